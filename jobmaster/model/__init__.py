@@ -1,0 +1,1 @@
+"""Nouns: ids, jobs, buckets, agents, errors. Frozen structs and enums; no I/O and no clock."""

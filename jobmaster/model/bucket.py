@@ -1,0 +1,42 @@
+"""A bucket: one priority, one lane, one owner, one epoch, in one store."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+
+import msgspec
+
+
+class BucketState(StrEnum):
+    """Life of a bucket; the transitions are in ``jobmaster.rules.bucket_machine`` and nowhere else."""
+
+    ACTIVE = "ACTIVE"
+    COMPLETING = "COMPLETING"
+    LOST = "LOST"
+    DRAINING = "DRAINING"
+    READY_TO_DELETE = "READY_TO_DELETE"
+    FROZEN = "FROZEN"
+
+
+class Bucket(msgspec.Struct, frozen=True, kw_only=True):
+    """One bucket as the master knows it."""
+
+    id: bytes
+    store: str
+    lane: str
+    priority: int
+    state: BucketState
+    epoch: int
+    owner: bytes
+    """AgentId of the owner (of the rescuer while DRAINING)."""
+    changed_us: int = 0
+
+
+class BucketDepth(msgspec.Struct, frozen=True):
+    """What lies in a bucket of a store, in jobs (``claimed`` in lists)."""
+
+    pending: int
+    assigned: int
+    claimed_lists: int
+    spilled: int
+    pending_bytes: int

@@ -1,0 +1,54 @@
+"""Ids as distinct types. A job id is the 16 bytes of a UUIDv7: its first 48 bits are milliseconds since 1970.
+
+Agents and buckets have UUIDv7 ids too, made by the process that creates them, so that no failover of the master can hand
+out the same number twice.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple, NewType
+from uuid import UUID
+
+JobId = NewType("JobId", bytes)
+"""16 bytes, UUIDv7."""
+BucketId = NewType("BucketId", bytes)
+"""16 bytes, UUIDv7."""
+AgentId = NewType("AgentId", bytes)
+"""16 bytes, UUIDv7; new at every start of a process."""
+
+
+class Identity(NamedTuple):
+    """Which assignment of a job is speaking; all three are compared by every later write about the job."""
+
+    token: int
+    bucket_id: bytes
+    bucket_epoch: int
+
+
+class Fence(NamedTuple):
+    """Who may touch a bucket in the store: compared by every owner call."""
+
+    bucket_id: BucketId
+    epoch: int
+    owner: AgentId
+
+
+def created_ms(job_id: bytes) -> int:
+    """Milliseconds since 1970 from the time part of a UUIDv7."""
+    return int.from_bytes(job_id[:6], "big")
+
+
+def text(id_: bytes) -> str:
+    """Canonical text of a 16-byte id, for people and logs."""
+    return str(UUID(bytes=id_))
+
+
+def parse(value: str | bytes | UUID) -> bytes:
+    """16 bytes from canonical text, hex, UUID or bytes; ``ValueError`` when it is none of these."""
+    if isinstance(value, UUID):
+        return value.bytes
+    if isinstance(value, bytes):
+        if len(value) != 16:
+            raise ValueError(f"an id has 16 bytes, not {len(value)}")
+        return value
+    return UUID(value).bytes

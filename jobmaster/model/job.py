@@ -1,0 +1,273 @@
+"""A job: its states, what is submitted, what lies in a bucket, how it ended, what a person sees."""
+
+from __future__ import annotations
+
+from enum import IntEnum, StrEnum
+from typing import NamedTuple
+
+import msgspec
+
+
+class JobState(StrEnum):
+    """Where a job is in its life. ``SAVE_PENDING`` and ``QUEUED`` never stand in the master."""
+
+    SAVE_PENDING = "SAVE_PENDING"
+    HELD = "HELD"
+    ASSIGNED = "ASSIGNED"
+    QUEUED = "QUEUED"
+    PROCESSING = "PROCESSING"
+    SUCCEEDED = "SUCCEEDED"
+    FAILED = "FAILED"
+    CANCELLED = "CANCELLED"
+    EXPIRED = "EXPIRED"
+    WAITING = "WAITING"
+
+    @property
+    def final(self) -> bool:
+        """True for the states that no write leaves."""
+        return self in FINAL_STATES
+
+
+FINAL_STATES = frozenset({JobState.SUCCEEDED, JobState.FAILED, JobState.CANCELLED, JobState.EXPIRED})
+IN_FLIGHT_STATES = frozenset({JobState.ASSIGNED, JobState.PROCESSING})
+MASTER_STATES = FINAL_STATES | IN_FLIGHT_STATES | {JobState.HELD, JobState.WAITING}
+
+
+class Priority(IntEnum):
+    """Five levels; a bucket has exactly one. The number is what the master stores."""
+
+    VERY_LOW = 1
+    LOW = 2
+    MEDIUM = 3
+    HIGH = 4
+    CRITICAL = 5
+
+    @property
+    def label(self) -> str:
+        """``very_low`` ... ``critical``: the name in configuration, command line and views."""
+        return self.name.lower()
+
+    @classmethod
+    def parse(cls, value: str | int | Priority) -> Priority:
+        """Level from its label or number; ``ValueError`` names the valid labels."""
+        if isinstance(value, str):
+            try:
+                return cls[value.strip().upper()]
+            except KeyError:
+                pass
+        elif value in cls._value2member_map_:
+            return cls(value)
+        raise ValueError(f"unknown priority {value!r}; valid are {', '.join(p.label for p in cls)}")
+
+
+class Durability(StrEnum):
+    """What an acknowledgement promises; never downgraded silently."""
+
+    AGENT = "agent"
+    """In the store's memory and its append-only file."""
+    AGENT_FSYNC = "agent_fsync"
+    """On the store's disk (``appendfsync always``)."""
+    MASTER = "master"
+    """A committed row."""
+
+
+class Level(StrEnum):
+    """What a receipt reached."""
+
+    VOLATILE = "volatile"
+    AGENT = "agent"
+    AGENT_FSYNC = "agent_fsync"
+    MASTER = "master"
+    TRANSACTION = "transaction"
+    """Row written inside the caller's own transaction: durable when the caller commits."""
+
+
+class OnFull(StrEnum):
+    """What a submit does when every matching bucket is over its high-water mark."""
+
+    BLOCK = "block"
+    RAISE = "raise"
+    SPILL = "spill"
+
+
+class RunMode(StrEnum):
+    """Where a handler runs."""
+
+    ASYNC = "async"
+    THREAD = "thread"
+    PROCESS = "process"
+
+
+class StartRule(StrEnum):
+    """Who authorises a start: the agent's lease, or an accepted PROCESSING write."""
+
+    LEASE = "lease"
+    FENCED = "fenced"
+
+
+class Headers(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
+    """What a job carries beside its arguments. Encoded as JSON; empty headers are zero bytes.
+
+    A ``None`` means "as the handler says, else the cluster's default".
+    """
+
+    tags: tuple[str, ...] = ()
+    metadata: dict[str, str] = msgspec.field(default_factory=dict)
+    timeout_seconds: float | None = None
+    max_attempts: int | None = None
+    expires_us: int | None = None
+    """Microseconds since 1970 after which the job must not start any more."""
+    key: str | None = None
+    """Idempotency key it was submitted with."""
+
+
+class Entry(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """One job as it lies in a bucket: the wire form (MessagePack array), also kept in a claimed list.
+
+    ``id`` must stay first and 16 bytes long: the store's functions read it at a fixed offset. ``token`` 1 means a
+    SavePending copy that the master has never seen; every onboarded copy has a higher one.
+    """
+
+    id: bytes
+    token: int
+    handler: str
+    args: bytes
+    """JSON object: argument name -> value."""
+    due_us: int = 0
+    """Microseconds since 1970; 0 = at once."""
+    headers: bytes = b""
+    """JSON of ``Headers``, or empty."""
+    attempt: int = 0
+    """Attempts already used up (failed); the next run is attempt + 1."""
+    rescues: int = 0
+
+
+class NewJob(NamedTuple):
+    """A job on its way into the master as HELD (or ASSIGNED); columns of one insert."""
+
+    id: bytes
+    priority: int
+    lane: str
+    handler: str
+    args: bytes
+    headers: bytes
+    due_us: int
+    """0 = at once."""
+
+
+class FinalRow(NamedTuple):
+    """One concluded job, in the column order of the COPY into ``job``."""
+
+    id: bytes
+    state: str
+    priority: int
+    lane: str
+    handler: str
+    token: int
+    bucket_id: bytes
+    bucket_epoch: int
+    attempt: int
+    rescues: int
+    due_us: int
+    waited_us: int
+    ran_us: int
+    args: bytes
+    headers: bytes
+    result: bytes | None
+    """JSON, SUCCEEDED only."""
+    error: bytes | None
+    """JSON of ``ErrorInfo``, otherwise."""
+
+
+class InFlightRow(NamedTuple):
+    """A claimed job that gets its row before it has ended."""
+
+    id: bytes
+    state: str
+    """ASSIGNED (queued) or PROCESSING (running)."""
+    priority: int
+    lane: str
+    handler: str
+    token: int
+    attempt: int
+    rescues: int
+    due_us: int
+    args: bytes
+    headers: bytes
+
+
+class HoldRow(NamedTuple):
+    """A job given back (HELD) or kept for later in the same bucket (ASSIGNED, token + 1)."""
+
+    id: bytes
+    priority: int
+    lane: str
+    handler: str
+    token: int
+    """Token of the identity that gives it back."""
+    attempt: int
+    """Attempts used up afterwards."""
+    rescues: int
+    due_us: int
+    """When it may run again; 0 = at once."""
+    args: bytes
+    headers: bytes
+    error: bytes | None
+    """JSON of ``ErrorInfo`` when an attempt failed: one ``attempt`` row is written; ``None``: none is."""
+    ran_us: int
+
+
+class AttemptOutcome(StrEnum):
+    """How an attempt that did not conclude its job ended."""
+
+    FAILED = "failed"
+    TIMED_OUT = "timed_out"
+    LOST = "lost"
+    RELEASED = "released"
+    REFUSED = "refused"
+
+
+class ErrorInfo(msgspec.Struct, frozen=True, omit_defaults=True):
+    """Why an attempt failed; text only, never rebuilt into an exception."""
+
+    type: str
+    message: str
+    reason: str = "error"
+    """``error``, ``timeout``, ``agent_lost``, ``cancelled``, ``expired``, ``crashed``, ``result``, ``arguments``."""
+    traceback: str = ""
+    truncated: bool = False
+
+
+class JobView(msgspec.Struct, frozen=True, kw_only=True):
+    """A job as a person or ``get`` sees it. Times are microseconds since 1970 by the master's clock."""
+
+    id: bytes
+    state: JobState
+    priority: Priority
+    lane: str
+    handler: str
+    token: int
+    attempt: int
+    rescues: int
+    bucket_id: bytes | None = None
+    bucket_epoch: int | None = None
+    cancel_requested: bool = False
+    due_us: int | None = None
+    changed_us: int | None = None
+    waited_us: int | None = None
+    ran_us: int | None = None
+    args: bytes = b"{}"
+    headers: bytes = b""
+    result: bytes | None = None
+    error: ErrorInfo | None = None
+
+
+class Receipt(NamedTuple):
+    """What an acknowledged submit returns (the client wraps it with ``confirm``/``wait``)."""
+
+    id: bytes
+    level: Level
+    bucket_id: bytes | None
+    """``None`` when the job went to the master."""
+    duplicate: bool = False
+    """The id or the idempotency key was known already, with the same payload."""
