@@ -1,0 +1,79 @@
+"""The life of a job as one table; a missing entry is the error.
+
+``None`` stands for "the master has no row yet" (a SavePending copy). SQL restates only the guard; ``tests/statements``
+compares the header of every statement with this table.
+"""
+
+from __future__ import annotations
+
+from enum import StrEnum
+
+from jobmaster.model.errors import CodeError
+from jobmaster.model.job import JobState
+
+S = JobState
+
+
+class JobEvent(StrEnum):
+    """What can happen to a job's row."""
+
+    HOLD = "hold"
+    """Producer, flush, spill: first row, not in a bucket."""
+    ASSIGN_NEW = "assign_new"
+    """Producer at level master, due now: first row, already in a bucket."""
+    ONBOARD = "onboard"
+    """token + 1."""
+    PERSIST = "persist"
+    """Claimed longer than persist_within, or a fenced start."""
+    SUCCEED = "succeed"
+    FAIL = "fail"
+    EXPIRE = "expire"
+    CANCEL = "cancel"
+    RETRY_LATER = "retry_later"
+    RETRY_HERE = "retry_here"
+    """token + 1, stays in its bucket."""
+    RELEASE = "release"
+    """Graceful exit, no handler, anti-entropy, refused put."""
+    RESCUE = "rescue"
+    """token + 1."""
+
+
+_OWNED = (None, S.ASSIGNED, S.PROCESSING)
+
+TRANSITIONS: dict[tuple[JobState | None, JobEvent], JobState] = {
+    (None, JobEvent.HOLD): S.HELD,
+    (None, JobEvent.ASSIGN_NEW): S.ASSIGNED,
+    (S.HELD, JobEvent.ONBOARD): S.ASSIGNED,
+    (None, JobEvent.CANCEL): S.CANCELLED,
+    (S.HELD, JobEvent.CANCEL): S.CANCELLED,
+    (S.WAITING, JobEvent.CANCEL): S.CANCELLED,
+    (S.HELD, JobEvent.EXPIRE): S.EXPIRED,
+    (S.WAITING, JobEvent.EXPIRE): S.EXPIRED,
+    **{(state, JobEvent.PERSIST): S.PROCESSING for state in _OWNED},
+    **{(state, JobEvent.SUCCEED): S.SUCCEEDED for state in _OWNED},
+    **{(state, JobEvent.FAIL): S.FAILED for state in _OWNED},
+    **{(state, JobEvent.EXPIRE): S.EXPIRED for state in _OWNED},
+    **{(state, JobEvent.RETRY_LATER): S.HELD for state in _OWNED},
+    **{(state, JobEvent.RETRY_HERE): S.ASSIGNED for state in _OWNED},
+    **{(state, JobEvent.RELEASE): S.HELD for state in _OWNED},
+    **{(state, JobEvent.RESCUE): S.HELD for state in _OWNED},
+    (S.ASSIGNED, JobEvent.CANCEL): S.CANCELLED,
+    (S.PROCESSING, JobEvent.CANCEL): S.CANCELLED,
+}
+"""A cancel of an ASSIGNED or PROCESSING row only sets ``cancel_requested``; its owner, or whoever would write HELD or
+ASSIGNED next, makes the transition."""
+
+TOKEN_BUMPS = frozenset({JobEvent.ONBOARD, JobEvent.RETRY_HERE, JobEvent.RESCUE})
+
+
+def after(state: JobState | None, event: JobEvent) -> JobState:
+    """State after ``event``; ``CodeError`` when the table has no such entry."""
+    try:
+        return TRANSITIONS[state, event]
+    except KeyError:
+        raise CodeError(f"a job that is {state or 'unknown to the master'} cannot {event}") from None
+
+
+def sources(event: JobEvent) -> frozenset[JobState | None]:
+    """States from which ``event`` is allowed (``None`` = no row)."""
+    return frozenset(state for state, what in TRANSITIONS if what is event)
