@@ -1,0 +1,69 @@
+# Everything is set up on demand: `make demo` in a fresh clone needs Python >= 3.11 and make, nothing else.
+
+# The first interpreter that is new enough; `make PYTHON=/path/to/python3.12 install` names another one.
+# Each candidate is run, not only looked up: version managers put names on PATH that answer with an error.
+PYTHON ?= $(shell for candidate in python3.13 python3.12 python3.11 python3 python python3.14; do \
+	$$candidate -c 'import sys; sys.exit(sys.version_info < (3, 11))' >/dev/null 2>&1 && { echo $$candidate; break; }; done)
+
+VENV := .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.installed
+LOCK := requirements/lock.txt
+PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet --no-input
+
+.DEFAULT_GOAL := help
+.PHONY: help install demo dev test test-fast test-long lint format bench lock clean
+
+help: ## List the targets
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+install: $(STAMP) ## Create .venv with hash-pinned dependencies and the project itself
+
+# Runs again only when the lock or pyproject.toml changed. The stamp is written last, so a broken install is repeated.
+$(STAMP): $(LOCK) pyproject.toml
+	@test -n "$(PYTHON)" && $(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null || { \
+		echo "JobMaster needs Python 3.11 or newer, and no such interpreter was found." \
+			"Install one, or name it: make PYTHON=/path/to/python3.12 $(or $(firstword $(MAKECMDGOALS)),install)" >&2; exit 1; }
+	@$(BIN)/python -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null || { \
+		echo "Creating $(VENV) with $$($(PYTHON) -V 2>&1)"; $(PYTHON) -m venv --clear $(VENV); }
+	@echo "Installing the pinned dependencies into $(VENV)"
+	@$(PIP) install --require-hashes --no-deps -r $(LOCK)
+	@$(PIP) install --no-deps --no-build-isolation -e .
+	@touch $(STAMP)
+
+demo: $(STAMP) ## Run a whole cluster on this machine over real work, with crashes, and check the books
+	@$(BIN)/jobmaster demo
+
+dev: $(STAMP) ## Run a development cluster until Ctrl-C; its data stays in .jobmaster
+	@$(BIN)/jobmaster dev
+
+test: test-fast test-long ## Everything: the fast part, then the slow one
+
+test-fast: lint ## Static checks and every test not marked slow
+	@$(BIN)/python -m pytest -q -m "not slow"
+
+test-long: $(STAMP) ## The tests marked slow: clusters of real processes, the wheel
+	@$(BIN)/python -m pytest -q -m slow
+
+lint: $(STAMP) ## ruff, mypy --strict and the import contracts
+	@$(BIN)/ruff check --quiet .
+	@$(BIN)/ruff format --check --quiet . || { echo "Unformatted files: run make format" >&2; exit 1; }
+	@$(BIN)/mypy
+	@PYTHONPATH=.:agents $(BIN)/lint-imports
+
+format: $(STAMP) ## Sort imports and format the code
+	@$(BIN)/ruff check --quiet --select I --fix .
+	@$(BIN)/ruff format --quiet .
+
+bench: $(STAMP) ## Measure submit, drain and end-to-end rates on this machine
+	@$(BIN)/python -m benchmarks
+
+lock: $(STAMP) ## Resolve the dependencies anew into requirements/lock.txt
+	@$(PIP) install pip-tools
+	@CUSTOM_COMPILE_COMMAND="make lock" $(BIN)/pip-compile --quiet --strip-extras --generate-hashes --allow-unsafe \
+		--no-emit-index-url --no-emit-find-links --no-emit-trusted-host --no-emit-options \
+		--extra embedded --extra dev --build-deps-for editable --output-file $(LOCK) pyproject.toml
+
+clean: ## Remove .venv, caches and build output; the data in .jobmaster stays
+	@rm -rf $(VENV) build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
+	@find . -name __pycache__ -type d -prune -exec rm -rf {} +
