@@ -19,7 +19,39 @@ PositiveSeconds = Annotated[float, Meta(gt=0.0)]
 Bytes = Annotated[int, Meta(ge=0)]
 Count = Annotated[int, Meta(ge=0)]
 PositiveCount = Annotated[int, Meta(ge=1)]
-Name = Annotated[str, Meta(pattern=r"^[a-z0-9][a-z0-9_-]{0,47}$")]
+Name = Annotated[
+    str,
+    Meta(
+        pattern=r"^[a-z0-9][a-z0-9_-]{0,47}$",
+        description="1 to 48 lower-case letters, digits, _ and -, the first a letter or digit",
+    ),
+]
+SchemaName = Annotated[
+    str,
+    Meta(
+        pattern=r"^[a-z_][a-z0-9_]{0,62}$",
+        description="1 to 63 lower-case letters, digits and _, the first a letter or _",
+    ),
+]
+MasterDsn = Annotated[
+    str,
+    Meta(pattern=r"^postgres(ql)?://", description="a URL such as postgresql://user:password@host:5432/database"),
+]
+StoreUrl = Annotated[
+    str,
+    Meta(
+        pattern=r"^(redis|rediss|unix)://",
+        description="a URL such as redis://host:6379/0, rediss://host:6379/0 or unix:///path/to.sock",
+    ),
+]
+HandlerPath = Annotated[
+    str,
+    Meta(
+        pattern=r"^[A-Za-z_][A-Za-z0-9_]*(\.[A-Za-z_][A-Za-z0-9_]*)*(:[A-Za-z_][A-Za-z0-9_]*)?$",
+        description="package.module or package.module:attribute",
+    ),
+]
+PriorityLabel = Annotated[str, Meta(pattern="^(very_low|low|medium|high|critical)$")]
 
 
 class Section(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -35,33 +67,39 @@ class AgentMode(StrEnum):
     DRAIN = "drain"
 
 
-class MasterSettings(Section):
+class MasterSettings(Section, frozen=True, kw_only=True):
     """The master database (PostgreSQL >= 15)."""
 
-    dsn: str | None = None
-    """libpq URL; ``None`` means the embedded server of ``data_dir``."""
-    schema: Annotated[str, Meta(pattern=r"^[a-z_][a-z0-9_]{0,62}$")] | None = None
-    """PostgreSQL schema that holds this cluster; default ``jobmaster_<cluster id>``."""
+    dsn: MasterDsn | None = None
+    """URL of the database; null means the embedded server of ``data_dir``."""
+    schema: SchemaName | None = None
+    """PostgreSQL schema that holds this cluster; null means ``jobmaster_<cluster>``."""
     pool_size: PositiveCount = 4
     """Data connections of one process; the heartbeat and the coordinator have one more each."""
     connect_timeout_seconds: PositiveSeconds = 5.0
+    """How long opening one connection may take."""
     statement_timeout_seconds: PositiveSeconds = 10.0
+    """How long one statement may run before the server ends it."""
     lock_timeout_seconds: PositiveSeconds = 2.0
+    """How long one statement may wait for a lock."""
 
 
-class StoreSettings(Section):
+class StoreSettings(Section, frozen=True, kw_only=True):
     """One agent store (Redis >= 7.0 or Valkey >= 7.2)."""
 
-    url: str | None = None
-    """``redis://``, ``rediss://`` or ``unix://`` URL; ``None`` means the embedded server of ``data_dir``."""
+    url: StoreUrl | None = None
+    """``redis://``, ``rediss://`` (TLS) or ``unix://`` URL; null means the embedded server of ``data_dir``."""
     connect_timeout_seconds: PositiveSeconds = 5.0
+    """How long opening one connection may take."""
     call_timeout_seconds: PositiveSeconds = 5.0
+    """How long one answer may take; the wake-up connection waits on its own terms."""
     high_water_jobs: PositiveCount = 200_000
     """Jobs waiting in one bucket above which submits get FULL and the owner spills to the master."""
     high_water_bytes: Annotated[int, Meta(ge=1)] = 256 * 1024 * 1024
+    """The same in bytes of waiting jobs; the first of the two to be reached counts."""
 
 
-class BucketCounts(Section):
+class BucketCounts(Section, frozen=True, kw_only=True):
     """How many buckets of each priority an agent owns."""
 
     critical: Count = 1
@@ -75,15 +113,19 @@ class BucketCounts(Section):
         return int(getattr(self, priority.label))
 
 
-class AgentSettings(Section):
+class AgentSettings(Section, frozen=True, kw_only=True):
     """One named kind of agent: ``jobmaster agent run --name <key>`` starts it."""
 
     mode: AgentMode = AgentMode.FULL
+    """``full`` does it all, ``execution`` never coordinates, ``coordinator`` owns no buckets, ``drain`` only rescues."""
     store: Name = "default"
+    """Name of the agent store (under ``stores``) that holds this agent's buckets."""
     processes: PositiveCount = 1
+    """Processes that one ``agent run`` starts; each is an agent with its own buckets."""
     lanes: dict[Name, BucketCounts] = field(default_factory=dict)
     """Bucket counts per lane; empty means ``buckets`` in lane ``default``."""
     buckets: BucketCounts = BucketCounts()
+    """Bucket counts per priority in lane ``default``; not together with ``lanes``."""
     slots: PositiveCount = 50
     """Jobs of one bucket that may run at once."""
     bucket_buffer: Count = 1000
@@ -102,7 +144,7 @@ class AgentSettings(Section):
         return dict(self.lanes) if self.lanes else {"default": self.buckets}
 
 
-class Thresholds(Section):
+class Thresholds(Section, frozen=True, kw_only=True):
     """Where jobs wait and in what portions they move."""
 
     transient_threshold_seconds: PositiveSeconds = 300.0
@@ -117,14 +159,19 @@ class Thresholds(Section):
     """Onboarded jobs waiting in one bucket below which its owner fetches more."""
 
 
-class Leases(Section):
+class Leases(Section, frozen=True, kw_only=True):
     """Who is alive, and for how long that is believed (seconds)."""
 
     lease_seconds: Annotated[float, Meta(ge=0.2, le=600.0)] = 10.0
+    """How long an agent counts as alive after a renewal; a crash is noticed at most this + 2 s later."""
     renew_seconds: PositiveSeconds = 3.0
+    """How often an agent renews its lease in the master; at most a third of ``lease``."""
     store_beat_seconds: PositiveSeconds = 1.0
+    """How often an agent beats in its store."""
     coordinator_lease_seconds: PositiveSeconds = 3.5
+    """How long the coordinator keeps its office without a renewal."""
     coordinator_renew_seconds: PositiveSeconds = 1.0
+    """How often the coordinator renews; at most a third of ``coordinator_lease``."""
     grace_seconds: Seconds = 25.0
     """How long a graceful exit waits for running and queued jobs."""
     tombstone_seconds: PositiveSeconds = 120.0
@@ -133,84 +180,125 @@ class Leases(Section):
     """Age at which a producer refreshes its cached bucket map."""
 
     def __post_init__(self) -> None:
+        wrong = []
         if self.renew_seconds * 3 > self.lease_seconds:
-            raise ValueError(
-                f"leases.renew ({self.renew_seconds:g}s) must be at most a third of leases.lease ({self.lease_seconds:g}s)"
+            wrong.append(
+                f"leases.renew ({self.renew_seconds:g}s) must be at most a third of "
+                f"leases.lease ({self.lease_seconds:g}s)"
             )
         if self.coordinator_renew_seconds * 3 > self.coordinator_lease_seconds:
-            raise ValueError(
+            wrong.append(
                 f"leases.coordinator_renew ({self.coordinator_renew_seconds:g}s) must be at most a third of "
                 f"leases.coordinator_lease ({self.coordinator_lease_seconds:g}s)"
             )
         if self.tombstone_seconds <= self.bucket_map_seconds * 2:
-            raise ValueError("leases.tombstone must be more than twice leases.bucket_map")
+            wrong.append(
+                f"leases.tombstone ({self.tombstone_seconds:g}s) must be more than twice "
+                f"leases.bucket_map ({self.bucket_map_seconds:g}s)"
+            )
+        if wrong:
+            raise ValueError(*wrong)
 
 
-class JobDefaults(Section):
+class JobDefaults(Section, frozen=True, kw_only=True):
     """What a job gets when neither its handler nor its submit says otherwise."""
 
-    priority: str = "medium"
+    priority: PriorityLabel = "medium"
+    """One of ``very_low``, ``low``, ``medium``, ``high``, ``critical``."""
     lane: Name = "default"
+    """Isolation class; jobs and buckets match by lane exactly."""
     durability: Durability = Durability.AGENT
+    """What an acknowledgement promises: ``agent`` (store), ``agent_fsync`` (its disk), ``master`` (committed row)."""
     timeout_seconds: PositiveSeconds = 300.0
+    """How long one attempt may run."""
     max_attempts: PositiveCount = 4
+    """Attempts in all, the first included."""
     backoff_seconds: Seconds = 5.0
+    """Wait before the second attempt."""
     backoff_factor: Annotated[float, Meta(ge=1.0)] = 2.0
+    """Every further wait is this many times the one before."""
     backoff_max_seconds: PositiveSeconds = 3600.0
+    """Longest wait between two attempts."""
     backoff_jitter: Annotated[float, Meta(ge=0.0, le=1.0)] = 0.2
+    """Share of each wait that is random, so that failures do not come back in step."""
     max_rescues: PositiveCount = 3
+    """How often a job may be found in the hands of a dead agent before it ends as FAILED (``agent_lost``)."""
     on_full: OnFull = OnFull.BLOCK
+    """When every matching bucket is full: ``block`` and wait, ``raise`` an error, ``spill`` to the master."""
     on_full_timeout_seconds: PositiveSeconds = 30.0
+    """How long ``block`` waits before it raises."""
 
 
-class Limits(Section):
+class Limits(Section, frozen=True, kw_only=True):
     """Sizes above which input is refused, with the limit named."""
 
     args_bytes: Bytes = 128 * 1024
+    """Encoded arguments of one job."""
     result_bytes: Bytes = 128 * 1024
+    """Encoded result of one job."""
     headers_bytes: Bytes = 16 * 1024
+    """Tags, metadata and options of one job."""
     error_bytes: Bytes = 16 * 1024
+    """Recorded error text of one attempt; longer text is cut and marked so."""
     tags: Count = 16
+    """Tags of one job."""
     tag_chars: PositiveCount = 64
+    """Characters of one tag."""
     due_ahead_days: PositiveCount = 3660
     """A due time further ahead than this is refused."""
     clock_skew_seconds: PositiveSeconds = 3600.0
+    """A producer whose clock is further off than this is refused."""
     submit_chunk_jobs: Annotated[int, Meta(ge=1, le=5000)] = 1000
+    """Jobs of one call to a store."""
 
 
-class Partitions(Section):
+class Partitions(Section, frozen=True, kw_only=True):
     """How the job table is cut by creation time."""
 
     span: Annotated[str, Meta(pattern="^(day|week|month)$")] = "day"
+    """One partition holds the jobs created in one ``day``, ``week`` or ``month``."""
     ahead_days: PositiveCount = 7
+    """Partitions are made this many days before they are needed."""
 
 
-class Observability(Section):
+class Observability(Section, frozen=True, kw_only=True):
     """What can be watched, and where."""
 
     log_level: Annotated[str, Meta(pattern="^(debug|info|warning|error)$")] = "info"
+    """Least severe line that is logged: ``debug``, ``info``, ``warning`` or ``error``."""
     log_format: Annotated[str, Meta(pattern="^(text|json)$")] = "text"
+    """``text`` for people, ``json`` (one object a line) for collectors."""
     metrics_port: Annotated[int, Meta(ge=0, le=65535)] | None = None
-    """Port of the Prometheus endpoint and the probes on 127.0.0.1; ``None`` = off, 0 = any free port."""
+    """Port of the Prometheus endpoint and the probes on 127.0.0.1; null = off, 0 = any free port."""
 
 
-class ClusterSettings(Section):
+class ClusterSettings(Section, frozen=True, kw_only=True):
     """Everything about one cluster. ``ClusterSettings()`` is a working embedded cluster."""
 
     cluster: Name = "default"
+    """Id of the cluster; clusters of different ids share servers without seeing each other."""
     data_dir: str = "~/.jobmaster"
     """Where embedded servers keep their data (unused with URLs)."""
     master: MasterSettings = MasterSettings()
+    """The master database."""
     stores: dict[Name, StoreSettings] = field(default_factory=lambda: {"default": StoreSettings()})
+    """Agent stores by name."""
     agents: dict[Name, AgentSettings] = field(default_factory=lambda: {"default": AgentSettings()})
-    handlers: list[str] = field(default_factory=list)
+    """Kinds of agents by name."""
+    handlers: list[HandlerPath] = field(default_factory=list)
     """Python module paths that declare handlers, ``package.module`` or ``package.module:attribute``."""
     thresholds: Thresholds = Thresholds()
+    """Where jobs wait and in what portions they move."""
     leases: Leases = Leases()
+    """Who is alive, and for how long that is believed."""
     jobs: JobDefaults = JobDefaults()
+    """What a job gets when neither its handler nor its submit says otherwise."""
     limits: Limits = Limits()
+    """Sizes above which input is refused."""
     partitions: Partitions = Partitions()
+    """How the job table is cut by creation time."""
     observability: Observability = Observability()
+    """What can be watched, and where."""
 
     def schema_name(self) -> str:
         """PostgreSQL schema of this cluster."""

@@ -1,0 +1,102 @@
+"""What no single key can show: relations between sections, on a configuration that is whole.
+
+Only what is certain is a problem. What merely looks unintended is a warning.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from jobmaster.model.job import Priority
+from jobmaster.settings.leaves import suggest
+from jobmaster.settings.model import AgentMode, AgentSettings, ClusterSettings
+from jobmaster.settings.origins import Origin, Problem
+
+
+@dataclass(slots=True)
+class Findings:
+    """Problems and warnings of one run; ``place_of`` finds where the first of some paths was written."""
+
+    place_of: Callable[..., Origin]
+    written: Callable[[str], bool]
+    """Whether a path was written at all."""
+    problems: list[Problem] = field(default_factory=list)
+    warnings: list[Problem] = field(default_factory=list)
+
+
+def check_relations(settings: ClusterSettings, findings: Findings) -> None:
+    """All checks; each names the place of the key that would have to change."""
+    for name, agent in settings.agents.items():
+        _check_store(name, agent, settings, findings)
+        _check_buckets(name, agent, findings)
+    _check_served(settings, findings)
+    _check_handlers(settings, findings)
+    _check_store_urls(settings, findings)
+
+
+def _check_store(name: str, agent: AgentSettings, settings: ClusterSettings, findings: Findings) -> None:
+    if agent.store in settings.stores:
+        return
+    path = f"agents.{name}.store"
+    stated = findings.written(path)
+    message = f'no store is called "{agent.store}"' + ("" if stated else ", which is the default of this key")
+    hint = suggest(agent.store, settings.stores) or f"stores: {', '.join(settings.stores) or 'none'}"
+    findings.problems.append(Problem(findings.place_of(path), path, message, hint))
+
+
+def _check_buckets(name: str, agent: AgentSettings, findings: Findings) -> None:
+    path = f"agents.{name}"
+    if agent.lanes and findings.written(f"{path}.buckets"):
+        findings.problems.append(
+            Problem(
+                findings.place_of(f"{path}.buckets"),
+                f"{path}.buckets",
+                "buckets and lanes are both given, and buckets would not count",
+                f"move these counts to {path}.lanes.default",
+            )
+        )
+    owns = any(counts.of(priority) for counts in agent.bucket_counts().values() for priority in Priority)
+    if not owns and _owns_buckets(agent):
+        message = f"mode {agent.mode} with no bucket at all: this agent never runs a job"
+        findings.warnings.append(Problem(findings.place_of(f"{path}.buckets", path), path, message))
+
+
+def _owns_buckets(agent: AgentSettings) -> bool:
+    return agent.mode in {AgentMode.FULL, AgentMode.EXECUTION}
+
+
+def _check_served(settings: ClusterSettings, findings: Findings) -> None:
+    """Jobs without a lane or priority of their own go to ``jobs``: somebody should serve that."""
+    lane, priority = settings.jobs.lane, settings.jobs.priority
+    counts = [agent.bucket_counts() for agent in settings.agents.values() if _owns_buckets(agent)]
+    served = {name for lanes in counts for name in lanes}
+    if lane not in served:
+        message = f'no agent here has buckets in lane "{lane}": such jobs wait in the master'
+        hint = suggest(lane, served) or f"lanes served: {', '.join(sorted(served)) or 'none'}"
+        place = findings.place_of("jobs.lane", "agents")
+        findings.warnings.append(Problem(place, "jobs.lane", message, hint))
+    elif not any(lanes[lane].of(Priority.parse(priority)) for lanes in counts if lane in lanes):
+        message = f'no agent here has buckets of priority "{priority}" in lane "{lane}": such jobs wait in the master'
+        findings.warnings.append(Problem(findings.place_of("jobs.priority", "agents"), "jobs.priority", message))
+
+
+def _check_handlers(settings: ClusterSettings, findings: Findings) -> None:
+    seen: dict[str, int] = {}
+    for at, handler in enumerate(settings.handlers):
+        if handler in seen:
+            path = f"handlers[{at}]"
+            message = f'"{handler}" is listed twice (first as handlers[{seen[handler]}])'
+            findings.warnings.append(Problem(findings.place_of(path, "handlers"), path, message))
+        seen.setdefault(handler, at)
+
+
+def _check_store_urls(settings: ClusterSettings, findings: Findings) -> None:
+    seen: dict[str, str] = {}
+    for name, store in settings.stores.items():
+        if store.url is not None and store.url in seen:
+            path = f"stores.{name}.url"
+            message = f'the same server as store "{seen[store.url]}": losing it loses both'
+            findings.warnings.append(Problem(findings.place_of(path), path, message))
+        elif store.url is not None:
+            seen[store.url] = name

@@ -1,0 +1,174 @@
+"""The only way to a configuration: command line over environment over file over defaults, checked as one.
+
+Nothing here reads the process environment: it is an argument, so that tests and embedding programs decide.
+"""
+
+from __future__ import annotations
+
+import codecs
+import os
+import stat
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from jobmaster.model.errors import CodeError
+from jobmaster.settings.binding import Binder
+from jobmaster.settings.checks import Findings, check_relations
+from jobmaster.settings.interpolation import Interpolator
+from jobmaster.settings.model import ClusterSettings
+from jobmaster.settings.nodes import Node
+from jobmaster.settings.origins import DEFAULT_ORIGIN, InvalidSettings, Origin, OriginKind, Problem, in_file_order
+from jobmaster.settings.overrides import Override, apply, find_new_entries, read_command_line, read_environment
+from jobmaster.settings.shape import settings_shape
+from jobmaster.settings.yaml_nodes import parse_yaml
+
+CONFIG_VARIABLE = "JOBMASTER_CONFIG"
+SEARCHED_NAMES = ("jobmaster.yaml", "cluster.yaml")
+FILE_BYTES_MAX = 256 * 1024
+"""PyYAML's parser reads about 100 KiB a second; a configuration has a few."""
+
+
+@dataclass(frozen=True, slots=True)
+class LoadedSettings:
+    """A configuration that holds, and where each part of it came from."""
+
+    settings: ClusterSettings
+    origins: Mapping[str, Origin]
+    """Path of every leaf (``leases.lease``, ``handlers[0]``) that was written -> its place; the rest are defaults."""
+    warnings: tuple[Problem, ...] = ()
+    source: Path | None = None
+    """The file, as it was named; ``None`` when there is none."""
+
+    def origin_of(self, path: str) -> Origin:
+        """Where the leaf at ``path`` came from."""
+        return self.origins.get(path, DEFAULT_ORIGIN)
+
+
+@dataclass(frozen=True, slots=True)
+class _Layers:
+    """What the layers say, before anything is read by type."""
+
+    problems: list[Problem] = field(default_factory=list)
+    warnings: list[Problem] = field(default_factory=list)
+
+
+def load_settings(
+    path: Path | None = None, env: Mapping[str, str] | None = None, overrides: Sequence[str] = ()
+) -> LoadedSettings:
+    """Settings from file, environment and command line.
+
+    Args:
+        path: the file; ``None`` looks for ``$JOBMASTER_CONFIG``, ``./jobmaster.yaml``, ``./cluster.yaml``, and does
+            without a file when there is none of them.
+        env: variables, normally ``os.environ``; ``None`` is an empty environment.
+        overrides: ``key.path=value`` texts, the last one of a key counts.
+
+    Raises:
+        InvalidSettings: (a ``ConfigError``) with every problem.
+    """
+    env = env or {}
+    layers = _Layers()
+    source = find_file(path, env, layers.warnings)
+    origin = Origin(OriginKind.FILE, str(source)) if source else DEFAULT_ORIGIN
+    root, whole = _read_root(source, path is None, env, origin, layers)
+    command_line = read_command_line(overrides, layers.problems)
+    environment = read_environment(env, root, layers.problems)
+    if not whole:
+        # After a syntax error the rest of the file is unknown; judging what is missing would only mislead.
+        raise InvalidSettings(in_file_order(layers.problems))
+    directory = source.parent if source else Path()
+    interpolator = Interpolator(env, directory)
+    if root is not None:
+        root = interpolator.fill(root, "", layers.problems)
+    command_line = [
+        Override(item.keys, interpolator.fill(item.node, ".".join(item.keys), layers.problems)) for item in command_line
+    ]
+    every = [*environment, *command_line]
+    layers.warnings.extend(find_new_entries(every, root))
+    return _bind(apply(root, every, replace(origin, line=1, column=1) if source else origin), layers, source)
+
+
+def _bind(tree: Node, layers: _Layers, source: Path | None) -> LoadedSettings:
+    binder = Binder()
+    settings = binder.bind_block(settings_shape(), tree, "")
+    if not isinstance(settings, ClusterSettings):
+        raise CodeError("the shape of the settings is not that of ClusterSettings")
+    findings = Findings(binder.place_of, binder.places.__contains__)
+    check_relations(settings, findings)
+    refused = {problem.path for problem in (*layers.problems, *binder.problems)}
+    # A key that could not be read stands at its default here: what follows from that is no finding.
+    related = [problem for problem in findings.problems if problem.path not in refused]
+    problems = in_file_order([*layers.problems, *binder.problems, *related])
+    warnings = in_file_order([*layers.warnings, *findings.warnings])
+    if problems:
+        raise InvalidSettings(problems, warnings)
+    return LoadedSettings(settings, dict(binder.origins), tuple(warnings), source)
+
+
+def find_file(path: Path | None, env: Mapping[str, str], warnings: list[Problem]) -> Path | None:
+    """The file to read, by the order that ``load_settings`` documents. A dangling link is found, too: it was meant."""
+    if path is not None:
+        return path
+    if env.get(CONFIG_VARIABLE):
+        return Path(env[CONFIG_VARIABLE])
+    found = [Path(name) for name in SEARCHED_NAMES if os.path.lexists(name)]
+    if len(found) > 1:
+        message = f"{found[1]} lies beside {found[0]} and is not read"
+        warnings.append(Problem(Origin(OriginKind.FILE, str(found[0])), "", message, "name one of them with --config"))
+    return found[0] if found else None
+
+
+def _read_root(
+    source: Path | None, searched: bool, env: Mapping[str, str], origin: Origin, layers: _Layers
+) -> tuple[Node | None, bool]:
+    """Node tree of the file, and whether it could be read to its end."""
+    if source is None:
+        return None, True
+    try:
+        text = _read_text(source, origin)
+    except _Unreadable as error:
+        problem = error.problem
+        if searched and env.get(CONFIG_VARIABLE):
+            problem = replace(problem, message=f"{problem.message}; ${CONFIG_VARIABLE} names it")
+        layers.problems.append(problem)
+        return None, False
+    root, problems = parse_yaml(text, origin)
+    layers.problems.extend(problems)
+    return root, root is not None or not problems
+
+
+class _Unreadable(Exception):
+    """The file cannot be read as text."""
+
+    def __init__(self, origin: Origin, message: str, hint: str | None = None) -> None:
+        super().__init__(message)
+        self.problem = Problem(origin, "", message, hint)
+
+
+def _read_text(source: Path, origin: Origin) -> str:
+    """Decoded content. Pipes and devices are refused: reading them could block for ever."""
+    try:
+        mode = source.stat().st_mode
+        if stat.S_ISDIR(mode):
+            raise _Unreadable(origin, "this is a directory", "name the YAML file inside it")
+        if not stat.S_ISREG(mode):
+            raise _Unreadable(origin, "this is not a regular file")
+        with source.open("rb") as stream:
+            content = stream.read(FILE_BYTES_MAX + 1)
+    except FileNotFoundError:
+        raise _Unreadable(origin, "this file does not exist", "write one with: jobmaster config init") from None
+    except (OSError, ValueError) as error:
+        reason = getattr(error, "strerror", None) or "its name is invalid"
+        raise _Unreadable(origin, f"this file cannot be read: {reason}", "check its path and permissions") from None
+    if len(content) > FILE_BYTES_MAX:
+        limit = f"this file is larger than {FILE_BYTES_MAX // 1024} KiB"
+        raise _Unreadable(origin, limit, "a configuration is a few KiB of YAML")
+    try:
+        return content.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        # With a byte order mark the codec counts from behind it.
+        start = error.start + (len(codecs.BOM_UTF8) if content.startswith(codecs.BOM_UTF8) else 0)
+        before = content[:start].decode("utf-8", "replace")
+        place = replace(origin, line=before.count("\n") + 1, column=len(before) - before.rfind("\n"))
+        raise _Unreadable(place, f"this is not UTF-8: byte 0x{content[start]:02x}", "save the file as UTF-8") from None

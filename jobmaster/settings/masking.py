@@ -1,0 +1,44 @@
+"""Secrets never leave the loader in clear text: what looks like a password in a DSN or URL becomes ``***``.
+
+Masking errs on the side of hiding. A password may itself hold ``/``, ``:``, ``@`` or ``#`` unescaped, so everything
+from the first colon after the scheme to the *last* ``@`` goes (a tidy regular expression for user:password stopped at
+the first ``@`` and showed the rest).
+"""
+
+from __future__ import annotations
+
+import json
+import re
+
+MASK = "***"
+SHOWN_CHARS_MAX = 80
+
+_SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://")
+_KEYED = re.compile(
+    r"(?i)([\w-]*(?:password|passwd|passphrase|pwd|secret|token)\s*[=:]\s*)('(?:[^'\\]|\\.)*'?|\"(?:[^\"\\]|\\.)*\"?|(?:[^\s&\\,}]|\\.)+)"
+)
+_TOKEN_SCHEMES = ("redis://", "rediss://", "unix://", "valkey://", "valkeys://")
+
+
+def mask_secrets(text: str) -> str:
+    """The same text with every password of a URL or of ``password=...`` replaced by ``***``."""
+    match = _SCHEME.search(text)
+    start = match.end() if match else 0
+    last_at = text.rfind("@")
+    if last_at >= start:
+        colon = text.find(":", start, last_at)
+        scheme = match.group() if match else ""
+        if colon >= 0:
+            text = f"{text[: colon + 1]}{MASK}{text[last_at:]}"
+        elif scheme.lower() in _TOKEN_SCHEMES:
+            # What stands alone before the @ of a Redis URL is more often a pasted password than a user.
+            text = f"{text[:start]}{MASK}{text[last_at:]}"
+    return _KEYED.sub(rf"\1{MASK}", text)
+
+
+def show_value(text: str) -> str:
+    """A value as an error may quote it: masked, cut to one line of bounded length, control characters escaped."""
+    masked = mask_secrets(text)
+    if len(masked) > SHOWN_CHARS_MAX:
+        masked = f"{masked[:SHOWN_CHARS_MAX]}..."
+    return json.dumps(masked, ensure_ascii=not masked.isprintable())
