@@ -15,7 +15,7 @@ SHOWN_CHARS_MAX = 80
 
 _SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://")
 _KEYED = re.compile(
-    r"(?i)([\w-]*(?:password|passwd|passphrase|pwd|secret|token)\s*[=:]\s*)('(?:[^'\\]|\\.)*'?|\"(?:[^\"\\]|\\.)*\"?|(?:[^\s&\\,}]|\\.)+)"
+    r"(?i)([\w-]*(?:password|passwd|passphrase|pwd|secret|token)\s*[=:]\s*)('(?:[^'\\]|\\.)*'?|\"(?:[^\"\\]|\\.)*\"?|(?:[^\s&\\]|\\.)+)"
 )
 _TOKEN_SCHEMES = ("redis://", "rediss://", "unix://", "valkey://", "valkeys://")
 

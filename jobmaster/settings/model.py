@@ -117,7 +117,7 @@ class AgentSettings(Section, frozen=True, kw_only=True):
     """One named kind of agent: ``jobmaster agent run --name <key>`` starts it."""
 
     mode: AgentMode = AgentMode.FULL
-    """``full`` does it all, ``execution`` never coordinates, ``coordinator`` owns no buckets, ``drain`` only rescues."""
+    """``full`` does all, ``execution`` never coordinates, ``coordinator`` owns no buckets, ``drain`` only rescues."""
     store: Name = "default"
     """Name of the agent store (under ``stores``) that holds this agent's buckets."""
     processes: PositiveCount = 1
@@ -204,7 +204,7 @@ class JobDefaults(Section, frozen=True, kw_only=True):
     """What a job gets when neither its handler nor its submit says otherwise."""
 
     priority: PriorityLabel = "medium"
-    """One of ``very_low``, ``low``, ``medium``, ``high``, ``critical``."""
+    """How urgent a job is: which buckets it goes to, and what starts first."""
     lane: Name = "default"
     """Isolation class; jobs and buckets match by lane exactly."""
     durability: Durability = Durability.AGENT

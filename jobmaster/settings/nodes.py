@@ -11,6 +11,7 @@ import re
 from dataclasses import dataclass, field
 from enum import StrEnum, auto
 
+from jobmaster.settings.masking import show_value
 from jobmaster.settings.origins import Origin
 
 
@@ -148,6 +149,5 @@ def join_path(path: str, key: str | int) -> str:
     if isinstance(key, int):
         return f"{path}[{key}]"
     if not _BARE_PATH.fullmatch(key):
-        from_key = key if len(key) <= 40 else f"{key[:40]}..."
-        key = '"' + from_key.encode("unicode_escape", "backslashreplace").decode("ascii").replace('"', '\\"') + '"'
+        key = show_value(key)
     return f"{path}.{key}" if path else key

@@ -67,9 +67,16 @@ class Problem:
     hint: str | None = None
 
     def __str__(self) -> str:
+        return self._line("")
+
+    def as_warning(self) -> str:
+        """The line of a warning."""
+        return self._line("warning: ")
+
+    def _line(self, word: str) -> str:
         path = f"{self.path}: " if self.path else ""
         hint = f" ({self.hint})" if self.hint else ""
-        return f"{self.origin}: {path}{self.message}{hint}"
+        return f"{self.origin}: {word}{path}{self.message}{hint}"
 
     def as_dict(self) -> dict[str, str | int | None]:
         """For ``-o json``."""

@@ -14,6 +14,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from jobmaster.settings.leaves import suggest
+from jobmaster.settings.masking import mask_secrets, show_value
 from jobmaster.settings.nodes import Entry, MappingNode, Node, ScalarNode, SequenceNode, Style, is_null
 from jobmaster.settings.origins import Origin, OriginKind, Problem
 from jobmaster.settings.shape import Block, Leaf, Series, Shape, Table, settings_shape
@@ -93,7 +94,7 @@ def read_command_line(texts: Iterable[str], problems: list[Problem]) -> list[Ove
     for text in texts:
         path, equals, value = text.partition("=")
         path = path.strip()
-        origin = Origin(OriginKind.COMMAND_LINE, path)
+        origin = Origin(OriginKind.COMMAND_LINE, mask_secrets(path))
         if not equals or not path:
             problems.append(Problem(origin, "", "expected KEY=VALUE", "write --set leases.lease=15s"))
             continue
@@ -101,7 +102,11 @@ def read_command_line(texts: Iterable[str], problems: list[Problem]) -> list[Ove
         try:
             shape = resolve(keys)
         except UnknownPath as error:
-            problems.append(Problem(origin, path, f'there is no key "{keys[error.depth]}"', _path_hint(keys, error)))
+            problems.append(
+                Problem(
+                    origin, origin.source, f"there is no key {show_value(keys[error.depth])}", _path_hint(keys, error)
+                )
+            )
             continue
         overrides.append(Override(tuple(keys), _read_text(shape, value, origin, keys, problems)))
     return overrides
