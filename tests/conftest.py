@@ -1,0 +1,97 @@
+"""Real servers for every test: one PostgreSQL and one Valkey per run, a fresh database and cluster name per test.
+
+The servers end with this process, however it ends. Nothing of the product but `jobmaster.embedded` is imported here.
+"""
+
+from __future__ import annotations
+
+import secrets
+import shutil
+import tempfile
+from collections.abc import AsyncIterator, Callable, Iterator
+from pathlib import Path
+from urllib.parse import urlsplit, urlunsplit
+
+import asyncpg
+import pytest
+
+from jobmaster.embedded import PostgresServer, ValkeyServer
+
+
+@pytest.fixture(scope="session")
+def server_root() -> Iterator[Path]:
+    """A short scratch directory outside pytest's own, whose paths are too long for sockets."""
+    root = Path(tempfile.mkdtemp(prefix="jobmaster-test-"))
+    yield root
+    shutil.rmtree(root)
+
+
+@pytest.fixture(scope="session")
+def postgres_server(server_root: Path) -> Iterator[PostgresServer]:
+    """The PostgreSQL of the run. fsync is off: tests kill processes, not the machine."""
+    with PostgresServer(server_root / "postgres", durable=False) as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def valkey_server(server_root: Path) -> Iterator[ValkeyServer]:
+    """The Valkey of the run, shared by all tests: never flush it, never change its settings."""
+    with ValkeyServer(server_root / "valkey") as server:
+        yield server
+
+
+@pytest.fixture
+async def master_dsn(postgres_server: PostgresServer) -> AsyncIterator[str]:
+    """DSN of an empty database of this test's own; whoever is still connected at its end is thrown out."""
+    name = f"test_{secrets.token_hex(6)}"
+    admin = await asyncpg.connect(postgres_server.dsn)
+    try:
+        await admin.execute(f"CREATE DATABASE {name} TEMPLATE template0 STRATEGY file_copy")
+        yield urlunsplit(urlsplit(postgres_server.dsn)._replace(path=f"/{name}"))
+        await admin.execute(f"DROP DATABASE {name} WITH (FORCE)")
+    finally:
+        await admin.close()
+
+
+@pytest.fixture
+def store_url(valkey_server: ValkeyServer) -> str:
+    """URL of the run's Valkey; use it with `cluster_name`, so that keys of two tests never meet."""
+    return valkey_server.url
+
+
+@pytest.fixture
+def cluster_name() -> str:
+    """A valid cluster id that no other test has."""
+    return f"test-{secrets.token_hex(6)}"
+
+
+@pytest.fixture
+def new_valkey(server_root: Path) -> Iterator[Callable[..., ValkeyServer]]:
+    """Starts further stores of the test's own, which it may `kill`, `stop` and `start` as it likes."""
+    started: list[ValkeyServer] = []
+
+    def start(**settings: str) -> ValkeyServer:
+        server = ValkeyServer(server_root / f"valkey-{secrets.token_hex(4)}", settings=settings)
+        started.append(server)
+        return server.start()
+
+    yield start
+    for server in started:
+        server.stop()
+        shutil.rmtree(server.directory.path)
+
+
+@pytest.fixture
+def new_postgres(server_root: Path) -> Iterator[Callable[..., PostgresServer]]:
+    """Starts a PostgreSQL of the test's own (about a second), which it may `kill`, `stop` and `start` as it likes."""
+    started: list[PostgresServer] = []
+
+    def start(**settings: str) -> PostgresServer:
+        server = PostgresServer(server_root / f"postgres-{secrets.token_hex(4)}", durable=False, settings=settings)
+        started.append(server)
+        return server.start()
+
+    yield start
+    for server in started:
+        server.stop()
+        shutil.rmtree(server.directory.path)
