@@ -1,0 +1,24 @@
+"""Handlers: what a cluster can run. A registry is an object that the user makes, never a global.
+
+A handler is declared by decorator and stays the plain function it was, typed and callable; the registry keeps beside it
+what the cluster needs to know: its name, its options, and a struct generated from its signature, against which arguments
+are checked at submit and again at run.
+"""
+
+from jobmaster.handlers.context import Cancel, JobContext, Retry
+from jobmaster.handlers.handler import Handler
+from jobmaster.handlers.loading import load_handlers
+from jobmaster.handlers.options import HandlerOptions, JobOptions, check_name
+from jobmaster.handlers.registry import Handlers
+
+__all__ = [
+    "Cancel",
+    "Handler",
+    "HandlerOptions",
+    "Handlers",
+    "JobContext",
+    "JobOptions",
+    "Retry",
+    "check_name",
+    "load_handlers",
+]

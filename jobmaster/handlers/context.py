@@ -1,0 +1,96 @@
+"""What a handler may know about the run it is in, and the two words by which it steers its own outcome."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from uuid import UUID
+
+import msgspec
+
+from jobmaster.clock import Clock, SystemClock
+from jobmaster.model.job import Headers, Priority
+
+_CLOCK = SystemClock()
+
+
+class Retry(Exception):
+    """Raised by a handler: this attempt failed, run the job again.
+
+    Args:
+        after: seconds (or a timedelta) until the next attempt; ``None`` = the handler's own back-off.
+        reason: text for the attempt's record.
+    """
+
+    def __init__(self, after: float | timedelta | None = None, reason: str = "") -> None:
+        super().__init__(after, reason)
+        self.after_seconds = after.total_seconds() if isinstance(after, timedelta) else after
+        self.reason = reason
+
+    def __str__(self) -> str:
+        return self.reason or "the handler asked for another attempt"
+
+
+class Cancel(Exception):
+    """Raised by a handler: the job has become pointless; it ends as CANCELLED and is not tried again."""
+
+    def __init__(self, reason: str = "") -> None:
+        super().__init__(reason)
+        self.reason = reason
+
+    def __str__(self) -> str:
+        return self.reason or "the handler cancelled its own job"
+
+
+class JobContext(msgspec.Struct, kw_only=True):
+    """The run a handler is in. Given to a handler whose first parameter is annotated ``JobContext`` or named ``ctx``.
+
+    ``job_id`` is the key by which a handler makes its effects idempotent; ``token`` grows with every assignment, so a
+    system that remembers the highest one it saw can refuse a superseded run.
+    """
+
+    job_id: bytes
+    """16 bytes of a UUIDv7; ``id`` is the same as a UUID."""
+    token: int
+    handler: str
+    lane: str
+    priority: Priority
+    attempt: int
+    """Number of this attempt, 1 for the first."""
+    max_attempts: int
+    rescues: int = 0
+    """How often the job was found in the hands of a dead agent."""
+    headers: Headers = Headers()
+    deadline_boottime: float = float("inf")
+    """When this attempt is cut off, in seconds of ``clock.boottime()``."""
+    cancelled: bool = False
+    """Somebody asked to cancel the job, or its agent is giving it back. An async handler is also cancelled by the usual
+    ``CancelledError``; a threaded one must look here (or call ``check``) now and then."""
+    clock: Clock = _CLOCK
+
+    @property
+    def id(self) -> UUID:
+        """The job's id as a UUID."""
+        return UUID(bytes=self.job_id)
+
+    @property
+    def tags(self) -> tuple[str, ...]:
+        return self.headers.tags
+
+    @property
+    def metadata(self) -> dict[str, str]:
+        return self.headers.metadata
+
+    @property
+    def last_attempt(self) -> bool:
+        """True when a failure now is final."""
+        return self.attempt >= self.max_attempts
+
+    @property
+    def remaining_seconds(self) -> float:
+        """Seconds until this attempt is cut off; infinite without a time-out, never below zero."""
+        return max(self.deadline_boottime - self.clock.boottime(), 0.0)
+
+    def check(self) -> None:
+        """Raise ``Cancel`` when the run should end: for loops in threaded handlers."""
+        if self.cancelled:
+            raise Cancel("cancelled while running")

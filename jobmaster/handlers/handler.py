@@ -1,0 +1,169 @@
+"""One handler: the function, its options, and the typed way in and out of it."""
+
+from __future__ import annotations
+
+import difflib
+import hashlib
+import inspect
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import msgspec
+
+from jobmaster.codec import decode_json, encode_value
+from jobmaster.handlers.options import HandlerOptions
+from jobmaster.handlers.signature import Signature, readable
+from jobmaster.model.agent import HandlerSpec
+from jobmaster.model.errors import InvalidArguments
+from jobmaster.model.job import ErrorInfo
+
+_BAD_INPUT = (msgspec.DecodeError, RecursionError, ValueError)
+
+
+class Handler:
+    """A declared handler. Made by ``Handlers.job``; immutable."""
+
+    __slots__ = (
+        "_decode",
+        "_optional",
+        "_signature",
+        "_typed_result",
+        "function",
+        "is_async",
+        "name",
+        "options",
+        "spec",
+    )
+
+    def __init__(self, name: str, function: Callable[..., Any], options: HandlerOptions, signature: Signature) -> None:
+        self.name = name
+        self.function = function
+        """Call it with ``(**arguments)``, or ``(context, **arguments)`` when ``wants_context``."""
+        self.options = options
+        self.is_async = inspect.iscoroutinefunction(function)
+        self._signature = signature
+        self._decode = msgspec.json.Decoder(signature.struct).decode
+        self._optional = len(signature.required) < len(signature.parameters)
+        self._typed_result = None if signature.returns is Any else msgspec.json.Decoder(signature.returns)
+        self.spec = self._make_spec()
+
+    def __repr__(self) -> str:
+        return f"<Handler {self.name}>"
+
+    @property
+    def wants_context(self) -> bool:
+        """The function's first parameter is the ``JobContext``."""
+        return self._signature.wants_context
+
+    @property
+    def parameters(self) -> tuple[str, ...]:
+        """Names of the arguments, in the order of the signature."""
+        return self._signature.parameters
+
+    @property
+    def returns(self) -> Any:
+        """The return annotation, ``Any`` when it says nothing."""
+        return self._signature.returns
+
+    # ------------------------------------------------------------ arguments
+
+    def decode(self, args: bytes) -> dict[str, Any]:
+        """Typed keyword arguments from the JSON object that was submitted; absent ones are left to Python's defaults.
+
+        Raises:
+            InvalidArguments: they do not fit the signature; the sentence names every missing and unknown argument.
+        """
+        try:
+            values = msgspec.structs.asdict(self._decode(args))
+        except _BAD_INPUT as error:
+            raise self._misfit(args, error) from None
+        if self._optional:
+            return {name: value for name, value in values.items() if value is not msgspec.UNSET}
+        return values
+
+    def check(self, args: bytes) -> None:
+        """``decode`` for its errors only: what a submit does."""
+        try:
+            self._decode(args)
+        except _BAD_INPUT as error:
+            raise self._misfit(args, error) from None
+
+    def bind(self, args: tuple[object, ...], kwargs: Mapping[str, object]) -> dict[str, object]:
+        """Arguments by name from a call as Python would write it."""
+        names = self._signature.parameters
+        if len(args) > len(names):
+            raise InvalidArguments(f"handler {self.name!r} takes {len(names)} arguments, {len(args)} were given")
+        bound = dict(zip(names, args, strict=False))
+        for name, value in kwargs.items():
+            if name in bound:
+                raise InvalidArguments(f"handler {self.name!r}: argument {name!r} is given twice")
+            bound[name] = value
+        return bound
+
+    def _misfit(self, args: bytes, error: Exception) -> InvalidArguments:
+        """Every missing and unknown name at once; otherwise the first value that does not fit."""
+        known = self._signature.parameters
+        usage = f"it takes ({', '.join(self._usage())})"
+        try:
+            sent = decode_json(args)
+        except _BAD_INPUT:
+            return InvalidArguments(f"handler {self.name!r}: the arguments are not JSON: {readable(error)}")
+        if not isinstance(sent, dict):
+            return InvalidArguments(f"handler {self.name!r}: the arguments must be an object of names", hint=usage)
+        problems = [f"missing argument {name!r}" for name in self._signature.required if name not in sent]
+        for name in sent:
+            if name not in known:
+                near = difflib.get_close_matches(str(name), known, 1)
+                problems.append(f"unknown argument {name!r}" + (f" (did you mean {near[0]!r}?)" if near else ""))
+        return InvalidArguments(f"handler {self.name!r}: {'; '.join(problems) or readable(error)}", hint=usage)
+
+    def _usage(self) -> list[str]:
+        required = self._signature.required
+        return [name if name in required else f"{name}=..." for name in self._signature.parameters]
+
+    # ------------------------------------------------------------ results
+
+    def encode_result(self, value: object, limit_bytes: int) -> bytes | ErrorInfo | None:
+        """JSON of what the function returned, ``None`` for None, or why it cannot be recorded (reason ``result``)."""
+        typed = self._typed_result
+        if value is None and (typed is None or self._signature.returns is None):
+            return None
+        try:
+            data = encode_value(value, "the result")
+        except InvalidArguments as error:
+            return _result_error(error.message)
+        if typed is not None:
+            try:
+                typed.decode(data)
+            except _BAD_INPUT as error:
+                return _result_error(f"the result does not fit the return annotation: {readable(error)}")
+        if len(data) > limit_bytes:
+            return _result_error(f"the result has {len(data)} bytes, the limit is {limit_bytes}")
+        return None if value is None else data
+
+    def decode_result(self, data: bytes | None) -> Any:
+        """The result as the return annotation describes it; plain JSON values when it says nothing."""
+        if data is None:
+            return None
+        return decode_json(data) if self._typed_result is None else self._typed_result.decode(data)
+
+    # ------------------------------------------------------------ what agents publish
+
+    def _make_spec(self) -> HandlerSpec:
+        options = self.options
+        spec = HandlerSpec(
+            name=self.name,
+            schema=self._signature.schema,
+            priority=options.priority.label if options.priority else None,
+            lane=options.lane,
+            timeout_seconds=options.timeout_seconds,
+            max_attempts=options.max_attempts,
+            mode=options.mode.value,
+            start=options.start.value,
+        )
+        digest = hashlib.sha256(msgspec.json.encode(spec, order="sorted")).hexdigest()
+        return msgspec.structs.replace(spec, digest=digest)
+
+
+def _result_error(message: str) -> ErrorInfo:
+    return ErrorInfo(type="jobmaster.InvalidResult", message=message, reason="result")

@@ -1,0 +1,151 @@
+"""What may be said about a handler when it is declared, and the rules for names."""
+
+from __future__ import annotations
+
+import math
+import re
+from datetime import timedelta
+from typing import Literal, TypedDict
+
+import msgspec
+
+from jobmaster.model.errors import ConfigError, InputError
+from jobmaster.model.job import Priority, RunMode, StartRule
+
+NAME_CHARS_MAX = 200
+LANE = re.compile(r"[a-z0-9][a-z0-9_-]{0,47}")
+"""As in the configuration: 1 to 48 lower-case letters, digits, _ and -, the first a letter or digit."""
+
+
+class JobOptions(TypedDict, total=False):
+    """Options of ``@handlers.job(...)``. What is left out comes from the cluster's job defaults."""
+
+    name: str
+    """Name in the cluster; an explicit one survives moving the function. Default: ``module.qualname``."""
+    priority: Priority | Literal["very_low", "low", "medium", "high", "critical"]
+    lane: str
+    timeout: float | timedelta
+    """Seconds that one attempt may run."""
+    max_attempts: int
+    """Attempts in all, the first included."""
+    backoff: float | timedelta
+    """Seconds before the second attempt."""
+    backoff_factor: float
+    backoff_max: float | timedelta
+    backoff_jitter: float
+    mode: RunMode | Literal["async", "thread", "process"]
+    """Where it runs. Default: ``async`` for ``async def``, ``thread`` for ``def``."""
+    start: StartRule | Literal["lease", "fenced"]
+    """Who authorises a start: the agent's lease (default), or a PROCESSING write that the master accepted."""
+
+
+class HandlerOptions(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """The same, checked. ``None`` = as the cluster's job defaults say."""
+
+    priority: Priority | None = None
+    lane: str | None = None
+    timeout_seconds: float | None = None
+    max_attempts: int | None = None
+    backoff_seconds: float | None = None
+    backoff_factor: float | None = None
+    backoff_max_seconds: float | None = None
+    backoff_jitter: float | None = None
+    mode: RunMode = RunMode.ASYNC
+    start: StartRule = StartRule.LEASE
+
+
+def checked_options(options: JobOptions, *, handler: str, is_async: bool) -> HandlerOptions:
+    """Options with their types and ranges checked; ``ConfigError`` names the handler and the option."""
+    unknown = set(options) - JobOptions.__annotations__.keys()
+    if unknown:
+        raise ConfigError(
+            f"handler {handler!r}: unknown option {', '.join(sorted(unknown))}",
+            hint=f"valid are {', '.join(JobOptions.__annotations__)}",
+        )
+    try:
+        mode = RunMode(options.get("mode", RunMode.ASYNC if is_async else RunMode.THREAD))
+        start = StartRule(options.get("start", StartRule.LEASE))
+        priority = None if (given := options.get("priority")) is None else Priority.parse(given)
+        return HandlerOptions(
+            priority=priority,
+            lane=None if (lane := options.get("lane")) is None else check_lane(lane),
+            timeout_seconds=_seconds(options.get("timeout"), "timeout", above=0.0),
+            max_attempts=_count(options.get("max_attempts")),
+            backoff_seconds=_seconds(options.get("backoff"), "backoff", least=0.0),
+            backoff_factor=_seconds(options.get("backoff_factor"), "backoff_factor", least=1.0),
+            backoff_max_seconds=_seconds(options.get("backoff_max"), "backoff_max", above=0.0),
+            backoff_jitter=_seconds(options.get("backoff_jitter"), "backoff_jitter", least=0.0, most=1.0),
+            mode=_fitting(mode, is_async),
+            start=start,
+        )
+    except (ValueError, TypeError, InputError) as error:
+        raise ConfigError(f"handler {handler!r}: {error}") from None
+
+
+def _fitting(mode: RunMode, is_async: bool) -> RunMode:
+    if mode is RunMode.ASYNC and not is_async:
+        raise ValueError("mode 'async' needs an 'async def': a plain function would block the agent's event loop")
+    if mode is RunMode.THREAD and is_async:
+        raise ValueError("mode 'thread' needs a plain 'def'; an 'async def' runs in mode 'async' or 'process'")
+    return mode
+
+
+def _seconds(
+    value: object,
+    what: str,
+    *,
+    above: float | None = None,
+    least: float | None = None,
+    most: float | None = None,
+) -> float | None:
+    if value is None:
+        return None
+    number = value.total_seconds() if isinstance(value, timedelta) else value
+    if isinstance(number, bool) or not isinstance(number, int | float) or not math.isfinite(number):
+        raise ValueError(f"{what} must be a number or a timedelta, not {value!r}")
+    if above is not None and number <= above:
+        raise ValueError(f"{what} must be more than {above:g}, not {number:g}")
+    if least is not None and number < least:
+        raise ValueError(f"{what} must be at least {least:g}, not {number:g}")
+    if most is not None and number > most:
+        raise ValueError(f"{what} must be at most {most:g}, not {number:g}")
+    return float(number)
+
+
+def _count(value: object) -> int | None:
+    if value is None:
+        return None
+    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+        raise ValueError(f"max_attempts must be a whole number of at least 1, not {value!r}")
+    return value
+
+
+def check_lane(lane: object) -> str:
+    """The lane; ``InputError`` when it is no name of one."""
+    if not isinstance(lane, str) or not LANE.fullmatch(lane):
+        raise InputError(
+            f"{lane!r} is not the name of a lane",
+            hint="1 to 48 lower-case letters, digits, _ and -, the first a letter or digit",
+        )
+    return lane
+
+
+def check_name(value: object, what: str, chars_max: int = NAME_CHARS_MAX) -> str:
+    """A name that people will read in lists: printable (no NUL, no line break, no surrogate), not empty, bounded.
+
+    Raises:
+        InputError: with ``what`` and the offending character.
+    """
+    if not isinstance(value, str):
+        raise InputError(f"{what} must be text, not {type(value).__name__}")
+    if not value:
+        raise InputError(f"{what} is empty")
+    if len(value) > chars_max:
+        raise InputError(f"{what} has {len(value)} characters, the limit is {chars_max}")
+    if not value.isprintable():
+        bad = next(char for char in value if not char.isprintable())
+        raise InputError(
+            f"{what} contains the character U+{ord(bad):04X} at position {value.index(bad)}",
+            hint="only printable characters are allowed in names",
+        )
+    return value

@@ -1,0 +1,158 @@
+"""The registry of handlers: name -> handler, function -> handler. An object that the user makes."""
+
+from __future__ import annotations
+
+import difflib
+import inspect
+import sys
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+from typing import Any, TypeVar, Unpack, overload
+
+from jobmaster.handlers.handler import Handler
+from jobmaster.handlers.options import JobOptions, check_name, checked_options
+from jobmaster.handlers.signature import read_signature
+from jobmaster.model.agent import HandlerSpec
+from jobmaster.model.errors import ConfigError, InputError, UnknownHandler
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+class Handlers:
+    """Handlers of one application (or one part of it; ``merge`` joins several).
+
+    ::
+
+        handlers = Handlers()
+
+        @handlers.job(name="images.resize", priority="high", timeout=30)
+        async def resize(path: str, width: int = 800) -> Size: ...
+
+    The function stays what it was: it can be called, tested and type-checked as before.
+    """
+
+    def __init__(self) -> None:
+        self._by_name: dict[str, Handler] = {}
+        self._by_function: dict[Callable[..., Any], Handler] = {}
+
+    # ------------------------------------------------------------ declaring
+
+    @overload
+    def job(self, function: F, /) -> F: ...
+
+    @overload
+    def job(self, /, **options: Unpack[JobOptions]) -> Callable[[F], F]: ...
+
+    def job(self, function: F | None = None, /, **options: Unpack[JobOptions]) -> F | Callable[[F], F]:
+        """Declare a handler, bare (``@handlers.job``) or with options (``@handlers.job(priority="high")``).
+
+        Raises:
+            ConfigError: the signature, an option or the name cannot work, or the name is taken.
+        """
+        if function is not None:
+            self.add(function)
+            return function
+
+        def declare(function: F) -> F:
+            self.add(function, **options)
+            return function
+
+        return declare
+
+    def add(self, function: Callable[..., Any], **options: Unpack[JobOptions]) -> Handler:
+        """Declare a handler without decorator syntax; see ``job``."""
+        name = options.get("name") or default_name(function)
+        try:
+            check_name(name, f"the name of handler {name!r}")
+        except InputError as error:
+            raise ConfigError(error.message, hint=error.hint) from None
+        _refuse_uncallable(function, name)
+        taken = self._by_name.get(name)
+        if taken is not None and taken.function is not function:
+            raise ConfigError(
+                f"two functions are declared as handler {name!r}: {_place(taken.function)} and {_place(function)}",
+                hint="give one of them another name",
+            )
+        checked = checked_options(options, handler=name, is_async=inspect.iscoroutinefunction(function))
+        handler = Handler(name, function, checked, read_signature(function, name))
+        self._by_name[name] = handler
+        self._by_function[function] = handler
+        return handler
+
+    def merge(self, other: Handlers) -> None:
+        """Take over another registry's handlers; ``ConfigError`` when a name means different functions."""
+        for handler in other:
+            taken = self._by_name.get(handler.name)
+            if taken is not None and taken.function is not handler.function:
+                raise ConfigError(
+                    f"two functions are declared as handler {handler.name!r}: {_place(taken.function)} and "
+                    f"{_place(handler.function)}",
+                    hint="give one of them another name",
+                )
+            self._by_name[handler.name] = handler
+            self._by_function[handler.function] = handler
+
+    # ------------------------------------------------------------ looking up
+
+    def get(self, name: str) -> Handler | None:
+        """Handler of that name, if it is declared here."""
+        return self._by_name.get(name)
+
+    def of(self, function: Callable[..., Any]) -> Handler | None:
+        """Handler declared from that function."""
+        try:
+            return self._by_function.get(function)
+        except TypeError:  # not hashable: certainly no handler
+            return None
+
+    def names(self) -> list[str]:
+        """All names, sorted."""
+        return sorted(self._by_name)
+
+    def specs(self) -> list[HandlerSpec]:
+        """What agents publish."""
+        return [self._by_name[name].spec for name in self.names()]
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._by_name
+
+    def __iter__(self) -> Iterator[Handler]:
+        return iter(list(self._by_name.values()))
+
+    def __len__(self) -> int:
+        return len(self._by_name)
+
+    def __repr__(self) -> str:
+        return f"<Handlers {', '.join(self.names()) or '(none)'}>"
+
+
+def unknown_handler(name: str, known: Iterable[str], hint: str) -> UnknownHandler:
+    """The error for a name that nobody knows, with the nearest known one."""
+    near = difflib.get_close_matches(name, list(known), 1)
+    return UnknownHandler(f"there is no handler {name!r}", hint=f"did you mean {near[0]!r}? {hint}" if near else hint)
+
+
+def default_name(function: Callable[..., Any]) -> str:
+    """``module.qualname``. For a script run as ``__main__`` the module is its file's stem, so that the program that
+    submits and the agent that imports the same file agree."""
+    qualname = getattr(function, "__qualname__", None)
+    if not isinstance(qualname, str) or "<lambda>" in qualname:
+        raise ConfigError(f"{function!r} has no name of its own", hint="say @handlers.job(name=...)")
+    module = str(getattr(function, "__module__", "") or "")
+    if module == "__main__":
+        main = sys.modules["__main__"]
+        spec = getattr(main, "__spec__", None)
+        path = getattr(main, "__file__", None)
+        module = spec.name if spec is not None else Path(path).stem if path else module
+    return f"{module}.{qualname}" if module else qualname
+
+
+def _refuse_uncallable(function: object, name: str) -> None:
+    if not callable(function) or inspect.isclass(function):
+        raise ConfigError(f"handler {name!r}: {function!r} is not a function")
+    if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
+        raise ConfigError(f"handler {name!r} is a generator; a job has one result", hint="return a list instead")
+
+
+def _place(function: Callable[..., Any]) -> str:
+    return f"{getattr(function, '__module__', '?')}.{getattr(function, '__qualname__', repr(function))}"

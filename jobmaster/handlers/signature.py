@@ -1,0 +1,142 @@
+"""From a function's signature to the struct of its arguments (idea: typed clients such as FastAPI and docket)."""
+
+from __future__ import annotations
+
+import inspect
+import re
+import typing
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import msgspec
+from msgspec import UNSET, Struct, UnsetType
+
+from jobmaster.handlers.context import JobContext
+from jobmaster.model.errors import ConfigError
+
+_PLACE = re.compile(r"^(?P<what>.*) - at `\$(?:\.(?P<name>\w+))?(?P<rest>.*)`$", re.DOTALL)
+_UNTYPED = (inspect.Parameter.empty, Any, object)
+
+
+class Signature(NamedTuple):
+    """What a call of the function needs."""
+
+    struct: type[Struct]
+    """One field per argument; those with a default of their own are UNSET when not sent, so that Python fills them in."""
+    parameters: tuple[str, ...]
+    required: tuple[str, ...]
+    wants_context: bool
+    returns: Any
+    """Return annotation, ``Any`` when it says nothing."""
+    schema: dict[str, object]
+    """JSON Schema of the arguments object."""
+
+
+def read_signature(function: Callable[..., object], name: str) -> Signature:
+    """Signature of a handler.
+
+    Raises:
+        ConfigError: positional-only, ``*args`` or ``**kwargs`` parameters, an annotation that cannot be resolved, or one
+            that JSON cannot carry.
+    """
+    hints = _hints(function, name)
+    parameters = list(inspect.signature(function).parameters.values())
+    wants_context = bool(parameters) and _is_context(parameters[0], hints)
+    if wants_context:
+        del parameters[0]
+    for parameter in parameters:
+        _refuse_unsendable(parameter, name, hints)
+    fields: list[tuple[str, Any, Any]] = []
+    required: list[str] = []
+    for parameter in parameters:
+        annotation = hints.get(parameter.name, Any)
+        _check_type(annotation, f"handler {name!r}: parameter {parameter.name!r}")
+        if annotation in _UNTYPED:
+            annotation = Any
+        if parameter.default is inspect.Parameter.empty:
+            required.append(parameter.name)
+            fields.append((parameter.name, annotation, msgspec.NODEFAULT))
+        else:
+            fields.append((parameter.name, annotation if annotation is Any else annotation | UnsetType, UNSET))
+    struct = msgspec.defstruct("Arguments", fields, kw_only=True, forbid_unknown_fields=True, gc=False)
+    returns = hints.get("return", Any)
+    if returns in (typing.NoReturn, typing.Never, *_UNTYPED):
+        returns = Any
+    _check_type(returns, f"handler {name!r}: return value")
+    return Signature(
+        struct, tuple(p.name for p in parameters), tuple(required), wants_context, returns, _schema(struct, parameters)
+    )
+
+
+def _hints(function: Callable[..., object], name: str) -> dict[str, Any]:
+    try:
+        # JobContext may be imported under TYPE_CHECKING only; everything else must be resolvable.
+        return typing.get_type_hints(function, localns={"JobContext": JobContext}, include_extras=True)
+    except NameError as error:
+        raise ConfigError(
+            f"handler {name!r}: an annotation cannot be resolved: {error}",
+            hint="define or import the type at module level before the handler, not under TYPE_CHECKING",
+        ) from None
+    except TypeError as error:
+        raise ConfigError(f"handler {name!r}: its annotations cannot be read: {error}") from None
+
+
+def _is_context(parameter: inspect.Parameter, hints: dict[str, Any]) -> bool:
+    return hints.get(parameter.name) is JobContext or parameter.name == "ctx"
+
+
+def _refuse_unsendable(parameter: inspect.Parameter, name: str, hints: dict[str, Any]) -> None:
+    where = f"handler {name!r}: parameter {parameter.name!r}"
+    if parameter.kind is inspect.Parameter.POSITIONAL_ONLY:
+        raise ConfigError(f"{where} is positional-only; arguments travel by name", hint="remove the '/'")
+    if parameter.kind is inspect.Parameter.VAR_POSITIONAL:
+        raise ConfigError(f"{where} is '*{parameter.name}'; arguments travel by name", hint="take a list instead")
+    if parameter.kind is inspect.Parameter.VAR_KEYWORD:
+        raise ConfigError(
+            f"{where} is '**{parameter.name}'; arguments could not be checked at submit", hint="take a dict instead"
+        )
+    if hints.get(parameter.name) is JobContext or parameter.name == "ctx":
+        raise ConfigError(f"{where} is the job's context but does not stand first", hint="move it to the front")
+
+
+def _check_type(annotation: Any, where: str) -> None:
+    if annotation in _UNTYPED:
+        return
+    try:
+        msgspec.json.Decoder(annotation)
+        msgspec.json.schema(annotation)
+    except TypeError as error:
+        reason = str(error).strip().splitlines()[-1]
+        raise ConfigError(
+            f"{where} has a type that JSON cannot carry: {reason}",
+            hint="use plain types, dataclasses, TypedDicts, enums or msgspec structs, or leave the annotation out",
+        ) from None
+
+
+def _schema(struct: type[Struct], parameters: list[inspect.Parameter]) -> dict[str, object]:
+    """Schema with the struct itself at the top and the defaults of the function, where JSON can say them."""
+    (top,), components = msgspec.json.schema_components([struct], ref_template="#/$defs/{name}")
+    schema: dict[str, Any] = dict(components.pop(top["$ref"].removeprefix("#/$defs/")))
+    for parameter in parameters:
+        if parameter.default is inspect.Parameter.empty:
+            continue
+        try:
+            default = msgspec.to_builtins(parameter.default)
+        except TypeError:
+            continue
+        schema["properties"][parameter.name] = {**schema["properties"][parameter.name], "default": default}
+    if components:
+        schema["$defs"] = components
+    return schema
+
+
+def readable(error: Exception) -> str:
+    """One sentence of a validation error, naming the argument: ``argument 'width': expected int, got str``."""
+    if isinstance(error, RecursionError):
+        return "the arguments are nested too deeply"
+    match = _PLACE.match(str(error))
+    what = (match["what"] if match else str(error)).replace("`", "")
+    what = what[:1].lower() + what[1:]
+    if match and match["name"]:
+        return f"argument {match['name']!r}{match['rest']}: {what}"
+    return what
