@@ -1,0 +1,1 @@
+"""The runtime: processes that own buckets, and one file per duty."""

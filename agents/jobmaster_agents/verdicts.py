@@ -1,0 +1,289 @@
+"""From how a handler ended to what is to be recorded: the one place that builds outcome rows.
+
+Pure bookkeeping on the hot path: no I/O, no task, one tuple per job. The decision "again or over" is
+``rules.retry``; the rows go to the reporter.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Awaitable
+from enum import Enum
+from typing import Protocol
+
+from jobmaster.codec import decode_headers, describe_error, encode_error
+from jobmaster.handlers import CancelJob, JobContext, RetryJob
+from jobmaster.model.errors import InvalidArguments
+from jobmaster.model.ids import created_ms
+from jobmaster.model.job import ErrorInfo, FinalRow, Headers, HoldRow, JobState
+from jobmaster.rules.retry import backoff_seconds, may_retry
+from jobmaster.settings.model import JobDefaults, Limits
+from jobmaster_agents.portions import LiveJob, Phase
+
+_NO_HEADERS = Headers()
+_NEVER_RAN = (JobState.CANCELLED, JobState.EXPIRED)
+"""States that a job can reach without a start; they then use up no attempt."""
+_RELEASE_PAUSE_SECONDS = 30.0
+"""A job whose handler this agent lacks comes back to the master for this long, so that it does not bounce."""
+
+
+class StopCause(Enum):
+    """Why a running job is being stopped."""
+
+    TIMEOUT = "timeout"
+    CANCEL = "cancel"
+    SUPERSEDED = "superseded"
+    """Its bucket or its row is not ours any more: nothing may be recorded."""
+    RELEASE = "release"
+    """Stop now: hand it back, no attempt is used up."""
+
+
+class Sink(Protocol):
+    """Where verdicts go (the reporter)."""
+
+    def final(self, job: LiveJob) -> None:
+        """``job.row`` is a ``FinalRow``."""
+        ...
+
+    def hold(self, job: LiveJob, *, here: bool) -> None:
+        """``job.row`` is a ``HoldRow``; ``here``: keep it in its bucket."""
+        ...
+
+
+class Verdicts:
+    """Turns ends into rows.
+
+    Args:
+        retry_here_seconds: a retry due within this time stays in its bucket (the transient threshold).
+    """
+
+    def __init__(
+        self, sink: Sink, defaults: JobDefaults, limits: Limits, retry_here_seconds: float, chance: random.Random
+    ) -> None:
+        self._sink = sink
+        self._defaults = defaults
+        self._limits = limits
+        self._retry_here_seconds = retry_here_seconds
+        self._chance = chance
+        self.succeeded = 0
+        self.failed = 0
+        self.retried = 0
+        self.timed_out = 0
+
+    # ------------------------------------------------------------ before and around the call
+
+    def call(self, job: LiveJob, deadline: float) -> Awaitable[object]:
+        """Decode the arguments and call the handler; the awaitable is the handler's own coroutine."""
+        handler = job.handler
+        assert handler is not None
+        if handler.wants_context:
+            return handler.invoke(job.entry.args, self.context(job, deadline))
+        return handler.invoke(job.entry.args, None)
+
+    def context(self, job: LiveJob, deadline: float) -> JobContext:
+        """What the handler sees as ``ctx``."""
+        entry = job.entry
+        headers = self.headers(job)
+        holding = job.portion.holding
+        return JobContext(
+            job_id=entry.id,
+            token=entry.token,
+            attempt=entry.attempt + 1,
+            rescues=entry.rescues,
+            handler=entry.handler,
+            lane=holding.lane,
+            priority=holding.priority,
+            deadline=deadline,
+            tags=headers.tags,
+            metadata=headers.metadata,
+        )
+
+    def headers(self, job: LiveJob) -> Headers:
+        """Decoded headers (most jobs have none)."""
+        raw = job.entry.headers
+        return decode_headers(raw) if raw else _NO_HEADERS
+
+    def timeout_seconds(self, job: LiveJob) -> float:
+        """Call over handler over default."""
+        own = self.headers(job).timeout_seconds if job.entry.headers else None
+        if own is None and job.handler is not None:
+            own = job.handler.timeout_seconds
+        return self._defaults.timeout_seconds if own is None else own
+
+    def max_attempts(self, job: LiveJob) -> int:
+        """Call over handler over default."""
+        own = self.headers(job).max_attempts if job.entry.headers else None
+        if own is None and job.handler is not None:
+            own = job.handler.max_attempts
+        return self._defaults.max_attempts if own is None else own
+
+    def is_over(self, job: LiveJob, now: float) -> bool:
+        """True when the job must not start any more (it expired)."""
+        if not job.entry.headers:
+            return False
+        expires_us = self.headers(job).expires_us
+        return expires_us is not None and _store_us(job, now) >= expires_us
+
+    def without_running(self, job: LiveJob, now: float) -> None:
+        """A job that is not to be started: cancelled, expired, or of a handler this agent lacks."""
+        if job.cancelled:
+            self._final(job, JobState.CANCELLED, now, now, error=_error("Cancelled", "cancelled before start", "cancelled"))
+        elif self.is_over(job, now):
+            self._final(job, JobState.EXPIRED, now, now, error=_error("Expired", "not started before it expired", "expired"))
+        else:
+            self.release(job, due_us=_store_us(job, now) + int(_RELEASE_PAUSE_SECONDS * 1e6))
+
+    # ------------------------------------------------------------ after it
+
+    def returned(self, job: LiveJob, result: object, started: float, ended: float) -> None:
+        """The handler returned."""
+        handler = job.handler
+        assert handler is not None
+        if result is None:
+            self.encoded(job, b"null", started, ended)
+            return
+        try:
+            encoded = handler.encode_result(result)
+        except Exception as error:
+            self._attempt_failed(job, describe_error(error, self._limits.error_bytes, reason="result"), started, ended)
+            return
+        self.encoded(job, encoded, started, ended)
+
+    def encoded(self, job: LiveJob, result: bytes, started: float, ended: float) -> None:
+        """A result as JSON bytes."""
+        if len(result) > self._limits.result_bytes:
+            text = f"the result has {len(result)} bytes, limits.result is {self._limits.result_bytes}"
+            self._attempt_failed(job, ErrorInfo(type="ResultTooLarge", message=text, reason="result"), started, ended)
+            return
+        self.succeeded += 1
+        self._final(job, JobState.SUCCEEDED, started, ended, result=result)
+
+    def raised(self, job: LiveJob, error: BaseException, started: float, ended: float) -> None:
+        """The handler raised."""
+        if isinstance(error, RetryJob):
+            info = describe_error(error, self._limits.error_bytes, reason="retry")
+            self._attempt_failed(job, info, started, ended, after_seconds=error.after_seconds)
+        elif isinstance(error, CancelJob):
+            self._final(job, JobState.CANCELLED, started, ended, error=_error("CancelJob", str(error), "cancelled"))
+        elif isinstance(error, InvalidArguments):  # it never ran and will never fit: no use in another attempt
+            info = describe_error(error, self._limits.error_bytes, reason="arguments")
+            self._fail(job, info, started, ended)
+        else:
+            self._attempt_failed(job, describe_error(error, self._limits.error_bytes), started, ended)
+
+    def stopped(self, job: LiveJob, cause: StopCause, started: float, ended: float) -> None:
+        """We stopped it."""
+        if cause is StopCause.TIMEOUT:
+            self.timed_out += 1
+            text = f"ran for {ended - started:.3f} s, its timeout is {self.timeout_seconds(job):g} s"
+            self._attempt_failed(job, ErrorInfo(type="Timeout", message=text, reason="timeout"), started, ended)
+        elif cause is StopCause.CANCEL:
+            self._final(job, JobState.CANCELLED, started, ended, error=_error("Cancelled", "cancelled while running", "cancelled"))
+        elif cause is StopCause.RELEASE:
+            self.release(job)
+
+    def failed_elsewhere(
+        self, job: LiveJob, info: ErrorInfo, started: float, ended: float, after_seconds: float | None = None
+    ) -> None:
+        """An attempt failed in a thread or a worker process."""
+        self._attempt_failed(job, info, started, ended, after_seconds=after_seconds)
+
+    def release(self, job: LiveJob, *, due_us: int | None = None) -> None:
+        """Give it back to the master; no attempt is used up, nothing is written about one."""
+        if job.phase is Phase.GONE:
+            return
+        entry = job.entry
+        job.phase = Phase.ENDED
+        job.row = self._hold_row(job, entry.attempt, entry.due_us if due_us is None else due_us, None, 0)
+        self._sink.hold(job, here=False)
+
+    def postpone(self, job: LiveJob) -> None:
+        """A SavePending copy that is due later: it waits in the master (or, if soon, among the bucket's assigned jobs)."""
+        entry = job.entry
+        job.phase = Phase.ENDED
+        job.row = self._hold_row(job, entry.attempt, entry.due_us, None, 0)
+        self._sink.hold(job, here=True)
+
+    def cancelled_in_flight(self, job: LiveJob, now: float) -> None:
+        """A cancel request was seen for a job that waits in memory."""
+        self._final(job, JobState.CANCELLED, now, now, error=_error("Cancelled", "cancelled before start", "cancelled"))
+
+    # ------------------------------------------------------------ rows
+
+    def _attempt_failed(
+        self, job: LiveJob, info: ErrorInfo, started: float, ended: float, after_seconds: float | None = None
+    ) -> None:
+        if job.phase is Phase.GONE:
+            return
+        used = job.entry.attempt + 1
+        if not may_retry(used, self.max_attempts(job)):
+            self._fail(job, info, started, ended)
+            return
+        self.retried += 1
+        defaults = self._defaults
+        handler = job.handler
+        base = defaults.backoff_seconds
+        if handler is not None and handler.backoff_seconds is not None:
+            base = handler.backoff_seconds
+        delay = after_seconds
+        if delay is None:
+            delay = backoff_seconds(
+                used,
+                base=base,
+                factor=defaults.backoff_factor,
+                maximum=defaults.backoff_max_seconds,
+                jitter=defaults.backoff_jitter,
+                chance=self._chance.random(),
+            )
+        due_us = _store_us(job, ended) + int(delay * 1e6)
+        job.phase = Phase.ENDED
+        job.row = self._hold_row(job, used, due_us, encode_error(info), _us(ended - started))
+        self._sink.hold(job, here=delay <= self._retry_here_seconds)
+
+    def _fail(self, job: LiveJob, info: ErrorInfo, started: float, ended: float) -> None:
+        self.failed += 1
+        self._final(job, JobState.FAILED, started, ended, error=encode_error(info))
+
+    def _hold_row(self, job: LiveJob, attempt: int, due_us: int, error: bytes | None, ran_us: int) -> HoldRow:
+        entry, holding = job.entry, job.portion.holding
+        return HoldRow(
+            entry.id, holding.priority, holding.lane, entry.handler, entry.token, attempt, entry.rescues, due_us,
+            entry.args, entry.headers, error, ran_us,
+        )  # fmt: skip
+
+    def _final(
+        self,
+        job: LiveJob,
+        state: JobState,
+        started: float,
+        ended: float,
+        *,
+        result: bytes | None = None,
+        error: bytes | None = None,
+    ) -> None:
+        if job.phase is Phase.GONE:  # superseded or forgotten while it ran: nothing may be recorded
+            return
+        entry, holding = job.entry, job.portion.holding
+        fence = holding.fence
+        waited_us = _store_us(job, started) - (entry.due_us or created_ms(entry.id) * 1000)
+        job.phase = Phase.ENDED
+        job.row = FinalRow(
+            entry.id, state, holding.priority, holding.lane, entry.handler, entry.token, fence.bucket_id, fence.epoch,
+            entry.attempt if started == ended and state in _NEVER_RAN else entry.attempt + 1, entry.rescues, entry.due_us,
+            waited_us if waited_us > 0 else 0, _us(ended - started), entry.args, entry.headers, result, error,
+        )  # fmt: skip
+        self._sink.final(job)
+
+
+def _us(seconds: float) -> int:
+    return int(seconds * 1e6)
+
+
+def _store_us(job: LiveJob, moment: float) -> int:
+    """A moment of our boot-time clock by the clock of the job's store (as read at the claim)."""
+    portion = job.portion
+    return portion.now_us + int((moment - portion.claimed_at) * 1e6)
+
+
+def _error(type_: str, message: str, reason: str) -> bytes:
+    return encode_error(ErrorInfo(type=type_, message=message, reason=reason))

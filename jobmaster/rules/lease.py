@@ -1,0 +1,79 @@
+"""When a lease may be trusted, and who may judge a neighbour. Times are CLOCK_BOOTTIME seconds of one machine.
+
+An agent trusts itself from the moment it *sent* the renewal (the idea is River's elector: attempt start + term) until a
+margin before the term ends; the master counts from the moment it wrote the row, which is later. So the owner always gives
+up first, and only the *rates* of two clocks matter, never their offsets.
+"""
+
+from __future__ import annotations
+
+from enum import Enum
+from typing import NamedTuple
+
+SOFT_SHARE = 0.5
+"""Share of the lease after which nothing new is started."""
+MARGIN_SHARE = 0.1
+"""Share of the lease kept for stopping handlers before the term ends."""
+DETECTION_SLACK_SECONDS = 2.0
+"""How long after its lease a dead agent may still be uncertified while one healthy agent lives."""
+
+
+class Standing(Enum):
+    """What a lease allows at a moment."""
+
+    TRUSTED = 1
+    """Start and commit."""
+    SOFT = 2
+    """Finish and commit what runs; start nothing."""
+    ENDED = 3
+    """Stop: somebody else may own the buckets soon."""
+
+
+class Term(NamedTuple):
+    """One renewed lease, as its holder counts it."""
+
+    soft_until: float
+    """No new starts from here on."""
+    hard_until: float
+    """No commits from here on: cancel, kill, exit."""
+    trusted_until: float
+    """The lease itself ends; whoever still lives must be killed from outside."""
+
+
+def term(sent: float, lease_seconds: float) -> Term:
+    """Term of a renewal that was sent at ``sent``."""
+    end = sent + lease_seconds
+    return Term(sent + lease_seconds * SOFT_SHARE, end - lease_seconds * MARGIN_SHARE, end)
+
+
+def renewed(present: Term | None, sent: float, replied: float, lease_seconds: float) -> Term | None:
+    """Term after an answer that came at ``replied``; ``None`` when it came too late to count.
+
+    Too late is: after the deadline of the present term (others may have been told already that this agent is dead), or
+    after the deadline of the very term it would grant.
+    """
+    granted = term(sent, lease_seconds)
+    if replied >= granted.hard_until or (present is not None and replied >= present.hard_until):
+        return None
+    return granted if present is None or granted.trusted_until > present.trusted_until else present
+
+
+def standing(now: float, present: Term | None) -> Standing:
+    """What the present term allows; no term allows nothing."""
+    if present is None or now >= present.hard_until:
+        return Standing.ENDED
+    return Standing.SOFT if now >= present.soft_until else Standing.TRUSTED
+
+
+def may_judge(held_seconds: float, lease_seconds: float, server_up_seconds: float) -> bool:
+    """True when a judge has held its own lease for one full term and the master has been up as long.
+
+    Otherwise an outage of the master would end with everybody declaring everybody dead. The statement restates this guard
+    on the database's clock; here it saves the question.
+    """
+    return held_seconds >= lease_seconds and server_up_seconds >= lease_seconds
+
+
+def detection_seconds(lease_seconds: float, judge_every_seconds: float) -> float:
+    """Longest time from a crash to its certificate while a healthy judge looks every ``judge_every_seconds``."""
+    return lease_seconds + judge_every_seconds

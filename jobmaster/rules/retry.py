@@ -1,0 +1,29 @@
+"""When a failed job runs again: exponential back-off with a cap and symmetric jitter.
+
+The delay of the n-th failure is ``base * factor**(n-1)``, at most ``maximum``, then spread by ``jitter`` to both sides
+(exponent capped, so that no factor overflows). Jitter keeps 10^5 jobs that failed together from coming back together.
+"""
+
+from __future__ import annotations
+
+_EXPONENT_MAX = 64
+
+
+def backoff_seconds(
+    failures: int, *, base: float, factor: float, maximum: float, jitter: float, chance: float
+) -> float:
+    """Seconds until the next attempt.
+
+    Args:
+        failures: attempts that have failed so far, >= 1.
+        chance: a number in [0, 1) from the caller's source of randomness.
+    """
+    if failures < 1:
+        raise ValueError(f"back-off is asked after a failure, not after {failures}")
+    delay = min(base * factor ** min(failures - 1, _EXPONENT_MAX), maximum)
+    return min(max(delay * (1.0 + jitter * (2.0 * chance - 1.0)), 0.0), maximum)
+
+
+def may_retry(attempts_used: int, max_attempts: int) -> bool:
+    """True while the job has attempts left."""
+    return attempts_used < max_attempts

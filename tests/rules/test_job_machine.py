@@ -1,0 +1,48 @@
+"""The table of job transitions, held against the properties that the protocol leans on."""
+
+from __future__ import annotations
+
+from itertools import product
+
+import pytest
+
+from jobmaster.model.errors import CodeError
+from jobmaster.model.job import FINAL_STATES, JobState
+from jobmaster.rules.job_machine import TOKEN_BUMPS, TRANSITIONS, JobEvent, after, sources
+
+EVERY = [(state, event) for state, event in product([None, *JobState], JobEvent)]
+
+
+@pytest.mark.parametrize(("state", "event"), EVERY)
+def test_the_table_decides_every_pair(state: JobState | None, event: JobEvent) -> None:
+    if (state, event) in TRANSITIONS:
+        assert after(state, event) is TRANSITIONS[state, event]
+        assert state in sources(event)
+    else:
+        assert state not in sources(event)
+        with pytest.raises(CodeError, match=event.value):
+            after(state, event)
+
+
+def test_nothing_leaves_a_final_state() -> None:
+    assert [state for state, _ in TRANSITIONS if state in FINAL_STATES] == []
+
+
+def test_states_that_live_only_in_memory_or_store_never_stand_in_the_master() -> None:
+    written = {*TRANSITIONS.values(), *(state for state, _ in TRANSITIONS if state)}
+    assert written.isdisjoint({JobState.SAVE_PENDING, JobState.QUEUED})
+
+
+def test_every_final_state_can_be_reached_and_every_event_is_used() -> None:
+    assert {*TRANSITIONS.values()} >= FINAL_STATES
+    assert {event for _, event in TRANSITIONS} == set(JobEvent)
+
+
+def test_only_an_assignment_or_a_rescue_needs_a_new_token() -> None:
+    assigned = {event for (_, event), to in TRANSITIONS.items() if to is JobState.ASSIGNED}
+    assert TOKEN_BUMPS == (assigned - {JobEvent.ASSIGN_NEW}) | {JobEvent.RESCUE}
+
+
+def test_a_held_job_is_never_started_without_an_assignment() -> None:
+    assert (JobState.HELD, JobEvent.PERSIST) not in TRANSITIONS
+    assert (JobState.HELD, JobEvent.SUCCEED) not in TRANSITIONS
