@@ -1,0 +1,177 @@
+"""One structured log line per change of state; none per job.
+
+Every event is listed here once. A line has the event's name, a level, and fields; ids are written as canonical UUID text.
+Text for people, JSON (one object a line) for collectors. Control characters in values are escaped, so that no value can
+forge a line.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import sys
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from enum import StrEnum
+from typing import TextIO
+
+from jobmaster.model.ids import text
+
+LOGGER_NAME = "jobmaster"
+_LEVELS = {"debug": logging.DEBUG, "info": logging.INFO, "warning": logging.WARNING, "error": logging.ERROR}
+
+
+class Event(StrEnum):
+    """Every line an agent or its supervisor may log."""
+
+    AGENT_STARTED = "agent_started"
+    AGENT_STOPPING = "agent_stopping"
+    AGENT_STOPPED = "agent_stopped"
+    AGENT_FENCED = "agent_fenced"
+    AGENT_CERTIFIED_DEAD = "agent_certified_dead"
+    DRAIN_REQUESTED = "drain_requested"
+    LEASE_RENEWAL_FAILED = "lease_renewal_failed"
+    LEASE_SOFT = "lease_soft"
+    LEASE_TRUSTED_AGAIN = "lease_trusted_again"
+    STORE_BEAT_FAILED = "store_beat_failed"
+    STORE_BEAT_AGAIN = "store_beat_again"
+    BUCKETS_OPENED = "buckets_opened"
+    BUCKET_FORGOTTEN = "bucket_forgotten"
+    BUCKET_CLOSED = "bucket_closed"
+    BUCKET_TAKEN = "bucket_taken"
+    BUCKET_DRAINED = "bucket_drained"
+    BUCKET_DRAIN_POSTPONED = "bucket_drain_postponed"
+    BUCKET_DRAIN_SUPERSEDED = "bucket_drain_superseded"
+    BUCKET_GIVEN_BACK = "bucket_given_back"
+    BUCKET_RESURRECTED = "bucket_resurrected"
+    BUCKET_DROPPED = "bucket_dropped"
+    ROWS_RELEASED = "rows_released"
+    ROWS_WITHOUT_MEMORY = "rows_without_memory"
+    COORDINATOR_ELECTED = "coordinator_elected"
+    COORDINATOR_RESIGNED = "coordinator_resigned"
+    COORDINATOR_SUPERSEDED = "coordinator_superseded"
+    LANE_UNSERVED = "lane_unserved"
+    ORPHANS_RETURNED = "orphans_returned"
+    JOBS_EXPIRED = "jobs_expired"
+    PARTITIONS_MADE = "partitions_made"
+    DUTY_FAILED = "duty_failed"
+    DUTY_RECOVERED = "duty_recovered"
+    LOOP_STALLED = "loop_stalled"
+    CHILD_STARTED = "child_started"
+    CHILD_EXITED = "child_exited"
+    CHILD_OVERDUE = "child_overdue"
+    CHILD_KILLED = "child_killed"
+    CRASH_LOOP = "crash_loop"
+    CERTIFICATE_WRITTEN = "certificate_written"
+    CERTIFICATE_FAILED = "certificate_failed"
+    SUPERVISOR_STARTED = "supervisor_started"
+    SUPERVISOR_STOPPING = "supervisor_stopping"
+    SUPERVISOR_STOPPED = "supervisor_stopped"
+    SUPERVISOR_LOST = "supervisor_lost"
+    RELOAD_IGNORED = "reload_ignored"
+
+
+Fields = Mapping[str, object]
+
+
+class EventLog:
+    """Writes events with the fields every line of this process bears (agent, name)."""
+
+    __slots__ = ("_fixed", "_logger")
+
+    def __init__(self, fixed: Fields | None = None) -> None:
+        self._fixed = dict(fixed or {})
+        self._logger = logging.getLogger(LOGGER_NAME)
+
+    def with_fields(self, more: Fields) -> EventLog:
+        """The same log with more fixed fields."""
+        return EventLog({**self._fixed, **more})
+
+    def debug(self, event: Event, fields: Fields | None = None) -> None:
+        """Of interest when looking for something."""
+        self._write(logging.DEBUG, event, fields)
+
+    def info(self, event: Event, fields: Fields | None = None) -> None:
+        """A change of state that is part of normal life."""
+        self._write(logging.INFO, event, fields)
+
+    def warning(self, event: Event, fields: Fields | None = None) -> None:
+        """A failure that the cluster mends by itself."""
+        self._write(logging.WARNING, event, fields)
+
+    def error(self, event: Event, fields: Fields | None = None, *, trace: bool = False) -> None:
+        """Somebody should look; ``trace`` adds the traceback of the exception being handled."""
+        self._write(logging.ERROR, event, fields, trace=trace)
+
+    def _write(self, level: int, event: Event, fields: Fields | None, *, trace: bool = False) -> None:
+        if self._logger.isEnabledFor(level):
+            values = {**self._fixed, **(fields or {})}
+            self._logger.log(level, event.value, extra={"jobmaster_fields": values}, exc_info=trace)
+
+
+def plain(value: object) -> object:
+    """A field as JSON can carry it: ids as UUID text, seconds with three decimals."""
+    if isinstance(value, bytes):
+        return text(value) if len(value) == 16 else value.hex()
+    if isinstance(value, float):
+        return round(value, 3)
+    if value is None or isinstance(value, bool | int | str):
+        return value
+    if isinstance(value, list | tuple | set | frozenset):
+        return [plain(item) for item in value]
+    return str(value)
+
+
+class JsonLines(logging.Formatter):
+    """One JSON object a line: ``at``, ``level``, ``event``, then the fields."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        line: dict[str, object] = {
+            "at": _stamp(record),
+            "level": record.levelname.lower(),
+            "event": record.getMessage(),
+        }
+        fields: Fields = getattr(record, "jobmaster_fields", {})
+        line.update((name, plain(value)) for name, value in fields.items())
+        if record.exc_info:
+            line["traceback"] = self.formatException(record.exc_info)
+        return json.dumps(line, ensure_ascii=True)
+
+
+class TextLines(logging.Formatter):
+    """``2026-01-31T12:00:00.000Z warning bucket_drained bucket=... moved=12``."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        parts = [_stamp(record), f"{record.levelname.lower():7}", _one_line(record.getMessage())]
+        fields: Fields = getattr(record, "jobmaster_fields", {})
+        parts.extend(f"{name}={_quoted(plain(value))}" for name, value in fields.items())
+        line = " ".join(parts)
+        return f"{line}\n{self.formatException(record.exc_info)}" if record.exc_info else line
+
+
+def _stamp(record: logging.LogRecord) -> str:
+    moment = datetime.fromtimestamp(record.created, UTC)
+    return f"{moment:%Y-%m-%dT%H:%M:%S}.{int(record.msecs):03d}Z"
+
+
+def _quoted(value: object) -> str:
+    shown = str(value)
+    if shown and all(char.isalnum() or char in "-_.:/+%@" for char in shown):
+        return shown
+    return json.dumps(shown)
+
+
+def _one_line(value: str) -> str:
+    return "".join(char if char.isprintable() else repr(char)[1:-1] for char in value)
+
+
+def configure(log_level: str, log_format: str, stream: TextIO | None = None) -> None:
+    """Send the events of this process to ``stream`` (standard error by default)."""
+    logger = logging.getLogger(LOGGER_NAME)
+    for old in list(logger.handlers):
+        logger.removeHandler(old)
+    handler = logging.StreamHandler(stream or sys.stderr)
+    handler.setFormatter(JsonLines() if log_format == "json" else TextLines())
+    logger.addHandler(handler)
+    logger.setLevel(_LEVELS[log_level])
+    logger.propagate = False

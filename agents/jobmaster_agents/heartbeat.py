@@ -1,0 +1,206 @@
+"""Two beats: one in the agent's store every second, one renewal of the lease in the master every few.
+
+A renewal is sent only if the process has made progress since the last one and the last store beat succeeded: a lease means
+"this agent works", not "a timer fires". Trust counts from the moment of sending; an answer that comes after the deadline
+does not extend it, and after the deadline nothing is sent at all: the process fences itself and its supervisor starts a
+new agent. Failures are kept inside (a failed beat is the normal start of an outage), so the rhythm never backs off.
+
+Owns ``Holdings.trust``; must never touch a job or a bucket.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Protocol
+
+from jobmaster.clock import Clock
+from jobmaster.model.errors import CodeError, JobMasterError
+from jobmaster.ports import Renewal
+from jobmaster.rules.lease import renewed
+from jobmaster.settings.model import Leases
+from jobmaster.telemetry import Telemetry
+from jobmaster_agents.events import Event, EventLog
+from jobmaster_agents.holdings import Holdings
+from jobmaster_agents.liveness import Progress
+
+BEAT_TTL_BEATS = 3.0
+"""A beat in the store lives this many beat intervals."""
+
+
+class BeatStore(Protocol):
+    """Where the agent beats."""
+
+    async def beat(self, agent_id: bytes, ttl_seconds: float) -> None: ...
+
+
+class LeaseMaster(Protocol):
+    """Where the agent renews."""
+
+    async def renew(self, agent_id: bytes, lease_seconds: float) -> Renewal: ...
+
+
+OnRenewal = Callable[[Renewal], None]
+OnTrust = Callable[[float], None]
+
+
+class StoreBeat:
+    """Beats in the agent's store."""
+
+    name = "store-beat"
+
+    def __init__(self, agent_id: bytes, store: BeatStore, leases: Leases, telemetry: Telemetry, log: EventLog) -> None:
+        self._agent_id = agent_id
+        self._store = store
+        self._every = leases.store_beat_seconds
+        self._telemetry = telemetry
+        self._log = log
+        self._failures = 0
+
+    @property
+    def healthy(self) -> bool:
+        """True while the last beat succeeded (also before the first one)."""
+        return self._failures == 0
+
+    async def tick(self) -> float:
+        """One beat, bounded in time."""
+        try:
+            async with asyncio.timeout(max(self._every, 0.5)):
+                await self._store.beat(self._agent_id, self._every * BEAT_TTL_BEATS)
+        except CodeError:
+            raise
+        except (JobMasterError, TimeoutError) as error:
+            self._telemetry.beats["failed"] += 1
+            self._failures += 1
+            if self._failures == 1:
+                self._log.warning(Event.STORE_BEAT_FAILED, {"reason": _reason(error)})
+        else:
+            self._telemetry.beats["ok"] += 1
+            if self._failures:
+                self._log.info(Event.STORE_BEAT_AGAIN, {"failures": self._failures})
+            self._failures = 0
+        return self._every
+
+
+class Heartbeat:
+    """Renews the lease in the master and watches its end.
+
+    Args:
+        attest: ``None`` when the process works, otherwise what is wrong (store beats and progress together).
+        on_renewal: told of every answer that counted.
+        on_trust: told of every new ``trusted_until`` (for the supervisor and the kernel's timer).
+    """
+
+    name = "heartbeat"
+
+    def __init__(
+        self,
+        holdings: Holdings,
+        master: LeaseMaster,
+        leases: Leases,
+        clock: Clock,
+        attest: Callable[[float], str | None],
+        on_renewal: OnRenewal,
+        on_trust: OnTrust,
+        telemetry: Telemetry,
+        log: EventLog,
+    ) -> None:
+        self._holdings = holdings
+        self._master = master
+        self._leases = leases
+        self._now = clock.boottime
+        self._attest = attest
+        self._on_renewal = on_renewal
+        self._on_trust = on_trust
+        self._telemetry = telemetry
+        self._log = log
+        self._failures = 0
+        self._next = 0.0
+        telemetry.read_from("lease_seconds_left", lambda: max(holdings.trusted_until - self._now(), 0.0))
+
+    def registered(self, sent: float) -> None:
+        """The agent row was written with a fresh lease by a call that was sent at ``sent``."""
+        if not self._extend(sent):
+            self._holdings.fence("the registration was answered after its own lease had ended")
+        self._next = sent + self._leases.renew_seconds
+
+    async def tick(self) -> float:
+        """Renew when it is time; fence when the deadline has come."""
+        now = self._now()
+        if self._holdings.fenced.is_set():
+            return self._leases.renew_seconds
+        if now >= self._holdings.hard_until:
+            # Asleep, suspended, or cut off for too long. Even a renewal that the master would accept comes too late.
+            self._fence("the lease could not be renewed in time")
+            return self._leases.renew_seconds
+        if now >= self._next:
+            await self._renew(now)
+        return max(min(self._next, self._holdings.hard_until) - self._now(), 0.0)
+
+    async def _renew(self, now: float) -> None:
+        self._next = now + self._leases.renew_seconds
+        wrong = self._attest(now)
+        if wrong is not None:
+            self._telemetry.loop_stalls += 1
+            self._failed("withheld", wrong, now)
+            return
+        sent = self._now()
+        try:
+            # Bounded so that a hung connection still leaves room for another try before the lease ends.
+            async with asyncio.timeout(self._leases.renew_seconds):
+                answer = await self._master.renew(self._holdings.agent_id, self._leases.lease_seconds)
+        except CodeError:
+            raise
+        except (JobMasterError, TimeoutError) as error:
+            self._failed("failed", _reason(error), self._now())
+            return
+        if not answer.alive:
+            self._fence("the master holds a death certificate for this agent")
+            return
+        if not self._extend(sent):
+            self._telemetry.renewals["late"] += 1
+            self._fence("the renewal was answered after the lease had ended")
+            return
+        self._telemetry.renewals["ok"] += 1
+        if self._failures:
+            self._log.info(Event.LEASE_TRUSTED_AGAIN, {"failures": self._failures})
+        self._failures = 0
+        self._on_renewal(answer)
+
+    def _extend(self, sent: float) -> bool:
+        term = renewed(self._holdings.term, sent, self._now(), self._leases.lease_seconds)
+        if term is None:
+            return False
+        self._holdings.trust(term)
+        self._on_trust(term.trusted_until)
+        return True
+
+    def _failed(self, result: str, reason: str, now: float) -> None:
+        self._telemetry.renewals[result] += 1
+        self._failures += 1
+        # Soon again: three failures in a row at the normal pace would already be the end of the lease.
+        self._next = min(self._next, now + self._leases.renew_seconds / 3.0)
+        if self._failures == 1:
+            left = self._holdings.hard_until - now
+            self._log.warning(Event.LEASE_RENEWAL_FAILED, {"reason": reason, "seconds_left": left})
+
+    def _fence(self, why: str) -> None:
+        self._log.error(Event.AGENT_FENCED, {"reason": why, "buckets": len(self._holdings.buckets)})
+        self._holdings.fence(why)
+
+
+def _reason(error: BaseException) -> str:
+    return str(error) or type(error).__name__
+
+
+def attestation(beat: StoreBeat, progress: Progress) -> Callable[[float], str | None]:
+    """The heartbeat's question: do the store and the loop still answer?"""
+
+    def attest(now: float) -> str | None:
+        wrong = progress.attest(now)
+        progress.ask(asyncio.get_running_loop())
+        if wrong is None and not beat.healthy:
+            wrong = "the agent's store does not answer"
+        return wrong
+
+    return attest

@@ -1,0 +1,131 @@
+"""What this process owns now, and until when it may believe so.
+
+The master's row is the truth about ownership; this is the trust in it, always shorter than the lease. The term is
+written by the heartbeat alone, buckets are added and closed by whoever opens them, and ``lose`` may be called by anyone
+who was told by a store or the master that the bucket is another's. What is lost stays lost: an agent never re-enters a
+bucket under an old fence.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+
+from jobmaster.model.bucket import Bucket, BucketState
+from jobmaster.model.ids import AgentId, BucketId, Fence
+from jobmaster.rules.lease import Standing, Term, standing
+
+FENCED_EXIT_CODE = 75
+"""Exit code of a process that fenced itself: its supervisor starts a new agent in its place (EX_TEMPFAIL)."""
+
+
+class Holding:
+    """One bucket of this process."""
+
+    __slots__ = ("closed", "fence", "lane", "lost", "priority", "state", "store")
+
+    def __init__(self, fence: Fence, lane: str, priority: int, store: str) -> None:
+        self.fence = fence
+        self.lane = lane
+        self.priority = priority
+        self.store = store
+        self.state = BucketState.ACTIVE
+        self.closed = False
+        """True once it takes no new jobs (COMPLETING)."""
+        self.lost = False
+        """True once it is another's: forget its jobs, touch no key."""
+
+    @classmethod
+    def of(cls, bucket: Bucket) -> Holding:
+        """Holding of a bucket this process has just created or taken."""
+        fence = Fence(BucketId(bucket.id), bucket.epoch, AgentId(bucket.owner))
+        return cls(fence, bucket.lane, bucket.priority, bucket.store)
+
+
+OnLost = Callable[[Holding, str], None]
+
+
+class Holdings:
+    """The buckets of one agent and the term of its lease. Lives on one event loop."""
+
+    def __init__(self, agent_id: bytes) -> None:
+        self.agent_id = agent_id
+        self.buckets: dict[bytes, Holding] = {}
+        self.on_lost: list[OnLost] = []
+        """Called once per lost bucket, synchronously, in order of subscription."""
+        self.fenced = asyncio.Event()
+        """Set once and for ever: the whole process must stop committing and exit."""
+        self.fenced_why = ""
+        self.trusted_until = 0.0
+        """CLOCK_BOOTTIME seconds; written by the heartbeat alone."""
+        self.soft_until = 0.0
+        self.hard_until = 0.0
+        self._term: Term | None = None
+        self._trusted_again = asyncio.Event()
+
+    # ------------------------------------------------------------ the lease
+
+    @property
+    def term(self) -> Term | None:
+        """Present term; ``None`` before the first lease."""
+        return self._term
+
+    def trust(self, term: Term) -> None:
+        """A renewed term (the heartbeat's call). A fenced process stays fenced."""
+        if self.fenced.is_set():
+            return
+        self._term = term
+        self.soft_until, self.hard_until, self.trusted_until = term
+        waiting, self._trusted_again = self._trusted_again, asyncio.Event()
+        waiting.set()
+
+    def standing(self, now: float) -> Standing:
+        """What may be done at ``now`` (CLOCK_BOOTTIME seconds)."""
+        return Standing.ENDED if self.fenced.is_set() else standing(now, self._term)
+
+    def may_start(self, now: float) -> bool:
+        """True in the first half of the lease."""
+        return now < self.soft_until and not self.fenced.is_set()
+
+    def may_commit(self, now: float) -> bool:
+        """True until the margin before the lease ends."""
+        return now < self.hard_until and not self.fenced.is_set()
+
+    async def wait_trusted(self) -> None:
+        """Wait for the next renewal. Never returns once the process is fenced: whoever waits is cancelled by the exit."""
+        await self._trusted_again.wait()
+
+    def fence(self, why: str) -> None:
+        """Stop everything: a death certificate was seen, or the lease is about to end. Only the first reason is kept."""
+        if not self.fenced.is_set():
+            self.fenced_why = why
+            self.soft_until = self.hard_until = 0.0
+            self.fenced.set()
+
+    # ------------------------------------------------------------ buckets
+
+    def add(self, holding: Holding) -> None:
+        """A bucket this process has created."""
+        self.buckets[holding.fence.bucket_id] = holding
+
+    def get(self, bucket_id: bytes) -> Holding | None:
+        """Holding of a bucket, unless it is not ours (any more)."""
+        return self.buckets.get(bucket_id)
+
+    def lose(self, bucket_id: bytes, why: str) -> bool:
+        """The bucket is another's. False when it was not held (any more): losing twice is one loss."""
+        holding = self.buckets.pop(bucket_id, None)
+        if holding is None:
+            return False
+        holding.lost = holding.closed = True
+        holding.state = BucketState.LOST
+        for tell in self.on_lost:
+            tell(holding, why)
+        return True
+
+    def retire(self, bucket_id: bytes) -> None:
+        """The bucket was emptied and closed by its owner; no loss."""
+        holding = self.buckets.pop(bucket_id, None)
+        if holding is not None:
+            holding.closed = True
+            holding.state = BucketState.READY_TO_DELETE

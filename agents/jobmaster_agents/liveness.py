@@ -1,0 +1,150 @@
+"""Signs of life that others can check: the lease deadline in memory shared with the supervisor, the kernel's timer, and
+the turning of the loop.
+
+Three guards stand behind "a process whose lease has ended does nothing more", each where the one before cannot act:
+
+* the heartbeat fences the process from inside, a margin before the deadline (needs a loop that turns);
+* the supervisor kills it from outside at the deadline (needs a living supervisor);
+* the kernel's interval timer, armed anew by every renewal, kills it a little later (needs nobody; a stopped process that
+  is continued dies before its next instruction, and it works while C code holds the interpreter's lock).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import mmap
+import os
+import signal
+import tempfile
+from enum import IntEnum
+
+SIZE = mmap.PAGESIZE
+KERNEL_SLACK_SECONDS = 0.5
+"""How long after the deadline the kernel's timer fires: the supervisor, who can tell the story, goes first."""
+
+
+class Phase(IntEnum):
+    """How far the child has come."""
+
+    STARTING = 0
+    REGISTERED = 1
+    """It may have a row in the master: its death needs a certificate."""
+    STOPPING = 2
+    ENDED = 3
+    """Nothing of it is left in the master or its store."""
+
+
+class Deadline:
+    """A page shared by one child and its supervisor. The child writes, the supervisor reads.
+
+    Each field is one aligned machine word, so no reader sees half of a value.
+    """
+
+    def __init__(self, fd: int) -> None:
+        self._page = mmap.mmap(fd, SIZE)
+        self._words = memoryview(self._page).cast("d")
+        self._numbers = memoryview(self._page).cast("q")
+
+    @classmethod
+    def create(cls) -> tuple[Deadline, int]:
+        """A fresh page and the descriptor to pass to the child (not inheritable by others)."""
+        if hasattr(os, "memfd_create"):
+            fd = os.memfd_create("jobmaster-deadline", os.MFD_CLOEXEC)
+        else:
+            with tempfile.TemporaryFile() as file:
+                fd = os.dup(file.fileno())
+        os.ftruncate(fd, SIZE)
+        return cls(fd), fd
+
+    @property
+    def trusted_until(self) -> float:
+        """CLOCK_BOOTTIME seconds at which the child's lease ends; 0 before its first lease."""
+        return self._words[0]
+
+    @trusted_until.setter
+    def trusted_until(self, value: float) -> None:
+        self._words[0] = value
+
+    @property
+    def turned_at(self) -> float:
+        """CLOCK_BOOTTIME seconds at which the child's loop last attested that it turns."""
+        return self._words[1]
+
+    @turned_at.setter
+    def turned_at(self, value: float) -> None:
+        self._words[1] = value
+
+    @property
+    def phase(self) -> Phase:
+        """How far the child has come."""
+        return Phase(self._numbers[2])
+
+    @phase.setter
+    def phase(self, value: Phase) -> None:
+        self._numbers[2] = value
+
+    def close(self) -> None:
+        """Give the page back."""
+        self._words.release()
+        self._numbers.release()
+        self._page.close()
+
+
+def arm_kernel_timer(seconds: float) -> None:
+    """The kernel ends this process (SIGALRM, default action) unless it is armed again within ``seconds``.
+
+    For child processes of a supervisor only: it takes the process's one interval timer, which handlers must leave alone.
+    """
+    signal.signal(signal.SIGALRM, signal.SIG_DFL)
+    signal.setitimer(signal.ITIMER_REAL, max(seconds, 0.001) + KERNEL_SLACK_SECONDS)
+
+
+def disarm_kernel_timer() -> None:
+    """For the last steps of an exit that has given everything back."""
+    signal.setitimer(signal.ITIMER_REAL, 0.0)
+
+
+class Progress:
+    """Has the loop turned? A heartbeat that only proves that its own timer fires proves nothing (Celery's recurring bug).
+
+    ``turned`` is bumped by a callback that goes through the loop's ready queue like everybody's work, and by every pump that
+    calls ``note``. A pump that promised to be heard (``expect``) and is silent for longer withholds the attestation.
+    """
+
+    def __init__(self) -> None:
+        self.turned = 0
+        self._attested = -1
+        self._heard: dict[str, float] = {}
+        self._silence: dict[str, float] = {}
+
+    def ask(self, loop: asyncio.AbstractEventLoop) -> None:
+        """Let the next turn of the loop count."""
+        loop.call_soon(self._bump)
+
+    def _bump(self) -> None:
+        self.turned += 1
+
+    def expect(self, name: str, silence_seconds: float, now: float) -> None:
+        """``name`` promises a ``note`` at least every ``silence_seconds``."""
+        self._silence[name] = silence_seconds
+        self._heard[name] = now
+
+    def note(self, name: str, now: float) -> None:
+        """``name`` has made progress."""
+        self._heard[name] = now
+        self.turned += 1
+
+    def dismiss(self, name: str) -> None:
+        """``name`` ends in order and promises nothing more."""
+        self._silence.pop(name, None)
+        self._heard.pop(name, None)
+
+    def attest(self, now: float) -> str | None:
+        """``None`` when the loop has turned since the last attestation and nobody is overdue; otherwise who or what is."""
+        if self.turned == self._attested:
+            return "the event loop has not turned"
+        for name, limit in self._silence.items():
+            if now - self._heard[name] > limit:
+                return f"{name} has made no progress for {now - self._heard[name]:.1f} s"
+        self._attested = self.turned
+        return None

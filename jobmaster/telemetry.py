@@ -1,0 +1,243 @@
+"""Every metric of a process, listed once. The only importer of prometheus_client.
+
+Hot paths add to plain attributes (``telemetry.jobs_claimed += n``): no lock, no label lookup, no library call. A collector
+reads them when somebody scrapes. What another object counts anyway is read from it at that moment (``read_from``).
+One ``Telemetry`` per process, made by whoever wires it; there is no global registry.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator
+from enum import StrEnum
+from typing import TYPE_CHECKING, NamedTuple
+
+if TYPE_CHECKING:
+    from prometheus_client import CollectorRegistry
+    from prometheus_client.core import Metric as Family
+
+CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
+
+JOB_SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0, 1800.0)
+STEP_SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
+
+
+class Kind(StrEnum):
+    """What a metric is to its reader."""
+
+    COUNTER = "counter"
+    """Only grows."""
+    GAUGE = "gauge"
+    """A present value."""
+    HISTOGRAM = "histogram"
+    """How values are spread."""
+
+
+class Metric(NamedTuple):
+    """One metric: the name people see, and what it says."""
+
+    name: str
+    kind: Kind
+    help: str
+    label: str | None = None
+    """Name of its one label, if it has one; the values come from small closed sets (states, duties)."""
+    bounds: tuple[float, ...] = ()
+
+
+_C, _G, _H = Kind.COUNTER, Kind.GAUGE, Kind.HISTOGRAM
+
+METRICS: dict[str, Metric] = {
+    # the life of jobs in this process
+    "jobs_submitted": Metric("jobmaster_jobs_submitted", _C, "Jobs acknowledged to callers of this process.", "level"),
+    "jobs_claimed": Metric("jobmaster_jobs_claimed", _C, "Jobs taken from buckets into memory."),
+    "jobs_onboarded": Metric("jobmaster_jobs_onboarded", _C, "Jobs moved from the master into buckets."),
+    "jobs_started": Metric("jobmaster_jobs_started", _C, "Handlers started."),
+    "jobs_ended": Metric("jobmaster_jobs_ended", _C, "Outcomes accepted by the master, by final state.", "state"),
+    "jobs_retried": Metric("jobmaster_jobs_retried", _C, "Failed attempts that will be tried again."),
+    "jobs_held": Metric("jobmaster_jobs_held", _C, "Jobs given back to the master unrun (flush, release, spill)."),
+    "jobs_duplicate": Metric("jobmaster_jobs_duplicate", _C, "Second copies of an id seen in memory."),
+    "jobs_refused": Metric("jobmaster_jobs_refused", _C, "Writes refused by their row: another assignment, or final."),
+    "jobs_quarantined": Metric("jobmaster_jobs_quarantined", _C, "Entries refused because of their id, kept aside."),
+    "outcomes_spilled": Metric("jobmaster_outcomes_spilled", _C, "Outcomes kept in the store while the master was down."),
+    "batches_fenced": Metric("jobmaster_batches_fenced", _C, "Writes refused by a bucket's lock or a store's fence."),
+    "jobs_running": Metric("jobmaster_jobs_running", _G, "Handlers running now."),
+    "jobs_queued": Metric("jobmaster_jobs_queued", _G, "Claimed jobs waiting for a slot."),
+    "outcomes_waiting": Metric("jobmaster_outcomes_waiting", _G, "Outcomes on their way to the master."),
+    "job_wait_seconds": Metric("jobmaster_job_wait_seconds", _H, "Due (or submitted) to started.", None, JOB_SECONDS),
+    "job_run_seconds": Metric("jobmaster_job_run_seconds", _H, "Started to ended.", None, JOB_SECONDS),
+    "outcome_write_seconds": Metric("jobmaster_outcome_write_seconds", _H, "One batch to the master.", None, STEP_SECONDS),
+    # leases
+    "beats": Metric("jobmaster_store_beats", _C, "Heartbeats in the agent store, by result.", "result"),
+    "renewals": Metric("jobmaster_lease_renewals", _C, "Lease renewals in the master, by result.", "result"),
+    "lease_seconds_left": Metric("jobmaster_lease_seconds_left", _G, "Seconds of trust left in the own lease."),
+    "buckets_owned": Metric("jobmaster_buckets_owned", _G, "Buckets held by this process."),
+    "buckets_lost": Metric("jobmaster_buckets_lost", _C, "Own buckets that turned out to be another's."),
+    "loop_stalls": Metric("jobmaster_loop_stalls", _C, "Renewals withheld because the process made no progress."),
+    # rescue
+    "agents_certified": Metric("jobmaster_agents_certified_dead", _C, "Death certificates written by this process."),
+    "buckets_taken": Metric("jobmaster_buckets_taken", _C, "Lost buckets taken for draining."),
+    "buckets_drained": Metric("jobmaster_buckets_drained", _C, "Lost buckets drained to the end."),
+    "drains_superseded": Metric("jobmaster_drains_superseded", _C, "Drains refused because another agent took the bucket."),
+    "drains_postponed": Metric("jobmaster_drains_postponed", _C, "Drains put off because a store or the master failed."),
+    "jobs_moved": Metric("jobmaster_jobs_moved", _C, "Jobs of lost buckets given back to the master."),
+    "jobs_rescued": Metric("jobmaster_jobs_rescued", _C, "Of these: found in the hands of a dead agent."),
+    "drain_refusals": Metric("jobmaster_drain_refusals", _C, "Entries of lost buckets refused by their row: settled before."),
+    "drain_seconds": Metric("jobmaster_drain_seconds", _H, "One lost bucket, taken to closed.", None, STEP_SECONDS),
+    # anti-entropy
+    "rows_released": Metric("jobmaster_rows_released", _C, "In-flight rows without a copy, given back."),
+    "rows_without_memory": Metric("jobmaster_rows_without_memory", _C, "PROCESSING rows nobody runs: a defect of ours."),
+    "buckets_resurrected": Metric("jobmaster_buckets_resurrected", _C, "Keys in a store of buckets the master forgot."),
+    # coordination
+    "coordinating": Metric("jobmaster_coordinating", _G, "1 while this process holds the coordinator's office."),
+    "elections_won": Metric("jobmaster_elections_won", _C, "Times this process became coordinator."),
+    "hints": Metric("jobmaster_hints", _C, "Owners told that HELD jobs are due."),
+    "groups_unserved": Metric("jobmaster_groups_unserved", _G, "Lanes and priorities with due jobs and no bucket."),
+    "orphans_returned": Metric("jobmaster_orphans_returned", _C, "In-flight rows of no live bucket, given back."),
+    "jobs_expired": Metric("jobmaster_jobs_expired", _C, "HELD jobs past their expiry."),
+    "buckets_dropped": Metric("jobmaster_buckets_dropped", _C, "Tombstones of retired buckets deleted."),
+    # duties
+    "duty_ticks": Metric("jobmaster_duty_ticks", _C, "Ticks of background duties.", "duty"),
+    "duty_failures": Metric("jobmaster_duty_failures", _C, "Ticks that failed.", "duty"),
+}
+
+
+class Histogram:
+    """Counts per upper bound; one bisect per observation."""
+
+    __slots__ = ("bounds", "counts", "total")
+
+    def __init__(self, bounds: tuple[float, ...]) -> None:
+        self.bounds = bounds
+        self.counts = [0] * (len(bounds) + 1)
+        self.total = 0.0
+
+    def observe(self, value: float) -> None:
+        """One value."""
+        self.counts[bisect_left(self.bounds, value)] += 1
+        self.total += value
+
+    def cumulative(self) -> list[tuple[str, float]]:
+        """``(upper bound, values at or below it)`` as Prometheus wants them."""
+        pairs: list[tuple[str, float]] = []
+        running = 0
+        for bound, count in zip((*map(str, self.bounds), "+Inf"), self.counts, strict=True):
+            running += count
+            pairs.append((bound, float(running)))
+        return pairs
+
+
+Tally = defaultdict[str, int]
+Reading = Callable[[], float]
+
+
+class Telemetry:
+    """The numbers of one process."""
+
+    def __init__(self) -> None:
+        self.jobs_submitted: Tally = Tally(int)
+        self.jobs_claimed = 0
+        self.jobs_onboarded = 0
+        self.jobs_started = 0
+        self.jobs_ended: Tally = Tally(int)
+        self.jobs_retried = 0
+        self.jobs_held = 0
+        self.jobs_duplicate = 0
+        self.jobs_refused = 0
+        self.jobs_quarantined = 0
+        self.outcomes_spilled = 0
+        self.batches_fenced = 0
+        self.jobs_running = 0
+        self.jobs_queued = 0
+        self.outcomes_waiting = 0
+        self.job_wait_seconds = Histogram(JOB_SECONDS)
+        self.job_run_seconds = Histogram(JOB_SECONDS)
+        self.outcome_write_seconds = Histogram(STEP_SECONDS)
+        self.beats: Tally = Tally(int)
+        self.renewals: Tally = Tally(int)
+        self.lease_seconds_left = 0.0
+        self.buckets_owned = 0
+        self.buckets_lost = 0
+        self.loop_stalls = 0
+        self.agents_certified = 0
+        self.buckets_taken = 0
+        self.buckets_drained = 0
+        self.drains_superseded = 0
+        self.drains_postponed = 0
+        self.jobs_moved = 0
+        self.jobs_rescued = 0
+        self.drain_refusals = 0
+        self.drain_seconds = Histogram(STEP_SECONDS)
+        self.rows_released = 0
+        self.rows_without_memory = 0
+        self.buckets_resurrected = 0
+        self.coordinating = 0
+        self.elections_won = 0
+        self.hints = 0
+        self.groups_unserved = 0
+        self.orphans_returned = 0
+        self.jobs_expired = 0
+        self.buckets_dropped = 0
+        self.duty_ticks: Tally = Tally(int)
+        self.duty_failures: Tally = Tally(int)
+        self._readings: dict[str, Reading] = {}
+
+    def read_from(self, key: str, reading: Reading) -> None:
+        """Take an unlabelled counter or gauge from the object that counts it anyway, at the moment of the scrape."""
+        metric = METRICS[key]
+        if metric.label is not None or metric.kind is Kind.HISTOGRAM:
+            raise ValueError(f"{key} has labels or buckets: it cannot be one reading")
+        self._readings[key] = reading
+
+    def value(self, key: str) -> float | dict[str, int] | Histogram:
+        """Present value of a metric by its key in ``METRICS``."""
+        reading = self._readings.get(key)
+        if reading is not None:
+            return reading()
+        found: float | dict[str, int] | Histogram = getattr(self, key)
+        return found
+
+    def registry(self) -> CollectorRegistry:
+        """A registry of this process alone, to be served or tested."""
+        # Imported late: a producer's process counts too, and should not pay for the library unless it is scraped.
+        from prometheus_client import CollectorRegistry
+
+        registry = CollectorRegistry(auto_describe=False)
+        registry.register(_Collector(self))
+        return registry
+
+    def exposition(self) -> bytes:
+        """The numbers in Prometheus' text format (``CONTENT_TYPE``)."""
+        from prometheus_client import generate_latest
+
+        return generate_latest(self.registry())
+
+
+class _Collector:
+    """Reads a ``Telemetry`` when somebody scrapes."""
+
+    def __init__(self, telemetry: Telemetry) -> None:
+        self._telemetry = telemetry
+
+    def describe(self) -> Iterable[Family]:
+        return ()
+
+    def collect(self) -> Iterator[Family]:
+        from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
+
+        for key, metric in METRICS.items():
+            value = self._telemetry.value(key)
+            labels = [metric.label] if metric.label else None
+            if isinstance(value, Histogram):
+                spread = HistogramMetricFamily(metric.name, metric.help)
+                spread.add_metric([], value.cumulative(), value.total)
+                yield spread
+                continue
+            make = CounterMetricFamily if metric.kind is Kind.COUNTER else GaugeMetricFamily
+            family = make(metric.name, metric.help, labels=labels)
+            if isinstance(value, dict):
+                for label, count in sorted(value.items()):
+                    family.add_metric([label], count)
+            else:
+                family.add_metric([], value)
+            yield family
