@@ -7,13 +7,16 @@ A rescued job runs alone in a process of its own whatever its handler says, so t
 from __future__ import annotations
 
 import asyncio
+import functools
 from collections.abc import Callable
 from dataclasses import dataclass
 
 from jobmaster.clock import Clock
+from jobmaster.handlers import JobContext
 from jobmaster.model.errors import Unavailable
 from jobmaster.model.job import ErrorInfo, RunMode
-from jobmaster_agents.isolation import IsolatedJob, IsolatedPool, IsolatedResult
+from jobmaster_agents.isolation import IsolatedPool
+from jobmaster_agents.isolation_wire import IsolatedJob, IsolatedResult, ResultKind
 from jobmaster_agents.portions import LiveJob
 from jobmaster_agents.threads import ThreadJob, ThreadRunner
 from jobmaster_agents.verdicts import StopCause, Verdicts
@@ -29,6 +32,7 @@ class _Away:
     job: LiveJob
     started: float
     done: Done
+    context: JobContext | None = None
     thread: ThreadJob | None = None
     task: asyncio.Task[None] | None = None
     cause: StopCause | None = None
@@ -50,7 +54,7 @@ class ElsewhereRunner:
         away = self._away[job.entry.id] = _Away(job, started, done)
         handler = job.handler
         assert handler is not None
-        if handler.mode is RunMode.THREAD and not job.entry.rescues:
+        if handler.options.mode is RunMode.THREAD and not job.entry.rescues:
             self._start_thread(away)
         else:
             away.task = self._loop.create_task(self._isolated(away), name="jobmaster-isolated")
@@ -61,6 +65,8 @@ class ElsewhereRunner:
         if away is None or away.cause is not None:
             return
         away.cause = cause
+        if away.context is not None:
+            away.context.cancelled = True
         if away.task is not None:
             away.task.cancel()
             return
@@ -89,13 +95,17 @@ class ElsewhereRunner:
         handler = job.handler
         assert handler is not None
         try:
-            context = self._verdicts.context(job, away.started + self._verdicts.timeout_seconds(job))
-            arguments = handler.arguments(job.entry.args, context)
+            arguments = handler.decode(job.entry.args)
+            function = handler.function
+            if handler.wants_context:
+                deadline = away.started + self._verdicts.timeout_seconds(job)
+                away.context = self._verdicts.context(job, deadline)
+                function = functools.partial(function, away.context)
 
             def ended(error: BaseException | None, result: object, ran_us: int) -> None:
                 self._thread_ended(away, error, result, ran_us)
 
-            away.thread = self._threads.submit(handler.function, arguments, ended)
+            away.thread = self._threads.submit(function, arguments, ended)
         except Exception as error:  # arguments that do not fit; a pool that cannot start threads
             self._loop.call_soon(self._thread_ended, away, error, None, 0)
 
@@ -147,14 +157,22 @@ class ElsewhereRunner:
 
     def _isolated_ended(self, away: _Away, result: IsolatedResult) -> None:
         job, started, ended = away.job, away.started, away.started + result.ran_us / 1e6
+        kind = result.kind
         if away.cause is not None:
             self._verdicts.stopped(job, away.cause, started, self._now())
-        elif result.kind == "ok":
-            self._verdicts.encoded(job, result.result or b"null", started, ended)
-        elif result.kind == "timeout":
+        elif kind is ResultKind.OK:
+            self._verdicts.encoded(job, result.result, started, ended)
+        elif kind is ResultKind.TIMEOUT:
             self._verdicts.stopped(job, StopCause.TIMEOUT, started, ended)
-        elif result.kind in ("cancel", "cancelled"):
-            self._verdicts.stopped(job, StopCause.CANCEL, started, ended)
+        elif kind is ResultKind.CANCELLED:
+            self._verdicts.stopped(job, StopCause.RELEASE, started, ended)
+        elif kind is ResultKind.NOT_STARTED:
+            self._verdicts.release(job)
         else:
             info = result.error or ErrorInfo(type="Crashed", message="the worker process ended", reason="crashed")
-            self._verdicts.failed_elsewhere(job, info, started, ended, result.retry_after_seconds)
+            if kind is ResultKind.CANCEL:
+                self._verdicts.cancelled(job, info.message, started, ended)
+            elif info.reason == "arguments":
+                self._verdicts.unfit(job, info, started, ended)
+            else:
+                self._verdicts.failed_elsewhere(job, info, started, ended, result.retry_after_seconds)

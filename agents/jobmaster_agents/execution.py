@@ -269,9 +269,9 @@ class Execution:
         queue.running += 1
         self.running += 1
         job.phase = Phase.RUNNING
-        if handler.start is StartRule.FENCED and not await self._authorised(queue, job):
+        if handler.options.start is StartRule.FENCED and not await self._authorised(queue, job):
             return self._now()
-        if handler.mode is not RunMode.ASYNC or job.entry.rescues:
+        if handler.options.mode is not RunMode.ASYNC or job.entry.rescues:
             self._run_elsewhere(queue, job, now)
             return now
         slot.job = job
@@ -321,13 +321,16 @@ class Execution:
 
     async def _authorised(self, queue: BucketQueue, job: LiveJob) -> bool:
         allowed = await self._authorise(job)
+        running = _in_phase(job, Phase.RUNNING)  # it may have been superseded while the write was under way
         # Read again just before the call: authorisation never comes after the lease's end.
-        if allowed and job.phase is Phase.RUNNING and self._holdings.may_start(self._now()):
+        if allowed and running and self._holdings.may_start(self._now()):
             return True
         queue.running -= 1
         self.running -= 1
-        if allowed and job.phase is Phase.RUNNING:
-            job.phase = Phase.QUEUED
+        if running and job.cancelled:
+            now = self._now()
+            self._verdicts.without_running(job, now)
+        elif running and allowed:
             self._verdicts.release(job)
         return False
 
@@ -376,6 +379,10 @@ class Execution:
             self._loop.call_later(_SWEEP_SECONDS, self._sweep)
         else:
             self._sweeping = False
+
+
+def _in_phase(job: LiveJob, phase: Phase) -> bool:
+    return job.phase is phase
 
 
 def _cancelling(slot: Slot) -> bool:

@@ -9,13 +9,14 @@ from __future__ import annotations
 import random
 from collections.abc import Awaitable
 from enum import Enum
-from typing import Protocol
+from typing import Protocol, cast
 
-from jobmaster.codec import decode_headers, describe_error, encode_error
-from jobmaster.handlers import CancelJob, JobContext, RetryJob
+from jobmaster.clock import Clock
+from jobmaster.codec import decode_headers, encode_error, error_of
+from jobmaster.handlers import Cancel, HandlerOptions, JobContext, Retry
 from jobmaster.model.errors import InvalidArguments
 from jobmaster.model.ids import created_ms
-from jobmaster.model.job import ErrorInfo, FinalRow, Headers, HoldRow, JobState
+from jobmaster.model.job import ErrorInfo, FinalRow, Headers, HoldRow, JobState, Priority
 from jobmaster.rules.retry import backoff_seconds, may_retry
 from jobmaster.settings.model import JobDefaults, Limits
 from jobmaster_agents.portions import LiveJob, Phase
@@ -58,9 +59,16 @@ class Verdicts:
     """
 
     def __init__(
-        self, sink: Sink, defaults: JobDefaults, limits: Limits, retry_here_seconds: float, chance: random.Random
+        self,
+        sink: Sink,
+        defaults: JobDefaults,
+        limits: Limits,
+        retry_here_seconds: float,
+        clock: Clock,
+        chance: random.Random,
     ) -> None:
         self._sink = sink
+        self._clock = clock
         self._defaults = defaults
         self._limits = limits
         self._retry_here_seconds = retry_here_seconds
@@ -76,26 +84,30 @@ class Verdicts:
         """Decode the arguments and call the handler; the awaitable is the handler's own coroutine."""
         handler = job.handler
         assert handler is not None
-        if handler.wants_context:
-            return handler.invoke(job.entry.args, self.context(job, deadline))
-        return handler.invoke(job.entry.args, None)
+        arguments = handler.decode(job.entry.args)
+        called = (
+            handler.function(self.context(job, deadline), **arguments)
+            if handler.wants_context
+            else handler.function(**arguments)
+        )
+        return cast("Awaitable[object]", called)
 
     def context(self, job: LiveJob, deadline: float) -> JobContext:
         """What the handler sees as ``ctx``."""
         entry = job.entry
-        headers = self.headers(job)
         holding = job.portion.holding
         return JobContext(
             job_id=entry.id,
             token=entry.token,
-            attempt=entry.attempt + 1,
-            rescues=entry.rescues,
             handler=entry.handler,
             lane=holding.lane,
-            priority=holding.priority,
-            deadline=deadline,
-            tags=headers.tags,
-            metadata=headers.metadata,
+            priority=Priority(holding.priority),
+            attempt=entry.attempt + 1,
+            max_attempts=self.max_attempts(job),
+            rescues=entry.rescues,
+            headers=self.headers(job),
+            deadline_boottime=deadline,
+            clock=self._clock,
         )
 
     def headers(self, job: LiveJob) -> Headers:
@@ -107,14 +119,14 @@ class Verdicts:
         """Call over handler over default."""
         own = self.headers(job).timeout_seconds if job.entry.headers else None
         if own is None and job.handler is not None:
-            own = job.handler.timeout_seconds
+            own = job.handler.options.timeout_seconds
         return self._defaults.timeout_seconds if own is None else own
 
     def max_attempts(self, job: LiveJob) -> int:
         """Call over handler over default."""
         own = self.headers(job).max_attempts if job.entry.headers else None
         if own is None and job.handler is not None:
-            own = job.handler.max_attempts
+            own = job.handler.options.max_attempts
         return self._defaults.max_attempts if own is None else own
 
     def is_over(self, job: LiveJob, now: float) -> bool:
@@ -127,7 +139,7 @@ class Verdicts:
     def without_running(self, job: LiveJob, now: float) -> None:
         """A job that is not to be started: cancelled, expired, or of a handler this agent lacks."""
         if job.cancelled:
-            self._final(job, JobState.CANCELLED, now, now, error=_error("Cancelled", "cancelled before start", "cancelled"))
+            self.cancelled(job, "cancelled before it started", now, now)
         elif self.is_over(job, now):
             self._final(job, JobState.EXPIRED, now, now, error=_error("Expired", "not started before it expired", "expired"))
         else:
@@ -139,37 +151,37 @@ class Verdicts:
         """The handler returned."""
         handler = job.handler
         assert handler is not None
-        if result is None:
-            self.encoded(job, b"null", started, ended)
-            return
-        try:
-            encoded = handler.encode_result(result)
-        except Exception as error:
-            self._attempt_failed(job, describe_error(error, self._limits.error_bytes, reason="result"), started, ended)
-            return
-        self.encoded(job, encoded, started, ended)
+        encoded = handler.encode_result(result, self._limits.result_bytes)
+        if isinstance(encoded, ErrorInfo):
+            self._attempt_failed(job, encoded, started, ended)
+        else:
+            self.encoded(job, encoded, started, ended)
 
-    def encoded(self, job: LiveJob, result: bytes, started: float, ended: float) -> None:
-        """A result as JSON bytes."""
-        if len(result) > self._limits.result_bytes:
-            text = f"the result has {len(result)} bytes, limits.result is {self._limits.result_bytes}"
-            self._attempt_failed(job, ErrorInfo(type="ResultTooLarge", message=text, reason="result"), started, ended)
-            return
+    def encoded(self, job: LiveJob, result: bytes | None, started: float, ended: float) -> None:
+        """A result as JSON bytes, checked already; ``None`` for None."""
         self.succeeded += 1
         self._final(job, JobState.SUCCEEDED, started, ended, result=result)
 
     def raised(self, job: LiveJob, error: BaseException, started: float, ended: float) -> None:
         """The handler raised."""
-        if isinstance(error, RetryJob):
-            info = describe_error(error, self._limits.error_bytes, reason="retry")
+        limit = self._limits.error_bytes
+        if isinstance(error, Retry):
+            info = error_of(error, reason="retry", limit_bytes=limit)
             self._attempt_failed(job, info, started, ended, after_seconds=error.after_seconds)
-        elif isinstance(error, CancelJob):
-            self._final(job, JobState.CANCELLED, started, ended, error=_error("CancelJob", str(error), "cancelled"))
+        elif isinstance(error, Cancel):
+            self.cancelled(job, str(error), started, ended)
         elif isinstance(error, InvalidArguments):  # it never ran and will never fit: no use in another attempt
-            info = describe_error(error, self._limits.error_bytes, reason="arguments")
-            self._fail(job, info, started, ended)
+            self.unfit(job, error_of(error, reason="arguments", limit_bytes=limit), started, ended)
         else:
-            self._attempt_failed(job, describe_error(error, self._limits.error_bytes), started, ended)
+            self._attempt_failed(job, error_of(error, limit_bytes=limit), started, ended)
+
+    def unfit(self, job: LiveJob, info: ErrorInfo, started: float, ended: float) -> None:
+        """Its arguments do not fit the handler: no other attempt can help."""
+        self._fail(job, info, started, ended)
+
+    def cancelled(self, job: LiveJob, why: str, started: float, ended: float) -> None:
+        """The job ended itself, or was stopped on request."""
+        self._final(job, JobState.CANCELLED, started, ended, error=_error("Cancelled", why, "cancelled"))
 
     def stopped(self, job: LiveJob, cause: StopCause, started: float, ended: float) -> None:
         """We stopped it."""
@@ -178,7 +190,7 @@ class Verdicts:
             text = f"ran for {ended - started:.3f} s, its timeout is {self.timeout_seconds(job):g} s"
             self._attempt_failed(job, ErrorInfo(type="Timeout", message=text, reason="timeout"), started, ended)
         elif cause is StopCause.CANCEL:
-            self._final(job, JobState.CANCELLED, started, ended, error=_error("Cancelled", "cancelled while running", "cancelled"))
+            self.cancelled(job, "cancelled while running", started, ended)
         elif cause is StopCause.RELEASE:
             self.release(job)
 
@@ -204,10 +216,6 @@ class Verdicts:
         job.row = self._hold_row(job, entry.attempt, entry.due_us, None, 0)
         self._sink.hold(job, here=True)
 
-    def cancelled_in_flight(self, job: LiveJob, now: float) -> None:
-        """A cancel request was seen for a job that waits in memory."""
-        self._final(job, JobState.CANCELLED, now, now, error=_error("Cancelled", "cancelled before start", "cancelled"))
-
     # ------------------------------------------------------------ rows
 
     def _attempt_failed(
@@ -220,25 +228,23 @@ class Verdicts:
             self._fail(job, info, started, ended)
             return
         self.retried += 1
-        defaults = self._defaults
-        handler = job.handler
-        base = defaults.backoff_seconds
-        if handler is not None and handler.backoff_seconds is not None:
-            base = handler.backoff_seconds
-        delay = after_seconds
-        if delay is None:
-            delay = backoff_seconds(
-                used,
-                base=base,
-                factor=defaults.backoff_factor,
-                maximum=defaults.backoff_max_seconds,
-                jitter=defaults.backoff_jitter,
-                chance=self._chance.random(),
-            )
+        delay = self._backoff(job, used) if after_seconds is None else after_seconds
         due_us = _store_us(job, ended) + int(delay * 1e6)
         job.phase = Phase.ENDED
         job.row = self._hold_row(job, used, due_us, encode_error(info), _us(ended - started))
         self._sink.hold(job, here=delay <= self._retry_here_seconds)
+
+    def _backoff(self, job: LiveJob, used: int) -> float:
+        own = job.handler.options if job.handler is not None else HandlerOptions()
+        default = self._defaults
+        return backoff_seconds(
+            used,
+            base=_first(own.backoff_seconds, default.backoff_seconds),
+            factor=_first(own.backoff_factor, default.backoff_factor),
+            maximum=_first(own.backoff_max_seconds, default.backoff_max_seconds),
+            jitter=_first(own.backoff_jitter, default.backoff_jitter),
+            chance=self._chance.random(),
+        )
 
     def _fail(self, job: LiveJob, info: ErrorInfo, started: float, ended: float) -> None:
         self.failed += 1
@@ -273,6 +279,10 @@ class Verdicts:
             waited_us if waited_us > 0 else 0, _us(ended - started), entry.args, entry.headers, result, error,
         )  # fmt: skip
         self._sink.final(job)
+
+
+def _first(own: float | None, default: float) -> float:
+    return default if own is None else own
 
 
 def _us(seconds: float) -> int:
