@@ -27,6 +27,7 @@ SOCKET_PATH_BYTES_MAX = 107 if sys.platform.startswith("linux") else 103
 
 SCRATCH_PREFIX = "jobmaster-"
 _PAUSE_SECONDS = 0.05
+_OWNER_SECONDS = 0.5
 _LOG_BYTES_MAX = 10 * 1024 * 1024
 _TAIL_LINES = 12
 
@@ -83,14 +84,16 @@ class ServerDirectory:
     def lock(self, wait_seconds: float) -> int:
         """Take the directory; returns the open descriptor that holds the lock.
 
-        Waits only while the holder is a guardian that is stopping its server after its owner died.
+        Waits up to ``wait_seconds`` for a guardian that is stopping its server after its owner died, and half a second
+        for an owner that lives: it may be ending at this moment, and a SIGKILL takes time to arrive.
 
         Raises:
             DirectoryInUse: a live process owns it, or a dead one's server does not end.
         """
         held = os.open(self._lock_file, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:
-            for _ in range(max(1, round(wait_seconds / _PAUSE_SECONDS))):
+            patience = round(_OWNER_SECONDS / _PAUSE_SECONDS)
+            for _ in range(round(wait_seconds / _PAUSE_SECONDS)):
                 if self._try_lock(held):
                     me = identify(os.getpid())
                     os.ftruncate(held, 0)
@@ -98,6 +101,8 @@ class ServerDirectory:
                     return held
                 owner = self.owner()
                 if owner is not None and owner.is_alive():
+                    patience -= 1
+                if patience <= 0:
                     break
                 Event().wait(_PAUSE_SECONDS)
             owner = self.owner()

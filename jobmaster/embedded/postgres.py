@@ -156,9 +156,12 @@ class PostgresServer(Server):
 
     def _runnable_programs(self, program: Program, account: Account | None) -> Path:
         """The directory of programs, or a copy of it that the account can reach."""
-        if account is None or may_run(account, program.path / "postgres"):
+        if account is None:
             return program.path
-        install = program.path.parent
+        real = Path(os.path.realpath(program.path))
+        if may_run(account, real / "postgres"):
+            return real
+        install = real.parent
         if program.origin is not Origin.WHEEL:
             raise AccountUnusable(
                 f"PostgreSQL refuses to run as root, and {account.name} may not run {program.path}/postgres",
