@@ -84,6 +84,8 @@ class Pump:
         self._more = False
         self.flushing = False
         """True while completing: everything claimed goes back to the master unrun."""
+        self.ended = False
+        """True once the bucket is closed or lost: the loop leaves."""
         self.claimed = 0
 
     # ------------------------------------------------------------ signals (cheap, called from anywhere on the loop)
@@ -106,7 +108,7 @@ class Pump:
         """Claim until cancelled or the bucket is lost."""
         self._asked.set()
         await self.adopt_unknown_lists()
-        while not self.holding.lost:
+        while not self.ended:
             await self._asked.wait()
             self._asked.clear()
             await self._claim_while_room()
@@ -114,7 +116,7 @@ class Pump:
             self._timer.cancel()
 
     async def _claim_while_room(self) -> None:
-        while not self.holding.lost:
+        while not self.ended:
             now = self._now()
             if now >= self._holdings.soft_until:
                 await self._holdings.wait_trusted()
@@ -147,7 +149,7 @@ class Pump:
 
     async def _insist_claim(self, name: str, limit: int) -> Claimed | None:
         delay = _BACKOFF_SECONDS
-        while not self.holding.lost:
+        while not self.ended:
             try:
                 answer = await self._store.claim(self.holding.fence, name, limit)
             except (OutcomeUnknown, Unavailable):
@@ -250,7 +252,7 @@ class Waker:
         """Dispatch wake tokens until cancelled."""
         delay = _BACKOFF_SECONDS
         while True:
-            buckets = [b for b, pump in self._pumps.items() if not pump.holding.lost]
+            buckets = [b for b, pump in self._pumps.items() if not pump.ended]
             if not buckets:
                 self._changed.clear()
                 await self._changed.wait()

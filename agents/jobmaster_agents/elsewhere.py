@@ -133,6 +133,7 @@ class ElsewhereRunner:
             args=entry.args,
             token=entry.token,
             attempt=entry.attempt + 1,
+            max_attempts=self._verdicts.max_attempts(job),
             rescues=entry.rescues,
             lane=holding.lane,
             priority=holding.priority,

@@ -116,8 +116,6 @@ class Execution:
         self.running = 0
         self.finished = 0
         """Handlers that came to an end since the start."""
-        self.at_work: LiveJob | None = None
-        """The job whose coroutine has the loop right now: what a watchdog names when the loop does not turn."""
 
     # ------------------------------------------------------------ buckets and jobs in
 
@@ -277,7 +275,6 @@ class Execution:
         slot.job = job
         slot.cause = None
         slot.deadline = now + self._verdicts.timeout_seconds(job)
-        self.at_work = job
         if not self._sweeping:
             self._start_sweep()
         try:
@@ -285,19 +282,19 @@ class Execution:
         except GeneratorExit:
             raise
         except BaseException as error:  # SystemExit of a handler must not end its neighbours
-            ended = self._end(slot, queue)
-            if isinstance(error, asyncio.CancelledError) and slot.cause is None and _cancelling(slot):
+            ended, cause = self._end(slot, queue), _cause(slot)
+            if isinstance(error, asyncio.CancelledError) and cause is None and _cancelling(slot):
                 raise  # the process ends: nothing is recorded, the claimed list keeps the job
             self._clear_cancellation(slot)
-            if slot.cause is not None and isinstance(error, asyncio.CancelledError):
-                self._verdicts.stopped(job, slot.cause, now, ended)
-            elif slot.cause is not StopCause.SUPERSEDED:
+            if cause is not None and isinstance(error, asyncio.CancelledError):
+                self._verdicts.stopped(job, cause, now, ended)
+            elif cause is not StopCause.SUPERSEDED:
                 self._verdicts.raised(job, error, now, ended)
             return ended
         ended = self._end(slot, queue)
-        if slot.cause is not None:  # it swallowed the cancellation and came to a result
+        if _cause(slot) is not None:  # it swallowed the cancellation and came to a result
             self._clear_cancellation(slot)
-            if slot.cause is StopCause.SUPERSEDED:
+            if _cause(slot) is StopCause.SUPERSEDED:
                 return ended
         self._verdicts.returned(job, result, now, ended)
         return ended
@@ -317,7 +314,6 @@ class Execution:
         queue.running -= 1
         self.running -= 1
         self.finished += 1
-        self.at_work = None
 
     async def _authorised(self, queue: BucketQueue, job: LiveJob) -> bool:
         allowed = await self._authorise(job)
@@ -383,6 +379,10 @@ class Execution:
 
 def _in_phase(job: LiveJob, phase: Phase) -> bool:
     return job.phase is phase
+
+
+def _cause(slot: Slot) -> StopCause | None:
+    return slot.cause  # a call, because it is set from elsewhere while the job is awaited
 
 
 def _cancelling(slot: Slot) -> bool:

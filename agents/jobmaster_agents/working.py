@@ -1,0 +1,226 @@
+"""The working half of an agent: everything between a bucket's lists and the master's rows, wired together once.
+
+Owns the life of a bucket inside this process: opened, worked on, forgotten when it turns out to be another's, completed
+when the agent leaves. The other half (lease, rescue, coordination) never sees a job.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+from collections.abc import Sequence
+from typing import Protocol
+
+from jobmaster.clock import Clock
+from jobmaster.handlers import Handlers
+from jobmaster.model.bucket import BucketState
+from jobmaster.ports import Membership, Onboarding as OnboardingPort, Outcomes, StoreOwner
+from jobmaster.settings.model import AgentSettings, ClusterSettings
+from jobmaster.telemetry import Telemetry
+from jobmaster_agents.claiming import Pump, Waker, stop_cancelled
+from jobmaster_agents.completing import Completing
+from jobmaster_agents.elsewhere import ElsewhereRunner
+from jobmaster_agents.events import LOGGER_NAME, Event, EventLog
+from jobmaster_agents.execution import Execution
+from jobmaster_agents.holdings import Holding, Holdings
+from jobmaster_agents.isolation import IsolatedPool
+from jobmaster_agents.onboarding import Onboarding
+from jobmaster_agents.persisting import Persisting
+from jobmaster_agents.portions import LiveJob, Memory, Phase
+from jobmaster_agents.reporting import Reporter
+from jobmaster_agents.threads import ThreadRunner
+from jobmaster_agents.verdicts import StopCause, Verdicts
+
+
+class WorkMaster(Outcomes, OnboardingPort, Membership, Protocol):
+    """What working needs of the master."""
+
+
+class Working:
+    """Buckets, pumps, slots and reports of one process.
+
+    Args:
+        list_prefix: names of claimed lists start with it; unique per incarnation.
+    """
+
+    def __init__(
+        self,
+        settings: ClusterSettings,
+        agent: AgentSettings,
+        master: WorkMaster,
+        store: StoreOwner,
+        holdings: Holdings,
+        handlers: Handlers,
+        clock: Clock,
+        telemetry: Telemetry,
+        log: EventLog,
+        list_prefix: str,
+    ) -> None:
+        self._settings = settings
+        self._agent = agent
+        self._store = store
+        self._holdings = holdings
+        self._handlers = {handler.name: handler for handler in handlers}
+        self._clock = clock
+        self._log = log
+        self._list_prefix = list_prefix
+        self._group: asyncio.TaskGroup | None = None
+        self.pumps: dict[bytes, Pump] = {}
+        self.memory = Memory()
+        self.reporter = Reporter(master, store, holdings, self.memory, clock, self.forget, self._stop)
+        self.verdicts = Verdicts(
+            self.reporter,
+            settings.jobs,
+            settings.limits,
+            settings.thresholds.transient_threshold_seconds,
+            clock,
+            random.Random(),
+        )
+        pool = IsolatedPool(
+            settings.handlers,
+            agent.isolated_processes,
+            result_bytes=settings.limits.result_bytes,
+            error_bytes=settings.limits.error_bytes,
+            logger=logging.getLogger(LOGGER_NAME),
+            clock=clock,
+        )
+        self._elsewhere = ElsewhereRunner(ThreadRunner(agent.threads, clock.boottime), pool, self.verdicts, clock)
+        self.execution = Execution(
+            agent,
+            settings.thresholds.age_boost_seconds,
+            clock,
+            holdings,
+            self.verdicts,
+            self._elsewhere,
+            self.reporter.authorise,
+            self._room,
+        )
+        self.reporter.runner = self.execution
+        self.onboarding = Onboarding(master, store, holdings, settings.thresholds, clock, self.forget)
+        self.waker = Waker(store, self.pumps)
+        self.completing = Completing(master, store, self.memory, self.execution, self.reporter, self.verdicts, clock)
+        self.persisting = Persisting(self.memory, self.reporter, clock, settings.thresholds.persist_within_seconds)
+        holdings.on_lost.append(self._lost)
+        self._observe(telemetry)
+
+    # ------------------------------------------------------------ life
+
+    async def run(self) -> None:
+        """Work until cancelled. An exception of any part ends all of it: the lease makes that safe."""
+        async with asyncio.TaskGroup() as group:
+            self._group = group
+            group.create_task(self.reporter.run(), name="jobmaster-reporter")
+            group.create_task(self.waker.run(), name="jobmaster-waker")
+            group.create_task(self.onboarding.run(), name="jobmaster-onboarding")
+            for pump in self.pumps.values():
+                group.create_task(pump.run(), name="jobmaster-pump")
+
+    def open(self, holding: Holding) -> None:
+        """Serve a bucket that is ours in the master and open in the store."""
+        bucket_id = holding.fence.bucket_id
+        self._holdings.add(holding)
+        self.execution.open(holding)
+        pump = Pump(
+            holding,
+            self._store,
+            self._holdings,
+            self.memory,
+            self.execution,
+            self.reporter,
+            self.verdicts,
+            self._handlers,
+            self._clock,
+            self.onboarding,
+            self.forget,
+            list_prefix=self._list_prefix,
+            capacity=self._agent.slots + self._agent.bucket_buffer,
+            spill_jobs=self._settings.stores[holding.store].high_water_jobs * 4 // 5,
+        )
+        self.pumps[bucket_id] = pump
+        self.onboarding.open(holding)
+        self.waker.changed()
+        if self._group is not None:
+            self._group.create_task(pump.run(), name="jobmaster-pump")
+
+    async def complete(self, bucket_ids: Sequence[bytes], grace_seconds: float, reason: str) -> list[bytes]:
+        """Bring buckets to their graceful end; returns those left to the rescue."""
+        pumps = [self.pumps[bucket_id] for bucket_id in bucket_ids if bucket_id in self.pumps]
+        for pump in pumps:
+            self.onboarding.close(pump.holding.fence.bucket_id)
+        left = await self.completing.complete(pumps, grace_seconds, reason)
+        for pump in pumps:
+            bucket_id = pump.holding.fence.bucket_id
+            if bucket_id not in left:
+                self._close(bucket_id)
+                self._holdings.retire(bucket_id)
+                self._log.info(Event.BUCKET_CLOSED, {"bucket": bucket_id, "reason": reason})
+        return left
+
+    async def aclose(self) -> None:
+        """End slots, threads and worker processes."""
+        await self.execution.aclose()
+        await self._elsewhere.aclose(timeout_seconds=0.5)
+
+    # ------------------------------------------------------------ losing buckets
+
+    def forget(self, bucket_id: bytes, why: str) -> None:
+        """A store or the master says that the bucket is another's: nothing of it may be settled or recorded."""
+        self._holdings.lose(bucket_id, why)
+
+    def _lost(self, holding: Holding, why: str) -> None:
+        bucket_id = holding.fence.bucket_id
+        dropped, promoted = self.memory.forget(bucket_id)
+        for job in dropped:
+            if job.phase is Phase.RUNNING:
+                self.execution.stop_job(job, StopCause.SUPERSEDED)
+            job.phase = Phase.GONE
+        self._close(bucket_id)
+        self._log.warning(Event.BUCKET_FORGOTTEN, {"bucket": bucket_id, "reason": why, "jobs": len(dropped)})
+        if promoted:
+            self.execution.enqueue(promoted)
+
+    def _close(self, bucket_id: bytes) -> None:
+        self.execution.close(bucket_id)
+        self.onboarding.close(bucket_id)
+        pump = self.pumps.pop(bucket_id, None)
+        if pump is not None:
+            pump.ended = True
+            pump.ask()
+        self.waker.changed()
+
+    # ------------------------------------------------------------ signals between the parts
+
+    def hint(self, job_ids: Sequence[bytes]) -> None:
+        """Cancel requests that came with a renewal."""
+        stop_cancelled(self.memory, self.execution, list(job_ids))
+
+    def _stop(self, job: LiveJob, cause: StopCause) -> None:
+        self.execution.stop_job(job, cause)
+
+    def _room(self, bucket_id: bytes) -> None:
+        pump = self.pumps.get(bucket_id)
+        if pump is not None:
+            pump.room()
+
+    def is_idle(self) -> bool:
+        """Nothing claimed, running or on its way to the master."""
+        return not len(self.memory) and not self.reporter.backlog
+
+    def serves(self) -> list[tuple[str, int]]:
+        """(lane, priority) of the buckets that take jobs."""
+        held = self._holdings.buckets.values()
+        return [(h.lane, h.priority) for h in held if h.state is BucketState.ACTIVE]
+
+    def _observe(self, telemetry: Telemetry) -> None:
+        reporter, execution, verdicts = self.reporter, self.execution, self.verdicts
+        telemetry.read_from("jobs_running", lambda: execution.running)
+        telemetry.read_from("outcomes_waiting", lambda: reporter.backlog)
+        telemetry.read_from("jobs_claimed", lambda: sum(pump.claimed for pump in self.pumps.values()))
+        telemetry.read_from("jobs_onboarded", lambda: self.onboarding.onboarded)
+        telemetry.read_from("jobs_retried", lambda: verdicts.retried)
+        telemetry.read_from("jobs_duplicate", lambda: self.memory.duplicates)
+        telemetry.read_from("jobs_refused", lambda: reporter.refused)
+        telemetry.read_from("jobs_quarantined", lambda: reporter.quarantined)
+        telemetry.read_from("batches_fenced", lambda: reporter.fenced_batches)
+        telemetry.read_from("buckets_owned", lambda: len(self._holdings.buckets))
