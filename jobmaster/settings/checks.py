@@ -10,7 +10,8 @@ from dataclasses import dataclass, field
 
 from jobmaster.model.job import Priority
 from jobmaster.settings.leaves import suggest
-from jobmaster.settings.model import AgentMode, AgentSettings, ClusterSettings
+from jobmaster.settings.model import AgentMode, AgentSettings, BucketCounts, ClusterSettings
+from jobmaster.settings.nodes import join_path
 from jobmaster.settings.origins import Origin, Problem
 
 
@@ -38,7 +39,7 @@ def check_relations(settings: ClusterSettings, findings: Findings) -> None:
 def _check_store(name: str, agent: AgentSettings, settings: ClusterSettings, findings: Findings) -> None:
     if agent.store in settings.stores:
         return
-    path = f"agents.{name}.store"
+    path = join_path(join_path("agents", name), "store")
     stated = findings.written(path)
     message = f'no store is called "{agent.store}"' + ("" if stated else ", which is the default of this key")
     hint = suggest(agent.store, settings.stores) or f"stores: {', '.join(settings.stores) or 'none'}"
@@ -46,8 +47,9 @@ def _check_store(name: str, agent: AgentSettings, settings: ClusterSettings, fin
 
 
 def _check_buckets(name: str, agent: AgentSettings, findings: Findings) -> None:
-    path = f"agents.{name}"
-    if agent.lanes and findings.written(f"{path}.buckets"):
+    path = join_path("agents", name)
+    # Default counts beside lanes are what `config show -o yaml` writes, and nothing that anybody wanted.
+    if agent.lanes and agent.buckets != BucketCounts() and findings.written(f"{path}.buckets"):
         findings.problems.append(
             Problem(
                 findings.place_of(f"{path}.buckets"),
@@ -95,7 +97,7 @@ def _check_store_urls(settings: ClusterSettings, findings: Findings) -> None:
     seen: dict[str, str] = {}
     for name, store in settings.stores.items():
         if store.url is not None and store.url in seen:
-            path = f"stores.{name}.url"
+            path = f"{join_path('stores', name)}.url"
             message = f'the same server as store "{seen[store.url]}": losing it loses both'
             findings.warnings.append(Problem(findings.place_of(path), path, message))
         elif store.url is not None:

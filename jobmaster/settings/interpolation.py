@@ -97,8 +97,9 @@ class Interpolator:
         """Content without the line end that editors add. Devices and pipes are refused: they could block for ever."""
         if not name:
             raise _Missing("${file:} names no file", "write ${file:/path}")
-        path = self.directory / Path(name).expanduser()
+        path = self.directory / name
         try:
+            path = self.directory / Path(name).expanduser()
             mode = path.stat().st_mode
             if not stat.S_ISREG(mode):
                 raise _Missing(f"{path} is not a regular file")

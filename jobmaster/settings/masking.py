@@ -36,6 +36,13 @@ def mask_secrets(text: str) -> str:
     return _KEYED.sub(rf"\1{MASK}", text)
 
 
+def one_line(text: str) -> str:
+    """The same text without line ends and control characters, which could forge lines of a log: they are escaped."""
+    if text.isprintable():
+        return text
+    return "".join(character if character.isprintable() else json.dumps(character)[1:-1] for character in text)
+
+
 def show_value(text: str) -> str:
     """A value as an error may quote it: masked, cut to one line of bounded length, control characters escaped."""
     masked = mask_secrets(text)

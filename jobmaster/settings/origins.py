@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from jobmaster.model.errors import ConfigError
+from jobmaster.settings.masking import one_line
 
 
 class OriginKind(StrEnum):
@@ -33,15 +34,16 @@ class Origin:
     via: tuple[str, ...] = ()
 
     def __str__(self) -> str:
+        source = one_line(self.source)
         match self.kind:
             case OriginKind.DEFAULT:
                 return "default"
             case OriginKind.FILE:
-                return self.source if self.line is None else f"{self.source}:{self.line}:{self.column}"
+                return source if self.line is None else f"{source}:{self.line}:{self.column}"
             case OriginKind.ENVIRONMENT:
-                return f"environment {self.source}"
+                return f"environment {source}"
             case OriginKind.COMMAND_LINE:
-                return f"command line --set {self.source}"
+                return f"command line --set {source}"
 
     def describe(self) -> str:
         """The place, and what was interpolated there."""
@@ -76,7 +78,7 @@ class Problem:
     def _line(self, word: str) -> str:
         path = f"{self.path}: " if self.path else ""
         hint = f" ({self.hint})" if self.hint else ""
-        return f"{self.origin}: {word}{path}{self.message}{hint}"
+        return one_line(f"{self.origin}: {word}{path}{self.message}{hint}")
 
     def as_dict(self) -> dict[str, str | int | None]:
         """For ``-o json``."""

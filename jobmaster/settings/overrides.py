@@ -102,11 +102,8 @@ def read_command_line(texts: Iterable[str], problems: list[Problem]) -> list[Ove
         try:
             shape = resolve(keys)
         except UnknownPath as error:
-            problems.append(
-                Problem(
-                    origin, origin.source, f"there is no key {show_value(keys[error.depth])}", _path_hint(keys, error)
-                )
-            )
+            message = f"there is no key {show_value(keys[error.depth])}"
+            problems.append(Problem(origin, "", message, mask_secrets(_path_hint(keys, error))))
             continue
         overrides.append(Override(tuple(keys), _read_text(shape, value, origin, keys, problems)))
     return overrides

@@ -5,7 +5,6 @@ A tree of plain ``dict``/``list``/scalars is the middle form: what a YAML 1.2 re
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Callable, Iterator
 
@@ -77,7 +76,20 @@ def scalar_text(value: Plain) -> str:
         and find_surprise(value) is None
         and not value.endswith(":")
     )
-    return value if bare else json.dumps(value, ensure_ascii=not value.isprintable())
+    return value if bare else _quote(value)
+
+
+def _quote(text: str) -> str:
+    # JSON's escapes will not do: YAML takes the two halves of an escaped surrogate pair for two characters.
+    return '"' + "".join(_escape(character) for character in text) + '"'
+
+
+def _escape(character: str) -> str:
+    if character in '"\\':
+        return f"\\{character}"
+    if character.isprintable():
+        return character
+    return f"\\u{ord(character):04x}" if ord(character) < 0x10000 else f"\\U{ord(character):08x}"
 
 
 _BARE = re.compile(r"[A-Za-z0-9_/.~][A-Za-z0-9_/.:@*+~?=&%-]*")

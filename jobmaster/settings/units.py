@@ -92,15 +92,15 @@ def _bounded_seconds(seconds: Decimal) -> float:
 
 
 def _suggest_duration(text: str) -> str | None:
-    parts = _PART.findall(text.replace(" ", "").removesuffix("."))
+    closed = text.replace(" ", "")
+    parts = _PART.findall(closed)
+    if len(text) > 40 or "".join(number + unit for number, unit in parts) != closed:
+        return None
     fixed = ""
     for number, unit in parts:
         lower = unit.lower()
-        known = lower if lower in _SECONDS else _LIKELY_DURATION_UNITS.get(lower)
-        if known is None:
-            return None
-        fixed += number + known
-    return fixed if fixed and fixed != text and len(text) <= 40 else None
+        fixed += number + (lower if lower in _SECONDS else _LIKELY_DURATION_UNITS.get(lower, "?"))
+    return fixed if fixed != text and re.search(DURATION_PATTERN, fixed) else None
 
 
 def format_duration(seconds: float) -> str:

@@ -1,0 +1,428 @@
+"""A file becomes settings, or a complete list of what is wrong with it and where."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from jobmaster.model.errors import ConfigError
+from jobmaster.model.job import Durability, OnFull
+from jobmaster.settings.loader import FILE_BYTES_MAX, LoadedSettings, load_settings
+from jobmaster.settings.model import AgentMode, BucketCounts, ClusterSettings
+from jobmaster.settings.origins import InvalidSettings, OriginKind
+
+Load = Callable[..., LoadedSettings]
+Complain = Callable[..., list[str]]
+
+FULL = """\
+cluster: prod
+master: {dsn: "postgresql://app:pw@db/jobs", pool_size: 8, connect_timeout: 2}
+stores:
+  main:
+    url: redis://host:6379/0
+    high_water: 64MiB
+agents:
+  payroll:
+    mode: execution
+    store: main
+    lanes:
+      payroll: {critical: 5, high: 4, medium: 3, low: 2, very_low: 1}
+      default: {medium: 7}
+  small: {store: main, buckets: {critical: 0}}
+handlers: [acme.jobs, "acme.more:app"]
+leases: {lease: 15s, renew: 1500ms}
+jobs: {timeout: 1h30m, durability: master, on_full: spill, backoff_factor: 3, lane: payroll}
+limits: {args: 1MB}
+observability: {metrics_port: 0}
+"""
+
+
+def test_without_any_file_everything_has_its_default(load: Load) -> None:
+    loaded = load(None)
+    assert loaded.settings == ClusterSettings()
+    assert loaded.source is None
+    assert loaded.warnings == ()
+    assert loaded.origin_of("leases.lease").kind is OriginKind.DEFAULT
+
+
+def test_every_kind_of_value_is_read(load: Load) -> None:
+    loaded = load(FULL)
+    settings = loaded.settings
+    assert loaded.warnings == ()
+    assert settings.cluster == "prod"
+    assert settings.master.dsn == "postgresql://app:pw@db/jobs"
+    assert settings.master.connect_timeout_seconds == 2.0
+    assert settings.stores["main"].high_water_bytes == 64 * 2**20
+    assert list(settings.agents) == ["payroll", "small"]
+    assert settings.agents["payroll"].mode is AgentMode.EXECUTION
+    assert settings.agents["payroll"].lanes["payroll"] == BucketCounts(critical=5, high=4, medium=3, low=2, very_low=1)
+    assert settings.agents["payroll"].lanes["default"] == BucketCounts(medium=7)
+    assert settings.agents["small"].buckets.critical == 0
+    assert settings.handlers == ["acme.jobs", "acme.more:app"]
+    assert settings.leases.lease_seconds == 15.0
+    assert settings.leases.renew_seconds == 1.5
+    assert settings.jobs.timeout_seconds == 5400.0
+    assert settings.jobs.durability is Durability.MASTER
+    assert settings.jobs.on_full is OnFull.SPILL
+    assert settings.jobs.backoff_factor == 3.0
+    assert isinstance(settings.jobs.backoff_factor, float)
+    assert settings.limits.args_bytes == 1_000_000
+    assert settings.observability.metrics_port == 0
+
+
+def test_what_is_loaded_has_the_types_of_the_structs(load: Load) -> None:
+    settings = load(FULL).settings
+    assert msgspec.convert(msgspec.to_builtins(settings), ClusterSettings) == settings
+
+
+def test_every_written_leaf_knows_its_place(load: Load) -> None:
+    origins = load(FULL).origins
+    assert str(origins["cluster"]) == "cluster.yaml:1:10"
+    assert str(origins["master.pool_size"]) == "cluster.yaml:2:57"
+    assert str(origins["agents.payroll.lanes.default.medium"]) == "cluster.yaml:13:25"
+    assert str(origins["handlers[1]"]) == "cluster.yaml:15:23"
+    assert "leases.grace" not in origins
+
+
+@pytest.mark.parametrize(
+    "text", ["", "# nothing\n", "---\n", "---\n...\n", "leases:\nstores:\nagents:\n", "null\n", "{}"]
+)
+def test_an_empty_file_or_section_means_defaults(load: Load, text: str) -> None:
+    assert load(text).settings == ClusterSettings()
+
+
+def test_five_different_mistakes_are_all_listed_with_their_places(complain: Complain) -> None:
+    problems = complain(
+        "cluster: prod\n"
+        "master: {pool_sise: 4}\n"
+        "leases:\n"
+        "  lease: 10 parsecs\n"
+        "jobs:\n"
+        "  timeout: 1:30\n"
+        "  lane: default\n"
+        "  lane: payroll\n"
+        "agents:\n"
+        "  one: {store: defalt, buckets: {high: -1}}\n"
+    )
+    assert problems == [
+        'cluster.yaml:2:10: master.pool_sise: unknown key "pool_sise" (did you mean "pool_size"?)',
+        "cluster.yaml:4:10: leases.lease: expected a duration such as 30s, 5m, 250ms, 1h30m or a number of seconds, "
+        'got "10 parsecs"',
+        "cluster.yaml:6:12: jobs.timeout: unquoted 1:30 is ambiguous: YAML 1.1 reads it as a number to base 60 "
+        "(write a duration such as 90s or 1h30m, or quote it)",
+        'cluster.yaml:8:3: jobs.lane: duplicate key "lane" (first given at 7:3; keep one)',
+        'cluster.yaml:10:16: agents.one.store: no store is called "defalt" (did you mean "default"?)',
+        'cluster.yaml:10:40: agents.one.buckets.high: expected a whole number of at least 0, got "-1"',
+    ]
+
+
+@pytest.mark.parametrize(
+    ("text", "place", "says"),
+    [
+        ("clutser: x", "1:1", 'unknown key "clutser" (did you mean "cluster"?)'),
+        ("leases: {lease_seconds: 3}", "1:10", '(write "lease", the unit belongs to the value)'),
+        ("lease: 10s", "1:1", '(did you mean "leases"?)'),
+        ("master: {tombstone: 3m}", "1:10", '("tombstone" is a key of leases)'),
+        ("partitions: {qqqqq: 1}", "1:14", "(known here: span, ahead_days)"),
+        ("cluster: [a]", "1:10", "expected 1 to 48 lower-case letters, digits, _ and -, the first a letter or digit, got a list"),
+        ("cluster: Prod", "1:10", 'got "Prod"'),
+        ("cluster: 12", "1:10", "expected text, got 12, which is a number (quote it if the text is meant)"),
+        ("cluster: true", "1:10", "expected text, got true, which is a boolean"),
+        ("cluster:", "1:9", "a value is missing"),
+        ('cluster: ""', "1:10", "a value is missing"),
+        ("master: 5", "1:9", 'expected a mapping (key: value), got "5"'),
+        ("master: [a]", "1:9", "expected a mapping (key: value), got a list"),
+        ("- a", "1:1", "expected a mapping (key: value), got a list"),
+        ("hello", "1:1", 'expected a mapping (key: value), got "hello"'),
+        ("handlers: acme", "1:11", 'expected a list, got "acme" (write [one, two] or - one a line)'),
+        ("handlers: [a b]", "1:12", "expected package.module or package.module:attribute"),
+        ("handlers: [1]", "1:12", "expected text, got 1"),
+        ("handlers: [..a]", "1:12", "expected package.module"),
+        ("handlers: [{a: 1}]", "1:12", "got a mapping"),
+        ("master: {pool_size: many}", "1:21", 'expected a whole number of at least 1, got "many"'),
+        ('master: {pool_size: "4"}', "1:21", "(write 4 without quotes)"),
+        ("master: {pool_size: 4.5}", "1:21", "expected a whole number"),
+        ("master: {pool_size: 0}", "1:21", "of at least 1"),
+        ("master: {pool_size: 99999999999999999999}", "1:21", "expected a whole number"),
+        ("master: {pool_size: null}", "1:21", "a value is missing"),
+        ("master: {schema: Bad-Name}", "1:18", "got \"Bad-Name\""),
+        ("master: {dsn: mysql://db}", "1:15", "expected a URL such as postgresql://"),
+        ("stores: {default: {url: http://x}}", "1:25", "expected a URL such as redis://"),
+        ("stores: {Main: {}, default: {}}", "1:10", "this name does not fit"),
+        ("thresholds: {transfer_batch: 0}", "1:30", "a whole number from 1 to 10000"),
+        ("leases: {lease: 100ms}", "1:17", "from 200ms to 10m"),
+        ("leases: {lease: -5s}", "1:17", "(it cannot be negative)"),
+        ("leases: {lease: true}", "1:17", "expected a duration"),
+        ("leases: {lease: 5min}", "1:17", '(did you mean "5m"?)'),
+        ("master: {connect_timeout: 0}", "1:27", "above 0s"),
+        ("limits: {args: 128K}", "1:16", '(did you mean "128KiB"?)'),
+        ("jobs: {durability: mater}", "1:20", '(did you mean "master"?)'),
+        ("jobs: {priority: urgent}", "1:18", "expected one of very_low, low, medium, high, critical"),
+        ("jobs: {backoff_jitter: 1.5}", "1:24", "a number from 0 to 1"),
+        ("observability: {metrics_port: 70000}", "1:31", "from 0 to 65535"),
+        ("a\u0001: 1", "1:2", "U+0001 is not allowed"),
+        ('cluster: "a\\0b"', "1:10", "control character"),
+        ('cluster: "\\ud800"', "1:10", "half a character"),
+        ('cluster: "\\UFFFFFFFF"', "1:8", "not valid YAML"),
+    ],
+)  # fmt: skip
+def test_one_mistake_is_one_line_with_its_place(complain: Complain, text: str, place: str, says: str) -> None:
+    (problem,) = complain(text)
+    assert problem.startswith(f"cluster.yaml:{place}: ")
+    assert says in problem
+
+
+@pytest.mark.parametrize(
+    ("word", "says"),
+    [
+        *[(word, "boolean") for word in ("yes", "no", "on", "off", "y", "n", "Yes", "NO", "On", "OFF", "Y")],
+        ("1:30", "base 60"),
+        ("-12:30:45", "base 60"),
+        ("010", "octal"),
+        ("0777", "octal"),
+        ("08", "octal"),
+        ("0x1F", "not every reader"),
+        ("0o17", "not every reader"),
+        ("0b11", "not every reader"),
+        ("1_000", "underscores"),
+        ("2024-01-31", "a date"),
+        ("2024-01-31T10:00:00Z", "a date"),
+        (".inf", "no finite number"),
+        ("-.INF", "no finite number"),
+        (".nan", "no finite number"),
+        ("=", "value tag"),
+    ],
+)
+@pytest.mark.parametrize("form", ["cluster: {}", "leases: {{lease: {}}}", "{}: 1", "handlers: [{}]"])
+def test_unquoted_text_on_which_yaml_readers_disagree_is_refused(
+    complain: Complain, form: str, word: str, says: str
+) -> None:
+    (problem,) = complain(form.format(word))
+    assert "is ambiguous" in problem
+    assert says in problem
+
+
+def test_the_same_text_in_quotes_is_text(load: Load) -> None:
+    assert load('cluster: "no"').settings.cluster == "no"
+    assert load("stores: {'1': {}, default: {}}").settings.stores.keys() == {"1", "default"}
+
+
+@pytest.mark.parametrize(
+    ("text", "places"),
+    [
+        ("a: &x 1\nb: *x\n", ["1:4", "2:4", "1:1", "2:1"]),
+        ("master: &m {pool_size: 1}\njobs:\n  <<: *m\n", ["1:9", "3:3", "3:7"]),
+        ("master: !!python/object/apply:os.system [ls]\n", ["1:9", "1:9"]),
+        ("cluster: !!str x\n", ["1:10"]),
+        ("cluster: ! x\n", ["1:10"]),
+        ("? [a]\n: 1\n", ["1:3"]),
+        ("{1: a, null: b, true: c}\n", ["1:2", "1:8", "1:17"]),
+        ("cluster: a\n---\ncluster: b\n", ["2:1"]),
+    ],
+)
+def test_anchors_aliases_tags_and_odd_keys_are_refused(complain: Complain, text: str, places: list[str]) -> None:
+    found = [":".join(problem.split(":")[1:3]) for problem in complain(text)]
+    assert sorted(found) == sorted(places)
+
+
+def test_a_duplicate_key_names_both_places_at_every_depth(complain: Complain) -> None:
+    (problem,) = complain("agents:\n  a:\n    buckets:\n      high: 1\n      low: 1\n      'high': 2\n")
+    assert problem == ('cluster.yaml:6:7: agents.a.buckets.high: duplicate key "high" (first given at 4:7; keep one)')
+
+
+@pytest.mark.parametrize(
+    ("text", "place", "hint"),
+    [
+        ("master:\n\tdsn: x\n", "2:1", "a tab stands where YAML wants spaces"),
+        ("cluster: a: b\n", "1:11", "check the indentation"),
+        ("cluster: 'a\n", "2:1", "a closing quote is missing"),
+        ("master: {dsn: ${X}}\n", "1:16", "quote ${...}"),
+        ("master:\n  dsn: @x\n", "2:8", "starts with @"),
+        ("handlers: [a\n", "2:1", "a bracket or brace is not closed"),
+        ("cluster: a\n b\nmaster\n", "4:1", "a colon is missing"),
+    ],
+)
+def test_a_syntax_error_has_a_place_and_a_hint(complain: Complain, text: str, place: str, hint: str) -> None:
+    (problem,) = complain(text)
+    assert problem.startswith(f"cluster.yaml:{place}: this is not valid YAML: ")
+    assert hint in problem
+
+
+def test_what_was_wrong_before_a_syntax_error_is_told_too(complain: Complain) -> None:
+    problems = complain("jobs: {lane: no}\nmaster: {a: b: c}\n", {"JOBMASTER_NONSENSE": "1"}, ["bad"])
+    assert ["1:14" in problems[0], "2:14" in problems[1]] == [True, True]
+    assert "JOBMASTER_NONSENSE" in problems[2]
+    assert "expected KEY=VALUE" in problems[3]
+
+
+def test_relations_are_reported_at_the_number_that_was_written(complain: Complain) -> None:
+    problems = complain("leases:\n  renew: 5s\n  tombstone: 5s\n")
+    assert problems == [
+        "cluster.yaml:2:10: leases: leases.renew (5s) must be at most a third of leases.lease (10s)",
+        "cluster.yaml:3:14: leases: leases.tombstone (5s) must be more than twice leases.bucket_map (10s)",
+    ]
+
+
+def test_a_relation_is_not_judged_on_a_number_that_could_not_be_read(complain: Complain) -> None:
+    (problem,) = complain("leases: {lease: 1 hour, renew: 5m}\n")
+    assert "leases.lease" in problem
+
+
+def test_an_agent_must_name_a_store_that_exists_also_by_default(complain: Complain) -> None:
+    (problem,) = complain("stores: {main: {}}\nagents:\n  a:\n    slots: 3\n")
+    assert problem == (
+        'cluster.yaml:3:3: agents.a.store: no store is called "default", which is the default of this key (stores: main)'
+    )
+
+
+def test_buckets_beside_lanes_are_refused_because_they_would_not_count(complain: Complain) -> None:
+    (problem,) = complain("agents: {default: {buckets: {high: 3}, lanes: {default: {}}}}")
+    assert "agents.default.buckets: buckets and lanes are both given" in problem
+    assert "agents.default.lanes.default" in problem
+
+
+@pytest.mark.parametrize(
+    ("text", "warning"),
+    [
+        ("jobs: {lane: payroll}", '1:14: warning: jobs.lane: no agent here has buckets in lane "payroll"'),
+        ("jobs: {priority: high}\nagents: {a: {buckets: {high: 0}}}", '1:18: warning: jobs.priority: no agent here'),
+        ("agents: {a: {mode: coordinator}}", "1:1: warning: jobs.lane: no agent here"),
+        ("handlers: [a, b, a]", '1:18: warning: handlers[2]: "a" is listed twice'),
+        (
+            "stores: {default: {url: 'redis://h/0'}, b: {url: 'redis://h/0'}}",
+            '1:50: warning: stores.b.url: the same server as store "default"',
+        ),
+    ],
+)  # fmt: skip
+def test_what_looks_unintended_is_a_warning(load: Load, text: str, warning: str) -> None:
+    (found,) = load(text).warnings
+    assert found.as_warning().startswith(f"cluster.yaml:{warning}")
+
+
+def test_an_agent_without_buckets_is_a_warning(load: Load) -> None:
+    text = "agents: {a: {buckets: {critical: 0, high: 0, medium: 0, low: 0, very_low: 0}}, b: {}}"
+    (warning,) = load(text).warnings
+    assert "agents.a: mode full with no bucket at all" in str(warning)
+
+
+# --- hostile and broken files -----------------------------------------------------------------------------------------
+
+
+def test_a_bomb_of_aliases_is_refused_without_being_expanded(complain: Complain) -> None:
+    lines = ["a0: &a0 [x, x, x, x, x, x, x, x, x, x]"]
+    lines += [f"a{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 10)}]" for n in range(1, 12)]
+    problems = complain("\n".join(lines))
+    assert any("1:5: a0: anchors" in problem for problem in problems)
+    assert sum("aliases" in problem for problem in problems) == 110
+
+
+@pytest.mark.parametrize("opening", ["[", "{a: ", "- ", "? "])
+def test_a_bomb_of_depth_is_refused(complain: Complain, opening: str) -> None:
+    problems = complain(opening * 20_000)
+    assert "nested more than 16 deep" in problems[-1]
+
+
+def test_a_bomb_of_keys_is_refused(complain: Complain) -> None:
+    problems = complain("[" + "a," * 30_000 + "]")
+    assert "more than 20000 keys and values" in problems[-1]
+
+
+def test_a_file_that_is_too_large_is_refused_by_its_size(complain: Complain) -> None:
+    (problem,) = complain("#" * (FILE_BYTES_MAX + 1))
+    assert problem == "cluster.yaml: this file is larger than 256 KiB (a configuration is a few KiB of YAML)"
+
+
+def test_a_file_of_exactly_the_limit_is_read(load: Load) -> None:
+    assert load("#" * FILE_BYTES_MAX).settings == ClusterSettings()
+
+
+@pytest.mark.parametrize(
+    ("content", "place", "says"),
+    [
+        (b"cluster: a\nmaster: \xff\n", "2:9", "this is not UTF-8: byte 0xff"),
+        ("# \u00e5\u00e4\ncluster: a".encode() + b"\xe5", "2:11", "byte 0xe5"),
+        (b"\xef\xbb\xbfcluster: \xff", "1:11", "byte 0xff"),
+        ("cluster: a".encode("utf-16"), "1:1", "byte 0xff"),
+        (b"cluster: a\nx: \x00b\n", "2:4", "the character NUL is not allowed"),
+        (b"cluster: \x1b[31m\n", "1:10", "U+001B"),
+        (b"cluster: \xc2\x80\n", "1:10", "U+0080"),
+    ],
+)
+def test_bytes_that_are_no_text_have_a_place(complain: Complain, content: bytes, place: str, says: str) -> None:
+    (problem,) = complain(content)
+    assert problem.startswith(f"cluster.yaml:{place}: ")
+    assert says in problem
+
+
+def test_a_byte_order_mark_and_windows_line_ends_are_read(load: Load) -> None:
+    loaded = load(b"\xef\xbb\xbfcluster: a\r\nhandlers: [b]\r\n")
+    assert (loaded.settings.cluster, loaded.settings.handlers) == ("a", ["b"])
+    assert str(loaded.origins["handlers[0]"]) == "cluster.yaml:2:12"
+
+
+def _only_problem(path: Path, env: dict[str, str] | None = None, *, named: bool = True) -> str:
+    with pytest.raises(ConfigError) as caught:
+        load_settings(path if named else None, env or {})
+    (problem,) = caught.value.problems
+    return problem
+
+
+def test_a_directory_a_pipe_and_a_missing_file_are_named(here: Path) -> None:
+    os.mkfifo("pipe.yaml")
+    Path("folder.yaml").mkdir()
+    assert _only_problem(Path("folder.yaml")).startswith("folder.yaml: this is a directory")
+    assert _only_problem(Path("pipe.yaml")) == "pipe.yaml: this is not a regular file"
+    assert _only_problem(Path("gone.yaml")).startswith("gone.yaml: this file does not exist (write one with:")
+    assert "cannot be read: File name too long" in _only_problem(Path("x" * 300))
+    assert "its name is invalid" in _only_problem(Path("a\0b"))
+
+
+def test_an_unreadable_file_is_named(here: Path, as_unprivileged: Callable[[Callable[[], str]], str]) -> None:
+    secret = Path("secret.yaml")
+    secret.write_text("cluster: a")
+    secret.chmod(0)
+    problem = as_unprivileged(lambda: _only_problem(Path("secret.yaml")))
+    assert problem == "secret.yaml: this file cannot be read: Permission denied (check its path and permissions)"
+
+
+# --- which file -------------------------------------------------------------------------------------------------------
+
+
+def test_the_search_prefers_the_argument_then_the_variable_then_two_names(here: Path) -> None:
+    for name in ("arg", "var", "jobmaster", "cluster"):
+        Path(f"{name}.yaml").write_text(f"cluster: {name}")
+    env = {"JOBMASTER_CONFIG": "var.yaml"}
+    assert load_settings(Path("arg.yaml"), env).settings.cluster == "arg"
+    assert load_settings(None, env).settings.cluster == "var"
+    assert load_settings(None, {"JOBMASTER_CONFIG": ""}).settings.cluster == "jobmaster"
+    both = load_settings(None, {})
+    assert (both.settings.cluster, both.source) == ("jobmaster", Path("jobmaster.yaml"))
+    assert "cluster.yaml lies beside jobmaster.yaml and is not read" in str(both.warnings[0])
+    Path("jobmaster.yaml").unlink()
+    assert load_settings(None, {}).settings.cluster == "cluster"
+
+
+def test_a_file_that_was_meant_is_never_silently_passed_over(here: Path) -> None:
+    named = _only_problem(Path(), {"JOBMASTER_CONFIG": "gone.yaml"}, named=False)
+    assert named.startswith("gone.yaml: this file does not exist; $JOBMASTER_CONFIG names it")
+    Path("jobmaster.yaml").symlink_to("nowhere.yaml")
+    assert _only_problem(Path(), named=False).startswith("jobmaster.yaml: this file does not exist")
+
+
+def test_the_process_environment_is_never_read(load: Load, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("JOBMASTER_CLUSTER", "other")
+    monkeypatch.setenv("JOBMASTER_NONSENSE", "1")
+    assert load("cluster: mine").settings.cluster == "mine"
+    assert load_settings().settings.cluster == "mine"
+
+
+def test_the_error_counts_and_carries_its_warnings(load: Load) -> None:
+    with pytest.raises(InvalidSettings) as caught:
+        load("jobs: {lane: x}\nfoo: 1\nbar: 2\n")
+    assert str(caught.value).startswith("the configuration has 2 problems: cluster.yaml:2:1: foo: ")
+    assert [warning.path for warning in caught.value.warnings] == ["jobs.lane"]
+    assert caught.value.details[0].as_dict()["line"] == 2
