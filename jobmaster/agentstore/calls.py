@@ -1,0 +1,92 @@
+"""Function calls: packing, the answer's first word, errors at the border. One place for the hot path.
+
+redis-py packs commands in Python (1 ms for 1,000 arguments here) and looks every reply up in a table of callbacks;
+hiredis packs in C, and our answers need no callbacks, so both are passed by.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any, cast
+
+import redis.exceptions as driver
+from hiredis import pack_command
+
+from jobmaster.agentstore.errors import FunctionsMissing, NoReply, NotSent, translate
+from jobmaster.agentstore.library import PREFIX
+from jobmaster.agentstore.line import Line
+from jobmaster.model.errors import CodeError
+from jobmaster.ports import Word
+
+Argument = bytes | int
+Answer = list[Any]
+"""Reply of a function: the word, then what the function's header says. Bytes and integers."""
+
+WORDS = {word.value.encode(): word for word in Word}
+
+
+def pack(*arguments: Argument) -> bytes:
+    """One command as it goes over the wire."""
+    # The stub of hiredis says a tuple of one item; it takes any number.
+    return cast(bytes, pack_command(arguments))  # type: ignore[arg-type]
+
+
+def pack_function(name: bytes, keys: Sequence[bytes], arguments: Sequence[Argument]) -> bytes:
+    """FCALL of one function."""
+    return pack(b"FCALL", name, len(keys), *keys, *arguments)
+
+
+def function(verb: str) -> bytes:
+    """Name of a function in the server: ``submit`` -> ``jm1_submit``."""
+    return f"{PREFIX}{verb}".encode()
+
+
+def word_of(answer: Answer) -> Word:
+    """First word of an answer."""
+    try:
+        return WORDS[answer[0]]
+    except KeyError:
+        raise CodeError(f"a store function answered with the unknown word {answer[0]!r}") from None
+
+
+class Calls:
+    """Calls over one line, with the errors mapped."""
+
+    def __init__(self, line: Line, where: str) -> None:
+        self._line = line
+        self.where = where
+        self.reload: Callable[[], Awaitable[None]] | None = None
+        """Loads the functions; set by agents. A store that was restarted without its log has forgotten them."""
+
+    async def call(self, command: bytes, *, mutating: bool) -> Any:
+        """Reply of one packed command.
+
+        Raises:
+            Unavailable: nothing can have happened.
+            OutcomeUnknown: the command may have been executed (only when it is ``mutating``).
+            StoreRefused: a person has to look.
+        """
+        try:
+            return await self._line.call(command)
+        except (NotSent, NoReply, driver.RedisError) as error:
+            raise translate(error, where=self.where, mutating=mutating) from None
+
+    async def call_all(self, commands: Sequence[bytes], *, mutating: bool) -> list[Any]:
+        """Replies of several packed commands sent in one write; errors as for ``call``."""
+        try:
+            return await self._line.call_all(commands)
+        except (NotSent, NoReply, driver.RedisError) as error:
+            raise translate(error, where=self.where, mutating=mutating) from None
+
+    async def function(
+        self, name: bytes, keys: Sequence[bytes], arguments: Sequence[Argument] = (), *, mutating: bool = True
+    ) -> Answer:
+        """Answer of one function. Missing functions are loaded once and called again, where ``reload`` is set."""
+        command = pack_function(name, keys, arguments)
+        try:
+            return cast(Answer, await self.call(command, mutating=mutating))
+        except FunctionsMissing:
+            if self.reload is None:
+                raise
+            await self.reload()
+        return cast(Answer, await self.call(command, mutating=mutating))

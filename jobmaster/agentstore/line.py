@@ -1,0 +1,212 @@
+"""One pipelined connection: commands go out in order, replies come back in order, each to the call that asked.
+
+Why not a pool with one connection per call in flight: a caller that is cancelled there leaves a connection with a reply
+still to come, which the driver once handed to the next caller, and therefore has to be thrown away; a storm of cancelled
+calls becomes a storm of reconnects. Here a caller that gives up leaves its *place* in the queue; its reply is read and
+dropped when its turn comes, and nobody else notices. Concurrent calls share system calls, too. The server works on one
+command at a time anyway.
+
+What ends a link: the server closes it, a reply is overdue, or a reply nobody waits for. Then every call on it fails at
+once: as ``NotSent`` when its bytes were still here, else as ``NoReply``. The next call makes a new link.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Sequence
+
+import redis.exceptions as driver
+from redis.asyncio.connection import AbstractConnection
+
+from jobmaster.agentstore.connections import Connector
+from jobmaster.agentstore.errors import NoReply, NotSent, is_reply
+
+
+class _Call:
+    """One command on its way."""
+
+    __slots__ = ("command", "due", "reply")
+
+    def __init__(self, command: bytes, due: float, reply: asyncio.Future[object]) -> None:
+        self.command = command
+        self.due = due
+        """Loop time at which the reply is overdue."""
+        self.reply = reply
+
+
+class _Link:
+    """The life of one connection."""
+
+    def __init__(self, connection: AbstractConnection, timeout_seconds: float) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._connection = connection
+        self._timeout_seconds = timeout_seconds
+        self._outbox: list[_Call] = []
+        self._waiting: deque[_Call] = deque()
+        self._post = asyncio.Event()
+        self._alarm: asyncio.TimerHandle | None = None
+        self.dead = False
+        self._tasks = [self._loop.create_task(self._send()), self._loop.create_task(self._receive())]
+
+    def call(self, command: bytes) -> asyncio.Future[object]:
+        """Queue a command; the future gets the reply, or the error reply as an exception."""
+        call = _Call(command, self._loop.time() + self._timeout_seconds, self._loop.create_future())
+        if self.dead:
+            call.reply.set_exception(NotSent("the connection has just been lost"))
+            return call.reply
+        self._outbox.append(call)
+        self._post.set()
+        if self._alarm is None:
+            self._alarm = self._loop.call_at(call.due, self._ring)
+        return call.reply
+
+    def drop(self, reason: str) -> None:
+        """End the link now; every call on it fails."""
+        if self.dead:
+            return
+        self.dead = True
+        if self._alarm is not None:
+            self._alarm.cancel()
+        for call in self._waiting:
+            if not call.reply.done():
+                call.reply.set_exception(NoReply(reason))
+        for call in self._outbox:
+            if not call.reply.done():
+                call.reply.set_exception(NotSent(reason))
+        self._waiting.clear()
+        self._outbox.clear()
+        # Each task that ends drops the link; cancelled by itself, it would stop at its own next await, half cleaned up.
+        for task in self._tasks:
+            if task is not asyncio.current_task():
+                task.cancel()
+
+    async def close(self) -> None:
+        """End the link and wait until nothing of it is left."""
+        self.drop("the connection was closed by this process")
+        await asyncio.wait(self._tasks)
+
+    async def _send(self) -> None:
+        """Everything that gathered since the last write goes out in one."""
+        try:
+            while True:
+                await self._post.wait()
+                self._post.clear()
+                calls, self._outbox = self._outbox, []
+                self._waiting.extend(calls)
+                await self._connection.send_packed_command([call.command for call in calls], check_health=False)
+        except (driver.RedisError, OSError) as error:
+            self.drop(str(error))
+        finally:
+            self.drop("the connection was given up")
+
+    async def _receive(self) -> None:
+        try:
+            while True:
+                outcome: object
+                try:
+                    outcome = await self._connection.read_response(disable_decoding=True, disconnect_on_error=False)
+                except driver.RedisError as error:
+                    if not is_reply(error):
+                        raise
+                    outcome = error
+                self._deliver(outcome)
+        except (driver.RedisError, OSError) as error:
+            self.drop(str(error))
+        finally:
+            self.drop("the connection was given up")
+            await self._connection.disconnect(nowait=True)
+
+    def _deliver(self, outcome: object) -> None:
+        if not self._waiting:
+            raise driver.InvalidResponse("a reply came that nobody had asked for")
+        reply = self._waiting.popleft().reply
+        if reply.done():
+            return
+        if isinstance(outcome, driver.RedisError):
+            reply.set_exception(outcome)
+        else:
+            reply.set_result(outcome)
+
+    def _ring(self) -> None:
+        """One alarm for all calls: replies come in order, so the first call waiting is the first overdue."""
+        self._alarm = None
+        first = self._waiting[0] if self._waiting else self._outbox[0] if self._outbox else None
+        if first is None:
+            return
+        if first.due <= self._loop.time():
+            self.drop(f"no answer within {self._timeout_seconds:g} s")
+        else:
+            self._alarm = self._loop.call_at(first.due, self._ring)
+
+
+class Line:
+    """Calls to one store, over one link at a time; reconnects when the next call is made."""
+
+    def __init__(self, connector: Connector, *, purpose: str, timeout_seconds: float) -> None:
+        self._connector = connector
+        self._purpose = purpose
+        self._timeout_seconds = timeout_seconds
+        self._link: _Link | None = None
+        self._opening: asyncio.Task[_Link] | None = None
+        self._closed = False
+
+    async def open(self) -> None:
+        """Connect now, so that a wrong URL or password is reported before it is needed."""
+        await self._ready()
+
+    async def call(self, command: bytes) -> object:
+        """Reply of one packed command; error replies are raised as the driver's exceptions.
+
+        Raises:
+            NotSent: nothing left this process.
+            NoReply: the command left and may have been executed.
+        """
+        link = self._link
+        if link is None or link.dead:
+            link = await self._ready()
+        return await link.call(command)
+
+    async def call_all(self, commands: Sequence[bytes]) -> list[object]:
+        """Replies of several commands sent together, in order; the first failure is raised when all are in."""
+        link = await self._ready()
+        replies = await asyncio.gather(*[link.call(command) for command in commands], return_exceptions=True)
+        for reply in replies:
+            if isinstance(reply, BaseException):
+                raise reply
+        return list(replies)
+
+    async def close(self) -> None:
+        """End the link; later calls fail."""
+        self._closed = True
+        if self._opening is not None:
+            self._opening.cancel()
+            await asyncio.wait([self._opening])
+        if self._link is not None:
+            await self._link.close()
+
+    async def _ready(self) -> _Link:
+        """The living link. Callers that find none share one attempt to connect: one after the other, each would wait for
+        the time-outs of all before it. A caller that is cancelled leaves the attempt to the others."""
+        if self._closed:
+            raise NotSent("it was closed by this process")
+        if self._link is not None and not self._link.dead:
+            return self._link
+        if self._opening is None:
+            self._opening = asyncio.get_running_loop().create_task(self._open())
+            self._opening.add_done_callback(self._opened)
+        return await asyncio.shield(self._opening)
+
+    async def _open(self) -> _Link:
+        if self._link is not None:
+            await self._link.close()
+            self._link = None
+        connection = await self._connector.open(self._purpose)
+        self._link = _Link(connection, self._timeout_seconds)
+        return self._link
+
+    def _opened(self, attempt: asyncio.Task[_Link]) -> None:
+        self._opening = None
+        if not attempt.cancelled():
+            # Looked at here in case every caller has been cancelled; asyncio would report it as forgotten.
+            attempt.exception()

@@ -1,0 +1,27 @@
+-- fence: take a bucket for its rescuer.
+-- keys: meta
+-- args: generation epoch owner
+-- answers: OK ver epoch | FENCED ver epoch
+-- effects: meta gets this generation, epoch and owner, state DRAINING; it is made when the store had lost it
+-- flags: allow-oom
+-- why: only a higher epoch, or the same one of the same owner (asked again), is accepted; the answer names the epoch that
+--      stands, so that a refused rescuer claims a higher one in the master. From OK on the old owner gets FENCED and
+--      producers CLOSED, so nothing is added while pages move. No counter floor: a rescuer has seen none.
+
+redis.register_function{
+  function_name = 'jm1_fence',
+  flags = { 'allow-oom' },
+  callback = function(keys, args)
+    local epoch = whole(args[2])
+    if #keys ~= 1 or #args ~= 3 or #args[1] ~= 16 or #args[3] ~= 16 or not epoch then
+      return redis.error_reply('JMARGS fence takes 1 key, generation (16 bytes), epoch and owner (16 bytes)')
+    end
+    local found = redis.call('HMGET', keys[1], 'epoch', 'owner', 'ver')
+    local present = tonumber(found[1])
+    if present and (present > epoch or (present == epoch and found[2] ~= args[3])) then
+      return { 'FENCED', tonumber(found[3]) or 0, present }
+    end
+    redis.call('HSET', keys[1], 'gen', args[1], 'epoch', args[2], 'owner', args[3], 'state', 'DRAINING')
+    return { 'OK', redis.call('HINCRBY', keys[1], 'ver', 1), epoch }
+  end,
+}

@@ -1,0 +1,107 @@
+-- prelude: what several functions share; it registers nothing.
+-- keys: none
+-- args: none
+-- answers: none
+-- effects: none
+-- why: one library is one Lua chunk, so these locals exist once. Owner functions get the fence as ARGV 1..4 = generation,
+--      epoch, owner, lowest change counter the caller has seen, and refuse in the order GEN, ROLLBACK, FENCED, CLOSED.
+--      Only owner functions raise the counter `ver`: if producers raised it too, a store that came back older would have
+--      caught up with the owner's floor before the owner called again, and the loss would go unseen.
+
+-- Lua's unpack refuses about 8,000 values (LUAI_MAXCSTACK); 1,000 leaves room and is as fast.
+local CHUNK = 1000
+
+local WORKING = { ACTIVE = true, COMPLETING = true }
+local INTAKE = { ACTIVE = true }
+local EMPTYING = { COMPLETING = true, DRAINING = true }
+local OWNED = { ACTIVE = true, COMPLETING = true, FROZEN = true, DRAINING = true }
+
+-- Microseconds since 1970 by this server; below 2^53, so exact as a Lua number and as an integer reply.
+local function now_us()
+  local time = redis.call('TIME')
+  return tonumber(time[1]) * 1000000 + tonumber(time[2])
+end
+
+-- A whole number from an argument, or nil: NaN, fractions and text never reach a comparison.
+local function whole(text)
+  local value = tonumber(text)
+  if value and value == math.floor(value) and value > -9007199254740992 and value < 9007199254740992 then
+    return value
+  end
+  return nil
+end
+
+-- The refusal that the fence demands, or nil. Then also: the present `ver` and the fields bytes, hint of meta.
+local function refusal(meta, args, states)
+  local floor = whole(args[4])
+  if not floor or not whole(args[2]) or #args[1] ~= 16 or #args[3] ~= 16 then
+    return redis.error_reply('JMARGS the fence is generation (16 bytes), epoch, owner (16 bytes), lowest counter')
+  end
+  local found = redis.call('HMGET', meta, 'gen', 'ver', 'epoch', 'owner', 'state', 'bytes', 'hint')
+  if found[1] ~= args[1] then
+    return { 'GEN' }
+  end
+  local ver = tonumber(found[2]) or 0
+  if ver < floor then
+    return { 'ROLLBACK', ver }
+  end
+  if found[3] ~= args[2] or found[4] ~= args[3] then
+    return { 'FENCED', ver, tonumber(found[3]) }
+  end
+  if states and not states[found[5]] then
+    return { 'CLOSED', ver, found[5] }
+  end
+  return nil, ver, tonumber(found[6]) or 0, found[7]
+end
+
+-- command key <list[first..last]> in portions that unpack can carry; the last reply.
+local function in_chunks(command, key, list, first, last)
+  local reply = 0
+  for from = first, last, CHUNK do
+    reply = redis.call(command, key, unpack(list, from, math.min(from + CHUNK - 1, last)))
+  end
+  return reply
+end
+
+-- One token at most: a second one would only cost the owner an empty claim.
+local function wake_owner(wake)
+  if redis.call('LLEN', wake) == 0 then
+    redis.call('RPUSH', wake, '1')
+  end
+end
+
+-- True for an entry whose id can be read at bytes 4..19: array of at most 15 fields, then 16 bytes of binary.
+local function is_entry(item)
+  local head, kind, size = string.byte(item, 1, 3)
+  return kind == 0xc4 and size == 16 and head >= 0x91 and head <= 0x9f and #item >= 19
+end
+
+-- nil, or the error for the first bad pair of due, entry in args[first..].
+local function bad_pair(args, first)
+  if (#args - first) % 2 ~= 1 then
+    return redis.error_reply('JMARGS due times and entries come in pairs')
+  end
+  for i = first, #args, 2 do
+    if not whole(args[i]) or not is_entry(args[i + 1]) then
+      return redis.error_reply('JMARGS pair ' .. ((i - first) / 2 + 1) .. ' is not a due time and an entry')
+    end
+  end
+  return nil
+end
+
+-- Into `assigned`; the owner's timer is wrong only when something is due earlier than anything it knew.
+local function add_assigned(assigned, wake, args, first)
+  local last = #args
+  if last < first then
+    return
+  end
+  local before = redis.call('ZRANGE', assigned, 0, 0, 'WITHSCORES')[2]
+  local earliest = tonumber(args[first])
+  for i = first, last, 2 do
+    earliest = math.min(earliest, tonumber(args[i]))
+  end
+  in_chunks('ZADD', assigned, args, first, last)
+  if not before or earliest < tonumber(before) then
+    wake_owner(wake)
+  end
+end

@@ -1,0 +1,174 @@
+"""What a producer may do with a store: submit, put, hint, cancel, look. It owns nothing and is fenced by nothing but the
+bucket's state, so it can be refused at any moment, and goes elsewhere.
+
+Producers never load functions: the store's operator may not let them, and they may be older than the agents.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Sequence
+from typing import Self, cast
+
+from jobmaster.agentstore.calls import Answer, Argument, Calls, function, pack, pack_function, word_of
+from jobmaster.agentstore.connections import Connector
+from jobmaster.agentstore.entries import read_entry
+from jobmaster.agentstore.errors import NotSent, OutOfMemory, translate
+from jobmaster.agentstore.health import health_of, parse_config, parse_info
+from jobmaster.agentstore.keys import Keys
+from jobmaster.agentstore.line import Line
+from jobmaster.agentstore.waiting import FinishedNews, WakeBell
+from jobmaster.model.bucket import BucketDepth
+from jobmaster.model.errors import OutcomeUnknown, StoreRefused
+from jobmaster.model.job import Entry
+from jobmaster.ports import StoreHealth, Submitted, Word
+from jobmaster.settings.model import StoreSettings
+
+SUBMIT = function("submit")
+PUT = function("put")
+HINT = function("hint")
+REQUEST_CANCEL = function("request_cancel")
+FIND = function("find")
+DEPTH = function("depth")
+
+
+class ProducerStore:
+    """One store as a producer sees it (``StoreIntake``). Belongs to the event loop it was made in."""
+
+    def __init__(self, *, cluster: str, name: str, url: str, settings: StoreSettings) -> None:
+        seconds = settings.call_timeout_seconds
+        self.cluster = cluster
+        self.name = name
+        self.keys = Keys(cluster)
+        self._connector = Connector(
+            cluster=cluster, name=name, url=url, connect_timeout_seconds=settings.connect_timeout_seconds
+        )
+        self._line = Line(self._connector, purpose="calls", timeout_seconds=seconds)
+        self._calls = Calls(self._line, self._connector.where)
+        # A heartbeat must not stand behind a page of megabytes: it has a line of its own, opened at the first beat.
+        self._beat_line = Line(self._connector, purpose="beats", timeout_seconds=seconds)
+        self._beats = Calls(self._beat_line, self._connector.where)
+        self._bell = WakeBell(self._connector, self.keys, timeout_seconds=seconds)
+        self._news = FinishedNews(self._connector, self.keys, timeout_seconds=seconds)
+
+    @classmethod
+    async def connect(cls, *, cluster: str, name: str, url: str, settings: StoreSettings) -> Self:
+        """Connect to a store.
+
+        Args:
+            cluster: id of the cluster, part of every key.
+            name: the store's name in the configuration, for error texts.
+            url: ``redis://``, ``rediss://`` or ``unix://``.
+            settings: time-outs.
+
+        Raises:
+            Unavailable: it cannot be reached.
+            StoreRefused: the URL cannot be used, or the store refuses the user.
+        """
+        store = cls(cluster=cluster, name=name, url=url, settings=settings)
+        try:
+            await store._line.open()
+        except NotSent as error:
+            raise translate(error, where=store._connector.where, mutating=False) from None
+        return store
+
+    async def close(self) -> None:
+        """Give every connection back. Calls in flight fail."""
+        await self._bell.close()
+        await self._news.close()
+        await self._beat_line.close()
+        await self._line.close()
+
+    async def submit(
+        self,
+        bucket_id: bytes,
+        items: Sequence[bytes],
+        *,
+        high_water_jobs: int,
+        high_water_bytes: int,
+        skew_ms_max: int,
+    ) -> Submitted:
+        """Append encoded entries to ``pending``; all or none. OK, NO_BUCKET, CLOSED, FULL or SKEW.
+
+        A store at its ``maxmemory`` answers FULL too (depth -1: unknown): the producer's remedy is the same.
+
+        Raises:
+            OutcomeUnknown: they may lie there; send the same entries again.
+            Unavailable, StoreRefused: they do not.
+        """
+        keys = self.keys.bucket(bucket_id)
+        limits = (high_water_jobs, high_water_bytes, skew_ms_max)
+        try:
+            answer = await self._calls.function(SUBMIT, (keys.meta, keys.pending, keys.wake), (*limits, *items))
+        except OutOfMemory:
+            return Submitted(Word.FULL, -1)
+        except OutcomeUnknown as error:
+            raise OutcomeUnknown(error.message, job_ids=[item[3:19] for item in items]) from None
+        word = word_of(answer)
+        if word is Word.SKEW:
+            return Submitted(word, 0, answer[1])
+        return Submitted(word, answer[1] if len(answer) > 1 else 0)
+
+    async def put(self, bucket_id: bytes, epoch: int, items: Sequence[tuple[int, bytes]]) -> Word:
+        """``(due_us, entry)`` of a master submit into ``assigned``. OK, NO_BUCKET, FENCED (another epoch) or CLOSED."""
+        keys = self.keys.bucket(bucket_id)
+        arguments: list[Argument] = [epoch]
+        for item in items:
+            arguments += item
+        return word_of(await self._calls.function(PUT, (keys.meta, keys.assigned, keys.wake), arguments))
+
+    async def hint(self, bucket_id: bytes) -> None:
+        """Tell the owner that HELD jobs of its lane and priority are due. A bucket that is gone needs no hint."""
+        keys = self.keys.bucket(bucket_id)
+        word_of(await self._calls.function(HINT, (keys.meta, keys.wake), mutating=False))
+
+    async def request_cancel(self, bucket_id: bytes, job_id: bytes) -> Word:
+        """Ask the owner to cancel a job; it hears of it at once. OK, NO_BUCKET or CLOSED."""
+        keys = self.keys.bucket(bucket_id)
+        return word_of(await self._calls.function(REQUEST_CANCEL, (keys.meta, keys.cancelled, keys.wake), (job_id,)))
+
+    async def find(self, bucket_id: bytes, job_id: bytes, scan_max: int) -> Entry | None:
+        """The job's entry, if it is among the first ``scan_max`` of the bucket (``assigned``, claimed, ``pending``)."""
+        keys = self.keys.bucket(bucket_id)
+        answer = await self._calls.function(
+            FIND,
+            (keys.meta, keys.assigned, keys.lists, keys.pending),
+            (job_id, scan_max, keys.claimed_prefix),
+            mutating=False,
+        )
+        if word_of(answer) is not Word.OK or len(answer) < 2 or answer[1] is None:
+            return None
+        return read_entry(answer[1])
+
+    async def depths(self, bucket_ids: Sequence[bytes]) -> list[BucketDepth | None]:
+        """What lies in each bucket, in one write; ``None`` where the store has no such bucket."""
+        commands = []
+        for bucket_id in bucket_ids:
+            keys = self.keys.bucket(bucket_id)
+            of_bucket = (keys.meta, keys.pending, keys.assigned, keys.lists, keys.spilled)
+            commands.append(pack_function(DEPTH, of_bucket, ()))
+        answers: list[Answer] = await self._calls.call_all(commands, mutating=False)
+        return [BucketDepth(*answer[1:]) if word_of(answer) is Word.OK else None for answer in answers]
+
+    async def health(self) -> StoreHealth:
+        """Version, eviction, log and generation, as the store reports them now."""
+        health, _ = await self._look()
+        return health
+
+    def finished(self) -> AsyncIterator[bytes]:
+        """Ids that just got a row or an outcome in the master; the first item is empty and says that the subscription
+        stands. ``Unavailable`` when it is lost: subscribe again, and look at the master once. Close it with ``aclose``."""
+        return self._news.listen()
+
+    async def _look(self) -> tuple[StoreHealth, dict[str, str]]:
+        """Health, and the whole of INFO."""
+        info = parse_info(cast(bytes, await self._calls.call(pack(b"INFO"), mutating=False)))
+        stored = await self._calls.call(pack(b"HMGET", self.keys.store, b"generation", b"cluster_uid"), mutating=False)
+        return health_of(info, parse_config(await self._config()), (stored[0], stored[1])), info
+
+    async def _config(self) -> list[bytes] | None:
+        """Managed stores forbid CONFIG or rename it; that is no error, it is not known then."""
+        command = pack(b"CONFIG", b"GET", b"maxmemory-policy", b"appendfsync")
+        try:
+            return cast(list[bytes], await self._calls.call(command, mutating=False))
+        except StoreRefused:
+            return None

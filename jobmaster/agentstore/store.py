@@ -1,0 +1,305 @@
+"""The agent store as agents use it: everything a producer may do, and the fenced calls of an owner or rescuer.
+
+One method is one function call. Every answer of the server is passed on as its word; a refusal is an answer, not an
+error. Three words end something: ``FENCED`` the ownership, ``GENERATION`` and ``ROLLBACK`` the trust in what this store
+holds of the bucket.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from typing import cast
+
+from jobmaster.agentstore import library
+from jobmaster.agentstore.calls import Argument, function, pack, word_of
+from jobmaster.agentstore.entries import read_entries
+from jobmaster.agentstore.fences import Fences
+from jobmaster.agentstore.health import check_fit
+from jobmaster.agentstore.producer import ProducerStore
+from jobmaster.model.errors import CodeError, Refused, StoreRefused
+from jobmaster.model.ids import Fence, text
+from jobmaster.ports import Claimed, Page, Word
+from jobmaster.settings.model import StoreSettings
+
+ADOPT_STORE = function("adopt_store")
+OPEN_BUCKET = function("open_bucket")
+CLAIM = function("claim")
+SETTLE = function("settle")
+ASSIGN = function("assign")
+SPILL = function("spill")
+CLAIMED_LISTS = function("claimed_lists")
+READ_CLAIMED = function("read_claimed")
+CLOSE_INTAKE = function("close_intake")
+CLOSE_IF_EMPTY = function("close_if_empty")
+FENCE = function("fence")
+READ_PAGE = function("read_page")
+REMOVE_PAGE = function("remove_page")
+DELETE_BUCKET = function("delete_bucket")
+
+SCAN_KEYS_MAX = 2_000_000
+"""``known_buckets`` looks at no more keys than this. A store of our own holds about ten per bucket."""
+SCAN_PAGE = 1000
+
+
+class AgentStore(ProducerStore):
+    """One store as an agent sees it (``StoreIntake`` and ``StoreOwner``)."""
+
+    def __init__(self, *, cluster: str, name: str, url: str, settings: StoreSettings) -> None:
+        super().__init__(cluster=cluster, name=name, url=url, settings=settings)
+        self._fences = Fences()
+
+    # ------------------------------------------------------------ the store
+
+    async def initialise(self, cluster_uid: bytes, generation: bytes) -> bytes:
+        """Check the server, load and verify the functions, claim the store for the cluster.
+
+        Args:
+            cluster_uid: 16 bytes that no other cluster has, whatever its name.
+            generation: 16 fresh bytes, written when the store holds none.
+
+        Returns:
+            The generation that lies in the store; another one than sent when it was there before.
+
+        Raises:
+            StoreRefused: too old, evicts keys, is a replica or a cluster node, belongs to another cluster, or was
+                written by a newer JobMaster.
+        """
+        health, info = await self._look()
+        check_fit(health, info, self._calls.where)
+        await self._load_functions()
+        self._calls.reload = self._load_functions
+        answer = await self._calls.function(
+            ADOPT_STORE, (self.keys.store,), (cluster_uid, generation, library.PROTOCOL), mutating=False
+        )
+        if answer[0] == b"OTHER":
+            raise StoreRefused(
+                f"{self._calls.where} holds jobs of another cluster that is also named {self.cluster!r}"
+                f" (uid {text(answer[1])}, ours is {text(cluster_uid)})",
+                hint="rename one of the two clusters, or give each a database number of its own: redis://host:6379/1",
+            )
+        if answer[0] == b"NEWER":
+            raise StoreRefused(
+                f"{self._calls.where} was written by a newer JobMaster (protocol {answer[1]}, ours is {library.PROTOCOL})",
+                hint="update this program",
+            )
+        self._fences.generation = cast(bytes, answer[1])
+        return self._fences.generation
+
+    async def known_buckets(self) -> list[bytes]:
+        """Every bucket that has keys here, found by a SCAN.
+
+        There is no index of buckets on purpose: it would lie in another slot than the bucket, could only be written
+        before or after it, and anti-entropy wants to see what is there, not what was meant to be. Jobs are inside lists,
+        so the number of keys is small. ``Refused`` when the database holds more than ``SCAN_KEYS_MAX`` keys.
+        """
+        found: set[bytes] = set()
+        cursor, looked = b"0", 0
+        while looked <= SCAN_KEYS_MAX:
+            command = pack(b"SCAN", cursor, b"MATCH", self.keys.every_bucket, b"COUNT", SCAN_PAGE)
+            cursor, page = await self._calls.call(command, mutating=False)
+            found.update(filter(None, map(self.keys.bucket_of, page)))
+            if cursor == b"0":
+                return sorted(found)
+            looked += SCAN_PAGE
+        raise Refused(
+            f"{self._calls.where} holds more than {SCAN_KEYS_MAX} keys, so its buckets cannot be listed",
+            hint="give JobMaster a database number of its own: redis://host:6379/1",
+        )
+
+    async def beat(self, agent_id: bytes, ttl_seconds: float) -> None:
+        """Heartbeat key of an agent, gone after ``ttl_seconds`` by the server's clock; on a connection of its own."""
+        milliseconds = max(1, round(ttl_seconds * 1000))
+        await self._beats.call(pack(b"SET", self.keys.agent(agent_id), b"1", b"PX", milliseconds), mutating=False)
+
+    async def beating(self, agent_ids: Sequence[bytes]) -> list[bool]:
+        """Which of the agents have a heartbeat key."""
+        if not agent_ids:
+            return []
+        values = await self._beats.call(pack(b"MGET", *map(self.keys.agent, agent_ids)), mutating=False)
+        return [value is not None for value in values]
+
+    async def wait_wake(self, bucket_ids: Sequence[bytes], timeout_seconds: float) -> bytes | None:
+        """Block until a bucket has a wake token; its id, or ``None`` after the time-out. One caller at a time.
+
+        A token is a hint, not a job: it may be lost with a cancelled or broken wait. So the owner claims from every
+        bucket once after each reconnect, error, cancellation and ``None``; then nothing waits longer than one time-out.
+        """
+        return await self._bell.wait(bucket_ids, timeout_seconds)
+
+    # ------------------------------------------------------------ the owner's calls
+
+    async def open_bucket(self, fence: Fence) -> Word:
+        """Make an ACTIVE bucket; OK again for the same fence. GENERATION when one that was seen before is gone."""
+        keys = self.keys.bucket(fence.bucket_id)
+        answer = await self._calls.function(OPEN_BUCKET, (keys.meta,), self._fences.arguments(fence))
+        return self._fences.note(fence.bucket_id, answer)
+
+    async def claim(self, fence: Fence, list_name: str, limit: int) -> Claimed:
+        """Up to ``limit`` jobs, now in ``claimed:<list_name>``; the same name again: the same list.
+
+        With ``limit`` 0 only the hints are read (due time, onboarding, cancellations). Hints are given once; a claim
+        whose reply was lost has lost them, and the scan of the master and the rows make up for it.
+        """
+        keys = self.keys.bucket(fence.bucket_id)
+        answer = await self._calls.function(
+            CLAIM,
+            (keys.meta, keys.pending, keys.assigned, keys.claimed(list_name), keys.lists, keys.cancelled),
+            (*self._fences.arguments(fence), limit, list_name.encode()),
+        )
+        word = self._fences.note(fence.bucket_id, answer)
+        if word is not Word.OK:
+            return Claimed(word, [], [], 0, 0, False, 0)
+        _, _, now_us, next_due_us, hint, remaining, cancelled, raw = answer
+        entries = read_entries(raw)
+        return Claimed(word, entries, raw, now_us, next_due_us, hint == 1, remaining, frozenset(cancelled))
+
+    async def settle(self, fence: Fence, list_names: Sequence[str], finished: Sequence[bytes]) -> Word:
+        """Delete claimed lists whose every entry is settled; publish the finished ids (whatever the word is)."""
+        keys = self.keys.bucket(fence.bucket_id)
+        answer = await self._calls.function(
+            SETTLE,
+            (keys.meta, keys.lists, *map(keys.claimed, list_names)),
+            (*self._fences.arguments(fence), self.keys.finished, b"".join(finished), *map(str.encode, list_names)),
+        )
+        return self._fences.note(fence.bucket_id, answer)
+
+    async def assign(self, fence: Fence, items: Sequence[tuple[int, bytes]]) -> Word:
+        """``(due_us, entry)`` into ``assigned``; the same entry again changes nothing."""
+        keys = self.keys.bucket(fence.bucket_id)
+        arguments = list(self._fences.arguments(fence))
+        for item in items:
+            arguments += item
+        answer = await self._calls.function(ASSIGN, (keys.meta, keys.assigned, keys.wake), arguments)
+        return self._fences.note(fence.bucket_id, answer)
+
+    async def spill(self, fence: Fence, outcomes: Sequence[bytes], list_names: Sequence[str]) -> Word:
+        """Keep outcomes while the master is down and delete the lists they come from, in one step.
+
+        Sent again after ``OutcomeUnknown``, outcomes may lie there twice; the second is recognised by its identity."""
+        keys = self.keys.bucket(fence.bucket_id)
+        head: tuple[Argument, ...] = (*self._fences.arguments(fence), len(outcomes))
+        answer = await self._calls.function(
+            SPILL,
+            (keys.meta, keys.spilled, keys.lists, *map(keys.claimed, list_names)),
+            (*head, *outcomes, *map(str.encode, list_names)),
+        )
+        return self._fences.note(fence.bucket_id, answer)
+
+    async def claimed_lists(self, fence: Fence) -> tuple[Word, list[str]]:
+        """Names of the claimed lists that lie in the store."""
+        keys = self.keys.bucket(fence.bucket_id)
+        answer = await self._calls.function(
+            CLAIMED_LISTS, (keys.meta, keys.lists), self._fences.arguments(fence), mutating=False
+        )
+        word = self._fences.note(fence.bucket_id, answer)
+        return word, sorted(name.decode() for name in answer[2]) if word is Word.OK else []
+
+    async def read_claimed(self, fence: Fence, list_name: str) -> Claimed:
+        """One claimed list as it lies there; empty when there is none."""
+        keys = self.keys.bucket(fence.bucket_id)
+        answer = await self._calls.function(
+            READ_CLAIMED, (keys.meta, keys.claimed(list_name)), self._fences.arguments(fence), mutating=False
+        )
+        word = self._fences.note(fence.bucket_id, answer)
+        if word is not Word.OK:
+            return Claimed(word, [], [], 0, 0, False, 0)
+        return Claimed(word, read_entries(answer[3]), answer[3], answer[2], 0, False, 0)
+
+    async def close_intake(self, fence: Fence) -> Word:
+        """ACTIVE -> COMPLETING: producers and onboarding get CLOSED from now on."""
+        keys = self.keys.bucket(fence.bucket_id)
+        answer = await self._calls.function(CLOSE_INTAKE, (keys.meta,), self._fences.arguments(fence))
+        return self._fences.note(fence.bucket_id, answer)
+
+    async def close_if_empty(self, fence: Fence) -> Word:
+        """COMPLETING or DRAINING -> READY_TO_DELETE when nothing lies there; NOT_EMPTY otherwise."""
+        keys = self.keys.bucket(fence.bucket_id)
+        answer = await self._calls.function(
+            CLOSE_IF_EMPTY,
+            (keys.meta, keys.pending, keys.assigned, keys.lists, keys.spilled),
+            self._fences.arguments(fence),
+        )
+        return self._fences.note(fence.bucket_id, answer)
+
+    # ------------------------------------------------------------ the rescuer's calls
+
+    async def fence(self, fence: Fence) -> tuple[Word, int]:
+        """Take the bucket; the epoch that stands in the store afterwards (the higher one, when FENCED)."""
+        keys = self.keys.bucket(fence.bucket_id)
+        arguments = (self._fences.current(), fence.epoch, fence.owner)
+        answer = await self._calls.function(FENCE, (keys.meta,), arguments)
+        return self._fences.restart(fence.bucket_id, answer), answer[2]
+
+    async def read_page(self, fence: Fence, limit: int) -> Page:
+        """Next page in the order spilled, claimed, pending, assigned; kind is empty when nothing is left.
+
+        ``entries`` is empty for ``spilled``, which holds outcomes (in ``raw``)."""
+        keys = self.keys.bucket(fence.bucket_id)
+        answer = await self._calls.function(
+            READ_PAGE,
+            (keys.meta, keys.spilled, keys.lists, keys.pending, keys.assigned),
+            (*self._fences.arguments(fence), limit, keys.claimed_prefix),
+            mutating=False,
+        )
+        word = self._fences.note(fence.bucket_id, answer)
+        if word is not Word.OK:
+            return Page(word, "", "", [], [])
+        kind, list_name, raw = answer[2].decode(), answer[3].decode(), answer[4]
+        return Page(word, kind, list_name, [] if kind == "spilled" else read_entries(raw), raw)
+
+    async def remove_page(self, fence: Fence, page: Page) -> Word:
+        """Remove exactly what ``read_page`` returned; sent again, nothing more is removed."""
+        keys = self.keys.bucket(fence.bucket_id)
+        match page.kind:
+            case "":
+                return Word.OK
+            case "spilled":
+                where = keys.spilled
+            case "claimed":
+                where = keys.claimed(page.list_name)
+            case "pending":
+                where = keys.pending
+            case "assigned":
+                where = keys.assigned
+            case _:
+                raise CodeError(f"a page of kind {page.kind!r} does not exist")
+        digest = hashlib.sha1(b"".join(page.raw), usedforsecurity=False).hexdigest().encode()
+        what: tuple[Argument, ...] = (page.kind.encode(), page.list_name.encode(), len(page.raw), digest)
+        members = page.raw if page.kind == "assigned" else ()
+        answer = await self._calls.function(
+            REMOVE_PAGE, (keys.meta, keys.lists, where), (*self._fences.arguments(fence), *what, *members)
+        )
+        return self._fences.note(fence.bucket_id, answer)
+
+    async def delete_bucket(self, bucket_id: bytes) -> Word:
+        """Remove the keys of a retired bucket; NOT_EMPTY when something lies there or it still takes jobs."""
+        keys = self.keys.bucket(bucket_id)
+        answer = await self._calls.function(
+            DELETE_BUCKET,
+            (keys.meta, keys.pending, keys.assigned, keys.lists, keys.spilled, keys.cancelled, keys.wake),
+        )
+        word = word_of(answer)
+        if word is Word.OK:
+            self._fences.forget(bucket_id)
+        return word
+
+    # ------------------------------------------------------------ functions
+
+    async def _load_functions(self) -> None:
+        """Load the library unless the server holds ours or a higher one, then check what it holds."""
+        if library.must_load(await self._installed()):
+            await self._calls.call(pack(b"FUNCTION", b"LOAD", b"REPLACE", library.text()), mutating=False)
+            if library.must_load(await self._installed()):
+                raise StoreRefused(
+                    f"{self._calls.where} did not keep the function library {library.LIBRARY}",
+                    hint="does another program load a library of that name?",
+                )
+
+    async def _installed(self) -> bytes | None:
+        """Text of the library in the server, ``None`` when it has none."""
+        command = pack(b"FUNCTION", b"LIST", b"LIBRARYNAME", library.LIBRARY.encode(), b"WITHCODE")
+        for entry in await self._calls.call(command, mutating=False):
+            fields = dict(zip(entry[::2], entry[1::2], strict=True))
+            return cast(bytes, fields[b"library_code"])
+        return None
