@@ -1,0 +1,93 @@
+"""What a job may leave behind in its worker process, put right before the next job or found to be beyond repair.
+
+Put right: working directory, umask, environment, signal handlers and mask, timers, ``sys.stdout``/``stderr``, finished
+children. Beyond repair, so that the worker is replaced: threads that are not daemons, living children, too much memory.
+Not seen: daemon threads, and grandchildren that made a session of their own; the former die with the worker.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import threading
+from collections.abc import Callable
+
+_TIMERS = (signal.ITIMER_REAL, signal.ITIMER_VIRTUAL, signal.ITIMER_PROF)
+_SIGNALS = sorted(s for s in signal.valid_signals() if s < 32 and s not in (signal.SIGKILL, signal.SIGSTOP))
+_PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
+
+
+class Surroundings:
+    """The state of the process as every job is to find it; taken when the worker is ready for its first job."""
+
+    def __init__(self) -> None:
+        self._directory = os.open(".", os.O_RDONLY | os.O_CLOEXEC)
+        self._umask = _read_umask()
+        self._environment = dict(os.environ)
+        self._handlers = {number: signal.getsignal(number) for number in _SIGNALS}
+        self._mask = signal.pthread_sigmask(signal.SIG_BLOCK, ())
+        self._streams = (sys.stdout, sys.stderr)
+        self._threads = frozenset(threading.enumerate())
+        # Children that the handlers' modules started on import belong to the worker: then children cannot be told apart.
+        self._watch_children = not _living_children()
+
+    def restore(self) -> None:
+        """Put back what a job may have changed."""
+        for timer in _TIMERS:
+            signal.setitimer(timer, 0)
+        for number, handler in self._handlers.items():
+            if handler is not None and signal.getsignal(number) is not handler:
+                signal.signal(number, handler)
+        signal.pthread_sigmask(signal.SIG_SETMASK, self._mask)
+        os.fchdir(self._directory)
+        os.umask(self._umask)
+        if os.environ != self._environment:
+            os.environ.clear()
+            os.environ.update(self._environment)
+        if sys.stdout is not self._streams[0] or sys.stderr is not self._streams[1]:
+            sys.stdout, sys.stderr = self._streams
+
+    def leftovers(self, ours: Callable[[threading.Thread], bool], memory_bytes: int) -> str:
+        """Why the process must not run another job; empty when it may.
+
+        Args:
+            ours: true for threads that belong to the worker itself.
+            memory_bytes: resident size that is too large; 0 = no limit.
+        """
+        threads = [
+            thread.name
+            for thread in threading.enumerate()
+            if not thread.daemon and thread not in self._threads and not ours(thread)
+        ]
+        if threads:
+            return f"the job left {len(threads)} thread(s) behind: {', '.join(threads[:5])}"
+        if self._watch_children and _living_children():
+            return "the job left child processes behind"
+        if memory_bytes and (resident := _resident_bytes()) > memory_bytes:
+            return f"the worker has grown to {resident} bytes, the limit is {memory_bytes}"
+        return ""
+
+
+def _read_umask() -> int:
+    umask = os.umask(0o077)
+    os.umask(umask)
+    return umask
+
+
+def _living_children() -> bool:
+    """True while a child runs; those that have ended are reaped on the way."""
+    try:
+        while os.waitpid(-1, os.WNOHANG)[0]:
+            pass
+    except ChildProcessError:
+        return False
+    return True
+
+
+def _resident_bytes() -> int:
+    try:
+        with open("/proc/self/statm", "rb") as statm:
+            return int(statm.read().split()[1]) * _PAGE_BYTES
+    except OSError:
+        return 0  # only Linux tells the present size; elsewhere there is no such limit

@@ -1,0 +1,89 @@
+"""What a worker process prints: read at a bounded rate, its end kept, the rest counted and let go.
+
+The pipe is always read in the end, so a printing handler is never blocked for ever; it is read slowly when it floods, so
+that the handler waits in its own ``write`` instead of taking the agent's time.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+
+_READ_BYTES = 64 * 1024
+_PAUSE_SECONDS = 0.05
+
+
+class OutputTail:
+    """Reader of one pipe.
+
+    Args:
+        fd: read end; owned and closed here.
+        keep_bytes: how much of the end is kept.
+        bytes_per_second: reading pauses when more comes.
+    """
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, fd: int, keep_bytes: int, bytes_per_second: int) -> None:
+        self._loop = loop
+        self._fd = fd
+        self._keep = keep_bytes
+        self._allowance = max(int(bytes_per_second * _PAUSE_SECONDS), _READ_BYTES)
+        self._left = self._allowance
+        self._tail = bytearray()
+        self._resume: asyncio.TimerHandle | None = None
+        self.seen_bytes = 0
+        """Printed since ``begin``."""
+        os.set_blocking(fd, False)
+        loop.add_reader(fd, self._readable)
+
+    def begin(self) -> None:
+        """A new job: forget what was printed before."""
+        self._tail.clear()
+        self.seen_bytes = 0
+
+    def text(self) -> str:
+        """The end of what was printed since ``begin``."""
+        kept = self._tail[-self._keep :]
+        text = kept.decode("utf-8", "replace")
+        missing = self.seen_bytes - len(kept)
+        return f"[... {missing} bytes before ...]\n{text}" if missing else text
+
+    def drain(self) -> None:
+        """Read what is there now, at most one pipe full: a process that was left behind may print on."""
+        for _ in range(32):
+            if self._fd < 0 or not self._read():
+                return
+
+    def close(self) -> None:
+        """Read no more."""
+        if self._fd >= 0:
+            self._loop.remove_reader(self._fd)
+            os.close(self._fd)
+            self._fd = -1
+        if self._resume is not None:
+            self._resume.cancel()
+
+    def _read(self) -> int:
+        try:
+            data = os.read(self._fd, _READ_BYTES)
+        except BlockingIOError:
+            return 0
+        self.seen_bytes += len(data)
+        self._tail += data
+        if len(self._tail) > 2 * self._keep:
+            del self._tail[: -self._keep]
+        return len(data)
+
+    def _readable(self) -> None:
+        count = self._read()
+        if not count:
+            self._loop.remove_reader(self._fd)  # end of file would be readable for ever
+            return
+        self._left -= count
+        if self._left <= 0:
+            self._loop.remove_reader(self._fd)
+            self._resume = self._loop.call_later(_PAUSE_SECONDS, self._go_on)
+
+    def _go_on(self) -> None:
+        self._left = self._allowance
+        if self._fd >= 0:
+            self._loop.add_reader(self._fd, self._readable)

@@ -1,0 +1,362 @@
+"""Handlers that misbehave, for tests with real worker processes. What they did they say through files and pipes."""
+
+from __future__ import annotations
+
+import asyncio
+import ctypes
+import os
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+from jobmaster.handlers import Cancel, Handlers, JobContext, Retry
+
+handlers = Handlers()
+job = handlers.job
+FOREVER_SECONDS = 3600.0
+_kept: list[object] = []
+
+
+def tell(path: str, text: str) -> None:
+    """Write a file in one step, so that who waits for it never reads half of it."""
+    scratch = f"{path}.{os.getpid()}.part"
+    Path(scratch).write_text(text)
+    os.replace(scratch, path)
+
+
+# ---------------------------------------------------------------- well behaved
+
+
+@job(name="iso.double", mode="process")
+def double(value: int) -> int:
+    return 2 * value
+
+
+@job(name="iso.nothing", mode="process")
+def nothing() -> None:
+    return None
+
+
+@job(name="iso.pid", mode="process")
+def pid() -> int:
+    return os.getpid()
+
+
+@job(name="iso.seen", mode="process")
+def seen(ctx: JobContext) -> dict[str, Any]:
+    return {
+        "job_id": ctx.job_id.hex(),
+        "token": ctx.token,
+        "attempt": ctx.attempt,
+        "max_attempts": ctx.max_attempts,
+        "rescues": ctx.rescues,
+        "lane": ctx.lane,
+        "priority": int(ctx.priority),
+        "tags": list(ctx.tags),
+        "metadata": ctx.metadata,
+        "remaining_seconds": ctx.remaining_seconds,
+    }
+
+
+@job(name="iso.async_double")
+async def async_double(value: int) -> int:
+    await asyncio.sleep(0)
+    return 2 * value
+
+
+@job(name="iso.async_loop")
+async def async_loop() -> int:
+    return id(asyncio.get_running_loop())
+
+
+@job(name="iso.thread_double", mode="thread")
+def thread_double(value: int) -> int:
+    return 2 * value
+
+
+# ---------------------------------------------------------------- raising
+
+
+@job(name="iso.raises", mode="process")
+def raises(text: str) -> None:
+    raise ValueError(text)
+
+
+@job(name="iso.retry", mode="process")
+def retry() -> None:
+    raise Retry(after=12.5, reason="not yet")
+
+
+@job(name="iso.cancel", mode="process")
+def cancel() -> None:
+    raise Cancel("pointless")
+
+
+@job(name="iso.nan", mode="process")
+def nan() -> float:
+    return float("nan")
+
+
+@job(name="iso.unencodable", mode="process")
+def unencodable() -> Any:
+    return object()
+
+
+@job(name="iso.huge", mode="process")
+def huge(size: int) -> str:
+    return "x" * size
+
+
+@job(name="iso.huge_error", mode="process")
+def huge_error(size: int) -> None:
+    raise RuntimeError("e" * size)
+
+
+# ---------------------------------------------------------------- dying
+
+
+@job(name="iso.sys_exit", mode="process")
+def sys_exit(code: int) -> None:
+    sys.exit(code)
+
+
+@job(name="iso.os_exit", mode="process")
+def os_exit(code: int) -> None:
+    print("last words")
+    os._exit(code)
+
+
+@job(name="iso.segfault", mode="process")
+def segfault() -> None:
+    ctypes.string_at(0)
+
+
+@job(name="iso.kill_self", mode="process")
+def kill_self() -> None:
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+@job(name="iso.close_everything", mode="process")
+def close_everything() -> None:
+    os.closerange(3, 256)
+
+
+@job(name="iso.garbage", mode="process")
+def garbage() -> None:
+    """Write nonsense into every socket that is there."""
+    for fd in range(3, 64):
+        try:
+            with socket.socket(fileno=os.dup(fd)) as sock:
+                sock.send(b"\xff" * 64)
+        except OSError:
+            pass
+    time.sleep(FOREVER_SECONDS)
+
+
+# ---------------------------------------------------------------- hanging
+
+
+@job(name="iso.hangs", mode="process")
+def hangs(started: str) -> None:
+    tell(started, str(os.getpid()))
+    time.sleep(FOREVER_SECONDS)
+
+
+@job(name="iso.hangs_tidily", mode="process")
+def hangs_tidily(started: str, ended: str) -> None:
+    tell(started, str(os.getpid()))
+    try:
+        while True:
+            try:
+                time.sleep(FOREVER_SECONDS)
+            except Exception:  # noqa: S112  # the habit that must not hold up a stop
+                continue
+    finally:
+        tell(ended, "finally")
+
+
+@job(name="iso.swallows", mode="process")
+def swallows(started: str) -> None:
+    tell(started, str(os.getpid()))
+    while True:
+        try:
+            time.sleep(FOREVER_SECONDS)
+        except BaseException:
+            pass
+
+
+@job(name="iso.async_hangs")
+async def async_hangs(started: str, ended: str) -> None:
+    tell(started, str(os.getpid()))
+    try:
+        await asyncio.sleep(FOREVER_SECONDS)
+    except asyncio.CancelledError:
+        tell(ended, "cancelled")
+        raise
+
+
+@job(name="iso.async_blocks")
+async def async_blocks(started: str) -> None:
+    tell(started, str(os.getpid()))
+    time.sleep(FOREVER_SECONDS)
+
+
+@job(name="iso.finishes_when_stopped", mode="process")
+def finishes_when_stopped(started: str) -> str:
+    tell(started, str(os.getpid()))
+    try:
+        time.sleep(FOREVER_SECONDS)
+    except BaseException:
+        return "finished after all"
+    return "never"
+
+
+@job(name="iso.holds_gil", mode="process")
+def holds_gil(started: str) -> None:
+    """Sleep in C without giving up the interpreter lock, with a child process at one's side."""
+    child = subprocess.Popen([sys.executable, "-S", "-c", "import time; time.sleep(3600)"])
+    tell(started, f"{os.getpid()} {child.pid}")
+    libc = ctypes.PyDLL(None)
+    while True:
+        libc.sleep(3600)
+
+
+@job(name="iso.hangs_with_child", mode="process")
+def hangs_with_child(started: str) -> None:
+    child = subprocess.Popen([sys.executable, "-S", "-c", "import time; time.sleep(3600)"])
+    tell(started, f"{os.getpid()} {child.pid}")
+    time.sleep(FOREVER_SECONDS)
+
+
+# ---------------------------------------------------------------- flooding
+
+
+@job(name="iso.floods", mode="process")
+def floods(megabytes: int) -> str:
+    line = b"flood " * 170 + b"\n"
+    for _ in range(megabytes * 1024 * 1024 // len(line)):
+        os.write(1, line)
+    return "flooded"
+
+
+@job(name="iso.floods_for_ever", mode="process")
+def floods_for_ever(started: str) -> None:
+    tell(started, str(os.getpid()))
+    line = b"flood " * 10_000
+    while True:
+        os.write(2, line)
+
+
+# ---------------------------------------------------------------- leaving things behind
+
+
+@job(name="iso.messes_up", mode="process")
+def messes_up() -> int:
+    os.chdir(tempfile.gettempdir())
+    os.umask(0)
+    os.environ["ISO_MESS"] = "left behind"
+    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1):
+        signal.signal(number, signal.SIG_IGN)
+    signal.signal(signal.SIGALRM, signal.SIG_DFL)
+    signal.setitimer(signal.ITIMER_REAL, 0.2)
+    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM, signal.SIGUSR2})
+    sys.stdout = open(os.devnull, "w")  # noqa: SIM115  # left open on purpose
+    return os.getpid()
+
+
+@job(name="iso.surroundings", mode="process")
+def surroundings() -> dict[str, Any]:
+    umask = os.umask(0)
+    os.umask(umask)
+    return {
+        "pid": os.getpid(),
+        "directory": os.getcwd(),
+        "umask": umask,
+        "mess": os.environ.get("ISO_MESS"),
+        "ignored": [n.name for n in (signal.SIGTERM, signal.SIGINT) if signal.getsignal(n) is signal.SIG_IGN],
+        "usr1": signal.getsignal(signal.SIGUSR1) is signal.SIG_DFL,
+        "blocked": len(signal.pthread_sigmask(signal.SIG_BLOCK, ())),
+        "timer": signal.getitimer(signal.ITIMER_REAL)[0],
+        "stdout": sys.stdout.fileno() if sys.stdout else None,
+    }
+
+
+@job(name="iso.leaves_thread", mode="process")
+def leaves_thread() -> int:
+    threading.Thread(target=time.sleep, args=(FOREVER_SECONDS,)).start()
+    return os.getpid()
+
+
+@job(name="iso.leaves_child", mode="process")
+def leaves_child() -> list[int]:
+    child = subprocess.Popen([sys.executable, "-S", "-c", "import time; time.sleep(3600)"])
+    _kept.append(child)  # or its destructor would warn
+    return [os.getpid(), child.pid]
+
+
+@job(name="iso.leaves_zombie", mode="process")
+def leaves_zombie() -> int:
+    child = os.fork()
+    if child == 0:
+        os._exit(0)
+    os.waitid(os.P_PID, child, os.WEXITED | os.WNOWAIT)  # ended, and not reaped
+    return os.getpid()
+
+
+@job(name="iso.forks_and_returns", mode="process")
+def forks_and_returns(child_pid: str) -> str:
+    """Both the process and its fork return from the handler."""
+    child = os.fork()
+    if child == 0:
+        return "the child"
+    tell(child_pid, str(child))
+    os.waitid(os.P_PID, child, os.WEXITED | os.WNOWAIT)
+    return "the parent"
+
+
+@job(name="iso.async_leaves_task")
+async def async_leaves_task(ended: str) -> int:
+    async def linger() -> None:
+        try:
+            await asyncio.sleep(FOREVER_SECONDS)
+        finally:
+            tell(ended, "cancelled")
+
+    _kept.append(asyncio.get_running_loop().create_task(linger()))
+    await asyncio.sleep(0)
+    return os.getpid()
+
+
+@job(name="iso.async_uses_thread")
+async def async_uses_thread() -> int:
+    return await asyncio.to_thread(os.getpid)
+
+
+@job(name="iso.async_leaves_thread_work")
+async def async_leaves_thread_work() -> int:
+    asyncio.get_running_loop().run_in_executor(None, time.sleep, FOREVER_SECONDS)
+    return os.getpid()
+
+
+@job(name="iso.grows", mode="process")
+def grows(megabytes: int) -> int:
+    _kept.append(os.urandom(megabytes * 1024 * 1024))
+    return os.getpid()
+
+
+@job(name="iso.open_files", mode="process")
+def open_files(inode: int) -> bool:
+    """Does any descriptor of this process refer to that file?"""
+    for name in os.listdir("/proc/self/fd"):
+        try:
+            if os.fstat(int(name)).st_ino == inode:
+                return True
+        except OSError:
+            continue
+    return False
