@@ -81,7 +81,7 @@ class ElsewhereRunner:
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
-        await self._pool.aclose()
+        await self._pool.close()
         await self._threads.close(timeout_seconds)
 
     def _finish(self, away: _Away) -> None:

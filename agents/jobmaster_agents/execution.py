@@ -46,10 +46,6 @@ class Elsewhere(Protocol):
         """Stop it as far as its kind can be stopped."""
         ...
 
-    def takes(self, job: LiveJob) -> bool:
-        """True when the job belongs there."""
-        ...
-
 
 class Slot:
     """One task that runs jobs one after another."""

@@ -11,12 +11,15 @@ Three guards stand behind "a process whose lease has ended does nothing more", e
 
 from __future__ import annotations
 
-import asyncio
 import mmap
 import os
 import signal
 import tempfile
 from enum import IntEnum
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from asyncio import AbstractEventLoop  # the supervisor imports this module and stays small without it
 
 SIZE = mmap.PAGESIZE
 KERNEL_SLACK_SECONDS = 0.5
@@ -117,7 +120,7 @@ class Progress:
         self._heard: dict[str, float] = {}
         self._silence: dict[str, float] = {}
 
-    def ask(self, loop: asyncio.AbstractEventLoop) -> None:
+    def ask(self, loop: AbstractEventLoop) -> None:
         """Let the next turn of the loop count."""
         loop.call_soon(self._bump)
 

@@ -1,0 +1,95 @@
+"""The child's end of the control pipe, read by a thread of its own so that a stalled loop cannot miss the end of it.
+
+When the pipe ends, the supervisor is dead: nobody would kill this process at its deadline any more and nobody waits for
+it. The loop is told to fence and leave; whoever is still here ``ORPHAN_SECONDS`` later goes with its whole process group.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import threading
+from collections.abc import Callable
+
+from jobmaster_agents.events import Event, EventLog
+from jobmaster_agents.launch import ControlWord
+
+ORPHAN_SECONDS = 0.7
+
+
+class ControlLine:
+    """Words from the supervisor, and its death."""
+
+    def __init__(self, fd: int, log: EventLog) -> None:
+        self._fd = fd
+        self._log = log
+        self._lock = threading.Lock()
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._on_word: Callable[[ControlWord], None] | None = None
+        self._on_orphaned: Callable[[], None] | None = None
+        self._kept: list[ControlWord] = []
+        self._orphaned = False
+
+    def start(self) -> None:
+        """Begin to listen (a daemon thread)."""
+        threading.Thread(target=self._listen, name="jobmaster-control", daemon=True).start()
+
+    def attach(
+        self,
+        loop: asyncio.AbstractEventLoop,
+        on_word: Callable[[ControlWord], None],
+        on_orphaned: Callable[[], None],
+    ) -> None:
+        """From now on call these on the loop; words that came earlier are delivered at once."""
+        with self._lock:
+            self._loop, self._on_word, self._on_orphaned = loop, on_word, on_orphaned
+            kept, self._kept = self._kept, []
+            orphaned = self._orphaned
+        for word in kept:
+            loop.call_soon_threadsafe(on_word, word)
+        if orphaned:
+            loop.call_soon_threadsafe(on_orphaned)
+
+    def _listen(self) -> None:
+        rest = b""
+        while part := self._read():
+            *lines, rest = (rest + part).split(b"\n")
+            for line in lines:
+                self._deliver(line)
+        self._lost()
+
+    def _read(self) -> bytes:
+        try:
+            return os.read(self._fd, 4096)
+        except OSError:
+            return b""
+
+    def _deliver(self, line: bytes) -> None:
+        try:
+            word = ControlWord(line.decode())
+        except ValueError:
+            return  # a newer supervisor's word
+        with self._lock:
+            if self._loop is None or self._on_word is None:
+                self._kept.append(word)
+                return
+            loop, on_word = self._loop, self._on_word
+        _call(loop, lambda: on_word(word))
+
+    def _lost(self) -> None:
+        with self._lock:
+            self._orphaned = True
+            loop, on_orphaned = self._loop, self._on_orphaned
+        self._log.error(Event.SUPERVISOR_LOST, {"pid": os.getpid(), "leaving_within_seconds": ORPHAN_SECONDS})
+        if loop is not None and on_orphaned is not None:
+            _call(loop, on_orphaned)
+        threading.Event().wait(ORPHAN_SECONDS)
+        os.killpg(os.getpgrp(), signal.SIGKILL)
+
+
+def _call(loop: asyncio.AbstractEventLoop, what: Callable[[], None]) -> None:
+    try:
+        loop.call_soon_threadsafe(what)
+    except RuntimeError:
+        pass  # the loop is closed: the process is on its way out

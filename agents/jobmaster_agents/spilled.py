@@ -1,0 +1,62 @@
+"""An outcome kept in the agent store while the master is down: what it is, whose it is, and the row to send.
+
+Whoever applies it later, the owner or a rescuer, does so under the identity written in it (rule H), never under their own.
+"""
+
+from __future__ import annotations
+
+from enum import StrEnum
+
+import msgspec
+
+from jobmaster.model.errors import CodeError
+from jobmaster.model.ids import AgentId, BucketId, Fence
+from jobmaster.model.job import FinalRow, HoldRow
+
+
+class SpilledKind(StrEnum):
+    """Which statement applies it."""
+
+    FINAL = "final"
+    HOLD = "hold"
+
+
+class SpilledOutcome(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """MessagePack array. ``id`` stands first, at the same bytes as in an entry, so that the store's functions find it."""
+
+    id: bytes
+    kind: SpilledKind
+    bucket_id: bytes
+    bucket_epoch: int
+    owner: bytes
+    final: FinalRow | None = None
+    hold: HoldRow | None = None
+
+    @property
+    def fence(self) -> Fence:
+        """The bucket and epoch under which the job was claimed."""
+        return Fence(BucketId(self.bucket_id), self.bucket_epoch, AgentId(self.owner))
+
+
+_PACK = msgspec.msgpack.Encoder()
+_UNPACK = msgspec.msgpack.Decoder(SpilledOutcome)
+
+
+def spill_final(fence: Fence, row: FinalRow) -> bytes:
+    """A concluded job. Its row bears the identity already; both must agree."""
+    if (row.bucket_id, row.bucket_epoch) != (fence.bucket_id, fence.epoch):
+        raise CodeError(f"an outcome of another bucket was spilled under {fence}")
+    return _PACK.encode(SpilledOutcome(row.id, SpilledKind.FINAL, *fence, final=row))
+
+
+def spill_hold(fence: Fence, row: HoldRow) -> bytes:
+    """A job given back, or to be tried again."""
+    return _PACK.encode(SpilledOutcome(row.id, SpilledKind.HOLD, *fence, hold=row))
+
+
+def decode_spilled(data: bytes) -> SpilledOutcome:
+    """One spilled outcome; ``msgspec.DecodeError`` when the bytes are none."""
+    outcome = _UNPACK.decode(data)
+    if (outcome.final is None) == (outcome.hold is None):
+        raise msgspec.DecodeError("a spilled outcome holds exactly one row")
+    return outcome

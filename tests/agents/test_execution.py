@@ -1,0 +1,326 @@
+"""Slots: the shapes of handlers that broke cheaper designs, deadlines, cancellation, order, fairness to the loop."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import random
+from collections.abc import AsyncIterator, Callable, Iterable
+
+import anyio
+import pytest
+
+from jobmaster.clock import SystemClock, new_id
+from jobmaster.codec import decode_error
+from jobmaster.handlers import Handlers, JobContext, Retry
+from jobmaster.model.bucket import BucketState
+from jobmaster.model.ids import AgentId, BucketId, Fence
+from jobmaster.model.job import Entry, FinalRow, HoldRow, JobState
+from jobmaster.rules.lease import term
+from jobmaster.settings.model import AgentSettings, JobDefaults, Limits
+from jobmaster_agents.execution import Execution
+from jobmaster_agents.holdings import Holding, Holdings
+from jobmaster_agents.portions import LiveJob, Memory, Portion
+from jobmaster_agents.verdicts import StopCause, Verdicts
+
+CLOCK = SystemClock()
+handlers = Handlers()
+seen: list[object] = []
+
+
+class Sink:
+    """Collects verdicts instead of writing them."""
+
+    def __init__(self) -> None:
+        self.rows: list[FinalRow | HoldRow] = []
+        self.heres: list[bool] = []
+        self.changed = asyncio.Event()
+
+    def final(self, job: LiveJob) -> None:
+        assert isinstance(job.row, FinalRow)
+        self._keep(job.row)
+
+    def hold(self, job: LiveJob, *, here: bool) -> None:
+        assert isinstance(job.row, HoldRow)
+        self.heres.append(here)
+        self._keep(job.row)
+
+    def _keep(self, row: FinalRow | HoldRow) -> None:
+        self.rows.append(row)
+        self.changed.set()
+
+    async def wait_rows(self, count: int) -> list[FinalRow | HoldRow]:
+        async with asyncio.timeout(10):
+            while len(self.rows) < count:
+                self.changed.clear()
+                await self.changed.wait()
+        return self.rows
+
+
+class NotElsewhere:
+    def start(self, job: LiveJob, started: float, done: Callable[[LiveJob], None]) -> None:
+        raise AssertionError("these handlers run on the loop")
+
+    def stop(self, job: LiveJob, cause: StopCause) -> None:
+        raise AssertionError("these handlers run on the loop")
+
+
+class Bench:
+    """An execution with one bucket per priority given."""
+
+    def __init__(self, settings: AgentSettings, allow: bool = True) -> None:
+        self.holdings = Holdings(b"a" * 16)
+        self.holdings.trust(term(CLOCK.boottime(), 60.0))
+        self.sink = Sink()
+        self.memory = Memory()
+        self.verdicts = Verdicts(self.sink, JobDefaults(), Limits(), 300.0, CLOCK, random.Random(1))
+
+        async def authorise(job: LiveJob) -> bool:
+            await asyncio.sleep(0)
+            return allow
+
+        self.execution = Execution(
+            settings, 900.0, CLOCK, self.holdings, self.verdicts, NotElsewhere(), authorise, lambda bucket_id: None
+        )
+        self.names = 0
+
+    def bucket(self, priority: int = 3) -> Holding:
+        holding = Holding(Fence(BucketId(new_id()), 1, AgentId(b"a" * 16)), "default", priority, "default")
+        holding.state = BucketState.ACTIVE
+        self.execution.open(holding)
+        return holding
+
+    def put(self, holding: Holding, calls: Iterable[tuple[str, bytes]], age_seconds: float = 0.0) -> list[LiveJob]:
+        self.names += 1
+        portion = Portion(holding, str(self.names), CLOCK.boottime() - age_seconds, CLOCK.wall_us())
+        entries = [Entry(new_id(), 1, name, args) for name, args in calls]
+        jobs = self.memory.adopt(portion, entries, {handler.name: handler for handler in handlers})
+        self.execution.enqueue(jobs)
+        return jobs
+
+
+@pytest.fixture
+async def bench() -> AsyncIterator[Bench]:
+    seen.clear()
+    made = Bench(AgentSettings(slots=20, max_running=50))
+    yield made
+    await made.execution.aclose()
+
+
+@handlers.job(name="echo")
+async def echo(value: int) -> int:
+    return value
+
+
+@handlers.job(name="timeout_first")
+async def timeout_first() -> str:
+    async with asyncio.timeout(5):
+        await asyncio.sleep(0)
+        return "inside"
+
+
+@handlers.job(name="timeout_hits")
+async def timeout_hits() -> str:
+    try:
+        async with asyncio.timeout(0.01):
+            await asyncio.Event().wait()
+    except TimeoutError:
+        return "timed out inside"
+    return "never"
+
+
+@handlers.job(name="group_first")
+async def group_first() -> list[int]:
+    async with asyncio.TaskGroup() as group:
+        tasks = [group.create_task(echo(n)) for n in range(3)]
+    return [task.result() for task in tasks]
+
+
+@handlers.job(name="anyio_first")
+async def anyio_first() -> str:
+    with anyio.move_on_after(0.01) as scope:
+        await anyio.sleep_forever()
+    assert scope.cancelled_caught
+    return "moved on"
+
+
+@handlers.job(name="fails")
+async def fails() -> None:
+    raise RuntimeError("as asked")
+
+
+@handlers.job(name="exits")
+async def exits() -> None:
+    raise SystemExit(3)
+
+
+@handlers.job(name="cancels_itself")
+async def cancels_itself() -> None:
+    raise asyncio.CancelledError
+
+
+@handlers.job(name="hangs", timeout=0.1, max_attempts=1)
+async def hangs() -> None:
+    await asyncio.Event().wait()
+
+
+@handlers.job(name="stubborn", timeout=0.1, max_attempts=1)
+async def stubborn() -> str:
+    with contextlib.suppress(asyncio.CancelledError):
+        await asyncio.Event().wait()
+    return "came to its end"
+
+
+@handlers.job(name="again")
+async def again(ctx: JobContext) -> None:
+    raise Retry(after=7)
+
+
+@handlers.job(name="not_json")
+async def not_json() -> object:
+    return object()
+
+
+@handlers.job(name="note")
+async def note(value: int) -> None:
+    seen.append(value)
+
+
+@handlers.job(name="fenced", start="fenced")
+async def fenced() -> None:
+    seen.append("ran")
+
+
+@pytest.mark.parametrize(
+    ("name", "result"),
+    [
+        ("timeout_first", b'"inside"'),
+        ("timeout_hits", b'"timed out inside"'),
+        ("group_first", b"[0,1,2]"),
+        ("anyio_first", b'"moved on"'),
+        ("stubborn", b'"came to its end"'),
+    ],
+)
+async def test_scopes_as_first_await_work_and_do_not_hit_the_next_job(bench: Bench, name: str, result: bytes) -> None:
+    bucket = bench.bucket()
+    bench.put(bucket, [(name, b"{}"), ("echo", b'{"value":1}'), (name, b"{}"), ("echo", b'{"value":2}')])
+    rows = await bench.sink.wait_rows(4)
+    assert sorted(row.result or b"" for row in rows if isinstance(row, FinalRow)) == sorted([result, result, b"1", b"2"])
+
+
+@pytest.mark.parametrize("name", ["fails", "exits", "cancels_itself", "not_json"])
+async def test_a_failing_handler_costs_its_own_attempt_only(bench: Bench, name: str) -> None:
+    bucket = bench.bucket()
+    bench.put(bucket, [(name, b"{}"), ("echo", b'{"value":1}')])
+    rows = await bench.sink.wait_rows(2)
+    held = next(row for row in rows if isinstance(row, HoldRow))
+    done = next(row for row in rows if isinstance(row, FinalRow))
+    assert (held.attempt, done.state, done.result) == (1, JobState.SUCCEEDED, b"1")
+    assert held.error is not None
+    assert bench.sink.heres == [True]
+
+
+async def test_arguments_that_do_not_fit_end_the_job_at_once(bench: Bench) -> None:
+    bench.put(bench.bucket(), [("echo", b'{"value":"x"}')])
+    [row] = await bench.sink.wait_rows(1)
+    assert isinstance(row, FinalRow)
+    assert row.state == JobState.FAILED
+    assert decode_error(row.error or b"").reason == "arguments"
+
+
+async def test_a_hanging_handler_is_stopped_at_its_timeout(bench: Bench) -> None:
+    bench.put(bench.bucket(), [("hangs", b"{}")])
+    [row] = await bench.sink.wait_rows(1)
+    assert isinstance(row, FinalRow)
+    assert decode_error(row.error or b"").reason == "timeout"
+    assert 0.1e6 <= row.ran_us < 3e6
+
+
+async def test_retry_asks_for_its_own_delay(bench: Bench) -> None:
+    before = CLOCK.wall_us()
+    bench.put(bench.bucket(), [("again", b"{}")])
+    [row] = await bench.sink.wait_rows(1)
+    assert isinstance(row, HoldRow)
+    assert 6.9e6 < row.due_us - before < 8e6
+
+
+async def test_a_job_without_handler_goes_back_without_an_attempt(bench: Bench) -> None:
+    bench.put(bench.bucket(), [("nobody", b"{}")])
+    [row] = await bench.sink.wait_rows(1)
+    assert isinstance(row, HoldRow)
+    assert (row.attempt, row.error) == (0, None)
+
+
+async def test_cancel_and_release_of_running_jobs(bench: Bench) -> None:
+    bucket = bench.bucket()
+    one, two, three = bench.put(bucket, [("hangs", b"{}")] * 3)
+    while bench.execution.running < 3:
+        await asyncio.sleep(0)
+    bench.execution.stop_job(one, StopCause.CANCEL)
+    bench.execution.stop_job(two, StopCause.RELEASE)
+    bench.execution.stop_job(three, StopCause.SUPERSEDED)
+    rows = await bench.sink.wait_rows(2)
+    final = next(row for row in rows if isinstance(row, FinalRow))
+    held = next(row for row in rows if isinstance(row, HoldRow))
+    assert (final.id, final.state) == (one.entry.id, JobState.CANCELLED)
+    assert (held.id, held.attempt, held.error) == (two.entry.id, 0, None)
+    while bench.execution.running:
+        await asyncio.sleep(0)
+    assert len(bench.sink.rows) == 2, "a superseded job records nothing"
+
+
+async def test_priority_goes_first_and_age_lifts(bench: Bench) -> None:
+    low, high = bench.bucket(2), bench.bucket(4)
+    bench.execution._settings = AgentSettings(max_running=1)
+    bench.put(low, [("note", b'{"value":2}')] * 3)
+    bench.put(high, [("note", b'{"value":4}')] * 3)
+    bench.put(bench.bucket(1), [("note", b'{"value":1}')], age_seconds=900.0 * 4)
+    await bench.sink.wait_rows(7)
+    assert seen == [1, 4, 4, 4, 2, 2, 2]
+
+
+async def test_nothing_starts_past_half_the_lease(bench: Bench) -> None:
+    bench.holdings.soft_until = 0.0
+    bench.put(bench.bucket(), [("note", b'{"value":1}')])
+    for _ in range(50):
+        await asyncio.sleep(0)
+    assert seen == []
+    bench.holdings.trust(term(CLOCK.boottime(), 60.0))
+    await bench.sink.wait_rows(1)
+    assert seen == [1]
+
+
+@pytest.mark.parametrize("allow", [True, False])
+async def test_a_fenced_start_needs_an_accepted_write(allow: bool) -> None:
+    seen.clear()
+    bench = Bench(AgentSettings(), allow=allow)
+    bench.put(bench.bucket(), [("fenced", b"{}"), ("echo", b'{"value":1}')])
+    await bench.sink.wait_rows(2 if allow else 1)
+    assert seen == (["ran"] if allow else [])
+    assert bench.execution.running == 0
+    await bench.execution.aclose()
+
+
+async def test_jobs_that_never_suspend_leave_the_loop_its_turns(bench: Bench) -> None:
+    bucket = bench.bucket()
+    turns = 0
+
+    async def turn() -> None:
+        nonlocal turns
+        while True:
+            turns += 1
+            await asyncio.sleep(0)
+
+    ticking = asyncio.create_task(turn())
+    bench.put(bucket, [("note", b'{"value":1}')] * 20_000)
+    await bench.sink.wait_rows(20_000)
+    ticking.cancel()
+    assert turns > 3
+
+
+async def test_suspending_jobs_spread_over_all_slots(bench: Bench) -> None:
+    bench.put(bench.bucket(), [("hangs", b"{}")] * 40)
+    async with asyncio.timeout(5):
+        while bench.execution.running < 20:
+            await asyncio.sleep(0)
+    assert bench.execution.running == 20, "slots is the limit of one bucket"
