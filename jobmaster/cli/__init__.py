@@ -1,0 +1,1 @@
+"""The command line. Every command imports what it needs when it runs, so that ``--help`` answers at once."""

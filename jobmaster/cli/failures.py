@@ -1,0 +1,102 @@
+"""How an error leaves the program: one line with a hint (or one JSON object) on standard error, and an exit code.
+
+The codes are those of ``jobmaster.model.errors`` (after sysexits where it has one); ``docs/cli.md`` lists them.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import sys
+import traceback
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import click
+
+from jobmaster.cli.invocation import Invocation
+from jobmaster.model.errors import ConfigError, JobMasterError
+
+EXIT_OK, EXIT_FAILED, EXIT_USAGE, EXIT_FINDINGS, EXIT_INTERNAL, EXIT_INTERRUPTED = 0, 1, 2, 5, 70, 130
+
+
+class Failure(NamedTuple):
+    """What is told about an error."""
+
+    code: str
+    """The error's class as a word: ``not_found``, ``unavailable``, ``config_error``, ``usage``, ``internal``."""
+    message: str
+    hint: str | None
+    exit_code: int
+    problems: Sequence[str] = ()
+
+
+def guarded(command: Callable[[], Any], invocation: Invocation, arguments: Sequence[str]) -> int:
+    """Run the command line and turn whatever it raises into an exit code; never raises."""
+    try:
+        code = command()
+        sys.stdout.flush()
+        return code if isinstance(code, int) else EXIT_OK
+    except (KeyboardInterrupt, click.Abort):
+        click.echo("interrupted", err=True)
+        return EXIT_INTERRUPTED
+    except click.exceptions.Exit as error:
+        return error.exit_code
+    except BrokenPipeError:
+        # The reader (head, less) has gone: nobody is left to tell. The interpreter must not try to flush again.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return EXIT_FAILED
+    except Exception as error:
+        failure = failure_of(error)
+        if invocation.debug and not isinstance(error, click.ClickException):
+            traceback.print_exception(error, file=sys.stderr)
+        wants_json = invocation.json or _asks_for_json(arguments)
+        click.echo(failure_json(failure) if wants_json else failure_text(failure), err=True)
+        return failure.exit_code
+
+
+def failure_of(error: Exception) -> Failure:
+    """Any exception as what a user is told."""
+    if isinstance(error, ExceptionGroup):
+        # A group says less than its first member; the members of one task group fail for one reason, as a rule.
+        return failure_of(error.exceptions[0])
+    if isinstance(error, JobMasterError):
+        problems = error.problems if isinstance(error, ConfigError) else ()
+        return Failure(_word(type(error).__name__), error.message, error.hint, error.exit_code, problems)
+    if isinstance(error, click.UsageError):
+        where = error.ctx.command_path if error.ctx is not None else "jobmaster"
+        return Failure("usage", error.format_message(), f"see {where} --help", EXIT_USAGE)
+    if isinstance(error, click.ClickException):
+        return Failure("failed", error.format_message(), None, error.exit_code)
+    message = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
+    return Failure("internal", f"unexpected error: {message}", "run it again with --debug and report it", EXIT_INTERNAL)
+
+
+def failure_text(failure: Failure) -> str:
+    """``error: message (hint)``; every problem of a configuration first, a line each."""
+    line = f"error: {failure.message}" + (f" ({failure.hint})" if failure.hint else "")
+    if len(failure.problems) > 1 or (failure.problems and failure.problems[0] not in failure.message):
+        return "\n".join([*failure.problems, line])
+    return line
+
+
+def failure_json(failure: Failure) -> str:
+    """``{"error": {"code", "message", "hint"}}`` on one line."""
+    told: dict[str, object] = {"code": failure.code, "message": failure.message, "hint": failure.hint}
+    if failure.problems:
+        told["problems"] = list(failure.problems)
+    return json.dumps({"error": told}, ensure_ascii=False)
+
+
+def _word(class_name: str) -> str:
+    return re.sub(r"(?<!^)(?=[A-Z])", "_", class_name).lower()
+
+
+def _asks_for_json(arguments: Sequence[str]) -> bool:
+    """For a command line that could not be parsed to its end."""
+    pairs = zip(arguments, [*arguments[1:], ""], strict=True)
+    return any(
+        (first in ("-o", "--output") and second == "json") or first in ("-ojson", "--output=json")
+        for first, second in pairs
+    )

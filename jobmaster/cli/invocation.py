@@ -1,0 +1,181 @@
+"""What the user asked for on the command line, whatever the command: configuration, output format, how much to say.
+
+The options may stand before or after the command (``jobmaster -o json job list`` is ``jobmaster job list -o json``), so they
+are attached to every command of the tree; the later one counts.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+if TYPE_CHECKING:
+    from jobmaster.settings.loader import LoadedSettings
+    from jobmaster.settings.model import ClusterSettings
+
+
+@dataclass
+class Invocation:
+    """One call of the program."""
+
+    config: Path | None = None
+    overrides: list[str] = field(default_factory=list)
+    output: str = "table"
+    debug: bool = False
+    verbosity: int = 0
+    """-1 says errors only, 0 what a person needs, 1 and above more."""
+    _loaded: LoadedSettings | None = None
+
+    @property
+    def json(self) -> bool:
+        return self.output == "json"
+
+    def loaded(self) -> LoadedSettings:
+        """The configuration, read once; its warnings go to standard error.
+
+        Raises:
+            ConfigError: with every problem.
+        """
+        from jobmaster.settings.loader import load_settings
+
+        if self._loaded is None:
+            self._loaded = load_settings(self.config, os.environ, self.overrides)
+            for warning in self._loaded.warnings:
+                self.note(warning.as_warning())
+        return self._loaded
+
+    @property
+    def settings(self) -> ClusterSettings:
+        """See ``loaded``."""
+        return self.loaded().settings
+
+    def note(self, text: str, *, level: int = 0) -> None:
+        """One line for people, on standard error; ``level`` 1 needs ``-v``, -1 survives ``-q``."""
+        if self.verbosity >= level:
+            click.echo(text, err=True)
+
+
+def invocation_of(ctx: click.Context) -> Invocation:
+    """The call that a context belongs to."""
+    return ctx.ensure_object(Invocation)
+
+
+pass_invocation: Callable[[Callable[..., Any]], Callable[..., Any]] = click.make_pass_decorator(Invocation, ensure=True)
+
+
+# ---------------------------------------------------------------- the options
+
+
+def _set_config(ctx: click.Context, _: click.Parameter, value: Path | None) -> None:
+    if value is not None:
+        invocation_of(ctx).config = value
+        # `config validate` names its file by an argument of that name.
+        ctx.default_map = {**(ctx.default_map or {}), "file": str(value)}
+
+
+def _add_overrides(ctx: click.Context, _: click.Parameter, value: tuple[str, ...]) -> None:
+    invocation_of(ctx).overrides.extend(value)
+
+
+def _set_output(ctx: click.Context, _: click.Parameter, value: str | None) -> None:
+    if value is not None:
+        invocation_of(ctx).output = value
+
+
+def _set_debug(ctx: click.Context, _: click.Parameter, value: bool) -> None:
+    if value:
+        invocation_of(ctx).debug = True
+
+
+def _add_verbose(ctx: click.Context, _: click.Parameter, value: int) -> None:
+    invocation_of(ctx).verbosity += value
+
+
+def _set_quiet(ctx: click.Context, _: click.Parameter, value: bool) -> None:
+    if value:
+        invocation_of(ctx).verbosity = -1
+
+
+def common_options() -> list[click.Option]:
+    """Fresh option objects, none of which is passed to the command's function."""
+    return [
+        click.Option(
+            ["--config"],
+            type=click.Path(path_type=Path),
+            callback=_set_config,
+            expose_value=False,
+            is_eager=True,
+            help="The configuration file. Default: $JOBMASTER_CONFIG, ./jobmaster.yaml, ./cluster.yaml, else the defaults.",
+        ),
+        click.Option(
+            ["--set", "overrides"],
+            metavar="KEY=VALUE",
+            multiple=True,
+            callback=_add_overrides,
+            expose_value=False,
+            is_eager=True,
+            help="Set one key over file and environment, such as leases.lease=15s; may be repeated.",
+        ),
+        click.Option(
+            ["-o", "--output"],
+            type=click.Choice(["table", "json"]),
+            callback=_set_output,
+            expose_value=False,
+            is_eager=True,
+            help="How to print data.  [default: table]",
+        ),
+        click.Option(
+            ["--debug"],
+            is_flag=True,
+            callback=_set_debug,
+            expose_value=False,
+            is_eager=True,
+            help="Show the traceback of an error.",
+        ),
+        click.Option(
+            ["-v", "--verbose"],
+            count=True,
+            callback=_add_verbose,
+            expose_value=False,
+            is_eager=True,
+            help="Say more (-vv: even more).",
+        ),
+        click.Option(
+            ["-q", "--quiet"],
+            is_flag=True,
+            callback=_set_quiet,
+            expose_value=False,
+            is_eager=True,
+            help="Say nothing but errors and data.",
+        ),
+    ]
+
+
+def attach_common_options(command: click.Command) -> click.Command:
+    """Give a command and all below it the common options that it does not declare itself."""
+    taken = {name for parameter in command.params for name in (*parameter.opts, *parameter.secondary_opts)}
+    if not getattr(command, "has_common_options", False):
+        command.params.extend(option for option in common_options() if not taken.intersection(option.opts))
+        command.has_common_options = True  # type: ignore[attr-defined]  # click commands are open objects
+    if isinstance(command, click.Group):
+        for child in command.commands.values():
+            attach_common_options(child)
+    return command
+
+
+def hand_down(ctx: click.Context) -> None:
+    """Commands that declare an option of their own (those of ``config``) get what stood before them as its default."""
+    invocation = invocation_of(ctx)
+    own: dict[str, Any] = {}
+    if invocation.config is not None:
+        own["file"] = str(invocation.config)
+    if invocation.overrides:
+        own["overrides"] = tuple(invocation.overrides)
+    if invocation.json:
+        own["output"] = "json"
+    ctx.default_map = {"config": {"validate": own, "show": own}}

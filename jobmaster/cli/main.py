@@ -1,0 +1,79 @@
+"""``jobmaster``: the root of the command line."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from importlib import import_module
+
+import click
+
+from jobmaster.cli.failures import guarded
+from jobmaster.cli.invocation import Invocation, attach_common_options, hand_down
+
+COMMANDS: dict[str, tuple[str, str]] = {
+    "agent": ("jobmaster.cli.agent:agent_group", "Run agents, and see who is there."),
+    "bucket": ("jobmaster.cli.bucket:bucket_group", "See the buckets and what lies in them."),
+    "config": ("jobmaster.cli.config:config_group", "Check, write and show configuration files."),
+    "db": ("jobmaster.cli.db:db_group", "Create and upgrade the schema of the master database."),
+    "demo": ("jobmaster.cli.demo:demo", "Run a whole cluster over real work, with crashes, and check the books."),
+    "dev": ("jobmaster.cli.dev:dev_group", "Run a development cluster with embedded servers."),
+    "doctor": ("jobmaster.cli.doctor:doctor", "Check the cluster, its servers and its invariants."),
+    "job": ("jobmaster.cli.job:job_group", "Submit, find, cancel and retry jobs."),
+    "status": ("jobmaster.cli.status:status", "Show the cluster on one screen."),
+    "store": ("jobmaster.cli.store:store_group", "Prepare and check agent stores."),
+    "version": ("jobmaster.cli.version:version", "Print the version."),
+}
+"""Name -> (module:attribute, the line in the list of commands). The list is shown without importing any of them."""
+
+
+class LazyGroup(click.Group):
+    """The root: imports a command's module when the command is named."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return list(COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name not in COMMANDS:
+            return None
+        module, _, attribute = COMMANDS[cmd_name][0].partition(":")
+        command: click.Command = getattr(import_module(module), attribute)
+        return attach_common_options(command)
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, line) for name, (_, line) in COMMANDS.items()])
+
+
+@click.group(
+    cls=LazyGroup,
+    no_args_is_help=True,
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110},
+    epilog="The options may stand before or after the command. Start with: jobmaster demo, then jobmaster dev.",
+)
+@click.pass_context
+def root(ctx: click.Context) -> None:
+    """Background jobs on PostgreSQL and Valkey that are never lost."""
+    hand_down(ctx)
+
+
+attach_common_options(root)
+
+
+def run(arguments: Sequence[str]) -> int:
+    """Run one command line; returns the exit code."""
+    invocation = Invocation()
+    return guarded(
+        lambda: root.main(list(arguments), prog_name="jobmaster", standalone_mode=False, obj=invocation),
+        invocation,
+        arguments,
+    )
+
+
+def main() -> None:
+    """Entry point of the program ``jobmaster``."""
+    sys.exit(run(sys.argv[1:]))
+
+
+if __name__ == "__main__":
+    main()

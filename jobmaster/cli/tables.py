@@ -1,0 +1,142 @@
+"""Plain tables, times and durations for people. Text from outside (tags, errors) cannot steer the terminal."""
+
+from __future__ import annotations
+
+import json
+import unicodedata
+from collections.abc import Callable, Mapping, Sequence
+from datetime import UTC, datetime, timedelta
+from typing import Any, NamedTuple
+
+import click
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_LEFT, _RIGHT = "<", ">"
+CELL_CHARS_MAX = 72
+
+
+class Column(NamedTuple):
+    """One column: its title, the key of the row (dots reach inside), how to write the value, and its side."""
+
+    title: str
+    key: str
+    show: Callable[[Any], str] | None = None
+    right: bool = False
+
+
+def emit_rows(rows: Sequence[Mapping[str, Any]], columns: Sequence[Column], *, as_json: bool, empty: str) -> None:
+    """Rows to standard output: a JSON array, or a table; an empty table is a sentence on standard error."""
+    if as_json:
+        emit_json(list(rows))
+    elif rows:
+        click.echo(render(rows, columns))
+    else:
+        click.echo(empty, err=True)
+
+
+def emit_json(value: Any) -> None:
+    """One line of JSON on standard output."""
+    click.echo(json.dumps(value, ensure_ascii=False, default=str))
+
+
+def emit_record(record: Mapping[str, Any], *, as_json: bool) -> None:
+    """One thing: a JSON object, or a line per field that says something."""
+    if as_json:
+        emit_json(record)
+        return
+    shown = {key: value for key, value in record.items() if value not in (None, "", [], {})}
+    width = max((len(key) for key in shown), default=0)
+    for key, value in shown.items():
+        text = json.dumps(value, ensure_ascii=False) if isinstance(value, dict | list) else str(value)
+        first, *rest = text.splitlines() or [""]
+        click.echo(f"{key.ljust(width)}  {clean(first)}")
+        for line in rest:
+            click.echo(f"{' ' * width}  {clean(line)}")
+
+
+def render(rows: Sequence[Mapping[str, Any]], columns: Sequence[Column]) -> str:
+    """The table as text; columns are as wide as their widest cell, counted in terminal cells."""
+    cells = [[_cell(row, column) for column in columns] for row in rows]
+    widths = [
+        max(display_width(column.title), *(display_width(line[at]) for line in cells))
+        for at, column in enumerate(columns)
+    ]
+    sides = [_RIGHT if column.right else _LEFT for column in columns]
+    lines = [[column.title for column in columns], *cells]
+    return "\n".join(
+        "  ".join(_pad(text, width, side) for text, width, side in zip(line, widths, sides, strict=True)).rstrip()
+        for line in lines
+    )
+
+
+def _cell(row: Mapping[str, Any], column: Column) -> str:
+    value: Any = row
+    for key in column.key.split("."):
+        value = value.get(key) if isinstance(value, Mapping) else None
+    if value is None:
+        return "-"
+    text = clean(column.show(value) if column.show else str(value))
+    return text if len(text) <= CELL_CHARS_MAX else text[: CELL_CHARS_MAX - 3] + "..."
+
+
+def _pad(text: str, width: int, side: str) -> str:
+    room = " " * (width - display_width(text))
+    return room + text if side == _RIGHT else text + room
+
+
+def display_width(text: str) -> int:
+    """Terminal cells that a text takes: East Asian wide characters two, combining ones none."""
+    if text.isascii():
+        return len(text)
+    width = 0
+    for char in text:
+        if unicodedata.combining(char) or unicodedata.category(char) in ("Cf", "Mn", "Me"):
+            continue
+        width += 2 if unicodedata.east_asian_width(char) in "WF" else 1
+    return width
+
+
+def clean(text: str) -> str:
+    """The text with everything that is not printable written as an escape."""
+    if text.isprintable():
+        return text
+    return "".join(char if char.isprintable() else repr(char)[1:-1] for char in text)
+
+
+# ---------------------------------------------------------------- times
+
+
+def iso(us: int | None) -> str | None:
+    """Microseconds since 1970 as ISO 8601 in UTC; ``None`` stays ``None``, 0 too (it means "at once")."""
+    if not us:
+        return None
+    try:
+        return (_EPOCH + timedelta(microseconds=us)).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+    except OverflowError:
+        return f"{us}us"
+
+
+def duration(seconds: float) -> str:
+    """``340ms``, ``2.5s``, ``4m 12s``, ``3h 5m``, ``12d 4h``."""
+    sign = "-" if seconds < 0 else ""
+    seconds = abs(seconds)
+    if seconds < 1:
+        return f"{sign}{round(seconds * 1000)}ms"
+    if seconds < 60:
+        return f"{sign}{seconds:.1f}s"
+    whole = round(seconds)
+    for size, unit, small, small_unit in ((86400, "d", 3600, "h"), (3600, "h", 60, "m"), (60, "m", 1, "s")):
+        if whole >= size:
+            rest = whole % size // small
+            return f"{sign}{whole // size}{unit}" + (f" {rest}{small_unit}" if rest else "")
+    return f"{sign}{whole}s"
+
+
+def micros(us: int) -> str:
+    """A duration given in microseconds."""
+    return duration(us / 1_000_000)
+
+
+def thousands(value: float) -> str:
+    """``1 234 567``."""
+    return f"{value:,}".replace(",", " ")
