@@ -1,0 +1,218 @@
+"""One lost bucket, taken over and emptied: fence, pages, close, sweep, retire. No loop and no choice of its own.
+
+Every step may be repeated by this or another rescuer, and every step writes to the master first and removes from the store
+second. The two refusals are kept apart (``ports.Written``): an entry refused *by its row* was settled before and is removed
+from the store; a page refused *by the bucket's lock* means that the bucket is another's now: nothing is removed, the memory
+of it is forgotten.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from enum import StrEnum
+from typing import Protocol
+
+import msgspec
+
+from jobmaster.model.bucket import Bucket, BucketState
+from jobmaster.model.errors import CodeError, Refused
+from jobmaster.model.ids import AgentId, BucketId, Fence
+from jobmaster.model.job import Entry, FinalRow, HoldRow
+from jobmaster.ports import Page, Word, Written
+from jobmaster_agents.spilled import SpilledOutcome, decode_spilled
+
+_SPILLED = "spilled"
+_CLAIMED = "claimed"
+
+
+class DrainMaster(Protocol):
+    """What a drain needs of the master."""
+
+    async def move_bucket(self, bucket_id: bytes, epoch: int, owner: bytes, to: BucketState, reason: str) -> bool: ...
+
+    async def rescue_page(
+        self, fence: Fence, entries: Sequence[Entry], lane: str, priority: int, *, claimed: bool, max_rescues: int
+    ) -> Written: ...
+
+    async def sweep(self, fence: Fence, limit: int, *, max_rescues: int) -> int: ...
+
+    async def close_drained(self, fence: Fence, moved: int, rescued: int) -> bool: ...
+
+    async def record_final(self, rows: Sequence[FinalRow]) -> Written: ...
+
+    async def hold(self, fence: Fence, rows: Sequence[HoldRow]) -> Written: ...
+
+
+class DrainStore(Protocol):
+    """What a drain needs of the bucket's store."""
+
+    async def fence(self, fence: Fence) -> tuple[Word, int]: ...
+
+    async def read_page(self, fence: Fence, limit: int) -> Page: ...
+
+    async def remove_page(self, fence: Fence, page: Page) -> Word: ...
+
+    async def close_if_empty(self, fence: Fence) -> Word: ...
+
+
+class DrainEnd(StrEnum):
+    """How one try to drain a bucket ended."""
+
+    DRAINED = "drained"
+    SUPERSEDED = "superseded"
+    """The master says that another agent has it: forget it."""
+    OUTRUN = "outrun"
+    """The store holds a higher epoch than the master gave: take it again above that one."""
+    NOT_YET = "not_yet"
+    """The store refused a step, or a row is still locked: begin again from the fence, which tells why."""
+    STOPPED = "stopped"
+    """This agent is not sound any more."""
+
+
+class Drain:
+    """A bucket in DRAINING, owned by this agent, and what was done with it so far.
+
+    Args:
+        sound: False once this agent may not commit any more.
+    """
+
+    def __init__(
+        self,
+        bucket: Bucket,
+        master: DrainMaster,
+        store: DrainStore,
+        sound: Callable[[], bool],
+        *,
+        page_jobs: int,
+        max_rescues: int,
+    ) -> None:
+        self.bucket = bucket
+        self.fence = Fence(BucketId(bucket.id), bucket.epoch, AgentId(bucket.owner))
+        self.moved = 0
+        self.rescued = 0
+        self.refused = 0
+        self.swept = 0
+        self.store_epoch = 0
+        self._master = master
+        self._store = store
+        self._sound = sound
+        self._page_jobs = page_jobs
+        self._max_rescues = max_rescues
+
+    async def run(self) -> DrainEnd:
+        """Go as far as possible; whatever is raised (``Unavailable``...) leaves the bucket resumable.
+
+        Raises:
+            CodeError: the master's answer does not account for every entry of a page.
+        """
+        word, self.store_epoch = await self._store.fence(self.fence)
+        if word is Word.FENCED:
+            return DrainEnd.OUTRUN
+        if word is not Word.OK:
+            return DrainEnd.NOT_YET
+        while True:
+            if (end := await self._move_pages()) is not None:
+                return end
+            word = await self._store.close_if_empty(self.fence)
+            if word is Word.OK:
+                break
+            if word is not Word.NOT_EMPTY:
+                return DrainEnd.NOT_YET
+        return await self._close()
+
+    async def sweep_rows(self) -> int:
+        """Rows that still name an older epoch -> HELD. Also alone, when the store is gone for good."""
+        moved = 0
+        while self._sound() and (count := await self._sweep_once()):
+            moved += count
+        return moved
+
+    async def _sweep_once(self) -> int:
+        count = await self._master.sweep(self.fence, self._page_jobs, max_rescues=self._max_rescues)
+        self.moved += count
+        self.swept += count
+        return count
+
+    async def _close(self) -> DrainEnd:
+        while self._sound():
+            await self.sweep_rows()
+            if await self._master.close_drained(self.fence, self.moved, self.rescued):
+                return DrainEnd.DRAINED
+            if not await self._sweep_once():
+                # Nothing to sweep and yet not closable: a row is locked by somebody, or the bucket is not ours any more.
+                return DrainEnd.NOT_YET
+        return DrainEnd.STOPPED
+
+    async def _move_pages(self) -> DrainEnd | None:
+        """Move page after page; ``None`` when the store says that nothing is left."""
+        while True:
+            if not self._sound():
+                return DrainEnd.STOPPED
+            page = await self._store.read_page(self.fence, self._page_jobs)
+            if page.word is not Word.OK:
+                return DrainEnd.NOT_YET
+            if not page.kind:
+                return None
+            if page.kind == _SPILLED:
+                await self._apply_spilled(_decode(page))
+            elif not await self._move(page.entries, claimed=page.kind == _CLAIMED):
+                return DrainEnd.SUPERSEDED
+            if await self._store.remove_page(self.fence, page) is not Word.OK:
+                return DrainEnd.NOT_YET
+
+    async def _move(self, entries: Sequence[Entry], *, claimed: bool) -> bool:
+        """Entries -> HELD under our epoch. False: refused by the bucket's lock."""
+        if not entries:
+            return True
+        try:
+            written = await self._master.rescue_page(
+                self.fence,
+                entries,
+                self.bucket.lane,
+                self.bucket.priority,
+                claimed=claimed,
+                max_rescues=self._max_rescues,
+            )
+        except Refused:
+            if len(entries) == 1:
+                raise  # the one entry that cannot be moved is named by the error; the bucket stays DRAINING
+            half = len(entries) // 2
+            return await self._move(entries[:half], claimed=claimed) and await self._move(entries[half:], claimed=claimed)
+        if not written.bucket_ok:
+            return False
+        _demand_account({entry.id for entry in entries}, written)
+        self.moved += len(written.accepted)
+        self.rescued += len(written.accepted) if claimed else 0
+        self.refused += len(written.refused) + len(written.quarantined)
+        return True
+
+    async def _apply_spilled(self, outcomes: Sequence[SpilledOutcome]) -> None:
+        """Outcomes that were ready before their owner died, each under its own identity (no bucket lock)."""
+        finals = [outcome.final for outcome in outcomes if outcome.final is not None]
+        if finals:
+            self._count_spilled({row.id for row in finals}, await self._master.record_final(finals))
+        holds: dict[Fence, list[HoldRow]] = {}
+        for outcome in outcomes:
+            if outcome.hold is not None:
+                holds.setdefault(outcome.fence, []).append(outcome.hold)
+        for fence, rows in holds.items():
+            self._count_spilled({row.id for row in rows}, await self._master.hold(fence, rows))
+
+    def _count_spilled(self, sent: set[bytes], written: Written) -> None:
+        _demand_account(sent, written)
+        self.moved += len(written.accepted)
+        self.refused += len(written.refused) + len(written.quarantined)
+
+
+def _decode(page: Page) -> list[SpilledOutcome]:
+    try:
+        return [decode_spilled(raw) for raw in page.raw]
+    except msgspec.DecodeError as error:
+        raise Refused(f"a spilled outcome in {page.list_name!r} cannot be read: {error}") from error
+
+
+def _demand_account(sent: set[bytes], written: Written) -> None:
+    """Every entry is removed from the store only because the master has settled it: it must have said so."""
+    answered = written.accepted | written.cancelled | written.refused | written.quarantined
+    if missing := sent - answered:
+        raise CodeError(f"the master's answer leaves out {len(missing)} of {len(sent)} entries of a drained page")

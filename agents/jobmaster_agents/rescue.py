@@ -1,0 +1,217 @@
+"""Lost buckets are drained by any healthy agent. No leader, no job, no list of its own: the master's LOST buckets are the
+work, one taken per transaction, and a rescuer that dies leaves its bucket DRAINING for the next certificate to make LOST
+again.
+
+What cannot be finished now (a store that does not answer, an entry the master refuses) stays DRAINING with this agent and
+is tried again with a growing delay while others are drained; after ``STORE_DEAD_SECONDS`` of silence the rows the master
+knows are given back without the store. (The old owner cannot record anything about them then, and what the store brings
+back later is refused by the rows.)
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from typing import Protocol
+
+from jobmaster.clock import Clock
+from jobmaster.model.bucket import Bucket, BucketState
+from jobmaster.model.errors import CodeError, JobMasterError
+from jobmaster.telemetry import Telemetry
+from jobmaster_agents.draining import Drain, DrainEnd, DrainMaster, DrainStore
+from jobmaster_agents.events import Event, EventLog
+from jobmaster_agents.holdings import Holdings
+
+IDLE_SECONDS = 60.0
+"""Without a kick it looks this often: kicks come with renewals, so this only covers our own mistakes."""
+RETRY_SECONDS = 1.0
+RETRY_SECONDS_MAX = 30.0
+STORE_DEAD_SECONDS = 600.0
+"""A store silent for this long is taken for dead: the master's rows no longer wait for it."""
+_TAKEN_PER_TICK_MAX = 256
+
+
+class RescueMaster(DrainMaster, Protocol):
+    """Where lost buckets are taken."""
+
+    async def take_lost(
+        self, agent_id: bytes, stores: Sequence[str], floor_epochs: Mapping[bytes, int]
+    ) -> Bucket | None: ...
+
+
+class _Unfinished:
+    """A bucket this agent has taken and could not finish."""
+
+    __slots__ = ("drain", "failures", "next_at", "since")
+
+    def __init__(self, drain: Drain, now: float) -> None:
+        self.drain = drain
+        self.failures = 0
+        self.since = now
+        self.next_at = now
+
+
+class Rescue:
+    """The duty that drains lost buckets.
+
+    Args:
+        stores: every agent store of the cluster this agent can speak to, by name.
+    """
+
+    name = "rescue"
+
+    def __init__(
+        self,
+        holdings: Holdings,
+        master: RescueMaster,
+        stores: Mapping[str, DrainStore],
+        clock: Clock,
+        telemetry: Telemetry,
+        log: EventLog,
+        *,
+        page_jobs: int,
+        max_rescues: int,
+    ) -> None:
+        self._holdings = holdings
+        self._master = master
+        self._stores = stores
+        self._now = clock.boottime
+        self._telemetry = telemetry
+        self._log = log
+        self._page_jobs = page_jobs
+        self._max_rescues = max_rescues
+        self._floors: dict[bytes, int] = {}
+        self._unfinished: dict[bytes, _Unfinished] = {}
+        self._leaving = False
+        self.kicked = asyncio.Event()
+
+    def kick(self) -> None:
+        """There may be lost buckets."""
+        self.kicked.set()
+
+    @property
+    def unfinished(self) -> int:
+        """Buckets taken and not finished."""
+        return len(self._unfinished)
+
+    async def tick(self) -> float:
+        """Try again what is due, then take lost buckets until there are none."""
+        for work in [w for w in self._unfinished.values() if w.next_at <= self._now()]:
+            await self._drain(work)
+        for _ in range(_TAKEN_PER_TICK_MAX):
+            if not self._sound() or self._leaving:
+                break
+            bucket = await self._master.take_lost(self._holdings.agent_id, list(self._stores), self._floors)
+            if bucket is None:
+                break
+            self._floors.pop(bucket.id, None)
+            self._telemetry.buckets_taken += 1
+            self._log.info(Event.BUCKET_TAKEN, {"bucket": bucket.id, "epoch": bucket.epoch, "store": bucket.store})
+            await self._drain(self._begin(bucket))
+        soonest = min((work.next_at for work in self._unfinished.values()), default=self._now() + IDLE_SECONDS)
+        return max(soonest - self._now(), 0.0)
+
+    async def give_back(self) -> None:
+        """Before leaving: unfinished buckets become LOST at once, so that nobody waits for this agent's lease."""
+        self._leaving = True
+        for work in list(self._unfinished.values()):
+            fence = work.drain.fence
+            await self._master.move_bucket(
+                fence.bucket_id, fence.epoch, fence.owner, BucketState.LOST, "its rescuer leaves before it is drained"
+            )
+            del self._unfinished[fence.bucket_id]
+            self._log.info(Event.BUCKET_GIVEN_BACK, {"bucket": fence.bucket_id})
+
+    # ------------------------------------------------------------ one bucket
+
+    def _sound(self) -> bool:
+        return self._holdings.may_commit(self._now())
+
+    def _begin(self, bucket: Bucket) -> _Unfinished:
+        drain = Drain(
+            bucket,
+            self._master,
+            self._stores[bucket.store],
+            self._sound,
+            page_jobs=self._page_jobs,
+            max_rescues=self._max_rescues,
+        )
+        # Known from now on: whatever interrupts the drain, this agent owns the bucket and must come back to it.
+        work = self._unfinished[bucket.id] = _Unfinished(drain, self._now())
+        return work
+
+    async def _drain(self, work: _Unfinished) -> None:
+        began = self._now()
+        work.next_at = began + RETRY_SECONDS  # whatever goes wrong here, the other buckets have their turn first
+        try:
+            end = await work.drain.run()
+        except CodeError:
+            raise
+        except (JobMasterError, TimeoutError) as error:
+            await self._postpone(work, type(error).__name__, str(error))
+            return
+        if end is DrainEnd.STOPPED:
+            return
+        if end is DrainEnd.NOT_YET:
+            await self._postpone(work, end, "the store refused a step, or a row is still locked")
+            return
+        del self._unfinished[work.drain.bucket.id]
+        if end is DrainEnd.DRAINED:
+            self._note_drained(work.drain, self._now() - began)
+        elif end is DrainEnd.OUTRUN:
+            await self._take_above(work)
+        else:
+            self._note_superseded(work.drain)
+
+    async def _take_above(self, work: _Unfinished) -> None:
+        """The store knows a higher epoch than the master: LOST again, and taken above it by whoever comes first."""
+        drain = work.drain
+        self._floors[drain.bucket.id] = drain.store_epoch
+        reason = f"its store holds epoch {drain.store_epoch}, the rescuer only {drain.fence.epoch}"
+        try:
+            still_ours = await self._master.move_bucket(*drain.fence, BucketState.LOST, reason)
+        except (JobMasterError, TimeoutError):
+            self._unfinished[drain.bucket.id] = work  # still ours perhaps: fence, be refused, and come here again
+            raise
+        if not still_ours:
+            self._note_superseded(drain)
+
+    async def _postpone(self, work: _Unfinished, error: str, reason: str) -> None:
+        now = self._now()
+        if work.failures == 0:
+            work.since = now
+        work.failures += 1
+        work.next_at = now + min(RETRY_SECONDS * 2.0 ** min(work.failures - 1, 8), RETRY_SECONDS_MAX)
+        self._telemetry.drains_postponed += 1
+        if work.failures & (work.failures - 1) == 0:
+            fields = {"failures": work.failures, "error": error, "reason": reason}
+            self._log.warning(Event.BUCKET_DRAIN_POSTPONED, {**_fields(work.drain), **fields})
+        if now - work.since >= STORE_DEAD_SECONDS:
+            moved = await work.drain.sweep_rows()
+            self._telemetry.jobs_moved += moved
+
+    def _note_superseded(self, drain: Drain) -> None:
+        self._floors.pop(drain.bucket.id, None)
+        self._telemetry.drains_superseded += 1
+        self._log.warning(Event.BUCKET_DRAIN_SUPERSEDED, _fields(drain))
+
+    def _note_drained(self, drain: Drain, seconds: float) -> None:
+        telemetry = self._telemetry
+        telemetry.buckets_drained += 1
+        telemetry.jobs_moved += drain.moved
+        telemetry.jobs_rescued += drain.rescued
+        telemetry.drain_refusals += drain.refused
+        telemetry.drain_seconds.observe(seconds)
+        self._log.info(Event.BUCKET_DRAINED, {**_fields(drain), "seconds": seconds})
+
+
+def _fields(drain: Drain) -> dict[str, object]:
+    return {
+        "bucket": drain.bucket.id,
+        "epoch": drain.fence.epoch,
+        "store": drain.bucket.store,
+        "moved": drain.moved,
+        "rescued": drain.rescued,
+        "swept": drain.swept,
+        "refused": drain.refused,
+    }

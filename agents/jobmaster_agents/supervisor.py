@@ -1,0 +1,315 @@
+"""``jobmaster agent run``: the parent of agent processes. One thread, no event loop, no driver: small, and hard to stall.
+
+It starts the children, each as a new agent with a new id; when one dies, the proof (waitpid) becomes a death certificate at
+once, so that rescue need not wait for the lease, and the living siblings are told; it starts a new agent in its place, with
+a growing delay when they die in a row. It enforces each child's lease from outside: past its deadline a child is
+killed, whatever it does. First SIGTERM or SIGINT: the children complete within the grace time; second: they stop now; after
+the deadline they are killed and certified. It leaves no process behind.
+"""
+
+from __future__ import annotations
+
+import os
+import selectors
+import signal
+import sys
+from dataclasses import dataclass
+from types import FrameType
+
+from jobmaster.clock import Clock, SystemClock, new_id
+from jobmaster.settings.model import ClusterSettings
+from jobmaster_agents.children import STACKS_SIGNAL, Certificates, Child
+from jobmaster_agents.events import Event, EventLog
+from jobmaster_agents.launch import CertificateOrder, ControlWord, LaunchOrder
+from jobmaster_agents.liveness import Phase
+
+STOP_MARGIN_SECONDS = 5.0
+"""How much longer than the grace time a graceful exit may take."""
+HURRY_SECONDS = 5.0
+"""How long a stop "now" may take."""
+STEADY_SECONDS = 30.0
+"""A child that lived this long has not died "in a row"."""
+RESTART_SECONDS = 0.5
+RESTART_SECONDS_MAX = 30.0
+CERTIFICATE_WAIT_SECONDS = 5.0
+"""How long an ending supervisor waits for the last certificates."""
+HOPELESS_EXIT_CODES = frozenset({2, 77, 78})
+"""A child that ends so before it is registered would end so again: wrong input, refused, wrong configuration."""
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What to run."""
+
+    settings: ClusterSettings
+    agent: str
+    """Key under ``settings.agents``."""
+    name: str
+    processes: int
+    sys_path: tuple[str, ...] = ()
+    child_command: tuple[str, ...] = (sys.executable, "-m", "jobmaster_agents.child")
+    certificate_command: tuple[str, ...] = (sys.executable, "-m", "jobmaster_agents.certificate")
+
+
+def restart_delay(deaths_in_a_row: int) -> float:
+    """Seconds before a new agent takes the place of a dead one: at once the first time, then doubling."""
+    if deaths_in_a_row <= 1:
+        return 0.0
+    return min(RESTART_SECONDS * 2.0 ** min(deaths_in_a_row - 2, 16), RESTART_SECONDS_MAX)
+
+
+def exit_text(returncode: int) -> str:
+    """How a process ended, for people."""
+    if returncode >= 0:
+        return f"exit code {returncode}"
+    try:
+        return f"signal {-returncode} ({signal.Signals(-returncode).name})"
+    except ValueError:
+        return f"signal {-returncode}"
+
+
+class _Slot:
+    """The place of one child."""
+
+    __slots__ = ("child", "deaths", "index", "last_code", "start_at")
+
+    def __init__(self, index: int) -> None:
+        self.index = index
+        self.child: Child | None = None
+        self.deaths = 0
+        self.start_at: float | None = 0.0
+        self.last_code = 0
+
+
+class Supervisor:
+    """Runs a ``Plan`` until every child has left for good."""
+
+    def __init__(self, plan: Plan, log: EventLog | None = None, clock: Clock | None = None) -> None:
+        self._plan = plan
+        self._log = (log or EventLog()).with_fields({"supervisor": os.getpid(), "name": plan.name})
+        self._now = (clock or SystemClock()).boottime
+        self._slots = [_Slot(index) for index in range(plan.processes)]
+        self._certificates = Certificates(plan.certificate_command, self._log, self._certified)
+        self._stop_signals = 0
+        self._kill_at: float | None = None
+        self._hangups = 0
+        self._given_up: int | None = None
+        self._last_certificate_at = 0.0
+        self._selector = selectors.DefaultSelector()
+
+    def run(self) -> int:
+        """Supervise to the end; 0 when every child left in order."""
+        wake_read, wake_write = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+        self._selector.register(wake_read, selectors.EVENT_READ)
+        before = {
+            signum: signal.signal(signum, self._on_signal)
+            for signum in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGCHLD)
+        }
+        wakeup_before = signal.set_wakeup_fd(wake_write, warn_on_full_buffer=False)
+        self._log.info(Event.SUPERVISOR_STARTED, {"processes": self._plan.processes})
+        try:
+            while not self._over():
+                self._start_due()
+                self._wait(wake_read)
+                self._obey()
+                self._reap()
+                self._enforce_deadlines()
+                self._certificates.turn(self._now())
+        finally:
+            for slot in self._slots:
+                self._bury(slot)
+            self._certificates.abandon()
+            signal.set_wakeup_fd(wakeup_before)
+            for signum, handler in before.items():
+                signal.signal(signum, handler)
+            self._selector.close()
+            os.close(wake_read)
+            os.close(wake_write)
+        code = self._exit_code()
+        self._log.info(Event.SUPERVISOR_STOPPED, {"exit_code": code})
+        return code
+
+    # ------------------------------------------------------------ waiting
+
+    def _over(self) -> bool:
+        if any(slot.child or slot.start_at is not None for slot in self._slots):
+            return False
+        return not self._certificates.pending or self._now() > self._last_certificate_at + CERTIFICATE_WAIT_SECONDS
+
+    def _wait(self, wake_fd: int) -> None:
+        """Until a signal comes or something is due."""
+        due = [self._certificates.next_at()]
+        for slot in self._slots:
+            if slot.start_at is not None:
+                due.append(slot.start_at)
+            if slot.child is not None and (end := slot.child.deadline.trusted_until):
+                due.append(end if slot.child.overdue else self._stacks_at(end))
+        if self._kill_at is not None:
+            due.append(self._kill_at)
+        if self._certificates.pending:
+            due.append(self._last_certificate_at + CERTIFICATE_WAIT_SECONDS + 0.01)
+        # Bounded, because a child's first deadline appears in its page without a signal.
+        pause = min(min(due) - self._now(), 1.0)
+        self._selector.select(max(pause, 0.0))
+        try:
+            os.read(wake_fd, 4096)
+        except BlockingIOError:
+            pass
+
+    def _stacks_at(self, end: float) -> float:
+        return end - self._plan.settings.leases.lease_seconds * 0.05
+
+    # ------------------------------------------------------------ signals
+
+    def _on_signal(self, signum: int, frame: FrameType | None) -> None:
+        if signum in (signal.SIGTERM, signal.SIGINT):
+            self._stop_signals += 1
+        elif signum == signal.SIGHUP:
+            self._hangups += 1
+
+    def _obey(self) -> None:
+        if self._hangups:
+            self._hangups = 0
+            self._log.warning(Event.RELOAD_IGNORED, {"reason": "reloading the configuration is not built yet; restart"})
+        if not self._stop_signals:
+            return
+        signals, self._stop_signals = self._stop_signals, 0
+        for _ in range(min(signals, 2)):
+            self._stop()
+
+    def _stop(self) -> None:
+        """One step down: complete, then stop now. After that only the deadline counts."""
+        first = self._kill_at is None
+        patience = self._plan.settings.leases.grace_seconds + STOP_MARGIN_SECONDS if first else HURRY_SECONDS
+        until = self._now() + patience
+        self._kill_at = until if self._kill_at is None else min(self._kill_at, until)
+        self._log.info(Event.SUPERVISOR_STOPPING, {"step": "complete" if first else "now", "at_most_seconds": patience})
+        for slot in self._slots:
+            slot.start_at = None
+            if slot.child is not None:
+                slot.child.send(signal.SIGTERM)
+
+    # ------------------------------------------------------------ children
+
+    def _start_due(self) -> None:
+        now = self._now()
+        for slot in self._slots:
+            if slot.child is None and slot.start_at is not None and now >= slot.start_at:
+                self._start(slot, now)
+
+    def _start(self, slot: _Slot, now: float) -> None:
+        plan = self._plan
+        order = LaunchOrder(
+            settings=plan.settings,
+            agent=plan.agent,
+            name=plan.name if plan.processes == 1 else f"{plan.name}-{slot.index}",
+            agent_id=new_id(),
+            index=slot.index,
+            sys_path=plan.sys_path,
+        )
+        try:
+            slot.child = Child(plan.child_command, order, now)
+        except OSError as error:  # out of processes or memory
+            slot.deaths += 1
+            slot.start_at = now + max(restart_delay(slot.deaths), RESTART_SECONDS)
+            self._log.error(Event.CRASH_LOOP, {"child": slot.index, "reason": str(error)})
+            return
+        slot.start_at = None
+        self._log.info(Event.CHILD_STARTED, {"child": slot.index, "agent": order.agent_id, "pid": slot.child.pid})
+
+    def _reap(self) -> None:
+        """Collect every ended process; as first process of a container these may be foreign orphans."""
+        while True:
+            try:
+                pid, status = os.waitpid(-1, os.WNOHANG)
+            except ChildProcessError:
+                return
+            if pid == 0:
+                return
+            code = os.waitstatus_to_exitcode(status)
+            slot = next((s for s in self._slots if s.child is not None and s.child.pid == pid), None)
+            if slot is not None:
+                self._ended(slot, code)
+            else:
+                self._certificates.reaped(pid, code, self._now())
+
+    def _ended(self, slot: _Slot, code: int) -> None:
+        child, slot.child = slot.child, None
+        if child is None:
+            return
+        now = self._now()
+        phase = child.close(code)
+        lived = now - child.started_at
+        slot.last_code = code
+        fields = {"child": slot.index, "agent": child.order.agent_id, "how": exit_text(code), "lived_seconds": lived}
+        if code == 0:
+            self._log.info(Event.CHILD_EXITED, fields)
+            return  # it has left in order, by our signal or by an operator's drain
+        self._log.warning(Event.CHILD_EXITED, fields)
+        if phase is Phase.STARTING and code in HOPELESS_EXIT_CODES:
+            self._give_up(code)
+            return
+        if phase is not Phase.ENDED:
+            reason = f"supervisor saw it end: {exit_text(code)}"
+            self._last_certificate_at = now
+            self._certificates.ask(
+                CertificateOrder(settings=self._plan.settings, agent_id=child.order.agent_id, reason=reason), now
+            )
+        if self._kill_at is not None:
+            return
+        slot.deaths = slot.deaths + 1 if lived < STEADY_SECONDS else 1
+        slot.start_at = now + restart_delay(slot.deaths)
+        if slot.deaths >= 3:
+            self._log.error(
+                Event.CRASH_LOOP,
+                {"child": slot.index, "deaths_in_a_row": slot.deaths, "next_start_seconds": restart_delay(slot.deaths)},
+            )
+
+    def _give_up(self, code: int) -> None:
+        self._given_up = code
+        if self._kill_at is None:
+            self._stop()
+
+    def _enforce_deadlines(self) -> None:
+        now = self._now()
+        for slot in self._slots:
+            child = slot.child
+            if child is None or child.killed:
+                continue
+            if self._kill_at is not None and now >= self._kill_at:
+                self._kill(slot, child, "it did not leave in time")
+                continue
+            end = child.deadline.trusted_until
+            if not end or now < self._stacks_at(end):
+                child.overdue = False
+            elif now >= end:
+                self._kill(slot, child, "its lease has ended")
+            elif not child.overdue:
+                child.overdue = True
+                self._log.error(Event.CHILD_OVERDUE, {"child": slot.index, "agent": child.order.agent_id, "pid": child.pid})
+                child.send(STACKS_SIGNAL)
+
+    def _kill(self, slot: _Slot, child: Child, why: str) -> None:
+        self._log.error(
+            Event.CHILD_KILLED, {"child": slot.index, "agent": child.order.agent_id, "pid": child.pid, "reason": why}
+        )
+        child.killed = True  # reaped when it is gone: even SIGKILL waits for a process that waits for a disk
+        child.kill()
+
+    def _bury(self, slot: _Slot) -> None:
+        """On the way out after a failure of our own: leave nobody behind."""
+        if slot.child is not None:
+            slot.child.kill()
+            _, status = os.waitpid(slot.child.pid, 0)
+            slot.child.close(os.waitstatus_to_exitcode(status))
+            slot.child = None
+
+    def _certified(self, agent_id: bytes) -> None:
+        for slot in self._slots:
+            if slot.child is not None:
+                slot.child.tell(ControlWord.RESCUE)
+
+    def _exit_code(self) -> int:
+        if self._given_up is not None:
+            return self._given_up
+        return 0 if all(slot.last_code == 0 for slot in self._slots) else 1
