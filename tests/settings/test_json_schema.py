@@ -17,7 +17,7 @@ from jobmaster.settings.yaml_nodes import parse_yaml
 
 Load = Callable[..., LoadedSettings]
 
-SCHEMA: dict[str, Any] = json_schema()  # type: ignore[assignment]
+SCHEMA: dict[str, Any] = json_schema()
 KNOWN_WORDS = {
     "$schema", "$ref", "title", "description", "default", "definitions", "type", "enum", "pattern", "minLength",
     "minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "anyOf", "allOf", "items", "properties",

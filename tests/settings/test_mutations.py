@@ -45,6 +45,14 @@ def mutated(draw: st.DrawFn) -> bytes:
     return content
 
 
+def outcome(path: Path, env: dict[str, str], overrides: list[str]) -> ClusterSettings | InvalidSettings:
+    """One of the two things that may come out."""
+    try:
+        return load_settings(path, env, overrides).settings
+    except InvalidSettings as error:
+        return error
+
+
 @pytest.fixture(scope="module")
 def scratch(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tmp_path_factory.mktemp("mutations") / "scratch.yaml"
@@ -57,18 +65,15 @@ def scratch(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @given(content=mutated())
 def test_a_mutated_file_loads_or_is_refused_with_places(scratch: Path, content: bytes) -> None:
     scratch.write_bytes(content)
-    try:
-        loaded = load_settings(scratch, {"A": "x"})
-    except InvalidSettings as error:
-        assert error.problems
-        for detail in error.details:
-            line = str(detail)
-            assert PLACE.match(line.removeprefix(str(scratch.parent) + "/")), line
-            assert "\n" not in line
-            assert line.isprintable(), repr(line)
-            json.dumps(detail.as_dict()).encode()
-    else:
-        assert isinstance(loaded.settings, ClusterSettings)
+    result = outcome(scratch, {"A": "x"}, [])
+    if isinstance(result, ClusterSettings):
+        return
+    assert result.details
+    for detail in result.details:
+        line = str(detail)
+        assert PLACE.match(line.removeprefix(str(scratch.parent) + "/")), line
+        assert line.isprintable(), repr(line)
+        json.dumps(detail.as_dict()).encode()
 
 
 @settings(max_examples=150, deadline=None)
@@ -80,12 +85,11 @@ def test_any_environment_and_any_command_line_load_or_are_refused(
 ) -> None:
     scratch.write_text("cluster: a\n")
     variables = {f"JOBMASTER_{name.upper()}": value for name, value in env.items()}
-    variables |= {"JOBMASTER_JOBS__TIMEOUT": value for value in env.values()}
-    try:
-        load_settings(scratch, variables, [*overrides, *(f"handlers={text}" for text in overrides)])
-    except InvalidSettings as error:
-        assert error.problems
-        assert all(line.isprintable() for line in error.problems), error.problems
+    variables |= dict(zip(["JOBMASTER_JOBS__TIMEOUT", "JOBMASTER_MASTER"], env.values(), strict=False))
+    result = outcome(scratch, variables, [*overrides, *(f"handlers={text}" for text in overrides)])
+    if isinstance(result, InvalidSettings):
+        assert result.problems
+        assert all(line.isprintable() for line in result.problems), result.problems
 
 
 PRINTABLE = st.text(st.characters(exclude_categories=["C"]), max_size=12)
@@ -105,8 +109,14 @@ def _as_data(node: Node | None) -> object:
         case ScalarNode(style=Style.QUOTED):
             return node.text
         case ScalarNode():
-            kinds = {PlainKind.INTEGER: int, PlainKind.NULL: lambda _: None, PlainKind.BOOLEAN: "true".__eq__}
-            return kinds.get(classify_plain(node.text), str)(node.text)
+            match classify_plain(node.text):
+                case PlainKind.INTEGER:
+                    return int(node.text)
+                case PlainKind.BOOLEAN:
+                    return node.text == "true"
+                case PlainKind.NULL:
+                    return None
+            return node.text
     return None
 
 
