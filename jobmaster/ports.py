@@ -70,6 +70,17 @@ class DueGroup(NamedTuple):
     priority: int
 
 
+class Tended(NamedTuple):
+    """Answer of the coordinator's one statement per second."""
+
+    epoch: int | None
+    """Epoch of the office, now renewed; ``None`` when another agent holds it."""
+    due: list[DueGroup]
+    """As ``due_groups`` would answer; empty without the office."""
+    overdue: bool
+    """Some agent's lease is over and it has no certificate yet: somebody should judge."""
+
+
 class RowRef(NamedTuple):
     """One in-flight row, for anti-entropy."""
 
@@ -208,6 +219,11 @@ class Upkeep(Protocol):
 
     async def due_groups(self, horizon_seconds: float) -> list[DueGroup]:
         """Lanes and priorities that have HELD rows within the horizon (index probes only)."""
+        ...
+
+    async def tend(self, agent_id: bytes, weight: int, lease_seconds: float, horizon_seconds: float) -> Tended:
+        """``lead`` for who leads already, ``due_groups``, and a look at overdue leases, in one statement: the coordinator
+        asks every second and has a budget of two queries."""
         ...
 
     async def return_orphans(self, grace_seconds: float, limit: int) -> int:

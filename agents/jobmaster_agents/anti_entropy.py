@@ -1,0 +1,185 @@
+"""The owner compares its rows with what it really has: in the store *and* in memory (rule G).
+
+A row that names this bucket and has no copy anywhere (a crash between mark and put, a store that lost a key) is given back by
+compare-and-set on its identity, but only when it was missing twice with the same identity, a grace period apart: what is
+being moved right now must not look lost. Claimed lists that memory does not know are adopted. One bucket per tick, so the
+master sees at most one question every few seconds from an agent however many buckets it owns.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Set as AbstractSet
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from jobmaster.clock import Clock
+from jobmaster.model.bucket import BucketDepth
+from jobmaster.model.ids import Fence, Identity
+from jobmaster.model.job import Entry, JobState
+from jobmaster.ports import RowRef, Written
+from jobmaster.telemetry import Telemetry
+from jobmaster_agents.events import Event, EventLog
+from jobmaster_agents.holdings import Holding, Holdings
+
+BUSY_SECONDS = 30.0
+"""A bucket with jobs is compared this often."""
+IDLE_SECONDS = 90.0
+"""An empty one this often."""
+GRACE_SECONDS = 25.0
+PACE_SECONDS = 2.0
+"""At most one bucket per this time."""
+_ROWS_MAX = 5000
+_FINDS_MAX = 200
+_SAMPLE = 10
+_SCAN_SLACK = 20_000
+
+
+class RowMaster(Protocol):
+    """What is compared, and given back."""
+
+    async def bucket_rows(self, bucket_id: bytes, after: bytes | None, limit: int) -> list[RowRef]: ...
+
+    async def release(self, fence: Fence, identities: Sequence[tuple[bytes, int]]) -> Written: ...
+
+
+class CopyStore(Protocol):
+    """Where copies are looked for."""
+
+    async def depths(self, bucket_ids: Sequence[bytes]) -> list[BucketDepth | None]: ...
+
+    async def find(self, bucket_id: bytes, job_id: bytes, scan_max: int) -> Entry | None: ...
+
+
+@dataclass(slots=True)
+class _Watch:
+    """What is remembered of one bucket."""
+
+    next_at: float
+    suspects: dict[bytes, tuple[Identity, float]] = field(default_factory=dict)
+    """Job id -> (identity, first missed at)."""
+    after: bytes | None = None
+    """Where the next comparison of a long bucket goes on."""
+
+
+class AntiEntropy:
+    """The duty that compares.
+
+    Args:
+        in_memory: ids of the jobs of a bucket this process holds in memory, read after the store.
+        adopt_lists: look for claimed lists of the bucket that memory does not know, and take them.
+    """
+
+    name = "anti-entropy"
+
+    def __init__(
+        self,
+        holdings: Holdings,
+        master: RowMaster,
+        store: CopyStore,
+        in_memory: Callable[[bytes], AbstractSet[bytes]],
+        adopt_lists: Callable[[bytes], Awaitable[None]],
+        clock: Clock,
+        telemetry: Telemetry,
+        log: EventLog,
+    ) -> None:
+        self._holdings = holdings
+        self._master = master
+        self._store = store
+        self._in_memory = in_memory
+        self._adopt_lists = adopt_lists
+        self._now = clock.boottime
+        self._telemetry = telemetry
+        self._log = log
+        self._watches: dict[bytes, _Watch] = {}
+
+    async def tick(self) -> float:
+        """Compare the bucket that is most overdue."""
+        now = self._now()
+        self._watches = {
+            bucket_id: self._watches.get(bucket_id) or _Watch(now + BUSY_SECONDS * random.random())
+            for bucket_id in self._holdings.buckets
+        }
+        if self._watches:
+            bucket_id = min(self._watches, key=lambda each: self._watches[each].next_at)
+            watch = self._watches[bucket_id]
+            holding = self._holdings.get(bucket_id)
+            if watch.next_at <= now and holding is not None and self._holdings.may_start(now):
+                watch.next_at = now + BUSY_SECONDS
+                await self.compare(holding, watch)
+        soonest = min((watch.next_at for watch in self._watches.values()), default=now + BUSY_SECONDS)
+        return max(soonest - self._now(), PACE_SECONDS)
+
+    async def compare(self, holding: Holding, watch: _Watch) -> None:
+        """One comparison of one bucket; gives back what was missing long enough."""
+        bucket_id = holding.fence.bucket_id
+        await self._adopt_lists(bucket_id)
+        rows = await self._master.bucket_rows(bucket_id, watch.after, _ROWS_MAX)
+        watch.after = rows[-1].id if len(rows) == _ROWS_MAX else None
+        depth = (await self._store.depths([bucket_id]))[0]
+        if depth is None or holding.lost:
+            return  # a store without the bucket: the next claim learns it, and the bucket is disowned
+        if not rows and not watch.suspects:
+            watch.next_at = self._now() + (BUSY_SECONDS if depth.assigned or depth.claimed_lists else IDLE_SECONDS)
+            return
+        missing = await self._missing(holding, rows, watch, depth)
+        now = self._now()
+        watch.suspects = {
+            row.id: (row.identity, self._first_missed(watch, row, now)) for row in missing
+        }
+        memory = self._in_memory(bucket_id)  # once more, after the store: a claim may have moved it meanwhile
+        overdue = [
+            row for row in missing if row.id not in memory and now - watch.suspects[row.id][1] >= GRACE_SECONDS
+        ]
+        await self._give_back(holding, overdue)
+
+    @staticmethod
+    def _first_missed(watch: _Watch, row: RowRef, now: float) -> float:
+        known = watch.suspects.get(row.id)
+        return known[1] if known is not None and known[0] == row.identity else now
+
+    async def _missing(
+        self, holding: Holding, rows: Sequence[RowRef], watch: _Watch, depth: BucketDepth
+    ) -> list[RowRef]:
+        """Rows of this very assignment that are neither in the store nor in memory."""
+        bucket_id, epoch = holding.fence.bucket_id, holding.fence.epoch
+        memory = self._in_memory(bucket_id)
+        absent = [row for row in rows if row.id not in memory and row.identity.bucket_epoch == epoch]
+        queued = [row for row in absent if row.state == JobState.ASSIGNED]
+        missing = [row for row in absent if row.state != JobState.ASSIGNED]
+        # As many copies wait as rows want: only old suspects and a sample are looked up one by one.
+        chosen = queued
+        if len(queued) <= depth.assigned:
+            sample = random.sample(queued, min(_SAMPLE, len(queued)))
+            chosen = [row for row in queued if row.id in watch.suspects] + sample
+        seen: set[bytes] = set()
+        for row in chosen[:_FINDS_MAX]:
+            if row.id in seen:
+                continue
+            seen.add(row.id)
+            copy = await self._store.find(bucket_id, row.id, depth.assigned + _SCAN_SLACK)
+            if copy is None or copy.token != row.identity.token:
+                missing.append(row)
+        return missing
+
+    async def _give_back(self, holding: Holding, rows: Sequence[RowRef]) -> None:
+        queued = [(row.id, row.identity.token) for row in rows if row.state == JobState.ASSIGNED]
+        running = [row.id for row in rows if row.state != JobState.ASSIGNED]
+        if running:
+            # A running job's row and no job: memory was lost without the process, which must not happen.
+            self._telemetry.rows_without_memory += len(running)
+            self._log.error(
+                Event.ROWS_WITHOUT_MEMORY, {"bucket": holding.fence.bucket_id, "jobs": len(running), "first": running[0]}
+            )
+        if not queued or holding.lost:
+            return
+        written = await self._master.release(holding.fence, queued)
+        if not written.bucket_ok:
+            self._holdings.lose(holding.fence.bucket_id, "a release was refused by the bucket's lock")
+            return
+        if written.accepted:
+            self._telemetry.rows_released += len(written.accepted)
+            self._log.warning(
+                Event.ROWS_RELEASED, {"bucket": holding.fence.bucket_id, "jobs": len(written.accepted)}
+            )

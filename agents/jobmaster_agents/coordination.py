@@ -1,0 +1,224 @@
+"""The coordinator's office: one agent keeps house for the cluster. It is never on the path of a running job.
+
+One statement a second keeps the office, finds lanes and priorities whose HELD jobs come due, and sees whether some agent's
+lease is over. Owners of matching buckets are told by a hint through their store (two per group, in turn), so nobody polls
+the master for due jobs. Rare chores come one per tick at most, which bounds the load.
+
+The office has an epoch. Losing it costs nothing: every chore is safe when two agents do it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from jobmaster.clock import Clock
+from jobmaster.model.bucket import Bucket, BucketState
+from jobmaster.model.errors import JobMasterError
+from jobmaster.model.job import Priority
+from jobmaster.ports import DueGroup, Tended
+from jobmaster.rules.lease import Standing
+from jobmaster.settings.model import AgentMode, Leases
+from jobmaster.telemetry import Telemetry
+from jobmaster_agents.events import Event, EventLog
+from jobmaster_agents.holdings import Holdings
+
+IDLE_SECONDS = 60.0
+HINTS_PER_GROUP = 2
+
+
+class OfficeMaster(Protocol):
+    """Where the office is held."""
+
+    async def lead(self, agent_id: bytes, weight: int, lease_seconds: float) -> int | None: ...
+
+    async def resign(self, agent_id: bytes, epoch: int) -> None: ...
+
+    async def tend(self, agent_id: bytes, weight: int, lease_seconds: float, horizon_seconds: float) -> Tended: ...
+
+    async def buckets(self, *, states: Sequence[BucketState] = ()) -> list[Bucket]: ...
+
+
+class HintStore(Protocol):
+    """Where an owner is told."""
+
+    async def hint(self, bucket_id: bytes) -> None: ...
+
+
+@dataclass(slots=True)
+class Chore:
+    """Something the coordinator does now and then."""
+
+    name: str
+    every_seconds: float
+    run: Callable[[], Awaitable[None]]
+    next_at: float = 0.0
+
+
+def may_lead(mode: AgentMode, weight: int) -> bool:
+    """``execution`` and ``drain`` never lead, weight 0 neither."""
+    return weight > 0 and mode in (AgentMode.FULL, AgentMode.COORDINATOR)
+
+
+class Coordination:
+    """The duty that holds the office, or waits for it to fall vacant.
+
+    Args:
+        on_overdue: called when some agent's lease is over (somebody should judge).
+    """
+
+    name = "coordination"
+
+    def __init__(
+        self,
+        holdings: Holdings,
+        master: OfficeMaster,
+        stores: Mapping[str, HintStore],
+        chores: Sequence[Chore],
+        leases: Leases,
+        clock: Clock,
+        on_overdue: Callable[[], None],
+        telemetry: Telemetry,
+        log: EventLog,
+        *,
+        weight: int,
+        horizon_seconds: float,
+    ) -> None:
+        self._holdings = holdings
+        self._master = master
+        self._stores = stores
+        self._chores = list(chores)
+        self._leases = leases
+        self._now = clock.boottime
+        self._on_overdue = on_overdue
+        self._telemetry = telemetry
+        self._log = log
+        self._weight = weight
+        self._horizon_seconds = horizon_seconds
+        self._epoch: int | None = None
+        self._vacant = True  # at the start of a cluster nobody should wait for a renewal to learn it
+        self._map: dict[tuple[str, int], list[Bucket]] = {}
+        self._map_at = float("-inf")
+        self._turns: dict[tuple[str, int], int] = {}
+        self._unserved: set[tuple[str, int]] = set()
+        self.kicked = asyncio.Event()
+        telemetry.read_from("coordinating", lambda: int(self._epoch is not None))
+
+    @property
+    def epoch(self) -> int | None:
+        """Epoch of the office while it is held."""
+        return self._epoch
+
+    def saw_coordinator(self, coordinator: bytes | None) -> None:
+        """A renewal said who leads; nobody, or this agent by an answer that was lost, means: try."""
+        if self._epoch is None and coordinator in (None, self._holdings.agent_id):
+            self._vacant = True
+            self.kicked.set()
+
+    async def tick(self) -> float:
+        """Hold the office and keep house, or wait."""
+        if self._holdings.standing(self._now()) is not Standing.TRUSTED:
+            self._drop("its own lease is in doubt")
+            return self._leases.coordinator_renew_seconds
+        if self._epoch is None:
+            if not self._vacant:
+                return IDLE_SECONDS
+            await self._apply()
+            return 0.0 if self._epoch is not None else IDLE_SECONDS
+        return await self._keep_house()
+
+    async def resign(self) -> None:
+        """Give the office back, so that a successor need not wait for its lease."""
+        epoch, self._epoch = self._epoch, None
+        self._vacant = False
+        if epoch is not None:
+            await self._master.resign(self._holdings.agent_id, epoch)
+            self._log.info(Event.COORDINATOR_RESIGNED, {"epoch": epoch})
+
+    # ------------------------------------------------------------ the office
+
+    async def _apply(self) -> None:
+        self._vacant = False
+        self._epoch = await self._master.lead(
+            self._holdings.agent_id, self._weight, self._leases.coordinator_lease_seconds
+        )
+        if self._epoch is not None:
+            self._telemetry.elections_won += 1
+            self._log.info(Event.COORDINATOR_ELECTED, {"epoch": self._epoch, "weight": self._weight})
+
+    def _drop(self, why: str) -> None:
+        if self._epoch is not None:
+            self._log.warning(Event.COORDINATOR_SUPERSEDED, {"epoch": self._epoch, "reason": why})
+            self._epoch = None
+            self._vacant = True
+
+    async def _keep_house(self) -> float:
+        sent = self._now()
+        tended = await self._master.tend(
+            self._holdings.agent_id, self._weight, self._leases.coordinator_lease_seconds, self._horizon_seconds
+        )
+        if tended.epoch != self._epoch:
+            self._drop("another agent holds the office" if tended.epoch is None else "the office changed hands meanwhile")
+            self._vacant = tended.epoch is not None
+            return 0.0 if self._vacant else IDLE_SECONDS
+        if tended.overdue:
+            self._on_overdue()
+        await self._hint_all(tended.due)
+        await self._one_chore()
+        return max(sent + self._leases.coordinator_renew_seconds - self._now(), 0.0)
+
+    async def _one_chore(self) -> None:
+        now = self._now()
+        due = [chore for chore in self._chores if chore.next_at <= now]
+        if not due:
+            return
+        chore = min(due, key=lambda each: each.next_at)
+        chore.next_at = now + chore.every_seconds  # set first: a chore that fails must not take every turn
+        await chore.run()
+
+    # ------------------------------------------------------------ hints
+
+    async def _hint_all(self, groups: Sequence[DueGroup]) -> None:
+        wanted = {(group.lane, group.priority) for group in groups}
+        if wanted and (self._now() - self._map_at >= self._leases.bucket_map_seconds or wanted - self._map.keys()):
+            await self._refresh()
+        for key in wanted & self._map.keys():
+            await self._hint(key)
+        self._note_unserved(wanted - self._map.keys())
+
+    async def _refresh(self) -> None:
+        if self._now() - self._map_at < self._leases.coordinator_renew_seconds / 2.0:
+            return
+        fresh: dict[tuple[str, int], list[Bucket]] = {}
+        for bucket in await self._master.buckets(states=(BucketState.ACTIVE,)):
+            fresh.setdefault((bucket.lane, bucket.priority), []).append(bucket)
+        self._map, self._map_at = fresh, self._now()
+
+    async def _hint(self, key: tuple[str, int]) -> None:
+        """Tell the next two owners in turn; a store that does not answer passes the turn on."""
+        buckets = self._map[key]
+        told = 0
+        first = self._turns.get(key, 0)
+        for step in range(len(buckets)):
+            bucket = buckets[(first + step) % len(buckets)]
+            store = self._stores.get(bucket.store)
+            if store is None:
+                continue
+            try:
+                await store.hint(bucket.id)
+            except JobMasterError:
+                continue  # seen and told by the duties that live on that store
+            told += 1
+            self._turns[key] = (first + step + 1) % len(buckets)
+            if told == HINTS_PER_GROUP:
+                break
+        self._telemetry.hints += told
+
+    def _note_unserved(self, unserved: set[tuple[str, int]]) -> None:
+        for lane, priority in sorted(unserved - self._unserved):
+            fields = {"lane": lane, "priority": Priority(priority).label}
+            self._log.warning(Event.LANE_UNSERVED, {**fields, "reason": "jobs are due and no ACTIVE bucket serves them"})
+        self._unserved = unserved
+        self._telemetry.groups_unserved = len(unserved)

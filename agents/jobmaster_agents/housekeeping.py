@@ -1,0 +1,180 @@
+"""The coordinator's chores. Each may be done twice, by two agents at once, or be interrupted, without harm."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Protocol
+
+from jobmaster.model.bucket import Bucket, BucketState
+from jobmaster.model.errors import Unavailable
+from jobmaster.model.job import Priority
+from jobmaster.ports import Word
+from jobmaster.settings.model import ClusterSettings
+from jobmaster.telemetry import Telemetry
+from jobmaster_agents.coordination import Chore
+from jobmaster_agents.events import Event, EventLog
+
+ORPHAN_GRACE_SECONDS = 60.0
+_ROUNDS_MAX = 20
+_DROPS_MAX = 64
+_ADOPTED_LANE = "default"
+_ADOPTED_PRIORITY = Priority.MEDIUM
+
+
+class HouseMaster(Protocol):
+    """What the chores need of the master."""
+
+    async def return_orphans(self, grace_seconds: float, limit: int) -> int: ...
+
+    async def forget_buckets(self, tombstone_seconds: float) -> list[Bucket]: ...
+
+    async def drop_bucket(self, bucket_id: bytes) -> None: ...
+
+    async def expire_held(self, limit: int) -> int: ...
+
+    async def ensure_partitions(self, span: str, ahead_days: int) -> list[str]: ...
+
+    async def create_buckets(self, buckets: Sequence[Bucket]) -> bool: ...
+
+    async def move_bucket(self, bucket_id: bytes, epoch: int, owner: bytes, to: BucketState, reason: str) -> bool: ...
+
+    async def buckets(self, *, states: Sequence[BucketState] = ()) -> list[Bucket]: ...
+
+
+class HouseStore(Protocol):
+    """What the chores need of a store."""
+
+    async def delete_bucket(self, bucket_id: bytes) -> Word: ...
+
+    async def known_buckets(self) -> list[bytes]: ...
+
+
+class Housekeeping:
+    """The chores, and how often each is done.
+
+    Args:
+        on_lost: called when a chore made a bucket LOST (rescue may begin).
+    """
+
+    def __init__(
+        self,
+        agent_id: bytes,
+        master: HouseMaster,
+        stores: Mapping[str, HouseStore],
+        settings: ClusterSettings,
+        on_lost: Callable[[], None],
+        telemetry: Telemetry,
+        log: EventLog,
+    ) -> None:
+        self._agent_id = agent_id
+        self._master = master
+        self._stores = stores
+        self._settings = settings
+        self._on_lost = on_lost
+        self._telemetry = telemetry
+        self._log = log
+
+    def chores(self) -> list[Chore]:
+        """All of them, due at once."""
+        return [
+            Chore("partitions", 3600.0, self.make_partitions),
+            Chore("orphans", 60.0, self.return_orphans),
+            Chore("tombstones", 30.0, self.forget_buckets),
+            Chore("expiry", 30.0, self.expire_jobs),
+            Chore("resurrected", 60.0, self.adopt_resurrected),
+        ]
+
+    async def make_partitions(self) -> None:
+        """Time ahead has a place to be written to."""
+        partitions = self._settings.partitions
+        made = await self._master.ensure_partitions(partitions.span, partitions.ahead_days)
+        if made:
+            self._log.info(Event.PARTITIONS_MADE, {"partitions": made})
+
+    async def return_orphans(self) -> None:
+        """In-flight rows that name no live bucket: nobody would ever come for them."""
+        limit = self._settings.thresholds.transfer_batch
+        total = 0
+        for _ in range(_ROUNDS_MAX):
+            count = await self._master.return_orphans(ORPHAN_GRACE_SECONDS, limit)
+            total += count
+            if count < limit:
+                break
+        if total:
+            self._telemetry.orphans_returned += total
+            self._log.warning(Event.ORPHANS_RETURNED, {"jobs": total})
+
+    async def expire_jobs(self) -> None:
+        """HELD jobs past their expiry."""
+        limit = self._settings.thresholds.transfer_batch
+        total = 0
+        for _ in range(_ROUNDS_MAX):
+            count = await self._master.expire_held(limit)
+            total += count
+            if count < limit:
+                break
+        if total:
+            self._telemetry.jobs_expired += total
+            self._log.info(Event.JOBS_EXPIRED, {"jobs": total})
+
+    async def forget_buckets(self) -> None:
+        """Retired buckets lose their keys, then their tombstone. Keys that hold jobs again are adopted instead."""
+        retired = await self._master.forget_buckets(self._settings.leases.tombstone_seconds)
+        for bucket in retired[:_DROPS_MAX]:
+            store = self._stores.get(bucket.store)
+            if store is None:
+                continue
+            try:
+                word = await store.delete_bucket(bucket.id)
+            except Unavailable:
+                continue  # the tombstone waits for its store
+            if word is Word.NOT_EMPTY:
+                reason = "keys of a retired bucket hold jobs again"
+                if await self._master.move_bucket(bucket.id, bucket.epoch, bucket.owner, BucketState.LOST, reason):
+                    self._note_resurrected(bucket.id, bucket.store, reason)
+                continue
+            await self._master.drop_bucket(bucket.id)
+            self._telemetry.buckets_dropped += 1
+            self._log.debug(Event.BUCKET_DROPPED, {"bucket": bucket.id})
+
+    async def adopt_resurrected(self) -> None:
+        """Keys of buckets the master knows nothing of: a store that was rolled back behind the tombstone.
+
+        The stores are listed first and the master after: a bucket is made in the master before it is opened in its store,
+        so what the second list lacks is no newborn. Lane and priority are not in the store; the jobs go to the default
+        lane with medium priority rather than nowhere.
+        """
+        found: dict[bytes, str] = {}
+        for name, store in self._stores.items():
+            try:
+                found.update((bucket_id, name) for bucket_id in await store.known_buckets())
+            except Unavailable:
+                continue
+        if not found:
+            return
+        known = {bucket.id for bucket in await self._master.buckets()}
+        for bucket_id in [b for b in found if b not in known][:_DROPS_MAX]:
+            await self._adopt(bucket_id, found[bucket_id])
+
+    async def _adopt(self, bucket_id: bytes, store: str) -> None:
+        if await self._stores[store].delete_bucket(bucket_id) is not Word.NOT_EMPTY:
+            return  # it was empty: its keys are gone now
+        bucket = Bucket(
+            id=bucket_id,
+            store=store,
+            lane=_ADOPTED_LANE,
+            priority=_ADOPTED_PRIORITY,
+            state=BucketState.ACTIVE,
+            epoch=1,
+            owner=self._agent_id,
+        )
+        reason = "its store holds jobs of a bucket the master has forgotten"
+        if await self._master.create_buckets([bucket]) and await self._master.move_bucket(
+            bucket_id, bucket.epoch, self._agent_id, BucketState.LOST, reason
+        ):
+            self._note_resurrected(bucket_id, store, reason)
+
+    def _note_resurrected(self, bucket_id: bytes, store: str, reason: str) -> None:
+        self._telemetry.buckets_resurrected += 1
+        self._log.error(Event.BUCKET_RESURRECTED, {"bucket": bucket_id, "store": store, "reason": reason})
+        self._on_lost()
