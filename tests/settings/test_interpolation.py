@@ -161,4 +161,5 @@ def test_no_error_shows_a_secret(complain: Complain, here: Path, text: str) -> N
 def test_no_error_of_other_layers_shows_a_secret(complain: Complain) -> None:
     env = {"JOBMASTER_MASTER__DSN": "mysql://u:C4nary@h", "JOBMASTER_STORES__DEFAULT__URL": "http://:C4nary@h"}
     overrides = ["jobs.timeout=postgresql://u:C4nary@h", "postgresql://u:C4nary@h", "postgresql://u:C4nary@h=1"]
+    overrides.append("agents.postgresql://u:C4nary@h.slots.x=1")
     assert "C4nary" not in "\n".join(complain("", env, overrides))

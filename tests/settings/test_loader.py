@@ -163,6 +163,8 @@ def test_five_different_mistakes_are_all_listed_with_their_places(complain: Comp
         ("jobs: {durability: mater}", "1:20", '(did you mean "master"?)'),
         ("jobs: {priority: urgent}", "1:18", "expected one of very_low, low, medium, high, critical"),
         ("jobs: {backoff_jitter: 1.5}", "1:24", "a number from 0 to 1"),
+        ("jobs: {backoff_factor: 1e400}", "1:24", "a number of at least 1"),
+        ("agents: {1: {}}", "1:10", 'a key must be text, "1" is a number (quote it if it is meant as a name)'),
         ("observability: {metrics_port: 70000}", "1:31", "from 0 to 65535"),
         ("a\u0001: 1", "1:2", "U+0001 is not allowed"),
         ('cluster: "a\\0b"', "1:10", "control character"),
@@ -277,6 +279,16 @@ def test_an_agent_must_name_a_store_that_exists_also_by_default(complain: Compla
     assert problem == (
         'cluster.yaml:3:3: agents.a.store: no store is called "default", which is the default of this key (stores: main)'
     )
+
+
+def test_a_store_that_could_not_be_read_is_not_missed_as_well(complain: Complain) -> None:
+    (problem,) = complain("stores: {main: {}}\nagents: {a: {store: 5}}\n")
+    assert "agents.a.store: expected text, got 5" in problem
+
+
+def test_nothing_is_missed_in_a_file_that_could_not_be_read_to_its_end(complain: Complain) -> None:
+    (problem,) = complain("stores: {main: {}}\nagents: {a: b: c}\n", {"JOBMASTER_AGENTS__A__STORE": "main"})
+    assert "this is not valid YAML" in problem
 
 
 def test_buckets_beside_lanes_are_refused_because_they_would_not_count(complain: Complain) -> None:
