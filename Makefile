@@ -1,9 +1,11 @@
 # Everything is set up on demand: `make demo` in a fresh clone needs Python >= 3.11 and make, nothing else.
 
 # The first interpreter that is new enough; `make PYTHON=/path/to/python3.12 install` names another one.
-# Each candidate is run, not only looked up: version managers put names on PATH that answer with an error.
+# Each candidate is run, not only looked up: version managers put names on PATH that answer with an error, and some
+# systems ship Python without the means to create virtual environments.
 PYTHON ?= $(shell for candidate in python3.13 python3.12 python3.11 python3 python python3.14; do \
-	$$candidate -c 'import sys; sys.exit(sys.version_info < (3, 11))' >/dev/null 2>&1 && { echo $$candidate; break; }; done)
+	$$candidate -c '$(NEW_ENOUGH)' >/dev/null 2>&1 && { echo $$candidate; break; }; done)
+NEW_ENOUGH := import sys, venv, ensurepip; sys.exit(sys.version_info < (3, 11))
 
 VENV := .venv
 BIN := $(VENV)/bin
@@ -21,11 +23,13 @@ install: $(STAMP) ## Create .venv with hash-pinned dependencies and the project 
 
 # Runs again only when the lock or pyproject.toml changed. The stamp is written last, so a broken install is repeated.
 $(STAMP): $(LOCK) pyproject.toml
-	@test -n "$(PYTHON)" && $(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null || { \
-		echo "JobMaster needs Python 3.11 or newer, and no such interpreter was found." \
-			"Install one, or name it: make PYTHON=/path/to/python3.12 $(or $(firstword $(MAKECMDGOALS)),install)" >&2; exit 1; }
-	@$(BIN)/python -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null || { \
-		echo "Creating $(VENV) with $$($(PYTHON) -V 2>&1)"; $(PYTHON) -m venv --clear $(VENV); }
+	@$(BIN)/python -c '$(NEW_ENOUGH)' 2>/dev/null || { \
+		python="$(PYTHON)"; \
+		test -n "$$python" && $$python -c '$(NEW_ENOUGH)' 2>/dev/null || { \
+			echo "JobMaster needs Python 3.11 or newer with its venv module; $${python:-nothing found on PATH} will not do." \
+				"Install one (on Debian: python3 and python3-venv), or name it: make PYTHON=/path/to/python3.12 install" >&2; \
+			exit 1; }; \
+		echo "Creating $(VENV) with $$($$python -V 2>&1)"; $$python -m venv --clear $(VENV); }
 	@echo "Installing the pinned dependencies into $(VENV)"
 	@$(PIP) install --require-hashes --no-deps -r $(LOCK)
 	@$(PIP) install --no-deps --no-build-isolation -e .

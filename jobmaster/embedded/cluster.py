@@ -95,6 +95,10 @@ class EmbeddedCluster:
         """
         servers: tuple[Server, ...] = (self.postgres, self.valkey)
         try:
+            self.directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+        except OSError as error:
+            raise self.postgres.directory.unusable(error) from error
+        try:
             for server in servers:
                 if not server.is_running():
                     server.spawn()

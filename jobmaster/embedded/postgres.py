@@ -15,6 +15,7 @@ import subprocess
 import tempfile
 from collections.abc import Mapping
 from pathlib import Path
+from threading import Event
 from typing import Any
 from urllib.parse import quote
 
@@ -30,6 +31,9 @@ _SOCKET_PORT = 5432
 _INIT_SECONDS = 120.0
 _STOP = [(int(signal.SIGINT), 25.0), (int(signal.SIGQUIT), 10.0), (int(signal.SIGKILL), 5.0)]
 """PostgreSQL's fast, then immediate shutdown; after SIGKILL of the postmaster its children end by themselves."""
+
+_LINGERING = "is still in use"
+_LINGER_TRIES, _LINGER_SECONDS = 40, 0.25
 
 _SETTINGS = {
     "unix_socket_directories": ".",
@@ -98,7 +102,16 @@ class PostgresServer(Server):
         return f"postgresql://{USER}:{password}@127.0.0.1:{self._port}/{DATABASE}"
 
     def wait_ready(self) -> None:
-        super().wait_ready()
+        # Backends of a postmaster that was killed end when they next look up; until then the server refuses to start.
+        for tries_left in reversed(range(_LINGER_TRIES)):
+            try:
+                super().wait_ready()
+                break
+            except StartFailed as error:
+                if _LINGERING not in error.message or tries_left == 0:
+                    raise
+            Event().wait(_LINGER_SECONDS)
+            self.spawn()
         self._create_database()
 
     def _launch(self) -> Launch:
@@ -188,32 +201,39 @@ class PostgresServer(Server):
         if fresh.exists():
             shutil.rmtree(fresh)  # a creation that was cut short; it has never been in use
         fresh.mkdir(mode=0o700)
+        try:
+            answer = self._initdb(programs, fresh, account)
+        except (PermissionError, subprocess.SubprocessError) as error:
+            who = f"as {account.name}" if account is not None else "as this user"
+            raise AccountUnusable(
+                f"initdb of {self.program} cannot be run {who} on {self.directory.path}: {error}",
+                hint="run the command as an ordinary user" if account is not None else None,
+            ) from error
+        if answer.returncode != 0:
+            said = answer.stdout.decode(errors="replace").strip()
+            raise StartFailed(f"initdb of {self.program} failed on {self.directory.path}:\n{said}")
+        fresh.rename(self.directory.data)
+
+    def _initdb(self, programs: Path, fresh: Path, account: Account | None) -> subprocess.CompletedProcess[bytes]:
+        """Create the data with a random password, which initdb reads from a file that has no name."""
         switch: dict[str, Any] = {}
         if account is not None:
             switch = {"user": account.uid, "group": account.gid, "extra_groups": []}
         password = secrets.token_urlsafe(24)
-        reference, descriptors = "", list[int]()
-        try:
-            with tempfile.TemporaryFile(dir=self.directory.path) as secret:
-                secret.write(password.encode())
-                secret.seek(0)
-                if account is not None:
-                    os.chown(fresh, account.uid, account.gid)
-                    os.fchown(secret.fileno(), account.uid, account.gid)
-                reference, descriptors = _reference(fresh, account)
-                argv = [
-                    str(programs / "initdb"),
-                    "-D",
-                    reference,
-                    "--encoding=UTF8",
-                    "--no-locale",
-                    f"--username={USER}",
-                ]
-                argv += ["--auth-local=trust", "--auth-host=scram-sha-256", f"--pwfile=/dev/fd/{secret.fileno()}"]
-                argv += ["--data-checksums"] if self._durable else ["--no-sync"]
-                self._password_file.touch(mode=0o600)
-                self._password_file.write_text(password, encoding="ascii")
-                answer = subprocess.run(
+        self._password_file.touch(mode=0o600)
+        self._password_file.write_text(password, encoding="ascii")
+        with tempfile.TemporaryFile(dir=self.directory.path) as secret:
+            secret.write(password.encode())
+            secret.seek(0)
+            if account is not None:
+                os.chown(fresh, account.uid, account.gid)
+                os.fchown(secret.fileno(), account.uid, account.gid)
+            reference, descriptors = _reference(fresh, account)
+            argv = [str(programs / "initdb"), "-D", reference, "--encoding=UTF8", "--no-locale", f"--username={USER}"]
+            argv += ["--auth-local=trust", "--auth-host=scram-sha-256", f"--pwfile=/dev/fd/{secret.fileno()}"]
+            argv += ["--data-checksums"] if self._durable else ["--no-sync"]
+            try:
+                return subprocess.run(
                     argv,
                     cwd="/",
                     env=server_environment(),
@@ -226,20 +246,9 @@ class PostgresServer(Server):
                     check=False,
                     **switch,
                 )
-        except (PermissionError, subprocess.SubprocessError) as error:
-            who = f"as {account.name}" if account is not None else "as this user"
-            raise AccountUnusable(
-                f"initdb of {self.program} cannot be run {who} on {self.directory.path}: {error}",
-                hint="run the command as an ordinary user" if account is not None else None,
-            ) from error
-        finally:
-            for descriptor in descriptors:
-                os.close(descriptor)
-        if answer.returncode != 0:
-            raise StartFailed(
-                f"initdb of {self.program} failed on {self.directory.path}:\n{answer.stdout.decode(errors='replace').strip()}"
-            )
-        fresh.rename(self.directory.data)
+            finally:
+                for descriptor in descriptors:
+                    os.close(descriptor)
 
     def _create_database(self) -> None:
         """The one thing initdb cannot do. The marker saves the call at every later start."""

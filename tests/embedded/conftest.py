@@ -22,10 +22,10 @@ TREE = Path(jobmaster.__file__).parent.parent
 OWNER = """
 import signal, sys
 from jobmaster.embedded import EmbeddedCluster, EmbeddedOptions
-cluster = EmbeddedCluster(sys.argv[1], EmbeddedOptions(durable=False)).start()
-print("ready", flush=True)
 signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
+cluster = EmbeddedCluster(sys.argv[1], EmbeddedOptions(durable=False)).start()
 try:
+    print("ready", flush=True)
     signal.pause()
 finally:
     cluster.stop()

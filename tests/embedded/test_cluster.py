@@ -52,7 +52,7 @@ async def test_both_answer_and_say_what_they_are(directory: Path) -> None:
 
 def test_others_can_enter_none_of_it(directory: Path) -> None:
     with EmbeddedCluster(directory, FAST):
-        for room in ("postgres", "postgres/data", "valkey", "valkey/data"):
+        for room in (".", "postgres", "postgres/data", "valkey", "valkey/data"):
             assert (directory / room).stat().st_mode & 0o077 == 0
 
 

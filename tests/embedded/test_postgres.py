@@ -1,5 +1,8 @@
 from __future__ import annotations
 
+import asyncio
+import os
+import signal
 import socket
 from pathlib import Path
 
@@ -16,7 +19,7 @@ from jobmaster.embedded import (
     StartFailed,
     find_postgres,
 )
-from tests.embedded.conftest import processes_on
+from tests.embedded.conftest import linux_only, processes_on, wait_until
 
 
 async def run(dsn: str, statement: str) -> object:
@@ -48,6 +51,25 @@ async def test_a_killed_server_comes_back_with_what_was_committed(directory: Pat
         server.start()
         assert await run(server.dsn, "SELECT answer FROM kept") == 42
         assert await run(server.dsn, "SELECT current_setting('fsync')") == "on"
+
+
+@pytest.mark.slow
+@linux_only
+async def test_a_backend_that_lingers_after_a_crash_is_waited_for(directory: Path) -> None:
+    with PostgresServer(directory, durable=False) as server:
+        client = await asyncpg.connect(server.dsn)
+        frozen: int = await client.fetchval("SELECT pg_backend_pid()")
+        os.kill(frozen, signal.SIGSTOP)
+        try:
+            server.kill()
+            starting = asyncio.create_task(asyncio.to_thread(server.start))
+            refused = "is still in use"
+            await asyncio.to_thread(wait_until, lambda: refused in server.directory.log.read_text(), "a refusal")
+        finally:
+            os.kill(frozen, signal.SIGCONT)
+        await starting
+        assert await run(server.dsn, "SELECT 1") == 1
+        client.terminate()
 
 
 @pytest.mark.slow
