@@ -125,8 +125,7 @@ class Coordination:
         if self._epoch is None:
             if not self._vacant:
                 return IDLE_SECONDS
-            await self._apply()
-            return 0.0 if self._epoch is not None else IDLE_SECONDS
+            return 0.0 if await self._apply() else IDLE_SECONDS
         return await self._keep_house()
 
     async def resign(self) -> None:
@@ -139,7 +138,7 @@ class Coordination:
 
     # ------------------------------------------------------------ the office
 
-    async def _apply(self) -> None:
+    async def _apply(self) -> bool:
         self._vacant = False
         self._epoch = await self._master.lead(
             self._holdings.agent_id, self._weight, self._leases.coordinator_lease_seconds
@@ -147,6 +146,7 @@ class Coordination:
         if self._epoch is not None:
             self._telemetry.elections_won += 1
             self._log.info(Event.COORDINATOR_ELECTED, {"epoch": self._epoch, "weight": self._weight})
+        return self._epoch is not None
 
     def _drop(self, why: str) -> None:
         if self._epoch is not None:

@@ -1,0 +1,226 @@
+"""The two beats, with a clock turned by hand and ports written down in the test."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+
+import pytest
+
+from jobmaster.clock import new_id
+from jobmaster.model.errors import JobMasterError, OutcomeUnknown, Unavailable
+from jobmaster.ports import Renewal
+from jobmaster.settings.model import Leases
+from jobmaster.telemetry import Telemetry
+from jobmaster_agents.events import EventLog
+from jobmaster_agents.heartbeat import Heartbeat, StoreBeat, attestation
+from jobmaster_agents.holdings import Holdings
+from jobmaster_agents.liveness import Progress
+
+LEASES = Leases()
+FINE = Renewal(alive=True, drain_requested=False, coordinator=None, lost_buckets=False, cancel_requested=[])
+DEAD = FINE._replace(alive=False)
+
+
+class HandClock:
+    def __init__(self) -> None:
+        self.now = 1000.0
+
+    def boottime(self) -> float:
+        return self.now
+
+    def wall_us(self) -> int:
+        return 0
+
+
+class Master:
+    """Answers renewals by a script; an entry may move the clock before it answers."""
+
+    def __init__(self, clock: HandClock) -> None:
+        self.clock = clock
+        self.answers: list[Renewal | JobMasterError] = []
+        self.takes = 0.0
+        self.calls: list[float] = []
+
+    async def renew(self, agent_id: bytes, lease_seconds: float) -> Renewal:
+        assert lease_seconds == LEASES.lease_seconds
+        self.calls.append(self.clock.now)
+        self.clock.now += self.takes
+        answer = self.answers.pop(0) if self.answers else FINE
+        if isinstance(answer, JobMasterError):
+            raise answer
+        return answer
+
+
+class Store:
+    def __init__(self) -> None:
+        self.failure: JobMasterError | None = None
+        self.beats: list[float] = []
+
+    async def beat(self, agent_id: bytes, ttl_seconds: float) -> None:
+        if self.failure is not None:
+            raise self.failure
+        self.beats.append(ttl_seconds)
+
+
+class Bench:
+    """One agent's heartbeat on a bench."""
+
+    def __init__(self) -> None:
+        self.clock = HandClock()
+        self.master = Master(self.clock)
+        self.store = Store()
+        self.telemetry = Telemetry()
+        self.holdings = Holdings(new_id())
+        self.progress = Progress()
+        self.renewals: list[Renewal] = []
+        self.trusts: list[float] = []
+        log = EventLog()
+        self.beat = StoreBeat(self.holdings.agent_id, self.store, LEASES, self.telemetry, log)
+        self.attest: Callable[[float], str | None] = attestation(self.beat, self.progress)
+        self.heartbeat = Heartbeat(
+            self.holdings, self.master, LEASES, self.clock, lambda now: self.attest(now), self.renewals.append,
+            self.trusts.append, self.telemetry, log,
+        )  # fmt: skip
+        self.heartbeat.registered(self.clock.now)
+
+    async def after(self, seconds: float) -> float:
+        """Let the loop turn, then tick ``seconds`` later."""
+        await asyncio.sleep(0)
+        self.clock.now += seconds
+        return await self.heartbeat.tick()
+
+
+async def test_registration_gives_trust_from_its_sending() -> None:
+    bench = Bench()
+    assert bench.holdings.trusted_until == 1010.0
+    assert bench.trusts == [1010.0]
+
+
+async def test_it_renews_every_three_seconds_with_one_query_each() -> None:
+    bench = Bench()
+    for _ in range(60):
+        await bench.after(0.5)
+    assert len(bench.master.calls) == 10
+    assert bench.telemetry.renewals["ok"] == 10
+    assert len(bench.renewals) == 10
+    assert bench.holdings.trusted_until == bench.master.calls[-1] + 10.0
+
+
+async def test_the_delay_it_asks_for_reaches_the_next_renewal_exactly() -> None:
+    bench = Bench()
+    assert await bench.after(1.0) == pytest.approx(2.0)
+    assert await bench.after(2.0) == pytest.approx(3.0)
+
+
+async def test_trust_counts_from_the_moment_of_sending() -> None:
+    bench = Bench()
+    bench.master.takes = 2.0
+    await bench.after(3.0)
+    assert bench.holdings.trusted_until == 1003.0 + 10.0
+
+
+async def test_an_answer_after_the_deadline_does_not_extend_it() -> None:
+    """The lease is half gone, the master takes 5 s to answer: the answer is fine, but it comes after the hard deadline."""
+    bench = Bench()
+    bench.master.takes = 5.0
+    await bench.after(4.5)
+    assert bench.holdings.fenced.is_set()
+    assert bench.holdings.trusted_until == 1010.0
+    assert bench.telemetry.renewals["late"] == 1
+    assert bench.renewals == []
+
+
+async def test_after_a_suspend_nothing_is_sent_and_the_process_fences_itself() -> None:
+    """CLOCK_BOOTTIME went on while the machine slept: the master would still say yes, and must not be asked."""
+    bench = Bench()
+    await bench.after(3600.0)
+    assert bench.master.calls == []
+    assert bench.holdings.fenced.is_set()
+
+
+async def test_it_fences_before_the_lease_ends_when_no_renewal_succeeds() -> None:
+    bench = Bench()
+    bench.master.answers = [Unavailable("away")] * 50
+    while not bench.holdings.fenced.is_set():
+        assert bench.clock.now < 1010.0
+        await bench.after(0.25)
+    assert 1009.0 <= bench.clock.now < 1010.0
+
+
+async def test_failures_are_tried_again_sooner_and_one_success_mends_all() -> None:
+    bench = Bench()
+    bench.master.answers = [Unavailable("away"), OutcomeUnknown("cut"), FINE]
+    for _ in range(60):
+        await bench.after(0.1)
+    assert bench.master.calls[0] == pytest.approx(1003.0, abs=0.15)
+    assert bench.master.calls[1] == pytest.approx(1004.0, abs=0.25)
+    assert bench.master.calls[2] == pytest.approx(1005.0, abs=0.35)
+    assert not bench.holdings.fenced.is_set()
+    assert bench.holdings.trusted_until == bench.master.calls[2] + 10.0
+
+
+async def test_a_death_certificate_fences_at_once() -> None:
+    bench = Bench()
+    bench.master.answers = [DEAD]
+    await bench.after(3.0)
+    assert bench.holdings.fenced.is_set()
+    assert "certificate" in bench.holdings.fenced_why
+    assert bench.renewals == []
+    before = len(bench.master.calls)
+    await bench.after(3.0)
+    assert len(bench.master.calls) == before  # a dead agent asks nothing more
+
+
+async def test_no_renewal_while_the_store_does_not_answer() -> None:
+    bench = Bench()
+    bench.store.failure = Unavailable("store away")
+    await bench.beat.tick()
+    await bench.after(3.0)
+    assert bench.master.calls == []
+    assert bench.telemetry.renewals["withheld"] == 1
+    bench.store.failure = None
+    await bench.beat.tick()
+    await bench.after(1.0)
+    assert len(bench.master.calls) == 1
+
+
+async def test_no_renewal_while_the_loop_has_not_turned() -> None:
+    bench = Bench()
+    await bench.after(3.0)
+    bench.clock.now += 3.0
+    await bench.heartbeat.tick()  # no turn of the loop between: the callback could not run
+    assert len(bench.master.calls) == 1
+    assert bench.telemetry.loop_stalls == 1
+    await bench.after(1.0)
+    assert len(bench.master.calls) == 2
+
+
+async def test_no_renewal_while_a_promised_pump_is_silent() -> None:
+    bench = Bench()
+    bench.progress.expect("claiming", 5.0, bench.clock.now)
+    await bench.after(3.0)
+    assert len(bench.master.calls) == 1
+    await bench.after(3.0)
+    assert len(bench.master.calls) == 1
+    bench.progress.note("claiming", bench.clock.now)
+    await bench.after(1.0)
+    assert len(bench.master.calls) == 2
+    bench.progress.dismiss("claiming")
+    await bench.after(7.0)
+    assert len(bench.master.calls) == 3
+
+
+async def test_the_beat_in_the_store_lives_longer_than_the_next_beat() -> None:
+    bench = Bench()
+    assert await bench.beat.tick() == LEASES.store_beat_seconds
+    assert bench.store.beats == [LEASES.store_beat_seconds * 3]
+    assert bench.beat.healthy
+
+
+async def test_what_a_renewal_says_is_passed_on() -> None:
+    bench = Bench()
+    news = FINE._replace(drain_requested=True, lost_buckets=True, coordinator=new_id(), cancel_requested=[new_id()])
+    bench.master.answers = [news]
+    await bench.after(3.0)
+    assert bench.renewals == [news]

@@ -1,0 +1,106 @@
+"""The lease rules, over a whole grid of times."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from jobmaster.rules import lease
+from jobmaster.rules.lease import Standing, Term
+from jobmaster.settings.model import Leases
+
+SECONDS = st.floats(min_value=0.2, max_value=600.0)
+MOMENT = st.floats(min_value=0.0, max_value=1e6)
+
+
+@given(MOMENT, SECONDS)
+def test_deadlines_come_in_order_and_before_the_masters(sent: float, seconds: float) -> None:
+    term = lease.term(sent, seconds)
+    assert sent < term.soft_until < term.hard_until < term.trusted_until
+    assert term.trusted_until <= sent + seconds  # the master counts from later
+
+
+@pytest.mark.parametrize(
+    ("now", "standing"),
+    [
+        (0.0, Standing.TRUSTED),
+        (4.999, Standing.TRUSTED),
+        (5.0, Standing.SOFT),
+        (8.999, Standing.SOFT),
+        (9.0, Standing.ENDED),
+        (9.999, Standing.ENDED),
+        (1e9, Standing.ENDED),
+    ],
+)
+def test_standing_changes_exactly_at_the_deadlines(now: float, standing: Standing) -> None:
+    assert lease.standing(now, lease.term(0.0, 10.0)) is standing
+
+
+def test_without_a_term_nothing_is_allowed() -> None:
+    assert lease.standing(0.0, None) is Standing.ENDED
+
+
+@pytest.mark.parametrize("sent", [0.0, 1.0, 5.0, 8.9])
+@pytest.mark.parametrize("took", [0.0, 0.1, 1.0, 4.0, 8.9, 9.0, 9.1, 50.0])
+def test_a_reply_counts_only_before_both_deadlines(sent: float, took: float) -> None:
+    present = lease.term(0.0, 10.0)
+    replied = sent + took
+    answer = lease.renewed(present, sent, replied, 10.0)
+    if replied >= present.hard_until or took >= 9.0:
+        assert answer is None
+    else:
+        assert answer == lease.term(sent, 10.0)
+
+
+def test_trust_counts_from_the_sending_not_from_the_reply() -> None:
+    answer = lease.renewed(lease.term(0.0, 10.0), 3.0, 7.0, 10.0)
+    assert answer is not None
+    assert answer.trusted_until == 13.0
+
+
+def test_an_older_answer_never_shortens_the_term() -> None:
+    present = lease.term(5.0, 10.0)
+    assert lease.renewed(present, 3.0, 6.0, 10.0) == present
+
+
+def test_the_first_lease_needs_no_earlier_one() -> None:
+    assert lease.renewed(None, 2.0, 3.0, 10.0) == Term(7.0, 11.0, 12.0)
+    assert lease.renewed(None, 2.0, 11.0, 10.0) is None
+
+
+@given(MOMENT, st.lists(st.tuples(SECONDS, st.floats(0.0, 20.0)), max_size=20))
+def test_trust_never_outlives_what_the_master_granted(start: float, steps: list[tuple[float, float]]) -> None:
+    """The master's own deadline is at least sent + lease for the last call it answered; trust must end before it."""
+    term = lease.renewed(None, start, start, 10.0)
+    now, granted = start, start + 10.0
+    for wait, took in steps:
+        now += wait % 12.0
+        sent, now = now, now + took
+        granted = max(granted, sent + 10.0)  # it may have been executed at once and answered late
+        answer = lease.renewed(term, sent, now, 10.0)
+        if answer is None:
+            break
+        term = answer
+        assert term.trusted_until <= granted
+
+
+@pytest.mark.parametrize(
+    ("held", "up", "allowed"),
+    [(10.0, 10.0, True), (9.99, 100.0, False), (100.0, 9.99, False), (0.0, 0.0, False), (100.0, 100.0, True)],
+)
+def test_nobody_judges_before_a_full_term_of_its_own_and_of_the_master(held: float, up: float, allowed: bool) -> None:
+    assert lease.may_judge(held, 10.0, up) is allowed
+
+
+def test_the_defaults_keep_the_promise_of_detection() -> None:
+    defaults = Leases()
+    bound = lease.detection_seconds(defaults.lease_seconds, defaults.coordinator_renew_seconds)
+    assert bound <= defaults.lease_seconds + lease.DETECTION_SLACK_SECONDS
+
+
+def test_three_renewals_fit_into_a_lease_before_it_becomes_hard() -> None:
+    """One failed renewal is no event: the third of three still comes before the deadline."""
+    defaults = Leases()
+    assert defaults.renew_seconds * 2 < lease.term(0.0, defaults.lease_seconds).hard_until
+    assert defaults.renew_seconds < lease.term(0.0, defaults.lease_seconds).soft_until
