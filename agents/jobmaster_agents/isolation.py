@@ -226,7 +226,9 @@ class IsolatedPool:
 
     def _grow(self) -> None:
         """Start workers while more jobs wait than workers are on their way and there is room."""
+        # One that tidies up behind its job is back sooner than a new one is there.
         waiting = sum(not waiter.given.done() for waiter in self._waiters)
+        waiting -= sum(worker.tidying for worker in self._shared)
         while self._starting < min(waiting, self._size - len(self._shared)) and not self._closed:
             self._starting += 1
             task = self._loop.create_task(self._start_shared(), name="jobmaster-worker-start")

@@ -107,6 +107,7 @@ class WorkerProcess(asyncio.Protocol):
         self._job: IsolatedJob | None = None
         self._number = 0
         self._started_at = 0.0
+        self._idle = False
         self._last_job = False
         self._leaving = False
         self._dead = False
@@ -145,6 +146,7 @@ class WorkerProcess(asyncio.Protocol):
             self.kill()
             await asyncio.wait((self._watcher,))
             raise StartFailed(ready.problem)
+        self._idle = True
 
     async def _spawn(self) -> asyncio.subprocess.Process:
         ours, theirs = socket.socketpair()
@@ -247,6 +249,7 @@ class WorkerProcess(asyncio.Protocol):
         assert self.usable, "a worker runs one job at a time"
         self._ended = ended = self._loop.create_future()
         self._job = job
+        self._idle = False
         self._cause = None
         self._number += 1
         self._started_at = self._now()
@@ -269,7 +272,12 @@ class WorkerProcess(asyncio.Protocol):
     @property
     def usable(self) -> bool:
         """It may be given a job now."""
-        return self._ended is None and not (self._dead or self._leaving or self._last_job)
+        return self._idle and not (self._dead or self._leaving or self._last_job)
+
+    @property
+    def tidying(self) -> bool:
+        """Its job has ended and it will most likely be usable in a moment."""
+        return not (self._idle or self._dead or self._leaving or self._last_job) and self._ended is None
 
     def stop(self, cause: ResultKind, *, at_once: bool = False) -> None:
         """Stop the running job: ask its handler, kill the process group after the grace time (or ``at_once``)."""
@@ -301,7 +309,9 @@ class WorkerProcess(asyncio.Protocol):
             return self._stopped(self._cause, "; it did not stop when asked and was killed", ran_us)
         message = f"the worker process that ran the job {text}"
         error = ErrorInfo(type="WorkerDied", message=message, reason="crashed", traceback=self._printed())
-        self._logger.warning("worker process %d of a job (handler %s) %s", self.pid, self._job and self._job.handler, text)
+        self._logger.warning(
+            "worker process %d of a job (handler %s) %s", self.pid, self._job and self._job.handler, text
+        )
         return IsolatedResult(kind=ResultKind.CRASHED, error=error, ran_us=ran_us)
 
     def _printed(self) -> str:
@@ -357,6 +367,7 @@ class WorkerProcess(asyncio.Protocol):
         elif self._number >= self._limits.jobs_per_worker:
             self.leave(f"it has run {self._number} jobs")
         else:
+            self._idle = True
             self._on_idle(self)
 
     def _send(self, message: ToWorker) -> None:

@@ -55,7 +55,8 @@ class ThreadJob:
 
     def deliver(self) -> None:
         """On the loop: tell the caller, exactly once."""
-        error, self.error = self.error, None  # its traceback refers to this job: a circle only the collector would break
+        # The error's traceback refers to this job: a circle that only the collector would break.
+        error, self.error = self.error, None
         self._on_done(error, self.result, self.ran_us)
 
 

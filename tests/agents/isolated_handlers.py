@@ -80,6 +80,19 @@ def thread_double(value: int) -> int:
     return 2 * value
 
 
+@job(name="iso.waits", mode="process")
+def waits(started: str, go_on: str) -> int:
+    tell(started, str(os.getpid()))
+    while not os.path.exists(go_on):
+        time.sleep(0.005)
+    return os.getpid()
+
+
+@job(name="iso.environment", mode="process")
+def environment(name: str) -> str | None:
+    return os.environ.get(name)
+
+
 # ---------------------------------------------------------------- raising
 
 
@@ -128,7 +141,7 @@ def sys_exit(code: int) -> None:
 
 @job(name="iso.os_exit", mode="process")
 def os_exit(code: int) -> None:
-    print("last words")
+    print("last words")  # noqa: T201
     os._exit(code)
 
 
