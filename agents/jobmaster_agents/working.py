@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import random
-from collections.abc import Sequence
+from collections.abc import Coroutine, Sequence
 from typing import Protocol
 
 from jobmaster.clock import Clock
@@ -191,7 +191,12 @@ class Working:
 
     # ------------------------------------------------------------ signals between the parts
 
-    def hint(self, job_ids: Sequence[bytes]) -> None:
+    def spawn(self, work: Coroutine[object, object, None]) -> None:
+        """Run something beside the pumps; its failure ends the process like theirs."""
+        if self._group is not None:
+            self._group.create_task(work, name="jobmaster-replace")
+
+    def cancel(self, job_ids: Sequence[bytes]) -> None:
         """Cancel requests that came with a renewal."""
         stop_cancelled(self.memory, self.execution, list(job_ids))
 

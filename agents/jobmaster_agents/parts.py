@@ -1,0 +1,243 @@
+"""The duties of one agent and how they hear of each other: the only place where duties are introduced to one another.
+
+Every arrow between duties is a callback set up here; no duty imports another.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import socket
+from collections.abc import Mapping, Sequence
+from importlib.metadata import version
+
+from jobmaster.agentstore.store import AgentStore
+from jobmaster.clock import Clock, new_id
+from jobmaster.handlers import Handlers
+from jobmaster.master.master import Master
+from jobmaster.model.agent import Agent, AgentState
+from jobmaster.model.bucket import Bucket, BucketState
+from jobmaster.model.errors import Refused
+from jobmaster.model.job import Priority
+from jobmaster.ports import Renewal, Word
+from jobmaster.settings.model import AgentMode, AgentSettings
+from jobmaster.telemetry import Telemetry
+from jobmaster_agents.anti_entropy import AntiEntropy
+from jobmaster_agents.coordination import Coordination, may_lead
+from jobmaster_agents.disowning import Disowning
+from jobmaster_agents.events import Event, EventLog
+from jobmaster_agents.heartbeat import Heartbeat, StoreBeat, attestation
+from jobmaster_agents.holdings import Holding, Holdings
+from jobmaster_agents.housekeeping import Housekeeping
+from jobmaster_agents.judging import Judging
+from jobmaster_agents.launch import ChildConfig
+from jobmaster_agents.liveness import Phase, Progress, arm_kernel_timer
+from jobmaster_agents.loop import Duty
+from jobmaster_agents.rescue import Rescue
+from jobmaster_agents.working import Working
+
+REPLACE_SECONDS = 1.0
+"""Pause before a bucket that was lost alone is replaced, so that a broken store is not asked in a tight circle."""
+_WORKING_MODES = (AgentMode.FULL, AgentMode.EXECUTION)
+
+
+class Parts:
+    """All duties of one agent, wired.
+
+    ``stop_asked`` is set when somebody other than a signal asks the agent to leave (an operator's drain).
+    """
+
+    def __init__(
+        self,
+        config: ChildConfig,
+        agent: AgentSettings,
+        master: Master,
+        stores: Mapping[str, AgentStore],
+        handlers: Handlers,
+        clock: Clock,
+        telemetry: Telemetry,
+        log: EventLog,
+    ) -> None:
+        settings = config.settings
+        self._config = config
+        self._agent = agent
+        self._master = master
+        self._store = stores[agent.store]
+        self._handlers = handlers
+        self._clock = clock
+        self._log = log
+        self.telemetry = telemetry
+        self.handler_names = handlers.names()
+        self.stop_asked = asyncio.Event()
+        self._to_open: list[tuple[str, int]] = []
+        self.holdings = Holdings(config.agent_id)
+        self.progress = Progress()
+        self.beat = StoreBeat(config.agent_id, self._store, settings.leases, telemetry, log)
+        attest = attestation(self.beat, self.progress)
+        self.heartbeat = Heartbeat(
+            self.holdings, master, settings.leases, clock, attest, self._renewed, self._trusted, telemetry, log
+        )
+        self.working = Working(
+            settings,
+            agent,
+            master,
+            self._store,
+            self.holdings,
+            handlers,
+            clock,
+            telemetry,
+            log,
+            list_prefix=config.agent_id.hex()[-12:],
+        )
+        self.rescue = Rescue(
+            self.holdings,
+            master,
+            stores,
+            clock,
+            telemetry,
+            log,
+            page_jobs=settings.thresholds.transfer_batch,
+            max_rescues=settings.jobs.max_rescues,
+        )
+        self.judging = Judging(self.holdings, master, settings.leases, clock, self.rescue.kick, telemetry, log)
+        self.disowning = Disowning(self.holdings, master, self._disowned, log)
+        self.anti_entropy = AntiEntropy(
+            self.holdings, master, self._store, self.working.memory.ids_of, self._adopt_lists, clock, telemetry, log
+        )
+        house = Housekeeping(config.agent_id, master, stores, settings, self.rescue.kick, telemetry, log)
+        self.coordination = Coordination(
+            self.holdings,
+            master,
+            stores,
+            house.chores(),
+            settings.leases,
+            clock,
+            self.judging.kick,
+            telemetry,
+            log,
+            weight=agent.weight,
+            horizon_seconds=settings.thresholds.transient_threshold_seconds,
+        )
+
+    # ------------------------------------------------------------ start and end
+
+    def duties(self) -> list[Duty]:
+        """What ticks, according to the agent's mode."""
+        duties: list[Duty] = [self.heartbeat, self.beat, self.rescue, self.judging]
+        if self._agent.mode in _WORKING_MODES:
+            duties += [self.working.persisting, self.anti_entropy, self.disowning]
+        if may_lead(self._agent.mode, self._agent.weight):
+            duties.append(self.coordination)
+        return duties
+
+    async def register(self) -> None:
+        """Agent row with a fresh lease; trust counts from before the call."""
+        settings = self._config.settings
+        sent = self._clock.boottime()
+        row = Agent(
+            id=self._config.agent_id,
+            name=self._config.name,
+            host=socket.gethostname(),
+            pid=os.getpid(),
+            version=version("jobmaster"),
+            mode=self._agent.mode.value,
+            store=self._agent.store,
+            weight=self._agent.weight,
+            state=AgentState.ACTIVE,
+            lease_us=0,
+            lease_seconds=settings.leases.lease_seconds,
+            started_us=0,
+        )
+        lanes = list(self._agent.bucket_counts()) if self._agent.mode in _WORKING_MODES else []
+        specs = [handler.spec for handler in self._handlers] if lanes else []
+        self._phase(Phase.REGISTERED)
+        await self._master.register(row, lanes, specs)
+        self.heartbeat.registered(sent)
+
+    async def open_all(self) -> None:
+        """The buckets of the configuration."""
+        if self._agent.mode not in _WORKING_MODES:
+            return
+        wanted = [
+            (lane, int(priority))
+            for lane, counts in self._agent.bucket_counts().items()
+            for priority in Priority
+            for _ in range(counts.of(priority))
+        ]
+        await self._open(wanted)
+        self._log.info(Event.BUCKETS_OPENED, {"buckets": len(wanted), "lanes": sorted({lane for lane, _ in wanted})})
+
+    async def leave(self, grace_seconds: float, reason: str) -> bool:
+        """Graceful exit; True when nothing is left behind."""
+        self._phase(Phase.STOPPING)
+        if may_lead(self._agent.mode, self._agent.weight):
+            await self.coordination.resign()
+        left = await self.working.complete(list(self.holdings.buckets), grace_seconds, reason)
+        await self.rescue.give_back()
+        if left or not await self._master.end_agent(self._config.agent_id, dead=False, reason=reason):
+            return False
+        self._phase(Phase.ENDED)
+        return True
+
+    async def _open(self, wanted: Sequence[tuple[str, int]]) -> None:
+        """New buckets: in the master first, so that nobody finds keys of a bucket that does not exist."""
+        buckets = [
+            Bucket(
+                id=new_id(),
+                store=self._agent.store,
+                lane=lane,
+                priority=priority,
+                state=BucketState.ACTIVE,
+                epoch=1,
+                owner=self._config.agent_id,
+            )
+            for lane, priority in wanted
+        ]
+        if not buckets:
+            return
+        if not await self._master.create_buckets(buckets):
+            self.holdings.fence("the master holds a death certificate for this agent")
+            return
+        for bucket in buckets:
+            holding = Holding.of(bucket)
+            word = await self._store.open_bucket(holding.fence)
+            if word is not Word.OK:
+                raise Refused(f"agent store {bucket.store!r} answered {word} to a new bucket")
+            self.working.open(holding)
+
+    # ------------------------------------------------------------ what duties tell each other
+
+    def _renewed(self, renewal: Renewal) -> None:
+        if renewal.lost_buckets:
+            self.rescue.kick()
+        if renewal.cancel_requested:
+            self.working.cancel(renewal.cancel_requested)
+        self.coordination.saw_coordinator(renewal.coordinator)
+        if renewal.drain_requested and not self.stop_asked.is_set():
+            self._log.info(Event.DRAIN_REQUESTED, {})
+            self.stop_asked.set()
+
+    def _trusted(self, trusted_until: float) -> None:
+        if self._config.deadline is not None:
+            self._config.deadline.trusted_until = trusted_until
+            arm_kernel_timer(trusted_until - self._clock.boottime())
+
+    def _phase(self, phase: Phase) -> None:
+        if self._config.deadline is not None:
+            self._config.deadline.phase = phase
+
+    async def _adopt_lists(self, bucket_id: bytes) -> None:
+        pump = self.working.pumps.get(bucket_id)
+        if pump is not None:
+            await pump.adopt_unknown_lists()
+
+    def _disowned(self, holding: Holding) -> None:
+        """A bucket was lost alone, the agent is sound: a new one takes its place."""
+        self._to_open.append((holding.lane, holding.priority))
+        asyncio.get_running_loop().call_later(REPLACE_SECONDS, self.working.spawn, self._replace())
+        self.rescue.kick()
+
+    async def _replace(self) -> None:
+        wanted, self._to_open = self._to_open, []
+        if wanted and not self.stop_asked.is_set() and not self.holdings.fenced.is_set():
+            await self._open(wanted)

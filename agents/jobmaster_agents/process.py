@@ -1,0 +1,177 @@
+"""One agent from start to end: opens the stores, registers, works, and takes everything down in order.
+
+Start: master -> schema check -> stores -> lease -> duties -> buckets (master first, then store). End in order (SIGTERM,
+drain request): buckets complete while the heartbeat goes on, then the agent retires. Fenced or orphaned: nothing is
+written any more; the process leaves and its supervisor starts a new agent in its place.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+from collections.abc import Mapping
+from contextlib import AsyncExitStack
+
+from jobmaster.agentstore.store import AgentStore
+from jobmaster.clock import SystemClock, new_id
+from jobmaster.handlers import load_handlers
+from jobmaster.master.master import Master
+from jobmaster.model.errors import ConfigError, Refused
+from jobmaster.model.ids import text
+from jobmaster.settings.model import AgentSettings
+from jobmaster.telemetry import Telemetry
+from jobmaster.wiring import open_master, open_stores
+from jobmaster_agents.control import ControlWord
+from jobmaster_agents.events import Event, EventLog
+from jobmaster_agents.holdings import FENCED_EXIT_CODE
+from jobmaster_agents.launch import ChildConfig
+from jobmaster_agents.loop import run_duty
+from jobmaster_agents.parts import Parts
+from jobmaster_agents.watchdog import Watchdog
+
+ORPHANED_EXIT_CODE = 76
+"""Exit code of a process whose supervisor died."""
+LEFT_BEHIND_EXIT_CODE = 1
+"""Exit code of a graceful exit that had to leave buckets to the rescue."""
+_BLOCKED_SHARE = 0.2
+"""Share of the lease after which a loop that does not turn is named in the log."""
+
+
+class _Endings:
+    """Why this process is to end, as told by signals, the supervisor's pipe, an operator, or the lease."""
+
+    def __init__(self) -> None:
+        self.leave = asyncio.Event()
+        self.hurry = asyncio.Event()
+        self.orphaned = asyncio.Event()
+        self.reason = ""
+
+    def on_signal(self, signum: int) -> None:
+        """First: leave in order. Second: give everything back now."""
+        if self.leave.is_set():
+            self.hurry.set()
+        self.reason = self.reason or signal.Signals(signum).name
+        self.leave.set()
+
+
+async def run_agent(config: ChildConfig) -> int:
+    """Run one agent to its end; the exit code.
+
+    Raises:
+        JobMasterError: it could not start (configuration, schema, stores); nothing was left behind.
+    """
+    agent = _agent_settings(config)
+    log = EventLog({"agent": config.agent_id, "name": config.name})
+    endings = _Endings()
+    loop = asyncio.get_running_loop()
+    for signum in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(signum, endings.on_signal, signum)
+    handlers = load_handlers(config.settings.handlers)
+    async with AsyncExitStack() as stack:
+        master = await open_master(config.settings, application_name=text(config.agent_id))
+        stack.push_async_callback(master.close)
+        stores = await open_stores(config.settings)
+        for store in stores.values():
+            stack.push_async_callback(store.close)
+        await _initialise(config, master, stores)
+        parts = Parts(config, agent, master, stores, handlers, SystemClock(), Telemetry(), log)
+        return await _live(config, parts, endings, log)
+
+
+def _agent_settings(config: ChildConfig) -> AgentSettings:
+    try:
+        return config.settings.agents[config.agent]
+    except KeyError:
+        known = ", ".join(sorted(config.settings.agents))
+        raise ConfigError(f"no agent is named {config.agent!r} in the configuration", hint=f"known: {known}") from None
+
+
+async def _initialise(config: ChildConfig, master: Master, stores: Mapping[str, AgentStore]) -> None:
+    partitions = config.settings.partitions
+    await master.ensure_partitions(partitions.span, partitions.ahead_days)
+    uid = await master.cluster_uid()
+    for name, store in stores.items():
+        known = await master.store_generation(name)
+        found = await store.initialise(uid, known or new_id())
+        if known is None:
+            await master.remember_store(name, found)
+        elif found != known:
+            raise Refused(
+                f"agent store {name!r} holds another generation of this cluster than the master remembers",
+                hint="the store or the master was swapped or restored; see `jobmaster store check`",
+            )
+
+
+async def _live(config: ChildConfig, parts: Parts, endings: _Endings, log: EventLog) -> int:
+    loop = asyncio.get_running_loop()
+    stop = asyncio.Event()
+    telemetry = parts.telemetry
+    leases = config.settings.leases
+    await parts.register()
+    if config.control is not None:
+        config.control.attach(loop, lambda word: _obey(parts, word), endings.orphaned.set)
+    watchdog = Watchdog(loop, log, max(leases.lease_seconds * _BLOCKED_SHARE, 0.2))
+    watchdog.start()
+    try:
+        async with asyncio.TaskGroup() as group:
+            duties = [
+                group.create_task(run_duty(duty, stop, telemetry, log=log), name=f"jobmaster-{duty.name}")
+                for duty in parts.duties()
+            ]
+            work = group.create_task(parts.working.run(), name="jobmaster-working")
+            await parts.open_all()
+            log.info(Event.AGENT_STARTED, {"handlers": len(parts.handler_names), "buckets": len(parts.holdings.buckets)})
+            code = await _until_over(config, parts, endings, log)
+            stop.set()
+            work.cancel()
+            if code != 0:  # nothing may be written any more: no tick is waited for
+                for duty in duties:
+                    duty.cancel()
+        return code
+    finally:
+        watchdog.stop()
+        await parts.working.aclose()
+
+
+def _obey(parts: Parts, word: ControlWord) -> None:
+    if word is ControlWord.RESCUE:
+        parts.rescue.kick()
+
+
+async def _until_over(config: ChildConfig, parts: Parts, endings: _Endings, log: EventLog) -> int:
+    """Wait for the end and bring it about."""
+    fenced, orphaned = parts.holdings.fenced, endings.orphaned
+    await _first_of(fenced, orphaned, endings.leave, parts.stop_asked)
+    if not (fenced.is_set() or orphaned.is_set()):
+        reason = endings.reason or "drain requested"
+        log.info(Event.AGENT_STOPPING, {"reason": reason, "grace_seconds": config.settings.leases.grace_seconds})
+        leaving = asyncio.ensure_future(parts.leave(config.settings.leases.grace_seconds, reason))
+        hurrying = asyncio.ensure_future(_hurry(parts, endings))
+        try:
+            await _first_of(fenced, orphaned, leaving)
+            if leaving.done():
+                in_order = leaving.result()
+                log.info(Event.AGENT_STOPPED, {"left_behind": not in_order})
+                return 0 if in_order else LEFT_BEHIND_EXIT_CODE
+        finally:
+            hurrying.cancel()
+            leaving.cancel()
+    return FENCED_EXIT_CODE if fenced.is_set() else ORPHANED_EXIT_CODE
+
+
+async def _hurry(parts: Parts, endings: _Endings) -> None:
+    await endings.hurry.wait()
+    parts.working.completing.hurry.set()
+
+
+async def _first_of(*things: asyncio.Event | asyncio.Future[bool]) -> None:
+    waits = [asyncio.ensure_future(thing.wait() if isinstance(thing, asyncio.Event) else _quietly(thing)) for thing in things]
+    try:
+        await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        for wait in waits:
+            wait.cancel()
+
+
+async def _quietly(future: asyncio.Future[bool]) -> None:
+    await asyncio.wait([future])
