@@ -33,7 +33,9 @@ def config_group() -> None:
 @click.option("-o", "--output", type=click.Choice(["text", "json"]), default="text", show_default=True)
 @click.pass_context
 def validate(ctx: click.Context, file: Path | None, overrides: Sequence[str], output: str) -> None:
-    """Check a configuration without any server; print every problem with its place.
+    """Check a configuration file, offline.
+
+    Prints every problem with its place.
 
     FILE defaults to what the other commands would use: $JOBMASTER_CONFIG, ./jobmaster.yaml, ./cluster.yaml. The
     environment counts, as it does when an agent starts.
@@ -64,9 +66,10 @@ def validate(ctx: click.Context, file: Path | None, overrides: Sequence[str], ou
 @click.option("--force", is_flag=True, help="Overwrite an existing file.")
 @click.pass_context
 def init(ctx: click.Context, path: Path, force: bool) -> None:
-    """Write a file with every key, its default and what it means; - writes to standard output.
+    """Write a commented configuration file.
 
-    The JSON Schema is written beside it, so that editors complete and check keys.
+    It holds every key, its default and what it means; the path - is standard output. The JSON
+    Schema is written beside it, so that editors complete and check keys.
     """
     from jobmaster.settings.documents import SCHEMA_NAME, example_yaml
     from jobmaster.settings.json_schema import json_schema_text
@@ -94,7 +97,7 @@ def init(ctx: click.Context, path: Path, force: bool) -> None:
 
 @config_group.command("schema")
 def schema() -> None:
-    """Print the JSON Schema (draft-07) of the configuration."""
+    """Print the JSON Schema of the file."""
     from jobmaster.settings.json_schema import json_schema_text
 
     click.echo(json_schema_text(), nl=False)
@@ -107,9 +110,10 @@ def schema() -> None:
 @click.option("-o", "--output", type=click.Choice(["table", "json", "yaml"]), default="table", show_default=True)
 @click.pass_context
 def show(ctx: click.Context, file: Path | None, overrides: Sequence[str], origin: bool, output: str) -> None:
-    """Print the configuration that results from defaults, file, environment and command line.
+    """Print the resulting configuration.
 
-    Secrets are printed as ***. With -o yaml the output is a configuration again.
+    That is: defaults, then file, environment and command line over them. Secrets are
+    printed as ***. With -o yaml the output is a configuration again.
     """
     loaded, error = _load(file, overrides)
     if error or loaded is None:

@@ -26,7 +26,6 @@ OTHER_VARIABLES: Mapping[str, str] = {
     "JOBMASTER_CONFIG": "Path of the configuration file, used when --config is not given.",
     "JOBMASTER_POSTGRES_BIN": "Directory with the PostgreSQL programs for the embedded master.",
     "JOBMASTER_VALKEY_SERVER": "Path of the Valkey or Redis server program for embedded stores.",
-    "JOBMASTER_DEBUG": "Any value: errors come with a traceback.",
 }
 """Variables with our prefix that are no settings."""
 

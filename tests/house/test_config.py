@@ -6,7 +6,9 @@ import re
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
 
+from jobmaster.cli.config import config_group
 from jobmaster.settings.documents import made_texts
 from jobmaster.settings.loader import CONFIG_VARIABLE, SEARCHED_NAMES, load_settings
 from jobmaster.settings.model import ClusterSettings
@@ -83,6 +85,15 @@ def test_every_yaml_of_the_guide_loads(tmp_path: Path) -> None:
         text = block.replace("/run/secrets/master_password", str(tmp_path / "pw"))
         (tmp_path / "c.yaml").write_text(text)
         assert load_settings(tmp_path / "c.yaml").warnings == ()
+
+
+def test_the_guide_shows_what_validate_really_prints(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    guide = (ROOT / "docs" / "configuration.md").read_text(encoding="utf-8")
+    (broken,) = re.findall(r"```yaml broken\n(.*?)```", guide, re.DOTALL)
+    (shown,) = re.findall(r"\$ jobmaster config validate cluster.yaml\n(.*?)```", guide, re.DOTALL)
+    monkeypatch.chdir(tmp_path)
+    Path("cluster.yaml").write_text(broken)
+    assert CliRunner().invoke(config_group, ["validate", "cluster.yaml"]).stderr == shown
 
 
 def test_every_variable_that_the_code_names_is_known() -> None:

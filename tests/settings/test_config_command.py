@@ -11,6 +11,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from jobmaster.cli.config import config_group
+from jobmaster.cli.main import run as run_program
 from jobmaster.settings.json_schema import json_schema
 from jobmaster.settings.loader import load_settings
 from jobmaster.settings.model import ClusterSettings
@@ -188,3 +189,12 @@ def test_importing_the_commands_imports_neither_the_loader_nor_yaml() -> None:
 
 def _root() -> Path:
     return Path(__file__).parents[2]
+
+
+@pytest.mark.parametrize("before", [True, False])
+def test_the_options_may_stand_before_or_after_the_command(before: bool, capsys: pytest.CaptureFixture[str]) -> None:
+    Path("broken.yaml").write_text("clutser: prod\n")
+    options, command = ["-o", "json", "--set", "x=1", "--config", "broken.yaml"], ["config", "validate"]
+    assert run_program([*options, *command] if before else [*command, *options]) == 78
+    report = json.loads(capsys.readouterr().out)
+    assert (report["source"], len(report["problems"])) == ("broken.yaml", 2)
