@@ -9,6 +9,13 @@ import pytest
 from jobmaster.embedded import BinariesMissing, Origin, find_postgres, find_valkey
 
 
+@pytest.fixture(autouse=True)
+def nothing_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whoever runs the tests may have named programs of his own."""
+    monkeypatch.delenv("JOBMASTER_POSTGRES_BIN", raising=False)
+    monkeypatch.delenv("JOBMASTER_VALKEY_SERVER", raising=False)
+
+
 def program(path: Path, answer: str) -> Path:
     path.write_text(f"#!/bin/sh\necho '{answer}'\n")
     path.chmod(0o755)
