@@ -240,6 +240,8 @@ class Supervisor:
         now = self._now()
         phase = child.close(code)
         lived = now - child.started_at
+        if code == -signal.SIGTERM and self._kill_at is not None and phase is Phase.STARTING:
+            code = 0  # our own signal met it before it had begun: there is nothing to mend
         slot.last_code = code
         fields = {"child": slot.index, "agent": child.order.agent_id, "how": exit_text(code), "lived_seconds": lived}
         if code == 0:

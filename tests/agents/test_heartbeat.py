@@ -79,7 +79,7 @@ class Bench:
         self.beat = StoreBeat(self.holdings.agent_id, self.store, LEASES, self.telemetry, log)
         self.attest: Callable[[float], str | None] = attestation(self.beat, self.progress)
         self.heartbeat = Heartbeat(
-            self.holdings, self.master, LEASES, self.clock, lambda now: self.attest(now), self.renewals.append,
+            self.holdings, self.master, LEASES, self.clock, self.attest, self.renewals.append,
             self.trusts.append, self.telemetry, log,
         )  # fmt: skip
         self.heartbeat.registered(self.clock.now)
