@@ -1,0 +1,208 @@
+"""What an owner may do: open, claim, settle, assign, spill, re-read, close."""
+
+from __future__ import annotations
+
+import asyncio
+
+from jobmaster.clock import new_id
+from jobmaster.codec import decode_entry
+from jobmaster.ports import Word
+from tests.scripts.conftest import Connect
+from tests.scripts.workbench import Bench, assert_ok, eventually, make_items, new_fence, submit
+
+NEVER_US = 9 * 10**15
+
+
+async def test_open_again_with_the_same_fence_keeps_what_lies_there(bench: Bench, connect: Connect) -> None:
+    await bench.submit(make_items(2))
+    before = await bench.contents()
+    await assert_ok(bench.store.open_bucket(bench.fence))
+    await assert_ok((await connect()).open_bucket(bench.fence))
+    assert await bench.contents() == before
+
+
+async def test_a_claim_asked_again_returns_the_same_list_and_takes_nothing(bench: Bench) -> None:
+    items = make_items(5)
+    await bench.submit(items)
+    await bench.store.assign(bench.fence, [(NEVER_US, make_items(1)[0])])
+    first = await bench.store.claim(bench.fence, "a", 3)
+    await bench.store.hint(bench.bucket_id)
+    await bench.store.request_cancel(bench.bucket_id, new_id())
+    before = await bench.contents()
+    again = await bench.store.claim(bench.fence, "a", 100)
+    assert again.raw == first.raw == items[:3]
+    assert again.remaining == 2
+    assert again.next_due_us == NEVER_US
+    assert not again.hint
+    assert again.cancelled == frozenset()
+    assert await bench.contents() == before
+
+
+async def test_a_claim_takes_the_due_first_and_the_oldest_of_them(bench: Bench) -> None:
+    waiting, due, later = make_items(3), make_items(3), make_items(1)
+    await bench.submit(waiting)
+    await bench.store.assign(bench.fence, [(30, due[2]), (10, due[0]), (20, due[1]), (NEVER_US, later[0])])
+    first = await bench.store.claim(bench.fence, "a", 2)
+    assert first.raw == due[:2]
+    assert first.next_due_us == 30
+    second = await bench.store.claim(bench.fence, "b", 10)
+    assert second.raw == [due[2], *waiting]
+    assert second.next_due_us == NEVER_US
+    assert second.now_us < NEVER_US
+    assert (await bench.store.claim(bench.fence, "c", 10)).raw == []
+
+
+async def test_a_claim_of_nothing_leaves_no_trace(bench: Bench) -> None:
+    await bench.store.assign(bench.fence, [(NEVER_US, make_items(1)[0])])
+    before = await bench.contents()
+    claimed = await bench.store.claim(bench.fence, "a", 100)
+    assert (claimed.word, claimed.raw) == (Word.OK, [])
+    assert await bench.contents() == before
+
+
+async def test_a_claimed_list_lies_there_until_it_is_settled(bench: Bench) -> None:
+    items = make_items(4)
+    await bench.submit(items)
+    await bench.store.claim(bench.fence, "a", 2)
+    await bench.store.claim(bench.fence, "b", 2)
+    assert await bench.store.claimed_lists(bench.fence) == (Word.OK, ["a", "b"])
+    assert (await bench.store.read_claimed(bench.fence, "b")).raw == items[2:]
+    await assert_ok(bench.store.settle(bench.fence, ["a"], []))
+    assert await bench.store.claimed_lists(bench.fence) == (Word.OK, ["b"])
+    assert (await bench.store.read_claimed(bench.fence, "a")).raw == []
+    version = await bench.field("ver")
+    await assert_ok(bench.store.settle(bench.fence, ["a"], []))
+    assert await bench.field("ver") == version
+
+
+async def test_settle_publishes_the_finished_whatever_the_fence_says(bench: Bench) -> None:
+    ids = [new_id() for _ in range(3)]
+    news = bench.store.finished()
+    assert await anext(news) == b""
+    await assert_ok(bench.store.settle(bench.fence, [], ids[:2]))
+    superseded = bench.fence._replace(epoch=0)
+    assert await bench.store.settle(superseded, [], ids[2:]) is Word.FENCED
+    assert [await anext(news) for _ in range(3)] == ids
+    await news.aclose()  # type: ignore[attr-defined]
+
+
+async def test_assigning_the_same_entry_again_changes_nothing(bench: Bench) -> None:
+    items = [(NEVER_US + i, item) for i, item in enumerate(make_items(1500))]
+    await assert_ok(bench.store.assign(bench.fence, items))
+    await assert_ok(bench.store.assign(bench.fence, items))
+    (depth,) = await bench.store.depths([bench.bucket_id])
+    assert depth is not None
+    assert depth.assigned == 1500
+
+
+async def test_spill_keeps_the_outcomes_and_drops_their_lists_at_once(bench: Bench) -> None:
+    items = make_items(3)
+    await bench.submit(items)
+    await bench.store.claim(bench.fence, "a", 2)
+    await bench.store.claim(bench.fence, "b", 1)
+    outcomes = [f"outcome {i}".encode() for i in range(2500)]
+    await assert_ok(bench.store.spill(bench.fence, outcomes, ["a", "b"]))
+    (depth,) = await bench.store.depths([bench.bucket_id])
+    assert depth is not None
+    assert (depth.spilled, depth.claimed_lists) == (2500, 0)
+    assert await bench.raw.lrange(bench.store.keys.bucket(bench.bucket_id).spilled, 0, -1) == outcomes
+
+
+async def test_after_close_intake_the_owner_goes_on_and_nobody_adds(bench: Bench) -> None:
+    items = make_items(2)
+    await bench.submit(items)
+    await assert_ok(bench.store.close_intake(bench.fence))
+    await assert_ok(bench.store.close_intake(bench.fence))
+    assert (await bench.submit(make_items(1))).word is Word.CLOSED
+    assert await bench.store.assign(bench.fence, [(0, make_items(1)[0])]) is Word.CLOSED
+    assert await bench.store.close_if_empty(bench.fence) is Word.NOT_EMPTY
+    assert (await bench.store.claim(bench.fence, "a", 10)).raw == items
+    assert await bench.store.close_if_empty(bench.fence) is Word.NOT_EMPTY
+    await assert_ok(bench.store.settle(bench.fence, ["a"], []))
+    await assert_ok(bench.store.close_if_empty(bench.fence))
+    await assert_ok(bench.store.close_if_empty(bench.fence))
+    assert await bench.field("state") == b"READY_TO_DELETE"
+
+
+async def test_every_place_keeps_a_bucket_from_closing_and_from_being_deleted(bench: Bench) -> None:
+    keys = bench.store.keys.bucket(bench.bucket_id)
+    await assert_ok(bench.store.close_intake(bench.fence))
+    places = {
+        keys.pending: bench.raw.rpush,
+        keys.spilled: bench.raw.rpush,
+        keys.lists: bench.raw.sadd,
+    }
+    for key, add in places.items():
+        await add(key, b"something")
+        before = await bench.contents()
+        assert await bench.store.close_if_empty(bench.fence) is Word.NOT_EMPTY
+        assert await bench.store.delete_bucket(bench.bucket_id) is Word.NOT_EMPTY
+        assert await bench.contents() == before
+        await bench.raw.delete(key)
+    await bench.raw.zadd(keys.assigned, {b"something": 1})
+    assert await bench.store.close_if_empty(bench.fence) is Word.NOT_EMPTY
+    assert await bench.store.delete_bucket(bench.bucket_id) is Word.NOT_EMPTY
+    await bench.raw.delete(keys.assigned)
+    await assert_ok(bench.store.close_if_empty(bench.fence))
+
+
+async def test_a_deleted_bucket_leaves_no_key(bench: Bench) -> None:
+    await bench.store.hint(bench.bucket_id)
+    await bench.store.request_cancel(bench.bucket_id, new_id())
+    assert await bench.store.delete_bucket(bench.bucket_id) is Word.NOT_EMPTY
+    await assert_ok(bench.store.close_intake(bench.fence))
+    await assert_ok(bench.store.close_if_empty(bench.fence))
+    await assert_ok(bench.store.delete_bucket(bench.bucket_id))
+    assert await bench.contents() == {}
+    await assert_ok(bench.store.delete_bucket(bench.bucket_id))
+
+
+async def test_overlapping_calls_of_one_owner_never_look_like_a_rollback(bench: Bench) -> None:
+    await bench.submit(make_items(400))
+
+    async def work(number: int) -> None:
+        claimed = await bench.store.claim(bench.fence, f"list-{number}", 4)
+        assert claimed.word is Word.OK
+        assert len(claimed.raw) == 4
+        await assert_ok(bench.store.settle(bench.fence, [f"list-{number}"], []))
+
+    await asyncio.gather(*[work(number) for number in range(100)])
+    (depth,) = await bench.store.depths([bench.bucket_id])
+    assert depth is not None
+    assert (depth.pending, depth.claimed_lists, depth.pending_bytes) == (0, 0, 0)
+
+
+async def test_clusters_on_one_server_do_not_meet(connect: Connect, cluster_name: str) -> None:
+    # The second name begins with the first, and a pattern or prefix that is not careful would take it for the same.
+    one, other = await connect(), await connect(cluster=f"{cluster_name}-b")
+    fence, items = new_fence(), make_items(2)
+    await assert_ok(one.open_bucket(fence))
+    assert (await submit(other, fence.bucket_id, items)).word is Word.NO_BUCKET
+    await assert_ok(other.open_bucket(fence))
+    await submit(one, fence.bucket_id, items[:1])
+    await submit(other, fence.bucket_id, items[1:])
+    assert (await one.claim(fence, "a", 10)).entries == [decode_entry(items[0])]
+    assert (await other.claim(fence, "a", 10)).entries == [decode_entry(items[1])]
+    only_here = new_fence()
+    await assert_ok(one.open_bucket(only_here))
+    assert await one.known_buckets() == sorted([fence.bucket_id, only_here.bucket_id])
+    assert await other.known_buckets() == [fence.bucket_id]
+    agent = new_id()
+    await one.beat(agent, 60)
+    assert await one.beating([agent]) == [True]
+    assert await other.beating([agent]) == [False]
+
+
+async def test_heartbeats_end_by_the_servers_clock(bench: Bench) -> None:
+    agents = [new_id() for _ in range(3)]
+    await bench.store.beat(agents[0], 60)
+    await bench.store.beat(agents[1], 0.001)
+    key = bench.store.keys.agent(agents[1])
+
+    async def gone() -> bool:
+        return not await bench.raw.exists(key)
+
+    await eventually(gone, "the heartbeat that was to last a millisecond is gone")
+    assert await bench.store.beating(agents) == [True, False, False]
+    assert 59_000 < await bench.raw.pttl(bench.store.keys.agent(agents[0])) <= 60_000
+    assert await bench.store.beating([]) == []
