@@ -8,7 +8,7 @@ are checked at submit and again at run.
 from jobmaster.handlers.context import Cancel, JobContext, Retry
 from jobmaster.handlers.handler import Handler
 from jobmaster.handlers.loading import load_handlers
-from jobmaster.handlers.options import HandlerOptions, JobOptions, check_name
+from jobmaster.handlers.options import HandlerOptions, JobOptions, check_lane, check_name
 from jobmaster.handlers.registry import Handlers
 
 __all__ = [
@@ -19,6 +19,7 @@ __all__ = [
     "JobContext",
     "JobOptions",
     "Retry",
+    "check_lane",
     "check_name",
     "load_handlers",
 ]

@@ -7,6 +7,10 @@ considered "no". ``OutcomeUnknown`` is neither success nor failure: send the sam
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from jobmaster.model.job import ErrorInfo, JobState
 
 
 class JobMasterError(Exception):
@@ -73,7 +77,14 @@ class WaitTimeout(JobMasterError):
 
 
 class JobFailed(JobMasterError):
-    """``result()`` of a job that ended in another state than SUCCEEDED."""
+    """``result()`` of a job that ended in another state than SUCCEEDED. ``info`` is the recorded error, if there is one."""
+
+    def __init__(
+        self, message: str, *, state: JobState | None = None, info: ErrorInfo | None = None, hint: str | None = None
+    ) -> None:
+        super().__init__(message, hint=hint)
+        self.state = state
+        self.info = info
 
 
 class Unavailable(JobMasterError):

@@ -1,0 +1,262 @@
+"""All buckets of one lane and priority as one place to put jobs: choose, send, and go on to the next when one says no.
+
+One batch goes to one bucket, chosen when the batch leaves; so concurrent callers make one call and not one per bucket.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Awaitable, Callable
+from functools import partial
+from typing import NamedTuple
+
+from jobmaster.client.bucket_map import BucketMap, Outlet
+from jobmaster.clock import Clock
+from jobmaster.codec import encode_entry
+from jobmaster.model.errors import ClockSkew, CodeError, OutcomeUnknown, Refused, Unavailable
+from jobmaster.model.job import Entry, Level, NewJob
+from jobmaster.ports import Intake, Submitted, Word, Written
+from jobmaster.rules.placement import choose
+
+ATTEMPTS_MAX = 8
+"""Buckets tried for one batch before it is given up."""
+FULL_SECONDS = 0.05
+"""A bucket that answered FULL is not asked again for this long."""
+
+
+class Capacity(NamedTuple):
+    """When a store says FULL, and how far an id's time may be off."""
+
+    high_water_jobs: int
+    high_water_bytes: int
+    skew_ms_max: int
+
+
+class Placed(NamedTuple):
+    """Where a batch went."""
+
+    level: Level | None
+    """``None``: nowhere."""
+    bucket_id: bytes | None
+    full: bool = False
+    """Nowhere, because at least one bucket is over its high-water mark."""
+
+
+NO_BUCKET = Placed(None, None)
+ALL_FULL = Placed(None, None, True)
+
+
+class _Trial:
+    """What happened so far to one batch."""
+
+    __slots__ = ("full", "refusal", "renewed", "tried", "unknown")
+
+    def __init__(self) -> None:
+        self.tried: set[bytes] = set()
+        self.full = False
+        self.renewed = False
+        self.refusal: Refused | None = None
+        self.unknown: OutcomeUnknown | None = None
+
+
+class BucketGroup:
+    """The buckets of one lane and priority whose acknowledgements are worth at least ``need``."""
+
+    def __init__(
+        self, lane: str, priority: int, need: Level, buckets: BucketMap, capacities: dict[str, Capacity], clock: Clock
+    ) -> None:
+        self.lane = lane
+        self.priority = priority
+        self._need = need
+        self._buckets = buckets
+        self._capacities = capacities
+        self._clock = clock
+
+    # ------------------------------------------------------------ SavePending
+
+    async def send(self, items: list[bytes]) -> list[Placed | Exception]:
+        """``place`` with one answer per item; when a store refuses the batch for one id's time, the others get through."""
+        try:
+            placed = await self.place(items)
+        except ClockSkew as error:
+            if len(items) == 1:
+                return [error]
+            half = len(items) // 2
+            return await self.send(items[:half]) + await self.send(items[half:])
+        return [placed] * len(items)
+
+    async def place(self, items: list[bytes]) -> Placed:
+        """Put encoded entries, all together, into one bucket.
+
+        Raises:
+            DurabilityRefused: there are buckets, but no store of them is worth the level that was asked for.
+            StoreRefused: no bucket took them, and a store that holds one is unfit (functions missing, no access).
+            ClockSkew: the time in one of the ids is too far from the store's clock.
+            OutcomeUnknown: a store may have taken them, and no other did.
+        """
+        trial = _Trial()
+        if not self._buckets.is_fresh():
+            await self._buckets.fresh()
+        for _ in range(ATTEMPTS_MAX):
+            outlet = self._choose(trial)
+            if outlet is None:
+                if trial.renewed or trial.full:
+                    break
+                trial.renewed = True
+                await self._buckets.renew()
+                continue
+            level = await self._level_of(outlet, trial)
+            if level is not None and await self._submit(outlet, items, trial):
+                return Placed(level, outlet.id)
+        return self._nowhere(trial)
+
+    def _nowhere(self, trial: _Trial) -> Placed:
+        if trial.unknown is not None:
+            raise trial.unknown
+        if trial.full:
+            return ALL_FULL
+        if trial.refusal is not None:
+            raise trial.refusal
+        return NO_BUCKET
+
+    async def _submit(self, outlet: Outlet, items: list[bytes], trial: _Trial) -> bool:
+        capacity = self._capacities[outlet.watch.name]
+        outlet.unsent += len(items)
+        try:
+            answer = await outlet.watch.store.submit(
+                outlet.id,
+                items,
+                high_water_jobs=capacity.high_water_jobs,
+                high_water_bytes=capacity.high_water_bytes,
+                skew_ms_max=capacity.skew_ms_max,
+            )
+        except OutcomeUnknown as error:
+            # Once more to the same bucket: its owner keeps one copy per id, so a second copy there costs nothing.
+            outlet.failed(self._clock.boottime())
+            if trial.unknown is not None:
+                trial.tried.add(outlet.id)
+            trial.unknown = error
+            return False
+        except (Unavailable, Refused) as error:
+            self._failed(outlet, error, trial)
+            return False
+        finally:
+            outlet.unsent -= len(items)
+        return self._understand(outlet, answer, trial)
+
+    def _understand(self, outlet: Outlet, answer: Submitted, trial: _Trial) -> bool:
+        match answer.word:
+            case Word.OK:
+                outlet.answered(answer.depth)
+                return True
+            case Word.FULL:
+                outlet.answered(answer.depth)
+                outlet.full_until = self._clock.boottime() + FULL_SECONDS
+                trial.full = True
+            case Word.CLOSED | Word.NO_BUCKET | Word.GENERATION:
+                outlet.closed(self._clock.boottime())
+            case Word.SKEW:
+                raise ClockSkew(
+                    f"the time in a job's id is {answer.skew_ms / 1000:+.3f} s off the clock of store "
+                    f"{outlet.watch.name!r}",
+                    hint="set this machine's clock (NTP), or pass a job_id that was made now",
+                )
+            case _:
+                raise CodeError(f"a store answered {answer.word} to a submit")
+        trial.tried.add(outlet.id)
+        return False
+
+    def _failed(self, outlet: Outlet, error: Exception, trial: _Trial) -> None:
+        outlet.failed(self._clock.boottime())
+        trial.tried.add(outlet.id)
+        if isinstance(error, Refused):
+            trial.refusal = error
+
+    async def _level_of(self, outlet: Outlet, trial: _Trial) -> Level | None:
+        """The level this outlet reaches; ``None`` when it is too low, or its store does not answer."""
+        watch = outlet.watch
+        level = watch.known_level()
+        if level is None:
+            try:
+                level = await watch.level()
+            except (Unavailable, Refused) as error:
+                self._failed(outlet, error, trial)
+                return None
+        if watch.satisfies(level, self._need):
+            return level
+        trial.refusal = watch.refusal(self._need)
+        trial.tried.add(outlet.id)
+        return None
+
+    def _choose(self, trial: _Trial) -> Outlet | None:
+        now = self._clock.boottime()
+        if trial.unknown is not None:
+            open_ = [o for o in self._buckets.outlets(self.lane, self.priority) if o.id not in trial.tried]
+        else:
+            open_ = [
+                outlet
+                for outlet in self._buckets.outlets(self.lane, self.priority)
+                if outlet.avoid_until <= now and outlet.id not in trial.tried
+            ]
+        free = [outlet for outlet in open_ if outlet.full_until <= now]
+        if len(free) < len(open_):
+            trial.full = True
+        if not free:
+            return None
+        if len(free) == 1:
+            return free[0]
+        return free[choose([o.depth + o.unsent for o in free], random.random(), random.random())]
+
+    # ------------------------------------------------------------ a committed row first
+
+    async def assign(self, master: Intake, jobs: list[NewJob]) -> tuple[Written, bytes | None]:
+        """Rows that are ASSIGNED to a bucket from the start, then the copies into it; HELD rows when no bucket is there.
+
+        A put that fails leaves ASSIGNED rows without copies: their owner's anti-entropy gives them back.
+        """
+        trial = _Trial()
+        await self._buckets.fresh()
+        for _ in range(ATTEMPTS_MAX):
+            outlet = self._choose(trial)
+            if outlet is None and not trial.renewed and not trial.full:
+                trial.renewed = True
+                await self._buckets.renew()
+                continue
+            if outlet is None:
+                break
+            written = await _again(partial(master.insert_assigned, outlet.id, outlet.epoch, jobs), jobs)
+            if written.bucket_ok:
+                await self._put(outlet, [job for job in jobs if job.id in written.accepted])
+                return written, outlet.id
+            outlet.closed(self._clock.boottime())
+            trial.tried.add(outlet.id)
+        return await hold(master, jobs), None
+
+    async def _put(self, outlet: Outlet, jobs: list[NewJob]) -> None:
+        if not jobs:
+            return
+        items = [
+            (job.due_us, encode_entry(Entry(job.id, 2, job.handler, job.args, job.due_us, job.headers))) for job in jobs
+        ]
+        try:
+            word = await outlet.watch.store.put(outlet.id, outlet.epoch, items)
+        except (Unavailable, Refused):
+            outlet.failed(self._clock.boottime())
+        else:
+            if word is not Word.OK:
+                outlet.closed(self._clock.boottime())
+
+
+async def hold(master: Intake, jobs: list[NewJob]) -> Written:
+    """HELD rows; sent a second time when the first answer was lost."""
+    return await _again(partial(master.insert_held, jobs), jobs)
+
+
+async def _again(write: Callable[[], Awaitable[Written]], jobs: list[NewJob]) -> Written:
+    try:
+        return await write()
+    except OutcomeUnknown:
+        try:
+            return await write()
+        except OutcomeUnknown as error:
+            raise OutcomeUnknown(error.message, job_ids=[job.id for job in jobs]) from error

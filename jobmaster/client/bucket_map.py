@@ -1,0 +1,161 @@
+"""The producer's picture of the buckets, from the master, and how full each of them was last seen.
+
+A stale picture is safe: a store refuses a bucket it does not know or that takes no more (``NOBUCKET``, ``CLOSED``), and the
+picture is renewed. While the master is down the last picture is used, so intake goes on.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Mapping
+
+from jobmaster.client.durability import StoreWatch
+from jobmaster.clock import Clock
+from jobmaster.model.bucket import Bucket, BucketState
+from jobmaster.model.errors import JobMasterError
+from jobmaster.ports import Queries
+
+REFRESH_AGAIN_SECONDS = 0.2
+"""Least time between two refreshes, whoever asks."""
+CLOSED_SECONDS = 5.0
+"""A bucket that answered CLOSED or NOBUCKET is left alone this long, though the master may still list it."""
+
+_log = logging.getLogger(__name__)
+
+
+class Outlet:
+    """One bucket as this producer sees it."""
+
+    __slots__ = ("avoid_until", "depth", "epoch", "failures", "full_until", "id", "lane", "priority", "unsent", "watch")
+
+    def __init__(self, bucket: Bucket, watch: StoreWatch) -> None:
+        self.id = bucket.id
+        self.epoch = bucket.epoch
+        self.lane = bucket.lane
+        self.priority = bucket.priority
+        self.watch = watch
+        self.depth = 0
+        """Jobs waiting, as last reported by the store."""
+        self.unsent = 0
+        """Own jobs on their way."""
+        self.full_until = 0.0
+        self.avoid_until = 0.0
+        self.failures = 0
+
+    def closed(self, now: float) -> None:
+        """The store says it takes no more."""
+        self.avoid_until = now + CLOSED_SECONDS
+
+    def failed(self, now: float) -> None:
+        """The store did not answer: stay away, longer each time (0.2 s ... 5 s)."""
+        self.failures = min(self.failures + 1, 6)
+        self.avoid_until = now + min(0.1 * 2**self.failures, 5.0)
+
+    def answered(self, depth: int) -> None:
+        """The store took the jobs."""
+        if depth >= 0:
+            self.depth = depth
+        self.failures = 0
+
+
+class BucketMap:
+    """Cached buckets by (lane, priority); refreshed by age and on request, one query at a time."""
+
+    def __init__(
+        self, master: Queries, watches: Mapping[str, StoreWatch], clock: Clock, max_age_seconds: float
+    ) -> None:
+        self._master = master
+        self._watches = watches
+        self._clock = clock
+        self._max_age = max_age_seconds
+        self._groups: dict[tuple[str, int], tuple[Outlet, ...]] = {}
+        self._by_id: dict[bytes, Outlet] = {}
+        self._lanes: set[str] = set()
+        self._read_at: float | None = None
+        self._tried_at = float("-inf")
+        self._task: asyncio.Task[None] | None = None
+
+    def outlets(self, lane: str, priority: int) -> tuple[Outlet, ...]:
+        """ACTIVE buckets of a lane and priority, as last known."""
+        return self._groups.get((lane, priority), ())
+
+    def all_outlets(self) -> list[Outlet]:
+        """Every ACTIVE bucket, as last known."""
+        return list(self._by_id.values())
+
+    def outlet(self, bucket_id: bytes) -> Outlet | None:
+        """One ACTIVE bucket by id."""
+        return self._by_id.get(bucket_id)
+
+    def lanes(self) -> set[str]:
+        """Every lane that has, or lately had, a bucket."""
+        return set(self._lanes)
+
+    def is_fresh(self) -> bool:
+        """True when no refresh is due."""
+        return self._read_at is not None and self._clock.boottime() - self._read_at < self._max_age
+
+    async def fresh(self) -> None:
+        """Make sure there is a picture. One that is merely old is renewed beside the traffic.
+
+        Raises:
+            Unavailable: there is none, and the master cannot be asked.
+        """
+        if self._read_at is None:
+            await asyncio.shield(self._start())
+        elif not self.is_fresh():
+            self._start_soon()
+
+    async def renew(self) -> None:
+        """Ask the master again now (at most every ``REFRESH_AGAIN_SECONDS``); keep the old picture when it is down."""
+        if self._clock.boottime() - self._tried_at < REFRESH_AGAIN_SECONDS and self._task is None:
+            return
+        try:
+            await asyncio.shield(self._start())
+        except JobMasterError as error:
+            if self._read_at is None:
+                raise
+            _log.info("the bucket map could not be renewed: %s", error)
+
+    async def close(self) -> None:
+        """End the query that may be under way."""
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.gather(self._task, return_exceptions=True)
+
+    def _start_soon(self) -> None:
+        if self._clock.boottime() - self._tried_at >= REFRESH_AGAIN_SECONDS:
+            self._start()
+
+    def _start(self) -> asyncio.Task[None]:
+        if self._task is None:
+            self._tried_at = self._clock.boottime()
+            self._task = asyncio.get_running_loop().create_task(self._read())
+            self._task.add_done_callback(self._done)
+        return self._task
+
+    def _done(self, task: asyncio.Task[None]) -> None:
+        self._task = None
+        if not task.cancelled() and (error := task.exception()) is not None and self._read_at is not None:
+            _log.info("the bucket map could not be renewed: %s", error)
+
+    async def _read(self) -> None:
+        self._take(await self._master.buckets())
+
+    def _take(self, buckets: list[Bucket]) -> None:
+        groups: dict[tuple[str, int], list[Outlet]] = {}
+        by_id: dict[bytes, Outlet] = {}
+        for bucket in buckets:
+            self._lanes.add(bucket.lane)
+            watch = self._watches.get(bucket.store)
+            if bucket.state is not BucketState.ACTIVE or watch is None:
+                continue
+            outlet = self._by_id.get(bucket.id)
+            if outlet is None or outlet.epoch != bucket.epoch:
+                outlet = Outlet(bucket, watch)
+            by_id[bucket.id] = outlet
+            groups.setdefault((bucket.lane, bucket.priority), []).append(outlet)
+        self._by_id = by_id
+        self._groups = {key: tuple(outlets) for key, outlets in groups.items()}
+        self._read_at = self._clock.boottime()

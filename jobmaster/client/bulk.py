@@ -1,0 +1,310 @@
+"""Many jobs from one iterable: encoded in chunks, several chunks on their way, never more in memory than that."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterable, Callable, Iterable, Iterator
+from typing import Any
+
+from jobmaster.client.bucket_group import BucketGroup, hold
+from jobmaster.client.coalescing import CHUNK_BYTES_MAX
+from jobmaster.client.durability import NEEDED
+from jobmaster.client.intake import IntakeDesk, new_job
+from jobmaster.client.options import BulkOptions, Terms
+from jobmaster.client.plans import Plan
+from jobmaster.client.submitting import Submitter
+from jobmaster.clock import new_id
+from jobmaster.codec import encode_entry
+from jobmaster.model.errors import InputError, JobMasterError, OutcomeUnknown
+from jobmaster.model.job import Durability, Entry, Level, OnFull
+from jobmaster.ports import Written
+from jobmaster.rules.placement import Way
+from jobmaster.settings.model import ClusterSettings
+
+CHUNKS_MAX = 4
+"""Chunks under way at once."""
+
+Items = Iterable[Any] | AsyncIterable[Any]
+
+
+class IdList:
+    """Job ids, 16 bytes each and no more: a million of them are 16 MB. In the order of the input within a chunk."""
+
+    __slots__ = ("_bytes",)
+
+    def __init__(self) -> None:
+        self._bytes = bytearray()
+
+    def extend(self, job_ids: Iterable[bytes]) -> None:
+        self._bytes += b"".join(job_ids)
+
+    def __len__(self) -> int:
+        return len(self._bytes) // 16
+
+    def __iter__(self) -> Iterator[bytes]:
+        data = bytes(self._bytes)
+        return (data[start : start + 16] for start in range(0, len(data), 16))
+
+
+class BulkSummary:
+    """What ``submit_many`` did."""
+
+    def __init__(self) -> None:
+        self.ids = IdList()
+        """Ids of every acknowledged job."""
+        self.by_level: dict[Level, int] = {}
+        """Acknowledged jobs by the level they reached."""
+
+    @property
+    def submitted(self) -> int:
+        """Acknowledged jobs."""
+        return len(self.ids)
+
+    def acknowledged(self, entries: list[bytes], level: Level) -> None:
+        """Count entries in (their id stands at bytes 3..18)."""
+        self.ids.extend(entry[3:19] for entry in entries)
+        self.by_level[level] = self.by_level.get(level, 0) + len(entries)
+
+    def __repr__(self) -> str:
+        levels = ", ".join(f"{level.value}: {count}" for level, count in self.by_level.items())
+        return f"<BulkSummary {self.submitted} jobs; {levels or 'none'}>"
+
+
+class BulkFailed(JobMasterError):
+    """``submit_many`` stopped. Every job of the input is in exactly one of four groups: acknowledged (``summary.ids``),
+    perhaps stored (``unknown_ids``: to know, ask ``get``), read from the input but certainly not stored (``unsent`` of
+    them), not read yet. The cause is the error's ``__cause__``."""
+
+    def __init__(self, cause: Exception, summary: BulkSummary, unknown: IdList, unsent: int) -> None:
+        first = cause.message if isinstance(cause, JobMasterError) else f"{type(cause).__name__}: {cause}"
+        super().__init__(
+            f"{first} (acknowledged: {summary.submitted}, unknown: {len(unknown)}, read but not stored: {unsent})",
+            hint=cause.hint if isinstance(cause, JobMasterError) else None,
+        )
+        self.exit_code = cause.exit_code if isinstance(cause, JobMasterError) else 1
+        self.summary = summary
+        self.unknown_ids = unknown
+        self.unsent = unsent
+
+
+class _Chunk:
+    """Encoded jobs of one lane and priority."""
+
+    __slots__ = ("entries", "group", "size")
+
+    def __init__(self, group: tuple[str, int]) -> None:
+        self.group = group
+        self.entries: list[bytes] = []
+        self.size = 0
+
+
+class BulkSubmit:
+    """One run of ``submit_many``."""
+
+    def __init__(self, submitter: Submitter, settings: ClusterSettings, options: BulkOptions) -> None:
+        self._submitter = submitter
+        self._desk: IntakeDesk = submitter.desk
+        self._terms: Terms = submitter.terms(options)
+        self._durability: Durability = self._terms.durability or settings.jobs.durability
+        self._on_full: OnFull = self._terms.on_full or settings.jobs.on_full
+        if self._terms.key is not None or self._terms.job_id is not None or self._terms.connection is not None:
+            raise InputError("idempotency_key, job_id and connection belong to one job", hint="use submit for it")
+        self._way = self._desk.way_of(self._terms.due_us, self._durability)
+        self._chunk_max = (
+            settings.limits.submit_chunk_jobs if self._way is Way.BUCKET else settings.thresholds.transfer_batch
+        )
+        self._open: dict[tuple[str, int], _Chunk] = {}
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._failure: Exception | None = None
+        self.summary = BulkSummary()
+        self._unknown = IdList()
+        self._unsent = 0
+
+    async def run(self, items: Items, handler: Callable[..., Any] | str | None) -> BulkSummary:
+        """Submit everything; ``BulkFailed`` at the first failure, after what was under way has ended."""
+        try:
+            await self._read(items, handler)
+            for chunk in list(self._open.values()):
+                await self._send(chunk)
+            self._open.clear()
+        except Exception as error:
+            self._failure = self._failure or error
+        except BaseException:
+            for task in self._tasks:
+                task.cancel()
+            raise
+        finally:
+            if self._tasks:
+                await asyncio.gather(*self._tasks, return_exceptions=True)
+        if self._failure is not None:
+            self._unsent += sum(len(chunk.entries) for chunk in self._open.values())
+            raise BulkFailed(self._failure, self.summary, self._unknown, self._unsent) from self._failure
+        return self.summary
+
+    # ------------------------------------------------------------ reading and encoding
+
+    async def _read(self, items: Items, handler: Callable[..., Any] | str | None) -> None:
+        index = 0
+        plan = None if handler is None else await self._plan(handler)
+        if isinstance(items, AsyncIterable):
+            async for item in items:
+                await self._take(item, plan, index)
+                index += 1
+            return
+        for item in items:
+            if (chunk := self._add(item, plan, index)) is not None:
+                await self._take_slow(item, plan, index) if chunk is _SLOW else await self._send(chunk)
+            index += 1
+
+    async def _take(self, item: Any, plan: Plan | None, index: int) -> None:
+        chunk = self._add(item, plan, index)
+        if chunk is _SLOW:
+            await self._take_slow(item, plan, index)
+        elif chunk is not None:
+            await self._send(chunk)
+
+    def _add(self, item: Any, plan: Plan | None, index: int) -> _Chunk | None:
+        """Encode one item into its open chunk. Returns the chunk when it is full, ``_SLOW`` when the handler must be
+        looked up first."""
+        if plan is None:
+            handler, args = _split(item, index)
+            plan = self._submitter.plans.local(handler)
+            if plan is None:
+                return _SLOW
+        elif plan.handler is None:
+            return _SLOW
+        else:
+            args = item
+        return self._append(plan, self._encode(plan, args, index))
+
+    async def _take_slow(self, item: Any, plan: Plan | None, index: int) -> None:
+        if plan is None:
+            handler, args = _split(item, index)
+            plan = await self._plan(handler)
+        else:
+            args = item
+        data = self._encode(plan, args, index)
+        if plan.handler is None:
+            try:
+                await self._submitter.plans.check(plan, data, allow_unregistered=self._terms.allow_unregistered)
+            except InputError as error:
+                raise _at(error, index) from error
+        chunk = self._append(plan, data)
+        if chunk is not None:
+            await self._send(chunk)
+
+    async def _plan(self, handler: Callable[..., Any] | str) -> Plan:
+        plan = await self._submitter.plans.find(handler, allow_unregistered=self._terms.allow_unregistered)
+        await self._desk.check_served(self._terms.lane or plan.lane)
+        return plan
+
+    def _encode(self, plan: Plan, args: Any, index: int) -> bytes:
+        try:
+            return self._submitter.encode(plan, args)
+        except InputError as error:
+            raise _at(error, index) from error
+
+    def _append(self, plan: Plan, data: bytes) -> _Chunk | None:
+        terms = self._terms
+        entry = encode_entry(Entry(new_id(), 1, plan.name, data, terms.due_us, terms.headers))
+        group = (terms.lane or plan.lane, int(terms.priority or plan.priority))
+        chunk = self._open.get(group)
+        if chunk is None:
+            chunk = self._open[group] = _Chunk(group)
+        chunk.entries.append(entry)
+        chunk.size += len(entry)
+        if len(chunk.entries) >= self._chunk_max or chunk.size >= CHUNK_BYTES_MAX:
+            return chunk
+        return None
+
+    # ------------------------------------------------------------ sending
+
+    async def _send(self, chunk: _Chunk) -> None:
+        """Start sending a chunk; wait first while enough are under way."""
+        if self._open.get(chunk.group) is chunk:
+            del self._open[chunk.group]
+        while len(self._tasks) >= CHUNKS_MAX:
+            await asyncio.wait(self._tasks, return_when=asyncio.FIRST_COMPLETED)
+        if self._failure is not None:
+            self._unsent += len(chunk.entries)
+            raise self._failure
+        task = asyncio.get_running_loop().create_task(self._deliver(chunk))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _deliver(self, chunk: _Chunk) -> None:
+        lane, priority = chunk.group
+        try:
+            if self._way is Way.BUCKET:
+                need = Level.VOLATILE if self._terms.allow_volatile else NEEDED[self._durability]
+                await self._into_bucket(chunk, await self._desk.group(lane, priority, need))
+            else:
+                await self._into_master(chunk)
+        except OutcomeUnknown as error:
+            self._unknown.extend(entry[3:19] for entry in chunk.entries)
+            self._failure = self._failure or error
+        except Exception as error:
+            self._unsent += len(chunk.entries)
+            self._failure = self._failure or error
+
+    async def _into_bucket(self, chunk: _Chunk, group: BucketGroup) -> None:
+        placed = await group.place(chunk.entries)
+        if placed.level is None and placed.full:
+            placed = await self._desk.wait_for_room(chunk.entries, group, self._on_full)
+        if placed.level is not None:
+            self.summary.acknowledged(chunk.entries, placed.level)
+        else:
+            await self._hold(chunk)
+
+    async def _into_master(self, chunk: _Chunk) -> None:
+        if self._way is Way.HELD:
+            await self._hold(chunk)
+            return
+        lane, priority = chunk.group
+        group = await self._desk.group(lane, priority, Level.VOLATILE)
+        jobs = [new_job(entry, lane, priority) for entry in chunk.entries]
+        written, _ = await group.assign(self._desk.master, jobs)
+        self._written(chunk, chunk.entries, written)
+
+    async def _hold(self, chunk: _Chunk) -> None:
+        lane, priority = chunk.group
+        size = self._desk.batch_max
+        for start in range(0, len(chunk.entries), size):
+            part = chunk.entries[start : start + size]
+            try:
+                written = await hold(self._desk.master, [new_job(entry, lane, priority) for entry in part])
+            except Exception:
+                # What went before is acknowledged; only the rest of the chunk is in question.
+                chunk.entries = chunk.entries[start:]
+                raise
+            self._written(chunk, part, written)
+
+    def _written(self, chunk: _Chunk, part: list[bytes], written: Written) -> None:
+        """Count rows in. The ids are fresh, so one that existed is our own, whose first answer was lost."""
+        lost = [entry for entry in part if entry[3:19] in written.quarantined]
+        if lost:
+            part = [entry for entry in part if entry[3:19] not in written.quarantined]
+        self.summary.acknowledged(part, Level.MASTER)
+        if lost:
+            chunk.entries = lost
+            raise InputError(
+                f"{len(lost)} jobs were refused: their ids, made now, lie outside the master's partitions",
+                hint="compare this machine's clock with the database's; 'jobmaster doctor' shows the partitions",
+            )
+
+
+_SLOW = _Chunk(("", 0))
+
+
+def _split(item: Any, index: int) -> tuple[Any, Any]:
+    if isinstance(item, tuple) and len(item) == 2:
+        return item
+    raise InputError(
+        f"item {index} is no (handler, arguments) pair",
+        hint="give pairs, or name the handler: submit_many(items, handler=resize)",
+    )
+
+
+def _at(error: InputError, index: int) -> InputError:
+    """The same error, saying which item of the input it was."""
+    return type(error)(f"item {index}: {error.message}", hint=error.hint)

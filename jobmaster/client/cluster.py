@@ -1,0 +1,280 @@
+"""The public face of a cluster for producers: submit, follow, look up, cancel. Made by ``jobmaster.wiring``."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping
+from types import TracebackType
+from typing import Any, Self, TypeVar, Unpack, overload
+from uuid import UUID
+
+from jobmaster.client.bucket_map import BucketMap
+from jobmaster.client.bulk import BulkSubmit, BulkSummary, Items
+from jobmaster.client.durability import StoreWatch
+from jobmaster.client.finding import Finder
+from jobmaster.client.intake import ClientMaster, IntakeDesk, Order
+from jobmaster.client.options import BulkOptions, SubmitOptions
+from jobmaster.client.plans import Plans
+from jobmaster.client.receipts import JobReceipt
+from jobmaster.client.submitting import Submitter
+from jobmaster.client.transactions import ClusterTransaction
+from jobmaster.client.waiting import Waiting
+from jobmaster.clock import Clock, SystemClock
+from jobmaster.codec import decode_json
+from jobmaster.handlers import Handlers
+from jobmaster.model import ids
+from jobmaster.model.errors import InputError, JobFailed, JobMasterError, NotFound
+from jobmaster.model.job import Durability, JobState, JobView
+from jobmaster.ports import StoreIntake
+from jobmaster.rules.placement import Way
+from jobmaster.settings.model import ClusterSettings
+
+R = TypeVar("R")
+JobRef = bytes | str | UUID | JobReceipt[Any]
+"""A job by its receipt, its 16 bytes, its text or its UUID. A receipt is the fastest: it knows the bucket."""
+
+
+class Cluster:
+    """A producer's view of one cluster. Belongs to the event loop it is used in; ``SyncCluster`` is for plain code.
+
+    ::
+
+        async with await open_cluster(settings) as cluster:
+            receipt = await cluster.submit(resize, {"path": "a.png", "width": 400}, priority="high")
+            size = await receipt.result(timeout=30)
+    """
+
+    def __init__(
+        self,
+        settings: ClusterSettings,
+        master: ClientMaster,
+        stores: Mapping[str, StoreIntake],
+        *,
+        handlers: Handlers | None = None,
+        clock: Clock | None = None,
+        on_close: Callable[[], Awaitable[None]] | None = None,
+    ) -> None:
+        self.settings = settings
+        self.handlers = handlers if handlers is not None else Handlers()
+        self.job = self.handlers.job
+        """Decorator that declares a handler: ``@cluster.job(priority="high")``; see ``Handlers.job``."""
+        self.master = master
+        self.stores = stores
+        self._clock = clock or SystemClock()
+        self._on_close = on_close
+        self._watches = {name: StoreWatch(name, store, self._clock) for name, store in stores.items()}
+        self._buckets = BucketMap(master, self._watches, self._clock, settings.leases.bucket_map_seconds)
+        self._finder = Finder(master, self._buckets)
+        self._submitter: Submitter | None = None
+        self._waiting: Waiting | None = None
+        self._closed = False
+
+    # ------------------------------------------------------------ submitting
+
+    @overload
+    async def submit(
+        self,
+        handler: Callable[..., Coroutine[Any, Any, R]],
+        args: Mapping[str, object] | None = None,
+        /,
+        **options: Unpack[SubmitOptions],
+    ) -> JobReceipt[R]: ...
+
+    @overload
+    async def submit(
+        self,
+        handler: Callable[..., R],
+        args: Mapping[str, object] | None = None,
+        /,
+        **options: Unpack[SubmitOptions],
+    ) -> JobReceipt[R]: ...
+
+    @overload
+    async def submit(
+        self, handler: str, args: Mapping[str, object] | None = None, /, **options: Unpack[SubmitOptions]
+    ) -> JobReceipt[Any]: ...
+
+    async def submit(
+        self,
+        handler: Callable[..., Any] | str,
+        args: Mapping[str, object] | None = None,
+        /,
+        **options: Unpack[SubmitOptions],
+    ) -> JobReceipt[Any]:
+        """Hand in one job; returns when it is as safe as its durability says.
+
+        Args:
+            handler: the declared function, or its name.
+            args: the handler's arguments by name; checked against its signature here and again before it runs.
+            options: see ``SubmitOptions``.
+
+        Raises:
+            InputError: it could never work (unknown handler, arguments, options, lane); nothing was stored.
+            BucketsFull, DurabilityRefused, StoreRefused: the cluster is able but not willing; nothing was stored.
+            Conflict: the idempotency key or the id belongs to another payload.
+            OutcomeUnknown: send the same job again with ``job_id=error.job_ids[0]``.
+            Unavailable: neither a store nor the master could be reached; nothing was stored.
+        """
+        submitter = self._submitter or self._open_submitter()
+        receipt = await submitter.submit(handler, args, options)
+        return JobReceipt(self, receipt.id, receipt.level, receipt.bucket_id, receipt.duplicate)
+
+    async def submit_many(
+        self, items: Items, /, handler: Callable[..., Any] | str | None = None, **options: Unpack[BulkOptions]
+    ) -> BulkSummary:
+        """Hand in many jobs, read from ``items`` only as fast as the stores take them.
+
+        Args:
+            items: (async) iterable of ``(handler, args)`` pairs, or of ``args`` mappings when ``handler`` is given.
+            handler: the handler of every item.
+            options: see ``BulkOptions``; they apply to every item.
+
+        Raises:
+            BulkFailed: it stopped; says which jobs were acknowledged, which are unknown and how many were not stored.
+        """
+        submitter = self._submitter or self._open_submitter()
+        return await BulkSubmit(submitter, self.settings, options).run(items, handler)
+
+    def transaction(self, connection: Any) -> ClusterTransaction:
+        """A transaction on the caller's own asyncpg connection to the master's database, for ``tx.submit``."""
+        return ClusterTransaction(self, connection)
+
+    async def submit_within(
+        self, connection: Any, handler: Callable[..., Any] | str, args: Any, options: SubmitOptions
+    ) -> tuple[JobReceipt[Any], Order]:
+        """One job inside the caller's transaction, and the order it became."""
+        submitter = self._submitter or self._open_submitter()
+        receipt, order = await submitter.submit_within(connection, handler, args, options)
+        return JobReceipt(self, receipt.id, receipt.level, receipt.bucket_id, receipt.duplicate), order
+
+    def way_of(self, order: Order) -> Way:
+        """The way the order would take as a plain submit."""
+        return self._desk().way_of(order.job.due_us, Durability.AGENT)
+
+    async def hint(self, lane: str, priority: int) -> None:
+        """Tell one agent of the lane and priority that HELD jobs are due."""
+        await self._buckets.fresh()
+        outlets = self._buckets.outlets(lane, priority)
+        if outlets:
+            outlet = min(outlets, key=lambda one: one.depth)
+            await outlet.watch.store.hint(outlet.id)
+
+    # ------------------------------------------------------------ following
+
+    async def get(self, job: JobRef) -> JobView:
+        """The job as it is now; ``NotFound`` when neither the master nor a bucket has it."""
+        job_id, bucket_id = _ref(job)
+        return await self._finder.get(job_id, bucket_id)
+
+    async def state(self, job: JobRef) -> JobState:
+        """The state alone."""
+        return (await self.get(job)).state
+
+    async def confirm(self, job: JobRef, *, timeout: float | None = None) -> None:
+        """Wait until the master has the job; ``WaitTimeout`` after ``timeout`` seconds."""
+        await self._open_waiting().until([_ref(job)[0]], lambda state: state is not None, timeout)
+
+    async def wait(self, job: JobRef, *, timeout: float | None = None) -> JobState:
+        """Wait until the job has ended, however; its final state."""
+        job_id = _ref(job)[0]
+        return (await self.wait_all([job_id], timeout=timeout))[job_id]
+
+    async def wait_all(self, jobs: Iterable[JobRef], *, timeout: float | None = None) -> dict[bytes, JobState]:
+        """Wait until all of the jobs have ended; their final states by id."""
+        states = await self._open_waiting().until([_ref(job)[0] for job in jobs], _final, timeout)
+        return {job_id: state for job_id, state in states.items() if state is not None}
+
+    async def result(self, job: JobRef, *, timeout: float | None = None) -> Any:
+        """Wait for the job's result, decoded as the handler's return annotation says (plain JSON values when the handler
+        is declared elsewhere).
+
+        Raises:
+            JobFailed: it ended as FAILED, CANCELLED or EXPIRED; ``info`` has the recorded error.
+        """
+        job_id = _ref(job)[0]
+        await self.wait(job_id, timeout=timeout)
+        view = await self.master.get(job_id)
+        if view is None:
+            raise NotFound(f"job {ids.text(job_id)} has been dropped by retention")
+        if view.state is not JobState.SUCCEEDED:
+            raise _failed(view)
+        handler = self.handlers.get(view.handler)
+        if handler is not None:
+            return handler.decode_result(view.result)
+        return None if view.result is None else decode_json(view.result)
+
+    async def cancel(self, job: JobRef, *, actor: str = "client") -> JobState:
+        """Ask to cancel a job; the state after the request (CANCELLED, or in flight with a flag, or its final state)."""
+        job_id, bucket_id = _ref(job)
+        return await self._finder.cancel(job_id, bucket_id, actor=actor)
+
+    # ------------------------------------------------------------ opening and closing
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close()
+
+    async def close(self) -> None:
+        """Finish the calls under way and give every connection back; further submits are refused."""
+        if self._closed:
+            return
+        self._closed = True
+        submitter, self._submitter = self._submitter, None
+        if submitter is not None:
+            await submitter.desk.close()
+        waiting, self._waiting = self._waiting, None
+        if waiting is not None:
+            await waiting.close()
+        await self._buckets.close()
+        await asyncio.gather(*(watch.close() for watch in self._watches.values()))
+        if self._on_close is not None:
+            await self._on_close()
+
+    def _desk(self) -> IntakeDesk:
+        return (self._submitter or self._open_submitter()).desk
+
+    def _open_submitter(self) -> Submitter:
+        """Made at the first use, for it belongs to the running loop."""
+        self._refuse_closed()
+        plans = Plans(self.handlers, self.master, self.settings.jobs, self._clock)
+        desk = IntakeDesk(self.settings, self.master, self._buckets, self._clock)
+        self._submitter = Submitter(self.settings, plans, desk, self._clock)
+        return self._submitter
+
+    def _open_waiting(self) -> Waiting:
+        self._refuse_closed()
+        if self._waiting is None:
+            self._waiting = Waiting(self.master, self.stores, self._clock)
+        return self._waiting
+
+    def _refuse_closed(self) -> None:
+        if self._closed:
+            raise JobMasterError("the cluster is closed", hint="open a new one")
+
+
+def _final(state: JobState | None) -> bool:
+    return state is not None and state.final
+
+
+def _ref(job: object) -> tuple[bytes, bytes | None]:
+    """Id and, if a receipt says so, bucket."""
+    if isinstance(job, JobReceipt):
+        return job.id, job.bucket_id
+    if isinstance(job, bytes | str | UUID):
+        try:
+            return ids.parse(job), None
+        except ValueError as error:
+            raise InputError(f"{job!r} is not the id of a job: {error}") from None
+    raise InputError(f"a job is named by a receipt or an id, not by {type(job).__name__}")
+
+
+def _failed(view: JobView) -> JobFailed:
+    info = view.error
+    said = f": {info.type}: {info.message}" if info is not None else ""
+    return JobFailed(
+        f"job {ids.text(view.id)} ({view.handler}) ended as {view.state.value}{said}", state=view.state, info=info
+    )

@@ -1,0 +1,183 @@
+"""Many concurrent callers, few calls: what arrives in one turn of the loop leaves in one call.
+
+While the allowed number of calls is under way, later items gather in the next batch, so batches grow by themselves exactly
+when calls are slow. No task and no timer per item, one future per caller (so that cancelling one caller touches no other).
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Generic, TypeVar
+
+from jobmaster.model.errors import BucketsFull, OutcomeUnknown, Unavailable
+
+Item = TypeVar("Item")
+Answer = TypeVar("Answer")
+
+CHUNK_BYTES_MAX = 4 * 1024 * 1024
+"""Bytes of one call, so that no single call keeps a store busy for long."""
+
+
+class Gate:
+    """Back-pressure inside the process: how much may wait for an answer, over all batches."""
+
+    __slots__ = ("_bytes", "_bytes_max", "_jobs", "_jobs_max", "_waiters")
+
+    def __init__(self, jobs_max: int = 100_000, bytes_max: int = 64 * 1024 * 1024) -> None:
+        self._jobs_max = jobs_max
+        self._bytes_max = bytes_max
+        self._jobs = 0
+        self._bytes = 0
+        self._waiters: list[asyncio.Future[None]] = []
+
+    @property
+    def shut(self) -> bool:
+        """True while as much waits as may."""
+        return self._jobs >= self._jobs_max or self._bytes >= self._bytes_max
+
+    def enter(self, size: int) -> None:
+        """Count one item in."""
+        self._jobs += 1
+        self._bytes += size
+
+    def leave(self, jobs: int, size: int) -> None:
+        """Count items out and wake who waits."""
+        self._jobs -= jobs
+        self._bytes -= size
+        if self._waiters and not self.shut:
+            waiters, self._waiters = self._waiters, []
+            for waiter in waiters:
+                if not waiter.done():
+                    waiter.set_result(None)
+
+    async def wait(self, timeout_seconds: float) -> None:
+        """Wait until there is room; ``BucketsFull`` when the time is over."""
+        loop = asyncio.get_running_loop()
+        try:
+            async with asyncio.timeout(timeout_seconds):
+                while self.shut:
+                    waiter = loop.create_future()
+                    self._waiters.append(waiter)
+                    await waiter
+        except TimeoutError:
+            raise BucketsFull(
+                f"{self._jobs} jobs ({self._bytes} bytes) of this process wait for an answer of the stores, and nothing "
+                f"moved for {timeout_seconds:g} s",
+                hint="submit more slowly, or use submit_many, which reads its input only as fast as the stores take it",
+            ) from None
+
+
+class Coalescer(Generic[Item, Answer]):
+    """Gathers items into calls of ``send``, which returns one answer (or error) per item."""
+
+    __slots__ = (
+        "_bytes",
+        "_calls",
+        "_calls_max",
+        "_chunk",
+        "_futures",
+        "_gate",
+        "_items",
+        "_loop",
+        "_scheduled",
+        "_send",
+        "_sizes",
+        "_tasks",
+    )
+
+    def __init__(
+        self,
+        send: Callable[[list[Item]], Awaitable[Sequence[Answer | Exception]]],
+        *,
+        chunk: int,
+        calls_max: int,
+        gate: Gate,
+    ) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._send = send
+        self._chunk = chunk
+        self._calls_max = calls_max
+        self._gate = gate
+        self._items: list[Item] = []
+        self._futures: list[asyncio.Future[Answer]] = []
+        self._sizes: list[int] = []
+        self._bytes = 0
+        self._calls = 0
+        self._scheduled = False
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    def put(self, item: Item, size: int) -> asyncio.Future[Answer]:
+        """The answer about ``item`` (``size`` bytes), which leaves with the next call."""
+        future: asyncio.Future[Answer] = self._loop.create_future()
+        self._items.append(item)
+        self._futures.append(future)
+        self._sizes.append(size)
+        self._bytes += size
+        self._gate.enter(size)
+        if not self._scheduled:
+            self._scheduled = True
+            self._loop.call_soon(self._flush)
+        return future
+
+    async def close(self) -> None:
+        """Wait for the calls under way; what has not left yet is answered with ``Unavailable``: nothing happened."""
+        futures, self._futures = self._futures, []
+        self._gate.leave(len(futures), self._bytes)
+        self._items, self._sizes, self._bytes = [], [], 0
+        _fail(futures, Unavailable("the cluster was closed before the job was sent"))
+        if self._tasks:
+            await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    def _flush(self) -> None:
+        self._scheduled = False
+        while self._items and self._calls < self._calls_max:
+            count, size = self._portion()
+            items, self._items = self._items[:count], self._items[count:]
+            futures, self._futures = self._futures[:count], self._futures[count:]
+            self._sizes = self._sizes[count:]
+            self._bytes -= size
+            self._calls += 1
+            task = self._loop.create_task(self._call(items, futures, size))
+            self._tasks.add(task)
+            task.add_done_callback(self._tasks.discard)
+
+    def _portion(self) -> tuple[int, int]:
+        """How many of the waiting items the next call takes, and their bytes."""
+        if self._bytes <= CHUNK_BYTES_MAX and len(self._items) <= self._chunk:
+            return len(self._items), self._bytes
+        total = 0
+        for count, size in enumerate(self._sizes):
+            if count and (count == self._chunk or total + size > CHUNK_BYTES_MAX):
+                return count, total
+            total += size
+        return len(self._sizes), total
+
+    async def _call(self, items: list[Item], futures: list[asyncio.Future[Answer]], size: int) -> None:
+        try:
+            answers = await self._send(items)
+            for future, answer in zip(futures, answers, strict=True):
+                if future.done():
+                    continue
+                if isinstance(answer, Exception):
+                    future.set_exception(answer)
+                else:
+                    future.set_result(answer)
+        except asyncio.CancelledError:
+            _fail(futures, OutcomeUnknown("the cluster was closed while the job was being sent"))
+            raise
+        except Exception as error:
+            _fail(futures, error)
+        finally:
+            self._calls -= 1
+            self._gate.leave(len(items), size)
+            if self._items and not self._scheduled:
+                self._flush()
+
+
+def _fail(futures: list[asyncio.Future[Answer]], error: Exception) -> None:
+    for future in futures:
+        if not future.done():
+            future.set_exception(error)
+            # A caller that was cancelled in this very turn will not fetch it.
+            future.exception()

@@ -1,0 +1,103 @@
+"""What an acknowledgement of a store is worth: read from the store itself, re-read now and then, never assumed.
+
+A store is asked at the first submit and again every ``RECHECK_SECONDS`` beside the traffic; what was known last holds until
+the answer is there. A store whose settings cannot be read promises nothing more than ``volatile``.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+
+from jobmaster.clock import Clock
+from jobmaster.model.errors import DurabilityRefused, JobMasterError
+from jobmaster.model.job import Durability, Level
+from jobmaster.ports import StoreHealth, StoreIntake
+
+RECHECK_SECONDS = 30.0
+
+_log = logging.getLogger(__name__)
+
+_RANK = {Level.VOLATILE: 0, Level.AGENT: 1, Level.AGENT_FSYNC: 2}
+NEEDED = {Durability.AGENT: Level.AGENT, Durability.AGENT_FSYNC: Level.AGENT_FSYNC}
+
+
+def reached(health: StoreHealth) -> Level:
+    """The level that an acknowledged write in this store reaches."""
+    if not health.append_only:
+        return Level.VOLATILE
+    return Level.AGENT_FSYNC if health.append_fsync == "always" else Level.AGENT
+
+
+class StoreWatch:
+    """One store and what is known of its durability."""
+
+    def __init__(self, name: str, store: StoreIntake, clock: Clock) -> None:
+        self.name = name
+        self.store = store
+        self._clock = clock
+        self._level: Level | None = None
+        self._health: StoreHealth | None = None
+        self._recheck_at = 0.0
+        self._task: asyncio.Task[Level] | None = None
+
+    async def level(self) -> Level:
+        """The level of this store's acknowledgements; ``Unavailable`` when it was never reached."""
+        level = self._level
+        if level is None:
+            return await asyncio.shield(self._start())
+        if self._clock.boottime() >= self._recheck_at:
+            self._start()
+        return level
+
+    def known_level(self) -> Level | None:
+        """``level()`` without waiting; ``None`` when it must be asked for."""
+        return self._level if self._clock.boottime() < self._recheck_at else None
+
+    def satisfies(self, level: Level, need: Level) -> bool:
+        """True when an acknowledgement at ``level`` is worth at least ``need``."""
+        return _RANK[level] >= _RANK[need]
+
+    def refusal(self, need: Level) -> DurabilityRefused:
+        """Why this store cannot give ``need``, and how to make it."""
+        health = self._health
+        if health is None or not health.append_only:
+            hint = "CONFIG SET appendonly yes on the store, or submit with allow_volatile=True or durability='master'"
+            return DurabilityRefused(
+                f"store {self.name!r} has its append-only file off: it cannot promise {need.value!r}", hint=hint
+            )
+        if health.append_fsync in {"", "unknown"}:
+            return DurabilityRefused(
+                f"store {self.name!r} does not let this user read its appendfsync setting: {need.value!r} is unproven",
+                hint="allow CONFIG GET for this user, or submit with durability='master'",
+            )
+        return DurabilityRefused(
+            f"store {self.name!r} has appendfsync {health.append_fsync!r}: it cannot promise {need.value!r}",
+            hint="CONFIG SET appendfsync always on the store, or submit with durability='master'",
+        )
+
+    async def close(self) -> None:
+        """End the check that may be under way."""
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.gather(self._task, return_exceptions=True)
+
+    def _start(self) -> asyncio.Task[Level]:
+        if self._task is None:
+            self._task = asyncio.get_running_loop().create_task(self._ask())
+            self._task.add_done_callback(self._asked)
+        return self._task
+
+    async def _ask(self) -> Level:
+        health = await self.store.health()
+        level = reached(health)
+        if self._level is not None and level is not self._level:
+            _log.warning("store %s: acknowledgements now reach %s (before: %s)", self.name, level, self._level)
+        self._health, self._level = health, level
+        return level
+
+    def _asked(self, task: asyncio.Task[Level]) -> None:
+        self._task = None
+        self._recheck_at = self._clock.boottime() + RECHECK_SECONDS
+        if not task.cancelled() and isinstance(error := task.exception(), JobMasterError) and self._level is not None:
+            _log.info("store %s: its durability could not be checked again: %s", self.name, error)

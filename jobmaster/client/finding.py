@@ -1,0 +1,129 @@
+"""Jobs looked up and cancelled, also those that have no row yet: the receipt's bucket is asked, else all live buckets."""
+
+from __future__ import annotations
+
+import asyncio
+
+from jobmaster.client.bucket_map import BucketMap, Outlet
+from jobmaster.model import ids
+from jobmaster.model.errors import JobMasterError, NotFound
+from jobmaster.model.job import IN_FLIGHT_STATES, Entry, JobState, JobView, NewJob, Priority
+from jobmaster.ports import Queries
+
+SCAN_JOBS_MAX = 20_000
+"""Jobs that one bucket looks through for one id."""
+FINDS_MAX = 8
+"""Buckets asked at once."""
+
+
+class Finder:
+    """``get`` and ``cancel``."""
+
+    def __init__(self, master: Queries, buckets: BucketMap) -> None:
+        self._master = master
+        self._buckets = buckets
+
+    async def get(self, job_id: bytes, bucket_id: bytes | None = None) -> JobView:
+        """The job's row, or its entry in a bucket as ``SAVE_PENDING`` (``ASSIGNED`` when it came from the master).
+
+        Raises:
+            NotFound: neither has it. It may be in an agent's hands for a moment (``persist_within``): ``confirm`` waits.
+        """
+        view = await self._master.get(job_id)
+        if view is None:
+            found = await self._find(job_id, bucket_id)
+            # Between the two looks it may have got its row.
+            view = await self._master.get(job_id) if found is None else _view(*found)
+        if view is None:
+            raise _not_found(job_id)
+        return view
+
+    async def cancel(self, job_id: bytes, bucket_id: bytes | None = None, *, actor: str) -> JobState:
+        """Ask to cancel; the state after the request. A job in flight has a flag then and ends as CANCELLED unless it
+        finishes first; one that waited is CANCELLED; a final one stays as it is.
+
+        Raises:
+            NotFound: neither the master nor a bucket has it.
+        """
+        state = await self._master.cancel(job_id, tombstone=None, actor=actor)
+        if state is None:
+            found = await self._find(job_id, bucket_id)
+            if found is None:
+                state = await self._master.cancel(job_id, tombstone=None, actor=actor)
+            else:
+                entry, outlet = found
+                tombstone = NewJob(
+                    job_id, outlet.priority, outlet.lane, entry.handler, entry.args, entry.headers, entry.due_us
+                )
+                state = await self._master.cancel(job_id, tombstone=tombstone, actor=actor)
+                await self._tell(outlet, job_id)
+            if state is None:
+                raise _not_found(job_id)
+        if state in IN_FLIGHT_STATES:
+            await self._tell_owner(job_id)
+        return state
+
+    async def _tell_owner(self, job_id: bytes) -> None:
+        view = await self._master.get(job_id)
+        if view is not None and view.bucket_id is not None:
+            outlet = self._buckets.outlet(view.bucket_id)
+            if outlet is None:
+                await self._buckets.renew()
+                outlet = self._buckets.outlet(view.bucket_id)
+            if outlet is not None:
+                await self._tell(outlet, job_id)
+
+    async def _tell(self, outlet: Outlet, job_id: bytes) -> None:
+        """A hint only: the row decides, and the owner reads its flags with every heartbeat."""
+        try:
+            await outlet.watch.store.request_cancel(outlet.id, job_id)
+        except JobMasterError:
+            pass
+
+    async def _find(self, job_id: bytes, bucket_id: bytes | None) -> tuple[Entry, Outlet] | None:
+        await self._buckets.fresh()
+        if bucket_id is not None and (outlet := self._buckets.outlet(bucket_id)) is not None:
+            entry = await _ask(outlet, job_id)
+            if entry is not None:
+                return entry, outlet
+        await self._buckets.renew()
+        outlets = self._buckets.all_outlets()
+        for start in range(0, len(outlets), FINDS_MAX):
+            page = outlets[start : start + FINDS_MAX]
+            for outlet, entry in zip(page, await asyncio.gather(*(_ask(o, job_id) for o in page)), strict=True):
+                if entry is not None:
+                    return entry, outlet
+        return None
+
+
+async def _ask(outlet: Outlet, job_id: bytes) -> Entry | None:
+    try:
+        return await outlet.watch.store.find(outlet.id, job_id, SCAN_JOBS_MAX)
+    except JobMasterError:
+        return None
+
+
+def _view(entry: Entry, outlet: Outlet) -> JobView:
+    pending = entry.token == 1
+    return JobView(
+        id=entry.id,
+        state=JobState.SAVE_PENDING if pending else JobState.ASSIGNED,
+        priority=Priority(outlet.priority),
+        lane=outlet.lane,
+        handler=entry.handler,
+        token=entry.token,
+        attempt=entry.attempt,
+        rescues=entry.rescues,
+        bucket_id=outlet.id,
+        bucket_epoch=outlet.epoch,
+        due_us=entry.due_us or None,
+        args=entry.args,
+        headers=entry.headers,
+    )
+
+
+def _not_found(job_id: bytes) -> NotFound:
+    return NotFound(
+        f"there is no job {ids.text(job_id)}",
+        hint="it may be in an agent's hands without a row yet, or be older than the retention",
+    )

@@ -1,0 +1,328 @@
+"""Where checked jobs go: a bucket, a committed row, or both; and what happens when there is no room.
+
+Toward the store: one coalesced call per (lane, priority). Toward the master: one coalesced insert. A job that finds no
+bucket becomes a HELD row; one that finds only full buckets follows the caller's policy.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+from collections.abc import Sequence
+from functools import partial
+from typing import Any, NamedTuple, Protocol
+
+import msgspec
+
+from jobmaster.client.bucket_group import ALL_FULL, BucketGroup, Capacity, Placed, hold
+from jobmaster.client.bucket_map import BucketMap
+from jobmaster.client.coalescing import Coalescer, Gate
+from jobmaster.client.durability import NEEDED
+from jobmaster.clock import Clock
+from jobmaster.codec import decode_entry, decode_json, encode_entry
+from jobmaster.model import ids
+from jobmaster.model.errors import BucketsFull, Conflict, InputError, OutcomeUnknown, UnknownLane
+from jobmaster.model.job import Durability, Entry, JobView, Level, NewJob, OnFull, Priority, Receipt
+from jobmaster.ports import Intake, Queries, Written
+from jobmaster.rules.placement import Way, way
+from jobmaster.settings.model import ClusterSettings
+
+STORE_CALLS_MAX = 2
+"""Calls of one (lane, priority) under way at once: while two are, later jobs gather."""
+MASTER_CALLS_MAX = 2
+_PAUSE_SECONDS = 0.02
+_PAUSE_SECONDS_MAX = 0.5
+
+
+class ClientMaster(Intake, Queries, Protocol):
+    """What the client needs of the master."""
+
+    async def insert_held_in(self, connection: Any, jobs: Sequence[NewJob]) -> Written:
+        """``insert_held`` inside the caller's own transaction on ``connection``."""
+        ...
+
+
+class Order(NamedTuple):
+    """One job, checked, on its way."""
+
+    job: NewJob
+    durability: Durability
+    on_full: OnFull
+    allow_volatile: bool
+    key: str | None = None
+    own_id: bool = False
+    """The caller chose the id, so it may exist already."""
+
+
+class Line(NamedTuple):
+    """Where single submits of one lane and priority gather."""
+
+    group: BucketGroup
+    gathering: Coalescer[bytes, Placed]
+
+
+class IntakeDesk:
+    """Puts orders where they belong. Belongs to one event loop."""
+
+    def __init__(self, settings: ClusterSettings, master: ClientMaster, buckets: BucketMap, clock: Clock) -> None:
+        self._settings = settings
+        self.master = master
+        self.buckets = buckets
+        self._clock = clock
+        self.gate = Gate()
+        skew_ms = int(settings.limits.clock_skew_seconds * 1000)
+        self._capacities = {
+            name: Capacity(store.high_water_jobs, store.high_water_bytes, skew_ms)
+            for name, store in settings.stores.items()
+        }
+        self.batch_max = settings.thresholds.transfer_batch
+        """Rows of one insert."""
+        self._full_timeout = settings.jobs.on_full_timeout_seconds
+        self._groups: dict[tuple[str, int, Level], BucketGroup] = {}
+        self._lines: dict[tuple[str, int, Level], Line] = {}
+        self._assigning: dict[tuple[str, int], Coalescer[NewJob, Receipt]] = {}
+        self._keys: dict[str, Coalescer[tuple[str, bytes, bytes], tuple[bytes, bytes]]] = {}
+        self._holding: Coalescer[NewJob, Receipt] = self._coalescer(self._hold)
+        self._rows: Coalescer[bytes, bool] = self._coalescer(self._have_rows)
+        self._served = {
+            lane
+            for agent in settings.agents.values()
+            for lane, counts in agent.bucket_counts().items()
+            if any(msgspec.structs.astuple(counts))
+        }
+
+    async def close(self) -> None:
+        """Finish the calls under way; refuse what has not left."""
+        every: list[Coalescer[Any, Any]] = [self._holding, self._rows]
+        every += [line.gathering for line in self._lines.values()]
+        every += [*self._assigning.values(), *self._keys.values()]
+        await asyncio.gather(*(line.close() for line in every))
+
+    # ------------------------------------------------------------ groups of buckets
+
+    async def check_served(self, lane: str) -> None:
+        """``UnknownLane`` when no agent serves the lane, by configuration or by the buckets there are."""
+        if lane in self._served or lane in self.buckets.lanes():
+            return
+        await self.buckets.renew()
+        known = self._served | self.buckets.lanes()
+        if lane not in known:
+            raise UnknownLane(
+                f"no agent serves lane {lane!r}",
+                hint=f"lanes with buckets are {', '.join(sorted(known))}; add it to an agent's lanes in the configuration",
+            )
+
+    async def group(self, lane: str, priority: int, need: Level) -> BucketGroup:
+        """The buckets of a lane and priority; ``UnknownLane`` when nobody serves the lane."""
+        group = self._groups.get((lane, priority, need))
+        if group is None:
+            await self.check_served(lane)
+            group = BucketGroup(lane, priority, need, self.buckets, self._capacities, self._clock)
+            self._groups[lane, priority, need] = group
+        return group
+
+    async def line(self, lane: str, priority: int, need: Level) -> Line:
+        """Where single submits of a lane and priority gather."""
+        line = self._lines.get((lane, priority, need))
+        if line is None:
+            group = await self.group(lane, priority, need)
+            chunk = self._settings.limits.submit_chunk_jobs
+            gathering = Coalescer(group.send, chunk=chunk, calls_max=STORE_CALLS_MAX, gate=self.gate)
+            line = self._lines.setdefault((lane, priority, need), Line(group, gathering))
+        return line
+
+    # ------------------------------------------------------------ one order
+
+    async def place(self, order: Order) -> Receipt:
+        """Put one job where it belongs.
+
+        Raises:
+            BucketsFull: every bucket is full, and the policy is ``raise`` or its time is over.
+            Conflict: the key or the id belongs to a job with another payload.
+            DurabilityRefused, OutcomeUnknown, Unavailable, ClockSkew.
+        """
+        job = order.job
+        await self.check_served(job.lane)
+        await self.enter(order.on_full)
+        if order.key is not None:
+            return await self._place_keyed(order, order.key)
+        where = self.way_of(job.due_us, order.durability)
+        if where is not Way.BUCKET:
+            return await self._place_row(order, where)
+        need = Level.VOLATILE if order.allow_volatile else NEEDED[order.durability]
+        line = await self.line(job.lane, job.priority, need)
+        entry = encode_entry(Entry(job.id, 1, job.handler, job.args, job.due_us, job.headers))
+        placed = await line.gathering.put(entry, len(entry))
+        if placed.level is None:
+            placed = await self.elsewhere(entry, placed, line, order.on_full)
+        return Receipt(job.id, placed.level or Level.MASTER, placed.bucket_id)
+
+    def way_of(self, due_us: int, durability: Durability) -> Way:
+        """The way of a job by the rule of placement."""
+        threshold = self._settings.thresholds.transient_threshold_seconds
+        return way(due_us, self._clock.wall_us() if due_us else 0, threshold, durability)
+
+    async def enter(self, on_full: OnFull) -> None:
+        """Wait (or raise, by policy) while too much of this process waits for answers."""
+        if self.gate.shut:
+            await self.gate.wait(0.0 if on_full is OnFull.RAISE else self._full_timeout)
+
+    async def wait_for_room(self, entries: list[bytes], group: BucketGroup, on_full: OnFull) -> Placed:
+        """What to do with entries whose every bucket is full: wait, raise, or (answer: nowhere) let the master have them.
+
+        Raises:
+            BucketsFull: by policy, or because the time is over.
+        """
+        ends = self._clock.boottime() + self._full_timeout
+        pause = _PAUSE_SECONDS
+        placed = ALL_FULL
+        while placed.full and on_full is not OnFull.SPILL:
+            if on_full is OnFull.RAISE or self._clock.boottime() + pause > ends:
+                waited = "" if on_full is OnFull.RAISE else f" for {self._full_timeout:g} s"
+                raise BucketsFull(
+                    f"every bucket of lane {group.lane!r}, priority {Priority(group.priority).label!r} is over its "
+                    f"high-water mark{waited}",
+                    hint="add agents or buckets, or use on_full='spill' to write to the master",
+                )
+            await asyncio.sleep(pause)
+            pause = min(pause * 2, _PAUSE_SECONDS_MAX)
+            placed = await group.place(entries)
+        return placed
+
+    async def elsewhere(self, entry: bytes, placed: Placed, line: Line, on_full: OnFull) -> Placed:
+        """What to do with an entry that no bucket took: the policy when all are full, a HELD row when there is none."""
+        group = line.group
+        if placed.full:
+            placed = await self.wait_for_room([entry], group, on_full)
+        if placed.level is None:
+            await self._holding.put(new_job(entry, group.lane, group.priority), len(entry))
+            placed = Placed(Level.MASTER, None)
+        return placed
+
+    # ------------------------------------------------------------ committed rows
+
+    async def _place_row(self, order: Order, where: Way) -> Receipt:
+        job = order.job
+        if where is Way.HELD:
+            receipt = await self._holding.put(job, len(job.args))
+        else:
+            receipt = await self._assign_line(job.lane, job.priority).put(job, len(job.args))
+        if receipt.duplicate:
+            if order.own_id:
+                await self.compare(job)
+            else:
+                # A fresh id that exists already is our own row, whose first answer was lost.
+                receipt = receipt._replace(duplicate=False)
+        return receipt
+
+    async def compare(self, job: NewJob) -> None:
+        """``Conflict`` when the row of this id is about something else."""
+        view: JobView | None = await self.master.get(job.id)
+        if view is not None and (view.handler != job.handler or _canonical(view.args) != _canonical(job.args)):
+            raise Conflict(
+                f"job {ids.text(job.id)} exists already, for handler {view.handler!r} with other arguments",
+                hint="use a new job_id",
+            )
+
+    def _assign_line(self, lane: str, priority: int) -> Coalescer[NewJob, Receipt]:
+        line = self._assigning.get((lane, priority))
+        if line is None:
+            group = BucketGroup(lane, priority, Level.VOLATILE, self.buckets, self._capacities, self._clock)
+            line = self._assigning[lane, priority] = self._coalescer(partial(self._assign, group))
+        return line
+
+    async def _assign(self, group: BucketGroup, jobs: list[NewJob]) -> list[Receipt | Exception]:
+        written, bucket_id = await group.assign(self.master, jobs)
+        return _answers(jobs, written, bucket_id)
+
+    async def _hold(self, jobs: list[NewJob]) -> list[Receipt | Exception]:
+        return _answers(jobs, await hold(self.master, jobs), None)
+
+    # ------------------------------------------------------------ idempotency keys
+
+    async def _place_keyed(self, order: Order, key: str) -> Receipt:
+        """Reserve the key, then write the row of whoever holds it: at most one row per key, whichever producer dies when.
+
+        A key whose job has no row was reserved by a producer that died before the insert (or is about to insert): the same
+        payload is inserted under the reserved id, and the primary key lets one of them win.
+        """
+        job, known = await self.resolve_key(order, key)
+        if known and await self._rows.put(job.id, 16):
+            return Receipt(job.id, Level.MASTER, None, True)
+        where = self.way_of(job.due_us, Durability.MASTER)
+        try:
+            receipt = await self._place_row(order._replace(job=job, own_id=False), where)
+        except InputError:
+            if not known:
+                raise
+            # The key outlived its job: it was finished, and its partition has been dropped since.
+            return Receipt(job.id, Level.MASTER, None, True)
+        return receipt._replace(duplicate=known)
+
+    async def resolve_key(self, order: Order, key: str) -> tuple[NewJob, bool]:
+        """The job under the id that holds the key, and whether that is an older one; ``Conflict`` on another payload."""
+        job = order.job
+        mine = digest(job.handler, job.args)
+        line = self._keys.get(job.handler)
+        if line is None:
+            line = self._keys[job.handler] = self._coalescer(partial(self._reserve, job.handler))
+        holder, held_digest = await line.put((key, job.id, mine), len(key))
+        if held_digest != mine:
+            raise Conflict(
+                f"idempotency key {key!r} of handler {job.handler!r} belongs to job {ids.text(holder)} with other arguments",
+                hint="use another key, or submit the same arguments",
+            )
+        return job._replace(id=holder), holder != job.id
+
+    async def _reserve(
+        self, scope: str, wanted: list[tuple[str, bytes, bytes]]
+    ) -> list[tuple[bytes, bytes] | Exception]:
+        first: dict[str, tuple[str, bytes, bytes]] = {}
+        for item in wanted:
+            first.setdefault(item[0], item)
+        holders = {
+            key: (job_id, held) for key, job_id, held in await self.master.reserve_keys(scope, list(first.values()))
+        }
+        return [holders[item[0]] for item in wanted]
+
+    async def _have_rows(self, job_ids: list[bytes]) -> list[bool | Exception]:
+        states = await self.master.states(job_ids)
+        return [job_id in states for job_id in job_ids]
+
+    def _coalescer(self, send: Any) -> Coalescer[Any, Any]:
+        return Coalescer(send, chunk=self.batch_max, calls_max=MASTER_CALLS_MAX, gate=self.gate)
+
+
+def _answers(jobs: list[NewJob], written: Written, bucket_id: bytes | None) -> list[Receipt | Exception]:
+    """One receipt per job; ``duplicate`` where the row was there before."""
+    answers: list[Receipt | Exception] = []
+    for job in jobs:
+        if job.id in written.accepted or job.id in written.cancelled:
+            answers.append(Receipt(job.id, Level.MASTER, bucket_id))
+        elif job.id in written.quarantined:
+            answers.append(
+                InputError(
+                    f"job {ids.text(job.id)} is older than what the master keeps, or outside its partitions",
+                    hint="submit it with a new id",
+                )
+            )
+        elif job.id in written.refused:
+            answers.append(Receipt(job.id, Level.MASTER, None, True))
+        else:
+            answers.append(OutcomeUnknown(f"the master did not say what became of {job.id.hex()}", job_ids=[job.id]))
+    return answers
+
+
+def new_job(entry: bytes, lane: str, priority: int) -> NewJob:
+    """The row of an entry that goes to the master after all."""
+    job = decode_entry(entry)
+    return NewJob(job.id, priority, lane, job.handler, job.args, job.headers, job.due_us)
+
+
+def digest(handler: str, args: bytes) -> bytes:
+    """sha256 of the payload in one canonical form."""
+    return hashlib.sha256(handler.encode() + b"\0" + _canonical(args)).digest()
+
+
+def _canonical(args: bytes) -> bytes:
+    return msgspec.json.encode(decode_json(args), order="sorted")

@@ -1,0 +1,235 @@
+"""What may be said with a submit, checked before anything leaves the process."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime, timedelta
+from typing import Any, Literal, NamedTuple, TypedDict
+from uuid import UUID
+
+from jobmaster.codec import encode_headers
+from jobmaster.handlers import check_lane, check_name
+from jobmaster.model import ids
+from jobmaster.model.errors import ClockSkew, InputError, InvalidDueTime
+from jobmaster.model.job import Durability, Headers, OnFull, Priority
+from jobmaster.settings.model import Limits
+
+KEY_CHARS_MAX = 200
+METADATA_CHARS_MAX = 4096
+
+
+class BulkOptions(TypedDict, total=False):
+    """Options that one ``submit`` and a ``submit_many`` share. What is left out comes from the handler, then from the
+    cluster's job defaults."""
+
+    at: datetime
+    """Due at this time (aware). A time in the past means at once."""
+    after: float | timedelta
+    """Due this many seconds from now by this machine's clock."""
+    priority: Priority | Literal["very_low", "low", "medium", "high", "critical"]
+    lane: str
+    durability: Durability | Literal["agent", "agent_fsync", "master"]
+    """What the acknowledgement promises; it is never downgraded silently."""
+    tags: Sequence[str]
+    metadata: Mapping[str, str]
+    timeout: float | timedelta
+    """Seconds that one attempt may run."""
+    max_attempts: int
+    expires: float | timedelta | datetime
+    """The job must not start after this time (aware datetime, or seconds from now)."""
+    on_full: OnFull | Literal["block", "raise", "spill"]
+    """When every matching bucket is over its high-water mark: wait, raise, or write to the master."""
+    allow_unregistered: bool
+    """Accept a handler name that nobody has declared or published; its arguments are not checked."""
+    allow_volatile: bool
+    """Accept a store that keeps no append-only file; the receipt then says ``volatile``."""
+
+
+class SubmitOptions(BulkOptions, total=False):
+    """Options of one ``submit``."""
+
+    idempotency_key: str
+    """Per handler: the same key and payload again gives the same job, another payload ``Conflict``. A keyed submit is
+    always a committed row (level ``master``), so that the key and the job cannot part."""
+    job_id: bytes | str | UUID
+    """A UUIDv7 made now by the caller, to be able to send the same job again."""
+    connection: Any
+    """An asyncpg connection with an open transaction on the master's database: the job's row joins it."""
+
+
+class Terms(NamedTuple):
+    """The options, checked."""
+
+    due_us: int
+    headers: bytes
+    priority: Priority | None
+    lane: str | None
+    durability: Durability | None
+    on_full: OnFull | None
+    allow_unregistered: bool
+    allow_volatile: bool
+    key: str | None
+    job_id: bytes | None
+    connection: Any
+
+
+def checked_terms(options: SubmitOptions | BulkOptions, limits: Limits, now_us: int) -> Terms:
+    """Every option checked against its rule.
+
+    Raises:
+        InputError: an unknown option, a value of the wrong kind or over a limit. InvalidDueTime for times, ClockSkew for
+            a ``job_id`` whose time is too far from this machine's clock.
+    """
+    given: dict[str, Any] = dict(options)
+    unknown = given.keys() - SubmitOptions.__annotations__.keys()
+    if unknown:
+        raise InputError(
+            f"submit has no option {', '.join(sorted(map(repr, unknown)))}",
+            hint="arguments of the handler go into one mapping: submit(handler, {'path': 'a.png'}, priority='high')",
+        )
+    get = given.get
+    key = get("idempotency_key")
+    headers = Headers(
+        tags=_tags(get("tags"), limits),
+        metadata=_metadata(get("metadata")),
+        timeout_seconds=_positive(get("timeout"), "timeout"),
+        max_attempts=_attempts(get("max_attempts")),
+        expires_us=_expires_us(get("expires"), now_us, limits),
+        key=None if key is None else check_name(key, "idempotency_key", KEY_CHARS_MAX),
+    )
+    data = encode_headers(headers)
+    if len(data) > limits.headers_bytes:
+        raise InputError(
+            f"tags, metadata and options have {len(data)} bytes together, the limit is {limits.headers_bytes}",
+            hint="put large data into the arguments or a store of its own",
+        )
+    return Terms(
+        due_us=_due_us(get("at"), get("after"), now_us, limits),
+        headers=data,
+        priority=_choice(Priority.parse, get("priority")),
+        lane=None if (lane := get("lane")) is None else check_lane(lane),
+        durability=_choice(Durability, get("durability")),
+        on_full=_choice(OnFull, get("on_full")),
+        allow_unregistered=bool(get("allow_unregistered")),
+        allow_volatile=bool(get("allow_volatile")),
+        key=headers.key,
+        job_id=_job_id(get("job_id"), now_us, limits),
+        connection=get("connection"),
+    )
+
+
+def _choice(kind: Any, value: object) -> Any:
+    if value is None:
+        return None
+    try:
+        return kind(value)
+    except ValueError as error:
+        hint = None if kind == Priority.parse else f"valid are {', '.join(item.value for item in kind)}"
+        raise InputError(str(error), hint=hint) from None
+
+
+def _due_us(at: object, after: object, now_us: int, limits: Limits) -> int:
+    """Microseconds since 1970; 0 = at once (also for a time in the past)."""
+    if at is not None and after is not None:
+        raise InvalidDueTime("both 'at' and 'after' are given", hint="a job has one due time")
+    if at is not None:
+        due_us = _moment_us(at, "at")
+    elif after is not None:
+        due_us = now_us + _span_us(after, "after")
+    else:
+        return 0
+    if due_us - now_us > limits.due_ahead_days * 86_400_000_000:
+        raise InvalidDueTime(
+            f"the due time is {(due_us - now_us) / 86_400_000_000:.0f} days ahead, the limit is {limits.due_ahead_days}",
+            hint="raise limits.due_ahead_days, or submit it later",
+        )
+    return due_us if due_us > now_us else 0
+
+
+def _expires_us(value: object, now_us: int, limits: Limits) -> int | None:
+    if value is None:
+        return None
+    expires_us = _moment_us(value, "expires") if isinstance(value, datetime) else now_us + _span_us(value, "expires")
+    if expires_us <= now_us:
+        raise InvalidDueTime("'expires' is not in the future: the job could never start", hint="give a later time")
+    return expires_us
+
+
+def _moment_us(value: object, what: str) -> int:
+    if not isinstance(value, datetime):
+        raise InvalidDueTime(f"{what!r} must be an aware datetime, not {type(value).__name__}")
+    if value.utcoffset() is None:
+        raise InvalidDueTime(
+            f"{what!r} is a naive datetime ({value.isoformat()}): its time zone is unknown",
+            hint="use datetime.now(tz=UTC) or datetime(..., tzinfo=ZoneInfo('Europe/Berlin'))",
+        )
+    return (value - _EPOCH) // timedelta(microseconds=1)
+
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+def _span_us(value: object, what: str) -> int:
+    seconds = value.total_seconds() if isinstance(value, timedelta) else value
+    if isinstance(seconds, bool) or not isinstance(seconds, int | float) or not math.isfinite(seconds):
+        raise InvalidDueTime(f"{what!r} must be finite seconds or a timedelta, not {value!r}")
+    return int(seconds * 1_000_000)
+
+
+def _positive(value: object, what: str) -> float | None:
+    if value is None:
+        return None
+    seconds = value.total_seconds() if isinstance(value, timedelta) else value
+    if isinstance(seconds, bool) or not isinstance(seconds, int | float) or not 0 < seconds < math.inf:
+        raise InputError(f"{what!r} must be more than 0 seconds, not {value!r}")
+    return float(seconds)
+
+
+def _attempts(value: object) -> int | None:
+    if value is None:
+        return None
+    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+        raise InputError(f"'max_attempts' must be a whole number of at least 1, not {value!r}")
+    return value
+
+
+def _tags(value: object, limits: Limits) -> tuple[str, ...]:
+    if value is None:
+        return ()
+    if isinstance(value, str) or not isinstance(value, Sequence | set | frozenset):
+        raise InputError(f"'tags' must be a list of texts, not {value!r}")
+    if len(value) > limits.tags:
+        raise InputError(f"a job may have {limits.tags} tags, {len(value)} are given")
+    return tuple(check_name(tag, f"tag {tag!r}", limits.tag_chars) for tag in value)
+
+
+def _metadata(value: object) -> dict[str, str]:
+    if value is None:
+        return {}
+    if not isinstance(value, Mapping):
+        raise InputError(f"'metadata' must be a mapping of texts, not {value!r}")
+    for key, text in value.items():
+        check_name(key, f"metadata key {key!r}", METADATA_CHARS_MAX)
+        if not isinstance(text, str):
+            raise InputError(f"metadata {key!r} must be text, not {type(text).__name__}", hint="str() it")
+    return dict(value)
+
+
+def _job_id(value: bytes | str | UUID | None, now_us: int, limits: Limits) -> bytes | None:
+    if value is None:
+        return None
+    try:
+        job_id = ids.parse(value)
+    except (ValueError, AttributeError, TypeError) as error:
+        raise InputError(f"job_id {value!r} is not an id: {error}") from None
+    if job_id[6] >> 4 != 7:
+        raise InputError(f"job_id {ids.text(job_id)} is not a UUIDv7", hint="use jobmaster.new_id()")
+    skew_seconds = ids.created_ms(job_id) / 1000 - now_us / 1_000_000
+    if abs(skew_seconds) > limits.clock_skew_seconds:
+        raise ClockSkew(
+            f"the time in job_id {ids.text(job_id)} is {skew_seconds:+.0f} s off this machine's clock, the limit is "
+            f"{limits.clock_skew_seconds:g} s",
+            hint="send a job again within that time, or let submit make the id",
+        )
+    return job_id

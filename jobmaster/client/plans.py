@@ -1,0 +1,152 @@
+"""What is known about a handler when a job for it is submitted: checked once, then looked up.
+
+A handler declared in this process is checked against its signature. One that is not is looked up among those that agents
+have published; what they published is read again when a name is missing or arguments do not fit, for agents may just have
+been redeployed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
+
+from jobmaster.client.schema_check import problems
+from jobmaster.clock import Clock
+from jobmaster.codec import decode_json
+from jobmaster.handlers import Handler, Handlers, check_lane, check_name
+from jobmaster.handlers.registry import unknown_handler
+from jobmaster.model.agent import HandlerSpec
+from jobmaster.model.errors import InputError, InvalidArguments, UnknownHandler
+from jobmaster.model.job import Priority
+from jobmaster.ports import Queries
+from jobmaster.settings.model import JobDefaults
+
+REREAD_SECONDS = 2.0
+"""Least age of the published handlers before a miss reads them again."""
+FORGET_SECONDS = 60.0
+"""Published handlers are read again after this time in any case."""
+
+
+class Plan(NamedTuple):
+    """How jobs of one handler are submitted when the submit says nothing else."""
+
+    name: str
+    handler: Handler | None
+    """``None``: declared elsewhere."""
+    lane: str
+    priority: Priority
+
+
+class Plans:
+    """Handler or name -> plan."""
+
+    def __init__(self, handlers: Handlers, master: Queries, defaults: JobDefaults, clock: Clock) -> None:
+        self._handlers = handlers
+        self._master = master
+        self._lane = check_lane(defaults.lane)
+        self._priority = Priority.parse(defaults.priority)
+        self._clock = clock
+        self._local: dict[Callable[..., Any] | str, Plan] = {}
+        self._published: dict[str, HandlerSpec] = {}
+        self._read_at: float | None = None
+
+    def local(self, handler: Callable[..., Any] | str) -> Plan | None:
+        """Plan of a handler declared in this process."""
+        try:
+            plan = self._local.get(handler)
+        except TypeError:
+            return None
+        if plan is not None:
+            return plan
+        declared = self._handlers.get(handler) if isinstance(handler, str) else self._handlers.of(handler)
+        if declared is None:
+            return None
+        options = declared.options
+        plan = Plan(declared.name, declared, options.lane or self._lane, options.priority or self._priority)
+        self._local[handler] = self._local[declared.name] = plan
+        return plan
+
+    async def find(self, handler: Callable[..., Any] | str, *, allow_unregistered: bool) -> Plan:
+        """Plan of any handler.
+
+        Raises:
+            UnknownHandler: neither declared here nor published, and not ``allow_unregistered``.
+        """
+        plan = self.local(handler)
+        if plan is not None:
+            return plan
+        if not isinstance(handler, str):
+            raise UnknownHandler(
+                f"{getattr(handler, '__qualname__', handler)!r} is not declared as a handler of this cluster",
+                hint="mark it with @handlers.job on the registry given to the cluster, or submit by name",
+            )
+        check_name(handler, "the handler's name")
+        spec = await self._spec(handler)
+        if spec is None:
+            if allow_unregistered:
+                return Plan(handler, None, self._lane, self._priority)
+            raise unknown_handler(
+                handler,
+                [*self._handlers.names(), *self._published],
+                "declare it in this process, start an agent that has it, or pass allow_unregistered=True",
+            )
+        priority = self._priority if spec.priority is None else Priority.parse(spec.priority)
+        return Plan(handler, None, spec.lane or self._lane, priority)
+
+    async def check(self, plan: Plan, args: bytes, *, allow_unregistered: bool) -> None:
+        """Check encoded arguments of a handler that is declared elsewhere; ``InvalidArguments`` names what is wrong."""
+        spec = self._published.get(plan.name)
+        if spec is None:
+            if allow_unregistered:
+                return
+            raise UnknownHandler(f"there is no handler {plan.name!r}")
+        value = decode_json(args)
+        wrong = problems(spec.schema, value)
+        if wrong and self._may_reread():
+            await self._read()
+            wrong = problems(self._published.get(plan.name, spec).schema, value)
+        if wrong:
+            names = ", ".join(_usage(spec.schema))
+            raise InvalidArguments(f"handler {plan.name!r}: {'; '.join(wrong)}", hint=f"it takes ({names})")
+
+    async def _spec(self, name: str) -> HandlerSpec | None:
+        if self._read_at is None or self._clock.boottime() - self._read_at > FORGET_SECONDS:
+            await self._read()
+        if name not in self._published and self._may_reread():
+            await self._read()
+        return self._published.get(name)
+
+    def _may_reread(self) -> bool:
+        return self._read_at is None or self._clock.boottime() - self._read_at > REREAD_SECONDS
+
+    async def _read(self) -> None:
+        self._published = await self._master.handlers()
+        self._read_at = self._clock.boottime()
+
+
+def _usage(schema: Mapping[str, Any]) -> list[str]:
+    required = schema.get("required", ())
+    return [name if name in required else f"{name}=..." for name in schema.get("properties", {})]
+
+
+def arguments_mapping(args: object) -> Mapping[str, object]:
+    """The arguments as a mapping of names; ``InvalidArguments`` for anything else."""
+    if args is None:
+        return {}
+    if not isinstance(args, Mapping):
+        raise InvalidArguments(
+            f"arguments must be a mapping of names to values, not {type(args).__name__}",
+            hint="submit(handler, {'path': 'a.png', 'width': 10})",
+        )
+    for name in args:
+        if not isinstance(name, str):
+            raise InvalidArguments(f"an argument's name must be text, not {name!r}")
+    return args
+
+
+def check_priority(value: object) -> Priority:
+    """A priority from whatever the caller gave; ``InputError`` lists the valid ones."""
+    try:
+        return Priority.parse(value)  # type: ignore[arg-type]
+    except ValueError as error:
+        raise InputError(str(error)) from None

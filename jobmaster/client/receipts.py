@@ -1,0 +1,62 @@
+"""What an acknowledged submit hands back: where the job is, how safe it is, and the ways to follow it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from uuid import UUID
+
+import msgspec
+
+from jobmaster.model import ids
+from jobmaster.model.job import JobState, JobView, Level
+
+if TYPE_CHECKING:
+    from jobmaster.client.cluster import Cluster
+
+R = TypeVar("R")
+
+
+class JobReceipt(msgspec.Struct, Generic[R], frozen=True, eq=False, gc=False):
+    """One acknowledged job. ``level`` is what was truly reached, never more, and never less than was asked for."""
+
+    cluster: Cluster
+    id: bytes
+    """16 bytes of a UUIDv7."""
+    level: Level
+    bucket_id: bytes | None = None
+    """Where it was put; ``None`` when it waits in the master."""
+    duplicate: bool = False
+    """The idempotency key or the id was known already, with the same payload: this is that job."""
+
+    def __str__(self) -> str:
+        return ids.text(self.id)
+
+    def __repr__(self) -> str:
+        return f"<JobReceipt {self} {self.level.value}{' duplicate' if self.duplicate else ''}>"
+
+    @property
+    def uuid(self) -> UUID:
+        """The id as a UUID."""
+        return UUID(bytes=self.id)
+
+    async def confirm(self, timeout: float | None = None) -> None:
+        """Wait until the master has the job; ``WaitTimeout`` when that takes longer than ``timeout`` seconds."""
+        await self.cluster.confirm(self, timeout=timeout)
+
+    async def wait(self, timeout: float | None = None) -> JobState:
+        """Wait until the job has ended, however; its final state."""
+        return await self.cluster.wait(self, timeout=timeout)
+
+    async def result(self, timeout: float | None = None) -> R:
+        """Wait for the job's result; ``JobFailed`` when it ended in another way."""
+        value: Any = await self.cluster.result(self, timeout=timeout)
+        result: R = value
+        return result
+
+    async def get(self) -> JobView:
+        """The job as it is now."""
+        return await self.cluster.get(self)
+
+    async def cancel(self) -> JobState:
+        """Ask to cancel it; the state after the request."""
+        return await self.cluster.cancel(self)

@@ -1,0 +1,142 @@
+"""Check arguments against the JSON Schema that agents publish, for producers without the handler's code.
+
+It knows the keywords that schemas generated from Python signatures use; one it does not know accepts everything, because
+the agent checks again against the real signature before it runs the job.
+"""
+
+from __future__ import annotations
+
+import difflib
+import re
+from collections.abc import Callable, Iterator
+from typing import Any
+
+Schema = dict[str, Any]
+PROBLEMS_MAX = 5
+
+_TYPES: dict[str, Callable[[object], bool]] = {
+    "null": lambda value: value is None,
+    "boolean": lambda value: isinstance(value, bool),
+    "integer": lambda value: (isinstance(value, int) and not isinstance(value, bool)) or _is_whole(value),
+    "number": lambda value: isinstance(value, int | float) and not isinstance(value, bool),
+    "string": lambda value: isinstance(value, str),
+    "array": lambda value: isinstance(value, list),
+    "object": lambda value: isinstance(value, dict),
+}
+
+
+def problems(schema: Schema, value: object) -> list[str]:
+    """At most ``PROBLEMS_MAX`` sentences, each naming the argument; empty when the value fits."""
+    found = []
+    for problem in _check(schema, value, "", schema.get("$defs", {})):
+        found.append(problem)
+        if len(found) == PROBLEMS_MAX:
+            break
+    return found
+
+
+def _is_whole(value: object) -> bool:
+    return isinstance(value, float) and value.is_integer()
+
+
+def _check(schema: Schema, value: object, place: str, defs: Schema) -> Iterator[str]:
+    if reference := schema.get("$ref"):
+        schema = defs.get(str(reference).rpartition("/")[2], {})
+    for keyword in ("anyOf", "oneOf"):
+        if keyword in schema:
+            yield from _any_of(schema[keyword], value, place, defs)
+    kind = schema.get("type")
+    kinds = kind if isinstance(kind, list) else [kind] if kind else []
+    if kinds and not any(_TYPES.get(str(name), _anything)(value) for name in kinds):
+        yield f"{_name(place)}: expected {' or '.join(map(str, kinds))}, got {_kind(value)}"
+        return
+    if "enum" in schema and value not in schema["enum"]:
+        yield f"{_name(place)}: {value!r} is none of {', '.join(map(repr, schema['enum']))}"
+    if "const" in schema and value != schema["const"]:
+        yield f"{_name(place)}: expected {schema['const']!r}, got {value!r}"
+    if isinstance(value, dict):
+        yield from _check_object(schema, value, place, defs)
+    elif isinstance(value, list):
+        yield from _check_array(schema, value, place, defs)
+    elif isinstance(value, str):
+        yield from _check_text(schema, value, place)
+    elif isinstance(value, int | float) and not isinstance(value, bool):
+        yield from _check_number(schema, value, place)
+
+
+def _any_of(choices: list[Schema], value: object, place: str, defs: Schema) -> Iterator[str]:
+    first: list[str] | None = None
+    for choice in choices:
+        wrong = list(_check(choice, value, place, defs))
+        if not wrong:
+            return
+        # Of several alternatives, the one whose type fits says best what is wrong.
+        if first is None or "expected" in first[0]:
+            first = wrong
+    yield from (first or [])[:1]
+
+
+def _check_object(schema: Schema, value: dict[str, Any], place: str, defs: Schema) -> Iterator[str]:
+    properties: Schema = schema.get("properties", {})
+    for name in schema.get("required", ()):
+        if name not in value:
+            yield f"missing argument {name!r}" if not place else f"{_name(place)}: missing field {name!r}"
+    extra = schema.get("additionalProperties", True)
+    for name, inner in value.items():
+        if name in properties:
+            yield from _check(properties[name], inner, f"{place}.{name}", defs)
+        elif extra is False:
+            near = difflib.get_close_matches(name, properties, 1)
+            mean = f" (did you mean {near[0]!r}?)" if near else ""
+            yield f"unknown argument {name!r}{mean}" if not place else f"{_name(place)}: unknown field {name!r}{mean}"
+        elif isinstance(extra, dict):
+            yield from _check(extra, inner, f"{place}.{name}", defs)
+
+
+def _check_array(schema: Schema, value: list[Any], place: str, defs: Schema) -> Iterator[str]:
+    if len(value) < schema.get("minItems", 0):
+        yield f"{_name(place)}: {len(value)} items, at least {schema['minItems']} are needed"
+    if len(value) > schema.get("maxItems", len(value)):
+        yield f"{_name(place)}: {len(value)} items, at most {schema['maxItems']} are allowed"
+    prefix = schema.get("prefixItems", [])
+    for index, (inner_schema, inner) in enumerate(zip(prefix, value, strict=False)):
+        yield from _check(inner_schema, inner, f"{place}[{index}]", defs)
+    items = schema.get("items")
+    if isinstance(items, dict) and items:
+        for index, inner in enumerate(value[len(prefix) :], len(prefix)):
+            yield from _check(items, inner, f"{place}[{index}]", defs)
+
+
+def _check_text(schema: Schema, value: str, place: str) -> Iterator[str]:
+    if len(value) < schema.get("minLength", 0):
+        yield f"{_name(place)}: {len(value)} characters, at least {schema['minLength']} are needed"
+    if len(value) > schema.get("maxLength", len(value)):
+        yield f"{_name(place)}: {len(value)} characters, at most {schema['maxLength']} are allowed"
+    if "pattern" in schema and not re.search(schema["pattern"], value):
+        yield f"{_name(place)}: {value!r} does not match {schema['pattern']!r}"
+
+
+def _check_number(schema: Schema, value: float, place: str) -> Iterator[str]:
+    if "minimum" in schema and value < schema["minimum"]:
+        yield f"{_name(place)}: {value} is less than {schema['minimum']}"
+    if "maximum" in schema and value > schema["maximum"]:
+        yield f"{_name(place)}: {value} is more than {schema['maximum']}"
+    if "exclusiveMinimum" in schema and value <= schema["exclusiveMinimum"]:
+        yield f"{_name(place)}: {value} is not more than {schema['exclusiveMinimum']}"
+    if "exclusiveMaximum" in schema and value >= schema["exclusiveMaximum"]:
+        yield f"{_name(place)}: {value} is not less than {schema['exclusiveMaximum']}"
+
+
+def _name(place: str) -> str:
+    if not place:
+        return "the arguments"
+    head, *rest = re.split(r"(?=[.\[])", place.lstrip("."), maxsplit=1)
+    return f"argument {head!r}{rest[0] if rest else ''}"
+
+
+def _kind(value: object) -> str:
+    return next((name for name, fits in _TYPES.items() if fits(value)), type(value).__name__)
+
+
+def _anything(value: object) -> bool:
+    return True

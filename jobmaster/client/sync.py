@@ -1,0 +1,270 @@
+"""The cluster without ``await``: for scripts, threads, Django and Flask.
+
+One event loop in a background thread does the work; any number of threads may call at once, and their submits coalesce like
+those of coroutines. A process that was forked off has no such thread: it must open a cluster of its own, and is told so.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import atexit
+import concurrent.futures
+import os
+import threading
+import weakref
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping
+from types import TracebackType
+from typing import Any, Generic, Self, TypeVar, Unpack, overload
+from uuid import UUID
+
+from jobmaster.client.bulk import BulkSummary
+from jobmaster.client.cluster import Cluster, JobRef
+from jobmaster.client.options import BulkOptions, SubmitOptions
+from jobmaster.client.receipts import JobReceipt
+from jobmaster.handlers import Handlers
+from jobmaster.model import ids
+from jobmaster.model.errors import InputError, JobMasterError
+from jobmaster.model.job import JobState, JobView, Level
+
+R = TypeVar("R")
+T = TypeVar("T")
+
+_START_SECONDS = 60.0
+_CLOSE_SECONDS = 30.0
+
+
+class SyncReceipt(Generic[R]):
+    """``JobReceipt`` without ``await``."""
+
+    __slots__ = ("_cluster", "_receipt")
+
+    def __init__(self, cluster: SyncCluster, receipt: JobReceipt[R]) -> None:
+        self._cluster = cluster
+        self._receipt = receipt
+
+    def __str__(self) -> str:
+        return ids.text(self.id)
+
+    def __repr__(self) -> str:
+        return repr(self._receipt)
+
+    @property
+    def id(self) -> bytes:
+        return self._receipt.id
+
+    @property
+    def uuid(self) -> UUID:
+        return self._receipt.uuid
+
+    @property
+    def level(self) -> Level:
+        return self._receipt.level
+
+    @property
+    def bucket_id(self) -> bytes | None:
+        return self._receipt.bucket_id
+
+    @property
+    def duplicate(self) -> bool:
+        return self._receipt.duplicate
+
+    def confirm(self, timeout: float | None = None) -> None:
+        self._cluster.confirm(self._receipt, timeout=timeout)
+
+    def wait(self, timeout: float | None = None) -> JobState:
+        return self._cluster.wait(self._receipt, timeout=timeout)
+
+    def result(self, timeout: float | None = None) -> R:
+        value: R = self._cluster.result(self._receipt, timeout=timeout)
+        return value
+
+    def get(self) -> JobView:
+        return self._cluster.get(self._receipt)
+
+    def cancel(self) -> JobState:
+        return self._cluster.cancel(self._receipt)
+
+
+SyncJobRef = JobRef | SyncReceipt[Any]
+
+
+class SyncCluster:
+    """A cluster for plain code.
+
+    Args:
+        opener: makes the cluster, inside the background loop; ``jobmaster.wiring`` has a shorter way.
+        handlers: the registry for ``@cluster.job``; the same that the opener gives to the cluster.
+    """
+
+    def __init__(self, opener: Callable[[], Awaitable[Cluster]], *, handlers: Handlers | None = None) -> None:
+        self._opener = opener
+        self.handlers = handlers if handlers is not None else Handlers()
+        self.job = self.handlers.job
+        self._pid = os.getpid()
+        self._lock = threading.Lock()
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._thread: threading.Thread | None = None
+        self._cluster: Cluster | None = None
+        self._closed = False
+
+    # ------------------------------------------------------------ submitting
+
+    @overload
+    def submit(
+        self,
+        handler: Callable[..., Coroutine[Any, Any, R]],
+        args: Mapping[str, object] | None = None,
+        /,
+        **options: Unpack[SubmitOptions],
+    ) -> SyncReceipt[R]: ...
+
+    @overload
+    def submit(
+        self, handler: Callable[..., R], args: Mapping[str, object] | None = None, /, **options: Unpack[SubmitOptions]
+    ) -> SyncReceipt[R]: ...
+
+    @overload
+    def submit(
+        self, handler: str, args: Mapping[str, object] | None = None, /, **options: Unpack[SubmitOptions]
+    ) -> SyncReceipt[Any]: ...
+
+    def submit(
+        self,
+        handler: Callable[..., Any] | str,
+        args: Mapping[str, object] | None = None,
+        /,
+        **options: Unpack[SubmitOptions],
+    ) -> SyncReceipt[Any]:
+        """See ``Cluster.submit``. ``connection=`` is not possible here: the transaction belongs to another loop."""
+        if options.get("connection") is not None:
+            raise InputError("connection= needs the async Cluster", hint="submit after the commit instead")
+        return SyncReceipt(self, self._call(lambda cluster: cluster.submit(handler, args, **options)))
+
+    def submit_many(
+        self, items: Iterable[Any], /, handler: Callable[..., Any] | str | None = None, **options: Unpack[BulkOptions]
+    ) -> BulkSummary:
+        """See ``Cluster.submit_many``. The iterable is read in the background thread."""
+        return self._call(lambda cluster: cluster.submit_many(items, handler, **options))
+
+    # ------------------------------------------------------------ following
+
+    def get(self, job: SyncJobRef) -> JobView:
+        """See ``Cluster.get``."""
+        return self._call(lambda cluster: cluster.get(_plain(job)))
+
+    def state(self, job: SyncJobRef) -> JobState:
+        """See ``Cluster.state``."""
+        return self._call(lambda cluster: cluster.state(_plain(job)))
+
+    def confirm(self, job: SyncJobRef, *, timeout: float | None = None) -> None:
+        """See ``Cluster.confirm``."""
+        self._call(lambda cluster: cluster.confirm(_plain(job), timeout=timeout))
+
+    def wait(self, job: SyncJobRef, *, timeout: float | None = None) -> JobState:
+        """See ``Cluster.wait``."""
+        return self._call(lambda cluster: cluster.wait(_plain(job), timeout=timeout))
+
+    def wait_all(self, jobs: Iterable[SyncJobRef], *, timeout: float | None = None) -> dict[bytes, JobState]:
+        """See ``Cluster.wait_all``."""
+        plain = [_plain(job) for job in jobs]
+        return self._call(lambda cluster: cluster.wait_all(plain, timeout=timeout))
+
+    def result(self, job: SyncJobRef, *, timeout: float | None = None) -> Any:
+        """See ``Cluster.result``."""
+        return self._call(lambda cluster: cluster.result(_plain(job), timeout=timeout))
+
+    def cancel(self, job: SyncJobRef, *, actor: str = "client") -> JobState:
+        """See ``Cluster.cancel``."""
+        return self._call(lambda cluster: cluster.cancel(_plain(job), actor=actor))
+
+    # ------------------------------------------------------------ the thread behind
+
+    def __enter__(self) -> Self:
+        self._started()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Finish what is under way, close the cluster and end the thread. Also done at the end of the process."""
+        with self._lock:
+            if self._closed:
+                return
+            self._closed = True
+            loop, thread, cluster = self._loop, self._thread, self._cluster
+        if loop is None or thread is None or os.getpid() != self._pid:
+            return
+        try:
+            if cluster is not None:
+                asyncio.run_coroutine_threadsafe(cluster.close(), loop).result(_CLOSE_SECONDS)
+        finally:
+            loop.call_soon_threadsafe(loop.stop)
+            thread.join(_CLOSE_SECONDS)
+
+    def _call(self, make: Callable[[Cluster], Coroutine[Any, Any, T]]) -> T:
+        """Run one call in the background loop. Interrupting the caller (Ctrl-C) cancels the call."""
+        loop, cluster = self._started()
+        if threading.current_thread() is self._thread:
+            raise JobMasterError(
+                "a SyncCluster was called from its own background thread",
+                hint="inside coroutines use the async Cluster",
+            )
+        future = asyncio.run_coroutine_threadsafe(make(cluster), loop)
+        try:
+            return future.result()
+        except (KeyboardInterrupt, SystemExit):
+            future.cancel()
+            raise
+        except concurrent.futures.CancelledError:
+            raise JobMasterError("the cluster was closed while the call was under way") from None
+
+    def _started(self) -> tuple[asyncio.AbstractEventLoop, Cluster]:
+        if os.getpid() != self._pid:
+            raise JobMasterError(
+                "this SyncCluster was opened before the process was forked",
+                hint="open it after the fork (in the worker's start hook)",
+            )
+        loop, cluster = self._loop, self._cluster
+        if loop is not None and cluster is not None and not self._closed:
+            return loop, cluster
+        with self._lock:
+            if self._closed:
+                raise JobMasterError("the cluster is closed", hint="open a new one")
+            if self._loop is None or self._cluster is None:
+                self._loop, self._cluster = self._start()
+            return self._loop, self._cluster
+
+    def _start(self) -> tuple[asyncio.AbstractEventLoop, Cluster]:
+        if self._loop is None:
+            self._loop = asyncio.new_event_loop()
+            self._thread = threading.Thread(target=_run, args=(self._loop,), name="jobmaster-client", daemon=True)
+            self._thread.start()
+            atexit.register(_close_at_exit, weakref.ref(self))
+        opening = asyncio.run_coroutine_threadsafe(_await(self._opener), self._loop)
+        return self._loop, opening.result(_START_SECONDS)
+
+
+def _run(loop: asyncio.AbstractEventLoop) -> None:
+    asyncio.set_event_loop(loop)
+    try:
+        loop.run_forever()
+    finally:
+        loop.run_until_complete(loop.shutdown_asyncgens())
+        loop.close()
+
+
+async def _await(opener: Callable[[], Awaitable[Cluster]]) -> Cluster:
+    return await opener()
+
+
+def _close_at_exit(reference: weakref.ref[SyncCluster]) -> None:
+    cluster = reference()
+    if cluster is not None:
+        cluster.close()
+
+
+def _plain(job: SyncJobRef) -> JobRef:
+    return job._receipt if isinstance(job, SyncReceipt) else job

@@ -1,0 +1,70 @@
+"""Submits that share the fate of the caller's own transaction on the master's database."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Self, Unpack
+
+from jobmaster.client.options import SubmitOptions
+from jobmaster.client.receipts import JobReceipt
+from jobmaster.model.errors import InputError, JobMasterError
+from jobmaster.rules.placement import Way
+
+if TYPE_CHECKING:
+    from jobmaster.client.cluster import Cluster
+
+_log = logging.getLogger(__name__)
+
+
+class ClusterTransaction:
+    """``async with cluster.transaction(connection) as tx``: commits with the block, rolls back when it raises; after the
+    commit the agents that serve the jobs are told, so they start at once instead of at the next onboarding scan."""
+
+    def __init__(self, cluster: Cluster, connection: Any) -> None:
+        if not hasattr(connection, "transaction"):
+            raise InputError(
+                f"transaction() needs an asyncpg connection, not {type(connection).__name__}",
+                hint="with another driver, submit after the commit",
+            )
+        self._cluster = cluster
+        self._connection = connection
+        self._transaction: Any = None
+        self._hints: set[tuple[str, int]] = set()
+
+    async def submit(
+        self, handler: Callable[..., Any] | str, args: Any = None, /, **options: Unpack[SubmitOptions]
+    ) -> JobReceipt[Any]:
+        """``Cluster.submit`` inside this transaction: the receipt's level is ``transaction``."""
+        if self._transaction is None:
+            raise InputError(
+                "the transaction is not open", hint="use it as `async with cluster.transaction(conn) as tx`"
+            )
+        receipt, order = await self._cluster.submit_within(self._connection, handler, args, options)
+        if self._cluster.way_of(order) is not Way.HELD or not order.job.due_us:
+            self._hints.add((order.job.lane, order.job.priority))
+        return receipt
+
+    async def __aenter__(self) -> Self:
+        self._transaction = self._connection.transaction()
+        await self._transaction.start()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        transaction, self._transaction = self._transaction, None
+        if kind is not None:
+            await transaction.rollback()
+            return
+        await transaction.commit()
+        for lane, priority in self._hints:
+            await self._hint(lane, priority)
+
+    async def _hint(self, lane: str, priority: int) -> None:
+        """The rows are committed: a hint that fails costs a second, not a job."""
+        try:
+            await self._cluster.hint(lane, priority)
+        except JobMasterError as failure:
+            _log.debug("no hint for lane %s, priority %s: %s", lane, priority, failure)

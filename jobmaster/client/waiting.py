@@ -1,0 +1,181 @@
+"""Waiting for jobs: told by the stores, never polling for the answer.
+
+Agents publish on their store the ids that just got a row or an outcome in the master. One subscription per store serves
+every waiter; it stands before a row is read, so nothing is missed between the two. A slow re-read every few seconds covers
+lost messages and lost subscriptions.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncGenerator, Callable, Iterable, Mapping
+from contextlib import aclosing
+from typing import cast
+
+from jobmaster.client.coalescing import Coalescer, Gate
+from jobmaster.clock import Clock
+from jobmaster.model.errors import JobMasterError, WaitTimeout
+from jobmaster.model.job import JobState
+from jobmaster.ports import Queries, StoreIntake
+
+REREAD_SECONDS = 3.0
+STANDING_SECONDS = 1.0
+"""How long a first wait lets the subscriptions come up before it goes on with re-reading alone."""
+IDLE_SECONDS = 30.0
+"""A subscription nobody needed for this long is given up."""
+STATES_PER_QUERY = 1000
+_BACKOFF_SECONDS_MAX = 5.0
+
+_log = logging.getLogger(__name__)
+
+
+class _Watch:
+    """One waiter: which of its ids have been heard of."""
+
+    __slots__ = ("event", "touched")
+
+    def __init__(self) -> None:
+        self.event = asyncio.Event()
+        self.touched: set[bytes] = set()
+
+
+class Waiting:
+    """Shared subscriptions and the waiters on them. Belongs to one event loop."""
+
+    def __init__(self, master: Queries, stores: Mapping[str, StoreIntake], clock: Clock) -> None:
+        self._master = master
+        self._stores = stores
+        self._clock = clock
+        self._watches: dict[bytes, list[_Watch]] = {}
+        self._listeners: dict[str, asyncio.Task[None]] = {}
+        self._standing: dict[str, asyncio.Event] = {}
+        self._needed_at = 0.0
+        self._states: Coalescer[bytes, JobState | None] = Coalescer(
+            self._read_states, chunk=STATES_PER_QUERY, calls_max=2, gate=Gate()
+        )
+
+    async def until(
+        self, job_ids: Iterable[bytes], reached: Callable[[JobState | None], bool], timeout: float | None
+    ) -> dict[bytes, JobState | None]:
+        """Wait until every job's state satisfies ``reached``; the states.
+
+        Raises:
+            WaitTimeout: the time is over; the jobs go on.
+        """
+        pending = set(job_ids)
+        ends = None if timeout is None else self._clock.boottime() + timeout
+        found: dict[bytes, JobState | None] = {}
+        watch = _Watch()
+        for job_id in pending:
+            self._watches.setdefault(job_id, []).append(watch)
+        try:
+            await self._listen(timeout)
+            read = set(pending)
+            while True:
+                watch.event.clear()
+                watch.touched -= read
+                for job_id, state in (await self._states_of(read)).items():
+                    if reached(state):
+                        found[job_id] = state
+                        pending.discard(job_id)
+                if not pending:
+                    return found
+                read = await self._next_read(watch, pending, ends, timeout)
+        finally:
+            self._needed_at = self._clock.boottime()
+            for job_id in [*pending, *found]:
+                self._forget(job_id, watch)
+
+    async def close(self) -> None:
+        """End the subscriptions and the reads."""
+        for task in self._listeners.values():
+            task.cancel()
+        await asyncio.gather(*self._listeners.values(), return_exceptions=True)
+        self._listeners.clear()
+        await self._states.close()
+
+    async def _next_read(
+        self, watch: _Watch, pending: set[bytes], ends: float | None, timeout: float | None
+    ) -> set[bytes]:
+        """Ids to read next: those heard of, or all of them when nothing was heard for a while."""
+        wait_seconds = REREAD_SECONDS
+        if ends is not None:
+            left = ends - self._clock.boottime()
+            if left <= 0:
+                raise WaitTimeout(f"{len(pending)} of the jobs did not get there within {timeout:g} s")
+            wait_seconds = min(wait_seconds, left)
+        try:
+            async with asyncio.timeout(wait_seconds):
+                await watch.event.wait()
+        except TimeoutError:
+            return set(pending)
+        return (watch.touched & pending) or set(pending)
+
+    async def _states_of(self, job_ids: set[bytes]) -> dict[bytes, JobState | None]:
+        futures = {job_id: self._states.put(job_id, 16) for job_id in job_ids}
+        try:
+            return {job_id: await future for job_id, future in futures.items()}
+        finally:
+            for future in futures.values():
+                future.cancel()
+
+    async def _read_states(self, job_ids: list[bytes]) -> list[JobState | Exception | None]:
+        states = await self._master.states(list(dict.fromkeys(job_ids)))
+        return [states.get(job_id) for job_id in job_ids]
+
+    # ------------------------------------------------------------ subscriptions
+
+    async def _listen(self, timeout: float | None) -> None:
+        """Subscribe to every store, and give the subscriptions a moment to stand."""
+        for name, store in self._stores.items():
+            task = self._listeners.get(name)
+            if task is None or task.done():
+                self._standing[name] = asyncio.Event()
+                self._listeners[name] = asyncio.get_running_loop().create_task(self._hear(name, store))
+        waits = [event for event in self._standing.values() if not event.is_set()]
+        if not waits:
+            return
+        patience = STANDING_SECONDS if timeout is None else min(STANDING_SECONDS, timeout)
+        try:
+            async with asyncio.timeout(patience):
+                for event in waits:
+                    await event.wait()
+        except TimeoutError:
+            _log.info("not every store takes a subscription; waiting goes on by re-reading")
+
+    async def _hear(self, name: str, store: StoreIntake) -> None:
+        pause = 0.1
+        while True:
+            try:
+                # The port promises an iterator; generators must be closed where they are abandoned.
+                async with aclosing(cast(AsyncGenerator[bytes, None], store.finished())) as news:
+                    async for job_id in news:
+                        if not job_id:
+                            pause = 0.1
+                            self._standing[name].set()
+                            self._wake_all()
+                            continue
+                        for watch in self._watches.get(job_id, ()):
+                            watch.touched.add(job_id)
+                            watch.event.set()
+                        if not self._watches and self._clock.boottime() - self._needed_at > IDLE_SECONDS:
+                            return
+            except JobMasterError as error:
+                _log.info("store %s: its news stopped: %s", name, error)
+            self._standing[name].clear()
+            await asyncio.sleep(pause)
+            pause = min(pause * 2, _BACKOFF_SECONDS_MAX)
+
+    def _wake_all(self) -> None:
+        """Something may have been missed before the subscription stood."""
+        for job_id, watches in self._watches.items():
+            for watch in watches:
+                watch.touched.add(job_id)
+                watch.event.set()
+
+    def _forget(self, job_id: bytes, watch: _Watch) -> None:
+        watches = self._watches[job_id]
+        watches.remove(watch)
+        if not watches:
+            del self._watches[job_id]
