@@ -1,0 +1,91 @@
+"""Real handlers for real processes. What they did is written to files, independent of both stores."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import time
+from pathlib import Path
+
+from jobmaster.handlers import Handlers, JobContext, Retry
+
+handlers = Handlers()
+
+
+def witness(ctx: JobContext, path: str, word: str) -> None:
+    """One line, appended atomically: id, token, attempt, pid, word."""
+    line = f"{ctx.job_id.hex()} {ctx.token} {ctx.attempt} {os.getpid()} {word}\n"
+    fd = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
+    os.write(fd, line.encode())
+    os.close(fd)
+
+
+@handlers.job(name="noop")
+async def noop() -> None:
+    return None
+
+
+@handlers.job(name="add")
+async def add(one: int, other: int) -> int:
+    return one + other
+
+
+@handlers.job(name="note")
+async def note(ctx: JobContext, path: str) -> None:
+    witness(ctx, path, "ran")
+
+
+@handlers.job(name="started_at")
+async def started_at(ctx: JobContext) -> int:
+    return time.time_ns() // 1000
+
+
+@handlers.job(name="until_file", timeout=60)
+async def until_file(ctx: JobContext, path: str, gate: str) -> str:
+    """Runs until somebody makes the gate file."""
+    witness(ctx, path, "began")
+    while not Path(gate).exists():
+        await asyncio.sleep(0.02)
+    witness(ctx, path, "ended")
+    return "through"
+
+
+@handlers.job(name="fails", max_attempts=2, backoff=0.01)
+async def fails(ctx: JobContext, path: str) -> None:
+    witness(ctx, path, "tried")
+    raise RuntimeError("as asked")
+
+
+@handlers.job(name="third_time", max_attempts=5, backoff=0.01)
+async def third_time(ctx: JobContext) -> int:
+    if ctx.attempt < 3:
+        raise Retry(after=0.01)
+    return ctx.attempt
+
+
+@handlers.job(name="blocks_loop", max_attempts=2)
+async def blocks_loop(ctx: JobContext, path: str) -> None:
+    witness(ctx, path, "blocking")
+    if ctx.rescues == 0:
+        time.sleep(3600)
+    witness(ctx, path, "through")
+
+
+@handlers.job(name="threaded", mode="thread")
+def threaded(one: int) -> int:
+    return one + 1
+
+
+@handlers.job(name="isolated", mode="process")
+def isolated() -> int:
+    return os.getpid()
+
+
+@handlers.job(name="dies", mode="process", max_attempts=1)
+def dies() -> None:
+    os._exit(7)
+
+
+@handlers.job(name="fenced", start="fenced")
+async def fenced(ctx: JobContext, path: str) -> None:
+    witness(ctx, path, "ran")

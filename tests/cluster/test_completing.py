@@ -1,0 +1,102 @@
+"""Graceful exit: no rescue, no attempt burnt, nothing left behind (invariant I14)."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+from pathlib import Path
+
+import pytest
+
+from jobmaster.client.cluster import Cluster
+from jobmaster.model.job import JobState
+from tests.cluster.conftest import AgentProcess, Rig, until
+from tests.cluster.jobs import note, until_file
+
+pytestmark = pytest.mark.cluster
+
+
+async def none_rescued(rig: Rig) -> None:
+    assert await rig.bucket_events("LOST") == 0
+    assert await rig.bucket_events("DRAINING") == 0
+    spoilt = await rig.fetch("SELECT count(*) FROM job WHERE rescues > 0")
+    assert spoilt[0][0] == 0
+
+
+async def test_running_jobs_end_waiting_jobs_go_back_and_run_elsewhere(rig: Rig, cluster: Cluster) -> None:
+    rig.document["agents"]["default"] |= {"slots": 2, "bucket_buffer": 2}
+    first = await rig.start_agent()
+    path, gate = str(rig.path("w")), str(rig.path("gate"))
+    receipts = [await cluster.submit(until_file, {"path": path, "gate": gate}) for _ in range(30)]
+
+    async def some_run() -> bool:
+        return len(rig.witnessed("w")) >= 2
+
+    await until(some_run, 15, "running jobs")
+    first.process.send_signal(signal.SIGTERM)
+    await first.wait_event("agent_stopping")
+    Path(gate).touch()
+    assert await first.wait_exit() == 0, first.log.read_text()
+    await none_rescued(rig)
+    states = await rig.states()
+    assert states.get("SUCCEEDED", 0) + states.get("HELD", 0) == 30, states
+    await rig.start_agent()
+    assert {await receipt.wait(timeout=20) for receipt in receipts} == {JobState.SUCCEEDED}
+    views = [await receipt.get() for receipt in receipts]
+    assert {view.attempt for view in views} == {1}
+    assert len(rig.witnessed("w")) == 60, "each began once and ended once"
+
+
+async def test_a_second_signal_hands_running_jobs_back(rig: Rig, cluster: Cluster, agent: AgentProcess) -> None:
+    path, gate = str(rig.path("w")), str(rig.path("gate"))
+    receipt = await cluster.submit(until_file, {"path": path, "gate": gate})
+
+    async def runs() -> bool:
+        return bool(rig.witnessed("w"))
+
+    await until(runs, 15, "the job to run")
+    agent.process.send_signal(signal.SIGTERM)
+    await agent.wait_event("agent_stopping")
+    agent.process.send_signal(signal.SIGTERM)
+    assert await agent.wait_exit(15) == 0, agent.log.read_text()
+    await none_rescued(rig)
+    view = await receipt.get()
+    assert (view.state, view.attempt, view.rescues) == (JobState.HELD, 0, 0)
+
+
+async def test_five_rolling_restarts_under_load(rig: Rig, cluster: Cluster) -> None:
+    path = str(rig.path("ran"))
+    agents = [await rig.start_agent(), await rig.start_agent()]
+    submitted = 0
+    stop = asyncio.Event()
+
+    async def load() -> None:
+        nonlocal submitted
+        while not stop.is_set():
+            await cluster.submit_many([(note, {"path": path})] * 50)
+            submitted += 50
+            await asyncio.sleep(0.01)
+
+    loading = asyncio.create_task(load())
+    for turn in range(5):
+        fresh = await rig.start_agent()
+        assert await agents.pop(0).terminate() == 0, f"restart {turn}"
+        agents.append(fresh)
+    stop.set()
+    await loading
+
+    async def done() -> bool:
+        return (await rig.states()).get("SUCCEEDED", 0) == submitted
+
+    await until(done, 60, f"{submitted} outcomes")
+    await none_rescued(rig)
+    ran = [line[0] for line in rig.witnessed("ran")]
+    assert len(ran) == len(set(ran)) == submitted
+
+
+async def test_an_operators_drain_is_a_graceful_exit(rig: Rig, agent: AgentProcess) -> None:
+    ids = await rig.fetch("SELECT id FROM agent WHERE state = 'ACTIVE'")
+    result = rig.run("agent", "drain", str(ids[0][0]))
+    assert result.returncode == 0, result.stderr
+    await agent.wait_event("agent_stopped")
+    await none_rescued(rig)
