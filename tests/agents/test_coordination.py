@@ -1,0 +1,260 @@
+"""The coordinator's office, hints and chores."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from jobmaster.clock import new_id
+from jobmaster.model.bucket import Bucket, BucketState
+from jobmaster.model.errors import JobMasterError, Unavailable
+from jobmaster.ports import DueGroup, Tended
+from jobmaster.settings.model import AgentMode, Leases
+from jobmaster.telemetry import Telemetry
+from jobmaster_agents.coordination import IDLE_SECONDS, Chore, Coordination, may_lead
+from jobmaster_agents.events import EventLog
+from tests.agents.hand_clock import HandClock, trusted
+
+
+class Master:
+    def __init__(self) -> None:
+        self.queries: list[str] = []
+        self.holder: bytes | None = None
+        self.epoch = 0
+        self.due: list[DueGroup] = []
+        self.overdue = False
+        self.active: list[Bucket] = []
+
+    async def lead(self, agent_id: bytes, weight: int, lease_seconds: float) -> int | None:
+        self.queries.append("lead")
+        if self.holder not in (None, agent_id):
+            return None
+        if self.holder is None:
+            self.epoch += 1
+        self.holder = agent_id
+        return self.epoch
+
+    async def tend(self, agent_id: bytes, weight: int, lease_seconds: float, horizon_seconds: float) -> Tended:
+        self.queries.append("tend")
+        if self.holder != agent_id:
+            return Tended(None, [], self.overdue)
+        return Tended(self.epoch, self.due, self.overdue)
+
+    async def resign(self, agent_id: bytes, epoch: int) -> None:
+        self.queries.append("resign")
+        if self.holder == agent_id and self.epoch == epoch:
+            self.holder = None
+
+    async def buckets(self, *, states: Sequence[BucketState] = ()) -> list[Bucket]:
+        self.queries.append("buckets")
+        assert list(states) == [BucketState.ACTIVE]
+        return self.active
+
+
+class Store:
+    def __init__(self) -> None:
+        self.hinted: list[bytes] = []
+        self.failure: JobMasterError | None = None
+
+    async def hint(self, bucket_id: bytes) -> None:
+        if self.failure is not None:
+            raise self.failure
+        self.hinted.append(bucket_id)
+
+
+def a_bucket(store: str = "one", lane: str = "default", priority: int = 3) -> Bucket:
+    return Bucket(
+        id=new_id(), store=store, lane=lane, priority=priority, state=BucketState.ACTIVE, epoch=1, owner=new_id()
+    )
+
+
+class Bench:
+    def __init__(self, chores: Sequence[Chore] = (), master: Master | None = None) -> None:
+        self.clock = HandClock()
+        self.master = master or Master()
+        self.stores = {"one": Store(), "two": Store()}
+        self.telemetry = Telemetry()
+        self.overdue = 0
+        self.holdings = trusted(self.clock)
+        self.duty = Coordination(
+            self.holdings, self.master, self.stores, chores, Leases(), self.clock, self.count, self.telemetry,
+            EventLog(), weight=1, horizon_seconds=300.0,
+        )  # fmt: skip
+
+    def count(self) -> None:
+        self.overdue += 1
+
+    async def second(self) -> float:
+        self.clock.now += 1.0
+        return await self.duty.tick()
+
+
+def test_who_may_lead() -> None:
+    allowed = {mode for mode in AgentMode if may_lead(mode, 1)}
+    assert allowed == {AgentMode.FULL, AgentMode.COORDINATOR}
+    assert not any(may_lead(mode, 0) for mode in AgentMode)
+
+
+async def test_the_first_agent_leads_at_once_and_then_asks_one_query_a_second() -> None:
+    bench = Bench()
+    assert await bench.duty.tick() == 0.0
+    assert bench.duty.epoch == 1
+    for _ in range(30):
+        assert await bench.second() == 1.0
+    assert bench.master.queries == ["lead"] + ["tend"] * 30
+
+
+async def test_a_candidate_waits_without_asking_until_a_renewal_shows_a_vacancy() -> None:
+    bench = Bench()
+    other = new_id()
+    bench.master.holder, bench.master.epoch = other, 7
+    assert await bench.duty.tick() == IDLE_SECONDS
+    for _ in range(5):
+        bench.duty.saw_coordinator(other)
+        await bench.duty.tick()
+    assert bench.master.queries == ["lead"]
+    bench.master.holder = None
+    bench.duty.saw_coordinator(None)
+    assert bench.duty.kicked.is_set()
+    await bench.duty.tick()
+    assert bench.duty.epoch == 8
+
+
+async def test_a_superseded_coordinator_stops_at_once() -> None:
+    bench = Bench()
+    await bench.duty.tick()
+    bench.master.holder, bench.master.epoch = new_id(), 2
+    bench.master.due = [DueGroup("default", 3)]
+    bench.master.active = [a_bucket()]
+    assert await bench.second() == IDLE_SECONDS
+    assert bench.duty.epoch is None
+    assert bench.stores["one"].hinted == []
+    assert bench.telemetry.value("coordinating") == 0
+
+
+async def test_the_same_agent_under_a_newer_epoch_applies_again() -> None:
+    """Its lease ran out, another led and left, and an answer was lost: the epochs differ although the name does not."""
+    bench = Bench()
+    await bench.duty.tick()
+    bench.master.epoch = 5
+    assert await bench.second() == 0.0
+    assert bench.duty.epoch is None
+    await bench.duty.tick()
+    assert bench.duty.epoch == 5
+
+
+async def test_a_coordinator_in_doubt_of_its_own_lease_does_nothing() -> None:
+    bench = Bench()
+    await bench.duty.tick()
+    before = len(bench.master.queries)
+    bench.holdings.fence("certificate seen")
+    await bench.second()
+    assert bench.duty.epoch is None
+    assert len(bench.master.queries) == before
+
+
+async def test_resigning_gives_the_office_back_once() -> None:
+    bench = Bench()
+    await bench.duty.tick()
+    await bench.duty.resign()
+    await bench.duty.resign()
+    assert bench.master.queries.count("resign") == 1
+    assert bench.master.holder is None
+
+
+async def test_overdue_leases_wake_the_judge() -> None:
+    bench = Bench()
+    await bench.duty.tick()
+    await bench.second()
+    assert bench.overdue == 0
+    bench.master.overdue = True
+    await bench.second()
+    assert bench.overdue == 1
+
+
+async def test_due_jobs_are_told_to_two_owners_in_turn() -> None:
+    bench = Bench()
+    buckets = [a_bucket("one"), a_bucket("two"), a_bucket("one"), a_bucket("one", lane="other")]
+    bench.master.active = buckets
+    bench.master.due = [DueGroup("default", 3)]
+    await bench.duty.tick()
+    for _ in range(3):
+        await bench.second()
+    told = bench.stores["one"].hinted + bench.stores["two"].hinted
+    assert sorted(told) == sorted([b.id for b in buckets[:3]] * 2)  # 3 seconds x 2 hints, evenly
+    assert bench.telemetry.hints == 6
+
+
+async def test_the_bucket_map_is_read_only_when_it_is_needed() -> None:
+    bench = Bench()
+    bench.master.active = [a_bucket()]
+    await bench.duty.tick()
+    for _ in range(20):
+        await bench.second()
+    assert "buckets" not in bench.master.queries
+    bench.master.due = [DueGroup("default", 3)]
+    for _ in range(10):
+        await bench.second()
+    assert bench.master.queries.count("buckets") == 1
+
+
+async def test_a_store_that_does_not_answer_passes_its_turn_on() -> None:
+    bench = Bench()
+    bench.master.active = [a_bucket("one"), a_bucket("two"), a_bucket("nowhere")]
+    bench.master.due = [DueGroup("default", 3)]
+    bench.stores["one"].failure = Unavailable("away")
+    await bench.duty.tick()
+    await bench.second()
+    assert len(bench.stores["two"].hinted) == 1
+
+
+async def test_due_jobs_that_nobody_serves_are_named_once() -> None:
+    bench = Bench()
+    bench.master.due = [DueGroup("payroll", 5)]
+    await bench.duty.tick()
+    for _ in range(5):
+        await bench.second()
+    assert bench.telemetry.groups_unserved == 1
+    bench.master.active = [a_bucket(lane="payroll", priority=5)]
+    await bench.second()
+    assert bench.telemetry.groups_unserved == 0
+    assert len(bench.stores["one"].hinted) == 1
+
+
+async def test_one_chore_a_tick_and_a_failing_one_does_not_take_every_turn() -> None:
+    done: list[str] = []
+
+    async def work() -> None:
+        done.append("work")
+
+    async def fail() -> None:
+        done.append("fail")
+        raise Unavailable("away")
+
+    bench = Bench([Chore("fail", 60.0, fail), Chore("work", 30.0, work)])
+    await bench.duty.tick()
+    for second in range(62):
+        try:
+            await bench.second()
+        except Unavailable:
+            assert second in (0, 60)
+    assert done == ["fail", "work", "work", "fail", "work"]
+
+
+async def test_a_busy_coordinator_stays_within_two_queries_a_second() -> None:
+    """House-keeping, hints and the bucket map together, over ten minutes; the heartbeat adds one in three seconds."""
+    counted = 0
+
+    async def query() -> None:
+        nonlocal counted
+        counted += 1
+
+    bench = Bench([Chore(name, every, query) for name, every in
+                   (("a", 3600.0), ("b", 60.0), ("c", 30.0), ("d", 30.0), ("e", 60.0))])  # fmt: skip
+    bench.master.active = [a_bucket()]
+    bench.master.due = [DueGroup("default", 3)]
+    await bench.duty.tick()
+    for _ in range(600):
+        await bench.second()
+    judging = 600 / Leases().lease_seconds
+    heartbeat = 600 / Leases().renew_seconds
+    assert (len(bench.master.queries) + counted + heartbeat + judging) / 600 < 2.0

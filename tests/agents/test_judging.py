@@ -1,0 +1,81 @@
+"""Who judges, when, and how often it costs a query."""
+
+from __future__ import annotations
+
+from jobmaster.clock import new_id
+from jobmaster.model.ids import AgentId
+from jobmaster.rules.lease import term
+from jobmaster.settings.model import Leases
+from jobmaster.telemetry import Telemetry
+from jobmaster_agents.events import EventLog
+from jobmaster_agents.holdings import Holdings
+from jobmaster_agents.judging import Judging
+from tests.agents.hand_clock import HandClock, trusted
+
+
+class Court:
+    def __init__(self) -> None:
+        self.dead: list[bytes] = []
+        self.judges: list[bytes] = []
+
+    async def certify_dead(self, judge: bytes, limit: int) -> list[bytes]:
+        self.judges.append(judge)
+        dead, self.dead = self.dead[:limit], self.dead[limit:]
+        return dead
+
+
+def a_judge(clock: HandClock, court: Court, holdings: Holdings) -> tuple[Judging, list[str], Telemetry]:
+    told: list[str] = []
+    telemetry = Telemetry()
+    judging = Judging(holdings, court, Leases(), clock, lambda: told.append("rescue"), telemetry, EventLog())
+    return judging, told, telemetry
+
+
+async def test_nobody_judges_in_its_own_first_term() -> None:
+    court = Court()
+    judging, _, _ = a_judge(HandClock(), court, trusted(HandClock()))
+    assert await judging.tick() == Leases().lease_seconds
+    assert court.judges == []
+
+
+async def test_an_idle_agent_asks_once_per_lease() -> None:
+    clock, court = HandClock(), Court()
+    judging, told, _ = a_judge(clock, court, trusted(clock))
+    await judging.tick()
+    for _ in range(5):
+        assert await judging.tick() == Leases().lease_seconds
+    assert len(court.judges) == 5
+    assert told == []
+
+
+async def test_a_certificate_starts_the_rescue() -> None:
+    clock, court = HandClock(), Court()
+    judging, told, telemetry = a_judge(clock, court, trusted(clock))
+    await judging.tick()
+    court.dead = [AgentId(new_id()), AgentId(new_id())]
+    await judging.tick()
+    assert told == ["rescue"]
+    assert telemetry.agents_certified == 2
+
+
+async def test_many_dead_are_judged_without_a_pause() -> None:
+    clock, court = HandClock(), Court()
+    judging, _, telemetry = a_judge(clock, court, trusted(clock))
+    await judging.tick()
+    court.dead = [new_id() for _ in range(100)]
+    assert await judging.tick() == 0.0
+    assert await judging.tick() == Leases().lease_seconds
+    assert telemetry.agents_certified == 100
+
+
+async def test_who_is_in_doubt_itself_does_not_judge() -> None:
+    clock, court = HandClock(), Court()
+    holdings = Holdings(new_id())
+    holdings.trust(term(clock.now, 10.0))
+    judging, _, _ = a_judge(clock, court, holdings)
+    await judging.tick()
+    clock.now += 6.0  # past half its lease
+    await judging.tick()
+    holdings.fence("certificate seen")
+    await judging.tick()
+    assert court.judges == []
