@@ -59,14 +59,18 @@ METRICS: dict[str, Metric] = {
     "jobs_duplicate": Metric("jobmaster_jobs_duplicate", _C, "Second copies of an id seen in memory."),
     "jobs_refused": Metric("jobmaster_jobs_refused", _C, "Writes refused by their row: another assignment, or final."),
     "jobs_quarantined": Metric("jobmaster_jobs_quarantined", _C, "Entries refused because of their id, kept aside."),
-    "outcomes_spilled": Metric("jobmaster_outcomes_spilled", _C, "Outcomes kept in the store while the master was down."),
+    "outcomes_spilled": Metric(
+        "jobmaster_outcomes_spilled", _C, "Outcomes kept in the store while the master was down."
+    ),
     "batches_fenced": Metric("jobmaster_batches_fenced", _C, "Writes refused by a bucket's lock or a store's fence."),
     "jobs_running": Metric("jobmaster_jobs_running", _G, "Handlers running now."),
     "jobs_queued": Metric("jobmaster_jobs_queued", _G, "Claimed jobs waiting for a slot."),
     "outcomes_waiting": Metric("jobmaster_outcomes_waiting", _G, "Outcomes on their way to the master."),
     "job_wait_seconds": Metric("jobmaster_job_wait_seconds", _H, "Due (or submitted) to started.", None, JOB_SECONDS),
     "job_run_seconds": Metric("jobmaster_job_run_seconds", _H, "Started to ended.", None, JOB_SECONDS),
-    "outcome_write_seconds": Metric("jobmaster_outcome_write_seconds", _H, "One batch to the master.", None, STEP_SECONDS),
+    "outcome_write_seconds": Metric(
+        "jobmaster_outcome_write_seconds", _H, "One batch to the master.", None, STEP_SECONDS
+    ),
     # leases
     "beats": Metric("jobmaster_store_beats", _C, "Heartbeats in the agent store, by result.", "result"),
     "renewals": Metric("jobmaster_lease_renewals", _C, "Lease renewals in the master, by result.", "result"),
@@ -78,15 +82,23 @@ METRICS: dict[str, Metric] = {
     "agents_certified": Metric("jobmaster_agents_certified_dead", _C, "Death certificates written by this process."),
     "buckets_taken": Metric("jobmaster_buckets_taken", _C, "Lost buckets taken for draining."),
     "buckets_drained": Metric("jobmaster_buckets_drained", _C, "Lost buckets drained to the end."),
-    "drains_superseded": Metric("jobmaster_drains_superseded", _C, "Drains refused because another agent took the bucket."),
-    "drains_postponed": Metric("jobmaster_drains_postponed", _C, "Drains put off because a store or the master failed."),
+    "drains_superseded": Metric(
+        "jobmaster_drains_superseded", _C, "Drains refused because another agent took the bucket."
+    ),
+    "drains_postponed": Metric(
+        "jobmaster_drains_postponed", _C, "Drains put off because a store or the master failed."
+    ),
     "jobs_moved": Metric("jobmaster_jobs_moved", _C, "Jobs of lost buckets given back to the master."),
     "jobs_rescued": Metric("jobmaster_jobs_rescued", _C, "Of these: found in the hands of a dead agent."),
-    "drain_refusals": Metric("jobmaster_drain_refusals", _C, "Entries of lost buckets refused by their row: settled before."),
+    "drain_refusals": Metric(
+        "jobmaster_drain_refusals", _C, "Entries of lost buckets refused by their row: settled before."
+    ),
     "drain_seconds": Metric("jobmaster_drain_seconds", _H, "One lost bucket, taken to closed.", None, STEP_SECONDS),
     # anti-entropy
     "rows_released": Metric("jobmaster_rows_released", _C, "In-flight rows without a copy, given back."),
-    "rows_without_memory": Metric("jobmaster_rows_without_memory", _C, "PROCESSING rows nobody runs: a defect of ours."),
+    "rows_without_memory": Metric(
+        "jobmaster_rows_without_memory", _C, "PROCESSING rows nobody runs: a defect of ours."
+    ),
     "buckets_resurrected": Metric("jobmaster_buckets_resurrected", _C, "Keys in a store of buckets the master forgot."),
     # coordination
     "coordinating": Metric("jobmaster_coordinating", _G, "1 while this process holds the coordinator's office."),

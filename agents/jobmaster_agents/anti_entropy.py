@@ -125,13 +125,9 @@ class AntiEntropy:
             return
         missing = await self._missing(holding, rows, watch, depth)
         now = self._now()
-        watch.suspects = {
-            row.id: (row.identity, self._first_missed(watch, row, now)) for row in missing
-        }
+        watch.suspects = {row.id: (row.identity, self._first_missed(watch, row, now)) for row in missing}
         memory = self._in_memory(bucket_id)  # once more, after the store: a claim may have moved it meanwhile
-        overdue = [
-            row for row in missing if row.id not in memory and now - watch.suspects[row.id][1] >= GRACE_SECONDS
-        ]
+        overdue = [row for row in missing if row.id not in memory and now - watch.suspects[row.id][1] >= GRACE_SECONDS]
         await self._give_back(holding, overdue)
 
     @staticmethod
@@ -170,7 +166,8 @@ class AntiEntropy:
             # A running job's row and no job: memory was lost without the process, which must not happen.
             self._telemetry.rows_without_memory += len(running)
             self._log.error(
-                Event.ROWS_WITHOUT_MEMORY, {"bucket": holding.fence.bucket_id, "jobs": len(running), "first": running[0]}
+                Event.ROWS_WITHOUT_MEMORY,
+                {"bucket": holding.fence.bucket_id, "jobs": len(running), "first": running[0]},
             )
         if not queued or holding.lost:
             return
@@ -180,6 +177,4 @@ class AntiEntropy:
             return
         if written.accepted:
             self._telemetry.rows_released += len(written.accepted)
-            self._log.warning(
-                Event.ROWS_RELEASED, {"bucket": holding.fence.bucket_id, "jobs": len(written.accepted)}
-            )
+            self._log.warning(Event.ROWS_RELEASED, {"bucket": holding.fence.bucket_id, "jobs": len(written.accepted)})

@@ -32,4 +32,6 @@ async def certify(order: CertificateOrder, report: Callable[[str], object]) -> i
 
 
 if __name__ == "__main__":
-    sys.exit(asyncio.run(certify(msgspec.json.decode(sys.stdin.buffer.read(), type=CertificateOrder), sys.stderr.write)))
+    sys.exit(
+        asyncio.run(certify(msgspec.json.decode(sys.stdin.buffer.read(), type=CertificateOrder), sys.stderr.write))
+    )

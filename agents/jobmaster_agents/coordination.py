@@ -160,7 +160,9 @@ class Coordination:
             self._holdings.agent_id, self._weight, self._leases.coordinator_lease_seconds, self._horizon_seconds
         )
         if tended.epoch != self._epoch:
-            self._drop("another agent holds the office" if tended.epoch is None else "the office changed hands meanwhile")
+            self._drop(
+                "another agent holds the office" if tended.epoch is None else "the office changed hands meanwhile"
+            )
             self._vacant = tended.epoch is not None
             return 0.0 if self._vacant else IDLE_SECONDS
         if tended.overdue:
@@ -219,6 +221,8 @@ class Coordination:
     def _note_unserved(self, unserved: set[tuple[str, int]]) -> None:
         for lane, priority in sorted(unserved - self._unserved):
             fields = {"lane": lane, "priority": Priority(priority).label}
-            self._log.warning(Event.LANE_UNSERVED, {**fields, "reason": "jobs are due and no ACTIVE bucket serves them"})
+            self._log.warning(
+                Event.LANE_UNSERVED, {**fields, "reason": "jobs are due and no ACTIVE bucket serves them"}
+            )
         self._unserved = unserved
         self._telemetry.groups_unserved = len(unserved)

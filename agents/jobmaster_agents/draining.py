@@ -177,7 +177,9 @@ class Drain:
             if len(entries) == 1:
                 raise  # the one entry that cannot be moved is named by the error; the bucket stays DRAINING
             half = len(entries) // 2
-            return await self._move(entries[:half], claimed=claimed) and await self._move(entries[half:], claimed=claimed)
+            return await self._move(entries[:half], claimed=claimed) and await self._move(
+                entries[half:], claimed=claimed
+            )
         if not written.bucket_ok:
             return False
         _demand_account({entry.id for entry in entries}, written)

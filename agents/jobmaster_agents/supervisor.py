@@ -288,7 +288,9 @@ class Supervisor:
                 self._kill(slot, child, "its lease has ended")
             elif not child.overdue:
                 child.overdue = True
-                self._log.error(Event.CHILD_OVERDUE, {"child": slot.index, "agent": child.order.agent_id, "pid": child.pid})
+                self._log.error(
+                    Event.CHILD_OVERDUE, {"child": slot.index, "agent": child.order.agent_id, "pid": child.pid}
+                )
                 child.send(STACKS_SIGNAL)
 
     def _kill(self, slot: _Slot, child: Child, why: str) -> None:

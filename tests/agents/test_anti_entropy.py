@@ -1,0 +1,200 @@
+"""The owner's comparison of rows, store and memory."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from jobmaster.clock import new_id
+from jobmaster.model.bucket import BucketDepth
+from jobmaster.model.ids import AgentId, BucketId, Fence, Identity
+from jobmaster.model.job import Entry
+from jobmaster.ports import RowRef, Written
+from jobmaster.settings.model import Leases
+from jobmaster.telemetry import Telemetry
+from jobmaster_agents.anti_entropy import GRACE_SECONDS, PACE_SECONDS, AntiEntropy, _Watch
+from jobmaster_agents.events import EventLog
+from jobmaster_agents.holdings import Holding
+from tests.agents.hand_clock import HandClock, trusted
+
+
+class World:
+    def __init__(self) -> None:
+        self.clock = HandClock()
+        self.holdings = trusted(self.clock)
+        self.holding = Holding(Fence(BucketId(new_id()), 4, AgentId(self.holdings.agent_id)), "default", 3, "default")
+        self.holdings.add(self.holding)
+        self.rows: dict[bytes, RowRef] = {}
+        self.copies: dict[bytes, Entry] = {}
+        self.memory: set[bytes] = set()
+        self.released: list[tuple[bytes, int]] = []
+        self.bucket_ok = True
+        self.queries = 0
+        self.adopted = 0
+        self.finds = 0
+        self.on_find: Callable[[], None] = lambda: None
+        self.telemetry = Telemetry()
+        self.watch = _Watch(0.0)
+        self.duty = AntiEntropy(
+            self.holdings, self, self, lambda bucket_id: set(self.memory), self.adopt, self.clock, self.telemetry,
+            EventLog(),
+        )  # fmt: skip
+
+    def row(self, *, state: str = "ASSIGNED", token: int = 2, epoch: int = 4) -> bytes:
+        job_id = new_id()
+        identity = Identity(token, self.holding.fence.bucket_id, epoch)
+        self.rows[job_id] = RowRef(job_id, identity, state, 0)
+        return job_id
+
+    def copy(self, job_id: bytes, token: int = 2) -> None:
+        self.copies[job_id] = Entry(job_id, token, "work", b"{}")
+
+    async def adopt(self, bucket_id: bytes) -> None:
+        self.adopted += 1
+
+    async def bucket_rows(self, bucket_id: bytes, after: bytes | None, limit: int) -> list[RowRef]:
+        self.queries += 1
+        return sorted(row for row in self.rows.values() if after is None or row.id > after)[:limit]
+
+    async def release(self, fence: Fence, identities: Sequence[tuple[bytes, int]]) -> Written:
+        assert fence == self.holding.fence
+        if not self.bucket_ok:
+            return Written(False, frozenset())
+        self.released.extend(identities)
+        for job_id, _ in identities:
+            del self.rows[job_id]
+        return Written(True, frozenset(job_id for job_id, _ in identities))
+
+    async def depths(self, bucket_ids: Sequence[bytes]) -> list[BucketDepth | None]:
+        return [BucketDepth(0, len(self.copies), 0, 0, 0)]
+
+    async def find(self, bucket_id: bytes, job_id: bytes, scan_max: int) -> Entry | None:
+        self.finds += 1
+        self.on_find()
+        return self.copies.get(job_id)
+
+    async def compare(self, later: float = 30.0) -> None:
+        self.clock.now += later
+        await self.duty.compare(self.holding, self.watch)
+
+
+async def test_a_row_without_any_copy_is_given_back_after_the_grace_period() -> None:
+    world = World()
+    orphan, waiting, running = world.row(), world.row(), world.row(state="PROCESSING")
+    world.copy(waiting)
+    world.memory = {running}
+    await world.compare()
+    assert world.released == []
+    await world.compare(GRACE_SECONDS - 1.0)
+    assert world.released == []
+    await world.compare(2.0)
+    assert world.released == [(orphan, 2)]
+    assert world.telemetry.rows_released == 1
+
+
+async def test_a_row_that_was_assigned_again_meanwhile_starts_its_grace_anew() -> None:
+    world = World()
+    orphan = world.row(token=2)
+    await world.compare()
+    world.rows[orphan] = world.rows[orphan]._replace(identity=Identity(3, world.holding.fence.bucket_id, 4))
+    await world.compare()
+    assert world.released == []
+    await world.compare()
+    assert world.released == [(orphan, 3)]
+
+
+async def test_a_copy_with_an_older_token_is_no_copy_of_this_row() -> None:
+    world = World()
+    orphan = world.row(token=3)
+    world.copy(orphan, token=2)
+    world.copies[new_id()] = Entry(new_id(), 1, "work", b"{}")
+    await world.compare()
+    await world.compare()
+    assert world.released == [(orphan, 3)]
+
+
+async def test_a_job_that_moves_into_memory_during_the_comparison_is_not_lost() -> None:
+    """Store looked at: gone. Memory looked at before: not there yet. It was being claimed: memory is read once more."""
+    world = World()
+    moving = world.row()
+    await world.compare()
+    world.on_find = lambda: world.memory.add(moving)
+    await world.compare()
+    assert world.released == []
+
+
+async def test_rows_of_an_older_epoch_are_the_rescuers() -> None:
+    world = World()
+    world.row(epoch=3)
+    await world.compare()
+    await world.compare()
+    assert world.released == []
+
+
+async def test_a_running_row_without_memory_is_a_defect_and_is_told_not_guessed_at() -> None:
+    world = World()
+    world.row(state="PROCESSING")
+    await world.compare()
+    await world.compare()
+    assert world.released == []
+    assert world.telemetry.rows_without_memory == 1
+
+
+async def test_a_release_refused_by_the_lock_loses_the_bucket() -> None:
+    world = World()
+    world.row()
+    world.bucket_ok = False
+    await world.compare()
+    await world.compare()
+    assert world.holding.lost
+
+
+async def test_when_counts_agree_only_a_sample_is_looked_up() -> None:
+    world = World()
+    for _ in range(1000):
+        world.copy(world.row())
+    await world.compare()
+    assert world.finds <= 10
+
+
+async def test_a_missing_row_is_found_among_many_although_a_stale_copy_hides_it() -> None:
+    world = World()
+    for _ in range(50):
+        world.copy(world.row())
+    orphan = world.row()
+    stale = new_id()
+    world.copies[stale] = Entry(stale, 1, "work", b"{}")  # counts agree, and yet one is missing
+    for _ in range(200):
+        await world.compare()
+        if world.released:
+            break
+    assert world.released == [(orphan, 2)]
+
+
+async def test_an_agent_with_many_idle_buckets_asks_rarely() -> None:
+    world = World()
+    for _ in range(14):
+        fence = Fence(BucketId(new_id()), 1, AgentId(world.holdings.agent_id))
+        world.holdings.add(Holding(fence, "default", 3, "default"))
+    begin, queries_before = world.clock.now, 0
+    while world.clock.now < begin + 1200.0:
+        delay = await world.duty.tick()
+        assert delay >= PACE_SECONDS
+        if world.clock.now < begin + 120.0:
+            queries_before = world.queries  # the first round starts at random moments
+        world.clock.now += delay
+    renewals, judging = 1 / Leases().renew_seconds, 1 / Leases().lease_seconds
+    assert (world.queries - queries_before) / 1080.0 + renewals + judging < 0.7
+
+
+async def test_lists_that_memory_does_not_know_are_looked_for_first() -> None:
+    world = World()
+    await world.compare()
+    assert world.adopted == 1
+
+
+async def test_past_half_the_lease_nothing_is_compared() -> None:
+    world = World()
+    world.holdings.fence("in doubt")
+    for _ in range(100):
+        world.clock.now += await world.duty.tick()
+    assert world.queries == 0

@@ -1,0 +1,255 @@
+"""One drained bucket, step by step, against a master and a store written down in the test: what is done after each answer.
+
+The same against real servers, with rescuers that die, is in ``test_rescue``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import pytest
+
+from jobmaster.clock import new_id
+from jobmaster.model.bucket import Bucket, BucketState
+from jobmaster.model.errors import CodeError, Refused
+from jobmaster.model.ids import AgentId, BucketId, Fence
+from jobmaster.model.job import Entry, FinalRow, HoldRow
+from jobmaster.ports import Page, Word, Written
+from jobmaster_agents.draining import Drain, DrainEnd
+from jobmaster_agents.spilled import spill_final, spill_hold
+
+EMPTY = Page(Word.OK, "", "", [], [])
+
+
+def an_entry(token: int = 1) -> Entry:
+    return Entry(new_id(), token, "work", b"{}")
+
+
+def a_page(kind: str, count: int = 3) -> Page:
+    entries = [an_entry() for _ in range(count)]
+    return Page(Word.OK, kind, "l-1" if kind == "claimed" else "", entries, [entry.id for entry in entries])
+
+
+class World:
+    """A store with pages and a master with answers; every call is written down."""
+
+    def __init__(self) -> None:
+        self.calls: list[str] = []
+        self.pages: list[Page] = []
+        self.fence_answer = (Word.OK, 5)
+        self.closes = [Word.OK]
+        self.sweeps = [0]
+        self.closed = [True]
+        self.answer: Callable[[Sequence[Entry]], Written] = lambda entries: Written(
+            True, frozenset(e.id for e in entries)
+        )
+        self.finals: list[FinalRow] = []
+        self.holds: list[tuple[Fence, HoldRow]] = []
+        self.remove_word = Word.OK
+        self.claimed_pages: list[bool] = []
+
+    async def move_bucket(self, bucket_id: bytes, epoch: int, owner: bytes, to: BucketState, reason: str) -> bool:
+        raise AssertionError("a drain moves no bucket by itself")
+
+    async def rescue_page(
+        self, fence: Fence, entries: Sequence[Entry], lane: str, priority: int, *, claimed: bool, max_rescues: int
+    ) -> Written:
+        self.calls.append(f"rescue {len(entries)}")
+        self.claimed_pages.append(claimed)
+        assert (lane, priority, max_rescues) == ("payroll", 4, 3)
+        return self.answer(entries)
+
+    async def sweep(self, fence: Fence, limit: int, *, max_rescues: int) -> int:
+        self.calls.append("sweep")
+        return self.sweeps.pop(0) if self.sweeps else 0
+
+    async def close_drained(self, fence: Fence, moved: int, rescued: int) -> bool:
+        self.calls.append(f"close {moved} {rescued}")
+        return self.closed.pop(0) if self.closed else True
+
+    async def record_final(self, rows: Sequence[FinalRow]) -> Written:
+        self.calls.append(f"final {len(rows)}")
+        self.finals.extend(rows)
+        return Written(True, frozenset(), refused=frozenset(row.id for row in rows))
+
+    async def hold(self, fence: Fence, rows: Sequence[HoldRow]) -> Written:
+        self.calls.append(f"hold {len(rows)}")
+        self.holds.extend((fence, row) for row in rows)
+        return Written(True, frozenset(row.id for row in rows))
+
+    async def fence(self, fence: Fence) -> tuple[Word, int]:
+        self.calls.append("fence")
+        return self.fence_answer
+
+    async def read_page(self, fence: Fence, limit: int) -> Page:
+        self.calls.append("read")
+        return self.pages[0] if self.pages else EMPTY
+
+    async def remove_page(self, fence: Fence, page: Page) -> Word:
+        self.calls.append("remove")
+        if self.remove_word is Word.OK:
+            assert self.pages.pop(0) is page
+        return self.remove_word
+
+    async def close_if_empty(self, fence: Fence) -> Word:
+        self.calls.append("empty?")
+        return self.closes.pop(0)
+
+
+def a_drain(world: World, sound: Callable[[], bool] = lambda: True) -> Drain:
+    bucket = Bucket(
+        id=new_id(), store="one", lane="payroll", priority=4, state=BucketState.DRAINING, epoch=5, owner=new_id()
+    )
+    return Drain(bucket, world, world, sound, page_jobs=100, max_rescues=3)
+
+
+async def test_pages_go_to_the_master_before_they_leave_the_store() -> None:
+    world = World()
+    world.pages = [a_page("claimed", 2), a_page("pending", 3), a_page("assigned", 1)]
+    drain = a_drain(world)
+    assert await drain.run() is DrainEnd.DRAINED
+    assert world.calls == [
+        "fence", "read", "rescue 2", "remove", "read", "rescue 3", "remove", "read", "rescue 1", "remove", "read",
+        "empty?", "sweep", "close 6 2",
+    ]  # fmt: skip
+    assert world.claimed_pages == [True, False, False]
+    assert (drain.moved, drain.rescued) == (6, 2)
+
+
+async def test_an_entry_refused_by_its_row_is_settled_and_leaves_the_store() -> None:
+    world = World()
+    world.pages = [a_page("claimed", 3)]
+    world.answer = lambda entries: Written(True, frozenset(), refused=frozenset(entry.id for entry in entries))
+    drain = a_drain(world)
+    assert await drain.run() is DrainEnd.DRAINED
+    assert "remove" in world.calls
+    assert (drain.moved, drain.rescued, drain.refused) == (0, 0, 3)
+
+
+async def test_a_page_refused_by_the_buckets_lock_touches_no_key() -> None:
+    world = World()
+    world.pages = [a_page("claimed", 3)]
+    world.answer = lambda entries: Written(False, frozenset())
+    assert await a_drain(world).run() is DrainEnd.SUPERSEDED
+    assert world.calls == ["fence", "read", "rescue 3"]
+
+
+async def test_an_answer_that_forgets_an_entry_stops_everything() -> None:
+    world = World()
+    world.pages = [a_page("pending", 3)]
+    world.answer = lambda entries: Written(True, frozenset(entry.id for entry in entries[1:]))
+    with pytest.raises(CodeError):
+        await a_drain(world).run()
+    assert "remove" not in world.calls
+
+
+@pytest.mark.parametrize("part", ["cancelled", "refused", "quarantined"])
+async def test_every_part_of_an_answer_counts_as_settled(part: str) -> None:
+    world = World()
+    world.pages = [a_page("pending", 2)]
+    world.answer = lambda entries: Written(
+        True,
+        frozenset([entries[0].id]),
+        cancelled=frozenset([entries[1].id] if part == "cancelled" else []),
+        refused=frozenset([entries[1].id] if part == "refused" else []),
+        quarantined=frozenset([entries[1].id] if part == "quarantined" else []),
+    )
+    assert await a_drain(world).run() is DrainEnd.DRAINED
+
+
+async def test_one_entry_the_master_refuses_does_not_hold_back_its_neighbours() -> None:
+    world = World()
+    page = a_page("pending", 8)
+    bad = page.entries[5].id
+    moved: set[bytes] = set()
+    world.pages = [page]
+
+    def answer(entries: Sequence[Entry]) -> Written:
+        if any(entry.id == bad for entry in entries):
+            raise Refused("this row cannot be stored")
+        moved.update(entry.id for entry in entries)
+        return Written(True, frozenset(entry.id for entry in entries))
+
+    world.answer = answer
+    with pytest.raises(Refused):
+        await a_drain(world).run()
+    assert moved >= {entry.id for entry in page.entries[:5]}
+    assert "remove" not in world.calls
+
+
+async def test_spilled_outcomes_are_applied_under_their_own_identity() -> None:
+    world = World()
+    dead = Fence(BucketId(new_id()), 2, AgentId(new_id()))
+    older = Fence(dead.bucket_id, 1, dead.owner)
+    final = FinalRow(
+        new_id(), "SUCCEEDED", 4, "payroll", "work", 2, dead.bucket_id, 2, 1, 0, 0, 5, 6, b"{}", b"", b"1", None
+    )
+    hold = HoldRow(new_id(), 4, "payroll", "work", 3, 1, 0, 77, b"{}", b"", b"{}", 9)
+    other = hold._replace(id=new_id())
+    raw = [spill_final(dead, final), spill_hold(dead, hold), spill_hold(older, other)]
+    world.pages = [Page(Word.OK, "spilled", "", [], raw), a_page("claimed", 1)]
+    drain = a_drain(world)
+    assert await drain.run() is DrainEnd.DRAINED
+    assert world.finals == [final]
+    assert world.holds == [(dead, hold), (older, other)]
+    assert world.calls.index("final 1") < world.calls.index("rescue 1")
+    assert drain.rescued == 1  # spilled ones had ended: they were not in anybody's hands
+
+
+async def test_an_unreadable_spilled_outcome_is_left_where_it_is() -> None:
+    world = World()
+    world.pages = [Page(Word.OK, "spilled", "", [], [b"\x93junk"])]
+    with pytest.raises(Refused):
+        await a_drain(world).run()
+    assert "remove" not in world.calls
+
+
+async def test_a_store_with_a_higher_epoch_is_reported_with_it() -> None:
+    world = World()
+    world.fence_answer = (Word.FENCED, 9)
+    drain = a_drain(world)
+    assert await drain.run() is DrainEnd.OUTRUN
+    assert drain.store_epoch == 9
+    assert world.calls == ["fence"]
+
+
+@pytest.mark.parametrize("word", [Word.FENCED, Word.GENERATION, Word.ROLLBACK, Word.CLOSED])
+async def test_a_store_that_refuses_a_step_is_asked_again_from_the_fence_later(word: Word) -> None:
+    world = World()
+    world.pages = [Page(word, "", "", [], [])]
+    assert await a_drain(world).run() is DrainEnd.NOT_YET
+    world = World()
+    world.pages = [a_page("pending")]
+    world.remove_word = word
+    assert await a_drain(world).run() is DrainEnd.NOT_YET
+
+
+async def test_what_appears_before_the_close_is_moved_too() -> None:
+    world = World()
+    world.closes = [Word.NOT_EMPTY, Word.OK]
+    assert await a_drain(world).run() is DrainEnd.DRAINED
+    assert world.calls.count("read") == 2
+
+
+async def test_rows_are_swept_until_none_is_left_and_again_when_the_close_finds_one() -> None:
+    world = World()
+    world.sweeps = [100, 7, 0, 1, 0]
+    world.closed = [False, True]
+    drain = a_drain(world)
+    assert await drain.run() is DrainEnd.DRAINED
+    assert drain.swept == 108
+    assert world.calls[-1] == "close 108 0"
+
+
+async def test_a_close_that_fails_with_nothing_to_sweep_is_tried_later() -> None:
+    world = World()
+    world.closed = [False]
+    assert await a_drain(world).run() is DrainEnd.NOT_YET
+
+
+async def test_a_rescuer_in_doubt_of_its_own_lease_stops_between_pages() -> None:
+    world = World()
+    world.pages = [a_page("pending"), a_page("pending")]
+    answers = iter([True, False])
+    assert await a_drain(world, lambda: next(answers)).run() is DrainEnd.STOPPED
+    assert world.calls.count("rescue 3") == 1

@@ -1,0 +1,241 @@
+"""The coordinator's chores, and the declaration of buckets that are another's."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pytest
+
+from jobmaster.clock import new_id
+from jobmaster.model.bucket import Bucket, BucketState
+from jobmaster.model.errors import JobMasterError, Unavailable
+from jobmaster.model.ids import AgentId, BucketId, Fence
+from jobmaster.ports import Word
+from jobmaster.settings.model import ClusterSettings
+from jobmaster.telemetry import Telemetry
+from jobmaster_agents.disowning import Disowning
+from jobmaster_agents.events import EventLog
+from jobmaster_agents.holdings import Holding, Holdings
+from jobmaster_agents.housekeeping import Housekeeping
+
+
+class Master:
+    def __init__(self) -> None:
+        self.ledger: dict[bytes, Bucket] = {}
+        self.orphans = 0
+        self.expired = 0
+        self.calls = 0
+        self.failure: JobMasterError | None = None
+
+    def retired(self, store: str = "one") -> Bucket:
+        bucket = Bucket(
+            id=new_id(), store=store, lane="default", priority=3, state=BucketState.READY_TO_DELETE, epoch=2,
+            owner=new_id(),
+        )  # fmt: skip
+        self.ledger[bucket.id] = bucket
+        return bucket
+
+    async def return_orphans(self, grace_seconds: float, limit: int) -> int:
+        self.calls += 1
+        moved = min(limit, self.orphans)
+        self.orphans -= moved
+        return moved
+
+    async def expire_held(self, limit: int) -> int:
+        moved = min(limit, self.expired)
+        self.expired -= moved
+        return moved
+
+    async def forget_buckets(self, tombstone_seconds: float) -> list[Bucket]:
+        return [b for b in self.ledger.values() if b.state is BucketState.READY_TO_DELETE]
+
+    async def drop_bucket(self, bucket_id: bytes) -> None:
+        del self.ledger[bucket_id]
+
+    async def ensure_partitions(self, span: str, ahead_days: int) -> list[str]:
+        return [f"job_{span}"]
+
+    async def create_buckets(self, buckets: Sequence[Bucket]) -> bool:
+        self.ledger.update((bucket.id, bucket) for bucket in buckets)
+        return True
+
+    async def move_bucket(self, bucket_id: bytes, epoch: int, owner: bytes, to: BucketState, reason: str) -> bool:
+        if self.failure is not None:
+            raise self.failure
+        bucket = self.ledger.get(bucket_id)
+        if bucket is None or (bucket.epoch, bucket.owner) != (epoch, owner):
+            return False
+        self.ledger[bucket_id] = Bucket(
+            id=bucket.id, store=bucket.store, lane=bucket.lane, priority=bucket.priority, state=to, epoch=epoch,
+            owner=owner,
+        )  # fmt: skip
+        return True
+
+    async def buckets(self, *, states: Sequence[BucketState] = ()) -> list[Bucket]:
+        return list(self.ledger.values())
+
+
+class Store:
+    def __init__(self) -> None:
+        self.keys: dict[bytes, int] = {}
+        """Bucket -> jobs that lie in it."""
+        self.failure: JobMasterError | None = None
+
+    async def delete_bucket(self, bucket_id: bytes) -> Word:
+        if self.failure is not None:
+            raise self.failure
+        if self.keys.get(bucket_id):
+            return Word.NOT_EMPTY
+        self.keys.pop(bucket_id, None)
+        return Word.OK
+
+    async def known_buckets(self) -> list[bytes]:
+        if self.failure is not None:
+            raise self.failure
+        return list(self.keys)
+
+
+class Bench:
+    def __init__(self) -> None:
+        self.master = Master()
+        self.stores = {"one": Store(), "two": Store()}
+        self.telemetry = Telemetry()
+        self.agent_id = new_id()
+        self.kicks = 0
+        self.house = Housekeeping(
+            self.agent_id, self.master, self.stores, ClusterSettings(), self.kick, self.telemetry, EventLog()
+        )
+
+    def kick(self) -> None:
+        self.kicks += 1
+
+
+async def test_retired_buckets_lose_their_keys_before_their_tombstone() -> None:
+    bench = Bench()
+    empty = bench.master.retired()
+    bench.stores["one"].keys[empty.id] = 0
+    await bench.house.forget_buckets()
+    assert bench.stores["one"].keys == {}
+    assert bench.master.ledger == {}
+
+
+async def test_a_tombstone_waits_for_its_store() -> None:
+    bench = Bench()
+    waiting, other = bench.master.retired("two"), bench.master.retired("one")
+    bench.stores["two"].failure = Unavailable("away")
+    unknown = bench.master.retired("gone")
+    await bench.house.forget_buckets()
+    assert set(bench.master.ledger) == {waiting.id, unknown.id}
+    assert other.id not in bench.master.ledger
+
+
+async def test_keys_of_a_retired_bucket_that_hold_jobs_again_make_it_lost() -> None:
+    bench = Bench()
+    bucket = bench.master.retired()
+    bench.stores["one"].keys[bucket.id] = 3
+    await bench.house.forget_buckets()
+    assert bench.master.ledger[bucket.id].state is BucketState.LOST
+    assert bench.kicks == 1
+    assert bench.telemetry.buckets_resurrected == 1
+
+
+async def test_jobs_of_a_bucket_the_master_forgot_are_adopted_as_lost() -> None:
+    bench = Bench()
+    risen, empty = new_id(), new_id()
+    bench.stores["two"].keys = {risen: 5, empty: 0}
+    await bench.house.adopt_resurrected()
+    assert bench.master.ledger[risen].state is BucketState.LOST
+    assert bench.master.ledger[risen].store == "two"
+    assert empty not in bench.master.ledger
+    assert bench.stores["two"].keys == {risen: 5}
+    assert bench.kicks == 1
+    await bench.house.adopt_resurrected()
+    assert bench.kicks == 1  # known now
+
+
+async def test_a_newborn_bucket_is_no_resurrected_one() -> None:
+    """It appears between the two lists: made in the master before it is opened in its store, so the second list has it."""
+    bench = Bench()
+    newborn = bench.master.retired()
+    bench.stores["one"].keys[newborn.id] = 1
+    before = bench.master.ledger[newborn.id]
+    await bench.house.adopt_resurrected()
+    assert bench.master.ledger[newborn.id] == before
+    assert bench.kicks == 0
+
+
+async def test_a_silent_store_does_not_stop_the_look_at_the_others() -> None:
+    bench = Bench()
+    bench.stores["one"].failure = Unavailable("away")
+    risen = new_id()
+    bench.stores["two"].keys = {risen: 1}
+    await bench.house.adopt_resurrected()
+    assert bench.master.ledger[risen].state is BucketState.LOST
+
+
+async def test_orphans_and_expiries_are_worked_off_in_batches() -> None:
+    bench = Bench()
+    bench.master.orphans, bench.master.expired = 2500, 1000
+    await bench.house.return_orphans()
+    await bench.house.expire_jobs()
+    assert (bench.master.orphans, bench.master.expired) == (0, 0)
+    assert bench.telemetry.orphans_returned == 2500
+    assert bench.telemetry.jobs_expired == 1000
+    assert bench.master.calls == 3
+
+
+async def test_every_chore_has_its_time() -> None:
+    bench = Bench()
+    chores = {chore.name: chore for chore in bench.house.chores()}
+    assert chores["partitions"].every_seconds == 3600.0
+    assert chores["tombstones"].every_seconds == 30.0
+    for chore in chores.values():
+        await chore.run()
+
+
+# ---------------------------------------------------------------- disowning
+
+
+async def test_a_fenced_owner_that_the_master_still_names_declares_its_bucket_lost() -> None:
+    master = Master()
+    holdings = Holdings(new_id())
+    kept = master.retired()
+    mine = Bucket(
+        id=kept.id, store="one", lane="default", priority=3, state=BucketState.ACTIVE, epoch=2, owner=holdings.agent_id
+    )
+    master.ledger[mine.id] = mine
+    told: list[Holding] = []
+    duty = Disowning(holdings, master, told.append, EventLog())
+    holdings.add(Holding.of(mine))
+    holdings.lose(mine.id, "the store answered GEN to a claim")
+    assert duty.kicked.is_set()
+    await duty.tick()
+    assert master.ledger[mine.id].state is BucketState.LOST
+    assert [holding.fence.bucket_id for holding in told] == [mine.id]
+
+
+async def test_a_bucket_that_is_really_anothers_is_left_alone() -> None:
+    master = Master()
+    holdings = Holdings(new_id())
+    theirs = master.retired()
+    duty = Disowning(holdings, master, lambda holding: None, EventLog())
+    holdings.add(Holding(Fence(BucketId(theirs.id), 1, AgentId(holdings.agent_id)), "default", 3, "one"))
+    holdings.lose(theirs.id, "fenced")
+    await duty.tick()
+    assert master.ledger[theirs.id] == theirs
+
+
+async def test_a_declaration_that_fails_is_made_again() -> None:
+    master = Master()
+    holdings = Holdings(new_id())
+    told: list[Holding] = []
+    duty = Disowning(holdings, master, told.append, EventLog())
+    holdings.add(Holding(Fence(BucketId(new_id()), 1, AgentId(holdings.agent_id)), "default", 3, "one"))
+    holdings.lose(next(iter(holdings.buckets)), "fenced")
+    master.failure = Unavailable("away")
+    with pytest.raises(Unavailable):
+        await duty.tick()
+    assert told == []
+    master.failure = None
+    await duty.tick()
+    assert len(told) == 1
