@@ -1,0 +1,60 @@
+"""Cancelling a job in each of its states; a cancelled job never starts again."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from jobmaster.client.cluster import Cluster
+from jobmaster.model.job import JobState
+from tests.cluster.conftest import AgentProcess, Rig, until
+from tests.cluster.jobs import note, until_file
+
+pytestmark = pytest.mark.cluster
+
+
+async def test_held(rig: Rig, agent: AgentProcess, cluster: Cluster) -> None:
+    receipt = await cluster.submit(note, {"path": str(rig.path("w"))}, after=3600, durability="master")
+    assert await receipt.cancel() is JobState.CANCELLED
+    assert (await receipt.get()).state is JobState.CANCELLED
+
+
+async def test_waiting_in_a_bucket_without_a_row(rig: Rig, cluster: Cluster, agent: AgentProcess) -> None:
+    """The tombstone: the master learns of the job by its cancellation; the copy in the bucket is refused."""
+    await agent.terminate()
+    rig.document["agents"]["default"] |= {"slots": 1, "bucket_buffer": 0}
+    await rig.start_agent()
+    path, gate = str(rig.path("w")), str(rig.path("gate"))
+    blockers = [await cluster.submit(until_file, {"path": path, "gate": gate}) for _ in range(4)]
+
+    async def busy() -> bool:
+        return len(rig.witnessed("w")) >= 2
+
+    await until(busy, 15, "both buckets to be busy")
+    victim = await cluster.submit(note, {"path": str(rig.path("never"))})
+    assert await victim.cancel() is JobState.CANCELLED
+    Path(gate).touch()
+    assert {await receipt.wait(timeout=20) for receipt in blockers} == {JobState.SUCCEEDED}
+    later = await cluster.submit(note, {"path": str(rig.path("later"))})
+    await later.wait(timeout=20)
+    assert (await victim.get()).state is JobState.CANCELLED
+
+
+async def test_running(rig: Rig, cluster: Cluster, agent: AgentProcess) -> None:
+    path, gate = str(rig.path("w")), str(rig.path("gate"))
+    receipt = await cluster.submit(until_file, {"path": path, "gate": gate})
+
+    async def persisted() -> bool:
+        return bool(await rig.fetch("SELECT FROM job WHERE state = 'PROCESSING'"))
+
+    await until(persisted, 15, "its row")
+    await receipt.cancel()
+    assert await receipt.wait(timeout=15) is JobState.CANCELLED
+    assert [line[4] for line in rig.witnessed("w")] == ["began"]
+
+
+async def test_a_final_state_stays(agent: AgentProcess, rig: Rig, cluster: Cluster) -> None:
+    receipt = await cluster.submit(note, {"path": str(rig.path("w"))})
+    assert await receipt.wait(timeout=10) is JobState.SUCCEEDED
+    assert await receipt.cancel() is JobState.SUCCEEDED

@@ -1,0 +1,51 @@
+"""What an agent of each mode does, and does not."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from jobmaster.client.cluster import Cluster
+from jobmaster.model.job import JobState
+from tests.cluster.conftest import Rig, until
+from tests.cluster.jobs import noop, until_file
+
+pytestmark = pytest.mark.cluster
+
+
+async def test_a_coordinator_owns_no_buckets_and_leads(rig: Rig) -> None:
+    await rig.start_agent("--mode", "coordinator")
+    assert await rig.fetch("SELECT FROM bucket") == []
+
+    async def leads() -> bool:
+        return bool(await rig.fetch("SELECT FROM lease l JOIN agent a ON a.id = l.owner WHERE a.mode = 'coordinator'"))
+
+    await until(leads, 10, "the coordinator's lease")
+
+
+async def test_an_execution_agent_works_and_never_leads(rig: Rig, cluster: Cluster) -> None:
+    await rig.start_agent("--mode", "execution")
+    assert await (await cluster.submit(noop, {})).wait(timeout=10) is JobState.SUCCEEDED
+    assert await rig.fetch("SELECT FROM lease WHERE owner IS NOT NULL AND expires_at > clock_timestamp()") == []
+
+
+async def test_a_drain_agent_rescues_and_runs_nothing(rig: Rig, cluster: Cluster) -> None:
+    victim = await rig.start_agent()
+    path, gate = str(rig.path("w")), str(rig.path("gate"))
+    receipt = await cluster.submit(until_file, {"path": path, "gate": gate})
+
+    async def began() -> bool:
+        return bool(rig.witnessed("w"))
+
+    await until(began, 15, "the job to run")
+    await rig.start_agent("--mode", "drain")
+    victim.kill_all()
+
+    async def held() -> bool:
+        return (await rig.states()).get("HELD", 0) == 1
+
+    await until(held, 20, "the rescue")
+    Path(gate).touch()
+    await rig.start_agent()
+    assert await receipt.wait(timeout=20) is JobState.SUCCEEDED
