@@ -98,6 +98,7 @@ class Coordination:
         self._weight = weight
         self._horizon_seconds = horizon_seconds
         self._epoch: int | None = None
+        self._resigned = False
         self._vacant = True  # at the start of a cluster nobody should wait for a renewal to learn it
         self._map: dict[tuple[str, int], list[Bucket]] = {}
         self._map_at = float("-inf")
@@ -113,12 +114,14 @@ class Coordination:
 
     def saw_coordinator(self, coordinator: bytes | None) -> None:
         """A renewal said who leads; nobody, or this agent by an answer that was lost, means: try."""
-        if self._epoch is None and coordinator in (None, self._holdings.agent_id):
+        if self._epoch is None and not self._resigned and coordinator in (None, self._holdings.agent_id):
             self._vacant = True
             self.kicked.set()
 
     async def tick(self) -> float:
         """Hold the office and keep house, or wait."""
+        if self._resigned:
+            return IDLE_SECONDS
         if self._holdings.standing(self._now()) is not Standing.TRUSTED:
             self._drop("its own lease is in doubt")
             return self._leases.coordinator_renew_seconds
@@ -129,9 +132,9 @@ class Coordination:
         return await self._keep_house()
 
     async def resign(self) -> None:
-        """Give the office back, so that a successor need not wait for its lease."""
+        """Give the office back for good, so that a successor need not wait for its lease."""
         epoch, self._epoch = self._epoch, None
-        self._vacant = False
+        self._resigned = True
         if epoch is not None:
             await self._master.resign(self._holdings.agent_id, epoch)
             self._log.info(Event.COORDINATOR_RESIGNED, {"epoch": epoch})
@@ -143,6 +146,8 @@ class Coordination:
         self._epoch = await self._master.lead(
             self._holdings.agent_id, self._weight, self._leases.coordinator_lease_seconds
         )
+        if self._resigned:
+            await self.resign()  # while the question was under way
         if self._epoch is not None:
             self._telemetry.elections_won += 1
             self._log.info(Event.COORDINATOR_ELECTED, {"epoch": self._epoch, "weight": self._weight})
@@ -159,6 +164,8 @@ class Coordination:
         tended = await self._master.tend(
             self._holdings.agent_id, self._weight, self._leases.coordinator_lease_seconds, self._horizon_seconds
         )
+        if self._resigned:
+            return IDLE_SECONDS  # while the question was under way
         if tended.epoch != self._epoch:
             self._drop(
                 "another agent holds the office" if tended.epoch is None else "the office changed hands meanwhile"

@@ -83,6 +83,7 @@ class Rescue:
         self._floors: dict[bytes, int] = {}
         self._unfinished: dict[bytes, _Unfinished] = {}
         self._leaving = False
+        self._at_work = asyncio.Lock()
         self.kicked = asyncio.Event()
 
     def kick(self) -> None:
@@ -96,10 +97,18 @@ class Rescue:
 
     async def tick(self) -> float:
         """Try again what is due, then take lost buckets until there are none."""
+        if self._leaving:
+            return IDLE_SECONDS
+        async with self._at_work:
+            await self._rescue()
+        soonest = min((work.next_at for work in self._unfinished.values()), default=self._now() + IDLE_SECONDS)
+        return max(soonest - self._now(), 0.0)
+
+    async def _rescue(self) -> None:
         for work in [w for w in self._unfinished.values() if w.next_at <= self._now()]:
             await self._drain(work)
         for _ in range(_TAKEN_PER_TICK_MAX):
-            if not self._sound() or self._leaving:
+            if not self._sound():
                 break
             bucket = await self._master.take_lost(self._holdings.agent_id, list(self._stores), self._floors)
             if bucket is None:
@@ -108,24 +117,22 @@ class Rescue:
             self._telemetry.buckets_taken += 1
             self._log.info(Event.BUCKET_TAKEN, {"bucket": bucket.id, "epoch": bucket.epoch, "store": bucket.store})
             await self._drain(self._begin(bucket))
-        soonest = min((work.next_at for work in self._unfinished.values()), default=self._now() + IDLE_SECONDS)
-        return max(soonest - self._now(), 0.0)
 
     async def give_back(self) -> None:
         """Before leaving: unfinished buckets become LOST at once, so that nobody waits for this agent's lease."""
-        self._leaving = True
-        for work in list(self._unfinished.values()):
-            fence = work.drain.fence
-            await self._master.move_bucket(
-                fence.bucket_id, fence.epoch, fence.owner, BucketState.LOST, "its rescuer leaves before it is drained"
-            )
-            del self._unfinished[fence.bucket_id]
-            self._log.info(Event.BUCKET_GIVEN_BACK, {"bucket": fence.bucket_id})
+        self._leaving = True  # a drain under way stops at its next page
+        async with self._at_work:
+            for work in list(self._unfinished.values()):
+                fence = work.drain.fence
+                reason = "its rescuer leaves before it is drained"
+                await self._master.move_bucket(*fence, BucketState.LOST, reason)
+                del self._unfinished[fence.bucket_id]
+                self._log.info(Event.BUCKET_GIVEN_BACK, {"bucket": fence.bucket_id})
 
     # ------------------------------------------------------------ one bucket
 
     def _sound(self) -> bool:
-        return self._holdings.may_commit(self._now())
+        return not self._leaving and self._holdings.may_commit(self._now())
 
     def _begin(self, bucket: Bucket) -> _Unfinished:
         drain = Drain(

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import pytest
+
 from jobmaster.clock import new_id
 from jobmaster.model.bucket import Bucket, BucketState
 from jobmaster.model.errors import JobMasterError, Unavailable
@@ -159,6 +161,28 @@ async def test_resigning_gives_the_office_back_once() -> None:
     await bench.duty.resign()
     assert bench.master.queries.count("resign") == 1
     assert bench.master.holder is None
+    bench.duty.saw_coordinator(None)
+    assert await bench.second() == IDLE_SECONDS  # who has resigned does not apply again
+    assert bench.master.holder is None
+
+
+@pytest.mark.parametrize("question", ["lead", "tend"])
+async def test_an_answer_that_comes_after_the_resignation_does_not_bring_the_office_back(question: str) -> None:
+    bench = Bench()
+    if question == "tend":
+        await bench.duty.tick()
+    ask = getattr(bench.master, question)
+
+    async def answer_late(*arguments: object) -> object:
+        answer = await ask(*arguments)
+        await bench.duty.resign()
+        return answer
+
+    setattr(bench.master, question, answer_late)
+    await bench.second()
+    assert bench.duty.epoch is None
+    assert bench.master.holder is None
+    assert await bench.second() == IDLE_SECONDS
 
 
 async def test_overdue_leases_wake_the_judge() -> None:
