@@ -24,6 +24,9 @@ CREATE TABLE agent (
     state          agent_state NOT NULL DEFAULT 'ACTIVE',
     lease_until    timestamptz NOT NULL,
     lease_seconds  double precision NOT NULL,      -- what this agent promised; judges use it, not their own setting
+    -- Since when the lease has been held without a gap: who judges others must have held its own for a full term, so that
+    -- after an outage of the master everybody renews before anybody is judged.
+    held_since     timestamptz NOT NULL DEFAULT clock_timestamp(),
     beats          bigint NOT NULL DEFAULT 0,
     drain_requested boolean NOT NULL DEFAULT false, -- operator's "agent drain": read with each renewal
     started_at     timestamptz NOT NULL DEFAULT clock_timestamp(),

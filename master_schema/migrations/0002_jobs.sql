@@ -5,7 +5,7 @@ CREATE TYPE job_state AS ENUM
 
 -- RANGE-partitioned by id: a UUIDv7 is ordered by creation time, so the key is globally unique *and* cuts time.
 -- No DEFAULT partition: it forbids DETACH CONCURRENTLY, and one row in it blocks creating that range for ever.
--- A terminal row touches the primary key only (both other indexes are partial), so outcomes can be COPYed in.
+-- A terminal row touches the primary key only (all other indexes are partial), so outcomes can be COPYed in.
 CREATE TABLE job (
     id               uuid NOT NULL,
     state            job_state NOT NULL,
@@ -19,6 +19,7 @@ CREATE TABLE job (
     rescues          integer NOT NULL DEFAULT 0,
     cancel_requested boolean NOT NULL DEFAULT false,
     due_at           timestamptz,                   -- NULL = at once (never NULL while HELD)
+    expires_at       timestamptz,                   -- of a HELD row only: when it must not start any more
     changed_at       timestamptz NOT NULL DEFAULT clock_timestamp(),  -- of a final row: when it ended
     waited_us        bigint,
     ran_us           bigint,
@@ -35,6 +36,9 @@ CREATE TABLE job (
 
 CREATE INDEX job_due ON job (lane, priority, due_at) WHERE state = 'HELD';
 CREATE INDEX job_in_flight ON job (bucket_id) WHERE state IN ('ASSIGNED', 'PROCESSING');
+-- Read with every heartbeat, so it holds nothing but what a heartbeat must carry.
+CREATE INDEX job_cancel ON job (bucket_id) WHERE cancel_requested AND state IN ('ASSIGNED', 'PROCESSING');
+CREATE INDEX job_expiring ON job (expires_at) WHERE state = 'HELD' AND expires_at IS NOT NULL;
 
 -- One row per attempt that did not conclude its job; insert-or-ignore. A refused stale write marks its line.
 CREATE TABLE attempt (
@@ -55,6 +59,7 @@ CREATE TABLE attempt (
 CREATE TABLE watermark (
     one_row          boolean PRIMARY KEY DEFAULT true CHECK (one_row),
     floor            uuid NOT NULL,
+    span             text NOT NULL DEFAULT 'day' CHECK (span IN ('day', 'week', 'month')),  -- of the partitions made last
     moved_at         timestamptz NOT NULL DEFAULT clock_timestamp()
 );
 
@@ -65,7 +70,8 @@ CREATE TABLE quarantine (
     job_id           uuid NOT NULL,
     bucket_id        uuid,
     reason           text NOT NULL,
-    entry            bytea NOT NULL
+    entry            bytea NOT NULL,
+    UNIQUE (job_id, reason)                         -- a batch that is sent again adds nothing
 );
 
 -- Idempotency keys: scope is the handler's name. The digest tells "again" from "conflict".
@@ -87,4 +93,22 @@ $$;
 CREATE FUNCTION uuid_moment(id uuid) RETURNS timestamptz LANGUAGE sql IMMUTABLE STRICT PARALLEL SAFE AS $$
     SELECT timestamptz 'epoch'
          + ('x' || lpad(replace(left(id::text, 13), '-', ''), 16, '0'))::bit(64)::bigint * interval '1 millisecond'
+$$;
+
+-- Microseconds since 1970 <-> moment, both exact.
+CREATE FUNCTION from_us(us bigint) RETURNS timestamptz LANGUAGE sql IMMUTABLE STRICT PARALLEL SAFE AS $$
+    SELECT timestamptz 'epoch' + us * interval '1 microsecond'
+$$;
+
+CREATE FUNCTION to_us(moment timestamptz) RETURNS bigint LANGUAGE sql IMMUTABLE STRICT PARALLEL SAFE AS $$
+    SELECT (extract(epoch FROM moment) * 1000000)::bigint
+$$;
+
+-- When a job must not start any more, from its headers. Nearly all headers lack the word, and the search costs nothing. Not
+-- through json, which refuses the \u0000 that tags may hold; all other numbers in headers have other names, and inside a
+-- string the quotes would be escaped.
+CREATE FUNCTION expires_of(headers bytea) RETURNS timestamptz LANGUAGE sql IMMUTABLE STRICT PARALLEL SAFE AS $$
+    SELECT CASE WHEN position('"expires_us":'::bytea IN headers) > 0
+                THEN timestamptz 'epoch' + substring(encode(headers, 'escape') FROM '"expires_us":([0-9]{1,18})')::bigint
+                     * interval '1 microsecond' END
 $$;

@@ -1,0 +1,1 @@
+"""PostgreSQL behind the ports. SQL lies in ``sql/``, one statement a file."""

@@ -1,0 +1,200 @@
+"""Sending a batch and accounting for every row of it: accepted, cancelled, refused, quarantined; never forgotten."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from operator import itemgetter
+from typing import Any, Generic, NamedTuple, TypeVar
+
+import asyncpg
+import msgspec
+
+from jobmaster.master import errors
+from jobmaster.master.connection import Calls
+from jobmaster.master.statements import sql
+from jobmaster.master.verdicts import Found, Verdict
+from jobmaster.model.errors import OutcomeUnknown
+from jobmaster.ports import Written
+
+T = TypeVar("T", bound=tuple[Any, ...])
+
+_TRIES = 4
+_AHEAD_DAYS = 7
+_PACK = msgspec.msgpack.Encoder()
+_ID = itemgetter(0)
+NOTHING: frozenset[bytes] = frozenset()
+
+
+class NoPartition(Exception):
+    """Some id of a batch lies outside every partition; nothing was written."""
+
+
+def columns(rows: Iterable[tuple[Any, ...]]) -> list[list[Any]]:
+    """Rows -> one list per column."""
+    return [list(column) for column in zip(*rows, strict=True)]
+
+
+def ids_of(rows: Iterable[tuple[Any, ...]]) -> list[bytes]:
+    """First column."""
+    return list(map(_ID, rows))
+
+
+def portions(rows: Sequence[T]) -> list[Sequence[T]]:
+    """The rows in portions without duplicate ids: one statement cannot touch a row twice."""
+    if len(set(map(_ID, rows))) == len(rows):
+        return [rows]
+    first: dict[bytes, T] = {}
+    rest: list[T] = []
+    for row in rows:
+        if row[0] in first:
+            rest.append(row)
+        else:
+            first[row[0]] = row
+    return [list(first.values()), *portions(rest)]
+
+
+class Sent(NamedTuple):
+    """Answer of one batch statement; the names are its columns."""
+
+    accepted: Sequence[bytes]
+    bucket_ok: bool = True
+    cancelled: Sequence[bytes] = ()
+
+
+class Batch(Generic[T]):
+    """One kind of batch statement: how it is sent, and how a row that was not accepted is judged.
+
+    Args:
+        what: name for messages.
+        send: the statement; raises ``NoPartition`` when an id has no partition.
+        judge: verdict on one row that was not accepted, from what ``peek`` found.
+        cancelled_is_accepted: whether a cancelled row counts as written (it is final then).
+        rowless: what a missing row means: ``True`` when the statement would have made one.
+    """
+
+    def __init__(
+        self,
+        calls: Calls,
+        what: str,
+        send: Callable[[Sequence[T]], Awaitable[Sent]],
+        judge: Callable[[T, Found], Verdict],
+        *,
+        bucket_id: bytes | None = None,
+        cancelled_is_accepted: bool = True,
+        rowless: bool = True,
+    ) -> None:
+        self._calls = calls
+        self._what = what
+        self._send = send
+        self._judge = judge
+        self._bucket_id = bucket_id
+        self._cancelled_is_accepted = cancelled_is_accepted
+        self._rowless = rowless
+        self._accepted: set[bytes] = set()
+        self._cancelled: set[bytes] = set()
+        self._refused: set[bytes] = set()
+        self._quarantined: set[bytes] = set()
+        self.stale: list[T] = []
+        """Rows refused because the row says otherwise."""
+
+    async def write(self, rows: Sequence[T]) -> Written:
+        """Send all rows; every id is in exactly one set of the answer (``cancelled`` may be part of ``accepted``)."""
+        for portion in portions(rows) if rows else ():
+            if not await self._write(portion):
+                return Written(False, NOTHING)
+        if self._cancelled_is_accepted:
+            self._accepted |= self._cancelled
+        return Written(
+            True,
+            frozenset(self._accepted),
+            frozenset(self._cancelled) if self._cancelled else NOTHING,
+            frozenset(self._refused) if self._refused else NOTHING,
+            frozenset(self._quarantined) if self._quarantined else NOTHING,
+        )
+
+    async def _write(self, rows: Sequence[T]) -> bool:
+        for _ in range(_TRIES):
+            try:
+                answer = await self._send(rows)
+            except NoPartition:
+                rows = await self._within_partitions(rows)
+                if not rows:
+                    return True
+                continue
+            if not answer.bucket_ok:
+                return False
+            self._accepted.update(answer.accepted)
+            self._cancelled.update(answer.cancelled)
+            if len(answer.accepted) == len(rows):
+                return True
+            done = set(answer.accepted)
+            rows = await self._judge_rest([row for row in rows if row[0] not in done])
+            if not rows:
+                return True
+        raise OutcomeUnknown(
+            f"{self._what}: {len(rows)} rows kept changing under the writer", job_ids=ids_of(rows)
+        )
+
+    async def _judge_rest(self, rows: Sequence[T]) -> list[T]:
+        """Settle what was not accepted; returns the rows to send again."""
+        ids = ids_of(rows)
+        found = {
+            row["id"]: Found(*row) for row in await self._calls.ask("jobs/peek", ids, min(ids), max(ids))
+        }
+        again: list[T] = []
+        rowless: list[T] = []
+        for row in rows:
+            if (there := found.get(row[0])) is None:
+                rowless.append(row)
+                continue
+            match self._judge(row, there):
+                case Verdict.ACCEPTED:
+                    self._accepted.add(row[0])
+                case Verdict.CANCELLED:
+                    self._cancelled.add(row[0])
+                case Verdict.REFUSED:
+                    self._refused.add(row[0])
+                    self.stale.append(row)
+                case Verdict.AGAIN:
+                    again.append(row)
+        if rowless and not self._rowless:
+            self._refused.update(ids_of(rowless))
+        elif rowless:
+            again += await self._below_floor(rowless)
+        return again
+
+    async def _below_floor(self, rows: Sequence[T]) -> list[T]:
+        """Rows that vanished: those below the floor go to quarantine, the others are sent again."""
+        floor = (await self._calls.ask("upkeep/range"))[0]["floor"]
+        await self._quarantine([row for row in rows if row[0] < floor], "below the watermark")
+        return [row for row in rows if row[0] >= floor]
+
+    async def _within_partitions(self, rows: Sequence[T]) -> list[T]:
+        """Make the partitions that should exist; ids beyond even those go to quarantine."""
+        await self._calls.tell("upkeep/ensure_partitions", None, _AHEAD_DAYS)
+        ceiling = (await self._calls.ask("upkeep/range"))[0]["ceiling"]
+        await self._quarantine([row for row in rows if row[0] >= ceiling], "outside every partition")
+        return [row for row in rows if row[0] < ceiling]
+
+    async def _quarantine(self, rows: Sequence[T], reason: str) -> None:
+        if not rows:
+            return
+        ids = ids_of(rows)
+        entries = [_PACK.encode(row) for row in rows]
+        await self._calls.tell("jobs/quarantine", ids, self._bucket_id, reason, entries, ids=ids)
+        self._quarantined.update(ids)
+
+
+async def tell_batch(calls: Calls, name: str, *args: Any, ids: Sequence[bytes]) -> Sent:
+    """One batch statement; ``NoPartition`` when an id lies outside every partition."""
+
+    text = sql(name)
+    try:
+        rows = await calls.run(
+            name, lambda connection: connection.fetch(text, *args), ids=ids, raw=(asyncpg.CheckViolationError,)
+        )
+    except asyncpg.CheckViolationError as error:
+        if error.constraint_name is None:  # a violated CHECK bears its name, a missing partition has none
+            raise NoPartition from error
+        raise errors.calling(error, name, writes=True, ids=ids) from error
+    return Sent(**rows[0])

@@ -1,0 +1,227 @@
+"""Connections to the master: every call is bounded in time, and a connection whose last call is in doubt is cut.
+
+Learned from others' bad nights: ``close()`` and the release of a cancelled connection can hang for ever behind a frozen
+server, so neither is awaited without a limit, and after a time-out or a cancellation the socket is simply dropped. No
+statement is sent on lending or returning (asyncpg's pool resets with one): ours leave nothing behind.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import asynccontextmanager
+from typing import Any, TypeAlias, TypeVar
+from urllib.parse import parse_qs, urlsplit
+
+import asyncpg
+
+from jobmaster.master import errors
+from jobmaster.master.statements import quoted, statement
+from jobmaster.model.errors import Unavailable
+from jobmaster.settings.model import MasterSettings
+
+Connection: TypeAlias = "asyncpg.Connection[asyncpg.Record]"
+Row: TypeAlias = asyncpg.Record
+
+_T = TypeVar("_T")
+_ANSWER_SECONDS = 2.0
+"""How much longer than the server's own limit an answer may take."""
+_IDLE_TRANSACTION_SECONDS = 30.0
+_CLOSE_SECONDS = 2.0
+_TRIES = 5
+_RETRY_SECONDS = 0.01
+_AGAIN = (asyncpg.SerializationError, asyncpg.DeadlockDetectedError)
+
+EPOCH_2000_US = 946_684_800_000_000
+"""PostgreSQL counts its microseconds from 2000-01-01; we count from 1970."""
+
+
+def to_us(moment: tuple[int] | None) -> int:
+    """Microseconds since 1970 of a timestamptz as our connections read it; 0 for NULL."""
+    return moment[0] + EPOCH_2000_US if moment is not None else 0
+
+
+def place_of(dsn: str) -> str:
+    """``host:port/database`` for messages, without the password."""
+    parts = urlsplit(dsn)
+    host = parts.hostname or parse_qs(parts.query).get("host", ["localhost"])[0]
+    return f"{host}:{parts.port or 5432}{parts.path}"
+
+
+class Opener:
+    """Opens connections that are set up for the schema of one cluster."""
+
+    def __init__(self, dsn: str, schema: str, settings: MasterSettings, application_name: str) -> None:
+        self.dsn = dsn
+        self.schema = schema
+        self.place = place_of(dsn)
+        self.call_seconds = settings.statement_timeout_seconds + _ANSWER_SECONDS
+        self._connect_seconds = settings.connect_timeout_seconds
+        self._server_settings = {
+            "application_name": application_name,
+            "search_path": quoted(schema),
+            "timezone": "UTC",
+            "jit": "off",
+            # Our statements go from arrays to rows by key; on a small table the planner would rather hash a whole
+            # partition, and a plan made then is kept while the table grows.
+            "enable_hashjoin": "off",
+            "enable_mergejoin": "off",
+            "statement_timeout": f"{settings.statement_timeout_seconds * 1000:.0f}",
+            "lock_timeout": f"{settings.lock_timeout_seconds * 1000:.0f}",
+            "idle_in_transaction_session_timeout": f"{_IDLE_TRANSACTION_SECONDS * 1000:.0f}",
+        }
+
+    async def open(self) -> Connection:
+        """A connection; raises ``Unavailable`` or ``Refused``."""
+        try:
+            async with asyncio.timeout(self._connect_seconds):
+                connection = await asyncpg.connect(
+                    self.dsn,
+                    timeout=self._connect_seconds,
+                    command_timeout=self.call_seconds,
+                    server_settings=self._server_settings,
+                )
+                # Ids are 16 bytes and times are integers everywhere in this program; objects for them would cost more
+                # than the rest of a row.
+                await connection.set_type_codec("uuid", schema="pg_catalog", format="binary", encoder=bytes, decoder=bytes)
+                await connection.set_type_codec(
+                    "timestamptz", schema="pg_catalog", format="tuple", encoder=tuple, decoder=tuple
+                )
+                return connection
+        except errors.DRIVER_ERRORS as error:
+            raise errors.connecting(error, self.place) from error
+
+
+class Connections:
+    """At most ``size`` connections, opened when they are needed, the one used last goes first."""
+
+    def __init__(self, opener: Opener, size: int) -> None:
+        self._opener = opener
+        self._idle: list[Connection] = []
+        self._lent: set[Connection] = set()
+        self._free = asyncio.Semaphore(size)
+        self._closed = False
+
+    @asynccontextmanager
+    async def lend(self) -> AsyncIterator[Connection]:
+        """A connection for one call. It comes back only if the call ended in a known state."""
+        await self._turn()
+        try:
+            connection = await self._take()
+            self._lent.add(connection)
+            try:
+                yield connection
+            except asyncpg.PostgresError:
+                self._give_back(connection)
+                raise
+            except BaseException:
+                # Time-out, cancellation, a broken socket: what it will answer next is not ours to guess.
+                connection.terminate()
+                raise
+            else:
+                self._give_back(connection)
+            finally:
+                self._lent.discard(connection)
+        finally:
+            self._free.release()
+
+    async def _turn(self) -> None:
+        if not self._free.locked():
+            await self._free.acquire()  # at once
+            return
+        try:
+            async with asyncio.timeout(self._opener.call_seconds):
+                await self._free.acquire()
+        except TimeoutError:
+            raise Unavailable("every connection to the master stayed busy; the call was not sent") from None
+
+    async def _take(self) -> Connection:
+        if self._closed:
+            raise Unavailable("the connection to the master has been closed by this program")
+        while self._idle:
+            connection = self._idle.pop()
+            if not connection.is_closed():
+                return connection
+        return await self._opener.open()
+
+    def _give_back(self, connection: Connection) -> None:
+        if self._closed or connection.is_closed() or connection.is_in_transaction():
+            connection.terminate()
+        else:
+            self._idle.append(connection)
+
+    async def close(self) -> None:
+        """Close politely for a moment, then cut."""
+        self._closed = True
+        idle, self._idle = self._idle, []
+        await asyncio.gather(*(_close(connection) for connection in idle))
+        for connection in list(self._lent):
+            connection.terminate()
+
+
+async def _close(connection: Connection) -> None:
+    try:
+        async with asyncio.timeout(_CLOSE_SECONDS):
+            await connection.close()
+    except errors.DRIVER_ERRORS:
+        connection.terminate()
+
+
+class Calls:
+    """Statements by name on some connections, with one place for errors and repeats."""
+
+    def __init__(self, connections: Connections) -> None:
+        self._connections = connections
+
+    async def ask(self, name: str, *args: Any) -> list[Row]:
+        """Rows of a statement that changes nothing."""
+        text = statement(name).text
+        return await self.run(name, lambda connection: connection.fetch(text, *args), writes=False)
+
+    async def tell(self, name: str, *args: Any, ids: Sequence[bytes] = ()) -> list[Row]:
+        """Rows of a statement that writes; ``ids`` are the jobs to name when its outcome is unknown."""
+        text = statement(name).text
+        return await self.run(name, lambda connection: connection.fetch(text, *args), ids=ids)
+
+    async def run(
+        self,
+        what: str,
+        work: Callable[[Connection], Awaitable[_T]],
+        *,
+        writes: bool = True,
+        ids: Sequence[bytes] = (),
+        raw: tuple[type[Exception], ...] = (),
+    ) -> _T:
+        """Run some work on one connection; repeat it when the server asks for that.
+
+        Args:
+            what: name for messages.
+            raw: errors of the driver that the caller understands itself.
+        """
+        for attempt in range(_TRIES):
+            try:
+                async with self._connections.lend() as connection:
+                    return await work(connection)
+            except raw:
+                raise
+            except errors.DRIVER_ERRORS as error:
+                if isinstance(error, _AGAIN) and attempt < _TRIES - 1:
+                    await asyncio.sleep(_RETRY_SECONDS * (attempt + random.random()))
+                    continue
+                raise errors.calling(error, what, writes=writes, ids=ids) from error
+        raise AssertionError("the last try returns or raises")
+
+    async def in_transaction(self, what: str, work: Callable[[Connection], Awaitable[_T]]) -> _T:
+        """Run some work in one transaction."""
+
+        async def inside(connection: Connection) -> _T:
+            async with connection.transaction():
+                return await work(connection)
+
+        return await self.run(what, inside)
+
+
+async def rows_of(connection: Connection, name: str, *args: Any) -> list[Row]:
+    """Rows of a statement on a connection that is in a transaction of ours."""
+    return await connection.fetch(statement(name).text, *args)

@@ -1,0 +1,88 @@
+"""Errors of the driver, mapped once, at the border.
+
+The question that decides is not what broke but what may have happened: a statement that the server refused, rolled back or
+never received has done nothing; one whose answer was lost may have been committed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import asyncpg
+
+from jobmaster.model.errors import InputError, JobMasterError, OutcomeUnknown, Refused, SchemaMismatch, Unavailable
+
+_PASSWORD = (asyncpg.InvalidAuthorizationSpecificationError,)  # and InvalidPasswordError below it
+_SCHEMA = (
+    asyncpg.UndefinedTableError,
+    asyncpg.UndefinedColumnError,
+    asyncpg.UndefinedFunctionError,
+    asyncpg.UndefinedObjectError,
+    asyncpg.InvalidSchemaNameError,
+)
+_ROLLED_BACK = (
+    asyncpg.QueryCanceledError,
+    asyncpg.LockNotAvailableError,
+    asyncpg.SerializationError,
+    asyncpg.DeadlockDetectedError,
+    asyncpg.InsufficientResourcesError,
+    asyncpg.IdleInTransactionSessionTimeoutError,
+    asyncpg.ReadOnlySQLTransactionError,
+)
+_LOST = (
+    asyncpg.PostgresConnectionError,
+    asyncpg.InterfaceError,
+    asyncpg.InternalClientError,
+    asyncpg.OperatorInterventionError,
+    OSError,
+    TimeoutError,
+    EOFError,
+)
+DRIVER_ERRORS = (asyncpg.PostgresError, asyncpg.InterfaceError, asyncpg.InternalClientError, OSError, TimeoutError, EOFError)
+"""Everything the driver raises on purpose."""
+
+MIGRATE_HINT = "run `jobmaster db migrate`"
+
+
+def connecting(error: Exception, place: str) -> JobMasterError:
+    """What it means that a connection could not be opened."""
+    if isinstance(error, _PASSWORD):
+        return Refused(
+            f"the master database {place} does not accept this user or password: {error}",
+            hint="mend the user and password of master.dsn, or pg_hba.conf on the server",
+        )
+    if isinstance(error, asyncpg.InvalidCatalogNameError):
+        return Refused(f"the master database {place} does not exist", hint="create it, or mend the name in master.dsn")
+    if isinstance(error, TimeoutError):
+        return Unavailable(f"the master database {place} did not answer in time")
+    return Unavailable(f"the master database {place} cannot be reached: {_said(error)}")
+
+
+def calling(error: Exception, what: str, *, writes: bool, ids: Sequence[bytes] = ()) -> JobMasterError:
+    """What it means that a statement failed.
+
+    Args:
+        what: name of the statement.
+        writes: whether it may have changed something.
+        ids: the jobs it was about.
+    """
+    if isinstance(error, asyncpg.ReadOnlySQLTransactionError):
+        return Unavailable(f"the master database is read-only: {error}", hint="point master.dsn at the primary")
+    if isinstance(error, _SCHEMA):
+        return SchemaMismatch(f"the master's schema does not fit this program: {error}", hint=MIGRATE_HINT)
+    if isinstance(error, asyncpg.InsufficientPrivilegeError):
+        return Refused(f"the master does not allow {what}: {error}", hint="grant the rights to the user of master.dsn")
+    if isinstance(error, _ROLLED_BACK):
+        return Unavailable(f"the master gave up {what}, nothing was changed: {error}")
+    if isinstance(error, asyncpg.DataError):
+        return InputError(f"the master refused a value of {what}: {error}")
+    if isinstance(error, _LOST):
+        said = "the master's answer did not come" if isinstance(error, TimeoutError) else "the connection was lost"
+        if writes:
+            return OutcomeUnknown(f"{what}: {said} ({_said(error)})", job_ids=ids)
+        return Unavailable(f"{what}: {said} ({_said(error)})")
+    return Refused(f"the master refused {what}: {_said(error)}")
+
+
+def _said(error: Exception) -> str:
+    return str(error) or type(error).__name__

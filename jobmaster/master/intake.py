@@ -1,0 +1,99 @@
+"""First rows: what producers and flushes put into the master."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import asyncpg
+from asyncpg.pgproto.pgproto import UUID
+
+from jobmaster.master import errors, verdicts
+from jobmaster.master.batches import NOTHING, Batch, Sent, columns, ids_of, tell_batch
+from jobmaster.master.connection import Calls
+from jobmaster.master.statements import statement
+from jobmaster.model.errors import CodeError, InputError
+from jobmaster.model.job import NewJob
+from jobmaster.ports import Written
+
+_INSERT_HELD = "jobs/insert_held"
+
+
+class Intake:
+    """``jobmaster.ports.Intake`` on PostgreSQL."""
+
+    _data: Calls
+    _schema: str
+
+    async def insert_held(self, jobs: Sequence[NewJob]) -> Written:
+        """HELD rows with token 1; an id that has a row is *refused*."""
+
+        async def send(rows: Sequence[NewJob]) -> Sent:
+            return await tell_batch(self._data, _INSERT_HELD, *columns(rows), ids=ids_of(rows))
+
+        return await Batch(self._data, _INSERT_HELD, send, verdicts.exists).write(jobs)
+
+    async def insert_held_in(self, connection: Any, jobs: Sequence[NewJob]) -> Written:
+        """The same inside the caller's own transaction: the rows stand when the caller commits.
+
+        Args:
+            connection: an open ``asyncpg`` connection to the same database. None of its settings is touched, and its
+                search path does not matter.
+
+        Raises:
+            InputError: the connection is of another driver, or not in a transaction.
+            JobMasterError: as the master refused it; the caller's transaction is aborted then, as after any SQL error.
+        """
+        if not callable(getattr(connection, "is_in_transaction", None)) or not callable(
+            getattr(connection, "fetchrow", None)
+        ):
+            raise InputError(
+                f"connection= takes an open asyncpg connection, not {type(connection).__name__}",
+                hint="open it with asyncpg.connect() or take it from an asyncpg pool",
+            )
+        if not connection.is_in_transaction():
+            raise InputError(
+                "the connection given with connection= is not in a transaction",
+                hint="use `async with connection.transaction():` around the submit",
+            )
+        if not jobs:
+            return Written(True, NOTHING)
+        ids, *others = columns(jobs)
+        text = statement(_INSERT_HELD).qualified(self._schema)
+        try:
+            row = await connection.fetchrow(text, [UUID(id_) for id_ in ids], *others)
+        except errors.DRIVER_ERRORS as error:
+            # Sent inside a transaction that is not ours: it has not happened unless the caller commits.
+            raise errors.calling(error, _INSERT_HELD, writes=False) from error
+        accepted = frozenset(id_.bytes for id_ in row["accepted"])
+        return Written(True, accepted, refused=frozenset(ids) - accepted)
+
+    async def insert_assigned(self, bucket_id: bytes, epoch: int, jobs: Sequence[NewJob]) -> Written:
+        """ASSIGNED rows with token 2, under the bucket lock (ACTIVE, this epoch)."""
+
+        async def send(rows: Sequence[NewJob]) -> Sent:
+            return await tell_batch(
+                self._data, "jobs/insert_assigned", bucket_id, epoch, *columns(rows), ids=ids_of(rows)
+            )
+
+        return await Batch(
+            self._data,
+            "jobs/insert_assigned",
+            send,
+            lambda _, found: verdicts.assigned(bucket_id, epoch, found),
+            bucket_id=bucket_id,
+        ).write(jobs)
+
+    async def reserve_keys(
+        self, scope: str, keys: Sequence[tuple[str, bytes, bytes]]
+    ) -> list[tuple[str, bytes, bytes]]:
+        """``(key, job_id, digest)`` in, the *holding* ``(key, job_id, digest)`` of each key out, in the same order."""
+        if not keys:
+            return []
+        names, ids, digests = columns(keys)
+        await self._data.tell("jobs/reserve_keys", scope, names, ids, digests, ids=ids)
+        # A second statement, because the first one's snapshot does not show who won a race against it.
+        holders = {row["key"]: tuple(row) for row in await self._data.ask("jobs/held_keys", scope, names)}
+        if len(holders) < len(set(names)):
+            raise CodeError("an idempotency key vanished between being reserved and being read")
+        return [holders[name] for name in names]

@@ -1,0 +1,156 @@
+"""Bringing the master's schema up to this program, and refusing one that is not.
+
+Two migrators at once wait for each other (advisory lock); each migration is one transaction together with its line in
+``schema_migration``, so a crash leaves whole migrations. Locks are waited for shortly and often instead of long: a
+migration that queues behind a slow reader would make every writer queue behind it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from typing import TypeVar
+
+import asyncpg
+
+from jobmaster.master import errors
+from jobmaster.master.connection import Calls, Connection, Opener, Row, rows_of, to_us
+from jobmaster.master.migrations import (
+    Applied,
+    Migration,
+    MigrationStatus,
+    Standing,
+    compare,
+    migrations,
+    refuse_pending,
+    refuse_strangers,
+)
+from jobmaster.master.statements import sql, statement
+from jobmaster.model.errors import Refused, SchemaMismatch, Unavailable
+from jobmaster.settings.model import MasterSettings
+
+_T = TypeVar("_T")
+_APPLICATION_NAME = "jobmaster-migrate"
+_VERSION_MIN = 150_000
+_LOCK_TRIES = 30
+_LOCK_PAUSE_SECONDS = 0.5
+_MIGRATION_SECONDS = 3600.0
+
+
+async def migrate(
+    *,
+    dsn: str,
+    schema: str,
+    cluster: str,
+    settings: MasterSettings,
+    progress: Callable[[str], None] = lambda _: None,
+) -> list[Migration]:
+    """Apply what is missing; returns what was applied, nothing when the schema is current.
+
+    Args:
+        schema: made if it is not there.
+        cluster: the cluster it belongs to from then on.
+        progress: is told one sentence per step.
+
+    Raises:
+        SchemaMismatch: the schema was edited, made by a newer program, or belongs to another cluster.
+        Refused: the server is older than PostgreSQL 15, or lacks the rights.
+        Unavailable: the server cannot be reached, is read-only, or a lock could not be had in about a minute.
+    """
+    async with _connected(dsn, schema, settings) as connection:
+        await _suits(connection)
+        await _patiently(lambda: rows_of(connection, "schema/lock", schema), progress)
+        await connection.execute(statement("schema/create_schema").qualified(schema))
+        await connection.execute(sql("schema/create_list"))
+        lines = await _lines(connection)
+        refuse_strangers(lines, schema)
+        await _belongs(connection, lines, schema, cluster)
+        pending = {line.number for line in lines if line.standing is Standing.PENDING}
+        todo = [migration for migration in migrations() if migration.number in pending]
+        for migration in todo:
+            progress(f"applying {migration.label}")
+            await _patiently(lambda migration=migration: _apply(connection, migration), progress)  # type: ignore[misc]
+        await connection.fetch(sql("schema/create_cluster"), cluster)
+        progress(f"schema {schema} is current ({len(lines)} migrations, {len(todo)} of them new)")
+        return todo
+
+
+async def status(*, dsn: str, schema: str, settings: MasterSettings) -> list[MigrationStatus]:
+    """Every migration that the schema or this program knows; all pending when there is no schema."""
+    async with _connected(dsn, schema, settings) as connection:
+        there = (await rows_of(connection, "schema/schema_exists", schema))[0]
+        return await _lines(connection) if there["list_there"] else compare([], migrations())
+
+
+async def check_schema(calls: Calls, schema: str) -> None:
+    """``SchemaMismatch``, one sentence and what to do, unless the schema is exactly this program's."""
+    there = (await calls.ask("schema/schema_exists", schema))[0]
+    if not there["list_there"]:
+        what = "has no tables of JobMaster" if there["schema_there"] else "does not exist"
+        raise SchemaMismatch(f"schema {schema} of the master {what}", hint=errors.MIGRATE_HINT)
+    lines = compare(_applied(await calls.ask("schema/applied")), migrations())
+    refuse_strangers(lines, schema)
+    refuse_pending(lines, schema)
+
+
+@asynccontextmanager
+async def _connected(dsn: str, schema: str, settings: MasterSettings) -> AsyncIterator[Connection]:
+    opener = Opener(dsn, schema, settings, _APPLICATION_NAME)
+    connection = await opener.open()
+    try:
+        yield connection
+    except errors.DRIVER_ERRORS as error:
+        raise errors.calling(error, "the migration", writes=True) from error
+    finally:
+        connection.terminate()
+
+
+async def _suits(connection: Connection) -> None:
+    server = (await rows_of(connection, "schema/server"))[0]
+    if server["version"] < _VERSION_MIN:
+        raise Refused(
+            f"the master is PostgreSQL {server['version_text']}; JobMaster needs 15 or newer", hint="upgrade the server"
+        )
+    if server["read_only"]:
+        raise Unavailable("the master is a read-only standby", hint="point master.dsn at the primary")
+
+
+async def _belongs(connection: Connection, lines: list[MigrationStatus], schema: str, cluster: str) -> None:
+    if all(line.standing is Standing.PENDING for line in lines):
+        return
+    for row in await rows_of(connection, "schema/cluster"):
+        if row["name"] != cluster:
+            raise SchemaMismatch(
+                f"schema {schema} of the master belongs to cluster {row['name']!r}, not to {cluster!r}",
+                hint="give this cluster a master.schema of its own",
+            )
+
+
+async def _lines(connection: Connection) -> list[MigrationStatus]:
+    return compare(_applied(await rows_of(connection, "schema/applied")), migrations())
+
+
+def _applied(rows: list[Row]) -> list[Applied]:
+    return [Applied(row["number"], row["name"], row["checksum"], to_us(row["applied_at"]), row["by"]) for row in rows]
+
+
+async def _apply(connection: Connection, migration: Migration) -> None:
+    async with connection.transaction():
+        await connection.execute("SET LOCAL statement_timeout = 0")
+        await connection.execute(migration.sql, timeout=_MIGRATION_SECONDS)
+        await connection.fetch(sql("schema/record"), migration.number, migration.name, migration.checksum)
+
+
+async def _patiently(step: Callable[[], Awaitable[_T]], progress: Callable[[str], None]) -> _T:
+    """Wait for locks shortly and often."""
+    for attempt in range(_LOCK_TRIES):
+        try:
+            return await step()
+        except asyncpg.LockNotAvailableError:
+            if attempt == _LOCK_TRIES - 1:
+                raise
+            progress("waiting for a lock that somebody else holds")
+            await asyncio.sleep(_LOCK_PAUSE_SECONDS * (0.5 + random.random()))
+    raise AssertionError("the last try returns or raises")

@@ -1,0 +1,131 @@
+"""What owners write about jobs they claimed. The hot path of the whole system is ``copy_final``."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from operator import attrgetter
+
+import asyncpg
+
+from jobmaster.master import verdicts
+from jobmaster.master.batches import Batch, Sent, columns, ids_of, tell_batch
+from jobmaster.master.connection import EPOCH_2000_US, Calls, Connection
+from jobmaster.model.ids import Fence
+from jobmaster.model.job import AttemptOutcome, FinalRow, HoldRow, InFlightRow
+from jobmaster.ports import Written
+
+_COPY_COLUMNS = (
+    "id", "state", "priority", "lane", "handler", "token", "bucket_id", "bucket_epoch", "attempt", "rescues", "due_at",
+    "waited_us", "ran_us", "args", "headers", "result", "error",
+)  # fmt: skip
+"""``FinalRow`` in its own order; ``cancel_requested`` and ``changed_at`` have defaults."""
+_DUE = FinalRow._fields.index("due_us")
+_TIMED_OUT = b'"reason":"timeout"'
+_by_id = attrgetter("id")
+
+
+class Outcomes:
+    """``jobmaster.ports.Outcomes`` on PostgreSQL."""
+
+    _data: Calls
+    _schema: str
+
+    async def copy_final(self, rows: Sequence[FinalRow]) -> bool:
+        """COPY of outcomes that expect no row, sorted by id.
+
+        False: some id has a row already or no partition (then nothing was written), or lies below the floor (then its
+        row vanished and its neighbours were written). Either way ``record_final`` with the same rows tells each apart.
+        """
+        # The whole batch is turned into rows of the driver before the COPY is opened, so that a client that freezes in
+        # between holds no lock. A row is a tuple in column order already; only the due time has to change.
+        records = [
+            (*row[:_DUE], (row[_DUE] - EPOCH_2000_US,) if row[_DUE] else None, *row[_DUE + 1 :])
+            for row in sorted(rows, key=_by_id)
+        ]
+
+        async def copy(connection: Connection) -> str:
+            return await connection.copy_records_to_table("job", records=records, columns=_COPY_COLUMNS)
+
+        try:
+            status = await self._data.run(
+                "copy_final",
+                copy,
+                ids=ids_of(rows),
+                raw=(asyncpg.UniqueViolationError, asyncpg.CheckViolationError),
+            )
+        except (asyncpg.UniqueViolationError, asyncpg.CheckViolationError):
+            return False
+        return status == f"COPY {len(rows)}"
+
+    async def record_final(self, rows: Sequence[FinalRow]) -> Written:
+        """Guarded upsert of outcomes (the identity on the row); no bucket lock."""
+
+        async def send(some: Sequence[FinalRow]) -> Sent:
+            return await tell_batch(self._data, "jobs/record_final", *columns(some), ids=ids_of(some))
+
+        batch = Batch(self._data, "jobs/record_final", send, verdicts.final)
+        written = await batch.write(rows)
+        if batch.stale:
+            await self._data.tell(
+                "jobs/mark_refused",
+                *columns([(row.id, row.token, row.bucket_id, row.bucket_epoch) for row in batch.stale]),
+            )
+        return written
+
+    async def persist(self, fence: Fence, rows: Sequence[InFlightRow]) -> Written:
+        """Guarded upsert of in-flight rows under the bucket lock. ``cancelled`` rows were left as they are."""
+
+        async def send(some: Sequence[InFlightRow]) -> Sent:
+            return await tell_batch(self._data, "jobs/persist", *fence, *columns(some), ids=ids_of(some))
+
+        return await Batch(
+            self._data,
+            "jobs/persist",
+            send,
+            lambda row, found: verdicts.persisted(row.token, fence.bucket_id, fence.epoch, found),
+            bucket_id=fence.bucket_id,
+            cancelled_is_accepted=False,
+        ).write(rows)
+
+    async def hold(self, fence: Fence, rows: Sequence[HoldRow]) -> Written:
+        """Rows -> HELD by identity, with ``attempt`` lines where ``error`` is set; no bucket lock."""
+
+        async def send(some: Sequence[HoldRow]) -> Sent:
+            return await tell_batch(
+                self._data, "jobs/hold", fence.bucket_id, fence.epoch, *_hold_columns(some), ids=ids_of(some)
+            )
+
+        return await Batch(
+            self._data,
+            "jobs/hold",
+            send,
+            lambda row, found: verdicts.held(row.token, fence.bucket_id, fence.epoch, found),
+            bucket_id=fence.bucket_id,
+        ).write(rows)
+
+    async def retry_here(self, fence: Fence, rows: Sequence[HoldRow]) -> Written:
+        """Rows -> ASSIGNED in the same bucket with token + 1, under the bucket lock, with ``attempt`` lines."""
+
+        async def send(some: Sequence[HoldRow]) -> Sent:
+            return await tell_batch(self._data, "jobs/retry_here", *fence, *_hold_columns(some), ids=ids_of(some))
+
+        return await Batch(
+            self._data,
+            "jobs/retry_here",
+            send,
+            lambda row, found: verdicts.kept_here(row, fence.bucket_id, fence.epoch, found),
+            bucket_id=fence.bucket_id,
+        ).write(rows)
+
+
+def _hold_columns(rows: Sequence[HoldRow]) -> list[list[object]]:
+    """Columns of ``HoldRow`` up to ``error``, then how the attempt ended, then how long it ran."""
+    *others, ran = columns(rows)
+    return [*others, [_attempt_outcome(row.error) for row in rows], ran]
+
+
+def _attempt_outcome(error: bytes | None) -> str | None:
+    # Inside a JSON string the quotes would be escaped, so the bytes can only be the field itself.
+    if error is None:
+        return None
+    return AttemptOutcome.TIMED_OUT if _TIMED_OUT in error else AttemptOutcome.FAILED

@@ -1,0 +1,37 @@
+-- onboard: the oldest due-soon jobs of a lane and priority become assigned to a bucket, token + 1
+-- in: $1 uuid bucket
+-- in: $2 bigint its epoch
+-- in: $3 uuid owner
+-- in: $4 text lane
+-- in: $5 smallint priority
+-- in: $6 double precision horizon, seconds from now
+-- in: $7 integer limit
+-- out: bucket_ok boolean, id uuid (NULL: no row), token integer, handler text, args bytea, due_at timestamptz, headers bytea, attempt integer, rescues integer
+-- move: HELD -> ASSIGNED
+-- fence: bucket lock (id, epoch, owner, ACTIVE) FOR SHARE, taken before the scan; FOR UPDATE SKIP LOCKED: two claimers
+--        never take the same row. MATERIALIZED, or the limit may be applied more than once.
+-- index: job_due, read in order up to the limit (statement_timestamp(), because a volatile clock is no index condition);
+--        job_pkey for the update, one partition a row
+WITH b AS MATERIALIZED (
+    SELECT 1 FROM bucket
+    WHERE id = $1::uuid AND epoch = $2::bigint AND owner = $3::uuid AND state = 'ACTIVE'
+    FOR SHARE
+), due AS MATERIALIZED (
+    SELECT j.id FROM job j
+    WHERE j.state = 'HELD' AND j.lane = $4::text AND j.priority = $5::smallint
+      AND j.due_at <= statement_timestamp() + make_interval(secs => $6::double precision)
+      AND NOT j.cancel_requested
+      AND EXISTS (SELECT FROM b)
+    ORDER BY j.due_at
+    LIMIT $7::integer
+    FOR UPDATE SKIP LOCKED
+), moved AS (
+    UPDATE job j
+    SET state = 'ASSIGNED', token = j.token + 1, bucket_id = $1, bucket_epoch = $2, expires_at = NULL,
+        changed_at = clock_timestamp()
+    FROM due
+    WHERE j.id = due.id
+    RETURNING j.id, j.token, j.handler, j.args, j.due_at, j.headers, j.attempt, j.rescues
+)
+SELECT (SELECT count(*) FROM b) > 0 AS bucket_ok, moved.*
+FROM (SELECT) AS always LEFT JOIN moved ON true

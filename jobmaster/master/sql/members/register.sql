@@ -1,0 +1,22 @@
+-- register: an agent's row with a fresh lease
+-- in: $1 uuid id
+-- in: $2 text name
+-- in: $3 text host
+-- in: $4 integer pid
+-- in: $5 text version
+-- in: $6 text mode
+-- in: $7 text store
+-- in: $8 integer weight
+-- in: $9 double precision lease, seconds
+-- in: $10 text[] lanes
+-- in: $11 text[] handlers
+-- out: id uuid
+-- move: none -> ACTIVE
+-- fence: the primary key; sent again it only renews, and never raises the dead
+-- index: agent_pkey
+INSERT INTO agent AS a (id, name, host, pid, version, mode, store, weight, lease_until, lease_seconds, lanes, handlers)
+VALUES ($1::uuid, $2::text, $3::text, $4::integer, $5::text, $6::text, $7::text, $8::integer,
+        clock_timestamp() + make_interval(secs => $9::double precision), $9, $10::text[], $11::text[])
+ON CONFLICT (id) DO UPDATE SET lease_until = EXCLUDED.lease_until, lease_seconds = EXCLUDED.lease_seconds
+WHERE a.state = 'ACTIVE'
+RETURNING id

@@ -1,0 +1,25 @@
+-- renew: an agent's heartbeat; prolongs its lease and brings back what it must know
+-- in: $1 uuid agent
+-- in: $2 double precision lease, seconds
+-- out: drain_requested boolean, coordinator uuid, lost_buckets boolean, cancel_requested uuid[]
+-- move: ACTIVE|STOPPING -> ACTIVE|STOPPING
+-- fence: one compare-and-set on the agent row: a certificate that came first leaves no row, this renewal that came first
+--        makes the certificate match nothing. Locks no other row, so no lock of a job can starve a heartbeat.
+-- index: agent_pkey (HOT: nothing indexed changes); job_cancel, which holds only in-flight jobs with a cancel request
+WITH me AS (
+    UPDATE agent
+    SET lease_until = clock_timestamp() + make_interval(secs => $2::double precision),
+        lease_seconds = $2,
+        held_since = CASE WHEN lease_until < clock_timestamp() THEN clock_timestamp() ELSE held_since END,
+        beats = beats + 1
+    WHERE id = $1::uuid AND state IN ('ACTIVE', 'STOPPING')
+    RETURNING drain_requested
+)
+SELECT me.drain_requested,
+       (SELECT owner FROM lease WHERE name = 'coordinator' AND expires_at > clock_timestamp()) AS coordinator,
+       EXISTS (SELECT FROM bucket WHERE state = 'LOST') AS lost_buckets,
+       ARRAY (SELECT id FROM job
+              WHERE cancel_requested AND state IN ('ASSIGNED', 'PROCESSING')
+                AND bucket_id = ANY (ARRAY (SELECT id FROM bucket WHERE owner = $1 AND state <> 'READY_TO_DELETE'))
+              LIMIT 1000) AS cancel_requested
+FROM me

@@ -1,0 +1,100 @@
+"""A write about a job was not accepted: what does the row say?
+
+A statement that is sent again after an unknown commit finds the row it wrote itself, and is refused by its own guard. So a
+refused row is read back, and if it says what we sent, that was our success. Everything here is decided from one row, read
+after the refusal; a row that says neither (it came into being in between) makes the caller send again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from enum import StrEnum
+from typing import NamedTuple, TypeVar
+
+from jobmaster.model.job import FINAL_STATES, IN_FLIGHT_STATES, FinalRow, HoldRow, JobState
+
+_T = TypeVar("_T")
+
+
+class Verdict(StrEnum):
+    """What becomes of one row that was not accepted."""
+
+    ACCEPTED = "accepted"
+    """Our own earlier success."""
+    CANCELLED = "cancelled"
+    """A cancel request stands in the way, or turned our earlier write into CANCELLED."""
+    REFUSED = "refused"
+    """Another identity, or final."""
+    AGAIN = "again"
+    """The guard would let us pass now."""
+
+
+class Found(NamedTuple):
+    """One row as ``peek`` returns it."""
+
+    id: bytes
+    state: str
+    token: int
+    bucket_id: bytes | None
+    bucket_epoch: int | None
+    cancel_requested: bool
+
+    @property
+    def identity(self) -> tuple[int, bytes | None, int | None]:
+        return self.token, self.bucket_id, self.bucket_epoch
+
+    @property
+    def in_flight(self) -> bool:
+        return self.state in IN_FLIGHT_STATES
+
+
+Judge = Callable[[_T, Found], Verdict]
+
+
+def final(row: FinalRow, found: Found) -> Verdict:
+    """Of ``record_final``: the same identity with the same final state is our own outcome."""
+    if found.identity != (row.token, row.bucket_id, row.bucket_epoch):
+        return Verdict.REFUSED
+    if found.state == row.state:
+        return Verdict.ACCEPTED
+    return Verdict.REFUSED if found.state in FINAL_STATES else Verdict.AGAIN
+
+
+def persisted(token: int, bucket_id: bytes, epoch: int, found: Found) -> Verdict:
+    """Of ``persist``: our row in flight was not touched because somebody wants the job cancelled."""
+    if found.identity != (token, bucket_id, epoch) or not found.in_flight:
+        return Verdict.REFUSED
+    return Verdict.CANCELLED if found.cancel_requested else Verdict.AGAIN
+
+
+def held(token: int, bucket_id: bytes, epoch: int, found: Found) -> Verdict:
+    """Of ``hold`` and ``release``: HELD with our token was written by us (see the header of ``jobs/hold``)."""
+    if found.state == JobState.HELD:
+        return Verdict.ACCEPTED if found.token == token else Verdict.REFUSED
+    if found.identity != (token, bucket_id, epoch):
+        return Verdict.REFUSED
+    if found.state == JobState.CANCELLED:
+        return Verdict.CANCELLED
+    return Verdict.AGAIN if found.in_flight else Verdict.REFUSED
+
+
+def kept_here(row: HoldRow, bucket_id: bytes, epoch: int, found: Found) -> Verdict:
+    """Of ``retry_here``: in flight here with our token + 1 was written by us."""
+    if found.in_flight and found.identity == (row.token + 1, bucket_id, epoch):
+        return Verdict.ACCEPTED
+    if found.identity != (row.token, bucket_id, epoch):
+        return Verdict.REFUSED
+    if found.state == JobState.CANCELLED:
+        return Verdict.CANCELLED
+    return Verdict.AGAIN if found.in_flight else Verdict.REFUSED
+
+
+def assigned(bucket_id: bytes, epoch: int, found: Found) -> Verdict:
+    """Of ``insert_assigned``: in this bucket with token 2 was written by us."""
+    mine = found.identity == (2, bucket_id, epoch)
+    return Verdict.ACCEPTED if mine else Verdict.REFUSED
+
+
+def exists(_: object, __: Found) -> Verdict:
+    """Of an insert that leaves existing rows alone."""
+    return Verdict.REFUSED
