@@ -166,3 +166,35 @@ async def test_an_emptied_store_is_noticed_by_owners_and_opened_by_none(
     assert await store.fence(rescuer) == (Word.OK, 2)
     assert (await store.read_page(rescuer, 10)).kind == ""
     await assert_ok(store.close_if_empty(rescuer))
+
+
+@pytest.mark.parametrize(
+    ("name", "state"),
+    [
+        ("claim", "ACTIVE"),
+        ("settle", "ACTIVE"),
+        ("assign", "ACTIVE"),
+        ("spill", "ACTIVE"),
+        ("close_intake", "ACTIVE"),
+        ("remove_page", "DRAINING"),
+    ],
+)
+async def test_every_change_by_the_owner_raises_the_counter_and_the_floor(used: Bench, name: str, state: str) -> None:
+    """Forget the bump in one function, and a store that loses exactly that change goes unnoticed."""
+    await used.force(state=state)
+    seen = int(await used.field("ver") or 0)
+    await assert_ok(CALLS[name][0](used.store, used.fence))
+    assert await used.field("ver") == str(seen + 1).encode()
+    await used.force(ver=seen)
+    assert (await used.store.claimed_lists(used.fence))[0] is Word.ROLLBACK
+
+
+async def test_closing_and_taking_a_bucket_raise_the_counter_and_the_floor(bench: Bench) -> None:
+    await assert_ok(bench.store.close_intake(bench.fence))
+    await assert_ok(bench.store.close_if_empty(bench.fence))
+    assert await bench.field("ver") == b"3"
+    rescuer = Fence(bench.bucket_id, 2, AgentId(new_id()))
+    await bench.store.fence(rescuer)
+    assert await bench.field("ver") == b"4"
+    await bench.force(ver=3)
+    assert (await bench.store.claimed_lists(rescuer))[0] is Word.ROLLBACK
