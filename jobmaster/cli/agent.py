@@ -1,0 +1,248 @@
+"""``jobmaster agent``: run agents, see who is there, send one home."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import threading
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from jobmaster.cli.invocation import Invocation, pass_invocation
+from jobmaster.cli.running import pick, reader_of, run_async
+from jobmaster.cli.tables import Column, duration, emit_record, emit_rows, iso
+
+if TYPE_CHECKING:
+    from jobmaster.master.reading import Reader
+    from jobmaster.settings.model import AgentSettings, ClusterSettings
+
+MODES = ("full", "execution", "coordinator", "drain")
+
+COLUMNS = (
+    Column("ID", "id"),
+    Column("NAME", "name"),
+    Column("STATE", "state"),
+    Column("MODE", "mode"),
+    Column("STORE", "store"),
+    Column("HOST", "host"),
+    Column("PID", "pid", right=True),
+    Column("BUCKETS", "buckets", right=True),
+    Column("LEASE", "lease_left_seconds", duration, right=True),
+    Column("STARTED", "started"),
+)
+
+
+@click.group("agent")
+def agent_group() -> None:
+    """Run agents, and see who is there."""
+
+
+@agent_group.command("run")
+@click.option("--name", help="Which agent of the configuration to run; also its label.  [default: the only one]")
+@click.option(
+    "--processes", type=click.IntRange(1, 512), help="How many processes, each an agent with its own buckets."
+)
+@click.option("--mode", type=click.Choice(MODES), help="What it does: all, never coordinate, only that, only rescue.")
+@click.option(
+    "--handlers", "modules", metavar="MODULE", multiple=True, help="Module that declares handlers; may be repeated."
+)
+@click.option("--leave-with-stdin", is_flag=True, hidden=True, help="Stop now when standard input ends.")
+@pass_invocation
+@click.pass_context
+def run(
+    ctx: click.Context,
+    invocation: Invocation,
+    name: str | None,
+    processes: int | None,
+    mode: str | None,
+    modules: tuple[str, ...],
+    leave_with_stdin: bool,
+) -> None:
+    """Run one kind of agent under a supervisor, until it is told to stop.
+
+    The first SIGTERM or Ctrl-C completes: no new jobs, running and queued ones end within leases.grace, the rest is given
+    back. The second stops now and gives back. Killed without a word, its jobs are rescued by the others.
+
+    \b
+    Examples:
+      jobmaster agent run --handlers myapp.jobs
+      jobmaster agent run --config cluster.yaml --name payroll --processes 4
+      jobmaster agent run --mode coordinator
+    """
+    from jobmaster_agents.events import configure
+    from jobmaster_agents.supervisor import Plan, Supervisor
+
+    settings, key = _plan_settings(invocation, name, processes, mode, modules)
+    _check_before_start(settings)
+    level = settings.observability.log_level
+    configure(
+        {-1: "warning"}.get(invocation.verbosity, level if invocation.verbosity < 1 else "debug"),
+        settings.observability.log_format,
+    )
+    agent = settings.agents[key]
+    for line in _banner(settings, key, agent):
+        # A collector of JSON lines has no use for prose.
+        invocation.note(line, level=1 if settings.observability.log_format == "json" else 0)
+    if leave_with_stdin:
+        threading.Thread(target=_leave_with_stdin, name="jobmaster-stdin", daemon=True).start()
+    plan = Plan(settings=settings, agent=key, name=name or key, processes=agent.processes, sys_path=_import_path())
+    ctx.exit(Supervisor(plan).run())
+
+
+def _leave_with_stdin() -> None:
+    """Whoever started us holds the other end of standard input: when it ends, so do its servers. Nothing can complete
+    without them, so the stop is the quick one."""
+    while os.read(sys.stdin.fileno(), 4096):
+        pass
+    for _ in range(2):
+        os.kill(os.getpid(), signal.SIGTERM)
+        threading.Event().wait(0.5)
+
+
+def _plan_settings(
+    invocation: Invocation, name: str | None, processes: int | None, mode: str | None, modules: tuple[str, ...]
+) -> tuple[ClusterSettings, str]:
+    """Settings with what the command line says about this agent, and the agent's key."""
+    import msgspec
+
+    from jobmaster.model.errors import ConfigError
+    from jobmaster.settings.model import AgentMode
+
+    settings = invocation.settings
+    if name is not None and name in settings.agents:
+        key = name
+    elif len(settings.agents) == 1:
+        key = next(iter(settings.agents))
+    else:
+        wrong = f"there is no agent {name!r}" if name else "several agents are configured"
+        raise ConfigError(f"{wrong}: {', '.join(settings.agents)}", hint="name one of them with --name")
+    agent = settings.agents[key]
+    if processes is not None:
+        agent = msgspec.structs.replace(agent, processes=processes)
+    if mode is not None:
+        agent = msgspec.structs.replace(agent, mode=AgentMode(mode))
+    handlers = list(dict.fromkeys([*settings.handlers, *modules]))
+    changed = msgspec.structs.replace(settings, agents={**settings.agents, key: agent}, handlers=handlers)
+    return changed, key
+
+
+def _check_before_start(settings: ClusterSettings) -> None:
+    """What would fail in every child is said once, here: handlers that cannot be imported, servers that are not there."""
+    from jobmaster.handlers import load_handlers
+    from jobmaster.wiring import addresses
+
+    load_handlers(settings.handlers)
+    addresses(settings)
+
+
+def _import_path() -> tuple[str, ...]:
+    """Children find modules as this process does."""
+    here = str(Path.cwd())
+    return tuple(dict.fromkeys([*(path or here for path in sys.path), here]))
+
+
+def _banner(settings: ClusterSettings, key: str, agent: AgentSettings) -> list[str]:
+    from jobmaster import __version__
+
+    lanes = []
+    for lane, counts in agent.bucket_counts().items():
+        parts = [f"{level} {getattr(counts, level)}" for level in ("critical", "high", "medium", "low", "very_low")]
+        lanes.append(f"{lane}: {', '.join(parts)}")
+    owned = "; ".join(lanes) if agent.mode in ("full", "execution") else "none"
+    return [
+        f"jobmaster {__version__} agent {key} of cluster {settings.cluster}, mode {agent.mode}, processes {agent.processes}",
+        f"buckets  {owned}",
+        f"slots    {agent.slots} a bucket, {agent.max_running} a process; store {agent.store}",
+        f"handlers {', '.join(settings.handlers) or '(none: every job that arrives is given back)'}",
+    ]
+
+
+# ---------------------------------------------------------------- looking
+
+
+def agent_record(row: Any) -> dict[str, Any]:
+    """One agent as it is printed."""
+    record = dict(row)
+    record["id"] = str(row["id"])
+    for name in ("started", "ended"):
+        record[name] = iso(record.pop(f"{name}_us"))
+    if record["state"] in ("DEAD", "RETIRED"):
+        record["lease_left_seconds"] = None
+    else:
+        record["lease_left_seconds"] = round(record["lease_left_seconds"], 3)
+    return record
+
+
+@agent_group.command("list")
+@click.option("--all", "all_", is_flag=True, help="Those that have ended, too.")
+@pass_invocation
+def list_(invocation: Invocation, all_: bool) -> None:
+    """List the agents.
+
+    \b
+    Examples:
+      jobmaster agent list
+      jobmaster agent list --all -o json
+    """
+    rows = run_async(_agents(invocation.settings, all_))
+    records = [agent_record(row) for row in rows]
+    emit_rows(records, COLUMNS, as_json=invocation.json, empty="no agents (start one: jobmaster agent run)")
+
+
+@agent_group.command("show")
+@click.argument("agent")
+@pass_invocation
+def show(invocation: Invocation, agent: str) -> None:
+    """Show one agent by its id, the beginning of it, or its name.
+
+    \b
+    Example:
+      jobmaster agent show 0199a1
+    """
+    rows = run_async(_agents(invocation.settings, True))
+    living = [row for row in rows if row["state"] in ("ACTIVE", "STOPPING")]
+    chosen = living if any(row["name"] == agent for row in living) else rows
+    emit_record(agent_record(pick(chosen, agent, "agent")), as_json=invocation.json)
+
+
+@agent_group.command("drain")
+@click.argument("agent")
+@pass_invocation
+def drain(invocation: Invocation, agent: str) -> None:
+    """Send an agent home: it completes its buckets, gives back what is left, and leaves.
+
+    It is asked through the master and hears of it with its next renewal. Its supervisor does not start it again.
+
+    \b
+    Example:
+      jobmaster agent drain payroll-0
+    """
+    agent_id = run_async(_drain(invocation.settings, agent))
+    emit_record({"id": agent_id, "drain_requested": True}, as_json=invocation.json)
+
+
+async def _agents(settings: ClusterSettings, all_: bool) -> list[Any]:
+    async with reader_of(settings) as reader:
+        return list(await reader.report("agents", all_))
+
+
+async def _drain(settings: ClusterSettings, agent: str) -> str:
+    from jobmaster.cli.operating import operator_name
+    from jobmaster.wiring import open_master
+
+    async with reader_of(settings) as reader:
+        chosen = pick(await reader.report("agents", False), agent, "agent")
+    master = await open_master(settings, application_name="jobmaster-cli")
+    try:
+        await master.request_drain(chosen["id"].bytes, actor=operator_name())
+    finally:
+        await master.close()
+    return str(chosen["id"])
+
+
+async def living_agents(reader: Reader) -> list[Any]:
+    """Agents that hold a lease."""
+    return list(await reader.report("agents", False))

@@ -1,0 +1,244 @@
+"""The doctor's checks, one function per part of the cluster."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+from uuid import UUID
+
+from jobmaster.agentstore.store import AgentStore
+from jobmaster.cli.findings import Finding, Verdict
+from jobmaster.cli.status import OVERDUE_SECONDS
+from jobmaster.cli.store import store_record
+from jobmaster.cli.tables import duration
+from jobmaster.clock import SystemClock
+from jobmaster.model.errors import JobMasterError
+from jobmaster.model.job import Priority
+from jobmaster.wiring import addresses
+
+if TYPE_CHECKING:
+    from jobmaster.master.reading import Reader
+    from jobmaster.settings.model import ClusterSettings
+
+POSTGRES_MIN = 15
+CLOCK_WARN_SECONDS = 1.0
+_BOUND = re.compile(r"FROM \('([0-9a-f-]+)'\) TO \('([0-9a-f-]+)'\)")
+OK, WARN, FAIL = Verdict.OK, Verdict.WARN, Verdict.FAIL
+
+
+# ---------------------------------------------------------------- the master
+
+
+async def schema_finding(settings: ClusterSettings) -> Finding:
+    """Is the schema the one this program knows?"""
+    from jobmaster.cli.db import master_status
+
+    lines = await master_status(settings)
+    wrong = [line for line in lines if line.standing != "applied"]
+    if wrong:
+        said = ", ".join(f"{line.number:04d}_{line.name} is {line.standing}" for line in wrong)
+        return Finding(
+            "master.schema", FAIL, said, "jobmaster db migrate, or use the program version that made the schema"
+        )
+    return Finding("master.schema", OK, f"{len(lines)} migrations applied, current")
+
+
+async def master_findings(settings: ClusterSettings, reader: Reader) -> list[Finding]:
+    """Version, durability, clock and partitions."""
+    before_us = SystemClock().wall_us()
+    server = (await reader.report("server"))[0]
+    local_us = (before_us + SystemClock().wall_us()) // 2
+    version, number = server["version"], server["version_number"] // 10000
+    findings = [
+        Finding("master.version", OK, f"PostgreSQL {version}")
+        if number >= POSTGRES_MIN
+        else Finding("master.version", FAIL, f"PostgreSQL {version}", f"use PostgreSQL {POSTGRES_MIN} or newer")
+    ]
+    off = [name for name in ("fsync", "full_page_writes", "synchronous_commit") if server[name] == "off"]
+    if off:
+        said = f"{', '.join(off)} is off: a crash of the machine may lose committed jobs"
+        findings.append(Finding("master.durability", WARN, said, "turn it on, unless this cluster may be thrown away"))
+    else:
+        findings.append(
+            Finding("master.durability", OK, f"fsync on, synchronous_commit {server['synchronous_commit']}")
+        )
+    findings.append(_clock(settings, (local_us - server["now_us"]) / 1_000_000))
+    for table in ("job", "attempt"):
+        findings.append(await _partitions(settings, reader, table, server["now_us"]))
+    return findings
+
+
+def _clock(settings: ClusterSettings, off_seconds: float) -> Finding:
+    said = f"this machine is {duration(abs(off_seconds))} {'ahead of' if off_seconds > 0 else 'behind'} the master"
+    fix = "synchronise the clocks (NTP): ids and due times are made by producers"
+    if abs(off_seconds) >= settings.limits.clock_skew_seconds:
+        return Finding("master.clock", FAIL, said, fix)
+    return Finding("master.clock", WARN if abs(off_seconds) > CLOCK_WARN_SECONDS else OK, said, fix)
+
+
+async def _partitions(settings: ClusterSettings, reader: Reader, table: str, now_us: int) -> Finding:
+    """Partitions must cover today, and should cover as many days ahead as they are made for (less the current one)."""
+    ranges = []
+    for row in await reader.report("partitions", table):
+        if match := _BOUND.search(row["bound"] or ""):
+            ranges.append((UUID(match[1]).bytes, UUID(match[2]).bytes))
+    name, day_ms, ahead = f"master.partitions.{table}", 86_400_000, settings.partitions.ahead_days
+
+    def covered(days: int) -> bool:
+        lowest = (now_us // 1000 + days * day_ms).to_bytes(6, "big") + bytes(10)
+        return any(low <= lowest < high for low, high in ranges)
+
+    days = next((day for day in range(ahead + 1) if not covered(day)), ahead + 1) - 1
+    fix = "an agent makes them when it starts and while it coordinates: is one running?"
+    if days < 0:
+        return Finding(name, FAIL, f"none of the {len(ranges)} partitions takes jobs created today", fix)
+    said = f"{len(ranges)} partitions, the next {days} day(s) are ready"
+    return Finding(name, OK if days >= ahead - 1 else WARN, said, fix)
+
+
+# ---------------------------------------------------------------- agents, buckets, jobs
+
+
+async def agent_findings(settings: ClusterSettings, reader: Reader) -> list[Finding]:
+    """Who is there, do they know the same handlers, is every waiting job served, does nothing lie around?"""
+    agents = await reader.report("agents", False)
+    buckets = await reader.report("buckets", False)
+    held = await reader.report("held", OVERDUE_SECONDS)
+    server = (await reader.report("server"))[0]
+    alive = [agent for agent in agents if agent["lease_left_seconds"] > 0]
+    return [
+        _alive(agents, alive),
+        _coordinated(server, alive),
+        _handlers(alive),
+        _served(buckets, held),
+        _overdue(held),
+        _settled(settings, buckets),
+        await _in_flight(settings, reader),
+    ]
+
+
+def _alive(agents: Sequence[Mapping[str, Any]], alive: Sequence[Mapping[str, Any]]) -> Finding:
+    if not alive:
+        return Finding("agents.alive", FAIL, "no agent is alive: nothing runs", "start one: jobmaster agent run")
+    late = [agent["name"] for agent in agents if agent not in alive]
+    if late:
+        said = f"{len(alive)} alive; without a lease: {', '.join(late)}"
+        return Finding("agents.alive", WARN, said, "they are judged and rescued within seconds; look at their logs")
+    return Finding("agents.alive", OK, f"{len(alive)} alive: {', '.join(agent['name'] for agent in alive)}")
+
+
+def _coordinated(server: Mapping[str, Any], alive: Sequence[Mapping[str, Any]]) -> Finding:
+    if server["coordinator"] is not None:
+        name = next(
+            (agent["name"] for agent in alive if agent["id"] == server["coordinator"]), str(server["coordinator"])
+        )
+        return Finding("agents.coordinator", OK, str(name))
+    able = [agent for agent in alive if agent["weight"] > 0 and agent["mode"] in ("full", "coordinator")]
+    if able:
+        return Finding(
+            "agents.coordinator", WARN, "nobody holds the office at the moment", "ask again in a few seconds"
+        )
+    fix = "run an agent of mode full or coordinator with a weight above 0"
+    return Finding("agents.coordinator", FAIL if alive else WARN, "no agent may coordinate", fix)
+
+
+def _handlers(alive: Sequence[Mapping[str, Any]]) -> Finding:
+    working = [agent for agent in alive if agent["mode"] in ("full", "execution")]
+    known: set[str] = set().union(*(agent["handlers"] for agent in working)) if working else set()
+    if not known:
+        return Finding(
+            "agents.handlers", WARN, "no handlers are published", "name modules under handlers: or --handlers"
+        )
+    lacking = [
+        f"{agent['name']} lacks {', '.join(sorted(known.difference(agent['handlers'])))}"
+        for agent in working
+        if known.difference(agent["handlers"])
+    ]
+    if lacking:
+        fix = "start all agents of a lane with the same code; jobs an agent cannot run are given back"
+        return Finding("agents.handlers", WARN, "; ".join(lacking), fix)
+    return Finding("agents.handlers", OK, f"{len(known)} handlers, the same on every agent")
+
+
+def _served(buckets: Sequence[Mapping[str, Any]], held: Sequence[Mapping[str, Any]]) -> Finding:
+    served = {(bucket["lane"], bucket["priority"]) for bucket in buckets if bucket["state"] == "ACTIVE"}
+    without = [row for row in held if (row["lane"], row["priority"]) not in served]
+    if without:
+        said = ", ".join(f"{row['lane']}/{Priority(row['priority']).label} ({row['held']} held)" for row in without)
+        return Finding("jobs.served", FAIL, f"no bucket serves {said}", "configure buckets for it on some agent")
+    return Finding("jobs.served", OK, f"{len(held)} lane(s) and priorities with held jobs, all served")
+
+
+def _overdue(held: Sequence[Mapping[str, Any]]) -> Finding:
+    overdue = sum(row["overdue"] for row in held)
+    if overdue:
+        said = f"{overdue} held job(s) are overdue by more than {OVERDUE_SECONDS:g} s"
+        return Finding("jobs.overdue", WARN, said, "more agents or slots, or wait until the backlog is done")
+    return Finding("jobs.overdue", OK, f"{sum(row['held'] for row in held)} held, none overdue")
+
+
+def _settled(settings: ClusterSettings, buckets: Sequence[Mapping[str, Any]]) -> Finding:
+    limit = settings.leases.lease_seconds * 2 + settings.leases.grace_seconds
+    stuck = [b for b in buckets if b["state"] in ("LOST", "DRAINING") and b["unchanged_seconds"] > limit]
+    if stuck:
+        said = ", ".join(f"{b['id']} is {b['state']} for {duration(b['unchanged_seconds'])}" for b in stuck[:5])
+        return Finding(
+            "buckets.rescued", FAIL, f"{len(stuck)} bucket(s): {said}", "is an agent alive that reaches their store?"
+        )
+    frozen = [b for b in buckets if b["state"] == "FROZEN"]
+    if frozen:
+        return Finding("buckets.rescued", WARN, f"{len(frozen)} bucket(s) are FROZEN by an operator", "unfreeze them")
+    return Finding("buckets.rescued", OK, f"{len(buckets)} buckets, none waits for rescue")
+
+
+async def _in_flight(settings: ClusterSettings, reader: Reader) -> Finding:
+    from jobmaster.audit.invariants import statement
+
+    quiet = settings.leases.lease_seconds * 2 + settings.leases.grace_seconds
+    orphans = await reader.rows(statement("i8_nothing_orphaned"), 1, quiet)
+    if orphans:
+        said = f"{orphans[0]['total']} job(s) in flight without a live agent, such as {orphans[0]['subject']}"
+        return Finding("jobs.in_flight", FAIL, said, "is an agent alive? The coordinator returns them within a minute")
+    return Finding("jobs.in_flight", OK, "nothing in flight without a live agent")
+
+
+# ---------------------------------------------------------------- stores
+
+
+async def store_findings(settings: ClusterSettings, reader: Reader) -> tuple[list[Finding], dict[str, AgentStore]]:
+    """Every store, and those that could be opened (for the auditor; the caller closes them)."""
+    known = {row["name"]: row["generation"].bytes for row in await reader.report("stores")}
+    uid = (await reader.report("server"))[0]["cluster_uid"].bytes
+    findings, stores = [], {}
+    for name, url in addresses(settings).urls.items():
+        try:
+            store = await AgentStore.connect(
+                cluster=settings.cluster, name=name, url=url, settings=settings.stores[name]
+            )
+            stores[name] = store
+            record = store_record(name, await store.health(), uid, known.get(name))
+            if record["state"] == "ok":
+                await store.depths([uid])  # any id: answered only where the functions are loaded
+        except JobMasterError as error:
+            findings.append(Finding(f"store.{name}", FAIL, error.message, error.hint or ""))
+            continue
+        findings.append(_store(name, record))
+    for name in sorted(set(known) - set(stores) - {finding.name[6:] for finding in findings}):
+        said = f"the master knows a store {name} that is not in the configuration"
+        findings.append(Finding(f"store.{name}", WARN, said, "its buckets can only be rescued by agents that name it"))
+    return findings, stores
+
+
+def _store(name: str, record: Mapping[str, Any]) -> Finding:
+    said = f"{record['server']}, eviction {record['eviction_policy']}, append-only {'on' if record['append_only'] else 'off'}"
+    if record["append_only"]:
+        said += f" (fsync {record['append_fsync']})"
+    if record["state"] != "ok":
+        fix = "jobmaster store init" if record["state"] == "not initialised" else "see jobmaster store check"
+        verdict = WARN if record["state"] == "not initialised" else FAIL
+        return Finding(f"store.{name}", verdict, f"{said}: {record['state']}", fix)
+    if not record["append_only"]:
+        fix = "set appendonly yes: a restart of the store would lose jobs that the master does not know"
+        return Finding(f"store.{name}", WARN, said, fix)
+    return Finding(f"store.{name}", OK, said)

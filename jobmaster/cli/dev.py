@@ -1,0 +1,217 @@
+"""``jobmaster dev``: a cluster on this machine with embedded servers, in the foreground until Ctrl-C."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from jobmaster.cli.invocation import Invocation, pass_invocation
+from jobmaster.cli.running import run_async
+from jobmaster.cli.tables import emit_json
+
+if TYPE_CHECKING:
+    from jobmaster.embedded import ClusterStatus
+
+DEMO_HANDLERS = "jobmaster.demo.handlers"
+_EXIT_NOT_RUNNING = 3
+_DATA_DIR = click.option(
+    "--data-dir",
+    type=click.Path(path_type=Path, file_okay=False),
+    help="Where the servers keep their data.  [default: data_dir of the configuration]",
+)
+
+
+@click.group("dev", invoke_without_command=True)
+@_DATA_DIR
+@click.option(
+    "--agents",
+    type=click.IntRange(0, 64),
+    default=1,
+    show_default=True,
+    help="Agent processes to run; 0: servers only.",
+)
+@click.option(
+    "--handlers", "modules", metavar="MODULE", multiple=True, help="Module that declares handlers; may be repeated."
+)
+@pass_invocation
+@click.pass_context
+def dev_group(
+    ctx: click.Context, invocation: Invocation, data_dir: Path | None, agents: int, modules: tuple[str, ...]
+) -> None:
+    """Run a development cluster: PostgreSQL, Valkey and an agent, until Ctrl-C.
+
+    The data stays in the directory and is there again at the next start. When the servers of that directory run already,
+    only agents are added. Other commands find the servers by the same directory, without further settings.
+
+    \b
+    Examples:
+      jobmaster dev --handlers myapp.jobs
+      jobmaster dev --data-dir ./cluster --agents 0
+      jobmaster dev status
+      jobmaster dev stop
+    """
+    if data_dir is not None:
+        invocation.overrides.append(f"data_dir={data_dir.absolute()}")
+    if ctx.invoked_subcommand is None:
+        ctx.exit(_run(invocation, agents, modules))
+
+
+@dev_group.command("stop")
+@_DATA_DIR
+@pass_invocation
+def stop(invocation: Invocation, data_dir: Path | None) -> None:
+    """Stop the cluster of the directory: agents complete, then the servers end."""
+    from jobmaster.embedded import stop_owner
+
+    root = _directory(invocation, data_dir)
+    invocation.note("stopped" if stop_owner(root) else f"nothing is running in {root}")
+
+
+@dev_group.command("status")
+@_DATA_DIR
+@pass_invocation
+@click.pass_context
+def status(ctx: click.Context, invocation: Invocation, data_dir: Path | None) -> None:
+    """Show what runs in the directory. Exit code 3 when not both servers do."""
+    from jobmaster.embedded import read_status
+
+    found = read_status(_directory(invocation, data_dir))
+    if invocation.json:
+        servers = {
+            server.name.lower(): {
+                "running": server.running,
+                "pid": server.pid,
+                "address": server.address or None,
+                "log": str(server.log),
+            }
+            for server in (found.postgres, found.valkey)
+        }
+        emit_json(
+            {"directory": str(found.directory), "owner_pid": found.owner_pid, "running": found.running, **servers}
+        )
+    else:
+        click.echo("\n".join(_status_lines(found)))
+    if not found.running:
+        ctx.exit(_EXIT_NOT_RUNNING)
+
+
+def _directory(invocation: Invocation, data_dir: Path | None) -> Path:
+    from jobmaster.wiring import data_directory
+
+    return data_dir if data_dir is not None else data_directory(invocation.settings)
+
+
+def _status_lines(found: ClusterStatus) -> list[str]:
+    lines = [f"directory   {found.directory}", f"owner       {found.owner_pid or '-'}"]
+    for server in (found.postgres, found.valkey):
+        state = f"pid {server.pid}  {server.address}" if server.running else "not running"
+        lines.append(f"{server.name:<11} {state}")
+    return lines
+
+
+# ---------------------------------------------------------------- running
+
+
+def _run(invocation: Invocation, agents: int, modules: tuple[str, ...]) -> int:
+    from jobmaster.handlers import load_handlers
+    from jobmaster.wiring import addresses
+
+    settings = invocation.settings
+    if not settings.handlers and not modules:
+        modules = (DEMO_HANDLERS,)
+    load_handlers([*settings.handlers, *modules])  # a mistake in them is told before anything starts
+    with _servers(invocation):
+        _migrate(invocation)
+        where = addresses(settings)
+        invocation.note(f"master      {where.dsn}")
+        for name, url in where.urls.items():
+            invocation.note(f"store       {name}: {url}")
+        _greet(invocation, agents, modules)
+        return _serve(invocation, agents, modules)
+
+
+@contextmanager
+def _servers(invocation: Invocation) -> Iterator[None]:
+    """The servers of the directory: ours until the end, or those that run already."""
+    from jobmaster.embedded import DirectoryInUse, EmbeddedCluster, read_status
+    from jobmaster.wiring import data_directory
+
+    root = data_directory(invocation.settings)
+    cluster = EmbeddedCluster(root)
+    invocation.note(f"starting the servers of {root}", level=1)
+    try:
+        cluster.start()
+    except DirectoryInUse:
+        if not read_status(root).running:
+            raise
+        invocation.note(f"attached to the servers that run in {root} (process {read_status(root).owner_pid})")
+        yield
+        return
+    try:
+        for line in cluster.describe():
+            invocation.note(line, level=1)
+        yield
+    finally:
+        cluster.stop()
+
+
+def _migrate(invocation: Invocation) -> None:
+    from jobmaster.cli.db import migrate_master
+
+    for line in run_async(migrate_master(invocation.settings)):
+        invocation.note(line)
+
+
+def _greet(invocation: Invocation, agents: int, modules: tuple[str, ...]) -> None:
+    directory = f" --set data_dir={invocation.settings.data_dir}" if invocation.overrides else ""
+    lines = [
+        f"handlers    {', '.join([*invocation.settings.handlers, *modules])}",
+        f"agents      {agents}",
+        "",
+        "Try in another terminal:",
+    ]
+    if DEMO_HANDLERS in modules:
+        lines.append(f"  jobmaster{directory} job submit demo.index_file path={__file__} --wait 10")
+    lines += [
+        f"  jobmaster{directory} status",
+        f"  jobmaster{directory} doctor",
+        "Stop with Ctrl-C or: jobmaster dev stop",
+        "",
+    ]
+    for line in lines:
+        invocation.note(line)
+
+
+def _serve(invocation: Invocation, agents: int, modules: tuple[str, ...]) -> int:
+    """Wait for the end: of the agents, or of this process's patience. The first signal completes, the second hurries."""
+    if agents == 0:
+        signals = {signal.SIGINT, signal.SIGTERM}
+        signal.pthread_sigmask(signal.SIG_BLOCK, signals)
+        signal.sigwait(signals)
+        return 0
+    child = start_agents(invocation, [f"--processes={agents}", *(f"--handlers={module}" for module in modules)])
+
+    def pass_on(*_: object) -> None:
+        child.send_signal(signal.SIGTERM)
+
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, pass_on)
+    return child.wait()
+
+
+def start_agents(invocation: Invocation, options: list[str]) -> subprocess.Popen[bytes]:
+    """``jobmaster agent run`` as a process of its own, which leaves when this one ends, however it ends."""
+    command = [sys.executable, "-m", "jobmaster.cli.main", "agent", "run", "--leave-with-stdin", *options]
+    if invocation.config is not None:
+        command.append(f"--config={invocation.config.absolute()}")
+    command += [f"--set={override}" for override in invocation.overrides]
+    command += ["-q"] if invocation.verbosity < 0 else ["-v"] * invocation.verbosity
+    # A session of its own keeps the terminal's Ctrl-C away: agents must complete before their servers stop.
+    return subprocess.Popen(command, stdin=subprocess.PIPE, start_new_session=True)

@@ -1,0 +1,125 @@
+"""``jobmaster doctor``: is the cluster well, and are its promises kept?"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from jobmaster.cli.findings import Finding, Verdict
+from jobmaster.cli.invocation import Invocation, pass_invocation
+from jobmaster.cli.running import reader_of, run_async
+from jobmaster.cli.tables import Column, emit_json, render
+
+if TYPE_CHECKING:
+    from jobmaster.audit import AuditReport
+    from jobmaster.settings.model import ClusterSettings
+
+EXIT_FINDINGS = 5
+COLUMNS = (Column("", "verdict"), Column("CHECK", "name"), Column("DETAIL", "detail"))
+
+
+@click.command("doctor")
+@click.option(
+    "--audit-days", type=click.IntRange(0), default=7, show_default=True, help="Audit jobs created since; 0: all."
+)
+@pass_invocation
+@click.pass_context
+def doctor(ctx: click.Context, invocation: Invocation, audit_days: int) -> None:
+    """Check servers, agents and buckets, and audit the invariants. Changes nothing.
+
+    Every check is ok, warn (worth a look) or FAIL (with how to mend it). Exit code 5 when one fails.
+
+    \b
+    Examples:
+      jobmaster doctor
+      jobmaster doctor -o json --audit-days 0
+    """
+    findings, report = run_async(_examine(invocation.settings, audit_days))
+    ok = not any(finding.verdict is Verdict.FAIL for finding in findings)
+    if invocation.json:
+        emit_json(_as_json(ok, findings, report))
+    else:
+        rows = [{"verdict": f.verdict.value, "name": f.name, "detail": f.detail} for f in findings]
+        click.echo(render(rows, COLUMNS))
+        for finding in findings:
+            if finding.fix and finding.verdict is not Verdict.OK:
+                click.echo(f"-> {finding.name}: {finding.fix}")
+        if report is not None:
+            _print_audit(report)
+    if not ok:
+        ctx.exit(EXIT_FINDINGS)
+
+
+def _as_json(ok: bool, findings: list[Finding], report: AuditReport | None) -> dict[str, Any]:
+    return {
+        "ok": ok,
+        "checks": [
+            {"name": f.name, "verdict": f.verdict.value, "detail": f.detail, "fix": f.fix or None} for f in findings
+        ],
+        "invariants": report.violations if report else None,
+        "not_applicable": report.not_applicable if report else {},
+        "evidence": {number: [row._asdict() for row in rows] for number, rows in report.evidence.items()}
+        if report
+        else {},
+    }
+
+
+def _print_audit(report: AuditReport) -> None:
+    from jobmaster.audit import INVARIANTS
+
+    for invariant in INVARIANTS:
+        count = report.violations.get(invariant.number)
+        if count:
+            click.echo(f"{invariant.number} ({invariant.sentence}): {count} violation(s)")
+            for row in report.evidence.get(invariant.number, ()):
+                click.echo(f"    {row.subject}  {row.detail}")
+
+
+async def _examine(settings: ClusterSettings, audit_days: int) -> tuple[list[Finding], AuditReport | None]:
+    """Every check that can be made; what depends on a server that is not there is left out."""
+    from jobmaster.cli.checks import agent_findings, master_findings, schema_finding, store_findings
+    from jobmaster.model.errors import JobMasterError
+
+    findings: list[Finding] = []
+    try:
+        async with reader_of(settings) as reader:
+            schema = await schema_finding(settings)
+            findings.append(schema)
+            if schema.verdict is Verdict.FAIL:
+                return findings, None
+            findings += await master_findings(settings, reader)
+            findings += await agent_findings(settings, reader)
+            found, stores = await store_findings(settings, reader)
+            findings += found
+            try:
+                report = await _audit(settings, reader, stores, audit_days)
+            finally:
+                for store in stores.values():
+                    await store.close()
+    except JobMasterError as error:
+        findings.append(Finding("master.reachable", Verdict.FAIL, error.message, error.hint or ""))
+        return findings, None
+    findings.append(_audit_finding(report))
+    return findings, report
+
+
+async def _audit(settings: ClusterSettings, reader: Any, stores: Any, audit_days: int) -> AuditReport:
+    from jobmaster.audit import AuditScope, audit
+
+    floor = bytes(16)
+    if audit_days:
+        now_us = (await reader.report("server"))[0]["now_us"]
+        floor = max(0, now_us // 1000 - audit_days * 86_400_000).to_bytes(6, "big") + bytes(10)
+    quiet = settings.leases.lease_seconds * 2 + settings.leases.grace_seconds
+    return await audit(reader, stores, AuditScope(floor=floor, quiet_seconds=quiet))
+
+
+def _audit_finding(report: AuditReport) -> Finding:
+    broken = {number: count for number, count in report.violations.items() if count}
+    if not broken:
+        return Finding("invariants", Verdict.OK, f"{', '.join(report.violations)}: no violation")
+    said = ", ".join(f"{number}: {count}" for number, count in broken.items())
+    return Finding(
+        "invariants", Verdict.FAIL, said, "keep the databases as they are and report it with the evidence below"
+    )

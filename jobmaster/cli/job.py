@@ -1,0 +1,397 @@
+"""``jobmaster job``: submit, find, cancel and retry jobs."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable, Coroutine, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from jobmaster.cli.invocation import Invocation, pass_invocation
+from jobmaster.cli.job_rows import ATTEMPT_COLUMNS, LIST_COLUMNS, RETRY_COLUMNS, job_record, listed, timeline
+from jobmaster.cli.running import id_range, reader_of, run_async
+from jobmaster.cli.tables import emit_json, emit_record, emit_rows, render
+from jobmaster.model.errors import Conflict, InputError, JobMasterError, NotFound
+from jobmaster.model.ids import text
+from jobmaster.model.job import FINAL_STATES, MASTER_STATES, Durability, JobState, JobView, Priority
+
+if TYPE_CHECKING:
+    from jobmaster.client.cluster import Cluster
+    from jobmaster.settings.model import ClusterSettings
+
+PRIORITIES = [level.label for level in reversed(Priority)]
+RETRYABLE = (JobState.FAILED, JobState.CANCELLED, JobState.EXPIRED)
+
+
+class Duration(click.ParamType[float]):
+    """``30s``, ``5m``, ``1h30m`` or plain seconds."""
+
+    name = "duration"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
+        from jobmaster.settings.units import UnitError, parse_duration
+
+        try:
+            return float(parse_duration(str(value)))
+        except UnitError as error:
+            self.fail(f"{value!r}: {error}", param, ctx)
+
+
+DURATION = Duration()
+
+
+@click.group("job")
+def job_group() -> None:
+    """Submit, find, cancel and retry jobs."""
+
+
+# ---------------------------------------------------------------- submit
+
+
+@job_group.command("submit")
+@click.argument("handler")
+@click.argument("values", metavar="[KEY=VALUE]...", nargs=-1)
+@click.option(
+    "--args", "args_text", metavar="JSON", help="All arguments as a JSON object; @FILE reads a file, - standard input."
+)
+@click.option("--priority", type=click.Choice(PRIORITIES), help="Default: as the handler says, else medium.")
+@click.option("--lane", help="Default: as the handler says, else default.")
+@click.option("--at", metavar="TIME", help="Due at an ISO 8601 time with zone, such as 2030-01-31T12:00:00Z.")
+@click.option("--after", type=DURATION, help="Due in 30s, 5m, 1h30m ...")
+@click.option(
+    "--durability", type=click.Choice([level.value for level in Durability]), help="What the receipt promises."
+)
+@click.option("--tag", "tags", multiple=True, help="May be repeated.")
+@click.option("--meta", "metadata", metavar="KEY=TEXT", multiple=True, help="Metadata; may be repeated.")
+@click.option("--key", help="Idempotency key: the same key again gives the same job.")
+@click.option("--timeout", type=DURATION, help="How long one attempt may run.")
+@click.option("--max-attempts", type=click.IntRange(1), help="Attempts in all.")
+@click.option("--allow-unregistered", is_flag=True, help="Accept a handler that no agent has published.")
+@click.option(
+    "--wait", "waits", is_flag=True, help="Wait for its end and print the result; exit code 1 unless it succeeded."
+)
+@click.option("--within", type=DURATION, help="Wait at most so long (exit code 6 then); implies --wait.")
+@pass_invocation
+def submit(invocation: Invocation, handler: str, values: tuple[str, ...], **given: Any) -> None:
+    """Submit one job to HANDLER.
+
+    A VALUE that is JSON is taken as JSON (width=800, flags='["a"]'), anything else as text.
+
+    \b
+    Examples:
+      jobmaster job submit images.resize path=a.png width=800 --priority high
+      jobmaster job submit reports.monthly --args '{"month": "2030-01"}' --at 2030-02-01T06:00:00Z
+      jobmaster job submit images.resize path=a.png --within 30s
+    """
+    args = _arguments(given.pop("args_text"), values)
+    within, waits = given.pop("within"), given.pop("waits")
+    options = _submit_options(given)
+
+    async def work(cluster: Cluster) -> tuple[dict[str, Any], JobView | None]:
+        receipt = await cluster.submit(handler, args, **options)
+        record = {
+            "id": text(receipt.id),
+            "level": receipt.level.value,
+            "bucket_id": text(receipt.bucket_id) if receipt.bucket_id else None,
+            "duplicate": receipt.duplicate,
+        }
+        if not waits and within is None:
+            return record, None
+        invocation.note(f"submitted {record['id']}", level=1)
+        await cluster.wait(receipt, timeout=within)
+        return record, await cluster.get(receipt)
+
+    record, view = run_async(_with_cluster(invocation.settings, work))
+    if view is not None:
+        record = {**job_record(view), "level": record["level"], "duplicate": record["duplicate"]}
+    emit_record(record, as_json=invocation.json)
+    if view is not None and view.state is not JobState.SUCCEEDED:
+        click.get_current_context().exit(1)
+
+
+def _arguments(args_text: str | None, values: Sequence[str]) -> dict[str, Any]:
+    args: Any = {}
+    if args_text is not None:
+        if args_text == "-":
+            args_text = sys.stdin.read()
+        elif args_text.startswith("@"):
+            try:
+                args_text = Path(args_text[1:]).read_text(encoding="utf-8")
+            except (OSError, UnicodeDecodeError) as error:
+                raise InputError(f"--args {args_text}: the file cannot be read: {error}") from None
+        try:
+            args = json.loads(args_text)
+        except ValueError as error:
+            raise InputError(f"--args is not JSON: {error}", hint='such as --args \'{"path": "a.png"}\'') from None
+        if not isinstance(args, dict):
+            raise InputError("--args must be a JSON object: argument name to value")
+    for pair in values:
+        name, sign, value = pair.partition("=")
+        if not sign or not name:
+            raise InputError(f"{pair!r} is not KEY=VALUE", hint="such as width=800")
+        if name in args:
+            raise InputError(f"argument {name!r} is given twice")
+        try:
+            args[name] = json.loads(value)
+        except ValueError:
+            args[name] = value
+    return dict(args)
+
+
+def _submit_options(given: dict[str, Any]) -> dict[str, Any]:
+    """Only what was said, in the client's words."""
+    options = {name: value for name, value in given.items() if value not in (None, (), False)}
+    if "at" in options:
+        options["at"] = _moment(options["at"])
+    if "key" in options:
+        options["idempotency_key"] = options.pop("key")
+    if "metadata" in options:
+        pairs = [pair.partition("=") for pair in options["metadata"]]
+        wrong = [name for name, sign, _ in pairs if not sign or not name]
+        if wrong:
+            raise InputError(f"--meta {wrong[0]!r} is not KEY=TEXT")
+        options["metadata"] = {name: value for name, _, value in pairs}
+    return options
+
+
+def _moment(value: str) -> Any:
+    from datetime import datetime
+
+    from jobmaster.model.errors import InvalidDueTime
+
+    try:
+        moment = datetime.fromisoformat(value)
+    except ValueError:
+        raise InvalidDueTime(f"--at {value!r} is not a time", hint="such as 2030-01-31T12:00:00Z") from None
+    if moment.tzinfo is None:
+        raise InvalidDueTime(f"--at {value!r} has no time zone", hint=f"such as {value}Z or {value}+01:00")
+    return moment
+
+
+# ---------------------------------------------------------------- find
+
+
+@job_group.command("list")
+@click.option("--state", "states", type=click.Choice(sorted(MASTER_STATES), case_sensitive=False), multiple=True)
+@click.option("--handler")
+@click.option("--lane")
+@click.option("--priority", type=click.Choice(PRIORITIES))
+@click.option("--tag")
+@click.option("--since", type=DURATION, help="Created within the last 30m, 2h, 7d ...")
+@click.option("--limit", type=click.IntRange(1, 100_000), default=50, show_default=True)
+@pass_invocation
+def list_(
+    invocation: Invocation,
+    states: tuple[str, ...],
+    handler: str | None,
+    lane: str | None,
+    priority: str | None,
+    tag: str | None,
+    since: float | None,
+    limit: int,
+) -> None:
+    """List jobs that the master knows, the newest first.
+
+    A job whose receipt says ``agent`` is known to the master once it has run for thresholds.persist_within or has ended;
+    jobmaster job show ID finds it before that, too.
+
+    \b
+    Examples:
+      jobmaster job list --state failed --since 1h
+      jobmaster job list --handler images.resize --limit 10 -o json
+    """
+    level = int(Priority.parse(priority)) if priority else None
+    chosen = [state.upper() for state in states] or None
+
+    async def work() -> list[Any]:
+        from uuid import UUID
+
+        async with reader_of(invocation.settings) as reader:
+            low = UUID(int=0)
+            if since is not None:
+                now_us = (await reader.report("server"))[0]["now_us"]
+                low = UUID(int=max(0, int(now_us / 1000 - since * 1000)) << 80)
+            return await reader.report("jobs", chosen, lane, level, handler, tag, low, UUID(int=(1 << 128) - 1), limit)
+
+    records = [listed(row) for row in run_async(work())]
+    emit_rows(records, LIST_COLUMNS, as_json=invocation.json, empty="no jobs")
+
+
+@job_group.command("show")
+@click.argument("job")
+@pass_invocation
+def show(invocation: Invocation, job: str) -> None:
+    """Show one job by its id or the beginning of it: state, arguments, result or error.
+
+    \b
+    Example:
+      jobmaster job show 019a9f3c-55d1
+    """
+    view = run_async(_with_cluster(invocation.settings, lambda cluster: _view(cluster, invocation.settings, job)))
+    emit_record(job_record(view), as_json=invocation.json)
+
+
+@job_group.command("timeline")
+@click.argument("job")
+@pass_invocation
+def timeline_(invocation: Invocation, job: str) -> None:
+    """Show what happened to one job, attempt by attempt.
+
+    \b
+    Example:
+      jobmaster job timeline 019a9f3c-55d1
+    """
+
+    async def work(cluster: Cluster) -> list[dict[str, Any]]:
+        from uuid import UUID
+
+        view = await _view(cluster, invocation.settings, job)
+        async with reader_of(invocation.settings) as reader:
+            return timeline(view, await reader.report("attempts", UUID(bytes=view.id)))
+
+    lines = run_async(_with_cluster(invocation.settings, work))
+    if invocation.json:
+        emit_json(lines)
+    else:
+        click.echo(render(lines, ATTEMPT_COLUMNS))
+
+
+@job_group.command("wait")
+@click.argument("job")
+@click.option("--within", type=DURATION, help="Wait at most so long; exit code 6 then.")
+@pass_invocation
+@click.pass_context
+def wait(ctx: click.Context, invocation: Invocation, job: str, within: float | None) -> None:
+    """Wait for the end of a job and print it. Exit code 1 unless it succeeded, 6 when it takes too long.
+
+    \b
+    Example:
+      jobmaster job wait 019a9f3c-55d1 --within 30s
+    """
+
+    async def work(cluster: Cluster) -> JobView:
+        job_id = await _job_id(invocation.settings, job)
+        await cluster.wait(job_id, timeout=within)
+        return await cluster.get(job_id)
+
+    view = run_async(_with_cluster(invocation.settings, work))
+    emit_record(job_record(view), as_json=invocation.json)
+    if view.state is not JobState.SUCCEEDED:
+        ctx.exit(1)
+
+
+# ---------------------------------------------------------------- change
+
+
+@job_group.command("cancel")
+@click.argument("jobs", nargs=-1, required=True)
+@pass_invocation
+@click.pass_context
+def cancel(ctx: click.Context, invocation: Invocation, jobs: tuple[str, ...]) -> None:
+    """Cancel jobs. One that runs is asked to stop and ends as CANCELLED unless it finishes first.
+
+    Exit code 4 when a job had ended before.
+
+    \b
+    Example:
+      jobmaster job cancel 019a9f3c-55d1 019a9f3c-55d2
+    """
+    from jobmaster.cli.operating import operator_name
+
+    async def work(cluster: Cluster) -> list[dict[str, Any]]:
+        records = []
+        for job in jobs:
+            job_id = await _job_id(invocation.settings, job)
+            state = await cluster.cancel(job_id, actor=operator_name())
+            records.append({"id": text(job_id), "state": state.value})
+        return records
+
+    records = run_async(_with_cluster(invocation.settings, work))
+    emit_rows(records, LIST_COLUMNS[:2], as_json=invocation.json, empty="")
+    late = [record["id"] for record in records if record["state"] in FINAL_STATES - {JobState.CANCELLED}]
+    if late:
+        raise Conflict(f"too late for {', '.join(late)}: ended before it could be cancelled")
+
+
+@job_group.command("retry")
+@click.argument("jobs", nargs=-1, required=True)
+@pass_invocation
+def retry(invocation: Invocation, jobs: tuple[str, ...]) -> None:
+    """Run jobs that FAILED, were CANCELLED or EXPIRED again, each as a new job.
+
+    What has ended stays as it ended; the new job bears metadata retry_of=ID. Asked twice, the second answer is the same new
+    job.
+
+    \b
+    Example:
+      jobmaster job retry 019a9f3c-55d1
+    """
+
+    async def work(cluster: Cluster) -> list[dict[str, Any]]:
+        return [await _retry(cluster, await _view(cluster, invocation.settings, job)) for job in jobs]
+
+    records = run_async(_with_cluster(invocation.settings, work))
+    emit_rows(records, RETRY_COLUMNS, as_json=invocation.json, empty="")
+
+
+async def _retry(cluster: Cluster, view: JobView) -> dict[str, Any]:
+    from jobmaster.codec import decode_headers
+
+    if view.state not in RETRYABLE:
+        raise Conflict(
+            f"job {text(view.id)} is {view.state.value}",
+            hint="only what FAILED, was CANCELLED or EXPIRED can be retried",
+        )
+    headers = decode_headers(view.headers)
+    options: dict[str, Any] = {
+        "priority": view.priority,
+        "lane": view.lane,
+        "metadata": {**headers.metadata, "retry_of": text(view.id)},
+        "idempotency_key": f"retry of {text(view.id)}",
+    }
+    if headers.tags:
+        options["tags"] = headers.tags
+    if headers.timeout_seconds is not None:
+        options["timeout"] = headers.timeout_seconds
+    if headers.max_attempts is not None:
+        options["max_attempts"] = headers.max_attempts
+    receipt = await cluster.submit(view.handler, json.loads(view.args), **options)
+    return {
+        "id": text(receipt.id),
+        "retry_of": text(view.id),
+        "handler": view.handler,
+        "duplicate": receipt.duplicate,
+    }
+
+
+# ---------------------------------------------------------------- reaching
+
+
+async def _with_cluster(settings: ClusterSettings, work: Callable[[Cluster], Coroutine[Any, Any, Any]]) -> Any:
+    from jobmaster.wiring import open_cluster
+
+    async with await open_cluster(settings) as cluster:
+        return await work(cluster)
+
+
+async def _view(cluster: Cluster, settings: ClusterSettings, job: str) -> JobView:
+    return await cluster.get(await _job_id(settings, job))
+
+
+async def _job_id(settings: ClusterSettings, job: str) -> bytes:
+    """The id that the user meant. A whole id need not be in the master (yet)."""
+    from uuid import UUID
+
+    low, high = id_range(job, "a job")
+    if low == high:
+        return low
+    async with reader_of(settings) as reader:
+        found = await reader.report("job_ids", UUID(bytes=low), UUID(bytes=high))
+    if not found:
+        raise NotFound(f"the master has no job {job}...", hint="a job it does not know yet needs its whole id")
+    if len(found) > 1:
+        raise JobMasterError(f"several jobs begin with {job}", hint="give more of the id")
+    return bytes(found[0]["id"].bytes)

@@ -1,0 +1,167 @@
+"""A job as rows and records: what is printed about it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from jobmaster.cli.tables import Column, iso, micros
+from jobmaster.codec import decode_error, decode_headers
+from jobmaster.model.ids import created_ms, text
+from jobmaster.model.job import JobState, JobView, Priority
+
+LIST_COLUMNS = (
+    Column("ID", "id"),
+    Column("STATE", "state"),
+    Column("HANDLER", "handler"),
+    Column("PRIORITY", "priority"),
+    Column("LANE", "lane"),
+    Column("ATTEMPT", "attempt", right=True),
+    Column("RESCUES", "rescues", right=True),
+    Column("DUE", "due"),
+    Column("CHANGED", "changed"),
+    Column("RAN", "ran_us", micros, right=True),
+    Column("ERROR", "error.message"),
+)
+
+RETRY_COLUMNS = (
+    Column("ID", "id"),
+    Column("RETRY OF", "retry_of"),
+    Column("HANDLER", "handler"),
+    Column("ALREADY THERE", "duplicate", lambda known: "yes" if known else "no"),
+)
+
+ATTEMPT_COLUMNS = (
+    Column("TIME (UTC)", "at"),
+    Column("+TIME", "since_us", micros, right=True),
+    Column("ATTEMPT", "attempt", right=True),
+    Column("TOKEN", "token", right=True),
+    Column("EVENT", "event"),
+    Column("BUCKET", "bucket_id"),
+    Column("EPOCH", "bucket_epoch", right=True),
+    Column("DETAIL", "detail"),
+)
+
+
+def listed(row: Mapping[str, Any]) -> dict[str, Any]:
+    """One row of ``job list``."""
+    headers = decode_headers(row["headers"])
+    return {
+        "id": str(row["id"]),
+        "state": row["state"],
+        "handler": row["handler"],
+        "priority": Priority(row["priority"]).label,
+        "lane": row["lane"],
+        "attempt": row["attempt"],
+        "rescues": row["rescues"],
+        "token": row["token"],
+        "bucket_id": str(row["bucket_id"]) if row["bucket_id"] else None,
+        "bucket_epoch": row["bucket_epoch"],
+        "cancel_requested": row["cancel_requested"],
+        "due": iso(row["due_us"]),
+        "changed": iso(row["changed_us"]),
+        "waited_us": row["waited_us"],
+        "ran_us": row["ran_us"],
+        "tags": list(headers.tags),
+        "metadata": headers.metadata,
+        "error": _error(row["error"]),
+    }
+
+
+def job_record(view: JobView) -> dict[str, Any]:
+    """Everything about one job."""
+    headers = decode_headers(view.headers)
+    error = view.error
+    return {
+        "id": text(view.id),
+        "state": view.state.value,
+        "handler": view.handler,
+        "priority": view.priority.label,
+        "lane": view.lane,
+        "args": _plain(view.args),
+        "result": _plain(view.result),
+        "error": {"type": error.type, "message": error.message, "reason": error.reason} if error else None,
+        "traceback": error.traceback if error else None,
+        "attempt": view.attempt,
+        "rescues": view.rescues,
+        "token": view.token,
+        "bucket_id": text(view.bucket_id) if view.bucket_id else None,
+        "bucket_epoch": view.bucket_epoch,
+        "cancel_requested": view.cancel_requested,
+        "created": iso(created_ms(view.id) * 1000),
+        "due": iso(view.due_us),
+        "changed": iso(view.changed_us),
+        "waited_us": view.waited_us,
+        "ran_us": view.ran_us,
+        "tags": list(headers.tags),
+        "metadata": headers.metadata,
+        "key": headers.key,
+    }
+
+
+def timeline(view: JobView, attempts: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """What happened to a job, oldest first. The present or final state is the last line."""
+    created_us = created_ms(view.id) * 1000
+    lines = [_line(created_us, "submitted", f"handler={view.handler} priority={view.priority.label} lane={view.lane}")]
+    number = 0
+    for row in attempts:
+        where = {"token": row["token"], "bucket_id": str(row["bucket_id"]), "bucket_epoch": row["bucket_epoch"]}
+        if row["outcome"] in ("failed", "timed_out"):
+            number += 1
+            where["attempt"] = number
+        error = _error(row["error"])
+        if row["outcome"] != "refused":
+            ran = f"after {micros(row['ran_us'])}" if row["ran_us"] else ""
+            said = f"{error['type']}: {error['message']}" if error else ""
+            lines.append(_line(row["at_us"], row["outcome"], ", ".join(filter(None, (ran, said))), where))
+        if row["refused_us"]:
+            detail = f"{row['refused_count']} late write(s) of this assignment refused"
+            lines.append(_line(row["refused_us"], "REFUSED", detail, where))
+    changed_us = view.changed_us or created_us
+    here = {
+        "token": view.token,
+        "bucket_id": text(view.bucket_id) if view.bucket_id else None,
+        "bucket_epoch": view.bucket_epoch,
+        "attempt": view.attempt or None,
+    }
+    if view.state.final and view.ran_us is not None and view.state in (JobState.SUCCEEDED, JobState.FAILED):
+        waited = f"waited {micros(view.waited_us)}" if view.waited_us is not None else ""
+        lines.append(_line(changed_us - view.ran_us, "started", waited, here))
+    lines.sort(key=lambda line: line["at_us"])
+    lines.append(_line(changed_us, view.state.value, _state_detail(view), here))
+    for line in lines:
+        line["since_us"] = line["at_us"] - created_us
+        line["at"] = iso(line.pop("at_us"))
+    return lines
+
+
+def _state_detail(view: JobView) -> str:
+    parts = []
+    if view.state.final and view.ran_us is not None:
+        parts.append(f"ran {micros(view.ran_us)}")
+    if not view.state.final and view.due_us:
+        parts.append(f"due {iso(view.due_us)}")
+    if view.error is not None:
+        parts.append(f"{view.error.type}: {view.error.message}")
+    if view.rescues:
+        parts.append(f"rescued {view.rescues} time(s)")
+    if view.cancel_requested and not view.state.final:
+        parts.append("cancel requested")
+    return ", ".join(parts)
+
+
+def _line(at_us: int, event: str, detail: str, where: Mapping[str, Any] | None = None) -> dict[str, Any]:
+    line: dict[str, Any] = {"at_us": at_us, "event": event, "detail": detail}
+    return {**dict.fromkeys(("attempt", "token", "bucket_id", "bucket_epoch")), **(where or {}), **line}
+
+
+def _error(data: bytes | None) -> dict[str, str] | None:
+    if not data:
+        return None
+    info = decode_error(data)
+    return {"type": info.type, "message": info.message, "reason": info.reason}
+
+
+def _plain(data: bytes | None) -> Any:
+    return None if data is None else json.loads(data)

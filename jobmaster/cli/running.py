@@ -1,0 +1,70 @@
+"""Run one coroutine for a command, and find what a user named by the beginning of its id."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Coroutine, Mapping, Sequence
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from jobmaster.model.errors import InputError, NotFound
+
+if TYPE_CHECKING:
+    from jobmaster.master.reading import Reader
+    from jobmaster.settings.model import ClusterSettings
+
+T = TypeVar("T")
+_ID_DIGITS = 32
+_PREFIX_DIGITS_MIN = 4
+
+
+def run_async(coroutine: Coroutine[Any, Any, T]) -> T:
+    """Run to the end; Ctrl-C cancels it and leaves as ``KeyboardInterrupt``."""
+    return asyncio.run(coroutine)
+
+
+@asynccontextmanager
+async def reader_of(settings: ClusterSettings) -> AsyncIterator[Reader]:
+    """A read-only connection to the master."""
+    from jobmaster.wiring import open_reader
+
+    reader = await open_reader(settings)
+    try:
+        yield reader
+    finally:
+        await reader.close()
+
+
+def id_range(text: str, what: str) -> tuple[bytes, bytes]:
+    """Lowest and highest id that begin with what the user wrote (with or without dashes).
+
+    Raises:
+        InputError: it is not the beginning of an id.
+    """
+    digits = text.replace("-", "").lower()
+    if not digits or len(digits) > _ID_DIGITS or any(char not in "0123456789abcdef" for char in digits):
+        raise InputError(f"{text!r} is not the id of {what}", hint="an id is a UUID; its beginning will do")
+    if len(digits) < _PREFIX_DIGITS_MIN:
+        raise InputError(f"{text!r} is too short to name {what}", hint=f"give at least {_PREFIX_DIGITS_MIN} digits")
+    return bytes.fromhex(digits.ljust(_ID_DIGITS, "0")), bytes.fromhex(digits.ljust(_ID_DIGITS, "f"))
+
+
+def pick(rows: Sequence[Mapping[str, Any]], text: str, what: str) -> Mapping[str, Any]:
+    """The one row whose id begins so, or whose ``name`` it is.
+
+    Raises:
+        NotFound: none; InputError: several.
+    """
+    named = [row for row in rows if row.get("name") == text]
+    if not named:
+        try:
+            low, high = id_range(text, what)
+        except InputError:
+            raise NotFound(f"there is no {what} {text!r}", hint=f"jobmaster {what} list shows them") from None
+        named = [row for row in rows if low <= row["id"].bytes <= high]
+    if not named:
+        raise NotFound(f"there is no {what} {text}", hint=f"jobmaster {what} list --all shows them")
+    if len(named) > 1:
+        ids = ", ".join(str(row["id"]) for row in named[:3])
+        raise InputError(f"{text!r} names {len(named)} of them: {ids}", hint="give more of the id")
+    return named[0]

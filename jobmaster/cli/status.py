@@ -1,0 +1,135 @@
+"""``jobmaster status``: the cluster on one screen."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from jobmaster.cli.bucket import buckets_with_depths
+from jobmaster.cli.invocation import Invocation, pass_invocation
+from jobmaster.cli.running import reader_of, run_async
+from jobmaster.cli.tables import Column, duration, emit_json, iso, render, thousands
+from jobmaster.model.job import Priority
+
+if TYPE_CHECKING:
+    from jobmaster.settings.model import ClusterSettings
+
+OVERDUE_SECONDS = 5.0
+"""HELD and due for longer than this: somebody should have taken it (onboarding takes a second)."""
+
+COLUMNS = (
+    Column("LANE", "lane"),
+    Column("PRIORITY", "priority"),
+    Column("BUCKETS", "buckets", thousands, right=True),
+    Column("PENDING", "pending", thousands, right=True),
+    Column("ASSIGNED", "assigned", thousands, right=True),
+    Column("RUNNING", "running", thousands, right=True),
+    Column("HELD", "held", thousands, right=True),
+    Column("DUE", "due", thousands, right=True),
+    Column("OVERDUE", "overdue", thousands, right=True),
+)
+
+
+@click.command("status")
+@pass_invocation
+def status(invocation: Invocation) -> None:
+    """Show agents, buckets by lane and priority, what is held on the master, and what deserves a look.
+
+    PENDING waits in the stores and is unknown to the master, ASSIGNED came from the master, RUNNING has run long enough to
+    be known there, HELD waits on the master for its time, DUE of these is due, OVERDUE longer than it should be.
+
+    \b
+    Examples:
+      jobmaster status
+      jobmaster status -o json
+    """
+    report = run_async(cluster_status(invocation.settings))
+    if invocation.json:
+        emit_json(report)
+        return
+    agents = report["agents"]
+    parts = [
+        f"CLUSTER {report['cluster']}",
+        f"agents {agents['alive']}/{agents['known']} alive",
+        f"coordinator {report['coordinator'] or 'none'}",
+        str(report["now"]),
+    ]
+    click.echo("   ".join(parts))
+    if report["groups"]:
+        click.echo(render(report["groups"], COLUMNS))
+    else:
+        click.echo("no buckets and no jobs held", err=True)
+    for warning in report["warnings"]:
+        click.echo(f"! {warning}")
+
+
+async def cluster_status(settings: ClusterSettings) -> dict[str, Any]:
+    """Everything that ``status`` prints."""
+    buckets, failures = await buckets_with_depths(settings, False)
+    async with reader_of(settings) as reader:
+        server = (await reader.report("server"))[0]
+        agents = await reader.report("agents", False)
+        held = await reader.report("held", OVERDUE_SECONDS)
+    alive = [agent for agent in agents if agent["lease_left_seconds"] > 0]
+    groups = _groups(buckets, held, server["now_us"])
+    lead = next((agent["name"] for agent in agents if agent["id"] == server["coordinator"]), None)
+    return {
+        "cluster": settings.cluster,
+        "now": iso(server["now_us"]),
+        "coordinator": lead,
+        "agents": {"alive": len(alive), "known": len(agents)},
+        "groups": groups,
+        "buckets": {
+            state: sum(1 for bucket in buckets if bucket["state"] == state)
+            for state in sorted({b["state"] for b in buckets})
+        },
+        "warnings": [*failures, *_warnings(groups, buckets, agents)],
+    }
+
+
+def _groups(buckets: list[dict[str, Any]], held: list[dict[str, Any]], now_us: int) -> list[dict[str, Any]]:
+    groups: dict[tuple[str, int], dict[str, Any]] = {}
+
+    def group(lane: str, level: int) -> dict[str, Any]:
+        empty = dict.fromkeys(("buckets", "pending", "assigned", "running", "held", "due", "overdue", "spilled"), 0)
+        return groups.setdefault((lane, level), {"lane": lane, "priority": Priority(level).label, **empty})
+
+    for bucket in buckets:
+        found = group(bucket["lane"], int(Priority.parse(bucket["priority"])))
+        found["buckets"] += bucket["state"] == "ACTIVE"
+        for name in ("pending", "assigned", "spilled"):
+            found[name] += bucket[name] or 0
+        found["running"] += bucket["rows_processing"]
+    for row in held:
+        found = group(row["lane"], row["priority"])
+        found |= {"held": row["held"], "due": row["due"], "overdue": row["overdue"]}
+        if row["due"]:
+            found["oldest_seconds"] = (now_us - row["oldest_us"]) / 1_000_000
+    return [groups[key] for key in sorted(groups, key=lambda key: (key[0], -key[1]))]
+
+
+def _warnings(groups: list[dict[str, Any]], buckets: list[dict[str, Any]], agents: list[dict[str, Any]]) -> list[str]:
+    warnings = []
+    for group in groups:
+        name = f"{group['lane']}/{group['priority']}"
+        if not group["buckets"] and group["held"]:
+            warnings.append(f"{name}: {group['held']} job(s) held and no bucket serves them")
+        elif group["overdue"]:
+            warnings.append(
+                f"{name}: {group['overdue']} job(s) overdue, the oldest by {duration(group['oldest_seconds'])}"
+            )
+        if group["spilled"]:
+            warnings.append(f"{name}: {group['spilled']} outcome(s) wait in the store for the master")
+    for bucket in buckets:
+        if bucket["state"] in ("LOST", "FROZEN"):
+            since = duration(bucket["unchanged_seconds"])
+            warnings.append(
+                f"bucket {bucket['id']} ({bucket['lane']}/{bucket['priority']}) is {bucket['state']} for {since}"
+            )
+    for agent in agents:
+        if agent["lease_left_seconds"] <= 0:
+            warnings.append(f"agent {agent['name']} ({agent['id']}) has not renewed its lease")
+    if not agents:
+        warnings.append("no agent is running (start one: jobmaster agent run)")
+    return warnings

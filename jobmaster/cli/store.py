@@ -1,0 +1,117 @@
+"""``jobmaster store``: prepare and check agent stores."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from jobmaster.cli.invocation import Invocation, pass_invocation
+from jobmaster.cli.running import run_async
+from jobmaster.cli.tables import Column, emit_rows
+
+if TYPE_CHECKING:
+    from jobmaster.settings.model import ClusterSettings
+
+COLUMNS = (
+    Column("STORE", "name"),
+    Column("SERVER", "server"),
+    Column("EVICTION", "eviction_policy"),
+    Column("APPEND-ONLY", "append_only", lambda on: "yes" if on else "NO"),
+    Column("FSYNC", "append_fsync"),
+    Column("GENERATION", "generation"),
+    Column("STATE", "state"),
+)
+
+
+@click.group("store")
+def store_group() -> None:
+    """Prepare and check agent stores."""
+
+
+@store_group.command("init")
+@click.argument("name", required=False)
+@pass_invocation
+def init(invocation: Invocation, name: str | None) -> None:
+    """Load the functions into every store (or the one named) and claim it for this cluster.
+
+    Agents do the same when they start; this is for stores whose functions may only be loaded by an administrator. It is
+    safe to repeat.
+
+    \b
+    Examples:
+      jobmaster store init
+      jobmaster store init redis-b
+    """
+    rows = run_async(_each(invocation.settings, name, prepare=True))
+    emit_rows(rows, COLUMNS, as_json=invocation.json, empty="no stores are configured")
+
+
+@store_group.command("check")
+@click.argument("name", required=False)
+@pass_invocation
+@click.pass_context
+def check(ctx: click.Context, invocation: Invocation, name: str | None) -> None:
+    """Look at every store (or the one named) without changing anything. Exit code 5 when one does not fit.
+
+    \b
+    Example:
+      jobmaster store check -o json
+    """
+    rows = run_async(_each(invocation.settings, name, prepare=False))
+    emit_rows(rows, COLUMNS, as_json=invocation.json, empty="no stores are configured")
+    if any(row["state"] != "ok" for row in rows):
+        ctx.exit(5)
+
+
+async def _each(settings: ClusterSettings, name: str | None, *, prepare: bool) -> list[dict[str, Any]]:
+    from jobmaster.cli.running import reader_of
+    from jobmaster.clock import new_id
+    from jobmaster.model.errors import NotFound
+    from jobmaster.wiring import open_master, open_stores
+
+    if name is not None and name not in settings.stores:
+        raise NotFound(f"there is no store {name!r}", hint=f"configured are {', '.join(settings.stores)}")
+    async with reader_of(settings) as reader:
+        known = {row["name"]: row["generation"].bytes for row in await reader.report("stores")}
+        uid = (await reader.report("server"))[0]["cluster_uid"].bytes
+    stores = await open_stores(settings)
+    master = await open_master(settings, application_name="jobmaster-cli") if prepare else None
+    try:
+        rows = []
+        for store_name, store in stores.items():
+            if name not in (None, store_name):
+                continue
+            if master is not None:
+                known[store_name] = await master.store_generation(store_name, new_id())
+                await store.initialise(uid, known[store_name])
+            rows.append(store_record(store_name, await store.health(), uid, known.get(store_name)))
+        return rows
+    finally:
+        for store in stores.values():
+            await store.close()
+        if master is not None:
+            await master.close()
+
+
+def store_record(name: str, health: Any, uid: bytes, generation: bytes | None) -> dict[str, Any]:
+    """One store as it is printed; ``state`` is ``ok`` or a sentence."""
+    if health.eviction_policy not in ("noeviction", "unknown"):
+        state = f"evicts keys: {health.eviction_policy}"
+    elif health.generation is None:
+        state = "not initialised" if generation is None else "EMPTY, but the master knows it"
+    elif health.cluster_uid != uid:
+        state = "belongs to another cluster"
+    elif health.generation != generation:
+        state = "another generation than the master knows"
+    else:
+        state = "ok"
+    return {
+        "name": name,
+        "server": f"{health.flavour} {health.version}",
+        "eviction_policy": health.eviction_policy,
+        "append_only": health.append_only,
+        "append_fsync": health.append_fsync,
+        "generation": health.generation.hex() if health.generation else None,
+        "state": state,
+    }

@@ -1,0 +1,75 @@
+"""Reading for people: lists, counts and the auditor's statements, on a connection that cannot change anything.
+
+Apart from the ``Master`` of agents and producers on purpose: what an operator looks at may be slow, and must neither wait
+behind the work nor hold it up.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import asyncpg
+
+from jobmaster.master import errors
+from jobmaster.master.connection import place_of
+from jobmaster.master.statements import quoted, sql
+
+STATEMENT_SECONDS = 120.0
+"""No report may run longer."""
+
+
+class Reader:
+    """One read-only connection to the schema of a cluster. Belongs to the event loop it was made in."""
+
+    def __init__(self, connection: asyncpg.Connection[asyncpg.Record]) -> None:
+        self._connection = connection
+
+    @classmethod
+    async def connect(
+        cls, *, dsn: str, schema: str, connect_timeout_seconds: float = 5.0, application_name: str = "jobmaster-reader"
+    ) -> Reader:
+        """Connect.
+
+        Raises:
+            Unavailable: the server cannot be reached. Refused: it will not have us (password, database).
+        """
+        try:
+            connection = await asyncpg.connect(
+                dsn,
+                timeout=connect_timeout_seconds,
+                command_timeout=STATEMENT_SECONDS + 5,
+                server_settings={
+                    "search_path": quoted(schema),
+                    "application_name": application_name,
+                    "default_transaction_read_only": "on",
+                    "statement_timeout": f"{STATEMENT_SECONDS * 1000:.0f}",
+                    "timezone": "UTC",
+                    "jit": "off",
+                },
+            )
+        except errors.DRIVER_ERRORS as error:
+            raise errors.connecting(error, place_of(dsn)) from error
+        return cls(connection)
+
+    async def close(self) -> None:
+        """Give the connection back."""
+        try:
+            await self._connection.close(timeout=2.0)
+        except errors.DRIVER_ERRORS:
+            self._connection.terminate()
+
+    async def rows(self, statement: str, *values: object) -> list[dict[str, Any]]:
+        """Rows by column name; ids come as ``UUID``.
+
+        Raises:
+            Unavailable: the connection broke, or the statement took too long.
+            SchemaMismatch: the schema is not there, or not as this program knows it.
+        """
+        try:
+            return [dict(row) for row in await self._connection.fetch(statement, *values)]
+        except errors.DRIVER_ERRORS as error:
+            raise errors.calling(error, "a report", writes=False) from error
+
+    async def report(self, name: str, *values: object) -> list[dict[str, Any]]:
+        """Rows of one of the statements in ``sql/reading``."""
+        return await self.rows(sql(f"reading/{name}"), *values)

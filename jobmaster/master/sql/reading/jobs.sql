@@ -1,0 +1,23 @@
+-- jobs: jobs by filter, newest first, without their payload
+-- in: $1 text[] states, NULL = all, $2 text lane, $3 smallint priority, $4 text handler, $5 text tag (each NULL: any), $6
+--      uuid first id, $7 uuid last id, $8 int rows
+-- out: id uuid, state text, priority smallint, lane text, handler text, token integer, attempt integer, rescues integer,
+--      bucket_id uuid, bucket_epoch bigint, cancel_requested boolean, due_us bigint, changed_us bigint, waited_us bigint,
+--      ran_us bigint, headers bytea, error bytea
+-- move: nothing
+-- fence: none
+-- index: the primary key backwards, partition by partition, until there are $8 rows; a rare filter reads far: bound it by
+--      ids
+SELECT id, state::text AS state, priority, lane, handler, token, attempt, rescues, bucket_id, bucket_epoch, cancel_requested,
+       (extract(epoch FROM due_at) * 1000000)::bigint AS due_us,
+       (extract(epoch FROM changed_at) * 1000000)::bigint AS changed_us,
+       waited_us, ran_us, headers, error
+FROM job
+WHERE id BETWEEN $6::uuid AND $7::uuid
+  AND ($1::text[] IS NULL OR state = ANY ($1::text[]::job_state[]))
+  AND ($2::text IS NULL OR lane = $2::text)
+  AND ($3::smallint IS NULL OR priority = $3::smallint)
+  AND ($4::text IS NULL OR handler = $4::text)
+  AND ($5::text IS NULL OR CASE WHEN headers = '' THEN false ELSE (convert_from(headers, 'UTF8')::json -> 'tags')::jsonb ? $5::text END)
+ORDER BY id DESC
+LIMIT $8::int

@@ -1,0 +1,134 @@
+"""The one place where concrete things are made from a configuration: master, stores, clusters.
+
+A server without an address in the configuration is the embedded one of ``data_dir``; it must be running (``jobmaster dev``).
+"""
+
+from __future__ import annotations
+
+from contextlib import AsyncExitStack
+from pathlib import Path
+from typing import NamedTuple
+
+from jobmaster.agentstore.store import AgentStore
+from jobmaster.client.cluster import Cluster
+from jobmaster.client.sync import SyncCluster
+from jobmaster.embedded import ClusterStatus, read_status
+from jobmaster.handlers import Handlers
+from jobmaster.master.master import Master
+from jobmaster.master.reading import Reader
+from jobmaster.model.errors import ConfigError, Unavailable
+from jobmaster.settings.model import ClusterSettings
+
+
+class Addresses(NamedTuple):
+    """Where the servers of a cluster are."""
+
+    dsn: str
+    urls: dict[str, str]
+    """Store name -> URL."""
+
+
+def data_directory(settings: ClusterSettings) -> Path:
+    """The directory of the embedded servers."""
+    return Path(settings.data_dir).expanduser()
+
+
+def addresses(settings: ClusterSettings) -> Addresses:
+    """The servers that the configuration names, the embedded ones in place of those it does not.
+
+    Raises:
+        Unavailable: an embedded server is meant and none is running.
+        ConfigError: two stores would be the same embedded server.
+    """
+    unnamed = [name for name, store in settings.stores.items() if store.url is None]
+    if len(unnamed) > 1:
+        raise ConfigError(
+            f"the stores {', '.join(unnamed)} have no url, but there is only one embedded store",
+            hint=f"give stores.{unnamed[-1]}.url",
+        )
+    status = read_status(data_directory(settings)) if unnamed or settings.master.dsn is None else None
+    dsn = settings.master.dsn or _embedded(status, "PostgreSQL", settings, "master.dsn")
+    urls = {
+        name: store.url or _embedded(status, "Valkey", settings, f"stores.{name}.url")
+        for name, store in settings.stores.items()
+    }
+    return Addresses(dsn, urls)
+
+
+def _embedded(status: ClusterStatus | None, name: str, settings: ClusterSettings, key: str) -> str:
+    servers = (status.postgres, status.valkey) if status is not None else ()
+    for server in servers:
+        if server.name == name and server.running:
+            return server.address
+    raise Unavailable(
+        f"no {name} server is running in {settings.data_dir}", hint=f"start `jobmaster dev`, or give {key}"
+    )
+
+
+async def open_master(settings: ClusterSettings, *, application_name: str) -> Master:
+    """The master, connected; close it when done.
+
+    Args:
+        application_name: what the database's administrator sees; of an agent its id, by which a rescuer finds and ends
+            the connections of a dead one.
+    """
+    return await Master.connect(
+        dsn=addresses(settings).dsn,
+        schema=settings.schema_name(),
+        settings=settings.master,
+        application_name=application_name,
+    )
+
+
+async def open_reader(settings: ClusterSettings) -> Reader:
+    """A read-only connection to the master for reports and audits; close it when done."""
+    return await Reader.connect(
+        dsn=addresses(settings).dsn,
+        schema=settings.schema_name(),
+        connect_timeout_seconds=settings.master.connect_timeout_seconds,
+    )
+
+
+async def open_stores(settings: ClusterSettings) -> dict[str, AgentStore]:
+    """Every store of the configuration by name, connected; after a failure none stays open."""
+    stores: dict[str, AgentStore] = {}
+    try:
+        for name, url in addresses(settings).urls.items():
+            stores[name] = await AgentStore.connect(
+                cluster=settings.cluster, name=name, url=url, settings=settings.stores[name]
+            )
+    except BaseException:
+        for store in stores.values():
+            await store.close()
+        raise
+    return stores
+
+
+async def open_cluster(settings: ClusterSettings, handlers: Handlers | None = None) -> Cluster:
+    """A producer's cluster: submit, wait, look up, cancel.
+
+    ::
+
+        async with await open_cluster(load_settings(env=os.environ).settings) as cluster:
+            receipt = await cluster.submit("images.resize", {"path": "a.png"})
+    """
+    async with AsyncExitStack() as stack:
+        master = await open_master(settings, application_name="jobmaster-client")
+        stack.push_async_callback(master.close)
+        stores = await open_stores(settings)
+        for store in stores.values():
+            stack.push_async_callback(store.close)
+        return Cluster(settings, master, stores, handlers=handlers, on_close=stack.pop_all().aclose)
+    raise AssertionError("an exit stack of closers swallows nothing")
+
+
+def open_sync_cluster(settings: ClusterSettings, handlers: Handlers | None = None) -> SyncCluster:
+    """The same for programs without an event loop; it runs one in a thread of its own.
+
+    ::
+
+        with open_sync_cluster(settings) as cluster:
+            print(cluster.submit("images.resize", {"path": "a.png"}).result(timeout=30))
+    """
+    registry = handlers if handlers is not None else Handlers()
+    return SyncCluster(lambda: open_cluster(settings, registry), handlers=registry)
