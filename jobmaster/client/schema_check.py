@@ -71,7 +71,7 @@ def _any_of(choices: list[Schema], value: object, place: str, defs: Schema) -> I
         if not wrong:
             return
         # Of several alternatives, the one whose type fits says best what is wrong.
-        if first is None or "expected" in first[0]:
+        if first is None or first[0].startswith(f"{_name(place)}: expected"):
             first = wrong
     yield from (first or [])[:1]
 

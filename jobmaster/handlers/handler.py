@@ -106,8 +106,8 @@ class Handler:
         usage = f"it takes ({', '.join(self._usage())})"
         try:
             sent = decode_json(args)
-        except _BAD_INPUT:
-            return InvalidArguments(f"handler {self.name!r}: the arguments are not JSON: {readable(error)}")
+        except _BAD_INPUT as broken:
+            return InvalidArguments(f"handler {self.name!r}: the arguments are not JSON: {readable(broken)}")
         if not isinstance(sent, dict):
             return InvalidArguments(f"handler {self.name!r}: the arguments must be an object of names", hint=usage)
         problems = [f"missing argument {name!r}" for name in self._signature.required if name not in sent]
