@@ -89,13 +89,9 @@ def _agent_settings(config: ChildConfig) -> AgentSettings:
 async def _initialise(config: ChildConfig, master: Master, stores: Mapping[str, AgentStore]) -> None:
     partitions = config.settings.partitions
     await master.ensure_partitions(partitions.span, partitions.ahead_days)
-    uid = await master.cluster_uid()
     for name, store in stores.items():
-        known = await master.store_generation(name)
-        found = await store.initialise(uid, known or new_id())
-        if known is None:
-            await master.remember_store(name, found)
-        elif found != known:
+        known = await master.store_generation(name, new_id())
+        if await store.initialise(master.cluster.uid, known) != known:
             raise Refused(
                 f"agent store {name!r} holds another generation of this cluster than the master remembers",
                 hint="the store or the master was swapped or restored; see `jobmaster store check`",

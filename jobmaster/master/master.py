@@ -12,6 +12,7 @@ from jobmaster.master.migrate import check_schema
 from jobmaster.master.onboarding import Onboarding
 from jobmaster.master.outcomes import Outcomes
 from jobmaster.master.queries import Queries
+from jobmaster.master.stores import Stores
 from jobmaster.model.errors import SchemaMismatch
 from jobmaster.settings.model import MasterSettings
 
@@ -24,7 +25,7 @@ class ClusterRow(NamedTuple):
     """Random per creation; agent stores remember it."""
 
 
-class Master(Intake, Outcomes, Onboarding, Members, Buckets, Queries):
+class Master(Intake, Outcomes, Onboarding, Members, Buckets, Stores, Queries):
     """PostgreSQL behind the ports of ``jobmaster.ports``.
 
     Three sets of connections, so that neither a heartbeat nor a takeover ever waits behind data: ``data``

@@ -21,7 +21,7 @@ import pytest
 import yaml
 
 from jobmaster.client.cluster import Cluster
-from jobmaster.settings import load_settings
+from jobmaster.settings.loader import load_settings
 from jobmaster.settings.model import ClusterSettings
 from jobmaster.wiring import open_cluster
 from tests.cluster.jobs import handlers

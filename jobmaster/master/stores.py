@@ -1,0 +1,21 @@
+"""Which agent stores the cluster knows, and which generation of each: how a swapped or emptied store is noticed."""
+
+from __future__ import annotations
+
+from jobmaster.master.connection import Calls
+
+
+class Stores:
+    """Generations of agent stores."""
+
+    _control: Calls
+
+    async def store_generation(self, name: str, proposed: bytes) -> bytes:
+        """The generation the master remembers for a store; ``proposed`` is remembered when it knew none.
+
+        The same value lies in the store. A store that answers with another one was swapped, or belongs to a master that
+        was restored from a backup.
+        """
+        rows = await self._control.tell("members/remember_store", name, proposed)
+        generation: bytes = rows[0]["generation"]
+        return generation
