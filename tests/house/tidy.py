@@ -1,0 +1,268 @@
+"""The house rules that ruff and mypy cannot state, as functions that return findings: ``place: what is wrong``.
+
+A function takes source text or a syntax tree, never the tree of files, so that each rule can be shown a bad sample. What
+must not be written down anywhere is spelt in rot13 here, or these files would be the first finding.
+"""
+
+from __future__ import annotations
+
+import ast
+import codecs
+import re
+from collections.abc import Collection, Iterator
+from pathlib import Path
+
+LINES_MAX = 400
+FUNCTION_LINES_MAX = 60
+PARAMETERS_MAX = 8
+BANNED_NAMES = frozenset({"utils", "util", "common", "helpers", "helper", "base", "core", "misc", "shared", "stuff"})
+
+Function = ast.FunctionDef | ast.AsyncFunctionDef
+
+_MUTATORS = frozenset({
+    "add", "append", "appendleft", "clear", "discard", "extend", "insert", "pop", "popitem", "popleft", "remove",
+    "setdefault", "update",
+})  # fmt: skip
+_CONTAINERS = frozenset({"dict", "list", "set", "defaultdict", "deque", "OrderedDict", "Counter"})
+_ID_MAKERS = frozenset({"uuid1", "uuid3", "uuid4", "uuid5", "uuid6", "uuid7", "uuid8"})
+
+# A statement begins with its verb and goes on like one; prose that mentions SELECT does not.
+_SQL = re.compile(
+    r"\bSELECT\s+[^;]*?\sFROM\s|^\s*SELECT\s|\bINSERT\s+INTO\s|\bUPDATE\s+\S+(\s+\w+)?\s+SET\s|\bDELETE\s+FROM\s"
+    r"|\b(CREATE|ALTER|DROP|TRUNCATE)\s+(OR\s+REPLACE\s+)?"
+    r"(TABLE|INDEX|VIEW|SCHEMA|TYPE|FUNCTION|TRIGGER|DATABASE|ROLE|USER|EXTENSION)\b"
+    r"|^\s*(BEGIN;|COPY\s+\S+.*\s(FROM|TO)\s|LOCK\s+TABLE\s|LISTEN\s|NOTIFY\s|SHOW\s|VACUUM\b|ANALYZE\b|SET\s+\w+\s+(=|TO)\s|SET\s+LOCAL\s)",
+    re.DOTALL,
+)
+_LUA = re.compile(r"\bredis\.(call|pcall|register_function)\b|^#!lua", re.MULTILINE)
+_HEADER_KEY = re.compile(r"^-- *([a-z]+):", re.MULTILINE)
+
+
+def _any_of(*hidden: str) -> str:
+    return "(" + "|".join(codecs.decode(word, "rot13") for word in hidden) + ")"
+
+
+_UNFINISHED = re.compile(rf"\b{_any_of('GBQB', 'SVKZR', 'KKK')}\b")
+_MACHINE_PATH = re.compile(
+    rf"(?<![\w.\-~}}])/{_any_of('ebbg', 'jbex', 'gzc', 'ubzr/[n-z]+', 'Hfref/[n-z]+')}(?![\w\-])"
+)
+_REGISTRY = re.compile(
+    _any_of(
+        "clcv[.]bet",
+        "clgubaubfgrq",
+        "clguba[.]bet/fvzcyr",
+        "vaqrk-hey=",
+        "negvsnpgbel",
+        "/ercbfvgbel/clcv",
+        "/clcv/fvzcyr",
+    )
+)
+_ORGANISATION = re.compile(
+    r"\b"
+    + _any_of(
+        *(
+            "QRFVTA[.]zq",
+            "onfryvar[.]zq",
+            "eryvnovyvgl[.]zq",
+            "nrfgurgvpf[.]zq",
+            "rpbflfgrz[.]zq",
+            "crref[.]zq",
+            "frrqf[.]zq",
+        ),
+        *("(guvf|gur|bhe|lbhe) oevrs", "(guvf|gur|yngre|arkg) vffhrf?", "(guvf|bgure|yngre|arkg) frffvbaf?"),
+        *("gur (grnz )?yrnq", "gur sbhaqref?", "gur (bgure )?urycref?", "fho-?ntragf?"),
+        *("Pynhqr", "Naguebcvp", "PungTCG", "Pbcvybg", "YYZf?", "Pb-Nhguberq"),
+    )
+    + r"\b",
+    re.IGNORECASE,
+)
+
+
+# ---------------------------------------------------------------- size
+
+
+def too_long(place: str, source: str) -> list[str]:
+    """Modules and functions over the limit."""
+    lines = source.count("\n")
+    found = [f"{place}: {lines} lines, {LINES_MAX} are allowed"] if lines > LINES_MAX else []
+    for function in functions(ast.parse(source)):
+        length = (function.end_lineno or function.lineno) - function.lineno + 1
+        if length > FUNCTION_LINES_MAX:
+            found.append(f"{place}:{function.lineno}: {function.name} has {length} lines")
+    return found
+
+
+def too_many_parameters(place: str, tree: ast.Module) -> list[str]:
+    """Functions that take more than ``PARAMETERS_MAX``, ``self`` apart."""
+    owners = {id(item): node.name for node in ast.walk(tree) if isinstance(node, ast.ClassDef) for item in node.body}
+    found = []
+    for function in functions(tree):
+        arguments = function.args
+        names = [*arguments.posonlyargs, *arguments.args, *arguments.kwonlyargs]
+        count = sum(1 for name in names if name.arg not in ("self", "cls"))
+        if count > PARAMETERS_MAX:
+            owner = owners.get(id(function))
+            found.append(f"{place}:{f'{owner}.' if owner else ''}{function.name}: {count} parameters")
+    return found
+
+
+def functions(tree: ast.Module) -> Iterator[Function]:
+    """Every function and method."""
+    return (node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef))
+
+
+# ---------------------------------------------------------------- habits
+
+
+def catches_everything(place: str, tree: ast.Module) -> list[str]:
+    """Handlers of ``Exception``, ``BaseException`` or everything that do not end by raising it again."""
+    found = []
+    for node in ast.walk(tree):
+        if not isinstance(node, ast.ExceptHandler):
+            continue
+        kinds = node.type.elts if isinstance(node.type, ast.Tuple) else [node.type]
+        broad = any(kind is None or _name(kind) in ("Exception", "BaseException") for kind in kinds)
+        last = node.body[-1]
+        if broad and not (isinstance(last, ast.Raise) and last.exc is None):
+            found.append(f"{place}:{node.lineno}: catches everything")
+    return found
+
+
+def mutated_globals(place: str, tree: ast.Module) -> list[str]:
+    """``global`` statements, and containers of the module that a function of the module changes."""
+    names = {
+        target.id
+        for node in tree.body
+        if isinstance(node, ast.Assign | ast.AnnAssign) and _is_container(node.value)
+        for target in (node.targets if isinstance(node, ast.Assign) else [node.target])
+        if isinstance(target, ast.Name)
+    }
+    found = [f"{place}:{node.lineno}: global" for node in ast.walk(tree) if isinstance(node, ast.Global)]
+    for function in functions(tree):
+        own = {node.id for node in ast.walk(function) if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)}
+        for node in ast.walk(function):
+            changed = _changed_name(node)
+            if changed in names - own:
+                found.append(f"{place}:{function.name}: changes the module's {changed}")
+    return found
+
+
+def _is_container(value: ast.expr | None) -> bool:
+    if isinstance(value, ast.Call):
+        return _name(value.func) in _CONTAINERS
+    return isinstance(value, ast.List | ast.Dict | ast.Set | ast.ListComp | ast.DictComp | ast.SetComp)
+
+
+def _changed_name(node: ast.AST) -> str:
+    if isinstance(node, ast.Subscript) and isinstance(node.ctx, ast.Store | ast.Del):
+        return _name(node.value)
+    if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr in _MUTATORS:
+        return _name(node.func.value)
+    return ""
+
+
+def _name(node: ast.expr | None) -> str:
+    return node.id if isinstance(node, ast.Name) else ""
+
+
+def open_keywords(place: str, tree: ast.Module) -> list[str]:
+    """``**kwargs`` without a type that lists the words (``Unpack``)."""
+    found = []
+    for function in functions(tree):
+        words = function.args.kwarg
+        if words is not None and "Unpack" not in ast.dump(words.annotation or ast.Constant(None)):
+            found.append(f"{place}:{function.name}: **{words.arg} takes any word")
+    return found
+
+
+def ids_made(place: str, tree: ast.Module) -> list[str]:
+    """Ids made, and ruff's ban on clocks lifted, outside the clock's module."""
+    found = []
+    for node in ast.walk(tree):
+        made = node.attr if isinstance(node, ast.Attribute) else node.id if isinstance(node, ast.Name) else ""
+        imported = [alias.name for alias in node.names] if isinstance(node, ast.Import | ast.ImportFrom) else []
+        if made in _ID_MAKERS or "uuid_utils" in imported or _ID_MAKERS & set(imported):
+            found.append(f"{place}:{getattr(node, 'lineno', 0)}: makes ids")
+    return found
+
+
+def clock_ban_lifted(place: str, source: str) -> list[str]:
+    """``noqa`` on the ban of clocks."""
+    return [
+        f"{place}:{n}: lifts the ban"
+        for n, line in enumerate(source.splitlines(), 1)
+        if re.search(r"noqa.*TID251", line)
+    ]
+
+
+# ---------------------------------------------------------------- other languages
+
+
+def foreign_text(place: str, tree: ast.Module) -> list[str]:
+    """SQL and Lua inside string literals (docstrings apart)."""
+    documents = {
+        id(node.body[0].value)
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Module | ast.ClassDef | Function) and node.body and isinstance(node.body[0], ast.Expr)
+    }
+    found = []
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Constant) and id(node) not in documents and isinstance(node.value, str | bytes):
+            text = node.value if isinstance(node.value, str) else node.value.decode("latin-1")
+            for language, pattern in (("SQL", _SQL), ("Lua", _LUA)):
+                if pattern.search(text):
+                    found.append(f"{place}:{node.lineno}: {language} in a string")
+    return found
+
+
+def header_lacks(place: str, source: str, wanted: Collection[str]) -> list[str]:
+    """A first line that says the name and the purpose, and every wanted key in the comment above the first statement."""
+    stem = Path(place).stem
+    header = []
+    for line in source.splitlines():
+        if not line.startswith("--"):
+            break
+        header.append(line)
+    found = (
+        [] if header and re.match(rf"-- (\d{{4}} )?({stem}|I\d+)\b", header[0]) else [f"{place}: no line with its name"]
+    )
+    keys = set(_HEADER_KEY.findall("\n".join(header[1:])))
+    return found + [f"{place}: its header has no `{key}:`" for key in wanted if key not in keys]
+
+
+def words_of(tree: ast.Module) -> set[str]:
+    """Every text constant of a module: what a statement or function may be called by."""
+    return {node.value for node in ast.walk(tree) if isinstance(node, ast.Constant) and isinstance(node.value, str)}
+
+
+def unused(names: Collection[str], words: Collection[str]) -> list[str]:
+    """Names (``group/stem`` or ``stem``) that no word calls, whole or as ``f"group/{stem}"``."""
+    return [
+        name
+        for name in names
+        if name not in words and not ("/" in name and set(name.replace("/", "/ ").split()) <= set(words))
+    ]
+
+
+# ---------------------------------------------------------------- words
+
+
+def unwelcome_words(place: str, text: str) -> list[str]:
+    """Marks of unfinished work, paths of one machine, registries, and how the work is organised."""
+    patterns = {
+        "unfinished": _UNFINISHED,
+        "path of one machine": _MACHINE_PATH,
+        "host of a registry": _REGISTRY,
+        "says who works how": _ORGANISATION,
+    }
+    return [
+        f"{place}:{number}: {what}: {match[0]!r}"
+        for number, line in enumerate(text.splitlines(), 1)
+        for what, pattern in patterns.items()
+        if (match := pattern.search(line))
+    ]
+
+
+def banned_name(path: Path) -> list[str]:
+    """Names that say nothing about what is inside."""
+    return [f"{path}: a name that says nothing"] if path.stem.lower() in BANNED_NAMES else []
