@@ -24,7 +24,7 @@ _POLL_SECONDS = 0.1
 
 async def submit(settings: ClusterSettings, jobs: int) -> float:
     """Submit in bulk; jobs per second."""
-    async with open_cluster(settings, handlers) as cluster:
+    async with await open_cluster(settings, handlers) as cluster:
         began = time.perf_counter()
         done = await cluster.submit_many((payload, {"text": TEXT}) for _ in range(jobs))
         seconds = time.perf_counter() - began

@@ -88,7 +88,7 @@ def quantiles(values: list[float]) -> dict[str, float]:
 
 async def measure(rig: Bench, seconds: float) -> dict[str, Any]:
     """All rows on one cluster."""
-    async with open_cluster(rig.settings, handlers) as cluster:
+    async with await open_cluster(rig.settings, handlers) as cluster:
         return {
             "submit_to_start": quantiles(await light(cluster, int(seconds * 100) + WARM_UP, 100)),
             "due_to_start": quantiles(await held(cluster, 200)),

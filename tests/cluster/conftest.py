@@ -186,5 +186,5 @@ async def agent(rig: Rig) -> AgentProcess:
 @pytest.fixture
 async def cluster(rig: Rig) -> AsyncIterator[Cluster]:
     """A client of the rig's cluster."""
-    async with open_cluster(rig.settings, handlers) as opened:
+    async with await open_cluster(rig.settings, handlers) as opened:
         yield opened

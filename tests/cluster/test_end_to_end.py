@@ -115,7 +115,7 @@ async def test_two_stores_in_one_cluster(rig: Rig, new_valkey: object) -> None:
     rig.document["agents"]["second"] = {**rig.document["agents"]["default"], "store": "second"}
     await rig.start_agent()
     await rig.start_agent("--name", "second")
-    async with open_cluster(rig.settings, handlers) as cluster:
+    async with await open_cluster(rig.settings, handlers) as cluster:
         receipts = await asyncio.gather(*(cluster.submit(add, {"one": n, "other": n}) for n in range(200)))
         results = await asyncio.gather(*(receipt.result(timeout=15) for receipt in receipts))
     assert results == [n + n for n in range(200)]
