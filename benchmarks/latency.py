@@ -64,7 +64,7 @@ async def floor(url: str, rounds: int) -> list[float]:
     waiting, pushing = redis.asyncio.from_url(url), redis.asyncio.from_url(url)
     found = []
     for _ in range(rounds):
-        popped = asyncio.create_task(waiting.blpop(["bench:floor"], timeout=5))
+        popped: asyncio.Future[Any] = asyncio.ensure_future(waiting.blpop(["bench:floor"], timeout=5))
         await asyncio.sleep(0.01)
         began = time.perf_counter()
         await pushing.rpush("bench:floor", b"1")

@@ -48,7 +48,9 @@ class Bench:
         return load_settings(self.config, {}, []).settings
 
     def command(self, *arguments: str) -> None:
-        subprocess.run(self._argv(*arguments), check=True, stdout=subprocess.DEVNULL, cwd=REPOSITORY, env=_environment())
+        subprocess.run(
+            self._argv(*arguments), check=True, stdout=subprocess.DEVNULL, cwd=REPOSITORY, env=_environment()
+        )
 
     def _argv(self, *arguments: str) -> list[str]:
         return [sys.executable, "-m", "jobmaster.cli.main", *arguments, "--config", str(self.config)]
@@ -96,7 +98,10 @@ class Bench:
 @contextlib.contextmanager
 def bench(overrides: dict[str, Any] | None = None) -> Iterator[Bench]:
     """A fresh durable cluster, gone afterwards."""
-    with tempfile.TemporaryDirectory(prefix="jobmaster-bench-") as name, EmbeddedCluster(Path(name) / "data") as servers:
+    with (
+        tempfile.TemporaryDirectory(prefix="jobmaster-bench-") as name,
+        EmbeddedCluster(Path(name) / "data") as servers,
+    ):
         made = Bench(Path(name), servers, overrides or {})
         try:
             yield made
@@ -112,7 +117,11 @@ def summary(values: Sequence[float]) -> dict[str, float]:
 def machine() -> dict[str, object]:
     """The line without which a figure means nothing."""
     model = next(
-        (line.split(":", 1)[1].strip() for line in Path("/proc/cpuinfo").read_text().splitlines() if "model name" in line),
+        (
+            line.split(":", 1)[1].strip()
+            for line in Path("/proc/cpuinfo").read_text().splitlines()
+            if "model name" in line
+        ),
         platform.processor(),
     )
     return {"cpu": model, "cores": os.cpu_count(), "python": platform.python_version(), "system": platform.release()}

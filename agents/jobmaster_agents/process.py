@@ -21,10 +21,9 @@ from jobmaster.model.ids import text
 from jobmaster.settings.model import AgentSettings
 from jobmaster.telemetry import Telemetry
 from jobmaster.wiring import open_master, open_stores
-from jobmaster_agents.control import ControlWord
 from jobmaster_agents.events import Event, EventLog
 from jobmaster_agents.holdings import FENCED_EXIT_CODE
-from jobmaster_agents.launch import ChildConfig
+from jobmaster_agents.launch import ChildConfig, ControlWord
 from jobmaster_agents.loop import run_duty
 from jobmaster_agents.parts import Parts
 from jobmaster_agents.watchdog import Watchdog
@@ -116,7 +115,9 @@ async def _live(config: ChildConfig, parts: Parts, endings: _Endings, log: Event
             ]
             work = group.create_task(parts.working.run(), name="jobmaster-working")
             await parts.open_all()
-            log.info(Event.AGENT_STARTED, {"handlers": len(parts.handler_names), "buckets": len(parts.holdings.buckets)})
+            log.info(
+                Event.AGENT_STARTED, {"handlers": len(parts.handler_names), "buckets": len(parts.holdings.buckets)}
+            )
             code = await _until_over(config, parts, endings, log)
             stop.set()
             work.cancel()
@@ -161,7 +162,9 @@ async def _hurry(parts: Parts, endings: _Endings) -> None:
 
 
 async def _first_of(*things: asyncio.Event | asyncio.Future[bool]) -> None:
-    waits = [asyncio.ensure_future(thing.wait() if isinstance(thing, asyncio.Event) else _quietly(thing)) for thing in things]
+    waits = [
+        asyncio.ensure_future(thing.wait() if isinstance(thing, asyncio.Event) else _quietly(thing)) for thing in things
+    ]
     try:
         await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
     finally:

@@ -205,7 +205,9 @@ async def test_scopes_as_first_await_work_and_do_not_hit_the_next_job(bench: Ben
     bucket = bench.bucket()
     bench.put(bucket, [(name, b"{}"), ("echo", b'{"value":1}'), (name, b"{}"), ("echo", b'{"value":2}')])
     rows = await bench.sink.wait_rows(4)
-    assert sorted(row.result or b"" for row in rows if isinstance(row, FinalRow)) == sorted([result, result, b"1", b"2"])
+    assert sorted(row.result or b"" for row in rows if isinstance(row, FinalRow)) == sorted(
+        [result, result, b"1", b"2"]
+    )
 
 
 @pytest.mark.parametrize("name", ["fails", "exits", "cancels_itself", "not_json"])

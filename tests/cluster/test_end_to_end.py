@@ -27,7 +27,9 @@ async def test_every_durability_ends_in_one_row(agent: AgentProcess, cluster: Cl
     assert (await safe.get()).token >= 2
 
 
-async def test_five_thousand_jobs_of_all_priorities_each_end_once(rig: Rig, agent: AgentProcess, cluster: Cluster) -> None:
+async def test_five_thousand_jobs_of_all_priorities_each_end_once(
+    rig: Rig, agent: AgentProcess, cluster: Cluster
+) -> None:
     path = str(rig.path("ran"))
     for priority in Priority:
         await cluster.submit_many([(note, {"path": path})] * 1000, priority=priority)
@@ -42,7 +44,9 @@ async def test_five_thousand_jobs_of_all_priorities_each_end_once(rig: Rig, agen
     assert left[0][0] == 0
 
 
-async def test_a_later_job_waits_in_the_master_and_starts_on_time(rig: Rig, agent: AgentProcess, cluster: Cluster) -> None:
+async def test_a_later_job_waits_in_the_master_and_starts_on_time(
+    rig: Rig, agent: AgentProcess, cluster: Cluster
+) -> None:
     receipt = await cluster.submit(started_at, {}, after=timedelta(seconds=1.0), durability="master")
     view = await receipt.get()
     assert view.state in (JobState.HELD, JobState.ASSIGNED)

@@ -21,7 +21,9 @@ async def queries(rig: Rig, agent_id: UUID) -> int:
     """Statements the server has finished for one agent, from its own statistics of transactions per backend."""
     connection = await asyncpg.connect(rig.dsn)
     try:
-        return int(await connection.fetchval("SELECT xact_commit FROM pg_stat_database WHERE datname = current_database()"))
+        return int(
+            await connection.fetchval("SELECT xact_commit FROM pg_stat_database WHERE datname = current_database()")
+        )
     finally:
         await connection.close()
 

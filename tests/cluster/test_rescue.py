@@ -30,15 +30,15 @@ async def audit(rig: Rig) -> None:
     assert [tuple(row) for row in astray] == []
 
 
-@pytest.mark.parametrize("whole", [False, True], ids=["child killed under its supervisor", "supervisor and child killed"])
+@pytest.mark.parametrize(
+    "whole", [False, True], ids=["child killed under its supervisor", "supervisor and child killed"]
+)
 async def test_killed_in_mid_work(rig: Rig, cluster: Cluster, whole: bool) -> None:
     rig.document["agents"]["default"] |= {"slots": 4, "bucket_buffer": 20}
     victim = await rig.start_agent()
     path, gate = str(rig.path("w")), str(rig.path("gate"))
     receipts = [await cluster.submit(until_file, {"path": path, "gate": gate}) for _ in range(40)]
-    receipts += [
-        await cluster.submit(until_file, {"path": path, "gate": gate}, durability="master") for _ in range(20)
-    ]
+    receipts += [await cluster.submit(until_file, {"path": path, "gate": gate}, durability="master") for _ in range(20)]
     await running(rig, 4)
     helper = await rig.start_agent()
     if whole:

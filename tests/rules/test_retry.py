@@ -9,7 +9,9 @@ from hypothesis import strategies as st
 from jobmaster.rules.retry import backoff_seconds, may_retry
 
 
-@pytest.mark.parametrize(("failures", "seconds"), [(1, 5), (2, 10), (3, 20), (4, 40), (10, 2560), (11, 3600), (500, 3600)])
+@pytest.mark.parametrize(
+    ("failures", "seconds"), [(1, 5), (2, 10), (3, 20), (4, 40), (10, 2560), (11, 3600), (500, 3600)]
+)
 def test_delays_without_jitter(failures: int, seconds: float) -> None:
     assert backoff_seconds(failures, base=5, factor=2, maximum=3600, jitter=0, chance=0.5) == seconds
 
