@@ -78,6 +78,16 @@ class Calls:
         except (NotSent, NoReply, driver.RedisError) as error:
             raise translate(error, where=self.where, mutating=mutating) from None
 
+    async def look(self, commands: Sequence[bytes]) -> list[Any]:
+        """Answers of several read-only functions; missing functions are loaded as by ``function``."""
+        try:
+            return await self.call_all(commands, mutating=False)
+        except FunctionsMissing:
+            if self.reload is None:
+                raise
+            await self.reload()
+        return await self.call_all(commands, mutating=False)
+
     async def function(
         self, name: bytes, keys: Sequence[bytes], arguments: Sequence[Argument] = (), *, mutating: bool = True
     ) -> Answer:

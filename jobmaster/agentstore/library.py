@@ -36,7 +36,9 @@ def sources() -> dict[str, str]:
     """Name -> text of every Lua file, the prelude first, then by name."""
     folder = files("jobmaster.agentstore") / "lua"
     texts = {
-        item.name.removesuffix(".lua"): item.read_text() for item in folder.iterdir() if item.name.endswith(".lua")
+        item.name.removesuffix(".lua"): item.read_text(encoding="utf-8")
+        for item in folder.iterdir()
+        if item.name.endswith(".lua")
     }
     return {name: texts[name] for name in sorted(texts, key=lambda name: (name != "prelude", name))}
 
@@ -50,7 +52,7 @@ def sources_digest() -> str:
 @cache
 def recorded_build() -> tuple[int, str]:
     """Number and digest in ``lua/BUILD``."""
-    number, digest = (files("jobmaster.agentstore") / "lua" / "BUILD").read_text().split()
+    number, digest = (files("jobmaster.agentstore") / "lua" / "BUILD").read_text(encoding="utf-8").split()
     return int(number), digest
 
 

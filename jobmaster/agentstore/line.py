@@ -22,6 +22,11 @@ from redis.asyncio.connection import AbstractConnection
 from jobmaster.agentstore.connections import Connector
 from jobmaster.agentstore.errors import NoReply, NotSent, is_reply
 
+STALL_SECONDS = 0.05
+"""An alarm that rings later than this says that our own loop stood still; the answer may lie in the socket already."""
+GRACE_SECONDS = 0.25
+"""How much longer it then waits, once."""
+
 
 class _Call:
     """One command on its way."""
@@ -46,6 +51,7 @@ class _Link:
         self._waiting: deque[_Call] = deque()
         self._post = asyncio.Event()
         self._alarm: asyncio.TimerHandle | None = None
+        self._alarm_at = 0.0
         self.dead = False
         self._tasks = [self._loop.create_task(self._send()), self._loop.create_task(self._receive())]
 
@@ -58,7 +64,7 @@ class _Link:
         self._outbox.append(call)
         self._post.set()
         if self._alarm is None:
-            self._alarm = self._loop.call_at(call.due, self._ring)
+            self._set_alarm(call.due)
         return call.reply
 
     def drop(self, reason: str) -> None:
@@ -134,10 +140,17 @@ class _Link:
         first = self._waiting[0] if self._waiting else self._outbox[0] if self._outbox else None
         if first is None:
             return
-        if first.due <= self._loop.time():
+        now = self._loop.time()
+        if now - self._alarm_at > STALL_SECONDS:
+            self._set_alarm(now + GRACE_SECONDS)
+        elif first.due <= now:
             self.drop(f"no answer within {self._timeout_seconds:g} s")
         else:
-            self._alarm = self._loop.call_at(first.due, self._ring)
+            self._set_alarm(first.due)
+
+    def _set_alarm(self, at: float) -> None:
+        self._alarm_at = at
+        self._alarm = self._loop.call_at(at, self._ring)
 
 
 class Line:

@@ -146,7 +146,7 @@ class ProducerStore:
             keys = self.keys.bucket(bucket_id)
             of_bucket = (keys.meta, keys.pending, keys.assigned, keys.lists, keys.spilled)
             commands.append(pack_function(DEPTH, of_bucket, ()))
-        answers: list[Answer] = await self._calls.call_all(commands, mutating=False)
+        answers: list[Answer] = await self._calls.look(commands)
         return [BucketDepth(*answer[1:]) if word_of(answer) is Word.OK else None for answer in answers]
 
     async def health(self) -> StoreHealth:

@@ -67,8 +67,8 @@ class AgentStore(ProducerStore):
         """
         health, info = await self._look()
         check_fit(health, info, self._calls.where)
-        await self._load_functions()
-        self._calls.reload = self._load_functions
+        await self.load_functions()
+        self._calls.reload = self.load_functions
         answer = await self._calls.function(
             ADOPT_STORE, (self.keys.store,), (cluster_uid, generation, library.PROTOCOL), mutating=False
         )
@@ -85,6 +85,18 @@ class AgentStore(ProducerStore):
             )
         self._fences.generation = cast(bytes, answer[1])
         return self._fences.generation
+
+    async def load_functions(self) -> None:
+        """Load the function library unless the server holds ours or a higher build, then check what it holds.
+
+        ``initialise`` does this, too; alone it is what a deployment does whose agents may not load functions."""
+        if library.must_load(await self._installed()):
+            await self._calls.call(pack(b"FUNCTION", b"LOAD", b"REPLACE", library.text()), mutating=False)
+            if library.must_load(await self._installed()):
+                raise StoreRefused(
+                    f"{self._calls.where} did not keep the function library {library.LIBRARY}",
+                    hint="does another program load a library of that name?",
+                )
 
     async def known_buckets(self) -> list[bytes]:
         """Every bucket that has keys here, found by a SCAN.
@@ -283,18 +295,6 @@ class AgentStore(ProducerStore):
         if word is Word.OK:
             self._fences.forget(bucket_id)
         return word
-
-    # ------------------------------------------------------------ functions
-
-    async def _load_functions(self) -> None:
-        """Load the library unless the server holds ours or a higher one, then check what it holds."""
-        if library.must_load(await self._installed()):
-            await self._calls.call(pack(b"FUNCTION", b"LOAD", b"REPLACE", library.text()), mutating=False)
-            if library.must_load(await self._installed()):
-                raise StoreRefused(
-                    f"{self._calls.where} did not keep the function library {library.LIBRARY}",
-                    hint="does another program load a library of that name?",
-                )
 
     async def _installed(self) -> bytes | None:
         """Text of the library in the server, ``None`` when it has none."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import random
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Protocol
@@ -164,6 +165,16 @@ async def test_no_answer_in_time_is_an_unknown_outcome_and_the_line_recovers(
         await store.close()
 
 
+async def test_a_loop_that_stood_still_does_not_blame_the_store(bench: Bench, connect: Connect) -> None:
+    store = await connect(call_timeout_seconds=0.2)
+    call = asyncio.ensure_future(store.depths([bench.bucket_id]))
+    # The command goes out, then this process blocks for longer than any answer may take.
+    while not store._line._link._waiting:  # type: ignore[union-attr]  # noqa: ASYNC110
+        await asyncio.sleep(0)
+    time.sleep(0.3)
+    assert await call != [None]
+
+
 async def test_a_server_that_is_gone_is_unavailable_and_all_callers_hear_it_together(
     connect: Connect, new_valkey: NewServer
 ) -> None:
@@ -200,6 +211,7 @@ async def test_a_server_that_lost_everything_gets_its_functions_again_and_the_ow
     await _meet_the_dead_connection(producer)
     with pytest.raises(StoreRefused, match=r"functions are missing.*jobmaster store init"):
         await submit(producer, fence.bucket_id, make_items(1))
+    assert await owner.depths([fence.bucket_id]) == [None]
     assert (await owner.claim(fence, "a", 1)).word is Word.GENERATION
     assert (await submit(producer, fence.bucket_id, make_items(1))).word is Word.NO_BUCKET
 
