@@ -151,6 +151,11 @@ class IsolatedPool:
                 return True
         return False
 
+    def started_at(self, job_id: bytes) -> float | None:
+        """When a worker got the job, by the pool's clock; ``None`` while it waits for one, and after its end."""
+        worker = self._running.get(job_id)
+        return None if worker is None else worker.started_at
+
     async def _run_on(self, worker: WorkerProcess, job: IsolatedJob) -> IsolatedResult:
         self._running[job.job_id] = worker
         try:

@@ -106,7 +106,8 @@ class WorkerProcess(asyncio.Protocol):
         self._cause: ResultKind | None = None
         self._job: IsolatedJob | None = None
         self._number = 0
-        self._started_at = 0.0
+        self.started_at = 0.0
+        """When it was given its job, by ``now``."""
         self._idle = False
         self._last_job = False
         self._leaving = False
@@ -252,7 +253,7 @@ class WorkerProcess(asyncio.Protocol):
         self._idle = False
         self._cause = None
         self._number += 1
-        self._started_at = self._now()
+        self.started_at = self._now()
         if self._output is not None:
             self._output.begin()
         self._send(Run(self._number, job))
@@ -304,7 +305,7 @@ class WorkerProcess(asyncio.Protocol):
         return IsolatedResult(kind=cause, error=error, ran_us=ran_us)
 
     def _died(self, text: str) -> IsolatedResult:
-        ran_us = int((self._now() - self._started_at) * 1e6)
+        ran_us = int((self._now() - self.started_at) * 1e6)
         if self._cause is not None:
             return self._stopped(self._cause, "; it did not stop when asked and was killed", ran_us)
         message = f"the worker process that ran the job {text}"

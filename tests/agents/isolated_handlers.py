@@ -145,6 +145,18 @@ def os_exit(code: int) -> None:
     os._exit(code)
 
 
+@job(name="iso.prints", mode="process")
+def prints(text: str) -> None:
+    sys.stdout.write(text + "\n")
+
+
+@job(name="iso.dies_with_child", mode="process")
+def dies_with_child(started: str) -> None:
+    child = subprocess.Popen([sys.executable, "-S", "-c", "import time; time.sleep(3600)"])
+    tell(started, str(child.pid))
+    os._exit(5)
+
+
 @job(name="iso.segfault", mode="process")
 def segfault() -> None:
     ctypes.string_at(0)
@@ -292,6 +304,7 @@ def surroundings() -> dict[str, Any]:
         "directory": os.getcwd(),
         "umask": umask,
         "mess": os.environ.get("ISO_MESS"),
+        "variables": len(os.environ),
         "ignored": [n.name for n in (signal.SIGTERM, signal.SIGINT) if signal.getsignal(n) is signal.SIG_IGN],
         "usr1": signal.getsignal(signal.SIGUSR1) is signal.SIG_DFL,
         "blocked": len(signal.pthread_sigmask(signal.SIG_BLOCK, ())),

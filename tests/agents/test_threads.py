@@ -227,8 +227,8 @@ async def test_a_job_given_up_while_it_waits_is_never_started(probe: Probe) -> N
     assert probe.runner.quarantine(job)
     assert probe.runner.quarantined == 0
     release.set()
-    await probe.one(os.getpid)
-    assert len(probe.ends) == SIZE + 1
+    probe.submit(os.getpid)
+    await probe.wait(SIZE + 1)
     assert not ran.is_set()
 
 
