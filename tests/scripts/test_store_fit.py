@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import socket
 from collections.abc import AsyncIterator, Callable
-from typing import Any
 
 import pytest
 import redis.asyncio
@@ -15,7 +14,8 @@ from jobmaster.agentstore.store import AgentStore
 from jobmaster.clock import new_id
 from jobmaster.embedded import ValkeyServer
 from jobmaster.model.errors import StoreRefused, Unavailable
-from jobmaster.ports import Word
+from jobmaster.model.ids import Fence
+from jobmaster.ports import StoreOwner, Word
 from jobmaster.settings.model import StoreSettings
 from tests.scripts.conftest import Connect
 from tests.scripts.workbench import assert_ok, eventually, make_items, new_fence, submit
@@ -213,7 +213,7 @@ async def test_a_full_store_refuses_new_jobs_and_lets_everything_be_emptied(
     assert await store.known_buckets() == []
 
 
-async def _empty_under_memory_pressure(store: AgentStore, fence: Any) -> None:
+async def _empty_under_memory_pressure(store: StoreOwner, fence: Fence) -> None:
     assert len((await store.claim(fence, "a", 2)).raw) == 2
     await assert_ok(store.settle(fence, ["a"], [new_id()]))
     assert len((await store.claim(fence, "b", 1)).raw) == 1
