@@ -131,16 +131,12 @@ class Batch(Generic[T]):
             rows = await self._judge_rest([row for row in rows if row[0] not in done])
             if not rows:
                 return True
-        raise OutcomeUnknown(
-            f"{self._what}: {len(rows)} rows kept changing under the writer", job_ids=ids_of(rows)
-        )
+        raise OutcomeUnknown(f"{self._what}: {len(rows)} rows kept changing under the writer", job_ids=ids_of(rows))
 
     async def _judge_rest(self, rows: Sequence[T]) -> list[T]:
         """Settle what was not accepted; returns the rows to send again."""
         ids = ids_of(rows)
-        found = {
-            row["id"]: Found(*row) for row in await self._calls.ask("jobs/peek", ids, min(ids), max(ids))
-        }
+        found = {row["id"]: Found(*row) for row in await self._calls.ask("jobs/peek", ids, min(ids), max(ids))}
         again: list[T] = []
         rowless: list[T] = []
         for row in rows:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from jobmaster.master.batches import columns
 from jobmaster.master.connection import Calls, Row, to_us
 from jobmaster.model.bucket import Bucket, BucketState
-from jobmaster.model.errors import CodeError
+from jobmaster.model.errors import CodeError, Refused
+from jobmaster.model.ids import Fence
 from jobmaster.rules.bucket_machine import EPOCH_BUMPS, TRANSITIONS
 
 
@@ -49,7 +50,36 @@ class Buckets:
 
     async def move_bucket(self, bucket_id: bytes, epoch: int, owner: bytes, to: BucketState, reason: str) -> bool:
         """Compare-and-set of a bucket's state by its present owner and epoch; True also when it stood there already."""
-        answer = await self._control.tell(
-            "buckets/move", bucket_id, epoch, owner, sources_of(to), str(to), reason
-        )
+        answer = await self._control.tell("buckets/move", bucket_id, epoch, owner, sources_of(to), str(to), reason)
         return bool(answer[0]["moved"])
+
+    async def take_lost(
+        self, agent_id: bytes, stores: Sequence[str], floor_epochs: Mapping[bytes, int]
+    ) -> Bucket | None:
+        """One LOST bucket of the given stores -> DRAINING with epoch ``max(master, floor) + 1``, owned by the agent.
+
+        First the database sessions of dead owners are ended, because a frozen one may hold locks on the rows to move.
+        Where the server does not allow that, their locks end with ``idle_in_transaction_session_timeout``.
+        """
+        try:
+            await self._control.tell("members/terminate_backends")
+        except Refused:
+            pass
+        rows = await self._control.tell(
+            "buckets/take_lost", agent_id, list(stores), list(floor_epochs), list(floor_epochs.values())
+        )
+        return bucket_of(rows[0]) if rows else None
+
+    async def close_drained(self, fence: Fence, moved: int, rescued: int) -> bool:
+        """DRAINING -> READY_TO_DELETE when no in-flight row names the bucket. False: sweep again, or, when there is
+        nothing to sweep, it is not this rescuer's any more."""
+        rows = await self._data.tell("buckets/close_drained", *fence, moved, rescued)
+        return bool(rows[0]["closed"])
+
+    async def forget_buckets(self, tombstone_seconds: float) -> list[Bucket]:
+        """Buckets READY_TO_DELETE for longer than the tombstone time."""
+        return [bucket_of(row) for row in await self._control.ask("buckets/forget", tombstone_seconds)]
+
+    async def drop_bucket(self, bucket_id: bytes) -> None:
+        """Delete the tombstone of a bucket whose keys are gone."""
+        await self._control.tell("buckets/drop", bucket_id)

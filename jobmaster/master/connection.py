@@ -84,7 +84,9 @@ class Opener:
                 )
                 # Ids are 16 bytes and times are integers everywhere in this program; objects for them would cost more
                 # than the rest of a row.
-                await connection.set_type_codec("uuid", schema="pg_catalog", format="binary", encoder=bytes, decoder=bytes)
+                await connection.set_type_codec(
+                    "uuid", schema="pg_catalog", format="binary", encoder=bytes, decoder=bytes
+                )
                 await connection.set_type_codec(
                     "timestamptz", schema="pg_catalog", format="tuple", encoder=tuple, decoder=tuple
                 )

@@ -38,7 +38,14 @@ _LOST = (
     TimeoutError,
     EOFError,
 )
-DRIVER_ERRORS = (asyncpg.PostgresError, asyncpg.InterfaceError, asyncpg.InternalClientError, OSError, TimeoutError, EOFError)
+DRIVER_ERRORS = (
+    asyncpg.PostgresError,
+    asyncpg.InterfaceError,
+    asyncpg.InternalClientError,
+    OSError,
+    TimeoutError,
+    EOFError,
+)
 """Everything the driver raises on purpose."""
 
 MIGRATE_HINT = "run `jobmaster db migrate`"
@@ -74,8 +81,9 @@ def calling(error: Exception, what: str, *, writes: bool, ids: Sequence[bytes] =
         return Refused(f"the master does not allow {what}: {error}", hint="grant the rights to the user of master.dsn")
     if isinstance(error, _ROLLED_BACK):
         return Unavailable(f"the master gave up {what}, nothing was changed: {error}")
-    if isinstance(error, asyncpg.DataError):
-        return InputError(f"the master refused a value of {what}: {error}")
+    if isinstance(error, (asyncpg.DataError, ValueError)):  # the driver's own check before sending is a ValueError
+        kind = InputError if what.startswith("jobs/insert") else Refused
+        return kind(f"{what}: the master does not take a value: {error}")
     if isinstance(error, _LOST):
         said = "the master's answer did not come" if isinstance(error, TimeoutError) else "the connection was lost"
         if writes:

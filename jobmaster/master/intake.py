@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-import asyncpg
 from asyncpg.pgproto.pgproto import UUID
 
 from jobmaster.master import errors, verdicts

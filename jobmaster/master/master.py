@@ -12,7 +12,9 @@ from jobmaster.master.migrate import check_schema
 from jobmaster.master.onboarding import Onboarding
 from jobmaster.master.outcomes import Outcomes
 from jobmaster.master.queries import Queries
+from jobmaster.master.rescue import Rescue
 from jobmaster.master.stores import Stores
+from jobmaster.master.upkeep import Upkeep
 from jobmaster.model.errors import SchemaMismatch
 from jobmaster.settings.model import MasterSettings
 
@@ -25,7 +27,7 @@ class ClusterRow(NamedTuple):
     """Random per creation; agent stores remember it."""
 
 
-class Master(Intake, Outcomes, Onboarding, Members, Buckets, Stores, Queries):
+class Master(Intake, Outcomes, Onboarding, Members, Buckets, Rescue, Upkeep, Stores, Queries):
     """PostgreSQL behind the ports of ``jobmaster.ports``.
 
     Three sets of connections, so that neither a heartbeat nor a takeover ever waits behind data: ``data``

@@ -6,13 +6,14 @@ from collections.abc import Sequence
 
 import msgspec
 
-from jobmaster.master.connection import Calls
+from jobmaster.master.connection import Calls, Connection, Row, rows_of
 from jobmaster.model.agent import Agent, HandlerSpec
 from jobmaster.model.errors import Conflict
 from jobmaster.model.ids import text
 from jobmaster.ports import Renewal
 
 _JSON = msgspec.json.Encoder()
+_ENDED = ("DEAD", "RETIRED")
 
 
 class Members:
@@ -58,3 +59,44 @@ class Members:
         return Renewal(
             True, row["drain_requested"], row["coordinator"], row["lost_buckets"], list(row["cancel_requested"])
         )
+
+    async def end_agent(self, agent_id: bytes, *, dead: bool, reason: str) -> bool:
+        """``dead``: death certificate on proof; otherwise RETIRED, refused while it still owns a bucket. True also when
+        it had ended that way before."""
+
+        async def end(connection: Connection) -> bool:
+            present = await rows_of(connection, "members/lock", agent_id)
+            if not present:
+                return False
+            if present[0]["state"] in _ENDED:
+                return bool(present[0]["state"] == _ENDED[0 if dead else 1])
+            if not dead:
+                return bool(await rows_of(connection, "members/retire", agent_id, reason))
+            ended = await rows_of(connection, "members/end_dead", agent_id, reason)
+            await rows_of(connection, "buckets/lose", reason)
+            return bool(ended)
+
+        return await self._control.in_transaction("members/end", end)
+
+    async def certify_dead(self, judge: bytes, limit: int) -> list[bytes]:
+        """Death certificates for agents whose lease ran out; their buckets become LOST in the same transaction."""
+
+        async def certify(connection: Connection) -> list[Row]:
+            rows = await rows_of(connection, "members/certify", judge, limit)
+            await rows_of(connection, "buckets/lose", "the lease of its owner ran out")
+            return rows
+
+        return [row["id"] for row in await self._control.in_transaction("members/certify", certify)]
+
+    async def request_drain(self, agent_id: bytes, actor: str) -> bool:
+        """Ask an agent to leave; it reads that with its next renewal. False when it has ended."""
+        return bool(await self._control.tell("members/request_drain", agent_id, actor))
+
+    async def lead(self, agent_id: bytes, weight: int, lease_seconds: float) -> int | None:
+        """Take the coordinator's office when it is vacant, or keep it; its epoch, ``None`` when another holds it."""
+        rows = await self._control.tell("members/lead", agent_id, weight, lease_seconds)
+        return rows[0]["epoch"] if rows else None
+
+    async def resign(self, agent_id: bytes, epoch: int) -> None:
+        """Give the office back at once."""
+        await self._control.tell("members/resign", agent_id, epoch)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from jobmaster.master import verdicts
-from jobmaster.master.batches import Batch, Sent, columns, ids_of
+from jobmaster.master.batches import Batch, Sent, columns
 from jobmaster.master.connection import Calls, to_us
 from jobmaster.model.ids import Fence
 from jobmaster.model.job import Entry, JobState
@@ -36,13 +36,13 @@ class Onboarding:
                 "jobs/release", fence.bucket_id, fence.epoch, ids, tokens, min(ids), max(ids), ids=ids
             )
             cancelled = [row["id"] for row in rows if row["state"] == JobState.CANCELLED]
-            return Sent(ids_of(rows), cancelled=cancelled)
+            return Sent([row["id"] for row in rows], cancelled=cancelled)
 
         def judge(row: tuple[bytes, int], found: verdicts.Found) -> verdicts.Verdict:
             if found.state == JobState.PROCESSING:
                 return verdicts.Verdict.REFUSED  # it runs: somebody has the copy after all
             return verdicts.held(row[1], fence.bucket_id, fence.epoch, found)
 
-        return await Batch(
-            self._data, "jobs/release", send, judge, bucket_id=fence.bucket_id, rowless=False
-        ).write(identities)
+        return await Batch(self._data, "jobs/release", send, judge, bucket_id=fence.bucket_id, rowless=False).write(
+            identities
+        )

@@ -39,7 +39,7 @@ class Outcomes:
         # The whole batch is turned into rows of the driver before the COPY is opened, so that a client that freezes in
         # between holds no lock. A row is a tuple in column order already; only the due time has to change.
         records = [
-            (*row[:_DUE], (row[_DUE] - EPOCH_2000_US,) if row[_DUE] else None, *row[_DUE + 1 :])
+            (*row[:_DUE], (row.due_us - EPOCH_2000_US,) if row.due_us else None, *row[_DUE + 1 :])
             for row in sorted(rows, key=_by_id)
         ]
 

@@ -4,9 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import msgspec
+
+from jobmaster.codec import decode_error
 from jobmaster.master.buckets import bucket_of
-from jobmaster.master.connection import Calls
+from jobmaster.master.connection import Calls, Row, to_us
+from jobmaster.model.agent import Agent, AgentState, HandlerSpec
 from jobmaster.model.bucket import Bucket, BucketState
+from jobmaster.model.errors import OutcomeUnknown
+from jobmaster.model.job import JobState, JobView, NewJob, Priority
+
+_SPEC = msgspec.json.Decoder(HandlerSpec)
+_TRIES = 5
 
 
 class Queries:
@@ -14,6 +23,86 @@ class Queries:
 
     _data: Calls
 
+    async def get(self, job_id: bytes) -> JobView | None:
+        """One job; ``None`` when the master has no row of it."""
+        rows = await self._data.ask("queries/get", job_id)
+        return _view(rows[0]) if rows else None
+
+    async def states(self, job_ids: Sequence[bytes]) -> dict[bytes, JobState]:
+        """The states of those that have a row."""
+        if not job_ids:
+            return {}
+        rows = await self._data.ask("queries/states", list(job_ids), min(job_ids), max(job_ids))
+        return {row["id"]: JobState(row["state"]) for row in rows}
+
     async def buckets(self, *, states: Sequence[BucketState] = ()) -> list[Bucket]:
         """Buckets in some states; no states = all."""
         return [bucket_of(row) for row in await self._data.ask("queries/buckets", [str(state) for state in states])]
+
+    async def agents(self, *, all_: bool = False) -> list[Agent]:
+        """Living agents; ``all_`` those that have ended too."""
+        return [
+            Agent(
+                id=row["id"],
+                name=row["name"],
+                host=row["host"],
+                pid=row["pid"],
+                version=row["version"],
+                mode=row["mode"],
+                store=row["store"],
+                weight=row["weight"],
+                state=AgentState(row["state"]),
+                lease_us=to_us(row["lease_until"]),
+                lease_seconds=row["lease_seconds"],
+                started_us=to_us(row["started_at"]),
+            )
+            for row in await self._data.ask("queries/agents", all_)
+        ]
+
+    async def handlers(self) -> dict[str, HandlerSpec]:
+        """What agents have published, by name."""
+        specs = [_SPEC.decode(row["spec"]) for row in await self._data.ask("queries/handlers")]
+        return {spec.name: spec for spec in specs}
+
+    async def cancel(self, job_id: bytes, *, tombstone: NewJob | None, actor: str) -> JobState | None:
+        """Cancel a job; returns its state after the call.
+
+        HELD -> CANCELLED; in flight -> a flag that its owner obeys (the state stays); final: nothing. Without a row, a
+        ``tombstone`` becomes a CANCELLED row that later copies and outcomes are refused by; without one: ``None``.
+        """
+        for _ in range(_TRIES):
+            rows = await self._data.tell("jobs/cancel", job_id, actor, ids=[job_id])
+            if not rows:
+                rows = await self._data.ask("queries/states", [job_id], job_id, job_id)
+            if not rows and tombstone is None:
+                return None
+            if not rows and tombstone is not None:
+                rows = await self._data.tell("jobs/cancel_rowless", *tombstone, actor, ids=[job_id])
+            if rows and rows[0]["state"] is not None:
+                return JobState(rows[0]["state"])
+        raise OutcomeUnknown("the job's row kept changing under the cancel", job_ids=[job_id])
+
+
+def _view(row: Row) -> JobView:
+    error = row["error"]
+    return JobView(
+        id=row["id"],
+        state=JobState(row["state"]),
+        priority=Priority(row["priority"]),
+        lane=row["lane"],
+        handler=row["handler"],
+        token=row["token"],
+        attempt=row["attempt"],
+        rescues=row["rescues"],
+        bucket_id=row["bucket_id"],
+        bucket_epoch=row["bucket_epoch"],
+        cancel_requested=row["cancel_requested"],
+        due_us=to_us(row["due_at"]) or None,
+        changed_us=to_us(row["changed_at"]),
+        waited_us=row["waited_us"],
+        ran_us=row["ran_us"],
+        args=row["args"],
+        headers=row["headers"],
+        result=row["result"],
+        error=decode_error(error) if error is not None else None,
+    )

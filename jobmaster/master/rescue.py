@@ -1,0 +1,61 @@
+"""What a rescuer writes, each page under its own epoch."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from jobmaster.codec import encode_error
+from jobmaster.master import verdicts
+from jobmaster.master.batches import Batch, Sent, columns, ids_of, tell_batch
+from jobmaster.master.connection import Calls
+from jobmaster.model.ids import Fence
+from jobmaster.model.job import Entry, ErrorInfo
+from jobmaster.ports import Written
+
+_AGENT_LOST = encode_error(
+    ErrorInfo(
+        type="AgentLost",
+        message="the agents that ran this job died too often while they had it",
+        reason="agent_lost",
+    )
+)
+_Copy = tuple[bytes, int, str, bytes, int, bytes, int, int]
+"""An ``Entry`` as the columns of the statement."""
+
+
+class Rescue:
+    """``jobmaster.ports.Rescue`` on PostgreSQL."""
+
+    _data: Calls
+
+    async def rescue_page(
+        self,
+        fence: Fence,
+        entries: Sequence[Entry],
+        lane: str,
+        priority: int,
+        *,
+        claimed: bool,
+        max_rescues: int,
+    ) -> Written:
+        """Entries found in the store -> HELD with token + 1 (no row: token 2); rows that are final, HELD or of another
+        bucket are left alone (*refused*)."""
+
+        async def send(some: Sequence[_Copy]) -> Sent:
+            ids = ids_of(some)
+            limits = (claimed, max_rescues, _AGENT_LOST, min(ids), max(ids))
+            return await tell_batch(
+                self._data, "jobs/rescue_page", *fence, priority, lane, *limits, *columns(some), ids=ids
+            )
+
+        def judge(_: _Copy, found: verdicts.Found) -> verdicts.Verdict:
+            mine = found.in_flight and found.bucket_id == fence.bucket_id
+            return verdicts.Verdict.AGAIN if mine else verdicts.Verdict.REFUSED
+
+        copies = [(e.id, e.token, e.handler, e.args, e.due_us, e.headers, e.attempt, e.rescues) for e in entries]
+        return await Batch(self._data, "jobs/rescue_page", send, judge, bucket_id=fence.bucket_id).write(copies)
+
+    async def sweep(self, fence: Fence, limit: int, *, max_rescues: int) -> int:
+        """In-flight rows that still name the bucket -> HELD; how many were moved (0 also when the bucket is another's)."""
+        rows = await self._data.tell("jobs/sweep", *fence, limit, max_rescues, _AGENT_LOST)
+        return int(rows[0]["moved"])

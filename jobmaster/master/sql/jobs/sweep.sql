@@ -1,0 +1,48 @@
+-- sweep: in-flight rows that still name a bucket being drained go back to the master, token + 1
+-- in: $1 uuid bucket
+-- in: $2 bigint the rescuer's epoch
+-- in: $3 uuid rescuer
+-- in: $4 integer limit
+-- in: $5 integer rescues at which a job fails
+-- in: $6 bytea error (JSON) of a job that fails so
+-- out: moved bigint
+-- move: ASSIGNED|PROCESSING -> HELD|FAILED|CANCELLED
+-- fence: the rescuer's bucket lock (id, epoch, owner, DRAINING) FOR SHARE; rows locked in id order, read under that lock
+-- index: job_in_flight; then job_pkey, one partition a row
+WITH b AS MATERIALIZED (
+    SELECT 1 FROM bucket
+    WHERE id = $1::uuid AND epoch = $2::bigint AND owner = $3::uuid AND state = 'DRAINING'
+    FOR SHARE
+), mine AS MATERIALIZED (
+    SELECT j.id, j.state, j.token, j.bucket_epoch, j.cancel_requested,
+           j.rescues + CASE j.state WHEN 'PROCESSING' THEN 1 ELSE 0 END AS rescues
+    FROM job j
+    WHERE j.bucket_id = $1 AND j.state IN ('ASSIGNED', 'PROCESSING') AND EXISTS (SELECT FROM b)
+    ORDER BY j.id
+    LIMIT $4::integer
+    FOR UPDATE
+), verdict AS (
+    SELECT *, CASE WHEN cancel_requested THEN 'CANCELLED'
+                   WHEN state = 'PROCESSING' AND rescues >= $5::integer THEN 'FAILED'
+                   ELSE 'HELD' END::job_state AS becomes
+    FROM mine
+), moved AS (
+    UPDATE job j
+    SET state = v.becomes,
+        token = CASE v.becomes WHEN 'HELD' THEN j.token + 1 ELSE j.token END,
+        bucket_id = CASE v.becomes WHEN 'HELD' THEN NULL ELSE j.bucket_id END,
+        bucket_epoch = CASE v.becomes WHEN 'HELD' THEN NULL ELSE j.bucket_epoch END,
+        rescues = v.rescues,
+        due_at = coalesce(j.due_at, clock_timestamp()),
+        expires_at = CASE v.becomes WHEN 'HELD' THEN expires_of(j.headers) END,
+        changed_at = clock_timestamp(),
+        error = CASE v.becomes WHEN 'FAILED' THEN $6::bytea END
+    FROM verdict v
+    WHERE j.id = v.id
+    RETURNING j.id
+), lines AS (
+    INSERT INTO attempt (job_id, token, bucket_id, bucket_epoch, outcome)
+    SELECT id, token, $1, bucket_epoch, 'lost' FROM verdict WHERE state = 'PROCESSING' AND becomes = 'HELD' ORDER BY id
+    ON CONFLICT DO NOTHING
+)
+SELECT count(*) AS moved FROM moved

@@ -1,0 +1,11 @@
+-- end_dead: a death certificate by somebody who has proof, or by the agent itself
+-- in: $1 uuid agent
+-- in: $2 text reason
+-- out: id uuid
+-- move: ACTIVE|STOPPING -> DEAD
+-- fence: compare-and-set on the agent's row
+-- index: agent_pkey
+UPDATE agent
+SET state = 'DEAD', ended_at = clock_timestamp(), ended_reason = $2::text
+WHERE id = $1::uuid AND state IN ('ACTIVE', 'STOPPING')
+RETURNING id

@@ -1,0 +1,10 @@
+-- get: one job
+-- in: $1 uuid job
+-- out: id uuid, state text, priority smallint, lane text, handler text, token integer, bucket_id uuid, bucket_epoch bigint, attempt integer, rescues integer, cancel_requested boolean, due_at timestamptz, changed_at timestamptz, waited_us bigint, ran_us bigint, args bytea, headers bytea, result bytea, error bytea
+-- move: nothing
+-- fence: none
+-- index: job_pkey, one partition
+SELECT id, state::text AS state, priority, lane, handler, token, bucket_id, bucket_epoch, attempt, rescues,
+       cancel_requested, due_at, changed_at, waited_us, ran_us, args, headers, result, error
+FROM job
+WHERE id = $1::uuid

@@ -1,0 +1,9 @@
+-- states: the states of some jobs
+-- in: $1 uuid[] ids
+-- in: $2 uuid lowest of them
+-- in: $3 uuid highest of them
+-- out: id uuid, state text
+-- move: nothing
+-- fence: none
+-- index: job_pkey; the bounds prune partitions
+SELECT id, state::text AS state FROM job WHERE id = ANY ($1::uuid[]) AND id BETWEEN $2::uuid AND $3::uuid

@@ -1,0 +1,36 @@
+-- tend: the coordinator keeps its office and sees what is due and who is overdue
+-- in: $1 uuid agent
+-- in: $2 integer weight
+-- in: $3 double precision lease, seconds
+-- in: $4 double precision horizon, seconds from now
+-- out: epoch bigint (no row: another holds the office), overdue boolean, lanes text[], priorities smallint[]
+-- move: nothing
+-- fence: compare-and-set on the lease row: mine; whoever took it has changed the owner
+-- index: lease_pkey; job_due, two probes a group (see due_groups)
+WITH RECURSIVE office AS (
+    UPDATE lease SET weight = $2::integer, expires_at = clock_timestamp() + make_interval(secs => $3::double precision)
+    WHERE name = 'coordinator' AND owner = $1::uuid
+    RETURNING epoch
+), groups AS (
+    (SELECT lane, priority FROM job WHERE state = 'HELD' ORDER BY lane, priority LIMIT 1)
+    UNION ALL
+    SELECT next.lane, next.priority
+    FROM groups g, LATERAL (
+        SELECT lane, priority FROM job
+        WHERE state = 'HELD' AND (lane, priority) > (g.lane, g.priority)
+        ORDER BY lane, priority LIMIT 1
+    ) AS next
+), due AS (
+    SELECT lane, priority
+    FROM groups g
+    WHERE EXISTS (
+        SELECT FROM job j
+        WHERE j.state = 'HELD' AND j.lane = g.lane AND j.priority = g.priority
+          AND j.due_at <= statement_timestamp() + make_interval(secs => $4::double precision)
+    )
+)
+SELECT epoch,
+       EXISTS (SELECT FROM agent WHERE state IN ('ACTIVE', 'STOPPING') AND lease_until < clock_timestamp()) AS overdue,
+       (SELECT coalesce(array_agg(lane ORDER BY lane, priority), '{}') FROM due) AS lanes,
+       (SELECT coalesce(array_agg(priority ORDER BY lane, priority), '{}') FROM due) AS priorities
+FROM office

@@ -1,0 +1,58 @@
+"""The coordinator's house-keeping."""
+
+from __future__ import annotations
+
+from jobmaster.codec import encode_error
+from jobmaster.master.connection import Calls, to_us
+from jobmaster.model.ids import Identity
+from jobmaster.model.job import ErrorInfo
+from jobmaster.ports import DueGroup, RowRef, Tended
+
+_EXPIRED = encode_error(
+    ErrorInfo(type="Expired", message="the job was not started before its expiry", reason="expired")
+)
+
+
+class Upkeep:
+    """``jobmaster.ports.Upkeep`` on PostgreSQL, but for the buckets."""
+
+    _data: Calls
+    _control: Calls
+
+    async def due_groups(self, horizon_seconds: float) -> list[DueGroup]:
+        """Lanes and priorities that have HELD rows within the horizon."""
+        rows = await self._control.ask("upkeep/due_groups", horizon_seconds)
+        return [DueGroup(row["lane"], row["priority"]) for row in rows]
+
+    async def tend(self, agent_id: bytes, weight: int, lease_seconds: float, horizon_seconds: float) -> Tended:
+        """Keep the office that this agent holds, and see what is due and who is overdue, in one statement."""
+        rows = await self._control.tell("upkeep/tend", agent_id, weight, lease_seconds, horizon_seconds)
+        if not rows:
+            return Tended(None, [], False)
+        row = rows[0]
+        due = [DueGroup(lane, priority) for lane, priority in zip(row["lanes"], row["priorities"], strict=True)]
+        return Tended(row["epoch"], due, row["overdue"])
+
+    async def return_orphans(self, grace_seconds: float, limit: int) -> int:
+        """In-flight rows whose (bucket, epoch) is no live bucket -> HELD; how many were moved."""
+        return int((await self._data.tell("upkeep/return_orphans", grace_seconds, limit))[0]["moved"])
+
+    async def expire_held(self, limit: int) -> int:
+        """HELD rows past their expiry -> EXPIRED; how many."""
+        return int((await self._data.tell("upkeep/expire_held", limit, _EXPIRED))[0]["expired"])
+
+    async def ensure_partitions(self, span: str, ahead_days: int) -> list[str]:
+        """Partitions exist up to ``ahead_days`` ahead; the names of the new ones."""
+        return [row["name"] for row in await self._control.tell("upkeep/ensure_partitions", span, ahead_days)]
+
+    async def bucket_rows(self, bucket_id: bytes, after: bytes | None, limit: int) -> list[RowRef]:
+        """In-flight rows that name a bucket, keyset-paged by id."""
+        return [
+            RowRef(
+                row["id"],
+                Identity(row["token"], bucket_id, row["bucket_epoch"]),
+                row["state"],
+                to_us(row["changed_at"]),
+            )
+            for row in await self._data.ask("upkeep/bucket_rows", bucket_id, after, limit)
+        ]
