@@ -5,6 +5,7 @@ A server without an address in the configuration is the embedded one of ``data_d
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import NamedTuple
@@ -15,6 +16,7 @@ from jobmaster.client.sync import SyncCluster
 from jobmaster.embedded import ClusterStatus, read_status
 from jobmaster.handlers import Handlers
 from jobmaster.master.master import Master
+from jobmaster.master.migrate import migrate
 from jobmaster.master.reading import Reader
 from jobmaster.model.errors import ConfigError, Unavailable
 from jobmaster.settings.model import ClusterSettings
@@ -78,6 +80,23 @@ async def open_master(settings: ClusterSettings, *, application_name: str) -> Ma
         settings=settings.master,
         application_name=application_name,
     )
+
+
+async def migrate_master(settings: ClusterSettings, tell: Callable[[str], None] = lambda _: None) -> list[str]:
+    """Bring the master's schema up to this program and make the partitions of the next days; labels of what was new."""
+    applied = await migrate(
+        dsn=addresses(settings).dsn,
+        schema=settings.schema_name(),
+        cluster=settings.cluster,
+        settings=settings.master,
+        progress=tell,
+    )
+    master = await open_master(settings, application_name="jobmaster-migrate")
+    try:
+        await master.ensure_partitions(settings.partitions.span, settings.partitions.ahead_days)
+    finally:
+        await master.close()
+    return [migration.label for migration in applied]
 
 
 async def open_reader(settings: ClusterSettings) -> Reader:

@@ -163,10 +163,9 @@ def _servers(invocation: Invocation) -> Iterator[None]:
 
 
 def _migrate(invocation: Invocation) -> None:
-    from jobmaster.cli.db import migrate_master
+    from jobmaster.wiring import migrate_master
 
-    for line in run_async(migrate_master(invocation.settings)):
-        invocation.note(line)
+    run_async(migrate_master(invocation.settings, lambda line: invocation.note(line, level=1)))
 
 
 def _greet(invocation: Invocation, agents: int, modules: tuple[str, ...]) -> None:

@@ -1,8 +1,9 @@
 -- I4: no accepted write carries an old token.
 -- in:    $1 evidence rows, $2 lowest job id looked at
 -- out:   subject (job id), detail, total
--- why:   an outcome on the row whose token is below that of an attempt made before it, or whose very assignment is marked
---        as refused: a superseded owner's write went through.
+-- why:   an outcome on the row whose token is below that of an attempt made before it, or a success of an assignment that
+--        is marked as refused: a superseded owner's write went through. (A job that a rescue ended as FAILED bears the
+--        identity of the dead owner, whose late write is refused and leaves such a mark rightly.)
 -- index: primary keys of job and attempt.
 SELECT subject, detail, count(*) OVER () AS total
 FROM (
@@ -11,7 +12,7 @@ FROM (
                WHEN max(a.token) FILTER (WHERE a.outcome <> 'refused') > j.token
                    THEN format('%s with token %s after an attempt with token %s', j.state, j.token,
                                max(a.token) FILTER (WHERE a.outcome <> 'refused'))
-               WHEN bool_or(a.refused_at IS NOT NULL AND a.token = j.token AND a.bucket_id = j.bucket_id
+               WHEN j.state = 'SUCCEEDED' AND bool_or(a.refused_at IS NOT NULL AND a.token = j.token AND a.bucket_id = j.bucket_id
                             AND a.bucket_epoch = j.bucket_epoch)
                    THEN format('%s by an assignment whose writes were refused (token %s)', j.state, j.token)
            END AS detail

@@ -1,14 +1,14 @@
 -- I6: one owner per (bucket, epoch).
 -- in:    $1 evidence rows
 -- out:   subject (bucket id), detail, total
--- why:   a bucket changes hands only by being made (ACTIVE) or taken (DRAINING): two actors who did so under one epoch,
---        or an owner on the row who is not the one that took it last.
+-- why:   every step of a bucket is written with its owner of that epoch (but for an operator's freezing): two of them
+--        under one epoch, or an owner on the row who is not the one that made or took it under its epoch.
 -- index: bucket_event (bucket_id, seq).
 SELECT subject, detail, count(*) OVER () AS total
 FROM (
-    SELECT bucket_id AS subject, format('%s owners took epoch %s', count(DISTINCT actor), epoch) AS detail
+    SELECT bucket_id AS subject, format('%s owners acted under epoch %s', count(DISTINCT actor), epoch) AS detail
     FROM bucket_event
-    WHERE to_state IN ('ACTIVE', 'DRAINING') AND actor IS NOT NULL
+    WHERE to_state <> 'FROZEN' AND actor IS NOT NULL
     GROUP BY bucket_id, epoch
     HAVING count(DISTINCT actor) > 1
     UNION ALL

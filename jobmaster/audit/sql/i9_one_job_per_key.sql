@@ -5,7 +5,9 @@
 --        not point at a job that bears another key.
 -- index: primary key of job, one pass from $2 on; primary key of idempotency.
 WITH keyed AS (
-    SELECT id, handler, state, CASE WHEN headers <> '' THEN convert_from(headers, 'UTF8')::json ->> 'key' END AS key
+    -- A NUL, allowed in metadata, is no text for PostgreSQL: it is left out before a field is taken.
+    SELECT id, handler, state,
+           regexp_replace(convert_from(headers, 'UTF8'), '(?<!\\)((?:\\\\)*)\\u0000', '\1', 'g')::json ->> 'key' AS key
     FROM job
     WHERE id >= $2::uuid AND position('"key"'::bytea IN headers) > 0
 )

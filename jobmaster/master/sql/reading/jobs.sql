@@ -18,6 +18,6 @@ WHERE id BETWEEN $6::uuid AND $7::uuid
   AND ($2::text IS NULL OR lane = $2::text)
   AND ($3::smallint IS NULL OR priority = $3::smallint)
   AND ($4::text IS NULL OR handler = $4::text)
-  AND ($5::text IS NULL OR CASE WHEN headers = '' THEN false ELSE (convert_from(headers, 'UTF8')::json -> 'tags')::jsonb ? $5::text END)
+  AND ($5::text IS NULL OR CASE WHEN headers = '' THEN false ELSE (regexp_replace(convert_from(headers, 'UTF8'), '(?<!\\)((?:\\\\)*)\\u0000', '\1', 'g')::json -> 'tags')::jsonb ? $5::text END)
 ORDER BY id DESC
 LIMIT $8::int

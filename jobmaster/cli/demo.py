@@ -1,0 +1,125 @@
+"""``jobmaster demo``."""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING, TextIO
+
+import click
+
+from jobmaster.cli.invocation import Invocation, pass_invocation
+from jobmaster.cli.tables import emit_json, thousands
+
+if TYPE_CHECKING:
+    from jobmaster.demo.books import Summary
+
+_BAR_CHARS = 40
+
+
+@click.command("demo")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object as the last line (as -o json does).")
+@click.option("--jobs", type=click.IntRange(60), help="At most so many files.  [default: the whole standard library]")
+@click.option(
+    "--seconds",
+    type=click.FloatRange(1, 600),
+    default=8.0,
+    show_default=True,
+    help="The held half is due over this time.",
+)
+@click.option(
+    "--limit", type=click.FloatRange(10), default=240.0, show_default=True, help="Give up after so many seconds."
+)
+@pass_invocation
+@click.pass_context
+def demo(
+    ctx: click.Context, invocation: Invocation, as_json: bool, jobs: int | None, seconds: float, limit: float
+) -> None:
+    """Run a whole cluster on this machine over real work, with crashes, and check the books.
+
+    Every Python source file of the standard library is indexed by a job: half acknowledged by the agent store alone, half
+    held on the master until due. Of two agents one is sent home and replaced, the other is killed with jobs in its hands.
+    In the end the results in the master are compared with a plain loop over the same files, and the invariants are audited.
+    Servers and data are private and gone afterwards. Exit code 1 when anything is off.
+
+    \b
+    Examples:
+      jobmaster demo
+      jobmaster demo --json | tail -1
+    """
+    from jobmaster.demo.driver import Course, run_demo
+
+    if as_json:
+        invocation.output = "json"
+    bar = ProgressBar(sys.stderr) if sys.stderr.isatty() and invocation.verbosity >= 0 else None
+
+    def tell(sentence: str) -> None:
+        if bar is not None:
+            bar.clear()
+        invocation.note(sentence)
+
+    def progress(done: int, total: int) -> None:
+        if bar is not None:
+            bar.show(done, total)
+
+    try:
+        summary, report = run_demo(Course(jobs, seconds, limit, tell, progress))
+    finally:
+        if bar is not None:
+            bar.clear()
+    if invocation.json:
+        emit_json(_as_json(summary))
+    else:
+        click.echo("\n".join(_as_text(summary)))
+    for number, rows in report.evidence.items():
+        for row in rows:
+            click.echo(f"{number}: {row.subject} {row.detail}", err=True)
+    if not summary.ok:
+        ctx.exit(1)
+
+
+def _as_json(summary: Summary) -> object:
+    import msgspec
+
+    return msgspec.to_builtins(summary)
+
+
+def _as_text(summary: Summary) -> list[str]:
+    totals = summary.totals
+    broken = {number: count for number, count in summary.invariants.items() if count}
+    return [
+        "",
+        f"files      {thousands(summary.files)} with {thousands(totals.lines)} lines,"
+        f" {thousands(totals.definitions)} definitions, {thousands(totals.imports)} imports;"
+        f" {totals.unparsed} do not parse (which is a result, too)",
+        f"jobs       {thousands(summary.submitted)} submitted, {thousands(summary.succeeded)} succeeded,"
+        f" {summary.failed} failed, {summary.lost} lost, {summary.duplicate_outcomes} recorded twice",
+        f"agents     {summary.graceful_exits} left in order, 1 was killed; {summary.rescued} jobs rescued from it",
+        f"results    {'the same as' if summary.results_match else 'DIFFERENT from'} those of a plain loop",
+        f"invariants {f'VIOLATED: {broken}' if broken else ', '.join(summary.invariants) + ': no violation'}",
+        f"time       {summary.seconds:g} s",
+        "",
+        "everything adds up" if summary.ok else "SOMETHING IS OFF",
+    ]
+
+
+class ProgressBar:
+    """One line at the bottom of the terminal."""
+
+    def __init__(self, stream: TextIO) -> None:
+        self._stream = stream
+        self._shown = False
+
+    def show(self, done: int, total: int) -> None:
+        """Draw it."""
+        filled = round(_BAR_CHARS * done / max(total, 1))
+        line = f"[{'#' * filled}{'.' * (_BAR_CHARS - filled)}] {thousands(done)} of {thousands(total)} jobs"
+        self._stream.write(f"\r\x1b[K{line}")
+        self._stream.flush()
+        self._shown = True
+
+    def clear(self) -> None:
+        """Take it away."""
+        if self._shown:
+            self._stream.write("\r\x1b[K")
+            self._stream.flush()
+            self._shown = False

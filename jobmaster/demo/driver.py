@@ -1,0 +1,293 @@
+"""The course of the demo: start, submit, send one agent home, kill another, wait, compare, clean up.
+
+The kill is not left to luck: the agent is frozen first, and killed only if it holds claimed jobs that have not ended.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import shutil
+import signal
+import tempfile
+from collections.abc import Callable
+from contextlib import AsyncExitStack, ExitStack
+from pathlib import Path
+from types import FrameType
+from typing import Any, NamedTuple
+from uuid import UUID
+
+from jobmaster.agentstore.store import AgentStore
+from jobmaster.audit import AuditReport, AuditScope, audit
+from jobmaster.client.cluster import Cluster
+from jobmaster.clock import SystemClock
+from jobmaster.demo.agents import DemoAgent
+from jobmaster.demo.books import Summary, plain_loop, read_books, summarise
+from jobmaster.demo.handlers import handlers, index_file
+from jobmaster.demo.indexing import standard_library_files
+from jobmaster.embedded import EmbeddedCluster, EmbeddedError, EmbeddedOptions
+from jobmaster.master.reading import Reader
+from jobmaster.model.errors import WaitTimeout
+from jobmaster.model.ids import AgentId, BucketId, Fence
+from jobmaster.model.job import Priority
+from jobmaster.settings.loader import load_settings
+from jobmaster.settings.model import ClusterSettings
+from jobmaster.wiring import migrate_master, open_cluster, open_reader, open_stores
+
+LEASE_SECONDS = 3.0
+_READY_SECONDS = 60.0
+_LEAVE_SECONDS = 60.0
+_BATCH = 100
+_RESERVE_BATCH = 40
+_FREEZES = 8
+_LOOK_SECONDS = 0.1
+
+DOCUMENT: dict[str, Any] = {
+    "cluster": "demo",
+    "handlers": ["jobmaster.demo.handlers"],
+    # A short lease makes the rescue quick to watch; the defaults are calmer.
+    "leases": {"lease": f"{LEASE_SECONDS}s", "renew": "0.9s", "store_beat": "0.3s", "grace": "15s"},
+    # Due jobs leave the master late, so that the run sees many of them move.
+    "thresholds": {"transient_threshold": "2s"},
+    "agents": {
+        "default": {
+            "slots": 4,
+            "bucket_buffer": 40,
+            "max_running": 8,
+            "threads": 4,
+            "buckets": {"critical": 2, "high": 2, "medium": 1, "low": 1, "very_low": 1},
+        }
+    },
+}
+
+
+class Course(NamedTuple):
+    """What to run, and how to tell about it."""
+
+    jobs: int | None
+    """At most so many files; ``None`` takes all."""
+    spread_seconds: float
+    """The held half is due over this time."""
+    limit_seconds: float
+    """Give up when not every job has ended by then."""
+    tell: Callable[[str], None]
+    """Is told what happens, one sentence each."""
+    progress: Callable[[int, int], None]
+    """Is told how many jobs have ended, of how many."""
+
+
+def run_demo(course: Course) -> tuple[Summary, AuditReport]:
+    """The whole demo; leaves no process and no file behind, also when interrupted."""
+    started = SystemClock().boottime()
+    files = standard_library_files()[: course.jobs]
+    with ExitStack() as stack:
+        before = signal.signal(signal.SIGTERM, _interrupt)
+        stack.callback(signal.signal, signal.SIGTERM, before)
+        directory = Path(tempfile.mkdtemp(prefix="jobmaster-demo-"))
+        stack.callback(shutil.rmtree, directory, ignore_errors=True)
+        cluster = stack.enter_context(EmbeddedCluster(directory / "data", EmbeddedOptions(durable=False)))
+        for line in cluster.describe():
+            course.tell(line)
+        config = directory / "cluster.yaml"
+        config.write_text(json.dumps({**DOCUMENT, "data_dir": str(directory / "data")}), encoding="utf-8")
+        settings = load_settings(config, {}, []).settings
+        return asyncio.run(_run(course, settings, config, files, started))
+
+
+def _interrupt(*_: int | FrameType | None) -> None:
+    raise KeyboardInterrupt
+
+
+async def _run(
+    course: Course, settings: ClusterSettings, config: Path, files: list[str], started: float
+) -> tuple[Summary, AuditReport]:
+    await migrate_master(settings)
+    async with AsyncExitStack() as stack:
+        reader = await open_reader(settings)
+        stack.push_async_callback(reader.close)
+        stores = await open_stores(settings)
+        for store in stores.values():
+            stack.push_async_callback(store.close)
+        stage = Stage(course, config, reader, stores)
+        stack.callback(stage.kill_all)
+        await stage.start("one")
+        await stage.start("two")
+        await _acquaint(reader, stores)
+        cluster = await stack.enter_async_context(await open_cluster(settings, handlers))
+        await stage.play(cluster, files)
+        books = await read_books(reader)
+        report = await audit(
+            reader,
+            stores,
+            AuditScope(quiet_seconds=LEASE_SECONDS * 2, acknowledged=list(stage.acknowledged)),
+        )
+        course.tell("comparing with a plain loop over the same files")
+        expected = await asyncio.to_thread(plain_loop, files)
+        seconds = SystemClock().boottime() - started
+        summary = summarise(
+            files, stage.acknowledged, books, expected, report.violations, stage.graceful_exits, seconds
+        )
+        return summary, report
+
+
+async def _acquaint(reader: Reader, stores: dict[str, AgentStore]) -> None:
+    """Tell our store objects the generation that the agents have written, so that they may read claimed lists."""
+    uid = (await reader.report("server"))[0]["cluster_uid"].bytes
+    for row in await reader.report("stores"):
+        await stores[row["name"]].initialise(uid, row["generation"].bytes)
+
+
+class Stage:
+    """The agents, and what is done to them while the jobs run."""
+
+    def __init__(self, course: Course, config: Path, reader: Reader, stores: dict[str, AgentStore]) -> None:
+        self.course = course
+        self.acknowledged: dict[bytes, str] = {}
+        """Job id -> path, of every receipt."""
+        self.graceful_exits = 0
+        self._config = config
+        self._reader = reader
+        self._store = next(iter(stores.values()))
+        self._agents: dict[str, DemoAgent] = {}
+
+    async def play(self, cluster: Cluster, files: list[str]) -> None:
+        """From the first submit to the end of the last agent."""
+        pending, held = files[::2], files[1::2]
+        reserve = pending[-max(_RESERVE_BATCH, len(pending) // 3) :]
+        first = pending[: len(pending) - len(reserve)]
+        tell, total = self.course.tell, len(files)
+        await self._submit_pending(cluster, first)
+        await self._submit_held(cluster, held)
+        await self._until_ended(total, share=0.1)
+        tell("SIGTERM to agent one; agent three takes its place")
+        self._agents["one"].terminate()
+        await self.start("three")
+        await self._left("one")
+        rest = await self._kill_with_work(cluster, "two", reserve)
+        await self._submit_pending(cluster, rest)
+        await self._until_ended(total, share=1.0)
+        tell("every job has ended; the last agent leaves")
+        self._agents["three"].terminate()
+        await self._left("three")
+
+    # ------------------------------------------------------------ agents
+
+    async def start(self, name: str) -> None:
+        """Start an agent and wait until it owns buckets."""
+        agent = self._agents[name] = DemoAgent(name, self._config, self._config.parent)
+        ends = SystemClock().boottime() + _READY_SECONDS
+        while SystemClock().boottime() < ends:
+            if not agent.running:
+                raise EmbeddedError(f"agent {name} ended while it was starting; its log ends with:\n{agent.tail()}")
+            for row in await self._reader.report("agents", False):
+                if row["name"] == name and row["buckets"] > 0:
+                    agent.child_pid, agent.agent_id = row["pid"], row["id"].bytes
+                    self.course.tell(f"agent {name} is there with {row['buckets']} buckets (process {row['pid']})")
+                    return
+            await asyncio.sleep(_LOOK_SECONDS)
+        raise EmbeddedError(f"agent {name} was not ready in {_READY_SECONDS:g} s; its log ends with:\n{agent.tail()}")
+
+    async def _left(self, name: str) -> None:
+        code = await self._agents[name].wait(_LEAVE_SECONDS)
+        if code == 0:
+            self.graceful_exits += 1
+            self.course.tell(f"agent {name} has left in order")
+        else:
+            self.course.tell(
+                f"agent {name} ended with exit code {code}; its log ends with:\n{self._agents[name].tail()}"
+            )
+
+    def kill_all(self) -> None:
+        """Leave no process behind."""
+        for agent in self._agents.values():
+            if agent.running:
+                agent.kill()
+
+    # ------------------------------------------------------------ submitting
+
+    async def _submit_pending(self, cluster: Cluster, files: list[str]) -> None:
+        """SavePending: acknowledged by the store before the master knows them."""
+        for start in range(0, len(files), _BATCH):
+            part = files[start : start + _BATCH]
+            receipts = await asyncio.gather(
+                *(
+                    cluster.submit(index_file, {"path": path}, priority=_priority(start + at), durability="agent")
+                    for at, path in enumerate(part)
+                )
+            )
+            self.acknowledged.update((receipt.id, path) for receipt, path in zip(receipts, part, strict=True))
+
+    async def _submit_held(self, cluster: Cluster, files: list[str]) -> None:
+        """HELD on the master, due one after the other."""
+        step = self.course.spread_seconds / max(len(files), 1)
+        for start in range(0, len(files), _BATCH):
+            part = files[start : start + _BATCH]
+            receipts = await asyncio.gather(
+                *(
+                    cluster.submit(
+                        index_file,
+                        {"path": path},
+                        priority=_priority(start + at),
+                        durability="master",
+                        after=1.0 + (start + at) * step,
+                    )
+                    for at, path in enumerate(part)
+                )
+            )
+            self.acknowledged.update((receipt.id, path) for receipt, path in zip(receipts, part, strict=True))
+        self.course.tell(f"{len(self.acknowledged)} jobs are in, {len(files)} of them held for later")
+
+    # ------------------------------------------------------------ the kill
+
+    async def _kill_with_work(self, cluster: Cluster, name: str, reserve: list[str]) -> list[str]:
+        """SIGKILL the agent and its supervisor while it holds unfinished claimed jobs; what is left of the reserve."""
+        agent = self._agents[name]
+        while True:
+            batch, reserve = reserve[:_RESERVE_BATCH], reserve[_RESERVE_BATCH:]
+            await self._submit_pending(cluster, batch)
+            for _ in range(_FREEZES):
+                agent.freeze()
+                if held := await self._unfinished_claims(cluster, agent):
+                    agent.kill()
+                    self.course.tell(
+                        f"SIGKILL to agent {name} and its supervisor, with {held} claimed jobs in its hands"
+                    )
+                    return reserve
+                agent.resume()
+                await asyncio.sleep(_LOOK_SECONDS / 10)
+            if not reserve and await self._ended() >= len(self.acknowledged):
+                self.course.tell(f"agent {name} was never found with work in its hands")
+                return reserve
+
+    async def _unfinished_claims(self, cluster: Cluster, agent: DemoAgent) -> int:
+        """Jobs in the claimed lists of a frozen agent whose outcome the master does not have."""
+        claimed: list[bytes] = []
+        for row in await self._reader.report("buckets", False):
+            if row["owner"].bytes == agent.agent_id:
+                fence = Fence(BucketId(row["id"].bytes), row["epoch"], AgentId(agent.agent_id))
+                _, names = await self._store.claimed_lists(fence)
+                for list_name in names:
+                    claimed += [entry.id for entry in (await self._store.read_claimed(fence, list_name)).entries]
+        states = await cluster.master.states(claimed) if claimed else {}
+        return sum(1 for job_id in claimed if job_id not in states or not states[job_id].final)
+
+    # ------------------------------------------------------------ waiting
+
+    async def _ended(self) -> int:
+        rows = await self._reader.report("counts", UUID(int=0))
+        return sum(row["jobs"] for row in rows if row["state"] in ("SUCCEEDED", "FAILED", "CANCELLED", "EXPIRED"))
+
+    async def _until_ended(self, total: int, share: float) -> None:
+        """Wait until that share of all jobs has ended."""
+        ends = SystemClock().boottime() + self.course.limit_seconds
+        while (done := await self._ended()) < total * share:
+            self.course.progress(done, total)
+            if SystemClock().boottime() > ends:
+                logs = "\n".join(f"--- {agent.name}\n{agent.tail()}" for agent in self._agents.values())
+                raise WaitTimeout(f"{total - done} of {total} jobs have not ended within the time\n{logs}")
+            await asyncio.sleep(_LOOK_SECONDS)
+        self.course.progress(done, total)
+
+
+def _priority(at: int) -> Priority:
+    return Priority(at % len(Priority) + 1)
