@@ -23,8 +23,8 @@ from jobmaster.clock import Clock, SystemClock
 from jobmaster.codec import decode_json
 from jobmaster.handlers import Handlers
 from jobmaster.model import ids
-from jobmaster.model.errors import InputError, JobFailed, JobMasterError, NotFound
-from jobmaster.model.job import Durability, JobState, JobView
+from jobmaster.model.errors import InputError, JobFailed, JobMasterError, NotFound, OutcomeUnknown
+from jobmaster.model.job import Durability, JobState, JobView, Level
 from jobmaster.ports import StoreIntake
 from jobmaster.rules.placement import Way
 from jobmaster.settings.model import ClusterSettings
@@ -116,8 +116,16 @@ class Cluster:
             Unavailable: neither a store nor the master could be reached; nothing was stored.
         """
         submitter = self._submitter or self._open_submitter()
-        receipt = await submitter.submit(handler, args, options)
-        return JobReceipt(self, receipt.id, receipt.level, receipt.bucket_id, receipt.duplicate)
+        if options or (started := submitter.start(handler, args)) is None:
+            receipt = await submitter.submit(handler, args, options)
+            return JobReceipt(self, receipt.id, receipt.level, receipt.bucket_id, receipt.duplicate)
+        try:
+            placed = await started.future
+            if placed.level is None:
+                placed = await submitter.elsewhere(started, placed)
+        except OutcomeUnknown as error:
+            raise OutcomeUnknown(error.message, job_ids=[started.job_id]) from error
+        return JobReceipt(self, started.job_id, placed.level or Level.MASTER, placed.bucket_id)
 
     async def submit_many(
         self, items: Items, /, handler: Callable[..., Any] | str | None = None, **options: Unpack[BulkOptions]

@@ -131,6 +131,12 @@ class IntakeDesk:
             line = self._lines.setdefault((lane, priority, need), Line(group, gathering))
         return line
 
+    def known_line(self, order: Order) -> Line | None:
+        """The line that a plain order like this one took; ``None`` when it went to the master."""
+        if order.durability is Durability.MASTER:
+            return None
+        return self._lines.get((order.job.lane, order.job.priority, NEEDED[order.durability]))
+
     # ------------------------------------------------------------ one order
 
     async def place(self, order: Order) -> Receipt:

@@ -27,7 +27,7 @@ class BulkOptions(TypedDict, total=False):
     """Due at this time (aware). A time in the past means at once."""
     after: float | timedelta
     """Due this many seconds from now by this machine's clock."""
-    priority: Priority | Literal["very_low", "low", "medium", "high", "critical"]
+    priority: Priority | int | Literal["very_low", "low", "medium", "high", "critical"]
     lane: str
     durability: Durability | Literal["agent", "agent_fsync", "master"]
     """What the acknowledgement promises; it is never downgraded silently."""

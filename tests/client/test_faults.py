@@ -1,0 +1,193 @@
+"""Stores and masters that die, lie or hang: nothing acknowledged is lost, nothing is acknowledged twice over."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from contextlib import AsyncExitStack
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+import pytest
+
+from jobmaster.agentstore.store import AgentStore
+from jobmaster.client import durability
+from jobmaster.clock import new_id
+from jobmaster.embedded import PostgresServer, ValkeyServer
+from jobmaster.master.master import Master
+from jobmaster.model.errors import DurabilityRefused, OutcomeUnknown, StoreRefused, Unavailable
+from jobmaster.model.job import Level
+from jobmaster.settings.model import ClusterSettings, MasterSettings, StoreSettings
+from tests.client.conftest import OpenCluster
+from tests.client.workshop import HandAgent, Workshop, handlers, resize, settings_for
+from tests.scripts.slow_proxy import SlowProxy
+
+NewValkey = Callable[..., ValkeyServer]
+
+
+async def second_store(
+    shop: Workshop, server: ValkeyServer, opened: AsyncExitStack, url: str | None = None
+) -> tuple[HandAgent, ClusterSettings]:
+    """Another store with an agent of its own and two buckets."""
+    store = await AgentStore.connect(
+        cluster=shop.settings.cluster,
+        name="other",
+        url=url or server.url,
+        settings=StoreSettings(call_timeout_seconds=1.0, connect_timeout_seconds=1.0),
+    )
+    opened.push_async_callback(store.close)
+    await store.initialise(shop.master.cluster.uid, new_id())
+    agent = HandAgent(shop.master, store, "other")
+    await agent.start(handlers)
+    await agent.open(count=2)
+    urls = {"default": str(shop.settings.stores["default"].url), "other": server.url}
+    return agent, settings_for(shop.settings.cluster, urls)
+
+
+async def test_a_dead_store_sends_jobs_to_the_other_one_and_then_to_the_master(
+    shop: Workshop, new_valkey: NewValkey, opened: AsyncExitStack, open_cluster: OpenCluster
+) -> None:
+    server = new_valkey()
+    agent, settings = await second_store(shop, server, opened)
+    both = await open_cluster(settings=settings, stores={"default": shop.store, "other": agent.store})
+    await asyncio.gather(*(both.submit(resize, {"path": "a"}) for _ in range(20)))
+    server.kill()
+    mine = {bucket.id for bucket in shop.agent.buckets["default", 3]}
+    for _ in range(20):
+        receipt = await both.submit(resize, {"path": "b"})
+        assert receipt.bucket_id in mine
+    alone = await open_cluster(settings=settings, stores={"other": agent.store})
+    held = await alone.submit(resize, {"path": "c"})
+    assert held.level is Level.MASTER
+    assert await shop.rows() == {held.id: "HELD"}
+
+
+async def test_a_store_that_never_answers_is_an_unknown_outcome_and_sending_again_is_safe(
+    shop: Workshop, new_valkey: NewValkey, opened: AsyncExitStack, open_cluster: OpenCluster
+) -> None:
+    server = new_valkey()
+    async with SlowProxy(Path(urlsplit(server.url).path), seed=1) as proxy:
+        agent, settings = await second_store(shop, server, opened, proxy.url)
+        cluster = await open_cluster(settings=settings, stores={"other": agent.store})
+        await cluster.submit(resize, {"path": "warm"})
+        proxy.answers_pass.clear()
+        with pytest.raises(OutcomeUnknown) as caught:
+            await cluster.submit(resize, {"path": "a"})
+        (job_id,) = caught.value.job_ids
+        proxy.answers_pass.set()
+        again = await cluster.submit(resize, {"path": "a"}, job_id=job_id)
+        assert again.id == job_id
+        copies = [entry for bucket in agent.buckets["default", 3] for entry in (await agent.claim(bucket))[1]]
+        assert job_id in {entry.id for entry in copies}
+        await agent.store.close()
+
+
+@pytest.mark.parametrize(
+    ("config", "durability_asked", "allow_volatile", "expected"),
+    [
+        ({"appendonly": "no"}, "agent", False, "CONFIG SET appendonly yes"),
+        ({"appendonly": "no"}, "agent", True, Level.VOLATILE),
+        ({"appendonly": "yes", "appendfsync": "everysec"}, "agent", False, Level.AGENT),
+        ({"appendonly": "yes", "appendfsync": "everysec"}, "agent_fsync", False, "CONFIG SET appendfsync always"),
+        ({"appendonly": "yes", "appendfsync": "always"}, "agent_fsync", False, Level.AGENT_FSYNC),
+        ({"appendonly": "no"}, "master", False, Level.MASTER),
+    ],
+)
+async def test_durability_is_reached_or_refused_never_downgraded(
+    shop: Workshop,
+    new_valkey: NewValkey,
+    opened: AsyncExitStack,
+    open_cluster: OpenCluster,
+    config: dict[str, str],
+    durability_asked: Any,
+    allow_volatile: bool,
+    expected: Level | str,
+) -> None:
+    agent, settings = await second_store(shop, new_valkey(**config), opened)
+    cluster = await open_cluster(settings=settings, stores={"other": agent.store})
+    submit = cluster.submit(
+        "images.resize",
+        {"path": "a"},
+        durability=durability_asked,
+        allow_volatile=allow_volatile,
+    )
+    if isinstance(expected, Level):
+        assert (await submit).level is expected
+    else:
+        with pytest.raises(DurabilityRefused, match=expected):
+            await submit
+        assert [entry for bucket in agent.buckets["default", 3] for entry in (await agent.claim(bucket))[1]] == []
+
+
+async def test_a_log_turned_off_later_is_noticed(
+    shop: Workshop,
+    new_valkey: NewValkey,
+    opened: AsyncExitStack,
+    open_cluster: OpenCluster,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    import redis.asyncio
+
+    monkeypatch.setattr(durability, "RECHECK_SECONDS", 0.0)
+    server = new_valkey(appendonly="yes")
+    agent, settings = await second_store(shop, server, opened)
+    cluster = await open_cluster(settings=settings, stores={"other": agent.store})
+    assert (await cluster.submit(resize, {"path": "a"})).level is Level.AGENT
+    async with redis.asyncio.Redis.from_url(server.url) as raw:
+        await raw.config_set("appendonly", "no")
+    with pytest.raises(DurabilityRefused):  # noqa: PT012 - one of the next, when the check beside the traffic is back
+        for _ in range(1000):
+            await cluster.submit(resize, {"path": "a"})
+
+
+async def test_a_store_without_the_functions_is_named(
+    shop: Workshop, new_valkey: NewValkey, opened: AsyncExitStack, open_cluster: OpenCluster
+) -> None:
+    import redis.asyncio
+
+    server = new_valkey()
+    agent, settings = await second_store(shop, server, opened)
+    agent.store._calls.reload = None  # as a producer, who never loads functions
+    cluster = await open_cluster(settings=settings, stores={"other": agent.store})
+    async with redis.asyncio.Redis.from_url(server.url) as raw:
+        await raw.function_flush()
+    with pytest.raises(StoreRefused, match="'other'"):
+        await cluster.submit(resize, {"path": "a"})
+    assert await shop.rows() == {}
+
+
+async def test_intake_goes_on_while_the_master_is_down(
+    new_postgres: Callable[..., PostgresServer],
+    client_settings: ClusterSettings,
+    store_url: str,
+    opened: AsyncExitStack,
+) -> None:
+    from jobmaster.client.cluster import Cluster
+    from jobmaster.master.migrate import migrate
+
+    server = new_postgres()
+    fast = MasterSettings(connect_timeout_seconds=1.0, statement_timeout_seconds=1.0)
+    schema = client_settings.schema_name()
+    await migrate(dsn=server.dsn, schema=schema, cluster=client_settings.cluster, settings=fast)
+    master = await Master.connect(dsn=server.dsn, schema=schema, settings=fast, application_name="test")
+    opened.push_async_callback(master.close)
+    store = await AgentStore.connect(
+        cluster=client_settings.cluster, name="default", url=store_url, settings=StoreSettings()
+    )
+    opened.push_async_callback(store.close)
+    await store.initialise(master.cluster.uid, new_id())
+    agent = HandAgent(master, store, "default")
+    await agent.start(handlers)
+    (bucket,) = await agent.open()
+    cluster = Cluster(client_settings, master, {"default": store}, handlers=handlers)
+    opened.push_async_callback(cluster.close)
+    await cluster.submit(resize, {"path": "a"})
+    server.kill()
+    receipts = await asyncio.gather(*(cluster.submit(resize, {"path": str(i)}) for i in range(50)))
+    assert {receipt.level for receipt in receipts} == {Level.AGENT}
+    with pytest.raises(Unavailable):
+        await cluster.submit(resize, {"path": "a"}, after=3600)
+    with pytest.raises(Unavailable):
+        await cluster.submit(resize, {"path": "a"}, durability="master")
+    assert {receipt.id for receipt in receipts} < {entry.id for entry in (await agent.claim(bucket))[1]}

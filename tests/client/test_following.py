@@ -1,0 +1,154 @@
+"""Waiting, results, looking up and cancelling."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from jobmaster.client import waiting as waiting_module
+from jobmaster.clock import new_id
+from jobmaster.model.errors import InputError, JobFailed, NotFound, WaitTimeout
+from jobmaster.model.job import ErrorInfo, JobState, Level
+from tests.client.conftest import OpenCluster
+from tests.client.workshop import Size, Workshop, resize
+
+SIZE = b'{"width":4,"height":2}'
+
+
+@pytest.fixture
+def never_reread(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Waiting hears of things or does not: the safety net is taken away."""
+    monkeypatch.setattr(waiting_module, "REREAD_SECONDS", 3600.0)
+
+
+@pytest.mark.usefixtures("never_reread")
+async def test_a_result_arrives_by_the_news_and_typed(shop: Workshop) -> None:
+    receipt = await shop.cluster.submit(resize, {"path": "a"})
+    waiter = asyncio.create_task(receipt.result(timeout=20))
+    await asyncio.sleep(0)
+    await shop.agent.work_off(result=SIZE)
+    assert await waiter == Size(4, 2)
+    # Finished before anybody waited:
+    assert await shop.cluster.result(receipt.uuid, timeout=20) == Size(4, 2)
+    assert await shop.cluster.wait(str(receipt)) is JobState.SUCCEEDED
+
+
+@pytest.mark.usefixtures("never_reread")
+async def test_many_waiters_on_many_jobs_hear_of_their_own(shop: Workshop) -> None:
+    receipts = [await shop.cluster.submit(resize, {"path": str(i)}) for i in range(40)]
+    waiters = [asyncio.create_task(receipt.wait(timeout=30)) for receipt in receipts]
+    everything = asyncio.create_task(shop.cluster.wait_all(receipts, timeout=30))
+    await asyncio.sleep(0)
+    assert await shop.agent.work_off(result=SIZE) == 40
+    assert set(await asyncio.gather(*waiters)) == {JobState.SUCCEEDED}
+    assert await everything == {receipt.id: JobState.SUCCEEDED for receipt in receipts}
+
+
+@pytest.mark.usefixtures("never_reread")
+async def test_confirm_waits_until_the_master_has_the_job_not_until_its_end(shop: Workshop) -> None:
+    receipt = await shop.cluster.submit(resize, {"path": "a"})
+    with pytest.raises(WaitTimeout, match=r"within 0\.05 s"):
+        await receipt.confirm(timeout=0.05)
+    durable = await shop.cluster.submit(resize, {"path": "a"}, durability="master")
+    await durable.confirm(timeout=20)
+    with pytest.raises(WaitTimeout):
+        await durable.wait(timeout=0.05)
+
+
+async def test_lost_news_cost_seconds_not_the_result(shop: Workshop, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(waiting_module, "REREAD_SECONDS", 0.2)
+    receipt = await shop.cluster.submit(resize, {"path": "a"})
+    waiter = asyncio.create_task(receipt.wait(timeout=20))
+    await asyncio.sleep(0)
+    for bucket in shop.agent.buckets["default", 3]:
+        name, entries = await shop.agent.claim(bucket)
+        await shop.agent.finish(bucket, (name, entries), result=SIZE)
+    assert await waiter is JobState.SUCCEEDED
+
+
+async def test_a_subscription_that_broke_comes_back(shop: Workshop) -> None:
+    first = await shop.cluster.submit(resize, {"path": "a"})
+    waiter = asyncio.create_task(first.wait(timeout=20))
+    await asyncio.sleep(0.05)
+    await shop.store._news.close()
+    await shop.agent.work_off(result=SIZE)
+    assert await waiter is JobState.SUCCEEDED
+
+
+async def test_a_job_that_did_not_succeed_says_how_it_ended(shop: Workshop) -> None:
+    receipt = await shop.cluster.submit(resize, {"path": "a"})
+    info = ErrorInfo(type="ValueError", message="no such picture")
+    for bucket in shop.agent.buckets["default", 3]:
+        await shop.agent.finish(bucket, await shop.agent.claim(bucket), state=JobState.FAILED, error=info)
+    with pytest.raises(JobFailed, match="ended as FAILED: ValueError: no such picture") as caught:
+        await receipt.result(timeout=20)
+    assert caught.value.info == info
+    assert caught.value.state is JobState.FAILED
+
+
+async def test_a_timed_out_wait_leaves_nothing_behind(shop: Workshop) -> None:
+    receipt = await shop.cluster.submit(resize, {"path": "a"})
+    for _ in range(3):
+        with pytest.raises(WaitTimeout):
+            await receipt.wait(timeout=0.01)
+    assert shop.cluster._waiting is not None
+    assert shop.cluster._waiting._watches == {}
+
+
+async def test_get_finds_a_job_wherever_it_is(shop: Workshop, open_cluster: OpenCluster) -> None:
+    receipt = await shop.cluster.submit(resize, {"path": "a"}, tags=["x"])
+    stranger = await open_cluster()
+    for job in (receipt, receipt.id, str(receipt)):
+        view = await (shop.cluster if job is receipt else stranger).get(job)
+        assert (view.state, view.handler, view.lane) == (JobState.SAVE_PENDING, "images.resize", "default")
+        assert view.bucket_id == receipt.bucket_id
+    bucket = next(b for b in shop.agent.buckets["default", 3] if b.id == receipt.bucket_id)
+    claimed = await shop.agent.claim(bucket)
+    assert (await receipt.get()).state is JobState.SAVE_PENDING
+    await shop.agent.finish(bucket, claimed, result=SIZE)
+    view = await receipt.get()
+    assert (view.state, view.result) == (JobState.SUCCEEDED, SIZE)
+    held = await shop.cluster.submit(resize, {"path": "a"}, after=3600)
+    assert await shop.cluster.state(held) is JobState.HELD
+
+
+async def test_what_is_nowhere_is_not_found(shop: Workshop) -> None:
+    for act in (shop.cluster.get, shop.cluster.cancel):
+        with pytest.raises(NotFound, match="there is no job"):
+            await act(new_id())
+    for bad in ("nonsense", b"short", 7):
+        job: Any = bad
+        with pytest.raises(InputError):
+            await shop.cluster.get(job)
+
+
+async def test_cancel_of_a_held_job_is_final_at_once(shop: Workshop) -> None:
+    receipt = await shop.cluster.submit(resize, {"path": "a"}, after=3600)
+    assert await receipt.cancel() is JobState.CANCELLED
+    assert await shop.cluster.cancel(receipt) is JobState.CANCELLED
+    with pytest.raises(JobFailed, match="ended as CANCELLED"):
+        await receipt.result(timeout=5)
+
+
+@pytest.mark.parametrize("known_bucket", [True, False])
+async def test_cancel_of_a_job_only_a_bucket_knows_writes_the_row_and_refuses_the_copy(
+    shop: Workshop, known_bucket: bool
+) -> None:
+    receipt = await shop.cluster.submit(resize, {"path": "a"})
+    assert await shop.cluster.cancel(receipt if known_bucket else receipt.id) is JobState.CANCELLED
+    assert await shop.rows() == {receipt.id: "CANCELLED"}
+    # The agent that runs it all the same cannot record anything.
+    await shop.agent.work_off(result=SIZE)
+    assert await shop.rows() == {receipt.id: "CANCELLED"}
+
+
+async def test_cancel_of_a_job_in_flight_is_a_request_its_owner_hears(shop: Workshop) -> None:
+    receipt = await shop.cluster.submit(resize, {"path": "a"}, durability="master")
+    assert receipt.level is Level.MASTER
+    assert await receipt.cancel() is JobState.ASSIGNED
+    bucket = next(b for b in shop.agent.buckets["default", 3] if b.id == receipt.bucket_id)
+    answer = await shop.store.claim(shop.agent.fence(bucket), "hear", 10)
+    assert receipt.id in answer.cancelled
+    assert (await receipt.get()).cancel_requested
