@@ -54,7 +54,7 @@ class WakeBell:
                 await self._connection.send_packed_command(
                     pack(b"BLPOP", *by_key, b"%.3f" % seconds), check_health=False
                 )
-                reply = await self._connection.read_response(disable_decoding=True)
+                reply = await self._connection.read_response(disable_decoding=True, disconnect_on_error=False)
         except BaseException as error:
             await self.close()
             raise _mapped(error, self._connector.where) from None

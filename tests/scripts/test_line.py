@@ -165,6 +165,21 @@ async def test_no_answer_in_time_is_an_unknown_outcome_and_the_line_recovers(
         await store.close()
 
 
+async def test_a_blocking_wait_whose_answer_never_comes_is_given_up(
+    bench: Bench, connect: Connect, store_url: str
+) -> None:
+    async with SlowProxy(_socket_of(store_url), seed=0) as proxy:
+        store = await connect(url=proxy.url, call_timeout_seconds=0.2)
+        assert await store.wait_wake([bench.bucket_id], 0.01) is None
+        proxy.answers_pass.clear()
+        async with asyncio.timeout(10):
+            with pytest.raises(Unavailable, match="did not answer"):
+                await store.wait_wake([bench.bucket_id], 0.01)
+        proxy.answers_pass.set()
+        assert await store.wait_wake([bench.bucket_id], 0.01) is None
+        await store.close()
+
+
 async def test_a_loop_that_stood_still_does_not_blame_the_store(bench: Bench, connect: Connect) -> None:
     store = await connect(call_timeout_seconds=0.2)
     call = asyncio.ensure_future(store.depths([bench.bucket_id]))
