@@ -2,6 +2,7 @@
 -- in: $1 text store
 -- in: $2 uuid generation to remember when none is known
 -- out: generation uuid
+-- move: nothing
 -- fence: primary key; DO UPDATE without a change, so that the row that stands is returned also to who lost the race
 -- index: agent_store_pkey
 INSERT INTO agent_store AS s (name, generation)
