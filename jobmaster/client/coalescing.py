@@ -15,6 +15,10 @@ from jobmaster.model.errors import BucketsFull, OutcomeUnknown, Unavailable
 Item = TypeVar("Item")
 Answer = TypeVar("Answer")
 
+PENDING_JOBS_MAX = 100_000
+"""Jobs of one process that may wait for an answer of the stores."""
+PENDING_BYTES_MAX = 64 * 1024 * 1024
+"""The same in bytes."""
 CHUNK_BYTES_MAX = 4 * 1024 * 1024
 """Bytes of one call, so that no single call keeps a store busy for long."""
 
@@ -24,7 +28,7 @@ class Gate:
 
     __slots__ = ("_bytes", "_bytes_max", "_jobs", "_jobs_max", "_waiters")
 
-    def __init__(self, jobs_max: int = 100_000, bytes_max: int = 64 * 1024 * 1024) -> None:
+    def __init__(self, jobs_max: int = PENDING_JOBS_MAX, bytes_max: int = PENDING_BYTES_MAX) -> None:
         self._jobs_max = jobs_max
         self._bytes_max = bytes_max
         self._jobs = 0

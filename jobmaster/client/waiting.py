@@ -20,6 +20,8 @@ from jobmaster.model.job import JobState
 from jobmaster.ports import Queries, StoreIntake
 
 REREAD_SECONDS = 3.0
+REREAD_JOBS_PER_SECOND = 5000
+"""Many jobs are re-read less often, so that waiting for a million of them does not keep the master busy."""
 STANDING_SECONDS = 1.0
 """How long a first wait lets the subscriptions come up before it goes on with re-reading alone."""
 IDLE_SECONDS = 30.0
@@ -99,7 +101,7 @@ class Waiting:
         self, watch: _Watch, pending: set[bytes], ends: float | None, timeout: float | None
     ) -> set[bytes]:
         """Ids to read next: those heard of, or all of them when nothing was heard for a while."""
-        wait_seconds = REREAD_SECONDS
+        wait_seconds = max(REREAD_SECONDS, len(pending) / REREAD_JOBS_PER_SECOND)
         if ends is not None:
             left = ends - self._clock.boottime()
             if left <= 0:

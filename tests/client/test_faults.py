@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
+import msgspec
 import pytest
 
 from jobmaster.agentstore.store import AgentStore
@@ -16,10 +17,19 @@ from jobmaster.client import durability
 from jobmaster.clock import new_id
 from jobmaster.embedded import PostgresServer, ValkeyServer
 from jobmaster.master.master import Master
-from jobmaster.model.errors import DurabilityRefused, OutcomeUnknown, StoreRefused, Unavailable
-from jobmaster.model.job import Level
-from jobmaster.settings.model import ClusterSettings, MasterSettings, StoreSettings
+from jobmaster.model.errors import (
+    BucketsFull,
+    DurabilityRefused,
+    JobMasterError,
+    OutcomeUnknown,
+    StoreRefused,
+    Unavailable,
+)
+from jobmaster.model.job import Level, NewJob
+from jobmaster.ports import Written
+from jobmaster.settings.model import ClusterSettings, JobDefaults, MasterSettings, StoreSettings
 from tests.client.conftest import OpenCluster
+from tests.client.paper_stores import until
 from tests.client.workshop import HandAgent, Workshop, handlers, resize, settings_for
 from tests.scripts.slow_proxy import SlowProxy
 
@@ -191,3 +201,85 @@ async def test_intake_goes_on_while_the_master_is_down(
     with pytest.raises(Unavailable):
         await cluster.submit(resize, {"path": "a"}, durability="master")
     assert {receipt.id for receipt in receipts} < {entry.id for entry in (await agent.claim(bucket))[1]}
+
+
+@pytest.mark.parametrize("options", [{"after": 3600}, {"durability": "master"}, {"idempotency_key": "k"}])
+async def test_a_commit_whose_answer_was_lost_is_asked_again_and_counted_once(
+    shop: Workshop, options: dict[str, Any]
+) -> None:
+    insert_held, insert_assigned = shop.master.insert_held, shop.master.insert_assigned
+    lost: list[str] = []
+
+    async def held(jobs: Sequence[NewJob]) -> Written:
+        written = await insert_held(jobs)
+        if not lost:
+            lost.append("held")
+            raise OutcomeUnknown("the answer was lost")
+        return written
+
+    async def assigned(bucket_id: bytes, epoch: int, jobs: Sequence[NewJob]) -> Written:
+        written = await insert_assigned(bucket_id, epoch, jobs)
+        if not lost:
+            lost.append("assigned")
+            raise OutcomeUnknown("the answer was lost")
+        return written
+
+    shop.master.insert_held = held  # type: ignore[method-assign]  # the fault, written down
+    shop.master.insert_assigned = assigned  # type: ignore[method-assign]
+    receipt = await shop.cluster.submit(resize, {"path": "a"}, **options)
+    assert lost
+    assert (receipt.level, receipt.duplicate) == (Level.MASTER, False)
+    assert list(await shop.rows()) == [receipt.id]
+    if receipt.bucket_id is not None:
+        assert list(await shop.waiting()) == [receipt.id]
+
+
+async def test_a_commit_that_stays_unknown_names_the_job(shop: Workshop) -> None:
+    async def never(jobs: Sequence[NewJob]) -> Written:
+        raise OutcomeUnknown("the answer was lost")
+
+    shop.master.insert_held = never  # type: ignore[method-assign]
+    results = await asyncio.gather(
+        *(shop.cluster.submit(resize, {"path": "a"}, after=3600) for _ in range(3)), return_exceptions=True
+    )
+    named = [result.job_ids for result in results if isinstance(result, OutcomeUnknown)]
+    assert [len(ids) for ids in named] == [1, 1, 1]
+    assert len(set(named)) == 3
+
+
+async def test_a_process_holds_only_so_much_that_waits_for_an_answer(
+    shop: Workshop, open_cluster: OpenCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings = msgspec.structs.replace(shop.settings, jobs=JobDefaults(on_full_timeout_seconds=0.2))
+    cluster = await open_cluster(settings=settings)
+    await cluster.submit(resize, {"path": "warm"})
+    gate = cluster._desk().gate
+    monkeypatch.setattr(gate, "_jobs_max", 10)
+    answered = asyncio.Event()
+    submit = shop.store.submit
+
+    async def slow(*args: Any, **options: Any) -> Any:
+        await answered.wait()
+        return await submit(*args, **options)
+
+    shop.store.submit = slow  # type: ignore[method-assign]  # passes on, when it may
+    first = [asyncio.create_task(cluster.submit(resize, {"path": str(i)})) for i in range(10)]
+    await until(lambda: gate.shut)
+    with pytest.raises(BucketsFull, match="10 jobs"):
+        await cluster.submit(resize, {"path": "one too many"})
+    with pytest.raises(BucketsFull, match="10 jobs"):
+        await cluster.submit(resize, {"path": "one too many"}, on_full="raise")
+    late = asyncio.create_task(cluster.submit(resize, {"path": "waits"}))
+    await asyncio.sleep(0)
+    answered.set()
+    assert len({(await task).id for task in [*first, late]}) == 11
+
+
+async def test_a_closed_cluster_takes_nothing_more_and_says_so(shop: Workshop, open_cluster: OpenCluster) -> None:
+    cluster = await open_cluster()
+    receipt = await cluster.submit(resize, {"path": "a"})
+    await cluster.close()
+    await cluster.close()
+    for act in (lambda: cluster.submit(resize, {"path": "a"}), lambda: cluster.wait(receipt)):
+        with pytest.raises(JobMasterError, match="is closed"):
+            await act()

@@ -3,16 +3,24 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
+from contextlib import AsyncExitStack
+from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import pytest
 
+from jobmaster.agentstore.store import AgentStore
 from jobmaster.client import waiting as waiting_module
 from jobmaster.clock import new_id
 from jobmaster.model.errors import InputError, JobFailed, NotFound, WaitTimeout
 from jobmaster.model.job import ErrorInfo, JobState, Level
+from jobmaster.settings.model import StoreSettings
 from tests.client.conftest import OpenCluster
+from tests.client.paper_stores import until
 from tests.client.workshop import Size, Workshop, resize
+from tests.scripts.slow_proxy import SlowProxy
 
 SIZE = b'{"width":4,"height":2}'
 
@@ -68,13 +76,45 @@ async def test_lost_news_cost_seconds_not_the_result(shop: Workshop, monkeypatch
     assert await waiter is JobState.SUCCEEDED
 
 
-async def test_a_subscription_that_broke_comes_back(shop: Workshop) -> None:
-    first = await shop.cluster.submit(resize, {"path": "a"})
-    waiter = asyncio.create_task(first.wait(timeout=20))
-    await asyncio.sleep(0.05)
-    await shop.store._news.close()
-    await shop.agent.work_off(result=SIZE)
-    assert await waiter is JobState.SUCCEEDED
+@pytest.mark.usefixtures("never_reread")
+async def test_what_is_published_while_a_subscription_is_broken_is_not_missed(
+    shop: Workshop, store_url: str, opened: AsyncExitStack, open_cluster: OpenCluster
+) -> None:
+    async with SlowProxy(Path(urlsplit(store_url).path), seed=3) as proxy:
+        store = await AgentStore.connect(
+            cluster=shop.settings.cluster, name="default", url=proxy.url, settings=StoreSettings()
+        )
+        cluster = await open_cluster(stores={"default": store})
+        receipt = await cluster.submit(resize, {"path": "a"})
+        waiter = asyncio.create_task(receipt.wait(timeout=20))
+        waiting = cluster._open_waiting()
+        await until(lambda: receipt.id in waiting._watches and waiting._standing["default"].is_set())
+        proxy.cut()
+        await until(lambda: not waiting._standing["default"].is_set())
+        await shop.agent.work_off(result=SIZE)
+        assert await waiter is JobState.SUCCEEDED
+        await cluster.close()
+        await store.close()
+
+
+@pytest.mark.usefixtures("never_reread")
+async def test_a_job_that_ends_between_the_look_and_the_wait_is_heard_of(shop: Workshop) -> None:
+    receipt = await shop.cluster.submit(resize, {"path": "a"})
+    states = shop.master.states
+    looks = 0
+
+    async def stale(job_ids: Sequence[bytes]) -> dict[bytes, JobState]:
+        # The row is read, then the job ends and is announced, then the old answer arrives.
+        nonlocal looks
+        looks += 1
+        answer = await states(job_ids)
+        if looks == 1:
+            await shop.agent.work_off(result=SIZE)
+        return answer
+
+    shop.master.states = stale  # type: ignore[method-assign]  # the interleaving, written down
+    assert await receipt.wait(timeout=10) is JobState.SUCCEEDED
+    assert looks == 2
 
 
 async def test_a_job_that_did_not_succeed_says_how_it_ended(shop: Workshop) -> None:
