@@ -170,7 +170,7 @@ class Membership(Protocol):
     async def end_agent(self, agent_id: bytes, *, dead: bool, reason: str) -> bool:
         """``dead``: death certificate without waiting for the lease (only who has *proof*, e.g. waitpid, or the agent
         itself may ask): agent DEAD and its buckets LOST in one transaction. Otherwise RETIRED, refused while it still
-        owns a bucket that is not READY_TO_DELETE."""
+        owns a bucket that is neither READY_TO_DELETE nor LOST."""
         ...
 
     async def certify_dead(self, judge: bytes, limit: int) -> list[bytes]:

@@ -1,0 +1,380 @@
+"""Rescue against real servers: nothing is lost, nothing is counted twice, wherever owner or rescuer dies."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+
+import pytest
+
+from jobmaster.clock import SystemClock, new_id
+from jobmaster.codec import encode_entry
+from jobmaster.embedded import ValkeyServer
+from jobmaster.master.migrate import migrate
+from jobmaster.model.bucket import BucketState
+from jobmaster.model.ids import AgentId, Fence, text
+from jobmaster.model.job import Entry
+from jobmaster.ports import Word
+from jobmaster.rules.lease import term
+from jobmaster.settings.model import Leases, MasterSettings
+from jobmaster_agents.draining import Drain, DrainEnd
+from jobmaster_agents.events import EventLog
+from jobmaster_agents.judging import Judging
+from tests.agents.stage import HIGH_WATER, Ending, Killed, Lived, Owner, Stage, When, hold_row, in_flight
+
+SCHEMA = "jobmaster_test"
+
+
+@pytest.fixture
+async def stage(master_dsn: str, store_url: str, cluster_name: str) -> AsyncIterator[Stage]:
+    await migrate(dsn=master_dsn, schema=SCHEMA, cluster=cluster_name, settings=MasterSettings())
+    stage = Stage(master_dsn, SCHEMA, store_url, cluster_name)
+    yield stage
+    await stage.close()
+
+
+async def check(stage: Stage, owner: Owner, lived: Lived) -> None:
+    """Every job is where it belongs, once; the bucket is retired; nothing lies in the store."""
+    expected = lived.expected()
+    found = await stage.jobs()
+    assert {job_id: found.get(job_id) for job_id in expected} == expected
+    state, epoch = await stage.bucket_state(owner.fence.bucket_id)
+    assert state == "READY_TO_DELETE"
+    assert epoch > owner.fence.epoch
+    depth = (await owner.store.depths([owner.fence.bucket_id]))[0]
+    assert depth is None or (depth.pending, depth.assigned, depth.claimed_lists, depth.spilled) == (0, 0, 0, 0)
+
+
+# ---------------------------------------------------------------- the owner dies
+
+
+async def test_every_job_of_a_dead_owner_is_held_or_concluded_exactly_once(stage: Stage) -> None:
+    owner, rescuer = await stage.owner(), await stage.agent()
+    lived = await owner.live()
+    await owner.die()
+    await rescuer.rescue().tick()
+    await check(stage, owner, lived)
+    assert rescuer.telemetry.buckets_drained == 1
+    assert rescuer.telemetry.drain_refusals >= len(lived.finished)
+
+
+async def test_small_pages_move_the_same(stage: Stage) -> None:
+    owner, rescuer = await stage.owner(), await stage.agent()
+    lived = await owner.live(5)
+    await owner.die()
+    await rescuer.rescue(page_jobs=2).tick()
+    await check(stage, owner, lived)
+
+
+async def test_the_event_of_a_drained_bucket_tells_how_many_jobs_moved(stage: Stage) -> None:
+    owner, rescuer = await stage.owner(), await stage.agent()
+    await owner.submit(4)
+    await owner.claim("one", 2)
+    await owner.die()
+    await rescuer.rescue().tick()
+    rows = await stage.rows(
+        "SELECT jobs_moved, jobs_rescued, reason FROM bucket_event WHERE to_state = 'READY_TO_DELETE'"
+    )
+    assert [(row["jobs_moved"], row["jobs_rescued"]) for row in rows] == [(4, 2)]
+
+
+async def test_a_job_found_with_a_dead_agent_for_the_third_time_fails_with_the_reason(stage: Stage) -> None:
+    owner, rescuer = await stage.owner(), await stage.agent()
+    lived = await owner.live()
+    await owner.die()
+    await rescuer.rescue().tick()
+    view = await rescuer.master.get(lived.poison[0])
+    assert view is not None
+    assert view.error is not None
+    assert view.error.reason == "agent_lost"
+
+
+async def test_without_a_certificate_nothing_is_taken(stage: Stage) -> None:
+    owner, rescuer = await stage.owner(), await stage.agent()
+    await owner.live()
+    await rescuer.rescue().tick()
+    assert await stage.bucket_state(owner.fence.bucket_id) == ("ACTIVE", 1)
+    assert rescuer.telemetry.buckets_taken == 0
+
+
+# ---------------------------------------------------------------- the zombie owner
+
+
+async def test_a_zombie_owner_is_refused_everywhere(stage: Stage) -> None:
+    owner, rescuer = await stage.owner(), await stage.agent()
+    await owner.submit(2)
+    await owner.persist(running := await owner.claim("run", 2))
+    fresh = await owner.submit(2)
+    claimed = await owner.claim("new", 2)
+    await owner.die()
+    await rescuer.rescue().tick()
+    before = await stage.jobs()
+
+    zombie, _ = await stage.connect(owner.agent_id)  # its old connections were cut by the rescuer
+    ids = {entry.id for entry in (*running, *claimed)}
+    assert not (await zombie.persist(owner.fence, [in_flight(entry, owner.lane) for entry in claimed])).bucket_ok
+    assert not await zombie.copy_final([owner.final(entry) for entry in claimed])
+    recorded = await zombie.record_final([owner.final(entry) for entry in (*running, *claimed)])
+    assert not recorded.accepted
+    assert recorded.refused == ids
+    held = await zombie.hold(owner.fence, [hold_row(entry, owner.lane) for entry in (*running, *claimed)])
+    assert not held.accepted
+    assert held.refused == ids
+    assert not (await zombie.retry_here(owner.fence, [hold_row(entry, owner.lane) for entry in claimed])).bucket_ok
+    assert not (await zombie.onboard(owner.fence, owner.lane, 3, 300.0, 10)).bucket_ok
+    assert not (await zombie.renew(owner.agent_id, 10.0)).alive
+    assert not await zombie.move_bucket(*owner.fence, BucketState.LOST, "it thinks it owns it")
+
+    assert (await owner.store.claim(owner.fence, "more", 10)).word is Word.FENCED
+    assert await owner.store.settle(owner.fence, ["new"], []) is Word.FENCED
+    assert await owner.store.assign(owner.fence, [(0, encode_entry(claimed[0]))]) is Word.FENCED
+    assert await owner.store.spill(owner.fence, [b"x"], []) is Word.FENCED
+    late = await owner.store.submit(owner.fence.bucket_id, [encode_entry(Entry(new_id(), 1, "w", b"{}"))], **HIGH_WATER)
+    assert late.word is Word.CLOSED
+    assert await stage.jobs() == before
+    assert set(fresh) <= set(before)
+
+
+async def test_the_dead_owners_database_connections_are_cut(stage: Stage) -> None:
+    """A frozen client inside a COPY would hold its locks for ever: no timeout of the server ends it."""
+    owner, rescuer = await stage.owner(), await stage.agent()
+    await owner.submit(1)
+    await owner.claim("one", 1)
+    count = "SELECT count(*) FROM pg_stat_activity WHERE application_name = $1"
+    name = text(owner.agent_id)
+    assert (await stage.rows(count, name))[0][0] > 0
+    await rescuer.master.end_agent(owner.agent_id, dead=True, reason="killed")
+    await rescuer.rescue().tick()
+    assert (await stage.rows(count, name))[0][0] == 0
+
+
+async def test_a_living_rescuers_connections_are_not_cut_when_it_declares_a_bucket_lost(stage: Stage) -> None:
+    owner, rescuer, other = await stage.owner(), await stage.agent(), await stage.agent()
+    await owner.submit(1)
+    await owner.die()
+    bucket = await rescuer.master.take_lost(rescuer.agent_id, ["default"], {})
+    assert bucket is not None
+    name = text(rescuer.agent_id)
+    assert await rescuer.master.move_bucket(bucket.id, bucket.epoch, bucket.owner, BucketState.LOST, "leaving")
+    before = await stage.rows("SELECT pid FROM pg_stat_activity WHERE application_name = $1 ORDER BY pid", name)
+    assert before
+    await other.rescue().tick()
+    assert other.telemetry.buckets_drained == 1
+    after = await stage.rows("SELECT pid FROM pg_stat_activity WHERE application_name = $1 ORDER BY pid", name)
+    assert after == before
+
+
+# ---------------------------------------------------------------- the rescuer dies
+
+
+async def calls_of_a_whole_rescue(stage: Stage) -> Ending:
+    """How many calls an undisturbed rescue of such a bucket makes."""
+    owner, rescuer = await stage.owner(), await stage.agent()
+    lived = await owner.live(2)
+    await owner.die()
+    ending = Ending()
+    await rescuer.rescue(ending.over(rescuer.master), ending.over(rescuer.store), page_jobs=2).tick()
+    await check(stage, owner, lived)
+    return ending
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("when", When)
+async def test_a_rescuer_may_die_at_any_call_and_another_finishes(stage: Stage, when: When) -> None:
+    whole = await calls_of_a_whole_rescue(stage)
+    assert {"take_lost", "fence", "read_page", "rescue_page", "remove_page", "record_final", "hold", "close_if_empty",
+            "sweep", "close_drained"} <= set(whole.names)  # fmt: skip
+    heir = await stage.agent()
+    for at in range(whole.calls):
+        owner, rescuer = await stage.owner(), await stage.agent()
+        lived = await owner.live(2)
+        await owner.die()
+        ending = Ending(at, when)
+        with pytest.raises(Killed):
+            await rescuer.rescue(ending.over(rescuer.master), ending.over(rescuer.store), page_jobs=2).tick()
+        await heir.master.end_agent(rescuer.agent_id, dead=True, reason=f"died {when} {ending.names[-1]}")
+        await heir.rescue(page_jobs=2).tick()
+        await check(stage, owner, lived)
+        await rescuer.master.close()
+        await rescuer.store.close()
+        await owner.store.close()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("when", When)
+async def test_a_rescuer_that_only_lost_answers_finishes_itself(stage: Stage, when: When) -> None:
+    """Not dead, only interrupted (time-out, cut connection): the same agent comes back to its own bucket."""
+    whole = await calls_of_a_whole_rescue(stage)
+    for at in range(1, whole.calls, 3):
+        owner, rescuer = await stage.owner(), await stage.agent()
+        lived = await owner.live(2)
+        await owner.die()
+        ending = Ending(at, when)
+        duty = rescuer.rescue(ending.over(rescuer.master), ending.over(rescuer.store), page_jobs=2)
+        with pytest.raises(Killed):
+            await duty.tick()
+        if duty.unfinished:
+            for work in duty._unfinished.values():
+                work.next_at = 0.0
+        await duty.tick()
+        await check(stage, owner, lived)
+        await rescuer.master.close()
+        await rescuer.store.close()
+
+
+async def test_a_zombie_rescuer_moves_nothing_and_removes_nothing(stage: Stage) -> None:
+    """It has read a page and is cut off; another takes the bucket over; then it goes on with what it remembers."""
+    owner, zombie, heir = await stage.owner(), await stage.agent(), await stage.agent()
+    submitted = await owner.submit(6)
+    claimed = await owner.claim("one", 3)
+    await owner.die()
+    bucket = await zombie.master.take_lost(zombie.agent_id, ["default"], {})
+    assert bucket is not None
+    drain = Drain(bucket, zombie.master, zombie.store, lambda: True, page_jobs=100, max_rescues=3)
+    assert await zombie.store.fence(drain.fence) == (Word.OK, drain.fence.epoch)
+    page = await zombie.store.read_page(drain.fence, 100)
+    assert {entry.id for entry in page.entries} == {entry.id for entry in claimed}
+
+    await heir.master.end_agent(zombie.agent_id, dead=True, reason="frozen")
+    second = await heir.master.take_lost(heir.agent_id, ["default"], {})
+    assert second is not None
+    assert second.epoch > bucket.epoch
+    master, _ = await stage.connect(zombie.agent_id)
+    late = await master.rescue_page(drain.fence, page.entries, owner.lane, 3, claimed=True, max_rescues=3)
+    assert (late.bucket_ok, late.accepted) == (False, frozenset())
+    # The heir has not fenced the store yet: what keeps the page there is that the refusal was obeyed.
+    zombie_again = Drain(bucket, master, zombie.store, lambda: True, page_jobs=100, max_rescues=3)
+    assert await zombie_again.run() is DrainEnd.SUPERSEDED
+    depth = (await heir.store.depths([bucket.id]))[0]
+    assert depth is not None
+    assert (depth.pending, depth.claimed_lists) == (3, 1)
+    assert await master.sweep(drain.fence, 100, max_rescues=3) == 0
+    assert not await master.close_drained(drain.fence, 0, 0)
+    assert await stage.jobs() == {}
+
+    heirs = Drain(second, heir.master, heir.store, lambda: True, page_jobs=100, max_rescues=3)
+    assert await heirs.run() is DrainEnd.DRAINED
+    rescues = {job_id: after[2] for job_id, after in (await stage.jobs()).items()}
+    assert rescues == {job_id: int(job_id in {entry.id for entry in claimed}) for job_id in submitted}
+    assert await zombie.store.remove_page(drain.fence, page) is Word.FENCED
+
+
+async def test_two_rescuers_share_the_buckets_and_drain_each_once(stage: Stage) -> None:
+    first, second = await stage.agent(), await stage.agent()
+    owners = [await stage.owner() for _ in range(6)]
+    lives = [await owner.live(2) for owner in owners]
+    for owner in owners:
+        await owner.die()
+    await asyncio.gather(first.rescue().tick(), second.rescue().tick())
+    for owner, lived in zip(owners, lives, strict=True):
+        await check(stage, owner, lived)
+    assert first.telemetry.buckets_drained + second.telemetry.buckets_drained == 6
+    assert first.telemetry.drains_superseded + second.telemetry.drains_superseded == 0
+
+
+async def test_a_leaving_rescuer_gives_its_unfinished_buckets_back_at_once(stage: Stage) -> None:
+    owner, leaving, heir = await stage.owner(), await stage.agent(), await stage.agent()
+    lived = await owner.live(2)
+    await owner.die()
+    ending = Ending(4)
+    duty = leaving.rescue(ending.over(leaving.master), ending.over(leaving.store))
+    with pytest.raises(Killed):
+        await duty.tick()
+    assert duty.unfinished == 1
+    await duty.give_back()
+    assert (await stage.bucket_state(owner.fence.bucket_id))[0] == "LOST"
+    assert await leaving.master.end_agent(leaving.agent_id, dead=False, reason="leaving")
+    await heir.rescue().tick()
+    await check(stage, owner, lived)
+
+
+# ---------------------------------------------------------------- stores that disagree or are silent
+
+
+async def test_a_store_with_a_higher_epoch_is_taken_above_it(stage: Stage) -> None:
+    """A failover of the master forgot the last takeover: the store knows epoch 7, the master only 1."""
+    owner, rescuer = await stage.owner(), await stage.agent()
+    lived = await owner.live(2)
+    await owner.die()
+    word, _ = await rescuer.store.fence(Fence(owner.fence.bucket_id, 7, AgentId(new_id())))
+    assert word is Word.OK
+    await rescuer.rescue().tick()
+    await check(stage, owner, lived)
+    assert (await stage.bucket_state(owner.fence.bucket_id))[1] == 8
+
+
+async def test_a_silent_store_keeps_its_bucket_draining_until_it_answers(
+    stage: Stage, new_valkey: Callable[..., ValkeyServer]
+) -> None:
+    server = new_valkey()
+    stage.store_url = server.url
+    owner, rescuer = await stage.owner(), await stage.agent()
+    lived = await owner.live(2)
+    await owner.die()
+    server.kill()
+    duty = rescuer.rescue()
+    await duty.tick()
+    assert duty.unfinished == 1
+    assert rescuer.telemetry.drains_postponed == 1
+    assert (await stage.bucket_state(owner.fence.bucket_id))[0] == "DRAINING"
+    server.start()
+    for work in duty._unfinished.values():
+        work.next_at = 0.0
+    await duty.tick()
+    await check(stage, owner, lived)
+
+
+async def test_other_buckets_are_drained_while_one_store_is_silent(
+    stage: Stage, new_valkey: Callable[..., ValkeyServer]
+) -> None:
+    server, url = new_valkey(), stage.store_url
+    stage.store_url = server.url
+    silent = await stage.owner()
+    await silent.submit(1)
+    stage.store_url = url
+    owner, rescuer = await stage.owner(), await stage.agent()
+    lived = await owner.live(2)
+    await stage.rows("UPDATE bucket SET store = 'silent' WHERE id = $1", text(silent.fence.bucket_id))
+    await silent.die()
+    await owner.die()
+    duty = rescuer.rescue()
+    duty._stores = {**duty._stores, "silent": silent.store}
+    server.kill()
+    await duty.tick()
+    await check(stage, owner, lived)
+    assert duty.unfinished == 1
+
+
+# ---------------------------------------------------------------- the whole chain, by leases alone
+
+
+async def test_jobs_of_a_silent_agent_are_held_within_its_lease_and_two_seconds(stage: Stage) -> None:
+    leases = Leases(lease_seconds=1.5, renew_seconds=0.5)
+    rescuer = await stage.agent(lease_seconds=leases.lease_seconds)
+    clock = SystemClock()
+    rescue = rescuer.rescue()
+    certified = asyncio.Event()
+    judging = Judging(rescuer.holdings, rescuer.master, leases, clock, certified.set, rescuer.telemetry, EventLog())
+    began = clock.boottime()
+
+    async def renew_until(moment: float) -> None:
+        while clock.boottime() < moment:
+            sent = clock.boottime()
+            assert (await rescuer.master.renew(rescuer.agent_id, leases.lease_seconds)).alive
+            rescuer.holdings.trust(term(sent, leases.lease_seconds))
+            await asyncio.sleep(0.2)
+
+    await judging.tick()
+    await renew_until(began + leases.lease_seconds)  # nobody judges in its own first term
+    owner = await stage.owner(leases.lease_seconds)
+    lived = await owner.live(1)
+    assert (await owner.master.renew(owner.agent_id, leases.lease_seconds)).alive
+    silent_since = clock.boottime()
+    while not certified.is_set():
+        await renew_until(clock.boottime() + 0.1)
+        await judging.tick()
+        assert clock.boottime() < silent_since + leases.lease_seconds + 2.0
+    assert clock.boottime() >= silent_since + leases.lease_seconds * 0.99
+    await rescue.tick()
+    assert clock.boottime() < silent_since + leases.lease_seconds + 2.0
+    await check(stage, owner, lived)
