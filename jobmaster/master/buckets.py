@@ -9,7 +9,10 @@ from jobmaster.master.connection import Calls, Row, to_us
 from jobmaster.model.bucket import Bucket, BucketState
 from jobmaster.model.errors import CodeError, Refused
 from jobmaster.model.ids import Fence
-from jobmaster.rules.bucket_machine import EPOCH_BUMPS, TRANSITIONS
+from jobmaster.rules.bucket_machine import EPOCH_BUMPS, TRANSITIONS, BucketEvent
+
+_BY_STATEMENT = EPOCH_BUMPS | {BucketEvent.DRAINED}
+"""Moves that have a statement of their own, because they check or change more than the state."""
 
 
 def bucket_of(row: Row) -> Bucket:
@@ -27,8 +30,10 @@ def bucket_of(row: Row) -> Bucket:
 
 
 def sources_of(to: BucketState) -> list[str]:
-    """States from which an owner may go there without a new epoch."""
-    return sorted({state for (state, event), after in TRANSITIONS.items() if after is to and event not in EPOCH_BUMPS})
+    """States from which an owner may go there by ``move_bucket``."""
+    return sorted(
+        {state for (state, event), after in TRANSITIONS.items() if after is to and event not in _BY_STATEMENT}
+    )
 
 
 class Buckets:

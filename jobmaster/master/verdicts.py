@@ -11,6 +11,7 @@ from collections.abc import Callable
 from enum import StrEnum
 from typing import NamedTuple, TypeVar
 
+from jobmaster.master.connection import to_us
 from jobmaster.model.job import FINAL_STATES, IN_FLIGHT_STATES, FinalRow, HoldRow, JobState
 
 _T = TypeVar("_T")
@@ -38,6 +39,7 @@ class Found(NamedTuple):
     bucket_id: bytes | None
     bucket_epoch: int | None
     cancel_requested: bool
+    due_at: tuple[int] | None
 
     @property
     def identity(self) -> tuple[int, bytes | None, int | None]:
@@ -79,9 +81,10 @@ def held(token: int, bucket_id: bytes, epoch: int, found: Found) -> Verdict:
 
 
 def kept_here(row: HoldRow, bucket_id: bytes, epoch: int, found: Found) -> Verdict:
-    """Of ``retry_here``: in flight here with our token + 1 was written by us."""
+    """Of ``retry_here``: in flight here with our token + 1 and exactly our due time was written by us. (Without the due
+    time it could be the producer's second copy, held in the master and onboarded to this same bucket.)"""
     if found.in_flight and found.identity == (row.token + 1, bucket_id, epoch):
-        return Verdict.ACCEPTED
+        return Verdict.ACCEPTED if to_us(found.due_at) == row.due_us else Verdict.REFUSED
     if found.identity != (row.token, bucket_id, epoch):
         return Verdict.REFUSED
     if found.state == JobState.CANCELLED:

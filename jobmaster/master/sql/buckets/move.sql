@@ -12,13 +12,13 @@
 WITH before AS MATERIALIZED (
     SELECT id, state FROM bucket WHERE id = $1::uuid AND epoch = $2::bigint AND owner = $3::uuid FOR UPDATE
 ), after AS (
-    UPDATE bucket b SET state = $5::bucket_state, changed_at = clock_timestamp()
+    UPDATE bucket b SET state = $5::text::bucket_state, changed_at = clock_timestamp()
     FROM before
     WHERE b.id = before.id AND before.state = ANY ($4::text[]::bucket_state[])
     RETURNING b.id
 ), told AS (
     INSERT INTO bucket_event (bucket_id, from_state, to_state, epoch, actor, reason)
-    SELECT after.id, before.state, $5::bucket_state, $2, $3, $6::text FROM after, before
+    SELECT after.id, before.state, $5::text::bucket_state, $2, $3, $6::text FROM after, before
 )
-SELECT EXISTS (SELECT FROM after) OR EXISTS (SELECT FROM before WHERE state = $5::bucket_state) AS moved,
+SELECT EXISTS (SELECT FROM after) OR EXISTS (SELECT FROM before WHERE state = $5::text::bucket_state) AS moved,
        (SELECT state::text FROM before) AS state

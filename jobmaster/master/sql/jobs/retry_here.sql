@@ -18,8 +18,8 @@
 -- out: bucket_ok boolean, accepted uuid[], cancelled uuid[] (those of accepted that became CANCELLED)
 -- move: none|ASSIGNED|PROCESSING -> ASSIGNED|CANCELLED
 -- fence: bucket lock (id, epoch, owner, ACTIVE or COMPLETING) FOR SHARE, and the identity on the row, and a state in
---        flight. A row that is ASSIGNED here with our token + 1 was written by us: the caller takes it as accepted when it
---        reads it back. A cancel request turns ASSIGNED into CANCELLED, which keeps token and identity.
+--        flight. A row that is in flight here with our token + 1 and our due time was written by us: the caller takes it
+--        as accepted when it reads it back. A cancel request turns ASSIGNED into CANCELLED, which keeps token and identity.
 -- index: bucket_pkey for the lock, job_pkey as the arbiter
 WITH b AS MATERIALIZED (
     SELECT 1 FROM bucket
