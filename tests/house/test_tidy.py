@@ -20,7 +20,6 @@ MIGRATIONS = sorted((ROOT / "master_schema" / "migrations").glob("*.sql"))
 LONG_MODULES = {
     "agents/jobmaster_agents/parts.py": "being split: its __init__ introduces every duty",
     "jobmaster/ports.py": "being split",
-    "tests/settings/test_loader.py": "being split",
 }
 """Modules that may be longer, and why."""
 
