@@ -10,6 +10,7 @@ import pytest
 
 from jobmaster.model.errors import ConfigError
 from jobmaster.settings.loader import FILE_BYTES_MAX, LoadedSettings, load_settings
+from jobmaster.settings.model import ClusterSettings
 
 Load = Callable[..., LoadedSettings]
 Complain = Callable[..., list[str]]
