@@ -252,24 +252,36 @@ class Waker:
         """Dispatch wake tokens until cancelled."""
         delay = _BACKOFF_SECONDS
         while True:
-            buckets = [b for b, pump in self._pumps.items() if not pump.ended]
+            self._changed.clear()
+            buckets = [bucket_id for bucket_id, pump in self._pumps.items() if not pump.ended]
             if not buckets:
-                self._changed.clear()
                 await self._changed.wait()
                 continue
             try:
-                woken = await self._store.wait_wake(buckets, _WAKE_SECONDS)
+                woken = await self._wait(buckets)
                 delay = _BACKOFF_SECONDS
             except (OutcomeUnknown, Unavailable):
                 await asyncio.sleep(delay)
                 delay = min(delay * 2, _BACKOFF_SECONDS_MAX)
                 woken = None
             if woken is None:
-                # Time-out or broken connection: a popped token may be lost, so every bucket is asked once.
+                # Time-out, broken connection, or other buckets: a popped token may be lost, so every bucket is asked once.
                 for pump in list(self._pumps.values()):
                     pump.ask()
             elif (found := self._pumps.get(woken)) is not None:
                 found.ask()
+
+    async def _wait(self, buckets: list[bytes]) -> bytes | None:
+        """The next token; ``None`` at once when the set of buckets changes, for the pop is over the old set."""
+        waiting = asyncio.ensure_future(self._store.wait_wake(buckets, _WAKE_SECONDS))
+        changing = asyncio.ensure_future(self._changed.wait())
+        try:
+            await asyncio.wait((waiting, changing), return_when=asyncio.FIRST_COMPLETED)
+            return waiting.result() if waiting.done() else None
+        finally:
+            changing.cancel()
+            waiting.cancel()
+            await asyncio.wait((waiting,))  # one caller at a time
 
 
 def stop_cancelled(memory: Memory, execution: Execution, job_ids: list[bytes]) -> None:

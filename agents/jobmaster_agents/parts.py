@@ -198,11 +198,12 @@ class Parts:
         if not await self._master.create_buckets(buckets):
             self.holdings.fence("the master holds a death certificate for this agent")
             return
-        for bucket in buckets:
-            holding = Holding.of(bucket)
+        holdings = [Holding.of(bucket) for bucket in buckets]
+        for holding in holdings:
             word = await self._store.open_bucket(holding.fence)
             if word is not Word.OK:
-                raise Refused(f"agent store {bucket.store!r} answered {word} to a new bucket")
+                raise Refused(f"agent store {holding.store!r} answered {word} to a new bucket")
+        for holding in holdings:  # together, so that the wait for wake tokens is set up once
             self.working.open(holding)
 
     # ------------------------------------------------------------ what duties tell each other

@@ -27,6 +27,7 @@ from jobmaster.wiring import open_cluster
 from tests.cluster.jobs import handlers
 
 REPOSITORY = Path(__file__).parents[2]
+ENVIRONMENT = {**os.environ, "PYTHONPATH": f"{REPOSITORY}{os.pathsep}{REPOSITORY / 'agents'}"}
 
 
 async def until(condition: Callable[[], Awaitable[Any]], seconds: float, what: str) -> Any:
@@ -45,15 +46,16 @@ class AgentProcess:
 
     def __init__(self, config: Path, log: Path, *arguments: str) -> None:
         self.log = log
-        self.process = subprocess.Popen(
-            [sys.executable, "-m", "jobmaster.cli.main", "agent", "run", "--config", str(config), *arguments],
-            stdout=log.open("wb"),
-            stderr=subprocess.STDOUT,
-            stdin=subprocess.DEVNULL,
-            cwd=REPOSITORY,
-            env={**os.environ, "PYTHONPATH": str(REPOSITORY)},
-            start_new_session=True,
-        )
+        with log.open("wb") as out:
+            self.process = subprocess.Popen(
+                [sys.executable, "-m", "jobmaster.cli.main", "agent", "run", "--config", str(config), *arguments],
+                stdout=out,
+                stderr=subprocess.STDOUT,
+                stdin=subprocess.DEVNULL,
+                cwd=REPOSITORY,
+                env=ENVIRONMENT,
+                start_new_session=True,
+            )
 
     @property
     def events(self) -> list[dict[str, Any]]:
@@ -132,7 +134,7 @@ class Rig:
             text=True,
             timeout=60,
             cwd=REPOSITORY,
-            env={**os.environ, "PYTHONPATH": str(REPOSITORY)},
+            env=ENVIRONMENT,
             check=False,
         )
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import copy
 from datetime import timedelta
 
 import pytest
@@ -116,8 +117,8 @@ async def test_two_stores_in_one_cluster(rig: Rig, new_valkey: object) -> None:
 
     second = new_valkey()  # type: ignore[operator]
     rig.document["stores"]["second"] = {"url": second.url}
-    rig.document["agents"]["second"] = {**rig.document["agents"]["default"], "store": "second"}
-    await rig.start_agent()
+    rig.document["agents"]["second"] = {**copy.deepcopy(rig.document["agents"]["default"]), "store": "second"}
+    await rig.start_agent("--name", "default")
     await rig.start_agent("--name", "second")
     async with await open_cluster(rig.settings, handlers) as cluster:
         receipts = await asyncio.gather(*(cluster.submit(add, {"one": n, "other": n}) for n in range(200)))
