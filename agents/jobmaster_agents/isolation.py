@@ -89,7 +89,7 @@ class IsolatedPool:
         """Jobs of ``run_alone`` that are not running yet; true = cancelled meanwhile."""
         self._failures = 0
         self._not_before = 0.0
-        self._closed = False
+        self._closing = asyncio.Event()
         self.ended_processes = 0
         """Workers that have ended since the start of the pool, in whatever way."""
 
@@ -173,11 +173,9 @@ class IsolatedPool:
 
     async def close(self) -> None:
         """Take no more jobs, stop what runs (asked first, then killed), end the workers; nothing is left after it."""
-        self._closed = True
+        self._closing.set()
         for waiter in self._take_waiters():
             waiter.given.set_exception(_closed())
-        for task in self._starters:
-            task.cancel()
         while self._processes or self._starters:
             for process in self._processes:
                 process.finish("the pool is closed")
@@ -187,7 +185,7 @@ class IsolatedPool:
     # ------------------------------------------------------------ who gets which worker
 
     async def _next_worker(self, job_id: bytes) -> WorkerProcess:
-        while not self._closed:
+        while not self._closing.is_set():
             worker = self._free.pop() if self._free else await self._wait_for_worker(job_id)
             if worker.usable:
                 return worker
@@ -211,7 +209,7 @@ class IsolatedPool:
                 yield waiter
 
     def _became_idle(self, worker: WorkerProcess) -> None:
-        if self._closed or not worker.usable:
+        if self._closing.is_set() or not worker.usable:
             worker.finish("the pool is closed")
             return
         for waiter in self._take_waiters():
@@ -234,7 +232,7 @@ class IsolatedPool:
         # One that tidies up behind its job is back sooner than a new one is there.
         waiting = sum(not waiter.given.done() for waiter in self._waiters)
         waiting -= sum(worker.tidying for worker in self._shared)
-        while self._starting < min(waiting, self._size - len(self._shared)) and not self._closed:
+        while self._starting < min(waiting, self._size - len(self._shared)) and not self._closing.is_set():
             self._starting += 1
             task = self._loop.create_task(self._start_shared(), name="jobmaster-worker-start")
             self._starters.add(task)
@@ -258,8 +256,12 @@ class IsolatedPool:
     async def _start_process(self, on_idle: Callable[[WorkerProcess], None]) -> WorkerProcess:
         # After a failed start the next one waits, so that a broken module makes no storm of processes.
         if (seconds := self._not_before - self._now()) > 0:
-            await asyncio.sleep(seconds)
-        if self._closed:
+            try:
+                async with asyncio.timeout(seconds):
+                    await self._closing.wait()
+            except TimeoutError:
+                pass
+        if self._closing.is_set():
             raise _closed()
         worker = WorkerProcess(self._setup, self._limits, self._logger, self._now, on_idle, self._went)
         self._processes.add(worker)

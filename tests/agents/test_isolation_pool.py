@@ -21,6 +21,7 @@ from tests.agents.isolation_kit import (
     LOGGER,
     MODULE,
     NEVER_KILLED,
+    PATIENCE_SECONDS,
     QUICK,
     Make,
     alive,
@@ -293,6 +294,18 @@ async def test_close_ends_workers_that_are_just_starting(make_pool: Make, module
     await pool.close()
     assert [(await run).kind for run in runs] == [ResultKind.NOT_STARTED] * 2
     assert not any(alive(pid) for pid in pids)
+
+
+async def test_close_does_not_wait_out_the_pause_after_failed_starts(make_pool: Make, module: Path) -> None:
+    module.write_text("raise RuntimeError('broken on import')\n")
+    pool = make_pool(paths=("iso_scratch",))
+    await pool.run(make_job("double", value=1))
+    pool._not_before = pool._now() + 3600.0
+    runs = [asyncio.ensure_future(run(make_job("double", value=1))) for run in (pool.run, pool.run_alone)]
+    await asyncio.sleep(0)
+    async with asyncio.timeout(PATIENCE_SECONDS):
+        await pool.close()
+        assert [(await run).kind for run in runs] == [ResultKind.NOT_STARTED] * 2
 
 
 async def test_kill_all_ends_every_handler_now(make_pool: Make, tmp_path: Path) -> None:

@@ -325,6 +325,7 @@ async def test_without_any_thread_a_job_is_refused_and_not_kept(probe: Probe, mo
         with pytest.raises(Unavailable):
             probe.submit(ran.set)
     await probe.one(os.getpid)
+    await until(lambda: not probe.runner._running)
     assert not ran.is_set()
     with monkeypatch.context() as patch:  # with one thread there, a job waits for it instead
         patch.setattr(threading.Thread, "start", refuse)
