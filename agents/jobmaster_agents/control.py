@@ -18,10 +18,28 @@ from jobmaster_agents.launch import ControlWord
 ORPHAN_SECONDS = 0.7
 
 
-class ControlLine:
-    """Words from the supervisor, and its death."""
+def kill_own_group() -> None:
+    """End this process and everything it started."""
+    os.killpg(os.getpgrp(), signal.SIGKILL)
 
-    def __init__(self, fd: int, log: EventLog) -> None:
+
+class ControlLine:
+    """Words from the supervisor, and its death.
+
+    Args:
+        leave: ends the process when nothing else did ``orphan_seconds`` after the supervisor's death.
+    """
+
+    def __init__(
+        self,
+        fd: int,
+        log: EventLog,
+        *,
+        orphan_seconds: float = ORPHAN_SECONDS,
+        leave: Callable[[], None] = kill_own_group,
+    ) -> None:
+        self._orphan_seconds = orphan_seconds
+        self._leave = leave
         self._fd = fd
         self._log = log
         self._lock = threading.Lock()
@@ -34,6 +52,12 @@ class ControlLine:
     def start(self) -> None:
         """Begin to listen (a daemon thread)."""
         threading.Thread(target=self._listen, name="jobmaster-control", daemon=True).start()
+
+    @property
+    def waiting(self) -> int:
+        """Words that came before anybody was attached."""
+        with self._lock:
+            return len(self._kept)
 
     def attach(
         self,
@@ -81,11 +105,11 @@ class ControlLine:
         with self._lock:
             self._orphaned = True
             loop, on_orphaned = self._loop, self._on_orphaned
-        self._log.error(Event.SUPERVISOR_LOST, {"pid": os.getpid(), "leaving_within_seconds": ORPHAN_SECONDS})
+        self._log.error(Event.SUPERVISOR_LOST, {"pid": os.getpid(), "leaving_within_seconds": self._orphan_seconds})
         if loop is not None and on_orphaned is not None:
             _call(loop, on_orphaned)
-        threading.Event().wait(ORPHAN_SECONDS)
-        os.killpg(os.getpgrp(), signal.SIGKILL)
+        threading.Event().wait(self._orphan_seconds)
+        self._leave()
 
 
 def _call(loop: asyncio.AbstractEventLoop, what: Callable[[], None]) -> None:
