@@ -104,6 +104,7 @@ class Worker:
         # SIG_IGN, which the handlers' own programs would inherit.
         signal.signal(signal.SIGTERM, self._on_signal)
         signal.signal(signal.SIGINT, self._on_signal)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, (signal.SIGTERM,))  # whatever the agent had blocked
         self._reader.start()
         surroundings = Surroundings()
         self._send(Ready())
