@@ -34,7 +34,7 @@ _BAR_CHARS = 40
 def demo(
     ctx: click.Context, invocation: Invocation, as_json: bool, jobs: int | None, seconds: float, limit: float
 ) -> None:
-    """Run a whole cluster on this machine over real work, with crashes, and check the books.
+    """Run a whole cluster over real work, with crashes, and check the books.
 
     Every Python source file of the standard library is indexed by a job: half acknowledged by the agent store alone, half
     held on the master until due. Of two agents one is sent home and replaced, the other is killed with jobs in its hands.

@@ -45,7 +45,9 @@ _DATA_DIR = click.option(
 def dev_group(
     ctx: click.Context, invocation: Invocation, data_dir: Path | None, agents: int, modules: tuple[str, ...]
 ) -> None:
-    """Run a development cluster: PostgreSQL, Valkey and an agent, until Ctrl-C.
+    """Run a development cluster with embedded servers.
+
+    PostgreSQL, Valkey and an agent, in the foreground until Ctrl-C.
 
     The data stays in the directory and is there again at the next start. When the servers of that directory run already,
     only agents are added. Other commands find the servers by the same directory, without further settings.
@@ -138,6 +140,52 @@ def _run(invocation: Invocation, agents: int, modules: tuple[str, ...]) -> int:
 
 
 @contextmanager
+def _servers(invocation: Invocation) -> Iterator[None]:
+    """The servers of the directory: ours until the end, or those that run already."""
+    from jobmaster.embedded import DirectoryInUse, EmbeddedCluster, read_status
+    from jobmaster.wiring import data_directory
+
+    root = data_directory(invocation.settings)
+    cluster = EmbeddedCluster(root)
+    invocation.note(f"starting the servers of {root}", level=1)
+    try:
+        cluster.start()
+    except DirectoryInUse:
+        if not read_status(root).running:
+            raise
+        invocation.note(f"attached to the servers that run in {root} (process {read_status(root).owner_pid})")
+        yield
+        return
+    try:
+        for line in cluster.describe():
+            invocation.note(line, level=1)
+        yield
+    finally:
+        cluster.stop()
+
+
+def _migrate(invocation: Invocation) -> None:
+    from jobmaster.wiring import migrate_master
+
+    run_async(migrate_master(invocation.settings, lambda line: invocation.note(line, level=1)))
+
+
+def _greet(invocation: Invocation, agents: int, modules: tuple[str, ...]) -> None:
+    moved = any(override.startswith("data_dir=") for override in invocation.overrides)
+    program = f"jobmaster --set data_dir={invocation.settings.data_dir}" if moved else "jobmaster"
+    lines = [
+        f"handlers    {', '.join([*invocation.settings.handlers, *modules])}",
+        f"agents      {agents}",
+        "",
+        "Try in another terminal:",
+    ]
+    if DEMO_HANDLERS in modules:
+        lines.append(f"  {program} job submit demo.index_file path={__file__} --within 10s")
+    lines += [f"  {program} status", f"  {program} doctor", "Stop with Ctrl-C or: jobmaster dev stop", ""]
+    for line in lines:
+        invocation.note(line)
+
+
 def _servers(invocation: Invocation) -> Iterator[None]:
     """The servers of the directory: ours until the end, or those that run already."""
     from jobmaster.embedded import DirectoryInUse, EmbeddedCluster, read_status

@@ -26,8 +26,9 @@ COLUMNS = (Column("", "verdict"), Column("CHECK", "name"), Column("DETAIL", "det
 @pass_invocation
 @click.pass_context
 def doctor(ctx: click.Context, invocation: Invocation, audit_days: int) -> None:
-    """Check servers, agents and buckets, and audit the invariants. Changes nothing.
+    """Check the cluster, its servers and its invariants.
 
+    Changes nothing.
     Every check is ok, warn (worth a look) or FAIL (with how to mend it). Exit code 5 when one fails.
 
     \b

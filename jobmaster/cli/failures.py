@@ -5,6 +5,7 @@ The codes are those of ``jobmaster.model.errors`` (after sysexits where it has o
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import re
@@ -95,7 +96,7 @@ def _word(class_name: str) -> str:
 
 def _asks_for_json(arguments: Sequence[str]) -> bool:
     """For a command line that could not be parsed to its end."""
-    pairs = zip(arguments, [*arguments[1:], ""], strict=True)
+    pairs = itertools.pairwise([*arguments, ""])
     return any(
         (first in ("-o", "--output") and second == "json") or first in ("-ojson", "--output=json")
         for first, second in pairs

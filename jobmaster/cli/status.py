@@ -34,7 +34,9 @@ COLUMNS = (
 @click.command("status")
 @pass_invocation
 def status(invocation: Invocation) -> None:
-    """Show agents, buckets by lane and priority, what is held on the master, and what deserves a look.
+    """Show the cluster on one screen.
+
+    Agents, buckets by lane and priority, what is held on the master, and what deserves a look.
 
     PENDING waits in the stores and is unknown to the master, ASSIGNED came from the master, RUNNING has run long enough to
     be known there, HELD waits on the master for its time, DUE of these is due, OVERDUE longer than it should be.
