@@ -11,7 +11,7 @@ from jobmaster.model.job import JobState
 from tests.cluster.conftest import AgentProcess, Rig, until
 from tests.cluster.jobs import note, until_file
 
-pytestmark = pytest.mark.cluster
+pytestmark = [pytest.mark.cluster, pytest.mark.slow]
 
 
 async def test_held(rig: Rig, agent: AgentProcess, cluster: Cluster) -> None:

@@ -13,7 +13,7 @@ from jobmaster.model.job import JobState
 from tests.cluster.conftest import AgentProcess, Rig, until
 from tests.cluster.jobs import note, until_file
 
-pytestmark = pytest.mark.cluster
+pytestmark = [pytest.mark.cluster, pytest.mark.slow]
 
 
 async def none_rescued(rig: Rig) -> None:

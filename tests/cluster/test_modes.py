@@ -11,7 +11,7 @@ from jobmaster.model.job import JobState
 from tests.cluster.conftest import Rig, until
 from tests.cluster.jobs import noop, until_file
 
-pytestmark = pytest.mark.cluster
+pytestmark = [pytest.mark.cluster, pytest.mark.slow]
 
 
 async def test_a_coordinator_owns_no_buckets_and_leads(rig: Rig) -> None:

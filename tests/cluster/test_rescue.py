@@ -13,7 +13,7 @@ from jobmaster.model.job import JobState
 from tests.cluster.conftest import AgentProcess, Rig, until
 from tests.cluster.jobs import blocks_loop, dies, isolated, note, until_file
 
-pytestmark = pytest.mark.cluster
+pytestmark = [pytest.mark.cluster, pytest.mark.slow]
 
 
 async def running(rig: Rig, count: int) -> None:
