@@ -349,11 +349,20 @@ def tie_to(lifeline_fd: int) -> None:
         die(_AGENT_GONE)  # before the line was tied
 
 
+def close_others(*ours: int) -> None:
+    """Close whatever the agent may have handed down: uvloop does not heed ``close_fds``."""
+    first = 3
+    for fd in (*sorted(ours), os.sysconf("SC_OPEN_MAX")):
+        os.closerange(first, fd)
+        first = fd + 1
+
+
 def main() -> None:
     """Entry of the process."""
     sock_fd, lifeline_fd = int(sys.argv[1]), int(sys.argv[2])
     if os.getpgrp() != os.getpid():
         os.setpgid(0, 0)  # we kill our group at the end: it must be ours alone
+    close_others(sock_fd, lifeline_fd)
     for fd in (sock_fd, lifeline_fd):
         os.set_inheritable(fd, False)  # programs that handlers start have no business with them
     tie_to(lifeline_fd)

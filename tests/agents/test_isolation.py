@@ -6,6 +6,8 @@ import asyncio
 import json
 import os
 import signal
+import subprocess
+import sys
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -95,6 +97,28 @@ async def test_a_worker_inherits_the_environment_and_no_descriptors(
     assert await value(pool, "environment", name="PYTHONPATH") == "/as/it/was"
     monkeypatch.delenv("PYTHONPATH")
     assert await value(make_pool(), "environment", name="PYTHONPATH") is None
+
+
+ON_UVLOOP = """
+import os, sys, uvloop
+sys.path[:] = {path!r}
+from tests.agents.isolation_kit import pools, value
+async def main():
+    held = os.open({held!r}, os.O_RDONLY)
+    os.set_inheritable(held, True)
+    async with pools() as make_pool:
+        assert await value(make_pool(), "open_files", inode=os.fstat(held).st_ino) is False
+uvloop.run(main())
+"""
+
+
+def test_a_worker_inherits_no_descriptors_from_an_agent_on_uvloop(tmp_path: Path) -> None:
+    pytest.importorskip("uvloop")
+    held = tmp_path / "held"
+    held.touch()
+    script = ON_UVLOOP.format(path=sys.path, held=str(held))
+    ended = subprocess.run([sys.executable, "-c", script], stderr=subprocess.PIPE, text=True, check=False)
+    assert ended.returncode == 0, ended.stderr
 
 
 # ---------------------------------------------------------------- raising, and results that cannot be sent
