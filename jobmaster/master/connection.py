@@ -72,15 +72,21 @@ class Opener:
             "idle_in_transaction_session_timeout": f"{_IDLE_TRANSACTION_SECONDS * 1000:.0f}",
         }
 
-    async def open(self) -> Connection:
-        """A connection; raises ``Unavailable`` or ``Refused``."""
+    async def open(self, *, plan_once: bool) -> Connection:
+        """A connection; raises ``Unavailable`` or ``Refused``.
+
+        Args:
+            plan_once: keep the first plan of every statement. For statements whose parameters do not matter to the plan:
+                with 64 partitions, planning the coordinator's costs 12 ms each time, running it 1 ms.
+        """
+        plans = {"plan_cache_mode": "force_generic_plan"} if plan_once else {}
         try:
             async with asyncio.timeout(self._connect_seconds):
                 connection = await asyncpg.connect(
                     self.dsn,
                     timeout=self._connect_seconds,
                     command_timeout=self.call_seconds,
-                    server_settings=self._server_settings,
+                    server_settings={**self._server_settings, **plans},
                 )
                 # Ids are 16 bytes and times are integers everywhere in this program; objects for them would cost more
                 # than the rest of a row.
@@ -98,8 +104,9 @@ class Opener:
 class Connections:
     """At most ``size`` connections, opened when they are needed, the one used last goes first."""
 
-    def __init__(self, opener: Opener, size: int) -> None:
+    def __init__(self, opener: Opener, size: int, *, plan_once: bool = False) -> None:
         self._opener = opener
+        self._plan_once = plan_once
         self._idle: list[Connection] = []
         self._lent: set[Connection] = set()
         self._free = asyncio.Semaphore(size)
@@ -145,7 +152,7 @@ class Connections:
             connection = self._idle.pop()
             if not connection.is_closed():
                 return connection
-        return await self._opener.open()
+        return await self._opener.open(plan_once=self._plan_once)
 
     def _give_back(self, connection: Connection) -> None:
         if self._closed or connection.is_closed() or connection.is_in_transaction():

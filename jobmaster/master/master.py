@@ -37,7 +37,8 @@ class Master(Intake, Outcomes, Onboarding, Members, Buckets, Rescue, Upkeep, Sto
     def __init__(self, opener: Opener, pool_size: int, cluster: ClusterRow) -> None:
         self.cluster = cluster
         self._schema = opener.schema
-        self._pools = [Connections(opener, size) for size in (pool_size, 1, 1)]
+        self._cursors = {}
+        self._pools = [Connections(opener, pool_size), *(Connections(opener, 1, plan_once=True) for _ in range(2))]
         self._data, self._control, self._heartbeat = map(Calls, self._pools)
 
     @classmethod

@@ -98,7 +98,7 @@ async def check_schema(calls: Calls, schema: str) -> None:
 @asynccontextmanager
 async def _connected(dsn: str, schema: str, settings: MasterSettings) -> AsyncIterator[Connection]:
     opener = Opener(dsn, schema, settings, _APPLICATION_NAME)
-    connection = await opener.open()
+    connection = await opener.open(plan_once=False)
     try:
         yield connection
     except errors.DRIVER_ERRORS as error:

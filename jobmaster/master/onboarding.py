@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import NamedTuple
 
 from jobmaster.master import verdicts
 from jobmaster.master.batches import Batch, Sent, columns
@@ -12,20 +13,46 @@ from jobmaster.model.job import Entry, JobState
 from jobmaster.ports import Onboarded, Written
 
 
+_LEAPS_MAX = 16
+"""Batches in a row that may begin where the last one began."""
+
+
+class Cursor(NamedTuple):
+    """Where the next batch of a lane and priority begins to read."""
+
+    due_us: int
+    leaps: int
+
+
+_FROM_THE_OLDEST = Cursor(0, 0)
+
+
 class Onboarding:
-    """``jobmaster.ports.Onboarding`` on PostgreSQL."""
+    """``jobmaster.ports.Onboarding`` on PostgreSQL.
+
+    While a backlog is drained batch after batch, each begins at the due time where the last one began instead of reading
+    over all the dead index entries before it (a long transaction elsewhere may pin them for hours). Older rows that come
+    back meanwhile wait for the next batch that begins at the start: after 16 batches, or as soon as one is not full.
+    """
 
     _data: Calls
+    _cursors: dict[tuple[str, int], Cursor]
 
     async def onboard(self, fence: Fence, lane: str, priority: int, horizon_seconds: float, limit: int) -> Onboarded:
         """The oldest due-soon HELD rows become ASSIGNED to the bucket, under its lock, SKIP LOCKED."""
-        rows = await self._data.tell("jobs/onboard", *fence, lane, priority, horizon_seconds, limit)
+        cursor = self._cursors.pop((lane, priority), _FROM_THE_OLDEST)
+        rows = await self._data.tell("jobs/onboard", *fence, lane, priority, horizon_seconds, limit, cursor.due_us)
         entries = [
             Entry(id_, token, handler, args, to_us(due), headers, attempt, rescues)
             for _, id_, token, handler, args, due, headers, attempt, rescues in rows
             if id_ is not None
         ]
-        return Onboarded(rows[0]["bucket_ok"], entries, len(entries) == limit)
+        full = len(entries) == limit
+        if full and cursor.leaps < _LEAPS_MAX:
+            oldest = min(entry.due_us for entry in entries)
+            self._cursors[lane, priority] = Cursor(oldest, cursor.leaps + 1)
+        # A batch that began further on and was not full says nothing about what lies before it.
+        return Onboarded(rows[0]["bucket_ok"], entries, full or cursor.leaps > 0)
 
     async def release(self, fence: Fence, identities: Sequence[tuple[bytes, int]]) -> Written:
         """``(id, token)`` ASSIGNED in this bucket -> HELD, by identity."""

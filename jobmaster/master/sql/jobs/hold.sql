@@ -50,8 +50,8 @@ WITH written AS (
     INSERT INTO attempt (job_id, token, bucket_id, bucket_epoch, outcome, ran_us, error)
     SELECT id, token, $1, $2, outcome, ran_us, error
     FROM unnest($3, $7, $14::text[], $15::bigint[], $13) AS failed (id, token, outcome, ran_us, error)
-    JOIN written USING (id)
-    WHERE failed.error IS NOT NULL AND written.state = 'HELD'
+    -- IS TRUE keeps this a hashed sub-select: as a join it would be nested loops, since our sessions have no other.
+    WHERE error IS NOT NULL AND (id IN (SELECT id FROM written WHERE state = 'HELD')) IS TRUE
     ORDER BY id
     ON CONFLICT DO NOTHING
 )

@@ -6,11 +6,13 @@
 -- in: $5 smallint priority
 -- in: $6 double precision horizon, seconds from now
 -- in: $7 integer limit
+-- in: $8 bigint due time below which nothing is looked for, microseconds since 1970, 0 = from the oldest
 -- out: bucket_ok boolean, id uuid (NULL: no row), token integer, handler text, args bytea, due_at timestamptz, headers bytea, attempt integer, rescues integer
 -- move: HELD -> ASSIGNED
 -- fence: bucket lock (id, epoch, owner, ACTIVE) FOR SHARE, taken before the scan; FOR UPDATE SKIP LOCKED: two claimers
 --        never take the same row. MATERIALIZED, or the limit may be applied more than once.
--- index: job_due, read in order up to the limit (statement_timestamp(), because a volatile clock is no index condition);
+-- index: job_due, read in order up to the limit (statement_timestamp(), because a volatile clock is no index condition),
+--        from a given due time on: before it lie the dead entries of what was just onboarded, until the next vacuum;
 --        job_pkey for the update, one partition a row
 WITH b AS MATERIALIZED (
     SELECT 1 FROM bucket
@@ -20,6 +22,7 @@ WITH b AS MATERIALIZED (
     SELECT j.id FROM job j
     WHERE j.state = 'HELD' AND j.lane = $4::text AND j.priority = $5::smallint
       AND j.due_at <= statement_timestamp() + make_interval(secs => $6::double precision)
+      AND j.due_at >= from_us($8::bigint)
       AND NOT j.cancel_requested
       AND EXISTS (SELECT FROM b)
     ORDER BY j.due_at

@@ -9,12 +9,13 @@
 -- move: ASSIGNED -> HELD|CANCELLED
 -- fence: identity (token, bucket, epoch) on the row, still ASSIGNED, locked in id order. The token stays: a copy that lies
 --        in the store after all names a bucket, the row none, and the next assignment adds one.
--- index: job_pkey; the bounds prune partitions
+-- index: job_pkey; the bounds prune partitions. IS NOT DISTINCT FROM, because job_in_flight is no help: it would read the
+--        whole bucket and compare each row with each id
 WITH mine AS MATERIALIZED (
     SELECT j.id
     FROM unnest($3::uuid[], $4::integer[]) AS copy (id, token)
     JOIN job j ON j.id = copy.id AND j.id BETWEEN $5::uuid AND $6::uuid
-    WHERE j.token = copy.token AND j.bucket_id = $1::uuid AND j.bucket_epoch = $2::bigint AND j.state = 'ASSIGNED'
+    WHERE j.token = copy.token AND j.bucket_id IS NOT DISTINCT FROM $1::uuid AND j.bucket_epoch = $2::bigint AND j.state = 'ASSIGNED'
     ORDER BY j.id
     FOR UPDATE OF j
 )

@@ -23,7 +23,8 @@
 --        lock; one that is final or names another bucket is left alone. The token grows, so whatever the old owner still
 --        writes about the job is refused; a job that ends here keeps the identity that it ends for. A job without a row
 --        gets token 2, above the copy's 1.
--- index: bucket_pkey for the lock, job_pkey; the bounds prune partitions
+-- index: bucket_pkey for the lock, job_pkey; the bounds prune partitions. IS NOT DISTINCT FROM keeps job_in_flight out: it
+--        would read the whole bucket and compare each row with each id
 WITH b AS MATERIALIZED (
     SELECT 1 FROM bucket
     WHERE id = $1::uuid AND epoch = $2::bigint AND owner = $3::uuid AND state = 'DRAINING'
@@ -38,7 +39,7 @@ WITH b AS MATERIALIZED (
            j.rescues + CASE WHEN $6 OR j.state = 'PROCESSING' THEN 1 ELSE 0 END AS rescues,
            $6 OR j.state = 'PROCESSING' AS counts
     FROM copy JOIN job j ON j.id = copy.id AND j.id BETWEEN $9::uuid AND $10::uuid
-    WHERE j.bucket_id = $1 AND j.state IN ('ASSIGNED', 'PROCESSING')
+    WHERE j.bucket_id IS NOT DISTINCT FROM $1 AND j.state IN ('ASSIGNED', 'PROCESSING')
     ORDER BY j.id
     FOR UPDATE OF j
 ), verdict AS (

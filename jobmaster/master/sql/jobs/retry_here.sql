@@ -52,8 +52,8 @@ WITH b AS MATERIALIZED (
     INSERT INTO attempt (job_id, token, bucket_id, bucket_epoch, outcome, ran_us, error)
     SELECT id, token, $1, $2, outcome, ran_us, error
     FROM unnest($4, $8, $15::text[], $16::bigint[], $14) AS failed (id, token, outcome, ran_us, error)
-    JOIN written USING (id)
-    WHERE failed.error IS NOT NULL AND written.state = 'ASSIGNED'
+    -- IS TRUE keeps this a hashed sub-select: as a join it would be nested loops, since our sessions have no other.
+    WHERE error IS NOT NULL AND (id IN (SELECT id FROM written WHERE state = 'ASSIGNED')) IS TRUE
     ORDER BY id
     ON CONFLICT DO NOTHING
 )

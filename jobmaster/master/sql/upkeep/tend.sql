@@ -12,21 +12,22 @@ WITH RECURSIVE office AS (
     WHERE name = 'coordinator' AND owner = $1::uuid
     RETURNING epoch
 ), groups AS (
-    (SELECT lane, priority FROM job WHERE state = 'HELD' ORDER BY lane, priority LIMIT 1)
+    (SELECT lane, priority FROM job WHERE state = 'HELD' ORDER BY lane DESC, priority DESC, due_at DESC LIMIT 1)
     UNION ALL
     SELECT next.lane, next.priority
     FROM groups g, LATERAL (
         SELECT lane, priority FROM job
-        WHERE state = 'HELD' AND (lane, priority) > (g.lane, g.priority)
-        ORDER BY lane, priority LIMIT 1
+        WHERE state = 'HELD' AND (lane, priority) < (g.lane, g.priority)
+        ORDER BY lane DESC, priority DESC, due_at DESC LIMIT 1
     ) AS next
 ), due AS (
     SELECT lane, priority
     FROM groups g
-    WHERE EXISTS (
-        SELECT FROM job j
+    WHERE (
+        SELECT true FROM job j
         WHERE j.state = 'HELD' AND j.lane = g.lane AND j.priority = g.priority
           AND j.due_at <= statement_timestamp() + make_interval(secs => $4::double precision)
+        ORDER BY j.due_at DESC LIMIT 1
     )
 )
 SELECT epoch,
