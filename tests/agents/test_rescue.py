@@ -259,6 +259,28 @@ async def test_a_zombie_rescuer_moves_nothing_and_removes_nothing(stage: Stage) 
     assert await zombie.store.remove_page(drain.fence, page) is Word.FENCED
 
 
+async def test_an_older_drain_of_the_same_agent_is_refused_like_anybody_elses(stage: Stage) -> None:
+    """It gave the bucket back and took it again: the owner is the same, only the epoch tells the two drains apart."""
+    owner, rescuer = await stage.owner(), await stage.agent()
+    submitted = await owner.submit(2)
+    await owner.die()
+    first = await rescuer.master.take_lost(rescuer.agent_id, ["default"], {})
+    assert first is not None
+    old = Drain(first, rescuer.master, rescuer.store, lambda: True, page_jobs=100, max_rescues=3)
+    await rescuer.store.fence(old.fence)
+    page = await rescuer.store.read_page(old.fence, 100)
+    assert await rescuer.master.move_bucket(*old.fence, BucketState.LOST, "given back")
+    second = await rescuer.master.take_lost(rescuer.agent_id, ["default"], {})
+    assert second is not None
+    assert second.owner == first.owner
+    late = await rescuer.master.rescue_page(old.fence, page.entries, owner.lane, 3, claimed=True, max_rescues=3)
+    assert not late.bucket_ok
+    assert await stage.jobs() == {}
+    new = Drain(second, rescuer.master, rescuer.store, lambda: True, page_jobs=100, max_rescues=3)
+    assert await new.run() is DrainEnd.DRAINED
+    assert await stage.jobs() == dict.fromkeys(submitted, ("HELD", 2, 0))
+
+
 async def test_two_rescuers_share_the_buckets_and_drain_each_once(stage: Stage) -> None:
     first, second = await stage.agent(), await stage.agent()
     owners = [await stage.owner() for _ in range(6)]
@@ -292,15 +314,16 @@ async def test_a_leaving_rescuer_gives_its_unfinished_buckets_back_at_once(stage
 
 
 async def test_a_store_with_a_higher_epoch_is_taken_above_it(stage: Stage) -> None:
-    """A failover of the master forgot the last takeover: the store knows epoch 7, the master only 1."""
+    """A failover of the master forgot the last takeovers: the store knows epoch 7000, the master only 1."""
     owner, rescuer = await stage.owner(), await stage.agent()
     lived = await owner.live(2)
     await owner.die()
-    word, _ = await rescuer.store.fence(Fence(owner.fence.bucket_id, 7, AgentId(new_id())))
+    word, _ = await rescuer.store.fence(Fence(owner.fence.bucket_id, 7000, AgentId(new_id())))
     assert word is Word.OK
     await rescuer.rescue().tick()
     await check(stage, owner, lived)
-    assert (await stage.bucket_state(owner.fence.bucket_id))[1] == 8
+    assert (await stage.bucket_state(owner.fence.bucket_id))[1] == 7001
+    assert rescuer.telemetry.buckets_taken == 2
 
 
 async def test_a_silent_store_keeps_its_bucket_draining_until_it_answers(
