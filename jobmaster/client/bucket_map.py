@@ -109,7 +109,8 @@ class BucketMap:
 
     async def renew(self) -> None:
         """Ask the master again now (at most every ``REFRESH_AGAIN_SECONDS``); keep the old picture when it is down."""
-        if self._clock.boottime() - self._tried_at < REFRESH_AGAIN_SECONDS and self._task is None:
+        too_soon = self._clock.boottime() - self._tried_at < REFRESH_AGAIN_SECONDS
+        if too_soon and self._task is None and self._read_at is not None:
             return
         try:
             await asyncio.shield(self._start())
