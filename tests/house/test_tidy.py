@@ -18,7 +18,8 @@ CODE = (*PRODUCT, "tests", "benchmarks")
 MIGRATIONS = sorted((ROOT / "master_schema" / "migrations").glob("*.sql"))
 
 LONG_MODULES = {
-    "agents/jobmaster_agents/parts.py": "being split: its __init__ introduces every duty",
+    "agents/jobmaster_agents/parts.py": "its __init__ introduces every duty of an agent, once, by name",
+    "agents/jobmaster_agents/working.py": "its __init__ wires every station of a job's way, once, by name",
     "jobmaster/ports.py": "being split",
 }
 """Modules that may be longer, and why."""
@@ -37,6 +38,7 @@ CATCHES_EVERYTHING = {
     "agents/jobmaster_agents/isolation_process.py": "a worker that fails to start, however, has to be answered for",
     "agents/jobmaster_agents/loop.py": "a duty that fails is logged, counted and tried again",
     "agents/jobmaster_agents/threads.py": "a handler is foreign code",
+    "agents/jobmaster_agents/verdicts.py": "a result is foreign code while it is being encoded",
     "jobmaster/agentstore/waiting.py": "handed on to whoever waits for the shared connection",
     "jobmaster/cli/failures.py": "the last stop: one line and an exit code instead of a traceback",
     "jobmaster/client/bulk.py": "handed on to the caller through the report",
