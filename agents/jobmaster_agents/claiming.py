@@ -4,6 +4,10 @@ One blocking pop over the wake keys of all buckets tells which bucket has someth
 the next due job. Prefetch is bounded by free slots plus the buffer, and by the reporter's backlog. After every
 reconnect, and when the blocking pop comes back empty, each bucket is asked once: a token may have died with the
 connection.
+
+A pump that leaves jobs behind always leaves a reason to come back: the queue says so at its low-water mark, the reporter
+when its backlog is down, the lease when it is renewed. While there is no room it still looks, at a bounded rate, for what
+cannot wait: cancellations, hints, and a bucket over its high-water mark, from which portions go to the master unrun.
 """
 
 from __future__ import annotations
@@ -14,19 +18,23 @@ from typing import Protocol
 
 from jobmaster.clock import Clock
 from jobmaster.handlers import Handler
-from jobmaster.model.errors import OutcomeUnknown, StoreRefused, Unavailable
+from jobmaster.model.errors import Refused, Unavailable
+from jobmaster.model.job import Entry
 from jobmaster.ports import Claimed, StoreOwner, Word
+from jobmaster_agents.events import EventLog
 from jobmaster_agents.execution import Execution
 from jobmaster_agents.holdings import Holding, Holdings
+from jobmaster_agents.insisting import Backoff
 from jobmaster_agents.portions import LiveJob, Memory, Portion
-from jobmaster_agents.reporting import BACKLOG_ROWS_MAX, Reporter
+from jobmaster_agents.reporting import Reporter
 from jobmaster_agents.verdicts import StopCause, Verdicts
 
 CLAIM_JOBS_MAX = 1000
-_WAKE_SECONDS = 5.0
-"""Time-out of the blocking pop: only there to notice a dead connection."""
-_BACKOFF_SECONDS = 0.05
-_BACKOFF_SECONDS_MAX = 2.0
+_LOOK_SECONDS = 0.25
+"""How often a bucket without room is looked at when it is woken."""
+_CANCELLED_MAX = 10_000
+_TIMER_SLACK_SECONDS = 0.001
+"""Two clocks never agree to the microsecond: a timer that fires a hair too early would claim nothing, and again."""
 _FENCED = (Word.FENCED, Word.GENERATION, Word.ROLLBACK, Word.NO_BUCKET)
 
 
@@ -35,7 +43,7 @@ class Onboarder(Protocol):
 
     def kick(self, bucket_id: bytes) -> None: ...
 
-    def taken(self, bucket_id: bytes, jobs: int) -> None: ...
+    def claimed(self, bucket_id: bytes, onboarded: int, next_due_seconds: float | None, *, crowded: bool) -> None: ...
 
 
 class Pump:
@@ -63,8 +71,10 @@ class Pump:
         list_prefix: str,
         capacity: int,
         spill_jobs: int,
+        log: EventLog | None = None,
     ) -> None:
         self.holding = holding
+        self._bucket_id = holding.fence.bucket_id
         self._store = store
         self._holdings = holdings
         self._memory = memory
@@ -78,14 +88,19 @@ class Pump:
         self._list_prefix = list_prefix
         self._capacity = capacity
         self._spill_jobs = spill_jobs
+        self._log = log or EventLog()
         self._names = 0
+        self._asking: str | None = None
+        """The list of a claim whose answer has not arrived yet."""
         self._asked = asyncio.Event()
         self._timer: asyncio.TimerHandle | None = None
-        self._more = False
+        self._look_at = 0.0
+        self._cancelled: set[bytes] = set()
+        """Cancel requests for jobs that were still waiting in ``pending`` when they came."""
         self.flushing = False
         """True while completing: everything claimed goes back to the master unrun."""
         self.ended = False
-        """True once the bucket is closed or lost: the loop leaves."""
+        """True once the bucket is closed or lost: the loop leaves, and no answer counts any more."""
         self.claimed = 0
 
     # ------------------------------------------------------------ signals (cheap, called from anywhere on the loop)
@@ -95,124 +110,151 @@ class Pump:
         self._asked.set()
 
     def room(self) -> None:
-        """The bucket's queue got shorter."""
-        if self._more and not self._asked.is_set() and self._free() * 2 >= self._capacity:
-            self._asked.set()
-
-    def _free(self) -> int:
-        return self._capacity - self._execution.backlog(self.holding.fence.bucket_id)
+        """The bucket's queue has fallen to its low-water mark."""
+        self._asked.set()
 
     # ------------------------------------------------------------ the loop
 
     async def run(self) -> None:
-        """Claim until cancelled or the bucket is lost."""
+        """Claim until cancelled or the bucket is closed or lost."""
         self._asked.set()
-        await self.adopt_unknown_lists()
-        while not self.ended:
-            await self._asked.wait()
-            self._asked.clear()
-            await self._claim_while_room()
-        if self._timer is not None:
-            self._timer.cancel()
+        try:
+            await self.adopt_unknown_lists()
+            while not self.ended:
+                await self._asked.wait()
+                self._asked.clear()
+                await self._claim_while_room()
+        finally:
+            self._arm(None)
+
+    def _free(self) -> int:
+        if self.flushing:
+            return CLAIM_JOBS_MAX
+        return min(self._capacity - self._execution.backlog(self._bucket_id), CLAIM_JOBS_MAX)
 
     async def _claim_while_room(self) -> None:
         while not self.ended:
-            now = self._now()
-            if now >= self._holdings.soft_until:
+            if self._now() >= self._holdings.soft_until:
                 await self._holdings.wait_trusted()
-                continue
-            free = CLAIM_JOBS_MAX if self.flushing else min(self._free(), CLAIM_JOBS_MAX)
-            if free <= 0 or self._reporter.backlog > BACKLOG_ROWS_MAX:
-                self._more = True
+            elif self._reporter.crowded:
+                self._reporter.when_relieved(self.ask)
                 return
-            if not await self._claim(free):
+            elif (free := self._free()) <= 0:
+                self._execution.want_room(self._bucket_id)
+                await self._look()
                 return
+            else:
+                answer = await self._claim(free)
+                if answer is None or not (answer.entries and (answer.remaining or len(answer.entries) >= free)):
+                    return
 
-    async def _claim(self, limit: int) -> bool:
-        """One claim; True when another should follow at once."""
+    async def _look(self) -> None:
+        """Without room: read what cannot wait, and spill a bucket that is over its high-water mark."""
+        now = self._now()
+        if now < self._look_at:
+            self._arm(self._look_at - now)
+            return
+        self._look_at = now + _LOOK_SECONDS
+        answer = await self._claim(0)
+        self._arm(None)  # what falls due now has no room either
+        while answer is not None and answer.remaining > self._spill_jobs and self._free() <= 0:
+            if self.ended or self._reporter.crowded:
+                return
+            answer = await self._claim(CLAIM_JOBS_MAX, spill=True)
+
+    # ------------------------------------------------------------ one claim
+
+    async def _claim(self, limit: int, *, spill: bool = False) -> Claimed | None:
+        """One claim, with everything that its answer says; ``None``: there is none, or it does not count."""
         self._names += 1
-        name = f"{self._list_prefix}-{self._names}"
-        sent = self._now()
-        answer = await self._insist_claim(name, limit)
-        if answer is None:
-            return False
-        taken = len(answer.entries)
-        self._more = answer.remaining > 0
-        if taken:
-            self._accept(name, answer, sent)
+        name = self._asking = f"{self._list_prefix}-{self._names}"
+        first_asked = self._now()
+        try:
+            found = await self._insist(name, limit)
+        finally:
+            self._asking = None
+        if found is None or self.ended:
+            return None  # the bucket was lost meanwhile: the list, if there is one, is the rescuer's
+        answer, asked_at = found
+        if answer.entries:
+            portion = Portion(self.holding, name, first_asked, answer.now_us, asked_at)
+            self._accept(portion, answer.entries, give_back=spill)
+        self._cancel(answer)
         if answer.hint:
-            self._onboarder.kick(self.holding.fence.bucket_id)
-        self._arm(answer)
-        if self._more and not self.flushing and answer.remaining > self._spill_jobs and self._free() <= 0:
-            await self._spill()
-        return taken > 0 and (self._more or taken == limit)
+            self._onboarder.kick(self._bucket_id)
+        next_due = (answer.next_due_us - answer.now_us) / 1e6 if answer.next_due_us else None
+        self._onboarder.claimed(
+            self._bucket_id,
+            sum(entry.token > 1 for entry in answer.entries),
+            next_due,
+            crowded=answer.remaining > self._spill_jobs,
+        )
+        self._arm(None if next_due is None else max(next_due, 0.0))
+        return answer
 
-    async def _insist_claim(self, name: str, limit: int) -> Claimed | None:
-        delay = _BACKOFF_SECONDS
+    async def _insist(self, name: str, limit: int) -> tuple[Claimed, float] | None:
+        """Ask under one name until an answer comes; with it, when it was asked for."""
+        backoff = Backoff("claim", self._log)
         while not self.ended:
+            asked_at = self._now()
             try:
                 answer = await self._store.claim(self.holding.fence, name, limit)
-            except (OutcomeUnknown, Unavailable):
+            except (Unavailable, Refused) as error:
                 # The same name is asked again: if the lost reply had moved jobs, this returns the same list.
-                await asyncio.sleep(delay)
-                delay = min(delay * 2, _BACKOFF_SECONDS_MAX)
+                await backoff.pause(error)
                 continue
-            except StoreRefused as refusal:
-                self._on_forgotten(self.holding.fence.bucket_id, str(refusal))
-                return None
             if answer.word is Word.OK:
-                return answer
+                return answer, asked_at
             if answer.word in _FENCED:
-                self._on_forgotten(self.holding.fence.bucket_id, f"the store answered {answer.word} to a claim")
+                self._on_forgotten(self._bucket_id, f"the store answered {answer.word} to a claim")
             return None
         return None
 
-    def _accept(self, name: str, answer: Claimed, sent: float) -> None:
-        portion = Portion(self.holding, name, sent, answer.now_us)
-        fresh = self._memory.adopt(portion, answer.entries, self._handlers)
-        self.claimed += len(answer.entries)
-        onboarded = sum(1 for entry in answer.entries if entry.token > 1)
-        if onboarded:
-            self._onboarder.taken(self.holding.fence.bucket_id, onboarded)
-        if answer.cancelled:
+    def _accept(self, portion: Portion, entries: list[Entry], *, give_back: bool) -> None:
+        fresh = self._memory.adopt(portion, entries, self._handlers)
+        self.claimed += len(entries)
+        if self._cancelled:
             for job in fresh:
-                if job.entry.id in answer.cancelled:
+                if job.entry.token == 1 and job.entry.id in self._cancelled:
                     job.cancelled = True
-        if self.flushing:
+        if give_back or self.flushing:
             for job in fresh:
                 self._verdicts.release(job)
-            return
-        self._execution.enqueue(self._ready(fresh, answer.now_us))
+        else:
+            ready = self._ready(fresh)
+            if ready:
+                self._execution.enqueue(ready)
 
-    def _ready(self, jobs: list[LiveJob], now_us: int) -> list[LiveJob]:
+    def _ready(self, jobs: list[LiveJob]) -> list[LiveJob]:
         """Jobs due now; a SavePending job due later goes to the master, which brings it back in time."""
-        late = [job for job in jobs if job.entry.due_us > now_us and not job.cancelled]
-        if not late:
+        if not any(job.entry.due_us for job in jobs):
             return jobs
-        for job in late:
-            self._verdicts.postpone(job)
-        chosen = set(map(id, late))
-        return [job for job in jobs if id(job) not in chosen]
+        now = self._now()
+        ready: list[LiveJob] = []
+        for job in jobs:
+            if job.cancelled or not self._verdicts.is_early(job, now):
+                ready.append(job)
+            else:
+                self._verdicts.postpone(job, now)
+        return ready
 
-    def _arm(self, answer: Claimed) -> None:
+    def _cancel(self, answer: Claimed) -> None:
+        """Cancel requests that producers left in the bucket (hints: the row decides)."""
+        for job_id in answer.cancelled:
+            job = self._memory.get(job_id)
+            if job is None:
+                self._cancelled.add(job_id)
+            elif not job.cancelled:
+                self._execution.stop_job(job, StopCause.CANCEL)
+        if self._cancelled and (not answer.remaining or len(self._cancelled) > _CANCELLED_MAX):
+            self._cancelled.clear()  # what they were about has been claimed, or never was here
+
+    def _arm(self, seconds: float | None) -> None:
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
-        if answer.next_due_us:
-            delay = max((answer.next_due_us - answer.now_us) / 1e6, 0.0)
-            self._timer = asyncio.get_running_loop().call_later(delay, self.ask)
-
-    async def _spill(self) -> None:
-        """Over the high-water mark with no room: a portion goes to the master, so the store's memory stays bounded."""
-        self._names += 1
-        name = f"{self._list_prefix}-{self._names}"
-        sent = self._now()
-        answer = await self._insist_claim(name, CLAIM_JOBS_MAX)
-        if answer is None or not answer.entries:
-            return
-        portion = Portion(self.holding, name, sent, answer.now_us)
-        for job in self._memory.adopt(portion, answer.entries, self._handlers):
-            self._verdicts.release(job)
+        if seconds is not None:
+            self._timer = asyncio.get_running_loop().call_later(seconds + _TIMER_SLACK_SECONDS, self.ask)
 
     # ------------------------------------------------------------ lists whose reply was lost
 
@@ -224,70 +266,77 @@ class Pump:
             if word is not Word.OK:
                 return
             for name in names:
-                if not self._memory.knows(fence.bucket_id, name) and not self._is_ours_in_flight(name):
-                    answer = await self._store.read_claimed(fence, name)
-                    if answer.word is Word.OK and answer.entries and not self._memory.knows(fence.bucket_id, name):
-                        self._accept(name, answer, self._now())
-        except (OutcomeUnknown, Unavailable):
+                if self._is_known(name):
+                    continue
+                asked_at = self._now()
+                answer = await self._store.read_claimed(fence, name)
+                if self.ended:
+                    return
+                if answer.word is Word.OK and answer.entries and not self._is_known(name):
+                    portion = Portion(self.holding, name, asked_at, answer.now_us)
+                    self._accept(portion, answer.entries, give_back=False)
+        except (Unavailable, Refused):
             return  # asked again by the next round of anti-entropy
 
-    def _is_ours_in_flight(self, name: str) -> bool:
-        # The list of a claim whose answer has not arrived yet.
-        return name == f"{self._list_prefix}-{self._names}"
+    def _is_known(self, name: str) -> bool:
+        return name == self._asking or self._memory.knows(self._bucket_id, name)
 
 
 class Waker:
     """One blocking pop for all buckets of the process."""
 
-    def __init__(self, store: StoreOwner, pumps: dict[bytes, Pump]) -> None:
+    wake_seconds = 5.0
+    """Time-out of the blocking pop: only there to notice a dead connection."""
+
+    def __init__(self, store: StoreOwner, pumps: dict[bytes, Pump], log: EventLog | None = None) -> None:
         self._store = store
         self._pumps = pumps
-        self._changed = asyncio.Event()
+        self._change: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._backoff = Backoff("wait_wake", log or EventLog())
 
     def changed(self) -> None:
-        """The set of buckets changed."""
-        self._changed.set()
+        """The set of buckets changed: a pop that waits for the old set is given up."""
+        if not self._change.done():
+            self._change.set_result(None)
 
     async def run(self) -> None:
         """Dispatch wake tokens until cancelled."""
-        delay = _BACKOFF_SECONDS
         while True:
-            self._changed.clear()
+            if self._change.done():
+                await asyncio.sleep(0)  # several buckets opened in one go are one change
+                self._change = asyncio.get_running_loop().create_future()
             buckets = [bucket_id for bucket_id, pump in self._pumps.items() if not pump.ended]
             if not buckets:
-                await self._changed.wait()
+                await asyncio.wait((self._change,))
                 continue
             try:
                 woken = await self._wait(buckets)
-                delay = _BACKOFF_SECONDS
-            except (OutcomeUnknown, Unavailable):
-                await asyncio.sleep(delay)
-                delay = min(delay * 2, _BACKOFF_SECONDS_MAX)
+                self._backoff.succeeded()
+            except (Unavailable, Refused) as error:
+                await self._backoff.pause(error)
                 woken = None
             if woken is None:
-                # Time-out, broken connection, or other buckets: a popped token may be lost, so every bucket is asked once.
+                # Time-out, change or broken connection: a popped token may be lost, so every bucket is asked once.
                 for pump in list(self._pumps.values()):
                     pump.ask()
             elif (found := self._pumps.get(woken)) is not None:
                 found.ask()
 
     async def _wait(self, buckets: list[bytes]) -> bytes | None:
-        """The next token; ``None`` at once when the set of buckets changes, for the pop is over the old set."""
-        waiting = asyncio.ensure_future(self._store.wait_wake(buckets, _WAKE_SECONDS))
-        changing = asyncio.ensure_future(self._changed.wait())
+        """The bucket that was woken; ``None`` after the time-out or when the set of buckets has changed."""
+        pop = asyncio.ensure_future(self._store.wait_wake(buckets, self.wake_seconds))
         try:
-            await asyncio.wait((waiting, changing), return_when=asyncio.FIRST_COMPLETED)
-            return waiting.result() if waiting.done() else None
+            await asyncio.wait((pop, self._change), return_when=asyncio.FIRST_COMPLETED)
         finally:
-            changing.cancel()
-            waiting.cancel()
-            await asyncio.wait((waiting,))  # one caller at a time
+            if not pop.done():
+                pop.cancel()  # drops its connection; the next pop must not begin before that is over
+                await asyncio.wait((pop,))
+        return None if pop.cancelled() else pop.result()
 
 
 def stop_cancelled(memory: Memory, execution: Execution, job_ids: list[bytes]) -> None:
-    """Cancel requests that came with a renewal: running handlers are stopped, waiting jobs are marked."""
+    """Cancel requests that came with a renewal: running handlers are stopped, waiting jobs end at once."""
     for job_id in job_ids:
         job = memory.get(job_id)
         if job is not None and not job.cancelled:
             execution.stop_job(job, StopCause.CANCEL)
-

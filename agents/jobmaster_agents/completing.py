@@ -1,8 +1,9 @@
 """Graceful exit of buckets: ACTIVE -> COMPLETING -> READY_TO_DELETE, with zero rescues and no attempt burnt.
 
 Block intake (master first, then the store: producers get CLOSED and go elsewhere, onboarding stops) -> flush what waits
-in the store to the master -> finish what is running and queued, within the grace -> give the rest back -> retire. Every
-step is idempotent; a crash in the middle is an ordinary rescue.
+in the store to the master -> finish what is running and queued, within the grace -> give the rest back, also what was
+onboarded and is not due yet -> retire. Every step is idempotent and every wait is bounded; a bucket that cannot be retired
+in time (a handler that will not stop, a server that is down) is left to the rescue, like after a crash.
 """
 
 from __future__ import annotations
@@ -12,16 +13,21 @@ from collections.abc import Sequence
 
 from jobmaster.clock import Clock
 from jobmaster.model.bucket import BucketState
-from jobmaster.model.errors import OutcomeUnknown, Unavailable
+from jobmaster.model.errors import Refused, Unavailable
 from jobmaster.ports import Membership, StoreOwner, Word
 from jobmaster_agents.claiming import Pump
 from jobmaster_agents.execution import Execution
-from jobmaster_agents.portions import Memory
+from jobmaster_agents.portions import Memory, Phase
 from jobmaster_agents.reporting import Reporter
 from jobmaster_agents.verdicts import StopCause, Verdicts
 
 _LOOK_SECONDS = 0.02
 _RETRY_SECONDS = 0.2
+_STOP_SECONDS = 5.0
+"""How long after the grace a handler may take to stop when it is asked to."""
+_RETIRE_SECONDS = 10.0
+"""At least so long the last steps may take, however short the grace was."""
+_PAGE_JOBS = 1000
 
 
 class Completing:
@@ -49,59 +55,91 @@ class Completing:
 
     async def complete(self, pumps: Sequence[Pump], grace_seconds: float, reason: str) -> list[bytes]:
         """Bring the buckets of these pumps to READY_TO_DELETE; returns those that could not be retired (they are left
-        to the rescue)."""
+        to the rescue). Takes at most twice the grace and some seconds."""
         deadline = self._now() + grace_seconds
-        await asyncio.gather(*(self._close_intake(pump, reason) for pump in pumps))
-        await self._finish_or_release(pumps, deadline)
-        retired = await asyncio.gather(*(self._retire(pump, deadline + grace_seconds) for pump in pumps))
-        return [pump.holding.fence.bucket_id for pump, done in zip(pumps, retired, strict=True) if not done]
+        last = deadline + max(grace_seconds, _RETIRE_SECONDS)
+        done = await asyncio.gather(*(self._complete(pump, deadline, last, reason) for pump in pumps))
+        return [pump.holding.fence.bucket_id for pump, retired in zip(pumps, done, strict=True) if not retired]
 
-    async def _close_intake(self, pump: Pump, reason: str) -> None:
+    async def _complete(self, pump: Pump, deadline: float, last: float, reason: str) -> bool:
+        try:
+            # Bounded from outside too: a step may wait for an answer of the master for as long as it is away.
+            async with asyncio.timeout(max(last - self._now(), 0.0) + _STOP_SECONDS):
+                if not await self._close_intake(pump, last, reason):
+                    return False
+                if not await self._finish_or_release(pump, deadline):
+                    return False
+                return await self._retire(pump, last)
+        except TimeoutError:
+            return False
+
+    # ------------------------------------------------------------ no more intake
+
+    async def _close_intake(self, pump: Pump, last: float, reason: str) -> bool:
+        """False: the bucket is not ours any more, its rescuer takes care."""
         holding = pump.holding
-        if holding.lost:
-            return
         holding.closed = True
         fence = holding.fence
-        while not holding.lost:
+        while not holding.lost and self._now() < last:
             try:
                 moved = holding.state is BucketState.COMPLETING or await self._master.move_bucket(
                     fence.bucket_id, fence.epoch, fence.owner, BucketState.COMPLETING, reason
                 )
                 if not moved:
-                    return  # not ours any more: its rescuer takes care
+                    return False
                 holding.state = BucketState.COMPLETING
-                await self._store.close_intake(fence)
-                break
-            except (OutcomeUnknown, Unavailable):
+                if await self._store.close_intake(fence) is not Word.OK:
+                    return False
+            except (Unavailable, Refused):
                 await asyncio.sleep(_RETRY_SECONDS)
-        pump.flushing = True
-        pump.ask()
+                continue
+            pump.flushing = True
+            pump.ask()
+            return True
+        return False
 
-    async def _finish_or_release(self, pumps: Sequence[Pump], deadline: float) -> None:
-        """Queued and running jobs end by themselves; at the deadline (or at a second signal) they are given back."""
-        buckets = [pump.holding.fence.bucket_id for pump in pumps]
-        while any(self._execution.backlog(bucket_id) for bucket_id in buckets):
-            if self._now() >= deadline or self.hurry.is_set():
-                for bucket_id in buckets:
-                    for job in self._execution.take_queued(bucket_id):
-                        self._verdicts.release(job)
-                    for job in self._memory.of_bucket(bucket_id):
-                        self._execution.stop_job(job, StopCause.RELEASE)
-                deadline = self._now() + 1.0  # handlers that ignore it are asked again
+    # ------------------------------------------------------------ what this process holds
+
+    async def _finish_or_release(self, pump: Pump, deadline: float) -> bool:
+        """Queued and running jobs end by themselves; at the deadline (or at a second signal) they are given back.
+
+        False: a handler did not stop when it was asked to.
+        """
+        bucket_id = pump.holding.fence.bucket_id
+        asked_at: float | None = None
+        while self._execution.backlog(bucket_id):
+            now = self._now()
+            if now >= deadline or self.hurry.is_set():
+                asked_at = now if asked_at is None else asked_at
+                if now - asked_at > _STOP_SECONDS:
+                    return False
+                self._give_back(bucket_id)
             await asyncio.sleep(_LOOK_SECONDS)
+        return True
 
-    async def _retire(self, pump: Pump, deadline: float) -> bool:
+    def _give_back(self, bucket_id: bytes) -> None:
+        for job in self._execution.take_queued(bucket_id):
+            self._verdicts.release(job)
+        for job in self._memory.of_bucket(bucket_id):
+            if job.phase is Phase.RUNNING:
+                self._execution.stop_job(job, StopCause.RELEASE)
+
+    # ------------------------------------------------------------ what lies in the store
+
+    async def _retire(self, pump: Pump, last: float) -> bool:
         holding = pump.holding
         fence = holding.fence
-        while not holding.lost and self._now() < deadline:
-            pump.ask()  # whatever still lies there is flushed
-            await asyncio.sleep(_LOOK_SECONDS)
+        while not holding.lost and self._now() < last:
             if not self._memory.empty(fence.bucket_id):
+                self._give_back(fence.bucket_id)  # a second copy whose turn came late
+                pump.ask()
+                await asyncio.sleep(_LOOK_SECONDS)
                 continue
-            await self._reporter.wait_settled()
             try:
                 word = await self._store.close_if_empty(fence)
                 if word is Word.NOT_EMPTY:
+                    if not await self._flush_page(pump):
+                        return False
                     continue
                 if word is not Word.OK:
                     return False
@@ -110,6 +148,24 @@ class Completing:
                 ):
                     holding.state = BucketState.READY_TO_DELETE
                     return True
-            except (OutcomeUnknown, Unavailable):
+                return False
+            except (Unavailable, Refused):
                 await asyncio.sleep(_RETRY_SECONDS)
         return False
+
+    async def _flush_page(self, pump: Pump) -> bool:
+        """What claims do not take: onboarded jobs that are not due yet. Master commit first, then off the store.
+
+        False: there is something only a rescuer deals with, or the bucket is another's.
+        """
+        holding = pump.holding
+        page = await self._store.read_page(holding.fence, _PAGE_JOBS)
+        if page.word is not Word.OK or page.kind == "spilled":
+            return False
+        if page.kind == "claimed" and page.entries:  # of a claim whose reply was lost
+            await pump.adopt_unknown_lists()
+            await asyncio.sleep(_LOOK_SECONDS)
+            return True
+        if page.entries and not await self._reporter.give_back(holding, page.entries):
+            return False
+        return not page.kind or await self._store.remove_page(holding.fence, page) is Word.OK

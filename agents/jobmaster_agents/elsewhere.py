@@ -2,12 +2,16 @@
 
 A rescued job runs alone in a process of its own whatever its handler says, so that only the culprit of a crash can reach
 ``max_rescues`` and its neighbours never do.
+
+A job waits here, not started, until its kind has room: its time-out begins when it begins, and a start that had to wait is
+authorised by the lease of that moment.
 """
 
 from __future__ import annotations
 
 import asyncio
 import functools
+from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -15,6 +19,7 @@ from jobmaster.clock import Clock
 from jobmaster.handlers import JobContext
 from jobmaster.model.errors import Unavailable
 from jobmaster.model.job import ErrorInfo, RunMode
+from jobmaster_agents.holdings import Holdings
 from jobmaster_agents.isolation import IsolatedPool
 from jobmaster_agents.isolation_wire import IsolatedJob, IsolatedResult, ResultKind
 from jobmaster_agents.portions import LiveJob
@@ -24,14 +29,31 @@ from jobmaster_agents.verdicts import StopCause, Verdicts
 Done = Callable[[LiveJob], None]
 
 _WORKER_GRACE_SECONDS = 5.0
-"""The execution's own deadline sweep comes first; the pool's is a second line behind it."""
+"""The sweep here comes first; the pool's own deadline is a second line behind it."""
+_STARTING_SECONDS = 60.0
+"""How much longer than its time-out a job may take while a worker process for it is being started."""
+_NOT_STARTED_PAUSE_SECONDS = 5.0
 
 
-@dataclass(slots=True)
+class _Room:
+    """How many jobs of one kind run at once, and who waits."""
+
+    __slots__ = ("inside", "size", "waiting")
+
+    def __init__(self, size: int) -> None:
+        self.size = size
+        self.inside = 0
+        self.waiting: deque[_Away] = deque()
+
+
+@dataclass(slots=True, eq=False)
 class _Away:
     job: LiveJob
-    started: float
     done: Done
+    room: _Room
+    started: float = 0.0
+    """0 while it waits."""
+    deadline: float = 0.0
     context: JobContext | None = None
     thread: ThreadJob | None = None
     task: asyncio.Task[None] | None = None
@@ -39,44 +61,84 @@ class _Away:
 
 
 class ElsewhereRunner:
-    """Threads and worker processes of one agent."""
+    """Threads and worker processes of one agent.
 
-    def __init__(self, threads: ThreadRunner, pool: IsolatedPool, verdicts: Verdicts, clock: Clock) -> None:
+    Args:
+        thread_jobs, process_jobs: how many run at once; as many rescued jobs as ``process_jobs`` beside them.
+    """
+
+    def __init__(
+        self,
+        threads: ThreadRunner,
+        pool: IsolatedPool,
+        verdicts: Verdicts,
+        holdings: Holdings,
+        clock: Clock,
+        *,
+        thread_jobs: int,
+        process_jobs: int,
+    ) -> None:
         self._loop = asyncio.get_running_loop()
         self._threads = threads
         self._pool = pool
         self._verdicts = verdicts
+        self._holdings = holdings
         self._now = clock.boottime
-        self._away: dict[bytes, _Away] = {}
+        self._in_threads = _Room(thread_jobs)
+        self._in_processes = _Room(process_jobs)
+        self._alone = _Room(process_jobs)
+        self._away: dict[LiveJob, _Away] = {}
 
-    def start(self, job: LiveJob, started: float, done: Done) -> None:
-        """Run the job; its verdict is given before ``done`` is called on the loop."""
-        away = self._away[job.entry.id] = _Away(job, started, done)
+    # ------------------------------------------------------------ the execution's side
+
+    def start(self, job: LiveJob, done: Done) -> None:
+        """Run the job when there is room; its verdict is given before ``done`` is called on the loop."""
         handler = job.handler
         assert handler is not None
-        if handler.options.mode is RunMode.THREAD and not job.entry.rescues:
-            self._start_thread(away)
+        if job.entry.rescues:
+            room = self._alone
         else:
-            away.task = self._loop.create_task(self._isolated(away), name="jobmaster-isolated")
+            room = self._in_threads if handler.options.mode is RunMode.THREAD else self._in_processes
+        away = self._away[job] = _Away(job, done, room)
+        room.waiting.append(away)
+        self._admit(room)
 
     def stop(self, job: LiveJob, cause: StopCause) -> None:
         """A worker process is killed; a thread is given up (it cannot be killed, its late result is thrown away)."""
-        away = self._away.get(job.entry.id)
+        away = self._away.get(job)
         if away is None or away.cause is not None:
             return
+        if away.thread is not None and not self._threads.quarantine(away.thread):
+            return  # it has just ended, and how it did counts
         away.cause = cause
         if away.context is not None:
             away.context.cancelled = True
         if away.task is not None:
             away.task.cancel()
             return
-        if away.thread is not None:
-            self._threads.quarantine(away.thread)
-        self._verdicts.stopped(job, cause, away.started, self._now())
+        now = self._now()
+        if not away.started:
+            away.room.waiting.remove(away)
+        self._verdicts.stopped(job, cause, away.started or now, now)
         self._finish(away)
 
+    def sweep(self, now: float) -> None:
+        """Stop what has run too long; let in what waited for the lease."""
+        for away in list(self._away.values()):
+            overdue = away.started and away.cause is None and now >= away.deadline
+            if overdue and (away.task is None or self._has_worker(away, now)):
+                self.stop(away.job, StopCause.TIMEOUT)
+        for room in (self._in_threads, self._in_processes, self._alone):
+            if room.waiting:
+                self._admit(room)
+
+    def started_before(self, moment: float) -> list[LiveJob]:
+        """Jobs that have really been started before a moment."""
+        return [away.job for away in self._away.values() if 0.0 < away.started < moment]
+
     async def aclose(self, timeout_seconds: float) -> None:
-        """Kill workers, give up threads."""
+        """Kill workers, give up threads; nobody gets a verdict any more."""
+        self._pool.kill_all()
         tasks = [away.task for away in self._away.values() if away.task is not None]
         for task in tasks:
             task.cancel()
@@ -84,9 +146,39 @@ class ElsewhereRunner:
         await self._pool.close()
         await self._threads.close(timeout_seconds)
 
+    # ------------------------------------------------------------ in and out
+
+    def _admit(self, room: _Room) -> None:
+        while room.waiting and room.inside < room.size:
+            now = self._now()
+            if not self._holdings.may_start(now):
+                return  # the sweep asks again
+            away = room.waiting.popleft()
+            room.inside += 1
+            away.started = now
+            away.deadline = now + self._verdicts.timeout_seconds(away.job)
+            if room is self._in_threads:
+                self._start_thread(away)
+            else:
+                away.task = self._loop.create_task(self._isolated(away), name="jobmaster-isolated")
+
     def _finish(self, away: _Away) -> None:
-        if self._away.pop(away.job.entry.id, None) is away:
-            away.done(away.job)
+        if self._away.pop(away.job, None) is None:
+            return
+        if away.started:
+            away.room.inside -= 1
+            self._admit(away.room)
+        away.done(away.job)
+
+    def _has_worker(self, away: _Away, now: float) -> bool:
+        """False while its worker process is only being started: that time is not the job's."""
+        since = self._pool.started_at(away.job.entry.id)
+        if since is None:
+            return now >= away.deadline + _STARTING_SECONDS
+        if since > away.started:
+            away.deadline += since - away.started
+            away.started = since
+        return now >= away.deadline
 
     # ------------------------------------------------------------ threads
 
@@ -98,36 +190,58 @@ class ElsewhereRunner:
             arguments = handler.decode(job.entry.args)
             function = handler.function
             if handler.wants_context:
-                deadline = away.started + self._verdicts.timeout_seconds(job)
-                away.context = self._verdicts.context(job, deadline)
+                away.context = self._verdicts.context(job, away.deadline)
                 function = functools.partial(function, away.context)
 
             def ended(error: BaseException | None, result: object, ran_us: int) -> None:
                 self._thread_ended(away, error, result, ran_us)
 
             away.thread = self._threads.submit(function, arguments, ended)
-        except Exception as error:  # arguments that do not fit; a pool that cannot start threads
+        except Unavailable:  # no thread can be started; a handler's own error of this kind comes by ``ended``
+            self._loop.call_soon(self._not_started, away)
+        except Exception as error:  # arguments that do not fit
             self._loop.call_soon(self._thread_ended, away, error, None, 0)
+
+    def _not_started(self, away: _Away) -> None:
+        if away.cause is None:
+            self._verdicts.release(away.job, after_seconds=_NOT_STARTED_PAUSE_SECONDS, now=self._now())
+            self._finish(away)
 
     def _thread_ended(self, away: _Away, error: BaseException | None, result: object, ran_us: int) -> None:
         if away.cause is not None:
             return
-        ended = away.started + ran_us / 1e6
-        if isinstance(error, Unavailable):
-            self._verdicts.release(away.job)
-        elif error is not None:
-            self._verdicts.raised(away.job, error, away.started, ended)
+        started = away.started
+        ended = started + ran_us / 1e6
+        if error is not None:
+            self._verdicts.raised(away.job, error, started, ended)
         else:
-            self._verdicts.returned(away.job, result, away.started, ended)
+            self._verdicts.returned(away.job, result, started, ended)
         self._finish(away)
 
     # ------------------------------------------------------------ worker processes
 
     async def _isolated(self, away: _Away) -> None:
         job = away.job
+        run = self._pool.run_alone if job.entry.rescues else self._pool.run
+        try:
+            result = await run(self._order(job))
+        except asyncio.CancelledError:
+            if away.cause is None:
+                raise  # the process ends
+            self._verdicts.stopped(job, away.cause, away.started, self._now())
+        except Exception as error:
+            if isinstance(error, OSError):  # no process could be started: not the job's fault
+                self._verdicts.release(job, after_seconds=_NOT_STARTED_PAUSE_SECONDS, now=self._now())
+            else:
+                self._verdicts.raised(job, error, away.started, self._now())
+        else:
+            self._isolated_ended(away, result)
+        self._finish(away)
+
+    def _order(self, job: LiveJob) -> IsolatedJob:
         entry, holding = job.entry, job.portion.holding
         headers = self._verdicts.headers(job)
-        order = IsolatedJob(
+        return IsolatedJob(
             job_id=entry.id,
             handler=entry.handler,
             args=entry.args,
@@ -141,39 +255,26 @@ class ElsewhereRunner:
             metadata=headers.metadata,
             timeout_seconds=self._verdicts.timeout_seconds(job) + _WORKER_GRACE_SECONDS,
         )
-        run = self._pool.run_alone if entry.rescues else self._pool.run
-        try:
-            result = await run(order)
-        except asyncio.CancelledError:
-            if away.cause is None:
-                raise
-            self._verdicts.stopped(job, away.cause, away.started, self._now())
-        except Exception as error:  # no process could be started: not the job's fault
-            self._verdicts.release(job) if isinstance(error, OSError) else self._verdicts.raised(
-                job, error, away.started, self._now()
-            )
-        else:
-            self._isolated_ended(away, result)
-        self._finish(away)
 
     def _isolated_ended(self, away: _Away, result: IsolatedResult) -> None:
-        job, started, ended = away.job, away.started, away.started + result.ran_us / 1e6
+        now = self._now()
+        job, started = away.job, now - result.ran_us / 1e6
         kind = result.kind
         if away.cause is not None:
-            self._verdicts.stopped(job, away.cause, started, self._now())
+            self._verdicts.stopped(job, away.cause, started, now)
         elif kind is ResultKind.OK:
-            self._verdicts.encoded(job, result.result, started, ended)
+            self._verdicts.encoded(job, result.result, started, now)
         elif kind is ResultKind.TIMEOUT:
-            self._verdicts.stopped(job, StopCause.TIMEOUT, started, ended)
+            self._verdicts.stopped(job, StopCause.TIMEOUT, started, now)
         elif kind is ResultKind.CANCELLED:
-            self._verdicts.stopped(job, StopCause.RELEASE, started, ended)
+            self._verdicts.stopped(job, StopCause.RELEASE, started, now)
         elif kind is ResultKind.NOT_STARTED:
-            self._verdicts.release(job)
+            self._verdicts.release(job, after_seconds=_NOT_STARTED_PAUSE_SECONDS, now=now)
         else:
             info = result.error or ErrorInfo(type="Crashed", message="the worker process ended", reason="crashed")
             if kind is ResultKind.CANCEL:
-                self._verdicts.cancelled(job, info.message, started, ended)
+                self._verdicts.cancelled(job, info.message, started, now)
             elif info.reason == "arguments":
-                self._verdicts.unfit(job, info, started, ended)
+                self._verdicts.unfit(job, info, started, now)
             else:
-                self._verdicts.failed_elsewhere(job, info, started, ended, result.retry_after_seconds)
+                self._verdicts.failed_elsewhere(job, info, started, now, result.retry_after_seconds)

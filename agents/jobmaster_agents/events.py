@@ -45,6 +45,8 @@ class Event(StrEnum):
     BUCKET_GIVEN_BACK = "bucket_given_back"
     BUCKET_RESURRECTED = "bucket_resurrected"
     BUCKET_DROPPED = "bucket_dropped"
+    CALL_FAILED = "call_failed"
+    JOB_UNWRITABLE = "job_unwritable"
     ROWS_RELEASED = "rows_released"
     ROWS_WITHOUT_MEMORY = "rows_without_memory"
     COORDINATOR_ELECTED = "coordinator_elected"

@@ -15,9 +15,7 @@ Outcomes go to the reporter; nothing here speaks to a store.
 from __future__ import annotations
 
 import asyncio
-from collections import deque
 from collections.abc import Callable, Coroutine, Iterable
-from typing import Protocol
 
 from jobmaster.clock import Clock
 from jobmaster.model.job import RunMode, StartRule
@@ -25,6 +23,7 @@ from jobmaster.rules.fairness import effective_level
 from jobmaster.settings.model import AgentSettings
 from jobmaster_agents.holdings import Holding, Holdings
 from jobmaster_agents.portions import LiveJob, Phase
+from jobmaster_agents.slots import BucketQueue, Elsewhere, Slot
 from jobmaster_agents.verdicts import StopCause, Verdicts
 
 _TURN_SECONDS = 0.005
@@ -33,43 +32,8 @@ _SWEEP_SECONDS = 0.05
 _BURST_JOBS = 32
 """Jobs a slot takes from one bucket before it compares priorities again."""
 _CANCEL_AGAIN_SECONDS = 2.0
-
-
-class Elsewhere(Protocol):
-    """Where handlers run that must not run on the loop: threads, worker processes."""
-
-    def start(self, job: LiveJob, started: float, done: Callable[[LiveJob], None]) -> None:
-        """Run it; record its verdict; then call ``done`` on the loop."""
-        ...
-
-    def stop(self, job: LiveJob, cause: StopCause) -> None:
-        """Stop it as far as its kind can be stopped."""
-        ...
-
-
-class Slot:
-    """One task that runs jobs one after another."""
-
-    __slots__ = ("cause", "deadline", "job", "nagged_at", "task")
-
-    def __init__(self) -> None:
-        self.task: asyncio.Task[None] | None = None
-        self.job: LiveJob | None = None
-        self.deadline = 0.0
-        self.cause: StopCause | None = None
-        self.nagged_at = 0.0
-
-
-class BucketQueue:
-    """Claimed jobs of one bucket that wait for a slot."""
-
-    __slots__ = ("holding", "jobs", "running", "slots")
-
-    def __init__(self, holding: Holding, slots: int) -> None:
-        self.holding = holding
-        self.jobs: deque[LiveJob] = deque()
-        self.running = 0
-        self.slots = slots
+_CLOSE_SECONDS = 1.0
+_NEVER = float("inf")
 
 
 class Execution:
@@ -77,7 +41,7 @@ class Execution:
 
     Args:
         authorise: awaits an accepted PROCESSING write for a ``start="fenced"`` job; False = do not run.
-        on_room: called (often) when a bucket's queue got shorter; must be cheap.
+        on_room: a bucket that asked by ``want_room`` has room for more jobs.
     """
 
     def __init__(
@@ -103,21 +67,31 @@ class Execution:
         self._queues: dict[bytes, BucketQueue] = {}
         self._slots: list[Slot] = []
         self._parked: list[asyncio.Future[None]] = []
-        self._away: dict[bytes, tuple[LiveJob, float, BucketQueue]] = {}
-        """Jobs that run elsewhere: (job, deadline, queue)."""
+        self._waking = False
+        """A slot is on its way to the queues; it wakes the next one itself."""
+        self._others = False
+        """More buckets than the chosen one have jobs to run."""
+        self._away: dict[LiveJob, BucketQueue] = {}
+        """Jobs that run elsewhere. By copy and not by id: a superseded copy may still be ending when the next starts."""
         self._turn_ends = 0.0
         self._turn_asked = False
         self._sweeping = False
         self._closed = False
+        self._broken: asyncio.Future[None] = self._loop.create_future()
         self.running = 0
         self.finished = 0
         """Handlers that came to an end since the start."""
+
+    async def run(self) -> None:
+        """Never returns. Raises what a slot died of: an invariant of ours is broken, and the lease makes leaving safe."""
+        await asyncio.shield(self._broken)
 
     # ------------------------------------------------------------ buckets and jobs in
 
     def open(self, holding: Holding) -> None:
         """Serve a bucket."""
-        self._queues[holding.fence.bucket_id] = BucketQueue(holding, self._settings.slots)
+        settings = self._settings
+        self._queues[holding.fence.bucket_id] = BucketQueue(holding, settings.slots, settings.bucket_buffer // 2)
 
     def enqueue(self, jobs: Iterable[LiveJob]) -> None:
         """Queue claimed jobs (all of open buckets) and wake a slot."""
@@ -135,6 +109,12 @@ class Execution:
         queue = self._queues.get(bucket_id)
         return len(queue.jobs) + queue.running if queue else 0
 
+    def want_room(self, bucket_id: bytes) -> None:
+        """Call ``on_room`` once when the bucket's queue has fallen to its low-water mark."""
+        queue = self._queues.get(bucket_id)
+        if queue is not None:
+            queue.hungry = True
+
     def take_queued(self, bucket_id: bytes) -> list[LiveJob]:
         """Remove and return what waits in a bucket (to be handed back)."""
         queue = self._queues.get(bucket_id)
@@ -144,6 +124,11 @@ class Execution:
         queue.jobs.clear()
         return jobs
 
+    def running_before(self, moment: float) -> list[LiveJob]:
+        """Jobs that run and were started before a moment."""
+        jobs = [slot.job for slot in self._slots if slot.job is not None and slot.started < moment]
+        return jobs + self._elsewhere.started_before(moment) if self._away else jobs
+
     def close(self, bucket_id: bytes) -> None:
         """Serve the bucket no more; what waits in it stays with the caller."""
         self._queues.pop(bucket_id, None)
@@ -151,9 +136,13 @@ class Execution:
     # ------------------------------------------------------------ stopping jobs
 
     def stop_job(self, job: LiveJob, cause: StopCause) -> None:
-        """Stop one running job; a job that has not started is only marked."""
-        job.cancelled = job.cancelled or cause is StopCause.CANCEL
-        if job.entry.id in self._away:
+        """Stop one job. One that waits for a slot is ended at once when it is cancelled, and left alone otherwise."""
+        if cause is StopCause.CANCEL:
+            job.cancelled = True
+            if job.phase is Phase.QUEUED:
+                self._verdicts.without_running(job, self._now())
+                return
+        if job in self._away:
             self._elsewhere.stop(job, cause)
             return
         for slot in self._slots:
@@ -161,21 +150,14 @@ class Execution:
                 self._stop_slot(slot, cause)
                 return
 
-    def stop_all(self, cause: StopCause) -> None:
-        """Stop every running job."""
-        for slot in self._slots:
-            if slot.job is not None:
-                self._stop_slot(slot, cause)
-        for job, _, _ in list(self._away.values()):
-            self._elsewhere.stop(job, cause)
-
     async def aclose(self) -> None:
-        """End all slots; running handlers are cancelled without a verdict."""
+        """End all slots; running handlers are cancelled without a verdict. One that ignores it is not waited for."""
         self._closed = True
         tasks = [slot.task for slot in self._slots if slot.task is not None]
         for task in tasks:
             task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        if tasks:
+            await asyncio.wait(tasks, timeout=_CLOSE_SECONDS)
         self._slots.clear()
 
     def _stop_slot(self, slot: Slot, cause: StopCause) -> None:
@@ -188,21 +170,34 @@ class Execution:
     # ------------------------------------------------------------ slots
 
     def _wake_slot(self) -> None:
+        if self._waking:
+            return
         while self._parked:
             parked = self._parked.pop()
             if not parked.done():
                 parked.set_result(None)
+                self._waking = True
                 return
         if len(self._slots) < self._settings.max_running and not self._closed:
             slot = Slot()
             slot.task = self._loop.create_task(self._work(slot), name="jobmaster-slot")
+            slot.task.add_done_callback(self._slot_ended)
             self._slots.append(slot)
+            self._waking = True
+
+    def _slot_ended(self, task: asyncio.Task[None]) -> None:
+        if task.cancelled() or (error := task.exception()) is None:
+            return
+        if not self._broken.done():
+            self._broken.set_exception(error)
 
     def _choose(self, now: float) -> BucketQueue | None:
         best: BucketQueue | None = None
         best_level = -1.0
+        self._others = False
         for queue in self._queues.values():
             if queue.jobs and queue.running < queue.slots:
+                self._others = best is not None
                 waited = now - queue.jobs[0].portion.claimed_at
                 level = effective_level(queue.holding.priority, waited, self._age_boost_seconds)
                 if level > best_level:
@@ -210,37 +205,46 @@ class Execution:
         return best
 
     async def _work(self, slot: Slot) -> None:
-        now = self._now()
+        limit = self._settings.max_running
         while not self._closed:
-            queue = self._choose(now) if self.running < self._settings.max_running else None
+            self._waking = False
+            now = self._now()
+            queue = self._choose(now) if self.running < limit else None
             if queue is None:
                 await self._park()
-                now = self._now()
-                continue
-            if now >= self._holdings.soft_until:  # past half the lease nothing starts
+            elif now >= self._holdings.soft_until:  # past half the lease nothing starts
                 await self._holdings.wait_trusted()
-                now = self._now()
-                continue
-            jobs = queue.jobs
-            taken = 0
-            while jobs and taken < _BURST_JOBS and queue.running < queue.slots:
-                if now > self._turn_ends:
-                    await self._yield_turn()
-                    now = self._now()
-                    if not jobs or queue.running >= queue.slots or now >= self._holdings.soft_until:
-                        break
-                job = jobs.popleft()
-                taken += 1
-                if job.phase is Phase.QUEUED:
-                    if jobs:
-                        self._wake_slot()
-                    now = await self._run(slot, queue, job, now)
-            self._on_room(queue.holding.fence.bucket_id)
+            else:
+                if self._others:  # who was told of them while this slot was on its way relied on it
+                    self._wake_slot()
+                await self._burst(slot, queue, now)
 
     async def _park(self) -> None:
         parked = self._loop.create_future()
         self._parked.append(parked)
         await parked
+
+    async def _burst(self, slot: Slot, queue: BucketQueue, now: float) -> None:
+        """Some jobs of one bucket, one after another."""
+        jobs = queue.jobs
+        limit = self._settings.max_running
+        for _ in range(_BURST_JOBS):
+            if now > self._turn_ends:
+                await self._yield_turn()
+                now = self._now()
+            if not jobs or queue.running >= queue.slots or self.running >= limit or now >= self._holdings.soft_until:
+                break
+            job = jobs.popleft()
+            if job.phase is Phase.QUEUED:
+                if jobs:
+                    self._wake_slot()
+                now = await self._run(slot, queue, job, now)
+            if queue.hungry and len(jobs) <= queue.low_water:
+                self._say_room(queue)
+
+    def _say_room(self, queue: BucketQueue) -> None:
+        queue.hungry = False
+        self._on_room(queue.bucket_id)
 
     async def _yield_turn(self) -> None:
         if not self._turn_asked:
@@ -256,20 +260,25 @@ class Execution:
 
     async def _run(self, slot: Slot, queue: BucketQueue, job: LiveJob, now: float) -> float:
         """Run one job to its verdict; returns the time at its end."""
-        handler = job.handler
-        if handler is None or job.cancelled or self._verdicts.is_over(job, now):
+        handler, entry = job.handler, job.entry
+        if handler is None or job.cancelled or ((entry.headers or entry.due_us) and self._verdicts.is_barred(job, now)):
             self._verdicts.without_running(job, now)
             return now
+        options = handler.options
         queue.running += 1
         self.running += 1
         job.phase = Phase.RUNNING
-        if handler.options.start is StartRule.FENCED and not await self._authorised(queue, job):
-            return self._now()
-        if handler.options.mode is not RunMode.ASYNC or job.entry.rescues:
-            self._run_elsewhere(queue, job, now)
-            return now
         slot.job = job
-        slot.cause = None
+        slot.started = now
+        if options.start is StartRule.FENCED:
+            slot.deadline = _NEVER
+            if not await self._authorised(slot, queue, job):
+                return self._now()
+            slot.started = now = self._now()
+        if options.mode is not RunMode.ASYNC or entry.rescues:
+            slot.job = None
+            self._run_elsewhere(queue, job)
+            return now
         slot.deadline = now + self._verdicts.timeout_seconds(job)
         if not self._sweeping:
             self._start_sweep()
@@ -278,70 +287,85 @@ class Execution:
         except GeneratorExit:
             raise
         except BaseException as error:  # SystemExit of a handler must not end its neighbours
-            ended, cause = self._end(slot, queue), _cause(slot)
-            if isinstance(error, asyncio.CancelledError) and cause is None and _cancelling(slot):
-                raise  # the process ends: nothing is recorded, the claimed list keeps the job
-            self._clear_cancellation(slot)
-            if cause is not None and isinstance(error, asyncio.CancelledError):
-                self._verdicts.stopped(job, cause, now, ended)
-            elif cause is not StopCause.SUPERSEDED:
-                self._verdicts.raised(job, error, now, ended)
-            return ended
+            return self._ended_by(slot, queue, job, error, now)
         ended = self._end(slot, queue)
-        if _cause(slot) is not None:  # it swallowed the cancellation and came to a result
+        if (cause := slot.cause) is not None:  # it swallowed the cancellation and came to a result
             self._clear_cancellation(slot)
-            if _cause(slot) is StopCause.SUPERSEDED:
+            if cause is StopCause.SUPERSEDED:
                 return ended
         self._verdicts.returned(job, result, now, ended)
         return ended
 
+    def _ended_by(self, slot: Slot, queue: BucketQueue, job: LiveJob, error: BaseException, started: float) -> float:
+        """The verdict on a job whose handler ended by an exception; raises it when the process ends."""
+        ended, cause = self._end(slot, queue), slot.cause
+        cancelled = isinstance(error, asyncio.CancelledError)
+        if cancelled and cause is None and slot.task is not None and slot.task.cancelling():
+            raise error  # nothing is recorded, the claimed list keeps the job
+        self._clear_cancellation(slot)
+        if cause is not None and cancelled:
+            self._verdicts.stopped(job, cause, started, ended)
+        elif cause is not StopCause.SUPERSEDED:
+            self._verdicts.raised(job, error, started, ended)
+        return ended
+
     def _end(self, slot: Slot, queue: BucketQueue) -> float:
         slot.job = None
-        self._done(queue)
+        queue.running -= 1
+        self.running -= 1
+        self.finished += 1
         return self._now()
 
     @staticmethod
     def _clear_cancellation(slot: Slot) -> None:
         # A cancellation meant for this job must not hit the slot's next one.
+        slot.cause = None
         while slot.task is not None and slot.task.cancelling():
             slot.task.uncancel()
 
-    def _done(self, queue: BucketQueue) -> None:
-        queue.running -= 1
-        self.running -= 1
-        self.finished += 1
-
-    async def _authorised(self, queue: BucketQueue, job: LiveJob) -> bool:
-        allowed = await self._authorise(job)
-        running = _in_phase(job, Phase.RUNNING)  # it may have been superseded while the write was under way
+    async def _authorised(self, slot: Slot, queue: BucketQueue, job: LiveJob) -> bool:
+        """Wait for the accepted write. False: the job has its verdict, or is not ours to judge."""
+        allowed = False
+        try:
+            allowed = await self._authorise(job)
+        except asyncio.CancelledError:
+            if slot.cause is None:
+                raise  # the process ends
+        cause = slot.cause
+        self._clear_cancellation(slot)
         # Read again just before the call: authorisation never comes after the lease's end.
-        if allowed and running and self._holdings.may_start(self._now()):
+        now = self._now()
+        if allowed and cause is None and _runs(job) and not job.cancelled and self._holdings.may_start(now):
             return True
-        queue.running -= 1
-        self.running -= 1
-        if running and job.cancelled:
-            now = self._now()
+        self._end(slot, queue)
+        if not _runs(job):
+            return False  # superseded, or its bucket was lost, while the write was under way
+        if job.cancelled:
             self._verdicts.without_running(job, now)
-        elif running and allowed:
+        elif job.unwritable:
+            job.phase = Phase.ENDED  # it cannot have its row, so it cannot be started, or given back
+        elif allowed or cause is StopCause.RELEASE:
             self._verdicts.release(job)
         return False
 
     # ------------------------------------------------------------ elsewhere
 
-    def _run_elsewhere(self, queue: BucketQueue, job: LiveJob, now: float) -> None:
-        self._away[job.entry.id] = (job, now + self._verdicts.timeout_seconds(job), queue)
+    def _run_elsewhere(self, queue: BucketQueue, job: LiveJob) -> None:
+        self._away[job] = queue
         if not self._sweeping:
             self._start_sweep()
-        self._elsewhere.start(job, now, self._back)
+        self._elsewhere.start(job, self._back)
 
     def _back(self, job: LiveJob) -> None:
-        found = self._away.pop(job.entry.id, None)
-        if found is None:
+        queue = self._away.pop(job, None)
+        if queue is None:
             return
-        queue = found[2]
-        self._done(queue)
+        queue.running -= 1
+        self.running -= 1
+        self.finished += 1
         self._wake_slot()
-        self._on_room(queue.holding.fence.bucket_id)
+        if queue.hungry and len(queue.jobs) <= queue.low_water:
+            self._say_room(queue)
 
     # ------------------------------------------------------------ deadlines
 
@@ -352,7 +376,9 @@ class Execution:
     def _sweep(self) -> None:
         """Time out what ran too long; runs only while something runs."""
         now = self._now()
-        busy = False
+        busy = bool(self._away)
+        if busy:
+            self._elsewhere.sweep(now)
         for slot in self._slots:
             if slot.job is None:
                 continue
@@ -363,23 +389,11 @@ class Execution:
             elif now - slot.nagged_at > _CANCEL_AGAIN_SECONDS:
                 # It swallowed the first cancellation; a coroutine cannot be killed, only asked again.
                 self._stop_slot(slot, slot.cause)
-        for job, deadline, _ in list(self._away.values()):
-            busy = True
-            if now >= deadline:
-                self._elsewhere.stop(job, StopCause.TIMEOUT)
         if busy and not self._closed:
             self._loop.call_later(_SWEEP_SECONDS, self._sweep)
         else:
             self._sweeping = False
 
 
-def _in_phase(job: LiveJob, phase: Phase) -> bool:
-    return job.phase is phase
-
-
-def _cause(slot: Slot) -> StopCause | None:
-    return slot.cause  # a call, because it is set from elsewhere while the job is awaited
-
-
-def _cancelling(slot: Slot) -> bool:
-    return slot.task is not None and slot.task.cancelling() > 0
+def _runs(job: LiveJob) -> bool:
+    return job.phase is Phase.RUNNING  # a call, because it changes elsewhere while a write is awaited

@@ -1,8 +1,10 @@
 """HELD jobs that are due soon move into this agent's buckets. Away from the master: mark first, put second.
 
 Driven, never polling: the coordinator (or a producer after its commit) leaves a hint in a bucket, a claim brings it here,
-and as long as the master says "more", the next batch is fetched when the bucket falls below its low-water mark. A crash
-between the two steps leaves ASSIGNED rows without a copy, which anti-entropy or the rescue returns to HELD.
+and as long as the master says "more", the next batch is fetched when the bucket falls below its low-water mark. A bucket
+that is full of jobs due later still takes those that are due now, so that what waits for its time never blocks what has
+come to it. A crash between the two steps leaves ASSIGNED rows without a copy, which anti-entropy or the rescue returns to
+HELD.
 """
 
 from __future__ import annotations
@@ -12,28 +14,40 @@ from collections.abc import Callable
 
 from jobmaster.clock import Clock
 from jobmaster.codec import encode_entry
-from jobmaster.model.errors import OutcomeUnknown, Unavailable
+from jobmaster.model.errors import Refused, Unavailable
 from jobmaster.model.job import Entry
 from jobmaster.ports import Onboarding as OnboardingPort
 from jobmaster.ports import StoreOwner, Word
 from jobmaster.settings.model import Thresholds
+from jobmaster_agents.events import EventLog
 from jobmaster_agents.holdings import Holding, Holdings
+from jobmaster_agents.insisting import Backoff
 
 _FETCHERS = 2
-_BACKOFF_SECONDS = 0.5
+_PUTS = 3
+"""Tries to put the copies of a batch into the bucket before the rows go back."""
+_LATER_SECONDS = 1.0
+"""The next onboarded job is due at least so much later: none that is due now waits in the bucket."""
 
 
 class _Due:
     """What is known about one bucket's held jobs."""
 
-    __slots__ = ("ahead", "busy", "holding", "more")
+    __slots__ = ("ahead", "busy", "crowded", "hinted", "holding", "more", "only_later")
 
     def __init__(self, holding: Holding) -> None:
         self.holding = holding
         self.ahead = 0
-        """Jobs put into the bucket and not yet claimed from it."""
+        """Jobs put into the bucket and not yet claimed from it (an estimate: retries pass by it)."""
+        self.hinted = False
+        """Somebody said that HELD jobs are due, and they have not been looked for since."""
         self.more = False
+        """The last full look ended at its limit."""
         self.busy = False
+        self.only_later = True
+        """At the last claim, no onboarded job that was due waited in the bucket."""
+        self.crowded = False
+        """The bucket is over its high-water mark: what is put in would only be spilled again."""
 
 
 class Onboarding:
@@ -53,6 +67,7 @@ class Onboarding:
         thresholds: Thresholds,
         clock: Clock,
         on_forgotten: Callable[[bytes, str], None],
+        log: EventLog | None = None,
     ) -> None:
         self._master = master
         self._store = store
@@ -60,11 +75,14 @@ class Onboarding:
         self._thresholds = thresholds
         self._now = clock.boottime
         self._on_forgotten = on_forgotten
+        self._log = log or EventLog()
         self._due: dict[bytes, _Due] = {}
         self._kicked: dict[bytes, None] = {}
         self._work = asyncio.Event()
         self.onboarded = 0
         self.released = 0
+
+    # ------------------------------------------------------------ signals
 
     def open(self, holding: Holding) -> None:
         """Serve a bucket; asked once at once."""
@@ -78,17 +96,41 @@ class Onboarding:
 
     def kick(self, bucket_id: bytes) -> None:
         """HELD jobs of the bucket's lane and priority are due soon."""
-        if bucket_id in self._due:
-            self._kicked[bucket_id] = None
-            self._work.set()
-
-    def taken(self, bucket_id: bytes, jobs: int) -> None:
-        """Onboarded jobs were claimed from the bucket."""
         due = self._due.get(bucket_id)
         if due is not None:
-            due.ahead = max(due.ahead - jobs, 0)
-            if due.more and due.ahead < self._thresholds.assigned_low_water:
-                self.kick(bucket_id)
+            due.hinted = True
+            self._queue(due)
+
+    def claimed(self, bucket_id: bytes, onboarded: int, next_due_seconds: float | None, *, crowded: bool) -> None:
+        """What a claim has told about the bucket.
+
+        Args:
+            onboarded: how many of the claimed jobs had come from the master.
+            next_due_seconds: when the next such job is due, negative when it is overdue; ``None``: none waits.
+            crowded: more jobs of producers wait than the bucket should hold.
+        """
+        due = self._due.get(bucket_id)
+        if due is None:
+            return
+        due.ahead = 0 if next_due_seconds is None else max(due.ahead - onboarded, 0)
+        due.only_later = next_due_seconds is None or next_due_seconds > _LATER_SECONDS
+        due.crowded = crowded
+        self._queue(due)
+
+    def _queue(self, due: _Due) -> None:
+        if self._horizon(due) is not None:
+            self._kicked[due.holding.fence.bucket_id] = None
+            self._work.set()
+
+    def _horizon(self, due: _Due) -> float | None:
+        """How far ahead to fetch now, in seconds; ``None``: not at all, until a claim or a hint says otherwise."""
+        if due.crowded or not (due.hinted or due.more):
+            return None
+        if due.ahead < self._thresholds.assigned_low_water:
+            return self._thresholds.transient_threshold_seconds
+        return 0.0 if due.hinted and due.only_later else None
+
+    # ------------------------------------------------------------ fetching
 
     async def run(self) -> None:
         """Fetch until cancelled."""
@@ -97,6 +139,7 @@ class Onboarding:
                 group.create_task(self._fetch_loop(), name="jobmaster-onboarding")
 
     async def _fetch_loop(self) -> None:
+        backoff = Backoff("onboard", self._log)
         while True:
             due = self._next()
             if due is None:
@@ -105,52 +148,71 @@ class Onboarding:
                 continue
             due.busy = True
             try:
-                again = await self._fetch(due)
-            except (OutcomeUnknown, Unavailable):
+                await self._fetch(due)
+                backoff.succeeded()
+            except (Unavailable, Refused) as error:
                 # Rows may be ASSIGNED without a copy now: anti-entropy returns them after its grace period.
-                await asyncio.sleep(_BACKOFF_SECONDS)
-                again = True
+                due.hinted = True
+                await backoff.pause(error)
             finally:
                 due.busy = False
-            if again:
-                self.kick(due.holding.fence.bucket_id)
+            if self._due.get(due.holding.fence.bucket_id) is due:
+                self._queue(due)
 
     def _next(self) -> _Due | None:
         for bucket_id in self._kicked:
-            due = self._due.get(bucket_id)
-            if due is not None and not due.busy:
+            due = self._due[bucket_id]
+            if not due.busy:
                 del self._kicked[bucket_id]
                 return due
         return None
 
-    async def _fetch(self, due: _Due) -> bool:
-        """One batch; True when the next one should follow at once."""
+    async def _fetch(self, due: _Due) -> None:
+        """One batch."""
         holding, limits = due.holding, self._thresholds
-        if holding.closed or holding.lost or due.ahead >= 2 * limits.assigned_low_water:
-            return False
-        if not self._holdings.may_start(self._now()):
+        while not self._holdings.may_start(self._now()):
             await self._holdings.wait_trusted()
+        horizon = self._horizon(due)
+        if holding.closed or holding.lost or horizon is None:
+            return
+        due.hinted = False
         answer = await self._master.onboard(
-            holding.fence, holding.lane, holding.priority, limits.transient_threshold_seconds, limits.transfer_batch
+            holding.fence, holding.lane, holding.priority, horizon, limits.transfer_batch
         )
         if not answer.bucket_ok:
+            due.more = False
             if not holding.closed:
                 self._on_forgotten(holding.fence.bucket_id, "onboarding was refused by the bucket's lock")
-            return False
-        due.more = answer.more
+            return
+        if horizon > 0.0:
+            due.more = answer.more
+        else:
+            due.hinted = due.hinted or answer.more
         if answer.entries:
+            due.only_later = False  # until a claim knows better
             await self._put(due, answer.entries)
-        return answer.more and due.ahead < limits.assigned_low_water
 
     async def _put(self, due: _Due, entries: list[Entry]) -> None:
+        """The copies, or the rows back by their identity. Should a copy lie there after all, its row will refuse it."""
         fence = due.holding.fence
-        word = await self._store.assign(fence, [(entry.due_us, encode_entry(entry)) for entry in entries])
+        items = [(entry.due_us, encode_entry(entry)) for entry in entries]
+        backoff = Backoff("assign", self._log)
+        word: Word | None = None
+        for _ in range(_PUTS):
+            try:
+                word = await self._store.assign(fence, items)
+                break
+            except (Unavailable, Refused) as error:
+                await backoff.pause(error)
         if word is Word.OK:
             self.onboarded += len(entries)
             due.ahead += len(entries)
             return
-        # The store refused the copies: the rows go back by their identity, so nothing waits for a grace period.
+        while not self._holdings.may_commit(self._now()):
+            await self._holdings.wait_trusted()
         self.released += len(entries)
         await self._master.release(fence, [(entry.id, entry.token) for entry in entries])
-        if word in (Word.FENCED, Word.GENERATION, Word.ROLLBACK):
+        if word is None:
+            raise Unavailable("the agent store did not take a batch of onboarded jobs; they were given back")
+        if word is not Word.CLOSED:
             self._on_forgotten(fence.bucket_id, f"the store answered {word} to an assignment")

@@ -1,44 +1,164 @@
-"""The promise of SavePending: within ``persist_within`` of its claim a job has its row in the master, or has ended.
+"""Rows of jobs that have not ended: the promise of SavePending, and the authority of a fenced start.
 
-Looks at claimed lists that are half that old and gives the jobs in them that have not ended their in-flight rows, one
-statement per bucket. In quick times there is nothing to do: lists are settled long before.
+Within ``persist_within`` of its claim a job has its row in the master, or has ended. The duty looks at claimed lists that
+are half that old and gives the jobs in them that have not ended their in-flight rows, one statement per bucket. In quick
+times there is nothing to do: lists are settled long before.
+
+A job whose handler says ``start="fenced"`` waits for the same statement before it is called. While one write is under way
+the next starts pile up for the following one.
 """
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import Callable, Collection, Sequence
+
 from jobmaster.clock import Clock
+from jobmaster.model.job import InFlightRow, JobState
+from jobmaster.ports import Outcomes, Written
 from jobmaster_agents.holdings import Holding
 from jobmaster_agents.portions import LiveJob, Memory, Phase, Portion
-from jobmaster_agents.reporting import Reporter
+from jobmaster_agents.reporting import Reporter, by_holding
+from jobmaster_agents.verdicts import StopCause
 
 _BATCH_JOBS = 1000
+_WAITING = (Phase.QUEUED, Phase.RUNNING)
+_NONE: frozenset[bytes] = frozenset()
+
+
+class InFlight:
+    """Writes in-flight rows.
+
+    Args:
+        stop: stop a job whose row says so (cancelled, or another assignment's).
+    """
+
+    def __init__(
+        self, master: Outcomes, memory: Memory, reporter: Reporter, stop: Callable[[LiveJob, StopCause], None]
+    ) -> None:
+        self._master = master
+        self._memory = memory
+        self._reporter = reporter
+        self._stop = stop
+        self._starts: list[tuple[LiveJob, asyncio.Future[bool]]] = []
+        self._work = asyncio.Event()
+
+    # ------------------------------------------------------------ fenced starts
+
+    async def authorise(self, job: LiveJob) -> bool:
+        """True when the master accepted a PROCESSING write for this job, under the bucket lock."""
+        allowed: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
+        self._starts.append((job, allowed))
+        self._work.set()
+        return await allowed
+
+    async def run(self) -> None:
+        """Answer ``authorise`` until cancelled."""
+        while True:
+            if not self._starts:
+                self._work.clear()
+                await self._work.wait()
+            starts, self._starts = self._starts[:_BATCH_JOBS], self._starts[_BATCH_JOBS:]
+            waiting = {job: allowed for job, allowed in starts if not allowed.done()}
+            for holding, jobs in by_holding(list(waiting)):
+                accepted = await self.write(holding, jobs)
+                for job in jobs:
+                    if not waiting[job].done():
+                        waiting[job].set_result(job.entry.id in accepted)
+
+    # ------------------------------------------------------------ the statement
+
+    async def write(self, holding: Holding, jobs: Sequence[LiveJob]) -> Collection[bytes]:
+        """Give jobs that have not ended their rows (and so free their claimed lists); the ids that were accepted."""
+        jobs = [job for job in jobs if job.phase in _WAITING]
+        if not jobs:
+            return _NONE
+        running = [job for job in jobs if job.phase is Phase.RUNNING]
+        for job in jobs:
+            job.has_row = True  # from here on it may have one, whatever becomes of the answer
+        written = await self._reporter.send(
+            "persist", jobs, lambda some: self._master.persist(holding.fence, [_in_flight(job) for job in some])
+        )
+        if not written.bucket_ok:
+            self._reporter.forget(holding.fence.bucket_id, "an in-flight write was refused by the bucket's lock")
+            return _NONE
+        for job in jobs:
+            self._note(job, written)
+        for job in running:
+            job.processing = job.entry.id in written.accepted
+        self._reporter.settling.publish(holding, [job.entry.id for job in jobs if job.entry.id in written.accepted])
+        return written.accepted - written.cancelled
+
+    def _note(self, job: LiveJob, written: Written) -> None:
+        job_id = job.entry.id
+        if job_id in written.accepted or job_id in written.cancelled:
+            # The row bears our identity and the whole payload: the list is not needed for this job any more.
+            if (portion := self._memory.make_safe(job)) is not None:
+                self._reporter.settling.delete([portion])
+            if job_id in written.cancelled and job.phase in _WAITING:
+                self._stop(job, StopCause.CANCEL)
+        elif job_id in written.refused or job_id in written.quarantined:
+            self._superseded(job)
+
+    def _superseded(self, job: LiveJob) -> None:
+        """The row belongs to another assignment, or is final: stop the handler, record nothing."""
+        if job.phase not in _WAITING:
+            return  # it has ended meanwhile, and the row may be final by its own outcome: that write will tell
+        self._reporter.refused += 1
+        was_running = job.phase is Phase.RUNNING
+        self._reporter.settle_refused(job)
+        if was_running:
+            self._stop(job, StopCause.SUPERSEDED)
 
 
 class Persisting:
-    """A duty: ticks four times per ``persist_within``; memory only, unless something is slow."""
+    """A duty: ticks four times per ``persist_within``; memory only, unless something is slow.
+
+    Args:
+        running_before: jobs that run and were started before a moment (CLOCK_BOOTTIME seconds). Their rows must say so: a
+            rescue counts what it finds PROCESSING, and not what was merely queued.
+    """
 
     name = "persisting"
 
-    def __init__(self, memory: Memory, reporter: Reporter, clock: Clock, persist_within_seconds: float) -> None:
+    def __init__(
+        self,
+        memory: Memory,
+        in_flight: InFlight,
+        running_before: Callable[[float], Sequence[LiveJob]],
+        clock: Clock,
+        persist_within_seconds: float,
+    ) -> None:
         self._memory = memory
-        self._reporter = reporter
+        self._in_flight = in_flight
+        self._running_before = running_before
         self._now = clock.boottime
         self._within_seconds = persist_within_seconds
 
     async def tick(self) -> float:
         """Persist what is old; returns seconds until the next look."""
-        old = self._memory.unpersisted(self._now() - self._within_seconds / 2)
-        for holding, jobs in self._slow(old):
+        moment = self._now() - self._within_seconds / 2
+        slow = _slow(self._memory.unpersisted(moment))
+        slow += [job for job in self._running_before(moment) if job.safe and not job.processing and not job.unwritable]
+        for holding, jobs in by_holding(slow):
             for first in range(0, len(jobs), _BATCH_JOBS):
-                await self._reporter.persist(holding, jobs[first : first + _BATCH_JOBS])
+                await self._in_flight.write(holding, jobs[first : first + _BATCH_JOBS])
         return self._within_seconds / 4
 
-    @staticmethod
-    def _slow(portions: list[Portion]) -> list[tuple[Holding, list[LiveJob]]]:
-        groups: dict[bytes, tuple[Holding, list[LiveJob]]] = {}
-        for portion in portions:
-            for job in portion.jobs:
-                if not job.safe and job.phase in (Phase.QUEUED, Phase.RUNNING):
-                    holding = portion.holding
-                    groups.setdefault(holding.fence.bucket_id, (holding, []))[1].append(job)
-        return list(groups.values())
+
+def _slow(portions: Sequence[Portion]) -> list[LiveJob]:
+    return [
+        job
+        for portion in portions
+        for job in portion.jobs
+        if not job.safe and not job.unwritable and job.phase in _WAITING
+    ]
+
+
+def _in_flight(job: LiveJob) -> InFlightRow:
+    entry, holding = job.entry, job.portion.holding
+    state = JobState.PROCESSING if job.phase is Phase.RUNNING else JobState.ASSIGNED
+    return InFlightRow(
+        entry.id, state, holding.priority, holding.lane, entry.handler, entry.token, entry.attempt, entry.rescues,
+        entry.due_us, entry.args, entry.headers,
+    )  # fmt: skip

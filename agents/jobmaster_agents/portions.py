@@ -1,18 +1,20 @@
 """What this process holds in memory: claimed lists (portions) and the one live copy of each job.
 
 Owns the answer to "may this claimed list be deleted?": only when every entry of it is *safe* - committed as finished,
-held or in flight, or refused by its own row (rule E). Owns "one live copy per id" (rule F): a second copy of an id waits
-behind the first; it is safe when the first was accepted, and takes over when the first was refused or forgotten.
-Knows nothing of stores: whoever settles passes on what became deletable.
+held or in flight, or refused by its own row (rule E). A list stays known until the store has said that it is gone, so that
+a look for lists nobody knows never takes it for a lost one. Owns "one live copy per id" (rule F): a second copy of an id
+waits behind the first and its list with it; when the first is over, the copies that its end has made void go, and the
+newest of the others takes over. Knows nothing of stores: whoever settles passes on what became deletable.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from enum import Enum
+from operator import attrgetter
 
 from jobmaster.handlers import Handler
-from jobmaster.model.job import Entry, FinalRow, HoldRow
+from jobmaster.model.job import Entry, FinalRow, Headers, HoldRow
 from jobmaster_agents.holdings import Holding
 
 
@@ -32,7 +34,20 @@ class Phase(Enum):
 class LiveJob:
     """One claimed copy of a job."""
 
-    __slots__ = ("cancelled", "entry", "followers", "handler", "has_row", "phase", "portion", "row", "safe")
+    __slots__ = (
+        "cancelled",
+        "entry",
+        "followers",
+        "handler",
+        "has_row",
+        "headers",
+        "phase",
+        "portion",
+        "processing",
+        "row",
+        "safe",
+        "unwritable",
+    )
 
     def __init__(self, entry: Entry, portion: Portion, handler: Handler | None) -> None:
         self.entry = entry
@@ -42,25 +57,41 @@ class LiveJob:
         # Onboarded copies (token > 1) have a row by definition; a SavePending copy gets one after persist_within.
         self.has_row = entry.token > 1
         self.safe = False
+        self.processing = False
+        """Its row says PROCESSING."""
         self.cancelled = False
+        self.unwritable = False
+        """The master refuses its values: kept here and in its list until a person has looked."""
+        self.headers: Headers | None = None
+        """Decoded once, when they are first asked for."""
         self.row: FinalRow | HoldRow | None = None
         self.followers: list[LiveJob] | None = None
 
 
 class Portion:
-    """One claimed list: the unit that is deleted in the store."""
+    """One claimed list: the unit that is deleted in the store.
 
-    __slots__ = ("claimed_at", "holding", "jobs", "name", "now_us", "unsafe")
+    Args:
+        claimed_at: CLOCK_BOOTTIME seconds when it was first asked for; ``persist_within`` counts from here.
+        now_us: the store's clock in the answer.
+        asked_at: when the call was sent that brought the answer (a lost reply is asked for again); default ``claimed_at``.
+    """
 
-    def __init__(self, holding: Holding, name: str, claimed_at: float, now_us: int) -> None:
+    __slots__ = ("claimed_at", "clock_us", "holding", "jobs", "name", "unsafe")
+
+    def __init__(
+        self, holding: Holding, name: str, claimed_at: float, now_us: int, asked_at: float | None = None
+    ) -> None:
         self.holding = holding
         self.name = name
         self.claimed_at = claimed_at
-        """CLOCK_BOOTTIME seconds."""
-        self.now_us = now_us
-        """The store's clock at the claim."""
+        self.clock_us = now_us - int((claimed_at if asked_at is None else asked_at) * 1e6)
+        """Add it to boot-time microseconds for the store's clock."""
         self.jobs: list[LiveJob] = []
         self.unsafe = 0
+
+
+_token = attrgetter("entry.token")
 
 
 class Memory:
@@ -80,7 +111,7 @@ class Memory:
         return self._live.get(job_id)
 
     def knows(self, bucket_id: bytes, name: str) -> bool:
-        """True when the claimed list is one of ours."""
+        """True when the claimed list is one of ours, also while it is being deleted."""
         return name in self._portions.get(bucket_id, ())
 
     def adopt(self, portion: Portion, entries: Sequence[Entry], handlers: dict[str, Handler]) -> list[LiveJob]:
@@ -104,6 +135,8 @@ class Memory:
         self._portions.setdefault(portion.holding.fence.bucket_id, {})[portion.name] = portion
         return fresh
 
+    # ------------------------------------------------------------ the end of a copy, and of a list
+
     def make_safe(self, job: LiveJob) -> Portion | None:
         """The master knows this copy (in flight) or has settled it; the portion when its list may be deleted now."""
         if job.safe:
@@ -114,46 +147,73 @@ class Memory:
         if portion.unsafe:
             return None
         mine = self._portions.get(portion.holding.fence.bucket_id)
-        if mine is None or mine.pop(portion.name, None) is None:
+        if mine is None or mine.get(portion.name) is not portion:
             return None  # the bucket was forgotten meanwhile: its lists are the rescuer's
         return portion
+
+    def deleted(self, bucket_id: bytes, names: Iterable[str]) -> None:
+        """The store has deleted these lists."""
+        mine = self._portions.get(bucket_id)
+        if mine is None:
+            return
+        for name in names:
+            portion = mine.pop(name, None)
+            if portion is not None:
+                portion.jobs.clear()  # one long job would otherwise keep all its former neighbours in memory
+        if not mine:
+            del self._portions[bucket_id]
 
     def settle(self, job: LiveJob, *, accepted: bool) -> tuple[list[Portion], list[LiveJob]]:
         """This copy is over: accepted, or refused by its row.
 
         Returns: portions whose lists may be deleted, and copies that must run now (promoted followers).
         """
-        job.phase = Phase.GONE
+        done: list[Portion] = []
+        if (portion := self._end(job)) is not None:
+            done.append(portion)
+        return done, self._after(job, accepted, done) if job.followers is not None else []
+
+    def settle_accepted(self, jobs: Iterable[LiveJob]) -> tuple[list[Portion], list[LiveJob]]:
+        """``settle`` of a whole batch that was accepted."""
         done: list[Portion] = []
         promoted: list[LiveJob] = []
-        if (portion := self.make_safe(job)) is not None:
-            done.append(portion)
-        if self._live.get(job.entry.id) is job:
-            del self._live[job.entry.id]
-        if job.followers is not None:
-            self._settle_followers(job, accepted, done, promoted)
+        for job in jobs:
+            if (portion := self._end(job)) is not None:
+                done.append(portion)
+            if job.followers is not None:
+                promoted += self._after(job, True, done)
         return done, promoted
 
-    def _settle_followers(
-        self, job: LiveJob, accepted: bool, done: list[Portion], promoted: list[LiveJob]
-    ) -> None:
+    def _end(self, job: LiveJob) -> Portion | None:
+        job.phase = Phase.GONE
+        live, job_id = self._live, job.entry.id
+        if live.get(job_id) is job:
+            del live[job_id]
+        return None if job.safe else self.make_safe(job)
+
+    def _after(self, job: LiveJob, accepted: bool, done: list[Portion]) -> list[LiveJob]:
+        """What becomes of the copies behind a copy that is over."""
         followers, job.followers = job.followers or [], None
-        if not accepted:
-            # The row may bear the identity of the second copy: it must have its turn (model: "duplicate promoted").
-            promoted.extend(self._promote(followers))
-            return
+        alive: list[LiveJob] = []
         for follower in followers:
+            if follower.phase is not Phase.FOLLOWING:
+                continue
+            if not _is_void(follower, job, accepted):
+                alive.append(follower)
+                continue
             follower.phase = Phase.GONE
             if (portion := self.make_safe(follower)) is not None:
                 done.append(portion)
+        return list(self._promote(alive))
 
-    def _promote(self, followers: Iterable[LiveJob]) -> Iterator[LiveJob]:
-        heirs = [f for f in followers if f.phase is Phase.FOLLOWING]
+    def _promote(self, followers: Sequence[LiveJob]) -> Iterator[LiveJob]:
+        """The newest copy takes over, the others wait behind it."""
+        heirs = sorted((f for f in followers if f.phase is Phase.FOLLOWING), key=_token, reverse=True)
         if not heirs:
             return
-        heir, rest = heirs[0], heirs[1:]
+        heir = heirs[0]
         heir.phase = Phase.QUEUED
-        heir.followers = rest or None
+        heir.followers = heirs[1:] or None
         self._live[heir.entry.id] = heir
         yield heir
 
@@ -172,9 +232,8 @@ class Memory:
         for job in dropped:
             del self._live[job.entry.id]
         for job in dropped:
-            others = [f for f in job.followers or () if f.portion.holding.fence.bucket_id != bucket_id]
-            job.followers = None
-            promoted.extend(self._promote(others))
+            followers, job.followers = job.followers or [], None
+            promoted.extend(self._promote(followers))
         return dropped, promoted
 
     def of_bucket(self, bucket_id: bytes) -> list[LiveJob]:
@@ -200,3 +259,17 @@ class Memory:
     def empty(self, bucket_id: bytes) -> bool:
         """True when nothing of the bucket is in memory."""
         return not self._portions.get(bucket_id) and not self.of_bucket(bucket_id)
+
+
+def _is_void(follower: LiveJob, first: LiveJob, accepted: bool) -> bool:
+    """True when the end of the first copy means that the row refuses the second one for ever.
+
+    Tokens only grow. A write that was accepted under a token was the row's newest word then, so a copy with a higher token
+    is a later assignment (given back and onboarded again before the answer came) and must have its turn. After a refusal
+    only the very same identity is known to be refused too.
+    """
+    if accepted:
+        return follower.entry.token <= first.entry.token
+    mine, others = follower.portion.holding.fence, first.portion.holding.fence
+    same_bucket = (mine.bucket_id, mine.epoch) == (others.bucket_id, others.epoch)
+    return same_bucket and follower.entry.token == first.entry.token

@@ -5,34 +5,44 @@ outcome at once and heavy load commits thousands at a time (group commit). Two w
 commits while the other's rows are encoded.
 
 The rules of refusal are kept here (see ``ports.Written``): accepted, or refused *by the row* = settled; refused *by the
-bucket lock* = the bucket is forgotten, no key is touched. An uncertain commit is sent again through the guarded
-statement until the answer is known; a claimed list is never deleted on anything less.
+bucket lock* = the bucket is forgotten, no key is touched; an id the answer does not name is nobody's to settle, and a defect.
+An uncertain commit is sent again through the guarded statement until the answer is known; a claimed list is never deleted
+on anything less. A batch in which the master refuses a value is halved until the one row stands alone; that row is put
+aside with its list, so that one job nobody can record never holds up its neighbours.
+
+While the master is away outcomes wait here, up to a bound above which nothing more is claimed, and at most as long as the
+lease can be trusted: what has not been recorded by then still lies in its claimed list and runs again.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Coroutine, Iterable, Sequence
-from typing import Protocol, TypeVar
+from typing import Protocol
 
 from jobmaster.clock import Clock
 from jobmaster.codec import encode_entry
-from jobmaster.model.errors import OutcomeUnknown, Unavailable
-from jobmaster.model.ids import Fence
-from jobmaster.model.job import Entry, FinalRow, HoldRow, InFlightRow, JobState
+from jobmaster.model.errors import CodeError, InputError, JobMasterError, Refused, Unavailable
+from jobmaster.model.ids import text
+from jobmaster.model.job import Entry, FinalRow, HoldRow
 from jobmaster.ports import Outcomes, StoreOwner, Word, Written
+from jobmaster_agents.events import Event, EventLog
 from jobmaster_agents.holdings import Holding, Holdings
-from jobmaster_agents.portions import LiveJob, Memory, Phase, Portion
-from jobmaster_agents.verdicts import StopCause
+from jobmaster_agents.insisting import Backoff, Insisting
+from jobmaster_agents.portions import LiveJob, Memory, Phase
+from jobmaster_agents.settling import Settling
 
 _BATCH_ROWS = 2000
 _WRITERS = 2
-_BACKOFF_SECONDS = 0.05
-_BACKOFF_SECONDS_MAX = 2.0
+_UNWRITABLE_AGAIN_SECONDS = 60.0
+_PUTS = 3
+"""Tries to put the copy of a retried job into its bucket before the job goes back to the master."""
 BACKLOG_ROWS_MAX = 20_000
 """Outcomes on the way to the master above which no more jobs are claimed."""
+_BACKLOG_ROWS_RELIEF = 10_000
 
-_T = TypeVar("_T")
+Jobs = Sequence[LiveJob]
+Write = Callable[[Jobs], Coroutine[object, object, None]]
 
 
 class Runner(Protocol):
@@ -46,7 +56,6 @@ class Reporter:
 
     Args:
         on_forgotten: a bucket turned out to be another's; called once per bucket with the reason.
-        stop: stop the handler of a running job whose row says so (cancelled, or another assignment's).
     """
 
     def __init__(
@@ -57,25 +66,24 @@ class Reporter:
         memory: Memory,
         clock: Clock,
         on_forgotten: Callable[[bytes, str], None],
-        stop: Callable[[LiveJob, StopCause], None],
+        log: EventLog | None = None,
     ) -> None:
         self._master = master
         self._store = store
-        self._holdings = holdings
         self._memory = memory
-        self._now = clock.boottime
         self._on_forgotten = on_forgotten
-        self._stop = stop
+        self._log = log or EventLog()
+        self.insist = Insisting(holdings, clock, self._log)
+        self.settling = Settling(store, memory, self.forget, self._log)
         self._copy: list[LiveJob] = []
         self._upsert: list[LiveJob] = []
         self._holds: list[LiveJob] = []
         self._heres: list[LiveJob] = []
+        self._unwritable: list[LiveJob] = []
         self._work = asyncio.Event()
-        self._settled: dict[bytes, tuple[Holding, list[str], list[bytes]]] = {}
-        self._settle_work = asyncio.Event()
-        self._busy = 0
+        self._writing = 0
         self._idle = asyncio.Event()
-        self._idle.set()
+        self._when_relieved: list[Callable[[], None]] = []
         self.runner: Runner | None = None
         self.copied = 0
         self.upserted = 0
@@ -98,13 +106,25 @@ class Reporter:
     @property
     def backlog(self) -> int:
         """Outcomes not yet settled."""
-        return len(self._copy) + len(self._upsert) + len(self._holds) + len(self._heres) + self._busy
+        waiting = len(self._copy) + len(self._upsert) + len(self._holds) + len(self._heres)
+        return waiting + self._writing + len(self._unwritable)
+
+    @property
+    def crowded(self) -> bool:
+        """True when no more jobs should be claimed until outcomes have been written."""
+        return self.backlog > BACKLOG_ROWS_MAX
+
+    def when_relieved(self, call: Callable[[], None]) -> None:
+        """Call back once, when ``crowded`` is over for good measure."""
+        self._when_relieved.append(call)
 
     async def wait_settled(self) -> None:
-        """Wait until every verdict given so far is in the master and its list deleted."""
-        while self.backlog or self._settled:
+        """Wait until every verdict given so far is in the master and its list deleted (tests; unbounded)."""
+        while self.backlog or not self.settling.idle:
             self._idle.clear()
-            await self._idle.wait()
+            if self.backlog:
+                await self._idle.wait()
+            await self.settling.wait_idle()
 
     # ------------------------------------------------------------ the loops
 
@@ -113,281 +133,240 @@ class Reporter:
         async with asyncio.TaskGroup() as group:
             for _ in range(_WRITERS):
                 group.create_task(self._write_loop(), name="jobmaster-reporting")
-            group.create_task(self._settle_loop(), name="jobmaster-settling")
+            group.create_task(self.settling.run(), name="jobmaster-settling")
 
     async def _write_loop(self) -> None:
         while True:
             if not (self._copy or self._upsert or self._holds or self._heres):
                 self._work.clear()
-                self._note_idle()
+                if not self.backlog:
+                    self._idle.set()
                 await self._work.wait()
                 continue
-            if not self._holdings.may_commit(self._now()):
-                await self._holdings.wait_trusted()
-                continue
-            if self._copy:
-                await self._batch(self._take(self._copy), self._write_copy)
-            if self._upsert:
-                await self._batch(self._take(self._upsert), self._write_upsert)
-            if self._holds:
-                await self._batch(self._take(self._holds), self._write_holds)
-            if self._heres:
-                await self._batch(self._take(self._heres), self._write_heres)
+            await self.insist.may_commit()  # before a batch is taken: later verdicts join it
+            await self._batch(self._copy, self._write_copy)
+            await self._batch(self._upsert, self._write_upsert)
+            await self._batch(self._holds, self._write_holds)
+            await self._batch(self._heres, self._write_heres)
 
-    @staticmethod
-    def _take(queue: list[LiveJob]) -> list[LiveJob]:
-        batch = queue[:_BATCH_ROWS]
-        del queue[: len(batch)]
-        return batch
-
-    async def _batch(
-        self, jobs: list[LiveJob], write: Callable[[list[LiveJob]], Coroutine[object, object, None]]
-    ) -> None:
-        jobs = [job for job in jobs if job.phase is Phase.ENDED]  # the rest was forgotten with its bucket
-        self._busy += len(jobs)
+    async def _batch(self, queue: list[LiveJob], write: Write) -> None:
+        if not queue:
+            return
+        taken = queue[:_BATCH_ROWS]
+        del queue[: len(taken)]
+        jobs = [job for job in taken if job.phase is Phase.ENDED]  # the rest was forgotten with its bucket
+        if queue is self._copy and any(job.has_row for job in jobs):
+            # They were given rows while they waited here, and one known row would spoil the COPY for all.
+            self._upsert += [job for job in jobs if job.has_row]
+            jobs = [job for job in jobs if not job.has_row]
+        self._writing += len(jobs)
         try:
             if jobs:
                 await write(jobs)
         finally:
-            self._busy -= len(jobs)
+            self._writing -= len(jobs)
+        if self._when_relieved and self.backlog <= _BACKLOG_ROWS_RELIEF:
+            calls, self._when_relieved = self._when_relieved, []
+            for call in calls:
+                call()
 
-    async def _insist(self, call: Callable[[], Coroutine[object, object, _T]]) -> _T:
-        """Send the same again until the answer is known; the statements are idempotent by identity."""
-        delay = _BACKOFF_SECONDS
-        while True:
+    async def send(self, what: str, jobs: Jobs, send: Callable[[Jobs], Coroutine[object, object, Written]]) -> Written:
+        """Answer of one statement about all jobs; those whose values the master refuses are put aside.
+
+        Put aside are also out of the answer: neither accepted nor refused, so nothing of theirs is settled.
+        """
+        backoff = Backoff(what, self._log)
+        todo: list[Jobs] = [jobs]
+        answers: list[Written] = []
+        while todo:
+            some = todo.pop()
             try:
-                return await call()
-            except (OutcomeUnknown, Unavailable):
-                await asyncio.sleep(delay)
-                delay = min(delay * 2, _BACKOFF_SECONDS_MAX)
-                while not self._holdings.may_commit(self._now()):
-                    await self._holdings.wait_trusted()
+                answer = await self.insist(what, lambda s=some: send(s), refusals=False)  # type: ignore[misc]
+            except (Refused, InputError) as error:
+                if len(some) == 1:
+                    self._put_aside(some[0], error)
+                    continue
+                # The pause keeps a refusal of everything (rights revoked) from becoming a storm of ever smaller batches.
+                await backoff.pause(error)
+                half = len(some) // 2
+                todo += (some[half:], some[:half])
+                continue
+            backoff.succeeded()
+            if not answer.bucket_ok:
+                return answer
+            answers.append(answer)
+        return answers[0] if len(answers) == 1 else _joined(answers)
+
+    def _put_aside(self, job: LiveJob, error: JobMasterError) -> None:
+        """Nobody can record this job as it is: kept in memory and in its list, tried again now and then."""
+        job.unwritable = True
+        self._log.error(
+            Event.JOB_UNWRITABLE, {"job": text(job.entry.id), "handler": job.entry.handler, "reason": str(error)}
+        )
+        if job.row is not None:
+            if not self._unwritable:
+                asyncio.get_running_loop().call_later(_UNWRITABLE_AGAIN_SECONDS, self._write_again)
+            self._unwritable.append(job)
+
+    def _write_again(self) -> None:
+        jobs, self._unwritable = self._unwritable, []
+        for job in jobs:
+            (self._upsert if isinstance(job.row, FinalRow) else self._holds).append(job)
+        self._work.set()
 
     # ------------------------------------------------------------ final rows
 
-    async def _write_copy(self, jobs: list[LiveJob]) -> None:
+    async def _write_copy(self, jobs: Jobs) -> None:
         rows = [job.row for job in jobs if isinstance(job.row, FinalRow)]
+        await self.insist.may_commit()
         try:
             done = await self._master.copy_final(rows)
-        except (OutcomeUnknown, Unavailable):
+        except (Unavailable, Refused, InputError):
             done = False  # perhaps written: the guarded statement finds our own rows and says so
         if done:
             self.copied += len(rows)
-            self._settle_all(jobs)
+            self._settle_accepted(jobs)
         else:
             await self._write_upsert(jobs)
 
-    async def _write_upsert(self, jobs: list[LiveJob]) -> None:
-        rows = [job.row for job in jobs if isinstance(job.row, FinalRow)]
-        written = await self._insist(lambda: self._master.record_final(rows))
+    async def _write_upsert(self, jobs: Jobs) -> None:
+        written = await self.send("record_final", jobs, lambda some: self._master.record_final(_finals(some)))
         self.upserted += len(written.accepted)
         self._conclude(jobs, written)
 
     # ------------------------------------------------------------ back to the master, or later here
 
-    async def _write_holds(self, jobs: list[LiveJob]) -> None:
-        for holding, mine in _by_holding(jobs):
-            rows = [job.row for job in mine if isinstance(job.row, HoldRow)]
-            written = await self._insist(lambda f=holding.fence, r=rows: self._master.hold(f, r))  # type: ignore[misc]
+    async def _write_holds(self, jobs: Jobs) -> None:
+        for holding, mine in by_holding(jobs):
+            written = await self.send("hold", mine, lambda some, f=holding.fence: self._master.hold(f, _holds(some)))  # type: ignore[misc]
             self._conclude(mine, written)
 
-    async def _write_heres(self, jobs: list[LiveJob]) -> None:
-        for holding, mine in _by_holding(jobs):
-            rows = [job.row for job in mine if isinstance(job.row, HoldRow)]
-            written = await self._insist(lambda f=holding.fence, r=rows: self._master.retry_here(f, r))  # type: ignore[misc]
+    async def _write_heres(self, jobs: Jobs) -> None:
+        for holding, mine in by_holding(jobs):
+            written = await self.send(
+                "retry_here",
+                mine,
+                lambda some, f=holding.fence: self._master.retry_here(f, _holds(some)),  # type: ignore[misc]
+            )
             if not written.bucket_ok:
-                if holding.closed:  # it began to complete meanwhile: the master takes them
+                if holding.closed and not holding.lost:  # it began to complete meanwhile: the master takes them
                     await self._write_holds(mine)
                 else:
-                    self._forget(holding, "a write was refused by the bucket's lock")
+                    self.forget(holding.fence.bucket_id, "a write was refused by the bucket's lock")
                 continue
-            again = [row for row in rows if row.id in written.accepted and row.id not in written.cancelled]
+            rows = [row for row in _holds(mine) if row.id in written.accepted and row.id not in written.cancelled]
             self._conclude(mine, written)
-            await self._put_again(holding, again)
+            if rows:
+                await self._put_again(holding, rows)
 
     async def _put_again(self, holding: Holding, rows: Sequence[HoldRow]) -> None:
-        """The master has them ASSIGNED with token + 1; now the copies. A crash between is healed by anti-entropy."""
-        if not rows:
-            return
-        items = [
-            (
-                row.due_us,
-                encode_entry(
-                    Entry(
-                        row.id, row.token + 1, row.handler, row.args, row.due_us, row.headers, row.attempt, row.rescues
-                    )
-                ),
+        """The master has them ASSIGNED with token + 1; now the copies. A crash between is healed by anti-entropy.
+
+        What cannot be put goes back to the master under its new identity; should a copy lie there after all (a lost
+        answer), its row refuses it.
+        """
+        items = [(row.due_us, encode_entry(_next_entry(row))) for row in rows]
+        backoff = Backoff("assign", self._log)
+        for _ in range(_PUTS):
+            try:
+                word = await self._store.assign(holding.fence, items)
+            except (Unavailable, Refused) as error:
+                await backoff.pause(error)
+                continue
+            if word is Word.OK:
+                return
+            if word is not Word.CLOSED:
+                self.forget(holding.fence.bucket_id, f"the store answered {word} to a retry")
+                return  # the rescuer sweeps the rows
+            break
+        back = [row._replace(token=row.token + 1, error=None, ran_us=0) for row in rows]
+        await self.insist("hold", lambda: self._master.hold(holding.fence, back))
+
+    async def give_back(self, holding: Holding, entries: Sequence[Entry]) -> bool:
+        """Jobs that lie in a bucket that is being emptied -> HELD; True when the master has settled every one of them."""
+        rows = [
+            HoldRow(
+                entry.id, holding.priority, holding.lane, entry.handler, entry.token, entry.attempt, entry.rescues,
+                entry.due_us, entry.args, entry.headers, None, 0,
             )
-            for row in rows
-        ]
-        try:
-            word = await self._store.assign(holding.fence, items)
-        except (OutcomeUnknown, Unavailable):
-            return  # the row says ASSIGNED here; the owner's anti-entropy returns it when no copy is found
-        if word in (Word.FENCED, Word.GENERATION, Word.ROLLBACK):
-            self._forget(holding, f"the store answered {word} to a retry")
-
-    # ------------------------------------------------------------ in flight
-
-    async def persist(self, holding: Holding, jobs: Sequence[LiveJob]) -> None:
-        """Give claimed jobs that have not ended their rows (and so free their claimed lists)."""
-        rows = [_in_flight(job) for job in jobs if not job.safe and job.phase in (Phase.QUEUED, Phase.RUNNING)]
-        if not rows:
-            return
-        written = await self._insist(lambda: self._master.persist(holding.fence, rows))
-        if not written.bucket_ok:
-            self._forget(holding, "an in-flight write was refused by the bucket's lock")
-            return
-        known: list[bytes] = []
-        for job in jobs:
-            job_id = job.entry.id
-            if job_id in written.accepted:
-                job.has_row = True
-                known.append(job_id)
-                if (portion := self._memory.make_safe(job)) is not None:
-                    self._delete_later(portion)
-            elif job_id in written.cancelled:
-                job.has_row = True
-                job.cancelled = True
-                if job.phase is Phase.RUNNING:
-                    self._stop(job, StopCause.CANCEL)
-            elif job_id in written.refused or job_id in written.quarantined:
-                self._superseded(job)
-        self._publish_later(holding, known)
-
-    async def authorise(self, job: LiveJob) -> bool:
-        """An accepted PROCESSING write for a ``start="fenced"`` job, under the bucket lock."""
-        holding = job.portion.holding
-        rows = [_in_flight(job)]
-        written = await self._insist(lambda: self._master.persist(holding.fence, rows))
-        if not written.bucket_ok:
-            self._forget(holding, "a fenced start was refused by the bucket's lock")
-            return False
-        job_id = job.entry.id
-        if job_id in written.accepted:
-            job.has_row = True
-            if (portion := self._memory.make_safe(job)) is not None:
-                self._delete_later(portion)
-            return job.phase is Phase.RUNNING
-        if job_id in written.cancelled:
-            job.has_row = True
-            job.cancelled = True
-        else:
-            self._superseded(job)
-        return False
+            for entry in entries
+        ]  # fmt: skip
+        written = await self.insist("hold", lambda: self._master.hold(holding.fence, rows))
+        self.refused += len(written.refused)
+        self.quarantined += len(written.quarantined)
+        over = written.accepted | written.cancelled | written.refused | written.quarantined
+        self.settling.publish(holding, sorted(written.accepted))
+        return written.bucket_ok and all(entry.id in over for entry in entries)
 
     # ------------------------------------------------------------ after a write
 
-    def _conclude(self, jobs: Sequence[LiveJob], written: Written) -> None:
+    def _conclude(self, jobs: Jobs, written: Written) -> None:
         if not written.bucket_ok:
-            self._forget(jobs[0].portion.holding, "a write was refused by the bucket's lock")
+            self.forget(jobs[0].portion.holding.fence.bucket_id, "a write was refused by the bucket's lock")
             return
-        over = written.refused | written.quarantined
         self.refused += len(written.refused)
         self.quarantined += len(written.quarantined)
-        if not over:
-            self._settle_all(jobs)
+        over = written.refused | written.quarantined
+        accepted = written.accepted | written.cancelled if written.cancelled else written.accepted
+        if not over and len(accepted) >= len(jobs):
+            self._settle_accepted(jobs)
             return
-        self._settle_all([job for job in jobs if job.entry.id not in over])
+        self._settle_accepted([job for job in jobs if job.entry.id in accepted])
         for job in jobs:
-            if job.entry.id in over:
-                self._settle_one(job, accepted=False)
+            job_id = job.entry.id
+            if job_id in over:
+                self.settle_refused(job)
+            elif job_id not in accepted and not job.unwritable:
+                raise CodeError(f"the master's answer to a write leaves out job {text(job_id)}")
 
-    def _settle_all(self, jobs: Sequence[LiveJob]) -> None:
-        settle = self._memory.settle
-        finished: dict[int, tuple[Holding, list[bytes]]] = {}
-        for job in jobs:
-            portions, _ = settle(job, accepted=True)
-            for portion in portions:
-                self._delete_later(portion)
-            holding = job.portion.holding
-            found = finished.get(id(holding))
-            if found is None:
-                finished[id(holding)] = (holding, [job.entry.id])
-            else:
-                found[1].append(job.entry.id)
-        for holding, ids in finished.values():
-            self._publish_later(holding, ids)
+    def _settle_accepted(self, jobs: Jobs) -> None:
+        portions, promoted = self._memory.settle_accepted(jobs)
+        self.settling.delete(portions)
+        for holding, mine in by_holding(jobs):
+            self.settling.publish(holding, [job.entry.id for job in mine])
+        self._resume(promoted)
 
-    def _settle_one(self, job: LiveJob, *, accepted: bool) -> None:
-        portions, promoted = self._memory.settle(job, accepted=accepted)
-        for portion in portions:
-            self._delete_later(portion)
+    def settle_refused(self, job: LiveJob) -> None:
+        """The row belongs to another assignment, or is final: the entry is over, nothing is recorded."""
+        portions, promoted = self._memory.settle(job, accepted=False)
+        self.settling.delete(portions)
+        self._resume(promoted)
+
+    def _resume(self, promoted: Jobs) -> None:
         if promoted and self.runner is not None:
             self.runner.enqueue(promoted)
 
-    def _superseded(self, job: LiveJob) -> None:
-        """The row belongs to another assignment, or is final: stop the handler, record nothing."""
-        self.refused += 1
-        was_running = job.phase is Phase.RUNNING
-        self._settle_one(job, accepted=False)
-        if was_running:
-            self._stop(job, StopCause.SUPERSEDED)
-
-    def _forget(self, holding: Holding, why: str) -> None:
+    def forget(self, bucket_id: bytes, why: str) -> None:
+        """The bucket is another's: nothing of it is settled, no key of it is touched."""
         self.fenced_batches += 1
-        self._on_forgotten(holding.fence.bucket_id, why)
-
-    # ------------------------------------------------------------ claimed lists
-
-    def _delete_later(self, portion: Portion) -> None:
-        self._entry_of(portion.holding)[1].append(portion.name)
-        self._settle_work.set()
-
-    def _publish_later(self, holding: Holding, ids: Sequence[bytes]) -> None:
-        if ids:
-            self._entry_of(holding)[2].extend(ids)
-            self._settle_work.set()
-
-    def _entry_of(self, holding: Holding) -> tuple[Holding, list[str], list[bytes]]:
-        bucket_id = holding.fence.bucket_id
-        entry = self._settled.get(bucket_id)
-        if entry is None:
-            entry = self._settled[bucket_id] = (holding, [], [])
-        return entry
-
-    async def _settle_loop(self) -> None:
-        delay = _BACKOFF_SECONDS
-        while True:
-            if not self._settled:
-                self._settle_work.clear()
-                self._note_idle()
-                await self._settle_work.wait()
-            bucket_id, (holding, names, ids) = next(iter(self._settled.items()))
-            del self._settled[bucket_id]
-            self._busy += 1
-            try:
-                word = await self._store.settle(holding.fence, names, ids)
-                delay = _BACKOFF_SECONDS
-            except (OutcomeUnknown, Unavailable):
-                # All of it is in the master: asking again is free, and until then the list only costs memory.
-                entry = self._entry_of(holding)
-                entry[1].extend(names)
-                await asyncio.sleep(delay)
-                delay = min(delay * 2, _BACKOFF_SECONDS_MAX)
-                continue
-            finally:
-                self._busy -= 1
-            if word in (Word.FENCED, Word.GENERATION, Word.ROLLBACK):
-                self._forget(holding, f"the store answered {word} to a settle")
-
-    def _note_idle(self) -> None:
-        if not self.backlog and not self._settled:
-            self._idle.set()
+        self._on_forgotten(bucket_id, why)
 
 
-def _by_holding(jobs: Sequence[LiveJob]) -> list[tuple[Holding, list[LiveJob]]]:
-    groups: dict[Fence, tuple[Holding, list[LiveJob]]] = {}
+def _finals(jobs: Jobs) -> list[FinalRow]:
+    return [job.row for job in jobs if isinstance(job.row, FinalRow)]
+
+
+def _holds(jobs: Jobs) -> list[HoldRow]:
+    return [job.row for job in jobs if isinstance(job.row, HoldRow)]
+
+
+def _next_entry(row: HoldRow) -> Entry:
+    return Entry(row.id, row.token + 1, row.handler, row.args, row.due_us, row.headers, row.attempt, row.rescues)
+
+
+def by_holding(jobs: Jobs) -> list[tuple[Holding, list[LiveJob]]]:
+    groups: dict[Holding, list[LiveJob]] = {}
     for job in jobs:
         holding = job.portion.holding
-        groups.setdefault(holding.fence, (holding, []))[1].append(job)
-    return list(groups.values())
+        mine = groups.get(holding)
+        if mine is None:
+            mine = groups[holding] = []
+        mine.append(job)
+    return list(groups.items())
 
 
-def _in_flight(job: LiveJob) -> InFlightRow:
-    entry, holding = job.entry, job.portion.holding
-    state = JobState.PROCESSING if job.phase is Phase.RUNNING else JobState.ASSIGNED
-    return InFlightRow(
-        entry.id, state, holding.priority, holding.lane, entry.handler, entry.token, entry.attempt, entry.rescues,
-        entry.due_us, entry.args, entry.headers,
-    )  # fmt: skip
+def _joined(answers: Sequence[Written]) -> Written:
+    def all_of(name: str) -> frozenset[bytes]:
+        return frozenset().union(*(getattr(answer, name) for answer in answers))
+
+    return Written(True, all_of("accepted"), all_of("cancelled"), all_of("refused"), all_of("quarantined"))

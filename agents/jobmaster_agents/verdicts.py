@@ -9,7 +9,10 @@ from __future__ import annotations
 import random
 from collections.abc import Awaitable
 from enum import Enum
+from math import isfinite
 from typing import Protocol, cast
+
+import msgspec
 
 from jobmaster.clock import Clock
 from jobmaster.codec import decode_headers, encode_error, error_of
@@ -22,8 +25,10 @@ from jobmaster.settings.model import JobDefaults, Limits
 from jobmaster_agents.portions import LiveJob, Phase
 
 _NO_HEADERS = Headers()
+_BAD_HEADERS = "the headers of the job cannot be read; was it submitted by a newer client?"
 _NEVER_RAN = (JobState.CANCELLED, JobState.EXPIRED)
 """States that a job can reach without a start; they then use up no attempt."""
+_RETRY_SECONDS_MAX = 3660 * 86_400.0
 _RELEASE_PAUSE_SECONDS = 30.0
 """A job whose handler this agent lacks comes back to the master for this long, so that it does not bounce."""
 
@@ -111,9 +116,11 @@ class Verdicts:
         )
 
     def headers(self, job: LiveJob) -> Headers:
-        """Decoded headers (most jobs have none)."""
-        raw = job.entry.headers
-        return decode_headers(raw) if raw else _NO_HEADERS
+        """Decoded headers (most jobs have none). Unreadable ones are none: such a job is never started."""
+        headers = job.headers
+        if headers is None:
+            headers = job.headers = _read_headers(job.entry.headers) or _NO_HEADERS
+        return headers
 
     def timeout_seconds(self, job: LiveJob) -> float:
         """Call over handler over default."""
@@ -129,21 +136,37 @@ class Verdicts:
             own = job.handler.options.max_attempts
         return self._defaults.max_attempts if own is None else own
 
-    def is_over(self, job: LiveJob, now: float) -> bool:
-        """True when the job must not start any more (it expired)."""
-        if not job.entry.headers:
+    def is_early(self, job: LiveJob, now: float) -> bool:
+        """True when the job is due later."""
+        return job.entry.due_us > _store_us(job, now)
+
+    def is_barred(self, job: LiveJob, now: float) -> bool:
+        """True when a job with headers or a due time must not start now: expired, not due yet, headers unreadable."""
+        entry = job.entry
+        if entry.due_us and entry.due_us > _store_us(job, now):
+            return True
+        if not entry.headers:
             return False
-        expires_us = self.headers(job).expires_us
-        return expires_us is not None and _store_us(job, now) >= expires_us
+        if (headers := _read_headers(entry.headers)) is None:
+            return True
+        job.headers = headers
+        return headers.expires_us is not None and _store_us(job, now) >= headers.expires_us
 
     def without_running(self, job: LiveJob, now: float) -> None:
-        """A job that is not to be started: cancelled, expired, or of a handler this agent lacks."""
+        """A job that is not to be started: cancelled, unreadable, expired, not due yet, of a handler this agent lacks."""
+        entry = job.entry
         if job.cancelled:
             self.cancelled(job, "cancelled before it started", now, now)
-        elif self.is_over(job, now):
-            self._final(job, JobState.EXPIRED, now, now, error=_error("Expired", "not started before it expired", "expired"))
+        elif entry.headers and _read_headers(entry.headers) is None:
+            self._fail(job, ErrorInfo(type="InvalidHeaders", message=_BAD_HEADERS, reason="arguments"), now, now)
+        elif (expires_us := self.headers(job).expires_us) is not None and _store_us(job, now) >= expires_us:
+            self._final(
+                job, JobState.EXPIRED, now, now, error=_error("Expired", "not started before it expired", "expired")
+            )
+        elif entry.due_us > _store_us(job, now):
+            self.postpone(job, now)
         else:
-            self.release(job, due_us=_store_us(job, now) + int(_RELEASE_PAUSE_SECONDS * 1e6))
+            self.release(job, after_seconds=_RELEASE_PAUSE_SECONDS, now=now)
 
     # ------------------------------------------------------------ after it
 
@@ -151,7 +174,10 @@ class Verdicts:
         """The handler returned."""
         handler = job.handler
         assert handler is not None
-        encoded = handler.encode_result(result, self._limits.result_bytes)
+        try:
+            encoded = handler.encode_result(result, self._limits.result_bytes)
+        except Exception as error:  # a result is foreign code: its properties and mappings may raise anything
+            encoded = error_of(error, reason="result", limit_bytes=self._limits.error_bytes)
         if isinstance(encoded, ErrorInfo):
             self._attempt_failed(job, encoded, started, ended)
         else:
@@ -167,7 +193,7 @@ class Verdicts:
         limit = self._limits.error_bytes
         if isinstance(error, Retry):
             info = error_of(error, reason="retry", limit_bytes=limit)
-            self._attempt_failed(job, info, started, ended, after_seconds=error.after_seconds)
+            self._attempt_failed(job, info, started, ended, after_seconds=_seconds(error.after_seconds))
         elif isinstance(error, Cancel):
             self.cancelled(job, str(error), started, ended)
         elif isinstance(error, InvalidArguments):  # it never ran and will never fit: no use in another attempt
@@ -198,23 +224,28 @@ class Verdicts:
         self, job: LiveJob, info: ErrorInfo, started: float, ended: float, after_seconds: float | None = None
     ) -> None:
         """An attempt failed in a thread or a worker process."""
-        self._attempt_failed(job, info, started, ended, after_seconds=after_seconds)
+        self._attempt_failed(job, info, started, ended, after_seconds=_seconds(after_seconds))
 
-    def release(self, job: LiveJob, *, due_us: int | None = None) -> None:
-        """Give it back to the master; no attempt is used up, nothing is written about one."""
+    def release(self, job: LiveJob, *, after_seconds: float = 0.0, now: float = 0.0) -> None:
+        """Give it back to the master; no attempt is used up, nothing is written about one.
+
+        Args:
+            after_seconds: when it should not bounce straight back: how long from ``now`` it stays away.
+        """
         if job.phase is Phase.GONE:
             return
         entry = job.entry
+        due_us = _store_us(job, now + after_seconds) if after_seconds else entry.due_us
         job.phase = Phase.ENDED
-        job.row = self._hold_row(job, entry.attempt, entry.due_us if due_us is None else due_us, None, 0)
+        job.row = self._hold_row(job, entry.attempt, due_us, None, 0)
         self._sink.hold(job, here=False)
 
-    def postpone(self, job: LiveJob) -> None:
-        """A SavePending copy that is due later: it waits in the master (or, if soon, among the bucket's assigned jobs)."""
+    def postpone(self, job: LiveJob, now: float) -> None:
+        """A SavePending copy that is due later: it waits in the master or, if soon, among the bucket's assigned jobs."""
         entry = job.entry
         job.phase = Phase.ENDED
         job.row = self._hold_row(job, entry.attempt, entry.due_us, None, 0)
-        self._sink.hold(job, here=True)
+        self._sink.hold(job, here=entry.due_us - _store_us(job, now) <= self._retry_here_seconds * 1e6)
 
     # ------------------------------------------------------------ rows
 
@@ -228,7 +259,7 @@ class Verdicts:
             self._fail(job, info, started, ended)
             return
         self.retried += 1
-        delay = self._backoff(job, used) if after_seconds is None else after_seconds
+        delay = self._backoff(job, used) if after_seconds is None else min(max(after_seconds, 0.0), _RETRY_SECONDS_MAX)
         due_us = _store_us(job, ended) + int(delay * 1e6)
         job.phase = Phase.ENDED
         job.row = self._hold_row(job, used, due_us, encode_error(info), _us(ended - started))
@@ -281,6 +312,11 @@ class Verdicts:
         self._sink.final(job)
 
 
+def _seconds(asked: object) -> float | None:
+    """What a handler asked for as its pause, when it is a number that makes sense."""
+    return float(asked) if isinstance(asked, int | float) and isfinite(asked) else None
+
+
 def _first(own: float | None, default: float) -> float:
     return default if own is None else own
 
@@ -291,8 +327,17 @@ def _us(seconds: float) -> int:
 
 def _store_us(job: LiveJob, moment: float) -> int:
     """A moment of our boot-time clock by the clock of the job's store (as read at the claim)."""
-    portion = job.portion
-    return portion.now_us + int((moment - portion.claimed_at) * 1e6)
+    return job.portion.clock_us + int(moment * 1e6)
+
+
+def _read_headers(data: bytes) -> Headers | None:
+    """``None`` when they are no headers."""
+    if not data:
+        return _NO_HEADERS
+    try:
+        return decode_headers(data)
+    except (msgspec.DecodeError, ValueError):
+        return None
 
 
 def _error(type_: str, message: str, reason: str) -> bytes:

@@ -15,7 +15,8 @@ from typing import Protocol
 from jobmaster.clock import Clock
 from jobmaster.handlers import Handlers
 from jobmaster.model.bucket import BucketState
-from jobmaster.ports import Membership, Onboarding as OnboardingPort, Outcomes, StoreOwner
+from jobmaster.ports import Membership, Outcomes, StoreOwner
+from jobmaster.ports import Onboarding as OnboardingPort
 from jobmaster.settings.model import AgentSettings, ClusterSettings
 from jobmaster.telemetry import Telemetry
 from jobmaster_agents.claiming import Pump, Waker, stop_cancelled
@@ -26,7 +27,7 @@ from jobmaster_agents.execution import Execution
 from jobmaster_agents.holdings import Holding, Holdings
 from jobmaster_agents.isolation import IsolatedPool
 from jobmaster_agents.onboarding import Onboarding
-from jobmaster_agents.persisting import Persisting
+from jobmaster_agents.persisting import InFlight, Persisting
 from jobmaster_agents.portions import LiveJob, Memory, Phase
 from jobmaster_agents.reporting import Reporter
 from jobmaster_agents.threads import ThreadRunner
@@ -68,7 +69,8 @@ class Working:
         self._group: asyncio.TaskGroup | None = None
         self.pumps: dict[bytes, Pump] = {}
         self.memory = Memory()
-        self.reporter = Reporter(master, store, holdings, self.memory, clock, self.forget, self._stop)
+        self.reporter = Reporter(master, store, holdings, self.memory, clock, self.forget, log)
+        self.in_flight = InFlight(master, self.memory, self.reporter, self._stop)
         self.verdicts = Verdicts(
             self.reporter,
             settings.jobs,
@@ -85,7 +87,15 @@ class Working:
             logger=logging.getLogger(LOGGER_NAME),
             clock=clock,
         )
-        self._elsewhere = ElsewhereRunner(ThreadRunner(agent.threads, clock.boottime), pool, self.verdicts, clock)
+        self._elsewhere = ElsewhereRunner(
+            ThreadRunner(agent.threads, clock.boottime),
+            pool,
+            self.verdicts,
+            holdings,
+            clock,
+            thread_jobs=agent.threads,
+            process_jobs=agent.isolated_processes,
+        )
         self.execution = Execution(
             agent,
             settings.thresholds.age_boost_seconds,
@@ -93,14 +103,20 @@ class Working:
             holdings,
             self.verdicts,
             self._elsewhere,
-            self.reporter.authorise,
+            self.in_flight.authorise,
             self._room,
         )
         self.reporter.runner = self.execution
-        self.onboarding = Onboarding(master, store, holdings, settings.thresholds, clock, self.forget)
-        self.waker = Waker(store, self.pumps)
+        self.onboarding = Onboarding(master, store, holdings, settings.thresholds, clock, self.forget, log)
+        self.waker = Waker(store, self.pumps, log)
         self.completing = Completing(master, store, self.memory, self.execution, self.reporter, self.verdicts, clock)
-        self.persisting = Persisting(self.memory, self.reporter, clock, settings.thresholds.persist_within_seconds)
+        self.persisting = Persisting(
+            self.memory,
+            self.in_flight,
+            self.execution.running_before,
+            clock,
+            settings.thresholds.persist_within_seconds,
+        )
         holdings.on_lost.append(self._lost)
         self._observe(telemetry)
 
@@ -111,6 +127,8 @@ class Working:
         async with asyncio.TaskGroup() as group:
             self._group = group
             group.create_task(self.reporter.run(), name="jobmaster-reporter")
+            group.create_task(self.in_flight.run(), name="jobmaster-in-flight")
+            group.create_task(self.execution.run(), name="jobmaster-execution")
             group.create_task(self.waker.run(), name="jobmaster-waker")
             group.create_task(self.onboarding.run(), name="jobmaster-onboarding")
             for pump in self.pumps.values():
@@ -136,6 +154,7 @@ class Working:
             list_prefix=self._list_prefix,
             capacity=self._agent.slots + self._agent.bucket_buffer,
             spill_jobs=self._settings.stores[holding.store].high_water_jobs * 4 // 5,
+            log=self._log,
         )
         self.pumps[bucket_id] = pump
         self.onboarding.open(holding)

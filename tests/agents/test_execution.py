@@ -58,11 +58,17 @@ class Sink:
 
 
 class NotElsewhere:
-    def start(self, job: LiveJob, started: float, done: Callable[[LiveJob], None]) -> None:
+    def start(self, job: LiveJob, done: Callable[[LiveJob], None]) -> None:
         raise AssertionError("these handlers run on the loop")
 
     def stop(self, job: LiveJob, cause: StopCause) -> None:
         raise AssertionError("these handlers run on the loop")
+
+    def sweep(self, now: float) -> None:
+        raise AssertionError("these handlers run on the loop")
+
+    def started_before(self, moment: float) -> list[LiveJob]:
+        return []
 
 
 class Bench:

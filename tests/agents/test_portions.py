@@ -31,6 +31,11 @@ def test_a_list_is_deletable_only_when_its_last_entry_is_settled() -> None:
     assert memory.settle(first, accepted=True) == ([], [])
     assert memory.settle(third, accepted=False) == ([], [])
     assert memory.settle(second, accepted=True) == ([portion], [])
+    # Until the store has said so the list is known, or a look for lost lists would run its jobs again.
+    assert memory.knows(bucket.fence.bucket_id, "1")
+    assert not memory.empty(bucket.fence.bucket_id)
+    memory.deleted(bucket.fence.bucket_id, ["1"])
+    assert not memory.knows(bucket.fence.bucket_id, "1")
     assert memory.empty(bucket.fence.bucket_id)
 
 
@@ -41,6 +46,8 @@ def test_an_entry_that_is_in_flight_no_longer_keeps_its_list_but_stays_live() ->
     assert memory.make_safe(job) is portion
     assert memory.make_safe(job) is None
     assert memory.get(job.entry.id) is job
+    assert not memory.empty(bucket.fence.bucket_id)
+    memory.deleted(bucket.fence.bucket_id, ["1"])
     assert not memory.empty(bucket.fence.bucket_id)
     assert memory.settle(job, accepted=True) == ([], [])
     assert memory.empty(bucket.fence.bucket_id)

@@ -1,0 +1,124 @@
+"""Claimed lists that may go, and the news of what has got its row: the second half of every write, to the store.
+
+Everything that comes here is in the master already, so a failure costs memory and nothing else: it is asked again for as
+long as it takes. One call per bucket carries all that has come together since the last one.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterable, Sequence
+
+from jobmaster.model.errors import Refused, Unavailable
+from jobmaster.ports import StoreOwner, Word
+from jobmaster_agents.events import EventLog
+from jobmaster_agents.holdings import Holding
+from jobmaster_agents.insisting import Backoff
+from jobmaster_agents.portions import Memory, Portion
+
+_LISTS_MAX = 500
+_NEWS_MAX = 20_000
+"""Ids of finished jobs in one call; news that a dead store cannot carry is dropped beyond this, oldest first."""
+
+
+class _Bucket:
+    """What waits for one bucket."""
+
+    __slots__ = ("holding", "names", "news")
+
+    def __init__(self, holding: Holding) -> None:
+        self.holding = holding
+        self.names: list[str] = []
+        self.news: list[bytes] = []
+
+
+class Settling:
+    """Deletes claimed lists and publishes finished ids.
+
+    Args:
+        on_forgotten: the store said that a bucket is another's.
+    """
+
+    def __init__(
+        self, store: StoreOwner, memory: Memory, on_forgotten: Callable[[bytes, str], None], log: EventLog
+    ) -> None:
+        self._store = store
+        self._memory = memory
+        self._on_forgotten = on_forgotten
+        self._log = log
+        self._waiting: dict[bytes, _Bucket] = {}
+        self._work = asyncio.Event()
+        self._busy = False
+        self._idle = asyncio.Event()
+
+    @property
+    def idle(self) -> bool:
+        """True when nothing waits and no call is under way."""
+        return not self._waiting and not self._busy
+
+    async def wait_idle(self) -> None:
+        """Wait until nothing waits."""
+        while not self.idle:
+            self._idle.clear()
+            await self._idle.wait()
+
+    def delete(self, portions: Iterable[Portion]) -> None:
+        """Every entry of these lists is safe."""
+        for portion in portions:
+            self._of(portion.holding).names.append(portion.name)
+            self._work.set()
+
+    def publish(self, holding: Holding, ids: Sequence[bytes]) -> None:
+        """These jobs have got a row or an outcome."""
+        if ids:
+            self._of(holding).news += ids
+            self._work.set()
+
+    def _of(self, holding: Holding) -> _Bucket:
+        bucket_id = holding.fence.bucket_id
+        found = self._waiting.get(bucket_id)
+        if found is None:
+            found = self._waiting[bucket_id] = _Bucket(holding)
+        return found
+
+    async def run(self) -> None:
+        """Settle until cancelled."""
+        backoff = Backoff("settle", self._log)
+        while True:
+            if not self._waiting:
+                self._idle.set()
+                self._work.clear()
+                await self._work.wait()
+            bucket = self._waiting.pop(next(iter(self._waiting)))
+            self._busy = True
+            try:
+                await self._settle(bucket)
+                backoff.succeeded()
+            except (Unavailable, Refused) as error:
+                self._put_back(bucket)
+                await backoff.pause(error)
+            finally:
+                self._busy = False
+
+    async def _settle(self, bucket: _Bucket) -> None:
+        holding = bucket.holding
+        fence = holding.fence
+        # Of a lost bucket no key may be touched any more; that a job has its row is true all the same.
+        names = [] if holding.lost else bucket.names[:_LISTS_MAX]
+        news = bucket.news[-_NEWS_MAX:]
+        if not names and not news:
+            return
+        word = await self._store.settle(fence, names, news)
+        if word is Word.OK:
+            self._memory.deleted(fence.bucket_id, names)
+        elif not holding.lost:
+            self._on_forgotten(fence.bucket_id, f"the store answered {word} to a settle")
+        if len(bucket.names) > _LISTS_MAX and not holding.lost:
+            self._of(holding).names += bucket.names[_LISTS_MAX:]
+            self._work.set()
+
+    def _put_back(self, bucket: _Bucket) -> None:
+        """Asked again: deleting a deleted list and telling old news change nothing."""
+        waiting = self._of(bucket.holding)
+        waiting.names += bucket.names
+        waiting.news[:0] = bucket.news[-_NEWS_MAX:]

@@ -1,0 +1,62 @@
+"""What runs jobs, and what they wait in: a slot, the queue of a bucket, and whatever runs them off the loop."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Callable
+from typing import Protocol
+
+from jobmaster_agents.holdings import Holding
+from jobmaster_agents.portions import LiveJob
+from jobmaster_agents.verdicts import StopCause
+
+
+class Elsewhere(Protocol):
+    """Where handlers run that must not run on the loop: threads, worker processes."""
+
+    def start(self, job: LiveJob, done: Callable[[LiveJob], None]) -> None:
+        """Run it when there is room; record its verdict; then call ``done`` on the loop."""
+        ...
+
+    def stop(self, job: LiveJob, cause: StopCause) -> None:
+        """Stop it as far as its kind can be stopped."""
+        ...
+
+    def sweep(self, now: float) -> None:
+        """Stop what has run too long; called often while something is there."""
+        ...
+
+    def started_before(self, moment: float) -> list[LiveJob]:
+        """Jobs that have really been started before a moment."""
+        ...
+
+
+class Slot:
+    """One task that runs jobs one after another."""
+
+    __slots__ = ("cause", "deadline", "job", "nagged_at", "started", "task")
+
+    def __init__(self) -> None:
+        self.task: asyncio.Task[None] | None = None
+        self.job: LiveJob | None = None
+        self.started = 0.0
+        self.deadline = 0.0
+        self.cause: StopCause | None = None
+        self.nagged_at = 0.0
+
+
+class BucketQueue:
+    """Claimed jobs of one bucket that wait for a slot."""
+
+    __slots__ = ("bucket_id", "holding", "hungry", "jobs", "low_water", "running", "slots")
+
+    def __init__(self, holding: Holding, slots: int, low_water: int) -> None:
+        self.holding = holding
+        self.bucket_id = holding.fence.bucket_id
+        self.jobs: deque[LiveJob] = deque()
+        self.running = 0
+        self.slots = slots
+        self.low_water = low_water
+        self.hungry = False
+        """More jobs wait in the store: whoever sees the queue at its low-water mark says so, once."""
