@@ -88,7 +88,7 @@ def too_long(place: str, source: str) -> list[str]:
     for function in functions(ast.parse(source)):
         length = (function.end_lineno or function.lineno) - function.lineno + 1
         if length > FUNCTION_LINES_MAX:
-            found.append(f"{place}:{function.lineno}: {function.name} has {length} lines")
+            found.append(f"{place}:{function.name}: {length} lines, {FUNCTION_LINES_MAX} are allowed")
     return found
 
 
