@@ -1,4 +1,4 @@
-"""``python -m benchmarks drain|latency [--json]``: each figure is a median over runs, with the machine it was taken on."""
+"""``python -m benchmarks drain|latency|submit [--json]``: medians over runs, with the machine they were taken on."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-from benchmarks import drain, latency
+from benchmarks import drain, latency, submit
 from benchmarks.rig import machine
 
 
@@ -44,6 +44,15 @@ def drain_command(jobs: int, runs: int, processes: int, buckets: int, as_json: b
 def latency_command(seconds: float, as_json: bool) -> None:
     """Submit, due time or commit to the first line of the handler."""
     show("latency", latency.run(seconds=seconds), as_json)
+
+
+@main.command("submit")
+@click.option("--jobs", default=200_000, show_default=True)
+@click.option("--runs", default=5, show_default=True)
+@click.option("--json", "as_json", is_flag=True)
+def submit_command(jobs: int, runs: int, as_json: bool) -> None:
+    """Jobs a second that one producer hands in, beside the same messages through the bare driver."""
+    show("submit", submit.run(jobs=jobs, runs=runs), as_json)
 
 
 if __name__ == "__main__":
