@@ -186,56 +186,6 @@ def _greet(invocation: Invocation, agents: int, modules: tuple[str, ...]) -> Non
         invocation.note(line)
 
 
-def _servers(invocation: Invocation) -> Iterator[None]:
-    """The servers of the directory: ours until the end, or those that run already."""
-    from jobmaster.embedded import DirectoryInUse, EmbeddedCluster, read_status
-    from jobmaster.wiring import data_directory
-
-    root = data_directory(invocation.settings)
-    cluster = EmbeddedCluster(root)
-    invocation.note(f"starting the servers of {root}", level=1)
-    try:
-        cluster.start()
-    except DirectoryInUse:
-        if not read_status(root).running:
-            raise
-        invocation.note(f"attached to the servers that run in {root} (process {read_status(root).owner_pid})")
-        yield
-        return
-    try:
-        for line in cluster.describe():
-            invocation.note(line, level=1)
-        yield
-    finally:
-        cluster.stop()
-
-
-def _migrate(invocation: Invocation) -> None:
-    from jobmaster.wiring import migrate_master
-
-    run_async(migrate_master(invocation.settings, lambda line: invocation.note(line, level=1)))
-
-
-def _greet(invocation: Invocation, agents: int, modules: tuple[str, ...]) -> None:
-    directory = f" --set data_dir={invocation.settings.data_dir}" if invocation.overrides else ""
-    lines = [
-        f"handlers    {', '.join([*invocation.settings.handlers, *modules])}",
-        f"agents      {agents}",
-        "",
-        "Try in another terminal:",
-    ]
-    if DEMO_HANDLERS in modules:
-        lines.append(f"  jobmaster{directory} job submit demo.index_file path={__file__} --wait 10")
-    lines += [
-        f"  jobmaster{directory} status",
-        f"  jobmaster{directory} doctor",
-        "Stop with Ctrl-C or: jobmaster dev stop",
-        "",
-    ]
-    for line in lines:
-        invocation.note(line)
-
-
 def _serve(invocation: Invocation, agents: int, modules: tuple[str, ...]) -> int:
     """Wait for the end: of the agents, or of this process's patience. The first signal completes, the second hurries."""
     if agents == 0:

@@ -28,8 +28,7 @@ COLUMNS = (Column("", "verdict"), Column("CHECK", "name"), Column("DETAIL", "det
 def doctor(ctx: click.Context, invocation: Invocation, audit_days: int) -> None:
     """Check the cluster, its servers and its invariants.
 
-    Changes nothing.
-    Every check is ok, warn (worth a look) or FAIL (with how to mend it). Exit code 5 when one fails.
+    Changes nothing. Every check is ok, warn (worth a look) or FAIL (with how to mend it). Exit code 5 when one fails.
 
     \b
     Examples:

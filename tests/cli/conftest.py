@@ -65,6 +65,7 @@ class Terminal:
     def __init__(self, data_dir: Path) -> None:
         self.data_dir = data_dir
         self.mark = uuid4().hex
+        self.started: list[subprocess.Popen[bytes]] = []
 
     @property
     def environment(self) -> dict[str, str]:
@@ -74,7 +75,7 @@ class Terminal:
     def start(self, *arguments: str) -> subprocess.Popen[bytes]:
         """A command that goes on; what it says goes to a file."""
         with (self.data_dir.parent / f"{self.data_dir.name}-{len(arguments)}.log").open("ab") as log:
-            return subprocess.Popen(
+            process = subprocess.Popen(
                 [sys.executable, "-m", "jobmaster.cli.main", *arguments],
                 env=self.environment,
                 cwd=REPOSITORY,
@@ -82,6 +83,8 @@ class Terminal:
                 stdout=log,
                 stderr=log,
             )
+        self.started.append(process)
+        return process
 
     def call(self, *arguments: str, given: str | None = None, seconds: float = 60) -> Result:
         """A command, to its end."""
