@@ -195,12 +195,18 @@ def _serve(invocation: Invocation, agents: int, modules: tuple[str, ...]) -> int
         return 0
     child = start_agents(invocation, [f"--processes={agents}", *(f"--handlers={module}" for module in modules)])
 
-    def pass_on(*_: object) -> None:
+    asked = []
+
+    def pass_on(number: int, _: object) -> None:
+        asked.append(number)
         child.send_signal(signal.SIGTERM)
 
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, pass_on)
-    return child.wait()
+    code = child.wait()
+    if asked and code == -signal.SIGTERM:
+        return 0  # it had not begun yet
+    return code if code >= 0 else 128 - code
 
 
 def start_agents(invocation: Invocation, options: list[str]) -> subprocess.Popen[bytes]:
