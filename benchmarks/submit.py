@@ -58,10 +58,10 @@ def _message(args: bytes) -> bytes:
     return encode_entry(Entry(new_id(), 1, "bench.payload", args))
 
 
-async def rate(work: Callable[[], Awaitable[None]], jobs: int) -> tuple[float, float]:
+async def rate(work: Callable[[int], Awaitable[None]], jobs: int) -> tuple[float, float]:
     """Jobs per second, and per second of this process's CPU."""
     began, cpu = time.perf_counter(), time.process_time()
-    await work()
+    await work(jobs)
     return jobs / (time.perf_counter() - began), jobs / (time.process_time() - cpu)
 
 
@@ -78,7 +78,7 @@ async def measure(settings: Any, url: str, jobs: int, runs: int) -> dict[str, An
             ("submit_many", jobs, lambda n: bulk(cluster, n)),
         ]
         for name, share, way in ways:
-            rates = [await rate(lambda way=way, share=share: way(share), share) for _ in range(runs)]
+            rates = [await rate(way, share) for _ in range(runs)]
             found[name] = {
                 "jobs_per_second": summary([one[0] for one in rates]),
                 "jobs_per_cpu_second": summary([one[1] for one in rates]),

@@ -90,7 +90,7 @@ def encode_args(args: Mapping[str, object]) -> bytes:
         data = _JSON.encode(args)
     except (TypeError, ValueError, RecursionError, OverflowError) as error:
         raise _unencodable_argument(args, error) from None
-    if b"null" in data or data.count(b"[") + data.count(b"{") > DEPTH_MAX:
+    if b"null" in data or _may_be_deep(data):
         for name, value in args.items():
             check_value(value, f"argument {name!r}")
     return data
@@ -102,9 +102,14 @@ def encode_value(value: object, what: str) -> bytes:
         data = _JSON.encode(value)
     except (TypeError, ValueError, RecursionError, OverflowError) as error:
         raise InvalidArguments(f"{what} cannot be encoded as JSON: {_reason(error)}") from None
-    if b"null" in data or data.count(b"[") + data.count(b"{") > DEPTH_MAX:
+    if b"null" in data or _may_be_deep(data):
         check_value(value, what)
     return data
+
+
+def _may_be_deep(data: bytes) -> bool:
+    """False when the text has too few brackets to be nested beyond ``DEPTH_MAX``. Short text is not even counted."""
+    return len(data) > 2 * DEPTH_MAX and data.count(b"[") + data.count(b"{") > DEPTH_MAX
 
 
 def decode_json(data: bytes) -> object:

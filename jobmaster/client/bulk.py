@@ -113,6 +113,7 @@ class BulkSubmit:
         self._chunk_max = (
             settings.limits.submit_chunk_jobs if self._way is Way.BUCKET else settings.thresholds.transfer_batch
         )
+        self._group_of: dict[str, tuple[str, int]] = {}
         self._open: dict[tuple[str, int], _Chunk] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         self._failure: Exception | None = None
@@ -207,7 +208,9 @@ class BulkSubmit:
     def _append(self, plan: Plan, data: bytes) -> _Chunk | None:
         terms = self._terms
         entry = encode_entry(Entry(new_id(), 1, plan.name, data, terms.due_us, terms.headers))
-        group = (terms.lane or plan.lane, int(terms.priority or plan.priority))
+        group = self._group_of.get(plan.name)
+        if group is None:
+            group = self._group_of[plan.name] = (terms.lane or plan.lane, int(terms.priority or plan.priority))
         chunk = self._open.get(group)
         if chunk is None:
             chunk = self._open[group] = _Chunk(group)

@@ -26,29 +26,25 @@ CHUNK_BYTES_MAX = 4 * 1024 * 1024
 class Gate:
     """Back-pressure inside the process: how much may wait for an answer, over all batches."""
 
-    __slots__ = ("_bytes", "_bytes_max", "_jobs", "_jobs_max", "_waiters")
+    __slots__ = ("_bytes_max", "_jobs_max", "_waiters", "bytes", "jobs")
 
     def __init__(self, jobs_max: int = PENDING_JOBS_MAX, bytes_max: int = PENDING_BYTES_MAX) -> None:
         self._jobs_max = jobs_max
         self._bytes_max = bytes_max
-        self._jobs = 0
-        self._bytes = 0
+        self.jobs = 0
+        """Items that wait for an answer; counted in by whoever takes them."""
+        self.bytes = 0
         self._waiters: list[asyncio.Future[None]] = []
 
     @property
     def shut(self) -> bool:
         """True while as much waits as may."""
-        return self._jobs >= self._jobs_max or self._bytes >= self._bytes_max
-
-    def enter(self, size: int) -> None:
-        """Count one item in."""
-        self._jobs += 1
-        self._bytes += size
+        return self.jobs >= self._jobs_max or self.bytes >= self._bytes_max
 
     def leave(self, jobs: int, size: int) -> None:
         """Count items out and wake who waits."""
-        self._jobs -= jobs
-        self._bytes -= size
+        self.jobs -= jobs
+        self.bytes -= size
         if self._waiters and not self.shut:
             waiters, self._waiters = self._waiters, []
             for waiter in waiters:
@@ -66,7 +62,7 @@ class Gate:
                     await waiter
         except TimeoutError:
             raise BucketsFull(
-                f"{self._jobs} jobs ({self._bytes} bytes) of this process wait for an answer of the stores, and nothing "
+                f"{self.jobs} jobs ({self.bytes} bytes) of this process wait for an answer of the stores, and nothing "
                 f"moved for {timeout_seconds:g} s",
                 hint="submit more slowly, or use submit_many, which reads its input only as fast as the stores take it",
             ) from None
@@ -118,7 +114,9 @@ class Coalescer(Generic[Item, Answer]):
         self._futures.append(future)
         self._sizes.append(size)
         self._bytes += size
-        self._gate.enter(size)
+        gate = self._gate
+        gate.jobs += 1
+        gate.bytes += size
         if not self._scheduled:
             self._scheduled = True
             self._loop.call_soon(self._flush)

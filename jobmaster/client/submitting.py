@@ -20,8 +20,6 @@ from jobmaster.model.errors import InvalidArguments, OutcomeUnknown
 from jobmaster.model.job import Entry, Level, NewJob, Receipt
 from jobmaster.settings.model import ClusterSettings
 
-NO_ARGS = b"{}"
-
 
 class Started(NamedTuple):
     """A submit on its way to a bucket."""
@@ -82,7 +80,7 @@ class Submitter:
 
     def encode(self, plan: Plan, args: object) -> bytes:
         """Encoded arguments, checked for size and (when the handler is declared here) against its signature."""
-        data = encode_args(arguments_mapping(args)) if args else NO_ARGS if args is None else self._empty(args)
+        data = encode_args(args if type(args) is dict else arguments_mapping(args))
         if len(data) > self._args_max:
             raise InvalidArguments(
                 f"the arguments of handler {plan.name!r} have {len(data)} bytes, the limit is {self._args_max}",
@@ -91,10 +89,6 @@ class Submitter:
         if plan.handler is not None:
             plan.handler.check(data)
         return data
-
-    def _empty(self, args: object) -> bytes:
-        arguments_mapping(args)
-        return NO_ARGS
 
     def terms(self, options: SubmitOptions | BulkOptions) -> Terms:
         """The options, checked."""

@@ -9,9 +9,11 @@ from typing import Any
 import msgspec
 import pytest
 
+from jobmaster.client import bulk, submitting
 from jobmaster.client.bulk import CHUNKS_MAX, BulkFailed
+from jobmaster.clock import new_id
 from jobmaster.handlers import Handlers
-from jobmaster.model.errors import BucketsFull, InputError, InvalidArguments, OutcomeUnknown, UnknownHandler
+from jobmaster.model.errors import BucketsFull, ClockSkew, InputError, InvalidArguments, OutcomeUnknown, UnknownHandler
 from jobmaster.model.job import JobState, Level
 from jobmaster.settings.model import JobDefaults, Limits
 from tests.client.conftest import OpenCluster
@@ -85,19 +87,20 @@ async def test_the_input_is_read_only_as_fast_as_the_stores_take_it(shop: Worksh
 
 
 @pytest.mark.parametrize(
-    ("items", "handler", "cause", "words"),
+    ("items", "handler", "cause", "words", "unsent"),
     [
-        ([{"path": "a"}, {"path": 3}], "images.resize", InvalidArguments, "item 1: .*argument 'path': expected str"),
-        ([("images.resize", {"path": "a"}), "oops"], None, InputError, r"item 1 is no \(handler, arguments\) pair"),
-        ([("nobody", {})], None, UnknownHandler, "no handler 'nobody'"),
+        ([{"path": "a"}, {"path": 3}], "images.resize", InvalidArguments, "item 1: .*argument 'path': expected str", 1),
+        ([("images.resize", {"path": "a"}), "oops"], None, InputError, r"item 1 is no \(handler, arguments\) pair", 1),
+        ([("nobody", {})], None, UnknownHandler, "no handler 'nobody'", 0),
     ],
 )
 async def test_a_bad_item_is_named(
-    shop: Workshop, items: list[Any], handler: str | None, cause: type[Exception], words: str
+    shop: Workshop, items: list[Any], handler: str | None, cause: type[Exception], words: str, unsent: int
 ) -> None:
     with pytest.raises(BulkFailed, match=words) as caught:
         await shop.cluster.submit_many(items, handler)
     assert isinstance(caught.value.__cause__, cause)
+    assert caught.value.unsent == unsent
     assert (await shop.waiting()).keys() == set(caught.value.summary.ids)
 
 
@@ -173,3 +176,26 @@ async def test_full_buckets_stop_spill_or_slow_a_bulk(shop: Workshop, open_clust
 async def test_options_of_a_single_job_are_refused(shop: Workshop) -> None:
     with pytest.raises(InputError, match="belong to one job"):
         await shop.cluster.submit_many([{"path": "a"}], resize, idempotency_key="k")  # type: ignore[call-arg]
+
+
+async def test_ids_that_the_master_refuses_are_never_acknowledged(
+    shop: Workshop, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # A producer whose clock runs two years ahead, and jobs that no store has looked at first.
+    def from_the_future() -> bytes:
+        made = new_id()
+        return (int.from_bytes(made[:6], "big") + 63_072_000_000).to_bytes(6, "big") + made[6:]
+
+    monkeypatch.setattr(bulk, "new_id", from_the_future)
+    monkeypatch.setattr(submitting, "new_id", from_the_future)
+    for options in ({"after": 3600}, {"durability": "master"}):
+        given: Any = options
+        with pytest.raises(BulkFailed, match="outside the master's partitions") as caught:
+            await shop.cluster.submit_many([{"path": "a"}] * 3, resize, **given)
+        assert (caught.value.summary.submitted, len(caught.value.unknown_ids), caught.value.unsent) == (0, 0, 3)
+        with pytest.raises(InputError, match="outside its partitions"):
+            await shop.cluster.submit(resize, {"path": "a"}, **given)
+    with pytest.raises(ClockSkew):
+        await shop.cluster.submit(resize, {"path": "a"})
+    assert await shop.rows() == {}
+    assert await shop.waiting() == {}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Sequence
 from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Any
@@ -84,14 +84,24 @@ async def test_what_is_published_while_a_subscription_is_broken_is_not_missed(
         store = await AgentStore.connect(
             cluster=shop.settings.cluster, name="default", url=proxy.url, settings=StoreSettings()
         )
+        published = asyncio.Event()
+        subscribe = store.finished
+
+        async def only_after_it_was_published() -> AsyncIterator[bytes]:
+            await published.wait()
+            async for news in subscribe():
+                yield news
+
         cluster = await open_cluster(stores={"default": store})
         receipt = await cluster.submit(resize, {"path": "a"})
         waiter = asyncio.create_task(receipt.wait(timeout=20))
         waiting = cluster._open_waiting()
         await until(lambda: receipt.id in waiting._watches and waiting._standing["default"].is_set())
+        store.finished = only_after_it_was_published  # type: ignore[method-assign]
         proxy.cut()
         await until(lambda: not waiting._standing["default"].is_set())
         await shop.agent.work_off(result=SIZE)
+        published.set()
         assert await waiter is JobState.SUCCEEDED
         await cluster.close()
         await store.close()

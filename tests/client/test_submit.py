@@ -146,7 +146,7 @@ async def test_a_due_time_in_the_past_means_now(shop: Workshop) -> None:
         (resize, {"path": "x" * 200_000}, {}, InvalidArguments, r"have 200011 bytes, the limit is 131072"),
         (resize, ["a"], {}, InvalidArguments, "must be a mapping of names to values, not list"),
         (resize, "", {}, InvalidArguments, "must be a mapping"),
-        (resize, {3: "a"}, {}, InvalidArguments, "name must be text, not 3"),
+        (resize, {3: "a"}, {}, InvalidArguments, "unknown argument '3'"),
         (resize, {"path": "a"}, {"lane": "nobody"}, UnknownLane, "no agent serves lane 'nobody'.*default, payroll"),
         (resize, {"path": "a"}, {"priority": "urgent"}, InputError, "valid are very_low"),
         (resize, {"path": "a"}, {"at": datetime(2026, 1, 1)}, InvalidDueTime, "naive"),  # noqa: DTZ001
