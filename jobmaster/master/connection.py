@@ -63,10 +63,11 @@ class Opener:
             "search_path": quoted(schema),
             "timezone": "UTC",
             "jit": "off",
-            # Our statements go from arrays to rows by key; on a small table the planner would rather hash a whole
-            # partition, and a plan made then is kept while the table grows.
+            # Our statements go from arrays to rows by key. On a small or empty partition the planner would rather read or
+            # hash the whole of it, and a plan made then is kept while the partition grows.
             "enable_hashjoin": "off",
             "enable_mergejoin": "off",
+            "enable_seqscan": "off",
             "statement_timeout": f"{settings.statement_timeout_seconds * 1000:.0f}",
             "lock_timeout": f"{settings.lock_timeout_seconds * 1000:.0f}",
             "idle_in_transaction_session_timeout": f"{_IDLE_TRANSACTION_SECONDS * 1000:.0f}",

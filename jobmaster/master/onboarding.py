@@ -12,7 +12,6 @@ from jobmaster.model.ids import Fence
 from jobmaster.model.job import Entry, JobState
 from jobmaster.ports import Onboarded, Written
 
-
 _LEAPS_MAX = 16
 """Batches in a row that may begin where the last one began."""
 

@@ -4,8 +4,9 @@
 -- in: $3 double precision lease, seconds
 -- out: epoch bigint (no row: another holds it)
 -- move: nothing
--- fence: compare-and-set on the lease row: mine, given back, or expired. Every change of hands adds one to the epoch. While
---        a heavier living agent could lead, a lighter one waits half a lease longer, so that the heavier finds it vacant.
+-- fence: compare-and-set on the lease row: mine, given back, expired, or of an agent that has ended. Every change of hands
+--        adds one to the epoch. While a heavier living agent could lead, a lighter one waits half a lease longer, so that
+--        the heavier finds it vacant.
 -- index: lease_pkey
 INSERT INTO lease AS l (name, owner, weight, epoch, expires_at)
 VALUES ('coordinator', $1::uuid, $2::integer, 1, clock_timestamp() + make_interval(secs => $3::double precision))
@@ -14,6 +15,7 @@ SET owner = EXCLUDED.owner, weight = EXCLUDED.weight, expires_at = EXCLUDED.expi
     epoch = CASE WHEN l.owner = EXCLUDED.owner THEN l.epoch ELSE l.epoch + 1 END
 WHERE l.owner = EXCLUDED.owner
    OR l.owner IS NULL
+   OR EXISTS (SELECT FROM agent a WHERE a.id = l.owner AND a.state IN ('DEAD', 'RETIRED'))
    OR l.expires_at + CASE WHEN EXISTS (
           SELECT FROM agent a
           WHERE a.weight > $2 AND a.id <> $1 AND a.mode IN ('full', 'coordinator') AND a.state = 'ACTIVE'

@@ -1,0 +1,125 @@
+"""A cancel is never forgotten: whoever would hold or assign the job next makes it CANCELLED instead."""
+
+from __future__ import annotations
+
+import pytest
+
+from jobmaster.clock import new_id
+from jobmaster.model.job import JobState
+from tests.statements.kit import ERROR, LANE, PRIORITY, World, entry, final_row, hold_row, in_flight_row, new_job
+
+
+async def _flagged(world: World, *, processing: bool = False) -> tuple[bytes, int]:
+    """A job in flight that somebody wants cancelled, and its token."""
+    (job_id,) = await (world.processing() if processing else world.assigned())
+    state = await world.master.cancel(job_id, tombstone=None, actor="test")
+    assert state is (JobState.PROCESSING if processing else JobState.ASSIGNED), "in flight it is only asked for"
+    return job_id, 1 if processing else 2
+
+
+async def test_a_job_that_waits_is_cancelled_at_once(world: World) -> None:
+    job_id = new_id()
+    await world.master.insert_held([new_job(job_id)])
+    assert await world.master.cancel(job_id, tombstone=None, actor="ann") is JobState.CANCELLED
+    assert await world.state(job_id) == "CANCELLED"
+    assert (await world.master.onboard(world.fence, LANE, PRIORITY, 60.0, 10)).entries == []
+    assert await world.sql.fetchval("SELECT actor FROM operator_log WHERE action = 'job cancel'") == "ann"
+
+
+async def test_the_heartbeat_brings_the_request_to_the_owner(world: World) -> None:
+    job_id, _ = await _flagged(world)
+    await world.assigned()
+    assert (await world.master.renew(world.owner, 10.0)).cancel_requested == [job_id]
+
+
+async def test_a_final_job_is_left_alone(world: World) -> None:
+    (job_id,) = await world.assigned()
+    await world.master.record_final([final_row(job_id, world.fence, 2)])
+    before = await world.jobs()
+    assert await world.master.cancel(job_id, tombstone=new_job(job_id), actor="test") is JobState.SUCCEEDED
+    assert await world.jobs() == before
+
+
+async def test_a_job_the_master_has_not_seen_is_refused_later(world: World) -> None:
+    job_id = new_id()
+    assert await world.master.cancel(job_id, tombstone=None, actor="test") is None
+    assert await world.master.cancel(job_id, tombstone=new_job(job_id), actor="test") is JobState.CANCELLED
+    assert await world.master.cancel(job_id, tombstone=new_job(job_id), actor="test") is JobState.CANCELLED
+    before = (await world.view(job_id)).changed_us
+    assert not await world.master.copy_final([final_row(job_id, world.fence)])
+    assert (await world.master.record_final([final_row(job_id, world.fence)])).refused == {job_id}
+    assert (await world.master.persist(world.fence, [in_flight_row(job_id)])).refused == {job_id}
+    assert (await world.master.hold(world.fence, [hold_row(job_id)])).refused == {job_id}
+    assert (await world.master.retry_here(world.fence, [hold_row(job_id)])).refused == {job_id}
+    assert (await world.master.insert_held([new_job(job_id)])).refused == {job_id}
+    view = await world.view(job_id)
+    assert (view.state, view.changed_us) == ("CANCELLED", before)
+
+
+@pytest.mark.parametrize("processing", [False, True])
+async def test_an_in_flight_write_says_so_and_does_not_start_it(world: World, processing: bool) -> None:
+    job_id, token = await _flagged(world, processing=processing)
+    before = await world.view(job_id)
+    written = await world.master.persist(world.fence, [in_flight_row(job_id, token)])
+    assert written.cancelled == {job_id}
+    assert not written.accepted
+    assert not written.refused
+    assert await world.view(job_id) == before
+
+
+async def test_an_outcome_that_happened_stays_the_outcome(world: World) -> None:
+    job_id, token = await _flagged(world)
+    assert (await world.master.record_final([final_row(job_id, world.fence, token)])).accepted == {job_id}
+    assert await world.state(job_id) == "SUCCEEDED"
+
+
+async def test_hold_makes_it_cancelled(world: World) -> None:
+    job_id, token = await _flagged(world)
+    for _ in range(2):  # a repeat gives the same answer
+        written = await world.master.hold(world.fence, [hold_row(job_id, token, error=ERROR)])
+        assert (written.accepted, written.cancelled) == ({job_id}, {job_id})
+    view = await world.view(job_id)
+    assert (view.state, view.token, view.bucket_id) == ("CANCELLED", token, world.fence.bucket_id)
+    assert view.error is not None
+    assert await world.lines(job_id) == [], "the concluding line is the row: one identity has one line"
+
+
+async def test_retry_here_makes_it_cancelled(world: World) -> None:
+    job_id, token = await _flagged(world)
+    for _ in range(2):
+        written = await world.master.retry_here(world.fence, [hold_row(job_id, token, error=ERROR)])
+        assert (written.accepted, written.cancelled) == ({job_id}, {job_id})
+    view = await world.view(job_id)
+    assert (view.state, view.token) == ("CANCELLED", token)
+    assert await world.lines(job_id) == []
+
+
+async def test_release_makes_it_cancelled(world: World) -> None:
+    job_id, token = await _flagged(world)
+    for _ in range(2):
+        written = await world.master.release(world.fence, [(job_id, token)])
+        assert (written.accepted, written.cancelled) == ({job_id}, {job_id})
+    assert await world.state(job_id) == "CANCELLED"
+
+
+@pytest.mark.parametrize("by_sweep", [False, True])
+async def test_a_rescue_makes_it_cancelled(world: World, rescuer: bytes, by_sweep: bool) -> None:
+    job_id, token = await _flagged(world, processing=True)
+    await world.lost()
+    taken = await world.take(rescuer)
+    if by_sweep:
+        assert await world.master.sweep(taken, 10, max_rescues=3) == 1
+    else:
+        page = [entry(job_id, token)]
+        written = await world.master.rescue_page(taken, page, LANE, PRIORITY, claimed=True, max_rescues=3)
+        assert (written.accepted, written.cancelled) == ({job_id}, {job_id})
+    view = await world.view(job_id)
+    assert (view.state, view.token) == ("CANCELLED", token)
+    assert await world.lines(job_id) == []
+
+
+async def test_an_orphan_becomes_cancelled(world: World) -> None:
+    job_id, _ = await _flagged(world)
+    await world.sql.execute("DELETE FROM bucket")
+    assert await world.master.return_orphans(0.0, 10) == 1
+    assert await world.state(job_id) == "CANCELLED"

@@ -1,0 +1,170 @@
+"""First rows, idempotency keys, and a submit inside somebody else's transaction."""
+
+from __future__ import annotations
+
+import asyncpg
+import pytest
+
+from jobmaster.clock import new_id
+from jobmaster.model.errors import InputError
+from tests.statements.kit import LANE, PRIORITY, World, new_job, uuids
+
+
+async def test_held_rows_have_token_one_and_no_bucket(world: World) -> None:
+    job_id = new_id()
+    assert (await world.master.insert_held([new_job(job_id, due_us=1_900_000_000_000_001)])).accepted == {job_id}
+    view = await world.view(job_id)
+    assert (view.state, view.token, view.bucket_id, view.due_us) == ("HELD", 1, None, 1_900_000_000_000_001)
+
+
+async def test_an_id_that_exists_is_refused_and_its_neighbours_are_not(world: World) -> None:
+    old, fresh = new_id(), new_id()
+    await world.master.insert_held([new_job(old, lane="first")])
+    written = await world.master.insert_held([new_job(old, lane="second"), new_job(fresh)])
+    assert (written.accepted, written.refused) == ({fresh}, {old})
+    assert (await world.view(old)).lane == "first"
+
+
+async def test_assigned_rows_have_token_two_and_may_be_sent_again(world: World) -> None:
+    job_id = new_id()
+    for _ in range(2):
+        written = await world.master.insert_assigned(world.fence.bucket_id, world.fence.epoch, [new_job(job_id)])
+        assert written.bucket_ok
+        assert written.accepted == {job_id}
+    view = await world.view(job_id)
+    assert (view.state, view.token, view.bucket_id) == ("ASSIGNED", 2, world.fence.bucket_id)
+
+
+async def test_ids_outside_every_partition_are_kept_and_named(world: World) -> None:
+    good, ancient, future = new_id(), bytes(16), b"\xff" * 16
+    written = await world.master.insert_held([new_job(id_) for id_ in (future, good, ancient)])
+    assert (written.accepted, written.quarantined) == ({good}, {ancient, future})
+    again = await world.master.insert_held([new_job(id_) for id_ in (future, ancient)])
+    assert again.quarantined == {ancient, future}
+    kept = await world.sql.fetch("SELECT job_id, reason FROM quarantine ORDER BY job_id")
+    assert [tuple(row) for row in kept] == [
+        (uuids([ancient])[0], "below the watermark"), (uuids([future])[0], "outside every partition"),
+    ]  # fmt: skip
+
+
+async def test_the_first_to_reserve_a_key_holds_it(world: World) -> None:
+    first, second, third = (new_id() for _ in range(3))
+    assert await world.master.reserve_keys("mail", [("a", first, b"1")]) == [("a", first, b"1")]
+    holders = await world.master.reserve_keys("mail", [("b", second, b"2"), ("a", second, b"2")])
+    assert holders == [("b", second, b"2"), ("a", first, b"1")]
+    assert await world.master.reserve_keys("other", [("a", third, b"3")]) == [("a", third, b"3")]
+
+
+async def test_expiry_is_read_from_the_headers_and_kept_through_every_hold(world: World) -> None:
+    late, never = new_id(), new_id()
+    headers = b'{"tags":["\\u0000"],"expires_us":1000000}'
+    await world.master.insert_held([new_job(late, headers=headers), new_job(never, headers=b'{"metadata":{"a":"b"}}')])
+    assert await world.master.expire_held(10) == 1
+    assert [await world.state(id_) for id_ in (late, never)] == ["EXPIRED", "HELD"]
+    view = await world.view(late)
+    assert view.error is not None
+    assert view.error.reason == "expired"
+
+
+class TestInTheCallersTransaction:
+    async def test_the_rows_stand_when_the_caller_commits_and_not_before(self, world: World) -> None:
+        kept, dropped = new_id(), new_id()
+        connection = await asyncpg.connect(world.dsn)
+        try:
+            async with connection.transaction():
+                written = await world.master.insert_held_in(connection, [new_job(kept)])
+                assert written.accepted == {kept}
+                assert await world.master.get(kept) is None
+            assert await world.state(kept) == "HELD"
+            with pytest.raises(ZeroDivisionError):
+                async with connection.transaction():
+                    await world.master.insert_held_in(connection, [new_job(dropped)])
+                    raise ZeroDivisionError
+            assert await world.master.get(dropped) is None
+        finally:
+            await connection.close()
+
+    async def test_nothing_of_the_callers_session_is_touched(self, world: World) -> None:
+        job_id = new_id()
+        connection = await asyncpg.connect(world.dsn)
+        try:
+            await connection.execute(
+                "CREATE SCHEMA elsewhere; SET search_path = elsewhere; SET timezone = 'Asia/Tokyo'"
+            )
+            await connection.execute("CREATE TABLE job (mine text)")
+            settings = "SELECT name, setting FROM pg_settings ORDER BY name"
+            before = await connection.fetch(settings)
+            async with connection.transaction():
+                await world.master.insert_held_in(connection, [new_job(job_id, headers=b'{"expires_us":1}')])
+                assert await connection.fetch(settings) == before
+            assert await connection.fetch(settings) == before
+            assert await connection.fetchval("SELECT count(*) FROM job") == 0
+            assert await world.state(job_id) == "HELD"
+        finally:
+            await connection.execute("DROP SCHEMA elsewhere CASCADE")
+            await connection.close()
+
+    async def test_an_id_below_the_floor_is_refused_by_the_attic_there_too(self, world: World) -> None:
+        connection = await asyncpg.connect(world.dsn)
+        try:
+            async with connection.transaction():
+                assert (await world.master.insert_held_in(connection, [new_job(bytes(16))])).refused == {bytes(16)}
+        finally:
+            await connection.close()
+
+    async def test_a_connection_outside_a_transaction_is_refused(self, world: World) -> None:
+        connection = await asyncpg.connect(world.dsn)
+        try:
+            with pytest.raises(InputError, match="not in a transaction"):
+                await world.master.insert_held_in(connection, [new_job(new_id())])
+        finally:
+            await connection.close()
+
+    async def test_something_that_is_no_connection_is_refused(self, world: World) -> None:
+        with pytest.raises(InputError, match="asyncpg connection"):
+            await world.master.insert_held_in("postgresql://", [new_job(new_id())])
+
+
+class TestOnboarding:
+    async def test_only_what_is_due_soon_in_the_lane_and_priority_is_taken_oldest_first(self, world: World) -> None:
+        now = await world.sql.fetchval("SELECT to_us(clock_timestamp())")
+        old, soon, later, lane, level = (new_id() for _ in range(5))
+        await world.master.insert_held(
+            [
+                new_job(later, due_us=now + 120_000_000),
+                new_job(soon, due_us=now + 30_000_000),
+                new_job(old, due_us=now - 5_000_000),
+                new_job(lane, lane="payroll"),
+                new_job(level, priority=5),
+            ]
+        )
+        first = await world.master.onboard(world.fence, LANE, PRIORITY, 60.0, 1)
+        assert [(e.id, e.token, e.due_us) for e in first.entries] == [(old, 2, now - 5_000_000)]
+        assert first.more
+        rest = await world.master.onboard(world.fence, LANE, PRIORITY, 60.0, 10)
+        assert [e.id for e in rest.entries] == [soon]
+        assert await world.state(later) == "HELD"
+
+    async def test_never_more_than_the_limit(self, world: World) -> None:
+        await world.master.insert_held([new_job(new_id()) for _ in range(300)])
+        taken: list[bytes] = []
+        for _ in range(5):
+            answer = await world.master.onboard(world.fence, LANE, PRIORITY, 60.0, 70)
+            assert len(answer.entries) <= 70
+            taken += [e.id for e in answer.entries]
+        assert len(taken) == len(set(taken)) == 300
+
+    async def test_an_older_job_that_comes_back_during_a_backlog_is_not_forgotten(self, world: World) -> None:
+        now = await world.sql.fetchval("SELECT to_us(clock_timestamp())")
+        await world.master.insert_held([new_job(new_id(), due_us=now - 1000 + n) for n in range(40)])
+        assert (await world.master.onboard(world.fence, LANE, PRIORITY, 60.0, 10)).more
+        back = new_id()
+        await world.master.insert_held([new_job(back, due_us=now - 60_000_000)])
+        seen: set[bytes] = set()
+        while True:
+            answer = await world.master.onboard(world.fence, LANE, PRIORITY, 60.0, 10)
+            seen |= {e.id for e in answer.entries}
+            if not answer.more:
+                break
+        assert back in seen
+        assert len(seen) == 31

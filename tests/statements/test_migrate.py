@@ -1,0 +1,161 @@
+"""The schema is brought up once, by one migrator, and a program refuses a schema that is not its own."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+
+import asyncpg
+import pytest
+
+from jobmaster.master.master import Master
+from jobmaster.master.migrate import migrate, status
+from jobmaster.master.migrations import Applied, Standing, compare, migrations, script
+from jobmaster.model.errors import SchemaMismatch
+from jobmaster.settings.model import MasterSettings
+from tests.statements.kit import SCHEMA
+
+SETTINGS = MasterSettings()
+
+
+async def _migrate(dsn: str, cluster: str = "test", schema: str = SCHEMA) -> list[str]:
+    return [m.label for m in await migrate(dsn=dsn, schema=schema, cluster=cluster, settings=SETTINGS)]
+
+
+async def _connect(dsn: str, schema: str = SCHEMA) -> Master:
+    return await Master.connect(dsn=dsn, schema=schema, settings=SETTINGS, application_name="tests")
+
+
+@pytest.fixture
+async def admin(master_dsn: str) -> AsyncIterator[asyncpg.Connection[asyncpg.Record]]:
+    connection = await asyncpg.connect(master_dsn, server_settings={"search_path": SCHEMA})
+    yield connection
+    await connection.close()
+
+
+def test_numbers_have_no_gap() -> None:
+    assert [m.number for m in migrations()] == list(range(1, len(migrations()) + 1))
+
+
+async def test_a_second_run_does_nothing(master_dsn: str) -> None:
+    assert await _migrate(master_dsn) == [m.label for m in migrations()]
+    assert await _migrate(master_dsn) == []
+    lines = await status(dsn=master_dsn, schema=SCHEMA, settings=SETTINGS)
+    assert {line.standing for line in lines} == {Standing.APPLIED}
+
+
+async def test_two_migrators_at_once_apply_everything_once(master_dsn: str) -> None:
+    answers = await asyncio.gather(*(_migrate(master_dsn) for _ in range(3)))
+    assert sorted(map(len, answers)) == [0, 0, len(migrations())]
+
+
+async def test_status_of_nothing_is_all_pending(master_dsn: str) -> None:
+    lines = await status(dsn=master_dsn, schema=SCHEMA, settings=SETTINGS)
+    assert {line.standing for line in lines} == {Standing.PENDING}
+
+
+async def test_a_missing_schema_is_refused_with_one_sentence(master_dsn: str) -> None:
+    with pytest.raises(SchemaMismatch, match=r"does not exist \(run `jobmaster db migrate`\)"):
+        await _connect(master_dsn)
+
+
+async def test_a_schema_that_is_too_old_is_refused(master_dsn: str, admin: asyncpg.Connection[asyncpg.Record]) -> None:
+    await _migrate(master_dsn)
+    await admin.execute("DELETE FROM schema_migration WHERE number = $1", migrations()[-1].number)
+    with pytest.raises(SchemaMismatch, match=r"lacks 1 of \d+ migrations \(run `jobmaster db migrate`\)"):
+        await _connect(master_dsn)
+
+
+async def test_a_schema_that_is_too_new_is_refused(master_dsn: str, admin: asyncpg.Connection[asyncpg.Record]) -> None:
+    await _migrate(master_dsn)
+    await admin.execute("INSERT INTO schema_migration (number, name, checksum) VALUES (999, 'later', 'x')")
+    for attempt in (_connect(master_dsn), _migrate(master_dsn)):
+        with pytest.raises(SchemaMismatch, match=r"newer program \(migration 0999_later\) \(upgrade this program\)"):
+            await attempt
+
+
+async def test_an_edited_migration_is_refused(master_dsn: str, admin: asyncpg.Connection[asyncpg.Record]) -> None:
+    await _migrate(master_dsn)
+    await admin.execute("UPDATE schema_migration SET checksum = 'other' WHERE number = 2")
+    for attempt in (_connect(master_dsn), _migrate(master_dsn)):
+        with pytest.raises(SchemaMismatch, match="another content of 0002_jobs"):
+            await attempt
+
+
+def test_a_migration_that_was_left_out_is_noticed() -> None:
+    applied = [Applied(m.number, m.name, m.checksum, 0, "x") for m in migrations() if m.number != 2]
+    assert [line.standing for line in compare(applied, migrations())][1] is Standing.SKIPPED
+
+
+async def test_a_schema_of_another_cluster_is_refused(master_dsn: str) -> None:
+    await _migrate(master_dsn, "first")
+    with pytest.raises(SchemaMismatch, match="belongs to cluster 'first', not to 'second'"):
+        await _migrate(master_dsn, "second")
+    master = await _connect(master_dsn)
+    assert master.cluster.name == "first"
+    assert len(master.cluster.uid) == 16
+    await master.close()
+
+
+async def test_two_clusters_share_a_database_and_do_not_see_each_other(master_dsn: str) -> None:
+    await _migrate(master_dsn, "one", "one")
+    await _migrate(master_dsn, "two", "two")
+    one, two = await _connect(master_dsn, "one"), await _connect(master_dsn, "two")
+    assert one.cluster.uid != two.cluster.uid
+    await one.close()
+    await two.close()
+
+
+async def test_a_migrator_that_finds_a_lock_waits_for_it(master_dsn: str) -> None:
+    impatient = MasterSettings(lock_timeout_seconds=0.05)
+    told: list[str] = []
+    other = await asyncpg.connect(master_dsn)
+    await other.fetch("SELECT pg_advisory_lock(hashtext('jobmaster migrate'), hashtext($1))", SCHEMA)
+    waited = asyncio.Event()
+
+    def progress(sentence: str) -> None:
+        told.append(sentence)
+        waited.set()
+
+    task = asyncio.ensure_future(
+        migrate(dsn=master_dsn, schema=SCHEMA, cluster="test", settings=impatient, progress=progress)
+    )
+    async with asyncio.timeout(10):
+        await waited.wait()
+    await other.close()
+    assert len(await task) == len(migrations())
+    assert told[0] == "waiting for a lock that somebody else holds"
+
+
+async def test_the_printed_sql_makes_the_same_schema(master_dsn: str) -> None:
+    text = script(SCHEMA, "test")
+    assert text == script(SCHEMA, "test"), "the same every time"
+    connection = await asyncpg.connect(master_dsn)
+    async with connection.transaction():
+        await connection.execute(text)
+    await connection.close()
+    assert await _migrate(master_dsn) == []
+    master = await _connect(master_dsn)
+    assert master.cluster.name == "test"
+    await master.close()
+
+
+def test_the_printed_sql_may_begin_later() -> None:
+    text = script(SCHEMA, "test", from_=3)
+    assert "0003" not in text
+    assert "CREATE VIEW jobs" in text
+    assert "CREATE TABLE job" not in text
+
+
+async def test_a_migration_that_fails_leaves_nothing(
+    master_dsn: str, admin: asyncpg.Connection[asyncpg.Record]
+) -> None:
+    await _migrate(master_dsn)
+    await admin.execute("DELETE FROM schema_migration WHERE number = $1", migrations()[-1].number)
+    before = await admin.fetch("SELECT oid FROM pg_class WHERE relnamespace = $1::regnamespace ORDER BY oid", SCHEMA)
+    with pytest.raises(Exception, match="already exists"):
+        await _migrate(master_dsn)
+    assert (
+        await admin.fetch("SELECT oid FROM pg_class WHERE relnamespace = $1::regnamespace ORDER BY oid", SCHEMA)
+        == before
+    )
