@@ -28,6 +28,7 @@ MANY_PARAMETERS = {
     "agents/jobmaster_agents/claiming.py:Pump.__init__": "a bucket's pump is introduced to every part of a job's way",
     "agents/jobmaster_agents/coordination.py:Coordination.__init__": "wired once, in parts.py, by name",
     "agents/jobmaster_agents/heartbeat.py:Heartbeat.__init__": "wired once, in parts.py; its callbacks are its only way out",
+    "agents/jobmaster_agents/rescue.py:Rescue.__init__": "wired once, in parts.py",
     "agents/jobmaster_agents/working.py:Working.__init__": "wired once, in parts.py",
 }
 
