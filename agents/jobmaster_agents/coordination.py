@@ -10,23 +10,21 @@ The office has an epoch. Losing it costs nothing: every chore is safe when two a
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
 from jobmaster.clock import Clock
-from jobmaster.model.bucket import Bucket, BucketState
-from jobmaster.model.errors import JobMasterError
 from jobmaster.model.job import Priority
-from jobmaster.ports import DueGroup, Tended
+from jobmaster.ports import Tended
 from jobmaster.rules.lease import Standing
 from jobmaster.settings.model import AgentMode, Leases
 from jobmaster.telemetry import Telemetry
 from jobmaster_agents.events import Event, EventLog
+from jobmaster_agents.hints import Group, Hints
 from jobmaster_agents.holdings import Holdings
 
 IDLE_SECONDS = 60.0
-HINTS_PER_GROUP = 2
 
 
 class OfficeMaster(Protocol):
@@ -37,14 +35,6 @@ class OfficeMaster(Protocol):
     async def resign(self, agent_id: bytes, epoch: int) -> None: ...
 
     async def tend(self, agent_id: bytes, weight: int, lease_seconds: float, horizon_seconds: float) -> Tended: ...
-
-    async def buckets(self, *, states: Sequence[BucketState] = ()) -> list[Bucket]: ...
-
-
-class HintStore(Protocol):
-    """Where an owner is told."""
-
-    async def hint(self, bucket_id: bytes) -> None: ...
 
 
 @dataclass(slots=True)
@@ -75,7 +65,7 @@ class Coordination:
         self,
         holdings: Holdings,
         master: OfficeMaster,
-        stores: Mapping[str, HintStore],
+        hints: Hints,
         chores: Sequence[Chore],
         leases: Leases,
         clock: Clock,
@@ -88,7 +78,7 @@ class Coordination:
     ) -> None:
         self._holdings = holdings
         self._master = master
-        self._stores = stores
+        self._hints = hints
         self._chores = list(chores)
         self._leases = leases
         self._now = clock.boottime
@@ -100,12 +90,15 @@ class Coordination:
         self._epoch: int | None = None
         self._resigned = False
         self._vacant = True  # at the start of a cluster nobody should wait for a renewal to learn it
-        self._map: dict[tuple[str, int], list[Bucket]] = {}
-        self._map_at = float("-inf")
-        self._turns: dict[tuple[str, int], int] = {}
-        self._unserved: set[tuple[str, int]] = set()
+        self._unserved: set[Group] = set()
         self.kicked = asyncio.Event()
         telemetry.read_from("coordinating", lambda: int(self._epoch is not None))
+
+    def may_be_vacant(self) -> None:
+        """An agent was certified dead: if it led, its office need not wait for its lease."""
+        if self._epoch is None and not self._resigned:
+            self._vacant = True
+            self.kicked.set()
 
     @property
     def epoch(self) -> int | None:
@@ -114,9 +107,8 @@ class Coordination:
 
     def saw_coordinator(self, coordinator: bytes | None) -> None:
         """A renewal said who leads; nobody, or this agent by an answer that was lost, means: try."""
-        if self._epoch is None and not self._resigned and coordinator in (None, self._holdings.agent_id):
-            self._vacant = True
-            self.kicked.set()
+        if coordinator in (None, self._holdings.agent_id):
+            self.may_be_vacant()
 
     async def tick(self) -> float:
         """Hold the office and keep house, or wait."""
@@ -174,7 +166,7 @@ class Coordination:
             return 0.0 if self._vacant else IDLE_SECONDS
         if tended.overdue:
             self._on_overdue()
-        await self._hint_all(tended.due)
+        self._note_unserved(await self._hints.tell((group.lane, group.priority) for group in tended.due))
         await self._one_chore()
         return max(sent + self._leases.coordinator_renew_seconds - self._now(), 0.0)
 
@@ -187,45 +179,7 @@ class Coordination:
         chore.next_at = now + chore.every_seconds  # set first: a chore that fails must not take every turn
         await chore.run()
 
-    # ------------------------------------------------------------ hints
-
-    async def _hint_all(self, groups: Sequence[DueGroup]) -> None:
-        wanted = {(group.lane, group.priority) for group in groups}
-        if wanted and (self._now() - self._map_at >= self._leases.bucket_map_seconds or wanted - self._map.keys()):
-            await self._refresh()
-        for key in wanted & self._map.keys():
-            await self._hint(key)
-        self._note_unserved(wanted - self._map.keys())
-
-    async def _refresh(self) -> None:
-        if self._now() - self._map_at < self._leases.coordinator_renew_seconds / 2.0:
-            return
-        fresh: dict[tuple[str, int], list[Bucket]] = {}
-        for bucket in await self._master.buckets(states=(BucketState.ACTIVE,)):
-            fresh.setdefault((bucket.lane, bucket.priority), []).append(bucket)
-        self._map, self._map_at = fresh, self._now()
-
-    async def _hint(self, key: tuple[str, int]) -> None:
-        """Tell the next two owners in turn; a store that does not answer passes the turn on."""
-        buckets = self._map[key]
-        told = 0
-        first = self._turns.get(key, 0)
-        for step in range(len(buckets)):
-            bucket = buckets[(first + step) % len(buckets)]
-            store = self._stores.get(bucket.store)
-            if store is None:
-                continue
-            try:
-                await store.hint(bucket.id)
-            except JobMasterError:
-                continue  # seen and told by the duties that live on that store
-            told += 1
-            self._turns[key] = (first + step + 1) % len(buckets)
-            if told == HINTS_PER_GROUP:
-                break
-        self._telemetry.hints += told
-
-    def _note_unserved(self, unserved: set[tuple[str, int]]) -> None:
+    def _note_unserved(self, unserved: set[Group]) -> None:
         for lane, priority in sorted(unserved - self._unserved):
             fields = {"lane": lane, "priority": Priority(priority).label}
             self._log.warning(

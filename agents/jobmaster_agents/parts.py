@@ -9,6 +9,7 @@ import asyncio
 import os
 import socket
 from collections.abc import Mapping, Sequence
+from functools import partial
 from importlib.metadata import version
 
 from jobmaster.agentstore.store import AgentStore
@@ -27,6 +28,7 @@ from jobmaster_agents.coordination import Coordination, may_lead
 from jobmaster_agents.disowning import Disowning
 from jobmaster_agents.events import Event, EventLog
 from jobmaster_agents.heartbeat import Heartbeat, StoreBeat, attestation
+from jobmaster_agents.hints import Hints
 from jobmaster_agents.holdings import Holding, Holdings
 from jobmaster_agents.housekeeping import Housekeeping
 from jobmaster_agents.judging import Judging
@@ -89,17 +91,19 @@ class Parts:
             log,
             list_prefix=config.agent_id.hex()[-12:],
         )
+        hints = Hints(master, stores, clock, telemetry, map_seconds=settings.leases.bucket_map_seconds)
         self.rescue = Rescue(
             self.holdings,
             master,
             stores,
+            partial(hints.tell, afresh=True),
             clock,
             telemetry,
             log,
             page_jobs=settings.thresholds.transfer_batch,
             max_rescues=settings.jobs.max_rescues,
         )
-        self.judging = Judging(self.holdings, master, settings.leases, clock, self.rescue.kick, telemetry, log)
+        self.judging = Judging(self.holdings, master, settings.leases, clock, self.somebody_died, telemetry, log)
         self.disowning = Disowning(self.holdings, master, self._disowned, log)
         self.anti_entropy = AntiEntropy(
             self.holdings, master, self._store, self.working.memory.ids_of, self._adopt_lists, clock, telemetry, log
@@ -108,7 +112,7 @@ class Parts:
         self.coordination = Coordination(
             self.holdings,
             master,
-            stores,
+            hints,
             house.chores(),
             settings.leases,
             clock,
@@ -207,6 +211,11 @@ class Parts:
             self.working.open(holding)
 
     # ------------------------------------------------------------ what duties tell each other
+
+    def somebody_died(self) -> None:
+        """A certificate was written: there are buckets to drain, and perhaps the coordinator's office is vacant."""
+        self.rescue.kick()
+        self.coordination.may_be_vacant()
 
     def _renewed(self, renewal: Renewal) -> None:
         if renewal.lost_buckets:

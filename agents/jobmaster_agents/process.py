@@ -132,7 +132,7 @@ async def _live(config: ChildConfig, parts: Parts, endings: _Endings, log: Event
 
 def _obey(parts: Parts, word: ControlWord) -> None:
     if word is ControlWord.RESCUE:
-        parts.rescue.kick()
+        parts.somebody_died()
 
 
 async def _until_over(config: ChildConfig, parts: Parts, endings: _Endings, log: EventLog) -> int:

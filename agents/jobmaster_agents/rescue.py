@@ -11,7 +11,7 @@ back later is refused by the rows.)
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Protocol
 
 from jobmaster.clock import Clock
@@ -39,6 +39,9 @@ class RescueMaster(DrainMaster, Protocol):
     ) -> Bucket | None: ...
 
 
+TellOwners = Callable[[set[tuple[str, int]]], Awaitable[object]]
+
+
 class _Unfinished:
     """A bucket this agent has taken and could not finish."""
 
@@ -56,6 +59,7 @@ class Rescue:
 
     Args:
         stores: every agent store of the cluster this agent can speak to, by name.
+        tell_owners: jobs of a lane and priority came back to the master: their owners should fetch them now.
     """
 
     name = "rescue"
@@ -65,6 +69,7 @@ class Rescue:
         holdings: Holdings,
         master: RescueMaster,
         stores: Mapping[str, DrainStore],
+        tell_owners: TellOwners,
         clock: Clock,
         telemetry: Telemetry,
         log: EventLog,
@@ -75,6 +80,7 @@ class Rescue:
         self._holdings = holdings
         self._master = master
         self._stores = stores
+        self._tell_owners = tell_owners
         self._now = clock.boottime
         self._telemetry = telemetry
         self._log = log
@@ -82,6 +88,7 @@ class Rescue:
         self._max_rescues = max_rescues
         self._floors: dict[bytes, int] = {}
         self._unfinished: dict[bytes, _Unfinished] = {}
+        self._moved: set[tuple[str, int]] = set()
         self._leaving = False
         self._at_work = asyncio.Lock()
         self.kicked = asyncio.Event()
@@ -101,6 +108,9 @@ class Rescue:
             return IDLE_SECONDS
         async with self._at_work:
             await self._rescue()
+        if self._moved:
+            await self._tell_owners(self._moved)
+            self._moved = set()
         soonest = min((work.next_at for work in self._unfinished.values()), default=self._now() + IDLE_SECONDS)
         return max(soonest - self._now(), 0.0)
 
@@ -209,6 +219,8 @@ class Rescue:
         telemetry.jobs_rescued += drain.rescued
         telemetry.drain_refusals += drain.refused
         telemetry.drain_seconds.observe(seconds)
+        if drain.moved:
+            self._moved.add((drain.bucket.lane, drain.bucket.priority))
         self._log.info(Event.BUCKET_DRAINED, {**_fields(drain), "seconds": seconds})
 
 

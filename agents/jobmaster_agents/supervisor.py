@@ -13,8 +13,9 @@ import os
 import selectors
 import signal
 import sys
-from dataclasses import dataclass
 from types import FrameType
+
+import msgspec
 
 from jobmaster.clock import Clock, SystemClock, new_id
 from jobmaster.settings.model import ClusterSettings
@@ -37,8 +38,7 @@ HOPELESS_EXIT_CODES = frozenset({2, 77, 78})
 """A child that ends so before it is registered would end so again: wrong input, refused, wrong configuration."""
 
 
-@dataclass(frozen=True, slots=True)
-class Plan:
+class Plan(msgspec.Struct, frozen=True, kw_only=True):
     """What to run."""
 
     settings: ClusterSettings

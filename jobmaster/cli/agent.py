@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import os
-import signal
 import sys
-import threading
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -51,9 +48,7 @@ def agent_group() -> None:
 )
 @click.option("--leave-with-stdin", is_flag=True, hidden=True, help="Stop now when standard input ends.")
 @pass_invocation
-@click.pass_context
 def run(
-    ctx: click.Context,
     invocation: Invocation,
     name: str | None,
     processes: int | None,
@@ -72,34 +67,24 @@ def run(
       jobmaster agent run --config cluster.yaml --name payroll --processes 4
       jobmaster agent run --mode coordinator
     """
-    from jobmaster_agents.events import configure
-    from jobmaster_agents.supervisor import Plan, Supervisor
+    from jobmaster_agents.supervising import SupervisionOrder, become_supervisor
+    from jobmaster_agents.supervisor import Plan
 
     settings, key = _plan_settings(invocation, name, processes, mode, modules)
     _check_before_start(settings)
     level = settings.observability.log_level
-    configure(
-        {-1: "warning"}.get(invocation.verbosity, level if invocation.verbosity < 1 else "debug"),
-        settings.observability.log_format,
-    )
     agent = settings.agents[key]
     for line in _banner(settings, key, agent):
         # A collector of JSON lines has no use for prose.
         invocation.note(line, level=1 if settings.observability.log_format == "json" else 0)
-    if leave_with_stdin:
-        threading.Thread(target=_leave_with_stdin, name="jobmaster-stdin", daemon=True).start()
     plan = Plan(settings=settings, agent=key, name=name or key, processes=agent.processes, sys_path=_import_path())
-    ctx.exit(Supervisor(plan).run())
-
-
-def _leave_with_stdin() -> None:
-    """Whoever started us holds the other end of standard input: when it ends, so do its servers. Nothing can complete
-    without them, so the stop is the quick one."""
-    while os.read(sys.stdin.fileno(), 4096):
-        pass
-    for _ in range(2):
-        os.kill(os.getpid(), signal.SIGTERM)
-        threading.Event().wait(0.5)
+    become_supervisor(
+        SupervisionOrder(
+            plan=plan,
+            log_level={-1: "warning"}.get(invocation.verbosity, level if invocation.verbosity < 1 else "debug"),
+            leave_with_stdin=leave_with_stdin,
+        )
+    )
 
 
 def _plan_settings(

@@ -90,6 +90,7 @@ class Participant:
         self.store = store
         self.agent_id = agent_id
         self.telemetry = Telemetry()
+        self.told: list[set[tuple[str, int]]] = []
         self.holdings = Holdings(agent_id)
         self.holdings.trust(term(SystemClock().boottime(), lease_seconds))
 
@@ -99,12 +100,17 @@ class Participant:
             self.holdings,
             master or self.master,
             {"default": store or self.store},
+            self.tell_owners,
             SystemClock(),
             self.telemetry,
             EventLog(),
             page_jobs=page_jobs,
             max_rescues=3,
         )
+
+    async def tell_owners(self, groups: set[tuple[str, int]]) -> None:
+        """Written down instead of told."""
+        self.told.append(set(groups))
 
     async def die(self) -> None:
         """Proof of its death reaches the master."""

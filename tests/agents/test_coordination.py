@@ -14,6 +14,7 @@ from jobmaster.settings.model import AgentMode, Leases
 from jobmaster.telemetry import Telemetry
 from jobmaster_agents.coordination import IDLE_SECONDS, Chore, Coordination, may_lead
 from jobmaster_agents.events import EventLog
+from jobmaster_agents.hints import Hints
 from tests.agents.hand_clock import HandClock, trusted
 
 
@@ -77,8 +78,11 @@ class Bench:
         self.telemetry = Telemetry()
         self.overdue = 0
         self.holdings = trusted(self.clock)
+        map_seconds = Leases().bucket_map_seconds
+        hints = Hints(self.master, self.stores, self.clock, self.telemetry, map_seconds=map_seconds)
+        self.hints = hints
         self.duty = Coordination(
-            self.holdings, self.master, self.stores, chores, Leases(), self.clock, self.count, self.telemetry,
+            self.holdings, self.master, hints, chores, Leases(), self.clock, self.count, self.telemetry,
             EventLog(), weight=1, horizon_seconds=300.0,
         )  # fmt: skip
 
@@ -229,6 +233,18 @@ async def test_a_store_that_does_not_answer_passes_its_turn_on() -> None:
     await bench.duty.tick()
     await bench.second()
     assert len(bench.stores["two"].hinted) == 1
+
+
+async def test_a_rescuer_asks_for_the_buckets_as_they_are_now() -> None:
+    """What was read a second ago may list the very owners that have just died."""
+    bench = Bench()
+    bench.master.active = [a_bucket()]
+    await bench.hints.tell({("default", 3)})
+    alive = a_bucket("two")
+    bench.master.active = [alive]
+    await bench.hints.tell({("default", 3)}, afresh=True)
+    assert bench.stores["two"].hinted == [alive.id]
+    assert bench.master.queries == ["buckets", "buckets"]
 
 
 async def test_due_jobs_that_nobody_serves_are_named_once() -> None:

@@ -17,6 +17,7 @@ from jobmaster.settings.model import ClusterSettings, Leases, MasterSettings
 from jobmaster_agents.anti_entropy import AntiEntropy, _Watch
 from jobmaster_agents.coordination import Coordination
 from jobmaster_agents.events import EventLog
+from jobmaster_agents.hints import Hints
 from jobmaster_agents.holdings import Holding
 from jobmaster_agents.housekeeping import Housekeeping
 from tests.agents.hand_clock import HandClock
@@ -42,7 +43,7 @@ class Candidate:
         self.duty = Coordination(
             agent.holdings,
             agent.master,
-            {"default": agent.store},
+            Hints(agent.master, {"default": agent.store}, SystemClock(), agent.telemetry, map_seconds=10.0),
             [],
             leases or Leases(),
             SystemClock(),
@@ -87,6 +88,16 @@ async def test_a_coordinator_that_slept_through_its_lease_finds_its_successor(st
     assert sleeper.duty.epoch is None
     assert epoch is not None
     assert successor.duty.epoch > epoch
+
+
+async def test_the_office_of_a_dead_coordinator_is_vacant_at_once(stage: Stage) -> None:
+    first, second = Candidate(await stage.agent()), Candidate(await stage.agent())
+    await first.duty.tick()
+    await second.duty.tick()
+    await first.agent.die()
+    second.duty.may_be_vacant()
+    await second.duty.tick()
+    assert second.duty.epoch is not None
 
 
 async def test_the_owner_of_a_matching_bucket_is_told_of_due_jobs_and_nobody_else(stage: Stage) -> None:

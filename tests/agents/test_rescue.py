@@ -56,6 +56,7 @@ async def test_every_job_of_a_dead_owner_is_held_or_concluded_exactly_once(stage
     await check(stage, owner, lived)
     assert rescuer.telemetry.buckets_drained == 1
     assert rescuer.telemetry.drain_refusals >= len(lived.finished)
+    assert rescuer.told == [{(owner.lane, 3)}]  # whoever owns such buckets fetches the jobs now
 
 
 async def test_small_pages_move_the_same(stage: Stage) -> None:

@@ -1,0 +1,55 @@
+"""What a supervisor adds to a cluster with default leases: a dead child costs two seconds, not a lease."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import time
+from pathlib import Path
+from uuid import UUID
+
+import pytest
+
+from jobmaster.client.cluster import Cluster
+from jobmaster.model.job import JobState
+from tests.cluster.conftest import Rig, until
+from tests.cluster.jobs import until_file
+
+pytestmark = pytest.mark.cluster
+
+
+@pytest.mark.parametrize("processes", [1, 2], ids=["its successor rescues", "its sibling rescues"])
+async def test_jobs_of_a_killed_child_run_again_within_two_seconds(rig: Rig, cluster: Cluster, processes: int) -> None:
+    rig.document["leases"] = {}  # ten seconds: whoever waits for the lease is late
+    rig.document["agents"]["default"]["processes"] = processes
+    agent = await rig.start_agent(processes=processes)
+    path, gate = str(rig.path("w")), str(rig.path("gate"))
+    receipt = await cluster.submit(until_file, {"path": path, "gate": gate})
+
+    async def runs() -> bool:
+        return len(rig.witnessed("w")) >= 1
+
+    await until(runs, 20, "the job to run")
+    owner = await rig.fetch(
+        "SELECT pid FROM agent a JOIN bucket b ON b.owner = a.id WHERE b.id = $1", UUID(bytes=receipt.bucket_id)
+    )
+    began = time.monotonic()
+    os.kill(owner[0]["pid"], signal.SIGKILL)
+
+    async def runs_again() -> bool:
+        return len(rig.witnessed("w")) >= 2
+
+    await until(runs_again, 10, "the job to run again")
+    took = time.monotonic() - began
+    Path(gate).touch()
+    assert await receipt.wait(timeout=20) is JobState.SUCCEEDED
+    assert took < 2.0, f"it took {took:.2f} s"
+    assert agent.count("certificate_written") == 1
+
+
+async def test_the_supervisor_of_a_real_agent_stays_small(rig: Rig) -> None:
+    agent = await rig.start_agent()
+    found = re.search(r"VmRSS:\s+(\d+) kB", Path(f"/proc/{agent.process.pid}/status").read_text())
+    assert found is not None
+    assert int(found[1]) <= 30 * 1024
