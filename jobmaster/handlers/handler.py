@@ -18,6 +18,8 @@ from jobmaster.model.errors import InvalidArguments
 from jobmaster.model.job import ErrorInfo
 
 _BAD_INPUT = (msgspec.DecodeError, RecursionError, ValueError)
+_NONE = (None, type(None))
+"""What `-> None` is read as."""
 
 
 class Handler:
@@ -126,7 +128,7 @@ class Handler:
     def encode_result(self, value: object, limit_bytes: int) -> bytes | ErrorInfo | None:
         """JSON of what the function returned, ``None`` for None, or why it cannot be recorded (reason ``result``)."""
         typed = self._typed_result
-        if value is None and (typed is None or self._signature.returns is None):
+        if value is None and (typed is None or self._signature.returns in _NONE):
             return None
         try:
             data = encode_value(value, "the result")
