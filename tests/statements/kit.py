@@ -64,7 +64,7 @@ class World:
     sql: asyncpg.Connection[asyncpg.Record]
     """A plain connection of the test's own with the schema in its search path."""
     owner: bytes = field(default_factory=new_id)
-    fence: Fence = Fence(BucketId(b""), 0, AgentId(b""))
+    fence: Fence = field(default_factory=lambda: Fence(BucketId(b""), 0, AgentId(b"")))
 
     async def agent(
         self, agent_id: bytes, *, lease_seconds: float = 10.0, weight: int = 1, mode: str = "full"
@@ -143,9 +143,11 @@ class World:
     async def waiting(self, name: str, count: int = 1) -> None:
         """Until ``count`` sessions wait for a lock in the named statement."""
         query = "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND query LIKE $1"
+        watcher = await self.connect()
         async with asyncio.timeout(10):
-            while await self.sql.fetchval(query, f"%{name}%") < count:
-                await asyncio.sleep(0)
+            while await watcher.fetchval(query, f"%{name}%") < count:
+                pass  # each look is a round trip to the server
+        await watcher.close()
 
     async def after_lock(self, name: str, call: Awaitable[_T], release: Callable[[], Awaitable[object]]) -> _T:
         """Start a call, see it wait for a lock in its statement, release the lock, return the call's answer."""

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import asyncio
 
+import msgspec
+
 from jobmaster.clock import new_id
 from jobmaster.master.statements import statement
 from jobmaster.model.bucket import BucketState
@@ -51,12 +53,7 @@ async def test_a_takeover_waits_for_an_in_flight_write_and_then_finds_its_row(wo
         await world.sql.execute("UPDATE agent SET state = 'DEAD' WHERE id = $1", fence[1])
         lose = statement("buckets/lose").text
         task = asyncio.ensure_future(world.sql.fetch(lose, "test"))
-        watcher = await world.connect()
-        while not await watcher.fetchval(
-            "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND query LIKE '%buckets/lose%'"
-        ):
-            await asyncio.sleep(0)
-        await watcher.close()
+        await world.waiting("buckets/lose")
         await commit()
         await task
     taken = await world.take(rescuer)
@@ -181,12 +178,8 @@ async def test_a_bucket_cannot_be_made_after_the_certificate(world: World) -> No
     fence = Fence(world.fence.bucket_id, 1, AgentId(world.owner))
     await world.lost(fence)
     (bucket,) = await world.master.buckets()
-    assert not await world.master.create_buckets([type(bucket)(**{**_fields(bucket), "id": new_id()})])
+    assert not await world.master.create_buckets([msgspec.structs.replace(bucket, id=new_id())])
     assert len(await world.master.buckets()) == 1
-
-
-def _fields(bucket: object) -> dict[str, object]:
-    return {name: getattr(bucket, name) for name in bucket.__struct_fields__}  # type: ignore[attr-defined]
 
 
 async def test_two_rescuers_never_get_the_same_bucket(world: World, rescuer: bytes) -> None:

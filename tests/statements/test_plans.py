@@ -34,7 +34,7 @@ async def _plan(world: World, name: str, *args: object, generic: bool = False) -
 def _scans(nodes: list[_Node], table: str = "job_day") -> set[tuple[str, str]]:
     """``(partition, index or node type)`` of every executed scan of a partition."""
     return {
-        (node["Relation Name"], node.get("Index Name", node["Node Type"]).removeprefix(node["Relation Name"]))
+        (node["Relation Name"], str(node.get("Index Name") or node["Node Type"]).removeprefix(node["Relation Name"]))
         for node in nodes
         if str(node.get("Relation Name", "")).startswith(table) and "Scan" in node["Node Type"]
     }
