@@ -1,0 +1,220 @@
+"""From HELD into a bucket: mark first, put second, what cannot be put goes back, nothing stalls and nothing is flooded."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+
+import pytest
+
+from jobmaster.clock import new_id
+from jobmaster.handlers import Handlers
+from jobmaster.model.errors import Refused
+from jobmaster.model.job import Entry, JobState
+from jobmaster.ports import Word
+from jobmaster_agents import insisting
+from jobmaster_agents.holdings import Holding
+from tests.agents.ports_kit import DOWN, LOST, Gate, Kit, Row, turns, until
+
+handlers = Handlers()
+ran: list[int] = []
+
+
+@handlers.job(name="note")
+async def note() -> None:
+    ran.append(0)
+
+
+@pytest.fixture(autouse=True)
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(insisting, "BACKOFF_SECONDS", 0.0)
+    ran.clear()
+
+
+@pytest.fixture
+async def kit() -> AsyncIterator[Kit]:
+    async with Kit(handlers) as made:
+        yield made
+
+
+def held(kit: Kit, count: int, due_seconds: float = 0.0) -> list[bytes]:
+    ids = []
+    for _ in range(count):
+        entry = Entry(new_id(), 1, "note", b"{}")
+        kit.master.rows[entry.id] = Row("HELD", 1, due_us=kit.clock.wall_us() + int(due_seconds * 1e6))
+        kit.master.entries[entry.id] = entry
+        ids.append(entry.id)
+    return ids
+
+
+async def opened(kit: Kit) -> Holding:
+    bucket = kit.bucket()
+    await until(lambda: kit.master.of("onboard"))
+    await turns()
+    return bucket
+
+
+def states(kit: Kit, ids: list[bytes]) -> set[str]:
+    return {kit.master.rows[job_id].state for job_id in ids}
+
+
+def hint(kit: Kit, bucket: Holding) -> None:
+    kit.store.buckets[bucket.fence.bucket_id].hint = True
+    kit.store.tokens.put_nowait(bucket.fence.bucket_id)
+
+
+async def test_a_hint_brings_everything_that_is_due_batch_by_batch(kit: Kit) -> None:
+    bucket = await opened(kit)
+    ids = held(kit, 7500)
+    hint(kit, bucket)
+    await until(lambda: states(kit, ids) == {JobState.SUCCEEDED}, "all of them to run from one hint")
+    assert len(ran) == 7500
+    asked = len(kit.master.of("onboard"))
+    await turns()
+    assert len(kit.master.of("onboard")) == asked, "with nothing left the master is left alone"
+
+
+async def test_a_new_bucket_looks_once_by_itself(kit: Kit) -> None:
+    ids = held(kit, 3)
+    kit.bucket()
+    await until(lambda: states(kit, ids) == {JobState.SUCCEEDED})
+
+
+async def test_marked_first_and_put_second(kit: Kit) -> None:
+    bucket = await opened(kit)
+    put = Gate()
+    kit.store.script["assign"].append(put)
+    ids = held(kit, 2)
+    hint(kit, bucket)
+    await put.reached.wait()
+    assert states(kit, ids) == {"ASSIGNED"}
+    assert not kit.store.buckets[bucket.fence.bucket_id].assigned
+    put.opened.set()
+    await until(lambda: states(kit, ids) == {JobState.SUCCEEDED})
+
+
+async def test_copies_whose_put_got_no_answer_are_put_again(kit: Kit) -> None:
+    bucket = await opened(kit)
+    kit.store.script["assign"] += [DOWN, Refused("NOPERM")]
+    ids = held(kit, 2)
+    hint(kit, bucket)
+    await until(lambda: states(kit, ids) == {JobState.SUCCEEDED})
+    assert not kit.master.of("release")
+
+
+async def test_rows_whose_copies_cannot_be_put_go_back_and_come_again(kit: Kit) -> None:
+    bucket = await opened(kit)
+    kit.store.script["assign"] += [DOWN, DOWN, DOWN]
+    ids = held(kit, 2)
+    hint(kit, bucket)
+    await until(lambda: kit.master.of("release"))
+    await until(lambda: states(kit, ids) == {JobState.SUCCEEDED})
+    assert {kit.master.rows[job_id].token for job_id in ids} == {3}
+
+
+async def test_a_copy_that_was_put_after_all_is_refused_by_its_row(kit: Kit) -> None:
+    bucket = await opened(kit)
+    kit.store.script["assign"] += [LOST, DOWN, DOWN]
+    [job_id] = held(kit, 1)
+    hint(kit, bucket)
+    await until(lambda: states(kit, [job_id]) == {JobState.SUCCEEDED})
+    await kit.settled()
+    assert len(kit.master.outcomes) == 1
+
+
+async def test_the_store_closed_meanwhile_gives_the_rows_back_and_keeps_the_bucket(kit: Kit) -> None:
+    bucket = await opened(kit)
+    kit.store.script["assign"].append(Word.CLOSED)
+    ids = held(kit, 2)
+    bucket_ok = bucket.fence.bucket_id
+    hint(kit, bucket)
+    await until(lambda: kit.master.of("release"))
+    assert states(kit, ids) <= {"HELD", "ASSIGNED", JobState.SUCCEEDED}
+    assert bucket_ok in kit.holdings.buckets
+
+
+async def test_refused_by_the_bucket_lock_the_bucket_is_forgotten(kit: Kit) -> None:
+    bucket = await opened(kit)
+    ids = held(kit, 2)
+    kit.rescue(bucket)
+    kit.working.onboarding.kick(bucket.fence.bucket_id)
+    await until(lambda: bucket.lost)
+    assert states(kit, ids) == {"HELD"}
+
+
+async def test_an_outage_of_the_master_is_waited_out(kit: Kit) -> None:
+    bucket = await opened(kit)
+    kit.master.script["onboard"] += [DOWN, Refused("permission denied"), LOST, DOWN]
+    ids = held(kit, 2)
+    hint(kit, bucket)
+    await until(lambda: len(kit.master.of("onboard")) >= 6)
+    # What the lost answer had marked is left to anti-entropy, which finds no copy.
+    assert states(kit, ids) == {"ASSIGNED"}
+    more = held(kit, 2)
+    hint(kit, bucket)
+    await until(lambda: states(kit, more) == {JobState.SUCCEEDED})
+
+
+async def test_a_bucket_full_of_later_jobs_still_takes_what_is_due_now(kit: Kit) -> None:
+    bucket = await opened(kit)
+    later = held(kit, 6000, due_seconds=200.0)
+    hint(kit, bucket)
+    await until(lambda: len(kit.store.buckets[bucket.fence.bucket_id].assigned) >= 2000)
+    await turns()
+    waiting = len(kit.store.buckets[bucket.fence.bucket_id].assigned)
+    assert waiting <= 4000, "a bucket is not flooded with what is due in minutes"
+    [now] = held(kit, 1)
+    hint(kit, bucket)
+    await until(lambda: states(kit, [now]) == {JobState.SUCCEEDED})
+    assert len(kit.store.buckets[bucket.fence.bucket_id].assigned) == waiting
+    assert states(kit, later) == {"ASSIGNED", "HELD"}
+
+
+async def test_claims_of_producers_jobs_do_not_ask_the_master(kit: Kit) -> None:
+    bucket = await opened(kit)
+    held(kit, 6000, due_seconds=200.0)
+    hint(kit, bucket)
+    await until(lambda: len(kit.store.buckets[bucket.fence.bucket_id].assigned) >= 2000)
+    await turns()
+    asked = len(kit.master.of("onboard"))
+    for _ in range(50):
+        kit.submit(bucket, [Entry(new_id(), 1, "note", b"{}")])
+        await kit.settled()
+    assert len(kit.master.of("onboard")) == asked
+
+
+async def test_jobs_that_came_another_way_do_not_stall_the_count(kit: Kit) -> None:
+    """Retries here, and jobs a producer put: claimed with a token above 1 and never fetched by us. And the reverse: fetched
+    by us and spilled unrun."""
+    bucket = await opened(kit)
+    due = kit.working.onboarding._due[bucket.fence.bucket_id]
+    kit.store.buckets[bucket.fence.bucket_id].assigned += [(0, Entry(new_id(), 2, "note", b"{}")) for _ in range(10)]
+    kit.working.pumps[bucket.fence.bucket_id].ask()
+    await kit.settled()
+    assert due.ahead == 0
+    due.ahead = 5000  # whatever made it drift
+    kit.submit(bucket, [Entry(new_id(), 1, "note", b"{}")])
+    await kit.settled()
+    assert due.ahead == 0, "a claim after which nothing waits sets it right"
+
+
+async def test_nothing_is_marked_past_half_the_lease(kit: Kit) -> None:
+    bucket = await opened(kit)
+    ids = held(kit, 2)
+    kit.clock.now = kit.holdings.soft_until + 1.0
+    kit.working.onboarding.kick(bucket.fence.bucket_id)
+    await turns()
+    assert states(kit, ids) == {"HELD"}
+    kit.trust()
+    await until(lambda: states(kit, ids) == {JobState.SUCCEEDED})
+
+
+async def test_a_bucket_over_its_high_water_mark_takes_no_more(kit: Kit) -> None:
+    bucket = await opened(kit)
+    held(kit, 3)
+    kit.working.onboarding.claimed(bucket.fence.bucket_id, 0, None, crowded=True)
+    asked = len(kit.master.of("onboard"))
+    kit.working.onboarding.kick(bucket.fence.bucket_id)
+    await turns()
+    assert len(kit.master.of("onboard")) == asked
+    kit.working.onboarding.claimed(bucket.fence.bucket_id, 0, None, crowded=False)
+    await until(lambda: len(ran) == 3)

@@ -1,0 +1,603 @@
+"""When a claimed list goes, and what never makes it go: written interleavings of claims, writes, refusals and lost answers."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+
+import pytest
+
+from jobmaster.clock import new_id
+from jobmaster.handlers import Handlers
+from jobmaster.model.errors import CodeError, InputError, Refused
+from jobmaster.model.job import Entry, JobState
+from jobmaster.ports import Word, Written
+from jobmaster_agents import insisting, reporting
+from jobmaster_agents.portions import Phase
+from tests.agents.ports_kit import DOWN, LOST, Gate, Kit, Row, turns, until
+
+handlers = Handlers()
+ran: list[bytes] = []
+go = asyncio.Event()
+
+
+@handlers.job(name="note")
+async def note() -> None:
+    ran.append(b"note")
+
+
+@handlers.job(name="wait", timeout=1e6)
+async def wait() -> str:
+    ran.append(b"wait")
+    await go.wait()
+    return "done"
+
+
+@handlers.job(name="fail", max_attempts=2, backoff=7, backoff_jitter=0.0)
+async def fail() -> None:
+    raise RuntimeError("as asked")
+
+
+@handlers.job(name="fenced", start="fenced", timeout=1e6)
+async def fenced() -> None:
+    ran.append(b"fenced")
+
+
+@pytest.fixture(autouse=True)
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(insisting, "BACKOFF_SECONDS", 0.0)
+    ran.clear()
+    go.clear()
+
+
+@pytest.fixture
+async def kit() -> AsyncIterator[Kit]:
+    async with Kit(handlers) as made:
+        yield made
+
+
+def job(name: str = "note", token: int = 1) -> Entry:
+    return Entry(new_id(), token, name, b"{}")
+
+
+def state_of(kit: Kit, entry: Entry) -> str:
+    row = kit.master.rows.get(entry.id)
+    return row.state if row is not None else "none"
+
+
+# ---------------------------------------------------------------- commit before delete, rule E
+
+
+async def test_the_list_is_deleted_after_the_commit_and_never_before(kit: Kit) -> None:
+    bucket = kit.bucket()
+    copy = Gate()
+    kit.master.script["copy_final"].append(copy)
+    kit.submit(bucket, [job(), job()])
+    await copy.reached.wait()
+    await turns()
+    assert len(kit.lists(bucket)) == 1
+    assert not kit.store.of("settle")
+    copy.opened.set()
+    await kit.settled()
+    assert not kit.lists(bucket)
+    assert len(kit.master.outcomes) == 2
+    assert set(kit.store.news) == set(kit.master.rows)
+
+
+async def test_the_list_waits_for_the_last_of_its_entries_over_all_statements(kit: Kit) -> None:
+    bucket = kit.bucket()
+    kit.submit(bucket, [job(), job("wait"), job("fail")])
+    await until(lambda: len(kit.master.rows) == 2)
+    await turns()
+    assert kit.lists(bucket), "one job of the list still runs and is in the master nowhere"
+    go.set()
+    await kit.settled()
+    assert kit.lists(bucket) == {}
+
+
+async def test_an_unknown_commit_is_sent_again_and_the_list_stays_until_the_answer_is_known(kit: Kit) -> None:
+    bucket = kit.bucket()
+    again = Gate()
+    kit.master.script["copy_final"].append(LOST)
+    kit.master.script["record_final"] += [LOST, DOWN, again]
+    entry = job()
+    kit.submit(bucket, [entry])
+    await again.reached.wait()
+    await turns()
+    assert kit.lists(bucket)
+    again.opened.set()
+    await kit.settled()
+    assert not kit.lists(bucket)
+    assert [row.id for row in kit.master.outcomes] == [entry.id], "recorded once, however often it was sent"
+    assert kit.working.reporter.refused == 0
+
+
+async def test_an_outcome_that_never_arrived_is_not_taken_for_recorded(kit: Kit) -> None:
+    bucket = kit.bucket()
+    again = Gate()
+    kit.master.script["copy_final"].append(DOWN)
+    kit.master.script["record_final"].append(again)
+    kit.submit(bucket, [job()])
+    await again.reached.wait()
+    await turns()
+    assert kit.lists(bucket)
+    assert not kit.master.outcomes
+    again.opened.set()
+    await kit.settled()
+    assert len(kit.master.outcomes) == 1
+
+
+async def test_an_answer_that_leaves_out_a_job_settles_nothing_and_ends_the_process() -> None:
+    with pytest.raises(BaseExceptionGroup) as failure:
+        async with Kit(handlers) as kit:
+            bucket = kit.bucket()
+            kit.master.script["copy_final"].append(DOWN)
+            kit.master.script["record_final"].append(Written(True, frozenset()))
+            kit.submit(bucket, [job()])
+            await until(lambda: kit.master.of("record_final"))
+            await turns()
+            assert kit.lists(bucket)
+    assert failure.group_contains(CodeError, match="leaves out")
+
+
+async def test_a_job_in_flight_frees_its_list_and_its_outcome_is_an_upsert(kit: Kit) -> None:
+    bucket = kit.bucket()
+    entry = job("wait")
+    kit.submit(bucket, [entry])
+    await until(lambda: ran)
+    kit.clock.now += 1.0
+    await kit.working.persisting.tick()
+    await until(lambda: not kit.lists(bucket))
+    assert state_of(kit, entry) == "PROCESSING"
+    assert not kit.working.memory.empty(bucket.fence.bucket_id)
+    go.set()
+    await kit.settled()
+    assert state_of(kit, entry) == JobState.SUCCEEDED
+    assert not kit.master.of("copy_final")
+
+
+async def test_a_job_persisted_while_it_waited_is_marked_when_it_runs() -> None:
+    """A rescue counts what it finds PROCESSING: a job that kills its agent must not look as if it had only been queued."""
+    from jobmaster.settings.model import AgentSettings
+
+    async with Kit(handlers, AgentSettings(slots=1)) as kit:
+        bucket = kit.bucket()
+        first, second = job("wait"), job("wait")
+        kit.submit(bucket, [first, second])
+        await until(lambda: ran)
+        kit.clock.now += 1.0
+        await kit.working.persisting.tick()
+        assert (state_of(kit, first), state_of(kit, second)) == ("PROCESSING", "ASSIGNED")
+        go.set()
+        await until(lambda: state_of(kit, first) == "SUCCEEDED" and len(ran) == 2)
+        await kit.settled()
+        go.clear()
+        third, fourth = job("wait"), job("wait")
+        kit.submit(bucket, [third, fourth])
+        await until(lambda: len(ran) == 3)
+        kit.clock.now += 1.0
+        await kit.working.persisting.tick()
+        running = kit.working.memory.get(third.id)
+        assert running is not None
+        go.set()
+        go.clear()
+        await until(lambda: len(ran) == 4)
+        assert state_of(kit, fourth) == "ASSIGNED"
+        kit.clock.now += 1.0
+        await kit.working.persisting.tick()
+        assert state_of(kit, fourth) == "PROCESSING"
+        go.set()
+        await kit.settled()
+
+
+async def test_an_unknown_persist_frees_no_list(kit: Kit) -> None:
+    bucket = kit.bucket()
+    again = Gate()
+    kit.master.script["persist"] += [LOST, again]
+    kit.submit(bucket, [job("wait")])
+    await until(lambda: ran)
+    kit.clock.now += 1.0
+    tick = asyncio.ensure_future(kit.working.persisting.tick())
+    await again.reached.wait()
+    await turns()
+    assert kit.lists(bucket)
+    again.opened.set()
+    await tick
+    await until(lambda: not kit.lists(bucket))
+    go.set()
+    await kit.settled()
+
+
+# ---------------------------------------------------------------- the two refusals, rule D
+
+
+async def test_refused_by_its_row_the_entry_is_settled_and_the_handler_stopped(kit: Kit) -> None:
+    bucket = kit.bucket()
+    entry = job("wait")
+    kit.submit(bucket, [entry])
+    await until(lambda: ran)
+    kit.master.rows[entry.id] = Row("CANCELLED", 1, b"x" * 16, 1)
+    kit.clock.now += 1.0
+    await kit.working.persisting.tick()
+    await kit.settled()
+    assert not kit.lists(bucket)
+    assert kit.working.execution.running == 0
+    assert not kit.master.outcomes
+    assert kit.working.reporter.refused == 1
+
+
+async def test_refused_by_the_bucket_lock_nothing_is_settled_and_no_key_is_touched(kit: Kit) -> None:
+    bucket = kit.bucket()
+    kit.submit(bucket, [job("wait"), job("wait")])
+    await until(lambda: len(ran) == 2)
+    kit.rescue(bucket)
+    kit.clock.now += 1.0
+    await kit.working.persisting.tick()
+    await until(lambda: kit.working.execution.running == 0)
+    await turns()
+    assert len(kit.lists(bucket)) == 1, "the list is the rescuer's"
+    assert not kit.store.of("settle")
+    assert not kit.master.outcomes
+    assert len(kit.working.memory) == 0
+    assert bucket.lost
+
+
+async def test_a_verdict_of_a_bucket_that_was_lost_meanwhile_is_not_recorded(kit: Kit) -> None:
+    bucket, other = kit.bucket(), kit.bucket()
+    copy = Gate()
+    kit.master.script["copy_final"] += [copy, Gate()]
+    kit.submit(bucket, [job()])
+    await copy.reached.wait()
+    kit.submit(bucket, [job(), job()])
+    await until(lambda: kit.working.reporter.backlog == 3)
+    kit.rescue(bucket)
+    kit.working.forget(bucket.fence.bucket_id, "the test says so")
+    copy.opened.set()
+    kit.submit(other, [job()])
+    await until(lambda: len(kit.master.of("copy_final")) == 2)
+    await turns()
+    sent = {row.id for args in kit.master.of("copy_final")[1:] for row in args[0]}
+    assert len(sent) == 1, "what was queued for the lost bucket is not sent any more"
+    assert kit.lists(bucket), "no key of a lost bucket is touched, not even for what was committed"
+
+
+async def test_lists_of_a_bucket_lost_before_they_were_deleted_are_left_alone(kit: Kit) -> None:
+    bucket = kit.bucket()
+    settle = Gate(DOWN)
+    kit.store.script["settle"].append(settle)
+    kit.submit(bucket, [job()])
+    await settle.reached.wait()
+    kit.working.forget(bucket.fence.bucket_id, "the test says so")
+    settle.opened.set()
+    await until(lambda: kit.working.reporter.settling.idle)
+    assert [names for _, names, _ in kit.store.of("settle")][1:] in ([], [[]])
+    assert kit.lists(bucket)
+    assert kit.store.news, "that the job has its row is true whoever owns the bucket"
+
+
+async def test_a_list_that_waits_for_its_deletion_is_not_taken_for_a_lost_one(kit: Kit) -> None:
+    bucket = kit.bucket()
+    settle = Gate(DOWN)
+    kit.store.script["settle"].append(settle)
+    kit.submit(bucket, [job()])
+    await settle.reached.wait()
+    await kit.working.pumps[bucket.fence.bucket_id].adopt_unknown_lists()
+    await turns()
+    assert len(ran) == 1, "its job ran twice although nothing failed but the store"
+    settle.opened.set()
+    await kit.settled()
+    assert not kit.lists(bucket)
+
+
+# ---------------------------------------------------------------- one live copy per id, rule F
+
+
+async def test_the_list_of_a_second_copy_goes_only_after_the_first_has_settled(kit: Kit) -> None:
+    one, two = kit.bucket(), kit.bucket()
+    entry = job("wait")
+    kit.submit(one, [entry])
+    await until(lambda: ran)
+    kit.submit(two, [entry])
+    await until(lambda: kit.lists(two))
+    kit.clock.now += 1.0
+    await kit.working.persisting.tick()
+    await until(lambda: not kit.lists(one))
+    assert kit.lists(two), "the row in flight protects the first copy, not the second one's list"
+    go.set()
+    await kit.settled()
+    assert not kit.lists(two)
+    assert len(ran) == 1
+
+
+async def test_a_copy_that_was_onboarded_while_the_answer_was_on_its_way_has_its_turn(kit: Kit) -> None:
+    """Given back, onboarded again to the same agent, claimed: all before the answer to the first write came."""
+    one, two = kit.bucket(), kit.bucket()
+    entry = Entry(new_id(), 1, "nobody", b"{}")
+    held = Gate()
+    first_hold = kit.master.hold
+
+    async def slow_hold(fence: object, rows: object) -> Written:
+        written = await first_hold(fence, rows)  # type: ignore[arg-type]
+        held.reached.set()
+        await held.opened.wait()
+        return written
+
+    kit.master.hold = slow_hold  # type: ignore[method-assign,assignment]
+    kit.submit(one, [entry])
+    await held.reached.wait()
+    kit.master.rows[entry.id] = Row("ASSIGNED", 2, two.fence.bucket_id, 1)
+    kit.store.buckets[two.fence.bucket_id].assigned.append((0, Entry(entry.id, 2, "note", b"{}")))
+    kit.working.pumps[two.fence.bucket_id].ask()
+    await until(lambda: kit.working.memory.duplicates)
+    held.opened.set()
+    await until(lambda: ran)
+    await kit.settled()
+    assert state_of(kit, entry) == JobState.SUCCEEDED
+
+
+async def test_a_copy_of_the_same_refused_identity_does_not_run(kit: Kit) -> None:
+    bucket = kit.bucket()
+    entry = job("wait")
+    kit.submit(bucket, [entry, entry])
+    await until(lambda: ran)
+    kit.master.rows[entry.id] = Row("CANCELLED", 1, b"x" * 16, 1)
+    go.set()
+    await kit.settled()
+    assert len(ran) == 1
+    assert not kit.lists(bucket)
+
+
+async def test_a_job_claimed_after_its_bucket_was_lost_is_not_adopted(kit: Kit) -> None:
+    """Else its id would stay live for ever, and a good copy elsewhere would wait behind it for ever."""
+    one, two = kit.bucket(), kit.bucket()
+    entry = job()
+    await until(lambda: len(kit.store.of("claim")) >= 2)
+    claim = Gate()
+    kit.store.script["claim"].append(claim)
+    kit.submit(one, [entry])
+    await claim.reached.wait()
+    claimed_for = kit.store.of("claim")[-1][0].bucket_id
+    assert claimed_for == one.fence.bucket_id
+    kit.working.forget(one.fence.bucket_id, "the test says so")
+    claim.opened.set()
+    await turns()
+    assert len(kit.working.memory) == 0
+    assert kit.lists(one)
+    kit.submit(two, [entry])
+    await until(lambda: ran)
+    await kit.settled()
+
+
+# ---------------------------------------------------------------- the lease
+
+
+async def test_nothing_is_sent_after_the_hard_deadline(kit: Kit) -> None:
+    bucket = kit.bucket()
+    copy = Gate(LOST)  # the answer takes longer than the lease
+    kit.master.script["copy_final"].append(copy)
+    kit.submit(bucket, [job()])
+    await copy.reached.wait()
+    kit.expire()
+    copy.opened.set()
+    await turns()
+    assert not kit.master.of("record_final"), "sent after this process had promised to stop"
+    assert kit.lists(bucket)
+    kit.trust()
+    await kit.settled()
+    assert len(kit.master.outcomes) == 1
+
+
+@pytest.mark.parametrize("statement", ["record_final", "hold", "retry_here", "persist"])
+async def test_no_second_try_is_sent_after_the_hard_deadline(kit: Kit, statement: str) -> None:
+    bucket = kit.bucket()
+    gate = Gate(DOWN)
+    kit.master.script[statement].append(gate)
+    name = {"record_final": "note", "hold": "nobody", "retry_here": "fail", "persist": "fenced"}[statement]
+    kit.submit(bucket, [job(name, token=2 if statement == "record_final" else 1)])
+    await gate.reached.wait()
+    kit.expire()
+    gate.opened.set()
+    await turns()
+    assert len(kit.master.of(statement)) == 1
+    kit.trust()
+    await kit.settled()
+    assert len(kit.master.of(statement)) == 2
+
+
+# ---------------------------------------------------------------- fenced starts
+
+
+async def test_a_fenced_start_waits_for_the_accepted_write(kit: Kit) -> None:
+    bucket = kit.bucket()
+    write = Gate()
+    kit.master.script["persist"].append(write)
+    entry = job("fenced")
+    kit.submit(bucket, [entry])
+    await write.reached.wait()
+    await turns()
+    assert not ran
+    write.opened.set()
+    await until(lambda: ran)
+    await kit.settled()
+    assert state_of(kit, entry) == JobState.SUCCEEDED
+
+
+async def test_a_fenced_start_refused_by_its_row_does_not_run(kit: Kit) -> None:
+    bucket = kit.bucket()
+    entry = job("fenced")
+    kit.master.rows[entry.id] = Row("ASSIGNED", 5, b"x" * 16, 1)
+    kit.submit(bucket, [entry])
+    await kit.settled()
+    assert not ran
+    assert kit.working.execution.running == 0
+
+
+async def test_a_fenced_start_whose_lease_is_half_over_is_given_back_unrun(kit: Kit) -> None:
+    bucket = kit.bucket()
+    write = Gate()
+    kit.master.script["persist"].append(write)
+    entry = job("fenced")
+    kit.submit(bucket, [entry])
+    await write.reached.wait()
+    kit.clock.now = kit.holdings.soft_until + 1.0
+    write.opened.set()
+    await until(lambda: state_of(kit, entry) == "HELD")
+    assert not ran
+    assert kit.master.of("hold")[0][1][0].attempt == 0
+
+
+async def test_a_job_cancelled_while_its_fenced_start_is_written_does_not_run(kit: Kit) -> None:
+    bucket = kit.bucket()
+    write = Gate()
+    kit.master.script["persist"].append(write)
+    entry = job("fenced")
+    kit.submit(bucket, [entry])
+    await write.reached.wait()
+    kit.working.cancel([entry.id])
+    write.opened.set()
+    await kit.settled()
+    assert not ran
+    assert state_of(kit, entry) == JobState.CANCELLED
+    assert kit.working.execution.running == 0
+
+
+async def test_a_cancel_flag_on_the_row_refuses_the_fenced_start(kit: Kit) -> None:
+    bucket = kit.bucket()
+    entry = job("fenced", token=2)
+    kit.master.rows[entry.id] = Row("ASSIGNED", 2, bucket.fence.bucket_id, 1, cancel=True)
+    kit.submit(bucket, [entry])
+    await kit.settled()
+    assert not ran
+    assert state_of(kit, entry) == JobState.CANCELLED
+
+
+# ---------------------------------------------------------------- retries
+
+
+async def test_a_retry_is_marked_first_and_put_second(kit: Kit) -> None:
+    bucket = kit.bucket()
+    put = Gate()
+    kit.store.script["assign"].append(put)
+    entry = job("fail")
+    kit.submit(bucket, [entry])
+    await put.reached.wait()
+    assert kit.master.rows[entry.id].identity == (2, bucket.fence.bucket_id, 1)
+    put.opened.set()
+    await kit.settled()
+    [(due_us, again)] = kit.store.buckets[bucket.fence.bucket_id].assigned
+    assert (again.token, again.attempt, again.due_us) == (2, 1, due_us)
+    assert due_us == kit.clock.wall_us() + 7_000_000
+    kit.clock.now += 8.0
+    kit.working.pumps[bucket.fence.bucket_id].ask()
+    await until(lambda: state_of(kit, entry) == JobState.FAILED)
+    assert len(kit.master.attempts) == 1
+
+
+@pytest.mark.parametrize("answers", [[DOWN, DOWN, DOWN], [Word.CLOSED]])
+async def test_a_retry_whose_copy_cannot_be_put_goes_back_under_its_new_identity(kit: Kit, answers: list[object]) -> None:
+    bucket = kit.bucket()
+    kit.store.script["assign"] += answers
+    entry = job("fail")
+    kit.submit(bucket, [entry])
+    await kit.settled()
+    row = kit.master.rows[entry.id]
+    assert (row.state, row.token) == ("HELD", 2)
+    assert len(kit.master.attempts) == 1, "the attempt is told once"
+
+
+async def test_a_retry_in_a_bucket_that_completes_meanwhile_goes_to_the_master(kit: Kit) -> None:
+    bucket = kit.bucket()
+    write = Gate(Written(False, frozenset()))
+    kit.master.script["retry_here"].append(write)
+    entry = job("fail")
+    kit.submit(bucket, [entry])
+    await write.reached.wait()
+    bucket.closed = True
+    write.opened.set()
+    await kit.settled()
+    assert state_of(kit, entry) == "HELD"
+    assert not bucket.lost
+
+
+# ---------------------------------------------------------------- outages that need a person
+
+
+async def test_one_value_the_master_refuses_holds_up_nobody_and_loses_nothing(kit: Kit) -> None:
+    bucket = kit.bucket()
+    bad = job()
+    entries = [job(), job(), bad, job(), job()]
+    record = kit.master.record_final
+
+    async def picky(rows: list[object]) -> Written:
+        if any(row.id == bad.id for row in rows):  # type: ignore[attr-defined]
+            raise InputError("a value is refused")
+        return await record(rows)  # type: ignore[arg-type]
+
+    kit.master.record_final = picky  # type: ignore[method-assign,assignment]
+    kit.master.script["copy_final"].append(InputError("a value is refused"))
+    kit.submit(bucket, entries)
+    await until(lambda: len(kit.master.outcomes) == 4)
+    await turns()
+    kept = kit.working.memory.get(bad.id)
+    assert kept is not None
+    assert (kept.unwritable, kept.phase) == (True, Phase.ENDED)
+    assert kit.lists(bucket), "its list is all that is left of it"
+    more = job()
+    kit.submit(bucket, [more])
+    await until(lambda: state_of(kit, more) == JobState.SUCCEEDED)
+
+
+async def test_a_general_refusal_is_waited_for_like_an_outage(kit: Kit) -> None:
+    bucket = kit.bucket()
+    kit.master.script["copy_final"].append(Refused("permission denied"))
+    kit.master.script["record_final"] += [Refused("permission denied")] * 3
+    kit.submit(bucket, [job() for _ in range(8)])
+    await kit.settled()
+    assert len(kit.master.outcomes) == 8
+    assert not kit.lists(bucket)
+
+
+async def test_refusals_of_the_store_are_waited_for_too(kit: Kit) -> None:
+    bucket = kit.bucket()
+    kit.store.script["settle"] += [Refused("NOPERM"), DOWN, LOST]
+    kit.store.script["claim"] += [Refused("NOPERM"), DOWN]
+    kit.submit(bucket, [job()])
+    await kit.settled()
+    assert not kit.lists(bucket)
+    assert not bucket.lost
+
+
+async def test_the_backlog_stops_claims_and_its_end_starts_them(kit: Kit, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(reporting, "BACKLOG_ROWS_MAX", 10)
+    monkeypatch.setattr(reporting, "_BACKLOG_ROWS_RELIEF", 5)
+    bucket = kit.bucket()
+    gates = [Gate(), Gate()]
+    kit.master.script["copy_final"] += gates
+    kit.submit(bucket, [job() for _ in range(20)])
+    await until(lambda: kit.working.reporter.backlog == 20)
+    kit.submit(bucket, [job() for _ in range(20)])
+    await turns()
+    assert len(kit.store.buckets[bucket.fence.bucket_id].pending) == 20, "claimed although outcomes pile up"
+    for gate in gates:
+        gate.opened.set()
+    await until(lambda: len(kit.master.outcomes) == 40)
+    await kit.settled()
+
+
+async def test_a_job_that_ends_between_persist_and_its_answer_is_counted_as_its_own_success(kit: Kit) -> None:
+    bucket = kit.bucket()
+    entry = job("wait")
+    kit.submit(bucket, [entry])
+    await until(lambda: ran)
+    kit.clock.now += 1.0
+    write = Gate()
+    kit.master.script["persist"].append(write)
+    tick = asyncio.ensure_future(kit.working.persisting.tick())
+    await write.reached.wait()
+    go.set()
+    await until(lambda: kit.master.outcomes)
+    write.opened.set()
+    await tick
+    await kit.settled()
+    assert kit.working.reporter.refused == 0
+    assert len(kit.master.outcomes) == 1
