@@ -40,6 +40,10 @@ _LEAVE_SECONDS = 60.0
 _BATCH = 100
 _RESERVE_BATCH = 40
 _FREEZES = 8
+_SETTLING_SECONDS = 0.05
+"""What a frozen agent has sent already may still be committed."""
+_CLAIMS_MIN = 5
+"""Unfinished claimed jobs that make a kill worth while, as long as there are more to submit."""
 _LOOK_SECONDS = 0.1
 
 DOCUMENT: dict[str, Any] = {
@@ -247,7 +251,9 @@ class Stage:
             await self._submit_pending(cluster, batch)
             for _ in range(_FREEZES):
                 agent.freeze()
-                if held := await self._unfinished_claims(cluster, agent):
+                await asyncio.sleep(_SETTLING_SECONDS)
+                held = await self._unfinished_claims(cluster, agent)
+                if held >= (_CLAIMS_MIN if reserve else 1):
                     agent.kill()
                     self.course.tell(
                         f"SIGKILL to agent {name} and its supervisor, with {held} claimed jobs in its hands"
