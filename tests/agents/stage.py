@@ -304,6 +304,18 @@ class Stage:
             await thing.close()
 
 
+async def check(stage: Stage, owner: Owner, lived: Lived) -> None:
+    """Every job is where it belongs, once; the bucket is retired; nothing lies in the store."""
+    expected = lived.expected()
+    found = await stage.jobs()
+    assert {job_id: found.get(job_id) for job_id in expected} == expected
+    state, epoch = await stage.bucket_state(owner.fence.bucket_id)
+    assert state == "READY_TO_DELETE"
+    assert epoch > owner.fence.epoch
+    depth = (await owner.store.depths([owner.fence.bucket_id]))[0]
+    assert depth is None or (depth.pending, depth.assigned, depth.claimed_lists, depth.spilled) == (0, 0, 0, 0)
+
+
 class When(Enum):
     """Where a call is cut."""
 

@@ -3,17 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
-
-import pytest
 
 from jobmaster.clock import SystemClock, new_id
-from jobmaster.master.migrate import migrate
 from jobmaster.model.ids import text
 from jobmaster.model.job import NewJob
 from jobmaster.ports import Word
 from jobmaster.rules.lease import term
-from jobmaster.settings.model import ClusterSettings, Leases, MasterSettings
+from jobmaster.settings.model import ClusterSettings, Leases
 from jobmaster_agents.anti_entropy import AntiEntropy, _Watch
 from jobmaster_agents.coordination import Coordination
 from jobmaster_agents.events import EventLog
@@ -22,16 +18,6 @@ from jobmaster_agents.holdings import Holding
 from jobmaster_agents.housekeeping import Housekeeping
 from tests.agents.hand_clock import HandClock
 from tests.agents.stage import PRIORITY, Participant, Stage
-
-SCHEMA = "jobmaster_test"
-
-
-@pytest.fixture
-async def stage(master_dsn: str, store_url: str, cluster_name: str) -> AsyncIterator[Stage]:
-    await migrate(dsn=master_dsn, schema=SCHEMA, cluster=cluster_name, settings=MasterSettings())
-    stage = Stage(master_dsn, SCHEMA, store_url, cluster_name)
-    yield stage
-    await stage.close()
 
 
 class Candidate:
