@@ -177,6 +177,16 @@ async def stubborn() -> str:
     return "came to its end"
 
 
+ears = asyncio.Event()
+
+
+@handlers.job(name="deaf")
+async def deaf() -> None:
+    while not ears.is_set():
+        with contextlib.suppress(asyncio.CancelledError):
+            await ears.wait()
+
+
 @handlers.job(name="again")
 async def again(ctx: JobContext) -> None:
     raise Retry(after=7)
@@ -185,6 +195,23 @@ async def again(ctx: JobContext) -> None:
 @handlers.job(name="not_json")
 async def not_json() -> object:
     return object()
+
+
+class Hostile(dict[str, float]):
+    """A result whose own code raises."""
+
+    def items(self) -> object:  # type: ignore[override]
+        raise KeyError("no")
+
+
+@handlers.job(name="hostile_result")
+async def hostile_result() -> object:
+    return [None, Hostile(a=1.0)]
+
+
+@handlers.job(name="asks")
+async def asks(after: str) -> None:
+    raise Retry(after=float(after) if after != "text" else "soon")  # type: ignore[arg-type]
 
 
 @handlers.job(name="note")
@@ -250,6 +277,47 @@ async def test_retry_asks_for_its_own_delay(bench: Bench) -> None:
     [row] = await bench.sink.wait_rows(1)
     assert isinstance(row, HoldRow)
     assert 6.9e6 < row.due_us - before < 8e6
+
+
+@pytest.mark.parametrize(("after", "seconds"), [("0", 0), ("-3", 0), ("nan", None), ("inf", None), ("text", None)])
+async def test_whatever_a_handler_asks_for_its_slot_lives_on(bench: Bench, after: str, seconds: int | None) -> None:
+    bench.put(bench.bucket(), [("asks", b'{"after":"%s"}' % after.encode()), ("echo", b'{"value":1}')])
+    rows = await bench.sink.wait_rows(2)
+    held = next(row for row in rows if isinstance(row, HoldRow))
+    delay = (held.due_us - CLOCK.wall_us()) / 1e6
+    assert (delay < 0.5) if seconds == 0 else (0.5 < delay < 60), "the usual back-off when it makes no sense"
+
+
+async def test_a_result_whose_own_code_raises_is_a_failed_attempt(bench: Bench) -> None:
+    bench.put(bench.bucket(), [("hostile_result", b"{}"), ("echo", b'{"value":1}')])
+    rows = await bench.sink.wait_rows(2)
+    held = next(row for row in rows if isinstance(row, HoldRow))
+    assert decode_error(held.error or b"").reason == "result"
+
+
+async def test_a_defect_of_our_own_in_a_slot_is_not_silent(bench: Bench) -> None:
+    def broken(job: LiveJob, error: BaseException, started: float, ended: float) -> None:
+        raise ZeroDivisionError
+
+    bench.verdicts.raised = broken  # type: ignore[method-assign]
+    watch = asyncio.create_task(bench.execution.run())
+    bench.put(bench.bucket(), [("fails", b"{}")])
+    with pytest.raises(ZeroDivisionError):
+        await watch
+
+
+async def test_a_handler_that_ignores_the_end_of_the_process_does_not_hold_it_up() -> None:
+    bench = Bench(AgentSettings())
+    bench.put(bench.bucket(), [("deaf", b"{}")])
+    while not bench.execution.running:
+        await asyncio.sleep(0)
+    task = bench.execution._slots[0].task
+    async with asyncio.timeout(5):
+        await bench.execution.aclose()
+    ears.set()
+    assert task is not None
+    await asyncio.wait((task,))
+    ears.clear()
 
 
 async def test_a_job_without_handler_goes_back_without_an_attempt(bench: Bench) -> None:

@@ -1,0 +1,305 @@
+"""Threads and worker processes under the execution: room, deadlines, stops, and counters that always come back."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+
+from jobmaster.clock import new_id
+from jobmaster.codec import decode_error
+from jobmaster.handlers import Handlers, JobContext
+from jobmaster.model.errors import Unavailable
+from jobmaster.model.job import Entry, ErrorInfo, FinalRow, JobState
+from jobmaster.settings.model import AgentSettings
+from jobmaster_agents import insisting
+from jobmaster_agents.isolation_wire import IsolatedJob, IsolatedResult, ResultKind
+from jobmaster_agents.verdicts import StopCause
+from tests.agents.ports_kit import Kit, turns, until
+
+handlers = Handlers()
+ran: list[str] = []
+release = threading.Event()
+
+
+@handlers.job(name="thread", mode="thread", timeout=30)
+def in_thread() -> str:
+    ran.append("thread")
+    release.wait(10)
+    return "done"
+
+
+@handlers.job(name="quick", mode="thread")
+def quick_thread(ctx: JobContext) -> int:
+    return ctx.attempt
+
+
+@handlers.job(name="unavailable", mode="thread", max_attempts=1)
+def says_unavailable() -> None:
+    raise Unavailable("a server of the handler's own is down")
+
+
+@handlers.job(name="process", mode="process", timeout=30, max_attempts=1)
+def in_process() -> None:
+    raise AssertionError("worker processes are not started here")
+
+
+@handlers.job(name="note")
+async def note() -> None:
+    ran.append("note")
+
+
+class SlowPool:
+    """Worker processes that do what the test says (the real ones have tests of their own)."""
+
+    def __init__(self) -> None:
+        self.orders: dict[bytes, list[asyncio.Future[IsolatedResult]]] = {}
+        self.alone: list[bytes] = []
+        self.got: dict[bytes, float] = {}
+        self.stopping = asyncio.Event()
+        self.stopping.set()
+
+    async def run(self, job: IsolatedJob) -> IsolatedResult:
+        future: asyncio.Future[IsolatedResult] = asyncio.get_running_loop().create_future()
+        self.orders.setdefault(job.job_id, []).append(future)
+        try:
+            return await future
+        except asyncio.CancelledError:
+            await self.stopping.wait()  # asked first, killed after the grace time
+            raise
+
+    async def run_alone(self, job: IsolatedJob) -> IsolatedResult:
+        self.alone.append(job.job_id)
+        return await self.run(job)
+
+    def started_at(self, job_id: bytes) -> float | None:
+        return self.got.get(job_id)
+
+    def kill_all(self) -> None:
+        pass
+
+    async def close(self) -> None:
+        pass
+
+
+@pytest.fixture(autouse=True)
+def quick(monkeypatch: pytest.MonkeyPatch) -> Any:
+    monkeypatch.setattr(insisting, "BACKOFF_SECONDS", 0.0)
+    ran.clear()
+    release.clear()
+    yield
+    release.set()
+
+
+@pytest.fixture
+async def kit() -> AsyncIterator[Kit]:
+    async with Kit(handlers, AgentSettings(threads=2, isolated_processes=2)) as made:
+        made.pool = SlowPool()
+        made.working._elsewhere._pool = made.pool  # type: ignore[assignment]
+        yield made
+        release.set()
+
+
+def job(name: str, rescues: int = 0, token: int = 1) -> Entry:
+    return Entry(new_id(), token, name, b"{}", rescues=rescues)
+
+
+def counters_are_back(kit: Kit) -> bool:
+    execution = kit.working.execution
+    return execution.running == 0 and not execution._away and all(q.running == 0 for q in execution._queues.values())
+
+
+def outcome(kit: Kit, entry: Entry) -> FinalRow:
+    return next(row for row in kit.master.outcomes if row.id == entry.id)
+
+
+async def test_thread_jobs_run_and_the_counters_come_back(kit: Kit) -> None:
+    bucket = kit.bucket()
+    entries = [job("quick") for _ in range(20)]
+    kit.submit(bucket, entries)
+    await kit.settled()
+    assert {row.result for row in kit.master.outcomes} == {b"1"}
+    assert counters_are_back(kit)
+
+
+async def test_a_job_that_waits_for_a_thread_is_not_timed_out(kit: Kit) -> None:
+    bucket = kit.bucket()
+    first, second, third = job("thread"), job("thread"), job("thread")
+    kit.submit(bucket, [first, second, third])
+    await until(lambda: len(ran) == 2)
+    kit.clock.now += 20.0
+    assert [each.entry.id for each in kit.working.execution.running_before(kit.clock.now)] == [first.id, second.id]
+    release.set()
+    await kit.settled()
+    assert outcome(kit, third).state == JobState.SUCCEEDED
+    assert counters_are_back(kit)
+
+
+async def test_a_thread_that_runs_too_long_is_given_up_and_replaced(kit: Kit) -> None:
+    bucket = kit.bucket()
+    kit.submit(bucket, [job("thread"), job("thread"), job("quick")])
+    await until(lambda: len(ran) == 2)
+    kit.clock.now += 31.0
+    kit.trust()
+    await until(lambda: len(kit.master.attempts) == 2)
+    assert {decode_error(row.error or b"").reason for row in kit.master.attempts} == {"timeout"}
+    await until(lambda: kit.master.outcomes, "the third job on a replaced thread")
+    release.set()
+    await kit.settled()
+    assert counters_are_back(kit)
+    assert len(kit.master.attempts) == 2, "late results are thrown away"
+
+
+async def test_a_handlers_own_unavailable_is_its_failed_attempt(kit: Kit) -> None:
+    bucket = kit.bucket()
+    entry = job("unavailable")
+    kit.submit(bucket, [entry])
+    await kit.settled()
+    assert outcome(kit, entry).state == JobState.FAILED
+
+
+async def test_a_job_cancelled_while_it_waits_for_room_never_starts(kit: Kit) -> None:
+    bucket = kit.bucket()
+    entries = [job("thread"), job("thread"), job("thread")]
+    kit.submit(bucket, entries)
+    await until(lambda: len(ran) == 2)
+    kit.working.cancel([entries[2].id])
+    await until(lambda: kit.master.outcomes)
+    assert (kit.master.outcomes[0].id, kit.master.outcomes[0].attempt) == (entries[2].id, 0)
+    release.set()
+    await kit.settled()
+    assert len(ran) == 2
+    assert counters_are_back(kit)
+
+
+async def test_what_waited_for_room_starts_only_under_a_lease(kit: Kit) -> None:
+    bucket = kit.bucket()
+    kit.submit(bucket, [job("thread"), job("thread"), job("thread")])
+    await until(lambda: len(ran) == 2)
+    kit.clock.now = kit.holdings.soft_until + 1.0
+    execution = kit.working.execution
+    for _ in range(2):
+        release.set()
+    await until(lambda: len(kit.master.outcomes) == 2 or execution.running == 1)
+    await turns()
+    assert len(ran) == 2
+    kit.trust()
+    await kit.settled()
+    assert len(ran) == 3
+
+
+async def test_worker_processes_get_as_many_jobs_as_there_are(kit: Kit) -> None:
+    bucket = kit.bucket()
+    entries = [job("process") for _ in range(5)]
+    kit.submit(bucket, entries)
+    await until(lambda: len(kit.pool.orders) == 2)
+    await turns()
+    assert len(kit.pool.orders) == 2
+    kit.clock.now += 29.0
+    for entry in entries[:2]:
+        kit.pool.orders[entry.id][0].set_result(IsolatedResult(kind=ResultKind.OK, result=b"1", ran_us=5))
+    await until(lambda: len(kit.pool.orders) == 4)
+    kit.clock.now += 2.0  # more than the time-out since the claim, less since they were started
+    execution = kit.working.execution
+    execution._sweep()
+    await turns()
+    for entry in entries[2:]:
+        await until(lambda e=entry: e.id in kit.pool.orders)  # type: ignore[misc]
+        kit.pool.orders[entry.id][0].set_result(IsolatedResult(kind=ResultKind.OK, result=b"1", ran_us=5))
+    await kit.settled()
+    assert {row.state for row in kit.master.outcomes} == {JobState.SUCCEEDED}
+    assert counters_are_back(kit)
+
+
+async def test_the_start_of_a_worker_process_is_not_the_jobs_time(kit: Kit) -> None:
+    bucket = kit.bucket()
+    entry = job("process")
+    kit.submit(bucket, [entry])
+    await until(lambda: kit.pool.orders)
+    kit.clock.now += 40.0
+    kit.working.execution._sweep()
+    await turns()
+    assert not kit.pool.orders[entry.id][0].cancelled()
+    kit.pool.got[entry.id] = kit.clock.now
+    kit.clock.now += 29.0
+    kit.working.execution._sweep()
+    await turns()
+    assert not kit.pool.orders[entry.id][0].cancelled()
+    kit.clock.now += 2.0
+    kit.working.execution._sweep()
+    await kit.settled()
+    assert decode_error(outcome(kit, entry).error or b"").reason == "timeout"
+
+
+@pytest.mark.parametrize(
+    ("result", "state"),
+    [
+        (IsolatedResult(kind=ResultKind.OK, result=b"1"), "SUCCEEDED"),
+        (IsolatedResult(kind=ResultKind.CRASHED, error=ErrorInfo(type="WorkerDied", message="x", reason="crashed")), "FAILED"),
+        (IsolatedResult(kind=ResultKind.CANCEL, error=ErrorInfo(type="Cancel", message="x")), "CANCELLED"),
+        (IsolatedResult(kind=ResultKind.NOT_STARTED), "HELD"),
+        (OSError("no more processes"), "HELD"),
+        (ValueError("a defect of the pool"), "FAILED"),
+    ],
+)
+async def test_every_end_of_a_worker_has_one_verdict(kit: Kit, result: Any, state: str) -> None:
+    bucket = kit.bucket()
+    entry = job("process")
+    kit.submit(bucket, [entry])
+    await until(lambda: kit.pool.orders)
+    future = kit.pool.orders[entry.id][0]
+    future.set_exception(result) if isinstance(result, Exception) else future.set_result(result)
+    await kit.settled()
+    assert kit.master.rows[entry.id].state == state
+    assert counters_are_back(kit)
+    if state == "HELD":
+        assert not kit.master.attempts
+        assert kit.master.rows[entry.id].due_us > kit.clock.wall_us(), "it must not bounce straight back"
+
+
+async def test_a_rescued_job_runs_alone(kit: Kit) -> None:
+    bucket = kit.bucket()
+    entry = job("note", rescues=1, token=3)
+    kit.submit(bucket, [entry])
+    await until(lambda: kit.pool.alone == [entry.id])
+    kit.pool.orders[entry.id][0].set_result(IsolatedResult(kind=ResultKind.OK))
+    await kit.settled()
+    assert ran == []
+    assert outcome(kit, entry).rescues == 1
+
+
+async def test_a_superseded_copy_that_is_still_ending_does_not_take_the_next_ones_place(kit: Kit) -> None:
+    one, two = kit.bucket(), kit.bucket()
+    entry = job("process")
+    kit.submit(one, [entry])
+    await until(lambda: kit.pool.orders)
+    kit.submit(two, [entry])
+    await until(lambda: kit.working.memory.duplicates)
+    kit.pool.stopping.clear()
+    kit.rescue(one)
+    kit.working.forget(one.fence.bucket_id, "the test says so")
+    await until(lambda: len(kit.pool.orders[entry.id]) == 2)
+    kit.pool.stopping.set()
+    await turns()
+    kit.pool.orders[entry.id][1].set_result(IsolatedResult(kind=ResultKind.OK, result=b"2"))
+    await kit.settled()
+    assert [row.result for row in kit.master.outcomes] == [b"2"]
+    assert counters_are_back(kit)
+
+
+@pytest.mark.parametrize("cause", [StopCause.RELEASE, StopCause.CANCEL, StopCause.TIMEOUT])
+async def test_a_stopped_worker_gives_the_verdict_of_its_cause(kit: Kit, cause: StopCause) -> None:
+    bucket = kit.bucket()
+    entry = job("process")
+    kit.submit(bucket, [entry])
+    await until(lambda: kit.pool.orders)
+    live = kit.working.memory.get(entry.id)
+    assert live is not None
+    kit.working.execution.stop_job(live, cause)
+    await kit.settled()
+    expected = {StopCause.RELEASE: "HELD", StopCause.CANCEL: "CANCELLED", StopCause.TIMEOUT: "FAILED"}
+    assert kit.master.rows[entry.id].state == expected[cause]
+    assert counters_are_back(kit)
