@@ -18,7 +18,7 @@ from jobmaster.handlers import Handlers
 from jobmaster.master.master import Master
 from jobmaster.model.agent import Agent, AgentState
 from jobmaster.model.bucket import Bucket, BucketState
-from jobmaster.model.errors import Refused
+from jobmaster.model.errors import JobMasterError, Refused
 from jobmaster.model.job import Priority
 from jobmaster.ports import Renewal, Word
 from jobmaster.settings.model import AgentMode, AgentSettings
@@ -38,6 +38,8 @@ from jobmaster_agents.loop import Duty
 from jobmaster_agents.rescue import Rescue
 from jobmaster_agents.working import Working
 
+SELF_CERTIFICATE_SECONDS = 0.3
+"""An orphan is killed by its own control thread soon after its supervisor's death."""
 REPLACE_SECONDS = 1.0
 """Pause before a bucket that was lost alone is replaced, so that a broken store is not asked in a tight circle."""
 _WORKING_MODES = (AgentMode.FULL, AgentMode.EXECUTION)
@@ -182,6 +184,16 @@ class Parts:
             return False
         self._phase(Phase.ENDED)
         return True
+
+    async def certify_self(self, reason: str) -> None:
+        """The agent is going and can complete nothing: whoever rescues its jobs need not wait for its lease. Bounded, and
+        no harm when it fails: the lease says the same a little later.
+        """
+        try:
+            async with asyncio.timeout(SELF_CERTIFICATE_SECONDS):
+                await self._master.end_agent(self._config.agent_id, dead=True, reason=reason)
+        except (JobMasterError, TimeoutError):
+            return
 
     async def _open(self, wanted: Sequence[tuple[str, int]]) -> None:
         """New buckets: in the master first, so that nobody finds keys of a bucket that does not exist."""

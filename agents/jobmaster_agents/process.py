@@ -153,7 +153,11 @@ async def _until_over(config: ChildConfig, parts: Parts, endings: _Endings, log:
         finally:
             hurrying.cancel()
             leaving.cancel()
-    return FENCED_EXIT_CODE if fenced.is_set() else ORPHANED_EXIT_CODE
+    if fenced.is_set():
+        return FENCED_EXIT_CODE
+    parts.holdings.fence("its supervisor died")  # first: from here on nothing is started or committed
+    await parts.certify_self("its supervisor died")
+    return ORPHANED_EXIT_CODE
 
 
 async def _hurry(parts: Parts, endings: _Endings) -> None:

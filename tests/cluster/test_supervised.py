@@ -1,4 +1,4 @@
-"""What a supervisor adds to a cluster with default leases: a dead child costs two seconds, not a lease."""
+"""What a supervisor adds to a cluster with default leases: a dead child costs about a second, not a lease."""
 
 from __future__ import annotations
 
@@ -20,7 +20,9 @@ pytestmark = pytest.mark.cluster
 
 
 @pytest.mark.parametrize("processes", [1, 2], ids=["its successor rescues", "its sibling rescues"])
-async def test_jobs_of_a_killed_child_run_again_within_two_seconds(rig: Rig, cluster: Cluster, processes: int) -> None:
+async def test_jobs_of_a_killed_child_run_again_long_before_its_lease_ends(
+    rig: Rig, cluster: Cluster, processes: int
+) -> None:
     rig.document["leases"] = {}  # ten seconds: whoever waits for the lease is late
     rig.document["agents"]["default"]["processes"] = processes
     agent = await rig.start_agent(processes=processes)
@@ -44,8 +46,32 @@ async def test_jobs_of_a_killed_child_run_again_within_two_seconds(rig: Rig, clu
     took = time.monotonic() - began
     Path(gate).touch()
     assert await receipt.wait(timeout=20) is JobState.SUCCEEDED
-    assert took < 2.0, f"it took {took:.2f} s"
+    # About a second on a quiet machine, most of it the start of an interpreter; the lease would take ten.
+    assert took < 5.0, f"it took {took:.2f} s"
     assert agent.count("certificate_written") == 1
+
+
+async def test_jobs_of_an_orphaned_agent_run_again_long_before_its_lease_ends(rig: Rig, cluster: Cluster) -> None:
+    """Its supervisor is killed: the agent writes its own certificate on the way out."""
+    rig.document["leases"] = {}
+    orphaned = await rig.start_agent()
+    path, gate = str(rig.path("w")), str(rig.path("gate"))
+    receipt = await cluster.submit(until_file, {"path": path, "gate": gate})
+
+    async def runs(times: int) -> bool:
+        return len(rig.witnessed("w")) >= times
+
+    await until(lambda: runs(1), 20, "the job to run")
+    await rig.start_agent()
+    began = time.monotonic()
+    orphaned.process.kill()
+    await until(lambda: runs(2), 20, "the job to run again")
+    took = time.monotonic() - began
+    Path(gate).touch()
+    assert await receipt.wait(timeout=20) is JobState.SUCCEEDED
+    assert took < 8.0, f"it took {took:.2f} s"  # the helper hears of lost buckets with its next renewal, after three
+    rows = await rig.fetch("SELECT ended_reason FROM agent WHERE state = 'DEAD'")
+    assert [row["ended_reason"] for row in rows] == ["its supervisor died"]
 
 
 async def test_the_supervisor_of_a_real_agent_stays_small(rig: Rig) -> None:
