@@ -5,7 +5,7 @@ A server without an address in the configuration is the embedded one of ``data_d
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import NamedTuple
@@ -108,14 +108,22 @@ async def open_reader(settings: ClusterSettings) -> Reader:
     )
 
 
-async def open_stores(settings: ClusterSettings) -> dict[str, AgentStore]:
-    """Every store of the configuration by name, connected; after a failure none stays open."""
+async def open_stores(settings: ClusterSettings, *, needed: Collection[str] | None = None) -> dict[str, AgentStore]:
+    """Every store of the configuration by name, connected; after a failure none stays open.
+
+    Args:
+        needed: stores that must answer now (``None``: all of them). The others are connected when they are first used.
+    """
     stores: dict[str, AgentStore] = {}
     try:
         for name, url in addresses(settings).urls.items():
-            stores[name] = await AgentStore.connect(
-                cluster=settings.cluster, name=name, url=url, settings=settings.stores[name]
-            )
+            store = AgentStore(cluster=settings.cluster, name=name, url=url, settings=settings.stores[name])
+            stores[name] = store
+            try:
+                await store.open()
+            except Unavailable:
+                if needed is None or name in needed:
+                    raise
     except BaseException:
         for store in stores.values():
             await store.close()
@@ -134,7 +142,7 @@ async def open_cluster(settings: ClusterSettings, handlers: Handlers | None = No
     async with AsyncExitStack() as stack:
         master = await open_master(settings, application_name="jobmaster-client")
         stack.push_async_callback(master.close)
-        stores = await open_stores(settings)
+        stores = await open_stores(settings, needed=())
         for store in stores.values():
             stack.push_async_callback(store.close)
         return Cluster(settings, master, stores, handlers=handlers, on_close=stack.pop_all().aclose)

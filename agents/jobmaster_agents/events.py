@@ -35,6 +35,8 @@ class Event(StrEnum):
     LEASE_TRUSTED_AGAIN = "lease_trusted_again"
     STORE_BEAT_FAILED = "store_beat_failed"
     STORE_BEAT_AGAIN = "store_beat_again"
+    STORE_UNREACHABLE = "store_unreachable"
+    STORE_EMPTIED = "store_emptied"
     BUCKETS_OPENED = "buckets_opened"
     BUCKET_FORGOTTEN = "bucket_forgotten"
     BUCKET_CLOSED = "bucket_closed"

@@ -16,7 +16,7 @@ from jobmaster.agentstore.store import AgentStore
 from jobmaster.clock import SystemClock, new_id
 from jobmaster.handlers import load_handlers
 from jobmaster.master.master import Master
-from jobmaster.model.errors import ConfigError, Refused
+from jobmaster.model.errors import ConfigError, Refused, Unavailable
 from jobmaster.model.ids import text
 from jobmaster.settings.model import AgentSettings
 from jobmaster.telemetry import Telemetry
@@ -69,11 +69,11 @@ async def run_agent(config: ChildConfig) -> int:
     async with AsyncExitStack() as stack:
         master = await open_master(config.settings, application_name=text(config.agent_id))
         stack.push_async_callback(master.close)
-        stores = await open_stores(config.settings)
+        stores = await open_stores(config.settings, needed=(agent.store,))
         for store in stores.values():
             stack.push_async_callback(store.close)
-        await _initialise(config, master, stores)
-        parts = Parts(config, agent, master, stores, handlers, SystemClock(), Telemetry(), log)
+        usable = await _initialise(config, agent, master, stores, log)
+        parts = Parts(config, agent, master, usable, handlers, SystemClock(), Telemetry(), log)
         return await _live(config, parts, endings, log)
 
 
@@ -85,16 +85,42 @@ def _agent_settings(config: ChildConfig) -> AgentSettings:
         raise ConfigError(f"no agent is named {config.agent!r} in the configuration", hint=f"known: {known}") from None
 
 
-async def _initialise(config: ChildConfig, master: Master, stores: Mapping[str, AgentStore]) -> None:
+async def _initialise(
+    config: ChildConfig, agent: AgentSettings, master: Master, stores: Mapping[str, AgentStore], log: EventLog
+) -> dict[str, AgentStore]:
+    """Partitions and stores made ready; the stores that can be used.
+
+    A store this agent does not live on may be down: its buckets are rescued by agents that can reach it.
+    """
     partitions = config.settings.partitions
     await master.ensure_partitions(partitions.span, partitions.ahead_days)
+    usable: dict[str, AgentStore] = {}
     for name, store in stores.items():
-        known = await master.store_generation(name, new_id())
-        if await store.initialise(master.cluster.uid, known) != known:
-            raise Refused(
-                f"agent store {name!r} holds another generation of this cluster than the master remembers",
-                hint="the store or the master was swapped or restored; see `jobmaster store check`",
-            )
+        try:
+            await _adopt(master, name, store, log)
+        except Unavailable as error:
+            if name == agent.store:
+                raise
+            log.warning(Event.STORE_UNREACHABLE, {"store": name, "reason": str(error)})
+        else:
+            usable[name] = store
+    return usable
+
+
+async def _adopt(master: Master, name: str, store: AgentStore, log: EventLog) -> None:
+    """Claim a store for the cluster; a store that was swapped is refused, one that was emptied is named."""
+    proposed = new_id()
+    known = await master.store_generation(name, proposed)
+    emptied = known != proposed and (await store.health()).generation is None
+    if await store.initialise(master.cluster.uid, known) != known:
+        raise Refused(
+            f"agent store {name!r} holds another generation of this cluster than the master remembers",
+            hint="the store or the master was swapped or restored; see `jobmaster store check`",
+        )
+    if emptied:
+        # Its buckets are without their meta now: their owners learn it from the next call and declare them lost, and the
+        # rows the master knows go back to HELD. What only the store knew is gone.
+        log.error(Event.STORE_EMPTIED, {"store": name, "reason": "it served this cluster before and holds nothing now"})
 
 
 async def _live(config: ChildConfig, parts: Parts, endings: _Endings, log: EventLog) -> int:

@@ -65,11 +65,15 @@ class ProducerStore:
             StoreRefused: the URL cannot be used, or the store refuses the user.
         """
         store = cls(cluster=cluster, name=name, url=url, settings=settings)
-        try:
-            await store._line.open()
-        except NotSent as error:
-            raise translate(error, where=store._connector.where, mutating=False) from None
+        await store.open()
         return store
+
+    async def open(self) -> None:
+        """Connect now instead of with the first call; raises as ``connect``."""
+        try:
+            await self._line.open()
+        except NotSent as error:
+            raise translate(error, where=self._connector.where, mutating=False) from None
 
     async def close(self) -> None:
         """Give every connection back. Calls in flight fail."""

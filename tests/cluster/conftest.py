@@ -30,14 +30,15 @@ REPOSITORY = Path(__file__).parents[2]
 ENVIRONMENT = {**os.environ, "PYTHONPATH": f"{REPOSITORY}{os.pathsep}{REPOSITORY / 'agents'}"}
 
 
-async def until(condition: Callable[[], Awaitable[Any]], seconds: float, what: str) -> Any:
-    """Ask until the answer is true; fails with ``what`` after ``seconds``."""
+async def until(condition: Callable[[], Awaitable[Any]], seconds: float, what: str | Callable[[], str]) -> Any:
+    """Ask until the answer is true; fails with ``what`` (asked then, if it is a function) after ``seconds``."""
     end = time.monotonic() + seconds
     while True:
         answer = await condition()
         if answer:
             return answer
-        assert time.monotonic() < end, f"waited {seconds} s for {what}"
+        if time.monotonic() >= end:
+            raise AssertionError(f"waited {seconds} s for {what if isinstance(what, str) else what()}")
         await asyncio.sleep(0.02)
 
 
@@ -71,7 +72,7 @@ class AgentProcess:
             assert self.process.poll() is None or self.count(event) >= times, self.log.read_text()
             return self.count(event) >= times
 
-        await until(seen, seconds, f"{event} in {self.log.read_text()}")
+        await until(seen, seconds, lambda: f"{event} in {self.log.read_text()}")
         return [line for line in self.events if line["event"] == event][times - 1]
 
     def children(self) -> list[int]:
@@ -95,7 +96,7 @@ class AgentProcess:
         async def ended() -> bool:
             return self.process.poll() is not None
 
-        await until(ended, seconds, f"the end of the agent:\n{self.log.read_text()}")
+        await until(ended, seconds, lambda: f"the end of the agent:\n{self.log.read_text()}")
         return self.process.returncode
 
 
