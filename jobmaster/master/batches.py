@@ -13,7 +13,7 @@ from jobmaster.master import errors
 from jobmaster.master.connection import Calls
 from jobmaster.master.statements import sql
 from jobmaster.master.verdicts import Found, Verdict
-from jobmaster.model.errors import OutcomeUnknown
+from jobmaster.model.errors import OutcomeUnknown, Unavailable
 from jobmaster.ports import Written
 
 T = TypeVar("T", bound=tuple[Any, ...])
@@ -94,14 +94,23 @@ class Batch(Generic[T]):
         self._cancelled: set[bytes] = set()
         self._refused: set[bytes] = set()
         self._quarantined: set[bytes] = set()
+        self._written = False
         self.stale: list[T] = []
         """Rows refused because the row says otherwise."""
 
     async def write(self, rows: Sequence[T]) -> Written:
         """Send all rows; every id is in exactly one set of the answer (``cancelled`` may be part of ``accepted``)."""
-        for portion in portions(rows) if rows else ():
-            if not await self._write(portion):
-                return Written(False, NOTHING)
+        try:
+            for portion in portions(rows) if rows else ():
+                if not await self._write(portion):
+                    return Written(False, NOTHING)
+        except OutcomeUnknown:
+            raise
+        except Unavailable as error:
+            if not self._written:
+                raise
+            # A later step failed; what the statement wrote stands.
+            raise OutcomeUnknown(f"{self._what}: {error.message}", job_ids=ids_of(rows)) from error
         if self._cancelled_is_accepted:
             self._accepted |= self._cancelled
         return Written(
@@ -123,6 +132,7 @@ class Batch(Generic[T]):
                 continue
             if not answer.bucket_ok:
                 return False
+            self._written = True
             self._accepted.update(answer.accepted)
             self._cancelled.update(answer.cancelled)
             if len(answer.accepted) == len(rows):

@@ -36,6 +36,8 @@ class Outcomes:
         False: some id has a row already or no partition (then nothing was written), or lies below the floor (then its
         row vanished and its neighbours were written). Either way ``record_final`` with the same rows tells each apart.
         """
+        if not rows:
+            return True
         # The whole batch is turned into rows of the driver before the COPY is opened, so that a client that freezes in
         # between holds no lock. A row is a tuple in column order already; only the due time has to change.
         records = [

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, Callable
 
 import pytest
@@ -95,3 +96,19 @@ async def test_a_batch_refused_by_the_lock_settles_nothing(world: World) -> None
     written = await world.master.persist(world.fence, [in_flight_row(job_id, 2)])
     assert not written.bucket_ok
     assert written[1:] == (frozenset(),) * 4
+
+
+@every_act
+async def test_a_write_that_waits_for_a_takeover_reads_the_bucket_again(world: World, name: str) -> None:
+    """READ COMMITTED: begin, take the bucket, see the write wait, commit. Only a row lock is read again after the wait."""
+    act, allowed = OWNER[name]
+    job_id = await _ready(world, min(allowed))
+    before = await world.jobs()
+    other = await world.connect()
+    async with other.transaction():
+        await other.execute("UPDATE bucket SET state = 'DRAINING', epoch = epoch + 1, owner = gen_random_uuid()")
+        task = asyncio.ensure_future(act(world, world.fence, job_id))
+        await world.waiting(f"jobs/{name}")
+    assert not await task
+    assert await world.jobs() == before
+    await other.close()

@@ -14,35 +14,7 @@ from jobmaster.clock import new_id
 from jobmaster.master.statements import statement
 from jobmaster.model.bucket import BucketState
 from jobmaster.model.ids import AgentId, Fence
-from tests.statements.kit import LANE, PRIORITY, World, entry, final_row, hold_row, in_flight_row, new_job, uuids
-
-_TAKE = "UPDATE bucket SET state = 'DRAINING', epoch = epoch + 1, owner = gen_random_uuid()"
-
-
-async def test_an_in_flight_write_that_waits_for_a_takeover_is_refused(world: World) -> None:
-    job_id = new_id()
-    other = await world.connect()
-    async with other.transaction():
-        await other.execute(_TAKE)
-        task = asyncio.ensure_future(world.master.persist(world.fence, [in_flight_row(job_id)]))
-        await world.waiting("jobs/persist")
-    written = await task
-    await other.close()
-    assert not written.bucket_ok
-    assert await world.master.get(job_id) is None, "a stale owner must not bind a job after the takeover"
-
-
-async def test_an_onboarding_that_waits_for_a_takeover_takes_nothing(world: World) -> None:
-    await world.master.insert_held([new_job(new_id())])
-    other = await world.connect()
-    async with other.transaction():
-        await other.execute(_TAKE)
-        task = asyncio.ensure_future(world.master.onboard(world.fence, LANE, PRIORITY, 60.0, 10))
-        await world.waiting("jobs/onboard")
-    onboarded = await task
-    await other.close()
-    assert not onboarded.bucket_ok
-    assert await world.sql.fetchval("SELECT count(*) FROM job WHERE state = 'HELD'") == 1
+from tests.statements.kit import LANE, PRIORITY, World, entry, final_row, hold_row, new_job, uuids
 
 
 async def test_a_takeover_waits_for_an_in_flight_write_and_then_finds_its_row(world: World, rescuer: bytes) -> None:
@@ -88,22 +60,6 @@ async def test_a_rescue_that_waits_for_an_outcome_leaves_it_alone(world: World, 
     await holder.close()
     assert page.refused == {job_id}
     assert await world.state(job_id) == "SUCCEEDED"
-
-
-async def test_a_page_that_waits_for_a_second_takeover_moves_nothing(world: World, rescuer: bytes) -> None:
-    (job_id,) = await world.processing()
-    await world.lost()
-    taken = await world.take(rescuer)
-    other = await world.connect()
-    async with other.transaction():
-        await other.execute(_TAKE)
-        page = world.master.rescue_page(taken, [entry(job_id)], LANE, PRIORITY, claimed=True, max_rescues=3)
-        task = asyncio.ensure_future(page)
-        await world.waiting("jobs/rescue_page")
-    written = await task
-    await other.close()
-    assert not written.bucket_ok
-    assert await world.state(job_id) == "PROCESSING"
 
 
 async def test_two_claimers_share_the_due_jobs_and_neither_waits(world: World) -> None:
