@@ -112,6 +112,8 @@ def test_ctrl_c_completes_the_running_job(terminal: Terminal, tmp_path: Path) ->
     job = terminal.call("job", "submit", "until_file", f"path={witness}", f"gate={gate}", "-o", "json").json["id"]
     until(witness.exists, 20, "the start of the job")
     os.killpg(owner.pid, signal.SIGINT)
+    # Had the agents heard the signal twice (from the terminal and from dev), they would stop now and give the job back.
+    until(lambda: "COMPLETING" in terminal.call("bucket", "list", "-o", "json").out, 20, "the agent to complete")
     gate.touch()
     assert owner.wait(40) == 0
     assert witness.read_text().split()[-1] == "ended"
