@@ -69,7 +69,7 @@ async def test_jobs_of_an_orphaned_agent_run_again_long_before_its_lease_ends(ri
     took = time.monotonic() - began
     Path(gate).touch()
     assert await receipt.wait(timeout=20) is JobState.SUCCEEDED
-    assert took < 8.0, f"it took {took:.2f} s"  # the helper hears of lost buckets with its next renewal, after three
+    assert took < 8.0, f"it took {took:.2f} s"  # the other hears of lost buckets with its next renewal, within three
     rows = await rig.fetch("SELECT ended_reason FROM agent WHERE state = 'DEAD'")
     assert [row["ended_reason"] for row in rows] == ["its supervisor died"]
 
