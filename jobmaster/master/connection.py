@@ -17,7 +17,7 @@ from urllib.parse import parse_qs, urlsplit
 import asyncpg
 
 from jobmaster.master import errors
-from jobmaster.master.statements import quoted, statement
+from jobmaster.master.statements import quoted, sql
 from jobmaster.model.errors import Unavailable
 from jobmaster.settings.model import MasterSettings
 
@@ -186,12 +186,12 @@ class Calls:
 
     async def ask(self, name: str, *args: Any) -> list[Row]:
         """Rows of a statement that changes nothing."""
-        text = statement(name).text
+        text = sql(name)
         return await self.run(name, lambda connection: connection.fetch(text, *args), writes=False)
 
     async def tell(self, name: str, *args: Any, ids: Sequence[bytes] = ()) -> list[Row]:
         """Rows of a statement that writes; ``ids`` are the jobs to name when its outcome is unknown."""
-        text = statement(name).text
+        text = sql(name)
         return await self.run(name, lambda connection: connection.fetch(text, *args), ids=ids)
 
     async def run(
@@ -234,4 +234,4 @@ class Calls:
 
 async def rows_of(connection: Connection, name: str, *args: Any) -> list[Row]:
     """Rows of a statement on a connection that is in a transaction of ours."""
-    return await connection.fetch(statement(name).text, *args)
+    return await connection.fetch(sql(name), *args)

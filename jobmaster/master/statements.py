@@ -60,6 +60,7 @@ def statement(name: str) -> Statement:
     return Statement(name, tuple(header), "\n".join(lines[count:]).strip())
 
 
+@cache
 def sql(name: str) -> str:
     """Text of a statement for our own connections."""
     return statement(name).text

@@ -99,6 +99,23 @@ async def test_a_session_that_dies_during_a_write_leaves_the_outcome_unknown(wor
     assert (await world.master.persist(world.fence, [in_flight_row(job_id)])).accepted == {job_id}
 
 
+async def test_the_victim_of_a_deadlock_is_sent_again(world: World) -> None:
+    first, second = sorted(await world.assigned(2))
+    other = await world.connect(
+        deadlock_timeout="20s", lock_timeout="20s"
+    )  # so that the master's statement is the victim
+    touch = "UPDATE job SET waited_us = 1 WHERE id = $1"
+    transaction = other.transaction()
+    await transaction.start()
+    await other.execute(touch, *uuids([second]))
+    task = asyncio.ensure_future(world.master.record_final([final_row(id_, world.fence, 2) for id_ in (first, second)]))
+    await world.waiting("jobs/record_final")
+    await other.execute(touch, *uuids([first]))  # closes the circle; goes on when the victim has let go
+    await transaction.commit()
+    assert (await task).accepted == {first, second}
+    await other.close()
+
+
 async def test_a_frozen_server_process_holds_nobody_for_ever(world: World) -> None:
     async with _master(world.dsn, MasterSettings(statement_timeout_seconds=0.1, pool_size=1)) as impatient:
         await impatient.get(new_id())  # opens the one data connection
