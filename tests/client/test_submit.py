@@ -10,6 +10,7 @@ from typing import Any
 import msgspec
 import pytest
 
+from jobmaster.client import plans
 from jobmaster.client.cluster import Cluster
 from jobmaster.client.intake import digest
 from jobmaster.client.receipts import JobReceipt
@@ -32,7 +33,7 @@ from jobmaster.model.ids import text
 from jobmaster.model.job import JobState, Level
 from jobmaster.settings.model import JobDefaults, Limits
 from tests.client.conftest import OpenCluster
-from tests.client.workshop import Workshop, pay, resize
+from tests.client.workshop import HandAgent, Workshop, pay, resize
 
 
 async def test_a_plain_submit_waits_in_a_bucket_and_the_master_has_not_seen_it(shop: Workshop) -> None:
@@ -193,6 +194,24 @@ async def test_a_producer_without_the_code_submits_by_name_against_what_agents_p
     assert (await open_cluster(handlers=Handlers())) is not cluster
     fresh = await open_cluster(handlers=Handlers())
     assert (await fresh.submit("pay", {"employee": 3})).bucket_id == payroll.id
+
+
+async def test_a_producer_hears_of_a_redeployed_signature_when_its_own_picture_says_no(
+    shop: Workshop, open_cluster: OpenCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cluster = await open_cluster(handlers=Handlers())
+    await cluster.submit("images.resize", {"path": "a"})
+    redeployed = Handlers()
+
+    @redeployed.job(name="images.resize")
+    async def resize_to(path: str, form: str) -> None: ...
+
+    await HandAgent(shop.master, shop.store, "default").start(redeployed)
+    with pytest.raises(InvalidArguments, match="unknown argument 'form'"):
+        await cluster.submit("images.resize", {"path": "a", "form": "png"})
+    monkeypatch.setattr(plans, "REREAD_SECONDS", -1.0)
+    receipt = await cluster.submit("images.resize", {"path": "a", "form": "png"})
+    assert receipt.id in await shop.waiting()
 
 
 async def test_an_unregistered_name_is_accepted_only_when_asked_for(shop: Workshop) -> None:
