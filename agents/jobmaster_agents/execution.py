@@ -19,11 +19,10 @@ from collections.abc import Callable, Coroutine, Iterable
 
 from jobmaster.clock import Clock
 from jobmaster.model.job import RunMode, StartRule
-from jobmaster.rules.fairness import effective_level
 from jobmaster.settings.model import AgentSettings
 from jobmaster_agents.holdings import Holding, Holdings
 from jobmaster_agents.portions import LiveJob, Phase
-from jobmaster_agents.slots import BucketQueue, Elsewhere, Slot
+from jobmaster_agents.slots import BucketQueue, Elsewhere, Slot, choose
 from jobmaster_agents.verdicts import StopCause, Verdicts
 
 _TURN_SECONDS = 0.005
@@ -69,8 +68,6 @@ class Execution:
         self._parked: list[asyncio.Future[None]] = []
         self._waking = False
         """A slot is on its way to the queues; it wakes the next one itself."""
-        self._others = False
-        """More buckets than the chosen one have jobs to run."""
         self._away: dict[LiveJob, BucketQueue] = {}
         """Jobs that run elsewhere. By copy and not by id: a superseded copy may still be ending when the next starts."""
         self._turn_ends = 0.0
@@ -191,66 +188,57 @@ class Execution:
         if not self._broken.done():
             self._broken.set_exception(error)
 
-    def _choose(self, now: float) -> BucketQueue | None:
-        best: BucketQueue | None = None
-        best_level = -1.0
-        self._others = False
-        for queue in self._queues.values():
-            if queue.jobs and queue.running < queue.slots:
-                self._others = best is not None
-                waited = now - queue.jobs[0].portion.claimed_at
-                level = effective_level(queue.holding.priority, waited, self._age_boost_seconds)
-                if level > best_level:
-                    best, best_level = queue, level
-        return best
-
     async def _work(self, slot: Slot) -> None:
         limit = self._settings.max_running
         while not self._closed:
             self._waking = False
             now = self._now()
-            queue = self._choose(now) if self.running < limit else None
-            if queue is None:
+            queue, others = choose(self._queues.values(), now, self._age_boost_seconds)
+            if queue is None or self.running >= limit:
                 await self._park()
             elif now >= self._holdings.soft_until:  # past half the lease nothing starts
                 await self._holdings.wait_trusted()
             else:
-                if self._others:  # who was told of them while this slot was on its way relied on it
+                if others:  # who was told of them while this slot was on its way relied on it
                     self._wake_slot()
-                await self._burst(slot, queue, now)
+                if not await self._burst(slot, queue, now):
+                    await self._park()
 
     async def _park(self) -> None:
         parked = self._loop.create_future()
         self._parked.append(parked)
         await parked
 
-    async def _burst(self, slot: Slot, queue: BucketQueue, now: float) -> None:
-        """Some jobs of one bucket, one after another."""
+    async def _burst(self, slot: Slot, queue: BucketQueue, now: float) -> bool:
+        """Some jobs of one bucket, one after another. False: another slot goes on after the loop's turn."""
         jobs = queue.jobs
         limit = self._settings.max_running
         for _ in range(_BURST_JOBS):
             if now > self._turn_ends:
-                await self._yield_turn()
-                now = self._now()
+                # One slot waits for the next turn and then wakes the others, else each turn would cost a round of all.
+                return await self._yield_turn()
             if not jobs or queue.running >= queue.slots or self.running >= limit or now >= self._holdings.soft_until:
                 break
             job = jobs.popleft()
             if job.phase is Phase.QUEUED:
-                if jobs:
+                if jobs and not self._waking:
                     self._wake_slot()
                 now = await self._run(slot, queue, job, now)
             if queue.hungry and len(jobs) <= queue.low_water:
                 self._say_room(queue)
+        return True
 
     def _say_room(self, queue: BucketQueue) -> None:
         queue.hungry = False
         self._on_room(queue.bucket_id)
 
-    async def _yield_turn(self) -> None:
-        if not self._turn_asked:
-            self._turn_asked = True
-            self._loop.call_soon(self._new_turn)
+    async def _yield_turn(self) -> bool:
+        if self._turn_asked:
+            return False
+        self._turn_asked = True
+        self._loop.call_soon(self._new_turn)
         await asyncio.sleep(0)
+        return True
 
     def _new_turn(self) -> None:
         self._turn_asked = False
@@ -260,40 +248,46 @@ class Execution:
 
     async def _run(self, slot: Slot, queue: BucketQueue, job: LiveJob, now: float) -> float:
         """Run one job to its verdict; returns the time at its end."""
-        handler, entry = job.handler, job.entry
-        if handler is None or job.cancelled or ((entry.headers or entry.due_us) and self._verdicts.is_barred(job, now)):
-            self._verdicts.without_running(job, now)
+        handler, entry, verdicts = job.handler, job.entry, self._verdicts
+        if handler is None or job.cancelled or ((entry.headers or entry.due_us) and verdicts.is_barred(job, now)):
+            verdicts.without_running(job, now)
             return now
-        options = handler.options
         queue.running += 1
         self.running += 1
         job.phase = Phase.RUNNING
         slot.job = job
         slot.started = now
-        if options.start is StartRule.FENCED:
-            slot.deadline = _NEVER
-            if not await self._authorised(slot, queue, job):
-                return self._now()
-            slot.started = now = self._now()
-        if options.mode is not RunMode.ASYNC or entry.rescues:
-            slot.job = None
-            self._run_elsewhere(queue, job)
-            return now
-        slot.deadline = now + self._verdicts.timeout_seconds(job)
+        slot.deadline = _NEVER
+        if not handler.runs_on_loop or entry.rescues:
+            if handler.options.start is StartRule.FENCED:
+                if not await self._authorised(slot, queue, job):
+                    return self._now()
+                slot.started = now = self._now()
+            if handler.options.mode is not RunMode.ASYNC or entry.rescues:
+                slot.job = None
+                self._run_elsewhere(queue, job)
+                return now
+        slot.deadline = 0.0
         if not self._sweeping:
             self._start_sweep()
         try:
-            result = await self._verdicts.call(job, slot.deadline)
+            result = await (
+                handler.function() if handler.takes_nothing and entry.args == b"{}" else verdicts.call(job, now)
+            )
         except GeneratorExit:
             raise
         except BaseException as error:  # SystemExit of a handler must not end its neighbours
             return self._ended_by(slot, queue, job, error, now)
-        ended = self._end(slot, queue)
+        slot.job = None
+        queue.running -= 1
+        self.running -= 1
+        self.finished += 1
+        ended = self._now()
         if (cause := slot.cause) is not None:  # it swallowed the cancellation and came to a result
             self._clear_cancellation(slot)
             if cause is StopCause.SUPERSEDED:
                 return ended
-        self._verdicts.returned(job, result, now, ended)
+        verdicts.returned(job, result, now, ended)
         return ended
 
     def _ended_by(self, slot: Slot, queue: BucketQueue, job: LiveJob, error: BaseException, started: float) -> float:
@@ -335,7 +329,7 @@ class Execution:
         self._clear_cancellation(slot)
         # Read again just before the call: authorisation never comes after the lease's end.
         now = self._now()
-        if allowed and cause is None and _runs(job) and not job.cancelled and self._holdings.may_start(now):
+        if allowed and cause is None and _runs(job) and self._holdings.may_start(now):
             return True
         self._end(slot, queue)
         if not _runs(job):
@@ -383,6 +377,8 @@ class Execution:
             if slot.job is None:
                 continue
             busy = True
+            if slot.deadline == 0.0:  # worked out here, because most jobs end before the first sweep
+                slot.deadline = slot.started + self._verdicts.timeout_seconds(slot.job)
             if slot.cause is None:
                 if now >= slot.deadline:
                     self._stop_slot(slot, StopCause.TIMEOUT)

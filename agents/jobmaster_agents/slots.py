@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Protocol
 
+from jobmaster.rules.fairness import effective_level
 from jobmaster_agents.holdings import Holding
 from jobmaster_agents.portions import LiveJob
 from jobmaster_agents.verdicts import StopCause
@@ -60,3 +61,16 @@ class BucketQueue:
         self.low_water = low_water
         self.hungry = False
         """More jobs wait in the store: whoever sees the queue at its low-water mark says so, once."""
+
+
+def choose(queues: Iterable[BucketQueue], now: float, age_boost_seconds: float) -> tuple[BucketQueue | None, bool]:
+    """The queue to serve next, of those that have jobs and room; and whether there are others like it."""
+    best: BucketQueue | None = None
+    best_level, others = -1.0, False
+    for queue in queues:
+        if queue.jobs and queue.running < queue.slots:
+            others = best is not None
+            level = effective_level(queue.holding.priority, now - queue.jobs[0].portion.claimed_at, age_boost_seconds)
+            if level > best_level:
+                best, best_level = queue, level
+    return best, others

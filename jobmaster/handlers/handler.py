@@ -15,7 +15,7 @@ from jobmaster.handlers.options import HandlerOptions
 from jobmaster.handlers.signature import Signature, readable
 from jobmaster.model.agent import HandlerSpec
 from jobmaster.model.errors import InvalidArguments
-from jobmaster.model.job import ErrorInfo
+from jobmaster.model.job import ErrorInfo, RunMode, StartRule
 
 _BAD_INPUT = (msgspec.DecodeError, RecursionError, ValueError)
 _NONE = (None, type(None))
@@ -34,7 +34,10 @@ class Handler:
         "is_async",
         "name",
         "options",
+        "runs_on_loop",
         "spec",
+        "takes_nothing",
+        "wants_context",
     )
 
     def __init__(self, name: str, function: Callable[..., Any], options: HandlerOptions, signature: Signature) -> None:
@@ -43,6 +46,13 @@ class Handler:
         """Call it with ``(**arguments)``, or ``(context, **arguments)`` when ``wants_context``."""
         self.options = options
         self.is_async = inspect.iscoroutinefunction(function)
+        # Attributes and not properties: they are read once per job.
+        self.wants_context = signature.wants_context
+        """The function's first parameter is the ``JobContext``."""
+        self.takes_nothing = not signature.parameters and not signature.wants_context
+        """It is called without any argument."""
+        self.runs_on_loop = options.mode is RunMode.ASYNC and options.start is StartRule.LEASE
+        """The common kind: called on the event loop, under the lease alone."""
         self._signature = signature
         self._decode = msgspec.json.Decoder(signature.struct).decode
         self._optional = len(signature.required) < len(signature.parameters)
@@ -51,11 +61,6 @@ class Handler:
 
     def __repr__(self) -> str:
         return f"<Handler {self.name}>"
-
-    @property
-    def wants_context(self) -> bool:
-        """The function's first parameter is the ``JobContext``."""
-        return self._signature.wants_context
 
     @property
     def parameters(self) -> tuple[str, ...]:

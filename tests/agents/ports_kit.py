@@ -43,9 +43,14 @@ DOWN, LOST = Fault.DOWN, Fault.LOST
 
 
 class Gate:
-    """Holds a call until the test opens it; afterwards the call does what ``then`` says."""
+    """Holds a call until the test opens it; afterwards the call does what ``then`` says.
 
-    def __init__(self, then: Any = None) -> None:
+    Args:
+        late: the effect happens at once, and only its answer is held.
+    """
+
+    def __init__(self, then: Any = None, *, late: bool = False) -> None:
+        self.late = late
         self.reached = asyncio.Event()
         self.opened = asyncio.Event()
         self.then = then
@@ -66,8 +71,11 @@ class Scripted:
         self.calls.append((name, args))
         step = self.script[name].popleft() if self.script[name] else None
         if isinstance(step, Gate):
+            answer = effect() if step.late else None
             step.reached.set()
             await step.opened.wait()
+            if step.late:
+                return answer
             step = step.then
         if step is DOWN:
             raise Unavailable(f"{name}: down")
@@ -201,7 +209,8 @@ class KitMaster(Scripted):
                 continue
             if row.error is not None:
                 self.attempts.append(row)
-            self.rows[row.id] = Row("ASSIGNED" if here else "HELD", *after, due_us=row.due_us)
+            token, bucket_id, epoch = after
+            self.rows[row.id] = Row("ASSIGNED" if here else "HELD", token, bucket_id, epoch, due_us=row.due_us)
         return Written(True, frozenset(accepted), frozenset(cancelled), frozenset(refused))
 
     # ------------------------------------------------------------ onboarding
@@ -210,10 +219,15 @@ class KitMaster(Scripted):
         def effect() -> Onboarded:
             if fence.bucket_id in self.others:
                 return Onboarded(False, [], False)
-            taken = []
+            taken: list[Entry] = []
             for job_id, row in list(self.rows.items()):
                 entry = self.entries.get(job_id)
-                if row.state == "HELD" and entry is not None and len(taken) < limit and not self._is_far(row, horizon_seconds):
+                if (
+                    row.state == "HELD"
+                    and entry is not None
+                    and len(taken) < limit
+                    and not self._is_far(row, horizon_seconds)
+                ):
                     row.state, row.token, row.bucket_id, row.epoch = "ASSIGNED", row.token + 1, *fence[:2]
                     taken.append(Entry(job_id, row.token, entry.handler, entry.args, row.due_us))
             return Onboarded(True, taken, len(taken) == limit)
@@ -297,9 +311,7 @@ class KitStore(Scripted):
             hint, bucket.hint = bucket.hint, False
             cancelled, bucket.cancelled = frozenset(bucket.cancelled), set()
             due = bucket.assigned[0][0] if bucket.assigned else 0
-            return Claimed(
-                Word.OK, list(taken), [], self.clock.wall_us(), due, hint, len(bucket.pending), cancelled
-            )
+            return Claimed(Word.OK, list(taken), [], self.clock.wall_us(), due, hint, len(bucket.pending), cancelled)
 
         answer: Claimed = await self.do("claim", (fence, list_name, limit), effect)
         return answer
@@ -399,7 +411,7 @@ async def until(condition: Callable[[], object], what: str = "the condition") ->
     """Let the loop turn until the condition holds."""
     try:
         async with asyncio.timeout(10):
-            while not condition():
+            while not condition():  # noqa: ASYNC110 (any change of state may end it, not one event)
                 await asyncio.sleep(0)
     except TimeoutError:
         raise AssertionError(f"waited in vain for {what}") from None
@@ -468,8 +480,9 @@ class Kit:
     async def settled(self) -> None:
         """Until everything submitted to our buckets is over and the claimed lists are gone."""
         await until(lambda: not any(map(self._busy, self.holdings.buckets)), "the end of all jobs")
-        await until(lambda: self.working.is_idle(), "the end of all writes")
-        await self.working.reporter.wait_settled()
+        await until(self.working.is_idle, "the end of all writes")
+        async with asyncio.timeout(10):
+            await self.working.reporter.wait_settled()
 
     def _busy(self, bucket_id: bytes) -> bool:
         bucket = self.store.buckets[bucket_id]

@@ -105,7 +105,7 @@ async def test_lists_whose_reply_never_came_are_read_again(kit: Kit) -> None:
 async def test_the_list_of_a_claim_under_way_is_not_adopted_before_its_answer(kit: Kit) -> None:
     bucket = kit.bucket()
     await until(lambda: names(kit))
-    gate = Gate()
+    gate = Gate(late=True)
     kit.store.script["claim"] += [LOST, gate]
     kit.submit(bucket, [job()])
     await gate.reached.wait()

@@ -11,6 +11,7 @@ import pytest
 from jobmaster.clock import new_id
 from jobmaster.handlers import Handlers
 from jobmaster.model.bucket import BucketState
+from jobmaster.model.errors import Refused
 from jobmaster.model.job import Entry, JobState
 from jobmaster.ports import Claimed, Word
 from jobmaster.settings.model import AgentSettings
@@ -129,7 +130,7 @@ async def test_the_page_is_committed_before_it_is_removed(kit: Kit) -> None:
     kit.master.rows[entry.id] = Row("ASSIGNED", 2, bucket.fence.bucket_id, 1)
     kit.store.buckets[bucket.fence.bucket_id].assigned.append((entry.due_us, entry))
     hold = Gate(LOST)
-    kit.master.script["hold"].append(hold)
+    kit.master.script["hold"] += [hold, Refused("permission denied for a moment")]
     leaving = leave(kit, bucket)
     await hold.reached.wait()
     await turns()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import threading
 from collections.abc import AsyncIterator
 from typing import Any
@@ -94,11 +95,22 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> Any:
     release.set()
 
 
+class PoolKit(Kit):
+    """Two threads and two worker processes."""
+
+    def __init__(self) -> None:
+        super().__init__(handlers, AgentSettings(threads=2, isolated_processes=2))
+        self.pool = SlowPool()
+        self.working._elsewhere._pool = self.pool  # type: ignore[assignment]
+
+    async def __aenter__(self) -> PoolKit:
+        await super().__aenter__()
+        return self
+
+
 @pytest.fixture
-async def kit() -> AsyncIterator[Kit]:
-    async with Kit(handlers, AgentSettings(threads=2, isolated_processes=2)) as made:
-        made.pool = SlowPool()
-        made.working._elsewhere._pool = made.pool  # type: ignore[assignment]
+async def kit() -> AsyncIterator[PoolKit]:
+    async with PoolKit() as made:
         yield made
         release.set()
 
@@ -107,16 +119,16 @@ def job(name: str, rescues: int = 0, token: int = 1) -> Entry:
     return Entry(new_id(), token, name, b"{}", rescues=rescues)
 
 
-def counters_are_back(kit: Kit) -> bool:
+def counters_are_back(kit: PoolKit) -> bool:
     execution = kit.working.execution
     return execution.running == 0 and not execution._away and all(q.running == 0 for q in execution._queues.values())
 
 
-def outcome(kit: Kit, entry: Entry) -> FinalRow:
+def outcome(kit: PoolKit, entry: Entry) -> FinalRow:
     return next(row for row in kit.master.outcomes if row.id == entry.id)
 
 
-async def test_thread_jobs_run_and_the_counters_come_back(kit: Kit) -> None:
+async def test_thread_jobs_run_and_the_counters_come_back(kit: PoolKit) -> None:
     bucket = kit.bucket()
     entries = [job("quick") for _ in range(20)]
     kit.submit(bucket, entries)
@@ -125,7 +137,7 @@ async def test_thread_jobs_run_and_the_counters_come_back(kit: Kit) -> None:
     assert counters_are_back(kit)
 
 
-async def test_a_job_that_waits_for_a_thread_is_not_timed_out(kit: Kit) -> None:
+async def test_a_job_that_waits_for_a_thread_is_not_timed_out(kit: PoolKit) -> None:
     bucket = kit.bucket()
     first, second, third = job("thread"), job("thread"), job("thread")
     kit.submit(bucket, [first, second, third])
@@ -138,7 +150,7 @@ async def test_a_job_that_waits_for_a_thread_is_not_timed_out(kit: Kit) -> None:
     assert counters_are_back(kit)
 
 
-async def test_a_thread_that_runs_too_long_is_given_up_and_replaced(kit: Kit) -> None:
+async def test_a_thread_that_runs_too_long_is_given_up_and_replaced(kit: PoolKit) -> None:
     bucket = kit.bucket()
     kit.submit(bucket, [job("thread"), job("thread"), job("quick")])
     await until(lambda: len(ran) == 2)
@@ -153,7 +165,7 @@ async def test_a_thread_that_runs_too_long_is_given_up_and_replaced(kit: Kit) ->
     assert len(kit.master.attempts) == 2, "late results are thrown away"
 
 
-async def test_a_handlers_own_unavailable_is_its_failed_attempt(kit: Kit) -> None:
+async def test_a_handlers_own_unavailable_is_its_failed_attempt(kit: PoolKit) -> None:
     bucket = kit.bucket()
     entry = job("unavailable")
     kit.submit(bucket, [entry])
@@ -161,7 +173,7 @@ async def test_a_handlers_own_unavailable_is_its_failed_attempt(kit: Kit) -> Non
     assert outcome(kit, entry).state == JobState.FAILED
 
 
-async def test_a_job_cancelled_while_it_waits_for_room_never_starts(kit: Kit) -> None:
+async def test_a_job_cancelled_while_it_waits_for_room_never_starts(kit: PoolKit) -> None:
     bucket = kit.bucket()
     entries = [job("thread"), job("thread"), job("thread")]
     kit.submit(bucket, entries)
@@ -175,7 +187,7 @@ async def test_a_job_cancelled_while_it_waits_for_room_never_starts(kit: Kit) ->
     assert counters_are_back(kit)
 
 
-async def test_what_waited_for_room_starts_only_under_a_lease(kit: Kit) -> None:
+async def test_what_waited_for_room_starts_only_under_a_lease(kit: PoolKit) -> None:
     bucket = kit.bucket()
     kit.submit(bucket, [job("thread"), job("thread"), job("thread")])
     await until(lambda: len(ran) == 2)
@@ -191,7 +203,7 @@ async def test_what_waited_for_room_starts_only_under_a_lease(kit: Kit) -> None:
     assert len(ran) == 3
 
 
-async def test_worker_processes_get_as_many_jobs_as_there_are(kit: Kit) -> None:
+async def test_worker_processes_get_as_many_jobs_as_there_are(kit: PoolKit) -> None:
     bucket = kit.bucket()
     entries = [job("process") for _ in range(5)]
     kit.submit(bucket, entries)
@@ -207,14 +219,14 @@ async def test_worker_processes_get_as_many_jobs_as_there_are(kit: Kit) -> None:
     execution._sweep()
     await turns()
     for entry in entries[2:]:
-        await until(lambda e=entry: e.id in kit.pool.orders)  # type: ignore[misc]
+        await until(functools.partial(kit.pool.orders.__contains__, entry.id))
         kit.pool.orders[entry.id][0].set_result(IsolatedResult(kind=ResultKind.OK, result=b"1", ran_us=5))
     await kit.settled()
     assert {row.state for row in kit.master.outcomes} == {JobState.SUCCEEDED}
     assert counters_are_back(kit)
 
 
-async def test_the_start_of_a_worker_process_is_not_the_jobs_time(kit: Kit) -> None:
+async def test_the_start_of_a_worker_process_is_not_the_jobs_time(kit: PoolKit) -> None:
     bucket = kit.bucket()
     entry = job("process")
     kit.submit(bucket, [entry])
@@ -238,14 +250,17 @@ async def test_the_start_of_a_worker_process_is_not_the_jobs_time(kit: Kit) -> N
     ("result", "state"),
     [
         (IsolatedResult(kind=ResultKind.OK, result=b"1"), "SUCCEEDED"),
-        (IsolatedResult(kind=ResultKind.CRASHED, error=ErrorInfo(type="WorkerDied", message="x", reason="crashed")), "FAILED"),
+        (
+            IsolatedResult(kind=ResultKind.CRASHED, error=ErrorInfo(type="WorkerDied", message="x", reason="crashed")),
+            "FAILED",
+        ),
         (IsolatedResult(kind=ResultKind.CANCEL, error=ErrorInfo(type="Cancel", message="x")), "CANCELLED"),
         (IsolatedResult(kind=ResultKind.NOT_STARTED), "HELD"),
         (OSError("no more processes"), "HELD"),
         (ValueError("a defect of the pool"), "FAILED"),
     ],
 )
-async def test_every_end_of_a_worker_has_one_verdict(kit: Kit, result: Any, state: str) -> None:
+async def test_every_end_of_a_worker_has_one_verdict(kit: PoolKit, result: Any, state: str) -> None:
     bucket = kit.bucket()
     entry = job("process")
     kit.submit(bucket, [entry])
@@ -260,7 +275,7 @@ async def test_every_end_of_a_worker_has_one_verdict(kit: Kit, result: Any, stat
         assert kit.master.rows[entry.id].due_us > kit.clock.wall_us(), "it must not bounce straight back"
 
 
-async def test_a_rescued_job_runs_alone(kit: Kit) -> None:
+async def test_a_rescued_job_runs_alone(kit: PoolKit) -> None:
     bucket = kit.bucket()
     entry = job("note", rescues=1, token=3)
     kit.submit(bucket, [entry])
@@ -271,7 +286,7 @@ async def test_a_rescued_job_runs_alone(kit: Kit) -> None:
     assert outcome(kit, entry).rescues == 1
 
 
-async def test_a_superseded_copy_that_is_still_ending_does_not_take_the_next_ones_place(kit: Kit) -> None:
+async def test_a_superseded_copy_that_is_still_ending_does_not_take_the_next_ones_place(kit: PoolKit) -> None:
     one, two = kit.bucket(), kit.bucket()
     entry = job("process")
     kit.submit(one, [entry])
@@ -291,7 +306,7 @@ async def test_a_superseded_copy_that_is_still_ending_does_not_take_the_next_one
 
 
 @pytest.mark.parametrize("cause", [StopCause.RELEASE, StopCause.CANCEL, StopCause.TIMEOUT])
-async def test_a_stopped_worker_gives_the_verdict_of_its_cause(kit: Kit, cause: StopCause) -> None:
+async def test_a_stopped_worker_gives_the_verdict_of_its_cause(kit: PoolKit, cause: StopCause) -> None:
     bucket = kit.bucket()
     entry = job("process")
     kit.submit(bucket, [entry])

@@ -22,6 +22,7 @@ from jobmaster_agents.execution import Execution
 from jobmaster_agents.holdings import Holding, Holdings
 from jobmaster_agents.portions import LiveJob, Memory, Portion
 from jobmaster_agents.verdicts import StopCause, Verdicts
+from tests.agents.ports_kit import turns, until
 
 CLOCK = SystemClock()
 handlers = Handlers()
@@ -140,6 +141,13 @@ async def group_first() -> list[int]:
     async with asyncio.TaskGroup() as group:
         tasks = [group.create_task(echo(n)) for n in range(3)]
     return [task.result() for task in tasks]
+
+
+@handlers.job(name="group_fails")
+async def group_fails() -> None:
+    async with asyncio.TaskGroup() as group:
+        group.create_task(fails())
+        await asyncio.sleep(0.01)
 
 
 @handlers.job(name="anyio_first")
@@ -309,8 +317,7 @@ async def test_a_defect_of_our_own_in_a_slot_is_not_silent(bench: Bench) -> None
 async def test_a_handler_that_ignores_the_end_of_the_process_does_not_hold_it_up() -> None:
     bench = Bench(AgentSettings())
     bench.put(bench.bucket(), [("deaf", b"{}")])
-    while not bench.execution.running:
-        await asyncio.sleep(0)
+    await until(lambda: bench.execution.running)
     task = bench.execution._slots[0].task
     async with asyncio.timeout(5):
         await bench.execution.aclose()
@@ -327,11 +334,27 @@ async def test_a_job_without_handler_goes_back_without_an_attempt(bench: Bench) 
     assert (row.attempt, row.error) == (0, None)
 
 
+async def test_a_cancellation_of_one_job_does_not_count_against_the_next_in_its_slot() -> None:
+    bench = Bench(AgentSettings(max_running=1))
+    bench.put(
+        bench.bucket(), [("hangs", b"{}"), ("cancels_itself", b"{}"), ("group_fails", b"{}"), ("echo", b'{"value":1}')]
+    )
+    rows = await bench.sink.wait_rows(4)
+    errors = [decode_error(row.error).type for row in rows if row.error is not None]
+    assert errors == ["Timeout", "asyncio.exceptions.CancelledError", "ExceptionGroup"]
+    await bench.execution.aclose()
+
+
+async def test_jobs_of_several_buckets_that_come_in_one_turn_all_get_a_slot(bench: Bench) -> None:
+    for priority in (1, 3, 5):
+        bench.put(bench.bucket(priority), [("hangs", b"{}")])
+    await until(lambda: bench.execution.running == 3)
+
+
 async def test_cancel_and_release_of_running_jobs(bench: Bench) -> None:
     bucket = bench.bucket()
     one, two, three = bench.put(bucket, [("hangs", b"{}")] * 3)
-    while bench.execution.running < 3:
-        await asyncio.sleep(0)
+    await until(lambda: bench.execution.running == 3)
     bench.execution.stop_job(one, StopCause.CANCEL)
     bench.execution.stop_job(two, StopCause.RELEASE)
     bench.execution.stop_job(three, StopCause.SUPERSEDED)
@@ -340,8 +363,7 @@ async def test_cancel_and_release_of_running_jobs(bench: Bench) -> None:
     held = next(row for row in rows if isinstance(row, HoldRow))
     assert (final.id, final.state) == (one.entry.id, JobState.CANCELLED)
     assert (held.id, held.attempt, held.error) == (two.entry.id, 0, None)
-    while bench.execution.running:
-        await asyncio.sleep(0)
+    await until(lambda: not bench.execution.running)
     assert len(bench.sink.rows) == 2, "a superseded job records nothing"
 
 
@@ -396,7 +418,6 @@ async def test_jobs_that_never_suspend_leave_the_loop_its_turns(bench: Bench) ->
 
 async def test_suspending_jobs_spread_over_all_slots(bench: Bench) -> None:
     bench.put(bench.bucket(), [("hangs", b"{}")] * 40)
-    async with asyncio.timeout(5):
-        while bench.execution.running < 20:
-            await asyncio.sleep(0)
+    await until(lambda: bench.execution.running == 20)
+    await turns()
     assert bench.execution.running == 20, "slots is the limit of one bucket"

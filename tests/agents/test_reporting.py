@@ -1,4 +1,4 @@
-"""When a claimed list goes, and what never makes it go: written interleavings of claims, writes, refusals and lost answers."""
+"""When a claimed list goes and what never makes it go: interleavings of claims, writes, refusals and lost answers."""
 
 from __future__ import annotations
 
@@ -128,7 +128,7 @@ async def test_an_outcome_that_never_arrived_is_not_taken_for_recorded(kit: Kit)
 
 
 async def test_an_answer_that_leaves_out_a_job_settles_nothing_and_ends_the_process() -> None:
-    with pytest.raises(BaseExceptionGroup) as failure:
+    with pytest.raises(BaseExceptionGroup) as failure:  # noqa: PT012
         async with Kit(handlers) as kit:
             bucket = kit.bucket()
             kit.master.script["copy_final"].append(DOWN)
@@ -313,16 +313,8 @@ async def test_a_copy_that_was_onboarded_while_the_answer_was_on_its_way_has_its
     """Given back, onboarded again to the same agent, claimed: all before the answer to the first write came."""
     one, two = kit.bucket(), kit.bucket()
     entry = Entry(new_id(), 1, "nobody", b"{}")
-    held = Gate()
-    first_hold = kit.master.hold
-
-    async def slow_hold(fence: object, rows: object) -> Written:
-        written = await first_hold(fence, rows)  # type: ignore[arg-type]
-        held.reached.set()
-        await held.opened.wait()
-        return written
-
-    kit.master.hold = slow_hold  # type: ignore[method-assign,assignment]
+    held = Gate(late=True)
+    kit.master.script["hold"].append(held)
     kit.submit(one, [entry])
     await held.reached.wait()
     kit.master.rows[entry.id] = Row("ASSIGNED", 2, two.fence.bucket_id, 1)
@@ -385,6 +377,19 @@ async def test_nothing_is_sent_after_the_hard_deadline(kit: Kit) -> None:
     kit.trust()
     await kit.settled()
     assert len(kit.master.outcomes) == 1
+
+
+async def test_a_verdict_after_the_hard_deadline_waits_for_a_new_lease(kit: Kit) -> None:
+    bucket = kit.bucket()
+    kit.submit(bucket, [job("wait")])
+    await until(lambda: ran)
+    kit.expire()
+    go.set()
+    await until(lambda: kit.working.reporter.backlog)
+    await turns()
+    assert not kit.master.of("copy_final")
+    kit.trust()
+    await kit.settled()
 
 
 @pytest.mark.parametrize("statement", ["record_final", "hold", "retry_here", "persist"])
@@ -494,7 +499,9 @@ async def test_a_retry_is_marked_first_and_put_second(kit: Kit) -> None:
 
 
 @pytest.mark.parametrize("answers", [[DOWN, DOWN, DOWN], [Word.CLOSED]])
-async def test_a_retry_whose_copy_cannot_be_put_goes_back_under_its_new_identity(kit: Kit, answers: list[object]) -> None:
+async def test_a_retry_whose_copy_cannot_be_put_goes_back_under_its_new_identity(
+    kit: Kit, answers: list[object]
+) -> None:
     bucket = kit.bucket()
     kit.store.script["assign"] += answers
     entry = job("fail")
