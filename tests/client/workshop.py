@@ -87,7 +87,7 @@ class HandAgent:
         return Fence(BucketId(bucket.id), bucket.epoch, self.id)
 
     async def claim(self, bucket: Bucket) -> tuple[str, list[Entry]]:
-        """Everything that waits in a bucket, and the name of the list it lies in now."""
+        """What waits in a bucket (at most 10,000 jobs), and the name of the list it lies in now."""
         self._lists += 1
         name = f"hand-{self._lists}"
         answer = await self.store.claim(self.fence(bucket), name, 10_000)
@@ -158,5 +158,6 @@ class Workshop:
         found: dict[bytes, Entry] = {}
         for buckets in self.agent.buckets.values():
             for bucket in buckets:
-                found.update((entry.id, entry) for entry in (await self.agent.claim(bucket))[1])
+                while entries := (await self.agent.claim(bucket))[1]:
+                    found.update((entry.id, entry) for entry in entries)
         return found
