@@ -285,22 +285,22 @@ async def test_a_key_of_a_finished_job_does_not_run_it_again(shop: Workshop) -> 
 # ---------------------------------------------------------------- no room
 
 
-async def fill(shop: Workshop, open_cluster: OpenCluster, **jobs: Any) -> Cluster:
-    """A producer for whom both buckets are full."""
+async def hasty(shop: Workshop, open_cluster: OpenCluster, on_full_timeout_seconds: float) -> Cluster:
+    """A producer for whom a bucket is full with ten jobs."""
     stores = {"default": msgspec.structs.replace(shop.settings.stores["default"], high_water_jobs=10)}
-    defaults = JobDefaults(**{"on_full_timeout_seconds": 0.3, **jobs})
+    defaults = JobDefaults(on_full_timeout_seconds=on_full_timeout_seconds)
     settings = msgspec.structs.replace(shop.settings, stores=stores, jobs=defaults, limits=Limits(submit_chunk_jobs=5))
-    cluster = await open_cluster(settings=settings)
+    return await open_cluster(settings=settings)
+
+
+async def test_full_buckets_raise_or_spill_or_block_as_asked(shop: Workshop, open_cluster: OpenCluster) -> None:
+    cluster = await hasty(shop, open_cluster, 0.3)
+    patient = await hasty(shop, open_cluster, 60.0)
     receipts = await asyncio.gather(
         *(cluster.submit(resize, {"path": "a"}, on_full="raise") for _ in range(30)), return_exceptions=True
     )
     assert sum(isinstance(receipt, JobReceipt) for receipt in receipts) == 20
     assert sum(isinstance(receipt, BucketsFull) for receipt in receipts) == 10
-    return cluster
-
-
-async def test_full_buckets_raise_or_spill_or_block_as_asked(shop: Workshop, open_cluster: OpenCluster) -> None:
-    cluster = await fill(shop, open_cluster)
     with pytest.raises(BucketsFull, match=r"over its high-water mark.*on_full='spill'"):
         await cluster.submit(resize, {"path": "a"}, on_full="raise")
     with pytest.raises(BucketsFull, match=r"for 0\.3 s"):
@@ -309,10 +309,15 @@ async def test_full_buckets_raise_or_spill_or_block_as_asked(shop: Workshop, ope
     spilled = await cluster.submit(resize, {"path": "a"}, on_full="spill")
     assert spilled.level is Level.MASTER
     assert await shop.rows() == {spilled.id: "HELD"}
-    blocked = asyncio.create_task(cluster.submit(resize, {"path": "a"}))
+    blocked = asyncio.create_task(patient.submit(resize, {"path": "a"}))
     await asyncio.sleep(0)
-    assert len(await shop.waiting()) == 20
-    assert (await blocked).level is Level.AGENT
+    made_room = await shop.waiting()
+    receipt = await blocked
+    assert receipt.level is Level.AGENT
+    assert (made_room | await shop.waiting()).keys() == {
+        *(one.id for one in receipts if isinstance(one, JobReceipt)),
+        receipt.id,
+    }
 
 
 async def test_a_closed_bucket_sends_jobs_to_its_neighbour_and_then_to_the_master(shop: Workshop) -> None:
