@@ -62,6 +62,23 @@ async def test_a_rescue_that_waits_for_an_outcome_leaves_it_alone(world: World, 
     assert await world.state(job_id) == "SUCCEEDED"
 
 
+async def test_a_cancel_that_waits_for_a_first_row_leaves_what_it_says(world: World) -> None:
+    """The outcome of a job nobody knew comes first: the tombstone must not bury it."""
+    job_id = new_id()
+    other = await world.connect()
+    transaction = other.transaction()
+    await transaction.start()
+    await other.execute(
+        "INSERT INTO job (id, state, priority, lane, handler, token, bucket_id, bucket_epoch, args)"
+        " VALUES ($1, 'SUCCEEDED', 3, 'default', 'handler', 1, $2, 1, '{}')",
+        *uuids([job_id, world.fence.bucket_id]),
+    )
+    cancel = world.master.cancel(job_id, tombstone=new_job(job_id), actor="test")
+    assert await world.after_lock("jobs/cancel_rowless", cancel, transaction.commit) == "SUCCEEDED"
+    await other.close()
+    assert await world.state(job_id) == "SUCCEEDED"
+
+
 async def test_two_claimers_share_the_due_jobs_and_neither_waits(world: World) -> None:
     ids = [new_id() for _ in range(20)]
     await world.master.insert_held([new_job(id_) for id_ in ids])

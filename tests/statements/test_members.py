@@ -90,21 +90,24 @@ async def test_nobody_judges_with_a_lease_of_its_own_run_out(world: World, rescu
     assert await world.master.certify_dead(new_id(), 10) == [], "nor who has none"
 
 
-async def test_nobody_judges_before_it_held_its_lease_for_a_full_term(world: World, rescuer: bytes) -> None:
+@pytest.mark.parametrize("long_term", ["the judge's", "the accused's"])
+async def test_nobody_judges_before_it_held_its_lease_for_a_full_term(
+    world: World, rescuer: bytes, long_term: str
+) -> None:
     """After an outage everybody is overdue: who comes back first must let the others come back too."""
-    await _patient(world)
-    await world.sql.execute("UPDATE agent SET lease_until = clock_timestamp() - interval '1 minute'")
-    await world.sql.execute("UPDATE agent SET lease_seconds = 3600 WHERE id = $1", *uuids([world.owner]))
-    await world.master.renew(rescuer, 0.5)
+    judge, accused = uuids([rescuer, world.owner])
+    # A term that the server has been up for, so that only the judge's own standing is in question.
+    term = await world.sql.fetchval("SELECT extract(epoch FROM clock_timestamp() - pg_postmaster_start_time()) / 2")
+    await _overdue(world, world.owner)
+    await _overdue(world, rescuer)
+    assert (await world.master.renew(rescuer, 60.0)).alive
+    await world.sql.execute(
+        "UPDATE agent SET lease_seconds = CASE WHEN (id = $1) = $3 THEN $2 ELSE 0.001 END",
+        judge, float(term), long_term == "the judge's",
+    )  # fmt: skip
     assert await world.master.certify_dead(rescuer, 10) == []
-    await world.sql.execute("UPDATE agent SET lease_seconds = 0.001")
-    await world.sql.execute(
-        "UPDATE agent SET lease_until = clock_timestamp() + interval '1 hour' WHERE id = $1", *uuids([rescuer])
-    )
-    await world.sql.execute(
-        "UPDATE agent SET held_since = clock_timestamp() - interval '1 hour' WHERE id = $1", *uuids([rescuer])
-    )
-    assert await world.master.certify_dead(rescuer, 10) == [world.owner]
+    await world.sql.execute("UPDATE agent SET held_since = held_since - interval '1 day' WHERE id = $1", judge)
+    assert await world.master.certify_dead(rescuer, 10) == [accused.bytes]
 
 
 async def test_nobody_is_judged_before_the_server_has_been_up_for_a_full_term(world: World, rescuer: bytes) -> None:
