@@ -131,8 +131,11 @@ class Supervisor:
 
     # ------------------------------------------------------------ waiting
 
+    def _occupied(self) -> bool:
+        return any(slot.child or slot.start_at is not None for slot in self._slots)
+
     def _over(self) -> bool:
-        if any(slot.child or slot.start_at is not None for slot in self._slots):
+        if self._occupied():
             return False
         return not self._certificates.pending or self._now() > self._last_certificate_at + CERTIFICATE_WAIT_SECONDS
 
@@ -146,7 +149,7 @@ class Supervisor:
                 due.append(end if slot.child.overdue else self._stacks_at(end))
         if self._kill_at is not None:
             due.append(self._kill_at)
-        if self._certificates.pending:
+        if self._certificates.pending and not self._occupied():
             due.append(self._last_certificate_at + CERTIFICATE_WAIT_SECONDS + 0.01)
         # Bounded, because a child's first deadline appears in its page without a signal.
         pause = min(min(due) - self._now(), 1.0)
@@ -251,7 +254,7 @@ class Supervisor:
         if phase is Phase.STARTING and code in HOPELESS_EXIT_CODES:
             self._give_up(code)
             return
-        if phase is not Phase.ENDED:
+        if phase in (Phase.REGISTERED, Phase.STOPPING):  # before, the master knows nothing of it; after, it has left
             reason = f"supervisor saw it end: {exit_text(code)}"
             self._last_certificate_at = now
             self._certificates.ask(
