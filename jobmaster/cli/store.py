@@ -11,6 +11,7 @@ from jobmaster.cli.running import run_async
 from jobmaster.cli.tables import Column, emit_rows
 
 if TYPE_CHECKING:
+    from jobmaster.agentstore.store import AgentStore
     from jobmaster.settings.model import ClusterSettings
 
 COLUMNS = (
@@ -75,7 +76,7 @@ async def _each(settings: ClusterSettings, name: str | None, *, prepare: bool) -
     async with reader_of(settings) as reader:
         known = {row["name"]: row["generation"].bytes for row in await reader.report("stores")}
         uid = (await reader.report("server"))[0]["cluster_uid"].bytes
-    stores = await open_stores(settings)
+    stores = await open_stores(settings, needed=None if prepare else ())
     master = await open_master(settings, application_name="jobmaster-cli") if prepare else None
     try:
         rows = []
@@ -85,13 +86,26 @@ async def _each(settings: ClusterSettings, name: str | None, *, prepare: bool) -
             if master is not None:
                 known[store_name] = await master.store_generation(store_name, new_id())
                 await store.initialise(uid, known[store_name])
-            rows.append(store_record(store_name, await store.health(), uid, known.get(store_name)))
+                rows.append(store_record(store_name, await store.health(), uid, known[store_name]))
+            else:
+                rows.append(await _look(store_name, store, uid, known.get(store_name)))
         return rows
     finally:
         for store in stores.values():
             await store.close()
         if master is not None:
             await master.close()
+
+
+async def _look(name: str, store: AgentStore, uid: bytes, generation: bytes | None) -> dict[str, Any]:
+    """A store that does not answer is a finding like any other."""
+    from jobmaster.model.errors import JobMasterError
+
+    try:
+        return store_record(name, await store.health(), uid, generation)
+    except JobMasterError as error:
+        absent = dict.fromkeys(("server", "eviction_policy", "append_only", "append_fsync", "generation"))
+        return {"name": name, **absent, "state": error.message}
 
 
 def store_record(name: str, health: Any, uid: bytes, generation: bytes | None) -> dict[str, Any]:

@@ -220,9 +220,12 @@ def test_unreachable_and_unwilling_servers(dev: Terminal) -> None:
     absent = dev.call("status", "--set", f"master.dsn={dsn.replace('/jobmaster?', '/nodb?')}")
     assert absent.code == 77
     assert "does not exist" in absent.err
-    store = dev.call("store", "check", "--set", "stores.default.url=redis://127.0.0.1:1/0")
-    assert store.code == 69
-    doctor = dev.call("doctor", "--set", "stores.default.url=redis://127.0.0.1:1/0", "-o", "json")
+    dead = "stores.default.url=redis://127.0.0.1:1/0"
+    checked = dev.call("store", "check", "--set", dead, "-o", "json")
+    assert checked.code == 5
+    assert "cannot be reached" in checked.json[0]["state"]
+    assert dev.call("store", "init", "--set", dead).code == 69
+    doctor = dev.call("doctor", "--set", dead, "-o", "json")
     assert doctor.code == 5
     assert [c["name"] for c in doctor.json["checks"] if c["verdict"] == "FAIL"] == ["store.default"]
 

@@ -6,8 +6,9 @@ from pathlib import Path
 
 import pytest
 
+from jobmaster.clock import new_id
 from jobmaster.embedded import EmbeddedCluster, EmbeddedOptions
-from jobmaster.model.errors import ConfigError, Unavailable
+from jobmaster.model.errors import ConfigError, NotFound, SchemaMismatch, Unavailable
 from jobmaster.model.job import JobState
 from jobmaster.settings.model import ClusterSettings, MasterSettings, StoreSettings
 from jobmaster.wiring import addresses, migrate_master, open_cluster, open_reader, open_stores, open_sync_cluster
@@ -50,17 +51,25 @@ def test_running_embedded_servers_are_found_from_the_directory(server_root: Path
 async def test_nothing_stays_open_when_a_store_cannot_be_reached(
     master_dsn: str, store_url: str, cluster_name: str
 ) -> None:
-    """A store after one that was opened, and a master before both: all connections are given back."""
+    """Stores that must answer fail as a whole; a producer's cluster opens without the dead one, and closes as a whole."""
     broken = settings(master_dsn, {"good": store_url, "gone": "redis://127.0.0.1:1/0"}, cluster_name)
     await migrate_master(broken)
     with pytest.raises(Unavailable):
         await open_stores(broken)
-    with pytest.raises(Unavailable):
-        await open_cluster(broken)
+    async with await open_cluster(broken) as cluster:
+        assert set(cluster.stores) == {"good", "gone"}
+        with pytest.raises(NotFound):
+            await cluster.get(new_id())
     reader = await open_reader(broken)
     rows = await reader.rows("SELECT application_name FROM pg_stat_activity WHERE datname = current_database()")
     await reader.close()
     assert [row["application_name"] for row in rows] == ["jobmaster-reader"]
+
+
+async def test_nothing_stays_open_when_the_master_refuses(master_dsn: str, store_url: str, cluster_name: str) -> None:
+    unmade = settings(master_dsn, {"default": store_url}, cluster_name)
+    with pytest.raises(SchemaMismatch, match="jobmaster db migrate"):
+        await open_cluster(unmade)
 
 
 @pytest.mark.cluster
