@@ -27,6 +27,7 @@ from jobmaster.wiring import open_cluster
 from tests.cluster.jobs import handlers
 
 REPOSITORY = Path(__file__).parents[2]
+RUN_AGENT = [sys.executable, "-m", "jobmaster.cli.main", "agent", "run"]
 ENVIRONMENT = {**os.environ, "PYTHONPATH": f"{REPOSITORY}{os.pathsep}{REPOSITORY / 'agents'}"}
 
 
@@ -49,10 +50,11 @@ class AgentProcess:
         self.log = log
         with log.open("wb") as out:
             self.process = subprocess.Popen(
-                [sys.executable, "-m", "jobmaster.cli.main", "agent", "run", "--config", str(config), *arguments],
+                # With our end of its standard input it notices when this process dies, however that happens.
+                [*RUN_AGENT, "--config", str(config), "--leave-with-stdin", *arguments],
                 stdout=out,
                 stderr=subprocess.STDOUT,
-                stdin=subprocess.DEVNULL,
+                stdin=subprocess.PIPE,
                 cwd=REPOSITORY,
                 env=ENVIRONMENT,
                 start_new_session=True,
@@ -85,6 +87,12 @@ class AgentProcess:
         for pid in (self.process.pid, *self.children()):
             os.kill(pid, signal.SIGKILL)
         self.process.wait()
+        self.close()
+
+    def close(self) -> None:
+        """Our end of its standard input."""
+        if self.process.stdin is not None:
+            self.process.stdin.close()
 
     async def terminate(self, seconds: float = 40) -> int:
         """SIGTERM, and its exit code."""
@@ -178,6 +186,7 @@ async def rig(tmp_path: Path, master_dsn: str, store_url: str, cluster_name: str
     for agent in made.agents:
         if agent.process.poll() is None:
             agent.kill_all()
+        agent.close()
 
 
 @pytest.fixture
