@@ -10,11 +10,14 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
+from typing import Protocol
 
 from jobmaster.clock import Clock
 from jobmaster.model.bucket import BucketState
 from jobmaster.model.errors import Refused, Unavailable
-from jobmaster.ports import Membership, StoreOwner, Word
+from jobmaster.model.ids import Fence
+from jobmaster.model.job import JobState
+from jobmaster.ports import Membership, RowRef, StoreOwner, Word, Written
 from jobmaster_agents.claiming import Pump
 from jobmaster_agents.execution import Execution
 from jobmaster_agents.portions import Memory, Phase
@@ -30,12 +33,20 @@ _RETIRE_SECONDS = 10.0
 _PAGE_JOBS = 1000
 
 
+class LeavingMaster(Membership, Protocol):
+    """Where buckets are retired, and rows without a copy go back."""
+
+    async def bucket_rows(self, bucket_id: bytes, after: bytes | None, limit: int) -> list[RowRef]: ...
+
+    async def release(self, fence: Fence, identities: Sequence[tuple[bytes, int]]) -> Written: ...
+
+
 class Completing:
     """Brings buckets to their graceful end."""
 
     def __init__(
         self,
-        master: Membership,
+        master: LeavingMaster,
         store: StoreOwner,
         memory: Memory,
         execution: Execution,
@@ -141,7 +152,7 @@ class Completing:
                     if not await self._flush_page(pump):
                         return False
                     continue
-                if word is not Word.OK:
+                if word is not Word.OK or not await self._release_rows(fence):
                     return False
                 if await self._master.move_bucket(
                     fence.bucket_id, fence.epoch, fence.owner, BucketState.READY_TO_DELETE, "emptied by its owner"
@@ -152,6 +163,18 @@ class Completing:
             except (Unavailable, Refused):
                 await asyncio.sleep(_RETRY_SECONDS)
         return False
+
+    async def _release_rows(self, fence: Fence) -> bool:
+        """Rows that name the bucket although nothing lies there (marked, and the answer or the put was lost).
+
+        False: one of them is being run, by somebody else's account.
+        """
+        while rows := await self._master.bucket_rows(fence.bucket_id, None, _PAGE_JOBS):
+            mine = [row for row in rows if row.identity.bucket_epoch == fence.epoch and row.state == JobState.ASSIGNED]
+            if not mine:
+                return False
+            await self._master.release(fence, [(row.id, row.identity.token) for row in mine])
+        return True
 
     async def _flush_page(self, pump: Pump) -> bool:
         """What claims do not take: onboarded jobs that are not due yet. Master commit first, then off the store.

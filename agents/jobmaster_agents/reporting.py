@@ -218,7 +218,6 @@ class Reporter:
 
     async def _write_copy(self, jobs: Jobs) -> None:
         rows = [job.row for job in jobs if isinstance(job.row, FinalRow)]
-        await self.insist.may_commit()
         try:
             done = await self._master.copy_final(rows)
         except (Unavailable, Refused, InputError):
@@ -301,9 +300,6 @@ class Reporter:
     # ------------------------------------------------------------ after a write
 
     def _conclude(self, jobs: Jobs, written: Written) -> None:
-        if not written.bucket_ok:
-            self.forget(jobs[0].portion.holding.fence.bucket_id, "a write was refused by the bucket's lock")
-            return
         self.refused += len(written.refused)
         self.quarantined += len(written.quarantined)
         over = written.refused | written.quarantined

@@ -15,12 +15,12 @@ from typing import Protocol
 from jobmaster.clock import Clock
 from jobmaster.handlers import Handlers
 from jobmaster.model.bucket import BucketState
-from jobmaster.ports import Membership, Outcomes, StoreOwner
 from jobmaster.ports import Onboarding as OnboardingPort
+from jobmaster.ports import Outcomes, StoreOwner
 from jobmaster.settings.model import AgentSettings, ClusterSettings
 from jobmaster.telemetry import Telemetry
 from jobmaster_agents.claiming import Pump, Waker, stop_cancelled
-from jobmaster_agents.completing import Completing
+from jobmaster_agents.completing import Completing, LeavingMaster
 from jobmaster_agents.elsewhere import ElsewhereRunner
 from jobmaster_agents.events import LOGGER_NAME, Event, EventLog
 from jobmaster_agents.execution import Execution
@@ -34,7 +34,7 @@ from jobmaster_agents.threads import ThreadRunner
 from jobmaster_agents.verdicts import StopCause, Verdicts
 
 
-class WorkMaster(Outcomes, OnboardingPort, Membership, Protocol):
+class WorkMaster(Outcomes, OnboardingPort, LeavingMaster, Protocol):
     """What working needs of the master."""
 
 

@@ -19,9 +19,9 @@ from jobmaster.codec import decode_entry
 from jobmaster.handlers import Handlers
 from jobmaster.model.bucket import BucketState
 from jobmaster.model.errors import OutcomeUnknown, Unavailable
-from jobmaster.model.ids import AgentId, BucketId, Fence
+from jobmaster.model.ids import AgentId, BucketId, Fence, Identity
 from jobmaster.model.job import Entry, FinalRow, HoldRow, InFlightRow
-from jobmaster.ports import Claimed, Onboarded, Page, Word, Written
+from jobmaster.ports import Claimed, Onboarded, Page, RowRef, Word, Written
 from jobmaster.rules.lease import term
 from jobmaster.settings.model import AgentSettings, ClusterSettings
 from jobmaster.telemetry import Telemetry
@@ -256,6 +256,17 @@ class KitMaster(Scripted):
         return written
 
     # ------------------------------------------------------------ buckets
+
+    async def bucket_rows(self, bucket_id: bytes, after: bytes | None, limit: int) -> list[RowRef]:
+        def effect() -> list[RowRef]:
+            return [
+                RowRef(job_id, Identity(row.token, bucket_id, row.epoch or 0), row.state, 0)
+                for job_id, row in self.rows.items()
+                if row.bucket_id == bucket_id and row.state in IN_FLIGHT
+            ][:limit]
+
+        rows: list[RowRef] = await self.do("bucket_rows", (bucket_id,), effect)
+        return rows
 
     async def move_bucket(self, bucket_id: bytes, epoch: int, owner: bytes, to: BucketState, reason: str) -> bool:
         def effect() -> bool:

@@ -140,6 +140,14 @@ async def test_the_page_is_committed_before_it_is_removed(kit: Kit) -> None:
     assert kit.master.rows[entry.id].state == "HELD"
 
 
+async def test_rows_without_a_copy_are_not_left_behind(kit: Kit) -> None:
+    bucket = kit.bucket()
+    marked = new_id()
+    kit.master.rows[marked] = Row("ASSIGNED", 2, bucket.fence.bucket_id, 1)
+    assert await leave(kit, bucket) == []
+    assert kit.master.rows[marked].state == "HELD"
+
+
 async def test_a_list_whose_reply_was_lost_is_found_and_given_back(kit: Kit) -> None:
     bucket = kit.bucket()
     await until(lambda: kit.store.of("claim"))
@@ -240,14 +248,22 @@ async def test_a_write_that_never_gets_its_answer_does_not_hold_up_the_exit(
 ) -> None:
     monkeypatch.setattr(completing, "_STOP_SECONDS", 0.05)
     monkeypatch.setattr(completing, "_RETIRE_SECONDS", 0.0)
-    bucket = kit.bucket()
-    copy = Gate()
+    one, two = kit.bucket(), kit.bucket()
+    copy, hold = Gate(), Gate()
     kit.master.script["copy_final"].append(copy)
-    kit.submit(bucket, [job()])
+    kit.submit(one, [job()])
     await copy.reached.wait()
-    leaving = leave(kit, bucket, grace_seconds=0.0)
-    assert await leaving == [bucket.fence.bucket_id]
-    assert kit.lists(bucket)
+    kit.master.script["hold"].append(hold)
+    entry = Entry(new_id(), 2, "note", b"{}", kit.clock.wall_us() + 60_000_000)
+    kit.master.rows[entry.id] = Row("ASSIGNED", 2, two.fence.bucket_id, 1)
+    kit.store.buckets[two.fence.bucket_id].assigned.append((entry.due_us, entry))
+    ids = [one.fence.bucket_id, two.fence.bucket_id]
+    async with asyncio.timeout(10):
+        left = await kit.working.complete(ids, 0.02, "the test says so")
+    assert hold.reached.is_set()
+    assert left == ids
+    assert kit.lists(one)
+    assert kit.store.buckets[two.fence.bucket_id].assigned
     copy.opened.set()
     await turns()
 
