@@ -6,6 +6,7 @@ Every arrow between duties is a callback set up here; no duty imports another.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import socket
 from collections.abc import Mapping, Sequence
@@ -18,7 +19,7 @@ from jobmaster.handlers import Handlers
 from jobmaster.master.master import Master
 from jobmaster.model.agent import Agent, AgentState
 from jobmaster.model.bucket import Bucket, BucketState
-from jobmaster.model.errors import JobMasterError, Refused
+from jobmaster.model.errors import JobMasterError, Refused, Unavailable
 from jobmaster.model.job import Priority
 from jobmaster.ports import Renewal, Word
 from jobmaster.settings.model import AgentMode, AgentSettings
@@ -176,6 +177,8 @@ class Parts:
     async def leave(self, grace_seconds: float, reason: str) -> bool:
         """Graceful exit; True when nothing is left behind."""
         self._phase(Phase.STOPPING)
+        with contextlib.suppress(Unavailable):  # for people only: a master that does not answer is met below
+            await self._master.announce_stopping(self._config.agent_id)
         if may_lead(self._agent.mode, self._agent.weight):
             await self.coordination.resign()
         left = await self.working.complete(list(self.holdings.buckets), grace_seconds, reason)

@@ -50,6 +50,10 @@ class Members:
                 [spec.digest for spec in handlers],
             )
 
+    async def announce_stopping(self, agent_id: bytes) -> None:
+        """ACTIVE -> STOPPING: what people see of an agent that leaves. Nothing depends on it."""
+        await self._control.tell("members/stopping", agent_id)
+
     async def renew(self, agent_id: bytes, lease_seconds: float) -> Renewal:
         """Heartbeat, on a connection of its own; locks no row but the agent's."""
         rows = await self._heartbeat.tell("members/renew", agent_id, lease_seconds)
