@@ -7,7 +7,7 @@ One ``Telemetry`` per process, made by whoever wires it; there is no global regi
 
 from __future__ import annotations
 
-from bisect import bisect_left
+from bisect import bisect_left, bisect_right
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator
 from enum import StrEnum
@@ -49,27 +49,30 @@ _C, _G, _H = Kind.COUNTER, Kind.GAUGE, Kind.HISTOGRAM
 
 METRICS: dict[str, Metric] = {
     # the life of jobs in this process
-    "jobs_submitted": Metric("jobmaster_jobs_submitted", _C, "Jobs acknowledged to callers of this process.", "level"),
+    "jobs_submitted": Metric(
+        "jobmaster_jobs_submitted", _C, "Jobs taken over from callers of this process, by level reached.", "level"
+    ),
     "jobs_claimed": Metric("jobmaster_jobs_claimed", _C, "Jobs taken from buckets into memory."),
     "jobs_onboarded": Metric("jobmaster_jobs_onboarded", _C, "Jobs moved from the master into buckets."),
     "jobs_started": Metric("jobmaster_jobs_started", _C, "Handlers started."),
-    "jobs_ended": Metric("jobmaster_jobs_ended", _C, "Outcomes accepted by the master, by final state.", "state"),
+    "jobs_ended": Metric("jobmaster_jobs_ended", _C, "Outcomes committed in the master, by final state.", "state"),
     "jobs_retried": Metric("jobmaster_jobs_retried", _C, "Failed attempts that will be tried again."),
     "jobs_held": Metric("jobmaster_jobs_held", _C, "Jobs given back to the master unrun (flush, release, spill)."),
     "jobs_duplicate": Metric("jobmaster_jobs_duplicate", _C, "Second copies of an id seen in memory."),
     "jobs_refused": Metric("jobmaster_jobs_refused", _C, "Writes refused by their row: another assignment, or final."),
     "jobs_quarantined": Metric("jobmaster_jobs_quarantined", _C, "Entries refused because of their id, kept aside."),
-    "outcomes_spilled": Metric(
-        "jobmaster_outcomes_spilled", _C, "Outcomes kept in the store while the master was down."
-    ),
     "batches_fenced": Metric("jobmaster_batches_fenced", _C, "Writes refused by a bucket's lock or a store's fence."),
     "jobs_running": Metric("jobmaster_jobs_running", _G, "Handlers running now."),
     "jobs_queued": Metric("jobmaster_jobs_queued", _G, "Claimed jobs waiting for a slot."),
     "outcomes_waiting": Metric("jobmaster_outcomes_waiting", _G, "Outcomes on their way to the master."),
-    "job_wait_seconds": Metric("jobmaster_job_wait_seconds", _H, "Due (or submitted) to started.", None, JOB_SECONDS),
-    "job_run_seconds": Metric("jobmaster_job_run_seconds", _H, "Started to ended.", None, JOB_SECONDS),
+    "job_wait_seconds": Metric(
+        "jobmaster_job_wait_seconds", _H, "Due (or submitted) to started, of jobs that ended.", None, JOB_SECONDS
+    ),
+    "job_run_seconds": Metric(
+        "jobmaster_job_run_seconds", _H, "Started to ended, of attempts whose outcome is committed.", None, JOB_SECONDS
+    ),
     "outcome_write_seconds": Metric(
-        "jobmaster_outcome_write_seconds", _H, "One batch to the master.", None, STEP_SECONDS
+        "jobmaster_outcome_write_seconds", _H, "One batch of outcomes to the master, all tries.", None, STEP_SECONDS
     ),
     # leases
     "beats": Metric("jobmaster_store_beats", _C, "Heartbeats in the agent store, by result.", "result"),
@@ -115,12 +118,13 @@ METRICS: dict[str, Metric] = {
 
 
 class Histogram:
-    """Counts per upper bound; one bisect per observation."""
+    """Counts per upper bound; one bisect per observation, or one per bound for a whole batch."""
 
-    __slots__ = ("bounds", "counts", "total")
+    __slots__ = ("bounds", "bounds_us", "counts", "total")
 
     def __init__(self, bounds: tuple[float, ...]) -> None:
         self.bounds = bounds
+        self.bounds_us = [round(bound * 1e6) for bound in bounds]
         self.counts = [0] * (len(bounds) + 1)
         self.total = 0.0
 
@@ -128,6 +132,25 @@ class Histogram:
         """One value."""
         self.counts[bisect_left(self.bounds, value)] += 1
         self.total += value
+
+    def observe_batch_us(self, values: list[int]) -> None:
+        """Many values in microseconds, perhaps sorted in place: per value a tenth of the price of ``observe``."""
+        if not values:
+            return
+        counts, bounds, end = self.counts, self.bounds_us, len(values)
+        self.total += sum(values) / 1e6
+        place = bisect_left(bounds, min(values))
+        if place == bisect_left(bounds, max(values)):  # what ran or waited together is mostly alike
+            counts[place] += end
+            return
+        values.sort()
+        seen = 0
+        while seen < end and place < len(bounds):
+            below = bisect_right(values, bounds[place], seen)
+            counts[place] += below - seen
+            seen = below
+            place += 1
+        counts[place] += end - seen
 
     def cumulative(self) -> list[tuple[str, float]]:
         """``(upper bound, values at or below it)`` as Prometheus wants them."""
@@ -157,7 +180,6 @@ class Telemetry:
         self.jobs_duplicate = 0
         self.jobs_refused = 0
         self.jobs_quarantined = 0
-        self.outcomes_spilled = 0
         self.batches_fenced = 0
         self.jobs_running = 0
         self.jobs_queued = 0

@@ -27,6 +27,7 @@ class Event(StrEnum):
     AGENT_STARTED = "agent_started"
     AGENT_STOPPING = "agent_stopping"
     AGENT_STOPPED = "agent_stopped"
+    METRICS_SERVED = "metrics_served"
     AGENT_FENCED = "agent_fenced"
     AGENT_CERTIFIED_DEAD = "agent_certified_dead"
     DRAIN_REQUESTED = "drain_requested"

@@ -1,8 +1,9 @@
 """One agent from start to end: opens the stores, registers, works, and takes everything down in order.
 
-Start: master -> schema check -> stores -> lease -> duties -> buckets (master first, then store). End in order (SIGTERM,
-drain request): buckets complete while the heartbeat goes on, then the agent retires. Fenced or orphaned: nothing is
-written any more; the process leaves and its supervisor starts a new agent in its place.
+Start: probes -> master -> schema check -> stores -> lease -> duties -> buckets (master first, then store). End in order
+(SIGTERM, drain request): the readiness probe says no, buckets complete while the heartbeat goes on, then the agent
+retires. Fenced or orphaned: nothing is written any more; the process leaves and its supervisor starts a new agent in its
+place.
 """
 
 from __future__ import annotations
@@ -13,11 +14,12 @@ from collections.abc import Mapping
 from contextlib import AsyncExitStack
 
 from jobmaster.agentstore.store import AgentStore
-from jobmaster.clock import SystemClock, new_id
+from jobmaster.clock import Clock, SystemClock, new_id
 from jobmaster.handlers import load_handlers
 from jobmaster.master.master import Master
 from jobmaster.model.errors import ConfigError, Refused, Unavailable
 from jobmaster.model.ids import text
+from jobmaster.rules.lease import Standing
 from jobmaster.settings.model import AgentSettings
 from jobmaster.telemetry import Telemetry
 from jobmaster.wiring import open_master, open_stores
@@ -26,6 +28,7 @@ from jobmaster_agents.holdings import FENCED_EXIT_CODE
 from jobmaster_agents.launch import ChildConfig, ControlWord
 from jobmaster_agents.loop import run_duty
 from jobmaster_agents.parts import Parts
+from jobmaster_agents.serving import Serving, port_of
 from jobmaster_agents.watchdog import Watchdog
 
 ORPHANED_EXIT_CODE = 76
@@ -39,11 +42,32 @@ _BLOCKED_SHARE = 0.2
 class _Endings:
     """Why this process is to end, as told by signals, the supervisor's pipe, an operator, or the lease."""
 
-    def __init__(self) -> None:
+    def __init__(self, clock: Clock) -> None:
+        self._now = clock.boottime
         self.leave = asyncio.Event()
         self.hurry = asyncio.Event()
         self.orphaned = asyncio.Event()
         self.reason = ""
+        self.serving: Parts | None = None
+        """Set once its buckets are open."""
+
+    def why_not_ready(self) -> str | None:
+        """What the readiness probe says. Read from the very flags that the end waits for: it says no before any bucket
+        is told to take no more jobs."""
+        if self.orphaned.is_set():
+            return "its supervisor died"
+        if self.leave.is_set():
+            return f"it is leaving: {self.reason}"
+        if self.serving is None:
+            return "it is starting"
+        if self.serving.stop_asked.is_set():
+            return "it is leaving: drain requested"
+        holdings = self.serving.holdings
+        if holdings.fenced.is_set():
+            return f"it is fenced: {holdings.fenced_why}"
+        if holdings.standing(self._now()) is not Standing.TRUSTED:
+            return "its lease has not been renewed in time: it starts nothing"
+        return None
 
     def on_signal(self, signum: int) -> None:
         """First: leave in order. Second: give everything back now."""
@@ -61,19 +85,24 @@ async def run_agent(config: ChildConfig) -> int:
     """
     agent = _agent_settings(config)
     log = EventLog({"agent": config.agent_id, "name": config.name})
-    endings = _Endings()
+    clock, telemetry = SystemClock(), Telemetry()
+    endings = _Endings(clock)
     loop = asyncio.get_running_loop()
     for signum in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(signum, endings.on_signal, signum)
     handlers = load_handlers(config.settings.handlers)
     async with AsyncExitStack() as stack:
+        if (port := port_of(config.settings, config.index)) is not None:
+            serving = Serving(telemetry, endings.why_not_ready, log)
+            stack.push_async_callback(serving.close)
+            await serving.start(port)
         master = await open_master(config.settings, application_name=text(config.agent_id))
         stack.push_async_callback(master.close)
         stores = await open_stores(config.settings, needed=(agent.store,))
         for store in stores.values():
             stack.push_async_callback(store.close)
         usable = await _initialise(config, agent, master, stores, log)
-        parts = Parts(config, agent, master, usable, handlers, SystemClock(), Telemetry(), log)
+        parts = Parts(config, agent, master, usable, handlers, clock, telemetry, log)
         return await _live(config, parts, endings, log)
 
 
@@ -141,6 +170,7 @@ async def _live(config: ChildConfig, parts: Parts, endings: _Endings, log: Event
             ]
             work = group.create_task(parts.working.run(), name="jobmaster-working")
             await parts.open_all()
+            endings.serving = parts
             log.info(
                 Event.AGENT_STARTED, {"handlers": len(parts.handler_names), "buckets": len(parts.holdings.buckets)}
             )

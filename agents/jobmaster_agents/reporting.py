@@ -26,9 +26,11 @@ from jobmaster.model.errors import CodeError, InputError, JobMasterError, Refuse
 from jobmaster.model.ids import text
 from jobmaster.model.job import Entry, FinalRow, HoldRow
 from jobmaster.ports import Outcomes, StoreOwner, Word, Written
+from jobmaster.telemetry import Telemetry
 from jobmaster_agents.events import Event, EventLog
 from jobmaster_agents.holdings import Holding, Holdings
 from jobmaster_agents.insisting import Backoff, Insisting
+from jobmaster_agents.measuring import Measures
 from jobmaster_agents.portions import LiveJob, Memory, Phase
 from jobmaster_agents.settling import Settling
 
@@ -67,10 +69,13 @@ class Reporter:
         clock: Clock,
         on_forgotten: Callable[[bytes, str], None],
         log: EventLog | None = None,
+        telemetry: Telemetry | None = None,
     ) -> None:
         self._master = master
         self._store = store
         self._memory = memory
+        self._now = clock.boottime
+        self._measures = Measures(telemetry or Telemetry())
         self._on_forgotten = on_forgotten
         self._log = log or EventLog()
         self.insist = Insisting(holdings, clock, self._log)
@@ -162,7 +167,9 @@ class Reporter:
         self._writing += len(jobs)
         try:
             if jobs:
+                began = self._now()
                 await write(jobs)
+                self._measures.wrote(self._now() - began)
         finally:
             self._writing -= len(jobs)
         if self._when_relieved and self.backlog <= _BACKLOG_ROWS_RELIEF:
@@ -224,6 +231,7 @@ class Reporter:
             done = False  # perhaps written: the guarded statement finds our own rows and says so
         if done:
             self.copied += len(rows)
+            self._measures.ended(rows)
             self._settle_accepted(jobs)
         else:
             await self._write_upsert(jobs)
@@ -231,6 +239,7 @@ class Reporter:
     async def _write_upsert(self, jobs: Jobs) -> None:
         written = await self.send("record_final", jobs, lambda some: self._master.record_final(_finals(some)))
         self.upserted += len(written.accepted)
+        self._measures.accepted(_finals(jobs), written)
         self._conclude(jobs, written)
 
     # ------------------------------------------------------------ back to the master, or later here
@@ -238,6 +247,7 @@ class Reporter:
     async def _write_holds(self, jobs: Jobs) -> None:
         for holding, mine in by_holding(jobs):
             written = await self.send("hold", mine, lambda some, f=holding.fence: self._master.hold(f, _holds(some)))  # type: ignore[misc]
+            self._measures.given_back(_holds(mine), written, here=False)
             self._conclude(mine, written)
 
     async def _write_heres(self, jobs: Jobs) -> None:
@@ -253,6 +263,7 @@ class Reporter:
                 else:
                     self.forget(holding.fence.bucket_id, "a write was refused by the bucket's lock")
                 continue
+            self._measures.given_back(_holds(mine), written, here=True)
             rows = [row for row in _holds(mine) if row.id in written.accepted and row.id not in written.cancelled]
             self._conclude(mine, written)
             if rows:
@@ -279,7 +290,9 @@ class Reporter:
                 return  # the rescuer sweeps the rows
             break
         back = [row._replace(token=row.token + 1, error=None, ran_us=0) for row in rows]
-        await self.insist("hold", lambda: self._master.hold(holding.fence, back))
+        self._measures.given_back(
+            back, await self.insist("hold", lambda: self._master.hold(holding.fence, back)), here=False
+        )
 
     async def give_back(self, holding: Holding, entries: Sequence[Entry]) -> bool:
         """Jobs that lie in a bucket that is being emptied -> HELD; True when the master has settled every one of them."""
@@ -291,6 +304,7 @@ class Reporter:
             for entry in entries
         ]  # fmt: skip
         written = await self.insist("hold", lambda: self._master.hold(holding.fence, rows))
+        self._measures.given_back(rows, written, here=False)
         self.refused += len(written.refused)
         self.quarantined += len(written.quarantined)
         over = written.accepted | written.cancelled | written.refused | written.quarantined

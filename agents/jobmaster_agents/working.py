@@ -65,11 +65,14 @@ class Working:
         self._handlers = {handler.name: handler for handler in handlers}
         self._clock = clock
         self._log = log
+        self._telemetry = telemetry
         self._list_prefix = list_prefix
         self._group: asyncio.TaskGroup | None = None
         self.pumps: dict[bytes, Pump] = {}
+        self._claimed_before = 0
+        """Jobs that pumps of closed buckets had claimed: a counter must not fall."""
         self.memory = Memory()
-        self.reporter = Reporter(master, store, holdings, self.memory, clock, self.forget, log)
+        self.reporter = Reporter(master, store, holdings, self.memory, clock, self.forget, log, telemetry)
         self.in_flight = InFlight(master, self.memory, self.reporter, self._stop)
         self.verdicts = Verdicts(
             self.reporter,
@@ -195,6 +198,7 @@ class Working:
                 self.execution.stop_job(job, StopCause.SUPERSEDED)
             job.phase = Phase.GONE
         self._close(bucket_id)
+        self._telemetry.buckets_lost += 1
         self._log.warning(Event.BUCKET_FORGOTTEN, {"bucket": bucket_id, "reason": why, "jobs": len(dropped)})
         if promoted:
             self.execution.enqueue(promoted)
@@ -206,6 +210,7 @@ class Working:
         if pump is not None:
             pump.ended = True
             pump.ask()
+            self._claimed_before += pump.claimed
         self.waker.changed()
 
     # ------------------------------------------------------------ signals between the parts
@@ -236,11 +241,16 @@ class Working:
         held = self._holdings.buckets.values()
         return [(h.lane, h.priority) for h in held if h.state is BucketState.ACTIVE]
 
+    def _claimed(self) -> int:
+        return self._claimed_before + sum(pump.claimed for pump in self.pumps.values())
+
     def _observe(self, telemetry: Telemetry) -> None:
         reporter, execution, verdicts = self.reporter, self.execution, self.verdicts
         telemetry.read_from("jobs_running", lambda: execution.running)
+        telemetry.read_from("jobs_queued", lambda: sum(map(execution.backlog, self.pumps)) - execution.running)
+        telemetry.read_from("jobs_started", lambda: execution.finished + execution.running)
         telemetry.read_from("outcomes_waiting", lambda: reporter.backlog)
-        telemetry.read_from("jobs_claimed", lambda: sum(pump.claimed for pump in self.pumps.values()))
+        telemetry.read_from("jobs_claimed", self._claimed)
         telemetry.read_from("jobs_onboarded", lambda: self.onboarding.onboarded)
         telemetry.read_from("jobs_retried", lambda: verdicts.retried)
         telemetry.read_from("jobs_duplicate", lambda: self.memory.duplicates)

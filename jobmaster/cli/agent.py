@@ -71,7 +71,7 @@ def run(
     from jobmaster_agents.supervisor import Plan
 
     settings, key = _plan_settings(invocation, name, processes, mode, modules)
-    _check_before_start(settings)
+    _check_before_start(settings, settings.agents[key].processes)
     level = settings.observability.log_level
     agent = settings.agents[key]
     for line in _banner(settings, key, agent):
@@ -114,13 +114,16 @@ def _plan_settings(
     return changed, key
 
 
-def _check_before_start(settings: ClusterSettings) -> None:
-    """What would fail in every child is said once, here: handlers that cannot be imported, servers that are not there."""
+def _check_before_start(settings: ClusterSettings, processes: int) -> None:
+    """What would fail in every child is said once, here: handlers that cannot be imported, servers that are not there,
+    ports that are taken."""
     from jobmaster.handlers import load_handlers
     from jobmaster.wiring import addresses
+    from jobmaster_agents.serving import check_ports
 
     load_handlers(settings.handlers)
     addresses(settings)
+    check_ports(settings, processes)
 
 
 def _import_path() -> tuple[str, ...]:
@@ -137,12 +140,16 @@ def _banner(settings: ClusterSettings, key: str, agent: AgentSettings) -> list[s
         parts = [f"{level} {getattr(counts, level)}" for level in ("critical", "high", "medium", "low", "very_low")]
         lanes.append(f"{lane}: {', '.join(parts)}")
     owned = "; ".join(lanes) if agent.mode in ("full", "execution") else "none"
-    return [
+    lines = [
         f"jobmaster {__version__} agent {key} of cluster {settings.cluster}, mode {agent.mode}, processes {agent.processes}",
         f"buckets  {owned}",
         f"slots    {agent.slots} a bucket, {agent.max_running} a process; store {agent.store}",
         f"handlers {', '.join(settings.handlers) or '(none: every job that arrives is given back)'}",
     ]
+    if port := settings.observability.metrics_port:
+        last = f" to {port + agent.processes - 1}" if agent.processes > 1 else ""
+        lines.append(f"metrics  http://127.0.0.1:{port}{last}: /metrics, /live, /ready")
+    return lines
 
 
 # ---------------------------------------------------------------- looking

@@ -17,6 +17,7 @@ from jobmaster.model.errors import ClockSkew, CodeError, OutcomeUnknown, Refused
 from jobmaster.model.job import Entry, Level, NewJob
 from jobmaster.ports import Intake, Submitted, Word, Written
 from jobmaster.rules.placement import choose
+from jobmaster.telemetry import Telemetry
 
 ATTEMPTS_MAX = 8
 """Buckets tried for one batch before it is given up."""
@@ -63,7 +64,14 @@ class BucketGroup:
     """The buckets of one lane and priority whose acknowledgements are worth at least ``need``."""
 
     def __init__(
-        self, lane: str, priority: int, need: Level, buckets: BucketMap, capacities: dict[str, Capacity], clock: Clock
+        self,
+        lane: str,
+        priority: int,
+        need: Level,
+        buckets: BucketMap,
+        capacities: dict[str, Capacity],
+        clock: Clock,
+        telemetry: Telemetry | None = None,
     ) -> None:
         self.lane = lane
         self.priority = priority
@@ -71,6 +79,7 @@ class BucketGroup:
         self._buckets = buckets
         self._capacities = capacities
         self._clock = clock
+        self._telemetry = telemetry or Telemetry()
 
     # ------------------------------------------------------------ SavePending
 
@@ -107,6 +116,7 @@ class BucketGroup:
                 continue
             level = await self._level_of(outlet, trial)
             if level is not None and await self._submit(outlet, items, trial):
+                self._telemetry.jobs_submitted[level] += len(items)
                 return Placed(level, outlet.id)
         return self._nowhere(trial)
 

@@ -288,6 +288,7 @@ class BulkSubmit:
         if lost:
             part = [entry for entry in part if entry[3:19] not in written.quarantined]
         self.summary.acknowledged(part, Level.MASTER)
+        self._desk.telemetry.jobs_submitted[Level.MASTER] += len(part)
         if lost:
             chunk.entries = lost
             raise InputError(

@@ -28,6 +28,7 @@ from jobmaster.model.job import Durability, JobState, JobView, Level
 from jobmaster.ports import StoreIntake
 from jobmaster.rules.placement import Way
 from jobmaster.settings.model import ClusterSettings
+from jobmaster.telemetry import Telemetry
 
 R = TypeVar("R")
 JobRef = bytes | str | UUID | JobReceipt[Any]
@@ -60,6 +61,8 @@ class Cluster:
         """Decorator that declares a handler: ``@cluster.job(priority="high")``; see ``Handlers.job``."""
         self.master = master
         self.stores = stores
+        self.telemetry = Telemetry()
+        """What this producer has handed in; ``telemetry.exposition()`` is what a scrape of its process should show."""
         self._clock = clock or SystemClock()
         self._on_close = on_close
         self._watches = {name: StoreWatch(name, store, self._clock) for name, store in stores.items()}
@@ -249,7 +252,7 @@ class Cluster:
         """Made at the first use, for it belongs to the running loop."""
         self._refuse_closed()
         plans = Plans(self.handlers, self.master, self.settings.jobs, self._clock)
-        desk = IntakeDesk(self.settings, self.master, self._buckets, self._clock)
+        desk = IntakeDesk(self.settings, self.master, self._buckets, self._clock, self.telemetry)
         self._submitter = Submitter(self.settings, plans, desk, self._clock)
         return self._submitter
 

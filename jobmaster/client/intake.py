@@ -26,6 +26,7 @@ from jobmaster.model.job import Durability, Entry, JobView, Level, NewJob, OnFul
 from jobmaster.ports import Intake, Queries, Written
 from jobmaster.rules.placement import Way, way
 from jobmaster.settings.model import ClusterSettings
+from jobmaster.telemetry import Telemetry
 
 STORE_CALLS_MAX = 2
 """Calls of one (lane, priority) under way at once: while two are, later jobs gather."""
@@ -64,8 +65,16 @@ class Line(NamedTuple):
 class IntakeDesk:
     """Puts orders where they belong. Belongs to one event loop."""
 
-    def __init__(self, settings: ClusterSettings, master: ClientMaster, buckets: BucketMap, clock: Clock) -> None:
+    def __init__(
+        self,
+        settings: ClusterSettings,
+        master: ClientMaster,
+        buckets: BucketMap,
+        clock: Clock,
+        telemetry: Telemetry | None = None,
+    ) -> None:
         self._settings = settings
+        self.telemetry = telemetry or Telemetry()
         self.master = master
         self.buckets = buckets
         self._clock = clock
@@ -117,9 +126,12 @@ class IntakeDesk:
         group = self._groups.get((lane, priority, need))
         if group is None:
             await self.check_served(lane)
-            group = BucketGroup(lane, priority, need, self.buckets, self._capacities, self._clock)
+            group = self._group(lane, priority, need)
             self._groups[lane, priority, need] = group
         return group
+
+    def _group(self, lane: str, priority: int, need: Level) -> BucketGroup:
+        return BucketGroup(lane, priority, need, self.buckets, self._capacities, self._clock, self.telemetry)
 
     async def line(self, lane: str, priority: int, need: Level) -> Line:
         """Where single submits of a lane and priority gather."""
@@ -233,16 +245,19 @@ class IntakeDesk:
     def _assign_line(self, lane: str, priority: int) -> Coalescer[NewJob, Receipt]:
         line = self._assigning.get((lane, priority))
         if line is None:
-            group = BucketGroup(lane, priority, Level.VOLATILE, self.buckets, self._capacities, self._clock)
+            group = self._group(lane, priority, Level.VOLATILE)
             line = self._assigning[lane, priority] = self._coalescer(partial(self._assign, group))
         return line
 
     async def _assign(self, group: BucketGroup, jobs: list[NewJob]) -> list[Receipt | Exception]:
         written, bucket_id = await group.assign(self.master, jobs)
+        self.telemetry.jobs_submitted[Level.MASTER] += len(written.accepted)
         return _answers(jobs, written, bucket_id)
 
     async def _hold(self, jobs: list[NewJob]) -> list[Receipt | Exception]:
-        return _answers(jobs, await hold(self.master, jobs), None)
+        written = await hold(self.master, jobs)
+        self.telemetry.jobs_submitted[Level.MASTER] += len(written.accepted)
+        return _answers(jobs, written, None)
 
     # ------------------------------------------------------------ idempotency keys
 

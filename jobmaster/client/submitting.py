@@ -139,4 +139,6 @@ class Submitter:
         if job.id in written.refused and order.own_id:
             await self.desk.compare(job)
         duplicate = known or job.id not in written.accepted
+        if not duplicate:
+            self.desk.telemetry.jobs_submitted[Level.TRANSACTION] += 1
         return Receipt(job.id, Level.TRANSACTION, None, duplicate)

@@ -269,7 +269,7 @@ class Observability(Section, frozen=True, kw_only=True):
     log_format: Annotated[str, Meta(pattern="^(text|json)$")] = "text"
     """``text`` for people, ``json`` (one object a line) for collectors."""
     metrics_port: Annotated[int, Meta(ge=0, le=65535)] | None = None
-    """Port of the Prometheus endpoint and the probes on 127.0.0.1; null = off, 0 = any free port."""
+    """First port for metrics and probes on 127.0.0.1, the next ones for further processes; null = off, 0 = any free."""
 
 
 class ClusterSettings(Section, frozen=True, kw_only=True):

@@ -5,9 +5,14 @@ from __future__ import annotations
 import re
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from prometheus_client.parser import text_string_to_metric_families
 
-from jobmaster.telemetry import METRICS, Histogram, Kind, Telemetry
+from jobmaster.model.job import FinalRow, HoldRow, JobState
+from jobmaster.ports import Written
+from jobmaster.telemetry import JOB_SECONDS, METRICS, Histogram, Kind, Telemetry
+from jobmaster_agents.measuring import Measures
 
 
 def test_every_listed_metric_has_its_number_and_every_number_is_listed() -> None:
@@ -58,6 +63,66 @@ def test_a_value_on_a_bound_counts_below_it() -> None:
     for value in (1.0, 1.5, 2.0, 2.1):
         spread.observe(value)
     assert spread.cumulative() == [("1.0", 1.0), ("2.0", 3.0), ("+Inf", 4.0)]
+
+
+_edges = [round(bound * 1e6) + step for bound in JOB_SECONDS for step in (-1, 0, 1)]
+
+
+@given(st.lists(st.lists(st.one_of(st.sampled_from(_edges), st.integers(0, 10**10)), max_size=30), max_size=5))
+def test_a_batch_counts_like_its_values_one_by_one(batches: list[list[int]]) -> None:
+    together, alone = Histogram(JOB_SECONDS), Histogram(JOB_SECONDS)
+    for batch in batches:
+        for value in batch:
+            alone.observe(value / 1e6)
+        together.observe_batch_us(list(batch))
+    assert together.counts == alone.counts
+    assert together.total == pytest.approx(alone.total)
+
+
+# ---------------------------------------------------------------- batches
+
+
+def final(number: int, state: JobState, ran_us: int = 2_000_000) -> FinalRow:
+    return FinalRow(
+        bytes([number]) * 16, state, 3, "d", "h", 1, b"b" * 16, 1, 1, 0, 0, 7_000, ran_us, b"{}", b"", None, None
+    )
+
+
+def held(number: int, error: bytes | None) -> HoldRow:
+    return HoldRow(bytes([number]) * 16, 3, "d", "h", 1, 1, 0, 0, b"{}", b"", error, 30_000 if error else 0)
+
+
+def ids(*rows: FinalRow | HoldRow) -> frozenset[bytes]:
+    return frozenset(row.id for row in rows)
+
+
+def test_only_what_the_master_accepted_is_counted_and_only_what_ran_has_a_time() -> None:
+    telemetry = Telemetry()
+    measures = Measures(telemetry)
+    good, bad, refused = final(1, JobState.SUCCEEDED), final(2, JobState.FAILED), final(3, JobState.SUCCEEDED)
+    never = final(4, JobState.EXPIRED, 0)
+    measures.accepted([good, bad, refused, never], Written(True, ids(good, bad, never), refused=ids(refused)))
+    assert telemetry.jobs_ended == {"SUCCEEDED": 1, "FAILED": 1, "EXPIRED": 1}
+    assert sum(telemetry.job_wait_seconds.counts) == sum(telemetry.job_run_seconds.counts) == 2
+    assert telemetry.job_run_seconds.total == pytest.approx(4.0)
+    measures.accepted([never], Written(True, ids(never)))
+    assert telemetry.jobs_ended["EXPIRED"] == 2
+    assert sum(telemetry.job_run_seconds.counts) == 2
+    measures.accepted([good], Written(True, frozenset(), refused=ids(good)))
+    assert telemetry.jobs_ended["SUCCEEDED"] == 1
+
+
+def test_given_back_means_unrun_in_the_master_and_accepted() -> None:
+    telemetry = Telemetry()
+    measures = Measures(telemetry)
+    unrun, tried, cancelled, refused = held(1, None), held(2, b"{}"), held(3, None), held(4, None)
+    answer = Written(True, ids(unrun, tried, cancelled), cancelled=ids(cancelled), refused=ids(refused))
+    measures.given_back([unrun, tried, cancelled, refused], answer, here=False)
+    assert telemetry.jobs_held == 1
+    assert telemetry.jobs_ended == {"CANCELLED": 1}
+    assert sum(telemetry.job_run_seconds.counts) == 1
+    measures.given_back([unrun], Written(True, ids(unrun)), here=True)
+    assert telemetry.jobs_held == 1
 
 
 def test_two_processes_in_one_do_not_share_numbers() -> None:

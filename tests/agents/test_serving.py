@@ -1,0 +1,243 @@
+"""The HTTP face of an agent process: what it answers, whom it cuts off, and when it says that it is not ready."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import signal
+import socket
+from collections.abc import AsyncIterator, Callable
+
+import msgspec
+import pytest
+
+from jobmaster.clock import new_id
+from jobmaster.model.errors import ConfigError, Unavailable
+from jobmaster.rules.lease import term
+from jobmaster.settings.model import ClusterSettings, Observability
+from jobmaster.telemetry import Telemetry
+from jobmaster_agents import serving as serving_module
+from jobmaster_agents.events import EventLog
+from jobmaster_agents.holdings import Holdings
+from jobmaster_agents.process import _Endings
+from jobmaster_agents.serving import CONNECTIONS_MAX, HEAD_BYTES_MAX, HOST, Serving, check_ports, port_of
+from tests.agents.hand_clock import HandClock
+
+
+class Face:
+    """A server and what it is told to say."""
+
+    def __init__(self) -> None:
+        self.telemetry = Telemetry()
+        self.why_not: str | None = None
+        self.server = Serving(self.telemetry, lambda: self.why_not, EventLog())
+
+    async def ask(self, request: bytes) -> tuple[int, dict[str, str], bytes]:
+        """Status, headers and body of one raw request."""
+        reader, writer = await asyncio.open_connection(HOST, self.server.port)
+        writer.write(request)
+        whole = await asyncio.wait_for(reader.read(), 10)
+        writer.close()
+        head, _, body = whole.partition(b"\r\n\r\n")
+        first, *lines = head.decode().split("\r\n")
+        return int(first.split()[1]), dict(line.split(": ", 1) for line in lines), body
+
+    async def get(self, path: str) -> tuple[int, bytes]:
+        status, headers, body = await self.ask(f"GET {path} HTTP/1.1\r\nHost: x\r\n\r\n".encode())
+        assert headers["Content-Length"] == str(len(body))
+        assert headers["Connection"] == "close"
+        return status, body
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    """Wait for what another task does."""
+    async with asyncio.timeout(10):
+        while not condition():  # noqa: ASYNC110 - the server's own book is looked at, which has no event
+            await asyncio.sleep(0)
+
+
+@pytest.fixture
+async def face() -> AsyncIterator[Face]:
+    made = Face()
+    await made.server.start(0)
+    yield made
+    await made.server.close()
+
+
+# ---------------------------------------------------------------- answers
+
+
+async def test_metrics_are_what_the_process_counts(face: Face) -> None:
+    face.telemetry.jobs_started += 3
+    status, headers, body = await face.ask(b"GET /metrics?name=x HTTP/1.1\r\n\r\n")
+    assert (status, headers["Content-Type"]) == (200, "text/plain; version=0.0.4; charset=utf-8")
+    assert b"jobmaster_jobs_started_total 3.0\n" in body
+
+
+async def test_ready_says_why_not_in_one_line_of_json_and_live_does_not_care(face: Face) -> None:
+    assert await face.get("/ready") == (200, b'{"ready": true}\n')
+    face.why_not = "it is leaving"
+    status, body = await face.get("/ready")
+    assert (status, json.loads(body)) == (503, {"ready": False, "reason": "it is leaving"})
+    assert body.count(b"\n") == 1
+    assert await face.get("/live") == (200, b'{"live": true}\n')
+
+
+async def test_a_head_request_has_no_body(face: Face) -> None:
+    status, headers, body = await face.ask(b"HEAD /live HTTP/1.1\r\n\r\n")
+    assert (status, headers["Content-Length"], body) == (200, "15", b"")
+
+
+@pytest.mark.parametrize(
+    ("request_", "status", "said"),
+    [
+        (b"GET / HTTP/1.1\r\n\r\n", 404, b"/metrics, /live, /ready"),
+        (b"GET /metrics/x HTTP/1.0\r\n\r\n", 404, b"Not Found"),
+        (b"POST /live HTTP/1.1\r\nContent-Length: 3\r\n\r\nabc", 405, b"GET and HEAD"),
+        (b"hello\r\n\r\n", 400, b"Bad Request"),
+        (b"GET /live SPDY/9\r\n\r\n", 400, b"Bad Request"),
+        (b"\xff\xfe\x00 /live HTTP/1.1\r\n\r\n", 405, b"GET and HEAD"),
+        (b"GET /live HTTP/1.1\r\nX: " + b"x" * 2 * HEAD_BYTES_MAX + b"\r\n\r\n", 431, b"Too Large"),
+    ],
+    ids=["root", "below", "post", "no HTTP", "other protocol", "bytes", "long head"],
+)
+async def test_what_is_not_served_is_said(face: Face, request_: bytes, status: int, said: bytes) -> None:
+    found, _, body = await face.ask(request_)
+    assert found == status
+    assert said in body
+    assert (await face.get("/live"))[0] == 200
+
+
+# ---------------------------------------------------------------- bad company
+
+
+async def test_who_does_not_ask_is_cut_off(face: Face, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(serving_module, "REQUEST_SECONDS", 0.05)
+    reader, writer = await asyncio.open_connection(HOST, face.server.port)
+    writer.write(b"GET /live HT")
+    assert await asyncio.wait_for(reader.read(), 10) == b""
+    writer.close()
+
+
+async def test_there_are_only_so_many_at_once_and_room_comes_back(face: Face) -> None:
+    idle = [await asyncio.open_connection(HOST, face.server.port) for _ in range(CONNECTIONS_MAX)]
+    for _, writer in idle:
+        writer.write(b"GET ")
+        await writer.drain()
+    await until(lambda: len(face.server._connections) == CONNECTIONS_MAX)
+    reader, writer = await asyncio.open_connection(HOST, face.server.port)
+    assert await asyncio.wait_for(reader.read(), 10) == b"", "one too many"
+    writer.close()
+    idle[0][1].write(b"/live HTTP/1.1\r\n\r\n")
+    assert b"200 OK" in await asyncio.wait_for(idle[0][0].read(), 10)
+    await until(lambda: len(face.server._connections) < CONNECTIONS_MAX)
+    assert (await face.get("/live"))[0] == 200
+    for _, writer in idle:
+        writer.close()
+
+
+async def test_closing_waits_for_nobody() -> None:
+    face = Face()
+    await face.server.start(0)
+    reader, writer = await asyncio.open_connection(HOST, face.server.port)
+    writer.write(b"GET ")
+    await writer.drain()
+    await until(lambda: bool(face.server._connections))
+    await asyncio.wait_for(face.server.close(), 10)
+    assert await reader.read() == b""
+    writer.close()
+    with pytest.raises(OSError):
+        await asyncio.open_connection(HOST, face.server.port)
+
+
+# ---------------------------------------------------------------- ports
+
+
+def with_port(port: int | None) -> ClusterSettings:
+    return msgspec.structs.replace(ClusterSettings(), observability=Observability(metrics_port=port))
+
+
+def test_every_process_has_its_port() -> None:
+    assert [port_of(with_port(9464), index) for index in range(3)] == [9464, 9465, 9466]
+    assert [port_of(with_port(0), index) for index in range(2)] == [0, 0]
+    assert port_of(with_port(None), 1) is None
+
+
+async def test_a_taken_port_is_one_clear_error() -> None:
+    with socket.socket() as other:
+        other.bind((HOST, 0))
+        other.listen()
+        port = other.getsockname()[1]
+        sentence = f"port {port}: address already in use"
+        with pytest.raises(Unavailable, match=sentence):
+            await Face().server.start(port)
+        with pytest.raises(ConfigError, match=sentence):
+            check_ports(with_port(port - 1), 2)
+    check_ports(with_port(0), 500)
+    check_ports(with_port(None), 500)
+
+
+def test_there_must_be_a_port_for_each_process() -> None:
+    with pytest.raises(ConfigError, match="no port 65536"):
+        check_ports(with_port(65535), 2)
+
+
+# ---------------------------------------------------------------- why it is not ready
+
+
+class Registered:
+    """What the probe looks at of an agent that owns its buckets."""
+
+    def __init__(self) -> None:
+        self.holdings = Holdings(new_id())
+        self.stop_asked = asyncio.Event()
+
+
+@pytest.fixture
+def clock() -> HandClock:
+    return HandClock()
+
+
+@pytest.fixture
+def working(clock: HandClock) -> tuple[_Endings, Registered]:
+    """An agent that is ready."""
+    endings, parts = _Endings(clock), Registered()
+    assert endings.why_not_ready() == "it is starting"
+    parts.holdings.trust(term(clock.now, 10.0))
+    endings.serving = parts  # type: ignore[assignment]
+    assert endings.why_not_ready() is None
+    return endings, parts
+
+
+Working = tuple[_Endings, Registered]
+
+
+def test_it_is_not_ready_from_the_signal_on(working: Working) -> None:
+    """Not a turn of the loop later: nothing can have told a bucket yet to take no more jobs."""
+    endings, _ = working
+    endings.on_signal(signal.SIGTERM)
+    assert endings.why_not_ready() == "it is leaving: SIGTERM"
+
+
+def test_it_is_not_ready_when_an_operator_sends_it_home(working: Working) -> None:
+    endings, parts = working
+    parts.stop_asked.set()
+    assert endings.why_not_ready() == "it is leaving: drain requested"
+
+
+def test_it_is_not_ready_past_half_its_lease(working: Working, clock: HandClock) -> None:
+    endings, parts = working
+    clock.now += 4.9
+    assert endings.why_not_ready() is None
+    clock.now += 0.2
+    assert "starts nothing" in str(endings.why_not_ready())
+    parts.holdings.trust(term(clock.now, 10.0))
+    assert endings.why_not_ready() is None
+
+
+def test_it_is_not_ready_once_it_is_fenced_or_orphaned(working: Working) -> None:
+    endings, parts = working
+    parts.holdings.fence("a certificate")
+    assert endings.why_not_ready() == "it is fenced: a certificate"
+    endings.orphaned.set()
+    assert endings.why_not_ready() == "its supervisor died"
