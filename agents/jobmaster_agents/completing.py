@@ -22,6 +22,7 @@ from jobmaster_agents.claiming import Pump
 from jobmaster_agents.execution import Execution
 from jobmaster_agents.portions import Memory, Phase
 from jobmaster_agents.reporting import Reporter
+from jobmaster_agents.spilling import Spilling
 from jobmaster_agents.verdicts import StopCause, Verdicts
 
 _LOOK_SECONDS = 0.02
@@ -51,6 +52,7 @@ class Completing:
         memory: Memory,
         execution: Execution,
         reporter: Reporter,
+        spilling: Spilling,
         verdicts: Verdicts,
         clock: Clock,
     ) -> None:
@@ -59,6 +61,7 @@ class Completing:
         self._memory = memory
         self._execution = execution
         self._reporter = reporter
+        self._spilling = spilling
         self._verdicts = verdicts
         self._now = clock.boottime
         self.hurry = asyncio.Event()
@@ -177,13 +180,15 @@ class Completing:
         return True
 
     async def _flush_page(self, pump: Pump) -> bool:
-        """What claims do not take: onboarded jobs that are not due yet. Master commit first, then off the store.
+        """What claims do not take: kept outcomes, and onboarded jobs that are not due yet. Written first, removed second.
 
-        False: there is something only a rescuer deals with, or the bucket is another's.
+        False: there is something that cannot be written, or the bucket is another's.
         """
         holding = pump.holding
         page = await self._store.read_page(holding.fence, _PAGE_JOBS)
-        if page.word is not Word.OK or page.kind == "spilled":
+        if page.word is not Word.OK:
+            return False
+        if page.kind == "spilled" and not await self._spilling.apply(page.raw):
             return False
         if page.kind == "claimed" and page.entries:  # of a claim whose reply was lost
             await pump.adopt_unknown_lists()

@@ -50,6 +50,7 @@ class Event(StrEnum):
     BUCKET_DROPPED = "bucket_dropped"
     CALL_FAILED = "call_failed"
     JOB_UNWRITABLE = "job_unwritable"
+    OUTCOMES_SPILLED = "outcomes_spilled"
     ROWS_RELEASED = "rows_released"
     ROWS_WITHOUT_MEMORY = "rows_without_memory"
     COORDINATOR_ELECTED = "coordinator_elected"

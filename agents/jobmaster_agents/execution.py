@@ -217,8 +217,8 @@ class Execution:
             if now > self._turn_ends:
                 # One slot waits for the next turn and then wakes the others, else each turn would cost a round of all.
                 return await self._yield_turn()
-            if not jobs or queue.running >= queue.slots or self.running >= limit or now >= self._holdings.soft_until:
-                break
+            if not jobs or queue.running >= queue.slots or self.running >= limit:
+                break  # the lease is looked at between bursts, and a turn is never longer than a fraction of it
             job = jobs.popleft()
             if job.phase is Phase.QUEUED:
                 if jobs and not self._waking:

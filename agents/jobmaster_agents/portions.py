@@ -46,6 +46,7 @@ class LiveJob:
         "processing",
         "row",
         "safe",
+        "spilled",
         "unwritable",
     )
 
@@ -60,6 +61,8 @@ class LiveJob:
         self.processing = False
         """Its row says PROCESSING."""
         self.cancelled = False
+        self.spilled = False
+        """Its outcome is also kept in the store."""
         self.unwritable = False
         """The master refuses its values: kept here and in its list until a person has looked."""
         self.headers: Headers | None = None
@@ -105,6 +108,10 @@ class Memory:
 
     def __len__(self) -> int:
         return len(self._live)
+
+    def __iter__(self) -> Iterator[LiveJob]:
+        """Every live copy, in no order."""
+        return iter(self._live.values())
 
     def get(self, job_id: bytes) -> LiveJob | None:
         """The live copy of an id."""

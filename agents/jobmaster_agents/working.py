@@ -30,6 +30,7 @@ from jobmaster_agents.onboarding import Onboarding
 from jobmaster_agents.persisting import InFlight, Persisting
 from jobmaster_agents.portions import LiveJob, Memory, Phase
 from jobmaster_agents.reporting import Reporter
+from jobmaster_agents.spilling import Spilling
 from jobmaster_agents.threads import ThreadRunner
 from jobmaster_agents.verdicts import StopCause, Verdicts
 
@@ -112,7 +113,12 @@ class Working:
         self.reporter.runner = self.execution
         self.onboarding = Onboarding(master, store, holdings, settings.thresholds, clock, self.forget, log)
         self.waker = Waker(store, self.pumps, log)
-        self.completing = Completing(master, store, self.memory, self.execution, self.reporter, self.verdicts, clock)
+        self.spilling = Spilling(
+            master, store, holdings, self.memory, self.reporter.insist, clock, self.forget, log
+        )
+        self.completing = Completing(
+            master, store, self.memory, self.execution, self.reporter, self.spilling, self.verdicts, clock
+        )
         self.persisting = Persisting(
             self.memory,
             self.in_flight,
@@ -131,6 +137,7 @@ class Working:
             self._group = group
             group.create_task(self.reporter.run(), name="jobmaster-reporter")
             group.create_task(self.in_flight.run(), name="jobmaster-in-flight")
+            group.create_task(self.spilling.run(), name="jobmaster-spilling")
             group.create_task(self.execution.run(), name="jobmaster-execution")
             group.create_task(self.waker.run(), name="jobmaster-waker")
             group.create_task(self.onboarding.run(), name="jobmaster-onboarding")

@@ -287,6 +287,7 @@ class KitBucket:
         self.pending: deque[Entry] = deque()
         self.assigned: list[tuple[int, Entry]] = []
         self.claimed: dict[str, list[Entry]] = {}
+        self.spilled: list[bytes] = []
         self.cancelled: set[bytes] = set()
         self.hint = False
 
@@ -339,6 +340,19 @@ class KitStore(Scripted):
         word: Word = await self.do("settle", (fence, list(list_names), list(finished)), effect)
         return word
 
+    async def spill(self, fence: Fence, outcomes: Sequence[bytes], list_names: Sequence[str]) -> Word:
+        def effect() -> Word:
+            if (no := self.refusal(fence)) is not None:
+                return no
+            bucket = self.buckets[fence.bucket_id]
+            bucket.spilled += outcomes
+            for name in list_names:
+                bucket.claimed.pop(name, None)
+            return Word.OK
+
+        word: Word = await self.do("spill", (fence, list(outcomes), list(list_names)), effect)
+        return word
+
     async def assign(self, fence: Fence, items: Sequence[tuple[int, bytes]]) -> Word:
         def effect() -> Word:
             if (no := self.refusal(fence)) is not None:
@@ -378,7 +392,7 @@ class KitStore(Scripted):
     async def close_if_empty(self, fence: Fence) -> Word:
         def effect() -> Word:
             bucket = self.buckets[fence.bucket_id]
-            if bucket.pending or bucket.assigned or bucket.claimed:
+            if bucket.pending or bucket.assigned or bucket.claimed or bucket.spilled:
                 return Word.NOT_EMPTY
             bucket.state = BucketState.READY_TO_DELETE
             return self.refusal(fence) or Word.OK
@@ -389,6 +403,8 @@ class KitStore(Scripted):
     async def read_page(self, fence: Fence, limit: int) -> Page:
         def effect() -> Page:
             bucket = self.buckets[fence.bucket_id]
+            if bucket.spilled:
+                return Page(Word.OK, "spilled", "", [], bucket.spilled[:limit])
             for name, entries in sorted(bucket.claimed.items()):
                 return Page(Word.OK, "claimed", name, list(entries), [])
             if bucket.pending:
@@ -402,6 +418,8 @@ class KitStore(Scripted):
     async def remove_page(self, fence: Fence, page: Page) -> Word:
         def effect() -> Word:
             bucket = self.buckets[fence.bucket_id]
+            if page.kind == "spilled":
+                del bucket.spilled[: len(page.raw)]
             if page.kind == "claimed":
                 bucket.claimed.pop(page.list_name, None)
             bucket.pending = deque(entry for entry in bucket.pending if entry not in page.entries)

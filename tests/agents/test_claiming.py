@@ -115,6 +115,7 @@ async def test_the_list_of_a_claim_under_way_is_not_adopted_before_its_answer(ki
     assert not kit.working.memory.duplicates
     gate.opened.set()
     await kit.settled()
+    await turns()
     assert not kit.working.memory.duplicates
     assert ran == [0]
 

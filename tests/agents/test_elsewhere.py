@@ -17,9 +17,12 @@ from jobmaster.model.errors import Unavailable
 from jobmaster.model.job import Entry, ErrorInfo, FinalRow, JobState
 from jobmaster.settings.model import AgentSettings
 from jobmaster_agents import insisting
+from jobmaster_agents.holdings import Holding
 from jobmaster_agents.isolation_wire import IsolatedJob, IsolatedResult, ResultKind
+from jobmaster_agents.portions import LiveJob
 from jobmaster_agents.verdicts import StopCause
 from tests.agents.ports_kit import Kit, turns, until
+from tests.agents.waiting import until as until_blocking
 
 handlers = Handlers()
 ran: list[str] = []
@@ -163,6 +166,39 @@ async def test_a_thread_that_runs_too_long_is_given_up_and_replaced(kit: PoolKit
     await kit.settled()
     assert counters_are_back(kit)
     assert len(kit.master.attempts) == 2, "late results are thrown away"
+
+
+async def ended_thread(kit: PoolKit) -> tuple[Holding, LiveJob]:
+    """A job whose thread has come to its end, and whose loop has not heard of it yet."""
+    bucket = kit.bucket()
+    entry = job("thread")
+    kit.submit(bucket, [entry])
+    await until(lambda: ran)
+    live = kit.working.memory.get(entry.id)
+    assert live is not None
+    thread = kit.working._elsewhere._away[live].thread
+    assert thread is not None
+    release.set()
+    until_blocking(lambda: thread.over, 10, "the end of the thread")
+    return bucket, live
+
+
+async def test_a_thread_that_ended_just_before_its_timeout_counts(kit: PoolKit) -> None:
+    _, live = await ended_thread(kit)
+    kit.working.execution.stop_job(live, StopCause.TIMEOUT)
+    await kit.settled()
+    assert outcome(kit, live.entry).state == JobState.SUCCEEDED
+    assert not kit.master.attempts
+
+
+async def test_a_thread_that_ended_just_before_its_bucket_was_lost_records_nothing(kit: PoolKit) -> None:
+    bucket, _ = await ended_thread(kit)
+    kit.rescue(bucket)
+    kit.working.forget(bucket.fence.bucket_id, "the test says so")
+    await until(lambda: counters_are_back(kit))
+    await turns()
+    assert not kit.master.outcomes
+    assert not kit.working.reporter.backlog
 
 
 async def test_a_handlers_own_unavailable_is_its_failed_attempt(kit: PoolKit) -> None:

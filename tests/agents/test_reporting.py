@@ -504,12 +504,23 @@ async def test_a_retry_whose_copy_cannot_be_put_goes_back_under_its_new_identity
 ) -> None:
     bucket = kit.bucket()
     kit.store.script["assign"] += answers
+    kit.master.script["hold"] += [DOWN, Refused("permission denied for a moment")]
     entry = job("fail")
     kit.submit(bucket, [entry])
     await kit.settled()
     row = kit.master.rows[entry.id]
     assert (row.state, row.token) == ("HELD", 2)
     assert len(kit.master.attempts) == 1, "the attempt is told once"
+
+
+async def test_a_retry_that_meets_a_cancel_request_is_not_put_back(kit: Kit) -> None:
+    bucket = kit.bucket()
+    entry = job("fail", token=2)
+    kit.master.rows[entry.id] = Row("ASSIGNED", 2, bucket.fence.bucket_id, 1, cancel=True)
+    kit.submit(bucket, [entry])
+    await kit.settled()
+    assert state_of(kit, entry) == "CANCELLED"
+    assert not kit.store.of("assign")
 
 
 async def test_a_retry_in_a_bucket_that_completes_meanwhile_goes_to_the_master(kit: Kit) -> None:

@@ -79,6 +79,8 @@ class Fate:
         self.at = at
         self.end = end
         self.names: list[str] = []
+        self.away: frozenset[str] = frozenset()
+        """Calls that find their server away from now on."""
 
     def over(self, thing: object) -> Any:
         return _Fated(thing, self)
@@ -98,7 +100,7 @@ class _Fated:
         async def fated(*arguments: object, **named: object) -> object:
             mine = len(fate.names) == fate.at
             fate.names.append(name)
-            if mine and fate.end is End.AWAY:
+            if name in fate.away or (mine and fate.end is End.AWAY):
                 raise Unavailable(f"{name} was not sent")
             answer = await call(*arguments, **named)
             if mine:
@@ -261,3 +263,31 @@ async def test_at_every_call_the_process_may_die(stage: Stage, born: Callable[[F
         while (await stage.bucket_state(life.owner.fence.bucket_id))[0] != "READY_TO_DELETE":
             await rescue.tick()
         await check(stage, life)
+
+
+async def test_what_had_ended_when_the_master_went_away_does_not_run_again(
+    stage: Stage, born: Callable[[Fate], Awaitable[Life]]
+) -> None:
+    fate = Fate()
+    life = await born(fate)
+    working = life.working
+    fate.away = frozenset({"copy_final", "record_final", "hold", "retry_here", "persist"})
+    entries = [life.entry("note") for _ in range(5)] + [life.entry("again"), life.entry("slow")]
+    running = asyncio.ensure_future(working.run())
+    await life.owner.store.submit(life.owner.fence.bucket_id, entries, **HIGH_WATER)
+    working.open(life.holding)
+    await until(lambda: working.reporter.backlog == 6 and "slow" in ran)
+    life.owner.holdings._term = None
+    life.owner.holdings.trust(term(SystemClock().boottime() - 30.0, 50.0))  # past half the lease
+    await working.spilling.spill()
+    running.cancel()
+    await asyncio.gather(running, return_exceptions=True)
+    await working.aclose()
+    await life.owner.die()
+    rescue = (await stage.agent()).rescue()
+    while (await stage.bucket_state(life.owner.fence.bucket_id))[0] != "READY_TO_DELETE":
+        await rescue.tick()
+    await check(stage, life)
+    rows = await stage.rows("SELECT handler, state::text, attempt, rescues FROM job ORDER BY handler, id")
+    found = [tuple(row) for row in rows]
+    assert found == [("again", "HELD", 1, 0), *[("note", "SUCCEEDED", 1, 0)] * 5, ("slow", "HELD", 0, 1)]

@@ -1,0 +1,212 @@
+"""Outcomes kept in the store when the lease is in doubt: whose list may go, and that they count once."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+
+import pytest
+
+from jobmaster.clock import new_id
+from jobmaster.handlers import Handlers
+from jobmaster.model.errors import Refused
+from jobmaster.model.job import Entry, JobState
+from jobmaster_agents import insisting
+from jobmaster_agents.holdings import Holding
+from jobmaster_agents.spilled import decode_spilled
+from tests.agents.ports_kit import DOWN, LOST, Gate, Kit, Row, turns, until
+
+handlers = Handlers()
+ran: list[str] = []
+go = asyncio.Event()
+
+
+@handlers.job(name="note")
+async def note() -> str:
+    ran.append("note")
+    return "done"
+
+
+@handlers.job(name="wait", timeout=1e6)
+async def wait() -> None:
+    ran.append("wait")
+    await go.wait()
+
+
+@handlers.job(name="fail", backoff=7, backoff_jitter=0.0)
+async def fail() -> None:
+    raise RuntimeError("as asked")
+
+
+@pytest.fixture(autouse=True)
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(insisting, "BACKOFF_SECONDS", 0.0)
+    ran.clear()
+    go.clear()
+
+
+@pytest.fixture
+async def kit() -> AsyncIterator[Kit]:
+    async with Kit(handlers) as made:
+        yield made
+
+
+def job(name: str = "note") -> Entry:
+    return Entry(new_id(), 1, name, b"{}")
+
+
+def spilled(kit: Kit, bucket: Holding) -> list[bytes]:
+    return kit.store.buckets[bucket.fence.bucket_id].spilled
+
+
+async def cut_off(kit: Kit, entries: list[Entry]) -> tuple[Holding, Gate]:
+    """The master does not answer while these jobs run, and the lease is half over."""
+    bucket = kit.bucket()
+    gate = Gate(DOWN)
+    kit.master.script["copy_final"].append(gate)
+    kit.master.script["retry_here"].append(gate)
+    kit.submit(bucket, entries)
+    await gate.reached.wait()
+    await turns()
+    kit.clock.now = kit.holdings.soft_until + 1.0
+    return bucket, gate
+
+
+async def test_finished_jobs_are_kept_and_their_list_goes_in_the_same_step(kit: Kit) -> None:
+    entries = [job(), job("fail")]
+    bucket, gate = await cut_off(kit, entries)
+    await kit.working.spilling.spill()
+    assert {decode_spilled(raw).id for raw in spilled(kit, bucket)} == {entry.id for entry in entries}
+    assert not kit.lists(bucket)
+    assert len(kit.store.of("spill")) == 1
+    await kit.working.spilling.spill()
+    assert len(kit.store.of("spill")) == 1, "kept once"
+    gate.opened.set()
+
+
+async def test_the_list_of_a_job_that_still_runs_stays(kit: Kit) -> None:
+    bucket, gate = await cut_off(kit, [job(), job("wait")])
+    await kit.working.spilling.spill()
+    assert len(spilled(kit, bucket)) == 1
+    assert kit.lists(bucket), "one of its jobs is nowhere else"
+    go.set()
+    await until(lambda: kit.working.execution.running == 0)
+    await kit.working.spilling.spill()
+    assert len(spilled(kit, bucket)) == 2
+    assert not kit.lists(bucket)
+    gate.opened.set()
+
+
+async def test_a_second_copy_keeps_its_list(kit: Kit) -> None:
+    entry = job()
+    bucket, gate = await cut_off(kit, [entry, entry])
+    await kit.working.spilling.spill()
+    assert len(spilled(kit, bucket)) == 1
+    assert kit.lists(bucket)
+    gate.opened.set()
+
+
+async def test_a_failed_spill_deletes_nothing_and_is_tried_again(kit: Kit) -> None:
+    bucket, gate = await cut_off(kit, [job()])
+    kit.store.script["spill"] += [DOWN, Refused("NOPERM"), LOST]
+    for _ in range(2):
+        await kit.working.spilling.spill()
+        assert kit.lists(bucket)
+    await kit.working.spilling.spill()
+    await kit.working.spilling.spill()
+    assert len(spilled(kit, bucket)) == 2, "there twice after a lost answer; the second is recognised by its identity"
+    assert not kit.lists(bucket)
+    gate.opened.set()
+
+
+async def test_nothing_is_kept_while_the_lease_is_in_good_order(kit: Kit) -> None:
+    bucket = kit.bucket()
+    gate = Gate(DOWN)
+    kit.master.script["copy_final"].append(gate)
+    kit.submit(bucket, [job()])
+    await gate.reached.wait()
+    await turns()
+    assert not kit.store.of("spill")
+    gate.opened.set()
+    await kit.settled()
+
+
+async def test_nothing_is_kept_after_the_hard_deadline_or_of_a_lost_bucket(kit: Kit) -> None:
+    bucket, gate = await cut_off(kit, [job()])
+    kit.expire()
+    await kit.working.spilling.spill()
+    assert not kit.store.of("spill")
+    kit.trust()
+    kit.rescue(bucket)
+    kit.working.forget(bucket.fence.bucket_id, "the test says so")
+    await kit.working.spilling.spill()
+    assert not kit.store.of("spill")
+    gate.opened.set()
+
+
+async def test_a_fenced_spill_forgets_the_bucket(kit: Kit) -> None:
+    bucket, gate = await cut_off(kit, [job()])
+    kit.rescue(bucket)
+    await kit.working.spilling.spill()
+    assert bucket.lost
+    assert kit.lists(bucket)
+    gate.opened.set()
+
+
+async def test_if_the_master_comes_back_in_time_every_outcome_counts_once(kit: Kit) -> None:
+    entries = [job(), job()]
+    bucket, gate = await cut_off(kit, entries)
+    await kit.working.spilling.spill()
+    kit.trust()
+    gate.opened.set()
+    await kit.settled()
+    assert len(kit.master.outcomes) == 2
+    left = await kit.working.complete([bucket.fence.bucket_id], 10.0, "the test says so")
+    assert left == []
+    assert not spilled(kit, bucket)
+    assert len(kit.master.outcomes) == 2
+
+
+async def test_what_lies_in_the_store_is_applied_before_the_bucket_is_retired(kit: Kit) -> None:
+    """The process that kept it is gone, or its own write never came through."""
+    entries = [job(), job("fail")]
+    bucket, gate = await cut_off(kit, entries)
+    await kit.working.spilling.spill()
+    kept = list(spilled(kit, bucket))
+    gate.opened.set()
+    kit.trust()
+    await kit.settled()
+    kit.master.rows.clear()
+    kit.master.outcomes.clear()
+    kit.store.buckets[bucket.fence.bucket_id].assigned.clear()
+    hold = Gate(LOST)
+    kit.master.script["hold"].append(hold)
+    leaving = asyncio.ensure_future(kit.working.complete([bucket.fence.bucket_id], 10.0, "the test says so"))
+    await hold.reached.wait()
+    await turns()
+    assert spilled(kit, bucket) == kept, "removed only after the commit is known"
+    hold.opened.set()
+    assert await leaving == []
+    assert kit.master.rows[entries[0].id].state == JobState.SUCCEEDED
+    assert kit.master.rows[entries[1].id].state == "HELD"
+
+
+async def test_a_kept_outcome_of_a_superseded_job_is_refused_by_its_row(kit: Kit) -> None:
+    entry = job()
+    bucket, gate = await cut_off(kit, [entry])
+    await kit.working.spilling.spill()
+    kit.master.rows[entry.id] = Row("ASSIGNED", 3, b"x" * 16, 1)
+    assert await kit.working.spilling.apply(spilled(kit, bucket))
+    assert kit.master.rows[entry.id].token == 3
+    assert not kit.master.outcomes
+    gate.opened.set()
+
+
+async def test_what_the_master_refuses_to_take_is_not_kept(kit: Kit) -> None:
+    bucket, gate = await cut_off(kit, [job()])
+    for live in kit.working.memory:
+        live.unwritable = True
+    await kit.working.spilling.spill()
+    assert not kit.store.of("spill")
+    assert kit.lists(bucket)
+    gate.opened.set()
