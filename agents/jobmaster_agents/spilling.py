@@ -90,8 +90,8 @@ class Spilling:
         return found
 
     async def _spill(self, holding: Holding, jobs: Sequence[LiveJob]) -> None:
-        jobs = [job for job in jobs if job.phase is Phase.ENDED]
-        if holding.lost or not jobs or not self._holdings.may_commit(self._now()):
+        jobs = [job for job in jobs if job.phase is Phase.ENDED]  # settled meanwhile, or forgotten with its bucket
+        if not jobs or not self._holdings.may_commit(self._now()):
             return
         fence = holding.fence
         outcomes = [_encode(fence, job) for job in jobs]

@@ -11,7 +11,8 @@ from jobmaster.clock import new_id
 from jobmaster.handlers import Handlers
 from jobmaster.model.errors import Refused
 from jobmaster.model.job import Entry, JobState
-from jobmaster_agents import insisting
+from jobmaster.ports import Written
+from jobmaster_agents import insisting, spilling
 from jobmaster_agents.holdings import Holding
 from jobmaster_agents.spilled import decode_spilled
 from tests.agents.ports_kit import DOWN, LOST, Gate, Kit, Row, turns, until
@@ -41,6 +42,7 @@ async def fail() -> None:
 @pytest.fixture(autouse=True)
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(insisting, "BACKOFF_SECONDS", 0.0)
+    monkeypatch.setattr(spilling, "_LOOK_SECONDS", 0.0)
     ran.clear()
     go.clear()
 
@@ -199,6 +201,15 @@ async def test_a_kept_outcome_of_a_superseded_job_is_refused_by_its_row(kit: Kit
     assert await kit.working.spilling.apply(spilled(kit, bucket))
     assert kit.master.rows[entry.id].token == 3
     assert not kit.master.outcomes
+    gate.opened.set()
+
+
+async def test_an_answer_that_leaves_out_an_outcome_removes_nothing(kit: Kit) -> None:
+    bucket, gate = await cut_off(kit, [job()])
+    await kit.working.spilling.spill()
+    kit.master.script["record_final"].append(Written(True, frozenset()))
+    assert not await kit.working.spilling.apply(spilled(kit, bucket))
+    assert not await kit.working.spilling.apply([b"no outcome"])
     gate.opened.set()
 
 
