@@ -1,0 +1,241 @@
+"""Agent A and its store: claim, re-read, put, delete lists, spill, and learning that the bucket is another's."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from tests.model import master, memory
+from tests.model.explorer import Step
+from tests.model.rules import Setting
+from tests.model.state import (
+    ACTIVE,
+    DRAINING,
+    FROZEN,
+    HELD,
+    IN_FLIGHT,
+    LOST,
+    RETRIED,
+    WORKING,
+    Claimed,
+    Copy,
+    Entry,
+    Spilled,
+    State,
+    Store,
+)
+
+TAKEN_FROM_ITSELF = "a job is given back while its own agent is at it"
+MADE_VOID = "an outcome that waits in the bucket is made void by the bucket's owner"
+_NAMES = (1, 2)
+_TOKENS_MAX = 3
+"""Onboarding by A goes no further than this; C has room beyond it, so that every job can end."""
+
+
+def refuses(setting: Setting, state: State) -> bool:
+    """GEN, ROLLBACK or FENCED for agent A."""
+    store = state.store
+    if store.epoch == 0:
+        return True
+    if state.rolled_back and setting.rules.counter_floor:
+        return True
+    return (store.epoch, store.owner) != (1, "A") and setting.rules.store_fence
+
+
+def changed(setting: Setting, state: State, store: Store) -> State:
+    """A has changed the store (and so its change counter)."""
+    return state._replace(store=store, dirty=state.dirty or setting.scope.rollback)
+
+
+def steps(setting: Setting, state: State) -> Iterator[Step[State]]:
+    """What A may do with its store now."""
+    agent = state.agent
+    if agent.mode == "lost":
+        yield from _declare(setting, state)
+    elif agent.mode == "out":
+        yield from _declare_again(setting, state)
+    elif agent.mode == "up":
+        if refuses(setting, state):
+            yield Step("refused by the store: forget the bucket", memory.forgotten(state))
+        else:
+            if state.store.state in WORKING:
+                yield from _claim(setting, state)
+            yield from _reread(setting, state)
+            if state.store.state in (*WORKING, FROZEN, DRAINING):
+                yield from _delete(setting, state)
+                if setting.scope.spills:
+                    yield from _spill(setting, state)
+        if setting.scope.onboards:
+            yield from _onboard(setting, state)
+        if state.bucket.state == ACTIVE:
+            yield from _repair(setting, state)
+    if agent.puts and agent.mode != "dead":
+        yield from _put(setting, state)
+
+
+# ---------------------------------------------------------------- lists
+
+
+def _claim(setting: Setting, state: State) -> Iterator[Step[State]]:
+    agent, store = state.agent, state.store
+    used = {copy.list for copy in agent.copies} | {each.name for each in store.claimed}
+    name = next((name for name in _NAMES if name not in used), None)
+    room = setting.scope.copies - len(agent.copies)
+    if name is None or room <= 0:
+        return
+    portions: list[tuple[tuple[Entry, ...], tuple[Entry, ...]]] = [(store.assigned[:1], ())] if store.assigned else []
+    portions += [((), store.pending[:count]) for count in range(1, min(room, len(store.pending)) + 1)]
+    if store.assigned and store.pending and room > 1:
+        portions.append((store.assigned[:1], store.pending[:1]))
+    for due, waiting in portions:
+        claimed = Claimed(name, (*due, *waiting))
+        after = store._replace(
+            assigned=store.assigned[len(due) :],
+            pending=store.pending[len(waiting) :],
+            claimed=tuple(sorted((*store.claimed, claimed))),
+        )
+        moved = changed(setting, state, after)
+        yield Step("M1 claim: in memory, not started", moved.with_agent(memory.adopt(setting, agent, claimed)))
+        if setting.scope.lost_claims:
+            yield Step("M0 claim: moved in the store, reply lost", moved, fault=True)
+
+
+def _reread(setting: Setting, state: State) -> Iterator[Step[State]]:
+    agent = state.agent
+    if not setting.rules.reread_lists:
+        return
+    known = {copy.list for copy in agent.copies if copy.bucket == 1}
+    room = setting.scope.copies - len(agent.copies)
+    for claimed in state.store.claimed:
+        if claimed.name not in known and len(claimed.entries) <= room:
+            yield Step("re-read: an unknown list is adopted", state.with_agent(memory.adopt(setting, agent, claimed)))
+
+
+def _delete(setting: Setting, state: State) -> Iterator[Step[State]]:
+    for name in memory.deletable(setting.rules, state.agent):
+        store = state.store
+        after = store._replace(claimed=tuple(each for each in store.claimed if each.name != name))
+        deleted = changed(setting, state, after) if after != store else state
+        yield Step("F4 settle: the list is deleted", deleted.with_agent(memory.without_list(state.agent, name)))
+
+
+def _spill(setting: Setting, state: State) -> Iterator[Step[State]]:
+    """The master is away: an outcome is pushed and its list deleted, in one call."""
+    agent, store = state.agent, state.store
+    if store.spilled:
+        return
+    for copy in agent.copies:
+        what = {"done": "final", "failed": "hold"}.get(copy.phase)
+        others = [each for each in agent.copies if each.list == copy.list and each != copy]
+        if what is None or copy.bucket != 1 or not (copy.list == 0 or all(each.safe for each in others)):
+            continue
+        after = store._replace(
+            spilled=(Spilled(what, copy.entry),),
+            claimed=tuple(each for each in store.claimed if each.name != copy.list or copy.list == 0),
+        )
+        kept = memory.settled(agent, copy, accepted=True)
+        kept = memory.without_list(kept, copy.list) if copy.list else kept
+        yield Step(
+            "R3 spilled: the outcome lies in the store", changed(setting, state, after).with_agent(kept), fault=True
+        )
+
+
+# ---------------------------------------------------------------- onboarding and its way back
+
+
+def _onboard(setting: Setting, state: State) -> Iterator[Step[State]]:
+    agent = state.agent
+    for number, job in enumerate(state.jobs):
+        row = job.row
+        if row is None or row.state != HELD or row.token >= _TOKENS_MAX or any(put.job == number for put in agent.puts):
+            continue
+        if agent.leaving or (agent.copies and setting.scope.copies == 1):
+            continue
+        written = master.onboard(setting, state, number, 1)
+        if written.verdict == master.FENCED:
+            yield Step("onboarding refused by the bucket: forget it", memory.forgotten(state))
+            continue
+        marked = written.state.jobs[number].row
+        assert marked is not None
+        puts = (*agent.puts, Entry(number, marked.token, marked.origin))
+        yield Step(
+            "O1 onboarded: marked, not put", written.state.with_agent(agent._replace(puts=puts)), broken=written.broken
+        )
+        if setting.scope.lost_commits:
+            yield Step("O1 onboarded: marked, reply lost", written.state, fault=True, broken=written.broken)
+
+
+def _put(setting: Setting, state: State) -> Iterator[Step[State]]:
+    """Marked first, put second; what the store does not take goes back by its identity."""
+    agent, store = state.agent, state.store
+    for put in agent.puts:
+        rest = state.with_agent(agent._replace(puts=tuple(each for each in agent.puts if each != put)))
+        if put.origin == RETRIED and refuses(setting, state):
+            yield Step(
+                "put refused by the store: left to the rescuer", memory.forgotten(rest) if agent.mode == "up" else rest
+            )
+            continue
+        released = master.release(setting, rest, put, 1)
+        if refuses(setting, state) or store.state != ACTIVE:
+            yield Step("put refused: released", released.state, broken=released.broken)
+            continue
+        there = store._replace(assigned=tuple(sorted({*store.assigned, put})))
+        yield Step("put: the copy lies in the bucket", changed(setting, rest, there))
+        if setting.scope.lost_puts and "put" not in state.spent:
+            late = changed(setting, released.state, there)._replace(spent=state.spent | {"put"})
+            yield Step("put, taken for failed: released", late, fault=True, broken=released.broken)
+
+
+def _repair(setting: Setting, state: State) -> Iterator[Step[State]]:
+    """Anti-entropy of the owner: rows of this bucket that have no copy in the store or in memory."""
+    rules = setting.rules
+    if not rules.owner_repairs:
+        return
+    agent, store = state.agent, state.store
+    if refuses(setting, state):
+        return
+    for number, job in enumerate(state.jobs):
+        row = job.row
+        if row is None or row.state not in IN_FLIGHT or row.state not in rules.owner_repairs or row.bucket != 1:
+            continue
+        if row.epoch != 1 or any(put.job == number for put in agent.puts):
+            continue
+        if any((copy.job, copy.token) == (number, row.token) for copy in store.copies()):
+            continue
+        broken = ""
+        if any(each.entry[:2] == (number, row.token) for each in store.spilled):
+            if rules.owner_sees_spilled:
+                continue
+            broken = MADE_VOID
+        elif any(copy.job == number for copy in agent.copies):
+            if rules.owner_sees_memory:
+                continue
+            broken = TAKEN_FROM_ITSELF if any(_is_at(copy, number, row.token) for copy in agent.copies) else ""
+        written = master.release(setting, state, Entry(number, row.token, row.origin), 1, rules.owner_repairs)
+        yield Step("anti-entropy: a row without a copy is released", written.state, broken=broken or written.broken)
+
+
+def _is_at(copy: Copy, number: int, token: int) -> bool:
+    """A copy that is being worked on under this very identity."""
+    return (copy.job, copy.token, copy.bucket) == (number, token, 1) and copy.phase not in ("waiting", "settled")
+
+
+# ---------------------------------------------------------------- the bucket is another's
+
+
+def _declare(setting: Setting, state: State) -> Iterator[Step[State]]:
+    out = state.with_agent(state.agent._replace(mode="out"))
+    if _is_named(state):
+        if setting.rules.owner_declares:
+            yield Step("disowned: LOST by its owner", out._replace(bucket=state.bucket._replace(state=LOST)))
+    else:
+        yield Step("disowned: it is another's already", out)
+
+
+def _declare_again(setting: Setting, state: State) -> Iterator[Step[State]]:
+    if setting.rules.declares_again and setting.rules.owner_declares and _is_named(state):
+        yield Step("disowned again: LOST by its owner", state._replace(bucket=state.bucket._replace(state=LOST)))
+
+
+def _is_named(state: State) -> bool:
+    """The master still names A as the owner of a bucket at work."""
+    return (state.bucket.epoch, state.bucket.owner) == (1, "A") and state.bucket.state in WORKING
