@@ -193,6 +193,11 @@ class Execution:
         while not self._closed:
             self._waking = False
             now = self._now()
+            if now > self._turn_ends:
+                # One slot waits for the loop's next turn and then wakes the others; else each turn costs a round of all.
+                if not await self._yield_turn():
+                    await self._park()
+                continue
             queue, others = choose(self._queues.values(), now, self._age_boost_seconds)
             if queue is None or self.running >= limit:
                 await self._park()
@@ -201,24 +206,21 @@ class Execution:
             else:
                 if others:  # who was told of them while this slot was on its way relied on it
                     self._wake_slot()
-                if not await self._burst(slot, queue, now):
-                    await self._park()
+                await self._burst(slot, queue, now)
 
     async def _park(self) -> None:
         parked = self._loop.create_future()
         self._parked.append(parked)
         await parked
 
-    async def _burst(self, slot: Slot, queue: BucketQueue, now: float) -> bool:
-        """Some jobs of one bucket, one after another. False: another slot goes on after the loop's turn."""
+    async def _burst(self, slot: Slot, queue: BucketQueue, now: float) -> None:
+        """Some jobs of one bucket, one after another, until the loop is to have its turn."""
         jobs = queue.jobs
         limit = self._settings.max_running
         for _ in range(_BURST_JOBS):
-            if now > self._turn_ends:
-                # One slot waits for the next turn and then wakes the others, else each turn would cost a round of all.
-                return await self._yield_turn()
-            if not jobs or queue.running >= queue.slots or self.running >= limit:
-                break  # the lease is looked at between bursts, and a turn is never longer than a fraction of it
+            # The lease is looked at between bursts: a turn is never longer than a fraction of it.
+            if not jobs or queue.running >= queue.slots or self.running >= limit or now > self._turn_ends:
+                break
             job = jobs.popleft()
             if job.phase is Phase.QUEUED:
                 if jobs and not self._waking:
@@ -226,7 +228,6 @@ class Execution:
                 now = await self._run(slot, queue, job, now)
             if queue.hungry and len(jobs) <= queue.low_water:
                 self._say_room(queue)
-        return True
 
     def _say_room(self, queue: BucketQueue) -> None:
         queue.hungry = False
