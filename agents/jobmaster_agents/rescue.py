@@ -38,6 +38,8 @@ class RescueMaster(DrainMaster, Protocol):
         self, agent_id: bytes, stores: Sequence[str], floor_epochs: Mapping[bytes, int]
     ) -> Bucket | None: ...
 
+    async def buckets(self, *, states: Sequence[BucketState] = ()) -> list[Bucket]: ...
+
 
 TellOwners = Callable[[set[tuple[str, int]]], Awaitable[object]]
 
@@ -115,6 +117,7 @@ class Rescue:
         return max(soonest - self._now(), 0.0)
 
     async def _rescue(self) -> None:
+        await self._find_own()
         for work in [w for w in self._unfinished.values() if w.next_at <= self._now()]:
             await self._drain(work)
         for _ in range(_TAKEN_PER_TICK_MAX):
@@ -123,15 +126,23 @@ class Rescue:
             bucket = await self._master.take_lost(self._holdings.agent_id, list(self._stores), self._floors)
             if bucket is None:
                 break
-            self._floors.pop(bucket.id, None)
-            self._telemetry.buckets_taken += 1
-            self._log.info(Event.BUCKET_TAKEN, {"bucket": bucket.id, "epoch": bucket.epoch, "store": bucket.store})
             await self._drain(self._begin(bucket))
+
+    async def _find_own(self) -> None:
+        """Begin with buckets that this agent has taken and does not know of.
+
+        A claim may be committed although its answer is lost, even after a later look; the master then names an agent that
+        lives and never comes, and nobody else may take the bucket. So this is asked every time, and not only after an error.
+        """
+        for bucket in await self._master.buckets(states=[BucketState.DRAINING]):
+            if bucket.owner == self._holdings.agent_id and bucket.id not in self._unfinished:
+                self._begin(bucket)
 
     async def give_back(self) -> None:
         """Before leaving: unfinished buckets become LOST at once, so that nobody waits for this agent's lease."""
         self._leaving = True  # a drain under way stops at its next page
         async with self._at_work:
+            await self._find_own()
             for work in list(self._unfinished.values()):
                 fence = work.drain.fence
                 reason = "its rescuer leaves before it is drained"
@@ -145,6 +156,9 @@ class Rescue:
         return not self._leaving and self._holdings.may_commit(self._now())
 
     def _begin(self, bucket: Bucket) -> _Unfinished:
+        self._floors.pop(bucket.id, None)
+        self._telemetry.buckets_taken += 1
+        self._log.info(Event.BUCKET_TAKEN, {"bucket": bucket.id, "epoch": bucket.epoch, "store": bucket.store})
         drain = Drain(
             bucket,
             self._master,

@@ -176,7 +176,7 @@ async def test_a_rescuer_may_die_at_any_call_and_another_finishes(stage: Stage, 
 async def test_a_rescuer_that_only_lost_answers_finishes_itself(stage: Stage, when: When) -> None:
     """Not dead, only interrupted (time-out, cut connection): the same agent comes back to its own bucket."""
     whole = await calls_of_a_whole_rescue(stage)
-    for at in range(1, whole.calls, 3):
+    for at in range(0, whole.calls, 3):
         owner, rescuer = await stage.owner(), await stage.agent()
         lived = await owner.live(2)
         await owner.die()
@@ -191,6 +191,36 @@ async def test_a_rescuer_that_only_lost_answers_finishes_itself(stage: Stage, wh
         await check(stage, owner, lived)
         await rescuer.master.close()
         await rescuer.store.close()
+
+
+async def test_a_rescuer_that_never_heard_that_it_took_a_bucket_finds_it(stage: Stage) -> None:
+    """The claim was committed, its answer lost. Nobody else may take the bucket while its owner lives."""
+    owner, rescuer = await stage.owner(), await stage.agent()
+    lived = await owner.live(2)
+    await owner.die()
+    ending = Ending(1, When.AFTER)
+    duty = rescuer.rescue(ending.over(rescuer.master), ending.over(rescuer.store), page_jobs=2)
+    with pytest.raises(Killed):
+        await duty.tick()
+    assert ending.names[-1] == "take_lost"
+    assert (await stage.bucket_state(owner.fence.bucket_id))[0] == "DRAINING"
+    assert duty.unfinished == 0
+    await duty.tick()
+    await check(stage, owner, lived)
+
+
+async def test_a_leaving_rescuer_gives_back_what_it_never_heard_that_it_took(stage: Stage) -> None:
+    owner, leaving, heir = await stage.owner(), await stage.agent(), await stage.agent()
+    lived = await owner.live(2)
+    await owner.die()
+    ending = Ending(1, When.AFTER)
+    duty = leaving.rescue(ending.over(leaving.master), ending.over(leaving.store))
+    with pytest.raises(Killed):
+        await duty.tick()
+    await duty.give_back()
+    assert await leaving.master.end_agent(leaving.agent_id, dead=False, reason="leaving")
+    await heir.rescue().tick()
+    await check(stage, owner, lived)
 
 
 async def test_a_zombie_rescuer_moves_nothing_and_removes_nothing(stage: Stage) -> None:
