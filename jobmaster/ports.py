@@ -139,8 +139,17 @@ class Outcomes(Protocol):
 class Onboarding(Protocol):
     """From HELD into a bucket."""
 
-    async def onboard(self, fence: Fence, lane: str, priority: int, horizon_seconds: float, limit: int) -> Onboarded:
-        """Claim due-soon HELD rows for a bucket under its lock, SKIP LOCKED, oldest due first."""
+    async def onboard(
+        self,
+        fence: Fence,
+        lane: str,
+        priority: int,
+        horizon_seconds: float,
+        limit: int,
+        handlers: Sequence[str] | None = None,
+    ) -> Onboarded:
+        """Claim due-soon HELD rows for a bucket under its lock, SKIP LOCKED, oldest due first; only jobs of the named
+        handlers (``None``: any)."""
         ...
 
     async def release(self, fence: Fence, identities: Sequence[tuple[bytes, int]]) -> Written:

@@ -10,7 +10,7 @@ HELD.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from jobmaster.clock import Clock
 from jobmaster.codec import encode_entry
@@ -68,6 +68,7 @@ class Onboarding:
         clock: Clock,
         on_forgotten: Callable[[bytes, str], None],
         log: EventLog | None = None,
+        handlers: Sequence[str] | None = None,
     ) -> None:
         self._master = master
         self._store = store
@@ -76,6 +77,7 @@ class Onboarding:
         self._now = clock.boottime
         self._on_forgotten = on_forgotten
         self._log = log or EventLog()
+        self._handlers = handlers
         self._due: dict[bytes, _Due] = {}
         self._kicked: dict[bytes, None] = {}
         self._work = asyncio.Event()
@@ -177,7 +179,7 @@ class Onboarding:
             return
         due.hinted = False
         answer = await self._master.onboard(
-            holding.fence, holding.lane, holding.priority, horizon, limits.transfer_batch
+            holding.fence, holding.lane, holding.priority, horizon, limits.transfer_batch, self._handlers
         )
         if not answer.bucket_ok:
             due.more = False

@@ -30,8 +30,6 @@ _BAD_HEADERS = "the headers of the job cannot be read; was it submitted by a new
 _NEVER_RAN = (JobState.CANCELLED, JobState.EXPIRED)
 """States that a job can reach without a start; they then use up no attempt."""
 _RETRY_SECONDS_MAX = 3660 * 86_400.0
-_RELEASE_PAUSE_SECONDS = 30.0
-"""A job whose handler this agent lacks comes back to the master for this long, so that it does not bounce."""
 
 
 class StopCause(Enum):
@@ -165,7 +163,7 @@ class Verdicts:
         elif entry.due_us > _store_us(job, now):
             self.postpone(job, now)
         else:
-            self.release(job, after_seconds=_RELEASE_PAUSE_SECONDS, now=now)
+            self.release(job)  # it cannot bounce: onboarding asks only for jobs of handlers this agent has
 
     # ------------------------------------------------------------ after it
 

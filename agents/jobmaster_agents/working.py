@@ -111,11 +111,11 @@ class Working:
             self._room,
         )
         self.reporter.runner = self.execution
-        self.onboarding = Onboarding(master, store, holdings, settings.thresholds, clock, self.forget, log)
-        self.waker = Waker(store, self.pumps, log)
-        self.spilling = Spilling(
-            master, store, holdings, self.memory, self.reporter.insist, clock, self.forget, log
+        self.onboarding = Onboarding(
+            master, store, holdings, settings.thresholds, clock, self.forget, log, list(self._handlers)
         )
+        self.waker = Waker(store, self.pumps, log)
+        self.spilling = Spilling(master, store, holdings, self.memory, self.reporter.insist, clock, self.forget, log)
         self.completing = Completing(
             master, store, self.memory, self.execution, self.reporter, self.spilling, self.verdicts, clock
         )

@@ -37,10 +37,20 @@ class Onboarding:
     _data: Calls
     _cursors: dict[tuple[str, int], Cursor]
 
-    async def onboard(self, fence: Fence, lane: str, priority: int, horizon_seconds: float, limit: int) -> Onboarded:
+    async def onboard(
+        self,
+        fence: Fence,
+        lane: str,
+        priority: int,
+        horizon_seconds: float,
+        limit: int,
+        handlers: Sequence[str] | None = None,
+    ) -> Onboarded:
         """The oldest due-soon HELD rows become ASSIGNED to the bucket, under its lock, SKIP LOCKED."""
         cursor = self._cursors.pop((lane, priority), _FROM_THE_OLDEST)
-        rows = await self._data.tell("jobs/onboard", *fence, lane, priority, horizon_seconds, limit, cursor.due_us)
+        rows = await self._data.tell(
+            "jobs/onboard", *fence, lane, priority, horizon_seconds, limit, cursor.due_us, handlers
+        )
         entries = [
             Entry(id_, token, handler, args, to_us(due), headers, attempt, rescues)
             for _, id_, token, handler, args, due, headers, attempt, rescues in rows

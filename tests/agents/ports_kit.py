@@ -215,7 +215,15 @@ class KitMaster(Scripted):
 
     # ------------------------------------------------------------ onboarding
 
-    async def onboard(self, fence: Fence, lane: str, priority: int, horizon_seconds: float, limit: int) -> Onboarded:
+    async def onboard(
+        self,
+        fence: Fence,
+        lane: str,
+        priority: int,
+        horizon_seconds: float,
+        limit: int,
+        handlers: Sequence[str] | None = None,
+    ) -> Onboarded:
         def effect() -> Onboarded:
             if fence.bucket_id in self.others:
                 return Onboarded(False, [], False)
@@ -226,6 +234,7 @@ class KitMaster(Scripted):
                     row.state == "HELD"
                     and entry is not None
                     and len(taken) < limit
+                    and (handlers is None or entry.handler in handlers)
                     and not self._is_far(row, horizon_seconds)
                 ):
                     row.state, row.token, row.bucket_id, row.epoch = "ASSIGNED", row.token + 1, *fence[:2]

@@ -127,3 +127,18 @@ async def test_two_stores_in_one_cluster(rig: Rig, new_valkey: object) -> None:
     assert results == [n + n for n in range(200)]
     stores = await rig.fetch("SELECT DISTINCT store FROM bucket b JOIN job j ON j.bucket_id = b.id ORDER BY 1")
     assert [row[0] for row in stores] == ["default", "second"]
+
+
+async def test_a_job_finds_the_agent_that_can_run_it(rig: Rig) -> None:
+    """Agents with different handlers share a lane: who lacks a handler gives the job back, and only the other gets it."""
+    from jobmaster.wiring import open_cluster
+    from tests.cluster.other_jobs import handlers, rare
+
+    await rig.start_agent()
+    await rig.start_agent("--handlers", "tests.cluster.other_jobs")
+    async with await open_cluster(rig.settings, handlers) as cluster:
+        receipts = [await cluster.submit(rare, {}) for _ in range(20)]
+        receipts += [await cluster.submit(rare, {}, durability="master") for _ in range(20)]
+        assert [await receipt.result(timeout=10) for receipt in receipts] == ["found"] * 40
+        views = [await receipt.get() for receipt in receipts]
+    assert {view.attempt for view in views} == {1}

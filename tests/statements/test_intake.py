@@ -147,6 +147,13 @@ class TestOnboarding:
         assert [e.id for e in rest.entries] == [soon]
         assert await world.state(later) == "HELD"
 
+    async def test_only_jobs_of_handlers_the_owner_has(self, world: World) -> None:
+        mine, others = new_id(), new_id()
+        await world.master.insert_held([new_job(mine), new_job(others)._replace(handler="elsewhere")])
+        answer = await world.master.onboard(world.fence, LANE, PRIORITY, 60.0, 10, [new_job(mine).handler])
+        assert [entry.id for entry in answer.entries] == [mine]
+        assert await world.state(others) == "HELD"
+
     async def test_never_more_than_the_limit(self, world: World) -> None:
         await world.master.insert_held([new_job(new_id()) for _ in range(300)])
         taken: list[bytes] = []

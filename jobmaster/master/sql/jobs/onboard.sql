@@ -7,6 +7,7 @@
 -- in: $6 double precision horizon, seconds from now
 -- in: $7 integer limit
 -- in: $8 bigint due time below which nothing is looked for, microseconds since 1970, 0 = from the oldest
+-- in: $9 text[] handlers the owner has, NULL = any: a job goes only to an agent that can run it
 -- out: bucket_ok boolean, id uuid (NULL: no row), token integer, handler text, args bytea, due_at timestamptz, headers bytea, attempt integer, rescues integer
 -- move: HELD -> ASSIGNED
 -- fence: bucket lock (id, epoch, owner, ACTIVE) FOR SHARE, taken before the scan; FOR UPDATE SKIP LOCKED: two claimers
@@ -24,6 +25,7 @@ WITH b AS MATERIALIZED (
       AND j.due_at <= statement_timestamp() + make_interval(secs => $6::double precision)
       AND j.due_at >= from_us($8::bigint)
       AND NOT j.cancel_requested
+      AND ($9::text[] IS NULL OR j.handler = ANY ($9))
       AND EXISTS (SELECT FROM b)
     ORDER BY j.due_at
     LIMIT $7::integer
