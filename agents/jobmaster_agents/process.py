@@ -9,6 +9,7 @@ place.
 from __future__ import annotations
 
 import asyncio
+import gc
 import signal
 from collections.abc import Mapping
 from contextlib import AsyncExitStack
@@ -35,6 +36,7 @@ ORPHANED_EXIT_CODE = 76
 """Exit code of a process whose supervisor died."""
 LEFT_BEHIND_EXIT_CODE = 1
 """Exit code of a graceful exit that had to leave buckets to the rescue."""
+_GC_THRESHOLDS = (20_000, 20, 50)
 _BLOCKED_SHARE = 0.2
 """Share of the lease after which a loop that does not turn is named in the log."""
 
@@ -158,6 +160,11 @@ async def _live(config: ChildConfig, parts: Parts, endings: _Endings, log: Event
     telemetry = parts.telemetry
     leases = config.settings.leases
     await parts.register()
+    # What is loaded by now lives as long as the process, and jobs are many small objects that die young: at the usual
+    # thresholds the collector took an eighth of the time of no-op jobs.
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(*_GC_THRESHOLDS)
     if config.control is not None:
         config.control.attach(loop, lambda word: _obey(parts, word), endings.orphaned.set)
     watchdog = Watchdog(loop, log, max(leases.lease_seconds * _BLOCKED_SHARE, 0.2))
