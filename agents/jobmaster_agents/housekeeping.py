@@ -34,7 +34,7 @@ class HouseMaster(Protocol):
 
     async def ensure_partitions(self, span: str, ahead_days: int) -> list[str]: ...
 
-    async def create_buckets(self, buckets: Sequence[Bucket]) -> bool: ...
+    async def adopt_bucket(self, bucket: Bucket, reason: str) -> bool: ...
 
     async def move_bucket(self, bucket_id: bytes, epoch: int, owner: bytes, to: BucketState, reason: str) -> bool: ...
 
@@ -164,14 +164,12 @@ class Housekeeping:
             store=store,
             lane=_ADOPTED_LANE,
             priority=_ADOPTED_PRIORITY,
-            state=BucketState.ACTIVE,
-            epoch=1,
+            state=BucketState.LOST,
+            epoch=0,
             owner=self._agent_id,
         )
         reason = "its store holds jobs of a bucket the master has forgotten"
-        if await self._master.create_buckets([bucket]) and await self._master.move_bucket(
-            bucket_id, bucket.epoch, self._agent_id, BucketState.LOST, reason
-        ):
+        if await self._master.adopt_bucket(bucket, reason):
             self._note_resurrected(bucket_id, store, reason)
 
     def _note_resurrected(self, bucket_id: bytes, store: str, reason: str) -> None:

@@ -53,6 +53,12 @@ class Buckets:
         answer = await self._control.tell("buckets/create", owner, *columns(rows))
         return bool(answer[0]["owner_ok"])
 
+    async def adopt_bucket(self, bucket: Bucket, reason: str) -> bool:
+        """A bucket the master has forgotten -> LOST, above every epoch it ever had (that of ``bucket`` does not count).
+        False: it has a row, or the owner has ended."""
+        args = (bucket.owner, bucket.id, bucket.store, bucket.lane, bucket.priority, reason)
+        return bool((await self._control.tell("buckets/adopt", *args))[0]["adopted"])
+
     async def move_bucket(self, bucket_id: bytes, epoch: int, owner: bytes, to: BucketState, reason: str) -> bool:
         """Compare-and-set of a bucket's state by its present owner and epoch; True also when it stood there already."""
         answer = await self._control.tell("buckets/move", bucket_id, epoch, owner, sources_of(to), str(to), reason)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 
+import msgspec
+
 from jobmaster.clock import SystemClock, new_id
 from jobmaster.model.ids import text
 from jobmaster.model.job import NewJob
@@ -190,6 +192,25 @@ async def test_jobs_in_a_bucket_the_master_has_forgotten_run_again(stage: Stage)
     found = await stage.jobs()
     assert {job_id: found[job_id][0] for job_id in submitted} == dict.fromkeys(submitted, "HELD")
     assert (await owner.store.claim(owner.fence, "two", 10)).word is Word.FENCED
+
+
+async def test_an_adopted_bucket_is_lost_at_once_and_above_every_epoch_it_ever_had(stage: Stage) -> None:
+    """It was rescued and dropped before the store was rolled back; the one who adopts it may be interrupted right after."""
+    owner, keeper = await stage.owner(), await stage.agent()
+    submitted = await owner.submit(2)
+    bucket_id = owner.fence.bucket_id
+    await owner.die()
+    taken = await keeper.master.take_lost(keeper.agent_id, ["default"], {})
+    assert taken is not None
+    await stage.rows("DELETE FROM bucket WHERE id = $1", text(bucket_id))
+    again = msgspec.structs.replace(taken, owner=keeper.agent_id)
+    assert await keeper.master.adopt_bucket(again, "the test")
+    assert not await keeper.master.adopt_bucket(again, "the test")
+    rows = await stage.rows("SELECT state, epoch FROM bucket WHERE id = $1", text(bucket_id))
+    assert [(row["state"], row["epoch"]) for row in rows] == [("LOST", taken.epoch + 1)]
+    await keeper.rescue().tick()
+    found = await stage.jobs()
+    assert {job_id: found[job_id][0] for job_id in submitted} == dict.fromkeys(submitted, "HELD")
 
 
 async def test_orphaned_rows_expired_jobs_and_partitions_are_looked_after(stage: Stage) -> None:

@@ -55,9 +55,8 @@ class Master:
     async def ensure_partitions(self, span: str, ahead_days: int) -> list[str]:
         return [f"job_{span}"]
 
-    async def create_buckets(self, buckets: Sequence[Bucket]) -> bool:
-        self.ledger.update((bucket.id, bucket) for bucket in buckets)
-        return True
+    async def adopt_bucket(self, bucket: Bucket, reason: str) -> bool:
+        return self.ledger.setdefault(bucket.id, bucket) is bucket
 
     async def move_bucket(self, bucket_id: bytes, epoch: int, owner: bytes, to: BucketState, reason: str) -> bool:
         if self.failure is not None:

@@ -117,7 +117,7 @@ def test_every_move_of_a_bucket_is_in_the_table(name: str) -> None:
     moves = _moves(name)
     assert moves is not None
     pairs = {(str(state), str(after)) for (state, _), after in bucket_machine.TRANSITIONS.items()}
-    pairs |= {("none", "ACTIVE"), ("READY_TO_DELETE", "none")}
+    pairs |= {("none", "ACTIVE"), ("none", "LOST"), ("READY_TO_DELETE", "none")}
     for before in moves[0]:
         assert any((before, after) in pairs for after in moves[1]), f"{name}: from {before}"
     for after in moves[1]:
