@@ -108,7 +108,9 @@ class Spilling:
         self._backoff.succeeded()
         if word is Word.OK:
             self.spilled += len(jobs)
-            self._log.warning(Event.OUTCOMES_SPILLED, {"bucket": fence.bucket_id, "jobs": len(jobs), "lists": len(names)})
+            self._log.warning(
+                Event.OUTCOMES_SPILLED, {"bucket": fence.bucket_id, "jobs": len(jobs), "lists": len(names)}
+            )
         else:
             self._on_forgotten(fence.bucket_id, f"the store answered {word} to a spill")
 

@@ -4,112 +4,29 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import random
-from collections.abc import AsyncIterator, Callable, Iterable
+from collections.abc import AsyncIterator
 
 import anyio
 import pytest
 
-from jobmaster.clock import SystemClock, new_id
 from jobmaster.codec import decode_error
 from jobmaster.handlers import Handlers, JobContext, Retry
-from jobmaster.model.bucket import BucketState
-from jobmaster.model.ids import AgentId, BucketId, Fence
-from jobmaster.model.job import Entry, FinalRow, HoldRow, JobState
+from jobmaster.model.job import FinalRow, HoldRow, JobState
 from jobmaster.rules.lease import term
-from jobmaster.settings.model import AgentSettings, JobDefaults, Limits
-from jobmaster_agents.execution import Execution
-from jobmaster_agents.holdings import Holding, Holdings
-from jobmaster_agents.portions import LiveJob, Memory, Portion
-from jobmaster_agents.verdicts import StopCause, Verdicts
+from jobmaster.settings.model import AgentSettings
+from jobmaster_agents.portions import LiveJob
+from jobmaster_agents.verdicts import StopCause
+from tests.agents.execution_bench import CLOCK, Bench
 from tests.agents.ports_kit import turns, until
 
-CLOCK = SystemClock()
 handlers = Handlers()
 seen: list[object] = []
-
-
-class Sink:
-    """Collects verdicts instead of writing them."""
-
-    def __init__(self) -> None:
-        self.rows: list[FinalRow | HoldRow] = []
-        self.heres: list[bool] = []
-        self.changed = asyncio.Event()
-
-    def final(self, job: LiveJob) -> None:
-        assert isinstance(job.row, FinalRow)
-        self._keep(job.row)
-
-    def hold(self, job: LiveJob, *, here: bool) -> None:
-        assert isinstance(job.row, HoldRow)
-        self.heres.append(here)
-        self._keep(job.row)
-
-    def _keep(self, row: FinalRow | HoldRow) -> None:
-        self.rows.append(row)
-        self.changed.set()
-
-    async def wait_rows(self, count: int) -> list[FinalRow | HoldRow]:
-        async with asyncio.timeout(10):
-            while len(self.rows) < count:
-                self.changed.clear()
-                await self.changed.wait()
-        return self.rows
-
-
-class NotElsewhere:
-    def start(self, job: LiveJob, done: Callable[[LiveJob], None]) -> None:
-        raise AssertionError("these handlers run on the loop")
-
-    def stop(self, job: LiveJob, cause: StopCause) -> None:
-        raise AssertionError("these handlers run on the loop")
-
-    def sweep(self, now: float) -> None:
-        raise AssertionError("these handlers run on the loop")
-
-    def started_before(self, moment: float) -> list[LiveJob]:
-        return []
-
-
-class Bench:
-    """An execution with one bucket per priority given."""
-
-    def __init__(self, settings: AgentSettings, allow: bool = True) -> None:
-        self.holdings = Holdings(b"a" * 16)
-        self.holdings.trust(term(CLOCK.boottime(), 60.0))
-        self.sink = Sink()
-        self.memory = Memory()
-        self.verdicts = Verdicts(self.sink, JobDefaults(), Limits(), 300.0, CLOCK, random.Random(1))
-
-        async def authorise(job: LiveJob) -> bool:
-            await asyncio.sleep(0)
-            return allow
-
-        self.execution = Execution(
-            settings, 900.0, CLOCK, self.holdings, self.verdicts, NotElsewhere(), authorise, lambda bucket_id: None
-        )
-        self.names = 0
-
-    def bucket(self, priority: int = 3) -> Holding:
-        holding = Holding(Fence(BucketId(new_id()), 1, AgentId(b"a" * 16)), "default", priority, "default")
-        holding.state = BucketState.ACTIVE
-        self.execution.open(holding)
-        return holding
-
-    def put(self, holding: Holding, calls: Iterable[tuple[str, bytes]], age_seconds: float = 0.0) -> list[LiveJob]:
-        self.names += 1
-        portion = Portion(holding, str(self.names), CLOCK.boottime() - age_seconds, CLOCK.wall_us())
-        entries = [Entry(new_id(), 1, name, args) for name, args in calls]
-        jobs = self.memory.adopt(portion, entries, {handler.name: handler for handler in handlers})
-        self.execution.enqueue(jobs)
-        return jobs
 
 
 @pytest.fixture
 async def bench() -> AsyncIterator[Bench]:
     seen.clear()
-    made = Bench(AgentSettings(slots=20, max_running=50))
+    made = Bench(handlers, AgentSettings(slots=20, max_running=50))
     yield made
     await made.execution.aclose()
 
@@ -315,7 +232,7 @@ async def test_a_defect_of_our_own_in_a_slot_is_not_silent(bench: Bench) -> None
 
 
 async def test_a_handler_that_ignores_the_end_of_the_process_does_not_hold_it_up() -> None:
-    bench = Bench(AgentSettings())
+    bench = Bench(handlers, AgentSettings())
     bench.put(bench.bucket(), [("deaf", b"{}")])
     await until(lambda: bench.execution.running)
     task = bench.execution._slots[0].task
@@ -335,7 +252,7 @@ async def test_a_job_without_handler_goes_back_without_an_attempt(bench: Bench) 
 
 
 async def test_a_cancellation_of_one_job_does_not_count_against_the_next_in_its_slot() -> None:
-    bench = Bench(AgentSettings(max_running=1))
+    bench = Bench(handlers, AgentSettings(max_running=1))
     bench.put(
         bench.bucket(), [("hangs", b"{}"), ("cancels_itself", b"{}"), ("group_fails", b"{}"), ("echo", b'{"value":1}')]
     )
@@ -391,7 +308,7 @@ async def test_nothing_starts_past_half_the_lease(bench: Bench) -> None:
 @pytest.mark.parametrize("allow", [True, False])
 async def test_a_fenced_start_needs_an_accepted_write(allow: bool) -> None:
     seen.clear()
-    bench = Bench(AgentSettings(), allow=allow)
+    bench = Bench(handlers, AgentSettings(), allow=allow)
     bench.put(bench.bucket(), [("fenced", b"{}"), ("echo", b'{"value":1}')])
     await bench.sink.wait_rows(2 if allow else 1)
     assert seen == (["ran"] if allow else [])

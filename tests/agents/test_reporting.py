@@ -140,74 +140,6 @@ async def test_an_answer_that_leaves_out_a_job_settles_nothing_and_ends_the_proc
     assert failure.group_contains(CodeError, match="leaves out")
 
 
-async def test_a_job_in_flight_frees_its_list_and_its_outcome_is_an_upsert(kit: Kit) -> None:
-    bucket = kit.bucket()
-    entry = job("wait")
-    kit.submit(bucket, [entry])
-    await until(lambda: ran)
-    kit.clock.now += 1.0
-    await kit.working.persisting.tick()
-    await until(lambda: not kit.lists(bucket))
-    assert state_of(kit, entry) == "PROCESSING"
-    assert not kit.working.memory.empty(bucket.fence.bucket_id)
-    go.set()
-    await kit.settled()
-    assert state_of(kit, entry) == JobState.SUCCEEDED
-    assert not kit.master.of("copy_final")
-
-
-async def test_a_job_persisted_while_it_waited_is_marked_when_it_runs() -> None:
-    """A rescue counts what it finds PROCESSING: a job that kills its agent must not look as if it had only been queued."""
-    from jobmaster.settings.model import AgentSettings
-
-    async with Kit(handlers, AgentSettings(slots=1)) as kit:
-        bucket = kit.bucket()
-        first, second = job("wait"), job("wait")
-        kit.submit(bucket, [first, second])
-        await until(lambda: ran)
-        kit.clock.now += 1.0
-        await kit.working.persisting.tick()
-        assert (state_of(kit, first), state_of(kit, second)) == ("PROCESSING", "ASSIGNED")
-        go.set()
-        await until(lambda: state_of(kit, first) == "SUCCEEDED" and len(ran) == 2)
-        await kit.settled()
-        go.clear()
-        third, fourth = job("wait"), job("wait")
-        kit.submit(bucket, [third, fourth])
-        await until(lambda: len(ran) == 3)
-        kit.clock.now += 1.0
-        await kit.working.persisting.tick()
-        running = kit.working.memory.get(third.id)
-        assert running is not None
-        go.set()
-        go.clear()
-        await until(lambda: len(ran) == 4)
-        assert state_of(kit, fourth) == "ASSIGNED"
-        kit.clock.now += 1.0
-        await kit.working.persisting.tick()
-        assert state_of(kit, fourth) == "PROCESSING"
-        go.set()
-        await kit.settled()
-
-
-async def test_an_unknown_persist_frees_no_list(kit: Kit) -> None:
-    bucket = kit.bucket()
-    again = Gate()
-    kit.master.script["persist"] += [LOST, again]
-    kit.submit(bucket, [job("wait")])
-    await until(lambda: ran)
-    kit.clock.now += 1.0
-    tick = asyncio.ensure_future(kit.working.persisting.tick())
-    await again.reached.wait()
-    await turns()
-    assert kit.lists(bucket)
-    again.opened.set()
-    await tick
-    await until(lambda: not kit.lists(bucket))
-    go.set()
-    await kit.settled()
-
-
 # ---------------------------------------------------------------- the two refusals, rule D
 
 
@@ -289,77 +221,6 @@ async def test_a_list_that_waits_for_its_deletion_is_not_taken_for_a_lost_one(ki
     assert not kit.lists(bucket)
 
 
-# ---------------------------------------------------------------- one live copy per id, rule F
-
-
-async def test_the_list_of_a_second_copy_goes_only_after_the_first_has_settled(kit: Kit) -> None:
-    one, two = kit.bucket(), kit.bucket()
-    entry = job("wait")
-    kit.submit(one, [entry])
-    await until(lambda: ran)
-    kit.submit(two, [entry])
-    await until(lambda: kit.lists(two))
-    kit.clock.now += 1.0
-    await kit.working.persisting.tick()
-    await until(lambda: not kit.lists(one))
-    assert kit.lists(two), "the row in flight protects the first copy, not the second one's list"
-    go.set()
-    await kit.settled()
-    assert not kit.lists(two)
-    assert len(ran) == 1
-
-
-async def test_a_copy_that_was_onboarded_while_the_answer_was_on_its_way_has_its_turn(kit: Kit) -> None:
-    """Given back, onboarded again to the same agent, claimed: all before the answer to the first write came."""
-    one, two = kit.bucket(), kit.bucket()
-    entry = Entry(new_id(), 1, "nobody", b"{}")
-    held = Gate(late=True)
-    kit.master.script["hold"].append(held)
-    kit.submit(one, [entry])
-    await held.reached.wait()
-    kit.master.rows[entry.id] = Row("ASSIGNED", 2, two.fence.bucket_id, 1)
-    kit.store.buckets[two.fence.bucket_id].assigned.append((0, Entry(entry.id, 2, "note", b"{}")))
-    kit.working.pumps[two.fence.bucket_id].ask()
-    await until(lambda: kit.working.memory.duplicates)
-    held.opened.set()
-    await until(lambda: ran)
-    await kit.settled()
-    assert state_of(kit, entry) == JobState.SUCCEEDED
-
-
-async def test_a_copy_of_the_same_refused_identity_does_not_run(kit: Kit) -> None:
-    bucket = kit.bucket()
-    entry = job("wait")
-    kit.submit(bucket, [entry, entry])
-    await until(lambda: ran)
-    kit.master.rows[entry.id] = Row("CANCELLED", 1, b"x" * 16, 1)
-    go.set()
-    await kit.settled()
-    assert len(ran) == 1
-    assert not kit.lists(bucket)
-
-
-async def test_a_job_claimed_after_its_bucket_was_lost_is_not_adopted(kit: Kit) -> None:
-    """Else its id would stay live for ever, and a good copy elsewhere would wait behind it for ever."""
-    one, two = kit.bucket(), kit.bucket()
-    entry = job()
-    await until(lambda: len(kit.store.of("claim")) >= 2)
-    claim = Gate()
-    kit.store.script["claim"].append(claim)
-    kit.submit(one, [entry])
-    await claim.reached.wait()
-    claimed_for = kit.store.of("claim")[-1][0].bucket_id
-    assert claimed_for == one.fence.bucket_id
-    kit.working.forget(one.fence.bucket_id, "the test says so")
-    claim.opened.set()
-    await turns()
-    assert len(kit.working.memory) == 0
-    assert kit.lists(one)
-    kit.submit(two, [entry])
-    await until(lambda: ran)
-    await kit.settled()
-
-
 # ---------------------------------------------------------------- the lease
 
 
@@ -407,73 +268,6 @@ async def test_no_second_try_is_sent_after_the_hard_deadline(kit: Kit, statement
     kit.trust()
     await kit.settled()
     assert len(kit.master.of(statement)) == 2
-
-
-# ---------------------------------------------------------------- fenced starts
-
-
-async def test_a_fenced_start_waits_for_the_accepted_write(kit: Kit) -> None:
-    bucket = kit.bucket()
-    write = Gate()
-    kit.master.script["persist"].append(write)
-    entry = job("fenced")
-    kit.submit(bucket, [entry])
-    await write.reached.wait()
-    await turns()
-    assert not ran
-    write.opened.set()
-    await until(lambda: ran)
-    await kit.settled()
-    assert state_of(kit, entry) == JobState.SUCCEEDED
-
-
-async def test_a_fenced_start_refused_by_its_row_does_not_run(kit: Kit) -> None:
-    bucket = kit.bucket()
-    entry = job("fenced")
-    kit.master.rows[entry.id] = Row("ASSIGNED", 5, b"x" * 16, 1)
-    kit.submit(bucket, [entry])
-    await kit.settled()
-    assert not ran
-    assert kit.working.execution.running == 0
-
-
-async def test_a_fenced_start_whose_lease_is_half_over_is_given_back_unrun(kit: Kit) -> None:
-    bucket = kit.bucket()
-    write = Gate()
-    kit.master.script["persist"].append(write)
-    entry = job("fenced")
-    kit.submit(bucket, [entry])
-    await write.reached.wait()
-    kit.clock.now = kit.holdings.soft_until + 1.0
-    write.opened.set()
-    await until(lambda: state_of(kit, entry) == "HELD")
-    assert not ran
-    assert kit.master.of("hold")[0][1][0].attempt == 0
-
-
-async def test_a_job_cancelled_while_its_fenced_start_is_written_does_not_run(kit: Kit) -> None:
-    bucket = kit.bucket()
-    write = Gate()
-    kit.master.script["persist"].append(write)
-    entry = job("fenced")
-    kit.submit(bucket, [entry])
-    await write.reached.wait()
-    kit.working.cancel([entry.id])
-    write.opened.set()
-    await kit.settled()
-    assert not ran
-    assert state_of(kit, entry) == JobState.CANCELLED
-    assert kit.working.execution.running == 0
-
-
-async def test_a_cancel_flag_on_the_row_refuses_the_fenced_start(kit: Kit) -> None:
-    bucket = kit.bucket()
-    entry = job("fenced", token=2)
-    kit.master.rows[entry.id] = Row("ASSIGNED", 2, bucket.fence.bucket_id, 1, cancel=True)
-    kit.submit(bucket, [entry])
-    await kit.settled()
-    assert not ran
-    assert state_of(kit, entry) == JobState.CANCELLED
 
 
 # ---------------------------------------------------------------- retries
@@ -600,22 +394,3 @@ async def test_the_backlog_stops_claims_and_its_end_starts_them(kit: Kit, monkey
         gate.opened.set()
     await until(lambda: len(kit.master.outcomes) == 40)
     await kit.settled()
-
-
-async def test_a_job_that_ends_between_persist_and_its_answer_is_counted_as_its_own_success(kit: Kit) -> None:
-    bucket = kit.bucket()
-    entry = job("wait")
-    kit.submit(bucket, [entry])
-    await until(lambda: ran)
-    kit.clock.now += 1.0
-    write = Gate()
-    kit.master.script["persist"].append(write)
-    tick = asyncio.ensure_future(kit.working.persisting.tick())
-    await write.reached.wait()
-    go.set()
-    await until(lambda: kit.master.outcomes)
-    write.opened.set()
-    await tick
-    await kit.settled()
-    assert kit.working.reporter.refused == 0
-    assert len(kit.master.outcomes) == 1
