@@ -16,7 +16,7 @@ from jobmaster.client.sync import SyncCluster
 from jobmaster.embedded import ClusterStatus, read_status
 from jobmaster.handlers import Handlers
 from jobmaster.master.master import Master
-from jobmaster.master.migrate import migrate
+from jobmaster.master.migrate import drop, migrate
 from jobmaster.master.reading import Reader
 from jobmaster.model.errors import ConfigError, Unavailable
 from jobmaster.settings.model import ClusterSettings
@@ -97,6 +97,16 @@ async def migrate_master(settings: ClusterSettings, tell: Callable[[str], None] 
     finally:
         await master.close()
     return [migration.label for migration in applied]
+
+
+async def drop_master(settings: ClusterSettings) -> None:
+    """Drop the cluster's schema; for clusters to be thrown away."""
+    await drop(
+        dsn=addresses(settings).dsn,
+        schema=settings.schema_name(),
+        cluster=settings.cluster,
+        settings=settings.master,
+    )
 
 
 async def open_reader(settings: ClusterSettings) -> Reader:

@@ -119,6 +119,13 @@ class AgentStore(ProducerStore):
             hint="give JobMaster a database number of its own: redis://host:6379/1",
         )
 
+    async def leave(self) -> bool:
+        """Delete the mark of the cluster; False while a bucket of it has keys here. For clusters to be thrown away."""
+        if await self.known_buckets():
+            return False
+        await self._calls.call(pack(b"DEL", self.keys.store), mutating=False)
+        return True
+
     async def beat(self, agent_id: bytes, ttl_seconds: float) -> None:
         """Heartbeat key of an agent, gone after ``ttl_seconds`` by the server's clock; on a connection of its own."""
         milliseconds = max(1, round(ttl_seconds * 1000))

@@ -19,6 +19,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "demo": ("jobmaster.cli.demo:demo", "Run a whole cluster over real work, with crashes, and check the books."),
     "dev": ("jobmaster.cli.dev:dev_group", "Run a development cluster with embedded servers."),
     "doctor": ("jobmaster.cli.doctor:doctor", "Check the cluster, its servers and its invariants."),
+    "drill": ("jobmaster.cli.drill:drill_group", "Play failures step by step, and check the books."),
     "job": ("jobmaster.cli.job:job_group", "Submit, find, cancel and retry jobs."),
     "status": ("jobmaster.cli.status:status", "Show the cluster on one screen."),
     "store": ("jobmaster.cli.store:store_group", "Prepare and check agent stores."),

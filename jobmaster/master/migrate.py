@@ -77,6 +77,24 @@ async def migrate(
         return todo
 
 
+async def drop(*, dsn: str, schema: str, cluster: str, settings: MasterSettings) -> None:
+    """Drop the schema of a cluster, if it is there; its agents and producers must be gone.
+
+    Raises:
+        SchemaMismatch: it belongs to another cluster, or is none of ours.
+    """
+    async with _connected(dsn, schema, settings) as connection:
+        there = (await rows_of(connection, "schema/schema_exists", schema))[0]
+        if not there["schema_there"]:
+            return
+        names = [row["name"] for row in await rows_of(connection, "schema/cluster")] if there["list_there"] else []
+        if names != [cluster]:
+            raise SchemaMismatch(
+                f"schema {schema} of the master is not that of cluster {cluster!r}; nothing was dropped"
+            )
+        await connection.execute(statement("schema/drop_schema").qualified(schema))
+
+
 async def status(*, dsn: str, schema: str, settings: MasterSettings) -> list[MigrationStatus]:
     """Every migration that the schema or this program knows; all pending when there is no schema."""
     async with _connected(dsn, schema, settings) as connection:

@@ -64,7 +64,7 @@ def test_every_statement_has_a_whole_header(name: str) -> None:
 async def test_parameters_and_columns_are_those_of_the_server(world: World) -> None:
     for name in NAMES:
         found = statement(name)
-        if name == "schema/create_schema":
+        if name in ("schema/create_schema", "schema/drop_schema"):
             continue
         prepared = await world.sql.prepare(found.text)
         told = [_IN.match(text) for text in _of(found, "in") if text.startswith("$")]

@@ -1,0 +1,141 @@
+"""``jobmaster drill``: failures that would need luck to happen, played step by step."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from jobmaster.cli.invocation import Invocation, pass_invocation
+from jobmaster.cli.running import run_async
+from jobmaster.cli.tables import emit_json
+
+if TYPE_CHECKING:
+    from jobmaster.settings.model import ClusterSettings
+    from jobmaster_agents.drills.lease_race import Course, Verdict
+
+
+@click.group("drill")
+def drill_group() -> None:
+    """Play failures step by step, and check the books."""
+
+
+@drill_group.command("lease-race")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON lines, the verdict last (as -o json does).")
+@click.option("--runs", type=click.IntRange(1, 100_000), default=1, show_default=True, help="How often.")
+@click.option(
+    "--clock-shift",
+    "shift_seconds",
+    type=click.FloatRange(-3600, 3600),
+    default=0.0,
+    show_default=True,
+    metavar="SECONDS",
+    help="How far the wall clocks are off: A's and the producer's by this, B's by as much the other way.",
+)
+@click.option(
+    "--unknown-to-master",
+    is_flag=True,
+    help="A falls asleep before the master has a row of the job.  [default: the row says PROCESSING]",
+)
+@click.option(
+    "--servers",
+    type=click.Choice(["embedded", "configured"]),
+    default="embedded",
+    show_default=True,
+    help="Private servers that are gone afterwards, or those of the configuration.",
+)
+@pass_invocation
+@click.pass_context
+def lease_race(
+    ctx: click.Context,
+    invocation: Invocation,
+    as_json: bool,
+    runs: int,
+    shift_seconds: float,
+    unknown_to_master: bool,
+    servers: str,
+) -> None:
+    """An owner wakes up after its job was rescued and finished, and tries to record its own outcome.
+
+    Agent A claims a job and falls asleep while it runs. Its lease ends, B rescues the job and finishes it, A wakes: its
+    write must be refused and the refusal counted, the ledger must hold exactly one concluding line, and A must leave. Real
+    agents' parts on real servers, in a cluster of its own name that is thrown away afterwards. Every event is printed as it
+    happens. Exit code 1 when anything is off.
+
+    \b
+    Examples:
+      jobmaster drill lease-race
+      jobmaster drill lease-race --runs 25 --clock-shift 3600 --json | tail -1
+      jobmaster drill lease-race --servers configured --config cluster.yaml
+    """
+    from jobmaster_agents.drills.lease_race import Course
+
+    if as_json:
+        invocation.output = "json"
+    course = Course(shift_seconds, not unknown_to_master)
+    with _servers(invocation, servers) as settings:
+        verdicts = run_async(_play(settings, course, runs, as_json=invocation.json))
+    bad = [verdict for verdict in verdicts if not verdict.ok]
+    if invocation.json:
+        emit_json(_as_json((bad or verdicts)[-1], runs, len(bad)))
+    else:
+        click.echo("\n".join(_as_text((bad or verdicts)[-1], runs, len(bad))))
+    if bad:
+        ctx.exit(1)
+
+
+@contextmanager
+def _servers(invocation: Invocation, servers: str) -> Iterator[ClusterSettings]:
+    import shutil
+    import tempfile
+
+    from jobmaster.embedded import EmbeddedCluster, EmbeddedOptions
+    from jobmaster.settings.model import ClusterSettings
+
+    if servers == "configured":
+        yield invocation.settings
+        return
+    directory = tempfile.mkdtemp(prefix="jobmaster-drill-")
+    try:
+        with EmbeddedCluster(directory, EmbeddedOptions(durable=False)) as cluster:
+            for line in cluster.describe():
+                invocation.note(line, level=1)
+            yield ClusterSettings(data_dir=directory)
+    finally:
+        shutil.rmtree(directory, ignore_errors=True)
+
+
+async def _play(settings: ClusterSettings, course: Course, runs: int, *, as_json: bool) -> list[Verdict]:
+    from jobmaster_agents.drills.ground import throw_away
+    from jobmaster_agents.drills.lease_race import LeaseRace
+    from jobmaster_agents.drills.story import Story
+
+    verdicts = []
+    async with throw_away(settings) as drill:
+        for _ in range(runs):
+            with Story(click.echo, as_json=as_json) as story:
+                verdicts.append(await LeaseRace(drill, course, story).run())
+    return verdicts
+
+
+def _as_json(verdict: Verdict, runs: int, bad: int) -> dict[str, Any]:
+    import msgspec
+
+    return {**msgspec.to_builtins(verdict), "runs": runs, "runs_off": bad}
+
+
+def _as_text(verdict: Verdict, runs: int, bad: int) -> list[str]:
+    broken = {number: count for number, count in verdict.invariants.items() if count}
+    return [
+        "",
+        f"ledger     {verdict.concluding_lines} concluding line(s), token {verdict.token}",
+        f"refused    {verdict.stale_refused} late write(s), counted on the line of A's assignment",
+        f"invariants {f'VIOLATED: {broken}' if broken else 'no violation'}",
+        f"runs       {runs}, {bad} of them off",
+        f"time       {verdict.seconds:g} s for the last one, {verdict.events} events",
+        *(f"OFF        {sentence}" for sentence in verdict.off),
+        "",
+        "everything is as it must be" if verdict.ok else "SOMETHING IS OFF",
+    ]
