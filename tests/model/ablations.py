@@ -102,7 +102,7 @@ _ABLATIONS = (
         replace(_ALL, store_fence=False),
         "spilled, sent twice",
         master.THROWN_AWAY,
-        632,
+        645,
     ),
     # Rescue
     Ablation("no sweep at the end of a rescue", replace(_ALL, sweep=False), "cancel, fenced start", STUCK, 918),
@@ -125,7 +125,7 @@ _ABLATIONS = (
         replace(_ALL, spilled_first=False),
         "spilled, sent twice",
         master.THROWN_AWAY,
-        1050,
+        1039,
     ),
     Ablation(
         "a rescuer removes before it commits",
@@ -177,13 +177,6 @@ _ABLATIONS = (
         60,
     ),
     Ablation(
-        "... not among spilled outcomes",
-        replace(_ALL, owner_sees_spilled=False),
-        "spilled, sent twice",
-        owner.MADE_VOID,
-        191,
-    ),
-    Ablation(
         "the coordinator does not look for rows of dead buckets",
         replace(_ALL, coordinator_sweep=False),
         "emergency stop",
@@ -198,11 +191,11 @@ _ABLATIONS = (
         6560,
     ),
     Ablation(
-        "an interrupted adoption is not resumed",
-        replace(_ALL, resumes_adoption=False),
+        "an adopted bucket is ACTIVE for a moment",
+        replace(_ALL, adopts_at_once=False),
         "store rolled back, sent twice",
         STUCK,
-        8560,
+        8642,
     ),
     Ablation(
         "an owner declares a bucket LOST once and never looks again",

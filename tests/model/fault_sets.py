@@ -124,20 +124,26 @@ _FAULT_SETS = (
         "spilled outcomes",
         "the master is away: outcomes wait in the store, for their owner or a rescuer",
         replace(_RESCUERS, spills=True, failures=1, lost_commits=True),
-        10776,
+        11540,
+    ),
+    FaultSet(
+        "spilled outcomes, exit",
+        "... or for an owner that leaves in order",
+        replace(_ZOMBIE, spills=True, exits=True, failures=1),
+        6920,
     ),
     FaultSet(
         "spilled, sent twice",
         "... while a second copy of the job waits in the bucket",
         replace(_TWO_COPIES, spills=True),
-        2889,
+        2914,
         core=True,
     ),
     FaultSet(
         "graceful exit",
         "COMPLETING to READY_TO_DELETE under crashes, zombies, lost replies, retries",
         replace(_ZOMBIE, exits=True, failures=1, gives_back=True, lost_commits=True),
-        20909,
+        21187,
     ),
     FaultSet(
         "graceful exit, two jobs", "... with two jobs", replace(_DEAD, exits=True, jobs=2, copies=2), 4504, core=True
@@ -162,19 +168,19 @@ _FAULT_SETS = (
         527,
         core=True,
     ),
-    FaultSet("store rolled back", "the store comes back older than it was", replace(_ZOMBIE, rollback=True), 16548),
+    FaultSet("store rolled back", "the store comes back older than it was", replace(_ZOMBIE, rollback=True), 12639),
     FaultSet(
         "store rolled back, sent twice",
         "... and a producer sends to a bucket that is gone",
         replace(_DEAD, rollback=True, sends=2, copies=2),
-        9644,
+        8122,
         core=True,
     ),
     FaultSet(
         "store rolled back, retried",
         "... around a retry",
         replace(_ZOMBIE, rollback=True, retry_here=True, failures=1, onboards=False),
-        77198,
+        59458,
     ),
     FaultSet(
         "archive",
@@ -193,7 +199,7 @@ _FAULT_SETS = (
         "archive, store rolled back",
         "... or come back with an older store",
         replace(_ZOMBIE, archive=True, rollback=True),
-        19524,
+        14924,
     ),
     FaultSet(
         "failover",

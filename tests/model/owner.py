@@ -25,7 +25,7 @@ from tests.model.state import (
 )
 
 TAKEN_FROM_ITSELF = "a job is given back while its own agent is at it"
-MADE_VOID = "an outcome that waits in the bucket is made void by the bucket's owner"
+_SPILLED_MAX = 2
 _NAMES = (1, 2)
 _TOKENS_MAX = 3
 """Onboarding by A goes no further than this; C has room beyond it, so that every job can end."""
@@ -119,24 +119,31 @@ def _delete(setting: Setting, state: State) -> Iterator[Step[State]]:
 
 
 def _spill(setting: Setting, state: State) -> Iterator[Step[State]]:
-    """The master is away: an outcome is pushed and its list deleted, in one call."""
+    """The master is away: outcomes are kept in the store, and lists whose every entry is safe or kept go in the same call.
+
+    Memory keeps what it has, and writes it when the master is back in time; what was kept is for the next owner.
+    """
     agent, store = state.agent, state.store
-    if store.spilled:
-        return
     for copy in agent.copies:
         what = {"done": "final", "failed": "hold"}.get(copy.phase)
-        others = [each for each in agent.copies if each.list == copy.list and each != copy]
-        if what is None or copy.bucket != 1 or not (copy.list == 0 or all(each.safe for each in others)):
+        kept = {(each.entry, each.what) for each in store.spilled}
+        if what is None or copy.bucket != 1 or len(kept) >= _SPILLED_MAX or (copy.entry, what) in kept:
             continue
+        kept.add((copy.entry, what))
+        others = [each for each in agent.copies if each.list == copy.list]
+        covered = copy.list and all(each.safe or _is_kept(each, kept) for each in others)
         after = store._replace(
-            spilled=(Spilled(what, copy.entry),),
-            claimed=tuple(each for each in store.claimed if each.name != copy.list or copy.list == 0),
+            spilled=(*store.spilled, Spilled(what, copy.entry)),
+            claimed=tuple(each for each in store.claimed if not covered or each.name != copy.list),
         )
-        kept = memory.settled(agent, copy, accepted=True)
-        kept = memory.without_list(kept, copy.list) if copy.list else kept
+        known = memory.without_list(agent, copy.list) if covered else agent
         yield Step(
-            "R3 spilled: the outcome lies in the store", changed(setting, state, after).with_agent(kept), fault=True
+            "R3 spilled: the outcome lies in the store", changed(setting, state, after).with_agent(known), fault=True
         )
+
+
+def _is_kept(copy: Copy, kept: set[tuple[Entry, str]]) -> bool:
+    return copy.phase in ("done", "failed") and any(entry == copy.entry for entry, _ in kept)
 
 
 # ---------------------------------------------------------------- onboarding and its way back
@@ -202,11 +209,7 @@ def _repair(setting: Setting, state: State) -> Iterator[Step[State]]:
         if any((copy.job, copy.token) == (number, row.token) for copy in store.copies()):
             continue
         broken = ""
-        if any(each.entry[:2] == (number, row.token) for each in store.spilled):
-            if rules.owner_sees_spilled:
-                continue
-            broken = MADE_VOID
-        elif any(copy.job == number for copy in agent.copies):
+        if any(copy.job == number for copy in agent.copies):
             if rules.owner_sees_memory:
                 continue
             broken = TAKEN_FROM_ITSELF if any(_is_at(copy, number, row.token) for copy in agent.copies) else ""

@@ -30,8 +30,6 @@ _EPOCHS_MAX = 6
 _At = Callable[[State, Rescuer | None], State]
 """The state with this drain (the rescuer's or the zombie's) at another point, or ended."""
 _OWNED = (ACTIVE, COMPLETING, FROZEN)
-_ADOPTED = Bucket(ACTIVE, 1, "K")
-"""Of the coordinator, for the moment between making it and declaring it LOST."""
 
 
 def steps(setting: Setting, state: State) -> Iterator[Step[State]]:
@@ -230,13 +228,23 @@ def _keep_house(setting: Setting, state: State) -> Iterator[Step[State]]:
             lost = state._replace(bucket=bucket._replace(state=LOST), first_rescuer_gone=True)
             yield Step("X3 keys are there again: LOST", lost)
     elif bucket.state == READY:
-        yield Step("tombstone dropped", state._replace(bucket=Bucket(GONE, 0, "")))
+        yield Step("tombstone dropped", state._replace(bucket=Bucket(GONE, bucket.epoch, "")))
     elif bucket.state == GONE and store.epoch and rules.adopts_remains:
-        adopted = state._replace(bucket=_ADOPTED, first_rescuer_gone=True)
-        yield Step("X3 keys of an unknown bucket: made anew in the master", adopted)
-        yield Step("X3 made anew, the next call fails", adopted._replace(spent=state.spent | {"adoption"}), fault=True)
-    elif bucket == _ADOPTED and ("adoption" not in state.spent or rules.resumes_adoption):
+        yield from _adopt(setting, state._replace(first_rescuer_gone=True))
+    elif bucket.state == ACTIVE and bucket.owner == "K" and "adoption" not in state.spent:
         yield Step("adopted keys: LOST", state._replace(bucket=bucket._replace(state=LOST)))
+
+
+def _adopt(setting: Setting, state: State) -> Iterator[Step[State]]:
+    """The master has forgotten the bucket, but not what its epochs were."""
+    epoch = state.bucket.epoch + 1
+    if setting.rules.adopts_at_once:
+        adopted = state._replace(bucket=Bucket(LOST, epoch, "K"))
+        yield Step("X3 keys of an unknown bucket: adopted as LOST", adopted)
+        return
+    made = state._replace(bucket=Bucket(ACTIVE, epoch, "K"))
+    yield Step("X3 keys of an unknown bucket: made anew", made)
+    yield Step("X3 made anew, the next call fails", made._replace(spent=state.spent | {"adoption"}), fault=True)
 
 
 def _orphaned(bucket: Bucket, epoch: int) -> bool:

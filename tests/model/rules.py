@@ -60,13 +60,11 @@ class Rules:
     """States of rows without a copy that the owner gives back."""
     owner_sees_memory: bool = True
     """... and a copy in its own memory is a copy."""
-    owner_sees_spilled: bool = True
-    """... and so is a spilled outcome."""
     coordinator_sweep: bool = True
     adopts_remains: bool = True
     """Keys of a dead bucket that hold jobs are adopted."""
-    resumes_adoption: bool = True
-    """A coordinator that was interrupted between the two steps of an adoption goes on with it."""
+    adopts_at_once: bool = True
+    """The row of an adopted bucket is LOST from the start."""
     declares_again: bool = True
     """An owner that has disowned a bucket looks again whether the master still names it."""
     # Cancel and archive

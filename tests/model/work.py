@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from tests.model import master, memory, owner
 from tests.model.explorer import Step
 from tests.model.rules import Setting
-from tests.model.state import ACTIVE, WORKING, Copy, Entry, State
+from tests.model.state import ACTIVE, ASSIGNED, COMPLETING, READY, RETRIED, WORKING, Agent, Copy, Entry, State
 
 TWICE = "one live copy: the same assignment is started twice in one agent"
 LATE_START = 'a start="fenced" is authorised after the bucket was lost'
@@ -40,8 +40,6 @@ def steps(setting: Setting, state: State) -> Iterator[Step[State]]:
                 )
             case "failed":
                 yield from _fail(setting, state, copy)
-    if state.store.spilled and setting.scope.spills and state.agent.mode == "up" and not owner.refuses(setting, state):
-        yield from _apply_spilled(setting, state)
 
 
 def _to(state: State, copy: Copy, phase: str, row: int | None = None) -> State:
@@ -165,14 +163,14 @@ def _fail(setting: Setting, state: State, copy: Copy) -> Iterator[Step[State]]:
         yield from _not_accepted(setting, written, copy, "retry here")
         return
     broken = written.broken
-    if row is not None and row.state == "A" and row.origin != 2:
+    if row is not None and row.state == ASSIGNED and row.origin != RETRIED:
         if setting.rules.due_tells_retry:  # the same identity with another due time: the producer's second copy
             refused = state.with_agent(memory.settled(state.agent, copy, accepted=False))
             yield Step("retry here refused by the row", refused)
             return
         broken = broken or master.NOT_MINE
     agent = memory.settled(after.agent, copy, accepted=True)
-    if row is not None and row.state == "A":
+    if row is not None and row.state == ASSIGNED:
         agent = agent._replace(puts=(*agent.puts, Entry(copy.job, row.token, row.origin)))
     yield Step("T1 retry here: committed, not put", after.with_agent(agent), broken=broken)
     if setting.scope.lost_commits and after != state:
@@ -180,7 +178,7 @@ def _fail(setting: Setting, state: State, copy: Copy) -> Iterator[Step[State]]:
 
 
 def _apply_spilled(setting: Setting, state: State) -> Iterator[Step[State]]:
-    """The master is back: committed first, removed second."""
+    """A leaving owner finds outcomes that it had kept: written first, removed second."""
     spilled = state.store.spilled[0]
     job, token, origin = spilled.entry
     copy = Copy(job, token, 1, 1, origin, "", 0, 1)
@@ -188,7 +186,8 @@ def _apply_spilled(setting: Setting, state: State) -> Iterator[Step[State]]:
     if written.state != state:
         yield Step("spilled outcome applied by its owner", written.state, broken=written.broken)
     elif written.verdict in (master.ACCEPTED, master.REFUSED):
-        yield Step("spilled outcome removed", owner.changed(setting, state, state.store._replace(spilled=())))
+        rest = state.store._replace(spilled=state.store.spilled[1:])
+        yield Step("spilled outcome removed", owner.changed(setting, state, rest))
 
 
 def leave(setting: Setting, state: State) -> Iterator[Step[State]]:
@@ -197,16 +196,32 @@ def leave(setting: Setting, state: State) -> Iterator[Step[State]]:
     if agent.mode != "up":
         return
     if agent.leaving == 0 and bucket.state == ACTIVE and (bucket.epoch, bucket.owner) == (1, "A"):
-        closing = state._replace(bucket=bucket._replace(state="completing"), agent=agent._replace(leaving=1))
+        closing = state._replace(bucket=bucket._replace(state=COMPLETING), agent=agent._replace(leaving=1))
         yield Step("G0 COMPLETING in the master, store open", closing, fault=True)
     elif owner.refuses(setting, state):
         return
     elif agent.leaving == 1 and store.state == ACTIVE:
-        closed = owner.changed(setting, state, store._replace(state="completing"))
+        closed = owner.changed(setting, state, store._replace(state=COMPLETING))
         yield Step("G1 store closed to submits", closed.with_agent(agent._replace(leaving=2)))
-    elif agent.leaving == 2 and store.state == "completing" and store.empty() and not agent.copies:
-        empty = owner.changed(setting, state, store._replace(state="ready"))
+    elif agent.leaving == 2 and store.spilled and not agent.copies:
+        yield from _apply_spilled(setting, state)
+    elif agent.leaving == 2 and store.state == COMPLETING and store.empty() and not agent.copies:
+        empty = owner.changed(setting, state, store._replace(state=READY))
         yield Step("G3 found empty, closed in the store", empty.with_agent(agent._replace(leaving=3)))
-    elif agent.leaving == 3 and (bucket.state, bucket.epoch, bucket.owner) == ("completing", 1, "A"):
-        retired = state._replace(bucket=bucket._replace(state="ready"))
-        yield Step("G4 READY_TO_DELETE in the master", retired.with_agent(agent._replace(mode="out", puts=())))
+    elif agent.leaving == 3 and bucket == (COMPLETING, 1, "A"):
+        yield from _retire(setting, state)
+
+
+def _retire(setting: Setting, state: State) -> Iterator[Step[State]]:
+    """Rows that name the bucket although nothing lies there are released first; one that runs leaves it to a rescuer."""
+    rows = [(number, job.row) for number, job in enumerate(state.jobs) if job.row and master.names_bucket(job)]
+    for number, row in rows:
+        if row.state == ASSIGNED:
+            written = master.release(setting, state, Entry(number, row.token, row.origin), 1)
+            yield Step("leaving: a row without a copy is released", written.state, broken=written.broken)
+        else:
+            yield Step("leaving: the bucket is left behind", state.with_agent(Agent("dead")))
+    if not rows:
+        retired = state._replace(bucket=state.bucket._replace(state=READY))
+        gone = state.agent._replace(mode="out", puts=())
+        yield Step("G4 READY_TO_DELETE in the master", retired.with_agent(gone))
