@@ -104,7 +104,9 @@ class Intake(Protocol):
         """ASSIGNED rows with token 2, under the bucket lock (bucket ACTIVE, this epoch)."""
         ...
 
-    async def reserve_keys(self, scope: str, keys: Sequence[tuple[str, bytes, bytes]]) -> list[tuple[str, bytes, bytes]]:
+    async def reserve_keys(
+        self, scope: str, keys: Sequence[tuple[str, bytes, bytes]]
+    ) -> list[tuple[str, bytes, bytes]]:
         """Idempotency: ``(key, job_id, digest)`` in, the *holding* ``(key, job_id, digest)`` of each key out."""
         ...
 
@@ -188,7 +190,9 @@ class Membership(Protocol):
         the server has been up as long."""
         ...
 
-    async def take_lost(self, agent_id: bytes, stores: Sequence[str], floor_epochs: Mapping[bytes, int]) -> Bucket | None:
+    async def take_lost(
+        self, agent_id: bytes, stores: Sequence[str], floor_epochs: Mapping[bytes, int]
+    ) -> Bucket | None:
         """One LOST bucket of the given stores -> DRAINING with epoch max(master, floor) + 1, owned by the agent; also
         terminates the dead owner's database backends. ``None``: nothing to do."""
         ...
@@ -210,8 +214,9 @@ class Membership(Protocol):
 class Rescue(Protocol):
     """A rescuer's writes, each page under *its* epoch (rule C)."""
 
-    async def rescue_page(self, fence: Fence, entries: Sequence[Entry], lane: str, priority: int, *, claimed: bool,
-                          max_rescues: int) -> Written:
+    async def rescue_page(
+        self, fence: Fence, entries: Sequence[Entry], lane: str, priority: int, *, claimed: bool, max_rescues: int
+    ) -> Written:
         """Entries found in the store -> HELD with token + 1 (no row: token 2). ``claimed`` entries count one rescue, and
         one that reaches ``max_rescues`` becomes FAILED with reason ``agent_lost``; rows that are final or name another
         bucket are left alone (*refused*)."""
@@ -352,8 +357,9 @@ class StoreHealth(NamedTuple):
 class StoreIntake(Protocol):
     """What a producer may do."""
 
-    async def submit(self, bucket_id: bytes, items: Sequence[bytes], *, high_water_jobs: int, high_water_bytes: int,
-                     skew_ms_max: int) -> Submitted:
+    async def submit(
+        self, bucket_id: bytes, items: Sequence[bytes], *, high_water_jobs: int, high_water_bytes: int, skew_ms_max: int
+    ) -> Submitted:
         """Append encoded entries to ``pending`` and leave a wake token; all or none."""
         ...
 
