@@ -259,10 +259,15 @@ class Pump:
     # ------------------------------------------------------------ lists whose reply was lost
 
     async def adopt_unknown_lists(self) -> None:
-        """Take lists of this bucket that the store has and memory has not (lost replies, a rolled-back store)."""
+        """Take lists of this bucket that the store has and memory has not (lost replies, a rolled-back store).
+
+        A bucket that was fenced takes no submits, so nothing wakes it and no claim would ever tell: this does.
+        """
         fence = self.holding.fence
         try:
             word, names = await self._store.claimed_lists(fence)
+            if word in _FENCED and not self.ended:
+                self._on_forgotten(self._bucket_id, f"the store answered {word} to a look at its lists")
             if word is not Word.OK:
                 return
             for name in names:

@@ -116,6 +116,7 @@ class Heartbeat:
         self._log = log
         self._failures = 0
         self._next = 0.0
+        self._retiring = False
         telemetry.read_from("lease_seconds_left", lambda: max(holdings.trusted_until - self._now(), 0.0))
 
     def registered(self, sent: float) -> None:
@@ -123,6 +124,11 @@ class Heartbeat:
         if not self._extend(sent):
             self._holdings.fence("the registration was answered after its own lease had ended")
         self._next = sent + self._leases.renew_seconds
+
+    def retire(self) -> None:
+        """The agent is about to end its own row: there is nothing to renew any more, and an answer that it has ended is no
+        certificate. The deadline stands."""
+        self._retiring = True
 
     async def tick(self) -> float:
         """Renew when it is time; fence when the deadline has come."""
@@ -133,6 +139,8 @@ class Heartbeat:
             # Asleep, suspended, or cut off for too long. Even a renewal that the master would accept comes too late.
             self._fence("the lease could not be renewed in time")
             return self._leases.renew_seconds
+        if self._retiring:
+            return max(self._holdings.hard_until - now, 0.0)
         if now >= self._next:
             await self._renew(now)
         return max(min(self._next, self._holdings.hard_until) - self._now(), 0.0)
@@ -155,6 +163,8 @@ class Heartbeat:
             self._failed("failed", _reason(error), self._now())
             return
         if not answer.alive:
+            if self._retiring:
+                return
             self._fence("the master holds a death certificate for this agent")
             return
         if not self._extend(sent):

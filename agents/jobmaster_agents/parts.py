@@ -180,10 +180,17 @@ class Parts:
         with contextlib.suppress(Unavailable):  # for people only: a master that does not answer is met below
             await self._master.announce_stopping(self._config.agent_id)
         if may_lead(self._agent.mode, self._agent.weight):
-            await self.coordination.resign()
+            with contextlib.suppress(Unavailable):  # the office's own lease says the same a little later
+                await self.coordination.resign()
         left = await self.working.complete(list(self.holdings.buckets), grace_seconds, reason)
-        await self.rescue.give_back()
-        if left or not await self._master.end_agent(self._config.agent_id, dead=False, reason=reason):
+        # An answer that is lost must not turn a clean exit into a death; how long may be asked, the lease says.
+        insist = self.working.reporter.insist
+        await insist("give_back", self.rescue.give_back, refusals=False)
+        if left:
+            return False
+        self.heartbeat.retire()
+        end = partial(self._master.end_agent, self._config.agent_id, dead=False, reason=reason)
+        if not await insist("end_agent", end, refusals=False):
             return False
         self._phase(Phase.ENDED)
         return True
@@ -214,12 +221,13 @@ class Parts:
         ]
         if not buckets:
             return
-        if not await self._master.create_buckets(buckets):
+        insist = self.working.reporter.insist
+        if not await insist("create_buckets", partial(self._master.create_buckets, buckets), refusals=False):
             self.holdings.fence("the master holds a death certificate for this agent")
             return
         holdings = [Holding.of(bucket) for bucket in buckets]
         for holding in holdings:
-            word = await self._store.open_bucket(holding.fence)
+            word = await insist("open_bucket", partial(self._store.open_bucket, holding.fence), refusals=False)
             if word is not Word.OK:
                 raise Refused(f"agent store {holding.store!r} answered {word} to a new bucket")
         for holding in holdings:  # together, so that the wait for wake tokens is set up once

@@ -13,6 +13,7 @@ import gc
 import signal
 from collections.abc import Mapping
 from contextlib import AsyncExitStack
+from typing import Any
 
 from jobmaster.agentstore.store import AgentStore
 from jobmaster.clock import Clock, SystemClock, new_id
@@ -176,12 +177,15 @@ async def _live(config: ChildConfig, parts: Parts, endings: _Endings, log: Event
                 for duty in parts.duties()
             ]
             work = group.create_task(parts.working.run(), name="jobmaster-working")
-            await parts.open_all()
-            endings.serving = parts
-            log.info(
-                Event.AGENT_STARTED, {"handlers": len(parts.handler_names), "buckets": len(parts.holdings.buckets)}
-            )
+            opening = group.create_task(parts.open_all(), name="jobmaster-opening")
+            await _first_of(parts.holdings.fenced, endings.orphaned, opening)
+            if opening.done() and opening.exception() is None:
+                endings.serving = parts
+                log.info(
+                    Event.AGENT_STARTED, {"handlers": len(parts.handler_names), "buckets": len(parts.holdings.buckets)}
+                )
             code = await _until_over(config, parts, endings, log)
+            opening.cancel()
             stop.set()
             work.cancel()
             if code != 0:  # nothing may be written any more: no tick is waited for
@@ -228,7 +232,7 @@ async def _hurry(parts: Parts, endings: _Endings) -> None:
     parts.working.completing.hurry.set()
 
 
-async def _first_of(*things: asyncio.Event | asyncio.Future[bool]) -> None:
+async def _first_of(*things: asyncio.Event | asyncio.Future[Any]) -> None:
     waits = [
         asyncio.ensure_future(thing.wait() if isinstance(thing, asyncio.Event) else _quietly(thing)) for thing in things
     ]
@@ -239,5 +243,5 @@ async def _first_of(*things: asyncio.Event | asyncio.Future[bool]) -> None:
             wait.cancel()
 
 
-async def _quietly(future: asyncio.Future[bool]) -> None:
+async def _quietly(future: asyncio.Future[Any]) -> None:
     await asyncio.wait([future])

@@ -129,13 +129,21 @@ class Rescue:
             await self._drain(self._begin(bucket))
 
     async def _find_own(self) -> None:
-        """Begin with buckets that this agent has taken and does not know of.
+        """Begin with buckets that this agent has taken and does not know of, forget those that are not its own any more.
 
         A claim may be committed although its answer is lost, even after a later look; the master then names an agent that
         lives and never comes, and nobody else may take the bucket. So this is asked every time, and not only after an error.
+        In the same way a bucket may have been closed although that answer was lost, and be forgotten by now: to fence it once
+        more would bring its keys back.
         """
-        for bucket in await self._master.buckets(states=[BucketState.DRAINING]):
-            if bucket.owner == self._holdings.agent_id and bucket.id not in self._unfinished:
+        draining = await self._master.buckets(states=[BucketState.DRAINING])
+        own = {bucket.id: bucket for bucket in draining if bucket.owner == self._holdings.agent_id}
+        for bucket_id, work in list(self._unfinished.items()):
+            if bucket_id not in own or own[bucket_id].epoch != work.drain.fence.epoch:
+                del self._unfinished[bucket_id]
+                self._note_superseded(work.drain)
+        for bucket in own.values():
+            if bucket.id not in self._unfinished:
                 self._begin(bucket)
 
     async def give_back(self) -> None:
