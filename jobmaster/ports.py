@@ -81,6 +81,15 @@ class Tended(NamedTuple):
     """Some agent's lease is over and it has no certificate yet: somebody should judge."""
 
 
+class Swept(NamedTuple):
+    """Answer of one sweep of a bucket's rows."""
+
+    moved: int
+    """Rows that named the bucket and do not any more; 0 also when the bucket is another's."""
+    rescued: int
+    """Of these: they were PROCESSING, and each counts one rescue."""
+
+
 class RowRef(NamedTuple):
     """One in-flight row, for anti-entropy."""
 
@@ -222,9 +231,9 @@ class Rescue(Protocol):
         bucket are left alone (*refused*)."""
         ...
 
-    async def sweep(self, fence: Fence, limit: int, *, max_rescues: int) -> int:
+    async def sweep(self, fence: Fence, limit: int, *, max_rescues: int) -> Swept:
         """In-flight rows that still name this bucket with an older epoch -> HELD (PROCESSING counts a rescue).
-        Returns how many were moved; repeat until 0."""
+        Repeat until none was moved."""
         ...
 
 

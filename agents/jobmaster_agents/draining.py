@@ -18,7 +18,7 @@ from jobmaster.model.bucket import Bucket, BucketState
 from jobmaster.model.errors import CodeError, Refused
 from jobmaster.model.ids import AgentId, BucketId, Fence
 from jobmaster.model.job import Entry, FinalRow, HoldRow
-from jobmaster.ports import Page, Word, Written
+from jobmaster.ports import Page, Swept, Word, Written
 from jobmaster_agents.spilled import SpilledOutcome, decode_spilled
 
 _SPILLED = "spilled"
@@ -34,7 +34,7 @@ class DrainMaster(Protocol):
         self, fence: Fence, entries: Sequence[Entry], lane: str, priority: int, *, claimed: bool, max_rescues: int
     ) -> Written: ...
 
-    async def sweep(self, fence: Fence, limit: int, *, max_rescues: int) -> int: ...
+    async def sweep(self, fence: Fence, limit: int, *, max_rescues: int) -> Swept: ...
 
     async def close_drained(self, fence: Fence, moved: int, rescued: int) -> bool: ...
 
@@ -128,10 +128,11 @@ class Drain:
         return moved
 
     async def _sweep_once(self) -> int:
-        count = await self._master.sweep(self.fence, self._page_jobs, max_rescues=self._max_rescues)
-        self.moved += count
-        self.swept += count
-        return count
+        swept = await self._master.sweep(self.fence, self._page_jobs, max_rescues=self._max_rescues)
+        self.moved += swept.moved
+        self.rescued += swept.rescued
+        self.swept += swept.moved
+        return swept.moved
 
     async def _close(self) -> DrainEnd:
         while self._sound():

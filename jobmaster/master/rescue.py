@@ -10,7 +10,7 @@ from jobmaster.master.batches import Batch, Sent, columns, ids_of, tell_batch
 from jobmaster.master.connection import Calls
 from jobmaster.model.ids import Fence
 from jobmaster.model.job import Entry, ErrorInfo
-from jobmaster.ports import Written
+from jobmaster.ports import Swept, Written
 
 _AGENT_LOST = encode_error(
     ErrorInfo(
@@ -55,7 +55,7 @@ class Rescue:
         copies = [(e.id, e.token, e.handler, e.args, e.due_us, e.headers, e.attempt, e.rescues) for e in entries]
         return await Batch(self._data, "jobs/rescue_page", send, judge, bucket_id=fence.bucket_id).write(copies)
 
-    async def sweep(self, fence: Fence, limit: int, *, max_rescues: int) -> int:
-        """In-flight rows that still name the bucket -> HELD; how many were moved (0 also when the bucket is another's)."""
+    async def sweep(self, fence: Fence, limit: int, *, max_rescues: int) -> Swept:
+        """In-flight rows that still name the bucket -> HELD; none also when the bucket is another's."""
         rows = await self._data.tell("jobs/sweep", *fence, limit, max_rescues, _AGENT_LOST)
-        return int(rows[0]["moved"])
+        return Swept(rows[0]["moved"], rows[0]["rescued"])

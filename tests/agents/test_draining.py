@@ -14,7 +14,7 @@ from jobmaster.model.bucket import Bucket, BucketState
 from jobmaster.model.errors import CodeError, Refused
 from jobmaster.model.ids import AgentId, BucketId, Fence
 from jobmaster.model.job import Entry, FinalRow, HoldRow
-from jobmaster.ports import Page, Word, Written
+from jobmaster.ports import Page, Swept, Word, Written
 from jobmaster_agents.draining import Drain, DrainEnd
 from jobmaster_agents.spilled import spill_final, spill_hold
 
@@ -59,9 +59,10 @@ class World:
         assert (lane, priority, max_rescues) == ("payroll", 4, 3)
         return self.answer(entries)
 
-    async def sweep(self, fence: Fence, limit: int, *, max_rescues: int) -> int:
+    async def sweep(self, fence: Fence, limit: int, *, max_rescues: int) -> Swept:
         self.calls.append("sweep")
-        return self.sweeps.pop(0) if self.sweeps else 0
+        moved = self.sweeps.pop(0) if self.sweeps else 0
+        return Swept(moved, moved // 2)
 
     async def close_drained(self, fence: Fence, moved: int, rescued: int) -> bool:
         self.calls.append(f"close {moved} {rescued}")
@@ -237,8 +238,8 @@ async def test_rows_are_swept_until_none_is_left_and_again_when_the_close_finds_
     world.closed = [False, True]
     drain = a_drain(world)
     assert await drain.run() is DrainEnd.DRAINED
-    assert drain.swept == 108
-    assert world.calls[-1] == "close 108 0"
+    assert (drain.swept, drain.moved, drain.rescued) == (108, 108, 53)
+    assert world.calls[-1] == "close 108 53", "the event tells of them"
 
 
 async def test_a_close_that_fails_with_nothing_to_sweep_is_tried_later() -> None:

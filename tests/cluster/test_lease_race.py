@@ -22,8 +22,8 @@ from tests.cluster.conftest import ENVIRONMENT, REPOSITORY
 
 pytestmark = [pytest.mark.cluster, pytest.mark.slow]
 
-RUNS = int(os.environ.get("JOBMASTER_DRILLS", "25"))
-"""JOBMASTER_DRILLS=500 is the long form."""
+RUNS = int(os.environ.get("DRILL_RUNS", "25"))
+"""DRILL_RUNS=500 is the long form."""
 HOUR = 3600.0
 STORY = [
     "A buckets_opened", "producer drill_submitted", "A drill_running", "A drill_row_written", "A drill_asleep",

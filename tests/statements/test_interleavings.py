@@ -33,7 +33,7 @@ async def test_a_takeover_waits_for_an_in_flight_write_and_then_finds_its_row(wo
         await commit()
         await task
     taken = await world.take(rescuer)
-    assert await world.master.sweep(taken, 10, max_rescues=3) == 1
+    assert await world.master.sweep(taken, 10, max_rescues=3) == (1, 1)
     view = await world.view(job_id)
     assert (view.state, view.token, view.rescues) == ("HELD", 2, 1)
 
@@ -59,7 +59,7 @@ async def test_a_rescue_that_waits_for_an_outcome_leaves_it_alone(world: World, 
     await transaction.start()
     await holder.execute("UPDATE job SET state = 'SUCCEEDED' WHERE id = $1", uuids([job_id])[0])
     sweep = world.master.sweep(taken, 10, max_rescues=3)
-    assert await world.after_lock("jobs/sweep", sweep, transaction.commit) == 0
+    assert await world.after_lock("jobs/sweep", sweep, transaction.commit) == (0, 0)
     page = await world.master.rescue_page(taken, [entry(job_id)], LANE, PRIORITY, claimed=True, max_rescues=3)
     await holder.close()
     assert page.refused == {job_id}
@@ -88,7 +88,7 @@ async def test_two_claimers_share_the_due_jobs_and_neither_waits(world: World) -
     await world.master.insert_held([new_job(id_) for id_ in ids])
     second = await world.bucket()
     bucket, owner = uuids([world.fence.bucket_id, world.fence.owner])
-    async with world.open_transaction("jobs/onboard", bucket, 1, owner, LANE, PRIORITY, 60.0, 12, 0) as commit:
+    async with world.open_transaction("jobs/onboard", bucket, 1, owner, LANE, PRIORITY, 60.0, 12, 0, None) as commit:
         answer = await world.master.onboard(second, LANE, PRIORITY, 60.0, 12)
         assert len(answer.entries) == 8, "what the other has locked is skipped"
         await commit()
@@ -217,7 +217,7 @@ async def test_a_frozen_session_of_a_dead_owner_is_ended_before_its_bucket_is_ta
     taken = await world.take(rescuer)
     assert frozen.is_closed() or await _dead(frozen)
     assert await alive.fetchval("SELECT 1") == 1
-    assert await world.master.sweep(taken, 10, max_rescues=3) == 1
+    assert await world.master.sweep(taken, 10, max_rescues=3) == (1, 1)
     await alive.close()
 
 

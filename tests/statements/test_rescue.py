@@ -89,7 +89,7 @@ async def test_a_job_of_another_bucket_is_left_alone(world: World, taken: Fence)
     before = await world.jobs()
     written = await world.master.rescue_page(taken, [entry(job_id)], LANE, PRIORITY, claimed=True, max_rescues=3)
     assert written.refused == {job_id}
-    assert await world.master.sweep(taken, 10, max_rescues=3) == 0
+    assert await world.master.sweep(taken, 10, max_rescues=3) == (0, 0)
     assert await world.jobs() == before
 
 
@@ -119,14 +119,14 @@ async def test_what_only_waited_never_fails_by_rescues(world: World, taken: Fenc
     waited = await _row(world, "ASSIGNED", rescues=5)
     await world.master.rescue_page(taken, [entry(waited, 2)], LANE, PRIORITY, claimed=False, max_rescues=3)
     swept = await _row(world, "ASSIGNED", rescues=5)
-    await world.master.sweep(taken, 10, max_rescues=3)
+    assert await world.master.sweep(taken, 10, max_rescues=3) == (1, 0), "what had not begun counts no rescue"
     assert [await world.state(id_) for id_ in (waited, swept)] == ["HELD", "HELD"]
 
 
 async def test_a_sweep_moves_at_most_its_limit_and_goes_on(world: World, taken: Fence) -> None:
     ids = [await _row(world, "PROCESSING") for _ in range(5)]
     assert not await world.master.close_drained(taken, 0, 0), "rows still name the bucket"
-    assert [await world.master.sweep(taken, 2, max_rescues=3) for _ in range(4)] == [2, 2, 1, 0]
+    assert [await world.master.sweep(taken, 2, max_rescues=3) for _ in range(4)] == [(2, 2), (2, 2), (1, 1), (0, 0)]
     assert {await world.state(id_) for id_ in ids} == {"HELD"}
     assert await world.master.close_drained(taken, 5, 5)
     assert await world.master.close_drained(taken, 5, 5), "asked again after an unknown commit"

@@ -178,7 +178,8 @@ class LeaseRace:
         await b.parts.rescue.tick()
         drained = b.parts.telemetry.buckets_drained
         self._demand(drained == 1, f"B drained {drained} buckets instead of A's")
-        self._demand(b.parts.telemetry.jobs_rescued == (0 if self._course.known else 1), "the drain counted otherwise")
+        rescued = b.parts.telemetry.jobs_rescued
+        self._demand(rescued == 1, f"B counted {rescued} rescued jobs instead of 1")
         state = await producer.wait(receipt)
         view = await producer.get(receipt)
         fields = {"job": receipt.id, "token": view.token, "state": state, "rescues": view.rescues}
@@ -229,8 +230,8 @@ class LeaseRace:
         self._demand(token >= 2, f"the concluding line has token {token}")
         self._demand(refused == 1, f"{refused} refusals are counted on A's line instead of 1")
         self._demand(view.rescues == 1, f"the job counts {view.rescues} rescues instead of 1")
-        closed = (bucket["to_state"], bucket["epoch"], bucket["jobs_moved"])
-        self._demand(closed == ("READY_TO_DELETE", 2, 1), f"A's bucket ended as {closed}")
+        closed = (bucket["to_state"], bucket["epoch"], bucket["jobs_moved"], bucket["jobs_rescued"])
+        self._demand(closed == ("READY_TO_DELETE", 2, 1, 1), f"A's bucket ended as {closed}")
         self._demand(report.clean, f"invariants are violated: {report.evidence}")
         return Verdict(
             ok=not self._off,

@@ -5,7 +5,7 @@
 -- in: $4 integer limit
 -- in: $5 integer rescues at which a job fails
 -- in: $6 bytea error (JSON) of a job that fails so
--- out: moved bigint
+-- out: moved bigint, rescued bigint (those of moved that were PROCESSING: each counts one rescue)
 -- move: ASSIGNED|PROCESSING -> HELD|FAILED|CANCELLED
 -- fence: the rescuer's bucket lock (id, epoch, owner, DRAINING) FOR SHARE; rows locked in id order, read under that lock
 -- index: job_in_flight; then job_pkey, one partition a row
@@ -39,10 +39,10 @@ WITH b AS MATERIALIZED (
         error = CASE v.becomes WHEN 'FAILED' THEN $6::bytea END
     FROM verdict v
     WHERE j.id = v.id
-    RETURNING j.id
+    RETURNING v.state
 ), lines AS (
     INSERT INTO attempt (job_id, token, bucket_id, bucket_epoch, outcome)
     SELECT id, token, $1, bucket_epoch, 'lost' FROM verdict WHERE state = 'PROCESSING' AND becomes = 'HELD' ORDER BY id
     ON CONFLICT DO NOTHING
 )
-SELECT count(*) AS moved FROM moved
+SELECT count(*) AS moved, count(*) FILTER (WHERE state = 'PROCESSING') AS rescued FROM moved
