@@ -55,12 +55,15 @@ METRICS: dict[str, Metric] = {
     "jobs_claimed": Metric("jobmaster_jobs_claimed", _C, "Jobs taken from buckets into memory."),
     "jobs_onboarded": Metric("jobmaster_jobs_onboarded", _C, "Jobs moved from the master into buckets."),
     "jobs_started": Metric("jobmaster_jobs_started", _C, "Handlers started."),
-    "jobs_ended": Metric("jobmaster_jobs_ended", _C, "Outcomes committed in the master, by final state.", "state"),
+    "jobs_ended": Metric("jobmaster_jobs_ended", _C, "Outcomes of its jobs in the master, by final state.", "state"),
     "jobs_retried": Metric("jobmaster_jobs_retried", _C, "Failed attempts that will be tried again."),
     "jobs_held": Metric("jobmaster_jobs_held", _C, "Jobs given back to the master unrun (flush, release, spill)."),
     "jobs_duplicate": Metric("jobmaster_jobs_duplicate", _C, "Second copies of an id seen in memory."),
     "jobs_refused": Metric("jobmaster_jobs_refused", _C, "Writes refused by their row: another assignment, or final."),
     "jobs_quarantined": Metric("jobmaster_jobs_quarantined", _C, "Entries refused because of their id, kept aside."),
+    "outcomes_spilled": Metric(
+        "jobmaster_outcomes_spilled", _C, "Outcomes kept in the store while the lease was in doubt."
+    ),
     "batches_fenced": Metric("jobmaster_batches_fenced", _C, "Writes refused by a bucket's lock or a store's fence."),
     "jobs_running": Metric("jobmaster_jobs_running", _G, "Handlers running now."),
     "jobs_queued": Metric("jobmaster_jobs_queued", _G, "Claimed jobs waiting for a slot."),
@@ -180,6 +183,7 @@ class Telemetry:
         self.jobs_duplicate = 0
         self.jobs_refused = 0
         self.jobs_quarantined = 0
+        self.outcomes_spilled = 0
         self.batches_fenced = 0
         self.jobs_running = 0
         self.jobs_queued = 0

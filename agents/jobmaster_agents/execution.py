@@ -333,6 +333,7 @@ class Execution:
         if allowed and cause is None and _runs(job) and self._holdings.may_start(now):
             return True
         self._end(slot, queue)
+        self.finished -= 1  # it never began
         if not _runs(job):
             return False  # superseded, or its bucket was lost, while the write was under way
         if job.cancelled:

@@ -313,6 +313,7 @@ async def test_a_fenced_start_needs_an_accepted_write(allow: bool) -> None:
     await bench.sink.wait_rows(2 if allow else 1)
     assert seen == (["ran"] if allow else [])
     assert bench.execution.running == 0
+    assert bench.execution.finished == (2 if allow else 1), "what never began did not come to an end"
     await bench.execution.aclose()
 
 
