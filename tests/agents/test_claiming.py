@@ -102,6 +102,17 @@ async def test_lists_whose_reply_never_came_are_read_again(kit: Kit) -> None:
     assert not kit.lists(bucket)
 
 
+async def test_a_bucket_that_was_fenced_in_silence_is_noticed(kit: Kit) -> None:
+    """A fenced bucket takes no submits, so nothing wakes it and no claim asks."""
+    bucket = kit.bucket()
+    bucket_id = bucket.fence.bucket_id
+    await until(lambda: names(kit))
+    kit.store.script["claimed_lists"].append((Word.FENCED, []))
+    await kit.working.pumps[bucket_id].adopt_unknown_lists()
+    assert bucket.lost
+    assert bucket_id not in kit.working.pumps
+
+
 async def test_the_list_of_a_claim_under_way_is_not_adopted_before_its_answer(kit: Kit) -> None:
     bucket = kit.bucket()
     await until(lambda: names(kit))

@@ -224,3 +224,28 @@ async def test_what_a_renewal_says_is_passed_on() -> None:
     bench.master.answers = [news]
     await bench.after(3.0)
     assert bench.renewals == [news]
+
+
+async def test_an_agent_that_ends_its_own_row_takes_that_for_no_certificate() -> None:
+    """The answer about its end may be lost, and asked for again after the row says RETIRED."""
+    bench = Bench()
+    bench.heartbeat.retire()
+    bench.master.answers = [DEAD]
+    assert await bench.after(4.0) == pytest.approx(bench.holdings.hard_until - bench.clock.now)
+    assert not bench.master.calls
+    assert not bench.holdings.fenced.is_set()
+    await bench.after(20.0)
+    assert bench.holdings.fenced.is_set(), "the deadline stands"
+
+
+async def test_a_renewal_that_was_under_way_when_the_row_was_ended_fences_nobody() -> None:
+    bench = Bench()
+
+    class Ending(Master):
+        async def renew(self, agent_id: bytes, lease_seconds: float) -> Renewal:
+            bench.heartbeat.retire()
+            return DEAD
+
+    bench.heartbeat._master = Ending(bench.clock)
+    await bench.after(4.0)
+    assert not bench.holdings.fenced.is_set()
