@@ -99,7 +99,13 @@ def run_demo(course: Course) -> tuple[Summary, AuditReport]:
 
 
 def _interrupt(*_: int | FrameType | None) -> None:
-    raise KeyboardInterrupt
+    """SIGTERM is taken like Ctrl-C: inside the loop that cancels the main task. An exception raised here instead would
+    come up wherever the interpreter is, which may be in the middle of a driver's compiled code.
+    """
+    if callable(signal.getsignal(signal.SIGINT)):
+        signal.raise_signal(signal.SIGINT)
+    else:  # ignored by whoever started us in the background
+        raise KeyboardInterrupt
 
 
 async def _run(
