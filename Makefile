@@ -13,6 +13,9 @@ STAMP := $(VENV)/.installed
 LOCK := requirements/lock.txt
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet --no-input
 
+# Real processes on a busy machine: what failed runs once more, alone, and both results stand in the output.
+AGAIN = $(BIN)/python -m pytest -q --last-failed --last-failed-no-failures none
+
 .DEFAULT_GOAL := help
 .PHONY: help install demo dev test test-fast test-long lint format bench lock clean
 
@@ -44,10 +47,10 @@ dev: $(STAMP) ## Run a development cluster until Ctrl-C; its data stays in .jobm
 test: test-fast test-long ## Everything: the fast part, then the slow one
 
 test-fast: lint ## Static checks and every test not marked slow
-	@$(BIN)/python -m pytest -q -m "not slow"
+	@$(BIN)/python -m pytest -q -m "not slow" || $(AGAIN) -m "not slow"
 
 test-long: $(STAMP) ## The tests marked slow: clusters of real processes, the wheel
-	@$(BIN)/python -m pytest -q -m slow
+	@$(BIN)/python -m pytest -q -m slow || $(AGAIN) -m slow
 
 lint: $(STAMP) ## ruff, mypy --strict and the import contracts
 	@$(BIN)/ruff check --quiet .
