@@ -54,6 +54,10 @@ HandlerPath = Annotated[
 PriorityLabel = Annotated[str, Meta(pattern="^(very_low|low|medium|high|critical)$")]
 
 
+_EXACT = 1.0 + 1e-9
+"""0.4 * 3 is a hair more than 1.2 in floats, and still a third of it."""
+
+
 class Section(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """What every block of the configuration is: frozen, keyword-only, closed to unknown keys."""
 
@@ -181,12 +185,12 @@ class Leases(Section, frozen=True, kw_only=True):
 
     def __post_init__(self) -> None:
         wrong = []
-        if self.renew_seconds * 3 > self.lease_seconds:
+        if self.renew_seconds * 3 > self.lease_seconds * _EXACT:
             wrong.append(
                 f"leases.renew ({self.renew_seconds:g}s) must be at most a third of "
                 f"leases.lease ({self.lease_seconds:g}s)"
             )
-        if self.coordinator_renew_seconds * 3 > self.coordinator_lease_seconds:
+        if self.coordinator_renew_seconds * 3 > self.coordinator_lease_seconds * _EXACT:
             wrong.append(
                 f"leases.coordinator_renew ({self.coordinator_renew_seconds:g}s) must be at most a third of "
                 f"leases.coordinator_lease ({self.coordinator_lease_seconds:g}s)"

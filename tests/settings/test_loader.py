@@ -267,6 +267,12 @@ def test_relations_are_reported_at_the_number_that_was_written(complain: Complai
     ]
 
 
+def test_exactly_a_third_is_a_third(load: Load) -> None:
+    """In floats 0.4 * 3 is more than 1.2."""
+    text = "leases: {lease: 1.2s, renew: 0.4s, coordinator_lease: 2.1s, coordinator_renew: 0.7s}\n"
+    assert load(text).settings.leases.renew_seconds == 0.4
+
+
 def test_a_relation_is_not_judged_on_a_number_that_could_not_be_read(complain: Complain) -> None:
     (problem,) = complain("leases: {lease: 1 hour, renew: 5m}\n")
     assert "leases.lease" in problem
