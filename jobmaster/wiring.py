@@ -15,6 +15,7 @@ from jobmaster.client.cluster import Cluster
 from jobmaster.client.sync import SyncCluster
 from jobmaster.embedded import ClusterStatus, read_status
 from jobmaster.handlers import Handlers
+from jobmaster.master.archive import Archive
 from jobmaster.master.master import Master
 from jobmaster.master.migrate import drop, migrate
 from jobmaster.master.reading import Reader
@@ -115,6 +116,13 @@ async def open_reader(settings: ClusterSettings) -> Reader:
         dsn=addresses(settings).dsn,
         schema=settings.schema_name(),
         connect_timeout_seconds=settings.master.connect_timeout_seconds,
+    )
+
+
+async def open_archive(settings: ClusterSettings) -> Archive:
+    """What retires ranges of the master; close it when done."""
+    return await Archive.connect(
+        dsn=addresses(settings).dsn, schema=settings.schema_name(), settings=settings.master
     )
 
 

@@ -17,6 +17,7 @@ from jobmaster.agentstore.entries import read_entries
 from jobmaster.agentstore.fences import Fences
 from jobmaster.agentstore.health import check_fit
 from jobmaster.agentstore.producer import ProducerStore
+from jobmaster.model.bucket import Alone
 from jobmaster.model.errors import CodeError, Refused, StoreRefused
 from jobmaster.model.ids import Fence, text
 from jobmaster.ports import Claimed, Page, Word
@@ -118,6 +119,28 @@ class AgentStore(ProducerStore):
             f"{self._calls.where} holds more than {SCAN_KEYS_MAX} keys, so its buckets cannot be listed",
             hint="give JobMaster a database number of its own: redis://host:6379/1",
         )
+
+    async def alone(self, bucket_id: bytes) -> Alone:
+        """What of a bucket may be known to this store only. Looks, and needs no ownership.
+
+        In the order in which jobs move, so that one that moves meanwhile is met again further on. The head of ``pending``
+        stands for all of it: entries arrive there in order, and none with an id further from this server's clock than
+        the limit for skewed clocks.
+        """
+        keys = self.keys.bucket(bucket_id)
+        head, names, spilled = await self._calls.call_all(
+            [
+                pack(b"LRANGE", keys.pending, 0, 0),
+                pack(b"SMEMBERS", keys.lists),
+                pack(b"LLEN", keys.spilled),
+            ],
+            mutating=False,
+        )
+        pages = await self._calls.call_all(
+            [pack(b"LRANGE", keys.claimed_prefix + name, 0, -1) for name in names], mutating=False
+        )
+        claimed = tuple(entry.id for page in pages for entry in read_entries(page))
+        return Alone(read_entries(head)[0].id if head else None, claimed, spilled)
 
     async def leave(self) -> bool:
         """Delete the mark of the cluster; False while a bucket of it has keys here. For clusters to be thrown away."""

@@ -7,10 +7,12 @@ from typing import TYPE_CHECKING
 import click
 
 from jobmaster.cli.invocation import Invocation, pass_invocation
+from jobmaster.cli.job import DURATION
 from jobmaster.cli.running import run_async
 from jobmaster.cli.tables import Column, emit_json, emit_rows, iso
 
 if TYPE_CHECKING:
+    from jobmaster.master.archive import Archive
     from jobmaster.master.migrations import MigrationStatus
     from jobmaster.settings.model import ClusterSettings
 
@@ -83,6 +85,56 @@ def sql(invocation: Invocation, from_: int) -> None:
 
     settings = invocation.settings
     click.echo(script(settings.schema_name(), settings.cluster, from_), nl=False)
+
+
+@db_group.command("retire")
+@click.option("--older-than", type=DURATION, required=True, help="Ranges wholly older than 30d, 12h ...")
+@click.option("--discard", is_flag=True, help="Drop them too, without a copy of their jobs anywhere.")
+@click.option("--lost-store", "lost_stores", multiple=True, help="A store that is gone for good; may be repeated.")
+@pass_invocation
+def retire(invocation: Invocation, older_than: float, discard: bool, lost_stores: tuple[str, ...]) -> None:
+    """Take old ranges of jobs out of the way, with or without dropping them.
+
+    A range that has been retired costs the running cluster nothing any more, and people still see its jobs. Unfinished jobs
+    stay. `jobmaster pipeline archive` copies such ranges to files, verifies the copy and then drops them; --discard drops
+    them without a copy, including those that were retired before and not archived yet.
+
+    \b
+    Examples:
+      jobmaster db retire --older-than 30d
+      jobmaster db retire --older-than 90d --discard
+    """
+    done = run_async(_retire(invocation, older_than, discard, lost_stores))
+    if invocation.json:
+        emit_json(done)
+    else:
+        click.echo(f"{len(done['retired'])} ranges retired, {len(done['discarded'])} dropped")
+
+
+async def _retire(
+    invocation: Invocation, older_than: float, discard: bool, lost_stores: tuple[str, ...]
+) -> dict[str, list[str]]:
+    from jobmaster.cli.retiring import Retiring
+    from jobmaster.model.archive import ArchiveState
+    from jobmaster.wiring import open_archive
+
+    async def drop_old(archive: Archive, retiring: Retiring) -> list[str]:
+        dropped = []
+        for found in await archive.ranges():
+            if found.state is ArchiveState.DETACHED and found.hi <= retiring.bound and await archive.take(found.name):
+                await archive.drop(found.name, discard=True, tell=invocation.note)
+                await archive.let_go(found.name)
+                invocation.note(f"{found.name}: dropped")
+                dropped.append(found.name)
+        return dropped
+
+    archive = await open_archive(invocation.settings)
+    try:
+        async with Retiring.opened(invocation.settings, archive, older_than, lost_stores) as retiring:
+            retired = [name async for name in retiring.all(invocation.note)]
+            return {"retired": retired, "discarded": await drop_old(archive, retiring) if discard else []}
+    finally:
+        await archive.close()
 
 
 async def master_status(settings: ClusterSettings) -> list[MigrationStatus]:

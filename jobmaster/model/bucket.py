@@ -40,3 +40,14 @@ class BucketDepth(msgspec.Struct, frozen=True):
     claimed_lists: int
     spilled: int
     pending_bytes: int
+
+
+class Alone(msgspec.Struct, frozen=True):
+    """Jobs of one bucket that its store may hold alone."""
+
+    pending: bytes | None
+    """Id of the first waiting job."""
+    claimed: tuple[bytes, ...]
+    """Ids in claimed lists; some of them have a row in the master."""
+    spilled: int
+    """Outcomes that wait for the master."""

@@ -12,7 +12,7 @@ from jobmaster.master.buckets import sources_of
 from jobmaster.master.statements import Statement, statement
 from jobmaster.model.bucket import BucketState
 from jobmaster.model.job import FINAL_STATES, JobState
-from jobmaster.rules import bucket_machine, job_machine
+from jobmaster.rules import archive_machine, bucket_machine, job_machine
 from tests.statements.kit import World
 
 _READING = "reading"
@@ -122,6 +122,15 @@ def test_every_move_of_a_bucket_is_in_the_table(name: str) -> None:
         assert any((before, after) in pairs for after in moves[1]), f"{name}: from {before}"
     for after in moves[1]:
         assert any((before, after) in pairs for before in moves[0]), f"{name}: to {after}"
+
+
+def test_ranges_move_by_the_table_and_every_move_of_it_has_a_statement() -> None:
+    asked = {(str(before or "none").split(".")[-1], str(to)) for (before, _), to in archive_machine.TRANSITIONS.items()}
+    made = set()
+    for name in NAMES:
+        if name.startswith("archive/") and (moves := _moves(name)):
+            made |= {(before, after) for before in moves[0] for after in moves[1]}
+    assert made == asked
 
 
 def test_an_owner_moves_its_bucket_by_the_table_and_never_without_a_new_epoch_where_one_is_needed() -> None:

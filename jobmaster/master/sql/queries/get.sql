@@ -6,5 +6,5 @@
 -- index: job_pkey, one partition
 SELECT id, state::text AS state, priority, lane, handler, token, bucket_id, bucket_epoch, attempt, rescues,
        cancel_requested, due_at, changed_at, waited_us, ran_us, args, headers, result, error
-FROM job
+FROM job_kept
 WHERE id = $1::uuid

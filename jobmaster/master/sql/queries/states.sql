@@ -6,4 +6,4 @@
 -- move: nothing
 -- fence: none
 -- index: job_pkey; the bounds prune partitions
-SELECT id, state::text AS state FROM job WHERE id = ANY ($1::uuid[]) AND id BETWEEN $2::uuid AND $3::uuid
+SELECT id, state::text AS state FROM job_kept WHERE id = ANY ($1::uuid[]) AND id BETWEEN $2::uuid AND $3::uuid

@@ -7,6 +7,6 @@
 -- index: primary key of attempt
 SELECT token, bucket_id, bucket_epoch, outcome, (extract(epoch FROM at) * 1000000)::bigint AS at_us, ran_us, error,
        (extract(epoch FROM refused_at) * 1000000)::bigint AS refused_us, refused_count
-FROM attempt
+FROM attempt_kept
 WHERE job_id = $1::uuid
 ORDER BY token, at

@@ -4,4 +4,4 @@
 -- move: nothing
 -- fence: none
 -- index: primary key of job
-SELECT id FROM job WHERE id BETWEEN $1::uuid AND $2::uuid ORDER BY id LIMIT 2
+SELECT id FROM job_kept WHERE id BETWEEN $1::uuid AND $2::uuid ORDER BY id LIMIT 2

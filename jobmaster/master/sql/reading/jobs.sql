@@ -12,7 +12,7 @@ SELECT id, state::text AS state, priority, lane, handler, token, attempt, rescue
        (extract(epoch FROM due_at) * 1000000)::bigint AS due_us,
        (extract(epoch FROM changed_at) * 1000000)::bigint AS changed_us,
        waited_us, ran_us, headers, error
-FROM job
+FROM job_kept
 WHERE id BETWEEN $6::uuid AND $7::uuid
   AND ($1::text[] IS NULL OR state = ANY ($1::text[]::job_state[]))
   AND ($2::text IS NULL OR lane = $2::text)

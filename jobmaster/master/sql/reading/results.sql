@@ -5,7 +5,7 @@
 -- fence: none
 -- index: primary key of job from $2 on
 SELECT id, state::text AS state, args, result, error, rescues
-FROM job
+FROM job_kept
 WHERE id > $2::uuid AND handler = $1::text
 ORDER BY id
 LIMIT $3::int

@@ -1,0 +1,228 @@
+"""How ranges leave the master: the manifest and its moves, on one connection of their own.
+
+One session, because the lock on a range ends with it: an archiver whose session is gone can neither commit a step nor
+hold up another one. Its statements read whole ranges, so they may run for hours and scan as they like.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Callable
+from datetime import datetime
+from typing import Any
+
+import asyncpg
+import msgspec
+
+from jobmaster.master import errors
+from jobmaster.master.connection import Calls, Connections, Opener, place_of
+from jobmaster.master.migrate import check_schema
+from jobmaster.master.statements import quoted, sql
+from jobmaster.model.archive import ArchiveRange, ArchiveState, LakeFile, Measure
+from jobmaster.model.errors import Conflict, Unavailable
+from jobmaster.settings.model import MasterSettings
+
+_APPLICATION_NAME = "jobmaster-archive"
+_STATEMENT_SECONDS = 6 * 3600.0
+_LOCK_TRIES = 40
+_LOCK_PAUSE_SECONDS = 0.5
+_FILES = msgspec.json.Decoder(tuple[LakeFile, ...])
+
+
+class Archive:
+    """The manifest. Belongs to the event loop it was made in.
+
+    Every method raises ``Unavailable`` when the master cannot be reached, ``OutcomeUnknown`` when a step may or may not
+    have been committed (look at ``ranges`` and go on from there), and ``Refused`` when the master will not.
+    """
+
+    def __init__(self, connection: asyncpg.Connection[asyncpg.Record]) -> None:
+        self._connection = connection
+
+    @classmethod
+    async def connect(cls, *, dsn: str, schema: str, settings: MasterSettings) -> Archive:
+        """Connect, and refuse a schema that is not this program's."""
+        probe = Connections(Opener(dsn, schema, settings, _APPLICATION_NAME), 1)
+        try:
+            await check_schema(Calls(probe), schema)
+        finally:
+            await probe.close()
+        try:
+            connection = await asyncpg.connect(
+                dsn,
+                timeout=settings.connect_timeout_seconds,
+                server_settings={
+                    "search_path": quoted(schema),
+                    "application_name": _APPLICATION_NAME,
+                    "timezone": "UTC",
+                    "jit": "off",
+                    "statement_timeout": f"{_STATEMENT_SECONDS * 1000:.0f}",
+                    "lock_timeout": f"{settings.lock_timeout_seconds * 1000:.0f}",
+                    # A dead archiver must not hold its range for the two hours that TCP would take to notice.
+                    "tcp_keepalives_idle": "30",
+                    "tcp_keepalives_interval": "10",
+                    "tcp_keepalives_count": "3",
+                },
+            )
+        except errors.DRIVER_ERRORS as error:
+            raise errors.connecting(error, place_of(dsn)) from error
+        return cls(connection)
+
+    async def close(self) -> None:
+        """Give the connection and every lock back."""
+        try:
+            await self._connection.close(timeout=2.0)
+        except errors.DRIVER_ERRORS:
+            self._connection.terminate()
+
+    # ------------------------------------------------------------ looking
+
+    async def ranges(self) -> list[ArchiveRange]:
+        """Every range of the manifest, oldest first."""
+        return [_range(row) for row in await self._run("archive/manifest", writes=False)]
+
+    async def range(self, name: str) -> ArchiveRange | None:
+        """One of them."""
+        return next((found for found in await self.ranges() if found.name == name), None)
+
+    async def oldest(self) -> tuple[str, bytes, bytes] | None:
+        """Name, first id and first id beyond of the oldest range that is still a partition of ``job``."""
+        rows = await self._run("archive/oldest", writes=False)
+        return (rows[0]["name"], rows[0]["lo"].bytes, rows[0]["hi"].bytes) if rows else None
+
+    async def measure(self, found: ArchiveRange) -> tuple[Measure, datetime | None, datetime | None]:
+        """What the tables of a detached range hold, and the first and last end of its jobs."""
+        row = (await self._run("archive/measure", found.name, found.attempts, writes=False))[0]
+        measure = Measure(row["rows"], int(row["checksum"]), row["attempt_rows"], int(row["attempt_checksum"]))
+        return measure, row["ended_from"], row["ended_to"]
+
+    # ------------------------------------------------------------ one archiver a range
+
+    async def take(self, name: str) -> bool:
+        """This session works on the range; False while another one does."""
+        return bool((await self._run("archive/take", name))[0]["taken"])
+
+    async def let_go(self, name: str) -> None:
+        """Another one may."""
+        await self._run("archive/let_go", name)
+
+    # ------------------------------------------------------------ steps
+
+    async def seal(self, below: datetime) -> str | None:
+        """Choose the oldest range if all of it was created before a moment; its name."""
+        rows = await self._run("archive/seal", below)
+        return rows[0]["name"] if rows else None
+
+    async def detach(self, below: datetime, tell: Callable[[str], None] = lambda _: None) -> tuple[str, int] | None:
+        """The oldest range leaves ``job``; its name, and how many unfinished jobs moved to the attic.
+
+        Args:
+            below: nothing that was created before it may be held by an agent store alone.
+
+        Raises:
+            Unavailable: ``job`` stayed locked by somebody for about half a minute; nothing was changed.
+        """
+        row = (await self._patiently("archive/detach", tell, below))[0]
+        return (row["detached"], row["moved"]) if row["detached"] else None
+
+    async def sweep(self, ended_before: datetime, tell: Callable[[str], None] = lambda _: None) -> str | None:
+        """Stragglers that ended in the attic leave as a range of their own; its name."""
+        name: str | None = (await self._patiently("archive/sweep", tell, ended_before))[0]["detached"]
+        return name
+
+    async def exported(self, found: ArchiveRange, lake: str, format_: int, run_id: str) -> ArchiveRange:
+        """DETACHED -> EXPORTED: the files of this run are written; the tables are measured now."""
+        measure, first, last = await self.measure(found)
+        await self._step(
+            *("archive/exported", found.name, run_id, lake, format_, measure.rows, str(measure.checksum)),
+            *(measure.attempt_rows, str(measure.attempt_checksum), first, last),
+        )
+        return await self._again(found.name)
+
+    async def verified(self, found: ArchiveRange, files: tuple[LakeFile, ...]) -> ArchiveRange:
+        """EXPORTED -> VERIFIED. The caller has compared count and checksum."""
+        await self._step("archive/verified", found.name, found.run_id, msgspec.json.encode(files).decode())
+        return await self._again(found.name)
+
+    async def published(self, found: ArchiveRange) -> ArchiveRange:
+        """VERIFIED -> PUBLISHED."""
+        await self._step("archive/published", found.name, found.run_id)
+        return await self._again(found.name)
+
+    async def export_again(self, found: ArchiveRange) -> ArchiveRange:
+        """EXPORTED, VERIFIED or PUBLISHED -> DETACHED: its files are not what they should be."""
+        await self._step("archive/again", found.name, found.run_id)
+        return await self._again(found.name)
+
+    async def drop(self, name: str, *, discard: bool = False, tell: Callable[[str], None] = lambda _: None) -> bool:
+        """The tables go. False when they were gone before.
+
+        Raises:
+            Refused: the range is not PUBLISHED (nor DETACHED and to be discarded), or its tables have changed.
+        """
+        return bool((await self._patiently("archive/drop", tell, name, discard))[0]["dropped"])
+
+    # ------------------------------------------------------------ calls
+
+    async def _step(self, name: str, *values: object) -> None:
+        if not await self._run(name, *values):
+            raise Conflict(
+                f"range {values[0]} is in another state than this archiver left it in",
+                hint="another archiver was at work; run the command again",
+            )
+
+    async def _again(self, name: str) -> ArchiveRange:
+        found = await self.range(name)
+        if found is None:
+            raise Conflict(f"range {name} is no longer in the manifest")
+        return found
+
+    async def _patiently(self, name: str, tell: Callable[[str], None], *values: object) -> list[asyncpg.Record]:
+        """Locks are waited for shortly and often: whoever queues for job makes every writer queue behind it."""
+        for attempt in range(_LOCK_TRIES):
+            try:
+                return await self._connection.fetch(sql(name), *values)
+            except (asyncpg.LockNotAvailableError, asyncpg.DeadlockDetectedError) as error:
+                if attempt == _LOCK_TRIES - 1:
+                    raise Unavailable(
+                        f"{name} did not get its lock: a transaction keeps the table busy ({error})",
+                        hint="look for long transactions in pg_stat_activity, then run the command again",
+                    ) from error
+                if attempt == 0:
+                    tell("waiting for a moment without long transactions")
+                await asyncio.sleep(_LOCK_PAUSE_SECONDS * (0.5 + random.random()))
+            except errors.DRIVER_ERRORS as error:
+                raise errors.calling(error, name, writes=True) from error
+        raise AssertionError("the last try returns or raises")
+
+    async def _run(self, name: str, *values: object, writes: bool = True) -> list[asyncpg.Record]:
+        try:
+            return await self._connection.fetch(sql(name), *values)
+        except errors.DRIVER_ERRORS as error:
+            raise errors.calling(error, name, writes=writes) from error
+
+
+def _range(row: asyncpg.Record) -> ArchiveRange:
+    measure: Any = None
+    if row["rows"] is not None:
+        measure = Measure(row["rows"], int(row["checksum"]), row["attempt_rows"], int(row["attempt_checksum"]))
+    return ArchiveRange(
+        name=row["name"],
+        attempts=row["attempts"],
+        state=ArchiveState(row["state"]),
+        lo=row["lo"].bytes,
+        hi=row["hi"].bytes,
+        moved=row["moved"],
+        discarded=row["discarded"],
+        measure=measure,
+        run_id=row["run_id"],
+        lake=row["lake"],
+        format=row["format"],
+        files=_FILES.decode(row["files"]) if row["files"] else (),
+        ended_from=row["ended_from"],
+        ended_to=row["ended_to"],
+        detached_at=row["detached_at"],
+        published_at=row["published_at"],
+        dropped_at=row["dropped_at"],
+    )

@@ -1,0 +1,13 @@
+-- again: the files of a range are not what they should be; it is exported anew, and no reader uses them
+-- in: $1 text name of the range
+-- in: $2 text run
+-- out: name text (no row: the range is in another state, or another run is meant)
+-- move: EXPORTED|VERIFIED|PUBLISHED -> DETACHED
+-- fence: the state and the run: what is DROPPED has only its files left
+-- index: archive_manifest_pkey
+UPDATE archive_manifest
+SET state = 'DETACHED', run_id = NULL, lake = NULL, format = NULL, rows = NULL, checksum = NULL, attempt_rows = NULL,
+    attempt_checksum = NULL, files = NULL, ended_from = NULL, ended_to = NULL, exported_at = NULL, verified_at = NULL,
+    published_at = NULL
+WHERE name = $1::text AND run_id = $2::text AND state IN ('EXPORTED', 'VERIFIED', 'PUBLISHED')
+RETURNING name

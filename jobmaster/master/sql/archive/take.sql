@@ -1,0 +1,7 @@
+-- take: one archiver at a time works on a range; the lock ends with the session
+-- in: $1 text name of the range
+-- out: taken boolean
+-- move: nothing
+-- fence: advisory lock of the session
+-- index: none
+SELECT pg_try_advisory_lock(hashtext('jobmaster archive ' || current_schema()), hashtext($1::text)) AS taken

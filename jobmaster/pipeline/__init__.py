@@ -1,0 +1,1 @@
+"""The data pipeline on Spark: a leaf, nothing of the cluster needs it."""

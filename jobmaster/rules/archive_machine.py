@@ -1,0 +1,47 @@
+"""The life of a range that leaves the master, as one table; a missing entry is the error.
+
+``tests/statements`` compares the headers of the statements in ``sql/archive`` with it. ``None`` is "no row in the
+manifest yet".
+"""
+
+from __future__ import annotations
+
+from enum import StrEnum
+
+from jobmaster.model.archive import ArchiveState
+
+S = ArchiveState
+
+
+class ArchiveEvent(StrEnum):
+    """What can happen to a range."""
+
+    SEAL = "seal"
+    DETACH = "detach"
+    EXPORT = "export"
+    VERIFY = "verify"
+    PUBLISH = "publish"
+    DROP = "drop"
+    DISCARD = "discard"
+    """An operator wants no copy of it."""
+    EXPORT_AGAIN = "export_again"
+    """Its files are not what they should be."""
+
+
+TRANSITIONS: dict[tuple[ArchiveState | None, ArchiveEvent], ArchiveState] = {
+    (None, ArchiveEvent.SEAL): S.SEALED,
+    (None, ArchiveEvent.DETACH): S.DETACHED,
+    (S.SEALED, ArchiveEvent.DETACH): S.DETACHED,
+    (S.DETACHED, ArchiveEvent.EXPORT): S.EXPORTED,
+    (S.EXPORTED, ArchiveEvent.VERIFY): S.VERIFIED,
+    (S.VERIFIED, ArchiveEvent.PUBLISH): S.PUBLISHED,
+    (S.PUBLISHED, ArchiveEvent.DROP): S.DROPPED,
+    (S.DETACHED, ArchiveEvent.DISCARD): S.DROPPED,
+    (S.EXPORTED, ArchiveEvent.EXPORT_AGAIN): S.DETACHED,
+    (S.VERIFIED, ArchiveEvent.EXPORT_AGAIN): S.DETACHED,
+    (S.PUBLISHED, ArchiveEvent.EXPORT_AGAIN): S.DETACHED,
+}
+
+IN_THE_MASTER = frozenset(S) - {S.DROPPED}
+"""States in which the views show the jobs of a range. A reader of master and lake together takes from the lake exactly
+the ranges that are not in it, so that it sees every job once."""
