@@ -121,9 +121,7 @@ async def open_reader(settings: ClusterSettings) -> Reader:
 
 async def open_archive(settings: ClusterSettings) -> Archive:
     """What retires ranges of the master; close it when done."""
-    return await Archive.connect(
-        dsn=addresses(settings).dsn, schema=settings.schema_name(), settings=settings.master
-    )
+    return await Archive.connect(dsn=addresses(settings).dsn, schema=settings.schema_name(), settings=settings.master)
 
 
 async def open_stores(settings: ClusterSettings, *, needed: Collection[str] | None = None) -> dict[str, AgentStore]:

@@ -100,7 +100,7 @@ class Archive:
     # ------------------------------------------------------------ one archiver a range
 
     async def take(self, name: str) -> bool:
-        """This session works on the range; False while another one does."""
+        """From now on our session works on the range; False while another one does."""
         return bool((await self._run("archive/take", name))[0]["taken"])
 
     async def let_go(self, name: str) -> None:
