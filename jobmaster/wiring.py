@@ -58,6 +58,17 @@ def addresses(settings: ClusterSettings) -> Addresses:
     return Addresses(dsn, urls)
 
 
+def master_address(settings: ClusterSettings) -> str:
+    """DSN of the master alone, for programs that never speak to a store.
+
+    Raises:
+        Unavailable: the embedded server is meant and none is running.
+    """
+    if settings.master.dsn is not None:
+        return settings.master.dsn
+    return _embedded(read_status(data_directory(settings)), "PostgreSQL", settings, "master.dsn")
+
+
 def _embedded(status: ClusterStatus | None, name: str, settings: ClusterSettings, key: str) -> str:
     servers = (status.postgres, status.valkey) if status is not None else ()
     for server in servers:

@@ -21,6 +21,10 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "doctor": ("jobmaster.cli.doctor:doctor", "Check the cluster, its servers and its invariants."),
     "drill": ("jobmaster.cli.drill:drill_group", "Play failures step by step, and check the books."),
     "job": ("jobmaster.cli.job:job_group", "Submit, find, cancel and retry jobs."),
+    "pipeline": (
+        "jobmaster.cli.pipeline.group:pipeline_group",
+        "Move jobs and their history by the million, with Spark.",
+    ),
     "rescue": ("jobmaster.cli.rescue:rescue_group", "See what was lost, and what became of it."),
     "status": ("jobmaster.cli.status:status", "Show the cluster on one screen."),
     "store": ("jobmaster.cli.store:store_group", "Prepare and check agent stores."),

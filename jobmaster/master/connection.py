@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from typing import Any, TypeAlias, TypeVar
 from urllib.parse import parse_qs, urlsplit
@@ -73,10 +73,11 @@ class Opener:
             "idle_in_transaction_session_timeout": f"{_IDLE_TRANSACTION_SECONDS * 1000:.0f}",
         }
 
-    async def open(self, *, plan_once: bool) -> Connection:
+    async def open(self, *, plan_once: bool, over: Mapping[str, str] | None = None) -> Connection:
         """A connection; raises ``Unavailable`` or ``Refused``.
 
         Args:
+            over: settings of the server that replace the usual ones.
             plan_once: keep the first plan of every statement. For statements whose parameters do not matter to the plan:
                 with 64 partitions, planning the coordinator's costs 12 ms each time, running it 1 ms.
         """
@@ -87,7 +88,7 @@ class Opener:
                     self.dsn,
                     timeout=self._connect_seconds,
                     command_timeout=self.call_seconds,
-                    server_settings={**self._server_settings, **plans},
+                    server_settings={**self._server_settings, **plans, **(over or {})},
                 )
                 # Ids are 16 bytes and times are integers everywhere in this program; objects for them would cost more
                 # than the rest of a row.

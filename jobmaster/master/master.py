@@ -67,6 +67,11 @@ class Master(Intake, Outcomes, Onboarding, Members, Buckets, Rescue, Upkeep, Sto
             raise SchemaMismatch(f"schema {schema} belongs to no cluster", hint="run `jobmaster db migrate`")
         return cls(opener, settings.pool_size, ClusterRow(rows[0]["name"], rows[0]["uid"]))
 
+    @property
+    def calls(self) -> Calls:
+        """Any statement by its name, on the data connections: for rooms that have statements of their own here."""
+        return self._data
+
     async def close(self) -> None:
         """Close every connection; bounded, cuts what does not close in time."""
         for pool in self._pools:

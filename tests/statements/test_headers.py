@@ -19,7 +19,7 @@ _READING = "reading"
 """Reports for people have a room and a form of their own."""
 _TYPES = {
     "uuid": "uuid", "text": "text", "boolean": "bool", "smallint": "int2", "integer": "int4", "bigint": "int8",
-    "bytea": "bytea", "double precision": "float8", "timestamptz": "timestamptz",
+    "bytea": "bytea", "json": "json", "double precision": "float8", "timestamptz": "timestamptz",
 }  # fmt: skip
 _TYPE = "|".join(_TYPES)
 _IN = re.compile(rf"^\$(\d+) ((?:{_TYPE})(?:\[\])?)(?= |$)")

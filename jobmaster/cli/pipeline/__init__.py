@@ -1,0 +1,1 @@
+"""``jobmaster pipeline``: one module per command; none is imported before it is named."""

@@ -1,0 +1,38 @@
+"""``jobmaster pipeline``: the list of its commands, and several of them in one Spark session."""
+
+from __future__ import annotations
+
+from importlib import import_module
+
+import click
+
+from jobmaster.cli.invocation import attach_common_options
+
+COMMANDS: dict[str, tuple[str, str]] = {
+    "doctor": ("jobmaster.cli.pipeline.doctor:doctor", "Check Java, Spark, the master and the lake."),
+    "run": ("jobmaster.cli.pipeline.run:run", "Run several steps in one Spark session."),
+}
+"""Name -> (module:attribute, the line in the list of commands)."""
+
+
+class PipelineGroup(click.Group):
+    """Imports a command's module when the command is named."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return list(COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name not in COMMANDS:
+            return None
+        module, _, attribute = COMMANDS[cmd_name][0].partition(":")
+        command: click.Command = getattr(import_module(module), attribute)
+        return attach_common_options(command)
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, line) for name, (_, line) in COMMANDS.items()])
+
+
+@click.group("pipeline", cls=PipelineGroup, no_args_is_help=True)
+def pipeline_group() -> None:
+    """Move jobs and their history by the million, with Spark."""

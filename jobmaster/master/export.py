@@ -1,0 +1,109 @@
+"""Whole ranges out of the master, for other engines: COPY under a snapshot that many connections share.
+
+Apart from the connections of agents: a scan takes minutes, wants other plans, and must never hold up a statement of theirs.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Coroutine, Sequence
+from typing import Any
+from uuid import UUID
+
+import asyncpg
+
+from jobmaster.master import errors
+from jobmaster.master.connection import Connection, Opener
+from jobmaster.master.statements import quoted, sql
+from jobmaster.model.errors import Refused
+
+DELIMITER, QUOTE, NULL = "\x02", "\x01", "\\N"
+"""Control characters that no value holds (JSON may not, names may not), so that nearly nothing needs quoting."""
+_SNAPSHOT = re.compile(r"^[0-9A-F]{8}-[0-9A-F]{8}-\d+$")
+_SCANNING = {
+    "enable_seqscan": "on",
+    "enable_hashjoin": "on",
+    "enable_mergejoin": "on",
+    "statement_timeout": "0",
+    "idle_in_transaction_session_timeout": "0",
+}
+_GONE = "the snapshot is gone: whoever took it has ended or lost its connection"
+
+
+async def open_scan(opener: Opener, snapshot: str | None = None) -> Connection:
+    """A connection in a read-only transaction that may take as long as it takes.
+
+    Args:
+        snapshot: see what the transaction saw that exported this name; ``None``: a state of its own.
+
+    Raises:
+        Unavailable, Refused: as for every connection. Refused: the snapshot is gone.
+    """
+    connection = await opener.open(plan_once=False, over=_SCANNING)
+    try:
+        await connection.transaction(isolation="repeatable_read", readonly=True).start()
+        if snapshot is not None:
+            if not _SNAPSHOT.match(snapshot):
+                raise Refused(f"{snapshot!r} is not the name of a snapshot", hint="take one with pg_export_snapshot()")
+            await connection.execute(f"SET TRANSACTION SNAPSHOT '{snapshot}'")
+    except (
+        asyncpg.UndefinedObjectError,
+        asyncpg.InvalidParameterValueError,
+        asyncpg.ObjectNotInPrerequisiteStateError,
+    ):
+        connection.terminate()
+        raise Refused(_GONE, hint="read again, with a new snapshot") from None
+    except errors.DRIVER_ERRORS as error:
+        connection.terminate()
+        raise errors.connecting(error, opener.place) from error
+    except BaseException:
+        connection.terminate()
+        raise
+    return connection
+
+
+async def open_snapshot(opener: Opener) -> tuple[Connection, str]:
+    """A connection that holds a snapshot open, and the snapshot's name. Terminate the connection to give it up."""
+    connection = await open_scan(opener)
+    try:
+        return connection, str(await connection.fetchval(sql("export/take_snapshot")))
+    except errors.DRIVER_ERRORS as error:
+        connection.terminate()
+        raise errors.calling(error, "export/take_snapshot", writes=False) from error
+
+
+async def copy_rows(
+    connection: Connection,
+    name: str,
+    columns: Sequence[str],
+    values: Sequence[Any],
+    output: Callable[[bytes], Coroutine[Any, Any, None]],
+) -> int:
+    """Columns of a statement as delimited text (see ``DELIMITER``), whole rows at a time; returns how many there were.
+
+    Args:
+        name: a statement ``export/...``.
+        columns: some of the statement's columns, in any order.
+        values: the statement's parameters. Ids are ``UUID``.
+        output: is awaited with each portion, so a slow reader slows the server.
+
+    Raises:
+        Unavailable: the connection was lost, or the server ended the statement.
+    """
+    text = f"SELECT {', '.join(map(quoted, columns))} FROM ({sql(f'export/{name}')}) AS scanned"  # noqa: S608  # names of columns, quoted
+    try:
+        await connection.reset_type_codec("uuid", schema="pg_catalog")
+        await connection.reset_type_codec("timestamptz", schema="pg_catalog")
+        status = await connection.copy_from_query(
+            text, *values, output=output, format="csv", delimiter=DELIMITER, quote=QUOTE, null=NULL
+        )
+    except errors.DRIVER_ERRORS as error:
+        raise errors.calling(error, f"export/{name}", writes=False) from error
+    return int(status.split()[-1])
+
+
+async def bounds(connection: Connection, low: UUID, high: UUID, parts: int, pages: int) -> list[UUID]:
+    """Ids that cut a range of jobs into ``parts`` of about the same size, ascending and without repeats."""
+    shares = [part / parts for part in range(1, parts)]
+    found = await connection.fetchval(sql("export/bounds"), low.bytes, high.bytes, pages, shares)
+    return sorted({UUID(bytes=bytes(one)) for one in found or ()})

@@ -1,0 +1,91 @@
+"""The driver's connection to the master, for programs without an event loop (Spark's driver has none).
+
+It runs a loop of its own, one call at a time. Executors never use it: they open their own connections.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Coroutine, Iterator
+from contextlib import contextmanager
+from typing import Any, TypeVar
+
+from jobmaster.master.connection import Connection, Connections, Opener, Row, rows_of
+from jobmaster.master.export import open_snapshot
+from jobmaster.master.master import Master
+from jobmaster.settings.model import ClusterSettings
+
+APPLICATION_NAME = "jobmaster-pipeline"
+T = TypeVar("T")
+
+
+class Link:
+    """Calls to the master from the driver."""
+
+    def __init__(self, settings: ClusterSettings, dsn: str) -> None:
+        self._settings = settings
+        self.opener = Opener(dsn, settings.schema_name(), settings.master, APPLICATION_NAME)
+        self._runner = asyncio.Runner()
+        self._master: Master | None = None
+
+    @property
+    def master(self) -> Master:
+        """The master; connected, and its schema checked, when it is first asked for."""
+        if self._master is None:
+            opener = self.opener
+            self._master = self.wait(
+                Master.connect(
+                    dsn=opener.dsn,
+                    schema=opener.schema,
+                    settings=self._settings.master,
+                    application_name=APPLICATION_NAME,
+                )
+            )
+        return self._master
+
+    def wait(self, work: Coroutine[Any, Any, T]) -> T:
+        """Run some work on the link's loop and wait for it."""
+        return self._runner.run(work)
+
+    def ask(self, name: str, *args: Any) -> list[Row]:
+        """Rows of a statement ``group/file`` that changes nothing. Ids are 16 bytes; see ``connection.to_us`` for times."""
+        return self.wait(self.master.calls.ask(name, *args))
+
+    def tell(self, name: str, *args: Any) -> list[Row]:
+        """Rows of a statement ``group/file`` that writes, in a transaction of its own."""
+        return self.wait(self.master.calls.tell(name, *args))
+
+    def transaction(self, *steps: tuple[Any, ...]) -> list[list[Row]]:
+        """Several statements ``(name, *args)`` in one transaction; the rows of each."""
+
+        async def work(connection: Connection) -> list[list[Row]]:
+            return [await rows_of(connection, name, *args) for name, *args in steps]
+
+        return self.wait(self.master.calls.in_transaction(" and ".join(step[0] for step in steps), work))
+
+    @contextmanager
+    def snapshot(self) -> Iterator[str]:
+        """A snapshot that other connections can import while this is open. It holds up vacuum for as long."""
+        connection, name = self.wait(open_snapshot(self.opener))
+        try:
+            yield name
+        finally:
+            connection.terminate()
+
+    @contextmanager
+    def session(self) -> Iterator[Connection]:
+        """A connection of its own: for session locks and for what may take long."""
+        connections = Connections(self.opener, 1)
+        lending = connections.lend()
+        connection = self.wait(lending.__aenter__())
+        try:
+            yield connection
+        finally:
+            self.wait(lending.__aexit__(None, None, None))
+            self.wait(connections.close())
+
+    def close(self) -> None:
+        """Close every connection, end the loop."""
+        if self._master is not None:
+            self.wait(self._master.close())
+        self._runner.close()

@@ -1,0 +1,69 @@
+"""Which cluster a data source is about, from its options: found once, on the driver's side, and sent to every task.
+
+``dsn`` (or ``dsnEnv``, the name of an environment variable) with ``cluster`` or ``schema``; or ``config``, a configuration
+file; or nothing at all, which means what ``jobmaster`` itself would use (``$JOBMASTER_CONFIG``, ``./jobmaster.yaml`` ...).
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import NamedTuple
+
+import msgspec
+
+from jobmaster.master.connection import Opener
+from jobmaster.model.errors import InputError
+from jobmaster.settings.loader import load_settings
+from jobmaster.settings.model import ClusterSettings, Limits, MasterSettings
+from jobmaster.wiring import master_address
+
+APPLICATION_NAME = "jobmaster-spark"
+
+
+class Place(NamedTuple):
+    """What a task needs to reach the master. Its text shows no password."""
+
+    dsn: str
+    schema: str
+    settings: MasterSettings
+    limits: Limits
+    transfer_batch: int
+
+    def opener(self) -> Opener:
+        """Opens connections there."""
+        return Opener(self.dsn, self.schema, self.settings, APPLICATION_NAME)
+
+    def __repr__(self) -> str:
+        return f"Place(schema={self.schema!r})"
+
+
+def place_of(options: Mapping[str, str]) -> Place:
+    """The cluster that the options name.
+
+    Raises:
+        InputError: the options contradict each other, or the environment variable is not set.
+        ConfigError, Unavailable: as for every command.
+    """
+    dsn = options.get("dsn")
+    if name := options.get("dsnEnv"):
+        if dsn is not None:
+            raise InputError("the data source got both dsn and dsnEnv", hint="give one of them")
+        dsn = os.environ.get(name)
+        if not dsn:
+            raise InputError(
+                f"option dsnEnv names {name}, which is not set where the driver runs",
+                hint=f"export {name}=postgresql://...",
+            )
+    if dsn is not None and options.get("config") is None:
+        settings = ClusterSettings()
+    else:
+        path = options.get("config")
+        settings = load_settings(Path(path) if path else None, os.environ, []).settings
+    if cluster := options.get("cluster"):
+        settings = msgspec.structs.replace(settings, cluster=cluster)
+    schema = options.get("schema") or settings.schema_name()
+    return Place(
+        dsn or master_address(settings), schema, settings.master, settings.limits, settings.thresholds.transfer_batch
+    )

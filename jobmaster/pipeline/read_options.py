@@ -1,0 +1,102 @@
+"""The options of a read, checked: an unknown or impossible one is an error that names it."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+from jobmaster.model.errors import InputError
+from jobmaster.pipeline.place import place_of
+from jobmaster.pipeline.reader import ReadPlan
+from jobmaster.pipeline.selection import selection_of
+from jobmaster.pipeline.tables import Choice, Table, table_of
+
+TASKS_MAX = 16
+"""Tasks, and so connections, where nothing else is said."""
+BLOCK_BYTES = 4 * 1024 * 1024
+PLACE_OPTIONS = ("dsn", "dsnEnv", "config", "cluster", "schema")
+KNOWN = (
+    *PLACE_OPTIONS, "table", "columns", *(choice.value for choice in Choice), "numPartitions", "maxConnections",
+    "batchBytes", "snapshot", "pushdown", "maxRowsPerBatch", "startingPosition",
+)  # fmt: skip
+_YES, _NO = {"true", "1", "yes"}, {"false", "0", "no"}
+
+
+class ReadOptions(NamedTuple):
+    """What the options of a read say."""
+
+    table: Table
+    columns: tuple[str, ...]
+    pushdown: bool
+    raw: Mapping[str, str]
+
+
+def read_options(options: Mapping[str, str]) -> ReadOptions:
+    """Check the options' names, the table and its columns.
+
+    Raises:
+        InputError: the first thing that is wrong.
+    """
+    refuse_unknown(options, KNOWN)
+    table = table_of(options.get("table") or "jobs")
+    columns = tuple(table.names)
+    if (text := options.get("columns")) is not None:
+        columns = tuple(dict.fromkeys(word.strip() for word in text.split(",") if word.strip()))
+        if not columns:
+            raise InputError("option columns is empty", hint="give names with commas between them, or leave it out")
+        for column in columns:
+            table.type_of(column)
+    return ReadOptions(table, columns, flag(options, "pushdown"), options)
+
+
+def read_plan(options: ReadOptions, schema: Any) -> ReadPlan:
+    """How to read; ``schema`` is what Spark wants, perhaps given by the user with ``.schema(...)``.
+
+    Raises:
+        InputError: the schema does not fit the table, or an option is wrong.
+    """
+    table, raw = options.table, options.raw
+    for field in schema.fields:
+        kind = table.type_of(field.name)
+        if field.dataType.simpleString() != kind:
+            raise InputError(
+                f"column {field.name!r} of table {table.name!r} is {kind}, the schema that was given says "
+                f"{field.dataType.simpleString()}",
+                hint="leave .schema(...) out and cast afterwards",
+            )
+    columns = tuple(field.name for field in schema.fields)
+    connections = number(raw, "maxConnections", TASKS_MAX)
+    return ReadPlan(
+        place=place_of(raw),
+        selection=selection_of(table, columns, raw),
+        tasks=min(number(raw, "numPartitions", 2 * (os.cpu_count() or 1)), connections),
+        block_bytes=number(raw, "batchBytes", BLOCK_BYTES),
+        snapshot=raw.get("snapshot"),
+    )
+
+
+def refuse_unknown(options: Mapping[str, str], known: tuple[str, ...]) -> None:
+    """``InputError`` for an option that means nothing here (Spark hands names over in any case)."""
+    lower = {name.lower() for name in known} | {"path"}
+    for name in options:
+        if name.lower() not in lower:
+            raise InputError(f"the data source has no option {name!r}", hint=f"its options are {', '.join(known)}")
+
+
+def flag(options: Mapping[str, str], name: str) -> bool:
+    """A yes or no; no when it is not given."""
+    text = (options.get(name) or "false").lower()
+    if text not in _YES | _NO:
+        raise InputError(f"option {name} is {text!r}", hint="give true or false")
+    return text in _YES
+
+
+def number(options: Mapping[str, str], name: str, default: int) -> int:
+    """A whole number above 0."""
+    text = options.get(name)
+    if text is None:
+        return default
+    if not text.isascii() or not text.isdigit() or int(text) < 1:
+        raise InputError(f"option {name} is {text!r}", hint="give a whole number from 1 on")
+    return int(text)

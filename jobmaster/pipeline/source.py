@@ -1,0 +1,43 @@
+"""The data source ``jobmaster``: what Spark sees of a cluster.
+
+Imported by every user of Spark in an environment (Spark asks each ``pyspark_*`` package for its source), so whatever is
+not needed to say its name is imported when it is.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from pyspark.sql.datasource import DataSource
+
+if TYPE_CHECKING:
+    from pyspark.sql.datasource import DataSourceReader
+    from pyspark.sql.types import StructType
+
+
+class JobMasterSource(DataSource):
+    """``spark.read.format("jobmaster").option("dsn", ...).option("table", "jobs").load()``
+
+    Options are described in the pipeline's page of the documentation; ``read_options`` lists them.
+    """
+
+    @classmethod
+    def name(cls) -> str:
+        return "jobmaster"
+
+    def schema(self) -> str:
+        """Columns of the table, or those of option ``columns``."""
+        from jobmaster.pipeline.read_options import read_options
+
+        options = read_options(self.options)
+        return options.table.ddl(options.columns)
+
+    def reader(self, schema: StructType) -> DataSourceReader:
+        """Reads the columns of ``schema``."""
+        from jobmaster.pipeline.read_options import read_options, read_plan
+        from jobmaster.pipeline.reader import FilteringReader, JobMasterReader
+
+        options = read_options(self.options)
+        kind: Any = FilteringReader if options.pushdown else JobMasterReader
+        reader: DataSourceReader = kind(read_plan(options, schema))
+        return reader

@@ -1,0 +1,134 @@
+"""What can be read of a cluster: tables, their columns and types, and which choices each of them understands.
+
+A table is a statement ``export/<name>`` of the master room. Columns are added at the end, never renamed or removed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from enum import StrEnum
+from typing import NamedTuple
+
+from jobmaster.model.errors import InputError
+
+TEXT, SHORT, INT, LONG, FLAG, TIME = "string", "smallint", "int", "bigint", "boolean", "timestamp"
+"""Types in the words of Spark's DDL."""
+
+
+class Choice(StrEnum):
+    """Options that choose rows; always part of the statement."""
+
+    SINCE = "since"
+    UNTIL = "until"
+    STATES = "states"
+    HANDLERS = "handlers"
+    LANES = "lanes"
+    PRIORITIES = "priorities"
+    BUCKETS = "buckets"
+
+
+class Cut(StrEnum):
+    """How a table is cut into tasks."""
+
+    JOB_ID = "job id"
+    """By ranges of job ids; the first two parameters are the bounds."""
+    TIME = "time"
+    """Not at all; the first two parameters are times."""
+    WHOLE = "whole"
+    """Not at all."""
+
+
+class Table(NamedTuple):
+    """One table of the data source."""
+
+    name: str
+    columns: tuple[tuple[str, str], ...]
+    """Name and type."""
+    cut: Cut
+    choices: tuple[Choice, ...]
+    """Beside ``since`` and ``until``, in the order of the statement's parameters."""
+
+    @property
+    def names(self) -> list[str]:
+        return [name for name, _ in self.columns]
+
+    def type_of(self, column: str) -> str:
+        """Type of a column; ``InputError`` when the table has none of that name."""
+        for name, kind in self.columns:
+            if name == column:
+                return kind
+        raise InputError(
+            f"table {self.name!r} of the data source has no column {column!r}",
+            hint=f"its columns are {', '.join(self.names)}",
+        )
+
+    def ddl(self, columns: Sequence[str]) -> str:
+        """The schema of some columns in Spark's words."""
+        return ", ".join(f"{name} {self.type_of(name)}" for name in columns)
+
+    @property
+    def understands(self) -> set[Choice]:
+        """Every choice that makes sense here."""
+        times = {Choice.SINCE, Choice.UNTIL} if self.cut is not Cut.WHOLE else set()
+        return {*self.choices, *times}
+
+
+_IDENTITY = (("token", INT), ("bucket_id", TEXT), ("bucket_epoch", LONG))
+_LINE = (
+    ("outcome", TEXT),
+    ("at", TIME),
+    ("ran_us", LONG),
+    ("error", TEXT),
+    ("refused_at", TIME),
+    ("refused_count", INT),
+)
+
+TABLES = {
+    table.name: table
+    for table in (
+        Table(
+            "jobs",
+            (
+                ("id", TEXT), ("state", TEXT), ("priority", TEXT), ("priority_level", SHORT), ("lane", TEXT),
+                ("handler", TEXT), ("created_at", TIME), ("due_at", TIME), ("started_at", TIME), ("ended_at", TIME),
+                ("changed_at", TIME), ("waited_us", LONG), ("ran_us", LONG), ("attempt", INT), ("rescues", INT),
+                *_IDENTITY, ("cancel_requested", FLAG), ("args", TEXT), ("headers", TEXT), ("result", TEXT),
+                ("error", TEXT),
+            ),
+            Cut.JOB_ID,
+            (Choice.STATES, Choice.HANDLERS, Choice.LANES, Choice.PRIORITIES, Choice.BUCKETS),
+        ),
+        Table("ledger", (("job_id", TEXT), *_IDENTITY, ("concluding", FLAG), *_LINE), Cut.JOB_ID, (Choice.BUCKETS,)),
+        Table("attempts", (("job_id", TEXT), *_IDENTITY, *_LINE), Cut.JOB_ID, (Choice.BUCKETS,)),
+        Table(
+            "buckets",
+            (
+                ("id", TEXT), ("state", TEXT), ("store", TEXT), ("lane", TEXT), ("priority", TEXT),
+                ("priority_level", SHORT), ("epoch", LONG), ("owner", TEXT), ("owner_name", TEXT), ("owner_state", TEXT),
+                ("created_at", TIME), ("changed_at", TIME), ("in_flight", LONG),
+            ),
+            Cut.WHOLE,
+            (Choice.STATES, Choice.LANES, Choice.PRIORITIES, Choice.BUCKETS),
+        ),
+        Table(
+            "events",
+            (
+                ("seq", LONG), ("at", TIME), ("bucket_id", TEXT), ("from_state", TEXT), ("to_state", TEXT),
+                ("epoch", LONG), ("actor", TEXT), ("reason", TEXT), ("jobs_moved", LONG), ("jobs_rescued", LONG),
+            ),
+            Cut.TIME,
+            (Choice.BUCKETS,),
+        ),
+    )
+}  # fmt: skip
+
+
+def table_of(name: str) -> Table:
+    """The table of a name.
+
+    Raises:
+        InputError: there is none.
+    """
+    if name not in TABLES:
+        raise InputError(f"the data source has no table {name!r}", hint=f"option table is one of {', '.join(TABLES)}")
+    return TABLES[name]
