@@ -16,6 +16,12 @@ PIPELINE_STAMP := $(VENV)/.installed-pipeline
 PIPELINE_LOCK := requirements/pipeline.txt
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet --no-input
 
+# Most tests wait for real processes, so a few more run at once than there are cores; each of the test processes has servers
+# of its own. Fast tests of a file stay together and share what it set up; slow ones are dealt out one by one, but for those
+# that share something costly (a JVM) and bear the mark xdist_group.
+TEST_PROCESSES ?= 3
+TESTS = $(BIN)/python -m pytest -q -n $(TEST_PROCESSES)
+
 # Real processes on a busy machine: what failed runs once more, alone, and both results stand in the output.
 AGAIN = $(BIN)/python -m pytest -q --last-failed --last-failed-no-failures none
 
@@ -58,10 +64,10 @@ dev: $(STAMP) ## Run a development cluster until Ctrl-C; its data stays in .jobm
 test: test-fast test-long ## Everything: the fast part, then the slow one
 
 test-fast: lint ## Static checks and every test not marked slow
-	@$(BIN)/python -m pytest -q -m "not slow" || $(AGAIN) -m "not slow"
+	@$(TESTS) --dist loadfile -m "not slow" || $(AGAIN) -m "not slow"
 
-test-long: $(PIPELINE_STAMP) ## The tests marked slow: clusters of real processes, the wheel
-	@$(BIN)/python -m pytest -q -m slow || $(AGAIN) -m slow
+test-long: $(PIPELINE_STAMP) ## The tests marked slow: clusters of real processes, Spark, the wheel
+	@$(TESTS) --dist loadgroup -m slow || $(AGAIN) -m slow
 
 lint: $(STAMP) ## ruff, mypy --strict and the import contracts
 	@$(BIN)/ruff check --quiet .
