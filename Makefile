@@ -79,7 +79,7 @@ format: $(STAMP) ## Sort imports and format the code
 	@$(BIN)/ruff check --quiet --select I --fix .
 	@$(BIN)/ruff format --quiet .
 
-bench: $(STAMP) ## Measure submit, drain and end-to-end rates on this machine
+bench: $(STAMP) ## Measure submit, drain, latency and idling on this machine (docs/performance.md)
 	@$(BIN)/python -m benchmarks
 
 lock: $(STAMP) ## Resolve the dependencies anew into requirements/lock.txt

@@ -1,7 +1,9 @@
-"""How fast jobs get from the store to one recorded outcome each: submitted first, then drained by fresh agents.
+"""``python -m benchmarks.drain``: from the store to one recorded outcome each, beside the floor of the same servers.
 
-The rate runs from the first to the last outcome committed in the master (``changed_at`` of the rows, the master's clock),
-so the start of processes does not count, and every counted job is durable (``synchronous_commit`` is on).
+Jobs are handed in while the agents are frozen, then the agents are let go. The rate runs from that moment to the last outcome
+in the master (``changed_at`` of the rows, on the same machine's clock), so every counted job is durable: synchronous_commit
+is on, and the number of outcomes is counted in the table after each run. Ours, the floor and the raw COPY take turns on
+the same servers; the agents are idle in the others' turns.
 """
 
 from __future__ import annotations
@@ -9,73 +11,165 @@ from __future__ import annotations
 import asyncio
 import signal
 import time
+from collections.abc import Callable
 from typing import Any
 
-import asyncpg
+import click
 
-from benchmarks.handlers import handlers, payload
-from benchmarks.rig import Bench, bench, summary
-from jobmaster.settings.model import ClusterSettings
+from benchmarks import floor
+from benchmarks.handlers import handlers, millisecond, noop
+from benchmarks.report import median, output_options, show, summary, tell
+from benchmarks.rig import MEDIUM_ONLY, Bench, bench
+from jobmaster.agentstore.producer import ProducerStore
 from jobmaster.wiring import open_cluster
 
-TEXT = "x" * 80
-_POLL_SECONDS = 0.1
+TEXT = "x" * 89
+"""Makes arguments of 100 bytes."""
+_LOOK_SECONDS = 0.02
+_WORK: dict[str, Callable[..., Any]] = {"noop": noop, "1ms": millisecond}
+FULL_CASES = [(1, 1), (1, 5), (1, 20), (2, 1), (2, 5), (2, 20)]
 
 
-async def submit(settings: ClusterSettings, jobs: int) -> float:
+async def submit(rig: Bench, jobs: int, handler: Callable[..., Any] = noop) -> float:
     """Submit in bulk; jobs per second."""
-    async with await open_cluster(settings, handlers) as cluster:
+    async with await open_cluster(rig.settings, handlers) as cluster:
         began = time.perf_counter()
-        done = await cluster.submit_many((payload, {"text": TEXT}) for _ in range(jobs))
+        done = await cluster.submit_many(({"text": TEXT} for _ in range(jobs)), handler)
         seconds = time.perf_counter() - began
     assert done.submitted == jobs, done
     return jobs / seconds
 
 
-async def drained(rig: Bench, jobs: int) -> float:
-    """Wait until all are over; jobs per second between the first and the last commit."""
-    connection = await asyncpg.connect(
-        rig.servers.dsn, server_settings={"search_path": f'"{rig.settings.schema_name()}"'}
-    )
+async def wait_drained(rig: Bench) -> None:
+    """Until no bucket holds anything: a claimed list goes only after the commit of all its outcomes."""
+    settings = rig.settings.stores["default"]
+    connection = await rig.connect()
+    store = await ProducerStore.connect(cluster="bench", name="default", url=rig.servers.url, settings=settings)
     try:
-        while await connection.fetchval("SELECT count(*) FROM job WHERE state = 'SUCCEEDED'") < jobs:  # noqa: ASYNC110
-            await asyncio.sleep(_POLL_SECONDS)  # the rate is read from the rows, not from this clock
-        seconds = await connection.fetchval(
-            "SELECT extract(epoch FROM max(changed_at) - min(changed_at))::float8 FROM job"
+        buckets = [row["id"].bytes for row in await connection.fetch("SELECT id FROM bucket WHERE state = 'ACTIVE'")]
+        while any(  # noqa: ASYNC110
+            depth and (depth.pending or depth.assigned or depth.claimed_lists) for depth in await store.depths(buckets)
+        ):
+            await asyncio.sleep(_LOOK_SECONDS)  # the rate is read from the rows, not from this clock
+    finally:
+        await store.close()
+        await connection.close()
+
+
+async def outcomes(rig: Bench, since: float) -> tuple[int, float]:
+    """Outcomes in the master, and seconds from a moment to the last of them; the table is emptied."""
+    connection = await rig.connect()
+    try:
+        row = await connection.fetchrow(
+            "SELECT count(*) AS found, extract(epoch FROM max(changed_at))::float8 AS last FROM job WHERE state = 'SUCCEEDED'"
         )
-        await connection.execute("TRUNCATE job, attempt")
-        return jobs / float(seconds)
+        assert row is not None
+        return row["found"], (row["last"] or since) - since
     finally:
         await connection.close()
 
 
-def one_run(jobs: int, processes: int, buckets: int) -> dict[str, Any]:
-    """One fresh cluster, one drain."""
-    counts = {"critical": 0, "high": 0, "low": 0, "very_low": 0, "medium": buckets}
-    with bench({"agents": {"default": {"buckets": counts}}}) as rig:
-        # Buckets live as long as their agent: it is frozen while jobs are put in (well within its lease), then thawed.
-        for _ in range(processes):
-            rig.start_agent()
-        asyncio.run(submit(rig.settings, 2000))
-        asyncio.run(drained(rig, 2000))
-        before = rig.cpu_seconds()
-        rig.signal_agents(signal.SIGSTOP)
-        submitted = asyncio.run(submit(rig.settings, jobs))
-        rig.signal_agents(signal.SIGCONT)
-        rate = asyncio.run(drained(rig, jobs))
-        after = rig.cpu_seconds()
+async def empty(rig: Bench) -> None:
+    """An empty table and no checkpoint pending, for the next run."""
+    connection = await rig.connect()
+    try:
+        await connection.execute("TRUNCATE job, attempt")
+        await connection.execute("CHECKPOINT")
+    finally:
+        await connection.close()
+
+
+def one_drain(rig: Bench, jobs: int, handler: Callable[..., Any] = noop) -> dict[str, Any]:
+    """One run on running agents."""
+    rig.signal_agents(signal.SIGSTOP)
+    submitted = asyncio.run(submit(rig, jobs, handler))
+    before = rig.cpu_seconds()
+    released = time.time()
+    rig.signal_agents(signal.SIGCONT)
+    asyncio.run(wait_drained(rig))
+    after = rig.cpu_seconds()
+    found, seconds = asyncio.run(outcomes(rig, released))
+    asyncio.run(empty(rig))
     cpu = {name: round(after[name] - before[name], 2) for name in after}
-    return {"jobs_per_second": rate, "submitted_per_second": submitted, "cpu_seconds": cpu}
+    return {
+        "jobs_per_second": jobs / seconds,
+        "submit_many_per_second": submitted,
+        "outcomes_in_master": found,
+        "cpu_seconds": cpu,
+    }
 
 
-def run(*, jobs: int, runs: int, processes: int, buckets: int) -> dict[str, Any]:
-    """Medians over fresh clusters."""
-    found = [one_run(jobs, processes, buckets) for _ in range(runs)]
+def one_floor(rig: Bench, what: str, jobs: int) -> dict[str, Any]:
+    """One run of the floor, or of the raw COPY."""
+    before = rig.cpu_seconds()
+    found = floor.run(rig, what, jobs)
+    after = rig.cpu_seconds()
+    asyncio.run(empty(rig))
+    cpu = {
+        "loop": found["cpu_seconds"],
+        **{name: round(after[name] - before[name], 2) for name in ("postgres", "store")},
+    }
+    return {"jobs_per_second": found["jobs_per_second"], "cpu_seconds": cpu}
+
+
+def case(*, jobs: int, runs: int, processes: int, buckets: int, work: str = "noop") -> dict[str, Any]:
+    """Medians of one case: ours, floor and raw COPY in turns."""
+    agents = {"default": {"buckets": {**MEDIUM_ONLY, "medium": buckets}, "processes": processes}}
+    kinds: dict[str, list[dict[str, Any]]] = {"ours": [], "floor": [], "raw_copy": []}
+    with bench({"agents": agents}) as rig:
+        rig.start_agent()
+        servers = asyncio.run(rig.described())
+        for number in range(runs + 1):  # the first is the warm-up
+            share = jobs if number else max(jobs // 10, 1000)
+            ours = one_drain(rig, share, _WORK[work])
+            assert ours["outcomes_in_master"] == share, ours
+            turn = {"ours": ours, **{what: one_floor(rig, what, share) for what in ("floor", "raw_copy")}}
+            line = ", ".join(f"{kind} {found['jobs_per_second']:,.0f}/s" for kind, found in turn.items())
+            tell(f"{'run ' + str(number) if number else 'warm-up'}: {line}")
+            if number:
+                for kind, found in turn.items():
+                    kinds[kind].append(found)
+    rates = {kind: [found["jobs_per_second"] for found in all_runs] for kind, all_runs in kinds.items()}
+    shares = [mine / bare for mine, bare in zip(rates["ours"], rates["floor"], strict=True)]
     return {
         "jobs": jobs,
+        "outcomes_in_master": kinds["ours"][-1]["outcomes_in_master"],
+        "jobs_per_second": median(rates["ours"]),
+        "floor_jobs_per_second": median(rates["floor"]),
+        "raw_copy_rows_per_second": median(rates["raw_copy"]),
+        "share_of_floor": round(median(shares), 3),
+        "floor_share_of_raw_copy": round(median(rates["floor"]) / median(rates["raw_copy"]), 3),
+        "work": work,
         "processes": processes,
         "buckets": buckets,
-        "drain_jobs_per_second": summary([each["jobs_per_second"] for each in found]),
-        "submit_many_jobs_per_second": summary([each["submitted_per_second"] for each in found]),
-        "cpu_seconds": found[-1]["cpu_seconds"],
+        "spread": {kind: summary(values) for kind, values in rates.items()},
+        "cpu_seconds": {kind: all_runs[-1]["cpu_seconds"] for kind, all_runs in kinds.items()},
+        "submit_many_per_second": summary([found["submit_many_per_second"] for found in kinds["ours"]]),
+        "servers": servers,
+        "settings": {"durability": "agent", "argument_bytes": 100, "outcome": "kept in the master"},
     }
+
+
+@click.command()
+@click.option("--jobs", default=200_000, show_default=True)
+@click.option("--runs", default=5, show_default=True)
+@click.option("--processes", default=1, show_default=True)
+@click.option("--buckets", default=5, show_default=True)
+@click.option("--work", type=click.Choice(list(_WORK)), default="noop", show_default=True)
+@click.option("--cases", is_flag=True, help="Also no-op and 1 ms jobs with 1 and 2 processes and 1, 5, 20 buckets.")
+@output_options
+def main(jobs: int, runs: int, processes: int, buckets: int, work: str, cases: bool, as_json: bool, save: bool) -> None:
+    """Jobs a second from the store to one recorded outcome each, as a share of the floor."""
+    found = case(jobs=jobs, runs=runs, processes=processes, buckets=buckets, work=work)
+    if cases:
+        found["cases"] = []
+        for kind in _WORK:
+            for many, count in FULL_CASES:
+                tell(f"case: {kind}, {many} processes, {count} buckets")
+                one = case(jobs=jobs, runs=runs, processes=many, buckets=count, work=kind)
+                found["cases"].append({key: value for key, value in one.items() if key != "servers"})
+    show("drain", found, as_json=as_json, save=save)
+
+
+if __name__ == "__main__":
+    main()

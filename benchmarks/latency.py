@@ -1,4 +1,8 @@
-"""From submit to start at light load, with the blocking-pop round trip beside it as the floor."""
+"""``python -m benchmarks.latency``: from submit, due time or commit to the first line of the handler.
+
+Each handler records its own start, as the result of its job; the figures are read from the master afterwards, so that nobody
+waits for a result while others are measured. The floor is a bare blocking pop that another connection's push wakes.
+"""
 
 from __future__ import annotations
 
@@ -8,35 +12,62 @@ import time
 from typing import Any
 
 import asyncpg
+import click
 import redis.asyncio
+import uvloop
 
-from benchmarks.handlers import handlers, stamp
+from benchmarks.handlers import handlers, noop, stamp
+from benchmarks.report import output_options, show, tell
 from benchmarks.rig import Bench, bench
 from jobmaster.client.cluster import Cluster
 from jobmaster.wiring import open_cluster
 
 WARM_UP = 50
+_CALIBRATION_JOBS = 40_000
+_TICK_SECONDS = 0.005
 
 
-async def light(cluster: Cluster, jobs: int, per_second: float) -> list[float]:
-    """Milliseconds from before the submit call to the first line of the handler."""
-    receipts = []
+async def light(cluster: Cluster, jobs: int, per_second: float) -> list[bytes]:
+    """One job after the other, at even distances."""
     began = time.perf_counter()
+    ids = []
     for number in range(jobs):
         await asyncio.sleep(max(began + number / per_second - time.perf_counter(), 0))
-        receipts.append(await cluster.submit(stamp, {"sent_us": time.time_ns() // 1000}))
-    results = [await receipt.result(timeout=20) for receipt in receipts]
-    return [us / 1000 for us in results[WARM_UP:]]
+        ids.append((await cluster.submit(stamp, {"sent_us": time.time_ns() // 1000})).id)
+    return ids[WARM_UP:]
 
 
-async def held(cluster: Cluster, jobs: int) -> list[float]:
-    """Milliseconds from the due time to the start of jobs that waited in the master."""
-    receipts = []
+async def half(rig: Bench, cluster: Cluster, seconds: float) -> tuple[list[bytes], float]:
+    """Half of what the cluster takes end to end from this one producer: ids and jobs per second."""
+    began = time.perf_counter()
+    burst = await cluster.submit_many(({"text": "x"} for _ in range(_CALIBRATION_JOBS)), noop)
+    await cluster.wait_all(list(burst.ids)[-1000:], timeout=60)
+    per_second = _CALIBRATION_JOBS / (time.perf_counter() - began) / 2
+    ids: list[bytes] = []
+
+    async def one() -> None:
+        ids.append((await cluster.submit(stamp, {"sent_us": time.time_ns() // 1000})).id)
+
+    began, sent = time.perf_counter(), 0
+    while (passed := time.perf_counter() - began) < seconds:
+        due = int(passed * per_second) - sent
+        sent += due
+        if due:
+            await asyncio.gather(*(one() for _ in range(due)))
+        await asyncio.sleep(_TICK_SECONDS)
+    return ids, sent / seconds
+
+
+async def held(cluster: Cluster, jobs: int) -> list[bytes]:
+    """Jobs that wait in the master and fall due one after the other."""
+    first_us = time.time_ns() // 1000 + 3_000_000
+    ids = []
     for number in range(jobs):
-        due_us = time.time_ns() // 1000 + 2_000_000 + number * 10_000
+        due_us = first_us + number * 10_000
         after = due_us / 1e6 - time.time()
-        receipts.append(await cluster.submit(stamp, {"sent_us": due_us}, after=after, durability="master"))
-    return [(await receipt.result(timeout=60)) / 1000 for receipt in receipts]
+        receipt = await cluster.submit(stamp, {"sent_us": due_us}, after=after, durability="master")
+        ids.append(receipt.id)
+    return ids
 
 
 async def transactions(rig: Bench, cluster: Cluster, jobs: int, *, bare: bool) -> list[float]:
@@ -59,13 +90,13 @@ async def transactions(rig: Bench, cluster: Cluster, jobs: int, *, bare: bool) -
     return waits
 
 
-async def floor(url: str, rounds: int) -> list[float]:
+async def floor(url: str, rounds: int, per_second: float) -> list[float]:
     """Milliseconds of one push that wakes one blocking pop."""
     waiting, pushing = redis.asyncio.from_url(url), redis.asyncio.from_url(url)
     found = []
     for _ in range(rounds):
         popped: asyncio.Future[Any] = asyncio.ensure_future(waiting.blpop(["bench:floor"], timeout=5))
-        await asyncio.sleep(0.01)
+        await asyncio.sleep(1 / per_second)
         began = time.perf_counter()
         await pushing.rpush("bench:floor", b"1")
         await popped
@@ -86,20 +117,69 @@ def quantiles(values: list[float]) -> dict[str, float]:
     }
 
 
+async def recorded(rig: Bench, cluster: Cluster, ids: list[bytes]) -> dict[str, float]:
+    """What the handlers of these jobs measured, from their results."""
+    await cluster.wait_all(ids[-1000:], timeout=60)
+    connection = await rig.connect()
+    try:
+        while True:
+            rows = await connection.fetch(
+                "SELECT convert_from(result, 'UTF8')::bigint AS us FROM job"
+                " WHERE id = ANY ($1::uuid[]) AND result IS NOT NULL",
+                [id_.hex() for id_ in ids],
+            )
+            if len(rows) == len(ids):
+                return quantiles([row["us"] / 1000 for row in rows])
+            await asyncio.sleep(0.05)
+    finally:
+        await connection.close()
+
+
 async def measure(rig: Bench, seconds: float) -> dict[str, Any]:
-    """All rows on one cluster."""
+    """All rows on one cluster; the floor before and after, so that a machine that became busy shows."""
+    rounds = max(int(seconds * 50), 20)
     async with await open_cluster(rig.settings, handlers) as cluster:
+        bare = await floor(rig.servers.url, rounds, 100)
+        found = await recorded(rig, cluster, await light(cluster, int(seconds * 100) + WARM_UP, 100))
+        tell(f"light load: {found}")
+        bare += await floor(rig.servers.url, rounds, 100)
+        floors = quantiles(bare)
+        waiting = await recorded(rig, cluster, await held(cluster, max(int(seconds * 25), 20)))
+        tell(f"held: {waiting}")
+        ids, rate = await half(rig, cluster, seconds / 4)
+        loaded = {**await recorded(rig, cluster, ids), "jobs_per_second": round(rate)}
+        tell(f"half load: {loaded}")
+        few = max(int(seconds * 3), 5)
         return {
-            "submit_to_start": quantiles(await light(cluster, int(seconds * 100) + WARM_UP, 100)),
-            "due_to_start": quantiles(await held(cluster, 200)),
-            "commit_to_start_bare": quantiles(await transactions(rig, cluster, 40, bare=True)),
-            "commit_to_start_hinted": quantiles(await transactions(rig, cluster, 100, bare=False)),
-            "floor_blocking_pop": quantiles(await floor(rig.servers.url, 200)),
+            "p50_ms": found["p50_ms"],
+            "p99_ms": found["p99_ms"],
+            "max_ms": found["max_ms"],
+            "floor_p50_ms": floors["p50_ms"],
+            "floor_p99_ms": floors["p99_ms"],
+            "held": waiting,
+            "half_load": loaded,
+            "commit_to_start_bare": quantiles(await transactions(rig, cluster, few, bare=True)),
+            "commit_to_start_hinted": quantiles(await transactions(rig, cluster, few, bare=False)),
+            "jobs_per_second": 100,
+            "jobs": found["jobs"],
+            "servers": await rig.described(),
         }
 
 
-def run(*, seconds: float) -> dict[str, Any]:
-    """One agent, 100 jobs a second."""
+def run(seconds: float) -> dict[str, Any]:
+    """One agent with five buckets, one for each priority."""
     with bench() as rig:
         rig.start_agent()
-        return asyncio.run(measure(rig, seconds))
+        return uvloop.run(measure(rig, seconds))
+
+
+@click.command()
+@click.option("--seconds", default=20.0, show_default=True, help="Of light load; the rest in proportion.")
+@output_options
+def main(seconds: float, as_json: bool, save: bool) -> None:
+    """Milliseconds from submit to start at 100 jobs a second and at half load; from due time to start of HELD jobs."""
+    show("latency", run(seconds), as_json=as_json, save=save)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,28 +1,42 @@
-"""A private cluster for a measurement: servers from wheels with durable settings, agents as real processes."""
+"""A private cluster for a measurement: servers with durable settings, agents as real processes."""
 
 from __future__ import annotations
 
 import contextlib
 import os
-import platform
 import signal
-import statistics
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import asyncpg
+import redis.asyncio
 import yaml
 
-from jobmaster.embedded import EmbeddedCluster
+from benchmarks.report import REPOSITORY
+from jobmaster.embedded.cluster import EmbeddedCluster, EmbeddedOptions
 from jobmaster.settings.loader import load_settings
 from jobmaster.settings.model import ClusterSettings
 
-REPOSITORY = Path(__file__).parents[1]
 HANDLERS = "benchmarks.handlers"
+POSTGRES_SETTINGS = {
+    "shared_buffers": "1GB",
+    "max_wal_size": "8GB",
+    "min_wal_size": "2GB",
+    "checkpoint_timeout": "30min",
+    "wal_compression": "off",
+}
+"""Room, so that no checkpoint falls into one run and misses the next. Durability stays as it is: fsync and
+synchronous_commit are on."""
+_SHOWN = (
+    "server_version", "synchronous_commit", "fsync", "full_page_writes", "shared_buffers", "max_wal_size", "wal_level",
+)  # fmt: skip
+MEDIUM_ONLY = {"critical": 0, "high": 0, "low": 0, "very_low": 0}
+_START_SECONDS = 60
 
 
 class Bench:
@@ -35,12 +49,13 @@ class Bench:
         document: dict[str, Any] = {
             "cluster": "bench",
             "master": {"dsn": servers.dsn},
-            "stores": {"default": {"url": servers.url}},
+            "stores": {"default": {"url": servers.url, "high_water_jobs": 10_000_000, "high_water": "8GiB"}},
             "handlers": [HANDLERS],
             **overrides,
         }
         self.config.write_text(yaml.safe_dump(document))
         self.agents: list[subprocess.Popen[bytes]] = []
+        self._logs = 0
         self.command("db", "migrate")
 
     @property
@@ -48,25 +63,35 @@ class Bench:
         return load_settings(self.config, {}, []).settings
 
     def command(self, *arguments: str) -> None:
-        subprocess.run(
-            self._argv(*arguments), check=True, stdout=subprocess.DEVNULL, cwd=REPOSITORY, env=_environment()
+        done = subprocess.run(
+            self._argv(*arguments), check=False, capture_output=True, text=True, cwd=REPOSITORY, env=environment()
         )
+        if done.returncode:
+            raise RuntimeError(f"jobmaster {' '.join(arguments)} ended with {done.returncode}: {done.stderr}")
 
     def _argv(self, *arguments: str) -> list[str]:
         return [sys.executable, "-m", "jobmaster.cli.main", *arguments, "--config", str(self.config)]
 
-    def start_agent(self, *arguments: str) -> subprocess.Popen[bytes]:
-        """An agent, once it serves its buckets."""
-        log = self.directory / f"agent-{len(self.agents)}.log"
+    # ------------------------------------------------------------ agents
+
+    def start_agent(self, *arguments: str, python_path: str | None = None) -> subprocess.Popen[bytes]:
+        """An agent, once it serves its buckets.
+
+        Args:
+            python_path: run another tree than this one.
+        """
+        log = self.directory / f"agent-{self._logs}.log"
+        self._logs += 1
+        variables = environment() if python_path is None else {**os.environ, "PYTHONPATH": python_path}
         process = subprocess.Popen(
             self._argv("agent", "run", *arguments),
             stderr=log.open("wb"),
             stdout=subprocess.DEVNULL,
-            cwd=REPOSITORY,
-            env=_environment(),
+            cwd=REPOSITORY if python_path is None else python_path.split(":")[0],
+            env=variables,
         )
         self.agents.append(process)
-        end = time.monotonic() + 30
+        end = time.monotonic() + _START_SECONDS
         while b"agent_started" not in log.read_bytes():
             if process.poll() is not None or time.monotonic() > end:
                 raise RuntimeError(f"the agent did not start: {log.read_text()}")
@@ -74,72 +99,117 @@ class Bench:
         return process
 
     def stop_agents(self) -> None:
+        """In order: buckets are completed, nothing is left."""
         for process in self.agents:
             if process.poll() is None:
+                self.signal_agents(signal.SIGCONT)
                 process.send_signal(signal.SIGTERM)
         for process in self.agents:
             process.wait(60)
         self.agents.clear()
 
+    def kill_agents(self) -> None:
+        """At once: the cluster is thrown away."""
+        for agent in self.agents:
+            for pid in descendants(agent.pid):
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
+            agent.wait(30)
+        self.agents.clear()
+
     def signal_agents(self, signum: signal.Signals) -> None:
         """To every supervisor and every agent process."""
         for agent in self.agents:
-            for pid in _descendants(agent.pid):
-                os.kill(pid, signum)
+            for pid in descendants(agent.pid):
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(pid, signum)
+
+    # ------------------------------------------------------------ looking
 
     def cpu_seconds(self) -> dict[str, float]:
         """CPU used so far by agents' children and by the servers."""
-        agents = sum(_cpu(pid) for agent in self.agents for pid in _descendants(agent.pid))
+        agents = sum(cpu_of(pid) for agent in self.agents for pid in descendants(agent.pid))
         status = self.servers.status()
-        postgres = sum(_cpu(pid) for pid in _descendants(status.postgres.pid or 0))
-        return {"agents": agents, "postgres": postgres, "store": _cpu(status.valkey.pid or 0)}
+        main = status.postgres.pid or 0  # with the sessions that have ended, which their parent has waited for
+        postgres = sum(cpu_of(pid) for pid in descendants(main)) + cpu_of(main, waited_for=True)
+        return {"agents": agents, "postgres": postgres, "store": cpu_of(status.valkey.pid or 0)}
+
+    async def connect(self) -> asyncpg.Connection[asyncpg.Record]:
+        """A connection to the master whose search path is the cluster's schema."""
+        return await asyncpg.connect(
+            self.servers.dsn, server_settings={"search_path": f'"{self.settings.schema_name()}"'}
+        )
+
+    async def described(self) -> dict[str, Any]:
+        """Versions and settings of the servers, as they say themselves."""
+        connection = await self.connect()
+        store = redis.asyncio.from_url(self.servers.url)
+        try:
+            postgres = {name: await connection.fetchval("SELECT current_setting($1)", name) for name in _SHOWN}
+            info = await store.info("server")
+            log = await store.config_get("append*")
+        finally:
+            await connection.close()
+            await store.aclose()
+        kind = "valkey" if "valkey_version" in info else "redis"
+        return {
+            "postgres": postgres,
+            "store": {
+                "server": f"{kind} {info.get('valkey_version', info['redis_version'])}",
+                "appendonly": log["appendonly"],
+                "appendfsync": log["appendfsync"],
+            },
+            "transport": "unix sockets",
+        }
 
 
 @contextlib.contextmanager
-def bench(overrides: dict[str, Any] | None = None) -> Iterator[Bench]:
-    """A fresh durable cluster, gone afterwards."""
+def bench(
+    overrides: dict[str, Any] | None = None,
+    *,
+    valkey_settings: dict[str, str] | None = None,
+    ports: tuple[int, int] | None = None,
+) -> Iterator[Bench]:
+    """A fresh durable cluster, gone afterwards.
+
+    Args:
+        overrides: parts of the configuration.
+        ports: of PostgreSQL and the store on 127.0.0.1, for peers that cannot use sockets.
+    """
+    options = EmbeddedOptions(
+        postgres_settings=POSTGRES_SETTINGS,
+        valkey_settings=valkey_settings or {},
+        postgres_port=ports[0] if ports else None,
+        valkey_port=ports[1] if ports else None,
+    )
     with (
-        tempfile.TemporaryDirectory(prefix="jobmaster-bench-") as name,
-        EmbeddedCluster(Path(name) / "data") as servers,
+        tempfile.TemporaryDirectory(prefix="jobmaster-bench-", ignore_cleanup_errors=True) as name,
+        EmbeddedCluster(Path(name) / "data", options) as servers,
     ):
         made = Bench(Path(name), servers, overrides or {})
         try:
             yield made
         finally:
-            made.stop_agents()
+            made.kill_agents()
 
 
-def summary(values: Sequence[float]) -> dict[str, float]:
-    """Median and range."""
-    return {"median": statistics.median(values), "min": min(values), "max": max(values), "runs": len(values)}
-
-
-def machine() -> dict[str, object]:
-    """The line without which a figure means nothing."""
-    model = next(
-        (
-            line.split(":", 1)[1].strip()
-            for line in Path("/proc/cpuinfo").read_text().splitlines()
-            if "model name" in line
-        ),
-        platform.processor(),
-    )
-    return {"cpu": model, "cores": os.cpu_count(), "python": platform.python_version(), "system": platform.release()}
-
-
-def _environment() -> dict[str, str]:
+def environment() -> dict[str, str]:
+    """For processes that run this tree."""
     return {**os.environ, "PYTHONPATH": f"{REPOSITORY}:{REPOSITORY / 'agents'}"}
 
 
-def _cpu(pid: int) -> float:
+def cpu_of(pid: int, *, waited_for: bool = False) -> float:
+    """User and system seconds of a process, or of the children it has waited for; 0 when it is gone."""
     try:
         fields = Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()
     except OSError:
         return 0.0
-    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+    first = 13 if waited_for else 11
+    return (int(fields[first]) + int(fields[first + 1])) / os.sysconf("SC_CLK_TCK")
 
 
-def _descendants(pid: int) -> list[int]:
+def descendants(pid: int) -> list[int]:
+    """A process and all below it."""
     found = [pid]
     for parent in found:
         with contextlib.suppress(OSError):

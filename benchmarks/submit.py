@@ -1,7 +1,8 @@
-"""How fast one producer process hands jobs in: one awaited call after another, many callers at once, and in bulk.
+"""``python -m benchmarks.submit``: how fast one producer process hands jobs in, at each durability.
 
-Beside it, as the floor, RPUSH of the very same messages by the plain driver: one item per command, and 1,000 items per
-command. The agent that owns the buckets is frozen, so that nobody takes the jobs out or shares the processor.
+One awaited call after another, many callers at once, and in bulk. Beside it, as the floor, RPUSH of the very same messages by
+the plain driver: one item per command, and 1,000 items per command. The agent that owns the buckets is frozen, so that
+nobody takes the jobs out or shares the processor. ``agent_fsync`` runs on a second store with ``appendfsync always``.
 """
 
 from __future__ import annotations
@@ -12,22 +13,27 @@ import time
 from collections.abc import Awaitable, Callable
 from typing import Any
 
+import click
 import msgspec
 import redis.asyncio
 import uvloop
 
-from benchmarks.handlers import handlers, payload
-from benchmarks.rig import bench, summary
+from benchmarks.drain import TEXT
+from benchmarks.handlers import handlers, noop
+from benchmarks.report import median, output_options, show, summary, tell
+from benchmarks.rig import MEDIUM_ONLY, Bench, bench
 from jobmaster.client.cluster import Cluster
 from jobmaster.clock import new_id
 from jobmaster.codec import encode_args, encode_entry
-from jobmaster.model.job import Entry
+from jobmaster.model.job import Durability, Entry
+from jobmaster.settings.model import ClusterSettings
 from jobmaster.wiring import open_cluster
 
-TEXT = "x" * 20
 CALLERS = (1, 10, 100, 1000)
 _LEASES = {"lease": "600s", "renew": "10s"}
-_ROOM = {"high_water_jobs": 100_000_000, "high_water_bytes": 1 << 40}
+_APPENDFSYNC = {Durability.AGENT: "everysec", Durability.AGENT_FSYNC: "always", Durability.MASTER: "everysec"}
+_SHARE = {Durability.AGENT: 1.0, Durability.AGENT_FSYNC: 0.5, Durability.MASTER: 0.1}
+"""Jobs of one run, as a share of ``--jobs``: committed rows are slower."""
 
 
 async def callers(cluster: Cluster, count: int, jobs: int) -> None:
@@ -35,14 +41,14 @@ async def callers(cluster: Cluster, count: int, jobs: int) -> None:
 
     async def caller() -> None:
         for _ in range(jobs // count):
-            await cluster.submit(payload, {"text": TEXT})
+            await cluster.submit(noop, {"text": TEXT})
 
     await asyncio.gather(*(caller() for _ in range(count)))
 
 
 async def bulk(cluster: Cluster, jobs: int) -> None:
     """One ``submit_many``."""
-    done = await cluster.submit_many(({"text": TEXT} for _ in range(jobs)), payload)
+    done = await cluster.submit_many(({"text": TEXT} for _ in range(jobs)), noop)
     assert done.submitted == jobs, done
 
 
@@ -55,7 +61,7 @@ async def bare_push(driver: redis.asyncio.Redis, jobs: int, per_command: int) ->
 
 
 def _message(args: bytes) -> bytes:
-    return encode_entry(Entry(new_id(), 1, "bench.payload", args))
+    return encode_entry(Entry(new_id(), 1, "bench.noop", args))
 
 
 async def rate(work: Callable[[int], Awaitable[None]], jobs: int) -> tuple[float, float]:
@@ -65,46 +71,108 @@ async def rate(work: Callable[[int], Awaitable[None]], jobs: int) -> tuple[float
     return jobs / (time.perf_counter() - began), jobs / (time.process_time() - cpu)
 
 
-async def measure(settings: Any, url: str, jobs: int, runs: int) -> dict[str, Any]:
-    """Every way, ``runs`` times each, one after the other."""
-    found: dict[str, Any] = {}
-    async with await open_cluster(settings, handlers) as cluster, redis.asyncio.from_url(url) as driver:
-        await cluster.submit(payload, {"text": TEXT})
-        # (name, jobs of one run, the work of one run); single calls are slow, so fewer of them are made.
-        ways: list[tuple[str, int, Callable[[int], Awaitable[None]]]] = [
-            ("bare_push_1", jobs // 10, lambda n: bare_push(driver, n, 1)),
-            ("bare_push_1000", jobs, lambda n: bare_push(driver, n, 1000)),
-            *((f"submit_{count}_callers", _share(jobs, count), _calling(cluster, count)) for count in CALLERS),
-            ("submit_many", jobs, lambda n: bulk(cluster, n)),
-        ]
-        for name, share, way in ways:
-            rates = [await rate(way, share) for _ in range(runs)]
-            found[name] = {
-                "jobs_per_second": summary([one[0] for one in rates]),
-                "jobs_per_cpu_second": summary([one[1] for one in rates]),
-            }
-    return found
+class Way:
+    """One way to hand jobs in, and the rates of its runs."""
+
+    def __init__(self, name: str, jobs: int, work: Callable[[int], Awaitable[None]]) -> None:
+        self.name = name
+        self.jobs = jobs
+        self.work = work
+        self.rates: list[tuple[float, float]] = []
+
+    def report(self) -> dict[str, Any]:
+        return {
+            "jobs": self.jobs,
+            "jobs_per_second": summary([one[0] for one in self.rates]),
+            "jobs_per_cpu_second": summary([one[1] for one in self.rates]),
+        }
+
+
+def _ways(cluster: Cluster, driver: redis.asyncio.Redis, jobs: int) -> list[Way]:
+    def calling(count: int) -> Callable[[int], Awaitable[None]]:
+        return lambda share: callers(cluster, count, share)
+
+    single = [Way(str(count), _share(jobs, count), calling(count)) for count in CALLERS]
+    return [
+        *single,
+        Way("bulk", jobs, lambda n: bulk(cluster, n)),
+        Way("bare_push_1", max(jobs // 10, 1), lambda n: bare_push(driver, n, 1)),
+        Way("bare_push_1000", max(jobs, 1000), lambda n: bare_push(driver, n, 1000)),
+    ]
 
 
 def _share(jobs: int, count: int) -> int:
-    return jobs // 10 if count < 10 else jobs
+    """Single calls are slow, so fewer of them are made; every caller makes at least one."""
+    return max(jobs // 10 if count < 10 else jobs, count)
 
 
-def _calling(cluster: Cluster, count: int) -> Callable[[int], Awaitable[None]]:
-    return lambda jobs: callers(cluster, count, jobs)
+async def measure(settings: ClusterSettings, url: str, jobs: int, runs: int) -> list[Way]:
+    """Every way in turn, ``runs`` times, after one turn to warm up."""
+    async with await open_cluster(settings, handlers) as cluster, redis.asyncio.from_url(url) as driver:
+        await cluster.submit(noop, {"text": TEXT})
+        ways = _ways(cluster, driver, jobs)
+        for number in range(runs + 1):
+            for way in ways:
+                found = await rate(way.work, way.jobs if number else max(way.jobs // 10, 1000))
+                if number:
+                    way.rates.append(found)
+    return ways
 
 
-def run(jobs: int, runs: int) -> dict[str, Any]:
-    """One fresh cluster with a frozen agent."""
-    counts = {"critical": 0, "high": 0, "low": 0, "very_low": 0, "medium": 3}
-    with bench({"agents": {"default": {"buckets": counts}}, "leases": _LEASES}) as rig:
-        rig.start_agent()
-        rig.signal_agents(signal.SIGSTOP)
-        try:
-            store = msgspec.structs.replace(rig.settings.stores["default"], **_ROOM)
-            settings = msgspec.structs.replace(rig.settings, stores={"default": store})
-            return uvloop.run(measure(settings, rig.servers.url, jobs, runs))
-        finally:
-            rig.signal_agents(signal.SIGCONT)
-            for agent in rig.agents:
-                agent.kill()
+def of_durability(rig: Bench, durability: Durability, jobs: int, runs: int) -> dict[str, Any]:
+    """All ways at one durability."""
+    settings = rig.settings
+    jobs_section = msgspec.structs.replace(settings.jobs, durability=durability)
+    changed = msgspec.structs.replace(settings, jobs=jobs_section)
+    share = max(int(jobs * _SHARE[durability]), 1000)
+    ways = uvloop.run(measure(changed, rig.servers.url, share, runs))
+    for way in ways:
+        tell(f"{durability.value}, {way.name}: {median([one[0] for one in way.rates]):,.0f}/s")
+    return {
+        "single": {way.name: median([one[0] for one in way.rates]) for way in ways[: len(CALLERS)]},
+        "bulk_jobs_per_second": median([one[0] for one in ways[len(CALLERS)].rates]),
+        "details": {way.name: way.report() for way in ways},
+    }
+
+
+def run(jobs: int, runs: int, durabilities: tuple[Durability, ...] = tuple(Durability)) -> dict[str, Any]:
+    """Every durability, each on a fresh cluster whose agent is frozen."""
+    found: dict[str, dict[str, Any]] = {}
+    servers: dict[str, Any] = {}
+    for durability in durabilities:
+        overrides = {"agents": {"default": {"buckets": {**MEDIUM_ONLY, "medium": 3}}}, "leases": _LEASES}
+        with bench(overrides, valkey_settings={"appendfsync": _APPENDFSYNC[durability]}) as rig:
+            rig.start_agent()
+            servers[durability.value] = asyncio.run(rig.described())
+            rig.signal_agents(signal.SIGSTOP)
+            found[durability.value] = of_durability(rig, durability, jobs, runs)
+    report: dict[str, Any] = {
+        "single": {name: one["single"] for name, one in found.items()},
+        "bulk_jobs_per_second": {name: one["bulk_jobs_per_second"] for name, one in found.items()},
+    }
+    agent, fsync = found.get("agent"), found.get("agent_fsync")
+    if agent and fsync:
+        report["fsync_share_100_callers"] = round(fsync["single"]["100"] / agent["single"]["100"], 3)
+    return {
+        **report,
+        "details": {name: one["details"] for name, one in found.items()},
+        "servers": servers,
+        "settings": {"buckets": 3, "argument_bytes": 100, "producers": 1},
+    }
+
+
+@click.command()
+@click.option("--jobs", default=100_000, show_default=True)
+@click.option("--runs", default=5, show_default=True)
+@click.option(
+    "--durability", type=click.Choice([each.value for each in Durability]), multiple=True, help="Default: all."
+)
+@output_options
+def main(jobs: int, runs: int, durability: tuple[str, ...], as_json: bool, save: bool) -> None:
+    """Jobs a second that one producer hands in, beside the same messages through the bare driver."""
+    chosen = tuple(Durability(each) for each in durability) or tuple(Durability)
+    show("submit", run(jobs=jobs, runs=runs, durabilities=chosen), as_json=as_json, save=save)
+
+
+if __name__ == "__main__":
+    main()

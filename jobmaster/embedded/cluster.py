@@ -27,12 +27,15 @@ class EmbeddedOptions(msgspec.Struct, frozen=True, kw_only=True):
     origin: take programs only from the wheels, or only from the system; ``None`` is the normal search.
     durable: ``False`` turns PostgreSQL's fsync off; for tests and throw-away demos only.
     postgres_port, valkey_port: also listen on 127.0.0.1, with a password.
+    postgres_settings, valkey_settings: further settings of the servers; they win over ours.
     """
 
     origin: Origin | None = None
     durable: bool = True
     postgres_port: int | None = None
     valkey_port: int | None = None
+    postgres_settings: dict[str, str] = {}
+    valkey_settings: dict[str, str] = {}
 
 
 class ServerStatus(msgspec.Struct, frozen=True):
@@ -74,8 +77,14 @@ class EmbeddedCluster:
             origin=chosen.origin,
             durable=chosen.durable,
             port=chosen.postgres_port,
+            settings=chosen.postgres_settings,
         )
-        self.valkey = ValkeyServer(self.directory / _VALKEY_ROOM, origin=chosen.origin, port=chosen.valkey_port)
+        self.valkey = ValkeyServer(
+            self.directory / _VALKEY_ROOM,
+            origin=chosen.origin,
+            port=chosen.valkey_port,
+            settings=chosen.valkey_settings,
+        )
 
     @property
     def dsn(self) -> str:

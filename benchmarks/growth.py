@@ -1,0 +1,175 @@
+"""``python -m benchmarks.growth``: what one job costs while something else grows.
+
+Axes that only the master pays for (held rows, attached partitions, a pinned snapshot, concurrent claims) call the claiming
+statement itself; the cost is the CPU of the database server per job, which other work on the machine does not change.
+Axes of the whole cluster (buckets, agents) drain jobs with real agents; the cost is the CPU of agents and servers per job.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any
+
+import click
+
+from benchmarks import drain
+from benchmarks.report import output_options, show, tell
+from benchmarks.rig import MEDIUM_ONLY, bench
+from benchmarks.statements import Desk
+
+Points = list[dict[str, Any]]
+_WARM_UP_BATCHES = 3
+_FEW_HELD = 10_000
+
+
+async def _claimed(desk: Desk, batches: int) -> dict[str, float]:
+    """The cost of some batches, after a few that are not counted."""
+    await desk.fill((batches + _WARM_UP_BATCHES) * 1000, due=True)
+    await desk.claims(_WARM_UP_BATCHES)
+    return await desk.claims(batches)
+
+
+async def _restore(desk: Desk) -> None:
+    await desk.sql.execute("DELETE FROM job WHERE state <> 'HELD'")
+    await desk.sql.execute("VACUUM (ANALYZE) job")
+
+
+async def held_rows(desk: Desk, sizes: Sequence[int], batches: int) -> Points:
+    """Jobs that are due later, in the same table and under the same index."""
+    points, there = [], 0
+    for size in sizes:
+        await desk.fill(size - there, due=False)
+        there = size
+        points.append({"x": size, **await _claimed(desk, batches)})
+        tell(f"held rows: {points[-1]}")
+        await _restore(desk)
+    return points
+
+
+async def partitions(desk: Desk, counts: Sequence[int], batches: int) -> Points:
+    """Attached partitions of ``job``; the rows lie in today's."""
+    points = []
+    await desk.fill(_FEW_HELD, due=False)
+    for wanted in counts:
+        ahead = 0
+        while (there := await desk.sql.fetchval("SELECT count(*) FROM partitions_of('job')")) < wanted:
+            ahead += 7
+            await desk.sql.execute("SELECT ensure_partitions('day', $1)", ahead)
+        points.append({"x": there, **await _claimed(desk, batches)})
+        tell(f"partitions: {points[-1]}")
+        await _restore(desk)
+    return points
+
+
+async def pinned_snapshot(desk: Desk, batches: int) -> Points:
+    """Batch after batch while an old transaction keeps every dead row and index entry; x is batches so far."""
+    points = []
+    await desk.fill(_FEW_HELD, due=False)
+    rounds = 5
+    await desk.fill((rounds * batches + _WARM_UP_BATCHES) * 1000, due=True)
+    other = await desk.rig.connect()
+    try:
+        async with other.transaction(isolation="repeatable_read", readonly=True):
+            await other.fetchval("SELECT count(*) FROM bucket")
+            await desk.claims(_WARM_UP_BATCHES)
+            for number in range(1, rounds + 1):
+                points.append({"x": number * batches, **await desk.claims(batches)})
+                await desk.sql.execute("VACUUM job")  # as autovacuum would: it may remove nothing
+                tell(f"pinned snapshot: {points[-1]}")
+    finally:
+        await other.close()
+    await _restore(desk)
+    return points
+
+
+async def concurrent_claims(desk: Desk, counts: Sequence[int], batches: int) -> Points:
+    """Claims of different buckets of one lane and priority at the same time (a process has at most 4 connections, so
+    each 4 buckets have a client of their own)."""
+    points = []
+    await desk.fill(_FEW_HELD, due=False)
+    for count in counts:
+        desks = [await Desk.open(desk.rig, min(4, count - start)) for start in range(0, count, 4)]
+        each = max(batches // count, 1)
+        await desk.fill((count * each + _WARM_UP_BATCHES) * 1000, due=True)
+        await desk.claims(_WARM_UP_BATCHES)
+        before, began = desk.backend_cpu(), time.perf_counter()
+        claims = [one.claims(each, fence) for one in desks for fence in one.fences]
+        done = await asyncio.gather(*claims)
+        points.append({"x": count, **desk.cost(int(sum(one["jobs"] for one in done)), before, began)})
+        tell(f"concurrent claims: {points[-1]}")
+        for one in desks:
+            await one.close()
+        await _restore(desk)
+    return points
+
+
+def _of_master(work: Callable[[Desk], Awaitable[Points]]) -> Points:
+    async def measured() -> Points:
+        desk = await Desk.open(rig)
+        try:
+            return await work(desk)
+        finally:
+            await desk.close()
+
+    with bench() as rig:
+        return asyncio.run(measured())
+
+
+def _drained(jobs: int, buckets: int, processes: int, runs: int = 3) -> dict[str, float]:
+    """CPU of all agents and servers per drained job, the median of some runs."""
+    agents = {"default": {"buckets": {**MEDIUM_ONLY, "medium": buckets}, "processes": processes}}
+    with bench({"agents": agents}) as rig:
+        rig.start_agent()
+        drain.one_drain(rig, max(jobs // 10, 1000))
+        found = [drain.one_drain(rig, jobs) for _ in range(runs)]
+    costs = sorted(sum(one["cpu_seconds"].values()) / jobs * 1e6 for one in found)
+    rates = sorted(one["jobs_per_second"] for one in found)
+    return {
+        "cost_us_per_job": round(costs[len(costs) // 2], 3),
+        "wall_us_per_job": round(1e6 / rates[len(rates) // 2], 3),
+        "jobs": jobs,
+    }
+
+
+def of_cluster(axis: str, counts: Sequence[int], jobs: int) -> Points:
+    """Drain with one process and many buckets, or with many processes of one bucket each."""
+    points: Points = []
+    for count in counts:
+        buckets, processes = (count, 1) if axis == "buckets" else (1, count)
+        points.append({"x": count, **_drained(jobs, buckets, processes)})
+        tell(f"{axis}: {points[-1]}")
+    return points
+
+
+def run(axes: Sequence[str], *, held: int, jobs: int, batches: int) -> dict[str, Any]:
+    """Some axes, each on servers of its own."""
+    sizes = [size for size in (10_000, 100_000, 1_000_000, 10_000_000) if size <= held]
+    ways: dict[str, Callable[[], Points]] = {
+        "held_rows": lambda: _of_master(lambda desk: held_rows(desk, sizes, batches)),
+        "partitions": lambda: _of_master(lambda desk: partitions(desk, (7, 20, 40, 60), batches)),
+        "pinned_snapshot": lambda: _of_master(lambda desk: pinned_snapshot(desk, batches)),
+        "concurrent_claims": lambda: _of_master(lambda desk: concurrent_claims(desk, (1, 5, 20), batches)),
+        "buckets": lambda: of_cluster("buckets", (5, 50, 500), jobs),
+        "agents": lambda: of_cluster("agents", (1, 5, 20, 50), jobs),
+    }
+    return {axis: ways[axis]() for axis in axes}
+
+
+AXES = ("held_rows", "partitions", "pinned_snapshot", "concurrent_claims", "buckets", "agents")
+
+
+@click.command()
+@click.option("--axis", "axes", type=click.Choice(AXES), multiple=True, help="Default: all.")
+@click.option("--held", default=10_000_000, show_default=True, help="The largest table of the axis held_rows.")
+@click.option("--jobs", default=100_000, show_default=True, help="Jobs of one drain.")
+@click.option("--batches", default=50, show_default=True, help="Claims of 1,000 jobs for one point.")
+@output_options
+def main(axes: tuple[str, ...], held: int, jobs: int, batches: int, as_json: bool, save: bool) -> None:
+    """Cost of one job as held rows, partitions, dead rows, claimers, buckets and agents grow."""
+    show("growth", run(axes or AXES, held=held, jobs=jobs, batches=batches), as_json=as_json, save=save)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,141 @@
+"""``python -m benchmarks.onboard``: HELD jobs that are due, claimed in the master and put into a bucket, by one agent.
+
+The same number of due jobs is onboarded twice: from a table that holds hardly anything else, and from one that holds
+``--held`` jobs that are due later. Handlers do not end within the run and slots are few, so that nothing but the
+onboarding works; then the whole way, from HELD to the outcome, is measured with jobs that do nothing.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import time
+from typing import Any
+
+import click
+
+from benchmarks import drain
+from benchmarks.report import median, output_options, show, summary, tell
+from benchmarks.rig import MEDIUM_ONLY, Bench, bench
+from benchmarks.statements import fill
+
+_ONLY_ONBOARDING = {
+    "agents": {"default": {"buckets": {**MEDIUM_ONLY, "medium": 1}, "slots": 1, "bucket_buffer": 0, "max_running": 1}},
+    "thresholds": {"assigned_low_water": 10_000_000},
+}
+_WHOLE_WAY = {"agents": {"default": {"buckets": {**MEDIUM_ONLY, "medium": 5}}}}
+_LOOK_SECONDS = 0.02
+_LEFT = (
+    "SELECT EXISTS (SELECT FROM job WHERE state = 'HELD' AND lane = 'default' AND priority = 3"
+    " AND due_at < clock_timestamp())"
+)
+_MOVED = (
+    "SELECT extract(epoch FROM max(changed_at) - $1::timestamptz)::float8 FROM job WHERE state = ANY ($2::job_state[])"
+    " AND changed_at >= $1"
+)
+_ONBOARDED = ["ASSIGNED", "PROCESSING"]
+_ENDED = ["SUCCEEDED"]
+
+
+async def once(rig: Bench, jobs: int, *, handler: str, whole_way: bool) -> dict[str, Any]:
+    """Put due jobs in beside a frozen agent, let it go; jobs per second and CPU."""
+    sql = await rig.connect()
+    try:
+        rig.signal_agents(signal.SIGSTOP)
+        args = b'{"seconds":600.0}' if handler == "bench.sleep" else b'{"text":""}'
+        await fill(sql, jobs, due=True, handler=handler, args=args, seed=time.monotonic_ns())
+        await sql.execute("CHECKPOINT")
+        released = await sql.fetchval("SELECT clock_timestamp()")
+        before = rig.cpu_seconds()
+        rig.signal_agents(signal.SIGCONT)
+        while await sql.fetchval(_LEFT):  # noqa: ASYNC110
+            await asyncio.sleep(_LOOK_SECONDS)  # the rate is read from the rows, not from this clock
+        if whole_way:
+            await drain.wait_drained(rig)
+        after = rig.cpu_seconds()
+        seconds = await sql.fetchval(_MOVED, released, _ENDED if whole_way else _ONBOARDED)
+    finally:
+        await sql.close()
+    cpu = {name: round(after[name] - before[name], 2) for name in after}
+    return {"jobs_per_second": jobs / seconds, "cpu_seconds": cpu}
+
+
+def rates(held: int, jobs: int, runs: int, *, whole_way: bool) -> list[dict[str, Any]]:
+    """Runs on one table, each with a new agent, so that no bucket is full."""
+    found = []
+    with bench(_WHOLE_WAY if whole_way else _ONLY_ONBOARDING) as rig:
+        asyncio.run(_fill_far(rig, held))
+        for number in range(runs + 1):
+            rig.start_agent()
+            share = jobs if number else max(jobs // 10, 1000)
+            one = asyncio.run(
+                once(rig, share, handler="bench.noop" if whole_way else "bench.sleep", whole_way=whole_way)
+            )
+            rig.kill_agents()
+            asyncio.run(_clear(rig))
+            if number:
+                found.append(one)
+                tell(f"{held:,} held: {one['jobs_per_second']:,.0f} jobs/s{' to the outcome' if whole_way else ''}")
+    return found
+
+
+async def _fill_far(rig: Bench, held: int) -> None:
+    sql = await rig.connect()
+    try:
+        began = time.perf_counter()
+        await fill(sql, held, due=False, handler="bench.sleep")
+        tell(f"filled {held:,} rows in {time.perf_counter() - began:.0f} s")
+    finally:
+        await sql.close()
+
+
+async def _clear(rig: Bench) -> None:
+    """What the run has moved goes; what is held stays. The dead agent and its buckets are forgotten."""
+    sql = await rig.connect()
+    try:
+        await sql.execute("DELETE FROM job WHERE state <> 'HELD'", timeout=600)
+        await sql.execute("DELETE FROM bucket; DELETE FROM agent; DELETE FROM lease")
+        await sql.execute("VACUUM job", timeout=600)
+    finally:
+        await sql.close()
+
+
+def run(held: int, small: int, jobs: int, runs: int, *, whole_way: bool) -> dict[str, Any]:
+    """Small table, then large."""
+    few = rates(small, jobs, runs, whole_way=False)
+    many = rates(held, jobs, runs, whole_way=False)
+    small_rate = median([one["jobs_per_second"] for one in few])
+    large_rate = median([one["jobs_per_second"] for one in many])
+    report: dict[str, Any] = {
+        "held": held,
+        "jobs": jobs,
+        "jobs_per_second": large_rate,
+        "jobs_per_second_small_table": small_rate,
+        "ratio": round(large_rate / small_rate, 3),
+        "held_small_table": small,
+        "spread": {
+            "large": summary([one["jobs_per_second"] for one in many]),
+            "small": summary([one["jobs_per_second"] for one in few]),
+        },
+        "cpu_seconds": {"large": many[-1]["cpu_seconds"], "small": few[-1]["cpu_seconds"]},
+    }
+    if whole_way:
+        ended = rates(small, jobs, runs, whole_way=True)
+        report["held_to_outcome_jobs_per_second"] = summary([one["jobs_per_second"] for one in ended])
+    return report
+
+
+@click.command()
+@click.option("--held", default=1_000_000, show_default=True, help="Jobs due later that the large table holds.")
+@click.option("--small", default=10_000, show_default=True, help="The same for the small table.")
+@click.option("--jobs", default=100_000, show_default=True, help="Jobs due now, onboarded in one run.")
+@click.option("--runs", default=5, show_default=True)
+@click.option("--whole-way/--onboarding-only", default=True, show_default=True, help="Also from HELD to the outcome.")
+@output_options
+def main(held: int, small: int, jobs: int, runs: int, whole_way: bool, as_json: bool, save: bool) -> None:
+    """HELD jobs a second into the buckets of one agent, beside few and beside many others."""
+    show("onboard", run(held, small, jobs, runs, whole_way=whole_way), as_json=as_json, save=save)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,103 @@
+"""What every measurement says beside its figures: machine, versions, commit; and where the figures are kept."""
+
+from __future__ import annotations
+
+import datetime
+import json
+import os
+import platform
+import statistics
+import subprocess
+import sys
+from collections.abc import Callable, Sequence
+from importlib import metadata
+from pathlib import Path
+from typing import Any, TypeVar
+
+import click
+
+REPOSITORY = Path(__file__).parents[1]
+RESULTS = Path(__file__).parent / "results"
+_PACKAGES = ("asyncpg", "redis", "hiredis", "msgspec", "uvloop", "uuid-utils")
+_F = TypeVar("_F", bound=Callable[..., Any])
+
+
+def output_options(command: _F) -> _F:
+    """``--json`` and ``--save``, the same for every measurement."""
+    save = click.option("--save", is_flag=True, help="Keep the report in benchmarks/results.")
+    as_json = click.option("--json", "as_json", is_flag=True, help="One JSON object as the last line.")
+    return as_json(save(command))
+
+
+def show(name: str, found: dict[str, Any], *, as_json: bool, save: bool, suffix: str = "") -> None:
+    """Print a report, and keep it when that is wanted."""
+    report = {"benchmark": name, **found, **origin()}
+    if save:
+        RESULTS.mkdir(exist_ok=True)
+        path = RESULTS / f"{name}{suffix}.json"
+        path.write_text(json.dumps(report, indent=1, sort_keys=False) + "\n", encoding="utf-8")
+        tell(f"kept in {path.relative_to(REPOSITORY)}")
+    if as_json:
+        print(json.dumps(report))
+        return
+    for key, value in report.items():
+        print(f"{key:28} {json.dumps(value) if isinstance(value, dict | list) else value}")
+
+
+def tell(line: str) -> None:
+    """Progress, where it does not disturb the report."""
+    print(line, file=sys.stderr, flush=True)
+
+
+def origin() -> dict[str, Any]:
+    """Without these a figure means nothing."""
+    return {
+        "commit": commit(),
+        "taken_at": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
+        "machine": machine(),
+        "packages": {name: metadata.version(name) for name in _PACKAGES},
+    }
+
+
+def commit() -> str:
+    """The commit that was measured; ``+changes`` when the tree had others. ``unknown`` outside a repository."""
+
+    def git(*arguments: str) -> str:
+        return subprocess.run(
+            ["git", *arguments], cwd=REPOSITORY, check=True, capture_output=True, text=True
+        ).stdout.strip()
+
+    try:
+        changed = git("status", "--porcelain", "--untracked-files=no", "--", "jobmaster", "agents", "master_schema")
+        return git("rev-parse", "--short=12", "HEAD") + ("+changes" if changed else "")
+    except (OSError, subprocess.CalledProcessError):
+        return "unknown"
+
+
+def machine() -> dict[str, object]:
+    """The hardware line."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
+        memory = int(Path("/proc/meminfo").read_text(encoding="utf-8").split()[1]) // 1_000_000
+    except OSError:
+        lines, memory = [], 0
+    model = next((line.split(":", 1)[1].strip() for line in lines if "model name" in line), platform.processor())
+    return {
+        "cpu": model,
+        "cores": os.cpu_count(),
+        "memory_gb": memory,
+        "python": platform.python_version(),
+        "system": f"{platform.system()} {platform.release()}",
+    }
+
+
+def summary(values: Sequence[float], digits: int = 0) -> dict[str, float]:
+    """Median and range."""
+    rounded = [round(value, digits) if digits else round(value) for value in values]
+    return {"median": statistics.median(rounded), "min": min(rounded), "max": max(rounded), "runs": len(values)}
+
+
+def median(values: Sequence[float]) -> float:
+    """Median, without digits that mean nothing."""
+    middle = statistics.median(values)
+    return round(middle) if middle >= 1000 else float(f"{middle:.4g}")

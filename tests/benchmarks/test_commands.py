@@ -1,0 +1,92 @@
+"""Every measurement runs, in its smallest form, and says what it is asked for. Figures are not judged here."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from benchmarks import drain, fallback, growth, idle, latency, memory, onboard, submit
+
+ROOT = Path(__file__).parents[2]
+COMMANDS = (drain, fallback, growth, idle, latency, memory, onboard, submit)
+
+
+def measured(*arguments: str) -> dict[str, Any]:
+    done = subprocess.run(
+        [sys.executable, "-m", *arguments, "--json"], cwd=ROOT, capture_output=True, text=True, timeout=170, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+    assert {"commit", "taken_at", "machine", "packages"} <= found.keys()
+    return found
+
+
+@pytest.mark.parametrize("command", COMMANDS, ids=lambda command: command.__name__)
+def test_each_command_can_print_json_and_keep_its_report(command: Any) -> None:
+    options = {name for parameter in command.main.params for name in parameter.opts}
+    assert {"--json", "--save"} <= options
+
+
+@pytest.mark.slow
+@pytest.mark.cluster
+def test_drain() -> None:
+    found = measured("benchmarks.drain", "--jobs", "3000", "--runs", "1")
+    assert found["jobs"] == found["outcomes_in_master"] == 3000
+    assert found["jobs_per_second"] > 0
+    assert found["floor_jobs_per_second"] > 0
+    assert found["raw_copy_rows_per_second"] > 0
+    assert found["share_of_floor"] > 0
+    assert found["servers"]["postgres"]["synchronous_commit"] == "on"
+
+
+@pytest.mark.slow
+@pytest.mark.cluster
+def test_submit() -> None:
+    found = measured("benchmarks.submit", "--jobs", "1000", "--runs", "1")
+    for durability in ("agent", "agent_fsync", "master"):
+        assert set(found["single"][durability]) == {"1", "10", "100", "1000"}
+        assert found["bulk_jobs_per_second"][durability] > 0
+    assert found["servers"]["agent_fsync"]["store"]["appendfsync"] == "always"
+
+
+@pytest.mark.slow
+@pytest.mark.cluster
+def test_latency() -> None:
+    found = measured("benchmarks.latency", "--seconds", "1")
+    assert {"p50_ms", "p99_ms", "max_ms", "floor_p50_ms", "floor_p99_ms"} <= found.keys()
+    assert {"p50_ms", "p99_ms", "max_ms"} <= found["held"].keys()
+    assert found["floor_p50_ms"] > 0
+
+
+@pytest.mark.slow
+@pytest.mark.cluster
+def test_onboard() -> None:
+    found = measured("benchmarks.onboard", "--held", "20000", "--small", "1000", "--jobs", "3000", "--runs", "1")
+    assert found["held"] == 20000
+    assert found["jobs_per_second"] > 0
+    assert found["jobs_per_second_small_table"] > 0
+    assert found["ratio"] > 0
+
+
+@pytest.mark.slow
+@pytest.mark.cluster
+def test_growth() -> None:
+    axes = ["held_rows", "pinned_snapshot", "buckets"]
+    options = [word for axis in axes for word in ("--axis", axis)]
+    found = measured("benchmarks.growth", "--held", "10000", "--batches", "1", "--jobs", "1000", *options)
+    for axis in axes:
+        assert all({"x", "cost_us_per_job"} <= point.keys() for point in found[axis])
+
+
+@pytest.mark.slow
+@pytest.mark.cluster
+def test_idle_memory_and_fallback() -> None:
+    assert measured("benchmarks.idle", "--seconds", "1", "--runs", "1")["agent_cpu_percent"] >= 0
+    weights = measured("benchmarks.memory", "--runs", "1", "--jobs", "2000")
+    assert weights["agent_mb"] > weights["supervisor_mb"] > 0
+    assert measured("benchmarks.fallback", "--batches", "2", "--runs", "1")["ratio"] > 0
