@@ -24,7 +24,7 @@ from jobmaster_agents.isolation import IsolatedPool
 from jobmaster_agents.isolation_wire import IsolatedJob, IsolatedResult, ResultKind
 from jobmaster_agents.portions import LiveJob
 from jobmaster_agents.threads import ThreadJob, ThreadRunner
-from jobmaster_agents.verdicts import StopCause, Verdicts
+from jobmaster_agents.verdicts import StopCause, Verdicts, is_at_most_once
 
 Done = Callable[[LiveJob], None]
 
@@ -119,8 +119,12 @@ class ElsewhereRunner:
         now = self._now()
         if not away.started:
             away.room.waiting.remove(away)
-        self._verdicts.stopped(job, cause, away.started or now, now)
-        self._finish(away)
+        if not away.started and cause is StopCause.RELEASE:
+            self._verdicts.release(job)  # nothing of it has begun, whatever its rule of delivery
+        else:
+            self._verdicts.stopped(job, cause, away.started or now, now)
+        # Who is stopped together with this one must not be let in first.
+        self._finish(away, then=self._admit_soon)
 
     def sweep(self, now: float) -> None:
         """Stop what has run too long; let in what waited for the lease."""
@@ -162,12 +166,16 @@ class ElsewhereRunner:
             else:
                 away.task = self._loop.create_task(self._isolated(away), name="jobmaster-isolated")
 
-    def _finish(self, away: _Away) -> None:
+    def _admit_soon(self, room: _Room) -> None:
+        if room.waiting:
+            self._loop.call_soon(self._admit, room)
+
+    def _finish(self, away: _Away, then: Callable[[_Room], None] | None = None) -> None:
         if self._away.pop(away.job, None) is None:
             return
         if away.started:
             away.room.inside -= 1
-            self._admit(away.room)
+            (then or self._admit)(away.room)
         away.done(away.job)
 
     def _has_worker(self, away: _Away, now: float) -> bool:
@@ -230,7 +238,8 @@ class ElsewhereRunner:
                 raise  # the process ends
             self._verdicts.stopped(job, away.cause, away.started, self._now())
         except Exception as error:
-            if isinstance(error, OSError):  # no process could be started: not the job's fault
+            # No process could be started: not the job's fault. (What may have begun is not given back to begin again.)
+            if isinstance(error, OSError) and not is_at_most_once(job):
                 self._verdicts.release(job, after_seconds=_NOT_STARTED_PAUSE_SECONDS, now=self._now())
             else:
                 self._verdicts.raised(job, error, away.started, self._now())

@@ -249,8 +249,10 @@ class Execution:
 
     async def _run(self, slot: Slot, queue: BucketQueue, job: LiveJob, now: float) -> float:
         """Run one job to its verdict; returns the time at its end."""
-        handler, entry, verdicts = job.handler, job.entry, self._verdicts
-        if handler is None or job.cancelled or ((entry.headers or entry.due_us) and verdicts.is_barred(job, now)):
+        entry, verdicts = job.entry, self._verdicts
+        barred = (entry.headers or entry.due_us) and verdicts.is_barred(job, now)
+        handler = job.handler  # read now: headers may have asked for another rule of delivery
+        if handler is None or job.cancelled or barred:
             verdicts.without_running(job, now)
             return now
         queue.running += 1

@@ -19,7 +19,7 @@ from jobmaster.ports import Outcomes, Written
 from jobmaster_agents.holdings import Holding
 from jobmaster_agents.portions import LiveJob, Memory, Phase, Portion
 from jobmaster_agents.reporting import Reporter, by_holding
-from jobmaster_agents.verdicts import StopCause
+from jobmaster_agents.verdicts import StopCause, is_at_most_once, mark_at_most_once
 
 _BATCH_JOBS = 1000
 _WAITING = (Phase.QUEUED, Phase.RUNNING)
@@ -47,6 +47,8 @@ class InFlight:
 
     async def authorise(self, job: LiveJob) -> bool:
         """True when the master accepted a PROCESSING write for this job, under the bucket lock."""
+        if is_at_most_once(job):
+            mark_at_most_once(job)
         allowed: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
         self._starts.append((job, allowed))
         self._work.set()

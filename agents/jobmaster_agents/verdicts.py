@@ -15,11 +15,11 @@ from typing import Protocol, cast
 import msgspec
 
 from jobmaster.clock import Clock
-from jobmaster.codec import decode_headers, encode_error, error_of
+from jobmaster.codec import decode_headers, encode_error, encode_headers, error_of
 from jobmaster.handlers import Cancel, HandlerOptions, JobContext, Retry
 from jobmaster.model.errors import InvalidArguments
 from jobmaster.model.ids import created_ms
-from jobmaster.model.job import ErrorInfo, FinalRow, Headers, HoldRow, JobState, Priority
+from jobmaster.model.job import Delivery, ErrorInfo, FinalRow, Headers, HoldRow, JobState, Priority
 from jobmaster.rules.retry import backoff_seconds, may_retry
 from jobmaster.settings.model import JobDefaults, Limits
 from jobmaster_agents.portions import LiveJob, Phase
@@ -27,6 +27,11 @@ from jobmaster_agents.portions import LiveJob, Phase
 _NO_HEADERS = Headers()
 _new_tuple = tuple.__new__
 _BAD_HEADERS = "the headers of the job cannot be read; was it submitted by a newer client?"
+_ABANDONED = ErrorInfo(
+    type="Abandoned",
+    message="stopped because its agent leaves; a job delivered at most once is not started again",
+    reason="abandoned",
+)
 _NEVER_RAN = (JobState.CANCELLED, JobState.EXPIRED)
 """States that a job can reach without a start; they then use up no attempt."""
 _RETRY_SECONDS_MAX = 3660 * 86_400.0
@@ -127,7 +132,9 @@ class Verdicts:
         return self._defaults.timeout_seconds if own is None else own
 
     def max_attempts(self, job: LiveJob) -> int:
-        """Call over handler over default."""
+        """Call over handler over default; one for a job that is to be started at most once."""
+        if is_at_most_once(job):
+            return 1
         own = self.headers(job).max_attempts if job.entry.headers else None
         if own is None and job.handler is not None:
             own = job.handler.options.max_attempts
@@ -147,6 +154,8 @@ class Verdicts:
         if (headers := _read_headers(entry.headers)) is None:
             return True
         job.headers = headers
+        if headers.at_most_once and job.handler is not None:
+            job.handler = job.handler.once()
         return headers.expires_us is not None and _store_us(job, now) >= headers.expires_us
 
     def without_running(self, job: LiveJob, now: float) -> None:
@@ -215,7 +224,10 @@ class Verdicts:
         elif cause is StopCause.CANCEL:
             self.cancelled(job, "cancelled while running", started, ended)
         elif cause is StopCause.RELEASE:
-            self.release(job)
+            if is_at_most_once(job):
+                self._fail(job, _ABANDONED, started, ended)
+            else:
+                self.release(job)
 
     def failed_elsewhere(
         self, job: LiveJob, info: ErrorInfo, started: float, ended: float, after_seconds: float | None = None
@@ -309,6 +321,20 @@ class Verdicts:
             entry.headers, result, error,
         ))  # fmt: skip
         self._sink.final(job)
+
+
+def is_at_most_once(job: LiveJob) -> bool:
+    """True when the job must not be started a second time (``is_barred`` has seen its headers)."""
+    return job.handler is not None and job.handler.options.delivery is Delivery.AT_MOST_ONCE
+
+
+def mark_at_most_once(job: LiveJob) -> None:
+    """Before its start is written: a job whose handler alone says ``at_most_once`` says so in its headers from now on, for
+    whoever finds its row must see it there."""
+    headers = _read_headers(job.entry.headers) or _NO_HEADERS
+    if not headers.at_most_once:
+        job.headers = msgspec.structs.replace(headers, at_most_once=True)
+        job.entry = msgspec.structs.replace(job.entry, headers=encode_headers(job.headers))
 
 
 def _seconds(asked: object) -> float | None:

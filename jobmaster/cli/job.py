@@ -69,6 +69,7 @@ def job_group() -> None:
 @click.option("--key", help="Idempotency key: the same key again gives the same job.")
 @click.option("--timeout", type=DURATION, help="How long one attempt may run.")
 @click.option("--max-attempts", type=click.IntRange(1), help="Attempts in all.")
+@click.option("--at-most-once", "delivery", flag_value="at_most_once", help="Never start it a second time.")
 @click.option("--allow-unregistered", is_flag=True, help="Accept a handler that no agent has published.")
 @click.option(
     "--wait", "waits", is_flag=True, help="Wait for its end and print the result; exit code 1 unless it succeeded."
@@ -358,6 +359,8 @@ async def _retry(cluster: Cluster, view: JobView) -> dict[str, Any]:
         options["timeout"] = headers.timeout_seconds
     if headers.max_attempts is not None:
         options["max_attempts"] = headers.max_attempts
+    if headers.at_most_once:
+        options["delivery"] = "at_most_once"
     receipt = await cluster.submit(view.handler, json.loads(view.args), **options)
     return {
         "id": text(receipt.id),

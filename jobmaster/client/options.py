@@ -12,7 +12,7 @@ from jobmaster.codec import encode_headers
 from jobmaster.handlers import check_lane, check_name
 from jobmaster.model import ids
 from jobmaster.model.errors import ClockSkew, InputError, InvalidDueTime
-from jobmaster.model.job import Durability, Headers, OnFull, Priority
+from jobmaster.model.job import Delivery, Durability, Headers, OnFull, Priority
 from jobmaster.settings.model import Limits
 
 KEY_CHARS_MAX = 200
@@ -36,6 +36,8 @@ class BulkOptions(TypedDict, total=False):
     timeout: float | timedelta
     """Seconds that one attempt may run."""
     max_attempts: int
+    delivery: Delivery | Literal["at_most_once"]
+    """``at_most_once``: started once and never again, so one attempt. (Where the handler says so it need not be said.)"""
     expires: float | timedelta | datetime
     """The job must not start after this time (aware datetime, or seconds from now)."""
     on_full: OnFull | Literal["block", "raise", "spill"]
@@ -95,6 +97,7 @@ def checked_terms(options: SubmitOptions | BulkOptions, limits: Limits, now_us: 
         metadata=_metadata(get("metadata")),
         timeout_seconds=_positive(get("timeout"), "timeout"),
         max_attempts=_attempts(get("max_attempts")),
+        at_most_once=_at_most_once(get("delivery"), get("max_attempts")),
         expires_us=_expires_us(get("expires"), now_us, limits),
         key=None if key is None else check_name(key, "idempotency_key", KEY_CHARS_MAX),
     )
@@ -192,6 +195,19 @@ def _attempts(value: object) -> int | None:
     if isinstance(value, bool) or not isinstance(value, int) or value < 1:
         raise InputError(f"'max_attempts' must be a whole number of at least 1, not {value!r}")
     return value
+
+
+def _at_most_once(value: object, max_attempts: object) -> bool:
+    if value is None:
+        return False
+    if value != Delivery.AT_MOST_ONCE:
+        raise InputError(
+            f"'delivery' of a submit can only be 'at_most_once', not {value!r}",
+            hint="leave it out: then it is as the handler says, and at_least_once where it says nothing",
+        )
+    if max_attempts not in (None, 1):
+        raise InputError(f"a job delivered at most once has one attempt, and 'max_attempts' is {max_attempts}")
+    return True
 
 
 def _tags(value: object, limits: Limits) -> tuple[str, ...]:

@@ -15,7 +15,7 @@ from jobmaster.handlers.options import HandlerOptions
 from jobmaster.handlers.signature import Signature, readable
 from jobmaster.model.agent import HandlerSpec
 from jobmaster.model.errors import InvalidArguments
-from jobmaster.model.job import ErrorInfo, RunMode, StartRule
+from jobmaster.model.job import Delivery, ErrorInfo, RunMode, StartRule
 
 _BAD_INPUT = (msgspec.DecodeError, RecursionError, ValueError)
 _NONE = (None, type(None))
@@ -27,6 +27,7 @@ class Handler:
 
     __slots__ = (
         "_decode",
+        "_once",
         "_optional",
         "_signature",
         "_typed_result",
@@ -58,9 +59,18 @@ class Handler:
         self._optional = len(signature.required) < len(signature.parameters)
         self._typed_result = None if signature.returns is Any else msgspec.json.Decoder(signature.returns)
         self.spec = self._make_spec()
+        self._once: Handler | None = None
 
     def __repr__(self) -> str:
         return f"<Handler {self.name}>"
+
+    def once(self) -> Handler:
+        """This handler for a job that was submitted with ``delivery="at_most_once"``."""
+        if self.options.delivery is Delivery.AT_MOST_ONCE:
+            return self
+        if self._once is None:
+            self._once = Handler(self.name, self.function, self.options.once(), self._signature)
+        return self._once
 
     @property
     def parameters(self) -> tuple[str, ...]:
@@ -167,6 +177,7 @@ class Handler:
             max_attempts=options.max_attempts,
             mode=options.mode.value,
             start=options.start.value,
+            delivery=options.delivery.value,
         )
         digest = hashlib.sha256(msgspec.json.encode(spec, order="sorted")).hexdigest()
         return msgspec.structs.replace(spec, digest=digest)

@@ -10,7 +10,7 @@ from typing import Literal, TypedDict
 import msgspec
 
 from jobmaster.model.errors import ConfigError, InputError
-from jobmaster.model.job import Priority, RunMode, StartRule
+from jobmaster.model.job import Delivery, Priority, RunMode, StartRule
 
 NAME_CHARS_MAX = 200
 LANE = re.compile(r"[a-z0-9][a-z0-9_-]{0,47}")
@@ -37,6 +37,8 @@ class JobOptions(TypedDict, total=False):
     """Where it runs. Default: ``async`` for ``async def``, ``thread`` for ``def``."""
     start: StartRule | Literal["lease", "fenced"]
     """Who authorises a start: the agent's lease (default), or a PROCESSING write that the master accepted."""
+    delivery: Delivery | Literal["at_least_once", "at_most_once"]
+    """``at_most_once``: one start, authorised by the master, and no other after it, whatever happens (so no retries)."""
 
 
 class HandlerOptions(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -52,6 +54,11 @@ class HandlerOptions(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
     backoff_jitter: float | None = None
     mode: RunMode = RunMode.ASYNC
     start: StartRule = StartRule.LEASE
+    delivery: Delivery = Delivery.AT_LEAST_ONCE
+
+    def once(self) -> HandlerOptions:
+        """The same, of a job that is to be started at most once."""
+        return msgspec.structs.replace(self, delivery=Delivery.AT_MOST_ONCE, start=StartRule.FENCED, max_attempts=1)
 
 
 def checked_options(options: JobOptions, *, handler: str, is_async: bool) -> HandlerOptions:
@@ -65,8 +72,9 @@ def checked_options(options: JobOptions, *, handler: str, is_async: bool) -> Han
     try:
         mode = RunMode(options.get("mode", RunMode.ASYNC if is_async else RunMode.THREAD))
         start = StartRule(options.get("start", StartRule.LEASE))
+        delivery = Delivery(options.get("delivery", Delivery.AT_LEAST_ONCE))
         priority = None if (given := options.get("priority")) is None else Priority.parse(given)
-        return HandlerOptions(
+        checked = HandlerOptions(
             priority=priority,
             lane=None if (lane := options.get("lane")) is None else check_lane(lane),
             timeout_seconds=_seconds(options.get("timeout"), "timeout", above=0.0),
@@ -78,6 +86,7 @@ def checked_options(options: JobOptions, *, handler: str, is_async: bool) -> Han
             mode=_fitting(mode, is_async),
             start=start,
         )
+        return _started_once(checked, options) if delivery is Delivery.AT_MOST_ONCE else checked
     except (ValueError, TypeError, InputError) as error:
         raise ConfigError(f"handler {handler!r}: {error}") from None
 
@@ -88,6 +97,18 @@ def _fitting(mode: RunMode, is_async: bool) -> RunMode:
     if mode is RunMode.THREAD and is_async:
         raise ValueError("mode 'thread' needs a plain 'def'; an 'async def' runs in mode 'async' or 'process'")
     return mode
+
+
+def _started_once(checked: HandlerOptions, options: JobOptions) -> HandlerOptions:
+    """With what ``at_most_once`` means; ``ValueError`` when another option says the opposite."""
+    if checked.max_attempts not in (None, 1):
+        raise ValueError(f"delivery 'at_most_once' allows one attempt, and max_attempts is {checked.max_attempts}")
+    backoff = [name for name in ("backoff", "backoff_factor", "backoff_max", "backoff_jitter") if name in options]
+    if backoff:
+        raise ValueError(f"delivery 'at_most_once' has no second attempt that {', '.join(backoff)} could be for")
+    if options.get("start") is not None and checked.start is StartRule.LEASE:
+        raise ValueError("delivery 'at_most_once' needs start 'fenced': only the master can know that nobody has begun")
+    return checked.once()
 
 
 def _seconds(

@@ -19,6 +19,13 @@ _AGENT_LOST = encode_error(
         reason="agent_lost",
     )
 )
+ABANDONED = encode_error(
+    ErrorInfo(
+        type="Abandoned",
+        message="its agent was lost after the job had been started, and a job delivered at most once is not started again",
+        reason="abandoned",
+    )
+)
 _Copy = tuple[bytes, int, str, bytes, int, bytes, int, int]
 """An ``Entry`` as the columns of the statement."""
 
@@ -45,7 +52,7 @@ class Rescue:
             ids = ids_of(some)
             limits = (claimed, max_rescues, _AGENT_LOST, min(ids), max(ids))
             return await tell_batch(
-                self._data, "jobs/rescue_page", *fence, priority, lane, *limits, *columns(some), ids=ids
+                self._data, "jobs/rescue_page", *fence, priority, lane, *limits, *columns(some), ABANDONED, ids=ids
             )
 
         def judge(_: _Copy, found: verdicts.Found) -> verdicts.Verdict:
@@ -57,5 +64,5 @@ class Rescue:
 
     async def sweep(self, fence: Fence, limit: int, *, max_rescues: int) -> Swept:
         """In-flight rows that still name the bucket -> HELD; none also when the bucket is another's."""
-        rows = await self._data.tell("jobs/sweep", *fence, limit, max_rescues, _AGENT_LOST)
+        rows = await self._data.tell("jobs/sweep", *fence, limit, max_rescues, _AGENT_LOST, ABANDONED)
         return Swept(rows[0]["moved"], rows[0]["rescued"])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from jobmaster.codec import encode_error
 from jobmaster.master.connection import Calls, to_us
+from jobmaster.master.rescue import ABANDONED
 from jobmaster.model.ids import Identity
 from jobmaster.model.job import ErrorInfo
 from jobmaster.ports import DueGroup, RowRef, Tended
@@ -35,7 +36,7 @@ class Upkeep:
 
     async def return_orphans(self, grace_seconds: float, limit: int) -> int:
         """In-flight rows whose (bucket, epoch) is no live bucket -> HELD; how many were moved."""
-        return int((await self._data.tell("upkeep/return_orphans", grace_seconds, limit))[0]["moved"])
+        return int((await self._data.tell("upkeep/return_orphans", grace_seconds, limit, ABANDONED))[0]["moved"])
 
     async def expire_held(self, limit: int) -> int:
         """HELD rows past their expiry -> EXPIRED; how many."""

@@ -46,5 +46,6 @@ class HandlerSpec(msgspec.Struct, frozen=True, kw_only=True):
     max_attempts: int | None = None
     mode: str = "async"
     start: str = "lease"
+    delivery: str = "at_least_once"
     digest: str = ""
     """sha256 of everything above; two agents that differ are a finding of ``doctor``."""

@@ -105,6 +105,15 @@ class StartRule(StrEnum):
     FENCED = "fenced"
 
 
+class Delivery(StrEnum):
+    """How often a job may be started."""
+
+    AT_LEAST_ONCE = "at_least_once"
+    """Again after every failure and every loss, within its attempts and rescues."""
+    AT_MOST_ONCE = "at_most_once"
+    """Once: one that was started and did not come to an end is FAILED with the reason ``abandoned``."""
+
+
 class Headers(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     """What a job carries beside its arguments. Encoded as JSON; empty headers are zero bytes.
 
@@ -119,6 +128,9 @@ class Headers(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     """Microseconds since 1970 after which the job must not start any more."""
     key: str | None = None
     """Idempotency key it was submitted with."""
+    at_most_once: bool = False
+    """Never to be run again once it was started. A rescuer, who may not know the handler, reads it from the row: no start
+    without it there. (``is_at_most_once`` in the master looks for these very bytes; all text here stands in quotes.)"""
 
 
 class Entry(msgspec.Struct, frozen=True, array_like=True, gc=False):
@@ -233,7 +245,8 @@ class ErrorInfo(msgspec.Struct, frozen=True, omit_defaults=True):
     type: str
     message: str
     reason: str = "error"
-    """``error``, ``timeout``, ``agent_lost``, ``cancelled``, ``expired``, ``crashed``, ``result``, ``arguments``."""
+    """``error``, ``timeout``, ``agent_lost``, ``cancelled``, ``expired``, ``crashed``, ``result``, ``arguments``, ``retry``,
+    ``abandoned`` (at most once: started, and its end is not known)."""
     traceback: str = ""
     truncated: bool = False
 

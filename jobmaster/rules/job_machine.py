@@ -36,6 +36,8 @@ class JobEvent(StrEnum):
     """Graceful exit, no handler, anti-entropy, refused put."""
     RESCUE = "rescue"
     """token + 1."""
+    ABANDON = "abandon"
+    """Rescue of a job that may be started at most once, and was."""
 
 
 _OWNED = (None, S.ASSIGNED, S.PROCESSING)
@@ -57,6 +59,7 @@ TRANSITIONS: dict[tuple[JobState | None, JobEvent], JobState] = {
     **{(state, JobEvent.RETRY_HERE): S.ASSIGNED for state in _OWNED},
     **{(state, JobEvent.RELEASE): S.HELD for state in _OWNED},
     **{(state, JobEvent.RESCUE): S.HELD for state in _OWNED},
+    (S.PROCESSING, JobEvent.ABANDON): S.FAILED,
     (S.ASSIGNED, JobEvent.CANCEL): S.CANCELLED,
     (S.PROCESSING, JobEvent.CANCEL): S.CANCELLED,
 }

@@ -14,7 +14,7 @@ import pytest
 
 from jobmaster.handlers import Cancel, Handler, Handlers, JobContext, Retry
 from jobmaster.model.errors import ConfigError, InvalidArguments
-from jobmaster.model.job import ErrorInfo, Headers, Priority, RunMode, StartRule
+from jobmaster.model.job import Delivery, ErrorInfo, Headers, Priority, RunMode, StartRule
 
 if TYPE_CHECKING:
     from decimal import Decimal
@@ -51,6 +51,23 @@ def test_the_decorator_returns_the_function_itself_bare_or_with_options() -> Non
     assert again.options.priority is Priority.HIGH
     assert again.options.timeout_seconds == 3.0
     assert handlers.names() == ["again", f"{__name__}.resize"]
+
+
+def test_at_most_once_is_one_fenced_attempt_and_nothing_else_may_be_said() -> None:
+    options = declared(resize, delivery="at_most_once").options
+    assert (options.delivery, options.start, options.max_attempts) == (Delivery.AT_MOST_ONCE, StartRule.FENCED, 1)
+    assert declared(resize, delivery="at_most_once", max_attempts=1, start="fenced").options == options
+    assert declared(resize).once().options == options, "asked for with a job"
+    assert declared(resize, delivery="at_most_once").spec.delivery == "at_most_once"
+    for wrong, said in (
+        ({"max_attempts": 2}, "one attempt, and max_attempts is 2"),
+        ({"backoff": 1, "backoff_jitter": 0.1}, "backoff, backoff_jitter"),
+        ({"start": "lease"}, "needs start 'fenced'"),
+    ):
+        with pytest.raises(ConfigError, match=said):
+            declared(resize, delivery="at_most_once", **wrong)
+    with pytest.raises(ConfigError, match="'sometimes'"):
+        declared(resize, delivery="sometimes")
 
 
 def test_mode_follows_the_kind_of_function() -> None:

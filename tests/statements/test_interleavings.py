@@ -43,7 +43,7 @@ async def test_an_outcome_that_waits_for_the_rescue_is_refused(world: World, res
     await world.lost()
     taken = await world.take(rescuer)
     ids = uuids([taken.bucket_id, taken.owner])
-    async with world.open_transaction("jobs/sweep", ids[0], taken.epoch, ids[1], 10, 3, b"{}") as commit:
+    async with world.open_transaction("jobs/sweep", ids[0], taken.epoch, ids[1], 10, 3, b"{}", b"{}") as commit:
         task = world.master.record_final([final_row(job_id, world.fence)])
         written = await world.after_lock("jobs/record_final", task, commit)
     assert written.refused == {job_id}

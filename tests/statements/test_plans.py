@@ -92,7 +92,7 @@ async def test_a_sweep_reads_only_what_is_in_flight_in_its_bucket(filled: World,
     await filled.master.onboard(filled.fence, LANE, PRIORITY, 60.0, 50)
     await filled.lost()
     taken = await filled.take(rescuer)
-    nodes = await _plan(filled, "jobs/sweep", *taken, 10, 3, b"{}")
+    nodes = await _plan(filled, "jobs/sweep", *taken, 10, 3, b"{}", b"{}")
     assert {index for _, index in _scans(nodes)} <= {"_bucket_id_idx", "_pkey"}
 
 

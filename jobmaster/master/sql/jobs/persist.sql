@@ -17,7 +17,8 @@
 -- move: none|ASSIGNED|PROCESSING -> ASSIGNED|PROCESSING
 -- fence: bucket lock (id, epoch, owner, ACTIVE or COMPLETING) FOR SHARE, and the identity on the row, and a state in
 --        flight, and no cancel request: a fenced start that is accepted here may run. The same rows again are accepted
---        again; PROCESSING never goes back to ASSIGNED.
+--        again; PROCESSING never goes back to ASSIGNED. A job that must not be started twice says so in the headers of its
+--        start, and an older write that comes late does not take that away.
 -- index: bucket_pkey for the lock, job_pkey as the arbiter
 WITH b AS MATERIALIZED (
     SELECT 1 FROM bucket
@@ -33,7 +34,9 @@ WITH b AS MATERIALIZED (
          AS new (id, state, priority, lane, handler, token, attempt, rescues, due_us, args, headers)
     ORDER BY id
     ON CONFLICT (id) DO UPDATE
-    SET state = CASE j.state WHEN 'PROCESSING' THEN j.state ELSE EXCLUDED.state END, changed_at = clock_timestamp()
+    SET state = CASE j.state WHEN 'PROCESSING' THEN j.state ELSE EXCLUDED.state END,
+        headers = CASE WHEN is_at_most_once(j.headers) THEN j.headers ELSE EXCLUDED.headers END,
+        changed_at = clock_timestamp()
     WHERE j.token = EXCLUDED.token
       AND j.bucket_id = EXCLUDED.bucket_id
       AND j.bucket_epoch = EXCLUDED.bucket_epoch

@@ -17,12 +17,14 @@
 -- in: $16 bytea[] headers
 -- in: $17 integer[] attempts used up
 -- in: $18 integer[] rescues
+-- in: $19 bytea error (JSON) of a job that was started and must not be started again
 -- out: bucket_ok boolean, accepted uuid[], cancelled uuid[] (those of accepted that became CANCELLED)
 -- move: none|ASSIGNED|PROCESSING -> HELD|FAILED|CANCELLED
 -- fence: the rescuer's bucket lock (id, epoch, owner, DRAINING) FOR SHARE. Rows are locked in id order and read under that
 --        lock; one that is final or names another bucket is left alone. The token grows, so whatever the old owner still
 --        writes about the job is refused; a job that ends here keeps the identity that it ends for. A job without a row
---        gets token 2, above the copy's 1.
+--        gets token 2, above the copy's 1. A job that may be started once only is PROCESSING before it is started, and its
+--        start is refused from here on: any other row of it, or none, proves that it never began.
 -- index: bucket_pkey for the lock, job_pkey; the bounds prune partitions. IS NOT DISTINCT FROM keeps job_in_flight out: it
 --        would read the whole bucket and compare each row with each id
 WITH b AS MATERIALIZED (
@@ -37,14 +39,15 @@ WITH b AS MATERIALIZED (
 ), mine AS MATERIALIZED (
     SELECT j.id, j.state, j.token, j.bucket_epoch, j.cancel_requested,
            j.rescues + CASE WHEN $6 OR j.state = 'PROCESSING' THEN 1 ELSE 0 END AS rescues,
-           $6 OR j.state = 'PROCESSING' AS counts
+           $6 OR j.state = 'PROCESSING' AS counts,
+           j.state = 'PROCESSING' AND is_at_most_once(j.headers) AS begun_once
     FROM copy JOIN job j ON j.id = copy.id AND j.id BETWEEN $9::uuid AND $10::uuid
     WHERE j.bucket_id IS NOT DISTINCT FROM $1 AND j.state IN ('ASSIGNED', 'PROCESSING')
     ORDER BY j.id
     FOR UPDATE OF j
 ), verdict AS (
     SELECT *, CASE WHEN cancel_requested THEN 'CANCELLED'
-                   WHEN counts AND rescues >= $7::integer THEN 'FAILED'
+                   WHEN begun_once OR counts AND rescues >= $7::integer THEN 'FAILED'
                    ELSE 'HELD' END::job_state AS becomes
     FROM mine
 ), moved AS (
@@ -57,7 +60,7 @@ WITH b AS MATERIALIZED (
         due_at = coalesce(j.due_at, clock_timestamp()),
         expires_at = CASE v.becomes WHEN 'HELD' THEN expires_of(j.headers) END,
         changed_at = clock_timestamp(),
-        error = CASE v.becomes WHEN 'FAILED' THEN $8::bytea END
+        error = CASE v.becomes WHEN 'FAILED' THEN CASE WHEN v.begun_once THEN $19::bytea ELSE $8::bytea END END
     FROM verdict v
     WHERE j.id = v.id AND j.id BETWEEN $9 AND $10
     RETURNING j.id, j.state

@@ -5,6 +5,7 @@
 -- in: $4 integer limit
 -- in: $5 integer rescues at which a job fails
 -- in: $6 bytea error (JSON) of a job that fails so
+-- in: $7 bytea error (JSON) of a job that was started and must not be started again
 -- out: moved bigint, rescued bigint (those of moved that were PROCESSING: each counts one rescue)
 -- move: ASSIGNED|PROCESSING -> HELD|FAILED|CANCELLED
 -- fence: the rescuer's bucket lock (id, epoch, owner, DRAINING) FOR SHARE; rows locked in id order, read under that lock
@@ -15,7 +16,8 @@ WITH b AS MATERIALIZED (
     FOR SHARE
 ), mine AS MATERIALIZED (
     SELECT j.id, j.state, j.token, j.bucket_epoch, j.cancel_requested,
-           j.rescues + CASE j.state WHEN 'PROCESSING' THEN 1 ELSE 0 END AS rescues
+           j.rescues + CASE j.state WHEN 'PROCESSING' THEN 1 ELSE 0 END AS rescues,
+           j.state = 'PROCESSING' AND is_at_most_once(j.headers) AS begun_once
     FROM job j
     WHERE j.bucket_id = $1 AND j.state IN ('ASSIGNED', 'PROCESSING') AND EXISTS (SELECT FROM b)
     ORDER BY j.id
@@ -23,7 +25,7 @@ WITH b AS MATERIALIZED (
     FOR UPDATE
 ), verdict AS (
     SELECT *, CASE WHEN cancel_requested THEN 'CANCELLED'
-                   WHEN state = 'PROCESSING' AND rescues >= $5::integer THEN 'FAILED'
+                   WHEN begun_once OR state = 'PROCESSING' AND rescues >= $5::integer THEN 'FAILED'
                    ELSE 'HELD' END::job_state AS becomes
     FROM mine
 ), moved AS (
@@ -36,7 +38,7 @@ WITH b AS MATERIALIZED (
         due_at = coalesce(j.due_at, clock_timestamp()),
         expires_at = CASE v.becomes WHEN 'HELD' THEN expires_of(j.headers) END,
         changed_at = clock_timestamp(),
-        error = CASE v.becomes WHEN 'FAILED' THEN $6::bytea END
+        error = CASE v.becomes WHEN 'FAILED' THEN CASE WHEN v.begun_once THEN $7::bytea ELSE $6::bytea END END
     FROM verdict v
     WHERE j.id = v.id
     RETURNING v.state

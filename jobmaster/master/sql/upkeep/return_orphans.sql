@@ -1,14 +1,18 @@
 -- return_orphans: in-flight rows that name no live bucket go back to the master, token + 1
 -- in: $1 double precision grace, seconds since the row's last change
 -- in: $2 integer limit
+-- in: $3 bytea error (JSON) of a job that was started and must not be started again
 -- out: moved bigint
--- move: ASSIGNED|PROCESSING -> HELD|CANCELLED
+-- move: ASSIGNED|PROCESSING -> HELD|FAILED|CANCELLED
 -- fence: compare-and-set on the row: locked in id order, its identity read under that lock. A bucket that is being drained
 --        is its rescuer's; one that is LOST will be. The bucket is read without a lock: a wrong guess costs a rerun, and the
 --        token refuses the other copy.
 -- index: job_in_flight, all of it (what is in flight is bounded by the buckets); then job_pkey
 WITH orphan AS MATERIALIZED (
-    SELECT j.id, j.state, j.token, j.bucket_id, j.bucket_epoch, j.cancel_requested
+    SELECT j.id, j.state, j.token, j.bucket_id, j.bucket_epoch,
+           CASE WHEN j.cancel_requested THEN 'CANCELLED'
+                WHEN j.state = 'PROCESSING' AND is_at_most_once(j.headers) THEN 'FAILED'
+                ELSE 'HELD' END::job_state AS becomes
     FROM job j
     WHERE j.state IN ('ASSIGNED', 'PROCESSING')
       AND j.changed_at < clock_timestamp() - make_interval(secs => $1::double precision)
@@ -22,20 +26,21 @@ WITH orphan AS MATERIALIZED (
     FOR UPDATE OF j SKIP LOCKED
 ), moved AS (
     UPDATE job j
-    SET state = CASE WHEN o.cancel_requested THEN 'CANCELLED'::job_state ELSE 'HELD' END,
-        token = CASE WHEN o.cancel_requested THEN j.token ELSE j.token + 1 END,
-        bucket_id = CASE WHEN o.cancel_requested THEN j.bucket_id END,
-        bucket_epoch = CASE WHEN o.cancel_requested THEN j.bucket_epoch END,
+    SET state = o.becomes,
+        token = CASE o.becomes WHEN 'HELD' THEN j.token + 1 ELSE j.token END,
+        bucket_id = CASE o.becomes WHEN 'HELD' THEN NULL ELSE j.bucket_id END,
+        bucket_epoch = CASE o.becomes WHEN 'HELD' THEN NULL ELSE j.bucket_epoch END,
         rescues = j.rescues + CASE o.state WHEN 'PROCESSING' THEN 1 ELSE 0 END,
         due_at = coalesce(j.due_at, clock_timestamp()),
-        expires_at = CASE WHEN NOT o.cancel_requested THEN expires_of(j.headers) END,
-        changed_at = clock_timestamp()
+        expires_at = CASE o.becomes WHEN 'HELD' THEN expires_of(j.headers) END,
+        changed_at = clock_timestamp(),
+        error = CASE o.becomes WHEN 'FAILED' THEN $3::bytea END
     FROM orphan o
     WHERE j.id = o.id
     RETURNING j.id
 ), lines AS (
     INSERT INTO attempt (job_id, token, bucket_id, bucket_epoch, outcome)
-    SELECT id, token, bucket_id, bucket_epoch, 'lost' FROM orphan WHERE state = 'PROCESSING' AND NOT cancel_requested
+    SELECT id, token, bucket_id, bucket_epoch, 'lost' FROM orphan WHERE state = 'PROCESSING' AND becomes = 'HELD'
     ORDER BY id
     ON CONFLICT DO NOTHING
 )

@@ -1,0 +1,212 @@
+"""Jobs that are started once and never again: who may start them, and what becomes of one that did not come to its end."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import AsyncIterator, Iterator
+
+import pytest
+
+from jobmaster.clock import new_id
+from jobmaster.codec import decode_error, encode_headers
+from jobmaster.handlers import Handlers, Retry
+from jobmaster.model.job import Entry, ErrorInfo, FinalRow, Headers, JobState
+from jobmaster.settings.model import AgentSettings
+from jobmaster_agents import insisting
+from jobmaster_agents.holdings import Holding
+from jobmaster_agents.isolation_wire import IsolatedResult, ResultKind
+from tests.agents.ports_kit import LOST, Gate, Kit, turns, until
+from tests.agents.test_elsewhere import SlowPool
+
+ONCE = encode_headers(Headers(at_most_once=True))
+handlers = Handlers()
+ran: list[str] = []
+go = asyncio.Event()
+release = threading.Event()
+
+
+@handlers.job(name="once", delivery="at_most_once", timeout=1e6)
+async def once() -> str:
+    ran.append("once")
+    await go.wait()
+    return "done"
+
+
+@handlers.job(name="usual", timeout=1e6, max_attempts=4)
+async def usual() -> None:
+    ran.append("usual")
+    await go.wait()
+
+
+@handlers.job(name="asks_again", delivery="at_most_once")
+async def asks_again() -> None:
+    raise Retry(after=0)
+
+
+@handlers.job(name="thread", delivery="at_most_once", timeout=1e6)
+def in_thread() -> None:
+    ran.append("thread")
+    release.wait(10)
+
+
+@handlers.job(name="process", mode="process", delivery="at_most_once", timeout=1e6)
+async def in_process() -> None:
+    raise AssertionError("worker processes are not started here")
+
+
+@pytest.fixture(autouse=True)
+def quick(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    monkeypatch.setattr(insisting, "BACKOFF_SECONDS", 0.0)
+    ran.clear()
+    go.clear()
+    release.clear()
+    yield
+    release.set()
+
+
+@pytest.fixture
+async def kit() -> AsyncIterator[Kit]:
+    made = Kit(handlers, AgentSettings(slots=4, threads=1, isolated_processes=1))
+    made.pool = pool = SlowPool()  # type: ignore[attr-defined]
+    made.working._elsewhere._pool = pool  # type: ignore[assignment]
+    async with made:
+        yield made
+
+
+def job(name: str, headers: bytes = b"") -> Entry:
+    return Entry(new_id(), 1, name, b"{}", headers=headers)
+
+
+def outcome(kit: Kit, entry: Entry) -> tuple[str, str]:
+    """Final state and reason."""
+    row: FinalRow = next(row for row in kit.master.outcomes if row.id == entry.id)
+    return row.state, decode_error(row.error).reason if row.error else ""
+
+
+def leave(kit: Kit, bucket: Holding) -> asyncio.Task[list[bytes]]:
+    return asyncio.ensure_future(kit.working.complete([bucket.fence.bucket_id], 0.0, "the test says so"))
+
+
+@pytest.mark.parametrize(("name", "headers"), [("once", b""), ("usual", ONCE)], ids=["handler says so", "job says so"])
+async def test_it_starts_after_an_accepted_write_that_says_what_it_is(kit: Kit, name: str, headers: bytes) -> None:
+    bucket, write = kit.bucket(), Gate()
+    kit.master.script["persist"].append(write)
+    entry = job(name, headers)
+    kit.submit(bucket, [entry])
+    await write.reached.wait()
+    await turns()
+    assert not ran
+    ((_, (row,)),) = kit.master.of("persist")
+    assert (row.state, row.headers) == (JobState.PROCESSING, ONCE)
+    write.opened.set()
+    await until(lambda: ran)
+    go.set()
+    await kit.settled()
+    assert outcome(kit, entry) == ("SUCCEEDED", "")
+
+
+async def test_the_start_of_the_same_handler_without_the_word_is_as_ever(kit: Kit) -> None:
+    kit.submit(kit.bucket(), [job("usual")])
+    await until(lambda: ran)
+    assert not kit.master.of("persist")
+    go.set()
+    await kit.settled()
+
+
+async def test_an_unknown_start_is_asked_again_and_starts_once(kit: Kit) -> None:
+    kit.master.script["persist"] += [LOST, LOST]
+    kit.submit(kit.bucket(), [job("once")])
+    await until(lambda: ran)
+    go.set()
+    await kit.settled()
+    assert ran == ["once"]
+
+
+async def test_a_start_that_stays_unknown_until_the_bucket_is_anothers_does_not_happen(kit: Kit) -> None:
+    bucket, again = kit.bucket(), Gate()
+    kit.master.script["persist"] += [LOST, again]
+    kit.submit(bucket, [job("once")])
+    await again.reached.wait()
+    kit.rescue(bucket)
+    again.opened.set()
+    await until(lambda: bucket.lost)
+    await turns()
+    assert not ran
+    assert not kit.master.outcomes
+
+
+async def test_past_the_grace_one_that_runs_is_abandoned_and_one_that_waits_is_given_back(kit: Kit) -> None:
+    bucket = kit.bucket()
+    runs, waits = [job("once") for _ in range(4)], job("once")
+    kit.submit(bucket, [*runs, waits])
+    await until(lambda: len(ran) == 4)
+    assert await leave(kit, bucket) == []
+    assert [outcome(kit, entry) for entry in runs] == [("FAILED", "abandoned")] * 4
+    assert kit.master.rows[waits.id].state == "HELD"
+    assert not kit.master.attempts
+
+
+async def test_in_threads_it_is_the_same(kit: Kit) -> None:
+    bucket = kit.bucket()
+    runs, waits = job("thread"), job("thread")
+    kit.submit(bucket, [runs, waits])
+    await until(lambda: ran and len(kit.master.rows) == 2)
+    assert kit.master.rows[waits.id].state == "PROCESSING", "authorised, and no thread has room"
+    assert await leave(kit, bucket) == []
+    assert outcome(kit, runs) == ("FAILED", "abandoned")
+    assert kit.master.rows[waits.id].state == "HELD", "this agent knows that it never began"
+    assert ran == ["thread"]
+
+
+@pytest.mark.parametrize(
+    ("kind", "state", "reason"),
+    [
+        (ResultKind.CANCELLED, "FAILED", "abandoned"),
+        (ResultKind.CRASHED, "FAILED", "crashed"),
+        (ResultKind.TIMEOUT, "FAILED", "timeout"),
+        (ResultKind.RETRY, "FAILED", "error"),
+        (ResultKind.NOT_STARTED, "HELD", ""),
+    ],
+)
+async def test_in_worker_processes_only_what_never_began_comes_again(
+    kit: Kit, kind: ResultKind, state: str, reason: str
+) -> None:
+    pool: SlowPool = kit.pool  # type: ignore[attr-defined]
+    entry = job("process")
+    kit.submit(kit.bucket(), [entry])
+    await until(lambda: entry.id in pool.orders)
+    info = ErrorInfo(type="X", message="x", reason=reason or "crashed")
+    pool.orders[entry.id][0].set_result(IsolatedResult(kind=kind, error=info))
+    await kit.settled()
+    assert kit.master.rows[entry.id].state == state
+    if state == "FAILED":
+        assert outcome(kit, entry) == (state, reason)
+
+
+async def test_a_worker_process_that_fails_in_an_unknown_way_abandons_its_job(kit: Kit) -> None:
+    pool: SlowPool = kit.pool  # type: ignore[attr-defined]
+    entry = job("process")
+    kit.submit(kit.bucket(), [entry])
+    await until(lambda: entry.id in pool.orders)
+    pool.orders[entry.id][0].set_exception(BrokenPipeError("perhaps it has begun"))
+    await kit.settled()
+    assert kit.master.rows[entry.id].state == "FAILED"
+
+
+@pytest.mark.parametrize(("name", "headers"), [("asks_again", b""), ("asks_again", ONCE)])
+async def test_asking_for_another_attempt_is_a_failure(kit: Kit, name: str, headers: bytes) -> None:
+    entry = job(name, headers)
+    kit.submit(kit.bucket(), [entry])
+    await kit.settled()
+    assert outcome(kit, entry) == ("FAILED", "retry")
+
+
+async def test_a_time_out_is_its_end(kit: Kit) -> None:
+    entry = job("usual", encode_headers(Headers(at_most_once=True, timeout_seconds=5.0, max_attempts=3)))
+    kit.submit(kit.bucket(), [entry])
+    await until(lambda: ran)
+    kit.clock.now += 6.0
+    kit.trust()
+    await kit.settled()
+    assert outcome(kit, entry) == ("FAILED", "timeout")

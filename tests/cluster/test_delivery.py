@@ -1,0 +1,61 @@
+"""What is promised about how often a job runs and what it does, under SIGKILL."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import random
+import signal
+from collections import Counter
+
+import pytest
+
+from jobmaster.client.cluster import Cluster
+from jobmaster.model.job import Durability
+from jobmaster.wiring import open_cluster
+from tests.cluster.conftest import AgentProcess, Rig
+from tests.cluster.delivery_jobs import handlers, once
+
+pytestmark = [pytest.mark.cluster, pytest.mark.slow]
+
+KILLS = 3
+
+
+async def kill_children(agent: AgentProcess, times: int, chance: random.Random) -> None:
+    """SIGKILL to the agent under its supervisor, again and again; each time a new one takes its place."""
+    for started in range(1, times + 1):
+        await agent.wait_event("agent_started", started)
+        await asyncio.sleep(chance.uniform(0.2, 0.8))
+        os.kill(agent.children()[0], signal.SIGKILL)
+    await agent.wait_event("agent_started", times + 1)
+
+
+async def opened(rig: Rig) -> Cluster:
+    rig.document["handlers"] = ["tests.cluster.delivery_jobs"]
+    rig.document["agents"]["default"] |= {"slots": 10, "bucket_buffer": 20}
+    return await open_cluster(rig.settings, handlers)
+
+
+async def test_at_most_once_is_never_started_twice_and_what_is_lost_says_so(rig: Rig) -> None:
+    path = str(rig.path("w"))
+    async with await opened(rig) as cluster:
+        agent = await rig.start_agent()
+        killing = asyncio.ensure_future(kill_children(agent, KILLS, random.Random(11)))
+        receipts = []
+        for number in range(240):
+            level = "master" if number % 4 == 0 else "agent"
+            receipts.append(await cluster.submit(once, {"path": path}, durability=Durability(level)))
+            await asyncio.sleep(0.008)
+        await killing
+        await cluster.wait_all(receipts, timeout=60)
+        views = {receipt.id: await receipt.get() for receipt in receipts}
+    lines = rig.witnessed("w")
+    starts = Counter(bytes.fromhex(line[0]) for line in lines if line[4] == "began")
+    ended = {bytes.fromhex(line[0]) for line in lines if line[4] == "ended"}
+    assert {count for _, count in starts.most_common(1)} == {1}, "no job was started twice"
+    lost = {job_id for job_id, view in views.items() if view.state == "FAILED"}
+    assert {view.state.value for view in views.values()} == {"SUCCEEDED", "FAILED"}
+    assert all((error := views[job_id].error) is not None and error.reason == "abandoned" for job_id in lost)
+    assert lost, "agents were killed in mid-work"
+    assert views.keys() - lost <= ended, "what succeeded came to its end"
+    assert starts.keys() - ended <= lost, "what was cut off is not called a success"
