@@ -47,6 +47,8 @@ class IsolatedPool:
         handler_paths: module paths, as for ``load_handlers``.
         size: workers at most, each with one job at a time; as many again for ``run_alone``.
         result_bytes, error_bytes: limits of what one attempt may send back.
+        may_start: asked for every job once its worker is there, because a process takes its time to start and the lease may
+            be in doubt by then; False: NOT_STARTED.
     """
 
     def __init__(
@@ -59,12 +61,14 @@ class IsolatedPool:
         logger: logging.Logger,
         clock: Clock,
         limits: WorkerLimits | None = None,
+        may_start: Callable[[], bool] = lambda: True,
     ) -> None:
         if size < 1:
             raise ValueError(f"a pool needs at least one worker process, not {size}")
         self._limits = limits or WorkerLimits()
         self._logger = logger
         self._now = clock.boottime
+        self._may_start = may_start
         self._size = size
         self._setup = Setup(
             handler_paths=list(handler_paths),
@@ -112,6 +116,9 @@ class IsolatedPool:
             return IsolatedResult(kind=ResultKind.NOT_STARTED, error=error.info)
         except _Withdrawn:
             return _CANCELLED_BEFORE
+        if not self._may_start():
+            self._became_idle(worker)
+            return _TOO_LATE
         return await self._run_on(worker, job)
 
     async def run_alone(self, job: IsolatedJob) -> IsolatedResult:
@@ -121,10 +128,11 @@ class IsolatedPool:
         try:
             async with self._alone:
                 worker = await self._start_process(lambda worker: worker.leave("it has run its one job"))
-                if not self._withdrawn.pop(job.job_id):
-                    return await self._run_on(worker, job)
-                worker.leave("its one job was cancelled")
-                return _CANCELLED_BEFORE
+                withdrawn = self._withdrawn.pop(job.job_id)
+                if withdrawn or not self._may_start():
+                    worker.leave("its one job was cancelled" if withdrawn else "its one job came too late")
+                    return _CANCELLED_BEFORE if withdrawn else _TOO_LATE
+                return await self._run_on(worker, job)
         except StartFailed as error:
             return IsolatedResult(kind=ResultKind.NOT_STARTED, error=error.info)
         finally:
@@ -285,4 +293,8 @@ def _closed() -> StartFailed:
 _CANCELLED_BEFORE = IsolatedResult(
     kind=ResultKind.CANCELLED,
     error=ErrorInfo(type="Cancelled", message="cancelled before start", reason="cancelled"),
+)
+_TOO_LATE = IsolatedResult(
+    kind=ResultKind.NOT_STARTED,
+    error=ErrorInfo(type="LeaseInDoubt", message="the lease was in doubt when its process was ready", reason="crashed"),
 )

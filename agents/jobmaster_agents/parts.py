@@ -9,11 +9,10 @@ import asyncio
 import contextlib
 import os
 import socket
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from functools import partial
 from importlib.metadata import version
 
-from jobmaster.agentstore.store import AgentStore
 from jobmaster.clock import Clock, new_id
 from jobmaster.handlers import Handlers
 from jobmaster.master.master import Master
@@ -32,6 +31,7 @@ from jobmaster_agents.heartbeat import Heartbeat, StoreBeat, attestation
 from jobmaster_agents.hints import Hints
 from jobmaster_agents.holdings import Holding, Holdings
 from jobmaster_agents.housekeeping import Housekeeping
+from jobmaster_agents.joining import Joining
 from jobmaster_agents.judging import Judging
 from jobmaster_agents.launch import ChildConfig
 from jobmaster_agents.liveness import Phase, Progress, arm_kernel_timer
@@ -57,7 +57,7 @@ class Parts:
         config: ChildConfig,
         agent: AgentSettings,
         master: Master,
-        stores: Mapping[str, AgentStore],
+        joining: Joining,
         handlers: Handlers,
         clock: Clock,
         telemetry: Telemetry,
@@ -67,6 +67,8 @@ class Parts:
         self._config = config
         self._agent = agent
         self._master = master
+        self._joining = joining
+        stores = joining.usable
         self._store = stores[agent.store]
         self._handlers = handlers
         self._clock = clock
@@ -111,6 +113,7 @@ class Parts:
         self.anti_entropy = AntiEntropy(
             self.holdings, master, self._store, self.working.memory.ids_of, self._adopt_lists, clock, telemetry, log
         )
+        joining.on_joined = self.rescue.kick
         house = Housekeeping(config.agent_id, master, stores, settings, self.rescue.kick, telemetry, log)
         self.coordination = Coordination(
             self.holdings,
@@ -130,7 +133,7 @@ class Parts:
 
     def duties(self) -> list[Duty]:
         """What ticks, according to the agent's mode."""
-        duties: list[Duty] = [self.heartbeat, self.beat, self.rescue, self.judging]
+        duties: list[Duty] = [self.heartbeat, self.beat, self.rescue, self.judging, self._joining]
         if self._agent.mode in _WORKING_MODES:
             duties += [self.working.persisting, self.anti_entropy, self.disowning]
         if may_lead(self._agent.mode, self._agent.weight):
@@ -267,7 +270,7 @@ class Parts:
     def _disowned(self, holding: Holding) -> None:
         """A bucket was lost alone, the agent is sound: a new one takes its place."""
         self._to_open.append((holding.lane, holding.priority))
-        asyncio.get_running_loop().call_later(REPLACE_SECONDS, self.working.spawn, self._replace())
+        asyncio.get_running_loop().call_later(REPLACE_SECONDS, self.working.spawn, self._replace)
         self.rescue.kick()
 
     async def _replace(self) -> None:

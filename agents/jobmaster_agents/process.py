@@ -11,15 +11,12 @@ from __future__ import annotations
 import asyncio
 import gc
 import signal
-from collections.abc import Mapping
 from contextlib import AsyncExitStack
 from typing import Any
 
-from jobmaster.agentstore.store import AgentStore
-from jobmaster.clock import Clock, SystemClock, new_id
+from jobmaster.clock import Clock, SystemClock
 from jobmaster.handlers import load_handlers
-from jobmaster.master.master import Master
-from jobmaster.model.errors import ConfigError, Refused, Unavailable
+from jobmaster.model.errors import ConfigError
 from jobmaster.model.ids import text
 from jobmaster.rules.lease import Standing
 from jobmaster.settings.model import AgentSettings
@@ -27,6 +24,7 @@ from jobmaster.telemetry import Telemetry
 from jobmaster.wiring import open_master, open_stores
 from jobmaster_agents.events import Event, EventLog
 from jobmaster_agents.holdings import FENCED_EXIT_CODE
+from jobmaster_agents.joining import Joining
 from jobmaster_agents.launch import ChildConfig, ControlWord
 from jobmaster_agents.loop import run_duty
 from jobmaster_agents.parts import Parts
@@ -42,7 +40,7 @@ _BLOCKED_SHARE = 0.2
 """Share of the lease after which a loop that does not turn is named in the log."""
 
 
-class _Endings:
+class Endings:
     """Why this process is to end, as told by signals, the supervisor's pipe, an operator, or the lease."""
 
     def __init__(self, clock: Clock) -> None:
@@ -89,7 +87,7 @@ async def run_agent(config: ChildConfig) -> int:
     agent = _agent_settings(config)
     log = EventLog({"agent": config.agent_id, "name": config.name})
     clock, telemetry = SystemClock(), Telemetry()
-    endings = _Endings(clock)
+    endings = Endings(clock)
     loop = asyncio.get_running_loop()
     for signum in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(signum, endings.on_signal, signum)
@@ -104,9 +102,13 @@ async def run_agent(config: ChildConfig) -> int:
         stores = await open_stores(config.settings, needed=(agent.store,))
         for store in stores.values():
             stack.push_async_callback(store.close)
-        usable = await _initialise(config, agent, master, stores, log)
-        parts = Parts(config, agent, master, usable, handlers, clock, telemetry, log)
-        return await _live(config, parts, endings, log)
+        partitions = config.settings.partitions
+        await master.ensure_partitions(partitions.span, partitions.ahead_days)
+        # A store this agent does not live on may be down: agents that can reach it rescue its buckets.
+        joining = Joining(master, stores, log)
+        await joining.begin(needed=agent.store)
+        parts = Parts(config, agent, master, joining, handlers, clock, telemetry, log)
+        return await _watched(config, parts, endings, log)
 
 
 def _agent_settings(config: ChildConfig) -> AgentSettings:
@@ -117,59 +119,30 @@ def _agent_settings(config: ChildConfig) -> AgentSettings:
         raise ConfigError(f"no agent is named {config.agent!r} in the configuration", hint=f"known: {known}") from None
 
 
-async def _initialise(
-    config: ChildConfig, agent: AgentSettings, master: Master, stores: Mapping[str, AgentStore], log: EventLog
-) -> dict[str, AgentStore]:
-    """Partitions and stores made ready; the stores that can be used.
-
-    A store this agent does not live on may be down: its buckets are rescued by agents that can reach it.
-    """
-    partitions = config.settings.partitions
-    await master.ensure_partitions(partitions.span, partitions.ahead_days)
-    usable: dict[str, AgentStore] = {}
-    for name, store in stores.items():
-        try:
-            await _adopt(master, name, store, log)
-        except Unavailable as error:
-            if name == agent.store:
-                raise
-            log.warning(Event.STORE_UNREACHABLE, {"store": name, "reason": str(error)})
-        else:
-            usable[name] = store
-    return usable
-
-
-async def _adopt(master: Master, name: str, store: AgentStore, log: EventLog) -> None:
-    """Claim a store for the cluster; a store that was swapped is refused, one that was emptied is named."""
-    proposed = new_id()
-    known = await master.store_generation(name, proposed)
-    emptied = known != proposed and (await store.health()).generation is None
-    if await store.initialise(master.cluster.uid, known) != known:
-        raise Refused(
-            f"agent store {name!r} holds another generation of this cluster than the master remembers",
-            hint="the store or the master was swapped or restored; see `jobmaster store check`",
-        )
-    if emptied:
-        # Its buckets are without their meta now: their owners learn it from the next call and declare them lost, and the
-        # rows the master knows go back to HELD. What only the store knew is gone.
-        log.error(Event.STORE_EMPTIED, {"store": name, "reason": "it served this cluster before and holds nothing now"})
-
-
-async def _live(config: ChildConfig, parts: Parts, endings: _Endings, log: EventLog) -> int:
-    loop = asyncio.get_running_loop()
-    stop = asyncio.Event()
-    telemetry = parts.telemetry
-    leases = config.settings.leases
-    await parts.register()
+async def _watched(config: ChildConfig, parts: Parts, endings: Endings, log: EventLog) -> int:
+    """``live`` in a process of its own: with the collector set for jobs, and a thread that names a loop that is stuck."""
     # What is loaded by now lives as long as the process, and jobs are many small objects that die young: at the usual
     # thresholds the collector took an eighth of the time of no-op jobs.
     gc.collect()
     gc.freeze()
     gc.set_threshold(*_GC_THRESHOLDS)
-    if config.control is not None:
-        config.control.attach(loop, lambda word: _obey(parts, word), endings.orphaned.set)
-    watchdog = Watchdog(loop, log, max(leases.lease_seconds * _BLOCKED_SHARE, 0.2))
+    lease = config.settings.leases.lease_seconds
+    watchdog = Watchdog(asyncio.get_running_loop(), log, max(lease * _BLOCKED_SHARE, 0.2))
     watchdog.start()
+    try:
+        return await live(config, parts, endings, log)
+    finally:
+        watchdog.stop()
+
+
+async def live(config: ChildConfig, parts: Parts, endings: Endings, log: EventLog) -> int:
+    """From the registration to the end; the exit code. Needs a loop and the ports, no process of its own."""
+    stop = asyncio.Event()
+    telemetry = parts.telemetry
+    await parts.register()
+    if config.control is not None:
+        loop = asyncio.get_running_loop()
+        config.control.attach(loop, lambda word: _obey(parts, word), endings.orphaned.set)
     try:
         async with asyncio.TaskGroup() as group:
             duties = [
@@ -193,7 +166,6 @@ async def _live(config: ChildConfig, parts: Parts, endings: _Endings, log: Event
                     duty.cancel()
         return code
     finally:
-        watchdog.stop()
         await parts.working.aclose()
 
 
@@ -202,7 +174,7 @@ def _obey(parts: Parts, word: ControlWord) -> None:
         parts.somebody_died()
 
 
-async def _until_over(config: ChildConfig, parts: Parts, endings: _Endings, log: EventLog) -> int:
+async def _until_over(config: ChildConfig, parts: Parts, endings: Endings, log: EventLog) -> int:
     """Wait for the end and bring it about."""
     fenced, orphaned = parts.holdings.fenced, endings.orphaned
     await _first_of(fenced, orphaned, endings.leave, parts.stop_asked)
@@ -227,7 +199,7 @@ async def _until_over(config: ChildConfig, parts: Parts, endings: _Endings, log:
     return ORPHANED_EXIT_CODE
 
 
-async def _hurry(parts: Parts, endings: _Endings) -> None:
+async def _hurry(parts: Parts, endings: Endings) -> None:
     await endings.hurry.wait()
     parts.working.completing.hurry.set()
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import random
-from collections.abc import Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from typing import Protocol
 
 from jobmaster.clock import Clock
@@ -81,7 +81,7 @@ class Working:
             settings.limits,
             settings.thresholds.transient_threshold_seconds,
             clock,
-            random.Random(),
+            random.Random(random.getrandbits(64)),
         )
         pool = IsolatedPool(
             settings.handlers,
@@ -90,6 +90,7 @@ class Working:
             error_bytes=settings.limits.error_bytes,
             logger=logging.getLogger(LOGGER_NAME),
             clock=clock,
+            may_start=lambda: holdings.may_start(clock.boottime()),
         )
         self._elsewhere = ElsewhereRunner(
             ThreadRunner(agent.threads, clock.boottime),
@@ -133,16 +134,19 @@ class Working:
 
     async def run(self) -> None:
         """Work until cancelled. An exception of any part ends all of it: the lease makes that safe."""
-        async with asyncio.TaskGroup() as group:
-            self._group = group
-            group.create_task(self.reporter.run(), name="jobmaster-reporter")
-            group.create_task(self.in_flight.run(), name="jobmaster-in-flight")
-            group.create_task(self.spilling.run(), name="jobmaster-spilling")
-            group.create_task(self.execution.run(), name="jobmaster-execution")
-            group.create_task(self.waker.run(), name="jobmaster-waker")
-            group.create_task(self.onboarding.run(), name="jobmaster-onboarding")
-            for pump in self.pumps.values():
-                group.create_task(pump.run(), name="jobmaster-pump")
+        try:
+            async with asyncio.TaskGroup() as group:
+                self._group = group
+                group.create_task(self.reporter.run(), name="jobmaster-reporter")
+                group.create_task(self.in_flight.run(), name="jobmaster-in-flight")
+                group.create_task(self.spilling.run(), name="jobmaster-spilling")
+                group.create_task(self.execution.run(), name="jobmaster-execution")
+                group.create_task(self.waker.run(), name="jobmaster-waker")
+                group.create_task(self.onboarding.run(), name="jobmaster-onboarding")
+                for pump in self.pumps.values():
+                    group.create_task(pump.run(), name="jobmaster-pump")
+        finally:
+            self._group = None
 
     def open(self, holding: Holding) -> None:
         """Serve a bucket that is ours in the master and open in the store."""
@@ -222,10 +226,10 @@ class Working:
 
     # ------------------------------------------------------------ signals between the parts
 
-    def spawn(self, work: Coroutine[object, object, None]) -> None:
-        """Run something beside the pumps; its failure ends the process like theirs."""
+    def spawn(self, work: Callable[[], Coroutine[object, object, None]]) -> None:
+        """Run something beside the pumps; its failure ends the process like theirs. Nothing is begun once they have ended."""
         if self._group is not None:
-            self._group.create_task(work, name="jobmaster-replace")
+            self._group.create_task(work(), name="jobmaster-replace")
 
     def cancel(self, job_ids: Sequence[bytes]) -> None:
         """Cancel requests that came with a renewal."""

@@ -70,10 +70,15 @@ async def pools() -> AsyncIterator[Make]:
     pools: list[IsolatedPool] = []
     seen: set[int] = set()
 
-    def make(size: int = 1, limits: WorkerLimits | None = None, paths: tuple[str, ...] = (MODULE,)) -> IsolatedPool:
+    def make(
+        size: int = 1,
+        limits: WorkerLimits | None = None,
+        paths: tuple[str, ...] = (MODULE,),
+        may_start: Callable[[], bool] = lambda: True,
+    ) -> IsolatedPool:
         pool = IsolatedPool(
             paths, size, result_bytes=RESULT_BYTES, error_bytes=ERROR_BYTES, logger=LOGGER, clock=SystemClock(),
-            limits=limits,
+            limits=limits, may_start=may_start,
         )  # fmt: skip
         pools.append(pool)
         return pool

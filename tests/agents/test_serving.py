@@ -19,7 +19,7 @@ from jobmaster.telemetry import Telemetry
 from jobmaster_agents import serving as serving_module
 from jobmaster_agents.events import EventLog
 from jobmaster_agents.holdings import Holdings
-from jobmaster_agents.process import _Endings
+from jobmaster_agents.process import Endings
 from jobmaster_agents.serving import CONNECTIONS_MAX, HEAD_BYTES_MAX, HOST, Serving, check_ports, port_of
 from tests.agents.hand_clock import HandClock
 
@@ -199,9 +199,9 @@ def clock() -> HandClock:
 
 
 @pytest.fixture
-def working(clock: HandClock) -> tuple[_Endings, Registered]:
+def working(clock: HandClock) -> tuple[Endings, Registered]:
     """An agent that is ready."""
-    endings, parts = _Endings(clock), Registered()
+    endings, parts = Endings(clock), Registered()
     assert endings.why_not_ready() == "it is starting"
     parts.holdings.trust(term(clock.now, 10.0))
     endings.serving = parts  # type: ignore[assignment]
@@ -209,7 +209,7 @@ def working(clock: HandClock) -> tuple[_Endings, Registered]:
     return endings, parts
 
 
-Working = tuple[_Endings, Registered]
+Working = tuple[Endings, Registered]
 
 
 def test_it_is_not_ready_from_the_signal_on(working: Working) -> None:

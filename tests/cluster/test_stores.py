@@ -32,6 +32,11 @@ async def test_a_dead_store_stops_neither_agents_nor_producers_elsewhere(rig: Ri
         late = await rig.start_agent("--name", "second")
         assert late.count("store_unreachable") == 0
 
+        async def joined() -> bool:
+            return agent.count("store_joined") == 1
+
+        await until(joined, 20, "the agent that came first to use the second store too")
+
 
 async def test_with_every_store_dead_jobs_go_to_the_master(rig: Rig, new_valkey: NewValkey) -> None:
     only = new_valkey()

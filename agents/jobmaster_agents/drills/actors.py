@@ -16,9 +16,10 @@ from jobmaster.settings.model import ClusterSettings
 from jobmaster.telemetry import Telemetry
 from jobmaster.wiring import open_master, open_stores
 from jobmaster_agents.claiming import Pump
-from jobmaster_agents.drills.ground import AGENT, LEASE_SECONDS, RENEW_SECONDS, adopt_stores
+from jobmaster_agents.drills.ground import AGENT, LEASE_SECONDS, RENEW_SECONDS
 from jobmaster_agents.drills.hand_clock import HandClock
 from jobmaster_agents.events import EventLog
+from jobmaster_agents.joining import Joining
 from jobmaster_agents.launch import ChildConfig
 from jobmaster_agents.parts import Parts
 
@@ -50,16 +51,18 @@ class Actor:
             stores = await open_stores(settings)
             for store in stores.values():
                 stack.push_async_callback(store.close)
-            await adopt_stores(master, stores)
+            log = EventLog({"agent": agent_id, "name": name})
+            joining = Joining(master, stores, log)
+            await joining.begin(needed=settings.agents[AGENT].store)
             parts = Parts(
                 ChildConfig(settings=settings, agent=AGENT, name=name, agent_id=agent_id),
                 settings.agents[AGENT],
                 master,
-                stores,
+                joining,
                 handlers or load_handlers(settings.handlers),
                 clock,
                 Telemetry(),
-                EventLog({"agent": agent_id, "name": name}),
+                log,
             )
             await parts.register()
             await parts.open_all()

@@ -1,0 +1,96 @@
+"""The agent stores of the cluster, claimed one by one; one that does not answer is asked again until it does.
+
+An agent needs the stores it does not live on too: it hints owners there when it coordinates, drains lost buckets there, and
+looks for keys that nobody knows. A store that was down when the agent started joins the others as soon as it is back, in
+the very mapping that the duties share; without that, jobs of a lane that only this store serves would never be hinted at
+as long as that agent leads.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Protocol
+
+from jobmaster.agentstore.store import AgentStore
+from jobmaster.clock import new_id
+from jobmaster.master.master import ClusterRow
+from jobmaster.model.errors import Refused, Unavailable
+from jobmaster_agents.events import Event, EventLog
+
+AGAIN_SECONDS = 5.0
+IDLE_SECONDS = 3600.0
+
+
+class GenerationMaster(Protocol):
+    """Who remembers which generation of each store the cluster works with."""
+
+    cluster: ClusterRow
+
+    async def store_generation(self, name: str, proposed: bytes) -> bytes: ...
+
+
+class Joining:
+    """The stores that can be used, and the duty that adds the others.
+
+    Args:
+        stores: every store of the configuration, by name.
+        on_joined: told after a store has joined late (there may be lost buckets in it).
+    """
+
+    name = "joining"
+
+    def __init__(self, master: GenerationMaster, stores: Mapping[str, AgentStore], log: EventLog) -> None:
+        self._master = master
+        self._log = log
+        self._missing = dict(stores)
+        self.usable: dict[str, AgentStore] = {}
+        """Claimed for the cluster. It grows while the agent lives."""
+        self.on_joined: Callable[[], None] | None = None
+
+    async def begin(self, needed: str) -> None:
+        """Ask each store once.
+
+        Raises:
+            Unavailable: the needed one does not answer.
+            Refused: a store belongs to somebody else, or was swapped.
+        """
+        for name, store in list(self._missing.items()):
+            try:
+                await self._join(name, store)
+            except Unavailable as error:
+                if name == needed:
+                    raise
+                self._log.warning(Event.STORE_UNREACHABLE, {"store": name, "reason": str(error)})
+
+    async def tick(self) -> float:
+        """Ask those again that have not answered yet."""
+        for name, store in list(self._missing.items()):
+            try:
+                await self._join(name, store)
+            except Unavailable:
+                continue
+            self._log.info(Event.STORE_JOINED, {"store": name})
+            if self.on_joined is not None:
+                self.on_joined()
+        return AGAIN_SECONDS if self._missing else IDLE_SECONDS
+
+    async def _join(self, name: str, store: AgentStore) -> None:
+        await self._adopt(name, store)
+        del self._missing[name]
+        self.usable[name] = store
+
+    async def _adopt(self, name: str, store: AgentStore) -> None:
+        """Claim a store for the cluster; a store that was swapped is refused, one that was emptied is named."""
+        proposed = new_id()
+        known = await self._master.store_generation(name, proposed)
+        emptied = known != proposed and (await store.health()).generation is None
+        if await store.initialise(self._master.cluster.uid, known) != known:
+            raise Refused(
+                f"agent store {name!r} holds another generation of this cluster than the master remembers",
+                hint="the store or the master was swapped or restored; see `jobmaster store check`",
+            )
+        if emptied:
+            # Its buckets are without their meta now: their owners learn it from the next call and declare them lost, and
+            # the rows the master knows go back to HELD. What only the store knew is gone.
+            reason = "it served this cluster before and holds nothing now"
+            self._log.error(Event.STORE_EMPTIED, {"store": name, "reason": reason})

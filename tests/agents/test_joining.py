@@ -1,0 +1,68 @@
+"""A store that was down when the agent started is used as soon as it is back."""
+
+from __future__ import annotations
+
+from typing import cast
+
+import pytest
+
+from jobmaster.agentstore.store import AgentStore
+from jobmaster.master.master import ClusterRow
+from jobmaster.model.errors import Refused, Unavailable
+from jobmaster.ports import StoreHealth
+from jobmaster_agents.events import EventLog
+from jobmaster_agents.joining import AGAIN_SECONDS, IDLE_SECONDS, Joining
+
+
+class Remembering:
+    cluster = ClusterRow("test", b"u" * 16)
+
+    def __init__(self) -> None:
+        self.known: dict[str, bytes] = {}
+
+    async def store_generation(self, name: str, proposed: bytes) -> bytes:
+        return self.known.setdefault(name, proposed)
+
+
+class Store:
+    def __init__(self, *, up: bool = True, generation: bytes | None = None) -> None:
+        self.up = up
+        self.generation = generation
+
+    async def health(self) -> StoreHealth:
+        return StoreHealth("9", "valkey", "noeviction", True, "everysec", self.generation, None)
+
+    async def initialise(self, cluster_uid: bytes, generation: bytes) -> bytes:
+        if not self.up:
+            raise Unavailable("nobody answers")
+        self.generation = self.generation or generation
+        return self.generation
+
+
+def joining_of(**stores: Store) -> Joining:
+    return Joining(Remembering(), cast("dict[str, AgentStore]", stores), EventLog())
+
+
+async def test_a_store_that_comes_back_joins_the_others_in_the_same_mapping() -> None:
+    own, other = Store(), Store(up=False)
+    joining = joining_of(own=own, other=other)
+    told: list[str] = []
+    joining.on_joined = lambda: told.append("joined")
+    await joining.begin(needed="own")
+    usable = joining.usable
+    assert list(usable) == ["own"]
+    assert await joining.tick() == AGAIN_SECONDS
+    other.up = True
+    assert await joining.tick() == IDLE_SECONDS
+    assert list(usable) == ["own", "other"]
+    assert told == ["joined"]
+
+
+async def test_an_agent_does_not_start_without_its_own_store() -> None:
+    with pytest.raises(Unavailable):
+        await joining_of(own=Store(up=False), other=Store()).begin(needed="own")
+
+
+async def test_a_swapped_store_is_refused() -> None:
+    with pytest.raises(Refused, match="another generation"):
+        await joining_of(own=Store(generation=b"g" * 16)).begin(needed="own")

@@ -1,0 +1,112 @@
+"""``python -m tests.simulation``: whole clusters in one thread, seed after seed; the last line is JSON with ``--json``."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import sys
+from collections.abc import Callable
+
+from tests.simulation import coverage
+from tests.simulation.ablations import ABLATIONS
+from tests.simulation.history import History
+from tests.simulation.page import keep
+from tests.simulation.runner import Caught, Report, catch_all, play_all, seeds_of
+
+SOMETIMES_FROM = 2000
+"""From so many seeds on a branch that was never taken is a failure."""
+
+
+def main() -> int:
+    """0: no violation (and every ablation caught); 1 otherwise."""
+    given = _arguments()
+    if given.replay is not None:
+        return _replay(given.replay)
+    figures: dict[str, object] = {}
+    held = True
+    if given.ablations:
+        caught = _ablations(given.jobs)
+        figures["ablations"] = {
+            each.name: {"caught": each.seeds > 0, "seeds_to_detection": each.seeds or None, "violation": each.violation}
+            for each in caught
+        }
+        held = all(each.seeds for each in caught)
+        if given.write:
+            keep(
+                "simulation ablations",
+                [(c.name, ABLATIONS[c.name].about, f"{c.seeds:,}", c.violation.split(":")[0]) for c in caught],
+            )
+    else:
+        report = play_all(seeds_of(given.first, given.seeds), given.jobs, _progress(given.seeds))
+        sys.stderr.write("\n")
+        figures = report.figures()
+        table = coverage.table(report.hits)
+        missing = coverage.never(report.hits)
+        figures |= {"coverage": table, "never_taken": missing}
+        held = not report.violating and not (missing and given.seeds >= SOMETIMES_FROM)
+        _tell(report, table)
+        if given.write:
+            keep("simulation coverage", [(branch, f"{count:,}") for branch, count in table.items()])
+    if given.json:
+        sys.stdout.write(json.dumps(figures) + "\n")
+    return 0 if held else 1
+
+
+def _arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="python -m tests.simulation", description=__doc__)
+    parser.add_argument(
+        "--seeds", type=int, default=200, help="histories with faults; a third as many without come on top"
+    )
+    parser.add_argument("--first", type=int, default=1, help="the first seed")
+    parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="processes side by side")
+    parser.add_argument(
+        "--ablations", action="store_true", help="leave out every guard and count the seeds that it takes"
+    )
+    parser.add_argument("--replay", type=int, metavar="SEED", help="print the whole trace of one seed")
+    parser.add_argument("--write", action="store_true", help="keep the table in docs/simulation.md")
+    parser.add_argument("--json", action="store_true", help="last line: the figures as JSON")
+    return parser.parse_args()
+
+
+def _replay(seed: int) -> int:
+    result = History(seed).run(text=True)
+    sys.stdout.write(f"{result.text}\n")
+    sys.stdout.write(
+        f"seed {seed}: {result.events} events, {result.faults} faults, {result.jobs} jobs, {result.seconds:.2f} s of virtual "
+        f"time, trace {result.digest}\n"
+    )
+    for violation in result.violations:
+        sys.stdout.write(f"VIOLATION {violation}\n")
+    return 1 if result.violations else 0
+
+
+def _progress(seeds: int) -> Callable[[Report], None]:
+    def show(report: Report) -> None:
+        done = sum(not result.faultless for result in report.results)
+        sys.stderr.write(f"\r{done:,} of {seeds:,} seeds, {len(report.violating)} violated ")
+        sys.stderr.flush()
+
+    return show
+
+
+def _tell(report: Report, table: dict[str, int]) -> None:
+    for branch, count in table.items():
+        sys.stdout.write(f"{count:>9,}  {branch}\n")
+    for result in report.violating[:20]:
+        sys.stdout.write(f"seed {result.seed}: {result.violations[0]}   (--replay {result.seed})\n")
+
+
+def _ablations(jobs: int) -> list[Caught]:
+    found: list[Caught] = []
+    for caught in catch_all(list(ABLATIONS), jobs):
+        how = f"{caught.seeds:>6,} seeds   {caught.violation}" if caught.seeds else "NOT CAUGHT"
+        sys.stdout.write(f"{caught.name:32} {how}\n")
+        sys.stdout.flush()
+        found.append(caught)
+    order = list(ABLATIONS)
+    return sorted(found, key=lambda caught: order.index(caught.name))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,108 @@
+"""Every guard left out, one at a time: the simulation must notice. A switch is a name for the simulated statements to leave
+out, or other code in the place of the product's own; the product has no hook for it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from jobmaster.master.batches import NOTHING, Batch, ids_of
+from jobmaster.model.errors import JobMasterError
+from jobmaster.ports import Written
+from jobmaster.rules.lease import Term
+from jobmaster_agents.claiming import Pump
+from jobmaster_agents.heartbeat import Heartbeat
+from jobmaster_agents.holdings import Holdings
+from jobmaster_agents.portions import LiveJob, Phase
+from jobmaster_agents.reporting import Reporter, by_holding
+from tests.simulation.history import History, Result
+from tests.simulation.surroundings import Patch
+
+SEEDS_MAX = 2000
+
+
+@dataclass(frozen=True)
+class Ablation:
+    """What is left out."""
+
+    about: str
+    without: frozenset[str] = frozenset()
+    patches: Callable[[], list[Patch]] = field(default=list)
+
+    def run(self, seed: int) -> Result:
+        """One history without the guard."""
+        return History(seed, without=self.without).run(self.patches())
+
+
+def _confused() -> list[Patch]:
+    write = Batch.write
+
+    async def refused_is_refused(self: Batch[Any], rows: Sequence[Any]) -> Written:
+        answer = await write(self, rows)
+        return answer if answer.bucket_ok else Written(True, NOTHING, refused=frozenset(ids_of(rows)))
+
+    return [(Batch, "write", refused_is_refused)]
+
+
+def _deleted_first() -> list[Patch]:
+    write_copy = Reporter._write_copy
+
+    async def delete_then_write(self: Reporter, jobs: Sequence[LiveJob]) -> None:
+        for holding, mine in by_holding(jobs):
+            over = {job.portion.name for job in mine if all(j.safe or j.phase is Phase.ENDED for j in job.portion.jobs)}
+            try:
+                await self._store.settle(holding.fence, sorted(over), [])
+            except JobMasterError:
+                continue
+        await write_copy(self, jobs)
+
+    return [(Reporter, "_write_copy", delete_then_write)]
+
+
+def _never_read_again() -> list[Patch]:
+    async def nothing(self: Pump) -> None:
+        return None
+
+    return [(Pump, "adopt_unknown_lists", nothing)]
+
+
+def _trusting() -> list[Patch]:
+    trust = Holdings.trust
+
+    def for_ever(self: Holdings, term: Term) -> None:
+        trust(self, Term(float("inf"), float("inf"), float("inf")))
+
+    def any_time(self: Heartbeat, sent: float) -> bool:
+        self._holdings.trust(Term(0.0, 0.0, 0.0))
+        return True
+
+    return [(Holdings, "trust", for_ever), (Heartbeat, "_extend", any_time)]
+
+
+ABLATIONS = {
+    "identity on the row": Ablation(
+        "an outcome or in-flight write asks whether the row is in flight, not whose it is", frozenset({"identity"})
+    ),
+    "bucket lock of binding writes": Ablation(
+        "binding writes read the bucket as their statement saw it when it began, and lock nothing",
+        frozenset({"bucket lock"}),
+    ),
+    "two kinds of refusal": Ablation("a refusal by the bucket is taken for one by the row", patches=_confused),
+    "certificate": Ablation(
+        "buckets are lost by a join on a stale lease, without a compare-and-set on the agent",
+        frozenset({"certificate"}),
+    ),
+    "commit before delete": Ablation(
+        "claimed lists are deleted before the outcomes are committed", patches=_deleted_first
+    ),
+    "re-reading of lists": Ablation(
+        "lists in the store that memory does not know are not looked for", patches=_never_read_again
+    ),
+    "self-fence": Ablation("an agent trusts its lease for ever", patches=_trusting),
+    "rescuer's recheck": Ablation(
+        "a rescuer moves every entry it finds, whatever its row says", frozenset({"rescuer's recheck"})
+    ),
+    "sweep": Ablation("a rescue ends without giving back the rows that still name the bucket", frozenset({"sweep"})),
+    "watermark": Ablation("what lies below the floor may be written again", frozenset({"watermark"})),
+}

@@ -1,0 +1,223 @@
+"""Looks on at every write and every start, and says at once when a promise is broken. Stands apart from what it watches:
+nothing here asks a guard, everything is compared again.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from jobmaster.model.ids import text
+from tests.simulation.loop import Process, SimLoop
+from tests.simulation.tables import FINAL, Event, JobRow, Tables
+from tests.simulation.trace import Trace
+
+Identity = tuple[bytes, int, bytes | None, int | None]
+
+
+@dataclass
+class Job:
+    """What a client knows of one of its jobs."""
+
+    id: bytes
+    kind: str
+    level: str = ""
+    """Level of the acknowledgement; empty: never acknowledged."""
+    excused: str = ""
+    """A fault that its level does not cover took it."""
+    starts: int = 0
+    key: str = ""
+    cancelled: bool = False
+    seconds: float = 0.0
+    """How long its handler takes."""
+    fails: int = 0
+    """So many attempts fail."""
+
+
+@dataclass
+class Audit:
+    """The promises of the protocol, checked as things happen."""
+
+    loop: SimLoop
+    trace: Trace
+    hits: Counter[str] = field(default_factory=Counter)
+    violations: list[str] = field(default_factory=list)
+    jobs: dict[bytes, Job] = field(default_factory=dict)
+    master_up_since: int = 0
+    clocks_jumped: bool = False
+    terminate: Callable[[set[bytes]], None] = lambda agents: None
+    concluded: dict[bytes, str] = field(default_factory=dict)
+    """Archived jobs and how they ended."""
+    forgotten: set[bytes] = field(default_factory=set)
+    """Jobs whose newest rows a failover has forgotten."""
+    _owners: dict[tuple[bytes, int], bytes] = field(default_factory=dict)
+    _epochs: dict[bytes, int] = field(default_factory=dict)
+    _offices: dict[int, bytes] = field(default_factory=dict)
+    _dead_by_lease: set[bytes] = field(default_factory=set)
+    _ended: dict[bytes, str] = field(default_factory=dict)
+    _authorised: set[Identity] = field(default_factory=set)
+    _fenced_starts: set[Identity] = field(default_factory=set)
+
+    def broken(self, rule: str, what: str) -> None:
+        """A promise is broken."""
+        self.violations.append(f"{rule}: {what}")
+        self.trace.note(self.loop.now, "AUDIT", rule, what)
+
+    # ------------------------------------------------------------ rows
+
+    def wrote(self, before: JobRow | None, after: JobRow) -> None:
+        """A row is written."""
+        self.trace.note(self.loop.now, "row", after.id.hex()[-6:], f"{after.state} token {after.token}")
+        job_id = after.id
+        if job_id in self.forgotten:
+            return
+        if before is None and job_id in self.concluded and after.state != "CANCELLED":
+            self.broken("I1", f"{text(job_id)} was archived as {self.concluded[job_id]} and has a row again")
+        if before is not None:
+            if before.state in FINAL:
+                self.broken("I1", f"{text(job_id)} was {before.state} and becomes {after.state}")
+            if after.token < before.token:
+                self.broken("I3", f"token of {text(job_id)} falls from {before.token} to {after.token}")
+            if before.cancel_requested and after.state == "HELD":
+                self.broken("cancel", f"{text(job_id)} is HELD although somebody asked to cancel it")
+        if (after.state == "HELD") != (after.bucket_id is None) and after.state not in FINAL:
+            self.broken("I7", f"{text(job_id)} is {after.state} and names bucket {after.bucket_id!r}")
+        if after.state == "SUCCEEDED" and after.result != b"%d" % after.token:
+            self.broken("I4", f"{text(job_id)} has token {after.token} and the result of {after.result!r}")
+        if job_id not in self.jobs:
+            self.broken("unexpected", f"{text(job_id)} was never submitted")
+
+    def accepted(self, statement: str, row: JobRow, token: int, bucket_id: bytes | None, epoch: int | None) -> None:
+        """A write about an existing row was accepted."""
+        if row.id not in self.forgotten and row.identity != (token, bucket_id, epoch):
+            self.broken("I4", f"{statement} of token {token} is accepted on {text(row.id)}, which has {row.token}")
+
+    def bound(self, tables: Tables, statement: str, bucket_id: bytes, epoch: int, owner: bytes | None) -> None:
+        """A write has bound a job to a bucket."""
+        bucket = tables.buckets.get(bucket_id)
+        lawful = bucket is not None and bucket.epoch == epoch and bucket.state in ("ACTIVE", "COMPLETING")
+        if not lawful or (owner is not None and bucket is not None and bucket.owner != owner):
+            state = "gone" if bucket is None else f"{bucket.state} with epoch {bucket.epoch}"
+            self.broken("rule C", f"{statement} binds a job to epoch {epoch} of a bucket that is {state}")
+
+    def authorised(self, job_id: bytes, token: int, bucket_id: bytes, epoch: int) -> None:
+        """The master has accepted that this assignment runs."""
+        self._authorised.add((job_id, token, bucket_id, epoch))
+
+    # ------------------------------------------------------------ agents and buckets
+
+    def renewed(self, agent_id: bytes) -> None:
+        """Its lease is prolonged."""
+
+    def certified(self, agent_id: bytes, *, by_lease: bool) -> None:
+        """A death certificate."""
+        self.hits["certificate by lease" if by_lease else "certificate by proof"] += 1
+        self._ended[agent_id] = "DEAD"
+        if by_lease:
+            self._dead_by_lease.add(agent_id)
+
+    def retired(self, agent_id: bytes) -> None:
+        """A clean exit."""
+        self.hits["clean exit"] += 1
+        self._ended[agent_id] = "RETIRED"
+
+    def led(self, agent_id: bytes, epoch: int) -> None:
+        """Somebody holds the office."""
+        if self._offices.setdefault(epoch, agent_id) != agent_id:
+            self.broken("I13", f"two coordinators with epoch {epoch}")
+
+    def bucket_event(self, tables: Tables, event: Event) -> None:
+        """A bucket has moved."""
+        self.trace.note(self.loop.now, "bucket", event.bucket_id.hex()[-6:], f"{event.after} epoch {event.epoch}")
+        self.hits[f"bucket {event.before or 'none'} -> {event.after}"] += 1
+        if event.epoch < self._epochs.get(event.bucket_id, 0):
+            self.broken("I3", f"epoch of bucket {text(event.bucket_id)} falls to {event.epoch}")
+        self._epochs[event.bucket_id] = event.epoch
+        if self._owners.setdefault((event.bucket_id, event.epoch), event.actor) != event.actor:
+            self.broken("I6", f"two owners of bucket {text(event.bucket_id)} under epoch {event.epoch}")
+        if event.after != "LOST" or event.before is None:
+            return
+        ended = self._ended.get(event.actor)
+        if event.reason.endswith("lease ran out") and ended is None:
+            self.broken("certificate", f"bucket {text(event.bucket_id)} is LOST and its owner has no certificate")
+        if ended == "RETIRED" and event.before != "READY_TO_DELETE":
+            self.broken("I14", f"bucket {text(event.bucket_id)} is LOST although its owner left in order")
+
+    def is_open_finding(self, row: JobRow) -> bool:
+        """A failover that forgets commits may leave a PROCESSING row whose living owner has no such job."""
+        return row.state == "PROCESSING" and row.id in self.forgotten
+
+    def failover(self, before: Tables, after: Tables) -> None:
+        """A standby that had not heard of the newest commits is the master now."""
+        for job_id in before.jobs.keys() | after.jobs.keys():
+            if before.jobs.get(job_id) != after.jobs.get(job_id):
+                self.forgotten.add(job_id)
+                if job_id in self.jobs:
+                    self.jobs[job_id].excused = "failover"
+        for bucket_id in before.buckets.keys() | after.buckets.keys():
+            if before.buckets.get(bucket_id) != after.buckets.get(bucket_id):
+                there = after.buckets.get(bucket_id)
+                self._epochs[bucket_id] = 0 if there is None else there.epoch
+                for key in [key for key in self._owners if key[0] == bucket_id and key[1] >= self._epochs[bucket_id]]:
+                    del self._owners[key]
+        self._offices.clear()
+        for agent_id in [each for each in self._ended if after.agents.get(each) != before.agents.get(each)]:
+            del self._ended[agent_id]
+            self._dead_by_lease.discard(agent_id)
+
+    # ------------------------------------------------------------ runs
+
+    def started(self, process: Process, identity: Identity, *, fenced: bool) -> None:
+        """A handler is called."""
+        job_id, token = identity[:2]
+        self.trace.note(self.loop.now, process.name, "starts", job_id.hex()[-6:], f"token {token}")
+        job = self.jobs.get(job_id)
+        if job is None:
+            self.broken("unexpected", f"{text(job_id)} runs and was never submitted")
+            return
+        job.starts += 1
+        if process.agent_id in self._dead_by_lease and not self.clocks_jumped:
+            self.broken("lease", f"{text(job_id)} is started by an agent that has a death certificate")
+        if not fenced or job_id in self.forgotten:
+            return
+        if identity not in self._authorised:
+            self.broken("fenced", f"{text(job_id)} is started with token {token} without an accepted write")
+        if identity in self._fenced_starts:
+            self.broken("fenced", f"{text(job_id)} is started twice with token {token}")
+        self._fenced_starts.add(identity)
+
+    def acknowledged(self, job: Job, level: str) -> None:
+        """A client was told that its job is safe."""
+        self.trace.note(self.loop.now, "client", "acknowledged", job.id.hex()[-6:], level)
+        job.level = level
+
+    # ------------------------------------------------------------ the end
+
+    def final(self, tables: Tables) -> None:
+        """After healing: everything that was acknowledged has ended, and everything else is consistent."""
+        for job in self.jobs.values():
+            row = tables.jobs.get(job.id)
+            state = row.state if row is not None else self.concluded.get(job.id, "")
+            if job.level and not state and not job.excused:
+                self.broken("I5", f"{text(job.id)} ({job.kind}, {job.level}) is lost")
+            if (
+                state == "FAILED"
+                and job.kind != "doomed"
+                and row is not None
+                and b"agent_lost" not in (row.error or b"")
+            ):
+                self.broken("outcome", f"{text(job.id)} ({job.kind}) ended as FAILED: {row.error!r}")
+            if state == "CANCELLED" and not job.cancelled:
+                self.broken("outcome", f"{text(job.id)} ended as CANCELLED and nobody had asked for it")
+        for row in tables.jobs.values():
+            if row.state not in FINAL and not self.is_open_finding(row):
+                self.broken("L1", f"{text(row.id)} is still {row.state}")
+        for bucket in tables.buckets.values():
+            if bucket.state in ("LOST", "DRAINING"):
+                self.broken("L2", f"bucket {text(bucket.id)} is still {bucket.state}")
+        keyed = Counter(job.key for job in self.jobs.values()
+                        if job.key and (row := tables.jobs.get(job.id)) is not None and row.state == "SUCCEEDED")  # fmt: skip
+        for key, count in keyed.items():
+            if count > 1:
+                self.broken("I9", f"{count} jobs of key {key}")

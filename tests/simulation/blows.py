@@ -1,0 +1,193 @@
+"""What happens to whole agents and servers in the course of a history, and how the world looks after it has healed."""
+
+from __future__ import annotations
+
+import asyncio
+from random import Random
+from typing import TYPE_CHECKING
+
+from tests.simulation.faults import Blow
+from tests.simulation.hosts import Host, SimClock
+from tests.simulation.loop import Process
+from tests.simulation.sim_store import StoreServer
+from tests.simulation.store_server import SimBucket, id_of
+from tests.simulation.tables import FINAL
+from tests.simulation.wire import Server
+
+if TYPE_CHECKING:
+    from tests.simulation.history import History
+
+_WEIGHTS = {
+    Blow.CRASH: 5, Blow.PAUSE: 5, Blow.LEAVE: 5, Blow.CUT: 4, Blow.STORE_DOWN: 1, Blow.MASTER_DOWN: 2, Blow.ROLLBACK: 1.2,
+    Blow.STORE_LOST: 0.5, Blow.FAILOVER: 1, Blow.CLOCKS: 1, Blow.ARCHIVE: 2,
+}  # fmt: skip
+_DURATIONS = (0.1, 0.3, 0.7, 1.2, 2.0)
+
+
+class Blows:
+    """Strikes.
+
+    Args:
+        chance: the stream of faults.
+    """
+
+    def __init__(self, history: History, chance: Random) -> None:
+        self._history = history
+        self._chance = chance
+        self._down: list[Server] = []
+        if history.faultless:
+            kinds, count = [Blow.LEAVE], chance.randint(1, 3)
+        else:
+            kinds = chance.sample(list(_WEIGHTS), chance.randint(3, len(_WEIGHTS)))
+            count = chance.randint(4, 7)
+        self._kinds = chance.choices(kinds, [_WEIGHTS[kind] for kind in kinds], k=count)
+
+    async def strike(self, seconds: float) -> None:
+        """All of them within some time."""
+        history = self._history
+        moments = sorted(seconds * (0.05 + 0.95 * self._chance.random()) for _ in self._kinds)
+        began = history.loop.now
+        for moment, kind in zip(moments, self._kinds, strict=True):
+            await asyncio.sleep(max(began + moment - history.loop.now, 0.0))
+            history.trace.note(history.loop.now, "NEMESIS", kind.value, "")
+            history.audit.hits[f"blow: {kind.value}"] += 1
+            if kind is not Blow.LEAVE:
+                history.nemesis.blows += 1
+            getattr(self, f"_{kind.name.lower()}")()
+        await asyncio.sleep(max(began + seconds - history.loop.now, 0.0))
+
+    def heal(self) -> None:
+        """Servers are up again. What stands still goes on by itself."""
+        for server in list(self._down):
+            self._up(server)
+
+    # ------------------------------------------------------------ agents
+
+    def _some_host(self) -> Host | None:
+        hosts = [host for host in self._history.hosts if host.process is not None and host.process.alive]
+        return self._chance.choice(hosts) if hosts else None
+
+    def _some_process(self) -> Process | None:
+        host = self._some_host()
+        return host.process if host is not None else None
+
+    def _crash(self) -> None:
+        if (process := self._some_process()) is not None:
+            self._history.nemesis.crash(process)
+
+    def _pause(self) -> None:
+        if (process := self._some_process()) is not None:
+            self._history.loop.halt(process, self._history.nemesis.pause())
+
+    def _leave(self) -> None:
+        host = self._some_host()
+        if host is not None and host.endings is not None:
+            host.endings.reason = "the simulation asks"
+            host.endings.leave.set()
+            if self._chance.random() < 0.2:
+                host.endings.hurry.set()
+
+    def _cut(self) -> None:
+        process = self._some_process()
+        if process is None:
+            return
+        stores: list[Server] = list(self._history.stores.values())
+        master: Server = self._history.master
+        servers = self._chance.choice(([master], stores, stores[:1], [master, *stores]))
+        nemesis = self._history.nemesis
+        nemesis.cut(process, servers)
+        self._history.loop.call_later(self._chance.choice(_DURATIONS), nemesis.mend, process)
+
+    # ------------------------------------------------------------ servers
+
+    def _some_store(self) -> StoreServer:
+        return self._chance.choice(list(self._history.stores.values()))
+
+    def _go_down(self, server: Server, seconds: float) -> None:
+        server.up = False
+        server.abort()
+        self._down.append(server)
+        self._history.loop.call_later(seconds, self._up, server)
+
+    def _up(self, server: Server) -> None:
+        if server in self._down:
+            self._down.remove(server)
+        server.up = True
+        if server is self._history.master:
+            self._history.audit.master_up_since = self._history.master.statements.now_us()
+
+    def _store_down(self) -> None:
+        self._go_down(self._some_store(), self._chance.choice(_DURATIONS))
+
+    def _master_down(self) -> None:
+        self._go_down(self._history.master, self._chance.choice(_DURATIONS))
+
+    def _rollback(self) -> None:
+        server = self._some_store()
+        functions = server.functions
+        then = {meta: bucket.copied() for meta, bucket in functions.buckets.items()}, functions.owner
+
+        def come_back() -> None:
+            self._replace(server, then[0])
+            functions.owner = then[1]
+
+        self._history.loop.call_later(0.6 * self._chance.random() ** 2, come_back)
+
+    def _store_lost(self) -> None:
+        server = self._some_store()
+        self._replace(server, {})
+        server.functions.owner = None
+
+    def _replace(self, server: StoreServer, data: dict[bytes, SimBucket]) -> None:
+        """Other data lie in the store. What only the store knew, and has lost, is nobody's fault."""
+        functions = server.functions
+        before, there = _ids(functions.buckets), _ids(data)
+        rows = self._history.master.statements.tables.jobs
+        for job_id in before - there:
+            job = self._history.audit.jobs.get(job_id)
+            if job is not None and job_id not in rows:
+                job.excused = "only the store had it"
+        server.abort()
+        functions.buckets = data
+
+    def _failover(self) -> None:
+        statements = self._history.master.statements
+        then = statements.tables.copied()
+
+        def take_over() -> None:
+            self._history.master.abort()
+            self._history.audit.failover(statements.tables, then)
+            statements.tables = then
+            self._history.audit.master_up_since = statements.now_us()
+
+        self._history.loop.call_later(0.15 * self._chance.random(), take_over)
+
+    def _clocks(self) -> None:
+        history = self._history
+        for host in history.hosts:
+            if isinstance(host.clock, SimClock):
+                host.clock.wall_offset_us += self._chance.choice((-86_400, 0, 86_400)) * 1_000_000
+        history.store_offset_us += int(self._chance.choice((-0.3, 0.0, 0.3)) * 1e6)
+        jump = self._chance.choice((-0.4, 0.0, 0.4, 3.0))
+        if jump:
+            history.audit.clocks_jumped = True
+            history.master_offset_us += int(jump * 1e6)
+
+    def _archive(self) -> None:
+        """Retention: rows of finished jobs go, the watermark rises. It never passes an id without a row."""
+        history = self._history
+        tables = history.master.statements.tables
+        known = sorted(history.audit.jobs)
+        reach = 0
+        while reach < len(known) and (known[reach] in tables.jobs or known[reach] in history.audit.concluded):
+            reach += 1
+        if reach < 2:
+            return
+        tables.floor = max(tables.floor, known[reach - 1])
+        for job_id in [job_id for job_id, row in tables.jobs.items() if job_id < tables.floor and row.state in FINAL]:
+            history.audit.concluded[job_id] = tables.jobs.pop(job_id).state
+            history.audit.hits["row archived"] += 1
+
+
+def _ids(buckets: dict[bytes, SimBucket]) -> set[bytes]:
+    return {id_of(item) for bucket in buckets.values() for item in (*bucket.items(), *bucket.spilled)}

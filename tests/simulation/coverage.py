@@ -1,0 +1,54 @@
+"""What must have happened at least once in a long run: a recovery that no history needs is not tested by any of them."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+
+BRANCHES: Mapping[str, str] = {
+    "an agent dies and is certified by its lease": "certificate by lease",
+    "... by its supervisor's proof": "certificate by proof",
+    "an agent fences itself": "agent_fenced",
+    "an agent leaves in order": "clean exit",
+    "a bucket completes and is retired by its owner": "bucket COMPLETING -> READY_TO_DELETE",
+    "a bucket is lost while it completes": "bucket COMPLETING -> LOST",
+    "a lost bucket is taken": "bucket LOST -> DRAINING",
+    "a rescuer dies or leaves in the middle": "bucket DRAINING -> LOST",
+    "a rescue ends": "bucket DRAINING -> READY_TO_DELETE",
+    "a rescue is put off": "bucket_drain_postponed",
+    "a rescuer finds that another has the bucket": "bucket_drain_superseded",
+    "a leaving rescuer gives its bucket back": "bucket_given_back",
+    "a rescuer moves a job that has no row": "rescue: job without a row",
+    "... one that has a row": "rescue: job with a row",
+    "... leaves an entry alone that its row refuses": "rescue: entry refused by its row",
+    "... gives back a row that has no copy": "rescue: row swept",
+    "an owner forgets a bucket that is another's": "bucket_forgotten",
+    "an owner gives back rows without copies": "rows_released",
+    "the coordinator gives back rows of buckets that are gone": "orphans_returned",
+    "keys of a forgotten bucket are adopted": "bucket_resurrected",
+    "a store joins late": "store_joined",
+    "an emptied store is noticed": "store_emptied",
+    "outcomes are spilled": "outcomes_spilled",
+    "an outcome sent again is found to be written": "verdict final: accepted",
+    "... one of a superseded owner is refused": "verdict final: refused",
+    "a job given back again is found to be HELD": "verdict held: accepted",
+    "... refused": "verdict held: refused",
+    "a retry here sent again is found to be written": "verdict kept_here: accepted",
+    "an in-flight write is refused by its row": "verdict persisted: refused",
+    "... meets a cancel request": "verdict persisted: cancelled",
+    "a key belongs to another job": "duplicate key",
+    "finished jobs are archived": "row archived",
+    "the coordinator changes": "coordinator_superseded",
+    "... resigns": "coordinator_resigned",
+}
+"""Branch -> what counts it."""
+
+
+def table(hits: Counter[str]) -> dict[str, int]:
+    """How often each branch was taken."""
+    return {branch: hits[key] for branch, key in BRANCHES.items()}
+
+
+def never(hits: Counter[str]) -> list[str]:
+    """Branches nobody has seen."""
+    return [branch for branch, count in table(hits).items() if count == 0]

@@ -1,0 +1,147 @@
+"""Who disturbs a history: what happens to single calls, drawn for each of them, and what happens to whole servers.
+
+Every seed has its own mix (a swarm): some kinds are off, the others are common, so that in some histories two rare things
+meet often.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from enum import Enum
+from random import Random
+
+from tests.simulation.loop import Process, SimLoop
+from tests.simulation.trace import Trace
+from tests.simulation.wire import Act, Server
+
+AGENT_ACTS = (
+    Act.REFUSED, Act.LOST_REQUEST, Act.LOST_REPLY, Act.LOST_REPLY, Act.LATE, Act.SLOW, Act.CRASH_BEFORE, Act.CRASH_AFTER,
+    Act.PAUSE_BEFORE, Act.PAUSE_AFTER,
+)  # fmt: skip
+CLIENT_ACTS = (Act.REFUSED, Act.LOST_REQUEST, Act.LOST_REPLY, Act.LATE, Act.SLOW)
+_CRASHES = (Act.CRASH_BEFORE, Act.CRASH_AFTER)
+_HEARTBEATS = frozenset({"beat", "members/renew", "upkeep/tend", "wait_wake", "members/certify"})
+_STARTS = frozenset({"members/register", "adopt_store", "health", "members/remember_store", "upkeep/ensure_partitions"})
+CRASHES_MAX = 4
+CALL_FAULTS_MAX = 14
+
+
+class Blow(Enum):
+    """What happens to whole processes and servers."""
+
+    CRASH = "agent killed"
+    PAUSE = "agent stopped"
+    LEAVE = "agent leaves in order"
+    CUT = "agent cut off"
+    STORE_DOWN = "store down"
+    MASTER_DOWN = "master down"
+    ROLLBACK = "store rolled back"
+    STORE_LOST = "store lost"
+    FAILOVER = "failover that forgets"
+    CLOCKS = "wall clocks jump"
+    ARCHIVE = "finished jobs archived"
+
+
+class Nemesis:
+    """Draws what happens.
+
+    Args:
+        chance: the stream of faults.
+        faultless: nothing happens to calls.
+        on_crash: called with a process that is to die now.
+    """
+
+    def __init__(
+        self, loop: SimLoop, trace: Trace, chance: Random, *, faultless: bool, on_crash: Callable[[Process], None]
+    ) -> None:
+        self._loop = loop
+        self._trace = trace
+        self.chance = chance
+        self._draw = chance.random
+        self._on_crash = on_crash
+        self.quiet = True
+        self.faultless = faultless
+        self.rate = 0.0 if faultless else chance.choice((0.004, 0.012, 0.012, 0.03, 0.06))
+        kinds = list(AGENT_ACTS)
+        self._kinds = tuple(chance.sample(kinds, chance.randint(3, len(kinds))))
+        self._locks = 0.0 if faultless else chance.choice((0.0, 0.0, 0.02, 0.08))
+        self._cuts: dict[tuple[str, str], Act] = {}
+        self.crashes = 0
+        self.calls_disturbed = 0
+        self.blows = 0
+
+    # ------------------------------------------------------------ calls
+
+    def act(self, process: Process | None, server: Server, what: str, *, writes: bool) -> Act:
+        """What happens to this call."""
+        if self.quiet or process is None:
+            return Act.OK
+        if self._cuts and (cut := self._cuts.get((process.name, server.name))) is not None:
+            return cut
+        rate = self.rate / 4 if what in _HEARTBEATS else self.rate
+        if self._draw() >= rate or self.calls_disturbed >= CALL_FAULTS_MAX:
+            return Act.OK
+        if process.parts is None:
+            act = CLIENT_ACTS[int(self._draw() * len(CLIENT_ACTS))]
+        else:
+            act = self._kinds[int(self._draw() * len(self._kinds))]
+        if act in _CRASHES:
+            if self.crashes >= CRASHES_MAX:
+                return Act.OK
+            self.crashes += 1
+        self.calls_disturbed += 1
+        return act
+
+    def crash(self, process: Process) -> None:
+        """The process dies."""
+        self._loop.kill(process)
+        self._trace.note(self._loop.now, process.name, "dies", "")
+        self._on_crash(process)
+
+    def latency(self) -> float:
+        """One way to a server and back."""
+        return 0.0003 + 0.002 * self._draw()
+
+    def lock_wait(self) -> float:
+        """From the arrival of a request to its effect."""
+        draw = self._draw()
+        if self.quiet or draw > 0.1:
+            return 0.0
+        if draw < self._locks:
+            return 0.6 * self._draw()
+        return 0.004 * self._draw()
+
+    def long_wait(self) -> float:
+        """A slow network."""
+        return 0.05 + 1.3 * self._draw() ** 2
+
+    def pause(self) -> float:
+        """How long a process stands still; a lease is one second."""
+        return self.chance.choice((0.2, 0.7, 1.1, 1.6, 2.2))
+
+    # ------------------------------------------------------------ cuts
+
+    def cut(self, process: Process, servers: list[Server]) -> None:
+        """The process does not reach these servers, or does not hear them."""
+        how = self.chance.choice((Act.REFUSED, Act.LOST_REQUEST, Act.LOST_REPLY))
+        for server in servers:
+            self._cuts[process.name, server.name] = how
+            self._trace.note(self._loop.now, process.name, "cut", server.name, how.value)
+
+    def mend(self, process: Process) -> None:
+        """It reaches everybody again."""
+        for pair in [pair for pair in self._cuts if pair[0] == process.name]:
+            del self._cuts[pair]
+
+    def is_cut(self, process: Process | None, server: Server) -> bool:
+        """For what comes without being asked for."""
+        return process is not None and (process.name, server.name) in self._cuts
+
+    def heal(self) -> None:
+        """Nothing happens any more."""
+        self.quiet = True
+        self._cuts.clear()
+
+    @property
+    def faults(self) -> int:
+        return self.blows + self.calls_disturbed

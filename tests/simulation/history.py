@@ -1,0 +1,192 @@
+"""One seed from beginning to end: servers, agents, clients, faults, healing, and the last look."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections import Counter
+from dataclasses import dataclass
+from random import Random
+from typing import Any
+
+from jobmaster.client.cluster import Cluster
+from jobmaster.settings.model import (
+    AgentSettings,
+    BucketCounts,
+    ClusterSettings,
+    JobDefaults,
+    Leases,
+    StoreSettings,
+    Thresholds,
+)
+from tests.simulation.audit import Audit
+from tests.simulation.blows import Blows
+from tests.simulation.faults import Nemesis
+from tests.simulation.hosts import EPOCH_US, Host, SimClock
+from tests.simulation.loop import Process, SimLoop, Stuck
+from tests.simulation.sim_master import MasterServer, SimMaster
+from tests.simulation.sim_store import CLUSTER, SimStore, StoreServer
+from tests.simulation.statements_cluster import ClusterStatements
+from tests.simulation.surroundings import Ids, Patch, Surroundings
+from tests.simulation.tables import FINAL
+from tests.simulation.trace import Trace
+from tests.simulation.wire import Wire
+from tests.simulation.workload import HANDLERS, Clients, isolated
+
+FAULTLESS_EVERY = 4
+ACTIVE_SECONDS = 3.0
+HEAL_SECONDS = 30.0
+"""After the last fault everything that was acknowledged ends within this time (leases last one second)."""
+_LOOK_SECONDS = 0.1
+
+_NONE = BucketCounts(critical=0, high=0, medium=1, low=0, very_low=0)
+SETTINGS = ClusterSettings(
+    cluster=CLUSTER,
+    stores={"s1": StoreSettings(), "s2": StoreSettings()},
+    agents={
+        "one": AgentSettings(store="s1", buckets=BucketCounts(critical=0, high=1, medium=1, low=0, very_low=0), slots=4,
+                             bucket_buffer=4, max_running=6, isolated_processes=2),
+        "two": AgentSettings(store="s2", buckets=_NONE, slots=4, bucket_buffer=4, max_running=6, weight=2),
+    },
+    thresholds=Thresholds(transient_threshold_seconds=0.8, transfer_batch=5, persist_within_seconds=0.4),
+    leases=Leases(lease_seconds=1.0, renew_seconds=0.33, store_beat_seconds=0.3, coordinator_lease_seconds=1.0,
+                  coordinator_renew_seconds=0.3, grace_seconds=0.6, tombstone_seconds=1.5, bucket_map_seconds=0.5),
+    jobs=JobDefaults(max_rescues=8),
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Result:
+    """What is left of a history."""
+
+    seed: int
+    faultless: bool
+    violations: tuple[str, ...]
+    events: int
+    faults: int
+    jobs: int
+    digest: str
+    hits: Counter[str]
+    seconds: float
+    """Of virtual time."""
+    text: str = ""
+
+
+class History:
+    """The world of one seed.
+
+    Args:
+        without: guards that the simulated statements leave out.
+    """
+
+    def __init__(self, seed: int, *, without: frozenset[str] = frozenset()) -> None:
+        self.seed = seed
+        self.faultless = seed % FAULTLESS_EVERY == 0
+        streams = {name: Random(f"{name} {seed}") for name in ("schedule", "faults", "workload", "ids", "product")}
+        self._streams = streams
+        self.trace = Trace()
+        self.loop = SimLoop(streams["schedule"], self._loop_error)  # type: ignore[abstract]  # no sockets, on purpose
+        self.audit = Audit(self.loop, self.trace)
+        self.nemesis = Nemesis(
+            self.loop, self.trace, streams["faults"], faultless=self.faultless, on_crash=self._crashed
+        )
+        self.settings = SETTINGS
+        self.master_offset_us = 0
+        self.store_offset_us = 0
+        self.master = MasterServer("master", self.loop, ClusterStatements(self._master_us, self.audit, without))
+        self.audit.terminate = self.master.terminate
+        self.stores = {name: StoreServer(name, self.loop, self._store_us) for name in SETTINGS.stores}
+        self.new_id = Ids(lambda: EPOCH_US + int(self.loop.now * 1e6), streams["ids"])
+        kinds = ("one", "two", "one")
+        self.hosts = [Host(self, i + 1, kind, streams["faults"]) for i, kind in enumerate(kinds)]
+        self.clients: Clients | None = None
+        self.run_isolated = isolated
+
+    def _master_us(self) -> int:
+        return EPOCH_US + int(self.loop.now * 1e6) + self.master_offset_us
+
+    def _store_us(self) -> int:
+        return EPOCH_US + int(self.loop.now * 1e6) + self.store_offset_us
+
+    def _crashed(self, process: Process) -> None:
+        for host in self.hosts:
+            host.crashed(process)
+
+    def _loop_error(self, context: dict[str, Any]) -> None:
+        self.audit.broken("error", f"{context.get('message')}: {context.get('exception')!r}")
+
+    # ------------------------------------------------------------ connections
+
+    def open_master(self) -> SimMaster:
+        """A process connects."""
+        return SimMaster(self.master, Wire(self.master, self.nemesis, self.trace))
+
+    def open_stores(self) -> dict[str, SimStore]:
+        """A process connects to every store."""
+        return {
+            name: SimStore(server, Wire(server, self.nemesis, self.trace), self.nemesis)
+            for name, server in self.stores.items()
+        }
+
+    # ------------------------------------------------------------ from beginning to end
+
+    def run(self, patches: list[Patch] | None = None, *, text: bool = False) -> Result:
+        """Play it."""
+        random.seed(self._streams["product"].getrandbits(64))
+        with Surroundings(self.audit.hits, self.new_id, patches).opened():
+            try:
+                self.loop.run(self._main())
+            except Stuck:
+                self.audit.broken("L1", "nothing is ready and no timer runs")
+        violations = tuple(dict.fromkeys(self.audit.violations))
+        return Result(
+            self.seed, self.faultless, violations, self.trace.events, self.nemesis.faults, len(self.audit.jobs),
+            self.trace.digest(), self.audit.hits, self.loop.now - 1000.0, self.trace.text() if text else "",
+        )  # fmt: skip
+
+    async def _main(self) -> None:
+        hosts = [self.loop.create_task(host.run()) for host in self.hosts]
+        for host in self.hosts:
+            while not host.serving:  # noqa: ASYNC110  # the agents' own events are their own affair
+                await asyncio.sleep(0.02)
+        client = Process("client", self)
+        clients = self.loop.spawn(client, self._clients())
+        self.nemesis.quiet = False
+        blows = Blows(self, self._streams["faults"])
+        await blows.strike(ACTIVE_SECONDS)
+        self.nemesis.heal()
+        blows.heal()
+        await self._settle(clients)
+        if self.audit.violations:
+            return
+        self.audit.final(self.master.statements.tables)
+        for task in (*hosts, clients):
+            if task.done() and not task.cancelled() and (error := task.exception()) is not None:
+                self.audit.broken("error", repr(error))
+
+    async def _clients(self) -> None:
+        stores = self.open_stores()
+        cluster = Cluster(self.settings, self.open_master(), stores, handlers=HANDLERS, clock=SimClock(self.loop, 7.0))
+        self.clients = Clients(self, cluster, stores, self._streams["workload"], self.new_id)
+        await self.clients.run(ACTIVE_SECONDS)
+
+    async def _settle(self, clients: asyncio.Task[None]) -> None:
+        """Until everything has ended, or the time for it is over."""
+        ends = self.loop.now + HEAL_SECONDS
+        quiet = 0
+        while quiet < 3 and self.loop.now < ends and not self.audit.violations:
+            await asyncio.sleep(_LOOK_SECONDS)
+            quiet = quiet + 1 if clients.done() and self._is_over() else 0
+
+    def _is_over(self) -> bool:
+        tables = self.master.statements.tables
+        if not all(host.serving for host in self.hosts):
+            return False
+        if any(bucket.state in ("LOST", "DRAINING") for bucket in tables.buckets.values()):
+            return False
+        if any(row.state not in FINAL and not self.audit.is_open_finding(row) for row in tables.jobs.values()):
+            return False
+        return all(
+            not job.level or job.excused or job.id in tables.jobs or job.id in self.audit.concluded
+            for job in self.audit.jobs.values()
+        )

@@ -1,0 +1,170 @@
+"""Machines with an agent each: started, watched by a supervisor's twin, replaced when it ends however it ends."""
+
+from __future__ import annotations
+
+import asyncio
+from functools import partial
+from random import Random
+from typing import TYPE_CHECKING
+
+from jobmaster.clock import Clock
+from jobmaster.model.errors import CodeError, JobMasterError
+from jobmaster.telemetry import Telemetry
+from jobmaster_agents.events import Event, EventLog, Fields
+from jobmaster_agents.joining import Joining
+from jobmaster_agents.launch import ChildConfig
+from jobmaster_agents.parts import Parts
+from jobmaster_agents.process import Endings, live
+from tests.simulation.loop import Process, SimLoop
+from tests.simulation.surroundings import CHORE_SPEED
+from tests.simulation.workload import HANDLERS
+
+if TYPE_CHECKING:
+    from tests.simulation.history import History
+
+RESTART_SECONDS = 0.08
+CRASHED = -9
+
+
+class SimClock:
+    """A machine's clocks: its boot time is nobody else's, its wall clock may be wrong."""
+
+    def __init__(self, loop: SimLoop, boot: float) -> None:
+        self._loop = loop
+        self._boot = boot
+        self.wall_offset_us = 0
+
+    def boottime(self) -> float:
+        return self._loop.now + self._boot
+
+    def wall_us(self) -> int:
+        return EPOCH_US + int(self._loop.now * 1e6) + self.wall_offset_us
+
+
+EPOCH_US = 1_900_000_000_000_000
+
+
+class SimLog(EventLog):
+    """Events go to the trace, and are counted."""
+
+    __slots__ = ("_history", "_name")
+
+    def __init__(self, history: History, name: str) -> None:
+        super().__init__()
+        self._history = history
+        self._name = name
+
+    def _write(self, level: int, event: Event, fields: Fields | None, *, trace: bool = False) -> None:
+        history = self._history
+        history.audit.hits[event.value] += 1
+        why = fields.get("reason", fields.get("what", "")) if fields else ""
+        history.trace.note(history.loop.now, self._name, "log", event.value, str(why))
+        if trace and fields is not None and fields.get("error") not in _EXPECTED:
+            history.audit.broken("error", f"{self._name}: {fields}")
+
+
+_EXPECTED = ("Refused", "StoreRefused", "Conflict")
+
+
+class Host:
+    """One machine.
+
+    Args:
+        agent: key of its kind of agent in the configuration.
+    """
+
+    def __init__(self, history: History, number: int, agent: str, chance: Random) -> None:
+        self._history = history
+        self.number = number
+        self._agent = agent
+        self._chance = chance
+        self.process: Process | None = None
+        self.endings: Endings | None = None
+        self.clock: Clock = SimClock(history.loop, 500.0 * number)
+        self._died: asyncio.Future[int] | None = None
+        self.starts = 0
+
+    @property
+    def serving(self) -> bool:
+        """An agent is up."""
+        return self.endings is not None and self.endings.serving is not None and self._may_serve()
+
+    def _may_serve(self) -> bool:
+        return self.process is not None and self.process.alive and self.process.resumes_at <= self._history.loop.now
+
+    def crashed(self, process: Process) -> None:
+        """The process has been killed."""
+        if process is self.process and self._died is not None and not self._died.done():
+            self._died.set_result(CRASHED)
+
+    async def run(self) -> None:
+        """One agent after the other."""
+        loop, history = self._history.loop, self._history
+        while True:
+            self.starts += 1
+            self.process = process = Process(f"agent{self.number}.{self.starts}", history)
+            process.parts = self
+            process.agent_id = history.new_id()
+            self._died = died = loop.create_future()
+            task = loop.spawn(process, self._life(process))
+            task.add_done_callback(partial(_report, died))
+            code = await died
+            self.endings = None
+            history.trace.note(loop.now, process.name, "ended", str(code))
+            history.audit.hits[f"exit {code}"] += 1
+            if code != 0 and self._chance.random() < 0.6:
+                supervisor = Process(f"supervisor{self.number}", history)
+                loop.spawn(supervisor, self._certify(process.agent_id))
+            await asyncio.sleep(RESTART_SECONDS * (0.5 + self._chance.random()))
+
+    async def _life(self, process: Process) -> int:
+        history = self._history
+        log = SimLog(history, process.name)
+        master, stores = history.open_master(), history.open_stores()
+        config = ChildConfig(history.settings, self._agent, process.name, process.agent_id)
+        agent = history.settings.agents[self._agent]
+        try:
+            await master.ensure_partitions("day", 7)
+            joining = Joining(master, stores, log)
+            await joining.begin(needed=agent.store)
+            parts = Parts(config, agent, master, joining, HANDLERS, self.clock, Telemetry(), log)
+            process.parts = parts
+            for chore in parts.coordination._chores:
+                chore.every_seconds /= CHORE_SPEED
+            self.endings = endings = Endings(self.clock)
+            return await live(config, parts, endings, log)
+        except CodeError as error:
+            history.audit.broken("CodeError", str(error))
+            return CodeError.exit_code
+        except JobMasterError as error:
+            return error.exit_code
+        except BaseExceptionGroup as errors:
+            ours, others = errors.split(JobMasterError)
+            if others is not None or (ours is not None and ours.subgroup(CodeError) is not None):
+                history.audit.broken("error", f"{process.name}: {_first(errors)!r}")
+            return 1
+
+    async def _certify(self, agent_id: bytes) -> None:
+        """What the supervisor does that has seen its child die."""
+        master = self._history.open_master()
+        for _ in range(3):
+            try:
+                await master.end_agent(agent_id, dead=True, reason="its process died")
+            except JobMasterError:
+                await asyncio.sleep(0.1)
+            else:
+                return
+
+
+def _report(died: asyncio.Future[int], task: asyncio.Task[int]) -> None:
+    if not died.done():
+        if not task.cancelled() and (error := task.exception()) is not None:
+            died.set_exception(error)
+        else:
+            died.set_result(1 if task.cancelled() else task.result())
+
+
+def _first(errors: BaseException) -> BaseException:
+    while isinstance(errors, BaseExceptionGroup):
+        errors = errors.exceptions[0]
+    return errors

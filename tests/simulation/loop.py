@@ -1,0 +1,267 @@
+"""An event loop without selector, sockets and threads: whose turn it is is drawn from the seed, time jumps.
+
+Every handle belongs to the process in whose context it was made, so that a process can be killed (none of its handles
+runs any more, and no ``finally`` of its code either) or stopped (its handles wait until it is continued) at any point.
+Within one process callbacks run in the order in which they were asked for, as asyncio promises and the slots of an agent
+rely on; which process is next is drawn for every single callback.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import heapq
+import sys
+import warnings
+from collections import deque
+from collections.abc import Callable, Coroutine
+from contextvars import Context, ContextVar, copy_context
+from random import Random
+from types import TracebackType
+from typing import Any, TypeVar
+
+_T = TypeVar("_T")
+
+
+class Process:
+    """What lives and dies as one: an agent, a producer, a supervisor."""
+
+    __slots__ = ("agent_id", "alive", "history", "name", "parts", "ready", "resumes_at")
+
+    def __init__(self, name: str, history: Any = None) -> None:
+        self.name = name
+        self.history = history
+        """What it is part of, for handlers."""
+        self.agent_id = b""
+        self.alive = True
+        self.resumes_at = 0.0
+        """Stopped until then."""
+        self.ready: deque[SimHandle] = deque()
+        self.parts: Any = None
+        """The agent's duties, for whoever looks on."""
+
+
+PROCESS: ContextVar[Process | None] = ContextVar("process", default=None)
+
+
+_NOBODY = Process("-")
+
+
+class SimHandle(asyncio.TimerHandle):
+    """One callback. A timer's place in the heap is (when, number)."""
+
+    __slots__ = ("number", "process")
+
+    def __init__(self, when: float, number: int, callback: Callable[..., Any], args: Any, context: Context) -> None:
+        # Not the constructor of the base: it costs more than the rest of a turn.
+        self._when = when
+        self.number = number
+        self._callback = callback
+        self._args = args
+        self._cancelled = False
+        self._context = context
+        self.process = context.get(PROCESS, None) or _NOBODY
+
+    def cancel(self) -> None:
+        self._cancelled = True
+
+    def __lt__(self, other: object) -> bool:
+        assert isinstance(other, SimHandle)
+        return (self._when, self.number) < (other._when, other.number)
+
+
+class Stuck(Exception):
+    """Nothing is ready and no timer runs: what is awaited can never come."""
+
+
+class SimLoop(asyncio.AbstractEventLoop):
+    """See the module.
+
+    Args:
+        chance: draws whose turn it is.
+        on_error: told of exceptions that nobody awaits.
+    """
+
+    def __init__(self, chance: Random, on_error: Callable[[dict[str, Any]], None]) -> None:
+        self.now = 1000.0
+        self._draw = chance.random
+        self._on_error = on_error
+        self._runnable: list[Process] = []
+        """Those that have something ready and do not stand still."""
+        _NOBODY.ready.clear()
+        self._timers: list[SimHandle] = []
+        self._numbers = 0
+        self._tasks: list[asyncio.Task[Any]] = []
+        """All of them: a task of a killed process must not be collected, or its ``finally`` would run."""
+        self._over = False
+        self.turns = 0
+
+    # ------------------------------------------------------------ what asyncio asks of a loop
+
+    def time(self) -> float:
+        return self.now
+
+    def get_debug(self) -> bool:
+        return False
+
+    def is_running(self) -> bool:
+        return not self._over
+
+    def is_closed(self) -> bool:
+        return self._over
+
+    def call_soon(  # type: ignore[override]  # the annotations of the base want a newer mypy to be repeated
+        self, callback: Callable[..., Any], *args: Any, context: Context | None = None
+    ) -> SimHandle:
+        handle = SimHandle(self.now, 0, callback, args, context if context is not None else copy_context())
+        self._add(handle)
+        return handle
+
+    def _add(self, handle: SimHandle) -> None:
+        process = handle.process
+        if not process.ready and process.alive and process.resumes_at <= self.now:
+            self._runnable.append(process)
+        process.ready.append(handle)
+
+    def call_soon_threadsafe(  # type: ignore[override]
+        self, callback: Callable[..., Any], *args: Any, context: Context | None = None
+    ) -> SimHandle:
+        return self.call_soon(callback, *args, context=context)
+
+    def call_later(  # type: ignore[override]
+        self, delay: float, callback: Callable[..., Any], *args: Any, context: Context | None = None
+    ) -> SimHandle:
+        return self.call_at(self.now + delay, callback, *args, context=context)
+
+    def call_at(  # type: ignore[override]
+        self, when: float, callback: Callable[..., Any], *args: Any, context: Context | None = None
+    ) -> SimHandle:
+        self._numbers += 1
+        handle = SimHandle(when, self._numbers, callback, args, context if context is not None else copy_context())
+        heapq.heappush(self._timers, handle)
+        return handle
+
+    def create_future(self) -> asyncio.Future[Any]:
+        return asyncio.Future(loop=self)
+
+    def create_task(self, coro: Any, *, name: object = None, context: Context | None = None) -> asyncio.Task[Any]:
+        task: asyncio.Task[Any] = asyncio.Task(coro, loop=self, name=name or "task", context=context)  # type: ignore[arg-type]
+        self._tasks.append(task)
+        return task
+
+    def call_exception_handler(self, context: dict[str, Any]) -> None:
+        process = PROCESS.get()
+        if not self._over and (process is None or process.alive):
+            self._on_error(context)
+
+    # ------------------------------------------------------------ processes
+
+    def spawn(self, process: Process, coro: Coroutine[Any, Any, _T]) -> asyncio.Task[_T]:
+        """The first task of a process; all that comes of it belongs to the process."""
+        context = copy_context()
+        context.run(PROCESS.set, process)
+        return self.create_task(coro, name=process.name, context=context)
+
+    def kill(self, process: Process) -> None:
+        """Nothing of it runs any more, from the end of the present callback on."""
+        process.alive = False
+        self._leave(process)
+
+    def halt(self, process: Process, seconds: float) -> None:
+        """It stands still for a while and does not know it."""
+        process.resumes_at = max(process.resumes_at, self.now + seconds)
+        self._leave(process)
+        self.call_at(process.resumes_at, self._resume, process, context=Context())
+
+    def _leave(self, process: Process) -> None:
+        if process in self._runnable:
+            self._runnable.remove(process)
+
+    def _resume(self, process: Process) -> None:
+        if process.resumes_at <= self.now and process.alive and process.ready and process not in self._runnable:
+            self._runnable.append(process)
+
+    # ------------------------------------------------------------ running
+
+    def run(self, main: Coroutine[Any, Any, _T]) -> _T:
+        """Result of ``main``, run in a process of nobody."""
+        asyncio._set_running_loop(self)
+        try:
+            task = self.create_task(main, context=Context())
+            self._turn_until(task)
+            result: _T = task.result()
+            return result
+        finally:
+            asyncio._set_running_loop(None)
+            self._dispose()
+
+    def _turn_until(self, task: asyncio.Task[Any]) -> None:
+        runnable, draw = self._runnable, self._draw
+        while not task.done():
+            if not runnable:
+                self._jump()
+                continue
+            count = len(runnable)
+            process = runnable[int(draw() * count)] if count > 1 else runnable[0]
+            handle = process.ready.popleft()
+            if not process.ready:
+                runnable.remove(process)
+            if handle._cancelled:
+                continue
+            self.turns += 1
+            assert handle._context is not None
+            try:
+                handle._context.run(handle._callback, *handle._args)
+            except Exception as error:  # as asyncio does: told to whoever listens
+                handle._context.run(self.call_exception_handler, {"message": "a callback failed", "exception": error})
+
+    def _jump(self) -> None:
+        timers = self._timers
+        while timers and timers[0]._cancelled:
+            heapq.heappop(timers)
+        if not timers:
+            raise Stuck
+        when = timers[0]._when
+        self.now = max(self.now, when)
+        while timers and timers[0]._when <= self.now:
+            handle = heapq.heappop(timers)
+            if not handle._cancelled:
+                self._add(handle)
+
+    def _dispose(self) -> None:
+        """Let go of everything without a sound: what is pending was killed, or the history is over."""
+        self._over = True
+        self._runnable.clear()
+        self._timers.clear()
+        for task in self._tasks:
+            if not task.done():
+                task._log_destroy_pending = False  # type: ignore[attr-defined]
+        with Silence():
+            for task in self._tasks:
+                if not task.done():
+                    _close(task.get_coro())
+            self._tasks.clear()
+
+
+def _close(coro: Any) -> None:
+    """Unwind a coroutine that will never run again; what its ``finally`` wants of a loop is refused."""
+    try:
+        coro.close()
+    except (RuntimeError, ValueError, AttributeError, KeyError):
+        return
+
+
+class Silence:
+    """Coroutines of killed processes are closed while this is open; what they say about it is of no interest."""
+
+    def __enter__(self) -> None:
+        self._hook = sys.unraisablehook
+        sys.unraisablehook = lambda _: None
+        self._warnings = warnings.catch_warnings()
+        self._warnings.__enter__()
+        warnings.simplefilter("ignore")
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._warnings.__exit__(kind, error, trace)
+        sys.unraisablehook = self._hook

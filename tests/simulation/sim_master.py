@@ -1,0 +1,146 @@
+"""The product's own ``Master`` on a simulated server: everything above the SQL text runs as it is."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from functools import cache
+from typing import Any, TypeVar, cast
+
+import asyncpg
+
+from jobmaster.master.connection import Calls
+from jobmaster.master.master import ClusterRow, Master
+from tests.simulation.loop import SimLoop
+from tests.simulation.statements_cluster import ClusterStatements
+from tests.simulation.tables import Record, Snapshot
+from tests.simulation.wire import Server, Wire
+
+_T = TypeVar("_T")
+CLUSTER_UID = b"simulated-cluste"
+
+
+class MasterServer(Server):
+    """The server: statements by name."""
+
+    def __init__(self, name: str, loop: SimLoop, statements: ClusterStatements) -> None:
+        super().__init__(name, loop)
+        self.statements = statements
+
+    def snapshot(self) -> Snapshot:
+        """What a statement that begins now sees without locks."""
+        tables = self.statements.tables
+        return Snapshot(dict(tables.buckets), dict(tables.agents))
+
+    def execute(self, name: str, old: Snapshot, args: tuple[Any, ...]) -> list[Record]:
+        """One statement, all at once."""
+        return cast(list[Record], getattr(self.statements, _twin(name))(old, *args))
+
+    def terminate(self, agents: set[bytes]) -> None:
+        """The sessions of these agents end; what they had begun has no effect."""
+        for sent in list(self.waiting):
+            if sent.sender is not None and sent.sender.agent_id in agents:
+                self.drop(sent)
+
+
+@cache
+def _twin(name: str) -> str:
+    return name.replace("/", "_")
+
+
+@cache
+def _name_of(text: str) -> str:
+    """The statement's name, which stands in its first line."""
+    return text.split(" ", 3)[2]
+
+
+class SimConnection:
+    """What the master's methods want of a connection."""
+
+    def __init__(self, server: MasterServer) -> None:
+        self._server = server
+        self.old = Snapshot({}, {})
+
+    def see(self) -> None:
+        """The statement begins."""
+        self.old = self._server.snapshot()
+
+    async def fetch(self, text: str, *args: Any) -> list[Record]:
+        return self._server.execute(_name_of(text), self.old, args)
+
+    async def copy_records_to_table(self, table: str, *, records: Any, columns: Sequence[str]) -> str:
+        written = self._server.statements.copy(records)
+        if written < 0:
+            raise asyncpg.UniqueViolationError("duplicate key")
+        return f"COPY {written}"
+
+
+class SimCalls(Calls):
+    """Statements by name over a wire."""
+
+    def __init__(self, server: MasterServer, wire: Wire) -> None:
+        self._server = server
+        self._wire = wire
+
+    async def ask(self, name: str, *args: Any) -> list[Any]:
+        return await self._statement(name, args, writes=False, ids=())
+
+    async def tell(self, name: str, *args: Any, ids: Sequence[bytes] = ()) -> list[Any]:
+        return await self._statement(name, args, writes=True, ids=ids)
+
+    async def _statement(self, name: str, args: tuple[Any, ...], *, writes: bool, ids: Sequence[bytes]) -> list[Any]:
+        server = self._server
+        connection = SimConnection(server)
+        answer: list[Any] = await self._wire.call(
+            name, lambda: server.execute(name, connection.old, args), writes=writes, ids=ids, sees=connection.see
+        )
+        return answer
+
+    async def run(
+        self,
+        what: str,
+        work: Callable[[Any], Awaitable[_T]],
+        *,
+        writes: bool = True,
+        ids: Sequence[bytes] = (),
+        raw: tuple[type[Exception], ...] = (),
+    ) -> _T:
+        connection = SimConnection(self._server)
+
+        def effect() -> Any:
+            try:
+                return _at_once(cast("Coroutine[Any, Any, _T]", work(connection)))
+            except raw as error:
+                return _Raw(error)
+
+        answer = await self._wire.call(what, effect, writes=writes, ids=ids, sees=connection.see)
+        if isinstance(answer, _Raw):
+            raise answer.error
+        return cast(_T, answer)
+
+    async def in_transaction(self, what: str, work: Callable[[Any], Awaitable[_T]]) -> _T:
+        return await self.run(what, work)
+
+
+class _Raw:
+    def __init__(self, error: Exception) -> None:
+        self.error = error
+
+
+def _at_once(work: Coroutine[Any, Any, _T]) -> _T:
+    """Result of a coroutine that never waits."""
+    try:
+        work.send(None)
+    except StopIteration as end:
+        return cast(_T, end.value)
+    raise AssertionError("a statement of the simulated master waits")
+
+
+class SimMaster(Master):
+    """``Master`` without a database."""
+
+    def __init__(self, server: MasterServer, wire: Wire) -> None:
+        self.cluster = ClusterRow("sim", CLUSTER_UID)
+        self._schema = "sim"
+        self._cursors = {}
+        self._pools = []
+        self._data = self._control = self._heartbeat = SimCalls(server, wire)

@@ -1,0 +1,278 @@
+"""Twins of the statements about agents, buckets, the coordinator's office, and what clients read."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from tests.simulation.statements_rescue import RescueStatements
+from tests.simulation.tables import ALIVE, AgentRow, BucketRow, LeaseRow, Record, Snapshot
+
+OWNED = ("ACTIVE", "COMPLETING", "FROZEN", "DRAINING")
+
+
+def bucket_record(bucket: BucketRow, moment: object) -> Record:
+    return Record({**bucket._asdict(), "changed_at": moment})
+
+
+class ClusterStatements(RescueStatements):
+    """Twins of ``members``, ``buckets``, ``queries`` and the rest of ``upkeep``."""
+
+    # ------------------------------------------------------------ members
+
+    def members_register(self, old: Snapshot, agent_id: bytes, *args: Any) -> list[Record]:
+        _, _, _, _, mode, _, weight, lease, _, _ = args
+        row = self.tables.agents.get(agent_id)
+        until, now = self.now_us() + int(lease * 1e6), self.now_us()
+        if row is None:
+            row = AgentRow(agent_id, mode, weight, "ACTIVE", until, int(lease * 1e6), now, False)
+        elif row.state == "ACTIVE":
+            row = row._replace(lease_until=until, lease_us=int(lease * 1e6))
+        else:
+            return []
+        self.tables.agents[agent_id] = row
+        self.audit.renewed(agent_id)
+        return [Record(id=agent_id)]
+
+    def members_publish_handlers(
+        self, old: Snapshot, agent_id: bytes, names: Sequence[str], specs: Sequence[str], digests: Any
+    ) -> list[Record]:
+        self.tables.handlers.update(zip(names, specs, strict=True))
+        return []
+
+    def members_remember_store(self, old: Snapshot, name: str, proposed: bytes) -> list[Record]:
+        return [Record(generation=self.tables.stores.setdefault(name, proposed))]
+
+    def members_stopping(self, old: Snapshot, agent_id: bytes) -> list[Record]:
+        row = self.tables.agents.get(agent_id)
+        if row is None or row.state != "ACTIVE":
+            return []
+        self.tables.agents[agent_id] = row._replace(state="STOPPING")
+        return [Record(state="STOPPING")]
+
+    def members_renew(self, old: Snapshot, agent_id: bytes, lease: float) -> list[Record]:
+        row, now = self.tables.agents.get(agent_id), self.now_us()
+        if row is None or row.state not in ALIVE:
+            return []
+        since = now if row.lease_until < now else row.held_since
+        until = now + int(lease * 1e6)
+        self.tables.agents[agent_id] = row._replace(lease_until=until, lease_us=int(lease * 1e6), held_since=since)
+        self.audit.renewed(agent_id)
+        buckets = self.tables.buckets
+        office = self.tables.office
+        asked = [
+            job.id for job in self.tables.jobs.values()
+            if job.cancel_requested and job.state in ("ASSIGNED", "PROCESSING") and job.bucket_id in buckets
+            and buckets[job.bucket_id].owner == agent_id and buckets[job.bucket_id].state != "READY_TO_DELETE"
+        ]  # fmt: skip
+        return [Record(
+            drain_requested=row.drain_requested,
+            coordinator=office.owner if office is not None and office.expires_at > now else None,
+            lost_buckets=any(bucket.state == "LOST" for bucket in buckets.values()),
+            cancel_requested=asked,
+        )]  # fmt: skip
+
+    def members_certify(self, old: Snapshot, judge_id: bytes, limit: int) -> list[Record]:
+        now = self.now_us()
+        judge = self.tables.agents.get(judge_id)
+        if judge is None or judge.state not in ALIVE or judge.lease_until <= now:
+            return []
+        if "certificate" in self.without:
+            return self._lose_by_stale_lease(old, judge)
+        dead = []
+        for row in list(self.tables.agents.values()):
+            term = max(judge.lease_us, row.lease_us)
+            held = max(judge.held_since, self.audit.master_up_since) + term <= now
+            if row.id != judge_id and row.state in ALIVE and row.lease_until < now and held:
+                self.tables.agents[row.id] = row._replace(state="DEAD")
+                self.audit.certified(row.id, by_lease=True)
+                dead.append(Record(id=row.id))
+        return dead
+
+    def _lose_by_stale_lease(self, old: Snapshot, judge: AgentRow) -> list[Record]:
+        """Without a certificate: buckets joined with leases as the snapshot shows them, read a second time by nobody."""
+        found = []
+        for row in old.agents.values():
+            if row.id != judge.id and row.state in ALIVE and row.lease_until < self.now_us():
+                for bucket in list(self.tables.buckets.values()):
+                    if bucket.owner == row.id and bucket.state in OWNED:
+                        self._move(bucket, "LOST", bucket.owner, "its lease ran out")
+                        found.append(Record(id=row.id))
+        return found
+
+    def buckets_lose(self, old: Snapshot, reason: str) -> list[Record]:
+        lost = []
+        for bucket in list(self.tables.buckets.values()):
+            owner = self.tables.agents.get(bucket.owner)
+            if bucket.state in OWNED and owner is not None and owner.state in ("DEAD", "RETIRED"):
+                self._move(bucket, "LOST", bucket.owner, reason)
+                lost.append(Record(id=bucket.id))
+        return lost
+
+    def members_lock(self, old: Snapshot, agent_id: bytes) -> list[Record]:
+        row = self.tables.agents.get(agent_id)
+        return [] if row is None else [Record(state=row.state)]
+
+    def members_end_dead(self, old: Snapshot, agent_id: bytes, reason: str) -> list[Record]:
+        return self._end(agent_id, "DEAD")
+
+    def members_retire(self, old: Snapshot, agent_id: bytes, reason: str) -> list[Record]:
+        held = any(
+            bucket.owner == agent_id and bucket.state not in ("READY_TO_DELETE", "LOST")
+            for bucket in self.tables.buckets.values()
+        )
+        return [] if held else self._end(agent_id, "RETIRED")
+
+    def _end(self, agent_id: bytes, state: str) -> list[Record]:
+        row = self.tables.agents.get(agent_id)
+        if row is None or row.state not in ALIVE:
+            return []
+        self.tables.agents[agent_id] = row._replace(state=state)
+        if state == "DEAD":
+            self.audit.certified(agent_id, by_lease=False)
+        else:
+            self.audit.retired(agent_id)
+        return [Record(id=agent_id)]
+
+    def members_terminate_backends(self, old: Snapshot) -> list[Record]:
+        owners = {bucket.owner for bucket in self.tables.buckets.values() if bucket.state == "LOST"}
+        dead = {owner for owner in owners if owner in self.tables.agents and self.tables.agents[owner].state == "DEAD"}
+        self.audit.terminate(dead)
+        return [Record(ended=True)]
+
+    # ------------------------------------------------------------ the office
+
+    def members_lead(self, old: Snapshot, agent_id: bytes, weight: int, lease: float) -> list[Record]:
+        now, office = self.now_us(), self.tables.office
+        until = now + int(lease * 1e6)
+        if office is None:
+            epoch = 1
+        else:
+            heavier = any(
+                a.weight > weight and a.id != agent_id and a.state == "ACTIVE" and a.lease_until > now
+                for a in self.tables.agents.values()
+            )
+            owner = None if office.owner is None else self.tables.agents.get(office.owner)
+            free = (
+                office.owner in (agent_id, None)
+                or (owner is not None and owner.state in ("DEAD", "RETIRED"))
+                or office.expires_at + (int(lease * 5e5) if heavier else 0) < now
+            )
+            if not free:
+                return []
+            epoch = office.epoch if office.owner == agent_id else office.epoch + 1
+        self.tables.office = LeaseRow(agent_id, weight, epoch, until)
+        self.audit.led(agent_id, epoch)
+        return [Record(epoch=epoch)]
+
+    def members_resign(self, old: Snapshot, agent_id: bytes, epoch: int) -> list[Record]:
+        office = self.tables.office
+        if office is not None and (office.owner, office.epoch) == (agent_id, epoch):
+            self.tables.office = office._replace(owner=None, expires_at=self.now_us())
+        return []
+
+    def upkeep_tend(self, old: Snapshot, agent_id: bytes, weight: int, lease: float, horizon: float) -> list[Record]:
+        office, now = self.tables.office, self.now_us()
+        if office is None or office.owner != agent_id:
+            return []
+        self.tables.office = office._replace(weight=weight, expires_at=now + int(lease * 1e6))
+        latest = now + int(horizon * 1e6)
+        due = sorted({
+            (job.lane, job.priority) for job in self.tables.jobs.values()
+            if job.state == "HELD" and job.due_us is not None and job.due_us <= latest
+        })  # fmt: skip
+        overdue = any(row.state in ALIVE and row.lease_until < now for row in self.tables.agents.values())
+        lanes, priorities = [lane for lane, _ in due], [priority for _, priority in due]
+        return [Record(epoch=office.epoch, overdue=overdue, lanes=lanes, priorities=priorities)]
+
+    # ------------------------------------------------------------ buckets
+
+    def buckets_create(self, old: Snapshot, owner: bytes, *columns: Any) -> list[Record]:
+        row = self.tables.agents.get(owner)
+        if row is None or row.state != "ACTIVE":
+            return [Record(owner_ok=False, created=[])]
+        created = []
+        for bucket_id, store, lane, priority in zip(*columns, strict=True):
+            if bucket_id not in self.tables.buckets:
+                bucket = BucketRow(bucket_id, store, lane, priority, "ACTIVE", 1, owner, self.now_us())
+                self.tables.buckets[bucket_id] = bucket
+                self._tell(bucket_id, None, "ACTIVE", 1, owner, "created")
+                created.append(bucket_id)
+        return [Record(owner_ok=True, created=created)]
+
+    def buckets_adopt(
+        self, old: Snapshot, owner: bytes, bucket_id: bytes, store: str, lane: str, priority: int, reason: str
+    ) -> list[Record]:
+        row = self.tables.agents.get(owner)
+        if row is None or row.state != "ACTIVE" or bucket_id in self.tables.buckets:
+            return [Record(adopted=False)]
+        epoch = max((e.epoch for e in self.tables.events if e.bucket_id == bucket_id), default=0) + 1
+        self.tables.buckets[bucket_id] = BucketRow(
+            bucket_id, store, lane, priority, "LOST", epoch, owner, self.now_us()
+        )
+        self._tell(bucket_id, None, "LOST", epoch, owner, reason)
+        return [Record(adopted=True)]
+
+    def buckets_move(
+        self, old: Snapshot, bucket_id: bytes, epoch: int, owner: bytes, sources: Sequence[str], to: str, reason: str
+    ) -> list[Record]:
+        bucket = self.tables.buckets.get(bucket_id)
+        if bucket is None or (bucket.epoch, bucket.owner) != (epoch, owner):
+            return [Record(moved=False, state=None)]
+        if bucket.state in sources:
+            self._move(bucket, to, owner, reason)
+        return [Record(moved=bucket.state in sources or bucket.state == to, state=bucket.state)]
+
+    def buckets_take_lost(
+        self, old: Snapshot, agent_id: bytes, stores: Sequence[str], floors: Sequence[bytes], epochs: Sequence[int]
+    ) -> list[Record]:
+        me = self.tables.agents.get(agent_id)
+        lost = sorted(
+            (b for b in self.tables.buckets.values() if b.state == "LOST" and b.store in stores),
+            key=lambda b: (-b.priority, b.changed_us, b.id),
+        )
+        if me is None or me.state not in ALIVE or not lost:
+            return []
+        bucket = lost[0]
+        floor = max((e for b, e in zip(floors, epochs, strict=True) if b == bucket.id), default=0)
+        taken = bucket._replace(
+            state="DRAINING", owner=agent_id, epoch=max(bucket.epoch, floor) + 1, changed_us=self.now_us()
+        )
+        self.tables.buckets[bucket.id] = taken
+        self._tell(bucket.id, "LOST", "DRAINING", taken.epoch, agent_id, "taken")
+        return [bucket_record(taken, self.moment(taken.changed_us))]
+
+    def buckets_forget(self, old: Snapshot, age: float) -> list[Record]:
+        before = self.now_us() - int(age * 1e6)
+        return [
+            bucket_record(bucket, self.moment(bucket.changed_us))
+            for bucket in sorted(self.tables.buckets.values(), key=lambda b: (b.changed_us, b.id))
+            if bucket.state == "READY_TO_DELETE" and bucket.changed_us < before
+        ]
+
+    def buckets_drop(self, old: Snapshot, bucket_id: bytes) -> list[Record]:
+        bucket = self.tables.buckets.get(bucket_id)
+        if bucket is None or bucket.state != "READY_TO_DELETE":
+            return []
+        del self.tables.buckets[bucket_id]
+        return [Record(id=bucket_id)]
+
+    # ------------------------------------------------------------ what people and clients read
+
+    def queries_get(self, old: Snapshot, job_id: bytes) -> list[Record]:
+        row = self.tables.jobs.get(job_id)
+        if row is None:
+            return []
+        times = {"due_at": self.moment(row.due_us), "changed_at": self.moment(row.changed_us)}
+        return [Record({**row._asdict(), **times, "waited_us": None, "ran_us": None})]
+
+    def queries_states(self, old: Snapshot, ids: Sequence[bytes], low: bytes, high: bytes) -> list[Record]:
+        return [Record(id=i, state=self.tables.jobs[i].state) for i in ids if i in self.tables.jobs]
+
+    def queries_buckets(self, old: Snapshot, states: Sequence[str]) -> list[Record]:
+        found = [b for b in self.tables.buckets.values() if not states or b.state in states]
+        found.sort(key=lambda b: (b.store, b.lane, -b.priority, b.id))
+        return [bucket_record(b, self.moment(b.changed_us)) for b in found]
+
+    def queries_handlers(self, old: Snapshot) -> list[Record]:
+        return [Record(spec=spec) for _, spec in sorted(self.tables.handlers.items())]

@@ -1,0 +1,314 @@
+"""Twins of ``master/sql/jobs``: one method per statement, named like its file, with the same parameters and columns.
+
+Rows that a statement locks are read as they are; whatever it reads without a lock it sees as it was when it began
+(``Snapshot``). ``without`` names guards that are left out on purpose.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from jobmaster.codec import decode_headers
+from jobmaster.master.connection import EPOCH_2000_US
+from tests.simulation.tables import FINAL, IN_FLIGHT, BucketRow, JobRow, Record, Refusal, Snapshot
+from tests.simulation.tables_guarded import Guarded
+
+Ids = list[bytes]
+
+
+def expires_of(headers: bytes) -> int | None:
+    return decode_headers(headers).expires_us if b'"expires' in headers else None
+
+
+class JobStatements(Guarded):
+    """Twins of the statements about jobs."""
+
+    # ------------------------------------------------------------ guards
+
+    def _lock(self, old: Snapshot, bucket_id: bytes, epoch: int, owner: bytes | None, states: Sequence[str]) -> bool:
+        """The bucket's row, locked: read as it is now. Without the lock it is what the snapshot shows."""
+        buckets = old.buckets if "bucket lock" in self.without else self.tables.buckets
+        bucket = buckets.get(bucket_id)
+        return (
+            bucket is not None
+            and bucket.epoch == epoch
+            and (owner is None or bucket.owner == owner)
+            and bucket.state in states
+        )
+
+    def _is_mine(self, row: JobRow, token: int, bucket_id: bytes | None, epoch: int | None) -> bool:
+        if row.state not in IN_FLIGHT:
+            return False
+        return "identity" in self.without or row.identity == (token, bucket_id, epoch)
+
+    def _vanishes(self, job_id: bytes) -> bool:
+        """Below the floor only what lies in the attic may be written."""
+        return "watermark" not in self.without and job_id < self.tables.floor and job_id not in self.tables.jobs
+
+    # ------------------------------------------------------------ first rows
+
+    def jobs_insert_held(self, old: Snapshot, *columns: Sequence[Any]) -> list[Record]:
+        accepted: Ids = []
+        for job_id, priority, lane, handler, args, headers, due_us in zip(*columns, strict=True):
+            if job_id in self.tables.jobs or self._vanishes(job_id):
+                continue
+            self._insert(job_id, "HELD", priority, lane, handler, 1, None, None, due_us or self.now_us(), args, headers)
+            accepted.append(job_id)
+        return [Record(accepted=accepted)]
+
+    def jobs_insert_assigned(self, old: Snapshot, bucket_id: bytes, epoch: int, *columns: Any) -> list[Record]:
+        if not self._lock(old, bucket_id, epoch, None, ("ACTIVE",)):
+            return [Record(bucket_ok=False, accepted=[])]
+        accepted: Ids = []
+        for job_id, priority, lane, handler, args, headers, due_us in zip(*columns, strict=True):
+            if job_id in self.tables.jobs or self._vanishes(job_id):
+                continue
+            due = due_us or None
+            self._insert(job_id, "ASSIGNED", priority, lane, handler, 2, bucket_id, epoch, due, args, headers)
+            self.audit.bound(self.tables, "insert_assigned", bucket_id, epoch, None)
+            accepted.append(job_id)
+        return [Record(bucket_ok=True, accepted=accepted)]
+
+    def _insert(
+        self, job_id: bytes, state: str, priority: int, lane: str, handler: str, token: int, bucket_id: bytes | None,
+        epoch: int | None, due_us: int | None, args: bytes, headers: bytes, attempt: int = 0, rescues: int = 0,
+        result: bytes | None = None, error: bytes | None = None, cancel: bool = False,
+    ) -> None:  # fmt: skip
+        expires = expires_of(headers) if state == "HELD" else None
+        self._put(JobRow(
+            job_id, state, priority, lane, handler, token, bucket_id, epoch, attempt, rescues, cancel, due_us, expires,
+            self.now_us(), args, headers, result, error,
+        ))  # fmt: skip
+
+    def jobs_reserve_keys(self, old: Snapshot, scope: str, keys: Any, ids: Any, digests: Any) -> list[Record]:
+        for key, job_id, digest in zip(keys, ids, digests, strict=True):
+            self.tables.keys.setdefault((scope, key), (job_id, digest))
+        return []
+
+    def jobs_held_keys(self, old: Snapshot, scope: str, keys: Sequence[str]) -> list[Record]:
+        found = [(key, self.tables.keys.get((scope, key))) for key in keys]
+        return [Record(key=key, job_id=held[0], digest=held[1]) for key, held in found if held is not None]
+
+    # ------------------------------------------------------------ outcomes
+
+    def copy(self, records: Sequence[tuple[Any, ...]]) -> int:
+        """COPY of final rows: -1 when an id has a row, else how many were written."""
+        if any(record[0] in self.tables.jobs for record in records):
+            return -1
+        written = 0
+        for record in records:
+            (job_id, state, priority, lane, handler, token, bucket_id, epoch, attempt, rescues, due, _, _, args, headers,
+             result, error) = record  # fmt: skip
+            if self._vanishes(job_id):
+                continue
+            due_us = None if due is None else due[0] + EPOCH_2000_US
+            self._insert(job_id, state, priority, lane, handler, token, bucket_id, epoch, due_us, args, headers, attempt,
+                         rescues, result, error)  # fmt: skip
+            written += 1
+        return written
+
+    def jobs_record_final(self, old: Snapshot, *columns: Any) -> list[Record]:
+        accepted: Ids = []
+        for (job_id, state, priority, lane, handler, token, bucket_id, epoch, attempt, rescues, due_us, _, _, args, headers,
+             result, error) in zip(*columns, strict=True):  # fmt: skip
+            row = self.tables.jobs.get(job_id)
+            if row is None:
+                if self._vanishes(job_id):
+                    continue
+                self._insert(job_id, state, priority, lane, handler, token, bucket_id, epoch, due_us or None, args, headers,
+                             attempt, rescues, result, error)  # fmt: skip
+            elif self._is_mine(row, token, bucket_id, epoch):
+                self.audit.accepted("record_final", row, token, bucket_id, epoch)
+                self._put(row._replace(state=state, attempt=attempt, rescues=rescues, changed_us=self.now_us(),
+                                       result=result, error=error))  # fmt: skip
+            else:
+                continue
+            accepted.append(job_id)
+        return [Record(accepted=accepted)]
+
+    def jobs_mark_refused(self, old: Snapshot, *columns: Any) -> list[Record]:
+        for job_id, token, bucket_id, epoch in zip(*columns, strict=True):
+            key = (job_id, token, bucket_id, epoch)
+            line = self.tables.attempts.get(key)
+            self.tables.attempts[key] = Refusal(line.outcome if line else "refused", line.refused + 1 if line else 1)
+        return []
+
+    def jobs_persist(self, old: Snapshot, bucket_id: bytes, epoch: int, owner: bytes, *columns: Any) -> list[Record]:
+        if not self._lock(old, bucket_id, epoch, owner, ("ACTIVE", "COMPLETING")):
+            return [Record(bucket_ok=False, accepted=[])]
+        accepted: Ids = []
+        for job_id, state, priority, lane, handler, token, attempt, rescues, due_us, args, headers in zip(
+            *columns, strict=True
+        ):
+            row = self.tables.jobs.get(job_id)
+            if row is None:
+                if self._vanishes(job_id):
+                    continue
+                self._insert(job_id, state, priority, lane, handler, token, bucket_id, epoch, due_us or None, args, headers,
+                             attempt, rescues)  # fmt: skip
+            elif self._is_mine(row, token, bucket_id, epoch) and not row.cancel_requested:
+                self.audit.accepted("persist", row, token, bucket_id, epoch)
+                state = "PROCESSING" if row.state == "PROCESSING" else state
+                self._put(row._replace(state=state, changed_us=self.now_us()))
+            else:
+                continue
+            accepted.append(job_id)
+            self.audit.bound(self.tables, "persist", bucket_id, epoch, owner)
+            if state == "PROCESSING":
+                self.audit.authorised(job_id, token, bucket_id, epoch)
+        return [Record(bucket_ok=True, accepted=accepted)]
+
+    def jobs_hold(self, old: Snapshot, bucket_id: bytes, epoch: int, *columns: Any) -> list[Record]:
+        accepted: Ids = []
+        cancelled: Ids = []
+        for job_id, priority, lane, handler, token, attempt, rescues, due_us, args, headers, error, outcome, _ in zip(
+            *columns, strict=True
+        ):
+            row = self.tables.jobs.get(job_id)
+            due = due_us or self.now_us()
+            if row is None:
+                if self._vanishes(job_id):
+                    continue
+                self._insert(
+                    job_id, "HELD", priority, lane, handler, token, None, None, due, args, headers, attempt, rescues
+                )
+            elif self._is_mine(row, token, bucket_id, epoch):
+                self.audit.accepted("hold", row, token, bucket_id, epoch)
+                if row.cancel_requested:
+                    cancelled.append(job_id)
+                    self._put(row._replace(state="CANCELLED", attempt=attempt, rescues=rescues, due_us=due, error=error,
+                                           expires_us=None, changed_us=self.now_us()))  # fmt: skip
+                else:
+                    self._put(row._replace(state="HELD", bucket_id=None, bucket_epoch=None, attempt=attempt, error=None,
+                                           rescues=rescues, due_us=due, expires_us=expires_of(headers),
+                                           changed_us=self.now_us()))  # fmt: skip
+            else:
+                continue
+            accepted.append(job_id)
+            if error is not None and job_id not in cancelled:
+                self.tables.attempts.setdefault((job_id, token, bucket_id, epoch), Refusal(outcome, 0))
+        return [Record(accepted=accepted, cancelled=cancelled)]
+
+    def jobs_retry_here(self, old: Snapshot, bucket_id: bytes, epoch: int, owner: bytes, *columns: Any) -> list[Record]:
+        if not self._lock(old, bucket_id, epoch, owner, ("ACTIVE", "COMPLETING")):
+            return [Record(bucket_ok=False, accepted=[], cancelled=[])]
+        accepted: Ids = []
+        cancelled: Ids = []
+        for job_id, priority, lane, handler, token, attempt, rescues, due_us, args, headers, error, outcome, _ in zip(
+            *columns, strict=True
+        ):
+            row = self.tables.jobs.get(job_id)
+            due = due_us or None
+            if row is None:
+                if self._vanishes(job_id):
+                    continue
+                self._insert(job_id, "ASSIGNED", priority, lane, handler, token + 1, bucket_id, epoch, due, args, headers,
+                             attempt, rescues)  # fmt: skip
+            elif self._is_mine(row, token, bucket_id, epoch):
+                self.audit.accepted("retry_here", row, token, bucket_id, epoch)
+                gone = row.cancel_requested
+                if gone:
+                    cancelled.append(job_id)
+                self._put(row._replace(state="CANCELLED" if gone else "ASSIGNED", token=token if gone else token + 1,
+                                       attempt=attempt, rescues=rescues, due_us=due, error=error if gone else None,
+                                       changed_us=self.now_us()))  # fmt: skip
+            else:
+                continue
+            accepted.append(job_id)
+            self.audit.bound(self.tables, "retry_here", bucket_id, epoch, owner)
+            if error is not None and job_id not in cancelled:
+                self.tables.attempts.setdefault((job_id, token, bucket_id, epoch), Refusal(outcome, 0))
+        return [Record(bucket_ok=True, accepted=accepted, cancelled=cancelled)]
+
+    # ------------------------------------------------------------ onboarding and back
+
+    def jobs_onboard(
+        self, old: Snapshot, bucket_id: bytes, epoch: int, owner: bytes, lane: str, priority: int, horizon: float,
+        limit: int, from_us: int, handlers: Sequence[str] | None,
+    ) -> list[Record]:  # fmt: skip
+        names = ("id", "token", "handler", "args", "due_at", "headers", "attempt", "rescues")
+        if not self._lock(old, bucket_id, epoch, owner, ("ACTIVE",)):
+            return [Record(bucket_ok=False, **dict.fromkeys(names))]
+        latest = self.now_us() + int(horizon * 1e6)
+        due = sorted(
+            (row for row in self.tables.jobs.values()
+             if row.state == "HELD" and row.lane == lane and row.priority == priority and not row.cancel_requested
+             and row.due_us is not None and from_us <= row.due_us <= latest
+             and (handlers is None or row.handler in handlers)),
+            key=lambda row: (row.due_us, row.id),
+        )[:limit]  # fmt: skip
+        answer = []
+        for row in due:
+            moved = row._replace(state="ASSIGNED", token=row.token + 1, bucket_id=bucket_id, bucket_epoch=epoch,
+                                 expires_us=None, changed_us=self.now_us())  # fmt: skip
+            self._put(moved)
+            self.audit.bound(self.tables, "onboard", bucket_id, epoch, owner)
+            values = (row.id, moved.token, row.handler, row.args, self.moment(row.due_us), row.headers, row.attempt,
+                      row.rescues)  # fmt: skip
+            answer.append(Record(bucket_ok=True, **dict(zip(names, values, strict=True))))
+        return answer or [Record(bucket_ok=True, **dict.fromkeys(names))]
+
+    def jobs_release(
+        self, old: Snapshot, bucket_id: bytes, epoch: int, ids: Ids, tokens: list[int], low: bytes, high: bytes
+    ) -> list[Record]:
+        answer = []
+        for job_id, token in zip(ids, tokens, strict=True):
+            row = self.tables.jobs.get(job_id)
+            if row is None or row.state != "ASSIGNED" or not self._is_mine(row, token, bucket_id, epoch):
+                continue
+            self.audit.accepted("release", row, token, bucket_id, epoch)
+            state = self._give_back(row, row.token, "release")
+            answer.append(Record(id=job_id, state=state))
+        return answer
+
+    def _give_back(self, row: JobRow, token: int, by: str) -> str:
+        """HELD, or CANCELLED when somebody asked for it."""
+        due = row.due_us or self.now_us()
+        if row.cancel_requested:
+            self._put(row._replace(state="CANCELLED", due_us=due, expires_us=None, changed_us=self.now_us()))
+            return "CANCELLED"
+        self._put(row._replace(state="HELD", token=token, bucket_id=None, bucket_epoch=None, due_us=due,
+                               expires_us=expires_of(row.headers), changed_us=self.now_us()))  # fmt: skip
+        return "HELD"
+
+    # ------------------------------------------------------------ looking and cancelling
+
+    def jobs_peek(self, old: Snapshot, ids: Ids, low: bytes, high: bytes) -> list[Record]:
+        rows = [row for job_id in ids if (row := self.tables.jobs.get(job_id)) is not None]
+        return [
+            Record(id=row.id, state=row.state, token=row.token, bucket_id=row.bucket_id, bucket_epoch=row.bucket_epoch,
+                   cancel_requested=row.cancel_requested, due_at=self.moment(row.due_us))
+            for row in rows
+        ]  # fmt: skip
+
+    def jobs_quarantine(
+        self, old: Snapshot, ids: Ids, bucket_id: bytes | None, reason: str, entries: Any
+    ) -> list[Record]:
+        self.tables.quarantine.update((job_id, reason) for job_id in ids)
+        return []
+
+    def jobs_cancel(self, old: Snapshot, job_id: bytes, actor: str) -> list[Record]:
+        row = self.tables.jobs.get(job_id)
+        if row is None or row.state in FINAL:
+            return []
+        if row.state == "HELD":
+            row = row._replace(state="CANCELLED", changed_us=self.now_us())
+        self._put(row._replace(cancel_requested=True, expires_us=None))
+        return [Record(state=row.state)]
+
+    def jobs_cancel_rowless(
+        self, old: Snapshot, job_id: bytes, priority: int, lane: str, handler: str, args: bytes, headers: bytes,
+        due_us: int, actor: str,
+    ) -> list[Record]:  # fmt: skip
+        if job_id in self.tables.jobs or self._vanishes(job_id):
+            return []
+        self._insert(
+            job_id, "CANCELLED", priority, lane, handler, 1, None, None, due_us or None, args, headers, cancel=True
+        )
+        return [Record(state="CANCELLED")]
+
+    # ------------------------------------------------------------ a rescuer's
+
+    def _draining(self, old: Snapshot, bucket_id: bytes, epoch: int, owner: bytes) -> BucketRow | None:
+        return self.tables.buckets.get(bucket_id) if self._lock(old, bucket_id, epoch, owner, ("DRAINING",)) else None

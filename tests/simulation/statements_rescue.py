@@ -1,0 +1,147 @@
+"""Twins of the statements by which jobs of lost buckets come back: pages, sweeps, orphans, expiry."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tests.simulation.statements_jobs import Ids, JobStatements
+from tests.simulation.tables import IN_FLIGHT, BucketRow, JobRow, Record, Refusal, Snapshot
+
+
+class RescueStatements(JobStatements):
+    """Twins of ``jobs/rescue_page``, ``jobs/sweep``, ``upkeep/return_orphans``, ``upkeep/expire_held``."""
+
+    def jobs_rescue_page(
+        self, old: Snapshot, bucket_id: bytes, epoch: int, owner: bytes, priority: int, lane: str, claimed: bool,
+        max_rescues: int, lost_error: bytes, low: bytes, high: bytes, *columns: Any,
+    ) -> list[Record]:  # fmt: skip
+        if self._draining(old, bucket_id, epoch, owner) is None:
+            return [Record(bucket_ok=False, accepted=[], cancelled=[])]
+        accepted: Ids = []
+        cancelled: Ids = []
+        for job_id, token, handler, args, due_us, headers, attempt, rescues in zip(*columns, strict=True):
+            row = self.tables.jobs.get(job_id)
+            if row is None:
+                if self._vanishes(job_id):
+                    continue
+                counts = rescues + (1 if claimed else 0)
+                lost = claimed and counts >= max_rescues
+                self._insert(
+                    job_id, "FAILED" if lost else "HELD", priority, lane, handler, token if lost else 2,
+                    bucket_id if lost else None, epoch - 1 if lost else None, due_us or self.now_us(), args, headers,
+                    attempt, counts, error=lost_error if lost else None,
+                )  # fmt: skip
+                accepted.append(job_id)
+                self.hits["rescue: job without a row"] += 1
+            elif self._may_rescue(row, bucket_id):
+                becomes = self._rescue(row, bucket_id, max_rescues, lost_error, claimed=claimed)
+                accepted.append(job_id)
+                if becomes == "CANCELLED":
+                    cancelled.append(job_id)
+                self.hits["rescue: job with a row"] += 1
+            else:
+                self.hits["rescue: entry refused by its row"] += 1
+        return [Record(bucket_ok=True, accepted=accepted, cancelled=cancelled)]
+
+    def _may_rescue(self, row: JobRow, bucket_id: bytes) -> bool:
+        if "rescuer's recheck" in self.without:
+            return True
+        return row.bucket_id == bucket_id and row.state in IN_FLIGHT
+
+    def jobs_sweep(
+        self, old: Snapshot, bucket_id: bytes, epoch: int, owner: bytes, limit: int, max_rescues: int, lost_error: bytes
+    ) -> list[Record]:
+        if self._draining(old, bucket_id, epoch, owner) is None or "sweep" in self.without:
+            return [Record(moved=0, rescued=0)]
+        mine = self._in_flight_of(bucket_id)[:limit]
+        running = [row for row in mine if row.state == "PROCESSING"]
+        for row in mine:
+            self._rescue(row, bucket_id, max_rescues, lost_error, claimed=False)
+        # `moved` returns the state before, as the statement does.
+        self.hits["rescue: row swept"] += len(mine)
+        return [Record(moved=len(mine), rescued=len(running))]
+
+    def _in_flight_of(self, bucket_id: bytes) -> list[JobRow]:
+        rows = (row for row in self.tables.jobs.values() if row.bucket_id == bucket_id and row.state in IN_FLIGHT)
+        return sorted(rows, key=lambda row: row.id)
+
+    def _rescue(self, row: JobRow, bucket_id: bytes, max_rescues: int, lost_error: bytes, *, claimed: bool) -> str:
+        """One row that its dead owner cannot finish; the state it gets."""
+        counts = claimed or row.state == "PROCESSING"
+        rescues = row.rescues + (1 if counts else 0)
+        due = row.due_us or self.now_us()
+        if row.cancel_requested:
+            self._put(row._replace(state="CANCELLED", rescues=rescues, due_us=due, expires_us=None, error=None,
+                                   changed_us=self.now_us()))  # fmt: skip
+            return "CANCELLED"
+        if counts and rescues >= max_rescues:
+            self._put(row._replace(state="FAILED", rescues=rescues, due_us=due, expires_us=None, error=lost_error,
+                                   changed_us=self.now_us()))  # fmt: skip
+            self.hits["rescue: too many, FAILED"] += 1
+            return "FAILED"
+        if row.state == "PROCESSING":
+            self.tables.attempts.setdefault((row.id, row.token, bucket_id, row.bucket_epoch), Refusal("lost", 0))
+        held = row._replace(rescues=rescues)
+        return self._give_back(held, row.token + 1, "rescue")
+
+    def buckets_close_drained(
+        self, old: Snapshot, bucket_id: bytes, epoch: int, owner: bytes, moved: int, rescued: int
+    ) -> list[Record]:
+        bucket = self.tables.buckets.get(bucket_id)
+        if bucket is None or (bucket.epoch, bucket.owner) != (epoch, owner):
+            return [Record(closed=False, superseded=True)]
+        closed = bucket.state == "READY_TO_DELETE"
+        if bucket.state == "DRAINING" and not self._in_flight_of(bucket_id):
+            self._move(bucket, "READY_TO_DELETE", owner, "drained")
+            closed = True
+        return [Record(closed=closed, superseded=bucket.state not in ("DRAINING", "READY_TO_DELETE"))]
+
+    def _move(self, bucket: BucketRow, state: str, actor: bytes, reason: str) -> None:
+        self.tables.buckets[bucket.id] = bucket._replace(state=state, changed_us=self.now_us())
+        self._tell(bucket.id, bucket.state, state, bucket.epoch, actor, reason)
+
+    # ------------------------------------------------------------ the coordinator's
+
+    def upkeep_bucket_rows(self, old: Snapshot, bucket_id: bytes, after: bytes | None, limit: int) -> list[Record]:
+        rows = [row for row in self._in_flight_of(bucket_id) if after is None or row.id > after][:limit]
+        return [
+            Record(id=row.id, token=row.token, bucket_epoch=row.bucket_epoch, state=row.state,
+                   changed_at=self.moment(row.changed_us))
+            for row in rows
+        ]  # fmt: skip
+
+    def upkeep_return_orphans(self, old: Snapshot, grace_seconds: float, limit: int) -> list[Record]:
+        before = self.now_us() - int(grace_seconds * 1e6)
+        moved = 0
+        for row in sorted(self.tables.jobs.values(), key=lambda row: row.id):
+            if row.state not in IN_FLIGHT or row.changed_us >= before or moved >= limit:
+                continue
+            assert row.bucket_id is not None
+            # The bucket is read without a lock: as it was when the statement began.
+            bucket = old.buckets.get(row.bucket_id)
+            if bucket is not None and (
+                bucket.state in ("LOST", "DRAINING")
+                or (bucket.epoch == row.bucket_epoch and bucket.state in ("ACTIVE", "COMPLETING", "FROZEN"))
+            ):
+                continue
+            if row.state == "PROCESSING" and not row.cancel_requested:
+                key = (row.id, row.token, row.bucket_id, row.bucket_epoch)
+                self.tables.attempts.setdefault(key, Refusal("lost", 0))
+            counted = row._replace(rescues=row.rescues + (1 if row.state == "PROCESSING" else 0))
+            self._give_back(counted, row.token + 1, "orphan")
+            moved += 1
+        return [Record(moved=moved)]
+
+    def upkeep_expire_held(self, old: Snapshot, limit: int, error: bytes) -> list[Record]:
+        now = self.now_us()
+        late = [row for row in self.tables.jobs.values()
+                if row.state == "HELD" and row.expires_us is not None and row.expires_us <= now][:limit]  # fmt: skip
+        for row in late:
+            self._put(row._replace(state="EXPIRED", error=error, changed_us=now))
+        return [Record(expired=len(late))]
+
+    def upkeep_ensure_partitions(self, old: Snapshot, span: str | None, ahead_days: int) -> list[Record]:
+        return []
+
+    def upkeep_range(self, old: Snapshot) -> list[Record]:
+        return [Record(floor=self.tables.floor, ceiling=b"\xff" * 16)]

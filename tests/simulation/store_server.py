@@ -1,0 +1,373 @@
+"""Twins of ``agentstore/lua``: one method per function, with the same keys, arguments and answers."""
+
+from __future__ import annotations
+
+import hashlib
+from bisect import insort
+from collections.abc import Callable, Sequence
+from typing import Any
+
+Answer = list[Any]
+WORKING = (b"ACTIVE", b"COMPLETING")
+INTAKE = (b"ACTIVE",)
+EMPTYING = (b"COMPLETING", b"DRAINING")
+OWNED = (b"ACTIVE", b"COMPLETING", b"FROZEN", b"DRAINING")
+CLOSABLE = (b"COMPLETING", b"DRAINING", b"READY_TO_DELETE")
+
+
+class SimBucket:
+    """The keys of one bucket."""
+
+    __slots__ = (
+        "assigned", "bytes", "cancelled", "claimed", "epoch", "gen", "hint", "lists", "owner", "pending", "seq", "spilled",
+        "state", "ver", "wake",
+    )  # fmt: skip
+
+    def __init__(self) -> None:
+        self.gen = b""
+        self.epoch = 0
+        self.owner = b""
+        self.state: bytes | None = None
+        """``None``: there is no meta."""
+        self.ver = self.seq = self.bytes = 0
+        self.hint = False
+        self.pending: list[bytes] = []
+        self.assigned: list[tuple[int, bytes]] = []
+        """By due time, then by bytes, as a sorted set."""
+        self.claimed: dict[bytes, list[bytes]] = {}
+        self.lists: set[bytes] = set()
+        self.spilled: list[bytes] = []
+        self.cancelled: set[bytes] = set()
+        self.wake = False
+
+    def copied(self) -> SimBucket:
+        twin = SimBucket()
+        for name in self.__slots__:
+            value = getattr(self, name)
+            setattr(twin, name, value.copy() if isinstance(value, list | set | dict) else value)
+        twin.claimed = {name: items.copy() for name, items in self.claimed.items()}
+        return twin
+
+    def items(self) -> list[bytes]:
+        """Every job that lies in it (outcomes apart)."""
+        return [
+            *self.pending,
+            *(item for _, item in self.assigned),
+            *(i for items in self.claimed.values() for i in items),
+        ]
+
+    @property
+    def filled(self) -> bool:
+        return bool(self.pending or self.assigned or self.lists or self.spilled)
+
+
+def id_of(item: bytes) -> bytes:
+    """Where every entry and outcome has its id."""
+    return item[3:19]
+
+
+class StoreFunctions:
+    """The data of one store, and its functions.
+
+    Args:
+        clock_us: the server's clock.
+        on_wake: called with the meta key of a bucket that has got a token.
+        on_finished: called with the ids that a settle publishes, concatenated.
+    """
+
+    def __init__(
+        self, clock_us: Callable[[], int], on_wake: Callable[[bytes], None], on_finished: Callable[[bytes], None]
+    ) -> None:
+        self.now_us = clock_us
+        self._on_wake = on_wake
+        self._on_finished = on_finished
+        self.buckets: dict[bytes, SimBucket] = {}
+        """By the key of ``meta``."""
+        self.owner: tuple[bytes, bytes] | None = None
+        """Cluster and generation."""
+
+    def call(self, verb: str, keys: Sequence[bytes], args: Sequence[Any]) -> Answer:
+        """FCALL ``jm1_<verb>``."""
+        answer: Answer = getattr(self, verb)(keys, args)
+        return answer
+
+    # ------------------------------------------------------------ the fence
+
+    def _refusal(
+        self, meta: bytes, args: Sequence[Any], states: Sequence[bytes] | None
+    ) -> tuple[Answer | None, SimBucket]:
+        generation, epoch, owner, floor = args[:4]
+        bucket = self.buckets.get(meta)
+        if bucket is None or bucket.state is None or bucket.gen != generation:
+            return [b"GEN"], bucket or SimBucket()
+        if bucket.ver < floor:
+            return [b"ROLLBACK", bucket.ver], bucket
+        if (bucket.epoch, bucket.owner) != (epoch, owner):
+            return [b"FENCED", bucket.ver, bucket.epoch], bucket
+        if states is not None and bucket.state not in states:
+            return [b"CLOSED", bucket.ver, bucket.state], bucket
+        return None, bucket
+
+    def _wake(self, meta: bytes, bucket: SimBucket) -> None:
+        if not bucket.wake:
+            bucket.wake = True
+            self._on_wake(meta)
+
+    # ------------------------------------------------------------ the store
+
+    def adopt_store(self, keys: Sequence[bytes], args: Sequence[Any]) -> Answer:
+        if self.owner is None:
+            self.owner = (args[0], args[1])
+        return [b"OK", self.owner[1]] if self.owner[0] == args[0] else [b"OTHER", self.owner[0]]
+
+    def open_bucket(self, keys: Sequence[bytes], args: Sequence[Any]) -> Answer:
+        meta = keys[0]
+        if args[3] == 0 and (meta not in self.buckets or self.buckets[meta].state is None):
+            bucket = self.buckets.setdefault(meta, SimBucket())
+            bucket.gen, bucket.epoch, bucket.owner, bucket.state = args[0], args[1], args[2], b"ACTIVE"
+            bucket.ver, bucket.seq, bucket.bytes, bucket.hint = 1, 0, 0, False
+            return [b"OK", 1]
+        no, bucket = self._refusal(meta, args, INTAKE)
+        return no or [b"OK", bucket.ver]
+
+    # ------------------------------------------------------------ producers
+
+    def submit(self, keys: Sequence[bytes], args: Sequence[Any]) -> Answer:
+        jobs_max, bytes_max, skew_max, *items = args
+        bucket = self.buckets.get(keys[0])
+        if bucket is None or bucket.state is None:
+            return [b"NOBUCKET"]
+        if bucket.state not in INTAKE:
+            return [b"CLOSED"]
+        depth = len(bucket.pending)
+        if not items:
+            return [b"OK", depth]
+        size = sum(map(len, items))
+        if depth + len(items) > jobs_max or bucket.bytes + size > bytes_max:
+            return [b"FULL", depth]
+        now = self.now_us() // 1000
+        times = [int.from_bytes(item[3:9], "big") for item in items]
+        if max(times) - now > skew_max:
+            return [b"SKEW", max(times) - now]
+        if now - min(times) > skew_max:
+            return [b"SKEW", min(times) - now]
+        bucket.pending += items
+        bucket.seq += len(items)
+        bucket.bytes += size
+        self._wake(keys[0], bucket)
+        return [b"OK", len(bucket.pending)]
+
+    def put(self, keys: Sequence[bytes], args: Sequence[Any]) -> Answer:
+        bucket = self.buckets.get(keys[0])
+        if bucket is None or bucket.state is None:
+            return [b"NOBUCKET"]
+        if bucket.epoch != args[0]:
+            return [b"FENCED"]
+        if bucket.state not in INTAKE:
+            return [b"CLOSED"]
+        self._add_assigned(keys[0], bucket, args[1:])
+        return [b"OK"]
+
+    def _add_assigned(self, meta: bytes, bucket: SimBucket, pairs: Sequence[Any]) -> None:
+        if not pairs:
+            return
+        before = bucket.assigned[0][0] if bucket.assigned else None
+        for due_us, item in zip(pairs[::2], pairs[1::2], strict=True):
+            bucket.assigned = [pair for pair in bucket.assigned if pair[1] != item]
+            insort(bucket.assigned, (due_us, item))
+        if before is None or min(pairs[::2]) < before:
+            self._wake(meta, bucket)
+
+    def hint(self, keys: Sequence[bytes], args: Sequence[Any]) -> Answer:
+        bucket = self.buckets.get(keys[0])
+        if bucket is None or bucket.state is None:
+            return [b"NOBUCKET"]
+        if bucket.state not in INTAKE:
+            return [b"CLOSED"]
+        bucket.hint = True
+        self._wake(keys[0], bucket)
+        return [b"OK"]
+
+    def request_cancel(self, keys: Sequence[bytes], args: Sequence[Any]) -> Answer:
+        bucket = self.buckets.get(keys[0])
+        if bucket is None or bucket.state is None:
+            return [b"NOBUCKET"]
+        if bucket.state not in OWNED:
+            return [b"CLOSED"]
+        bucket.cancelled.add(args[0])
+        self._wake(keys[0], bucket)
+        return [b"OK"]
+
+    def find(self, keys: Sequence[bytes], args: Sequence[Any]) -> Answer:
+        bucket = self.buckets.get(keys[0])
+        if bucket is None or bucket.state is None:
+            return [b"NOBUCKET"]
+        lists = [[item for _, item in bucket.assigned], *bucket.claimed.values(), bucket.pending]
+        return [b"OK", next((item for items in lists for item in items if id_of(item) == args[0]), None)]
+
+    def depth(self, keys: Sequence[bytes], args: Sequence[Any]) -> Answer:
+        bucket = self.buckets.get(keys[0])
+        if bucket is None or bucket.state is None:
+            return [b"NOBUCKET"]
+        claimed, spilled = len(bucket.lists), len(bucket.spilled)
+        return [b"OK", len(bucket.pending), len(bucket.assigned), claimed, spilled, bucket.bytes]
+
+    # ------------------------------------------------------------ the owner
+
+    def assign(self, keys: Sequence[bytes], args: Sequence[Any]) -> Answer:
+        no, bucket = self._refusal(keys[0], args, INTAKE)
+        if no:
+            return no
+        if len(args) > 4:
+            self._add_assigned(keys[0], bucket, args[4:])
+            bucket.ver += 1
+        return [b"OK", bucket.ver]
+
+    def claim(self, keys: Sequence[bytes], args: Sequence[Any]) -> Answer:
+        no, bucket = self._refusal(keys[0], args, WORKING)
+        if no:
+            return no
+        limit, name = args[4], args[5]
+        now = self.now_us()
+        taken: list[bytes] = []
+        cancelled: list[bytes] = []
+        hinted = 0
+        if name in bucket.claimed:
+            taken = bucket.claimed[name]
+        else:
+            if limit > 0:
+                due = [item for due_us, item in bucket.assigned if due_us <= now][:limit]
+                waiting = bucket.pending[: limit - len(due)]
+                bucket.assigned = bucket.assigned[len(due) :]
+                bucket.pending = bucket.pending[len(waiting) :]
+                bucket.bytes = max(0, bucket.bytes - sum(map(len, waiting)))
+                taken = due + waiting
+                if taken:
+                    bucket.claimed[name] = taken
+                    bucket.lists.add(name)
+                    bucket.ver += 1
+            if bucket.hint:
+                bucket.hint, hinted = False, 1
+            cancelled, bucket.cancelled = sorted(bucket.cancelled), set()
+        next_due = bucket.assigned[0][0] if bucket.assigned else 0
+        return [b"OK", bucket.ver, now, next_due, hinted, len(bucket.pending), cancelled, list(taken)]
+
+    def settle(self, keys: Sequence[bytes], args: Sequence[Any]) -> Answer:
+        if args[5]:
+            self._on_finished(args[5])
+        no, bucket = self._refusal(keys[0], args, OWNED)
+        if no:
+            return no
+        gone = 0
+        for name in args[6:]:
+            bucket.claimed.pop(name, None)
+            gone += name in bucket.lists
+            bucket.lists.discard(name)
+        bucket.ver += bool(gone)
+        return [b"OK", bucket.ver]
+
+    def spill(self, keys: Sequence[bytes], args: Sequence[Any]) -> Answer:
+        no, bucket = self._refusal(keys[0], args, OWNED)
+        if no:
+            return no
+        count = args[4]
+        bucket.spilled += args[5 : 5 + count]
+        for name in args[5 + count :]:
+            bucket.claimed.pop(name, None)
+            bucket.lists.discard(name)
+        bucket.ver += 1
+        return [b"OK", bucket.ver]
+
+    def claimed_lists(self, keys: Sequence[bytes], args: Sequence[Any]) -> Answer:
+        no, bucket = self._refusal(keys[0], args, None)
+        return no or [b"OK", bucket.ver, sorted(bucket.lists)]
+
+    def read_claimed(self, keys: Sequence[bytes], args: Sequence[Any]) -> Answer:
+        no, bucket = self._refusal(keys[0], args, None)
+        name = keys[1].rsplit(b":claimed:", 1)[1]
+        return no or [b"OK", bucket.ver, self.now_us(), list(bucket.claimed.get(name, ()))]
+
+    def close_intake(self, keys: Sequence[bytes], args: Sequence[Any]) -> Answer:
+        no, bucket = self._refusal(keys[0], args, WORKING)
+        if no:
+            return no
+        if bucket.state == b"ACTIVE":
+            bucket.state = b"COMPLETING"
+            bucket.ver += 1
+        return [b"OK", bucket.ver]
+
+    def close_if_empty(self, keys: Sequence[bytes], args: Sequence[Any]) -> Answer:
+        no, bucket = self._refusal(keys[0], args, CLOSABLE)
+        if no:
+            return no
+        if bucket.filled:
+            return [b"NOTEMPTY", bucket.ver]
+        if bucket.state != b"READY_TO_DELETE":
+            bucket.state = b"READY_TO_DELETE"
+            bucket.ver += 1
+        return [b"OK", bucket.ver]
+
+    # ------------------------------------------------------------ the rescuer
+
+    def fence(self, keys: Sequence[bytes], args: Sequence[Any]) -> Answer:
+        generation, epoch, owner = args
+        bucket = self.buckets.setdefault(keys[0], SimBucket())
+        there = bucket.state is not None
+        if there and (bucket.epoch > epoch or (bucket.epoch == epoch and bucket.owner != owner)):
+            return [b"FENCED", bucket.ver, bucket.epoch]
+        bucket.gen, bucket.epoch, bucket.owner, bucket.state = generation, epoch, owner, b"DRAINING"
+        bucket.ver += 1
+        return [b"OK", bucket.ver, epoch]
+
+    def read_page(self, keys: Sequence[bytes], args: Sequence[Any]) -> Answer:
+        no, bucket = self._refusal(keys[0], args, EMPTYING)
+        if no:
+            return no
+        limit = args[4]
+        if bucket.spilled:
+            return [b"OK", bucket.ver, b"spilled", b"", bucket.spilled[:limit]]
+        if bucket.lists:
+            name = min(bucket.lists)
+            return [b"OK", bucket.ver, b"claimed", name, bucket.claimed.get(name, [])[:limit]]
+        if bucket.pending:
+            return [b"OK", bucket.ver, b"pending", b"", bucket.pending[:limit]]
+        items = [item for _, item in bucket.assigned[:limit]]
+        return [b"OK", bucket.ver, b"assigned" if items else b"", b"", items]
+
+    def remove_page(self, keys: Sequence[bytes], args: Sequence[Any]) -> Answer:
+        no, bucket = self._refusal(keys[0], args, EMPTYING)
+        if no:
+            return no
+        kind, name, count, digest, *members = args[4:]
+        removed = 0
+        if kind == b"assigned":
+            before = len(bucket.assigned)
+            bucket.assigned = [pair for pair in bucket.assigned if pair[1] not in members]
+            removed = before - len(bucket.assigned)
+        else:
+            removed = self._cut(bucket, kind, name, count, digest)
+        bucket.ver += 1
+        return [b"OK", bucket.ver, removed]
+
+    def _cut(self, bucket: SimBucket, kind: bytes, name: bytes, count: int, digest: bytes) -> int:
+        """The first items of a list, if they are the very ones."""
+        items = {b"spilled": bucket.spilled, b"pending": bucket.pending}.get(kind, bucket.claimed.get(name, []))
+        first = items[:count]
+        body = b"".join(first)
+        same = len(first) == count and hashlib.sha1(body, usedforsecurity=False).hexdigest().encode() == digest
+        removed = count if same else 0
+        del items[:removed]
+        if same and kind == b"pending":
+            bucket.bytes = max(0, bucket.bytes - len(body))
+        if kind == b"claimed" and not bucket.claimed.get(name):
+            bucket.claimed.pop(name, None)
+            bucket.lists.discard(name)
+        return removed
+
+    def delete_bucket(self, keys: Sequence[bytes], args: Sequence[Any]) -> Answer:
+        bucket = self.buckets.get(keys[0])
+        if bucket is not None:
+            if bucket.state in INTAKE or bucket.filled:
+                return [b"NOTEMPTY"]
+            del self.buckets[keys[0]]
+        return [b"OK"]

@@ -1,0 +1,163 @@
+"""What the product takes from its machine is replaced here, by name, for as long as a history runs: fresh ids, worker
+processes, and the periods of the rare rounds, which are made as frequent as the short leases of a simulation want them.
+
+Nothing of the product is a hook for this: the names are those that its modules import.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from random import Random
+from typing import Any
+
+from jobmaster.master import verdicts
+from jobmaster_agents import (
+    anti_entropy,
+    claiming,
+    completing,
+    housekeeping,
+    insisting,
+    joining,
+    parts,
+    rescue,
+    working,
+)
+from jobmaster_agents import loop as duty_loop
+from jobmaster_agents.isolation_wire import IsolatedJob, IsolatedResult, ResultKind
+from tests.simulation.loop import PROCESS
+
+Patch = tuple[object, str, object]
+
+PERIODS: list[Patch] = [
+    (anti_entropy, "BUSY_SECONDS", 0.9),
+    (anti_entropy, "IDLE_SECONDS", 1.8),
+    (anti_entropy, "GRACE_SECONDS", 0.7),
+    (anti_entropy, "PACE_SECONDS", 0.3),
+    (housekeeping, "ORPHAN_GRACE_SECONDS", 1.5),
+    (joining, "AGAIN_SECONDS", 0.4),
+    (rescue, "RETRY_SECONDS", 0.1),
+    (rescue, "RETRY_SECONDS_MAX", 0.6),
+    (rescue, "STORE_DEAD_SECONDS", 2.5),
+    (duty_loop, "BACKOFF_SECONDS", 0.05),
+    (duty_loop, "BACKOFF_SECONDS_MAX", 0.5),
+    (insisting, "BACKOFF_SECONDS_MAX", 0.4),
+    (parts, "REPLACE_SECONDS", 0.1),
+    (claiming.Waker, "wake_seconds", 1.0),
+    (completing, "_RETIRE_SECONDS", 2.0),
+    (completing, "_STOP_SECONDS", 0.5),
+]
+"""Leases last one second here instead of ten."""
+_COUNTED = ("final", "persisted", "held", "kept_here")
+CHORE_SPEED = 40.0
+"""The coordinator's chores come so much more often."""
+
+
+class Ids:
+    """Fresh ids whose time part is the simulation's, the rest drawn."""
+
+    def __init__(self, wall_us: Callable[[], int], chance: Random) -> None:
+        self._wall_us = wall_us
+        self._chance = chance
+        self._last = 0
+
+    def __call__(self) -> bytes:
+        ms = self._wall_us() // 1000
+        self._last += 1
+        tail = (self._last << 46) | self._chance.getrandbits(46)
+        return (
+            ms.to_bytes(6, "big")
+            + (0x7000 | (self._last >> 16 & 0xFFF)).to_bytes(2, "big")
+            + ((tail & ((1 << 62) - 1)) | (2 << 62)).to_bytes(8, "big")
+        )
+
+
+class SimPool:
+    """Worker processes: the handler runs after a while, and can be killed.
+
+    Stands for ``IsolatedPool``; a rescued job runs here whatever its handler's mode is.
+    """
+
+    def __init__(self, *args: Any, **options: Any) -> None:
+        self._since: dict[bytes, float] = {}
+        self._may_start: Callable[[], bool] = options["may_start"]
+
+    async def run(self, job: IsolatedJob) -> IsolatedResult:
+        return await self.run_alone(job)
+
+    async def run_alone(self, job: IsolatedJob) -> IsolatedResult:
+        await asyncio.sleep(0.01)
+        if not self._may_start():
+            return IsolatedResult(kind=ResultKind.NOT_STARTED)
+        loop = asyncio.get_running_loop()
+        self._since[job.job_id] = began = loop.time()
+        try:
+            return await _run_isolated(job, began)
+        finally:
+            self._since.pop(job.job_id, None)
+
+    def started_at(self, job_id: bytes) -> float | None:
+        return self._since.get(job_id)
+
+    def kill_all(self) -> None:
+        return None
+
+    async def close(self) -> None:
+        return None
+
+
+async def _run_isolated(job: IsolatedJob, began: float) -> IsolatedResult:
+    process_ = PROCESS.get()
+    assert process_ is not None
+    result = await process_.history.run_isolated(job.job_id, job.handler, job.token, job.attempt)
+    ran_us = int((asyncio.get_running_loop().time() - began) * 1e6)
+    if isinstance(result, Exception):
+        from jobmaster.codec import error_of
+
+        return IsolatedResult(kind=ResultKind.ERROR, error=error_of(result, limit_bytes=1000), ran_us=ran_us)
+    return IsolatedResult(kind=ResultKind.OK, result=b"%d" % result, ran_us=ran_us)
+
+
+class Surroundings:
+    """Replaces names while it is open, and puts them back.
+
+    Args:
+        more: patches of an ablation.
+    """
+
+    def __init__(self, hits: Counter[str], new_id: Callable[[], bytes], more: list[Patch] | None = None) -> None:
+        self._patches: list[Patch] = [
+            *PERIODS,
+            (parts, "new_id", new_id),
+            (joining, "new_id", new_id),
+            (parts, "version", lambda _: "0"),
+            (working, "IsolatedPool", SimPool),
+            *((verdicts, name, _counted(getattr(verdicts, name), name, hits)) for name in _COUNTED),
+            *(more or []),
+        ]  # fmt: skip
+        self._before: list[Patch] = []
+
+    @contextmanager
+    def opened(self) -> Iterator[None]:
+        for owner, name, value in self._patches:
+            self._before.append((owner, name, getattr(owner, name)))
+            setattr(owner, name, value)
+        try:
+            yield
+        finally:
+            for owner, name, value in reversed(self._before):
+                setattr(owner, name, value)
+            self._before.clear()
+
+
+def _counted(judge: Callable[..., Any], name: str, hits: Counter[str]) -> Callable[..., Any]:
+    @functools.wraps(judge)
+    def counting(*args: Any) -> Any:
+        verdict = judge(*args)
+        hits[f"verdict {name}: {verdict.value}"] += 1
+        return verdict
+
+    return counting

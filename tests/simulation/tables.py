@@ -1,0 +1,136 @@
+"""The tables of a simulated master: immutable rows in dictionaries, so that a snapshot is a copy of the dictionaries."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+FINAL = frozenset({"SUCCEEDED", "FAILED", "CANCELLED", "EXPIRED"})
+IN_FLIGHT = frozenset({"ASSIGNED", "PROCESSING"})
+ALIVE = frozenset({"ACTIVE", "STOPPING"})
+
+
+class JobRow(NamedTuple):
+    """One row of ``job``; times are microseconds, ``None`` is NULL."""
+
+    id: bytes
+    state: str
+    priority: int
+    lane: str
+    handler: str
+    token: int
+    bucket_id: bytes | None
+    bucket_epoch: int | None
+    attempt: int
+    rescues: int
+    cancel_requested: bool
+    due_us: int | None
+    expires_us: int | None
+    changed_us: int
+    args: bytes
+    headers: bytes
+    result: bytes | None
+    error: bytes | None
+
+    @property
+    def identity(self) -> tuple[int, bytes | None, int | None]:
+        return self.token, self.bucket_id, self.bucket_epoch
+
+
+class BucketRow(NamedTuple):
+    """One row of ``bucket``."""
+
+    id: bytes
+    store: str
+    lane: str
+    priority: int
+    state: str
+    epoch: int
+    owner: bytes
+    changed_us: int
+
+
+class AgentRow(NamedTuple):
+    """One row of ``agent``."""
+
+    id: bytes
+    mode: str
+    weight: int
+    state: str
+    lease_until: int
+    lease_us: int
+    held_since: int
+    drain_requested: bool
+
+
+class LeaseRow(NamedTuple):
+    """The coordinator's office."""
+
+    owner: bytes | None
+    weight: int
+    epoch: int
+    expires_at: int
+
+
+class Refusal(NamedTuple):
+    """A line of ``attempt``."""
+
+    outcome: str
+    refused: int
+
+
+class Event(NamedTuple):
+    """A line of ``bucket_event``."""
+
+    bucket_id: bytes
+    before: str | None
+    after: str
+    epoch: int
+    actor: bytes
+    reason: str
+
+
+AttemptKey = tuple[bytes, int, bytes | None, int | None]
+
+
+class Tables:
+    """Everything a master remembers."""
+
+    def __init__(self) -> None:
+        self.jobs: dict[bytes, JobRow] = {}
+        self.attempts: dict[AttemptKey, Refusal] = {}
+        self.buckets: dict[bytes, BucketRow] = {}
+        self.events: list[Event] = []
+        self.agents: dict[bytes, AgentRow] = {}
+        self.office: LeaseRow | None = None
+        self.handlers: dict[str, str] = {}
+        self.keys: dict[tuple[str, str], tuple[bytes, bytes]] = {}
+        self.stores: dict[str, bytes] = {}
+        self.quarantine: set[tuple[bytes, str]] = set()
+        self.floor = bytes(16)
+
+    def copied(self) -> Tables:
+        """The same tables at this moment."""
+        twin = copy.copy(self)
+        for name, value in vars(self).items():
+            if isinstance(value, dict | list | set):
+                setattr(twin, name, value.copy())
+        return twin
+
+
+class Snapshot(NamedTuple):
+    """What a statement saw when it began: READ COMMITTED shows these rows wherever they are not locked and read again."""
+
+    buckets: dict[bytes, BucketRow]
+    agents: dict[bytes, AgentRow]
+
+
+class Record(dict[str, Any]):
+    """A row of an answer: by name, and in order, as the driver's records."""
+
+    def __iter__(self) -> Any:
+        return iter(self.values())
+
+
+Watch = Callable[[JobRow | None, JobRow, str], None]

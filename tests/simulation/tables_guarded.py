@@ -1,0 +1,44 @@
+"""What all twins of statements stand on: the tables, the server's clock, and whoever looks on at every write."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from jobmaster.master.connection import EPOCH_2000_US
+from tests.simulation.tables import Event, JobRow, Tables
+
+if TYPE_CHECKING:
+    from tests.simulation.audit import Audit
+
+
+class Guarded:
+    """Tables with a clock.
+
+    Args:
+        clock_us: the server's clock, microseconds since 1970.
+        audit: told of every write before it counts.
+        without: guards left out on purpose.
+    """
+
+    def __init__(self, clock_us: Callable[[], int], audit: Audit, without: frozenset[str] = frozenset()) -> None:
+        self.tables = Tables()
+        self.now_us = clock_us
+        self.audit = audit
+        self.without = without
+        self.hits: Counter[str] = audit.hits
+
+    def moment(self, us: int | None) -> tuple[int] | None:
+        """A time as the driver hands it over."""
+        return None if us is None else (us - EPOCH_2000_US,)
+
+    def _put(self, row: JobRow) -> None:
+        before = self.tables.jobs.get(row.id)
+        self.tables.jobs[row.id] = row
+        self.audit.wrote(before, row)
+
+    def _tell(self, bucket_id: bytes, before: str | None, after: str, epoch: int, actor: bytes, reason: str) -> None:
+        event = Event(bucket_id, before, after, epoch, actor, reason)
+        self.tables.events.append(event)
+        self.audit.bucket_event(self.tables, event)

@@ -1,0 +1,48 @@
+"""Histories of whole clusters, seed after seed: no promise is broken, and the same seed is the same history."""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+
+from tests.simulation import coverage
+from tests.simulation.ablations import ABLATIONS
+from tests.simulation.history import History
+from tests.simulation.runner import catch, play, play_all, seeds_of
+
+
+def test_a_hundred_histories_keep_every_promise() -> None:
+    portion = play(seeds_of(1, 100))
+    assert [(result.seed, result.violations) for result in portion.results if result.violations] == []
+    faulty = [result for result in portion.results if not result.faultless]
+    assert len(faulty) == 100
+    assert min(result.faults for result in faulty) >= 3
+    assert min(result.jobs for result in faulty) >= 20
+    assert sorted(result.events for result in faulty)[50] >= 300
+    assert portion.replayed >= 2
+
+
+@pytest.mark.parametrize("seed", [4, 7, 10, 438])
+def test_a_seed_is_one_history(seed: int) -> None:
+    first, second = History(seed).run(text=True), History(seed).run(text=True)
+    assert first.text == second.text
+    assert first.digest == second.digest
+
+
+def test_another_seed_is_another_history() -> None:
+    assert len({History(seed).run().digest for seed in (1, 2, 3)}) == 3
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ABLATIONS)
+def test_a_guard_left_out_is_noticed(name: str) -> None:
+    caught = catch(name)
+    assert caught.seeds, f"{ABLATIONS[name].about}: nobody noticed"
+
+
+@pytest.mark.slow
+def test_thousands_of_histories_keep_every_promise_and_take_every_branch() -> None:
+    report = play_all(seeds_of(1, 1500), os.cpu_count() or 1, lambda _: None)
+    assert [(result.seed, result.violations) for result in report.violating] == []
+    assert coverage.never(report.hits) == []

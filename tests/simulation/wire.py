@@ -1,0 +1,220 @@
+"""Calls from a process to a simulated server, with everything that can happen to a call.
+
+The effect is a handle of nobody: once sent, a call goes on although its sender dies, stops, gives up or is cut off. It may
+even be executed long after its sender has been told that nobody answers.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from contextvars import Context
+from enum import Enum
+from typing import TYPE_CHECKING, Any
+
+from jobmaster.model.errors import JobMasterError, OutcomeUnknown, Unavailable
+from tests.simulation.loop import PROCESS, Process, SimLoop
+
+if TYPE_CHECKING:
+    from tests.simulation.faults import Nemesis
+    from tests.simulation.trace import Trace
+
+CALL_SECONDS = 0.25
+"""After that the sender gives a call up."""
+NOBODY = Context()
+
+Effect = Callable[[], Any]
+
+
+class Act(Enum):
+    """What happens to one call."""
+
+    OK = "ok"
+    REFUSED = "no connection"
+    """Nothing was sent."""
+    LOST_REQUEST = "request lost"
+    LOST_REPLY = "executed, reply lost"
+    LATE = "given up, executed later"
+    SLOW = "slow"
+    CRASH_BEFORE = "crash before"
+    CRASH_AFTER = "crash after it was sent"
+    PAUSE_BEFORE = "stopped before"
+    PAUSE_AFTER = "stopped after it was sent"
+
+
+class Sent:
+    """One call that is under way to a server."""
+
+    __slots__ = ("effect", "gone", "reply", "sender")
+
+    def __init__(self, effect: Effect, reply: asyncio.Future[Any] | None, sender: Process | None) -> None:
+        self.effect = effect
+        self.reply = reply
+        self.sender = sender
+        self.gone = False
+        """Ended by the server: it is not executed any more."""
+
+
+class Server:
+    """What is reached by wires: up or not, with calls that wait for a lock or for their turn."""
+
+    def __init__(self, name: str, loop: SimLoop) -> None:
+        self.name = name
+        self.loop = loop
+        self.up = True
+        self.waiting: dict[Sent, None] = {}
+        """Begun and not ended: they wait for a lock, or the machine is slow."""
+
+    def begin(self, sent: Sent, delay: float) -> None:
+        """The request arrives."""
+        if not self.up:
+            self.drop(sent)
+        elif delay:
+            self.waiting[sent] = None
+            self.loop.call_later(delay, self.end, sent, context=NOBODY)
+        else:
+            self.end(sent)
+
+    def end(self, sent: Sent) -> None:
+        """Its effect happens, all at once."""
+        self.waiting.pop(sent, None)
+        if sent.gone or not self.up:
+            return
+        reply = sent.reply
+        try:
+            answer = sent.effect()
+        except JobMasterError as error:
+            if reply is not None and not reply.done():
+                _fail(reply, error)
+        else:
+            if reply is not None and not reply.done():
+                reply.set_result(answer)
+
+    def abort(self) -> None:
+        """Everything that has begun ends without an effect."""
+        for sent in list(self.waiting):
+            self.drop(sent)
+
+    def drop(self, sent: Sent) -> None:
+        """One call ends without an effect, and its connection with it."""
+        sent.gone = True
+        self.waiting.pop(sent, None)
+        if sent.reply is not None and not sent.reply.done():
+            _fail(sent.reply, OutcomeUnknown(f"{self.name} went away"))
+
+
+def _fail(reply: asyncio.Future[Any], error: JobMasterError) -> None:
+    reply.set_exception(error)
+    reply.exception()  # who asked may be dead, and nobody else wants to hear of it
+
+
+class Wire:
+    """Calls of one kind of process to one server."""
+
+    def __init__(self, server: Server, nemesis: Nemesis, trace: Trace) -> None:
+        self.server = server
+        self._nemesis = nemesis
+        self._trace = trace
+        self._loop = server.loop
+
+    async def call(
+        self,
+        what: str,
+        effect: Effect,
+        *,
+        writes: bool,
+        ids: Sequence[bytes] = (),
+        sees: Callable[[], None] | None = None,
+    ) -> Any:
+        """Answer of one call.
+
+        Args:
+            effect: what the server does, at one moment.
+            sees: called when the request arrives; what the statement sees without a lock is of then.
+        """
+        process = PROCESS.get()
+        act = self._nemesis.act(process, self.server, what, writes=writes)
+        self._trace.call(self._loop.now, process, self.server.name, what, act)
+        if act is not Act.OK:
+            effect, reply = await self._disturbed(act, process, what, effect, writes=writes, ids=ids, sees=sees)
+            if reply is not None:
+                return await reply
+        if not self.server.up:
+            raise await self._nobody_answers(what, writes=False, ids=ids)
+        future: asyncio.Future[Any] = self._loop.create_future()
+        sent = Sent(effect, future, process)
+        self._send(sent, self._nemesis.latency(), sees)
+        if self.server.up:
+            return await future
+        raise await self._nobody_answers(what, writes=writes, ids=ids)
+
+    def _send(self, sent: Sent, seconds: float, sees: Callable[[], None] | None) -> None:
+        self._loop.call_later(seconds, self._arrive, sent, sees, context=NOBODY)
+
+    def _arrive(self, sent: Sent, sees: Callable[[], None] | None) -> None:
+        if sees is not None:
+            sees()
+        self.server.begin(sent, self._nemesis.lock_wait())
+
+    async def _disturbed(
+        self, act: Act, process: Process | None, what: str, effect: Effect, *, writes: bool, ids: Sequence[bytes],
+        sees: Callable[[], None] | None,
+    ) -> tuple[Effect, asyncio.Future[Any] | None]:  # fmt: skip
+        """What happens to the call instead; comes back when it takes its ordinary way after all."""
+        nemesis, loop = self._nemesis, self._loop
+        match act:
+            case Act.REFUSED:
+                raise await self._nobody_answers(what, writes=False, ids=ids)
+            case Act.LOST_REQUEST:
+                raise await self._nobody_answers(what, writes=writes, ids=ids)
+            case Act.LOST_REPLY | Act.LATE:
+                late = nemesis.long_wait() if act is Act.LATE else 0.0
+                self._send(Sent(effect, None, process), nemesis.latency() + late, sees)
+                raise await self._nobody_answers(what, writes=writes, ids=ids)
+            case Act.SLOW:
+                sent = Sent(effect, loop.create_future(), process)
+                self._send(sent, nemesis.long_wait(), sees)
+                return effect, self._patiently(what, sent, writes=writes, ids=ids)
+            case Act.CRASH_BEFORE:
+                await self._die(process)
+            case Act.CRASH_AFTER:
+                self._send(Sent(effect, None, process), nemesis.latency(), sees)
+                await self._die(process)
+            case Act.PAUSE_BEFORE:
+                assert process is not None
+                loop.halt(process, nemesis.pause())
+                await asyncio.sleep(0)
+            case Act.PAUSE_AFTER:
+                assert process is not None
+                sent = Sent(effect, loop.create_future(), process)
+                self._send(sent, nemesis.latency(), sees)
+                loop.halt(process, nemesis.pause())
+                return effect, sent.reply
+        return effect, None
+
+    def _patiently(self, what: str, sent: Sent, *, writes: bool, ids: Sequence[bytes]) -> asyncio.Future[Any]:
+        """The reply, or the error after the time the sender is ready to wait."""
+        assert sent.reply is not None
+        reply = sent.reply
+
+        def give_up() -> None:
+            if not reply.done():
+                _fail(reply, self._error(what, writes=writes, ids=ids))
+
+        self._loop.call_later(CALL_SECONDS, give_up, context=NOBODY)
+        return reply
+
+    async def _die(self, process: Process | None) -> None:
+        assert process is not None
+        self._nemesis.crash(process)
+        await self._loop.create_future()
+
+    async def _nobody_answers(self, what: str, *, writes: bool, ids: Sequence[bytes]) -> JobMasterError:
+        """The error, after the time it takes to get it."""
+        await asyncio.sleep(CALL_SECONDS if writes else self._nemesis.latency())
+        return self._error(what, writes=writes, ids=ids)
+
+    def _error(self, what: str, *, writes: bool, ids: Sequence[bytes]) -> JobMasterError:
+        if writes:
+            return OutcomeUnknown(f"{what}: {self.server.name} did not answer", job_ids=ids)
+        return Unavailable(f"{what}: {self.server.name} cannot be reached")

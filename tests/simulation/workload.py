@@ -1,0 +1,206 @@
+"""What clients hand in: jobs of every kind, sent by the product's own ``Cluster``, and sent again when no answer came."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from random import Random
+from typing import TYPE_CHECKING, Any
+
+from jobmaster.client.cluster import Cluster
+from jobmaster.codec import encode_entry
+from jobmaster.handlers import Handlers, JobContext
+from jobmaster.model.errors import JobMasterError, NotFound
+from jobmaster.model.job import Entry
+from tests.simulation.audit import Audit, Job
+from tests.simulation.loop import PROCESS
+from tests.simulation.sim_store import SimStore
+
+if TYPE_CHECKING:
+    from tests.simulation.history import History
+
+KINDS = (
+    "quick", "quick", "quick", "short", "short", "long", "flaky", "doomed", "fenced", "fenced", "fenced long", "later",
+    "far", "master", "keyed", "twice", "twice", "twice fenced", "cancelled", "cancelled", "expiring",
+)  # fmt: skip
+"""One job of each in every history, and some more."""
+FENCED = ("fenced", "fenced long", "twice fenced")
+SUBMITS_MAX = 12
+HANDLERS = Handlers()
+
+
+class Failure(Exception):
+    """An attempt that is meant to fail."""
+
+
+async def _run(job_id: bytes, token: int, attempt: int, *, fenced: bool) -> int:
+    """Every handler: takes its time, then fails or returns its token."""
+    process = PROCESS.get()
+    assert process is not None
+    history = process.history
+    live = process.parts.working.memory.get(job_id)
+    holding = live.portion.holding.fence if live is not None and live.entry.token == token else None
+    place = (None, None) if holding is None else (holding.bucket_id, holding.epoch)
+    history.audit.started(process, (job_id, token, *place), fenced=fenced)
+    job: Job = history.audit.jobs[job_id]
+    if job.seconds:
+        await asyncio.sleep(job.seconds)
+    history.trace.note(history.loop.now, process.name, "ends", job_id.hex()[-6:], f"token {token}")
+    if attempt <= job.fails:
+        raise Failure("as it was told")
+    return token
+
+
+@HANDLERS.job(name="plain", timeout=20, max_attempts=3, backoff=0.1, backoff_max=0.4)
+async def plain(ctx: JobContext) -> int:
+    return await _run(ctx.job_id, ctx.token, ctx.attempt, fenced=False)
+
+
+@HANDLERS.job(name="fenced", timeout=20, max_attempts=3, backoff=0.1, backoff_max=0.4, start="fenced")
+async def fenced(ctx: JobContext) -> int:
+    return await _run(ctx.job_id, ctx.token, ctx.attempt, fenced=True)
+
+
+async def isolated(job_id: bytes, handler: str, token: int, attempt: int) -> int | Exception:
+    """The same in a worker process."""
+    try:
+        return await _run(job_id, token, attempt, fenced=handler == "fenced")
+    except Failure as error:
+        return error
+
+
+class Clients:
+    """One process that hands in jobs.
+
+    Args:
+        chance: the stream of the workload.
+    """
+
+    def __init__(
+        self,
+        history: History,
+        cluster: Cluster,
+        stores: dict[str, SimStore],
+        chance: Random,
+        new_id: Callable[[], bytes],
+    ) -> None:
+        self._history = history
+        self._audit: Audit = history.audit
+        self._cluster = cluster
+        self._stores = stores
+        self._chance = chance
+        self._new_id = new_id
+        self._loop = history.loop
+        self.busy = 0
+
+    async def run(self, seconds: float) -> None:
+        """Hand in jobs for some time."""
+        chance = self._chance
+        kinds = [*KINDS, *(chance.choice(KINDS) for _ in range(chance.randint(0, 6)))]
+        chance.shuffle(kinds)
+        async with asyncio.TaskGroup() as group:
+            for kind in kinds:
+                self.busy += 1
+                group.create_task(self._life(kind, seconds * chance.random()), name="client")
+
+    async def _life(self, kind: str, wait: float) -> None:
+        try:
+            await asyncio.sleep(wait)
+            job = self._new(kind)
+            if not await self._submit(job, self._options(job)):
+                return
+            if kind.startswith("twice"):
+                await self._again_elsewhere(job)
+            if kind == "cancelled":
+                await self._cancel(job)
+        finally:
+            self.busy -= 1
+
+    def _new(self, kind: str) -> Job:
+        chance = self._chance
+        job = Job(self._new_id(), kind)
+        self._audit.jobs[job.id] = job
+        if kind in ("short", "fenced", "twice"):
+            job.seconds = chance.choice((0.0, 0.005, 0.05, 0.2))
+        elif kind in ("long", "fenced long", "cancelled"):
+            job.seconds = 0.3 + 1.0 * chance.random()
+        job.fails = {"flaky": chance.randint(1, 2), "doomed": 99}.get(kind, 0)
+        job.key = f"key-{chance.randint(1, 2)}" if kind == "keyed" else ""
+        return job
+
+    def _options(self, job: Job) -> dict[str, Any]:
+        chance = self._chance
+        options: dict[str, Any] = {"job_id": job.id}
+        if job.kind == "later":
+            options["after"] = 0.1 + 0.5 * chance.random()
+        elif job.kind == "far":
+            options["after"] = 0.9 + 0.6 * chance.random()
+        elif job.kind == "expiring":
+            options["expires"] = 0.05 + 0.6 * chance.random()
+        elif job.kind == "keyed":
+            options["idempotency_key"] = job.key
+        if job.kind == "master" or (job.kind in ("flaky", "fenced") and chance.random() < 0.4):
+            options["durability"] = "master"
+        if job.kind in ("quick", "far") and chance.random() < 0.3:
+            options["priority"] = "high"
+        return options
+
+    async def _submit(self, job: Job, options: dict[str, Any]) -> bool:
+        """Sent again under the same id until there is an answer; False when there was none to the end."""
+        handler = fenced if job.kind in FENCED else plain
+        for _ in range(SUBMITS_MAX):
+            call = asyncio.ensure_future(self._cluster.submit(handler, {}, **options))
+            if not self._history.nemesis.quiet and self._chance.random() < 0.02:
+                self._loop.call_later(0.004 * self._chance.random(), call.cancel)
+            try:
+                receipt = await call
+            except (JobMasterError, asyncio.CancelledError) as error:
+                self._history.trace.note(
+                    self._loop.now, "client", "submit fails", job.id.hex()[-6:], type(error).__name__
+                )
+                await asyncio.sleep(0.05 + 0.3 * self._chance.random())
+                continue
+            if receipt.id != job.id:  # another job holds the key
+                self._audit.hits["duplicate key"] += 1
+                return False
+            self._audit.acknowledged(job, str(receipt.level))
+            return True
+        return False
+
+    async def _again_elsewhere(self, job: Job) -> None:
+        """The same job once more into another bucket, as by a client that gave its first answer up."""
+        await asyncio.sleep(0.2 * self._chance.random() ** 3)
+        buckets = sorted(
+            (
+                b
+                for b in self._history.master.statements.tables.buckets.values()
+                if b.state == "ACTIVE" and b.priority == 3
+            ),
+            key=lambda b: b.id,
+        )
+        if not buckets:
+            return
+        bucket = self._chance.choice(buckets)
+        entry = encode_entry(Entry(job.id, 1, "fenced" if job.kind in FENCED else "plain", b"{}"))
+        try:
+            await self._stores[bucket.store].submit(
+                bucket.id, [entry], high_water_jobs=1000, high_water_bytes=10**6, skew_ms_max=3_600_000
+            )
+        except JobMasterError:
+            return
+
+    async def _cancel(self, job: Job) -> None:
+        await asyncio.sleep(0.8 * self._chance.random() ** 2)
+        job.cancelled = True
+        for _ in range(3):
+            try:
+                await self._cluster.cancel(job.id)
+            except NotFound:
+                await asyncio.sleep(0.1)
+            except JobMasterError:
+                await asyncio.sleep(0.2)
+            else:
+                return
+
+
+Life = Callable[[], Coroutine[Any, Any, None]]
