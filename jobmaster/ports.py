@@ -61,6 +61,10 @@ class Renewal(NamedTuple):
     """Some bucket is LOST: any healthy agent should try to rescue."""
     cancel_requested: list[bytes]
     """Ids of this agent's in-flight jobs with a cancel request."""
+    frozen: Sequence[bytes] = ()
+    """This agent's buckets that an operator has frozen."""
+    at_work: int | None = None
+    """How many ACTIVE, COMPLETING or FROZEN buckets the master ascribes to this agent; ``None``: not said."""
 
 
 class DueGroup(NamedTuple):
@@ -187,6 +191,22 @@ class Membership(Protocol):
         """Compare-and-set of a bucket's state by its present owner and epoch, with a ``bucket_event``."""
         ...
 
+    async def freeze(
+        self, bucket_ids: Sequence[bytes] | None, lane: str | None, actor: str, reason: str
+    ) -> list[Bucket]:
+        """Operator's emergency stop: ACTIVE -> FROZEN (``None``: all of them), with a line in the operator's log."""
+        ...
+
+    async def unfreeze(
+        self, bucket_ids: Sequence[bytes] | None, lane: str | None, actor: str, reason: str
+    ) -> list[Bucket]:
+        """FROZEN -> ACTIVE with epoch + 1; their owners take them up again with the next renewal."""
+        ...
+
+    async def owned_buckets(self, agent_id: bytes) -> list[Bucket]:
+        """Every bucket that names the agent as its owner, but for retired ones."""
+        ...
+
     async def end_agent(self, agent_id: bytes, *, dead: bool, reason: str) -> bool:
         """``dead``: death certificate without waiting for the lease (only who has *proof*, e.g. waitpid, or the agent
         itself may ask): agent DEAD and its buckets LOST in one transaction. Otherwise RETIRED, refused while it still
@@ -267,6 +287,10 @@ class Upkeep(Protocol):
 
     async def ensure_partitions(self, span: str, ahead_days: int) -> list[str]:
         """Partitions from the watermark to ``ahead_days`` ahead exist; the names of the new ones."""
+        ...
+
+    async def give_back(self, bucket_id: bytes, rows: Sequence[RowRef]) -> int:
+        """In-flight rows of which the bucket's owner has no copy -> HELD with token + 1, by identity; how many."""
         ...
 
     async def bucket_rows(self, bucket_id: bytes, after: bytes | None, limit: int) -> list[RowRef]:
@@ -406,6 +430,15 @@ class StoreOwner(Protocol):
         ...
 
     async def open_bucket(self, fence: Fence) -> Word: ...
+
+    async def freeze(self, bucket_id: bytes, epoch: int, owner: bytes) -> Word:
+        """An operator's stop, put where producers see it: the bucket of this epoch and owner takes and gives no jobs."""
+        ...
+
+    async def thaw(self, fence: Fence, list_name: str) -> Word:
+        """The owner takes its unfrozen bucket up again, under the new epoch of the fence. Copies in ``assigned``, whose rows
+        bear the old one, are moved to ``claimed:<list_name>``, to be given back."""
+        ...
 
     async def claim(self, fence: Fence, list_name: str, limit: int) -> Claimed:
         """Move up to ``limit`` jobs (due ``assigned`` first, then ``pending``) to ``claimed:<list_name>`` and return

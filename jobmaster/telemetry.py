@@ -82,6 +82,7 @@ METRICS: dict[str, Metric] = {
     "renewals": Metric("jobmaster_lease_renewals", _C, "Lease renewals in the master, by result.", "result"),
     "lease_seconds_left": Metric("jobmaster_lease_seconds_left", _G, "Seconds of trust left in the own lease."),
     "buckets_owned": Metric("jobmaster_buckets_owned", _G, "Buckets held by this process."),
+    "buckets_frozen": Metric("jobmaster_buckets_frozen", _G, "Own buckets that an operator has stopped."),
     "buckets_lost": Metric("jobmaster_buckets_lost", _C, "Own buckets that turned out to be another's."),
     "loop_stalls": Metric("jobmaster_loop_stalls", _C, "Renewals withheld because the process made no progress."),
     # rescue
@@ -195,6 +196,7 @@ class Telemetry:
         self.renewals: Tally = Tally(int)
         self.lease_seconds_left = 0.0
         self.buckets_owned = 0
+        self.buckets_frozen = 0
         self.buckets_lost = 0
         self.loop_stalls = 0
         self.agents_certified = 0

@@ -1,9 +1,10 @@
 """The owner compares its rows with what it really has: in the store *and* in memory (rule G).
 
-A row that names this bucket and has no copy anywhere (a crash between mark and put, a store that lost a key) is given back by
-compare-and-set on its identity, but only when it was missing twice with the same identity, a grace period apart: what is
-being moved right now must not look lost. Claimed lists that memory does not know are adopted. One bucket per tick, so the
-master sees at most one question every few seconds from an agent however many buckets it owns.
+A row that names this bucket and has no copy anywhere (a crash between mark and put, a store that lost a key, a failover of
+the master that forgot how the job went on) is given back by compare-and-set on its identity, but only when it was missing
+twice with the same identity, a grace period apart: what is being moved right now must not look lost. Claimed lists that
+memory does not know are adopted. One bucket per tick, so the master sees at most one question every few seconds from an
+agent however many buckets it owns.
 """
 
 from __future__ import annotations
@@ -42,6 +43,8 @@ class RowMaster(Protocol):
     async def bucket_rows(self, bucket_id: bytes, after: bytes | None, limit: int) -> list[RowRef]: ...
 
     async def release(self, fence: Fence, identities: Sequence[tuple[bytes, int]]) -> Written: ...
+
+    async def give_back(self, bucket_id: bytes, rows: Sequence[RowRef]) -> int: ...
 
 
 class CopyStore(Protocol):
@@ -138,12 +141,13 @@ class AntiEntropy:
     async def _missing(
         self, holding: Holding, rows: Sequence[RowRef], watch: _Watch, depth: BucketDepth
     ) -> list[RowRef]:
-        """Rows of this very assignment that are neither in the store nor in memory."""
-        bucket_id, epoch = holding.fence.bucket_id, holding.fence.epoch
+        """Rows of ours that are neither in the store nor in memory. No copy in the store can be of one that is PROCESSING, or
+        of an epoch before an operator's stop."""
+        bucket_id = holding.fence.bucket_id
         memory = self._in_memory(bucket_id)
-        absent = [row for row in rows if row.id not in memory and row.identity.bucket_epoch == epoch]
-        queued = [row for row in absent if row.state == JobState.ASSIGNED]
-        missing = [row for row in absent if row.state != JobState.ASSIGNED]
+        absent = [row for row in rows if row.id not in memory and row.identity.bucket_epoch <= holding.fence.epoch]
+        queued = [row for row in absent if _may_lie_in_store(row, holding)]
+        missing = [row for row in absent if not _may_lie_in_store(row, holding)]
         # As many copies wait as rows want: only old suspects and a sample are looked up one by one.
         chosen = queued
         if len(queued) <= depth.assigned:
@@ -160,21 +164,27 @@ class AntiEntropy:
         return missing
 
     async def _give_back(self, holding: Holding, rows: Sequence[RowRef]) -> None:
-        queued = [(row.id, row.identity.token) for row in rows if row.state == JobState.ASSIGNED]
-        running = [row.id for row in rows if row.state != JobState.ASSIGNED]
-        if running:
-            # A running job's row and no job: memory was lost without the process, which must not happen.
-            self._telemetry.rows_without_memory += len(running)
+        queued = [(row.id, row.identity.token) for row in rows if _may_lie_in_store(row, holding)]
+        others = [row for row in rows if not _may_lie_in_store(row, holding)]
+        if others and not holding.lost:
+            # A running job's row and no job: the master has forgotten how it went on (a failover), or we have.
+            self._telemetry.rows_without_memory += len(others)
+            moved = await self._master.give_back(holding.fence.bucket_id, others)
+            self._telemetry.rows_released += moved
             self._log.error(
                 Event.ROWS_WITHOUT_MEMORY,
-                {"bucket": holding.fence.bucket_id, "jobs": len(running), "first": running[0]},
+                {"bucket": holding.fence.bucket_id, "jobs": len(others), "given_back": moved, "first": others[0].id},
             )
         if not queued or holding.lost:
             return
         written = await self._master.release(holding.fence, queued)
         if not written.bucket_ok:
-            self._holdings.lose(holding.fence.bucket_id, "a release was refused by the bucket's lock")
+            self._holdings.refused(holding, "a release was refused by the bucket's lock")
             return
         if written.accepted:
             self._telemetry.rows_released += len(written.accepted)
             self._log.warning(Event.ROWS_RELEASED, {"bucket": holding.fence.bucket_id, "jobs": len(written.accepted)})
+
+
+def _may_lie_in_store(row: RowRef, holding: Holding) -> bool:
+    return row.state == JobState.ASSIGNED and row.identity.bucket_epoch == holding.fence.epoch

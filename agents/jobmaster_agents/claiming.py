@@ -23,7 +23,7 @@ from jobmaster.model.job import Entry
 from jobmaster.ports import Claimed, StoreOwner, Word
 from jobmaster_agents.events import EventLog
 from jobmaster_agents.execution import Execution
-from jobmaster_agents.holdings import Holding, Holdings
+from jobmaster_agents.holdings import Holding, Holdings, thawed_epoch
 from jobmaster_agents.insisting import Backoff
 from jobmaster_agents.portions import LiveJob, Memory, Portion
 from jobmaster_agents.reporting import Reporter
@@ -95,6 +95,7 @@ class Pump:
         self._asked = asyncio.Event()
         self._timer: asyncio.TimerHandle | None = None
         self._look_at = 0.0
+        self._look_for_lists = False
         self._cancelled: set[bytes] = set()
         """Cancel requests for jobs that were still waiting in ``pending`` when they came."""
         self.flushing = False
@@ -105,8 +106,9 @@ class Pump:
 
     # ------------------------------------------------------------ signals (cheap, called from anywhere on the loop)
 
-    def ask(self) -> None:
-        """There may be something to claim."""
+    def ask(self, *, lists: bool = False) -> None:
+        """There may be something to claim; or ``lists`` that this process does not know."""
+        self._look_for_lists |= lists
         self._asked.set()
 
     def room(self) -> None:
@@ -123,6 +125,9 @@ class Pump:
             while not self.ended:
                 await self._asked.wait()
                 self._asked.clear()
+                if self._look_for_lists:
+                    self._look_for_lists = False
+                    await self.adopt_unknown_lists()
                 await self._claim_while_room()
         finally:
             self._arm(None)
@@ -134,6 +139,8 @@ class Pump:
 
     async def _claim_while_room(self) -> None:
         while not self.ended:
+            if self.holding.frozen:
+                return  # asked again when it is unfrozen
             if self._now() >= self._holdings.soft_until:
                 await self._holdings.wait_trusted()
             elif self._reporter.crowded:
@@ -196,17 +203,21 @@ class Pump:
         """Ask under one name until an answer comes; with it, when it was asked for."""
         backoff = Backoff("claim", self._log)
         while not self.ended:
-            asked_at = self._now()
+            asked_at, fence = self._now(), self.holding.fence
             try:
-                answer = await self._store.claim(self.holding.fence, name, limit)
+                answer = await self._store.claim(fence, name, limit)
             except (Unavailable, Refused) as error:
                 # The same name is asked again: if the lost reply had moved jobs, this returns the same list.
                 await backoff.pause(error)
                 continue
             if answer.word is Word.OK:
                 return answer, asked_at
+            if fence != self.holding.fence:
+                continue  # unfrozen under a new epoch while the call was on its way
             if answer.word in _FENCED:
                 self._on_forgotten(self._bucket_id, f"the store answered {answer.word} to a claim")
+            elif not self.holding.closed and self._holdings.on_doubt is not None:
+                self._holdings.refused(self.holding, f"the store answered {answer.word} to a claim")
             return None
         return None
 
@@ -266,7 +277,7 @@ class Pump:
         fence = self.holding.fence
         try:
             word, names = await self._store.claimed_lists(fence)
-            if word in _FENCED and not self.ended:
+            if word in _FENCED and not self.ended and fence == self.holding.fence:
                 self._on_forgotten(self._bucket_id, f"the store answered {word} to a look at its lists")
             if word is not Word.OK:
                 return
@@ -278,10 +289,15 @@ class Pump:
                 if self.ended:
                     return
                 if answer.word is Word.OK and answer.entries and not self._is_known(name):
-                    portion = Portion(self.holding, name, asked_at, answer.now_us)
-                    self._accept(portion, answer.entries, give_back=False)
+                    self._adopt(name, asked_at, answer)
         except (Unavailable, Refused):
             return  # asked again by the next round of anti-entropy
+
+    def _adopt(self, name: str, asked_at: float, answer: Claimed) -> None:
+        """A list of a claim, or what had been onboarded before the bucket was unfrozen: that goes back."""
+        epoch = thawed_epoch(name)
+        holding = self.holding if epoch is None else self.holding.past(epoch)
+        self._accept(Portion(holding, name, asked_at, answer.now_us), answer.entries, give_back=epoch is not None)
 
     def _is_known(self, name: str) -> bool:
         return name == self._asking or self._memory.knows(self._bucket_id, name)

@@ -79,6 +79,8 @@ class Completing:
         try:
             # Bounded from outside too: a step may wait for an answer of the master for as long as it is away.
             async with asyncio.timeout(max(last - self._now(), 0.0) + _STOP_SECONDS):
+                if pump.holding.frozen:
+                    return await self._leave_frozen(pump, deadline, last, reason)
                 if not await self._close_intake(pump, last, reason):
                     return False
                 if not await self._finish_or_release(pump, deadline):
@@ -86,6 +88,32 @@ class Completing:
                 return await self._retire(pump, last)
         except TimeoutError:
             return False
+
+    # ------------------------------------------------------------ a bucket that an operator has stopped
+
+    async def _leave_frozen(self, pump: Pump, deadline: float, last: float, reason: str) -> bool:
+        """A frozen bucket cannot complete. What this process holds of it ends or goes back, so that nobody counts a rescue;
+        then it is LOST, and what waits in it goes back to the master by its rescuer's hands."""
+        fence = pump.holding.fence
+        self._release_queued(fence.bucket_id)
+        if not await self._finish_or_release(pump, deadline):
+            return False
+        while not self._memory.empty(fence.bucket_id) and self._now() < last:
+            self._give_back(fence.bucket_id)
+            await asyncio.sleep(_LOOK_SECONDS)
+        while self._memory.empty(fence.bucket_id) and self._now() < last:
+            try:
+                why = f"frozen, and its owner leaves: {reason}"
+                return await self._master.move_bucket(*fence, BucketState.LOST, why)
+            except (Unavailable, Refused):
+                await asyncio.sleep(_RETRY_SECONDS)
+        return False
+
+    def _release_queued(self, bucket_id: bytes) -> None:
+        self._execution.take_queued(bucket_id)
+        for job in self._memory.of_bucket(bucket_id):
+            if job.phase is Phase.QUEUED:
+                self._verdicts.release(job)
 
     # ------------------------------------------------------------ no more intake
 
@@ -132,8 +160,7 @@ class Completing:
         return True
 
     def _give_back(self, bucket_id: bytes) -> None:
-        for job in self._execution.take_queued(bucket_id):
-            self._verdicts.release(job)
+        self._release_queued(bucket_id)
         for job in self._memory.of_bucket(bucket_id):
             if job.phase is Phase.RUNNING:
                 self._execution.stop_job(job, StopCause.RELEASE)

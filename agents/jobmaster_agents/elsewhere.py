@@ -157,7 +157,10 @@ class ElsewhereRunner:
             now = self._now()
             if not self._holdings.may_start(now):
                 return  # the sweep asks again
-            away = room.waiting.popleft()
+            away = next((each for each in room.waiting if not each.job.portion.holding.present.frozen), None)
+            if away is None:
+                return
+            room.waiting.remove(away)
             room.inside += 1
             away.started = now
             away.deadline = now + self._verdicts.timeout_seconds(away.job)

@@ -42,6 +42,8 @@ class Event(StrEnum):
     BUCKETS_OPENED = "buckets_opened"
     BUCKET_FORGOTTEN = "bucket_forgotten"
     BUCKET_CLOSED = "bucket_closed"
+    BUCKET_FROZEN = "bucket_frozen"
+    BUCKET_UNFROZEN = "bucket_unfrozen"
     BUCKET_TAKEN = "bucket_taken"
     BUCKET_DRAINED = "bucket_drained"
     BUCKET_DRAIN_POSTPONED = "bucket_drain_postponed"

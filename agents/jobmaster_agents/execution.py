@@ -115,16 +115,18 @@ class Execution:
     def take_queued(self, bucket_id: bytes) -> list[LiveJob]:
         """Remove and return what waits in a bucket (to be handed back)."""
         queue = self._queues.get(bucket_id)
-        if queue is None:
-            return []
-        jobs = [job for job in queue.jobs if job.phase is Phase.QUEUED]
-        queue.jobs.clear()
-        return jobs
+        return [] if queue is None else queue.take()
 
     def running_before(self, moment: float) -> list[LiveJob]:
         """Jobs that run and were started before a moment."""
         jobs = [slot.job for slot in self._slots if slot.job is not None and slot.started < moment]
         return jobs + self._elsewhere.started_before(moment) if self._away else jobs
+
+    def limit(self, bucket_id: bytes, *, frozen: bool) -> None:
+        """Start nothing of a frozen bucket, or again as many as there are slots."""
+        if (queue := self._queues.get(bucket_id)) is not None:
+            queue.slots = 0 if frozen else self._settings.slots
+            self._wake_slot()
 
     def close(self, bucket_id: bytes) -> None:
         """Serve the bucket no more; what waits in it stays with the caller."""

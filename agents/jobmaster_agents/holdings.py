@@ -19,10 +19,23 @@ FENCED_EXIT_CODE = 75
 """Exit code of a process that fenced itself: its supervisor starts a new agent in its place (EX_TEMPFAIL)."""
 
 
+_THAWED_PREFIX = "thawed-"
+
+
+def thawed_list(epoch: int) -> str:
+    """Name of the claimed list that holds what had been onboarded under an epoch when the bucket was unfrozen."""
+    return f"{_THAWED_PREFIX}{epoch}"
+
+
+def thawed_epoch(list_name: str) -> int | None:
+    """The epoch of such a list; ``None``: it is a claimed list like any other."""
+    return int(list_name.removeprefix(_THAWED_PREFIX)) if list_name.startswith(_THAWED_PREFIX) else None
+
+
 class Holding:
     """One bucket of this process."""
 
-    __slots__ = ("closed", "fence", "lane", "lost", "priority", "state", "store")
+    __slots__ = ("closed", "fence", "lane", "lost", "priority", "state", "store", "successor")
 
     def __init__(self, fence: Fence, lane: str, priority: int, store: str) -> None:
         self.fence = fence
@@ -31,15 +44,46 @@ class Holding:
         self.store = store
         self.state = BucketState.ACTIVE
         self.closed = False
-        """True once it takes no new jobs (COMPLETING)."""
+        """True while it takes no new jobs (COMPLETING, FROZEN)."""
         self.lost = False
         """True once it is another's: forget its jobs, touch no key."""
+        self.successor: Holding | None = None
+        """Of an identity of the past (``step``): the holding of the same bucket that goes on."""
 
     @classmethod
     def of(cls, bucket: Bucket) -> Holding:
         """Holding of a bucket this process has just created or taken."""
         fence = Fence(BucketId(bucket.id), bucket.epoch, AgentId(bucket.owner))
         return cls(fence, bucket.lane, bucket.priority, bucket.store)
+
+    @property
+    def frozen(self) -> bool:
+        """True while an operator's stop is in force: nothing is claimed, started or bound."""
+        return self.state is BucketState.FROZEN
+
+    @property
+    def present(self) -> Holding:
+        """The holding whose fence the store knows: this one, or its successor."""
+        return self.successor or self
+
+    def freeze(self) -> None:
+        """An operator's stop."""
+        self.state = BucketState.FROZEN
+        self.closed = True
+
+    def past(self, epoch: int) -> Holding:
+        """What stands for this bucket under an older epoch, for copies that have a row under that; it takes no new jobs."""
+        past = Holding(self.fence._replace(epoch=epoch), self.lane, self.priority, self.store)
+        past.closed, past.successor = True, self
+        return past
+
+    def step(self, epoch: int) -> Holding:
+        """Go on under a new epoch (in place: whoever refers to this bucket goes on with it); the holding of the old one."""
+        past = self.past(self.fence.epoch)
+        self.fence = self.fence._replace(epoch=epoch)
+        self.state = BucketState.ACTIVE
+        self.closed = False
+        return past
 
 
 OnLost = Callable[[Holding, str], None]
@@ -53,6 +97,10 @@ class Holdings:
         self.buckets: dict[bytes, Holding] = {}
         self.on_lost: list[OnLost] = []
         """Called once per lost bucket, synchronously, in order of subscription."""
+        self.on_doubt: OnLost | None = None
+        """Who asks the master when a write was refused by a bucket's lock; nobody: that is a loss."""
+        self.opening: set[bytes] = set()
+        """Buckets that are being made: the master may count them already."""
         self.fenced = asyncio.Event()
         """Set once and for ever: the whole process must stop committing and exit."""
         self.fenced_why = ""
@@ -122,6 +170,16 @@ class Holdings:
         for tell in self.on_lost:
             tell(holding, why)
         return True
+
+    def refused(self, holding: Holding, why: str) -> None:
+        """A write was refused by the bucket's lock: nothing of it is settled. Lost, or stopped by an operator: the row says.
+
+        Whoever calls this has used the present fence: of an older one a refusal says nothing.
+        """
+        if self.on_doubt is not None:
+            self.on_doubt(holding, why)
+        else:
+            self.lose(holding.fence.bucket_id, why)
 
     def retire(self, bucket_id: bytes) -> None:
         """The bucket was emptied and closed by its owner; no loss."""

@@ -15,6 +15,7 @@ from collections.abc import Callable, Sequence
 from jobmaster.clock import Clock
 from jobmaster.codec import encode_entry
 from jobmaster.model.errors import Refused, Unavailable
+from jobmaster.model.ids import Fence
 from jobmaster.model.job import Entry
 from jobmaster.ports import Onboarding as OnboardingPort
 from jobmaster.ports import StoreOwner, Word
@@ -178,13 +179,14 @@ class Onboarding:
         if holding.closed or holding.lost or horizon is None:
             return
         due.hinted = False
+        fence = holding.fence
         answer = await self._master.onboard(
-            holding.fence, holding.lane, holding.priority, horizon, limits.transfer_batch, self._handlers
+            fence, holding.lane, holding.priority, horizon, limits.transfer_batch, self._handlers
         )
         if not answer.bucket_ok:
             due.more = False
             if not holding.closed:
-                self._on_forgotten(holding.fence.bucket_id, "onboarding was refused by the bucket's lock")
+                self._holdings.refused(holding, "onboarding was refused by the bucket's lock")
             return
         if horizon > 0.0:
             due.more = answer.more
@@ -192,11 +194,10 @@ class Onboarding:
             due.hinted = due.hinted or answer.more
         if answer.entries:
             due.only_later = False  # until a claim knows better
-            await self._put(due, answer.entries)
+            await self._put(due, fence, answer.entries)
 
-    async def _put(self, due: _Due, entries: list[Entry]) -> None:
+    async def _put(self, due: _Due, fence: Fence, entries: list[Entry]) -> None:
         """The copies, or the rows back by their identity. Should a copy lie there after all, its row will refuse it."""
-        fence = due.holding.fence
         items = [(entry.due_us, encode_entry(entry)) for entry in entries]
         backoff = Backoff("assign", self._log)
         word: Word | None = None
@@ -216,5 +217,5 @@ class Onboarding:
         await self._master.release(fence, [(entry.id, entry.token) for entry in entries])
         if word is None:
             raise Unavailable("the agent store did not take a batch of onboarded jobs; they were given back")
-        if word is not Word.CLOSED:
+        if word is not Word.CLOSED and fence == due.holding.fence:
             self._on_forgotten(fence.bucket_id, f"the store answered {word} to an assignment")

@@ -36,6 +36,7 @@ from jobmaster_agents.judging import Judging
 from jobmaster_agents.launch import ChildConfig
 from jobmaster_agents.liveness import Phase, Progress, arm_kernel_timer
 from jobmaster_agents.loop import Duty
+from jobmaster_agents.ownership import Ownership
 from jobmaster_agents.rescue import Rescue
 from jobmaster_agents.working import Working
 
@@ -110,6 +111,7 @@ class Parts:
         )
         self.judging = Judging(self.holdings, master, settings.leases, clock, self.somebody_died, telemetry, log)
         self.disowning = Disowning(self.holdings, master, self._disowned, log)
+        self.ownership = Ownership(self.holdings, master, self._store, self.working, telemetry, log)
         self.anti_entropy = AntiEntropy(
             self.holdings, master, self._store, self.working.memory.ids_of, self._adopt_lists, clock, telemetry, log
         )
@@ -135,7 +137,7 @@ class Parts:
         """What ticks, according to the agent's mode."""
         duties: list[Duty] = [self.heartbeat, self.beat, self.rescue, self.judging, self._joining]
         if self._agent.mode in _WORKING_MODES:
-            duties += [self.working.persisting, self.anti_entropy, self.disowning]
+            duties += [self.working.persisting, self.anti_entropy, self.disowning, self.ownership]
         if may_lead(self._agent.mode, self._agent.weight):
             duties.append(self.coordination)
         return duties
@@ -224,6 +226,14 @@ class Parts:
         ]
         if not buckets:
             return
+        opening = {bucket.id for bucket in buckets}
+        self.holdings.opening |= opening
+        try:
+            await self._make(buckets)
+        finally:
+            self.holdings.opening -= opening
+
+    async def _make(self, buckets: Sequence[Bucket]) -> None:
         insist = self.working.reporter.insist
         if not await insist("create_buckets", partial(self._master.create_buckets, buckets), refusals=False):
             self.holdings.fence("the master holds a death certificate for this agent")
@@ -249,6 +259,8 @@ class Parts:
         if renewal.cancel_requested:
             self.working.cancel(renewal.cancel_requested)
         self.coordination.saw_coordinator(renewal.coordinator)
+        if self._agent.mode in _WORKING_MODES:
+            self.ownership.renewed(renewal)
         if renewal.drain_requested and not self.stop_asked.is_set():
             self._log.info(Event.DRAIN_REQUESTED, {})
             self.stop_asked.set()

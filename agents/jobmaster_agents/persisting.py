@@ -65,25 +65,34 @@ class InFlight:
             for holding, jobs in by_holding(list(waiting)):
                 accepted = await self.write(holding, jobs)
                 for job in jobs:
+                    if accepted is None and job.phase is Phase.RUNNING:
+                        job.phase = Phase.QUEUED  # not started; it goes on when the word on its bucket is there
                     if not waiting[job].done():
-                        waiting[job].set_result(job.entry.id in accepted)
+                        waiting[job].set_result(accepted is not None and job.entry.id in accepted)
 
     # ------------------------------------------------------------ the statement
 
-    async def write(self, holding: Holding, jobs: Sequence[LiveJob]) -> Collection[bytes]:
-        """Give jobs that have not ended their rows (and so free their claimed lists); the ids that were accepted."""
+    async def write(self, holding: Holding, jobs: Sequence[LiveJob]) -> Collection[bytes] | None:
+        """Give jobs that have not ended their rows (and so free their claimed lists); the ids that were accepted.
+
+        ``None``: the bucket binds nothing now, or its lock refused it; none of the jobs is settled.
+        """
         jobs = [job for job in jobs if job.phase in _WAITING]
+        if holding.frozen or holding.successor is not None:
+            return None
         if not jobs:
             return _NONE
+        fence = holding.fence
         running = [job for job in jobs if job.phase is Phase.RUNNING]
         for job in jobs:
             job.has_row = True  # from here on it may have one, whatever becomes of the answer
         written = await self._reporter.send(
-            "persist", jobs, lambda some: self._master.persist(holding.fence, [_in_flight(job) for job in some])
+            "persist", jobs, lambda some: self._master.persist(fence, [_in_flight(job) for job in some])
         )
         if not written.bucket_ok:
-            self._reporter.forget(holding.fence.bucket_id, "an in-flight write was refused by the bucket's lock")
-            return _NONE
+            if fence == holding.fence:
+                self._reporter.refused_by_bucket(holding, "an in-flight write was refused by the bucket's lock")
+            return None
         for job in jobs:
             self._note(job, written)
         for job in running:

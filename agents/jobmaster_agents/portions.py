@@ -80,7 +80,7 @@ class Portion:
         asked_at: when the call was sent that brought the answer (a lost reply is asked for again); default ``claimed_at``.
     """
 
-    __slots__ = ("claimed_at", "clock_us", "holding", "jobs", "name", "unsafe")
+    __slots__ = ("claimed_at", "clock_us", "holding", "jobs", "name", "unsafe", "whole")
 
     def __init__(
         self, holding: Holding, name: str, claimed_at: float, now_us: int, asked_at: float | None = None
@@ -92,6 +92,21 @@ class Portion:
         """Add it to boot-time microseconds for the store's clock."""
         self.jobs: list[LiveJob] = []
         self.unsafe = 0
+        self.whole: Portion | None = None
+        """Of a part that bears an identity of the past (``Memory.step``): the portion of the whole list."""
+
+    def part(self, past: Holding, jobs: Sequence[LiveJob]) -> None:
+        """These jobs of the list keep the identity of the past; the list goes when they and the others are safe."""
+        if not self.jobs:
+            self.holding = past  # its list is gone: nothing is to be deleted
+            return
+        part = Portion(past, self.name, self.claimed_at, 0)
+        part.clock_us, part.jobs, part.whole = self.clock_us, self.jobs, self
+        for job in jobs:
+            job.portion = part
+        part.unsafe = sum(not job.safe for job in jobs)
+        if part.unsafe:
+            self.unsafe -= part.unsafe - 1
 
 
 _token = attrgetter("entry.token")
@@ -151,6 +166,9 @@ class Memory:
         job.safe = True
         portion = job.portion
         portion.unsafe -= 1
+        if not portion.unsafe and portion.whole is not None:
+            portion = portion.whole
+            portion.unsafe -= 1
         if portion.unsafe:
             return None
         mine = self._portions.get(portion.holding.fence.bucket_id)
@@ -242,6 +260,23 @@ class Memory:
             followers, job.followers = job.followers or [], None
             promoted.extend(self._promote(followers))
         return dropped, promoted
+
+    def step(self, holding: Holding, past: Holding) -> list[LiveJob]:
+        """The bucket goes on under a new epoch: copies that may have a row under the old one keep that identity.
+
+        Returns: those of them that have not been started.
+        """
+        bucket_id = holding.fence.bucket_id
+        mine: dict[LiveJob, None] = dict.fromkeys(self.of_bucket(bucket_id))
+        for portion in self._portions.get(bucket_id, {}).values():
+            mine.update((job, None) for job in portion.jobs if job.phase is not Phase.GONE)
+        parts: dict[Portion, list[LiveJob]] = {}
+        for job in mine:
+            if job.has_row and job.portion.holding is holding:
+                parts.setdefault(job.portion, []).append(job)
+        for portion, jobs in parts.items():
+            portion.part(past, jobs)
+        return [job for jobs in parts.values() for job in jobs if job.phase is Phase.QUEUED]
 
     def of_bucket(self, bucket_id: bytes) -> list[LiveJob]:
         """Live copies of one bucket, in no order."""

@@ -23,7 +23,7 @@ from typing import Protocol
 from jobmaster.clock import Clock
 from jobmaster.codec import encode_entry
 from jobmaster.model.errors import CodeError, InputError, JobMasterError, Refused, Unavailable
-from jobmaster.model.ids import text
+from jobmaster.model.ids import Fence, text
 from jobmaster.model.job import Entry, FinalRow, HoldRow
 from jobmaster.ports import Outcomes, StoreOwner, Word, Written
 from jobmaster.telemetry import Telemetry
@@ -73,6 +73,7 @@ class Reporter:
     ) -> None:
         self._master = master
         self._store = store
+        self._holdings = holdings
         self._memory = memory
         self._now = clock.boottime
         self._measures = Measures(telemetry or Telemetry())
@@ -252,24 +253,25 @@ class Reporter:
 
     async def _write_heres(self, jobs: Jobs) -> None:
         for holding, mine in by_holding(jobs):
+            fence = holding.fence
             written = await self.send(
                 "retry_here",
                 mine,
-                lambda some, f=holding.fence: self._master.retry_here(f, _holds(some)),  # type: ignore[misc]
+                lambda some, f=fence: self._master.retry_here(f, _holds(some)),  # type: ignore[misc]
             )
             if not written.bucket_ok:
-                if holding.closed and not holding.lost:  # it began to complete meanwhile: the master takes them
+                if not holding.closed:  # else it began to complete, or was frozen, meanwhile
+                    self.refused_by_bucket(holding, "a write was refused by the bucket's lock")
+                if not holding.lost:  # to give jobs back needs no bucket, only their own rows
                     await self._write_holds(mine)
-                else:
-                    self.forget(holding.fence.bucket_id, "a write was refused by the bucket's lock")
                 continue
             self._measures.given_back(_holds(mine), written, here=True)
             rows = [row for row in _holds(mine) if row.id in written.accepted and row.id not in written.cancelled]
             self._conclude(mine, written)
             if rows:
-                await self._put_again(holding, rows)
+                await self._put_again(holding, fence, rows)
 
-    async def _put_again(self, holding: Holding, rows: Sequence[HoldRow]) -> None:
+    async def _put_again(self, holding: Holding, fence: Fence, rows: Sequence[HoldRow]) -> None:
         """The master has them ASSIGNED with token + 1; now the copies. A crash between is healed by anti-entropy.
 
         What cannot be put goes back to the master under its new identity; should a copy lie there after all (a lost
@@ -279,20 +281,18 @@ class Reporter:
         backoff = Backoff("assign", self._log)
         for _ in range(_PUTS):
             try:
-                word = await self._store.assign(holding.fence, items)
+                word = await self._store.assign(fence, items)
             except (Unavailable, Refused) as error:
                 await backoff.pause(error)
                 continue
             if word is Word.OK:
                 return
-            if word is not Word.CLOSED:
-                self.forget(holding.fence.bucket_id, f"the store answered {word} to a retry")
+            if word is not Word.CLOSED and fence == holding.fence:
+                self.forget(fence.bucket_id, f"the store answered {word} to a retry")
                 return  # the rescuer sweeps the rows
             break
         back = [row._replace(token=row.token + 1, error=None, ran_us=0) for row in rows]
-        self._measures.given_back(
-            back, await self.insist("hold", lambda: self._master.hold(holding.fence, back)), here=False
-        )
+        self._measures.given_back(back, await self.insist("hold", lambda: self._master.hold(fence, back)), here=False)
 
     async def give_back(self, holding: Holding, entries: Sequence[Entry]) -> bool:
         """Jobs that lie in a bucket that is being emptied -> HELD; True when the master has settled every one of them."""
@@ -345,6 +345,11 @@ class Reporter:
     def _resume(self, promoted: Jobs) -> None:
         if promoted and self.runner is not None:
             self.runner.enqueue(promoted)
+
+    def refused_by_bucket(self, holding: Holding, why: str) -> None:
+        """Refused by the bucket's lock: lost, or frozen by an operator. Nothing of it is settled."""
+        self.fenced_batches += 1
+        self._holdings.refused(holding, why)
 
     def forget(self, bucket_id: bytes, why: str) -> None:
         """The bucket is another's: nothing of it is settled, no key of it is touched."""

@@ -75,6 +75,7 @@ class Settling:
             self._work.set()
 
     def _of(self, holding: Holding) -> _Bucket:
+        holding = holding.present
         bucket_id = holding.fence.bucket_id
         found = self._waiting.get(bucket_id)
         if found is None:
@@ -111,6 +112,9 @@ class Settling:
         word = await self._store.settle(fence, names, news)
         if word is Word.OK:
             self._memory.deleted(fence.bucket_id, names)
+        elif fence != holding.fence:  # unfrozen under a new epoch while the call was on its way
+            self._put_back(bucket)
+            return
         elif not holding.lost:
             self._on_forgotten(fence.bucket_id, f"the store answered {word} to a settle")
         if len(bucket.names) > _LISTS_MAX and not holding.lost:
@@ -122,3 +126,4 @@ class Settling:
         waiting = self._of(bucket.holding)
         waiting.names += bucket.names
         waiting.news[:0] = bucket.news[-_NEWS_MAX:]
+        self._work.set()

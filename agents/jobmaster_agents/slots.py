@@ -9,7 +9,7 @@ from typing import Protocol
 
 from jobmaster.rules.fairness import effective_level
 from jobmaster_agents.holdings import Holding
-from jobmaster_agents.portions import LiveJob
+from jobmaster_agents.portions import LiveJob, Phase
 from jobmaster_agents.verdicts import StopCause
 
 
@@ -61,6 +61,12 @@ class BucketQueue:
         self.low_water = low_water
         self.hungry = False
         """More jobs wait in the store: whoever sees the queue at its low-water mark says so, once."""
+
+    def take(self) -> list[LiveJob]:
+        """Remove and return what waits."""
+        jobs = [job for job in self.jobs if job.phase is Phase.QUEUED]
+        self.jobs.clear()
+        return jobs
 
 
 def choose(queues: Iterable[BucketQueue], now: float, age_boost_seconds: float) -> tuple[BucketQueue | None, bool]:

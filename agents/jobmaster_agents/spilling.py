@@ -93,8 +93,7 @@ class Spilling:
         jobs = [job for job in jobs if job.phase is Phase.ENDED]  # settled meanwhile, or forgotten with its bucket
         if not jobs or not self._holdings.may_commit(self._now()):
             return
-        fence = holding.fence
-        outcomes = [_encode(fence, job) for job in jobs]
+        outcomes, fence = [_encode(holding.fence, job) for job in jobs], holding.present.fence
         for job in jobs:
             job.spilled = True
         names = {job.portion.name for job in jobs if _is_covered(job.portion.jobs)}
@@ -106,7 +105,10 @@ class Spilling:
             await self._backoff.pause(error)
             return
         self._backoff.succeeded()
-        if word is Word.OK:
+        if word is not Word.OK and fence != holding.present.fence:
+            for job in jobs:
+                job.spilled = False  # unfrozen under a new epoch meanwhile: the next look asks again
+        elif word is Word.OK:
             self.spilled += len(jobs)
             self._log.warning(
                 Event.OUTCOMES_SPILLED, {"bucket": fence.bucket_id, "jobs": len(jobs), "lists": len(names)}

@@ -224,6 +224,30 @@ class Working:
             self._claimed_before += pump.claimed
         self.waker.changed()
 
+    # ------------------------------------------------------------ an operator's stop
+
+    def freeze(self, holding: Holding) -> None:
+        """Claim, start and bind nothing of the bucket any more; what runs is recorded."""
+        holding.freeze()
+        self.execution.limit(holding.fence.bucket_id, frozen=True)
+
+    def thaw(self, holding: Holding, epoch: int) -> None:
+        """The bucket goes on under a new epoch. What has a row under the old one ends under it; what had only been queued
+        there goes back to the master."""
+        past = holding.step(epoch)
+        for job in self.memory.step(holding, past):
+            self.verdicts.release(job)
+        self.resume(holding)
+
+    def resume(self, holding: Holding) -> None:
+        """Whatever stopped for a word on the bucket goes on."""
+        bucket_id = holding.fence.bucket_id
+        self.execution.limit(bucket_id, frozen=False)
+        self.execution.enqueue([job for job in self.memory.of_bucket(bucket_id) if job.phase is Phase.QUEUED])
+        self.onboarding.kick(bucket_id)
+        if (pump := self.pumps.get(bucket_id)) is not None:
+            pump.ask(lists=True)
+
     # ------------------------------------------------------------ signals between the parts
 
     def spawn(self, work: Callable[[], Coroutine[object, object, None]]) -> None:

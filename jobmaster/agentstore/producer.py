@@ -27,6 +27,7 @@ SUBMIT = function("submit")
 PUT = function("put")
 HINT = function("hint")
 REQUEST_CANCEL = function("request_cancel")
+FREEZE = function("freeze")
 FIND = function("find")
 DEPTH = function("depth")
 
@@ -129,6 +130,11 @@ class ProducerStore:
         """Ask the owner to cancel a job; it hears of it at once. OK, NO_BUCKET or CLOSED."""
         keys = self.keys.bucket(bucket_id)
         return word_of(await self._calls.function(REQUEST_CANCEL, (keys.meta, keys.cancelled, keys.wake), (job_id,)))
+
+    async def freeze(self, bucket_id: bytes, epoch: int, owner: bytes) -> Word:
+        """Put an operator's stop where producers and the owner see it at once. OK, NO_BUCKET, FENCED or CLOSED."""
+        keys = self.keys.bucket(bucket_id)
+        return word_of(await self._calls.function(FREEZE, (keys.meta,), (epoch, owner)))
 
     async def find(self, bucket_id: bytes, job_id: bytes, scan_max: int) -> Entry | None:
         """The job's entry, if it is among the first ``scan_max`` of the bucket (``assigned``, claimed, ``pending``)."""

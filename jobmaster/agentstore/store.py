@@ -25,6 +25,7 @@ from jobmaster.settings.model import StoreSettings
 
 ADOPT_STORE = function("adopt_store")
 OPEN_BUCKET = function("open_bucket")
+THAW = function("thaw")
 CLAIM = function("claim")
 SETTLE = function("settle")
 ASSIGN = function("assign")
@@ -175,6 +176,17 @@ class AgentStore(ProducerStore):
         """Make an ACTIVE bucket; OK again for the same fence. GENERATION when one that was seen before is gone."""
         keys = self.keys.bucket(fence.bucket_id)
         answer = await self._calls.function(OPEN_BUCKET, (keys.meta,), self._fences.arguments(fence))
+        return self._fences.note(fence.bucket_id, answer)
+
+    async def thaw(self, fence: Fence, list_name: str) -> Word:
+        """The owner's bucket works again under the higher epoch of the fence; OK again when it does already. What was
+        onboarded before lies in ``claimed:<list_name>`` then."""
+        keys = self.keys.bucket(fence.bucket_id)
+        answer = await self._calls.function(
+            THAW,
+            (keys.meta, keys.wake, keys.assigned, keys.lists, keys.claimed(list_name)),
+            (*self._fences.arguments(fence), list_name.encode()),
+        )
         return self._fences.note(fence.bucket_id, answer)
 
     async def claim(self, fence: Fence, list_name: str, limit: int) -> Claimed:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import click
 
+from jobmaster.cli.freezing import NO_REASON, freeze, one_choice, unfreeze
 from jobmaster.cli.invocation import Invocation, pass_invocation
 from jobmaster.cli.running import pick, reader_of, run_async
 from jobmaster.cli.tables import Column, duration, emit_json, emit_record, emit_rows, iso, render
@@ -30,6 +31,8 @@ COLUMNS = (
     Column("SINCE", "unchanged_seconds", duration, right=True),
 )
 
+STOP_COLUMNS = COLUMNS[:6]
+
 EVENT_COLUMNS = (
     Column("TIME (UTC)", "at"),
     Column("FROM", "from_state"),
@@ -44,7 +47,7 @@ EVENT_COLUMNS = (
 
 @click.group("bucket")
 def bucket_group() -> None:
-    """See the buckets and what lies in them."""
+    """See the buckets and what lies in them; stop them in an emergency."""
 
 
 @bucket_group.command("list")
@@ -87,6 +90,57 @@ def show(invocation: Invocation, bucket: str) -> None:
     emit_record(record, as_json=False)
     if events:
         click.echo("\n" + render(events, EVENT_COLUMNS))
+
+
+WHICH = (
+    click.argument("buckets", nargs=-1, metavar="[BUCKET]..."),
+    click.option("--lane", help="All buckets of this lane."),
+    click.option("--all", "all_", is_flag=True, help="All buckets of the cluster."),
+    click.option("--reason", default=NO_REASON, help="Why: kept in the bucket's history and the operator's log."),
+)
+
+
+def _which(command: Callable[..., None]) -> Callable[..., None]:
+    for decorate in reversed(WHICH):
+        command = decorate(command)
+    return command
+
+
+@bucket_group.command("freeze")
+@_which
+@pass_invocation
+def freeze_(invocation: Invocation, buckets: tuple[str, ...], lane: str | None, all_: bool, reason: str) -> None:
+    """Emergency stop: buckets take no jobs and start none until they are unfrozen.
+
+    What runs may end, and its outcome is recorded; what waits stays where it is. Producers use other buckets or the master.
+    Buckets that agents open later are not frozen, and a frozen bucket whose owner leaves or dies is rescued: its jobs then
+    wait in the master for the other buckets of their lane.
+
+    \b
+    Examples:
+      jobmaster bucket freeze 0199a1f0-1 --reason "charges twice"
+      jobmaster bucket freeze --lane payroll
+    """
+    one_choice(buckets, lane, all_)
+    records, failures = run_async(freeze(invocation.settings, buckets, lane, reason))
+    for failure in failures:
+        invocation.note(f"warning: {failure}", level=-1)
+    emit_rows(records, STOP_COLUMNS, as_json=invocation.json, empty="nothing to freeze: no bucket of these is ACTIVE")
+
+
+@bucket_group.command("unfreeze")
+@_which
+@pass_invocation
+def unfreeze_(invocation: Invocation, buckets: tuple[str, ...], lane: str | None, all_: bool, reason: str) -> None:
+    """Let frozen buckets go on, under a new epoch. Their owners take them up within leases.renew.
+
+    \b
+    Example:
+      jobmaster bucket unfreeze --all --reason "fixed in 4.2"
+    """
+    one_choice(buckets, lane, all_)
+    records = run_async(unfreeze(invocation.settings, buckets, lane, reason))
+    emit_rows(records, STOP_COLUMNS, as_json=invocation.json, empty="nothing to unfreeze: no bucket of these is FROZEN")
 
 
 async def buckets_with_depths(settings: ClusterSettings, all_: bool) -> tuple[list[dict[str, Any]], list[str]]:

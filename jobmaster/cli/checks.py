@@ -188,7 +188,8 @@ def _settled(settings: ClusterSettings, buckets: Sequence[Mapping[str, Any]]) ->
         )
     frozen = [b for b in buckets if b["state"] == "FROZEN"]
     if frozen:
-        return Finding("buckets.rescued", WARN, f"{len(frozen)} bucket(s) are FROZEN by an operator", "unfreeze them")
+        said = f"{len(frozen)} bucket(s) are FROZEN by an operator"
+        return Finding("buckets.rescued", WARN, said, "jobmaster bucket unfreeze --all (or BUCKET, or --lane)")
     return Finding("buckets.rescued", OK, f"{len(buckets)} buckets, none waits for rescue")
 
 

@@ -11,7 +11,7 @@ from jobmaster.model.errors import CodeError, Refused
 from jobmaster.model.ids import Fence
 from jobmaster.rules.bucket_machine import EPOCH_BUMPS, TRANSITIONS, BucketEvent
 
-_BY_STATEMENT = EPOCH_BUMPS | {BucketEvent.DRAINED}
+_BY_STATEMENT = EPOCH_BUMPS | {BucketEvent.DRAINED, BucketEvent.FREEZE}
 """Moves that have a statement of their own, because they check or change more than the state."""
 
 
@@ -63,6 +63,29 @@ class Buckets:
         """Compare-and-set of a bucket's state by its present owner and epoch; True also when it stood there already."""
         answer = await self._control.tell("buckets/move", bucket_id, epoch, owner, sources_of(to), str(to), reason)
         return bool(answer[0]["moved"])
+
+    async def freeze(
+        self, bucket_ids: Sequence[bytes] | None, lane: str | None, actor: str, reason: str
+    ) -> list[Bucket]:
+        """ACTIVE -> FROZEN: the buckets that were frozen by this call, each with a line in the operator's log.
+
+        Args:
+            bucket_ids: ``None``: whichever they are (of the lane).
+            lane: ``None``: every lane.
+        """
+        ids = None if bucket_ids is None else list(bucket_ids)
+        return [bucket_of(row) for row in await self._control.tell("buckets/freeze", ids, lane, actor, reason)]
+
+    async def unfreeze(
+        self, bucket_ids: Sequence[bytes] | None, lane: str | None, actor: str, reason: str
+    ) -> list[Bucket]:
+        """FROZEN -> ACTIVE with epoch + 1: the buckets that were unfrozen by this call. Arguments as of ``freeze``."""
+        ids = None if bucket_ids is None else list(bucket_ids)
+        return [bucket_of(row) for row in await self._control.tell("buckets/unfreeze", ids, lane, actor, reason)]
+
+    async def owned_buckets(self, agent_id: bytes) -> list[Bucket]:
+        """Every bucket that names the agent as its owner, but for retired ones."""
+        return [bucket_of(row) for row in await self._control.ask("buckets/owned", agent_id)]
 
     async def take_lost(
         self, agent_id: bytes, stores: Sequence[str], floor_epochs: Mapping[bytes, int]

@@ -61,7 +61,13 @@ class Members:
             return Renewal(False, False, None, False, [])
         row = rows[0]
         return Renewal(
-            True, row["drain_requested"], row["coordinator"], row["lost_buckets"], list(row["cancel_requested"])
+            True,
+            row["drain_requested"],
+            row["coordinator"],
+            row["lost_buckets"],
+            list(row["cancel_requested"]),
+            row["frozen"],
+            row["at_work"],
         )
 
     async def end_agent(self, agent_id: bytes, *, dead: bool, reason: str) -> bool:

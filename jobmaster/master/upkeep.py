@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from jobmaster.codec import encode_error
 from jobmaster.master.connection import Calls, to_us
 from jobmaster.master.rescue import ABANDONED
@@ -45,6 +47,21 @@ class Upkeep:
     async def ensure_partitions(self, span: str, ahead_days: int) -> list[str]:
         """Partitions exist up to ``ahead_days`` ahead; the names of the new ones."""
         return [row["name"] for row in await self._control.tell("upkeep/ensure_partitions", span, ahead_days)]
+
+    async def give_back(self, bucket_id: bytes, rows: Sequence[RowRef]) -> int:
+        """In-flight rows that the owner of their bucket knows nothing of -> HELD, by identity; how many were moved."""
+        ids = [row.id for row in rows]
+        answer = await self._data.tell(
+            "upkeep/give_back",
+            bucket_id,
+            ids,
+            [row.identity.token for row in rows],
+            [row.identity.bucket_epoch for row in rows],
+            min(ids),
+            max(ids),
+            ids=ids,
+        )
+        return int(answer[0]["moved"])
 
     async def bucket_rows(self, bucket_id: bytes, after: bytes | None, limit: int) -> list[RowRef]:
         """In-flight rows that name a bucket, keyset-paged by id."""

@@ -27,6 +27,7 @@ class World:
         self.copies: dict[bytes, Entry] = {}
         self.memory: set[bytes] = set()
         self.released: list[tuple[bytes, int]] = []
+        self.given_back: list[RowRef] = []
         self.bucket_ok = True
         self.queries = 0
         self.adopted = 0
@@ -63,6 +64,12 @@ class World:
         for job_id, _ in identities:
             del self.rows[job_id]
         return Written(True, frozenset(job_id for job_id, _ in identities))
+
+    async def give_back(self, bucket_id: bytes, rows: Sequence[RowRef]) -> int:
+        self.given_back.extend(rows)
+        for row in rows:
+            del self.rows[row.id]
+        return len(rows)
 
     async def depths(self, bucket_ids: Sequence[bytes]) -> list[BucketDepth | None]:
         return [BucketDepth(0, len(self.copies), 0, 0, 0)]
@@ -122,21 +129,39 @@ async def test_a_job_that_moves_into_memory_during_the_comparison_is_not_lost() 
     assert world.released == []
 
 
-async def test_rows_of_an_older_epoch_are_the_rescuers() -> None:
+async def test_rows_of_a_later_epoch_are_the_rescuers() -> None:
     world = World()
-    world.row(epoch=3)
+    world.row(epoch=5)
     await world.compare()
     await world.compare()
     assert world.released == []
+    assert world.given_back == []
 
 
-async def test_a_running_row_without_memory_is_a_defect_and_is_told_not_guessed_at() -> None:
+async def test_a_row_from_before_an_operators_stop_that_nobody_runs_is_given_back() -> None:
     world = World()
-    world.row(state="PROCESSING")
+    forgotten, running = world.row(epoch=3), world.row(state="PROCESSING", epoch=3)
+    world.copy(forgotten)
+    world.memory = {running}
     await world.compare()
+    assert world.given_back == []
     await world.compare()
+    assert [ref.id for ref in world.given_back] == [forgotten]
+    assert world.released == []
+
+
+async def test_a_running_row_without_memory_is_told_of_and_given_back_after_the_grace_period() -> None:
+    world = World()
+    lost, running = world.row(state="PROCESSING"), world.row(state="PROCESSING")
+    world.memory = {running}
+    await world.compare()
+    await world.compare(GRACE_SECONDS - 1.0)
+    assert world.given_back == []
+    await world.compare(2.0)
+    assert [ref.id for ref in world.given_back] == [lost]
     assert world.released == []
     assert world.telemetry.rows_without_memory == 1
+    assert world.telemetry.rows_released == 1
 
 
 async def test_a_release_refused_by_the_lock_loses_the_bucket() -> None:

@@ -1,11 +1,12 @@
 -- renew: an agent's heartbeat; prolongs its lease and brings back what it must know
 -- in: $1 uuid agent
 -- in: $2 double precision lease, seconds
--- out: drain_requested boolean, coordinator uuid, lost_buckets boolean, cancel_requested uuid[]
+-- out: drain_requested boolean, coordinator uuid, lost_buckets boolean, cancel_requested uuid[], frozen uuid[], at_work bigint
 -- move: ACTIVE|STOPPING -> ACTIVE|STOPPING
 -- fence: one compare-and-set on the agent row: a certificate that came first leaves no row, this renewal that came first
 --        makes the certificate match nothing. Locks no other row, so no lock of a job can starve a heartbeat.
--- index: agent_pkey (HOT: nothing indexed changes); job_cancel, which holds only in-flight jobs with a cancel request
+-- index: agent_pkey (HOT: nothing indexed changes); job_cancel, which holds only in-flight jobs with a cancel request;
+--        bucket_owner, the few buckets of one agent
 WITH me AS (
     UPDATE agent
     SET lease_until = clock_timestamp() + make_interval(secs => $2::double precision),
@@ -14,12 +15,16 @@ WITH me AS (
         beats = beats + 1
     WHERE id = $1::uuid AND state IN ('ACTIVE', 'STOPPING')
     RETURNING drain_requested
+), mine AS (
+    SELECT id, state FROM bucket WHERE owner = $1 AND state <> 'READY_TO_DELETE'
 )
 SELECT me.drain_requested,
        (SELECT owner FROM lease WHERE name = 'coordinator' AND expires_at > clock_timestamp()) AS coordinator,
        EXISTS (SELECT FROM bucket WHERE state = 'LOST') AS lost_buckets,
        ARRAY (SELECT id FROM job
               WHERE cancel_requested AND state IN ('ASSIGNED', 'PROCESSING')
-                AND bucket_id = ANY (ARRAY (SELECT id FROM bucket WHERE owner = $1 AND state <> 'READY_TO_DELETE'))
-              LIMIT 1000) AS cancel_requested
+                AND bucket_id = ANY (ARRAY (SELECT id FROM mine))
+              LIMIT 1000) AS cancel_requested,
+       ARRAY (SELECT id FROM mine WHERE state = 'FROZEN') AS frozen,
+       (SELECT count(*) FROM mine WHERE state IN ('ACTIVE', 'COMPLETING', 'FROZEN')) AS at_work
 FROM me

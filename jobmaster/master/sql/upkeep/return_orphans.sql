@@ -5,9 +5,9 @@
 -- out: moved bigint
 -- move: ASSIGNED|PROCESSING -> HELD|FAILED|CANCELLED
 -- fence: compare-and-set on the row: locked in id order, its identity read under that lock. A bucket that is being drained
---        is its rescuer's; one that is LOST will be. The bucket is read without a lock: a wrong guess costs a rerun, and the
+--        is its rescuer's; one that is LOST will be; a row from before an operator's stop is the owner's, who may run it. The bucket is read without a lock: a wrong guess costs a rerun, and the
 --        token refuses the other copy.
--- index: job_in_flight, all of it (what is in flight is bounded by the buckets); then job_pkey
+-- index: job_in_flight, all of it (what is in flight is bounded by the buckets); then job_pkey; bucket_event_bucket
 WITH orphan AS MATERIALIZED (
     SELECT j.id, j.state, j.token, j.bucket_id, j.bucket_epoch,
            CASE WHEN j.cancel_requested THEN 'CANCELLED'
@@ -20,7 +20,12 @@ WITH orphan AS MATERIALIZED (
           SELECT FROM bucket b
           WHERE b.id = j.bucket_id
             AND (b.state IN ('LOST', 'DRAINING')
-                 OR b.epoch = j.bucket_epoch AND b.state IN ('ACTIVE', 'COMPLETING', 'FROZEN')))
+                 OR b.state IN ('ACTIVE', 'COMPLETING', 'FROZEN')
+                    AND (b.epoch = j.bucket_epoch
+                         OR b.epoch > j.bucket_epoch
+                            AND EXISTS (SELECT FROM bucket_event e
+                                        WHERE e.bucket_id = b.id AND e.from_state = 'FROZEN' AND e.to_state = 'ACTIVE'
+                                          AND e.epoch > j.bucket_epoch))))
     ORDER BY j.id
     LIMIT $2::integer
     FOR UPDATE OF j SKIP LOCKED

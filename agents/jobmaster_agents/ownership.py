@@ -1,0 +1,158 @@
+"""What the master says of this agent's buckets, asked whenever it may differ from what this process believes.
+
+Three things bring a question. A write was refused by a bucket's lock: that is either a loss or an operator's stop, and only
+the row can tell (to declare a frozen bucket LOST would undo the stop). A renewal names frozen buckets. Or the master counts
+more or fewer buckets of this agent than it holds, twice in a row: a failover has forgotten that a bucket was made, closed
+or declared LOST; a bucket that nobody serves is declared LOST until the master shows it.
+
+Frozen is not lost: nothing is claimed or started in the bucket, what runs is recorded under its identity, and nothing of it
+is forgotten. Unfrozen, the bucket goes on under its new epoch, in the store and in memory.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Protocol
+
+from jobmaster.model.bucket import Bucket, BucketState
+from jobmaster.model.ids import Fence
+from jobmaster.ports import Renewal, Word
+from jobmaster.rules.ownership import AT_WORK, Title, title
+from jobmaster.telemetry import Telemetry
+from jobmaster_agents.events import Event, EventLog
+from jobmaster_agents.holdings import Holding, Holdings, thawed_list
+
+IDLE_SECONDS = 3600.0
+_DIFFERENT_TIMES = 2
+"""Renewals in a row that must count differently: one may have crossed a bucket that is being made or closed."""
+_NOT_HELD = "the master names this agent as its owner, and it does not hold it"
+
+
+class TitleMaster(Protocol):
+    """Where it is written whose a bucket is."""
+
+    async def owned_buckets(self, agent_id: bytes) -> list[Bucket]: ...
+
+    async def move_bucket(self, bucket_id: bytes, epoch: int, owner: bytes, to: BucketState, reason: str) -> bool: ...
+
+
+class StopStore(Protocol):
+    """Where a stop is put, and taken away."""
+
+    async def freeze(self, bucket_id: bytes, epoch: int, owner: bytes) -> Word: ...
+
+    async def thaw(self, fence: Fence, list_name: str) -> Word: ...
+
+
+class Worker(Protocol):
+    """Who works on the buckets."""
+
+    def freeze(self, holding: Holding) -> None: ...
+
+    def thaw(self, holding: Holding, epoch: int) -> None: ...
+
+    def resume(self, holding: Holding) -> None: ...
+
+
+class Ownership:
+    """The duty that settles doubts about buckets."""
+
+    name = "ownership"
+
+    def __init__(
+        self,
+        holdings: Holdings,
+        master: TitleMaster,
+        store: StopStore,
+        worker: Worker,
+        telemetry: Telemetry,
+        log: EventLog,
+    ) -> None:
+        self._holdings = holdings
+        self._master = master
+        self._store = store
+        self._worker = worker
+        self._log = log
+        self._doubts: dict[bytes, str] = {}
+        self._different = 0
+        self.kicked = asyncio.Event()
+        holdings.on_doubt = self.doubt
+        telemetry.read_from("buckets_frozen", lambda: sum(each.frozen for each in holdings.buckets.values()))
+
+    # ------------------------------------------------------------ what brings a question
+
+    def doubt(self, holding: Holding, why: str) -> None:
+        """A write to the bucket was refused by its lock, or its store takes nothing."""
+        self._doubts[holding.fence.bucket_id] = why
+        self.kicked.set()
+
+    def renewed(self, renewal: Renewal) -> None:
+        """What a renewal says of frozen buckets, and how many there are."""
+        frozen = set(renewal.frozen)
+        for bucket_id, holding in self._holdings.buckets.items():
+            if holding.frozen is not (bucket_id in frozen):
+                self.doubt(
+                    holding, "a renewal says so" if bucket_id in frozen else "a renewal does not say so any more"
+                )
+        if renewal.at_work in (None, len(self._holdings.buckets)) or self._holdings.opening:
+            self._different = 0
+            return
+        self._different += 1
+        if self._different >= _DIFFERENT_TIMES:
+            for holding in self._holdings.buckets.values():
+                self.doubt(holding, "the master counts other buckets of this agent than it holds")
+            self.kicked.set()
+
+    # ------------------------------------------------------------ the question
+
+    async def tick(self) -> float:
+        """Ask once about everything in doubt. What fails stays in doubt."""
+        if not self._doubts and self._different < _DIFFERENT_TIMES:
+            return IDLE_SECONDS
+        doubts = dict(self._doubts)
+        said = {bucket.id: bucket for bucket in await self._master.owned_buckets(self._holdings.agent_id)}
+        for bucket_id, why in doubts.items():
+            if (holding := self._holdings.get(bucket_id)) is not None:
+                await self._settle(holding, said.get(bucket_id), why)
+            self._doubts.pop(bucket_id, None)
+        if self._different >= _DIFFERENT_TIMES:
+            await self._disown([bucket for bucket in said.values() if bucket.state in AT_WORK])
+            self._different = 0
+        return 0.0 if self._doubts else IDLE_SECONDS
+
+    async def _settle(self, holding: Holding, said: Bucket | None, why: str) -> None:
+        what = title(said, holding.fence)
+        if what is Title.LOST:
+            self._holdings.lose(holding.fence.bucket_id, f"{why}; the master says it is another's")
+        elif holding.closed and not holding.frozen:
+            return  # it is being completed
+        elif what is Title.FROZEN:
+            await self._freeze(holding)
+        elif what is Title.THAWED and said is not None:
+            await self._thaw(holding, said.epoch)
+        else:
+            self._worker.resume(holding)
+
+    async def _freeze(self, holding: Holding) -> None:
+        if not holding.frozen:
+            self._worker.freeze(holding)
+            self._log.warning(Event.BUCKET_FROZEN, {"bucket": holding.fence.bucket_id, "epoch": holding.fence.epoch})
+        # Whoever froze it may not have reached the store; what it answers is the next owner call's to judge.
+        await self._store.freeze(*holding.fence)
+
+    async def _thaw(self, holding: Holding, epoch: int) -> None:
+        bucket_id = holding.fence.bucket_id
+        fence = holding.fence
+        word = await self._store.thaw(fence._replace(epoch=epoch), thawed_list(fence.epoch))
+        if word is not Word.OK:
+            self._holdings.lose(bucket_id, f"the store answered {word} when it was unfrozen")
+            return
+        self._worker.thaw(holding, epoch)
+        self._log.info(Event.BUCKET_UNFROZEN, {"bucket": bucket_id, "epoch": epoch})
+
+    async def _disown(self, at_work: list[Bucket]) -> None:
+        for bucket in at_work:
+            if bucket.id in self._holdings.buckets or bucket.id in self._holdings.opening:
+                continue
+            if await self._master.move_bucket(bucket.id, bucket.epoch, bucket.owner, BucketState.LOST, _NOT_HELD):
+                self._log.warning(Event.BUCKET_GIVEN_BACK, {"bucket": bucket.id, "reason": _NOT_HELD})

@@ -1,0 +1,50 @@
+-- thaw: the owner takes its bucket up again after an operator's stop, under the epoch that the master gave it.
+-- keys: meta wake assigned lists claimed:<name>
+-- args: generation epoch owner lowest_ver name
+-- answers: OK ver | GEN | ROLLBACK ver | FENCED ver epoch | CLOSED ver state
+-- effects: meta gets this epoch and the state ACTIVE, assigned -> claimed:<name> (+ its name in lists), and a wake token is
+--          left; nothing when it has the epoch already
+-- flags: allow-oom
+-- why: an epoch above the one that stands, of the same owner: calls that it sent under the old one and that arrive late are
+--      refused from here on. ACTIVE too, because the stop may never have reached this store; no other state has a way back.
+--      What lies in assigned has rows under the old epoch, which refuse an outcome under the new one: the owner gives it back
+--      from the claimed list, whose name says which epoch it was.
+
+local THAWABLE = { FROZEN = true, ACTIVE = true }
+
+redis.register_function{
+  function_name = 'jm1_thaw',
+  flags = { 'allow-oom' },
+  callback = function(keys, args)
+    local floor, epoch = whole(args[4]), whole(args[2])
+    if #keys ~= 5 or #args ~= 5 or not floor or not epoch or #args[1] ~= 16 or #args[3] ~= 16 or #args[5] == 0 then
+      return redis.error_reply('JMARGS thaw takes 5 keys, the fence with the new epoch, and a list name')
+    end
+    local found = redis.call('HMGET', keys[1], 'gen', 'ver', 'epoch', 'owner', 'state')
+    if found[1] ~= args[1] then
+      return { 'GEN' }
+    end
+    local ver, present = tonumber(found[2]) or 0, tonumber(found[3]) or 0
+    if ver < floor then
+      return { 'ROLLBACK', ver }
+    end
+    if present > epoch or found[4] ~= args[3] then
+      return { 'FENCED', ver, present }
+    end
+    if not THAWABLE[found[5]] then
+      return { 'CLOSED', ver, found[5] }
+    end
+    if present < epoch then
+      redis.call('HSET', keys[1], 'epoch', args[2], 'state', 'ACTIVE')
+      local waiting = redis.call('ZRANGE', keys[3], 0, -1)
+      if #waiting > 0 then
+        in_chunks('RPUSH', keys[5], waiting, 1, #waiting)
+        redis.call('SADD', keys[4], args[5])
+        redis.call('DEL', keys[3])
+      end
+      ver = redis.call('HINCRBY', keys[1], 'ver', 1)
+      wake_owner(keys[2])
+    end
+    return { 'OK', ver }
+  end,
+}

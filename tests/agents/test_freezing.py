@@ -1,0 +1,323 @@
+"""An operator's stop under an agent at work, over real servers: nothing starts, nothing is lost, nothing runs twice."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import AsyncIterator, Awaitable, Callable
+
+import pytest
+
+from jobmaster.clock import SystemClock, new_id
+from jobmaster.codec import encode_entry
+from jobmaster.handlers import Handlers, JobContext
+from jobmaster.model.ids import text
+from jobmaster.model.job import Entry, NewJob
+from jobmaster.ports import Word
+from jobmaster.rules.lease import term
+from jobmaster.settings.model import AgentSettings, ClusterSettings
+from jobmaster.telemetry import Telemetry
+from jobmaster_agents.events import EventLog
+from jobmaster_agents.holdings import Holding
+from jobmaster_agents.ownership import Ownership
+from jobmaster_agents.working import Working
+from tests.agents.ports_kit import until
+from tests.agents.stage import HIGH_WATER, PRIORITY, Owner, Stage
+
+handlers = Handlers()
+began: Counter[bytes] = Counter()
+gates: dict[str, asyncio.Event] = {}
+
+
+@handlers.job(name="gated", timeout=1e6, max_attempts=2, backoff=0, backoff_jitter=0.0)
+async def gated(ctx: JobContext, gate: str) -> str:
+    began[ctx.job_id] += 1
+    await gates[gate].wait()
+    if gate == "fails" and ctx.attempt == 1:
+        raise RuntimeError("as asked")
+    return "through"
+
+
+@handlers.job(name="fenced", start="fenced")
+async def fenced(ctx: JobContext) -> None:
+    began[ctx.job_id] += 1
+
+
+def encoded(gate: str, due_us: int = 0) -> tuple[bytes, bytes]:
+    job_id = new_id()
+    return job_id, encode_entry(Entry(job_id, 1, "gated", b'{"gate":"%s"}' % gate.encode(), due_us))
+
+
+class Life:
+    """One agent with one bucket and two slots, and its ownership duty."""
+
+    def __init__(self, owner: Owner) -> None:
+        self.owner = owner
+        owner.holdings.trust(term(SystemClock().boottime(), 600.0))
+        telemetry = Telemetry()
+        self.holding = Holding(owner.fence, owner.lane, PRIORITY, "default")
+        self.lost: list[str] = []
+        owner.holdings.on_lost.append(lambda _, why: self.lost.append(why))
+        self.working = Working(
+            ClusterSettings(),
+            AgentSettings(slots=2, bucket_buffer=4),
+            owner.master,
+            owner.store,
+            owner.holdings,
+            handlers,
+            SystemClock(),
+            telemetry,
+            EventLog(),
+            owner.agent_id.hex()[-12:],
+        )
+        self.ownership = Ownership(owner.holdings, owner.master, owner.store, self.working, telemetry, EventLog())
+        self.working.persisting._within_seconds = 0.0
+        self.telemetry = telemetry
+
+    async def submit(self, *entries: bytes) -> Word:
+        return (await self.owner.store.submit(self.owner.fence.bucket_id, entries, **HIGH_WATER)).word
+
+    async def freeze(self, *, tell_store: bool = True) -> None:
+        [bucket] = await self.owner.master.freeze([self.owner.fence.bucket_id], None, "test", "test")
+        if tell_store:
+            assert await self.owner.store.freeze(bucket.id, bucket.epoch, bucket.owner) is Word.OK
+
+    async def unfreeze(self) -> None:
+        assert len(await self.owner.master.unfreeze([self.owner.fence.bucket_id], None, "test", "test")) == 1
+
+    async def beat(self) -> None:
+        """A renewal, and what follows from it."""
+        self.ownership.renewed(await self.owner.master.renew(self.owner.agent_id, 600.0))
+        await self.ownership.tick()
+
+
+@pytest.fixture
+async def life(stage: Stage) -> AsyncIterator[Life]:
+    began.clear()
+    gates.clear()
+    gates.update({name: asyncio.Event() for name in ("first", "fails", "then")})
+    made = Life(await stage.owner())
+    running = asyncio.ensure_future(made.working.run())
+    made.working.open(made.holding)
+    yield made
+    for gate in gates.values():
+        gate.set()
+    running.cancel()
+    await asyncio.gather(running, return_exceptions=True)
+    await made.working.aclose()
+
+
+async def eventually(condition: Callable[[], Awaitable[bool]]) -> None:
+    async with asyncio.timeout(10):
+        while not await condition():  # noqa: ASYNC110 - what the servers say
+            await asyncio.sleep(0.005)
+
+
+async def states(stage: Stage, ids: list[bytes]) -> dict[bytes, str]:
+    rows = await stage.rows("SELECT id, state::text FROM job WHERE id = ANY ($1::uuid[])", [text(i) for i in ids])
+    return {row["id"].bytes: row["state"] for row in rows}
+
+
+async def test_a_stop_in_the_middle_of_everything(stage: Stage, life: Life) -> None:
+    """Jobs in every place a living owner has them: running with and without a row, queued with and without, onboarded, and
+    waiting. Frozen: what runs ends and is recorded, nothing starts. Unfrozen: each of the others runs, once."""
+    owner, working = life.owner, life.working
+    known, known_entry = encoded("first")
+    await life.submit(known_entry)
+    await until(lambda: began[known] == 1)
+    await working.persisting.tick()  # it runs and has a row; its list goes
+    unknown, unknown_entry = encoded("first")
+    queued = [encoded("then") for _ in range(4)]
+    waiting = [encoded("then") for _ in range(3)]
+    await life.submit(unknown_entry, queued[0][1], queued[1][1])
+    await until(lambda: began[unknown] == 1 and working.execution.backlog(owner.fence.bucket_id) == 4)
+    held = working.persisting._running_before
+    working.persisting._running_before = lambda moment: []
+    jobs = [job for job in working.memory.of_bucket(owner.fence.bucket_id) if job.entry.id == queued[0][0]]
+    assert await working.in_flight.write(life.holding, jobs)  # one that waits for a slot has a row
+    working.persisting._running_before = held
+    await life.submit(*(entry for _, entry in queued[2:] + waiting))
+    await until(lambda: working.execution.backlog(owner.fence.bucket_id) == 6)
+    onboarded = [NewJob(new_id(), PRIORITY, owner.lane, "gated", b'{"gate":"then"}', b"", 0) for _ in range(2)]
+    await owner.master.insert_held(onboarded)
+    working.onboarding.kick(owner.fence.bucket_id)
+
+    async def lie_there() -> bool:
+        depth = (await owner.store.depths([owner.fence.bucket_id]))[0]
+        return depth is not None and (depth.assigned, depth.pending) == (2, 3)
+
+    await eventually(lie_there)
+
+    await life.freeze()
+    await life.beat()
+    assert life.holding.frozen
+    assert life.telemetry.value("buckets_frozen") == 1
+    assert await life.submit(encoded("then")[1]) is Word.CLOSED
+    gates["first"].set()
+    await until(lambda: working.execution.running == 0 and not working.reporter.backlog)
+    assert await states(stage, [known, unknown]) == {known: "SUCCEEDED", unknown: "SUCCEEDED"}
+    gates["then"].set()
+    await working.persisting.tick()
+    await asyncio.sleep(0.05)
+    assert sum(began.values()) == 2, "nothing starts in a frozen bucket"
+
+    await life.unfreeze()
+    await life.beat()
+    assert not life.holding.frozen
+    assert life.holding.fence.epoch == 2
+    others = [job_id for job_id, _ in queued + waiting] + [job.id for job in onboarded]
+
+    async def all_done() -> bool:
+        working.onboarding.kick(owner.fence.bucket_id)
+        return set((await states(stage, others)).values()) == {"SUCCEEDED"} and len(await states(stage, others)) == 9
+
+    await eventually(all_done)
+    assert set(began.values()) == {1}, "each ran once"
+    assert life.lost == []
+    assert (await stage.bucket_state(owner.fence.bucket_id)) == ("ACTIVE", 2)
+    rows = await stage.rows("SELECT rescues, attempt FROM job")
+    assert {tuple(row) for row in rows} == {(0, 1)}
+    await until(lambda: working.is_idle() and working.reporter.settling.idle)
+    depth = (await owner.store.depths([owner.fence.bucket_id]))[0]
+    assert depth is not None
+    assert (depth.pending, depth.assigned, depth.claimed_lists, depth.spilled) == (0, 0, 0, 0)
+
+
+async def test_a_refused_write_does_not_lose_a_frozen_bucket(stage: Stage, life: Life) -> None:
+    """Neither store nor renewal has told yet: the first thing the owner hears is a refusal by the bucket's lock."""
+    job_id, entry = encoded("first")
+    await life.submit(entry)
+    await until(lambda: began[job_id] == 1)
+    await life.freeze(tell_store=False)
+    await life.working.persisting.tick()
+    await life.ownership.tick()
+    assert life.holding.frozen
+    assert await life.submit(encoded("then")[1]) is Word.CLOSED, "the owner tells the store"
+    assert life.lost == []
+    assert await stage.bucket_state(life.owner.fence.bucket_id) == ("FROZEN", 1)
+    gates["first"].set()
+    await until(life.working.is_idle)
+    assert await states(stage, [job_id]) == {job_id: "SUCCEEDED"}
+
+
+async def test_a_failed_attempt_goes_back_to_the_master_and_a_fenced_start_waits(stage: Stage, life: Life) -> None:
+    failing, entry = encoded("fails")
+    await life.submit(entry)
+    await until(lambda: began[failing] == 1)
+    await life.freeze(tell_store=False)
+    strict = new_id()
+    await life.submit(encode_entry(Entry(strict, 1, "fenced", b"{}")))
+    await until(lambda: bool(life.ownership._doubts))  # the start was refused
+    gates["fails"].set()
+    await until(lambda: life.working.execution.running == 0 and not life.working.reporter.backlog)
+    await life.ownership.tick()
+    assert (began[failing], began[strict]) == (1, 0)
+    assert await states(stage, [failing, strict]) == {failing: "HELD"}
+    await life.unfreeze()
+    await life.beat()
+
+    async def done() -> bool:
+        life.working.onboarding.kick(life.owner.fence.bucket_id)
+        return await states(stage, [failing, strict]) == {failing: "SUCCEEDED", strict: "SUCCEEDED"}
+
+    await eventually(done)
+    assert (began[failing], began[strict]) == (2, 1)
+
+
+async def test_what_runs_on_through_the_stop_is_recorded_after_it(stage: Stage, life: Life) -> None:
+    known, entry = encoded("first")
+    await life.submit(entry)
+    await until(lambda: began[known] == 1)
+    await life.working.persisting.tick()
+    rowless, entry = encoded("first")
+    failing, third = encoded("fails")
+    await life.submit(entry)
+    await until(lambda: began[rowless] == 1)
+    await life.freeze()
+    await life.beat()
+    await life.unfreeze()
+    await life.beat()
+    await life.submit(third)
+    assert life.holding.fence.epoch == 2
+    gates["first"].set()
+    gates["fails"].set()
+    await until(lambda: began[failing] == 2 and life.working.is_idle())
+    assert set((await states(stage, [known, rowless, failing])).values()) == {"SUCCEEDED"}
+    epochs = await stage.rows("SELECT id, bucket_epoch FROM job")
+    assert {row["id"].bytes: row["bucket_epoch"] for row in epochs} == {known: 1, rowless: 2, failing: 2}
+    assert (began[known], began[rowless]) == (1, 1)
+    assert life.lost == []
+
+
+async def test_stopped_again_before_the_owner_had_heard_that_it_was_over(stage: Stage, life: Life) -> None:
+    await life.freeze()
+    await life.beat()
+    await life.unfreeze()
+    await life.freeze(tell_store=False)
+    await life.beat()
+    assert life.holding.frozen
+    assert life.lost == []
+    await life.unfreeze()
+    await life.beat()
+    assert life.holding.fence.epoch == 3
+    job_id, entry = encoded("first")
+    assert await life.submit(entry) is Word.OK
+    gates["first"].set()
+    await until(lambda: began[job_id] == 1 and life.working.is_idle())
+
+
+async def test_an_agent_leaves_a_frozen_bucket_without_a_rescue_of_what_it_held(stage: Stage, life: Life) -> None:
+    running = [encoded("first") for _ in range(2)]
+    queued = [encoded("then") for _ in range(3)]
+    await life.submit(*(entry for _, entry in running + queued))
+    await until(lambda: life.working.execution.backlog(life.owner.fence.bucket_id) == 5)
+    await life.freeze()
+    await life.beat()
+    gates["first"].set()
+    assert await life.working.complete([life.owner.fence.bucket_id], 5.0, "test") == []
+    assert await stage.bucket_state(life.owner.fence.bucket_id) == ("LOST", 1)
+    rescue = (await stage.agent()).rescue()
+    while (await stage.bucket_state(life.owner.fence.bucket_id))[0] != "READY_TO_DELETE":
+        await rescue.tick()
+    rows = await stage.rows("SELECT state::text, rescues, attempt FROM job ORDER BY 1, 2")
+    assert [tuple(row) for row in rows] == [("HELD", 0, 0)] * 3 + [("SUCCEEDED", 0, 1)] * 2
+
+
+async def test_a_bucket_that_is_really_another_s_is_lost(stage: Stage, life: Life) -> None:
+    job_id, entry = encoded("first")
+    await life.submit(entry)
+    await until(lambda: began[job_id] == 1)
+    await stage.rows("UPDATE bucket SET state = 'LOST' WHERE id = $1", text(life.owner.fence.bucket_id))
+    await life.working.persisting.tick()
+    await life.ownership.tick()
+    assert len(life.lost) == 1
+
+
+async def test_a_bucket_that_a_failover_gave_back_to_its_owner_is_declared_lost_again(stage: Stage, life: Life) -> None:
+    """The owner lost it and said so; a standby that had not heard of it becomes the master: ACTIVE, and served by nobody."""
+    bucket_id = life.owner.fence.bucket_id
+    life.owner.holdings.lose(bucket_id, "its store was emptied")
+    await life.beat()
+    await life.beat()
+    assert (await stage.bucket_state(bucket_id))[0] == "LOST"
+    await stage.rows("UPDATE bucket SET state = 'ACTIVE' WHERE id = $1", text(bucket_id))  # the failover
+    await life.beat()
+    assert (await stage.bucket_state(bucket_id))[0] == "ACTIVE", "one renewal may cross a bucket that is being made"
+    await life.beat()
+    assert (await stage.bucket_state(bucket_id))[0] == "LOST"
+
+
+async def test_a_bucket_that_a_failover_forgot_is_lost(stage: Stage, life: Life) -> None:
+    await stage.rows("DELETE FROM bucket WHERE id = $1", text(life.owner.fence.bucket_id))
+    await life.beat()
+    await life.beat()
+    assert len(life.lost) == 1
+
+
+async def test_a_bucket_that_is_being_made_is_not_disowned(stage: Stage, life: Life) -> None:
+    bucket_id = life.owner.fence.bucket_id
+    life.owner.holdings.buckets.clear()
+    life.owner.holdings.opening.add(bucket_id)
+    for _ in range(4):
+        await life.beat()
+    assert (await stage.bucket_state(bucket_id))[0] == "ACTIVE"
