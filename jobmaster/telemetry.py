@@ -104,7 +104,7 @@ METRICS: dict[str, Metric] = {
     # anti-entropy
     "rows_released": Metric("jobmaster_rows_released", _C, "In-flight rows without a copy, given back."),
     "rows_without_memory": Metric(
-        "jobmaster_rows_without_memory", _C, "PROCESSING rows nobody runs: a defect of ours."
+        "jobmaster_rows_without_memory", _C, "PROCESSING rows nobody ran (a failover, or a defect of ours)."
     ),
     "buckets_resurrected": Metric("jobmaster_buckets_resurrected", _C, "Keys in a store of buckets the master forgot."),
     # coordination

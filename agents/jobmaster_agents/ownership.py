@@ -17,7 +17,8 @@ from typing import Protocol
 from jobmaster.model.bucket import Bucket, BucketState
 from jobmaster.model.ids import Fence
 from jobmaster.ports import Renewal, Word
-from jobmaster.rules.ownership import AT_WORK, Title, title
+from jobmaster.rules.bucket_machine import WORKING_STATES
+from jobmaster.rules.ownership import Title, title
 from jobmaster.telemetry import Telemetry
 from jobmaster_agents.events import Event, EventLog
 from jobmaster_agents.holdings import Holding, Holdings, thawed_list
@@ -116,7 +117,7 @@ class Ownership:
                 await self._settle(holding, said.get(bucket_id), why)
             self._doubts.pop(bucket_id, None)
         if self._different >= _DIFFERENT_TIMES:
-            await self._disown([bucket for bucket in said.values() if bucket.state in AT_WORK])
+            await self._disown([bucket for bucket in said.values() if bucket.state in WORKING_STATES])
             self._different = 0
         return 0.0 if self._doubts else IDLE_SECONDS
 

@@ -17,6 +17,8 @@ from jobmaster_agents.insisting import Backoff
 from jobmaster_agents.portions import Memory, Portion
 
 _LISTS_MAX = 500
+_FROZEN_SECONDS = 0.1
+"""Pause while it is asked how a frozen bucket stands."""
 _NEWS_MAX = 20_000
 """Ids of finished jobs in one call; news that a dead store cannot carry is dropped beyond this, oldest first."""
 
@@ -114,6 +116,11 @@ class Settling:
             self._memory.deleted(fence.bucket_id, names)
         elif fence != holding.fence:  # unfrozen under a new epoch while the call was on its way
             self._put_back(bucket)
+            return
+        elif holding.frozen:
+            self._on_forgotten(fence.bucket_id, f"the store answered {word} to a settle")
+            self._put_back(bucket)
+            await asyncio.sleep(_FROZEN_SECONDS)
             return
         elif not holding.lost:
             self._on_forgotten(fence.bucket_id, f"the store answered {word} to a settle")

@@ -198,8 +198,15 @@ class Working:
     # ------------------------------------------------------------ losing buckets
 
     def forget(self, bucket_id: bytes, why: str) -> None:
-        """A store or the master says that the bucket is another's: nothing of it may be settled or recorded."""
-        self._holdings.lose(bucket_id, why)
+        """A store or the master says that the bucket is another's: nothing of it may be settled or recorded.
+
+        Of a frozen one it may be the new epoch that speaks (the answer to our own unfreezing was lost): the master is asked.
+        """
+        holding = self._holdings.get(bucket_id)
+        if holding is not None and holding.frozen:
+            self._holdings.refused(holding, why)
+        else:
+            self._holdings.lose(bucket_id, why)
 
     def _lost(self, holding: Holding, why: str) -> None:
         bucket_id = holding.fence.bucket_id

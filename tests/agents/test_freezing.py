@@ -11,6 +11,7 @@ import pytest
 from jobmaster.clock import SystemClock, new_id
 from jobmaster.codec import encode_entry
 from jobmaster.handlers import Handlers, JobContext
+from jobmaster.model.errors import OutcomeUnknown
 from jobmaster.model.ids import text
 from jobmaster.model.job import Entry, NewJob
 from jobmaster.ports import Word
@@ -113,6 +114,14 @@ async def eventually(condition: Callable[[], Awaitable[bool]]) -> None:
             await asyncio.sleep(0.005)
 
 
+async def nothing_lies_there(life: Life) -> None:
+    """Every claimed list has been deleted."""
+    await until(lambda: life.working.is_idle() and life.working.reporter.settling.idle)
+    depth = (await life.owner.store.depths([life.owner.fence.bucket_id]))[0]
+    assert depth is not None
+    assert (depth.pending, depth.assigned, depth.claimed_lists, depth.spilled) == (0, 0, 0, 0)
+
+
 async def states(stage: Stage, ids: list[bytes]) -> dict[bytes, str]:
     rows = await stage.rows("SELECT id, state::text FROM job WHERE id = ANY ($1::uuid[])", [text(i) for i in ids])
     return {row["id"].bytes: row["state"] for row in rows}
@@ -177,10 +186,7 @@ async def test_a_stop_in_the_middle_of_everything(stage: Stage, life: Life) -> N
     assert (await stage.bucket_state(owner.fence.bucket_id)) == ("ACTIVE", 2)
     rows = await stage.rows("SELECT rescues, attempt FROM job")
     assert {tuple(row) for row in rows} == {(0, 1)}
-    await until(lambda: working.is_idle() and working.reporter.settling.idle)
-    depth = (await owner.store.depths([owner.fence.bucket_id]))[0]
-    assert depth is not None
-    assert (depth.pending, depth.assigned, depth.claimed_lists, depth.spilled) == (0, 0, 0, 0)
+    await nothing_lies_there(life)
 
 
 async def test_a_refused_write_does_not_lose_a_frozen_bucket(stage: Stage, life: Life) -> None:
@@ -321,3 +327,31 @@ async def test_a_bucket_that_is_being_made_is_not_disowned(stage: Stage, life: L
     for _ in range(4):
         await life.beat()
     assert (await stage.bucket_state(bucket_id))[0] == "ACTIVE"
+
+
+async def test_the_answer_to_the_unfreezing_is_lost(stage: Stage, life: Life, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The store has the new epoch and the owner does not know it: a list that is settled now is refused, and not lost."""
+    job_id, entry = encoded("first")
+    await life.submit(entry)
+    await until(lambda: began[job_id] == 1)
+    await life.freeze()
+    await life.beat()
+    await life.unfreeze()
+    thaw = life.owner.store.thaw
+
+    async def unanswered(*arguments: object) -> Word:
+        await thaw(*arguments)  # type: ignore[arg-type]
+        raise OutcomeUnknown("the answer to thaw was lost")
+
+    monkeypatch.setattr(life.owner.store, "thaw", unanswered)
+    with pytest.raises(OutcomeUnknown):
+        await life.beat()
+    gates["first"].set()
+    await until(lambda: life.working.execution.running == 0 and not life.working.reporter.backlog)
+    await asyncio.sleep(0.05)  # the list is asked to be deleted meanwhile, in vain
+    monkeypatch.setattr(life.owner.store, "thaw", thaw)
+    await life.ownership.tick()
+    await nothing_lies_there(life)
+    assert life.lost == []
+    assert life.holding.fence.epoch == 2
+    assert await states(stage, [job_id]) == {job_id: "SUCCEEDED"}

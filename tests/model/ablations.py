@@ -28,7 +28,7 @@ _ALL = Rules()
 _ABLATIONS = (
     # Identity and state on the row
     Ablation("identity is the token alone", replace(_ALL, identity="t"), "sent to two buckets", master.STRANGER, 557),
-    Ablation("identity is token and bucket", replace(_ALL, identity="tb"), "emergency stop", master.STRANGER, 966),
+    Ablation("identity is token and bucket", replace(_ALL, identity="tb"), "emergency stop", master.STRANGER, 6232),
     Ablation(
         "a write does not ask whether the row is final",
         replace(_ALL, in_flight_only=False, final_is_final=False),
@@ -111,7 +111,7 @@ _ABLATIONS = (
         replace(_ALL, highest_epoch=False),
         "failover, store lost",
         STUCK,
-        3637,
+        3543,
     ),
     Ablation(
         "an owner that is refused does not declare its bucket LOST",
@@ -119,6 +119,13 @@ _ABLATIONS = (
         "sister bucket",
         STUCK,
         291,
+    ),
+    Ablation(
+        "an owner that a frozen bucket refuses takes it for lost",
+        replace(_ALL, minds_stop=False),
+        "emergency stop",
+        owner.STOP_UNDONE,
+        188,
     ),
     Ablation(
         "spilled outcomes are applied last",
@@ -174,14 +181,7 @@ _ABLATIONS = (
         replace(_ALL, owner_sees_memory=False),
         "retry here twice",
         owner.TAKEN_FROM_ITSELF,
-        60,
-    ),
-    Ablation(
-        "the coordinator does not look for rows of dead buckets",
-        replace(_ALL, coordinator_sweep=False),
-        "emergency stop",
-        STUCK,
-        9133,
+        32,
     ),
     Ablation(
         "keys of a dead bucket are not adopted",
@@ -202,7 +202,7 @@ _ABLATIONS = (
         replace(_ALL, declares_again=False),
         "failover, store lost",
         STUCK,
-        3975,
+        3881,
     ),
     # Cancel and archive
     Ablation(
@@ -241,6 +241,7 @@ SECOND_LINES = {
     "in_flight_only": "a write needs a row in flight: HELD rows have no bucket, so no identity fits them",
     "held_clears_bucket": "HELD clears the bucket: no write is accepted on a HELD row",
     "rescuer_lock": "a rescuer's pages and sweeps lock its bucket: token, state and watermark refuse what comes late",
+    "coordinator_sweep": "the coordinator returns rows of dead buckets: no drain or exit is closed while one is left",
     "counter_floor": "an owner notices an older store: unknown lists are read again, rows refuse what was settled before",
 }
 """Rules that another rule stands behind: switching one of them off breaks nothing that the model sees."""

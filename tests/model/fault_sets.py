@@ -150,9 +150,9 @@ _FAULT_SETS = (
     ),
     FaultSet(
         "emergency stop",
-        "FROZEN and unfrozen under a new epoch while the old owner lives on",
+        "FROZEN in the master and perhaps in the store, unfrozen under a new epoch that the owner adopts",
         replace(_ZOMBIE, freezes=True, lost_commits=True, gives_back=True, failures=1),
-        11285,
+        32759,
         core=True,
     ),
     FaultSet(
@@ -205,25 +205,25 @@ _FAULT_SETS = (
         "failover",
         "a standby that had not heard of the newest commits becomes the master",
         replace(_ZOMBIE, failover=True, lost_commits=True),
-        18968,
+        17733,
     ),
     FaultSet(
         "failover, retried",
         "... around a retry",
         replace(_DEAD, failover=True, retry_here=True, failures=1),
-        10347,
+        10879,
     ),
     FaultSet(
         "failover, two rescuers",
         "... in the middle of a rescue, whose rescuer goes on",
         replace(_DEAD, failover=True, rescuer_zombie=True, onboards=False),
-        15182,
+        15077,
     ),
     FaultSet(
         "failover, store lost",
         "... and the store loses the bucket",
         replace(_DEAD, failover=True, store_loss=True),
-        4029,
+        3935,
         core=True,
     ),
     FaultSet(

@@ -17,12 +17,12 @@ from tests.model.state import (
     DRAINING,
     ELSEWHERE,
     FINAL,
+    FROZEN,
     HELD,
     IN_FLIGHT,
     ONBOARDED,
     PROCESSING,
     RETRIED,
-    THAWED,
     WORKING,
     Copy,
     Entry,
@@ -56,9 +56,14 @@ def owns(state: State, copy: Copy, *among: str) -> bool:
     """What the bucket lock finds: the bucket is in one of the states, of this epoch and owner."""
     if copy.bucket == 2:
         return True
-    owner = "A" if copy.epoch == 1 else "C"
     bucket = state.bucket
-    return bucket.state in among and bucket.epoch == copy.epoch and bucket.owner == owner
+    return bucket.state in among and (bucket.epoch, bucket.owner) == (copy.epoch, "A")
+
+
+def stopped(state: State, copy: Copy) -> bool:
+    """What the row tells an owner whose write was refused: the bucket is frozen, or goes on under a later epoch."""
+    bucket = state.bucket
+    return bucket.owner == "A" and (bucket.state == FROZEN or (bucket.state in WORKING and bucket.epoch > copy.epoch))
 
 
 def write(setting: Setting, state: State, copy: Copy, what: str, *, bare: bool = False) -> Written:
@@ -111,11 +116,7 @@ def _read_back(state: State, row: Row, copy: Copy, what: str) -> Written:
     elif what == "hold" and row.state == HELD:
         # A SavePending copy may find the job held by its producer, or by another bucket that had it too: held either way.
         own = row.token == copy.token
-        thawed = THAWED in (
-            row.origin,
-            copy.origin,
-        )  # after an emergency stop two copies share a token: held either way
-        if own and copy.token > 1 and not thawed and _differ(state, row, copy):
+        if own and copy.token > 1 and _differ(state, row, copy):
             return Written(ACCEPTED, state, NOT_MINE)
     elif what == "here" and row.state in IN_FLIGHT:
         own = (row.token, row.bucket, row.epoch) == (copy.token + 1, copy.bucket, copy.epoch)
@@ -193,20 +194,29 @@ def onboard(setting: Setting, state: State, number: int, bucket: int) -> Written
     """HELD -> ASSIGNED to bucket 1 (by A) or 2 (by C), token + 1."""
     row = state.jobs[number].row
     assert row is not None
-    copy = Copy(number, row.token + 1, bucket, 1, ONBOARDED if bucket == 1 else ELSEWHERE, "", 0, 1)
+    epoch = state.agent.epoch if bucket == 1 else 1
+    copy = Copy(number, row.token + 1, bucket, epoch, ONBOARDED if bucket == 1 else ELSEWHERE, "", 0, 1)
     if setting.rules.bucket_lock and not owns(state, copy, ACTIVE):
         return Written(FENCED, state)
-    assigned = Row(ASSIGNED, copy.token, bucket, 1, copy.origin, row.flag)
+    assigned = Row(ASSIGNED, copy.token, bucket, epoch, copy.origin, row.flag)
     return _put(setting.rules, state, number, assigned)
 
 
 def release(setting: Setting, state: State, entry: Entry, bucket: int, states: str = ASSIGNED) -> Written:
     """A row without a copy -> HELD, by its identity; the token stays."""
     row = state.jobs[entry.job].row
-    if row is None or row.state not in states or (row.token, row.bucket, row.epoch) != (entry.token, bucket, 1):
+    epoch = state.agent.epoch if bucket == 1 else 1
+    if row is None or row.state not in states or (row.token, row.bucket, row.epoch) != (entry.token, bucket, epoch):
         return Written(REFUSED, state)
-    copy = Copy(entry.job, row.token, bucket, 1, row.origin, "", 0, 1)
+    copy = Copy(entry.job, row.token, bucket, epoch, row.origin, "", 0, 1)
     return _put(setting.rules, state, entry.job, _row_after(setting.rules, copy, "hold", flag=row.flag))
+
+
+def give_back(setting: Setting, state: State, number: int) -> Written:
+    """A row that runs, or is from before an emergency stop, and that its owner knows nothing of -> HELD, token + 1."""
+    row = state.jobs[number].row
+    assert row is not None
+    return _move(setting.rules, state, number, row, "")
 
 
 # ---------------------------------------------------------------- rescue and coordinator

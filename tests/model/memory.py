@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from tests.model.rules import Rules, Setting
-from tests.model.state import SAVE_PENDING, SUBMITTED_2, Agent, Claimed, Copy, State
+from tests.model.state import SAVE_PENDING, SUBMITTED_2, THAWED_LIST, Agent, Claimed, Copy, State
 
 _IDLE = ("waiting", "settled")
 
@@ -17,7 +17,10 @@ def adopt(setting: Setting, agent: Agent, claimed: Claimed, bucket: int = 1) -> 
         live = any(copy.job == entry.job and copy.phase not in _IDLE for copy in copies)
         phase = "waiting" if live and setting.rules.one_live_copy else "queued"
         known = 0 if entry.origin in (SAVE_PENDING, SUBMITTED_2) else 1
-        copies.append(Copy(entry.job, entry.token, bucket, 1, entry.origin, phase, claimed.name, known))
+        epoch = agent.epoch if bucket == 1 else 1
+        if claimed.name == THAWED_LIST:  # its rows bear the old epoch
+            phase, epoch = ("held" if phase == "queued" else phase), epoch - 1
+        copies.append(Copy(entry.job, entry.token, bucket, epoch, entry.origin, phase, claimed.name, known))
     return agent._replace(copies=tuple(sorted(copies)))
 
 
@@ -49,6 +52,19 @@ def _is_void(follower: Copy, first: Copy, accepted: bool) -> bool:
     if accepted:
         return follower.token <= first.token
     return (follower.bucket, follower.epoch, follower.token) == (first.bucket, first.epoch, first.token)
+
+
+def stepped(agent: Agent, epoch: int) -> Agent:
+    """The bucket goes on under a new epoch. A copy that may have a row keeps its identity, and goes back if it has not been
+    started; a copy that has none takes the new one."""
+    copies = []
+    for copy in agent.copies:
+        if copy.bucket == 1 and copy.phase in ("queued", "running", "waiting") and not copy.row:
+            copy = copy._replace(epoch=epoch)
+        elif copy.bucket == 1 and copy.phase == "queued":
+            copy = copy._replace(phase="held")
+        copies.append(copy)
+    return agent._replace(epoch=epoch, copies=tuple(sorted(copies)))
 
 
 def forgotten(state: State) -> State:

@@ -15,7 +15,6 @@ from tests.model.state import (
     IN_FLIGHT,
     SAVE_PENDING,
     SUBMITTED_2,
-    THAWED,
     Claimed,
     Copy,
     Entry,
@@ -134,10 +133,6 @@ def _work_healthily(setting: Setting, state: State) -> Iterator[Step[State]]:
             if not any(copy.job == number and copy.bucket == 2 for copy in state.agent.copies):
                 written = master.release(setting, state, entry, 2, ASSIGNED + "P")
                 yield Step("C releases a row without a copy", written.state, broken=written.broken)
-    for entry, page in rescuers.thawed_entries(state):
-        thawed = Copy(entry.job, entry.token, 1, 2, THAWED, "queued", 0, 0)
-        rest = rescuers.without(state.store, page)
-        yield Step("C takes an entry of the thawed bucket", state._replace(store=rest, healthy=thawed))
 
 
 def _go_on(setting: Setting, state: State, copy: Copy) -> Iterator[Step[State]]:

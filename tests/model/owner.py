@@ -9,12 +9,14 @@ from tests.model.explorer import Step
 from tests.model.rules import Setting
 from tests.model.state import (
     ACTIVE,
+    ASSIGNED,
     DRAINING,
     FROZEN,
     HELD,
     IN_FLIGHT,
     LOST,
     RETRIED,
+    THAWED_LIST,
     WORKING,
     Claimed,
     Copy,
@@ -24,6 +26,7 @@ from tests.model.state import (
     Store,
 )
 
+STOP_UNDONE = "an operator's stop is undone by the owner of the bucket"
 TAKEN_FROM_ITSELF = "a job is given back while its own agent is at it"
 _SPILLED_MAX = 2
 _NAMES = (1, 2)
@@ -38,7 +41,7 @@ def refuses(setting: Setting, state: State) -> bool:
         return True
     if state.rolled_back and setting.rules.counter_floor:
         return True
-    return (store.epoch, store.owner) != (1, "A") and setting.rules.store_fence
+    return (store.epoch, store.owner) != (state.agent.epoch, "A") and setting.rules.store_fence
 
 
 def changed(setting: Setting, state: State, store: Store) -> State:
@@ -54,8 +57,11 @@ def steps(setting: Setting, state: State) -> Iterator[Step[State]]:
     elif agent.mode == "out":
         yield from _declare_again(setting, state)
     elif agent.mode == "up":
+        if state.bucket.owner == "A" and state.bucket.epoch > agent.epoch and state.bucket.state == ACTIVE:
+            yield from _thaw(setting, state)
         if refuses(setting, state):
-            yield Step("refused by the store: forget the bucket", memory.forgotten(state))
+            if not _is_stopped(setting, state):
+                yield Step("refused by the store: forget the bucket", memory.forgotten(state))
         else:
             if state.store.state in WORKING:
                 yield from _claim(setting, state)
@@ -158,6 +164,8 @@ def _onboard(setting: Setting, state: State) -> Iterator[Step[State]]:
         if agent.leaving or (agent.copies and setting.scope.copies == 1):
             continue
         written = master.onboard(setting, state, number, 1)
+        if written.verdict == master.FENCED and _is_stopped(setting, state):
+            continue
         if written.verdict == master.FENCED:
             yield Step("onboarding refused by the bucket: forget it", memory.forgotten(state))
             continue
@@ -204,16 +212,20 @@ def _repair(setting: Setting, state: State) -> Iterator[Step[State]]:
         row = job.row
         if row is None or row.state not in IN_FLIGHT or row.state not in rules.owner_repairs or row.bucket != 1:
             continue
-        if row.epoch != 1 or any(put.job == number for put in agent.puts):
+        if row.epoch > agent.epoch or any(put.job == number for put in agent.puts):
             continue
-        if any((copy.job, copy.token) == (number, row.token) for copy in store.copies()):
+        in_store = row.state == ASSIGNED and row.epoch == agent.epoch
+        if in_store and any((copy.job, copy.token) == (number, row.token) for copy in store.copies()):
             continue
         broken = ""
         if any(copy.job == number for copy in agent.copies):
             if rules.owner_sees_memory:
                 continue
             broken = TAKEN_FROM_ITSELF if any(_is_at(copy, number, row.token) for copy in agent.copies) else ""
-        written = master.release(setting, state, Entry(number, row.token, row.origin), 1, rules.owner_repairs)
+        if in_store:
+            written = master.release(setting, state, Entry(number, row.token, row.origin), 1)
+        else:
+            written = master.give_back(setting, state, number)
         yield Step("anti-entropy: a row without a copy is released", written.state, broken=broken or written.broken)
 
 
@@ -222,14 +234,41 @@ def _is_at(copy: Copy, number: int, token: int) -> bool:
     return (copy.job, copy.token, copy.bucket) == (number, token, 1) and copy.phase not in ("waiting", "settled")
 
 
+# ---------------------------------------------------------------- an operator's stop
+
+
+def _is_stopped(setting: Setting, state: State) -> bool:
+    """A's bucket is frozen, or unfrozen under an epoch that A has not adopted yet: no reason to forget anything."""
+    bucket = state.bucket
+    stopped = bucket.owner == "A" and (bucket.state == FROZEN or bucket.epoch > state.agent.epoch)
+    return stopped and bucket.state in (*WORKING, FROZEN) and setting.rules.minds_stop
+
+
+def _thaw(setting: Setting, state: State) -> Iterator[Step[State]]:
+    """The new epoch in the store, then in memory; what had been onboarded is put aside, to be given back."""
+    store, epoch = state.store, state.bucket.epoch
+    if store.epoch < epoch and store.owner == "A" and store.state in (ACTIVE, FROZEN):
+        lists = (Claimed(THAWED_LIST, store.assigned),) if store.assigned else ()
+        thawed = store._replace(state=ACTIVE, epoch=epoch, assigned=(), claimed=tuple(sorted((*store.claimed, *lists))))
+        state = changed(setting, state, thawed)
+        if setting.scope.lost_commits:
+            yield Step("unfrozen in the store, reply lost", state, fault=True)
+    elif (store.epoch, store.owner, store.state) != (epoch, "A", ACTIVE):
+        yield Step("refused by the store when unfrozen: forget the bucket", memory.forgotten(state))
+        return
+    yield Step("unfrozen in store and memory", state.with_agent(memory.stepped(state.agent, epoch)))
+
+
 # ---------------------------------------------------------------- the bucket is another's
 
 
 def _declare(setting: Setting, state: State) -> Iterator[Step[State]]:
     out = state.with_agent(state.agent._replace(mode="out"))
-    if _is_named(state):
+    if _is_named(state) or (state.bucket == (FROZEN, state.agent.epoch, "A") and not setting.rules.minds_stop):
         if setting.rules.owner_declares:
-            yield Step("disowned: LOST by its owner", out._replace(bucket=state.bucket._replace(state=LOST)))
+            broken = STOP_UNDONE if state.bucket.state == FROZEN else ""
+            lost = out._replace(bucket=state.bucket._replace(state=LOST))
+            yield Step("disowned: LOST by its owner", lost, broken=broken)
     else:
         yield Step("disowned: it is another's already", out)
 
@@ -241,4 +280,5 @@ def _declare_again(setting: Setting, state: State) -> Iterator[Step[State]]:
 
 def _is_named(state: State) -> bool:
     """The master still names A as the owner of a bucket at work."""
-    return (state.bucket.epoch, state.bucket.owner) == (1, "A") and state.bucket.state in WORKING
+    bucket = state.bucket
+    return bucket.epoch >= state.agent.epoch and bucket.owner == "A" and bucket.state in WORKING

@@ -248,31 +248,19 @@ def _adopt(setting: Setting, state: State) -> Iterator[Step[State]]:
 
 
 def _orphaned(bucket: Bucket, epoch: int) -> bool:
-    return bucket.state not in (LOST, DRAINING) and (bucket.epoch != epoch or bucket.state not in _OWNED)
+    """An older epoch in the hands of an owner is from before an emergency stop, and that owner's to end or to give back."""
+    return bucket.state not in (LOST, DRAINING) and (bucket.epoch < epoch or bucket.state not in _OWNED)
 
 
 # ---------------------------------------------------------------- emergency stop
 
 
 def freeze(state: State) -> Iterator[Step[State]]:
-    """The operator stops a bucket, and lets it go on under a new epoch. C stands for whoever owns it then."""
-    bucket = state.bucket
+    """The operator stops a bucket, in the master and then in its store, and lets it go on under a new epoch."""
+    bucket, store = state.bucket, state.store
     if bucket == Bucket(ACTIVE, 1, "A"):
         yield Step("FROZEN by the operator", state._replace(bucket=bucket._replace(state=FROZEN)), fault=True)
     elif bucket.state == FROZEN:
-        thawed = state._replace(bucket=Bucket(ACTIVE, 2, "C"))
-        yield Step("unfrozen: epoch + 1", thawed)
-    elif bucket == Bucket(ACTIVE, 2, "C") and state.store.epoch == 1:
-        opened = state.store._replace(epoch=2, owner="C", state=ACTIVE)
-        yield Step("unfrozen in the store", state._replace(store=opened))
-
-
-def thawed_entries(state: State) -> Iterator[tuple[Entry, Page]]:
-    """What the owner of the new epoch finds in the lists."""
-    if state.bucket == Bucket(ACTIVE, 2, "C") and state.store.epoch == 2:
-        for each in state.store.claimed:
-            yield each.entries[0], Page("claimed", each.name, each.entries[0])
-        for entry in state.store.pending[:1]:
-            yield entry, Page("pending", 0, entry)
-        for entry in state.store.assigned[:1]:
-            yield entry, Page("assigned", 0, entry)
+        if (store.state, store.epoch, store.owner) == (ACTIVE, bucket.epoch, bucket.owner):
+            yield Step("FROZEN in the store", state._replace(store=store._replace(state=FROZEN)), fault=True)
+        yield Step("unfrozen: epoch + 1", state._replace(bucket=Bucket(ACTIVE, bucket.epoch + 1, bucket.owner)))

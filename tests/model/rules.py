@@ -48,6 +48,8 @@ class Rules:
     """A rescuer takes the bucket above the epochs of master and store."""
     owner_declares: bool = True
     """An owner that a store refuses declares its bucket LOST."""
+    minds_stop: bool = True
+    """... but not one that an operator has frozen: refused by its lock, it asks the row, and keeps what it holds."""
     spilled_first: bool = True
     rescuer_commits_first: bool = True
     rescuer_minds_final: bool = True

@@ -27,7 +27,10 @@ ACTIVE, COMPLETING, LOST, DRAINING, READY, FROZEN, GONE = (
 WORKING = (ACTIVE, COMPLETING)
 
 # Ghost: which assignment an entry or a row stems from.
-SAVE_PENDING, ONBOARDED, RETRIED, THAWED, ELSEWHERE, SUBMITTED_2, BY_PRODUCER, BY_RESCUER = range(8)
+SAVE_PENDING, ONBOARDED, RETRIED, ELSEWHERE, SUBMITTED_2, BY_PRODUCER, BY_RESCUER = range(7)
+
+THAWED_LIST = 4
+"""Name of the claimed list into which the store moves what had been onboarded before an emergency stop."""
 
 
 class Row(NamedTuple):
@@ -150,6 +153,8 @@ class Agent(NamedTuple):
     """Marked as assigned in the master, not yet put into the store."""
     leaving: int = 0
     """Graceful exit: 1 COMPLETING in the master, 2 also in the store, 3 closed there."""
+    epoch: int = 1
+    """Under which it holds the bucket; an emergency stop that is over has raised it."""
 
 
 class Page(NamedTuple):

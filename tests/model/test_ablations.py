@@ -21,9 +21,16 @@ WITHOUT = {
     "in_flight_only": Rules(in_flight_only=False),
     "held_clears_bucket": Rules(held_clears_bucket=False),
     "rescuer_lock": Rules(rescuer_lock=False),
+    "coordinator_sweep": Rules(coordinator_sweep=False),
     "counter_floor": Rules(counter_floor=False),
 }
-_QUIET = ("retry here twice", "sent to the master", "unaware rescuer", "store rolled back, sent twice")
+_QUIET = (
+    "emergency stop",
+    "retry here twice",
+    "sent to the master",
+    "unaware rescuer",
+    "store rolled back, sent twice",
+)
 
 
 def assert_breaks(name: str) -> None:

@@ -109,6 +109,8 @@ def _not_accepted(setting: Setting, written: master.Written, copy: Copy, what: s
     state = written.state
     if written.verdict == master.STOPPED:  # a cancel request: its row holds all of it, so the list may go
         yield Step(f"{what}: stopped by a cancel request", _to(state, copy, "done", 2))
+    elif written.verdict == master.FENCED and setting.rules.minds_stop and master.stopped(state, copy):
+        return  # it asks the row, and keeps what it holds
     elif written.verdict == master.FENCED and setting.rules.two_refusals:
         yield Step(f"{what} refused by the bucket: forget it", memory.forgotten(state))
     else:
@@ -195,7 +197,7 @@ def leave(setting: Setting, state: State) -> Iterator[Step[State]]:
     agent, bucket, store = state.agent, state.bucket, state.store
     if agent.mode != "up":
         return
-    if agent.leaving == 0 and bucket.state == ACTIVE and (bucket.epoch, bucket.owner) == (1, "A"):
+    if agent.leaving == 0 and bucket == (ACTIVE, agent.epoch, "A"):
         closing = state._replace(bucket=bucket._replace(state=COMPLETING), agent=agent._replace(leaving=1))
         yield Step("G0 COMPLETING in the master, store open", closing, fault=True)
     elif owner.refuses(setting, state):
@@ -208,7 +210,7 @@ def leave(setting: Setting, state: State) -> Iterator[Step[State]]:
     elif agent.leaving == 2 and store.state == COMPLETING and store.empty() and not agent.copies:
         empty = owner.changed(setting, state, store._replace(state=READY))
         yield Step("G3 found empty, closed in the store", empty.with_agent(agent._replace(leaving=3)))
-    elif agent.leaving == 3 and bucket == (COMPLETING, 1, "A"):
+    elif agent.leaving == 3 and bucket == (COMPLETING, agent.epoch, "A"):
         yield from _retire(setting, state)
 
 
