@@ -108,14 +108,12 @@ class Execution:
 
     def want_room(self, bucket_id: bytes) -> None:
         """Call ``on_room`` once when the bucket's queue has fallen to its low-water mark."""
-        queue = self._queues.get(bucket_id)
-        if queue is not None:
+        if (queue := self._queues.get(bucket_id)) is not None:
             queue.hungry = True
 
     def take_queued(self, bucket_id: bytes) -> list[LiveJob]:
         """Remove and return what waits in a bucket (to be handed back)."""
-        queue = self._queues.get(bucket_id)
-        return [] if queue is None else queue.take()
+        return queue.take() if (queue := self._queues.get(bucket_id)) is not None else []
 
     def running_before(self, moment: float) -> list[LiveJob]:
         """Jobs that run and were started before a moment."""

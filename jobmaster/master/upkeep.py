@@ -59,6 +59,7 @@ class Upkeep:
             [row.identity.bucket_epoch for row in rows],
             min(ids),
             max(ids),
+            ABANDONED,
             ids=ids,
         )
         return int(answer[0]["moved"])

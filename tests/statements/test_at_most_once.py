@@ -9,8 +9,9 @@ import pytest
 from jobmaster.clock import new_id
 from jobmaster.codec import encode_headers
 from jobmaster.master.statements import statement
-from jobmaster.model.ids import Fence
+from jobmaster.model.ids import Fence, Identity
 from jobmaster.model.job import Headers
+from jobmaster.ports import RowRef
 from tests.statements.kit import LANE, PRIORITY, World, entry, final_row, in_flight_row, new_job, uuids
 
 ONCE = encode_headers(Headers(at_most_once=True))
@@ -142,3 +143,16 @@ async def test_a_start_that_waits_for_the_takeover_is_refused(world: World, resc
     page = await world.master.rescue_page(fence, [entry(job_id)], LANE, PRIORITY, claimed=True, max_rescues=3)
     assert page.accepted == {job_id}
     assert await world.state(job_id) == "HELD"
+
+
+async def test_an_owner_that_knows_nothing_of_one_does_not_run_it_again(world: World) -> None:
+    job_id, waiting = await started(world), await started(world, state="ASSIGNED")
+    rows = [
+        RowRef(id_, Identity(1, world.fence.bucket_id, world.fence.epoch), state, 0)
+        for id_, state in ((job_id, "PROCESSING"), (waiting, "ASSIGNED"))
+    ]
+    assert await world.master.give_back(world.fence.bucket_id, rows) == 2
+    view = await world.view(job_id)
+    assert view.error is not None
+    assert (view.state, view.token, view.error.reason) == ("FAILED", 1, "abandoned")
+    assert await world.state(waiting) == "HELD"
