@@ -70,6 +70,10 @@ class ClusterStatements(RescueStatements):
             coordinator=office.owner if office is not None and office.expires_at > now else None,
             lost_buckets=any(bucket.state == "LOST" for bucket in buckets.values()),
             cancel_requested=asked,
+            frozen=[b.id for b in buckets.values() if b.owner == agent_id and b.state == "FROZEN"],
+            at_work=sum(
+                b.owner == agent_id and b.state in ("ACTIVE", "COMPLETING", "FROZEN") for b in buckets.values()
+            ),
         )]  # fmt: skip
 
     def members_certify(self, old: Snapshot, judge_id: bytes, limit: int) -> list[Record]:
@@ -222,6 +226,10 @@ class ClusterStatements(RescueStatements):
         if bucket.state in sources:
             self._move(bucket, to, owner, reason)
         return [Record(moved=bucket.state in sources or bucket.state == to, state=bucket.state)]
+
+    def buckets_owned(self, old: Snapshot, agent_id: bytes) -> list[Record]:
+        mine = [b for b in old.buckets.values() if b.owner == agent_id and b.state != "READY_TO_DELETE"]
+        return [bucket_record(b, self.moment(b.changed_us)) for b in mine]
 
     def buckets_take_lost(
         self, old: Snapshot, agent_id: bytes, stores: Sequence[str], floors: Sequence[bytes], epochs: Sequence[int]

@@ -110,6 +110,21 @@ class RescueStatements(JobStatements):
             for row in rows
         ]  # fmt: skip
 
+    def upkeep_give_back(
+        self, old: Snapshot, bucket_id: bytes, ids: Ids, tokens: list[int], epochs: list[int], *_: Any
+    ) -> list[Record]:
+        moved = 0
+        for job_id, token, epoch in zip(ids, tokens, epochs, strict=True):
+            row = self.tables.jobs.get(job_id)
+            if row is None or not self._is_mine(row, token, bucket_id, epoch):
+                continue
+            if row.state == "PROCESSING" and not row.cancel_requested:
+                key = (row.id, row.token, row.bucket_id, row.bucket_epoch)
+                self.tables.attempts.setdefault(key, Refusal("lost", 0))
+            self._give_back(row, row.token + 1, "anti-entropy")
+            moved += 1
+        return [Record(moved=moved)]
+
     def upkeep_return_orphans(self, old: Snapshot, grace_seconds: float, limit: int) -> list[Record]:
         before = self.now_us() - int(grace_seconds * 1e6)
         moved = 0
