@@ -44,7 +44,7 @@ async def wait_drained(rig: Bench) -> None:
     """Until no bucket holds anything: a claimed list goes only after the commit of all its outcomes."""
     settings = rig.settings.stores["default"]
     connection = await rig.connect()
-    store = await ProducerStore.connect(cluster="bench", name="default", url=rig.servers.url, settings=settings)
+    store = await ProducerStore.connect(cluster="bench", name="default", url=rig.url, settings=settings)
     try:
         buckets = [row["id"].bytes for row in await connection.fetch("SELECT id FROM bucket WHERE state = 'ACTIVE'")]
         while any(  # noqa: ASYNC110

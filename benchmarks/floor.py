@@ -133,8 +133,8 @@ async def measure(order: dict[str, Any]) -> dict[str, Any]:
 def run(rig: Bench, what: str, jobs: int) -> dict[str, Any]:
     """One run in a process of its own, on the servers of a measurement; the table is to be emptied afterwards."""
     order = {
-        "dsn": rig.servers.dsn,
-        "url": rig.servers.url,
+        "dsn": rig.dsn,
+        "url": rig.url,
         "schema": rig.settings.schema_name(),
         "jobs": jobs,
         "what": what,

@@ -18,8 +18,8 @@ SETTLE_SECONDS = 3.0
 
 async def _counters(rig: Bench) -> dict[str, float]:
     """Commands the store has processed, transactions the master has ended."""
-    connection = await asyncpg.connect(rig.servers.dsn)
-    store = redis.asyncio.from_url(rig.servers.url)
+    connection = await asyncpg.connect(rig.dsn)
+    store = redis.asyncio.from_url(rig.url)
     try:
         ended = await connection.fetchval(
             "SELECT xact_commit + xact_rollback FROM pg_stat_database WHERE datname = current_database()"

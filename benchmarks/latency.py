@@ -72,7 +72,7 @@ async def held(cluster: Cluster, jobs: int) -> list[bytes]:
 
 async def transactions(rig: Bench, cluster: Cluster, jobs: int, *, bare: bool) -> list[float]:
     """Milliseconds from the commit of the caller's transaction to the start."""
-    connection = await asyncpg.connect(rig.servers.dsn)
+    connection = await asyncpg.connect(rig.dsn)
     waits = []
     try:
         for _ in range(jobs):
@@ -139,10 +139,10 @@ async def measure(rig: Bench, seconds: float) -> dict[str, Any]:
     """All rows on one cluster; the floor before and after, so that a machine that became busy shows."""
     rounds = max(int(seconds * 50), 20)
     async with await open_cluster(rig.settings, handlers) as cluster:
-        bare = await floor(rig.servers.url, rounds, 100)
+        bare = await floor(rig.url, rounds, 100)
         found = await recorded(rig, cluster, await light(cluster, int(seconds * 100) + WARM_UP, 100))
         tell(f"light load: {found}")
-        bare += await floor(rig.servers.url, rounds, 100)
+        bare += await floor(rig.url, rounds, 100)
         floors = quantiles(bare)
         waiting = await recorded(rig, cluster, await held(cluster, max(int(seconds * 25), 20)))
         tell(f"held: {waiting}")

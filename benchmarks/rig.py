@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
+import socket
 import subprocess
 import sys
 import tempfile
@@ -42,14 +43,18 @@ _START_SECONDS = 60
 class Bench:
     """Servers, configuration and agents of one measurement."""
 
-    def __init__(self, directory: Path, servers: EmbeddedCluster, overrides: dict[str, Any]) -> None:
+    def __init__(
+        self, directory: Path, servers: EmbeddedCluster, addresses: tuple[str, str], overrides: dict[str, Any]
+    ) -> None:
         self.directory = directory
         self.servers = servers
+        self.dsn, self.url = addresses
+        self.transport = "unix sockets" if self.dsn == servers.dsn else "TCP on the loopback"
         self.config = directory / "cluster.yaml"
         document: dict[str, Any] = {
             "cluster": "bench",
-            "master": {"dsn": servers.dsn},
-            "stores": {"default": {"url": servers.url, "high_water_jobs": 10_000_000, "high_water": "8GiB"}},
+            "master": {"dsn": self.dsn},
+            "stores": {"default": {"url": self.url, "high_water_jobs": 10_000_000, "high_water": "8GiB"}},
             "handlers": [HANDLERS],
             **overrides,
         }
@@ -136,14 +141,12 @@ class Bench:
 
     async def connect(self) -> asyncpg.Connection[asyncpg.Record]:
         """A connection to the master whose search path is the cluster's schema."""
-        return await asyncpg.connect(
-            self.servers.dsn, server_settings={"search_path": f'"{self.settings.schema_name()}"'}
-        )
+        return await asyncpg.connect(self.dsn, server_settings={"search_path": f'"{self.settings.schema_name()}"'})
 
     async def described(self) -> dict[str, Any]:
         """Versions and settings of the servers, as they say themselves."""
         connection = await self.connect()
-        store = redis.asyncio.from_url(self.servers.url)
+        store = redis.asyncio.from_url(self.url)
         try:
             postgres = {name: await connection.fetchval("SELECT current_setting($1)", name) for name in _SHOWN}
             info = await store.info("server")
@@ -159,7 +162,7 @@ class Bench:
                 "appendonly": log["appendonly"],
                 "appendfsync": log["appendfsync"],
             },
-            "transport": "unix sockets",
+            "transport": self.transport,
         }
 
 
@@ -168,29 +171,38 @@ def bench(
     overrides: dict[str, Any] | None = None,
     *,
     valkey_settings: dict[str, str] | None = None,
-    ports: tuple[int, int] | None = None,
+    tcp: bool = False,
 ) -> Iterator[Bench]:
     """A fresh durable cluster, gone afterwards.
 
     Args:
         overrides: parts of the configuration.
-        ports: of PostgreSQL and the store on 127.0.0.1, for peers that cannot use sockets.
+        tcp: reach the servers over the loopback instead of sockets, as some peers must.
     """
+    ports = (free_port(), free_port()) if tcp else (None, None)
     options = EmbeddedOptions(
         postgres_settings=POSTGRES_SETTINGS,
         valkey_settings=valkey_settings or {},
-        postgres_port=ports[0] if ports else None,
-        valkey_port=ports[1] if ports else None,
+        postgres_port=ports[0],
+        valkey_port=ports[1],
     )
     with (
         tempfile.TemporaryDirectory(prefix="jobmaster-bench-", ignore_cleanup_errors=True) as name,
         EmbeddedCluster(Path(name) / "data", options) as servers,
     ):
-        made = Bench(Path(name), servers, overrides or {})
+        addresses = (servers.postgres.tcp_dsn, servers.valkey.tcp_url) if tcp else (servers.dsn, servers.url)
+        made = Bench(Path(name), servers, addresses, overrides or {})
         try:
             yield made
         finally:
             made.kill_agents()
+
+
+def free_port() -> int:
+    """A TCP port that nobody listens on now."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
 
 
 def environment() -> dict[str, str]:

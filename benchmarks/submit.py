@@ -125,7 +125,7 @@ def of_durability(rig: Bench, durability: Durability, jobs: int, runs: int) -> d
     jobs_section = msgspec.structs.replace(settings.jobs, durability=durability)
     changed = msgspec.structs.replace(settings, jobs=jobs_section)
     share = max(int(jobs * _SHARE[durability]), 1000)
-    ways = uvloop.run(measure(changed, rig.servers.url, share, runs))
+    ways = uvloop.run(measure(changed, rig.url, share, runs))
     for way in ways:
         tell(f"{durability.value}, {way.name}: {median([one[0] for one in way.rates]):,.0f}/s")
     return {

@@ -1,0 +1,61 @@
+"""The comparison with other systems: what does not need them to be installed."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from benchmarks.peers import marking
+from benchmarks.peers.catalogue import PEERS
+from benchmarks.peers.environments import Environment, Unusable
+
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.mark.parametrize("name", sorted(PEERS))
+def test_each_peer_has_an_adapter_and_says_what_it_promises(name: str) -> None:
+    peer = PEERS[name]
+    suffix = "mjs" if peer.node else "py"
+    assert (ROOT / "benchmarks" / "peers" / f"{name}.{suffix}").is_file()
+    assert peer.durable_at_acknowledgement
+    assert peer.outcome_kept
+    assert peer.store in ("postgresql", "redis")
+
+
+def test_marks_of_several_processes_add_up(tmp_path: Path) -> None:
+    code = "from benchmarks.peers.marking import Marks; marks = Marks(); [marks.hit() for _ in range(1000)]"
+    for _ in range(2):
+        subprocess.run(
+            [sys.executable, "-c", code],
+            check=True,
+            cwd=ROOT,
+            env={"BENCH_MARKS": str(tmp_path), "PYTHONPATH": str(ROOT)},
+        )
+    (tmp_path / "opened-this-moment.mark").write_bytes(b"")
+    found = marking.read(tmp_path)
+    assert found.jobs == 2000
+    assert 0 < found.first < found.last
+
+
+@pytest.mark.slow
+def test_a_peer_that_cannot_be_installed_is_named(tmp_path: Path) -> None:
+    peer = PEERS["saq"]._replace(requirements=("./no-such-package-here",))
+    with pytest.raises(Unusable, match="saq cannot be installed"):
+        Environment(peer, tmp_path).install()
+    with pytest.raises(Unusable, match="saq cannot be installed"):
+        Environment(peer, tmp_path).install()  # half an environment is not taken for a whole one
+
+
+def test_an_unknown_peer_is_one_clear_error() -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "benchmarks.peers", "--with", "saq,sidekiq"],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 2
+    assert "sidekiq: there is no adapter; there are pgqueuer" in done.stderr
