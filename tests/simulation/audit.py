@@ -168,7 +168,7 @@ class Audit:
 
     # ------------------------------------------------------------ runs
 
-    def started(self, process: Process, identity: Identity, *, fenced: bool) -> None:
+    def started(self, process: Process, identity: Identity, *, fenced: bool, once: bool) -> None:
         """A handler is called."""
         job_id, token = identity[:2]
         self.trace.note(self.loop.now, process.name, "starts", job_id.hex()[-6:], f"token {token}")
@@ -179,8 +179,10 @@ class Audit:
         job.starts += 1
         if process.agent_id in self._dead_by_lease and not self.clocks_jumped:
             self.broken("lease", f"{text(job_id)} is started by an agent that has a death certificate")
-        if not fenced or job_id in self.forgotten:
+        if not (fenced or once) or job_id in self.forgotten:
             return
+        if once and job.starts > 1:
+            self.broken("at most once", f"{text(job_id)} is started for the {job.starts}. time")
         if identity not in self._authorised:
             self.broken("fenced", f"{text(job_id)} is started with token {token} without an accepted write")
         if identity in self._fenced_starts:
@@ -201,12 +203,7 @@ class Audit:
             state = row.state if row is not None else self.concluded.get(job.id, "")
             if job.level and not state and not job.excused:
                 self.broken("I5", f"{text(job.id)} ({job.kind}, {job.level}) is lost")
-            if (
-                state == "FAILED"
-                and job.kind != "doomed"
-                and row is not None
-                and b"agent_lost" not in (row.error or b"")
-            ):
+            if state == "FAILED" and row is not None and not _may_fail(job, row):
                 self.broken("outcome", f"{text(job.id)} ({job.kind}) ended as FAILED: {row.error!r}")
             if state == "CANCELLED" and not job.cancelled:
                 self.broken("outcome", f"{text(job.id)} ended as CANCELLED and nobody had asked for it")
@@ -221,3 +218,9 @@ class Audit:
         for key, count in keyed.items():
             if count > 1:
                 self.broken("I9", f"{count} jobs of key {key}")
+
+
+def _may_fail(job: Job, row: JobRow) -> bool:
+    """Who may end as FAILED: who was told to, who was found in the hands of the dead too often, who is not begun twice."""
+    error = row.error or b""
+    return job.kind == "doomed" or b'"agent_lost"' in error or (job.kind.startswith("once") and b'"abandoned"' in error)

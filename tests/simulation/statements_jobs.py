@@ -21,6 +21,10 @@ def expires_of(headers: bytes) -> int | None:
     return decode_headers(headers).expires_us if b'"expires' in headers else None
 
 
+def is_at_most_once(headers: bytes) -> bool:
+    return b'"at_most_once":true' in headers
+
+
 class JobStatements(Guarded):
     """Twins of the statements about jobs."""
 
@@ -150,7 +154,8 @@ class JobStatements(Guarded):
             elif self._is_mine(row, token, bucket_id, epoch) and not row.cancel_requested:
                 self.audit.accepted("persist", row, token, bucket_id, epoch)
                 state = "PROCESSING" if row.state == "PROCESSING" else state
-                self._put(row._replace(state=state, changed_us=self.now_us()))
+                headers = row.headers if is_at_most_once(row.headers) else headers
+                self._put(row._replace(state=state, headers=headers, changed_us=self.now_us()))
             else:
                 continue
             accepted.append(job_id)

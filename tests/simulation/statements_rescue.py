@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
-from tests.simulation.statements_jobs import Ids, JobStatements
+from tests.simulation.statements_jobs import Ids, JobStatements, is_at_most_once
 from tests.simulation.tables import IN_FLIGHT, BucketRow, JobRow, Record, Refusal, Snapshot
 
 
@@ -13,10 +14,11 @@ class RescueStatements(JobStatements):
 
     def jobs_rescue_page(
         self, old: Snapshot, bucket_id: bytes, epoch: int, owner: bytes, priority: int, lane: str, claimed: bool,
-        max_rescues: int, lost_error: bytes, low: bytes, high: bytes, *columns: Any,
+        max_rescues: int, lost_error: bytes, low: bytes, high: bytes, *columns_and_error: Any,
     ) -> list[Record]:  # fmt: skip
         if self._draining(old, bucket_id, epoch, owner) is None:
             return [Record(bucket_ok=False, accepted=[], cancelled=[])]
+        *columns, abandoned = columns_and_error
         accepted: Ids = []
         cancelled: Ids = []
         for job_id, token, handler, args, due_us, headers, attempt, rescues in zip(*columns, strict=True):
@@ -34,7 +36,7 @@ class RescueStatements(JobStatements):
                 accepted.append(job_id)
                 self.hits["rescue: job without a row"] += 1
             elif self._may_rescue(row, bucket_id):
-                becomes = self._rescue(row, bucket_id, max_rescues, lost_error, claimed=claimed)
+                becomes = self._rescue(row, bucket_id, max_rescues, (lost_error, abandoned), claimed=claimed)
                 accepted.append(job_id)
                 if becomes == "CANCELLED":
                     cancelled.append(job_id)
@@ -49,14 +51,14 @@ class RescueStatements(JobStatements):
         return row.bucket_id == bucket_id and row.state in IN_FLIGHT
 
     def jobs_sweep(
-        self, old: Snapshot, bucket_id: bytes, epoch: int, owner: bytes, limit: int, max_rescues: int, lost_error: bytes
+        self, old: Snapshot, bucket_id: bytes, epoch: int, owner: bytes, limit: int, max_rescues: int, *errors: bytes
     ) -> list[Record]:
         if self._draining(old, bucket_id, epoch, owner) is None or "sweep" in self.without:
             return [Record(moved=0, rescued=0)]
         mine = self._in_flight_of(bucket_id)[:limit]
         running = [row for row in mine if row.state == "PROCESSING"]
         for row in mine:
-            self._rescue(row, bucket_id, max_rescues, lost_error, claimed=False)
+            self._rescue(row, bucket_id, max_rescues, errors, claimed=False)
         # `moved` returns the state before, as the statement does.
         self.hits["rescue: row swept"] += len(mine)
         return [Record(moved=len(mine), rescued=len(running))]
@@ -65,7 +67,9 @@ class RescueStatements(JobStatements):
         rows = (row for row in self.tables.jobs.values() if row.bucket_id == bucket_id and row.state in IN_FLIGHT)
         return sorted(rows, key=lambda row: row.id)
 
-    def _rescue(self, row: JobRow, bucket_id: bytes, max_rescues: int, lost_error: bytes, *, claimed: bool) -> str:
+    def _rescue(
+        self, row: JobRow, bucket_id: bytes, max_rescues: int, errors: Sequence[bytes], *, claimed: bool
+    ) -> str:
         """One row that its dead owner cannot finish; the state it gets."""
         counts = claimed or row.state == "PROCESSING"
         rescues = row.rescues + (1 if counts else 0)
@@ -74,10 +78,12 @@ class RescueStatements(JobStatements):
             self._put(row._replace(state="CANCELLED", rescues=rescues, due_us=due, expires_us=None, error=None,
                                    changed_us=self.now_us()))  # fmt: skip
             return "CANCELLED"
-        if counts and rescues >= max_rescues:
-            self._put(row._replace(state="FAILED", rescues=rescues, due_us=due, expires_us=None, error=lost_error,
+        once = row.state == "PROCESSING" and is_at_most_once(row.headers)
+        if once or (counts and rescues >= max_rescues):
+            error = errors[1] if once else errors[0]
+            self._put(row._replace(state="FAILED", rescues=rescues, due_us=due, expires_us=None, error=error,
                                    changed_us=self.now_us()))  # fmt: skip
-            self.hits["rescue: too many, FAILED"] += 1
+            self.hits["rescue: abandoned" if once else "rescue: too many"] += 1
             return "FAILED"
         if row.state == "PROCESSING":
             self.tables.attempts.setdefault((row.id, row.token, bucket_id, row.bucket_epoch), Refusal("lost", 0))
@@ -125,7 +131,7 @@ class RescueStatements(JobStatements):
             moved += 1
         return [Record(moved=moved)]
 
-    def upkeep_return_orphans(self, old: Snapshot, grace_seconds: float, limit: int) -> list[Record]:
+    def upkeep_return_orphans(self, old: Snapshot, grace_seconds: float, limit: int, abandoned: bytes) -> list[Record]:
         before = self.now_us() - int(grace_seconds * 1e6)
         moved = 0
         for row in sorted(self.tables.jobs.values(), key=lambda row: row.id):
@@ -139,12 +145,16 @@ class RescueStatements(JobStatements):
                 or (bucket.epoch == row.bucket_epoch and bucket.state in ("ACTIVE", "COMPLETING", "FROZEN"))
             ):
                 continue
+            counted = row._replace(rescues=row.rescues + (1 if row.state == "PROCESSING" else 0))
+            moved += 1
             if row.state == "PROCESSING" and not row.cancel_requested:
+                if is_at_most_once(row.headers):
+                    self._put(counted._replace(state="FAILED", due_us=row.due_us or self.now_us(), expires_us=None,
+                                               error=abandoned, changed_us=self.now_us()))  # fmt: skip
+                    continue
                 key = (row.id, row.token, row.bucket_id, row.bucket_epoch)
                 self.tables.attempts.setdefault(key, Refusal("lost", 0))
-            counted = row._replace(rescues=row.rescues + (1 if row.state == "PROCESSING" else 0))
             self._give_back(counted, row.token + 1, "orphan")
-            moved += 1
         return [Record(moved=moved)]
 
     def upkeep_expire_held(self, old: Snapshot, limit: int, error: bytes) -> list[Record]:

@@ -112,7 +112,7 @@ class SimPool:
 async def _run_isolated(job: IsolatedJob, began: float) -> IsolatedResult:
     process_ = PROCESS.get()
     assert process_ is not None
-    result = await process_.history.run_isolated(job.job_id, job.handler, job.token, job.attempt)
+    result = await process_.history.run_isolated(job.job_id, job.token, job.attempt)
     ran_us = int((asyncio.get_running_loop().time() - began) * 1e6)
     if isinstance(result, Exception):
         from jobmaster.codec import error_of

@@ -21,10 +21,12 @@ if TYPE_CHECKING:
 
 KINDS = (
     "quick", "quick", "quick", "short", "short", "long", "flaky", "doomed", "fenced", "fenced", "fenced long", "later",
-    "far", "master", "keyed", "twice", "twice", "twice fenced", "cancelled", "cancelled", "expiring",
+    "far", "master", "keyed", "twice", "twice", "twice fenced", "once", "once", "once by handler", "cancelled",
+    "cancelled", "expiring",
 )  # fmt: skip
 """One job of each in every history, and some more."""
 FENCED = ("fenced", "fenced long", "twice fenced")
+ONCE = ("once", "once by handler")
 SUBMITS_MAX = 12
 HANDLERS = Handlers()
 
@@ -33,7 +35,7 @@ class Failure(Exception):
     """An attempt that is meant to fail."""
 
 
-async def _run(job_id: bytes, token: int, attempt: int, *, fenced: bool) -> int:
+async def _run(job_id: bytes, token: int, attempt: int) -> int:
     """Every handler: takes its time, then fails or returns its token."""
     process = PROCESS.get()
     assert process is not None
@@ -41,8 +43,9 @@ async def _run(job_id: bytes, token: int, attempt: int, *, fenced: bool) -> int:
     live = process.parts.working.memory.get(job_id)
     holding = live.portion.holding.fence if live is not None and live.entry.token == token else None
     place = (None, None) if holding is None else (holding.bucket_id, holding.epoch)
-    history.audit.started(process, (job_id, token, *place), fenced=fenced)
     job: Job = history.audit.jobs[job_id]
+    identity = (job_id, token, *place)
+    history.audit.started(process, identity, fenced=job.kind in FENCED, once=job.kind in ONCE)
     if job.seconds:
         await asyncio.sleep(job.seconds)
     history.trace.note(history.loop.now, process.name, "ends", job_id.hex()[-6:], f"token {token}")
@@ -53,18 +56,23 @@ async def _run(job_id: bytes, token: int, attempt: int, *, fenced: bool) -> int:
 
 @HANDLERS.job(name="plain", timeout=20, max_attempts=3, backoff=0.1, backoff_max=0.4)
 async def plain(ctx: JobContext) -> int:
-    return await _run(ctx.job_id, ctx.token, ctx.attempt, fenced=False)
+    return await _run(ctx.job_id, ctx.token, ctx.attempt)
 
 
 @HANDLERS.job(name="fenced", timeout=20, max_attempts=3, backoff=0.1, backoff_max=0.4, start="fenced")
 async def fenced(ctx: JobContext) -> int:
-    return await _run(ctx.job_id, ctx.token, ctx.attempt, fenced=True)
+    return await _run(ctx.job_id, ctx.token, ctx.attempt)
 
 
-async def isolated(job_id: bytes, handler: str, token: int, attempt: int) -> int | Exception:
+@HANDLERS.job(name="once", timeout=20, delivery="at_most_once")
+async def once(ctx: JobContext) -> int:
+    return await _run(ctx.job_id, ctx.token, ctx.attempt)
+
+
+async def isolated(job_id: bytes, token: int, attempt: int) -> int | Exception:
     """The same in a worker process."""
     try:
-        return await _run(job_id, token, attempt, fenced=handler == "fenced")
+        return await _run(job_id, token, attempt)
     except Failure as error:
         return error
 
@@ -120,8 +128,8 @@ class Clients:
         chance = self._chance
         job = Job(self._new_id(), kind)
         self._audit.jobs[job.id] = job
-        if kind in ("short", "fenced", "twice"):
-            job.seconds = chance.choice((0.0, 0.005, 0.05, 0.2))
+        if kind in ("short", "fenced", "twice", *ONCE):
+            job.seconds = chance.choice((0.0, 0.005, 0.05, 0.2, 0.7))
         elif kind in ("long", "fenced long", "cancelled"):
             job.seconds = 0.3 + 1.0 * chance.random()
         job.fails = {"flaky": chance.randint(1, 2), "doomed": 99}.get(kind, 0)
@@ -137,6 +145,8 @@ class Clients:
             options["after"] = 0.9 + 0.6 * chance.random()
         elif job.kind == "expiring":
             options["expires"] = 0.05 + 0.6 * chance.random()
+        elif job.kind == "once":
+            options["delivery"] = "at_most_once"
         elif job.kind == "keyed":
             options["idempotency_key"] = job.key
         if job.kind == "master" or (job.kind in ("flaky", "fenced") and chance.random() < 0.4):
@@ -147,7 +157,7 @@ class Clients:
 
     async def _submit(self, job: Job, options: dict[str, Any]) -> bool:
         """Sent again under the same id until there is an answer; False when there was none to the end."""
-        handler = fenced if job.kind in FENCED else plain
+        handler = fenced if job.kind in FENCED else once if job.kind == "once by handler" else plain
         for _ in range(SUBMITS_MAX):
             call = asyncio.ensure_future(self._cluster.submit(handler, {}, **options))
             if not self._history.nemesis.quiet and self._chance.random() < 0.02:
