@@ -145,7 +145,7 @@ class Housekeeping:
         lane with medium priority rather than nowhere.
         """
         found: dict[bytes, str] = {}
-        for name, store in self._stores.items():
+        for name, store in list(self._stores.items()):  # one may join meanwhile
             try:
                 found.update((bucket_id, name) for bucket_id in await store.known_buckets())
             except Unavailable:

@@ -134,7 +134,7 @@ class Audit:
         if event.epoch < self._epochs.get(event.bucket_id, 0):
             self.broken("I3", f"epoch of bucket {text(event.bucket_id)} falls to {event.epoch}")
         self._epochs[event.bucket_id] = event.epoch
-        if self._owners.setdefault((event.bucket_id, event.epoch), event.actor) != event.actor:
+        if event.actor and self._owners.setdefault((event.bucket_id, event.epoch), event.actor) != event.actor:
             self.broken("I6", f"two owners of bucket {text(event.bucket_id)} under epoch {event.epoch}")
         if event.after != "LOST" or event.before is None:
             return
@@ -143,10 +143,6 @@ class Audit:
             self.broken("certificate", f"bucket {text(event.bucket_id)} is LOST and its owner has no certificate")
         if ended == "RETIRED" and event.before != "READY_TO_DELETE":
             self.broken("I14", f"bucket {text(event.bucket_id)} is LOST although its owner left in order")
-
-    def is_open_finding(self, row: JobRow) -> bool:
-        """A failover that forgets commits may leave a PROCESSING row whose living owner has no such job."""
-        return row.state == "PROCESSING" and row.id in self.forgotten
 
     def failover(self, before: Tables, after: Tables) -> None:
         """A standby that had not heard of the newest commits is the master now."""
@@ -208,7 +204,7 @@ class Audit:
             if state == "CANCELLED" and not job.cancelled:
                 self.broken("outcome", f"{text(job.id)} ended as CANCELLED and nobody had asked for it")
         for row in tables.jobs.values():
-            if row.state not in FINAL and not self.is_open_finding(row):
+            if row.state not in FINAL:
                 self.broken("L1", f"{text(row.id)} is still {row.state}")
         for bucket in tables.buckets.values():
             if bucket.state in ("LOST", "DRAINING"):

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from random import Random
 from typing import TYPE_CHECKING
 
+from jobmaster.model.errors import JobMasterError
 from tests.simulation.faults import Blow
 from tests.simulation.hosts import Host, SimClock
 from tests.simulation.loop import Process
@@ -19,7 +21,7 @@ if TYPE_CHECKING:
 
 _WEIGHTS = {
     Blow.CRASH: 5, Blow.PAUSE: 5, Blow.LEAVE: 5, Blow.CUT: 4, Blow.STORE_DOWN: 1, Blow.MASTER_DOWN: 2, Blow.ROLLBACK: 1.2,
-    Blow.STORE_LOST: 0.5, Blow.FAILOVER: 1, Blow.CLOCKS: 1, Blow.ARCHIVE: 2,
+    Blow.STORE_LOST: 0.5, Blow.FAILOVER: 1, Blow.CLOCKS: 1, Blow.ARCHIVE: 2, Blow.FREEZE: 2,
 }  # fmt: skip
 _DURATIONS = (0.1, 0.3, 0.7, 1.2, 2.0)
 
@@ -57,9 +59,26 @@ class Blows:
         await asyncio.sleep(max(began + seconds - history.loop.now, 0.0))
 
     def heal(self) -> None:
-        """Servers are up again. What stands still goes on by itself."""
+        """Servers are up again, and nothing is frozen. What stands still goes on by itself."""
         for server in list(self._down):
             self._up(server)
+        self._operate("unfreeze", None)
+
+    # ------------------------------------------------------------ operators
+
+    def _freeze(self) -> None:
+        """An operator stops some buckets, and lets them go on a little later."""
+        buckets = [b.id for b in self._history.master.statements.tables.buckets.values() if b.state == "ACTIVE"]
+        if not buckets:
+            return
+        chosen = sorted(self._chance.sample(buckets, self._chance.randint(1, min(3, len(buckets)))))
+        self._operate("freeze", chosen)
+        seconds = self._chance.choice((0.05, 0.3, 0.8, 1.5))
+        self._history.loop.call_later(seconds, self._operate, "unfreeze", chosen)
+
+    def _operate(self, what: str, bucket_ids: list[bytes] | None) -> None:
+        history = self._history
+        history.loop.spawn(Process("operator", history), operate(history, what, bucket_ids))
 
     # ------------------------------------------------------------ agents
 
@@ -191,3 +210,18 @@ class Blows:
 
 def _ids(buckets: dict[bytes, SimBucket]) -> set[bytes]:
     return {id_of(item) for bucket in buckets.values() for item in (*bucket.items(), *bucket.spilled)}
+
+
+async def operate(history: History, what: str, bucket_ids: list[bytes] | None) -> None:
+    """What `jobmaster bucket freeze` and `unfreeze` do: the master first, then the stores, as far as they answer."""
+    master, stores = history.open_master(), history.open_stores()
+    for _ in range(5):
+        try:
+            done = await getattr(master, what)(bucket_ids, None, "operator", "the simulation asks")
+            for bucket in done if what == "freeze" else ():
+                with contextlib.suppress(JobMasterError):
+                    await stores[bucket.store].freeze(bucket.id, bucket.epoch, bucket.owner)
+        except JobMasterError:
+            await asyncio.sleep(0.1)
+        else:
+            return

@@ -40,6 +40,7 @@ class Blow(Enum):
     FAILOVER = "failover that forgets"
     CLOCKS = "wall clocks jump"
     ARCHIVE = "finished jobs archived"
+    FREEZE = "buckets frozen"
 
 
 class Nemesis:

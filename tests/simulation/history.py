@@ -182,9 +182,9 @@ class History:
         tables = self.master.statements.tables
         if not all(host.serving for host in self.hosts):
             return False
-        if any(bucket.state in ("LOST", "DRAINING") for bucket in tables.buckets.values()):
+        if any(bucket.state in ("LOST", "DRAINING", "FROZEN") for bucket in tables.buckets.values()):
             return False
-        if any(row.state not in FINAL and not self.audit.is_open_finding(row) for row in tables.jobs.values()):
+        if any(row.state not in FINAL for row in tables.jobs.values()):
             return False
         return all(
             not job.level or job.excused or job.id in tables.jobs or job.id in self.audit.concluded

@@ -231,6 +231,28 @@ class ClusterStatements(RescueStatements):
         mine = [b for b in old.buckets.values() if b.owner == agent_id and b.state != "READY_TO_DELETE"]
         return [bucket_record(b, self.moment(b.changed_us)) for b in mine]
 
+    def buckets_freeze(
+        self, old: Snapshot, ids: Sequence[bytes] | None, lane: str | None, actor: str, reason: str
+    ) -> list[Record]:
+        return self._operate(ids, lane, "ACTIVE", "FROZEN", 0)
+
+    def buckets_unfreeze(
+        self, old: Snapshot, ids: Sequence[bytes] | None, lane: str | None, actor: str, reason: str
+    ) -> list[Record]:
+        return self._operate(ids, lane, "FROZEN", "ACTIVE", 1)
+
+    def _operate(
+        self, ids: Sequence[bytes] | None, lane: str | None, before: str, after: str, bump: int
+    ) -> list[Record]:
+        answer = []
+        for bucket in sorted(self.tables.buckets.values(), key=lambda b: b.id):
+            if bucket.state == before and (ids is None or bucket.id in ids) and lane in (None, bucket.lane):
+                moved = bucket._replace(state=after, epoch=bucket.epoch + bump, changed_us=self.now_us())
+                self.tables.buckets[bucket.id] = moved
+                self._tell(bucket.id, before, after, moved.epoch, b"", "an operator")
+                answer.append(bucket_record(moved, self.moment(moved.changed_us)))
+        return answer
+
     def buckets_take_lost(
         self, old: Snapshot, agent_id: bytes, stores: Sequence[str], floors: Sequence[bytes], epochs: Sequence[int]
     ) -> list[Record]:

@@ -117,19 +117,26 @@ class RescueStatements(JobStatements):
         ]  # fmt: skip
 
     def upkeep_give_back(
-        self, old: Snapshot, bucket_id: bytes, ids: Ids, tokens: list[int], epochs: list[int], *_: Any
+        self, old: Snapshot, bucket_id: bytes, ids: Ids, tokens: list[int], epochs: list[int], *low_high_error: bytes
     ) -> list[Record]:
         moved = 0
         for job_id, token, epoch in zip(ids, tokens, epochs, strict=True):
             row = self.tables.jobs.get(job_id)
-            if row is None or not self._is_mine(row, token, bucket_id, epoch):
-                continue
-            if row.state == "PROCESSING" and not row.cancel_requested:
-                key = (row.id, row.token, row.bucket_id, row.bucket_epoch)
-                self.tables.attempts.setdefault(key, Refusal("lost", 0))
-            self._give_back(row, row.token + 1, "anti-entropy")
-            moved += 1
+            if row is not None and self._is_mine(row, token, bucket_id, epoch):
+                self._return(row, low_high_error[-1], "anti-entropy")
+                moved += 1
         return [Record(moved=moved)]
+
+    def _return(self, row: JobRow, abandoned: bytes, by: str) -> None:
+        """A row of which nobody has a copy: given back, or abandoned when it has begun and must not begin again."""
+        if row.state == "PROCESSING" and not row.cancel_requested:
+            if is_at_most_once(row.headers):
+                self._put(row._replace(state="FAILED", due_us=row.due_us or self.now_us(), expires_us=None,
+                                       error=abandoned, changed_us=self.now_us()))  # fmt: skip
+                return
+            key = (row.id, row.token, row.bucket_id, row.bucket_epoch)
+            self.tables.attempts.setdefault(key, Refusal("lost", 0))
+        self._give_back(row, row.token + 1, by)
 
     def upkeep_return_orphans(self, old: Snapshot, grace_seconds: float, limit: int, abandoned: bytes) -> list[Record]:
         before = self.now_us() - int(grace_seconds * 1e6)
@@ -146,15 +153,8 @@ class RescueStatements(JobStatements):
             ):
                 continue
             counted = row._replace(rescues=row.rescues + (1 if row.state == "PROCESSING" else 0))
+            self._return(counted, abandoned, "orphan")
             moved += 1
-            if row.state == "PROCESSING" and not row.cancel_requested:
-                if is_at_most_once(row.headers):
-                    self._put(counted._replace(state="FAILED", due_us=row.due_us or self.now_us(), expires_us=None,
-                                               error=abandoned, changed_us=self.now_us()))  # fmt: skip
-                    continue
-                key = (row.id, row.token, row.bucket_id, row.bucket_epoch)
-                self.tables.attempts.setdefault(key, Refusal("lost", 0))
-            self._give_back(counted, row.token + 1, "orphan")
         return [Record(moved=moved)]
 
     def upkeep_expire_held(self, old: Snapshot, limit: int, error: bytes) -> list[Record]:

@@ -188,6 +188,16 @@ class StoreFunctions:
         self._wake(keys[0], bucket)
         return [b"OK"]
 
+    def freeze(self, keys: Sequence[bytes], args: Sequence[Any]) -> Answer:
+        bucket = self.buckets.get(keys[0])
+        if bucket is None or bucket.state is None:
+            return [b"NOBUCKET"]
+        if (bucket.epoch, bucket.owner) != (args[0], args[1]):
+            return [b"FENCED", bucket.epoch]
+        if bucket.state == b"ACTIVE":
+            bucket.state = b"FROZEN"
+        return [b"OK"] if bucket.state == b"FROZEN" else [b"CLOSED", bucket.state]
+
     def request_cancel(self, keys: Sequence[bytes], args: Sequence[Any]) -> Answer:
         bucket = self.buckets.get(keys[0])
         if bucket is None or bucket.state is None:
@@ -305,6 +315,27 @@ class StoreFunctions:
         if bucket.state != b"READY_TO_DELETE":
             bucket.state = b"READY_TO_DELETE"
             bucket.ver += 1
+        return [b"OK", bucket.ver]
+
+    def thaw(self, keys: Sequence[bytes], args: Sequence[Any]) -> Answer:
+        generation, epoch, owner, floor, name = args
+        bucket = self.buckets.get(keys[0])
+        if bucket is None or bucket.state is None or bucket.gen != generation:
+            return [b"GEN"]
+        if bucket.ver < floor:
+            return [b"ROLLBACK", bucket.ver]
+        if bucket.epoch > epoch or bucket.owner != owner:
+            return [b"FENCED", bucket.ver, bucket.epoch]
+        if bucket.state not in (b"FROZEN", b"ACTIVE"):
+            return [b"CLOSED", bucket.ver, bucket.state]
+        if bucket.epoch < epoch:
+            bucket.epoch, bucket.state = epoch, b"ACTIVE"
+            if bucket.assigned:
+                bucket.claimed.setdefault(name, []).extend(item for _, item in bucket.assigned)
+                bucket.lists.add(name)
+                bucket.assigned = []
+            bucket.ver += 1
+            self._wake(keys[0], bucket)
         return [b"OK", bucket.ver]
 
     # ------------------------------------------------------------ the rescuer
