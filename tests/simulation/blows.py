@@ -23,6 +23,7 @@ _WEIGHTS = {
     Blow.CRASH: 5, Blow.PAUSE: 5, Blow.LEAVE: 5, Blow.CUT: 4, Blow.STORE_DOWN: 1, Blow.MASTER_DOWN: 2, Blow.ROLLBACK: 1.2,
     Blow.STORE_LOST: 0.5, Blow.FAILOVER: 1, Blow.CLOCKS: 1, Blow.ARCHIVE: 2, Blow.FREEZE: 2,
 }  # fmt: skip
+FAULTS_MIN = 3
 _DURATIONS = (0.1, 0.3, 0.7, 1.2, 2.0)
 
 
@@ -51,12 +52,19 @@ class Blows:
         began = history.loop.now
         for moment, kind in zip(moments, self._kinds, strict=True):
             await asyncio.sleep(max(began + moment - history.loop.now, 0.0))
-            history.trace.note(history.loop.now, "NEMESIS", kind.value, "")
-            history.audit.hits[f"blow: {kind.value}"] += 1
-            if kind is not Blow.LEAVE:
-                history.nemesis.blows += 1
-            getattr(self, f"_{kind.name.lower()}")()
+            self._strike(kind)
+        while not history.faultless and history.nemesis.faults < FAULTS_MIN:
+            self._strike(self._chance.choice((Blow.PAUSE, Blow.CRASH, Blow.CUT)))
+            await asyncio.sleep(0.3)
         await asyncio.sleep(max(began + seconds - history.loop.now, 0.0))
+
+    def _strike(self, kind: Blow) -> None:
+        history = self._history
+        history.trace.note(history.loop.now, "NEMESIS", kind.value, "")
+        if getattr(self, f"_{kind.name.lower()}")() is False:
+            return  # there was nobody to strike
+        history.audit.hits[f"blow: {kind.value}"] += 1
+        history.nemesis.blows += kind is not Blow.LEAVE
 
     def heal(self) -> None:
         """Servers are up again, and nothing is frozen. What stands still goes on by itself."""
@@ -66,15 +74,16 @@ class Blows:
 
     # ------------------------------------------------------------ operators
 
-    def _freeze(self) -> None:
+    def _freeze(self) -> bool:
         """An operator stops some buckets, and lets them go on a little later."""
         buckets = [b.id for b in self._history.master.statements.tables.buckets.values() if b.state == "ACTIVE"]
         if not buckets:
-            return
+            return False
         chosen = sorted(self._chance.sample(buckets, self._chance.randint(1, min(3, len(buckets)))))
         self._operate("freeze", chosen)
         seconds = self._chance.choice((0.05, 0.3, 0.8, 1.5))
         self._history.loop.call_later(seconds, self._operate, "unfreeze", chosen)
+        return True
 
     def _operate(self, what: str, bucket_ids: list[bytes] | None) -> None:
         history = self._history
@@ -90,13 +99,17 @@ class Blows:
         host = self._some_host()
         return host.process if host is not None else None
 
-    def _crash(self) -> None:
-        if (process := self._some_process()) is not None:
+    def _crash(self) -> bool:
+        process = self._some_process()
+        if process is not None:
             self._history.nemesis.crash(process)
+        return process is not None
 
-    def _pause(self) -> None:
-        if (process := self._some_process()) is not None:
+    def _pause(self) -> bool:
+        process = self._some_process()
+        if process is not None:
             self._history.loop.halt(process, self._history.nemesis.pause())
+        return process is not None
 
     def _leave(self) -> None:
         host = self._some_host()
@@ -106,16 +119,17 @@ class Blows:
             if self._chance.random() < 0.2:
                 host.endings.hurry.set()
 
-    def _cut(self) -> None:
+    def _cut(self) -> bool:
         process = self._some_process()
         if process is None:
-            return
+            return False
         stores: list[Server] = list(self._history.stores.values())
         master: Server = self._history.master
         servers = self._chance.choice(([master], stores, stores[:1], [master, *stores]))
         nemesis = self._history.nemesis
         nemesis.cut(process, servers)
         self._history.loop.call_later(self._chance.choice(_DURATIONS), nemesis.mend, process)
+        return True
 
     # ------------------------------------------------------------ servers
 
@@ -192,7 +206,7 @@ class Blows:
             history.audit.clocks_jumped = True
             history.master_offset_us += int(jump * 1e6)
 
-    def _archive(self) -> None:
+    def _archive(self) -> bool:
         """Retention: rows of finished jobs go, the watermark rises. It never passes an id without a row."""
         history = self._history
         tables = history.master.statements.tables
@@ -201,11 +215,12 @@ class Blows:
         while reach < len(known) and (known[reach] in tables.jobs or known[reach] in history.audit.concluded):
             reach += 1
         if reach < 2:
-            return
+            return False
         tables.floor = max(tables.floor, known[reach - 1])
         for job_id in [job_id for job_id, row in tables.jobs.items() if job_id < tables.floor and row.state in FINAL]:
             history.audit.concluded[job_id] = tables.jobs.pop(job_id).state
             history.audit.hits["row archived"] += 1
+        return True
 
 
 def _ids(buckets: dict[bytes, SimBucket]) -> set[bytes]:

@@ -3,93 +3,26 @@
 from __future__ import annotations
 
 import hashlib
-from bisect import insort
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
-Answer = list[Any]
-WORKING = (b"ACTIVE", b"COMPLETING")
-INTAKE = (b"ACTIVE",)
-EMPTYING = (b"COMPLETING", b"DRAINING")
-OWNED = (b"ACTIVE", b"COMPLETING", b"FROZEN", b"DRAINING")
-CLOSABLE = (b"COMPLETING", b"DRAINING", b"READY_TO_DELETE")
+from tests.simulation.store_intake import (
+    CLOSABLE,
+    EMPTYING,
+    INTAKE,
+    OWNED,
+    WORKING,
+    Answer,
+    IntakeFunctions,
+    SimBucket,
+    id_of,
+)
+
+__all__ = ["SimBucket", "StoreFunctions", "id_of"]
 
 
-class SimBucket:
-    """The keys of one bucket."""
-
-    __slots__ = (
-        "assigned", "bytes", "cancelled", "claimed", "epoch", "gen", "hint", "lists", "owner", "pending", "seq", "spilled",
-        "state", "ver", "wake",
-    )  # fmt: skip
-
-    def __init__(self) -> None:
-        self.gen = b""
-        self.epoch = 0
-        self.owner = b""
-        self.state: bytes | None = None
-        """``None``: there is no meta."""
-        self.ver = self.seq = self.bytes = 0
-        self.hint = False
-        self.pending: list[bytes] = []
-        self.assigned: list[tuple[int, bytes]] = []
-        """By due time, then by bytes, as a sorted set."""
-        self.claimed: dict[bytes, list[bytes]] = {}
-        self.lists: set[bytes] = set()
-        self.spilled: list[bytes] = []
-        self.cancelled: set[bytes] = set()
-        self.wake = False
-
-    def copied(self) -> SimBucket:
-        twin = SimBucket()
-        for name in self.__slots__:
-            value = getattr(self, name)
-            setattr(twin, name, value.copy() if isinstance(value, list | set | dict) else value)
-        twin.claimed = {name: items.copy() for name, items in self.claimed.items()}
-        return twin
-
-    def items(self) -> list[bytes]:
-        """Every job that lies in it (outcomes apart)."""
-        return [
-            *self.pending,
-            *(item for _, item in self.assigned),
-            *(i for items in self.claimed.values() for i in items),
-        ]
-
-    @property
-    def filled(self) -> bool:
-        return bool(self.pending or self.assigned or self.lists or self.spilled)
-
-
-def id_of(item: bytes) -> bytes:
-    """Where every entry and outcome has its id."""
-    return item[3:19]
-
-
-class StoreFunctions:
-    """The data of one store, and its functions.
-
-    Args:
-        clock_us: the server's clock.
-        on_wake: called with the meta key of a bucket that has got a token.
-        on_finished: called with the ids that a settle publishes, concatenated.
-    """
-
-    def __init__(
-        self, clock_us: Callable[[], int], on_wake: Callable[[bytes], None], on_finished: Callable[[bytes], None]
-    ) -> None:
-        self.now_us = clock_us
-        self._on_wake = on_wake
-        self._on_finished = on_finished
-        self.buckets: dict[bytes, SimBucket] = {}
-        """By the key of ``meta``."""
-        self.owner: tuple[bytes, bytes] | None = None
-        """Cluster and generation."""
-
-    def call(self, verb: str, keys: Sequence[bytes], args: Sequence[Any]) -> Answer:
-        """FCALL ``jm1_<verb>``."""
-        answer: Answer = getattr(self, verb)(keys, args)
-        return answer
+class StoreFunctions(IntakeFunctions):
+    """All functions of one store."""
 
     # ------------------------------------------------------------ the fence
 
@@ -108,11 +41,6 @@ class StoreFunctions:
             return [b"CLOSED", bucket.ver, bucket.state], bucket
         return None, bucket
 
-    def _wake(self, meta: bytes, bucket: SimBucket) -> None:
-        if not bucket.wake:
-            bucket.wake = True
-            self._on_wake(meta)
-
     # ------------------------------------------------------------ the store
 
     def adopt_store(self, keys: Sequence[bytes], args: Sequence[Any]) -> Answer:
@@ -129,98 +57,6 @@ class StoreFunctions:
             return [b"OK", 1]
         no, bucket = self._refusal(meta, args, INTAKE)
         return no or [b"OK", bucket.ver]
-
-    # ------------------------------------------------------------ producers
-
-    def submit(self, keys: Sequence[bytes], args: Sequence[Any]) -> Answer:
-        jobs_max, bytes_max, skew_max, *items = args
-        bucket = self.buckets.get(keys[0])
-        if bucket is None or bucket.state is None:
-            return [b"NOBUCKET"]
-        if bucket.state not in INTAKE:
-            return [b"CLOSED"]
-        depth = len(bucket.pending)
-        if not items:
-            return [b"OK", depth]
-        size = sum(map(len, items))
-        if depth + len(items) > jobs_max or bucket.bytes + size > bytes_max:
-            return [b"FULL", depth]
-        now = self.now_us() // 1000
-        times = [int.from_bytes(item[3:9], "big") for item in items]
-        if max(times) - now > skew_max:
-            return [b"SKEW", max(times) - now]
-        if now - min(times) > skew_max:
-            return [b"SKEW", min(times) - now]
-        bucket.pending += items
-        bucket.seq += len(items)
-        bucket.bytes += size
-        self._wake(keys[0], bucket)
-        return [b"OK", len(bucket.pending)]
-
-    def put(self, keys: Sequence[bytes], args: Sequence[Any]) -> Answer:
-        bucket = self.buckets.get(keys[0])
-        if bucket is None or bucket.state is None:
-            return [b"NOBUCKET"]
-        if bucket.epoch != args[0]:
-            return [b"FENCED"]
-        if bucket.state not in INTAKE:
-            return [b"CLOSED"]
-        self._add_assigned(keys[0], bucket, args[1:])
-        return [b"OK"]
-
-    def _add_assigned(self, meta: bytes, bucket: SimBucket, pairs: Sequence[Any]) -> None:
-        if not pairs:
-            return
-        before = bucket.assigned[0][0] if bucket.assigned else None
-        for due_us, item in zip(pairs[::2], pairs[1::2], strict=True):
-            bucket.assigned = [pair for pair in bucket.assigned if pair[1] != item]
-            insort(bucket.assigned, (due_us, item))
-        if before is None or min(pairs[::2]) < before:
-            self._wake(meta, bucket)
-
-    def hint(self, keys: Sequence[bytes], args: Sequence[Any]) -> Answer:
-        bucket = self.buckets.get(keys[0])
-        if bucket is None or bucket.state is None:
-            return [b"NOBUCKET"]
-        if bucket.state not in INTAKE:
-            return [b"CLOSED"]
-        bucket.hint = True
-        self._wake(keys[0], bucket)
-        return [b"OK"]
-
-    def freeze(self, keys: Sequence[bytes], args: Sequence[Any]) -> Answer:
-        bucket = self.buckets.get(keys[0])
-        if bucket is None or bucket.state is None:
-            return [b"NOBUCKET"]
-        if (bucket.epoch, bucket.owner) != (args[0], args[1]):
-            return [b"FENCED", bucket.epoch]
-        if bucket.state == b"ACTIVE":
-            bucket.state = b"FROZEN"
-        return [b"OK"] if bucket.state == b"FROZEN" else [b"CLOSED", bucket.state]
-
-    def request_cancel(self, keys: Sequence[bytes], args: Sequence[Any]) -> Answer:
-        bucket = self.buckets.get(keys[0])
-        if bucket is None or bucket.state is None:
-            return [b"NOBUCKET"]
-        if bucket.state not in OWNED:
-            return [b"CLOSED"]
-        bucket.cancelled.add(args[0])
-        self._wake(keys[0], bucket)
-        return [b"OK"]
-
-    def find(self, keys: Sequence[bytes], args: Sequence[Any]) -> Answer:
-        bucket = self.buckets.get(keys[0])
-        if bucket is None or bucket.state is None:
-            return [b"NOBUCKET"]
-        lists = [[item for _, item in bucket.assigned], *bucket.claimed.values(), bucket.pending]
-        return [b"OK", next((item for items in lists for item in items if id_of(item) == args[0]), None)]
-
-    def depth(self, keys: Sequence[bytes], args: Sequence[Any]) -> Answer:
-        bucket = self.buckets.get(keys[0])
-        if bucket is None or bucket.state is None:
-            return [b"NOBUCKET"]
-        claimed, spilled = len(bucket.lists), len(bucket.spilled)
-        return [b"OK", len(bucket.pending), len(bucket.assigned), claimed, spilled, bucket.bytes]
 
     # ------------------------------------------------------------ the owner
 
