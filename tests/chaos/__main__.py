@@ -1,0 +1,78 @@
+"""``python -m tests.chaos --minutes 3 --seed 7 --json``: a whole cluster under faults, and what became of every job."""
+
+from __future__ import annotations
+
+import json
+import sys
+from typing import Any
+
+import click
+
+from tests.chaos.child import Mutant
+from tests.chaos.faults import KINDS
+from tests.chaos.run import Course, interruptible, run
+
+
+def tell(said: str) -> None:
+    """Progress, on standard error."""
+    click.echo(said, err=True)
+
+
+def show(report: dict[str, Any], *, as_json: bool) -> None:
+    """One JSON object on the last line, or lines for people."""
+    if as_json:
+        click.echo(json.dumps(report))
+        return
+    for key, value in report.items():
+        click.echo(f"{key:24} {json.dumps(value) if isinstance(value, dict | list) else value}")
+
+
+@click.command(context_settings={"help_option_names": ["-h", "--help"]})
+@click.option(
+    "--minutes", type=click.FloatRange(0.1, 24 * 60), default=3.0, show_default=True, help="How long under load."
+)
+@click.option("--seed", default=7, show_default=True, help="One seed, one schedule of faults.")
+@click.option("--rate", default=2300.0, show_default=True, help="Jobs offered a second.")
+@click.option(
+    "--bound", default=120.0, show_default=True, help="Seconds after healing in which every job must be over."
+)
+@click.option(
+    "--fault", "kinds", multiple=True, type=click.Choice(list(KINDS)), help="Only this kind; may be repeated."
+)
+@click.option("--mutant", default="", type=click.Choice(["", *Mutant]), help="Leave a guard out of every agent.")
+@click.option("--no-disks", is_flag=True, help="No file systems of their own for the servers.")
+@click.option("--keep", is_flag=True, help="Keep the directory with all logs also after a good run.")
+@click.option("--json", "as_json", is_flag=True, help="The report as one JSON object on the last line.")
+def main(
+    minutes: float,
+    seed: int,
+    rate: float,
+    bound: float,
+    kinds: tuple[str, ...],
+    mutant: str,
+    no_disks: bool,
+    as_json: bool,
+) -> None:
+    """Chaos. Exit code 1 on any violation; then the directory with all logs is kept and named."""
+    interruptible()
+    course = Course(
+        seconds=minutes * 60,
+        seed=seed,
+        rate=rate,
+        bound_seconds=bound,
+        kinds=kinds,
+        mutant=mutant,
+        disks=not no_disks,
+        keep=keep,
+    )
+    report, good = run(course, tell)
+    show(report, as_json=as_json)
+    if not good:
+        tell(
+            f"VIOLATIONS: {report['violations'] or report['left_after_drain']}; everything is kept in {report['kept']}"
+        )
+        sys.exit(1)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,212 @@
+"""The checker, in the form of Jepsen's total queue: what went in must come out, and nothing else may.
+
+Pure: it sees a `History` and says what is wrong with it. Unknown outcomes stay unknown: they are neither success nor
+failure, and whatever became of them is right as long as it happened once.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections import Counter
+from typing import Any
+
+import msgspec
+
+from tests.chaos.history import FINAL, Ack, History, Strike
+from tests.chaos.witness import ANYWHERE
+
+EXCUSE_SECONDS = 30.0
+"""A fault excuses the loss of what was acknowledged at most this long before it began (or while it lasted), at a level that
+does not cover it, in the store that it hit: by then everything is long in the master."""
+AWAKE_SECONDS = 1.0
+"""So long after its certificate (or after it was woken) an agent may still be on its way out."""
+_EXAMPLES = 5
+FENCED = "chaos.fenced"
+
+
+class Verdict(msgspec.Struct, kw_only=True):
+    """What was found. Those in `violations` must be 0."""
+
+    attempts: int = 0
+    acknowledged: int = 0
+    ok: int = 0
+    """Acknowledged, recorded as succeeded, and seen running."""
+    lost: int = 0
+    """Acknowledged and without an outcome, although the level promised to survive everything that happened."""
+    lost_by_level: dict[str, int] = {}
+    excused: dict[str, int] = {}
+    """Lost for a fault that their level does not cover."""
+    excused_jobs: set[str] = set()
+    unfinished: int = 0
+    """Of the lost: have a row, but not a final one."""
+    unexpected: int = 0
+    """Ran or were recorded, and nobody tried to submit them."""
+    duplicate_outcomes: int = 0
+    """Two concluding lines, a changed final row, or a result that was read and is another now."""
+    stale_recorded: int = 0
+    """The recorded result is of another assignment than the row's."""
+    unwitnessed: int = 0
+    """Recorded as succeeded, but no handler ever began."""
+    fenced_twice: int = 0
+    """``start="fenced"`` handlers that began twice under one token."""
+    started_dead: int = 0
+    """Jobs begun by an agent that had its death certificate and was awake."""
+    reexecuted: int = 0
+    """Starts beyond the first of each attempt's... of each job, retries of failures not counted."""
+    recovered: int = 0
+    """Unknown to their producer, and done."""
+    info: int = 0
+    """Unknown to their producer, and never seen again."""
+    stale_refused: int = 0
+    states: dict[str, int] = {}
+    examples: dict[str, list[str]] = {}
+
+    @property
+    def violations(self) -> dict[str, int]:
+        """Those that are not 0 and should be."""
+        names = (
+            "lost",
+            "unexpected",
+            "duplicate_outcomes",
+            "stale_recorded",
+            "unwitnessed",
+            "fenced_twice",
+            "started_dead",
+        )
+        return {name: getattr(self, name) for name in names if getattr(self, name)}
+
+
+def check(history: History) -> Verdict:
+    """Judge one run."""
+    verdict = Verdict(
+        attempts=history.attempts,
+        acknowledged=len(history.acks),
+        stale_refused=history.stale_refused,
+        states=dict(Counter(row.state for row in history.rows.values())),
+    )
+    _losses(history, verdict)
+    _unexpected(history, verdict)
+    _outcomes(history, verdict)
+    _starts(history, verdict)
+    done = {job for job, row in history.rows.items() if row.state in FINAL}
+    verdict.recovered = len((history.unknown - history.acks.keys()) & done)
+    verdict.info = len(history.unknown - history.acks.keys() - history.rows.keys())
+    return verdict
+
+
+def _note(verdict: Verdict, name: str, job: str, said: str) -> None:
+    setattr(verdict, name, getattr(verdict, name) + 1)
+    examples = verdict.examples.setdefault(name, [])
+    if len(examples) < _EXAMPLES:
+        examples.append(f"{job}: {said}")
+
+
+def _losses(history: History, verdict: Verdict) -> None:
+    by_level: Counter[str] = Counter()
+    excused: Counter[str] = Counter()
+    for job, ack in history.acks.items():
+        row = history.rows.get(job)
+        if row is not None and row.state in FINAL:
+            verdict.ok += row.state == "SUCCEEDED" and job in history.runs
+            continue
+        # A row that is not final is no loss that a fault could excuse: the cluster knows the job and does not end it.
+        strike = _excuse(ack, history) if row is None else None
+        if strike is not None:
+            excused[strike.fault] += 1
+            verdict.excused_jobs.add(job)
+            continue
+        by_level[ack.level] += 1
+        verdict.unfinished += row is not None
+        said = f"acknowledged at level {ack.level} in {ack.bucket or 'the master'} at {ack.at:.3f}, "
+        _note(verdict, "lost", job, said + (f"{row.state} in the end" if row is not None else "nowhere"))
+    verdict.lost_by_level, verdict.excused = dict(by_level), dict(excused)
+
+
+def _excuse(ack: Ack, history: History) -> Strike | None:
+    for strike in history.strikes:
+        if ack.level not in strike.uncovered:
+            continue
+        elsewhere = ack.bucket != ANYWHERE and history.stores.get(ack.bucket) != strike.store
+        if not (strike.store and elsewhere) and strike.at - EXCUSE_SECONDS <= ack.at <= strike.until:
+            return strike
+    return None
+
+
+def _unexpected(history: History, verdict: Verdict) -> None:
+    ranges = sorted(history.attempted)
+    firsts = [first for first, _ in ranges]
+
+    def attempted(value: int) -> bool:
+        at = bisect_right(firsts, value) - 1
+        return at >= 0 and value <= ranges[at][1]
+
+    for job, row in history.rows.items():
+        if not attempted(row.value):
+            _note(verdict, "unexpected", job, f"recorded with value {row.value}, which nobody submitted")
+    for job, runs in history.runs.items():
+        if job not in history.rows and not attempted(runs[0].value):
+            _note(verdict, "unexpected", job, f"ran with value {runs[0].value}, which nobody submitted")
+
+
+def _outcomes(history: History, verdict: Verdict) -> None:
+    verdict.duplicate_outcomes += history.overwritten
+    if history.overwritten:
+        verdict.examples["duplicate_outcomes"] = [f"{history.overwritten} final rows were changed"]
+    for job, count in history.conclusions.items():
+        if count > 1:
+            _note(verdict, "duplicate_outcomes", job, f"{count} concluding lines")
+    for job, token in history.observed.items():
+        row = history.rows.get(job)
+        if row is not None and row.recorded_token != token:
+            _note(verdict, "duplicate_outcomes", job, f"token {token} was read, {row.recorded_token} is recorded now")
+    for job, row in history.rows.items():
+        if row.recorded_token and row.recorded_token != row.token:
+            said = f"the result is of token {row.recorded_token}, the row has {row.token}"
+            _note(verdict, "stale_recorded", job, said)
+        if row.state == "SUCCEEDED" and job not in history.runs:
+            _note(verdict, "unwitnessed", job, "recorded as succeeded, no handler began")
+
+
+def _starts(history: History, verdict: Verdict) -> None:
+    dead = {death.pid: death.at for death in history.deaths}
+    for job, runs in history.runs.items():
+        row = history.rows.get(job)
+        verdict.reexecuted += max(len(runs) - (row.attempt if row is not None else 1), 0)
+        if runs[0].handler == FENCED and len({run.token for run in runs}) < len(runs):
+            _note(verdict, "fenced_twice", job, f"began under tokens {[run.token for run in runs]}")
+        for run in runs:
+            if run.pid not in dead:
+                continue
+            over = max(dead[run.pid], history.woken.get(run.pid, 0.0)) + AWAKE_SECONDS
+            if run.at > over:
+                _note(verdict, "started_dead", job, f"begun by {run.pid} {run.at - over:.1f} s after it had to be gone")
+
+
+def rescue_seconds(history: History) -> dict[str, Any]:
+    """From a kill to the next start of each job that the killed process was running: p50, p99, max."""
+    found = []
+    for strike in history.strikes:
+        if strike.pids:
+            found += _rescued_after(history, strike)
+    if not found:
+        return {"jobs": 0, "p50": None, "p99": None, "max": None}
+    found.sort()
+    return {
+        "jobs": len(found),
+        "p50": round(found[len(found) // 2], 3),
+        "p99": round(found[min(int(len(found) * 0.99), len(found) - 1)], 3),
+        "max": round(found[-1], 3),
+    }
+
+
+def _rescued_after(history: History, strike: Strike) -> list[float]:
+    killed = set(strike.pids)
+    found = []
+    for job, runs in history.runs.items():
+        if len(runs) < 2 or not any(run.pid in killed and run.at <= strike.at for run in runs):
+            continue
+        ended = any(pid in killed and at <= strike.at for pid, at in history.ended.get(job, ()))
+        later = min((run.at for run in runs if run.at > strike.at), default=None)
+        if later is not None and not ended:
+            found.append(later - strike.at)
+    return found

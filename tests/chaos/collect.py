@@ -1,0 +1,136 @@
+"""Reads what a run left in the master, and watches it meanwhile for what must never happen there."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Collection
+from pathlib import Path
+from typing import Any
+
+import asyncpg
+import msgspec
+import redis
+
+from jobmaster.audit import AuditScope, audit
+from jobmaster.settings.model import ClusterSettings
+from jobmaster.wiring import open_reader, open_stores
+from tests.chaos.fleet import Fleet
+from tests.chaos.history import Death, History, Row
+from tests.chaos.servers import STORES, Servers
+
+_ROWS = """
+SELECT id, state::text, token, attempt,
+       substring(convert_from(args, 'UTF8') FROM '"value":(\\d+)')::bigint AS value,
+       CASE WHEN state = 'SUCCEEDED' THEN convert_from(result, 'UTF8')::bigint END AS recorded
+FROM job"""
+_TRAP = (
+    "CREATE SCHEMA chaos",
+    "CREATE TABLE chaos.overwritten (id uuid, before text, after text, at timestamptz DEFAULT clock_timestamp())",
+    """CREATE FUNCTION chaos.overwritten() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN
+        INSERT INTO chaos.overwritten VALUES (OLD.id, OLD.state || ' ' || OLD.token, NEW.state || ' ' || NEW.token);
+        RETURN NULL; END $$""",
+    """CREATE TRIGGER chaos_overwritten AFTER UPDATE ON job FOR EACH ROW
+        WHEN (OLD.state IN ('SUCCEEDED', 'FAILED', 'CANCELLED', 'EXPIRED')
+              AND (NEW.state, NEW.token, NEW.result) IS DISTINCT FROM (OLD.state, OLD.token, OLD.result))
+        EXECUTE FUNCTION chaos.overwritten()""",
+)
+TRANSIENT = (asyncpg.PostgresError, asyncpg.InterfaceError, redis.RedisError, OSError, TimeoutError)
+
+
+def set_trap(servers: Servers, schema: str) -> None:
+    """A trigger that remembers every final row that is changed."""
+    servers.sql(*_TRAP, "SELECT 1", schema=schema)
+
+
+def stores_of_buckets(servers: Servers, schema: str) -> dict[str, str]:
+    """Bucket -> store, as the master says at this moment; empty when it does not answer."""
+    try:
+        return {row["id"].hex: row["store"] for row in servers.sql("SELECT id, store FROM bucket", schema=schema)}
+    except TRANSIENT:
+        return {}
+
+
+def waiting(servers: Servers, schema: str) -> dict[str, int]:
+    """Jobs that are not over: rows, and entries in the stores."""
+    rows = servers.sql(
+        "SELECT count(*) FROM job WHERE state NOT IN ('SUCCEEDED', 'FAILED', 'CANCELLED', 'EXPIRED')", schema=schema
+    )
+    found = {"rows": int(rows[0][0])}
+    for name in STORES:
+        with servers.client(name) as client:
+            count = 0
+            for key in client.scan_iter(match="jm:*", count=1000):
+                if key.endswith((b":pending", b":spilled")) or b":claimed:" in key:
+                    count += int(client.llen(key))
+                elif key.endswith(b":assigned"):
+                    count += int(client.zcard(key))
+            found[name] = count
+    return found
+
+
+def read_master(servers: Servers, schema: str, history: History) -> None:
+    """The final rows and the ledger."""
+    for row in servers.sql(_ROWS, schema=schema):
+        history.rows[row["id"].hex] = Row(
+            row["state"],
+            row["token"],
+            -1 if row["value"] is None else row["value"],
+            row["recorded"] or 0,
+            row["attempt"],
+        )
+    doubled = servers.sql(
+        "SELECT job_id, count(*) FROM ledger WHERE concluding GROUP BY job_id HAVING count(*) > 1", schema=schema
+    )
+    history.conclusions = {row[0].hex: row[1] for row in doubled}
+    history.overwritten = servers.sql("SELECT count(*) FROM chaos.overwritten")[0][0]
+    history.stale_refused = servers.sql("SELECT coalesce(sum(refused_count), 0)::int FROM attempt", schema=schema)[0][0]
+    dead = servers.sql(
+        "SELECT pid, extract(epoch FROM ended_at)::float8 FROM agent WHERE state = 'DEAD' AND ended_at IS NOT NULL",
+        schema=schema,
+    )
+    history.deaths = [Death(row[0], row[1]) for row in dead]
+
+
+def invariants(settings: ClusterSettings, acknowledged: Collection[str], quiet_seconds: float) -> dict[str, Any]:
+    """The product's own auditor over what is left."""
+
+    async def run() -> dict[str, Any]:
+        reader = await open_reader(settings)
+        stores = await open_stores(settings)
+        try:
+            uid = (await reader.report("server"))[0]["cluster_uid"].bytes
+            for row in await reader.report("stores"):
+                await stores[row["name"]].initialise(uid, row["generation"].bytes)
+            scope = AuditScope(
+                quiet_seconds=quiet_seconds, acknowledged=[bytes.fromhex(job) for job in acknowledged], missing_max=50
+            )
+            report = await audit(reader, stores, scope)
+        finally:
+            await reader.close()
+            for store in stores.values():
+                await store.close()
+        evidence = {number: [list(one) for one in found] for number, found in report.evidence.items()}
+        return {"violations": report.violations, "evidence": evidence}
+
+    return asyncio.run(run())
+
+
+def events(fleet: Fleet, names: Collection[str]) -> dict[str, int]:
+    """How often the agents' logs tell of these events."""
+    found = dict.fromkeys(names, 0)
+    for name in fleet.agents:
+        for raw in fleet.members[name].log.read_bytes().splitlines():
+            if raw.startswith(b"{"):
+                try:
+                    event = json.loads(raw).get("event")
+                except ValueError:
+                    continue
+                if event in found:
+                    found[event] += 1
+    return found
+
+
+def write(path: Path, report: Any) -> None:
+    """A report as one indented JSON file."""
+    path.write_bytes(msgspec.json.format(msgspec.json.encode(report), indent=1) + b"\n")

@@ -1,0 +1,118 @@
+"""Everything a run left behind, in the form the checker wants: what was tried, acknowledged, run, and recorded."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from tests.chaos.witness import Line, Phase
+
+LEVELS = ("agent", "agent_fsync", "master", "transaction")
+
+
+class Ack(NamedTuple):
+    """One acknowledged job."""
+
+    level: str
+    at: float
+    bucket: str
+    """Empty: it was put into the master."""
+
+
+class Run(NamedTuple):
+    """One start of a handler."""
+
+    pid: int
+    at: float
+    value: int
+    token: int
+    handler: str
+
+
+class Row(NamedTuple):
+    """What the master says in the end."""
+
+    state: str
+    token: int
+    value: int
+    recorded_token: int
+    """Of the run whose result is recorded; 0: no result."""
+    attempt: int
+
+
+FINAL = frozenset({"SUCCEEDED", "FAILED", "CANCELLED", "EXPIRED"})
+
+
+class Strike(NamedTuple):
+    """One fault that happened."""
+
+    fault: str
+    at: float
+    until: float
+    uncovered: frozenset[str]
+    """Durability levels that do not promise to survive it."""
+    store: str = ""
+    """The store that was hit; empty: none, or all."""
+    pids: tuple[int, ...] = ()
+    """Processes that were killed by it."""
+
+
+class Death(NamedTuple):
+    """One agent that has a death certificate."""
+
+    pid: int
+    at: float
+    """When the certificate was written."""
+
+
+@dataclass(slots=True)
+class History:
+    """One run."""
+
+    attempted: list[tuple[int, int]] = field(default_factory=list)
+    """Ranges of values, both ends included."""
+    acks: dict[str, Ack] = field(default_factory=dict)
+    unknown: set[str] = field(default_factory=set)
+    runs: dict[str, list[Run]] = field(default_factory=dict)
+    ended: dict[str, list[tuple[int, float]]] = field(default_factory=dict)
+    """Job -> (pid, time) of every last line."""
+    observed: dict[str, int] = field(default_factory=dict)
+    """Job -> token in the result that a producer has read."""
+    rows: dict[str, Row] = field(default_factory=dict)
+    conclusions: dict[str, int] = field(default_factory=dict)
+    """Job -> concluding ledger lines, where they are not exactly one."""
+    overwritten: int = 0
+    """Final rows that were changed, as a trigger saw it."""
+    stale_refused: int = 0
+    strikes: list[Strike] = field(default_factory=list)
+    deaths: list[Death] = field(default_factory=list)
+    stores: dict[str, str] = field(default_factory=dict)
+    """Bucket -> store."""
+    woken: dict[int, float] = field(default_factory=dict)
+    """Pid -> time of the last time it was let go on after a freeze."""
+
+    @property
+    def attempts(self) -> int:
+        return sum(last - first + 1 for first, last in self.attempted)
+
+    def witnessed(self, lines: Iterable[Line]) -> None:
+        """Take in what producers and handlers wrote."""
+        for line in lines:
+            self._take(line)
+
+    def _take(self, line: Line) -> None:
+        if line.phase is Phase.BEGAN:
+            run = Run(line.pid, line.at, line.value, line.token, line.handler)
+            self.runs.setdefault(line.job, []).append(run)
+        elif line.phase is Phase.ACKNOWLEDGED:
+            for job in line.jobs:
+                self.acks.setdefault(job, Ack(line.level, line.at, line.bucket))
+        elif line.phase is Phase.ATTEMPTED and line.values is not None:
+            self.attempted.append(line.values)
+        elif line.phase is Phase.UNKNOWN:
+            self.unknown.update(line.jobs)
+        elif line.phase is Phase.ENDED:
+            self.ended.setdefault(line.job, []).append((line.pid, line.at))
+        elif line.phase is Phase.OBSERVED:
+            self.observed[line.job] = line.token

@@ -1,0 +1,61 @@
+"""What a fault gets to work with, and what it hands back."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from tests.chaos.fleet import Fleet
+from tests.chaos.ground import Freezer
+from tests.chaos.proxy_process import ProxyProcess
+from tests.chaos.servers import Servers
+
+LEASE_SECONDS = 4.0
+"""Of the agents in a run; the faults last from a fraction of it to twice as long."""
+
+
+@dataclass
+class Stage:
+    """Everything that can be hit."""
+
+    servers: Servers
+    fleet: Fleet
+    proxy: ProxyProcess
+    producers: list[str]
+    no_freezer: str | None
+    no_time_namespaces: str | None
+    restart: Callable[[str, float, Sequence[str]], None]
+    """Start a member again: name, in how many seconds, and a command to put before its own."""
+    woken: dict[int, float] = field(default_factory=dict)
+    """Pid -> when it was last let go on."""
+    busy: set[str] = field(default_factory=set)
+    """What is being hit already and must not be hit twice at once."""
+    freezers: int = 0
+
+    def an_agent(self, rng: random.Random) -> str | None:
+        """A running agent that nothing else is being done to."""
+        free = [name for name in self.fleet.agents if name not in self.busy and self.fleet.members[name].running]
+        return rng.choice(free) if free else None
+
+    def freezer(self, name: str) -> Freezer:
+        """A control group of its own for one fault."""
+        self.freezers += 1
+        return Freezer(f"jobmaster-chaos-{name}-{self.freezers}")
+
+
+class Hit(NamedTuple):
+    """A fault that has struck."""
+
+    whom: str
+    """What was hit, for the log; empty: nothing was there to hit."""
+    heal: Callable[[], None] | None = None
+    """Called when its time is over."""
+    store: str = ""
+    """The store that may have lost something."""
+    pids: tuple[int, ...] = ()
+    """Processes that it has killed."""
+
+
+MISSED = Hit("")

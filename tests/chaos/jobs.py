@@ -1,0 +1,83 @@
+"""What the agents run under chaos. Every start is written down before anything else; the result is the token of the run,
+so that a row whose result belongs to another assignment is seen.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import time
+from functools import cache
+from pathlib import Path
+
+from jobmaster.handlers import Handlers, JobContext
+from tests.chaos.witness import VARIABLE, Line, Pen, Phase
+
+handlers = Handlers()
+
+_FIRST_FAILURE = "the first attempt of a flaky job"
+
+
+@cache
+def _pen(pid: int) -> Pen:
+    return Pen(Path(os.environ[VARIABLE]), "handler")
+
+
+def began(ctx: JobContext, value: int, handler: str) -> None:
+    _write(ctx, value, handler, Phase.BEGAN)
+
+
+def ended(ctx: JobContext, value: int, handler: str) -> None:
+    _write(ctx, value, handler, Phase.ENDED)
+
+
+def _write(ctx: JobContext, value: int, handler: str, phase: Phase) -> None:
+    _pen(os.getpid()).write(
+        Line(
+            phase=phase,
+            job=ctx.job_id.hex(),
+            value=value,
+            token=ctx.token,
+            attempt=ctx.attempt,
+            rescues=ctx.rescues,
+            handler=handler,
+        )
+    )
+
+
+@handlers.job(name="chaos.quick", max_attempts=20, backoff=0.2, backoff_max=2)
+async def quick(ctx: JobContext, value: int) -> int:
+    began(ctx, value, "chaos.quick")
+    return ctx.token
+
+
+@handlers.job(name="chaos.slow", max_attempts=20, backoff=0.2, backoff_max=2)
+async def slow(ctx: JobContext, value: int, seconds: float) -> int:
+    began(ctx, value, "chaos.slow")
+    await asyncio.sleep(seconds)
+    ended(ctx, value, "chaos.slow")
+    return ctx.token
+
+
+@handlers.job(name="chaos.threaded", mode="thread", max_attempts=20, backoff=0.2, backoff_max=2)
+def threaded(ctx: JobContext, value: int) -> int:
+    began(ctx, value, "chaos.threaded")
+    time.sleep(0.01)
+    ended(ctx, value, "chaos.threaded")
+    return ctx.token
+
+
+@handlers.job(name="chaos.fenced", start="fenced", max_attempts=20, backoff=0.2, backoff_max=2)
+async def fenced(ctx: JobContext, value: int) -> int:
+    began(ctx, value, "chaos.fenced")
+    await asyncio.sleep(0.02)
+    ended(ctx, value, "chaos.fenced")
+    return ctx.token
+
+
+@handlers.job(name="chaos.flaky", max_attempts=20, backoff=0.2, backoff_max=2)
+async def flaky(ctx: JobContext, value: int) -> int:
+    began(ctx, value, "chaos.flaky")
+    if ctx.attempt == 1:
+        raise RuntimeError(_FIRST_FAILURE)
+    return ctx.token

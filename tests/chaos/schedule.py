@@ -1,0 +1,51 @@
+"""One seed, one schedule: quiet, a mix of faults, healed, quiet again. Every kind comes before any comes twice."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+
+import msgspec
+
+QUIET_SECONDS = (1.5, 4.0)
+MIX = (1, 1, 2, 2, 3)
+"""How many faults at once, by lot."""
+
+
+class Planned(msgspec.Struct, frozen=True):
+    """One fault to come."""
+
+    kind: str
+    at: float
+    """Seconds after the start of the load."""
+    seconds: float
+    """How long it lasts; the fault itself says what that means, or that it means nothing."""
+    lot: int
+    """Decides everything else about it (whom it hits, how hard)."""
+
+
+def plan(seed: int, seconds: float, kinds: Sequence[str], longest: dict[str, float]) -> list[Planned]:
+    """The faults of a run.
+
+    Args:
+        longest: kind -> its longest duration; shorter ones down to a quarter are drawn.
+    """
+    rng = random.Random(seed)
+    found: list[Planned] = []
+    bag: list[str] = []
+    at = rng.uniform(*QUIET_SECONDS)
+    while True:
+        mix: list[str] = []
+        for _ in range(rng.choice(MIX)):
+            if not bag:
+                bag = rng.sample(list(kinds), len(kinds))
+            mix.append(bag.pop())
+        end = at
+        for number, kind in enumerate(mix):
+            began = at + number * rng.uniform(0.2, 1.0)
+            lasts = longest[kind] * rng.uniform(0.25, 1.0)
+            if began + lasts > seconds:
+                return found
+            found.append(Planned(kind, round(began, 2), round(lasts, 2), rng.getrandbits(32)))
+            end = max(end, began + lasts)
+        at = end + rng.uniform(*QUIET_SECONDS)

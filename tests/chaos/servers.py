@@ -1,0 +1,275 @@
+"""The servers of a run: PostgreSQL, a store that syncs every second and one that always does, and what can be done to them.
+
+Clients reach them only through the proxy, so that after a failover the same address leads elsewhere.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import time
+from pathlib import Path
+from typing import Any
+from urllib.parse import parse_qs, urlsplit
+
+import asyncpg
+import redis
+
+from jobmaster.embedded import EmbeddedError, PostgresServer, Server, ValkeyServer
+from tests.chaos.ground import Disk
+
+STORES = {"default": "everysec", "synced": "always"}
+_DISK_MEGABYTES = {"default": 1536, "synced": 1024, "master": 4096}
+_UP_SECONDS = 60.0
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def descendants(pid: int) -> list[int]:
+    """A process and everything below it."""
+    found = [pid]
+    for task in Path("/proc").joinpath(str(pid), "task").glob("*/children"):
+        with contextlib.suppress(OSError):
+            found += [each for child in task.read_text().split() for each in descendants(int(child))]
+    return found
+
+
+def send(pids: list[int], signum: int) -> None:
+    for pid in pids:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, signum)
+
+
+class Place:
+    """One server and its successors: who it is changes at a failover, what it is called does not."""
+
+    def __init__(self, name: str, server: Server, disk: Disk | None) -> None:
+        self.name = name
+        self.server = server
+        self.disk = disk
+        self.frozen: list[int] = []
+
+    @property
+    def upstream(self) -> str:
+        """Path of the unix socket."""
+        parts = urlsplit(self.server.address)
+        if parts.scheme == "unix":
+            return parts.path
+        asked = parse_qs(parts.query)
+        return f"{asked['host'][0]}/.s.PGSQL.{asked['port'][0]}"
+
+    @property
+    def pids(self) -> list[int]:
+        pid = self.server.pid
+        return descendants(pid) if pid else []
+
+    def freeze(self) -> None:
+        """SIGSTOP to the server with all its processes."""
+        self.frozen = self.pids
+        send(self.frozen, signal.SIGSTOP)
+
+    def thaw(self) -> None:
+        send(self.frozen, signal.SIGCONT)
+        self.frozen = []
+
+    def kill(self) -> None:
+        """SIGKILL, as a crash would."""
+        with contextlib.suppress(EmbeddedError):
+            self.server.kill()
+
+    def quit_immediately(self) -> None:
+        """PostgreSQL's immediate shutdown: no checkpoint, recovery at the next start."""
+        pid = self.server.pid
+        if pid:
+            os.kill(pid, signal.SIGQUIT)
+        end = time.monotonic() + _UP_SECONDS
+        while self.server.is_running() and time.monotonic() < end:
+            time.sleep(0.02)
+
+    def up(self) -> None:
+        """Start it if it does not run (it may have ended by itself, on a full disk for example)."""
+        end = time.monotonic() + _UP_SECONDS
+        while not self.server.is_running():
+            try:
+                self.server.start()
+            except EmbeddedError:
+                if time.monotonic() > end:
+                    raise
+                time.sleep(0.5)
+
+
+class Servers:
+    """All of them, below one short directory."""
+
+    def __init__(self, root: Path, disks: bool) -> None:
+        self._root = root
+        self.no_disks: str | None = None if disks else "not asked for"
+        self._generation = 0
+        self.places: dict[str, Place] = {}
+
+    def start(self) -> None:
+        """File systems of their own where that is possible, then the servers."""
+        for name in ("master", *STORES):
+            disk = self._disk(name) if self.no_disks is None else None
+            self.places[name] = Place(name, self._server(name), disk)
+            self.places[name].server.start()
+
+    def _disk(self, name: str) -> Disk | None:
+        disk = Disk(self._root / f"{name}.img", self._root / name, _DISK_MEGABYTES[name])
+        self.no_disks = disk.make()
+        return disk if self.no_disks is None else None
+
+    def _server(self, name: str) -> Server:
+        self._generation += 1
+        path = self._root / name / str(self._generation)
+        path.parent.mkdir(exist_ok=True)
+        if name == "master":
+            settings = {
+                "shared_buffers": "256MB",
+                "max_wal_size": "2GB",
+                "wal_level": "replica",
+                "max_connections": "160",
+            }
+            return PostgresServer(path, port=free_port(), settings=settings)
+        # Without a password: it would be another one after a failover, and nobody but this machine comes in.
+        return ValkeyServer(path, settings={"appendfsync": STORES[name], "port": str(free_port())})
+
+    # ------------------------------------------------------------ stores
+
+    def client(self, name: str) -> redis.Redis:
+        """Straight to a store."""
+        return redis.Redis(unix_socket_path=self.places[name].upstream, socket_timeout=10)
+
+    def truncate_log(self, name: str, share: float) -> int:
+        """Cut off the tail of the newest append-only file (the store must be down); how many bytes."""
+        data = self.places[name].server.directory.data / "appendonlydir"
+        newest = max(data.glob("*.incr.aof"), key=lambda path: path.stat().st_mtime)
+        size = newest.stat().st_size
+        cut = min(int(size * share), 400_000)
+        os.truncate(newest, size - cut)
+        return cut
+
+    def fail_over_store(self, name: str, lag_seconds: float) -> None:
+        """A replica that lags becomes the store: it is stopped for a while, then its primary is killed."""
+        place = self.places[name]
+        old = place.server
+        assert isinstance(old, ValkeyServer)
+        with self.client(name) as link:
+            port = link.config_get("port")["port"]
+        replica = self._server(name)
+        assert isinstance(replica, ValkeyServer)
+        # The embedded server has no words for replicas, and needs none.
+        replica._settings |= {"replicaof": f"127.0.0.1 {port}"}
+        replica.start()
+        fresh = Place(name, replica, place.disk)
+        with redis.Redis(unix_socket_path=fresh.upstream) as link:
+            _until(lambda: link.info("replication").get("master_link_status") == "up", "the replica to be in step")
+            fresh.freeze()
+            time.sleep(lag_seconds)
+            old.kill()
+            fresh.thaw()
+            link.execute_command("REPLICAOF", "NO", "ONE")
+        self.places[name] = fresh
+        shutil.rmtree(old.directory.path, ignore_errors=True)
+
+    # ------------------------------------------------------------ the master
+
+    def sql(self, *statements: str, schema: str | None = None) -> list[Any]:
+        """Straight to the master; the rows of the last statement."""
+
+        async def run() -> list[Any]:
+            settings = {"search_path": f'"{schema}"'} if schema else {}
+            connection = await asyncpg.connect(
+                self.places["master"].server.address, server_settings=settings, timeout=20
+            )
+            try:
+                for statement in statements[:-1]:
+                    await connection.execute(statement)
+                return list(await connection.fetch(statements[-1], timeout=120))
+            finally:
+                await connection.close()
+
+        return asyncio.run(run())
+
+    def fail_over_master(self) -> None:
+        """A synchronous standby is attached, the primary is killed, the standby becomes the master."""
+        place = self.places["master"]
+        old = place.server
+        assert isinstance(old, PostgresServer)
+        standby = self._server("master")
+        assert isinstance(standby, PostgresServer)
+        self._base_backup(old, standby)
+        standby.start()
+        _until(
+            lambda: self.sql("SELECT count(*) FROM pg_stat_replication WHERE state = 'streaming'")[0][0] == 1,
+            "the standby to stream",
+        )
+        self.sql("ALTER SYSTEM SET synchronous_standby_names = '*'", "SELECT pg_reload_conf()")
+        _until(
+            lambda: (
+                self.sql("SELECT count(*) FROM pg_stat_replication WHERE sync_state IN ('sync', 'quorum')")[0][0] == 1
+            ),
+            "the standby to be synchronous",
+        )
+        time.sleep(1.0)
+        old.kill()
+        self.places["master"] = Place("master", standby, place.disk)
+        self.sql("SELECT pg_promote()")
+        _until(lambda: not self.sql("SELECT pg_is_in_recovery()")[0][0], "the standby to be promoted")
+        shutil.rmtree(old.directory.path, ignore_errors=True)
+
+    def no_standby(self) -> str | None:
+        """The reason if no standby can be made here."""
+        server = self.places["master"].server
+        assert isinstance(server, PostgresServer)
+        program = server.program.path / "pg_basebackup"
+        return None if program.exists() else f"no {program}"
+
+    def _base_backup(self, primary: PostgresServer, standby: PostgresServer) -> None:
+        standby.directory.prepare()
+        data = standby.directory.data
+        login = urlsplit(primary.tcp_dsn)
+        conninfo = f"host=127.0.0.1 port={login.port} user={login.username} password={login.password}"
+        command = [str(primary.program.path / "pg_basebackup"), "-D", str(data), "-d", conninfo, "-R", "-X", "stream"]
+        subprocess.run([*command, "--checkpoint=fast", "--no-sync"], check=True, capture_output=True, timeout=120)
+        shutil.copy(primary.directory.path / "password", standby.directory.path / "password")
+        (standby.directory.path / "database-created").touch()
+        owner = primary.directory.data.stat()
+        data.chmod(0o700)
+        for folder, names, files in os.walk(data):
+            for each in (".", *names, *files):
+                os.chown(os.path.join(folder, each), owner.st_uid, owner.st_gid)
+
+    # ------------------------------------------------------------ all
+
+    def close(self) -> None:
+        """Everything ends, frozen or not."""
+        for place in self.places.values():
+            if place.disk is not None:
+                place.disk.wait()
+            place.thaw()
+        for place in self.places.values():
+            with contextlib.suppress(EmbeddedError):
+                place.server.stop()
+            if place.disk is not None:
+                place.disk.close()
+
+
+def _until(condition: Any, what: str, seconds: float = 30.0) -> None:
+    end = time.monotonic() + seconds
+    while True:
+        with contextlib.suppress(redis.ConnectionError, OSError, asyncpg.PostgresError):
+            if condition():
+                return
+        if time.monotonic() > end:
+            raise TimeoutError(f"waited {seconds:g} s for {what}")
+        time.sleep(0.05)

@@ -1,0 +1,92 @@
+"""What producers and handlers write down about themselves, independent of every store.
+
+One JSON line per fact, appended in one ``write`` to a file of the process's own, so that a process may be killed at any
+moment and what it had written stays whole. Times are the machine's wall clock, which nobody turns: the clocks that are
+turned are those of the agents.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Iterator
+from enum import StrEnum
+from pathlib import Path
+
+import msgspec
+
+VARIABLE = "CHAOS_WITNESS"
+"""Environment variable: the directory of the files."""
+
+ANYWHERE = "anywhere"
+"""In place of a bucket: the summary of many does not say which."""
+
+
+class Phase(StrEnum):
+    """What happened."""
+
+    ATTEMPTED = "attempted"
+    """A producer is about to submit the values from ``values[0]`` up to and with ``values[1]``."""
+    ACKNOWLEDGED = "acknowledged"
+    """It got receipts for ``jobs``."""
+    UNKNOWN = "unknown"
+    """It was told that nobody knows: neither success nor failure."""
+    REFUSED = "refused"
+    """It was told that nothing was stored."""
+    OBSERVED = "observed"
+    """It read an outcome: the token in the recorded result."""
+    BEGAN = "began"
+    """A handler's first line."""
+    ENDED = "ended"
+    """A handler's last line (of those that take time)."""
+
+
+class Line(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
+    """One fact."""
+
+    phase: Phase
+    pid: int = 0
+    at: float = 0.0
+    """Seconds since 1970."""
+    level: str = ""
+    values: tuple[int, int] | None = None
+    jobs: list[str] = []
+    """Ids as 32 hexadecimal digits."""
+    job: str = ""
+    value: int = -1
+    token: int = 0
+    attempt: int = 0
+    rescues: int = 0
+    handler: str = ""
+    bucket: str = ""
+    """Where the receipt says that it lies, as 32 hexadecimal digits; empty: in the master."""
+    why: str = ""
+
+
+class Pen:
+    """Appends lines of this process to one file."""
+
+    def __init__(self, directory: Path, role: str) -> None:
+        self._pid = os.getpid()
+        self._encode = msgspec.json.Encoder().encode
+        name = directory / f"{role}-{self._pid}-{time.time_ns()}.jsonl"
+        self._fd = os.open(name, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
+
+    @property
+    def pid(self) -> int:
+        return self._pid
+
+    def write(self, line: Line) -> None:
+        """One line in one call; pid and time are filled in."""
+        whole = msgspec.structs.replace(line, pid=self._pid, at=time.time())
+        os.write(self._fd, self._encode(whole) + b"\n")
+
+
+def read(directory: Path) -> Iterator[Line]:
+    """Every whole line of every file. A last line without its end was cut by a full disk or a crash of the machine."""
+    decode = msgspec.json.Decoder(Line).decode
+    for path in sorted(directory.glob("*.jsonl")):
+        with path.open("rb") as file:
+            for raw in file:
+                if raw.endswith(b"\n"):
+                    yield decode(raw)
