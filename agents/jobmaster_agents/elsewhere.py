@@ -1,7 +1,7 @@
-"""Handlers that do not run on the loop: ``thread`` in threads, ``process`` (and every rescued job) in worker processes.
+"""Handlers that do not run on the loop: ``thread`` in threads, ``process`` (and jobs rescued too often) in worker processes.
 
-A rescued job runs alone in a process of its own whatever its handler says, so that only the culprit of a crash can reach
-``max_rescues`` and its neighbours never do.
+A job that one more rescue would end runs alone in a process of its own whatever its handler says, so that only the culprit
+of a crash can reach ``max_rescues`` and its neighbours never do.
 
 A job waits here, not started, until its kind has room: its time-out begins when it begins, and a start that had to wait is
 authorised by the lease of that moment.
@@ -64,7 +64,7 @@ class ElsewhereRunner:
     """Threads and worker processes of one agent.
 
     Args:
-        thread_jobs, process_jobs: how many run at once; as many rescued jobs as ``process_jobs`` beside them.
+        thread_jobs, process_jobs: how many run at once; as many that run alone as ``process_jobs`` beside them.
     """
 
     def __init__(
@@ -95,7 +95,7 @@ class ElsewhereRunner:
         """Run the job when there is room; its verdict is given before ``done`` is called on the loop."""
         handler = job.handler
         assert handler is not None
-        if job.entry.rescues:
+        if self._verdicts.runs_alone(job):
             room = self._alone
         else:
             room = self._in_threads if handler.options.mode is RunMode.THREAD else self._in_processes
@@ -233,7 +233,7 @@ class ElsewhereRunner:
 
     async def _isolated(self, away: _Away) -> None:
         job = away.job
-        run = self._pool.run_alone if job.entry.rescues else self._pool.run
+        run = self._pool.run_alone if away.room is self._alone else self._pool.run
         try:
             result = await run(self._order(job))
         except asyncio.CancelledError:

@@ -262,11 +262,12 @@ class Execution:
         slot.started = now
         slot.deadline = _NEVER
         if not handler.runs_on_loop or entry.rescues:
+            alone = verdicts.runs_alone(job)
             if handler.options.start is StartRule.FENCED:
                 if not await self._authorised(slot, queue, job):
                     return self._now()
                 slot.started = now = self._now()
-            if handler.options.mode is not RunMode.ASYNC or entry.rescues:
+            if handler.options.mode is not RunMode.ASYNC or alone:
                 slot.job = None
                 self._run_elsewhere(queue, job)
                 return now

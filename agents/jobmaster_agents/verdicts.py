@@ -20,7 +20,7 @@ from jobmaster.handlers import Cancel, HandlerOptions, JobContext, Retry
 from jobmaster.model.errors import InvalidArguments
 from jobmaster.model.ids import created_ms
 from jobmaster.model.job import Delivery, ErrorInfo, FinalRow, Headers, HoldRow, JobState, Priority
-from jobmaster.rules.retry import backoff_seconds, may_retry
+from jobmaster.rules.retry import backoff_seconds, may_retry, runs_alone
 from jobmaster.settings.model import JobDefaults, Limits
 from jobmaster_agents.portions import LiveJob, Phase
 
@@ -88,6 +88,10 @@ class Verdicts:
         self.timed_out = 0
 
     # ------------------------------------------------------------ before and around the call
+
+    def runs_alone(self, job: LiveJob) -> bool:
+        """True when the job has been rescued so often that it gets a process of its own."""
+        return runs_alone(job.entry.rescues, self._defaults.max_rescues)
 
     def call(self, job: LiveJob, started: float) -> Awaitable[object]:
         """Decode the arguments and call the handler; the awaitable is the handler's own coroutine."""

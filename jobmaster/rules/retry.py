@@ -24,6 +24,16 @@ def backoff_seconds(
     return min(max(delay * (1.0 + jitter * (2.0 * chance - 1.0)), 0.0), maximum)
 
 
+def runs_alone(rescues: int, max_rescues: int) -> bool:
+    """True for a job that must not share its process with others any more: one more rescue would end it.
+
+    Whoever crashes an agent takes its neighbours along; each crash counts one rescue for all of them. With one to go, each
+    runs in a process of its own, so only the culprit can reach the limit. Before that nobody runs alone: most deaths have
+    no culprit, and a process for each of a thousand jobs that one SIGKILL brought back takes minutes.
+    """
+    return rescues > 0 and rescues >= max_rescues - 1
+
+
 def may_retry(attempts_used: int, max_attempts: int) -> bool:
     """True while the job has attempts left."""
     return attempts_used < max_attempts

@@ -311,15 +311,24 @@ async def test_every_end_of_a_worker_has_one_verdict(kit: PoolKit, result: Any, 
         assert kit.master.rows[entry.id].due_us > kit.clock.wall_us(), "it must not bounce straight back"
 
 
-async def test_a_rescued_job_runs_alone(kit: PoolKit) -> None:
-    bucket = kit.bucket()
+async def test_a_job_rescued_once_runs_like_any_other(kit: PoolKit) -> None:
     entry = job("note", rescues=1, token=3)
+    kit.submit(kit.bucket(), [entry])
+    await kit.settled()
+    assert kit.pool.alone == []
+    assert len(ran) == 1
+    assert outcome(kit, entry).rescues == 1
+
+
+async def test_a_job_that_one_more_rescue_would_end_runs_alone(kit: PoolKit) -> None:
+    bucket = kit.bucket()
+    entry = job("note", rescues=2, token=3)
     kit.submit(bucket, [entry])
     await until(lambda: kit.pool.alone == [entry.id])
     kit.pool.orders[entry.id][0].set_result(IsolatedResult(kind=ResultKind.OK))
     await kit.settled()
     assert ran == []
-    assert outcome(kit, entry).rescues == 1
+    assert outcome(kit, entry).rescues == 2
 
 
 async def test_a_superseded_copy_that_is_still_ending_does_not_take_the_next_ones_place(kit: PoolKit) -> None:

@@ -51,6 +51,7 @@ def main(
     kinds: tuple[str, ...],
     mutant: str,
     no_disks: bool,
+    keep: bool,
     as_json: bool,
 ) -> None:
     """Chaos. Exit code 1 on any violation; then the directory with all logs is kept and named."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import threading
 import time
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
@@ -43,6 +44,8 @@ class Conductor:
         self._look = look
         self._tell = tell
         self._open: list[_Open] = []
+        self._healing: list[threading.Thread] = []
+        self._broken: list[Exception] = []
         self._restarts: dict[str, tuple[float, Sequence[str]]] = {}
         self._began = time.monotonic()
         stage.restart = self._restart
@@ -89,7 +92,10 @@ class Conductor:
     def turn(self) -> None:
         """Heal what is over, start again what ended."""
         for one in [one for one in self._open if one.until <= self.seconds]:
-            self._heal(one)
+            self._open.remove(one)
+            thread = threading.Thread(target=self._heal, args=(one,))  # a server takes its time to start
+            thread.start()
+            self._healing.append(thread)
         now = self.seconds
         for name, (at, prefix) in list(self._restarts.items()):
             if at <= now:
@@ -101,8 +107,12 @@ class Conductor:
 
     def finish(self) -> None:
         """Heal everything, start everybody."""
-        for one in list(self._open):
-            self._heal(one)
+        while self._open:
+            self._heal(self._open.pop())
+        for thread in self._healing:
+            thread.join()
+        if self._broken:
+            raise self._broken[0]
         self._stage.proxy.set("*")
         self._restarts = {name: (0.0, prefix) for name, (_, prefix) in self._restarts.items()}
         self.turn()
@@ -111,8 +121,11 @@ class Conductor:
 
     def _heal(self, one: _Open) -> None:
         assert one.hit.heal is not None
-        self._open.remove(one)
-        one.hit.heal()
+        try:
+            one.hit.heal()
+        except Exception as error:
+            self._tell(f"{self.seconds:6.1f}  {one.planned.kind} could not be healed: {error!r}")
+            self._broken.append(error)
         self._note(one.planned, one.hit, one.began)
 
     def _note(self, planned: Planned, hit: Hit, began: float) -> None:

@@ -76,14 +76,17 @@ KINDS: dict[str, Kind] = {
         "max_connections is reached, and the clients' are cut", server_faults.use_up_connections, longest_seconds=4
     ),
     "master_failover": Kind(
-        "the primary dies, a synchronous standby is promoted", server_faults.fail_over_master, needs=_standby
+        "the primary dies, a synchronous standby is promoted",
+        server_faults.fail_over_master,
+        longest_seconds=0.1,
+        needs=_standby,
     ),
     # the stores
     "store_kill": Kind("SIGKILL to a store, and start", server_faults.kill_store, LOG_LOST),
     "store_freeze": Kind("SIGSTOP to a store", server_faults.freeze_store, longest_seconds=6),
     "store_flushed": Kind("FLUSHALL", server_faults.flush_store, STORE_LOST),
     "store_log_cut": Kind("killed, the tail of its log cut off, started", server_faults.cut_log, LOG_LOST),
-    "store_failover": Kind("a replica that lags takes over", server_faults.fail_over_store, STORE_LOST, 2),
+    "store_failover": Kind("a replica that lags takes over", server_faults.fail_over_store, STORE_LOST, 1.5),
     "store_connections_used_up": Kind(
         "maxclients is reached, and the clients' are cut", server_faults.use_up_clients, longest_seconds=4
     ),

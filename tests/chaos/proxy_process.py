@@ -11,6 +11,7 @@ import json
 import random
 import subprocess
 import sys
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +26,7 @@ class ProxyProcess:
     """Our side: every call waits for the answer, so a fault holds when the call returns."""
 
     def __init__(self, seed: int) -> None:
+        self._turn = threading.Lock()
         self._process = subprocess.Popen(
             [sys.executable, "-m", "tests.chaos.proxy_process", str(seed)],
             stdin=subprocess.PIPE,
@@ -70,9 +72,10 @@ class ProxyProcess:
     def _ask(self, order: dict[str, Any]) -> Any:
         assert self._process.stdin is not None
         assert self._process.stdout is not None
-        self._process.stdin.write(json.dumps(order) + "\n")
-        self._process.stdin.flush()
-        line = self._process.stdout.readline()
+        with self._turn:
+            self._process.stdin.write(json.dumps(order) + "\n")
+            self._process.stdin.flush()
+            line = self._process.stdout.readline()
         if not line:
             raise RuntimeError(f"the proxy ended (exit code {self._process.poll()}) at {order}")
         return json.loads(line)["answer"]

@@ -140,12 +140,13 @@ def _quietly(work: Callable[[], object]) -> None:
 def fail_over_master(stage: Stage, rng: random.Random, seconds: float) -> Hit:
     if not _claimed(stage, "master"):
         return MISSED
-    try:
+
+    def take_over() -> None:
         stage.servers.fail_over_master()
         stage.proxy.lead("*.master", stage.servers.places["master"].upstream)
-    finally:
-        stage.busy.discard("master")
-    return Hit("a synchronous standby was promoted")
+
+    # All of it is the healing: a copy of the data takes seconds, and the others must not wait for it.
+    return Hit("a synchronous standby is attached and promoted", _released(stage, "master", take_over))
 
 
 # ---------------------------------------------------------------- the stores
@@ -195,12 +196,12 @@ def fail_over_store(stage: Stage, rng: random.Random, seconds: float) -> Hit:
     name = _a_store(stage, rng)
     if name is None:
         return MISSED
-    try:
+
+    def take_over() -> None:
         stage.servers.fail_over_store(name, seconds)
         stage.proxy.lead(f"*.{name}", stage.servers.places[name].upstream)
-    finally:
-        stage.busy.discard(name)
-    return Hit(f"{name}, a replica {seconds:g} s behind", store=name)
+
+    return Hit(f"{name}, a replica {seconds:g} s behind", _released(stage, name, take_over), store=name)
 
 
 def _configured(stage: Stage, rng: random.Random, setting: str, value: str, healthy: str, *, cut: bool) -> Hit:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import signal
 import time
 from pathlib import Path
 
@@ -84,6 +85,12 @@ def isolated() -> int:
 @handlers.job(name="dies", mode="process", max_attempts=1)
 def dies() -> None:
     os._exit(7)
+
+
+@handlers.job(name="kills_process", max_attempts=1)
+async def kills_process(ctx: JobContext, path: str) -> None:
+    witness(ctx, path, f"kills {ctx.rescues}")
+    os.kill(os.getpid(), signal.SIGKILL)
 
 
 @handlers.job(name="fenced", start="fenced")

@@ -11,7 +11,7 @@ import pytest
 from jobmaster.client.cluster import Cluster
 from jobmaster.model.job import JobState
 from tests.cluster.conftest import AgentProcess, Rig, until
-from tests.cluster.jobs import blocks_loop, dies, isolated, note, until_file
+from tests.cluster.jobs import blocks_loop, dies, isolated, kills_process, note, until_file
 
 pytestmark = [pytest.mark.cluster, pytest.mark.slow]
 
@@ -91,6 +91,26 @@ async def test_a_handler_that_blocks_the_loop_is_named_and_its_neighbours_surviv
     assert named["handler"] == "blocks_loop"
     assert await culprit.wait(timeout=40) is JobState.SUCCEEDED
     assert (await culprit.get()).rescues == 1
+
+
+async def test_a_job_that_kills_its_agent_ends_alone_and_its_neighbours_never_reach_the_limit(
+    rig: Rig, agent: AgentProcess, cluster: Cluster
+) -> None:
+    path, gate = str(rig.path("w")), str(rig.path("gate"))
+    neighbours = [await cluster.submit(until_file, {"path": path, "gate": gate}) for _ in range(8)]
+    await running(rig, 8)
+    culprit = await cluster.submit(kills_process, {"path": str(rig.path("k"))})
+
+    async def killed_twice() -> bool:
+        return len(rig.witnessed("k")) >= 2
+
+    await until(killed_twice, 40, "two agents killed by the job")
+    Path(gate).touch()  # what runs alone takes turns, two at a time
+    assert await culprit.wait(timeout=60) is JobState.FAILED
+    assert [line[-1] for line in rig.witnessed("k")] == ["0", "1", "2"]
+    assert agent.count("certificate_written") == 2, "the third time it killed nothing but its own process"
+    assert {await receipt.wait(timeout=60) for receipt in neighbours} == {JobState.SUCCEEDED}
+    assert {(await receipt.get()).rescues for receipt in neighbours} == {2}
 
 
 async def test_a_process_handler_that_kills_its_process_hurts_nobody(agent: AgentProcess, cluster: Cluster) -> None:

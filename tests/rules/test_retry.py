@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from jobmaster.rules.retry import backoff_seconds, may_retry
+from jobmaster.rules.retry import backoff_seconds, may_retry, runs_alone
 
 
 @pytest.mark.parametrize(
@@ -45,3 +45,12 @@ def test_asking_before_a_failure_is_a_mistake() -> None:
 
 def test_attempts_are_counted_including_the_first() -> None:
     assert [may_retry(used, 3) for used in (1, 2, 3, 4)] == [True, True, False, False]
+
+
+@pytest.mark.parametrize(
+    ("max_rescues", "expected"), [(1, [0, 1, 1, 1]), (2, [0, 1, 1, 1]), (3, [0, 0, 1, 1]), (4, [0, 0, 0, 1])]
+)
+def test_a_job_with_one_rescue_to_go_runs_alone_and_one_never_rescued_does_not(
+    max_rescues: int, expected: list[int]
+) -> None:
+    assert [runs_alone(rescues, max_rescues) for rescues in range(4)] == [bool(alone) for alone in expected]
