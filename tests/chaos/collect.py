@@ -13,6 +13,7 @@ import msgspec
 import redis
 
 from jobmaster.audit import AuditScope, audit
+from jobmaster.embedded import EmbeddedError
 from jobmaster.settings.model import ClusterSettings
 from jobmaster.wiring import open_reader, open_stores
 from tests.chaos.fleet import Fleet
@@ -35,7 +36,7 @@ _TRAP = (
               AND (NEW.state, NEW.token, NEW.result) IS DISTINCT FROM (OLD.state, OLD.token, OLD.result))
         EXECUTE FUNCTION chaos.overwritten()""",
 )
-TRANSIENT = (asyncpg.PostgresError, asyncpg.InterfaceError, redis.RedisError, OSError, TimeoutError)
+TRANSIENT = (asyncpg.PostgresError, asyncpg.InterfaceError, redis.RedisError, EmbeddedError, OSError, TimeoutError)
 
 
 def set_trap(servers: Servers, schema: str) -> None:
@@ -46,7 +47,9 @@ def set_trap(servers: Servers, schema: str) -> None:
 def stores_of_buckets(servers: Servers, schema: str) -> dict[str, str]:
     """Bucket -> store, as the master says at this moment; empty when it does not answer."""
     try:
-        return {row["id"].hex: row["store"] for row in servers.sql("SELECT id, store FROM bucket", schema=schema)}
+        return {
+            row["id"].hex: row["store"] for row in servers.sql("SELECT id, store FROM bucket", schema=schema, seconds=3)
+        }
     except TRANSIENT:
         return {}
 

@@ -44,6 +44,7 @@ class Conductor:
         self._look = look
         self._tell = tell
         self._open: list[_Open] = []
+        self._over = threading.Event()
         self._healing: list[threading.Thread] = []
         self._broken: list[Exception] = []
         self._restarts: dict[str, tuple[float, Sequence[str]]] = {}
@@ -59,19 +60,25 @@ class Conductor:
         """Until the time is over; afterwards everything is healed and everybody runs."""
         self._began = time.monotonic()
         waiting = list(schedule)
-        look_at, tell_at = 0.0, _TELL_SECONDS
+        tell_at = _TELL_SECONDS
+        looking = threading.Thread(target=self._keep_looking)
+        looking.start()
         while self.seconds < seconds:
             while waiting and waiting[0].at <= self.seconds:
                 self.strike(waiting.pop(0))
             self.turn()
-            if self.seconds >= look_at:
-                look_at = self.seconds + _LOOK_SECONDS
-                self._look()
             if self.seconds >= tell_at:
                 tell_at += _TELL_SECONDS
                 self._tell(f"{self.seconds:.0f} of {seconds:.0f} s, {sum(self.counts.values())} faults")
             time.sleep(_PACE_SECONDS)
+        self._over.set()
+        looking.join()
         self.finish()
+
+    def _keep_looking(self) -> None:
+        """Beside everything else: the master may be frozen, and then it takes its time to find that out."""
+        while not self._over.wait(_LOOK_SECONDS):
+            self._look()
 
     def strike(self, planned: Planned) -> None:
         """One fault."""

@@ -33,7 +33,7 @@ from tests.chaos.schedule import plan
 from tests.chaos.servers import STORES, Servers
 from tests.chaos.witness import VARIABLE, read
 
-AGENTS = {"a": "default", "b": "default", "c": "synced", "d": "default"}
+AGENTS = {"a": "default", "b": "synced", "c": "synced", "d": "default"}
 """Member -> kind. The last one runs through a main program of ours, whose clock can be turned."""
 SEEN = (
     "agent_fenced", "agent_certified_dead", "bucket_taken", "bucket_drained", "bucket_forgotten", "store_emptied",

@@ -183,20 +183,20 @@ class Servers:
 
     # ------------------------------------------------------------ the master
 
-    def sql(self, *statements: str, schema: str | None = None) -> list[Any]:
+    def sql(self, *statements: str, schema: str | None = None, seconds: float = 120.0) -> list[Any]:
         """Straight to the master; the rows of the last statement."""
 
         async def run() -> list[Any]:
             settings = {"search_path": f'"{schema}"'} if schema else {}
             connection = await asyncpg.connect(
-                self.places["master"].server.address, server_settings=settings, timeout=20
+                self.places["master"].server.address, server_settings=settings, timeout=min(seconds, 20.0)
             )
             try:
                 for statement in statements[:-1]:
                     await connection.execute(statement)
-                return list(await connection.fetch(statements[-1], timeout=120))
+                return list(await connection.fetch(statements[-1], timeout=seconds))
             finally:
-                await connection.close()
+                connection.terminate()
 
         return asyncio.run(run())
 

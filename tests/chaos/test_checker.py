@@ -1,0 +1,211 @@
+"""The checker on histories that are known to be good or bad: every kind of violation is flagged, and nothing else is."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tests.chaos.checker import AWAKE_SECONDS, EXCUSE_SECONDS, check, rescue_seconds
+from tests.chaos.history import Ack, Death, History, Row, Run, Strike
+from tests.chaos.schedule import plan
+from tests.chaos.witness import ANYWHERE, Line, Pen, Phase, read
+
+JOBS = [f"{number:032x}" for number in range(10)]
+BUCKET = "b" * 32
+FLUSH = Strike("store_flushed", 1000.0, 1001.0, frozenset({"agent", "agent_fsync"}), "default")
+
+
+def good() -> History:
+    """Ten jobs that were acknowledged, ran once, and succeeded."""
+    history = History(attempted=[(0, 9)], stores={BUCKET: "default"})
+    for value, job in enumerate(JOBS):
+        history.acks[job] = Ack("agent", 990.0 + value, BUCKET)
+        history.runs[job] = [Run(1, 991.0 + value, value, 1, "chaos.quick")]
+        history.rows[job] = Row("SUCCEEDED", 1, value, 1, 1)
+    return history
+
+
+def test_a_good_history_has_no_violation_and_every_job_is_ok() -> None:
+    verdict = check(good())
+    assert verdict.violations == {}
+    assert (verdict.attempts, verdict.acknowledged, verdict.ok, verdict.reexecuted) == (10, 10, 10, 0)
+
+
+def lose(history: History) -> None:
+    del history.rows[JOBS[3]]
+
+
+def leave_unfinished(history: History) -> None:
+    history.rows[JOBS[3]] = history.rows[JOBS[3]]._replace(state="HELD", recorded_token=0)
+
+
+def invent_row(history: History) -> None:
+    history.rows["f" * 32] = Row("SUCCEEDED", 1, 77, 1, 1)
+    history.runs["f" * 32] = [Run(1, 999.0, 77, 1, "chaos.quick")]
+
+
+def invent_run(history: History) -> None:
+    history.runs["f" * 32] = [Run(1, 999.0, 10, 1, "chaos.quick")]
+
+
+def conclude_twice(history: History) -> None:
+    history.conclusions[JOBS[3]] = 2
+
+
+def overwrite(history: History) -> None:
+    history.overwritten = 1
+
+
+def change_what_was_read(history: History) -> None:
+    history.observed[JOBS[3]] = 2
+
+
+def record_stale(history: History) -> None:
+    history.rows[JOBS[3]] = history.rows[JOBS[3]]._replace(token=3)
+
+
+def succeed_without_running(history: History) -> None:
+    del history.runs[JOBS[3]]
+
+
+def start_fenced_twice(history: History) -> None:
+    run = history.runs[JOBS[3]][0]._replace(handler="chaos.fenced")
+    history.runs[JOBS[3]] = [run, run._replace(at=run.at + 1)]
+
+
+def start_after_death(history: History) -> None:
+    history.deaths = [Death(1, 991.0 + 3 - AWAKE_SECONDS - 0.1)]
+    for job in JOBS:
+        history.runs[job] = [run._replace(pid=1 if job == JOBS[3] else 2) for run in history.runs[job]]
+
+
+@pytest.mark.parametrize(
+    ("spoil", "name"),
+    [
+        (lose, "lost"),
+        (leave_unfinished, "lost"),
+        (invent_row, "unexpected"),
+        (invent_run, "unexpected"),
+        (conclude_twice, "duplicate_outcomes"),
+        (overwrite, "duplicate_outcomes"),
+        (change_what_was_read, "duplicate_outcomes"),
+        (record_stale, "stale_recorded"),
+        (succeed_without_running, "unwitnessed"),
+        (start_fenced_twice, "fenced_twice"),
+        (start_after_death, "started_dead"),
+    ],
+)
+def test_every_known_bad_history_is_flagged_as_what_it_is(spoil: Callable[[History], None], name: str) -> None:
+    history = good()
+    spoil(history)
+    verdict = check(history)
+    assert verdict.violations == {name: 1}
+    assert len(verdict.examples[name]) == 1
+
+
+def test_a_failed_job_has_an_end_and_is_not_ok() -> None:
+    history = good()
+    history.rows[JOBS[3]] = Row("FAILED", 1, 3, 0, 1)
+    verdict = check(history)
+    assert verdict.violations == {}
+    assert verdict.ok == 9
+
+
+# ---------------------------------------------------------------- what excuses a loss
+
+
+def lost_with(strike: Strike, ack: Ack) -> tuple[int, int]:
+    history = good()
+    lose(history)
+    history.acks[JOBS[3]] = ack
+    history.strikes = [strike]
+    verdict = check(history)
+    return verdict.lost, sum(verdict.excused.values())
+
+
+@pytest.mark.parametrize(
+    ("ack", "excused"),
+    [
+        (Ack("agent", 999.0, BUCKET), True),
+        (Ack("agent_fsync", 999.0, BUCKET), True),
+        (Ack("agent", 999.0, ANYWHERE), True),
+        (Ack("master", 999.0, BUCKET), False),
+        (Ack("agent", 999.0, "c" * 32), False),
+        (Ack("agent", 999.0, ""), False),
+        (Ack("agent", 1000.0 - EXCUSE_SECONDS - 1, BUCKET), False),
+        (Ack("agent", 1001.5, BUCKET), False),
+    ],
+    ids=["agent", "fsync", "somewhere", "master", "another store", "held", "long before", "after"],
+)
+def test_a_loss_is_excused_only_at_a_level_in_a_store_and_at_a_time_that_the_fault_hits(
+    ack: Ack, excused: bool
+) -> None:
+    assert lost_with(FLUSH, ack) == ((0, 1) if excused else (1, 0))
+
+
+def test_no_fault_excuses_a_job_that_the_master_knows_and_does_not_end() -> None:
+    history = good()
+    leave_unfinished(history)
+    history.strikes = [FLUSH]
+    verdict = check(history)
+    assert (verdict.lost, verdict.unfinished) == (1, 1)
+
+
+# ---------------------------------------------------------------- unknown outcomes, re-execution
+
+
+def test_unknown_outcomes_are_neither_lost_nor_unexpected() -> None:
+    history = good()
+    for job in JOBS[:4]:
+        del history.acks[job]
+    history.unknown = set(JOBS[:4])
+    for job in JOBS[:1]:
+        del history.rows[job]
+        del history.runs[job]
+    verdict = check(history)
+    assert verdict.violations == {}
+    assert (verdict.recovered, verdict.info) == (3, 1)
+
+
+def test_runs_beyond_the_attempts_of_the_row_are_reexecutions() -> None:
+    history = good()
+    history.runs[JOBS[1]] *= 3
+    history.rows[JOBS[1]] = history.rows[JOBS[1]]._replace(attempt=2)  # one of them is a retry of a failure
+    assert check(history).reexecuted == 1
+
+
+def test_rescue_time_runs_from_the_kill_to_the_next_start_of_what_was_running() -> None:
+    history = good()
+    killed = Strike("child_kill", 1000.0, 1000.0, frozenset(), pids=(1,))
+    history.strikes = [killed]
+    history.runs[JOBS[1]].append(Run(2, 1001.5, 1, 2, "chaos.slow"))
+    history.runs[JOBS[2]].append(Run(2, 1004.0, 2, 2, "chaos.slow"))
+    history.ended[JOBS[2]] = [(1, 999.0)]  # it had ended before: that it ran again is no rescue of it
+    assert rescue_seconds(history) == {"jobs": 1, "p50": 1.5, "p99": 1.5, "max": 1.5}
+
+
+# ---------------------------------------------------------------- witnesses and schedules
+
+
+def test_what_is_witnessed_is_read_back_and_a_line_without_end_is_passed_over(tmp_path: Path) -> None:
+    pen = Pen(tmp_path, "producer")
+    pen.write(Line(phase=Phase.ATTEMPTED, values=(5, 7)))
+    pen.write(Line(phase=Phase.ACKNOWLEDGED, level="agent", jobs=[JOBS[1]], bucket=BUCKET))
+    with next(tmp_path.glob("*.jsonl")).open("ab") as file:
+        file.write(b'{"phase":"acknowl')
+    history = History()
+    history.witnessed(read(tmp_path))
+    assert history.attempts == 3
+    assert history.acks[JOBS[1]][::2] == ("agent", BUCKET)
+
+
+def test_one_seed_is_one_schedule_and_every_kind_comes_before_any_comes_twice() -> None:
+    kinds = [f"kind{number}" for number in range(12)]
+    longest = dict.fromkeys(kinds, 2.0)
+    one = plan(7, 300, kinds, longest)
+    assert one == plan(7, 300, kinds, longest)
+    assert one != plan(8, 300, kinds, longest)
+    assert {planned.kind for planned in one[:12]} == set(kinds)
+    assert all(planned.at > 0 and planned.at + planned.seconds <= 300 for planned in one)
