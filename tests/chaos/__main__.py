@@ -39,7 +39,12 @@ def show(report: dict[str, Any], *, as_json: bool) -> None:
 @click.option(
     "--fault", "kinds", multiple=True, type=click.Choice(list(KINDS)), help="Only this kind; may be repeated."
 )
-@click.option("--mutant", default="", type=click.Choice(["", *Mutant]), help="Leave a guard out of every agent.")
+@click.option(
+    "--mutant",
+    default="",
+    type=click.Choice(["", *(mutant.value for mutant in Mutant)]),
+    help="Leave a guard out of every agent.",
+)
 @click.option("--no-disks", is_flag=True, help="No file systems of their own for the servers.")
 @click.option("--keep", is_flag=True, help="Keep the directory with all logs also after a good run.")
 @click.option("--json", "as_json", is_flag=True, help="The report as one JSON object on the last line.")

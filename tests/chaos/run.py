@@ -85,6 +85,9 @@ class Scene:
         self.course = course
         self.tell = tell
         self.root = Path(tempfile.mkdtemp(prefix="jobmaster-chaos-"))
+        self.keep = False
+        """Kept when it has something to tell; not when the run was interrupted."""
+        stack.callback(self._clear)
         no_mounts = private_mounts() if course.disks else "not asked for"
         self.servers = Servers(self.root, disks=no_mounts is None)
         if no_mounts is not None:
@@ -105,6 +108,10 @@ class Scene:
         self.producers = [f"p{number}" for number in range(course.producers)]
         for name in (*AGENTS, *self.producers):
             self._route(name)
+
+    def _clear(self) -> None:
+        if not self.keep:
+            shutil.rmtree(self.root, ignore_errors=True)
 
     @property
     def schema(self) -> str:
@@ -216,9 +223,10 @@ def run(course: Course, tell: Any) -> tuple[dict[str, Any], bool]:
         }
         good = not report["violations"] and not left
         collect.write(scene.root / "report.json", report)
-    if good and not course.keep:
-        shutil.rmtree(scene.root, ignore_errors=True)
-    else:
+        scene.keep = course.keep or not good
+        for image in scene.root.glob("*.img") if scene.keep else ():
+            image.unlink()  # gigabytes that nobody will look into
+    if scene.keep:
         report["kept"] = str(scene.root)
     return report, good
 

@@ -1,0 +1,51 @@
+"""Short forms of the long run: a clean cluster is clean under faults, and one without a guard is caught."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+import sys
+from typing import Any
+
+import pytest
+
+from tests.chaos.fleet import REPOSITORY, environment
+
+pytestmark = [pytest.mark.cluster, pytest.mark.slow]
+
+
+def chaos(*arguments: str) -> tuple[int, dict[str, Any], str]:
+    """Exit code, report, and what was told meanwhile."""
+    done = subprocess.run(
+        [sys.executable, "-m", "tests.chaos", "--json", *arguments],
+        capture_output=True,
+        text=True,
+        timeout=170,
+        cwd=REPOSITORY,
+        env=environment({}),
+        check=False,
+    )
+    assert done.returncode in (0, 1), done.stderr
+    return done.returncode, json.loads(done.stdout.splitlines()[-1]), done.stderr
+
+
+def test_nothing_is_lost_and_nothing_counts_twice_under_mixed_faults() -> None:
+    code, report, told = chaos("--minutes", "0.45", "--seed", "3", "--rate", "700", "--bound", "80")
+    assert code == 0, f"{report}\n{told}"
+    assert report["violations"] == {}
+    assert report["acknowledged"] > 5000
+    assert report["ok"] + sum(report["excused"].values()) >= report["acknowledged"] - report["states"].get("FAILED", 0)
+    assert len(report["faults"]) >= 4
+    assert set(report["invariants"].values()) == {0}
+
+
+def test_an_agent_that_deletes_its_lists_before_the_commit_is_caught() -> None:
+    code, report, _ = chaos(
+        *("--minutes", "0.3", "--seed", "5", "--rate", "600", "--bound", "50", "--no-disks"),
+        *("--mutant", "list_before_commit", "--fault", "agent_kill"),
+    )
+    shutil.rmtree(report["kept"])
+    assert code == 1
+    assert report["violations"]["lost"] > 0
+    assert report["violations"]["I5"] > 0
