@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from benchmarks.rig import machine
+from benchmarks.report import machine
 from jobmaster.settings.loader import load_settings
 from jobmaster.settings.model import ClusterSettings
 from jobmaster.wiring import migrate_master
