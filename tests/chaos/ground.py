@@ -38,7 +38,7 @@ class Disk:
         self.mount = mount
         self._image = image
         self._megabytes = megabytes
-        self._helper: subprocess.Popen[bytes] | None = None
+        self._script: subprocess.Popen[bytes] | None = None
 
     def make(self) -> str | None:
         """Make and mount it; the reason if that is not possible here."""
@@ -50,7 +50,7 @@ class Disk:
         )
 
     def stall(self, seconds: float) -> None:
-        """No write and no fsync ends for so long. A helper thaws it, whatever becomes of us."""
+        """No write and no fsync ends for so long. A script thaws it, whatever becomes of us."""
         self._run(f"fsfreeze -f {self.mount}; sleep {seconds:.2f}; fsfreeze -u {self.mount}")
 
     def slow(self, seconds: float) -> None:
@@ -60,10 +60,10 @@ class Disk:
         self._run(f"for i in $(seq {rounds}); do {one}; done")
 
     def wait(self) -> None:
-        """Until the helper has thawed it."""
-        if self._helper is not None:
-            self._helper.wait()
-            self._helper = None
+        """Until it is thawed."""
+        if self._script is not None:
+            self._script.wait()
+            self._script = None
 
     def fill(self) -> None:
         """Not a byte is left."""
@@ -87,9 +87,9 @@ class Disk:
         self.wait()
         _failure("umount", "-l", str(self.mount))
 
-    def _run(self, script: str) -> None:
+    def _run(self, text: str) -> None:
         self.wait()
-        self._helper = subprocess.Popen(["sh", "-c", script], start_new_session=True)
+        self._script = subprocess.Popen(["sh", "-c", text], start_new_session=True)
 
 
 class Freezer:
