@@ -246,9 +246,9 @@ class Rescue(Protocol):
     async def rescue_page(
         self, fence: Fence, entries: Sequence[Entry], lane: str, priority: int, *, claimed: bool, max_rescues: int
     ) -> Written:
-        """Entries found in the store -> HELD with token + 1 (no row: token 2). ``claimed`` entries count one rescue, and
-        one that reaches ``max_rescues`` becomes FAILED with reason ``agent_lost``; rows that are final or name another
-        bucket are left alone (*refused*)."""
+        """Entries found in the store -> HELD with token + 1 (no row: token 2). ``claimed`` entries never rescued before and
+        rows that are PROCESSING count one rescue, and one that reaches ``max_rescues`` becomes FAILED with reason
+        ``agent_lost``; rows that are final or name another bucket are left alone (*refused*)."""
         ...
 
     async def sweep(self, fence: Fence, limit: int, *, max_rescues: int) -> Swept:

@@ -185,7 +185,8 @@ class Drain:
             return False
         _demand_account({entry.id for entry in entries}, written)
         self.moved += len(written.accepted)
-        self.rescued += len(written.accepted) if claimed else 0
+        if claimed:  # of those that were rescued before only the started ones count, and their rows tell which
+            self.rescued += sum(not entry.rescues for entry in entries if entry.id in written.accepted)
         self.refused += len(written.refused) + len(written.quarantined)
         return True
 

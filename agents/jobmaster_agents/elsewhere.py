@@ -1,7 +1,8 @@
 """Handlers that do not run on the loop: ``thread`` in threads, ``process`` (and jobs rescued too often) in worker processes.
 
-A job that one more rescue would end runs alone in a process of its own whatever its handler says, so that only the culprit
-of a crash can reach ``max_rescues`` and its neighbours never do.
+A job that one more rescue would end runs alone in a process of its own whatever its handler says, and starts only after the
+master has accepted its PROCESSING row: a rescuer counts those that ran, and not those that waited. So only the culprit of a
+crash can reach ``max_rescues``, and its neighbours never do.
 
 A job waits here, not started, until its kind has room: its time-out begins when it begins, and a start that had to wait is
 authorised by the lease of that moment.
@@ -12,7 +13,7 @@ from __future__ import annotations
 import asyncio
 import functools
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
 
 from jobmaster.clock import Clock
@@ -22,7 +23,7 @@ from jobmaster.model.job import ErrorInfo, RunMode
 from jobmaster_agents.holdings import Holdings
 from jobmaster_agents.isolation import IsolatedPool
 from jobmaster_agents.isolation_wire import IsolatedJob, IsolatedResult, ResultKind
-from jobmaster_agents.portions import LiveJob
+from jobmaster_agents.portions import LiveJob, Phase
 from jobmaster_agents.threads import ThreadJob, ThreadRunner
 from jobmaster_agents.verdicts import StopCause, Verdicts, is_at_most_once
 
@@ -64,6 +65,7 @@ class ElsewhereRunner:
     """Threads and worker processes of one agent.
 
     Args:
+        authorise: awaits an accepted PROCESSING write for a job that runs alone; False: do not run.
         thread_jobs, process_jobs: how many run at once; as many that run alone as ``process_jobs`` beside them.
     """
 
@@ -74,6 +76,7 @@ class ElsewhereRunner:
         verdicts: Verdicts,
         holdings: Holdings,
         clock: Clock,
+        authorise: Callable[[LiveJob], Coroutine[object, object, bool]],
         *,
         thread_jobs: int,
         process_jobs: int,
@@ -87,6 +90,7 @@ class ElsewhereRunner:
         self._in_threads = _Room(thread_jobs)
         self._in_processes = _Room(process_jobs)
         self._alone = _Room(process_jobs)
+        self._authorise = authorise
         self._away: dict[LiveJob, _Away] = {}
 
     # ------------------------------------------------------------ the execution's side
@@ -235,6 +239,9 @@ class ElsewhereRunner:
         job = away.job
         run = self._pool.run_alone if away.room is self._alone else self._pool.run
         try:
+            if away.room is self._alone and not await self._authorised(away):
+                self._finish(away)
+                return
             result = await run(self._order(job))
         except asyncio.CancelledError:
             if away.cause is None:
@@ -249,6 +256,23 @@ class ElsewhereRunner:
         else:
             self._isolated_ended(away, result)
         self._finish(away)
+
+    async def _authorised(self, away: _Away) -> bool:
+        """False: the job has its verdict, or is not ours to judge (any more)."""
+        job = away.job
+        allowed = await self._authorise(job)
+        now = self._now()
+        if job.phase is not Phase.RUNNING:
+            return False
+        if allowed and self._holdings.may_start(now):
+            away.deadline += now - away.started
+            away.started = now
+            return True
+        if job.unwritable:
+            job.phase = Phase.ENDED  # it cannot have its row, so it cannot be started, or given back
+        elif allowed:
+            self._verdicts.release(job)
+        return False
 
     def _order(self, job: LiveJob) -> IsolatedJob:
         entry, holding = job.entry, job.portion.holding

@@ -262,8 +262,8 @@ class Execution:
         slot.started = now
         slot.deadline = _NEVER
         if not handler.runs_on_loop or entry.rescues:
-            alone = verdicts.runs_alone(job)
-            if handler.options.start is StartRule.FENCED:
+            alone = verdicts.runs_alone(job)  # authorised when its turn has come
+            if (handler.options.start is StartRule.FENCED or entry.rescues) and not alone:
                 if not await self._authorised(slot, queue, job):
                     return self._now()
                 slot.started = now = self._now()

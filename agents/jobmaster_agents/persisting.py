@@ -4,6 +4,10 @@ Within ``persist_within`` of its claim a job has its row in the master, or has e
 are half that old and gives the jobs in them that have not ended their in-flight rows, one statement per bucket. In quick
 times there is nothing to do: lists are settled long before.
 
+What a rescuer finds must tell who may have brought the agent down. A job whose row says only that it is queued keeps its
+claimed list: it may start and kill this process before its row says PROCESSING, and then the list counts the rescue. A job
+that was rescued before is written PROCESSING before it starts, so that of those only the one that really ran is counted.
+
 A job whose handler says ``start="fenced"`` waits for the same statement before it is called. While one write is under way
 the next starts pile up for the following one.
 """
@@ -63,7 +67,7 @@ class InFlight:
             starts, self._starts = self._starts[:_BATCH_JOBS], self._starts[_BATCH_JOBS:]
             waiting = {job: allowed for job, allowed in starts if not allowed.done()}
             for holding, jobs in by_holding(list(waiting)):
-                accepted = await self.write(holding, jobs)
+                accepted = await self.write(holding, jobs, starting=True)
                 for job in jobs:
                     if accepted is None and job.phase is Phase.RUNNING:
                         job.phase = Phase.QUEUED  # not started; it goes on when the word on its bucket is there
@@ -72,8 +76,10 @@ class InFlight:
 
     # ------------------------------------------------------------ the statement
 
-    async def write(self, holding: Holding, jobs: Sequence[LiveJob]) -> Collection[bytes] | None:
-        """Give jobs that have not ended their rows (and so free their claimed lists); the ids that were accepted.
+    async def write(
+        self, holding: Holding, jobs: Sequence[LiveJob], *, starting: bool = False
+    ) -> Collection[bytes] | None:
+        """Give jobs that have not ended their rows (and so free the claimed lists of those that run); the accepted ids.
 
         ``None``: the bucket binds nothing now, or its lock refused it; none of the jobs is settled.
         """
@@ -83,28 +89,28 @@ class InFlight:
         if not jobs:
             return _NONE
         fence = holding.fence
-        running = [job for job in jobs if job.phase is Phase.RUNNING]
+        begun = {job for job in jobs if job.phase is Phase.RUNNING and (starting or _counts_as_begun(job))}
         for job in jobs:
             job.has_row = True  # from here on it may have one, whatever becomes of the answer
         written = await self._reporter.send(
-            "persist", jobs, lambda some: self._master.persist(fence, [_in_flight(job) for job in some])
+            "persist", jobs, lambda some: self._master.persist(fence, [_in_flight(job, job in begun) for job in some])
         )
         if not written.bucket_ok:
             if fence == holding.fence:
                 self._reporter.refused_by_bucket(holding, "an in-flight write was refused by the bucket's lock")
             return None
         for job in jobs:
-            self._note(job, written)
-        for job in running:
-            job.processing = job.entry.id in written.accepted
+            self._note(job, written, begun=job in begun)
         self._reporter.settling.publish(holding, [job.entry.id for job in jobs if job.entry.id in written.accepted])
         return written.accepted - written.cancelled
 
-    def _note(self, job: LiveJob, written: Written) -> None:
+    def _note(self, job: LiveJob, written: Written, *, begun: bool) -> None:
         job_id = job.entry.id
         if job_id in written.accepted or job_id in written.cancelled:
+            if job_id in written.accepted:
+                job.row_says = JobState.PROCESSING if begun else job.row_says or JobState.ASSIGNED
             # The row bears our identity and the whole payload: the list is not needed for this job any more.
-            if (portion := self._memory.make_safe(job)) is not None:
+            if begun and (portion := self._memory.make_safe(job)) is not None:
                 self._reporter.settling.delete([portion])
             if job_id in written.cancelled and job.phase in _WAITING:
                 self._stop(job, StopCause.CANCEL)
@@ -150,7 +156,7 @@ class Persisting:
         """Persist what is old; returns seconds until the next look."""
         moment = self._now() - self._within_seconds / 2
         slow = _slow(self._memory.unpersisted(moment))
-        slow += [job for job in self._running_before(moment) if job.safe and not job.processing and not job.unwritable]
+        slow += [job for job in self._running_before(moment) if _is_only_queued(job)]
         for holding, jobs in by_holding(slow):
             for first in range(0, len(jobs), _BATCH_JOBS):
                 await self._in_flight.write(holding, jobs[first : first + _BATCH_JOBS])
@@ -162,13 +168,23 @@ def _slow(portions: Sequence[Portion]) -> list[LiveJob]:
         job
         for portion in portions
         for job in portion.jobs
-        if not job.safe and not job.unwritable and job.phase in _WAITING
+        if not job.safe and job.row_says is None and not job.unwritable and job.phase in _WAITING
     ]
 
 
-def _in_flight(job: LiveJob) -> InFlightRow:
+def _is_only_queued(job: LiveJob) -> bool:
+    """It runs, and its row does not say so."""
+    return job.row_says is JobState.ASSIGNED and _counts_as_begun(job) and not job.unwritable
+
+
+def _counts_as_begun(job: LiveJob) -> bool:
+    """A job that was rescued before may run (as far as its slot knows) and yet wait for its turn to be alone."""
+    return not job.entry.rescues or job.row_says is JobState.PROCESSING
+
+
+def _in_flight(job: LiveJob, begun: bool) -> InFlightRow:
     entry, holding = job.entry, job.portion.holding
-    state = JobState.PROCESSING if job.phase is Phase.RUNNING else JobState.ASSIGNED
+    state = JobState.PROCESSING if begun else JobState.ASSIGNED
     return InFlightRow(
         entry.id, state, holding.priority, holding.lane, entry.handler, entry.token, entry.attempt, entry.rescues,
         entry.due_us, entry.args, entry.headers,

@@ -14,7 +14,7 @@ from enum import Enum
 from operator import attrgetter
 
 from jobmaster.handlers import Handler
-from jobmaster.model.job import Entry, FinalRow, Headers, HoldRow
+from jobmaster.model.job import Entry, FinalRow, Headers, HoldRow, JobState
 from jobmaster_agents.holdings import Holding
 
 
@@ -43,8 +43,8 @@ class LiveJob:
         "headers",
         "phase",
         "portion",
-        "processing",
         "row",
+        "row_says",
         "safe",
         "spilled",
         "unwritable",
@@ -58,8 +58,8 @@ class LiveJob:
         # Onboarded copies (token > 1) have a row by definition; a SavePending copy gets one after persist_within.
         self.has_row = entry.token > 1
         self.safe = False
-        self.processing = False
-        """Its row says PROCESSING."""
+        self.row_says: JobState | None = None
+        """ASSIGNED or PROCESSING once an in-flight row of this copy was accepted."""
         self.cancelled = False
         self.spilled = False
         """Its outcome is also kept in the store."""

@@ -98,6 +98,7 @@ class Working:
             self.verdicts,
             holdings,
             clock,
+            self.in_flight.authorise,
             thread_jobs=agent.threads,
             process_jobs=agent.isolated_processes,
         )

@@ -52,7 +52,9 @@ class Lived:
     marked: list[bytes] = field(default_factory=list)
     """ASSIGNED rows that never got a copy (crash between mark and put)."""
     poison: list[bytes] = field(default_factory=list)
-    """In a claimed list, rescued twice before."""
+    """Rescued twice before, and running again."""
+    waited_again: list[bytes] = field(default_factory=list)
+    """In a claimed list, rescued twice before, and not started since."""
     finished: list[bytes] = field(default_factory=list)
     """In a claimed list although their outcome is in the master (crash before the list was deleted)."""
     spilled_final: list[bytes] = field(default_factory=list)
@@ -72,6 +74,7 @@ class Lived:
             (self.processing_alone, ("HELD", 2, 1)),
             (self.marked, ("HELD", 3, 0)),
             (self.poison, ("FAILED", 1, 3)),
+            (self.waited_again, ("HELD", 2, 2)),
             (self.finished, ("SUCCEEDED", 1, 0)),
             (self.spilled_final, ("SUCCEEDED", 1, 0)),
             (self.spilled_hold, ("HELD", 1, 0)),
@@ -197,7 +200,8 @@ class Owner(Participant):
         lived.finished = await self.submit(count)
         assert await self.master.copy_final([self.final(entry) for entry in await self.claim("over", count)])
         lived.claimed_new, lived.poison = await self.submit(count), await self.submit(1, rescues=2)
-        await self.claim("new", count + 1)
+        lived.waited_again = await self.submit(1, rescues=2)
+        await self.persist([each for each in await self.claim("new", count + 2) if each.id in lived.poison])
         lived.claimed_known = await self.onboard(count)
         await self.claim("known", count)
         lived.marked = [entry.id for entry in await self.mark(count)]

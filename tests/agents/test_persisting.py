@@ -53,8 +53,8 @@ async def kit() -> AsyncIterator[Kit]:
         yield made
 
 
-def job(name: str = "note", token: int = 1) -> Entry:
-    return Entry(new_id(), token, name, b"{}")
+def job(name: str = "note", token: int = 1, *, rescues: int = 0) -> Entry:
+    return Entry(new_id(), token, name, b"{}", rescues=rescues)
 
 
 def state_of(kit: Kit, entry: Entry) -> str:
@@ -110,6 +110,66 @@ async def test_a_job_persisted_while_it_waited_is_marked_when_it_runs() -> None:
         assert state_of(kit, fourth) == "PROCESSING"
         go.set()
         await kit.settled()
+
+
+async def test_a_queued_job_with_a_row_keeps_its_list_until_it_is_marked(kit: Kit) -> None:
+    """It may start and kill the agent before its row says PROCESSING: then the list tells the rescuer."""
+    from jobmaster.settings.model import AgentSettings
+
+    async with Kit(handlers, AgentSettings(slots=1)) as kit:
+        bucket = kit.bucket()
+        first, second = job("wait"), job("wait")
+        kit.submit(bucket, [first])
+        await until(lambda: ran)
+        kit.submit(bucket, [second])
+        await until(lambda: len(kit.lists(bucket)) == 2)
+        for _ in range(2):
+            kit.clock.now += 1.0
+            await kit.working.persisting.tick()
+        await until(lambda: len(kit.lists(bucket)) == 1)
+        assert (state_of(kit, first), state_of(kit, second)) == ("PROCESSING", "ASSIGNED")
+        written = [[row.state for row in rows] for _, rows in kit.master.of("persist")]
+        assert sorted(written) == [["ASSIGNED"], ["PROCESSING"]], "a row that says what is so is not written again"
+        go.set()
+        await until(lambda: len(ran) == 2)
+        await kit.settled()
+        assert not kit.lists(bucket)
+
+
+async def test_a_job_that_was_rescued_before_starts_only_after_its_row_says_so(kit: Kit) -> None:
+    bucket = kit.bucket()
+    write = Gate()
+    kit.master.script["persist"].append(write)
+    entry = job("wait", rescues=1)
+    kit.submit(bucket, [entry])
+    await until(lambda: kit.master.of("persist"))
+    await turns(20)
+    assert not ran
+    assert state_of(kit, entry) == "none"
+    write.opened.set()
+    await until(lambda: ran)
+    assert state_of(kit, entry) == "PROCESSING"
+    go.set()
+    await kit.settled()
+
+
+async def test_a_rescued_job_that_waits_for_its_turn_is_written_as_queued() -> None:
+    """Two that run alone, and one process for such: a crash of the first does not count the second."""
+    from jobmaster.settings.model import AgentSettings, JobDefaults
+
+    defaults = JobDefaults()
+    async with Kit(handlers, AgentSettings(isolated_processes=1)) as kit:
+        bucket = kit.bucket()
+        kit.master.script["persist"].append(write := Gate())
+        last = defaults.max_rescues - 1
+        first, second = (job("wait", rescues=last) for _ in range(2))
+        kit.submit(bucket, [first, second])
+        await until(lambda: kit.master.of("persist"))
+        write.opened.set()
+        await until(lambda: state_of(kit, first) == "PROCESSING")
+        kit.clock.now += 1.0
+        await kit.working.persisting.tick()
+        assert (state_of(kit, first), state_of(kit, second)) == ("PROCESSING", "ASSIGNED")
 
 
 async def test_an_unknown_persist_frees_no_list(kit: Kit) -> None:

@@ -93,6 +93,14 @@ async def kills_process(ctx: JobContext, path: str) -> None:
     os.kill(os.getpid(), signal.SIGKILL)
 
 
+@handlers.job(name="kills_agent", max_attempts=10)
+async def kills_agent(ctx: JobContext, path: str) -> None:
+    """Takes the whole agent with it, also from a worker process of its own."""
+    witness(ctx, path, "killing")
+    os.kill(os.getpid() if ctx.rescues < 2 else os.getppid(), signal.SIGKILL)
+    await asyncio.sleep(60)
+
+
 @handlers.job(name="fenced", start="fenced")
 async def fenced(ctx: JobContext, path: str) -> None:
     witness(ctx, path, "ran")

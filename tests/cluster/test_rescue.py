@@ -11,7 +11,7 @@ import pytest
 from jobmaster.client.cluster import Cluster
 from jobmaster.model.job import JobState
 from tests.cluster.conftest import AgentProcess, Rig, until
-from tests.cluster.jobs import blocks_loop, dies, isolated, kills_process, note, until_file
+from tests.cluster.jobs import blocks_loop, dies, isolated, kills_agent, kills_process, note, until_file
 
 pytestmark = [pytest.mark.cluster, pytest.mark.slow]
 
@@ -111,6 +111,37 @@ async def test_a_job_that_kills_its_agent_ends_alone_and_its_neighbours_never_re
     assert agent.count("certificate_written") == 2, "the third time it killed nothing but its own process"
     assert {await receipt.wait(timeout=60) for receipt in neighbours} == {JobState.SUCCEEDED}
     assert {(await receipt.get()).rescues for receipt in neighbours} == {2}
+
+
+async def test_a_job_that_kills_its_agent_at_once_is_counted_each_time_and_its_neighbours_are_not(
+    rig: Rig, cluster: Cluster
+) -> None:
+    """It waited behind another long enough to have its row, and dies before that row says that it runs."""
+    rig.document["agents"]["default"] |= {"buckets": {"medium": 1}, "slots": 1, "bucket_buffer": 40}
+    agent = await rig.start_agent()
+    gate = str(rig.path("gate"))
+    first = await cluster.submit(until_file, {"path": str(rig.path("w")), "gate": gate})
+    await running(rig, 1)
+    before = [await cluster.submit(note, {"path": str(rig.path("n"))}) for _ in range(5)]
+    poison = await cluster.submit(kills_agent, {"path": str(rig.path("p"))})
+    behind = [await cluster.submit(note, {"path": str(rig.path("n"))}) for _ in range(20)]
+
+    async def queued() -> bool:
+        return (await rig.states()).get("ASSIGNED") == 26
+
+    await until(queued, 20, "rows of what waits")
+    Path(gate).touch()
+    assert await poison.wait(timeout=90) is JobState.FAILED
+    outcome = await poison.get()
+    assert outcome.error is not None
+    assert (outcome.error.reason, outcome.rescues) == ("agent_lost", 3)
+    assert len(rig.witnessed("p")) == 3, "it ran three times, and each one counted"
+    assert await first.wait(timeout=60) is JobState.SUCCEEDED
+    assert {await receipt.wait(timeout=60) for receipt in before + behind} == {JobState.SUCCEEDED}
+    views = [await receipt.get() for receipt in behind]
+    assert max(view.rescues for view in views) <= 2
+    assert {view.attempt for view in views} == {1}
+    assert agent.count("child_exited") == 3
 
 
 async def test_a_process_handler_that_kills_its_process_hurts_nobody(agent: AgentProcess, cluster: Cluster) -> None:

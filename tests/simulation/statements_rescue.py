@@ -26,8 +26,8 @@ class RescueStatements(JobStatements):
             if row is None:
                 if self._vanishes(job_id):
                     continue
-                counts = rescues + (1 if claimed else 0)
-                lost = claimed and counts >= max_rescues
+                counts = rescues + (1 if claimed and not rescues else 0)
+                lost = counts > rescues and counts >= max_rescues
                 self._insert(
                     job_id, "FAILED" if lost else "HELD", priority, lane, handler, token if lost else 2,
                     bucket_id if lost else None, epoch - 1 if lost else None, due_us or self.now_us(), args, headers,
@@ -71,7 +71,7 @@ class RescueStatements(JobStatements):
         self, row: JobRow, bucket_id: bytes, max_rescues: int, errors: Sequence[bytes], *, claimed: bool
     ) -> str:
         """One row that its dead owner cannot finish; the state it gets."""
-        counts = claimed or row.state == "PROCESSING"
+        counts = (claimed and not row.rescues) or row.state == "PROCESSING"
         rescues = row.rescues + (1 if counts else 0)
         due = row.due_us or self.now_us()
         if row.cancel_requested:

@@ -103,16 +103,32 @@ async def test_a_held_row_is_left_alone(world: World, taken: Fence) -> None:
 
 
 async def test_the_culprit_fails_at_its_last_rescue(world: World, taken: Fence) -> None:
-    known, unknown = await _row(world, "PROCESSING", rescues=2), new_id()
-    page = [entry(known, 2, rescues=2), entry(unknown, rescues=2)]
+    known = await _row(world, "PROCESSING", rescues=2)
+    page = [entry(known, 2, rescues=2)]
     written = await world.master.rescue_page(taken, page, LANE, PRIORITY, claimed=True, max_rescues=3)
-    assert written.accepted == {known, unknown}
-    for job_id, token in ((known, 2), (unknown, 1)):
+    assert written.accepted == {known}
+    view = await world.view(known)
+    assert (view.state, view.rescues, view.token) == ("FAILED", 3, 2)
+    assert view.error is not None
+    assert view.error.reason == "agent_lost"
+    assert await world.lines(known) == [], "the row is the concluding line of this identity"
+
+
+async def test_who_was_rescued_before_and_has_not_started_since_is_not_counted(world: World, taken: Fence) -> None:
+    """A rescued job is PROCESSING before it starts: any other row of it, or none, proves that it only waited."""
+    queued, rowless = await _row(world, "ASSIGNED", rescues=2), new_id()
+    page = [entry(queued, 2, rescues=2), entry(rowless, rescues=2)]
+    written = await world.master.rescue_page(taken, page, LANE, PRIORITY, claimed=True, max_rescues=3)
+    assert written.accepted == {queued, rowless}
+    for job_id in (queued, rowless):
         view = await world.view(job_id)
-        assert (view.state, view.rescues, view.token) == ("FAILED", 3, token)
-        assert view.error is not None
-        assert view.error.reason == "agent_lost"
-        assert await world.lines(job_id) == [], "the row is the concluding line of this identity"
+        assert (view.state, view.rescues) == ("HELD", 2)
+
+
+async def test_a_page_of_a_single_rescue_is_the_last_where_one_is_allowed(world: World, taken: Fence) -> None:
+    job_id = new_id()
+    await world.master.rescue_page(taken, [entry(job_id)], LANE, PRIORITY, claimed=True, max_rescues=1)
+    assert (await world.view(job_id)).state == "FAILED"
 
 
 async def test_what_only_waited_never_fails_by_rescues(world: World, taken: Fence) -> None:

@@ -4,7 +4,7 @@
 -- in: $3 uuid rescuer
 -- in: $4 smallint the bucket's priority
 -- in: $5 text the bucket's lane
--- in: $6 boolean found claimed: each counts one rescue
+-- in: $6 boolean found claimed: each may have been started, and counts one rescue unless it was rescued before
 -- in: $7 integer rescues at which a job fails
 -- in: $8 bytea error (JSON) of a job that fails so
 -- in: $9 uuid lowest id
@@ -24,7 +24,8 @@
 --        lock; one that is final or names another bucket is left alone. The token grows, so whatever the old owner still
 --        writes about the job is refused; a job that ends here keeps the identity that it ends for. A job without a row
 --        gets token 2, above the copy's 1. A job that may be started once only is PROCESSING before it is started, and its
---        start is refused from here on: any other row of it, or none, proves that it never began.
+--        start is refused from here on: any other row of it, or none, proves that it never began. So it is with a job that was
+--        rescued before: it is PROCESSING before it starts, and counts only then.
 -- index: bucket_pkey for the lock, job_pkey; the bounds prune partitions. IS NOT DISTINCT FROM keeps job_in_flight out: it
 --        would read the whole bucket and compare each row with each id
 WITH b AS MATERIALIZED (
@@ -32,14 +33,14 @@ WITH b AS MATERIALIZED (
     WHERE id = $1::uuid AND epoch = $2::bigint AND owner = $3::uuid AND state = 'DRAINING'
     FOR SHARE
 ), copy AS MATERIALIZED (
-    SELECT c.*, CASE WHEN $6::boolean THEN 1 ELSE 0 END AS counts
+    SELECT c.*, CASE WHEN $6::boolean AND c.rescues = 0 THEN 1 ELSE 0 END AS counts
     FROM b, unnest($11::uuid[], $12::integer[], $13::text[], $14::bytea[], $15::bigint[], $16::bytea[], $17::integer[],
                    $18::integer[])
          AS c (id, token, handler, args, due_us, headers, attempt, rescues)
 ), mine AS MATERIALIZED (
     SELECT j.id, j.state, j.token, j.bucket_epoch, j.cancel_requested,
-           j.rescues + CASE WHEN $6 OR j.state = 'PROCESSING' THEN 1 ELSE 0 END AS rescues,
-           $6 OR j.state = 'PROCESSING' AS counts,
+           j.rescues + CASE WHEN $6 AND j.rescues = 0 OR j.state = 'PROCESSING' THEN 1 ELSE 0 END AS rescues,
+           $6 AND j.rescues = 0 OR j.state = 'PROCESSING' AS counts,
            j.state = 'PROCESSING' AND is_at_most_once(j.headers) AS begun_once
     FROM copy JOIN job j ON j.id = copy.id AND j.id BETWEEN $9::uuid AND $10::uuid
     WHERE j.bucket_id IS NOT DISTINCT FROM $1 AND j.state IN ('ASSIGNED', 'PROCESSING')
