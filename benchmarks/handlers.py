@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import time
 
-from jobmaster.handlers import Handlers
+from jobmaster.handlers import Handlers, JobContext
 
 handlers = Handlers()
 
@@ -29,3 +30,14 @@ async def stamp(sent_us: int) -> int:
 @handlers.job(name="bench.sleep")
 async def sleep(seconds: float) -> None:
     await asyncio.sleep(seconds)
+
+
+@handlers.job(name="bench.until_gate")
+async def until_gate(ctx: JobContext, path: str, gate: str) -> None:
+    """One line at every start, then waits for a file: what a killed process was running is known to the last job."""
+    line = f"{ctx.job_id.hex()} {os.getpid()} {time.monotonic_ns()}\n"
+    fd = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
+    os.write(fd, line.encode())
+    os.close(fd)
+    while not os.path.exists(gate):  # noqa: ASYNC110 - the gate is a file, so that other processes can open it
+        await asyncio.sleep(0.02)
