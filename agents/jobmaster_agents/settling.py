@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Iterable, Sequence
 
+from jobmaster.model.bucket import BucketState
 from jobmaster.model.errors import Refused, Unavailable
 from jobmaster.ports import StoreOwner, Word
 from jobmaster_agents.events import EventLog
@@ -122,6 +123,8 @@ class Settling:
             self._put_back(bucket)
             await asyncio.sleep(_FROZEN_SECONDS)
             return
+        elif word is Word.CLOSED and not names and holding.state is BucketState.COMPLETING:
+            pass  # closed by ourselves a moment ago, on its way out; the news was published all the same
         elif not holding.lost:
             self._on_forgotten(fence.bucket_id, f"the store answered {word} to a settle")
         if len(bucket.names) > _LISTS_MAX and not holding.lost:

@@ -71,6 +71,8 @@ class KitStore(Scripted):
             self.news += finished
             if (no := self.refusal(fence)) is not None:
                 return no
+            if self.buckets[fence.bucket_id].state is BucketState.READY_TO_DELETE:
+                return Word.CLOSED
             for name in list_names:
                 self.buckets[fence.bucket_id].claimed.pop(name, None)
             return Word.OK

@@ -292,6 +292,23 @@ async def test_a_lost_answer_to_a_move_is_no_reason_to_leave_the_bucket(kit: Kit
     assert is_retired(kit, bucket)
 
 
+async def test_news_that_goes_out_after_the_bucket_was_closed_is_no_sign_of_a_loss(kit: Kit) -> None:
+    """Between the closing in the store and the one in the master, the store answers CLOSED to its owner, too."""
+    bucket = kit.bucket()
+    retiring = Gate()
+    kit.master.script["move_bucket"] += [None, retiring]
+    leaving = leave(kit, bucket)
+    await retiring.reached.wait()
+    late = new_id()
+    kit.working.reporter.settling.publish(bucket, [late])
+    await until(lambda: late in kit.store.news)
+    await turns()
+    assert not bucket.lost
+    retiring.opened.set()
+    assert await leaving == []
+    assert is_retired(kit, bucket)
+
+
 async def test_a_bucket_that_is_anothers_is_left_alone(kit: Kit) -> None:
     bucket = kit.bucket()
     await until(lambda: kit.store.of("claim"))

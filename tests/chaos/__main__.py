@@ -10,7 +10,8 @@ import click
 
 from tests.chaos.child import Mutant
 from tests.chaos.faults import KINDS
-from tests.chaos.run import Course, interruptible, run
+from tests.chaos.run import interruptible, run
+from tests.chaos.scene import Course, Form
 
 
 def tell(said: str) -> None:
@@ -36,6 +37,8 @@ def show(report: dict[str, Any], *, as_json: bool) -> None:
 @click.option(
     "--bound", default=120.0, show_default=True, help="Seconds after healing in which every job must be over."
 )
+@click.option("--rounds-of-kill", "kills", default=0, help="Instead: so many rounds of SIGKILL at random moments.")
+@click.option("--rolling", default=0, help="Instead: so many rolling restarts under load.")
 @click.option(
     "--fault", "kinds", multiple=True, type=click.Choice(list(KINDS)), help="Only this kind; may be repeated."
 )
@@ -53,6 +56,8 @@ def main(
     seed: int,
     rate: float,
     bound: float,
+    kills: int,
+    rolling: int,
     kinds: tuple[str, ...],
     mutant: str,
     no_disks: bool,
@@ -70,6 +75,8 @@ def main(
         mutant=mutant,
         disks=not no_disks,
         keep=keep,
+        form=Form.KILLS if kills else Form.ROLLING if rolling else Form.MIXED,
+        rounds=kills or rolling,
     )
     report, good = run(course, tell)
     show(report, as_json=as_json)

@@ -1,195 +1,36 @@
-"""One run: servers, proxy, agents and producers as real processes, a schedule of faults, the drain, the judgement."""
+"""One run: a scene, a schedule of faults, the drain, the judgement."""
 
 from __future__ import annotations
 
-import asyncio
-import os
-import shutil
+import random
 import signal
 import subprocess
-import tempfile
 import time
 from contextlib import ExitStack
-from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import msgspec
 
 from benchmarks.report import machine
-from jobmaster.settings.loader import load_settings
-from jobmaster.settings.model import ClusterSettings
-from jobmaster.wiring import migrate_master
 from tests.chaos import collect
 from tests.chaos.checker import Verdict, check, rescue_seconds
 from tests.chaos.conductor import Conductor
 from tests.chaos.faults import KINDS, available
-from tests.chaos.fleet import REPOSITORY, Fleet
-from tests.chaos.ground import private_mounts, time_namespaces
+from tests.chaos.fleet import REPOSITORY
 from tests.chaos.history import History
 from tests.chaos.hit import LEASE_SECONDS, Stage
-from tests.chaos.proxy import Speech
-from tests.chaos.proxy_process import ProxyProcess
-from tests.chaos.schedule import plan
-from tests.chaos.servers import STORES, Servers
-from tests.chaos.witness import VARIABLE, read
+from tests.chaos.scene import AGENTS, Course, Form, Scene
+from tests.chaos.schedule import Planned, plan
+from tests.chaos.servers import Servers
+from tests.chaos.witness import read
 
-AGENTS = {"a": "default", "b": "synced", "c": "synced", "d": "default"}
-"""Member -> kind. The last one runs through a main program of ours, whose clock can be turned."""
 SEEN = (
     "agent_fenced", "agent_certified_dead", "bucket_taken", "bucket_drained", "bucket_forgotten", "store_emptied",
     "outcomes_spilled", "loop_stalled", "crash_loop", "child_exited", "rows_without_memory", "rows_released",
 )  # fmt: skip
-_STOP_SECONDS = 60.0
-
-
-class Course(NamedTuple):
-    """What to run."""
-
-    seconds: float
-    seed: int
-    rate: float
-    """Jobs a second, offered."""
-    bound_seconds: float
-    """Every acknowledged job must be over so long after the last fault is healed."""
-    kinds: tuple[str, ...] = ()
-    """Only these faults; empty: all that are possible."""
-    mutant: str = ""
-    producers: int = 2
-    disks: bool = True
-    keep: bool = False
-    """The directory with all logs stays also after a good run."""
-
-
-def document() -> dict[str, Any]:
-    """The configuration of a run, without addresses."""
-    return {
-        "cluster": "chaos",
-        "handlers": ["tests.chaos.jobs"],
-        "leases": {
-            "lease": f"{LEASE_SECONDS:g}s",
-            "renew": f"{LEASE_SECONDS * 0.3:g}s",
-            "store_beat": "0.5s",
-            "grace": "10s",
-        },
-        # Under these faults an innocent job may be in the hands of a dying agent many times.
-        "jobs": {"max_rescues": 1000},
-        "observability": {"log_format": "json"},
-        "agents": {"default": {"store": "default"}, "synced": {"store": "synced"}},
-    }
-
-
-class Scene:
-    """Everything that runs, set up and torn down."""
-
-    def __init__(self, course: Course, stack: ExitStack, tell: Any) -> None:
-        self.course = course
-        self.tell = tell
-        self.root = Path(tempfile.mkdtemp(prefix="jobmaster-chaos-"))
-        self.keep = False
-        """Kept when it has something to tell; not when the run was interrupted."""
-        stack.callback(self._clear)
-        no_mounts = private_mounts() if course.disks else "not asked for"
-        self.servers = Servers(self.root, disks=no_mounts is None)
-        if no_mounts is not None:
-            self.servers.no_disks = no_mounts
-        stack.callback(self.servers.close)
-        self.servers.start()
-        self.witness = self.root / "witness"
-        self.witness.mkdir()
-        self.logs = self.root / "logs"
-        self.logs.mkdir()
-        self.proxy = ProxyProcess(course.seed)
-        stack.callback(self.proxy.close)
-        self.fleet = Fleet(self.logs, document(), {VARIABLE: str(self.witness)}, course.mutant)
-        stack.callback(self.fleet.close)
-        self.direct = self._settings("direct", lambda name: self.servers.places[name].server.address)
-        asyncio.run(migrate_master(self.direct))
-        collect.set_trap(self.servers, self.schema)
-        self.producers = [f"p{number}" for number in range(course.producers)]
-        for name in (*AGENTS, *self.producers):
-            self._route(name)
-
-    def _clear(self) -> None:
-        if not self.keep:
-            shutil.rmtree(self.root, ignore_errors=True)
-
-    @property
-    def schema(self) -> str:
-        return self.fleet.schema
-
-    def _settings(self, name: str, address: Any) -> ClusterSettings:
-        config = self.fleet.config(name, address("master"), {store: address(store) for store in STORES})
-        return load_settings(config, {}, []).settings
-
-    def direct_settings(self) -> ClusterSettings:
-        """Straight to whoever is the server now."""
-        return self._settings("direct", lambda name: self.servers.places[name].server.address)
-
-    def _route(self, member: str) -> None:
-        def address(server: str) -> str:
-            place = self.servers.places[server]
-            speech = Speech.POSTGRES if server == "master" else Speech.REDIS
-            port = self.proxy.add(f"{member}.{server}", speech, place.upstream)
-            if server == "master":
-                return f"postgresql://jobmaster@127.0.0.1:{port}/jobmaster?sslmode=disable"
-            return f"redis://127.0.0.1:{port}/0"
-
-        self._settings(member, address)
-
-    def start(self) -> Stage:
-        """Agents, then producers; returns when the agents serve."""
-        for name, kind in AGENTS.items():
-            self.fleet.start_agent(name, kind, own=name == list(AGENTS)[-1])
-        for name in AGENTS:
-            self.fleet.wait_started(name)
-        share = self.course.rate / len(self.producers)
-        for number, name in enumerate(self.producers):
-            self.fleet.start_producer(name, number + 1, share, self.course.seed)
-        stage = Stage(
-            servers=self.servers,
-            fleet=self.fleet,
-            proxy=self.proxy,
-            producers=self.producers,
-            no_freezer=None,
-            no_time_namespaces=time_namespaces(),
-            restart=lambda *_: None,
-        )
-        probe = stage.freezer(f"probe-{os.getpid()}")
-        stage.no_freezer = probe.make()
-        if stage.no_freezer is None:
-            probe.close()
-        return stage
-
-    # ------------------------------------------------------------ the end
-
-    def stop_producers(self) -> None:
-        for name in self.producers:
-            self.fleet.members[name].terminate()
-        for name in self.producers:
-            if self.fleet.members[name].wait(_STOP_SECONDS) is None:
-                self.tell(f"producer {name} did not end; killed")
-                self.fleet.members[name].kill()
-
-    def drain(self, turn: Any) -> tuple[float, dict[str, int]]:
-        """Until nothing waits any more, at most as long as the bound; seconds, and what is left."""
-        began = time.monotonic()
-        left: dict[str, int] = {"unknown": 1}
-        while time.monotonic() - began < self.course.bound_seconds:
-            turn()
-            try:
-                left = collect.waiting(self.servers, self.schema)
-            except collect.TRANSIENT as error:
-                self.tell(f"cannot look yet: {error}")
-            if not any(left.values()):
-                break
-            time.sleep(0.5)
-        return time.monotonic() - began, {name: count for name, count in left.items() if count}
-
-    def stop_agents(self) -> dict[str, int | None]:
-        """SIGTERM to all; exit codes."""
-        for name in AGENTS:
-            self.fleet.members[name].terminate()
-        return {name: self.fleet.members[name].wait(_STOP_SECONDS) for name in AGENTS}
+KILLS = ("child_kill", "supervisor_kill", "agent_kill", "producer_kill")
+_ROUND_SECONDS = (0.3, 1.7)
+_BETWEEN_RESTARTS_SECONDS = 1.0
 
 
 def run(course: Course, tell: Any) -> tuple[dict[str, Any], bool]:
@@ -198,27 +39,33 @@ def run(course: Course, tell: Any) -> tuple[dict[str, Any], bool]:
         scene = Scene(course, stack, tell)
         stage = scene.start()
         kinds, impossible = available(stage)
-        kinds = [kind for kind in kinds if not course.kinds or kind in course.kinds]
-        longest = {name: kind.longest_seconds for name, kind in KINDS.items()}
-        schedule = plan(course.seed, course.seconds - 2.0, kinds, longest)
+        schedule = planned(course, kinds)
+        seconds = schedule[-1].at + 3.0 if course.form is Form.KILLS else course.seconds
         history = History()
         conductor = Conductor(
             stage, lambda: history.stores.update(collect.stores_of_buckets(scene.servers, scene.schema)), tell
         )
-        tell(f"{len(schedule)} faults in {course.seconds:g} s at {course.rate:g} jobs/s; logs in {scene.root}")
-        conductor.play(schedule, course.seconds)
+        tell(f"{len(schedule)} faults in {seconds:.0f} s at {course.rate:g} jobs/s; logs in {scene.root}")
+        unclean = restart_all(scene, course.rounds, tell) if course.form is Form.ROLLING else []
+        conductor.play(schedule, 3.0 if course.form is Form.ROLLING else seconds)
         tell("everything is healed; the producers stop, the rest drains")
         scene.stop_producers()
         drain_seconds, left = scene.drain(lambda: None)
         exits = scene.stop_agents()
         tell(f"drained in {drain_seconds:.1f} s, left: {left or 'nothing'}; agents left with {exits}")
         report = judge(scene, conductor, history, stage, tell)
+        if course.form is Form.ROLLING:
+            unclean += [f"{name}: {code}" for name, code in exits.items() if code]
+            report |= {"restarts": course.rounds, **burnt(scene, unclean)}
+            report["violations"] |= {name: report[name] for name in ("rescues", "attempts_burnt") if report[name]}
+            report["violations"] |= {"unclean_exits": unclean} if unclean else {}
         report |= {
+            "form": course.form.value,
             "drain_seconds": round(drain_seconds, 1),
             "left_after_drain": left,
             "agent_exit_codes": exits,
             "seed": course.seed,
-            "schedule": [[one.kind, one.at, one.seconds] for one in schedule],
+            "schedule": [[one.kind, one.at, one.seconds] for one in schedule] if course.form is Form.MIXED else [],
             "unavailable": impossible,
         }
         good = not report["violations"] and not left
@@ -229,6 +76,52 @@ def run(course: Course, tell: Any) -> tuple[dict[str, Any], bool]:
     if scene.keep:
         report["kept"] = str(scene.root)
     return report, good
+
+
+def planned(course: Course, kinds: list[str]) -> list[Planned]:
+    """The faults of the run, by its form and seed."""
+    if course.form is Form.ROLLING:
+        return []
+    if course.form is Form.KILLS:
+        rng, at, found = random.Random(course.seed), 2.0, []
+        for _ in range(course.rounds):
+            at += rng.uniform(*_ROUND_SECONDS)
+            found.append(Planned(rng.choice(KILLS), round(at, 3), 0.0, rng.getrandbits(32)))
+        return found
+    wanted = [kind for kind in kinds if not course.kinds or kind in course.kinds]
+    return plan(course.seed, course.seconds - 2.0, wanted, {name: kind.longest_seconds for name, kind in KINDS.items()})
+
+
+def restart_all(scene: Scene, rounds: int, tell: Any) -> list[str]:
+    """One agent after the other leaves in order and comes back; exits that were not clean."""
+    names, unclean = list(AGENTS), []
+    for number in range(rounds):
+        name = names[number % len(names)]
+        member = scene.fleet.members[name]
+        started = member.count("agent_started")
+        member.terminate()
+        code = member.wait(60.0)
+        if code != 0:
+            unclean.append(f"{name}: {code}")
+        scene.fleet.again(name)
+        scene.fleet.wait_started(name, started + 1)
+        tell(f"restart {number + 1} of {rounds}: {name} left with {code}")
+        time.sleep(_BETWEEN_RESTARTS_SECONDS)
+    return unclean
+
+
+def burnt(scene: Scene, unclean: list[str]) -> dict[str, Any]:
+    """What graceful exits must not cost."""
+    sql = scene.servers.sql
+    rescues = sql("SELECT coalesce(sum(rescues), 0)::int FROM job", schema=scene.schema)[0][0]
+    # A flaky job fails once by itself.
+    attempts = sql(
+        "SELECT coalesce(sum(attempt - CASE handler WHEN 'chaos.flaky' THEN 2 ELSE 1 END), 0)::int FROM job"
+        " WHERE attempt > CASE handler WHEN 'chaos.flaky' THEN 2 ELSE 1 END",
+        schema=scene.schema,
+    )[0][0]
+    lost = sql("SELECT count(*) FROM bucket_event WHERE to_state = 'LOST'", schema=scene.schema)[0][0]
+    return {"rescues": rescues, "attempts_burnt": attempts, "buckets_lost": lost, "unclean_exits": unclean}
 
 
 def judge(scene: Scene, conductor: Conductor, history: History, stage: Stage, tell: Any) -> dict[str, Any]:
@@ -242,14 +135,14 @@ def judge(scene: Scene, conductor: Conductor, history: History, stage: Stage, te
     excused = verdict.excused_jobs
     audited = collect.invariants(scene.direct_settings(), history.acks.keys() - excused, LEASE_SECONDS * 2)
     acks = sorted(ack.at for ack in history.acks.values())
-    seconds = scene.course.seconds
+    seconds = round(acks[-1] - acks[0], 1) if acks else 0.0
     violations = dict(verdict.violations)
     violations |= {number: count for number, count in audited["violations"].items() if count}
     found = msgspec.to_builtins(verdict)
     found.pop("excused_jobs")
     return {
         **found,
-        "jobs_per_second": round(len(acks) / seconds, 1),
+        "jobs_per_second": round(len(acks) / max(seconds, 1.0), 1),
         "load_seconds": seconds,
         "faults": dict(sorted(conductor.counts.items())),
         "rescue_seconds": rescue_seconds(history),
