@@ -65,6 +65,7 @@ METRICS: dict[str, Metric] = {
         "jobmaster_outcomes_spilled", _C, "Outcomes kept in the store while the lease was in doubt."
     ),
     "batches_fenced": Metric("jobmaster_batches_fenced", _C, "Writes refused by a bucket's lock or a store's fence."),
+    "transactions": Metric("jobmaster_transactions", _C, "Transactions of handlers, by how they ended.", "result"),
     "jobs_running": Metric("jobmaster_jobs_running", _G, "Handlers running now."),
     "jobs_queued": Metric("jobmaster_jobs_queued", _G, "Claimed jobs waiting for a slot."),
     "outcomes_waiting": Metric("jobmaster_outcomes_waiting", _G, "Outcomes on their way to the master."),
@@ -186,6 +187,7 @@ class Telemetry:
         self.jobs_quarantined = 0
         self.outcomes_spilled = 0
         self.batches_fenced = 0
+        self.transactions: Tally = Tally(int)
         self.jobs_running = 0
         self.jobs_queued = 0
         self.outcomes_waiting = 0

@@ -19,6 +19,7 @@ from jobmaster.master.archive import Archive
 from jobmaster.master.master import Master
 from jobmaster.master.migrate import drop, migrate
 from jobmaster.master.reading import Reader
+from jobmaster.master.transactions import MasterAccess, Transactions
 from jobmaster.model.errors import ConfigError, Unavailable
 from jobmaster.settings.model import ClusterSettings
 
@@ -91,6 +92,18 @@ async def open_master(settings: ClusterSettings, *, application_name: str) -> Ma
         schema=settings.schema_name(),
         settings=settings.master,
         application_name=application_name,
+    )
+
+
+def open_transactions(settings: ClusterSettings, *, application_name: str) -> Transactions:
+    """Connections for handlers' transactions on the master; each is opened when it is first needed. Close it when done."""
+    return Transactions(
+        MasterAccess(
+            dsn=addresses(settings).dsn,
+            schema=settings.schema_name(),
+            application_name=application_name,
+            settings=settings.master,
+        )
     )
 
 

@@ -1,4 +1,5 @@
-"""Handlers that do not run on the loop: ``thread`` in threads, ``process`` (and jobs rescued too often) in worker processes.
+"""Handlers that do not run in a slot: ``thread`` in threads, ``process`` (and jobs rescued too often) in worker processes,
+``transactional`` ones in tasks of their own, no more at once than there are connections for them.
 
 A job that one more rescue would end runs alone in a process of its own whatever its handler says, and starts only after the
 master has accepted its PROCESSING row: a rescuer counts those that ran, and not those that waited. So only the culprit of a
@@ -20,6 +21,7 @@ from jobmaster.clock import Clock
 from jobmaster.handlers import JobContext
 from jobmaster.model.errors import Unavailable
 from jobmaster.model.job import ErrorInfo, RunMode
+from jobmaster_agents.attended import Attended
 from jobmaster_agents.holdings import Holdings
 from jobmaster_agents.isolation import IsolatedPool
 from jobmaster_agents.isolation_wire import IsolatedJob, IsolatedResult, ResultKind
@@ -34,6 +36,7 @@ _WORKER_GRACE_SECONDS = 5.0
 _STARTING_SECONDS = 60.0
 """How much longer than its time-out a job may take while a worker process for it is being started."""
 _NOT_STARTED_PAUSE_SECONDS = 5.0
+_CANCEL_AGAIN_SECONDS = 2.0
 
 
 class _Room:
@@ -59,6 +62,8 @@ class _Away:
     thread: ThreadJob | None = None
     task: asyncio.Task[None] | None = None
     cause: StopCause | None = None
+    nag_at: float = 0.0
+    """When a task that was asked to stop is asked again; 0: it was not asked, or is killed instead."""
 
 
 class ElsewhereRunner:
@@ -66,7 +71,7 @@ class ElsewhereRunner:
 
     Args:
         authorise: awaits an accepted PROCESSING write for a job that runs alone; False: do not run.
-        thread_jobs, process_jobs: how many run at once; as many that run alone as ``process_jobs`` beside them.
+        thread_jobs, process_jobs, attended_jobs: how many run at once; as many that run alone as ``process_jobs`` besides.
     """
 
     def __init__(
@@ -80,6 +85,8 @@ class ElsewhereRunner:
         *,
         thread_jobs: int,
         process_jobs: int,
+        attended: Attended,
+        attended_jobs: int,
     ) -> None:
         self._loop = asyncio.get_running_loop()
         self._threads = threads
@@ -91,6 +98,13 @@ class ElsewhereRunner:
         self._in_processes = _Room(process_jobs)
         self._alone = _Room(process_jobs)
         self._authorise = authorise
+        self._in_tasks = _Room(attended_jobs)
+        self._attended = attended
+        self._rooms = {
+            RunMode.THREAD: self._in_threads,
+            RunMode.PROCESS: self._in_processes,
+            RunMode.ASYNC: self._in_tasks,
+        }
         self._away: dict[LiveJob, _Away] = {}
 
     # ------------------------------------------------------------ the execution's side
@@ -99,10 +113,7 @@ class ElsewhereRunner:
         """Run the job when there is room; its verdict is given before ``done`` is called on the loop."""
         handler = job.handler
         assert handler is not None
-        if self._verdicts.runs_alone(job):
-            room = self._alone
-        else:
-            room = self._in_threads if handler.options.mode is RunMode.THREAD else self._in_processes
+        room = self._alone if self._verdicts.runs_alone(job) else self._rooms[handler.options.mode]
         away = self._away[job] = _Away(job, done, room)
         room.waiting.append(away)
         self._admit(room)
@@ -117,10 +128,11 @@ class ElsewhereRunner:
         away.cause = cause
         if away.context is not None:
             away.context.cancelled = True
+        now = self._now()
         if away.task is not None:
+            away.nag_at = now + _CANCEL_AGAIN_SECONDS if away.room is self._in_tasks else 0.0
             away.task.cancel()
             return
-        now = self._now()
         if not away.started:
             away.room.waiting.remove(away)
         if not away.started and cause is StopCause.RELEASE:
@@ -134,9 +146,12 @@ class ElsewhereRunner:
         """Stop what has run too long; let in what waited for the lease."""
         for away in list(self._away.values()):
             overdue = away.started and away.cause is None and now >= away.deadline
-            if overdue and (away.task is None or self._has_worker(away, now)):
+            if overdue and (away.task is None or away.room is self._in_tasks or self._has_worker(away, now)):
                 self.stop(away.job, StopCause.TIMEOUT)
-        for room in (self._in_threads, self._in_processes, self._alone):
+            elif away.nag_at and now >= away.nag_at and away.task is not None:
+                away.nag_at = now + _CANCEL_AGAIN_SECONDS  # it swallowed the cancellation and can only be asked again
+                away.task.cancel()
+        for room in (*self._rooms.values(), self._alone):
             if room.waiting:
                 self._admit(room)
 
@@ -170,6 +185,8 @@ class ElsewhereRunner:
             away.deadline = now + self._verdicts.timeout_seconds(away.job)
             if room is self._in_threads:
                 self._start_thread(away)
+            elif room is self._in_tasks:
+                away.task = self._loop.create_task(self._attend(away), name="jobmaster-attended")
             else:
                 away.task = self._loop.create_task(self._isolated(away), name="jobmaster-isolated")
 
@@ -233,27 +250,38 @@ class ElsewhereRunner:
             self._verdicts.returned(away.job, result, started, ended)
         self._finish(away)
 
+    # ------------------------------------------------------------ tasks
+
+    async def _attend(self, away: _Away) -> None:
+        await self._attended.run(away)
+        self._finish(away)
+
     # ------------------------------------------------------------ worker processes
 
     async def _isolated(self, away: _Away) -> None:
         job = away.job
         run = self._pool.run_alone if away.room is self._alone else self._pool.run
+        order: IsolatedJob | None = None
+        result: IsolatedResult | None = None
         try:
             if away.room is self._alone and not await self._authorised(away):
                 self._finish(away)
                 return
-            result = await run(self._order(job))
+            order = self._order(away)
+            result = await run(order)
         except asyncio.CancelledError:
             if away.cause is None:
                 raise  # the process ends
-            self._verdicts.stopped(job, away.cause, away.started, self._now())
         except Exception as error:
             # No process could be started: not the job's fault. (What may have begun is not given back to begin again.)
             if isinstance(error, OSError) and not is_at_most_once(job):
                 self._verdicts.release(job, after_seconds=_NOT_STARTED_PAUSE_SECONDS, now=self._now())
             else:
                 self._verdicts.raised(job, error, away.started, self._now())
-        else:
+            self._finish(away)
+            return
+        success = None if order is None else order.success
+        if success is None or not await self._attended.settled(job, success, result, away.started):
             self._isolated_ended(away, result)
         self._finish(away)
 
@@ -274,7 +302,14 @@ class ElsewhereRunner:
             self._verdicts.release(job)
         return False
 
-    def _order(self, job: LiveJob) -> IsolatedJob:
+    def _order(self, away: _Away) -> IsolatedJob:
+        job = away.job
+        handler = job.handler
+        assert handler is not None
+        success = None
+        if handler.options.transactional:
+            success = self._verdicts.success_row(job, away.started)
+            job.has_row = True
         entry, holding = job.entry, job.portion.holding
         headers = self._verdicts.headers(job)
         return IsolatedJob(
@@ -290,15 +325,18 @@ class ElsewhereRunner:
             tags=headers.tags,
             metadata=headers.metadata,
             timeout_seconds=self._verdicts.timeout_seconds(job) + _WORKER_GRACE_SECONDS,
+            success=success,
         )
 
-    def _isolated_ended(self, away: _Away, result: IsolatedResult) -> None:
+    def _isolated_ended(self, away: _Away, result: IsolatedResult | None) -> None:
         now = self._now()
+        if away.cause is not None or result is None:
+            started = away.started if result is None else now - result.ran_us / 1e6
+            self._verdicts.stopped(away.job, away.cause or StopCause.RELEASE, started, now)
+            return
         job, started = away.job, now - result.ran_us / 1e6
         kind = result.kind
-        if away.cause is not None:
-            self._verdicts.stopped(job, away.cause, started, now)
-        elif kind is ResultKind.OK:
+        if kind is ResultKind.OK:
             self._verdicts.encoded(job, result.result, started, now)
         elif kind is ResultKind.TIMEOUT:
             self._verdicts.stopped(job, StopCause.TIMEOUT, started, now)

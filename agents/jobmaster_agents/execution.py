@@ -18,7 +18,7 @@ import asyncio
 from collections.abc import Callable, Coroutine, Iterable
 
 from jobmaster.clock import Clock
-from jobmaster.model.job import RunMode, StartRule
+from jobmaster.model.job import StartRule
 from jobmaster.settings.model import AgentSettings
 from jobmaster_agents.holdings import Holding, Holdings
 from jobmaster_agents.portions import LiveJob, Phase
@@ -267,7 +267,7 @@ class Execution:
                 if not await self._authorised(slot, queue, job):
                     return self._now()
                 slot.started = now = self._now()
-            if handler.options.mode is not RunMode.ASYNC or alone:
+            if handler.runs_elsewhere or alone:
                 slot.job = None
                 self._run_elsewhere(queue, job)
                 return now

@@ -12,6 +12,8 @@ import signal
 import sys
 import threading
 from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import Any
 
 _TIMERS = (signal.ITIMER_REAL, signal.ITIMER_VIRTUAL, signal.ITIMER_PROF)
 _SIGNALS = sorted(s for s in signal.valid_signals() if s < 32 and s not in (signal.SIGKILL, signal.SIGSTOP))
@@ -67,6 +69,29 @@ class Surroundings:
         if memory_bytes and (resident := _resident_bytes()) > memory_bytes:
             return f"the worker has grown to {resident} bytes, the limit is {memory_bytes}"
         return ""
+
+
+class CountingExecutor(ThreadPoolExecutor):
+    """Default executor of the loop that knows whether any of its work is unfinished: its threads stay, as they should,
+    but work left in them by a job must not."""
+
+    PREFIX = "jobmaster-loop-helper"
+
+    def __init__(self) -> None:
+        super().__init__(thread_name_prefix=self.PREFIX)
+        self._unfinished: set[Future[Any]] = set()
+
+    @property
+    def busy(self) -> bool:
+        """Some work has not ended."""
+        return bool(self._unfinished)
+
+    def submit(self, fn: Any, /, *args: Any, **kwargs: Any) -> Future[Any]:
+        """As the pool's own."""
+        future: Future[Any] = super().submit(fn, *args, **kwargs)
+        self._unfinished.add(future)
+        future.add_done_callback(self._unfinished.discard)
+        return future
 
 
 def _read_umask() -> int:

@@ -25,7 +25,6 @@ import socket
 import sys
 import threading
 from collections.abc import Coroutine
-from concurrent.futures import Future, ThreadPoolExecutor
 from types import FrameType
 from typing import Any, NoReturn
 
@@ -34,7 +33,8 @@ from jobmaster.codec import error_of
 from jobmaster.handlers import Cancel, Handler, Handlers, JobContext, Retry, load_handlers
 from jobmaster.model.errors import InvalidArguments
 from jobmaster.model.job import ErrorInfo, Headers, Priority
-from jobmaster_agents.isolated_tidy import Surroundings
+from jobmaster_agents.isolated_tidy import CountingExecutor, Surroundings
+from jobmaster_agents.isolated_transaction import IsolatedTransaction
 from jobmaster_agents.isolation_wire import (
     Ended,
     FrameReader,
@@ -188,6 +188,7 @@ class Worker:
             error=result.error,
             retry_after_seconds=result.retry_after_seconds,
             ran_us=ran_us,
+            conclusion=result.conclusion,
         )
 
     def _make_context(self, job: IsolatedJob, started: float) -> JobContext:
@@ -210,7 +211,25 @@ class Worker:
             kwargs = handler.decode(job.args)
         except InvalidArguments as error:
             return _failed(ResultKind.ERROR, self._describe(error, "arguments"))
+        work = self._transaction_of(job, context)
+        try:
+            return self._call_within(handler, kwargs, context, number, work)
+        finally:
+            if work is not None:
+                work.close()
+
+    def _call_within(
+        self,
+        handler: Handler,
+        kwargs: dict[str, Any],
+        context: JobContext,
+        number: int,
+        work: IsolatedTransaction | None,
+    ) -> IsolatedResult:
+        assert self._setup is not None
         args = (context,) if handler.wants_context else ()
+        conclusion = None
+        started = self._clock.boottime()
         try:
             try:
                 if handler.is_async:
@@ -225,11 +244,22 @@ class Worker:
                 if os.getpid() != self._pid:
                     os._exit(_LOST)  # a child that the handler has forked: its parent speaks for the job
             encoded = handler.encode_result(value, self._setup.result_bytes)
+            if isinstance(encoded, ErrorInfo):
+                return _failed(ResultKind.ERROR, encoded)
+            if work is not None:
+                conclusion = work.conclude(encoded, int((self._clock.boottime() - started) * 1e6))
         except BaseException as error:
             return self._raised(error, number)
-        if isinstance(encoded, ErrorInfo):
-            return _failed(ResultKind.ERROR, encoded)
-        return IsolatedResult(kind=ResultKind.OK, result=encoded)
+        return IsolatedResult(kind=ResultKind.OK, result=encoded, conclusion=conclusion)
+
+    def _transaction_of(self, job: IsolatedJob, context: JobContext) -> IsolatedTransaction | None:
+        assert self._setup is not None
+        if job.success is None:
+            return None
+        loop = self._open_loop()
+        work = IsolatedTransaction(self._setup.access, job.success, loop.run_until_complete)
+        context.runtime = work.attempt
+        return work
 
     def _raised(self, error: BaseException, number: int) -> IsolatedResult:
         if isinstance(error, Interrupted | asyncio.CancelledError) and self._stop_number == number:
@@ -249,7 +279,7 @@ class Worker:
         assert self._setup is not None
         return error_of(error, reason=reason, limit_bytes=self._setup.error_bytes)
 
-    def _run_async(self, coroutine: Coroutine[Any, Any, object]) -> object:
+    def _open_loop(self) -> asyncio.AbstractEventLoop:
         loop = self._loop
         if loop is None:
             # It stays: what a handler keeps from job to job (a connection pool) is bound to its loop.
@@ -257,6 +287,10 @@ class Worker:
             asyncio.set_event_loop(loop)
             self._helpers = CountingExecutor()
             loop.set_default_executor(self._helpers)
+        return loop
+
+    def _run_async(self, coroutine: Coroutine[Any, Any, object]) -> object:
+        loop = self._open_loop()
         self._task = task = loop.create_task(coroutine)
         if self._stop_number == self._number:
             task.cancel()
@@ -291,29 +325,6 @@ class Worker:
     @staticmethod
     def _is_ours(thread: threading.Thread) -> bool:
         return thread.name.startswith(CountingExecutor.PREFIX)
-
-
-class CountingExecutor(ThreadPoolExecutor):
-    """Default executor of the loop that knows whether any of its work is unfinished: its threads stay, as they should,
-    but work left in them by a job must not."""
-
-    PREFIX = "jobmaster-loop-helper"
-
-    def __init__(self) -> None:
-        super().__init__(thread_name_prefix=self.PREFIX)
-        self._unfinished: set[Future[Any]] = set()
-
-    @property
-    def busy(self) -> bool:
-        """Some work has not ended."""
-        return bool(self._unfinished)
-
-    def submit(self, fn: Any, /, *args: Any, **kwargs: Any) -> Future[Any]:
-        """As the pool's own."""
-        future: Future[Any] = super().submit(fn, *args, **kwargs)
-        self._unfinished.add(future)
-        future.add_done_callback(self._unfinished.discard)
-        return future
 
 
 def _failed(kind: ResultKind, error: ErrorInfo) -> IsolatedResult:

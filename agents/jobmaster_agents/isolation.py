@@ -49,6 +49,7 @@ class IsolatedPool:
         result_bytes, error_bytes: limits of what one attempt may send back.
         may_start: asked for every job once its worker is there, because a process takes its time to start and the lease may
             be in doubt by then; False: NOT_STARTED.
+        access: how workers open transactions on the master (``Setup.access``).
     """
 
     def __init__(
@@ -62,6 +63,7 @@ class IsolatedPool:
         clock: Clock,
         limits: WorkerLimits | None = None,
         may_start: Callable[[], bool] = lambda: True,
+        access: bytes = b"",
     ) -> None:
         if size < 1:
             raise ValueError(f"a pool needs at least one worker process, not {size}")
@@ -77,6 +79,7 @@ class IsolatedPool:
             result_bytes=result_bytes,
             error_bytes=error_bytes,
             memory_bytes=self._limits.memory_bytes,
+            access=access,
         )
         self._loop = asyncio.get_running_loop()
         self._processes: set[WorkerProcess] = set()

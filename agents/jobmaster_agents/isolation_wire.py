@@ -14,7 +14,7 @@ from enum import StrEnum
 
 import msgspec
 
-from jobmaster.model.job import ErrorInfo
+from jobmaster.model.job import Conclusion, ErrorInfo, FinalRow
 
 _LENGTH_BYTES = 4
 
@@ -37,6 +37,8 @@ class IsolatedJob(msgspec.Struct, frozen=True, kw_only=True):
     """Counted from the moment the job is sent to a worker that is ready, not from ``run``."""
     tags: tuple[str, ...] = ()
     metadata: dict[str, str] = msgspec.field(default_factory=dict)
+    success: FinalRow | None = None
+    """Of transactional handlers: the outcome to be recorded with the transaction, but for its result."""
 
 
 class ResultKind(StrEnum):
@@ -69,6 +71,8 @@ class IsolatedResult(msgspec.Struct, frozen=True, kw_only=True):
     """With every kind but OK."""
     retry_after_seconds: float | None = None
     """With RETRY: what the handler asked for; ``None`` = the usual back-off."""
+    conclusion: Conclusion | None = None
+    """How its transaction ended together with its outcome, when it had one."""
     ran_us: int = 0
 
 
@@ -84,6 +88,8 @@ class Setup(msgspec.Struct, frozen=True, tag="setup", array_like=True):
     error_bytes: int
     memory_bytes: int
     """Resident size above which the worker wants to be replaced; 0 = never."""
+    access: bytes = b""
+    """How transactions on the master are opened: MessagePack of ``MasterAccess``, empty = not at all."""
 
 
 class Run(msgspec.Struct, frozen=True, tag="run", array_like=True):

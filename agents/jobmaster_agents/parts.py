@@ -16,6 +16,7 @@ from importlib.metadata import version
 from jobmaster.clock import Clock, new_id
 from jobmaster.handlers import Handlers
 from jobmaster.master.master import Master
+from jobmaster.master.transactions import Transactions
 from jobmaster.model.agent import Agent, AgentState
 from jobmaster.model.bucket import Bucket, BucketState
 from jobmaster.model.errors import JobMasterError, Refused, Unavailable
@@ -63,6 +64,7 @@ class Parts:
         clock: Clock,
         telemetry: Telemetry,
         log: EventLog,
+        transactions: Transactions | None = None,
     ) -> None:
         settings = config.settings
         self._config = config
@@ -96,6 +98,7 @@ class Parts:
             telemetry,
             log,
             list_prefix=config.agent_id.hex()[-12:],
+            transactions=transactions,
         )
         hints = Hints(master, stores, clock, telemetry, map_seconds=settings.leases.bucket_map_seconds)
         self.rescue = Rescue(

@@ -21,7 +21,7 @@ from jobmaster.model.ids import text
 from jobmaster.rules.lease import Standing
 from jobmaster.settings.model import AgentSettings
 from jobmaster.telemetry import Telemetry
-from jobmaster.wiring import open_master, open_stores
+from jobmaster.wiring import open_master, open_stores, open_transactions
 from jobmaster_agents.events import Event, EventLog
 from jobmaster_agents.holdings import FENCED_EXIT_CODE
 from jobmaster_agents.joining import Joining
@@ -107,7 +107,9 @@ async def run_agent(config: ChildConfig) -> int:
         # A store this agent does not live on may be down: agents that can reach it rescue its buckets.
         joining = Joining(master, stores, log)
         await joining.begin(needed=agent.store)
-        parts = Parts(config, agent, master, joining, handlers, clock, telemetry, log)
+        transactions = open_transactions(config.settings, application_name=text(config.agent_id))
+        stack.push_async_callback(transactions.close)
+        parts = Parts(config, agent, master, joining, handlers, clock, telemetry, log, transactions)
         return await _watched(config, parts, endings, log)
 
 

@@ -336,6 +336,12 @@ class Reporter:
             self.settling.publish(holding, [job.entry.id for job in mine])
         self._resume(promoted)
 
+    def recorded(self, job: LiveJob, row: FinalRow) -> None:
+        """The outcome was recorded by the job's own transaction."""
+        self._measures.ended([row])
+        if job.phase is not Phase.GONE:
+            self._settle_accepted([job])
+
     def settle_refused(self, job: LiveJob) -> None:
         """The row belongs to another assignment, or is final: the entry is over, nothing is recorded."""
         portions, promoted = self._memory.settle(job, accepted=False)

@@ -193,6 +193,23 @@ class Verdicts:
         else:
             self.encoded(job, encoded, started, ended)
 
+    def encode(self, job: LiveJob, result: object) -> bytes | ErrorInfo | None:
+        """The result as it will be recorded, or why it cannot be."""
+        assert job.handler is not None
+        try:
+            return job.handler.encode_result(result, self._limits.result_bytes)
+        except Exception as error:  # as above
+            return error_of(error, reason="result", limit_bytes=self._limits.error_bytes)
+
+    def success_row(self, job: LiveJob, started: float) -> FinalRow:
+        """The outcome of a job that succeeds, but for its result and how long it ran: for whoever records it himself."""
+        entry, holding = job.entry, job.portion.holding
+        waited_us = job.portion.clock_us + int(started * 1e6) - (entry.due_us or created_ms(entry.id) * 1000)
+        return FinalRow(
+            entry.id, JobState.SUCCEEDED, holding.priority, holding.lane, entry.handler, entry.token, *holding.fence[:2],
+            entry.attempt + 1, entry.rescues, entry.due_us, max(waited_us, 0), 0, entry.args, entry.headers, None, None,
+        )  # fmt: skip
+
     def encoded(self, job: LiveJob, result: bytes | None, started: float, ended: float) -> None:
         """A result as JSON bytes, checked already; ``None`` for None."""
         self.succeeded += 1

@@ -12,13 +12,17 @@ import random
 from collections.abc import Callable, Coroutine, Sequence
 from typing import Protocol
 
+import msgspec
+
 from jobmaster.clock import Clock
 from jobmaster.handlers import Handlers
+from jobmaster.master.transactions import Transactions
 from jobmaster.model.bucket import BucketState
 from jobmaster.ports import Onboarding as OnboardingPort
 from jobmaster.ports import Outcomes, StoreOwner
 from jobmaster.settings.model import AgentSettings, ClusterSettings
 from jobmaster.telemetry import Telemetry
+from jobmaster_agents.attended import Attended, RecordMaster
 from jobmaster_agents.claiming import Pump, Waker, stop_cancelled
 from jobmaster_agents.completing import Completing, LeavingMaster
 from jobmaster_agents.elsewhere import ElsewhereRunner
@@ -35,7 +39,7 @@ from jobmaster_agents.threads import ThreadRunner
 from jobmaster_agents.verdicts import StopCause, Verdicts
 
 
-class WorkMaster(Outcomes, OnboardingPort, LeavingMaster, Protocol):
+class WorkMaster(Outcomes, OnboardingPort, LeavingMaster, RecordMaster, Protocol):
     """What working needs of the master."""
 
 
@@ -44,6 +48,7 @@ class Working:
 
     Args:
         list_prefix: names of claimed lists start with it; unique per incarnation.
+        transactions: connections for handlers' transactions; ``None``: no handler uses any.
     """
 
     def __init__(
@@ -58,6 +63,7 @@ class Working:
         telemetry: Telemetry,
         log: EventLog,
         list_prefix: str,
+        transactions: Transactions | None = None,
     ) -> None:
         self._settings = settings
         self._agent = agent
@@ -91,7 +97,9 @@ class Working:
             logger=logging.getLogger(LOGGER_NAME),
             clock=clock,
             may_start=lambda: holdings.may_start(clock.boottime()),
+            access=msgspec.msgpack.encode(transactions.access) if transactions is not None else b"",
         )
+        attended = Attended(transactions, master, self.reporter, self.verdicts, holdings, clock, telemetry)
         self._elsewhere = ElsewhereRunner(
             ThreadRunner(agent.threads, clock.boottime),
             pool,
@@ -101,6 +109,8 @@ class Working:
             self.in_flight.authorise,
             thread_jobs=agent.threads,
             process_jobs=agent.isolated_processes,
+            attended=attended,
+            attended_jobs=settings.master.transactions,
         )
         self.execution = Execution(
             agent,

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from contextlib import AbstractAsyncContextManager
 from datetime import timedelta
+from typing import Any, Protocol
 from uuid import UUID
 
 import msgspec
 
 from jobmaster.clock import Clock, SystemClock
+from jobmaster.model.errors import InputError
 from jobmaster.model.job import Headers, Priority
 
 _CLOCK = SystemClock()
@@ -41,6 +44,12 @@ class Cancel(Exception):
         return self.reason or "the handler cancelled its own job"
 
 
+class AttemptRuntime(Protocol):
+    """What runs an attempt, and what it offers to the handler beyond its context."""
+
+    def transaction(self) -> AbstractAsyncContextManager[Any]: ...
+
+
 class JobContext(msgspec.Struct, kw_only=True):
     """The run a handler is in. Given to a handler whose first parameter is annotated ``JobContext`` or named ``ctx``.
 
@@ -66,6 +75,8 @@ class JobContext(msgspec.Struct, kw_only=True):
     """Somebody asked to cancel the job, or its agent is giving it back. An async handler is also cancelled by the usual
     ``CancelledError``; a threaded one must look here (or call ``check``) now and then."""
     clock: Clock = _CLOCK
+    runtime: AttemptRuntime | None = None
+    """Of handlers declared with ``transactional=True``."""
 
     @property
     def id(self) -> UUID:
@@ -89,6 +100,21 @@ class JobContext(msgspec.Struct, kw_only=True):
     def remaining_seconds(self) -> float:
         """Seconds until this attempt is cut off; infinite without a time-out, never below zero."""
         return max(self.deadline_boottime - self.clock.boottime(), 0.0)
+
+    def transaction(self) -> AbstractAsyncContextManager[Any]:
+        """``async with ctx.transaction() as connection``: an asyncpg connection in a transaction on the master's database,
+        which is committed together with the job's outcome after the handler has returned. If the handler raises, is
+        stopped, or its attempt has been superseded, all of it is rolled back. Once per attempt.
+
+        Raises:
+            InputError: the handler is not declared with ``transactional=True``, or has used it already.
+        """
+        if self.runtime is None:
+            raise InputError(
+                f"ctx.transaction() is not open to handler {self.handler!r}",
+                hint="declare it with transactional=True",
+            )
+        return self.runtime.transaction()
 
     def check(self) -> None:
         """Raise ``Cancel`` when the run should end: for loops in threaded handlers."""

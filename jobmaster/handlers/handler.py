@@ -35,6 +35,7 @@ class Handler:
         "is_async",
         "name",
         "options",
+        "runs_elsewhere",
         "runs_on_loop",
         "spec",
         "takes_nothing",
@@ -52,8 +53,12 @@ class Handler:
         """The function's first parameter is the ``JobContext``."""
         self.takes_nothing = not signature.parameters and not signature.wants_context
         """It is called without any argument."""
-        self.runs_on_loop = options.mode is RunMode.ASYNC and options.start is StartRule.LEASE
+        self.runs_on_loop = (
+            options.mode is RunMode.ASYNC and options.start is StartRule.LEASE and not options.transactional
+        )
         """The common kind: called on the event loop, under the lease alone."""
+        self.runs_elsewhere = options.mode is not RunMode.ASYNC or options.transactional
+        """Not in a slot: in a thread, a worker process, or a task of its own."""
         self._signature = signature
         self._decode = msgspec.json.Decoder(signature.struct).decode
         self._optional = len(signature.required) < len(signature.parameters)

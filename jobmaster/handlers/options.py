@@ -37,6 +37,8 @@ class JobOptions(TypedDict, total=False):
     """Where it runs. Default: ``async`` for ``async def``, ``thread`` for ``def``."""
     start: StartRule | Literal["lease", "fenced"]
     """Who authorises a start: the agent's lease (default), or a PROCESSING write that the master accepted."""
+    transactional: bool
+    """It uses ``ctx.transaction()``: what it writes there is committed together with its outcome, or not at all."""
     delivery: Delivery | Literal["at_least_once", "at_most_once"]
     """``at_most_once``: one start, authorised by the master, and no other after it, whatever happens (so no retries)."""
 
@@ -55,6 +57,7 @@ class HandlerOptions(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
     mode: RunMode = RunMode.ASYNC
     start: StartRule = StartRule.LEASE
     delivery: Delivery = Delivery.AT_LEAST_ONCE
+    transactional: bool = False
 
     def once(self) -> HandlerOptions:
         """The same, of a job that is to be started at most once."""
@@ -85,6 +88,7 @@ def checked_options(options: JobOptions, *, handler: str, is_async: bool) -> Han
             backoff_jitter=_seconds(options.get("backoff_jitter"), "backoff_jitter", least=0.0, most=1.0),
             mode=_fitting(mode, is_async),
             start=start,
+            transactional=_transactional(options.get("transactional", False), is_async),
         )
         return _started_once(checked, options) if delivery is Delivery.AT_MOST_ONCE else checked
     except (ValueError, TypeError, InputError) as error:
@@ -97,6 +101,17 @@ def _fitting(mode: RunMode, is_async: bool) -> RunMode:
     if mode is RunMode.THREAD and is_async:
         raise ValueError("mode 'thread' needs a plain 'def'; an 'async def' runs in mode 'async' or 'process'")
     return mode
+
+
+def _transactional(value: object, is_async: bool) -> bool:
+    if not isinstance(value, bool):
+        raise ValueError(f"transactional must be True or False, not {value!r}")
+    if value and not is_async:
+        raise ValueError(
+            "transactional needs an 'async def', because ctx.transaction() gives an asyncpg connection; what blocks may be "
+            "called there with asyncio.to_thread"
+        )
+    return value
 
 
 def _started_once(checked: HandlerOptions, options: JobOptions) -> HandlerOptions:

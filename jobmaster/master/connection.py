@@ -166,12 +166,13 @@ class Connections:
         """Close politely for a moment, then cut."""
         self._closed = True
         idle, self._idle = self._idle, []
-        await asyncio.gather(*(_close(connection) for connection in idle))
+        await asyncio.gather(*(close_politely(connection) for connection in idle))
         for connection in list(self._lent):
             connection.terminate()
 
 
-async def _close(connection: Connection) -> None:
+async def close_politely(connection: Connection) -> None:
+    """Close within a moment, else cut."""
     try:
         async with asyncio.timeout(_CLOSE_SECONDS):
             await connection.close()

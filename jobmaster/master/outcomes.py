@@ -68,11 +68,18 @@ class Outcomes:
         batch = Batch(self._data, "jobs/record_final", send, verdicts.final)
         written = await batch.write(rows)
         if batch.stale:
-            await self._data.tell(
-                "jobs/mark_refused",
-                *columns([(row.id, row.token, row.bucket_id, row.bucket_epoch) for row in batch.stale]),
-            )
+            await self.mark_refused(batch.stale)
         return written
+
+    async def mark_refused(self, rows: Sequence[FinalRow]) -> None:
+        """Outcomes that were refused by their rows leave a trace on the lines of their identities."""
+        identities = [(row.id, row.token, row.bucket_id, row.bucket_epoch) for row in rows]
+        await self._data.tell("jobs/mark_refused", *columns(identities))
+
+    async def is_recorded(self, row: FinalRow) -> bool:
+        """Whether the job's row says this very outcome, under this identity: what the lost answer to a commit was."""
+        found = await self._data.ask("jobs/peek", [row.id], row.id, row.id)
+        return any(verdicts.final(row, verdicts.Found(*each)) is verdicts.Verdict.ACCEPTED for each in found)
 
     async def persist(self, fence: Fence, rows: Sequence[InFlightRow]) -> Written:
         """Guarded upsert of in-flight rows under the bucket lock. ``cancelled`` rows were left as they are."""

@@ -191,6 +191,18 @@ class FinalRow(NamedTuple):
     """JSON of ``ErrorInfo``, otherwise."""
 
 
+class Conclusion(StrEnum):
+    """How a handler's own transaction, its job's outcome included, ended."""
+
+    COMMITTED = "committed"
+    REFUSED = "refused"
+    """By the row: the attempt has been superseded. Everything was rolled back."""
+    WITHHELD = "withheld"
+    """The lease was over before the commit. Everything was rolled back."""
+    UNKNOWN = "unknown"
+    """The commit was sent and not answered: the row tells."""
+
+
 class InFlightRow(NamedTuple):
     """A claimed job that gets its row before it has ended."""
 

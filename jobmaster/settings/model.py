@@ -86,6 +86,14 @@ class MasterSettings(Section, frozen=True, kw_only=True):
     """How long one statement may run before the server ends it."""
     lock_timeout_seconds: PositiveSeconds = 2.0
     """How long one statement may wait for a lock."""
+    transactions: PositiveCount = 4
+    """Connections of one agent process for ``transactional`` handlers, and how many of these run at once."""
+    transaction_statement_timeout_seconds: PositiveSeconds = 30.0
+    """How long one statement of a handler's transaction may run."""
+    transaction_lock_timeout_seconds: PositiveSeconds = 5.0
+    """How long one statement of a handler's transaction may wait for a lock."""
+    transaction_idle_timeout_seconds: PositiveSeconds = 60.0
+    """How long a handler's transaction may stay open without a statement before the server ends it."""
 
 
 class StoreSettings(Section, frozen=True, kw_only=True):

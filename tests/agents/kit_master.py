@@ -74,6 +74,18 @@ class KitMaster(Scripted):
         written: Written = await self.do("record_final", (list(rows),), effect)
         return written
 
+    async def is_recorded(self, row: FinalRow) -> bool:
+        def effect() -> bool:
+            there = self.rows.get(row.id)
+            return there is not None and (*there.identity, there.state) == (
+                row.token, row.bucket_id, row.bucket_epoch, str(row.state)
+            )  # fmt: skip
+
+        return bool(await self.do("is_recorded", (row,), effect))
+
+    async def mark_refused(self, rows: Sequence[FinalRow]) -> None:
+        await self.do("mark_refused", (list(rows),), lambda: None)
+
     def _conclude(self, row: FinalRow) -> None:
         self.rows[row.id] = Row(str(row.state), row.token, row.bucket_id, row.bucket_epoch)
         self.outcomes.append(row)

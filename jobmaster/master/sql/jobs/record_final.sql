@@ -22,10 +22,10 @@
 --        finish a job whose row nobody has moved. A cancel request does not undo an outcome that happened.
 -- index: job_pkey, as the arbiter; the new version is in no other index
 WITH written AS (
-    INSERT INTO job AS j (id, state, priority, lane, handler, token, bucket_id, bucket_epoch, attempt, rescues, due_at,
+    INSERT INTO @schema.job AS j (id, state, priority, lane, handler, token, bucket_id, bucket_epoch, attempt, rescues, due_at,
                           waited_us, ran_us, args, headers, result, error)
-    SELECT id, state::job_state, priority, lane, handler, token, bucket_id, bucket_epoch, attempt, rescues,
-           from_us(nullif(due_us, 0)), waited_us, ran_us, args, headers, result, error
+    SELECT id, state::@schema.job_state, priority, lane, handler, token, bucket_id, bucket_epoch, attempt, rescues,
+           @schema.from_us(nullif(due_us, 0)), waited_us, ran_us, args, headers, result, error
     FROM unnest($1::uuid[], $2::text[], $3::smallint[], $4::text[], $5::text[], $6::integer[], $7::uuid[], $8::bigint[],
                 $9::integer[], $10::integer[], $11::bigint[], $12::bigint[], $13::bigint[], $14::bytea[], $15::bytea[],
                 $16::bytea[], $17::bytea[])

@@ -1,0 +1,95 @@
+"""``ctx.transaction()`` of one attempt: opened by the handler, ended by whoever runs it. The same in an agent and in its
+worker processes."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from typing import Any, Protocol
+
+from jobmaster.model.errors import InputError, JobMasterError
+from jobmaster.model.ids import text
+from jobmaster.model.job import Conclusion, FinalRow
+
+
+class OpenTransaction(Protocol):
+    """One open transaction on the master."""
+
+    @property
+    def connection(self) -> Any: ...
+
+    async def conclude(self, row: FinalRow, allowed: Callable[[], bool]) -> Conclusion: ...
+
+    async def rollback(self) -> None: ...
+
+
+class TransactionSource(Protocol):
+    """Where transactions come from."""
+
+    async def begin(self, attempt: str) -> OpenTransaction: ...
+
+
+def attempt_name(row: FinalRow) -> str:
+    """Identity of an attempt, as text."""
+    return f"{text(row.id)}:{row.token}:{text(row.bucket_id)}:{row.bucket_epoch}"
+
+
+class AttemptTransaction:
+    """At most one transaction.
+
+    Args:
+        success: the outcome if the attempt succeeds; names the attempt.
+    """
+
+    def __init__(self, source: TransactionSource, success: FinalRow) -> None:
+        self._source = source
+        self._name = attempt_name(success)
+        self._open: OpenTransaction | None = None
+        self._asked = False
+        self._left = False
+        self.unavailable: JobMasterError | None = None
+        """Why there could be none."""
+
+    @property
+    def pending(self) -> bool:
+        """It is open, and wants to be concluded together with the outcome."""
+        return self._open is not None
+
+    @asynccontextmanager
+    async def transaction(self) -> AsyncIterator[Any]:
+        """See ``JobContext.transaction``."""
+        if self._asked:
+            raise InputError(
+                "ctx.transaction() can be used once in an attempt",
+                hint="put what belongs together into one block; connection.transaction() inside it is a savepoint",
+            )
+        self._asked = True
+        try:
+            self._open = await self._source.begin(self._name)
+        except JobMasterError as error:
+            self.unavailable = error
+            raise
+        try:
+            yield self._open.connection
+        except BaseException:
+            await self.rollback()
+            raise
+        self._left = True
+
+    async def conclude(self, row: FinalRow, allowed: Callable[[], bool]) -> Conclusion:
+        """Outcome and commit; see ``Transaction.conclude``."""
+        opened, self._open = self._open, None
+        assert opened is not None, "there is a transaction to conclude"
+        if not self._left:
+            await opened.rollback()
+            raise InputError(
+                "the handler returned while ctx.transaction() was still open in another task",
+                hint="await that task before returning",
+            )
+        return await opened.conclude(row, allowed)
+
+    async def rollback(self) -> None:
+        """Undo everything; nothing happens when there is nothing to undo."""
+        opened, self._open = self._open, None
+        if opened is not None:
+            await opened.rollback()

@@ -1,0 +1,219 @@
+"""Handlers that record their own outcome: each in a task of its own on the loop, attended to its very end.
+
+The outcome of such a job is the last statement of the transaction that its handler has used; so it does not go through the
+reporter's batches, and the reporter is only told what became of it. Everything else (a failure, a time-out, another
+attempt) is a verdict like any other: it meets the row's guard, and a commit that was thought lost but did happen refuses it.
+
+Once the handler has returned nothing disturbs the end any more, neither a time-out nor a cancellation: it is the master's to
+say, within the limits of time of its connection.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from typing import Any, Protocol
+
+from jobmaster.clock import Clock
+from jobmaster.model.job import Conclusion, ErrorInfo, FinalRow
+from jobmaster.telemetry import Telemetry
+from jobmaster_agents.attempt_transaction import AttemptTransaction, TransactionSource
+from jobmaster_agents.holdings import Holdings
+from jobmaster_agents.insisting import Insisting
+from jobmaster_agents.isolation_wire import IsolatedResult, ResultKind
+from jobmaster_agents.portions import LiveJob, Phase
+from jobmaster_agents.verdicts import StopCause, Verdicts, is_at_most_once
+
+_UNAVAILABLE_PAUSE_SECONDS = 5.0
+_UNSEEN = (ResultKind.CRASHED, ResultKind.TIMEOUT, ResultKind.CANCELLED)
+"""The worker process may have been killed at any point."""
+_NOT_COMMITTED = ErrorInfo(
+    type="CommitLost",
+    message="the connection to the master was lost at the commit, and nothing was committed",
+    reason="error",
+)
+
+
+class RecordMaster(Protocol):
+    """What tells whether an outcome stands."""
+
+    async def is_recorded(self, row: FinalRow) -> bool: ...
+
+    async def mark_refused(self, rows: list[FinalRow]) -> None: ...
+
+
+class Recorder(Protocol):
+    """Who is told of outcomes that are recorded without him (the reporter)."""
+
+    refused: int
+
+    @property
+    def insist(self) -> Insisting: ...
+
+    def recorded(self, job: LiveJob, row: FinalRow) -> None: ...
+
+    def settle_refused(self, job: LiveJob) -> None: ...
+
+
+class Run(Protocol):
+    """One job on its way, as whoever may stop it sees it."""
+
+    job: LiveJob
+    started: float
+    deadline: float
+    context: Any
+    cause: StopCause | None
+
+
+class Attended:
+    """Runs attempts that record themselves, and says what became of those that worker processes ran."""
+
+    def __init__(
+        self,
+        source: TransactionSource | None,
+        master: RecordMaster,
+        recorder: Recorder,
+        verdicts: Verdicts,
+        holdings: Holdings,
+        clock: Clock,
+        telemetry: Telemetry,
+    ) -> None:
+        self._source = source
+        self._master = master
+        self._recorder = recorder
+        self._verdicts = verdicts
+        self._holdings = holdings
+        self._now = clock.boottime
+        self._telemetry = telemetry
+
+    # ------------------------------------------------------------ on the loop
+
+    async def run(self, run: Run) -> None:
+        """Run one attempt to its verdict. Cancelled without a cause, the process ends, and there is none."""
+        job, verdicts = run.job, self._verdicts
+        handler, source = job.handler, self._source
+        assert handler is not None
+        assert source is not None, "an agent has connections for transactions"
+        attempt = AttemptTransaction(source, verdicts.success_row(job, run.started))
+        try:
+            arguments = handler.decode(job.entry.args)
+            if handler.wants_context:
+                run.context = verdicts.context(job, run.deadline)
+                run.context.runtime = attempt
+                result = await handler.function(run.context, **arguments)
+            else:
+                result = await handler.function(**arguments)
+        except BaseException as error:
+            if _is_end_of_process(run, error):
+                await attempt.rollback()
+                raise
+            await undisturbed(self._failed(run, attempt, error), lambda: run.cause is not None)
+            return
+        await undisturbed(self._returned(run, attempt, result), lambda: run.cause is not None)
+
+    async def _failed(self, run: Run, attempt: AttemptTransaction, error: BaseException) -> None:
+        await attempt.rollback()
+        job, now, verdicts = run.job, self._now(), self._verdicts
+        cause = run.cause
+        if isinstance(error, asyncio.CancelledError) and cause is not None:
+            verdicts.stopped(job, cause, run.started, now)
+        elif cause is StopCause.SUPERSEDED:
+            return
+        elif error is attempt.unavailable and not is_at_most_once(job):
+            verdicts.release(job, after_seconds=_UNAVAILABLE_PAUSE_SECONDS, now=now)  # it could not begin its work
+        else:
+            verdicts.raised(job, error, run.started, now)
+
+    async def _returned(self, run: Run, attempt: AttemptTransaction, result: object) -> None:
+        job, started, now, verdicts = run.job, run.started, self._now(), self._verdicts
+        if run.cause is StopCause.SUPERSEDED:
+            await attempt.rollback()
+        elif not attempt.pending:  # it did without a transaction, or has dealt with the failure of one
+            verdicts.returned(job, result, started, now)
+        elif isinstance(encoded := verdicts.encode(job, result), ErrorInfo):
+            await attempt.rollback()
+            verdicts.failed_elsewhere(job, encoded, started, now)
+        else:
+            if job.phase is Phase.RUNNING:
+                job.phase = Phase.ENDED  # no row in flight is written over what is about to be committed
+            job.has_row = True
+            ran_us = int((now - started) * 1e6)
+            row = verdicts.success_row(job, started)._replace(result=encoded, ran_us=ran_us)
+            try:
+                conclusion = await attempt.conclude(row, lambda: self._holdings.may_commit(self._now()))
+            except Exception as error:
+                self._telemetry.transactions["rolled_back"] += 1
+                verdicts.raised(job, error, started, self._now())
+            else:
+                await self.concluded(job, row, conclusion, started)
+
+    # ------------------------------------------------------------ in worker processes
+
+    async def settled(self, job: LiveJob, row: FinalRow, result: IsolatedResult | None, started: float) -> bool:
+        """What a worker process did with its transaction; False when that settles nothing.
+
+        Args:
+            row: the outcome if it succeeded.
+            result: what the worker said, ``None`` when it was stopped without a word.
+        """
+        if result is not None and result.conclusion is not None:
+            row = row._replace(result=result.result, ran_us=result.ran_us)
+            await self.concluded(job, row, result.conclusion, started)
+            return True
+        unseen = result is None or result.kind in _UNSEEN
+        if unseen and job.phase is not Phase.GONE and await self._is_recorded(row):  # it died after its commit
+            await self.concluded(job, row, Conclusion.COMMITTED, started)
+            return True
+        return False
+
+    # ------------------------------------------------------------ what became of it
+
+    async def concluded(self, job: LiveJob, row: FinalRow, conclusion: Conclusion, started: float) -> None:
+        """The transaction has ended, perhaps in an unknown way; here it becomes known."""
+        if conclusion is Conclusion.UNKNOWN:
+            self._telemetry.transactions["unknown"] += 1
+            conclusion = Conclusion.COMMITTED if await self._is_recorded(row) else Conclusion.UNKNOWN
+        self._telemetry.transactions[conclusion.value if conclusion is not Conclusion.UNKNOWN else "rolled_back"] += 1
+        now, verdicts = self._now(), self._verdicts
+        if conclusion is Conclusion.COMMITTED:
+            verdicts.succeeded += 1
+            self._recorder.recorded(job, row)
+        elif job.phase is Phase.GONE:
+            return
+        elif conclusion is Conclusion.REFUSED:
+            self._recorder.refused += 1
+            self._recorder.settle_refused(job)
+            await self._recorder.insist("mark_refused", lambda: self._master.mark_refused([row]))
+        elif conclusion is Conclusion.WITHHELD:
+            verdicts.stopped(job, StopCause.RELEASE, started, now)
+        else:
+            verdicts.failed_elsewhere(job, _NOT_COMMITTED, started, now)
+
+    async def _is_recorded(self, row: FinalRow) -> bool:
+        """Ask the master until it answers. (A no may come while a commit is still under way; then the row refuses whatever
+        is written instead.)"""
+        return await self._recorder.insist("is_recorded", lambda: self._master.is_recorded(row))
+
+
+def _is_end_of_process(run: Run, error: BaseException) -> bool:
+    task = asyncio.current_task()
+    cancelled = isinstance(error, asyncio.CancelledError) and run.cause is None
+    return cancelled and task is not None and task.cancelling() > 0
+
+
+async def undisturbed(work: Coroutine[Any, Any, None], is_stop: Callable[[], bool]) -> None:
+    """Await some work to its end, whoever cancels us meanwhile, unless the process ends.
+
+    Args:
+        is_stop: whether a cancellation was meant for the job alone.
+    """
+    task = asyncio.ensure_future(work)
+    while not task.done():
+        try:
+            await asyncio.wait((task,))
+        except asyncio.CancelledError:
+            if not is_stop():
+                task.cancel()
+                await asyncio.wait((task,))
+                raise
+    task.result()

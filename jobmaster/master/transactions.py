@@ -1,0 +1,242 @@
+"""Transactions of handlers on the master: what a handler writes is committed together with its job's outcome, or not at all.
+
+The connections are the application's to use and therefore as its own would be: usual codecs, usual search path, usual plans.
+Only their limits in time are set, and their application name is the agent's id, so that whoever rescues a dead agent's jobs
+ends its open transactions, too.
+
+Order of an attempt: begin -> whatever the handler does -> the outcome, as the last statement, by the same guarded upsert as
+every outcome -> commit. No lock of ours is held before that last statement. A commit whose answer is lost is *unknown*; the
+row tells, because the outcome on it stands there if and only if the rest stands.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Any, Final
+
+import asyncpg
+import msgspec
+from asyncpg.pgproto.pgproto import UUID
+
+from jobmaster.master import errors
+from jobmaster.master.connection import close_politely, place_of
+from jobmaster.master.statements import sql, statement
+from jobmaster.model.errors import InputError, Unavailable
+from jobmaster.model.job import Conclusion, FinalRow
+from jobmaster.settings.model import MasterSettings
+
+_TIDY_SECONDS = 2.0
+_ANSWER_SECONDS = 2.0
+_UNKNOWN = (
+    asyncpg.PostgresConnectionError,
+    asyncpg.InterfaceError,
+    asyncpg.InternalClientError,
+    asyncpg.OperatorInterventionError,
+    OSError,
+    TimeoutError,
+    EOFError,
+)
+"""After these a commit may have happened."""
+
+
+class MasterAccess(msgspec.Struct, frozen=True, kw_only=True):
+    """What a process needs to know to open transactions on the master."""
+
+    dsn: str
+    schema: str
+    application_name: str
+    settings: MasterSettings
+
+
+class Transactions:
+    """At most ``master.transactions`` connections, opened when they are first needed. Belongs to one event loop."""
+
+    def __init__(self, access: MasterAccess) -> None:
+        self.access: Final = access
+        self._free = asyncio.Semaphore(access.settings.transactions)
+        self._idle: list[asyncpg.Connection[asyncpg.Record]] = []
+        self._lent: set[asyncpg.Connection[asyncpg.Record]] = set()
+        self._closed = False
+
+    async def begin(self, attempt: str) -> Transaction:
+        """A new transaction; waits for a free connection.
+
+        Args:
+            attempt: identity of the attempt, as text.
+
+        Raises:
+            Unavailable: the master cannot be reached. Refused: it does not accept us.
+        """
+        await self._free.acquire()
+        try:
+            while self._idle and not self._closed:
+                connection = self._idle.pop()
+                try:
+                    return await self._begin(connection, attempt)
+                except _UNKNOWN:
+                    continue  # it went stale while it lay there (a restart of the server): nothing had been begun
+            if self._closed:
+                raise Unavailable("the connections for transactions have been closed: the agent ends")
+            try:
+                return await self._begin(await self._open(), attempt)
+            except errors.DRIVER_ERRORS as error:
+                raise errors.connecting(error, place_of(self.access.dsn)) from error
+        except BaseException:
+            self._free.release()
+            raise
+
+    async def close(self) -> None:
+        """Close every connection; what is open on one is cut, and rolled back by the server."""
+        self._closed = True
+        for connection in self._lent:
+            connection.terminate()
+        idle, self._idle = self._idle, []
+        await asyncio.gather(*(close_politely(connection) for connection in idle))
+
+    async def _open(self) -> asyncpg.Connection[asyncpg.Record]:
+        access, settings = self.access, self.access.settings
+        limits = {
+            "statement_timeout": settings.transaction_statement_timeout_seconds,
+            "lock_timeout": settings.transaction_lock_timeout_seconds,
+            "idle_in_transaction_session_timeout": settings.transaction_idle_timeout_seconds,
+        }
+        async with asyncio.timeout(settings.connect_timeout_seconds):
+            return await asyncpg.connect(
+                access.dsn,
+                timeout=settings.connect_timeout_seconds,
+                command_timeout=settings.transaction_statement_timeout_seconds + _ANSWER_SECONDS,
+                server_settings={
+                    "application_name": access.application_name,
+                    **{name: f"{seconds * 1000:.0f}" for name, seconds in limits.items()},
+                },
+            )
+
+    async def _begin(self, connection: asyncpg.Connection[asyncpg.Record], attempt: str) -> Transaction:
+        try:
+            transaction = connection.transaction()
+            await transaction.start()
+            await connection.fetchval(sql("transactions/begin"), attempt)
+        except BaseException:
+            connection.terminate()
+            raise
+        self._lent.add(connection)
+        return Transaction(connection, transaction, attempt, self)
+
+    async def take_back(self, connection: asyncpg.Connection[asyncpg.Record], *, sound: bool) -> None:
+        """A transaction is over; ``sound``: and in a known way, so that its connection may serve another one."""
+        self._lent.discard(connection)
+        try:
+            if not sound or self._closed or connection.is_closed() or connection.is_in_transaction():
+                connection.terminate()
+                return
+            try:
+                async with asyncio.timeout(_TIDY_SECONDS):
+                    await connection.reset()  # what a handler has set for its session does not reach the next one
+                self._idle.append(connection)
+            except errors.DRIVER_ERRORS:
+                connection.terminate()
+        finally:
+            self._free.release()
+
+
+class Transaction:
+    """One open transaction. Ends by exactly one of ``conclude`` and ``rollback``."""
+
+    def __init__(
+        self, connection: asyncpg.Connection[asyncpg.Record], transaction: Any, attempt: str, source: Transactions
+    ) -> None:
+        self.connection: Final = connection
+        self._transaction = transaction
+        self._attempt = attempt
+        self._source = source
+        self._given_back = False
+
+    async def conclude(self, row: FinalRow, allowed: Callable[[], bool]) -> Conclusion:
+        """Write the outcome as the last statement, and commit.
+
+        Args:
+            allowed: whether this process may still commit; read just before it would.
+
+        Raises:
+            InputError: the handler has ended the transaction by itself, or went on after an error that had spoilt it.
+            Exception: the server's own, of a statement or of a constraint that is checked at the commit; rolled back.
+        """
+        try:
+            if not await self._write(row):
+                await self.rollback()
+                return Conclusion.REFUSED
+            if not allowed():
+                await self.rollback()
+                return Conclusion.WITHHELD
+        except BaseException:
+            await self.rollback()
+            raise
+        return await self._commit()
+
+    async def rollback(self) -> None:
+        """Undo everything; bounded, and a connection that does not answer is cut."""
+        sound = False
+        try:
+            if not self.connection.is_closed():
+                async with asyncio.timeout(_TIDY_SECONDS):
+                    await self._transaction.rollback()
+                sound = True
+        except errors.DRIVER_ERRORS:
+            pass  # the server rolls back what it finds without a client
+        finally:
+            await self._give_back(sound=sound)
+
+    async def _give_back(self, *, sound: bool) -> None:
+        if not self._given_back:
+            self._given_back = True
+            await self._source.take_back(self.connection, sound=sound)
+
+    async def _write(self, row: FinalRow) -> bool:
+        """False: refused by the row."""
+        connection = self.connection
+        if connection.is_closed():
+            raise InputError(
+                "the transaction's connection is closed: nothing of it was committed",
+                hint="the server ends it when it idles too long (master.transaction_idle_timeout), or the handler closed it",
+            )
+        try:
+            same = connection.is_in_transaction() and await connection.fetchval(
+                sql("transactions/still_open"), self._attempt
+            )
+            if not same:
+                raise InputError(
+                    "the handler has ended its transaction by itself: its outcome cannot be part of it any more",
+                    hint="leave COMMIT and ROLLBACK out; connection.transaction() inside the block is a savepoint",
+                )
+            text = statement("jobs/record_final").qualified(self._source.access.schema)
+            found = await connection.fetchrow(text, *_columns(row))
+        except asyncpg.InFailedSQLTransactionError as error:
+            raise InputError(
+                "an error that the handler has caught had spoilt its transaction: nothing of it was committed",
+                hint="put what may fail into `async with connection.transaction()`, a savepoint",
+            ) from error
+        return found is not None and bool(found["accepted"])
+
+    async def _commit(self) -> Conclusion:
+        seconds = self._source.access.settings.transaction_statement_timeout_seconds + _ANSWER_SECONDS
+        try:
+            async with asyncio.timeout(seconds):
+                await self._transaction.commit()
+        except _UNKNOWN:
+            await self._give_back(sound=False)
+            return Conclusion.UNKNOWN
+        except asyncpg.PostgresError:
+            await self._give_back(sound=True)  # refused, and so rolled back
+            raise
+        except BaseException:
+            await self._give_back(sound=False)
+            raise
+        await self._give_back(sound=True)
+        return Conclusion.COMMITTED
+
+
+def _columns(row: FinalRow) -> list[list[Any]]:
+    """One row as the arrays of ``record_final``, for a connection with the usual codecs."""
+    values: dict[str, Any] = {**row._asdict(), "id": UUID(row.id), "bucket_id": UUID(row.bucket_id)}
+    return [[value] for value in values.values()]
