@@ -18,7 +18,9 @@ class OpenTransaction(Protocol):
     @property
     def connection(self) -> Any: ...
 
-    async def conclude(self, row: FinalRow, allowed: Callable[[], bool]) -> Conclusion: ...
+    async def write(self, row: FinalRow) -> bool: ...
+
+    async def commit(self) -> Conclusion: ...
 
     async def rollback(self) -> None: ...
 
@@ -32,6 +34,29 @@ class TransactionSource(Protocol):
 def attempt_name(row: FinalRow) -> str:
     """Identity of an attempt, as text."""
     return f"{text(row.id)}:{row.token}:{text(row.bucket_id)}:{row.bucket_epoch}"
+
+
+async def conclude(opened: OpenTransaction, row: FinalRow, allowed: Callable[[], bool]) -> Conclusion:
+    """Write the outcome as the last statement, and commit.
+
+    Args:
+        allowed: whether this process may still commit; read just before it would.
+
+    Raises:
+        InputError: the handler has ended the transaction by itself, or went on after an error that had spoilt it.
+        Exception: the server's own, of a statement or of a constraint that is checked at the commit; rolled back.
+    """
+    try:
+        if not await opened.write(row):
+            await opened.rollback()
+            return Conclusion.REFUSED
+        if not allowed():
+            await opened.rollback()
+            return Conclusion.WITHHELD
+    except BaseException:
+        await opened.rollback()
+        raise
+    return await opened.commit()
 
 
 class AttemptTransaction:
@@ -77,7 +102,7 @@ class AttemptTransaction:
         self._left = True
 
     async def conclude(self, row: FinalRow, allowed: Callable[[], bool]) -> Conclusion:
-        """Outcome and commit; see ``Transaction.conclude``."""
+        """Outcome and commit; see ``conclude``."""
         opened, self._open = self._open, None
         assert opened is not None, "there is a transaction to conclude"
         if not self._left:
@@ -86,7 +111,7 @@ class AttemptTransaction:
                 "the handler returned while ctx.transaction() was still open in another task",
                 hint="await that task before returning",
             )
-        return await opened.conclude(row, allowed)
+        return await conclude(opened, row, allowed)
 
     async def rollback(self) -> None:
         """Undo everything; nothing happens when there is nothing to undo."""

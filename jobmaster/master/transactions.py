@@ -12,7 +12,6 @@ row tells, because the outcome on it stands there if and only if the rest stands
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
 from typing import Any, Final
 
 import asyncpg
@@ -141,7 +140,7 @@ class Transactions:
 
 
 class Transaction:
-    """One open transaction. Ends by exactly one of ``conclude`` and ``rollback``."""
+    """One open transaction. Ends by ``commit`` or ``rollback``."""
 
     def __init__(
         self, connection: asyncpg.Connection[asyncpg.Record], transaction: Any, attempt: str, source: Transactions
@@ -151,28 +150,6 @@ class Transaction:
         self._attempt = attempt
         self._source = source
         self._given_back = False
-
-    async def conclude(self, row: FinalRow, allowed: Callable[[], bool]) -> Conclusion:
-        """Write the outcome as the last statement, and commit.
-
-        Args:
-            allowed: whether this process may still commit; read just before it would.
-
-        Raises:
-            InputError: the handler has ended the transaction by itself, or went on after an error that had spoilt it.
-            Exception: the server's own, of a statement or of a constraint that is checked at the commit; rolled back.
-        """
-        try:
-            if not await self._write(row):
-                await self.rollback()
-                return Conclusion.REFUSED
-            if not allowed():
-                await self.rollback()
-                return Conclusion.WITHHELD
-        except BaseException:
-            await self.rollback()
-            raise
-        return await self._commit()
 
     async def rollback(self) -> None:
         """Undo everything; bounded, and a connection that does not answer is cut."""
@@ -192,8 +169,13 @@ class Transaction:
             self._given_back = True
             await self._source.take_back(self.connection, sound=sound)
 
-    async def _write(self, row: FinalRow) -> bool:
-        """False: refused by the row."""
+    async def write(self, row: FinalRow) -> bool:
+        """Write the outcome, as the last statement. False: refused by the row.
+
+        Raises:
+            InputError: the handler has ended the transaction by itself, or went on after an error that had spoilt it.
+            Exception: the server's or the driver's own.
+        """
         connection = self.connection
         if connection.is_closed():
             raise InputError(
@@ -218,7 +200,12 @@ class Transaction:
             ) from error
         return found is not None and bool(found["accepted"])
 
-    async def _commit(self) -> Conclusion:
+    async def commit(self) -> Conclusion:
+        """COMMITTED or UNKNOWN.
+
+        Raises:
+            Exception: the server's own, of a constraint that is checked at the commit; rolled back.
+        """
         seconds = self._source.access.settings.transaction_statement_timeout_seconds + _ANSWER_SECONDS
         try:
             async with asyncio.timeout(seconds):

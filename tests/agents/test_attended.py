@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
@@ -111,31 +111,35 @@ class PaperTransaction:
 
     def __init__(self, source: PaperSource) -> None:
         self._source = source
+        self._step: Any = None
+        self._row: FinalRow
         self.log: list[str] = []
 
     @property
     def connection(self) -> PaperTransaction:
         return self
 
-    async def conclude(self, row: FinalRow, allowed: Callable[[], bool]) -> Conclusion:
-        """What the script says: an exception, a gate before it, or UNKNOWN after the effect (LOST) or without (DOWN)."""
+    async def write(self, row: FinalRow) -> bool:
+        """What the script says of an attempt: a gate before its outcome, an exception at its commit, ..."""
         kit = self._source.kit
-        step = self._source.script.pop(0) if self._source.script else None
-        if isinstance(step, Gate):
-            step.reached.set()
-            await step.opened.wait()
-            step = step.then
-        if isinstance(step, Exception):
-            raise step
-        if not allowed():
-            return Conclusion.WITHHELD
-        if step is DOWN:
+        self._step = self._source.script.pop(0) if self._source.script else None
+        if isinstance(self._step, Gate):
+            self._step.reached.set()
+            await self._step.opened.wait()
+            self._step = self._step.then
+        self._row = row
+        there = kit.master.rows.get(row.id)
+        return there is None or there.identity == (row.token, row.bucket_id, row.bucket_epoch)
+
+    async def commit(self) -> Conclusion:
+        """... UNKNOWN after the effect (LOST) or without it (DOWN)."""
+        if isinstance(self._step, Exception):
+            raise self._step
+        if self._step is DOWN:
             return Conclusion.UNKNOWN
-        written = await kit.master.record_final([row])
-        if not written.accepted:
-            return Conclusion.REFUSED
+        assert (await self._source.kit.master.record_final([self._row])).accepted
         self._source.effects += self.log
-        return Conclusion.UNKNOWN if step is LOST else Conclusion.COMMITTED
+        return Conclusion.UNKNOWN if self._step is LOST else Conclusion.COMMITTED
 
     async def rollback(self) -> None:
         self._source.rolled_back += 1

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from pathlib import Path
 
 from jobmaster.handlers import Handlers, JobContext
 from tests.cluster.jobs import witness
@@ -15,3 +16,26 @@ async def once(ctx: JobContext, path: str) -> None:
     witness(ctx, path, "began")
     await asyncio.sleep(0.15)
     witness(ctx, path, "ended")
+
+
+@handlers.job(name="adds", transactional=True, timeout=60)
+async def adds(ctx: JobContext, counter: int) -> None:
+    """Not idempotent: run twice, it counts twice, unless its transaction is the outcome's."""
+    async with ctx.transaction() as connection:
+        await connection.execute("UPDATE public.counter SET n = n + 1 WHERE id = $1", counter)
+    await asyncio.sleep(0.02)
+
+
+@handlers.job(name="adds_isolated", transactional=True, mode="process", timeout=60)
+async def adds_isolated(ctx: JobContext, counter: int) -> None:
+    async with ctx.transaction() as connection:
+        await connection.execute("UPDATE public.counter SET n = n + 1 WHERE id = $1", counter)
+
+
+@handlers.job(name="adds_slowly", transactional=True, timeout=60)
+async def adds_slowly(ctx: JobContext, counter: int, path: str, gate: str) -> None:
+    async with ctx.transaction() as connection:
+        await connection.execute("UPDATE public.counter SET n = n + 1 WHERE id = $1", counter)
+        witness(ctx, path, "wrote")
+        while not Path(gate).exists():  # noqa: ASYNC110 - the gate is a file, so that other processes can open it
+            await asyncio.sleep(0.02)

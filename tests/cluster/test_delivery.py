@@ -11,10 +11,10 @@ from collections import Counter
 import pytest
 
 from jobmaster.client.cluster import Cluster
-from jobmaster.model.job import Durability
+from jobmaster.model.job import Durability, JobState
 from jobmaster.wiring import open_cluster
-from tests.cluster.conftest import AgentProcess, Rig
-from tests.cluster.delivery_jobs import handlers, once
+from tests.cluster.conftest import AgentProcess, Rig, until
+from tests.cluster.delivery_jobs import adds, adds_isolated, adds_slowly, handlers, once
 
 pytestmark = [pytest.mark.cluster, pytest.mark.slow]
 
@@ -59,3 +59,60 @@ async def test_at_most_once_is_never_started_twice_and_what_is_lost_says_so(rig:
     assert lost, "agents were killed in mid-work"
     assert views.keys() - lost <= ended, "what succeeded came to its end"
     assert starts.keys() - ended <= lost, "what was cut off is not called a success"
+
+
+async def counters(rig: Rig, count: int = 5) -> None:
+    await rig.fetch("CREATE TABLE public.counter (id int PRIMARY KEY, n int NOT NULL DEFAULT 0)")
+    await rig.fetch(f"INSERT INTO public.counter SELECT generate_series(1, {count})")
+
+
+async def counted(rig: Rig) -> int:
+    return int((await rig.fetch("SELECT sum(n) AS n FROM public.counter"))[0]["n"])
+
+
+async def test_a_transactional_handler_counts_each_job_once_however_often_it_is_killed(rig: Rig) -> None:
+    await counters(rig)
+    async with await opened(rig) as cluster:
+        agent = await rig.start_agent()
+        killing = asyncio.ensure_future(kill_children(agent, KILLS, random.Random(5)))
+        receipts = []
+        for number in range(300):
+            handler = adds_isolated if number % 10 == 0 else adds
+            level = Durability("master" if number % 4 == 0 else "agent")
+            receipts.append(await cluster.submit(handler, {"counter": number % 5 + 1}, durability=level))
+            await asyncio.sleep(0.008)
+        await killing
+        states = await cluster.wait_all(receipts, timeout=60)
+    assert set(states.values()) == {JobState.SUCCEEDED}
+    assert await counted(rig) == 300
+    rescued = await rig.fetch("SELECT count(*) FROM job WHERE rescues > 0")
+    assert rescued[0][0] > 0, "some were cut off and ran again"
+
+
+async def test_a_frozen_agents_open_transaction_neither_counts_nor_holds_its_locks(rig: Rig) -> None:
+    """SIGSTOP in the middle of it, past the lease; the rescuer ends its session, and the job counts when it runs again."""
+    await counters(rig)
+    path, gate = str(rig.path("w")), rig.path("gate")
+    async with await opened(rig) as cluster:
+        victim = await rig.start_agent()
+        receipt = await cluster.submit(adds_slowly, {"counter": 1, "path": path, "gate": str(gate)})
+
+        async def wrote(times: int) -> bool:
+            return len(rig.witnessed("w")) >= times
+
+        await until(lambda: wrote(1), 20, "the first run")
+        frozen = [victim.process.pid, *victim.children()]
+        for pid in frozen:
+            os.kill(pid, signal.SIGSTOP)
+        await rig.start_agent()
+        await until(lambda: wrote(2), 30, "the second run, which needs the lock of the first")
+        gate.touch()
+        assert await receipt.wait(timeout=20) is JobState.SUCCEEDED
+        for pid in reversed(frozen):
+            os.kill(pid, signal.SIGCONT)
+
+        async def replaced() -> bool:
+            return frozen[1] not in victim.children()
+
+        await until(replaced, 15, "the zombie to leave")
+    assert await counted(rig) == 1

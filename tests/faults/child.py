@@ -13,8 +13,9 @@ from typing import Any, cast
 
 from jobmaster.agentstore.store import AgentStore
 from jobmaster.master.master import Master
+from jobmaster.master.transactions import Transaction, Transactions
 from jobmaster.settings.model import ClusterSettings
-from jobmaster.wiring import open_master, open_stores
+from jobmaster.wiring import open_master, open_stores, open_transactions
 from jobmaster_agents import anti_entropy, child, coordination, housekeeping, process
 from tests.faults.ports import VARIABLE, FaultyPort, Orders
 
@@ -32,8 +33,22 @@ def run_agent() -> child.RunAgent:
         stores = await open_stores(settings, **words)
         return {name: cast("AgentStore", FaultyPort(store, "store", orders)) for name, store in stores.items()}
 
+    class FaultyTransactions:
+        """Each transaction is a port of its own."""
+
+        def __init__(self, inner: Transactions) -> None:
+            self._inner = inner
+            self.access = inner.access
+            self.close = inner.close
+
+        async def begin(self, attempt: str) -> Transaction:
+            return cast("Transaction", FaultyPort(await self._inner.begin(attempt), "transaction", orders))
+
+    def faulty_transactions(settings: ClusterSettings, **words: Any) -> FaultyTransactions:
+        return FaultyTransactions(open_transactions(settings, **words))
+
     hasten()
-    vars(process).update(open_master=faulty_master, open_stores=faulty_stores)
+    vars(process).update(open_master=faulty_master, open_stores=faulty_stores, open_transactions=faulty_transactions)
     return process.run_agent
 
 

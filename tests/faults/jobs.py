@@ -34,6 +34,14 @@ async def fenced(ctx: JobContext, path: str) -> None:
     witness(ctx, path, "ran")
 
 
+@handlers.job(name="pays", lane=VICTIM, transactional=True)
+async def pays(ctx: JobContext, path: str) -> None:
+    """Its effect is a row in a table of its own, of which a second one would be no error."""
+    async with ctx.transaction() as connection:
+        await connection.execute("INSERT INTO public.payment VALUES ($1)", ctx.id)
+    witness(ctx, path, "ran")
+
+
 @handlers.job(name="fails", lane=VICTIM, max_attempts=2, backoff=0.01)
 async def fails(ctx: JobContext, path: str) -> None:
     witness(ctx, path, "ran")

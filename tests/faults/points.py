@@ -88,6 +88,11 @@ POINTS: dict[str, Point] = {
     "R0": Point("effect done, nothing recorded", _W, "master.copy_final", BEFORE),
     "R1": Point("outcome committed, reply lost", _W, "master.copy_final", AFTER),
     "R1 upsert": Point("outcome of a job that has a row committed, reply lost", _W, "master.record_final", AFTER),
+    "R0 transaction": Point(
+        "effect done in a transaction, its outcome not written", _W, "transaction.write", BEFORE, later=2
+    ),
+    "R1 written": Point("outcome written in the transaction, not committed", _W, "transaction.commit", BEFORE, later=2),
+    "R1 transaction": Point("transaction committed, reply lost", _W, "transaction.commit", AFTER, later=2),
     "R2": Point("outcome committed, list not deleted", _W, "store.settle", BEFORE),
     "R3": Point("outcome kept in the store while the master is away", Scene.DOUBT, "store.spill", AFTER, later=2),
     "T0": Point("attempt and next token committed, reply lost", _W, "master.retry_here", AFTER),

@@ -11,11 +11,12 @@ import jobmaster_agents
 import master_schema
 from jobmaster.agentstore.store import AgentStore
 from jobmaster.master.master import Master
+from jobmaster.master.transactions import Transaction
 from tests.cluster import test_crash_points, test_lost_replies
 from tests.faults.points import ABSENT, NAMED, POINTS, Scene
 from tests.faults.ports import VARIABLE, Action, FaultyPort, Order, Orders
 
-PORTS = {"master": Master, "store": AgentStore}
+PORTS = {"master": Master, "store": AgentStore, "transaction": Transaction}
 
 
 def called(call: str) -> object:

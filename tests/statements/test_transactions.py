@@ -13,6 +13,7 @@ from jobmaster.master.transactions import MasterAccess, Transaction, Transaction
 from jobmaster.model.errors import InputError, Unavailable
 from jobmaster.model.job import Conclusion, FinalRow
 from jobmaster.settings.model import MasterSettings
+from jobmaster_agents.attempt_transaction import conclude
 from tests.statements.kit import LANE, PRIORITY, SCHEMA, World, entry, final_row, hold_row, uuids
 
 
@@ -47,7 +48,7 @@ async def test_effect_and_outcome_appear_together_whether_or_not_there_was_a_row
     for job_id in (rowless, known):
         transaction = await begun(source, job_id.hex())
         assert await effects(world) == ([rowless.hex()] if job_id == known else [])
-        assert await transaction.conclude(final_row(job_id, world.fence), always) is Conclusion.COMMITTED
+        assert await conclude(transaction, final_row(job_id, world.fence), always) is Conclusion.COMMITTED
         view = await world.view(job_id)
         assert (view.state, view.result, view.bucket_id) == ("SUCCEEDED", b"1", world.fence.bucket_id)
         assert await world.master.is_recorded(final_row(job_id, world.fence))
@@ -67,7 +68,7 @@ async def test_a_superseded_attempt_leaves_nothing(
     job_id = (await world.processing())[0] if has_row else new_id()
     transaction = await begun(source)
     await rescued(world, job_id, rescuer)
-    assert await transaction.conclude(final_row(job_id, world.fence), always) is Conclusion.REFUSED
+    assert await conclude(transaction, final_row(job_id, world.fence), always) is Conclusion.REFUSED
     assert await effects(world) == []
     assert await world.state(job_id) == "HELD"
     assert not await world.master.is_recorded(final_row(job_id, world.fence))
@@ -79,11 +80,11 @@ async def test_a_rescue_that_waits_for_the_commit_finds_the_outcome(
     """Written, not committed yet: the rescuer of the same job waits for the row, and then leaves it alone."""
     job_id = (await world.processing())[0]
     transaction = await begun(source)
-    assert await transaction._write(final_row(job_id, world.fence))
+    assert await transaction.write(final_row(job_id, world.fence))
     await world.lost()
     taken = await world.take(rescuer)
     page = world.master.rescue_page(taken, [entry(job_id)], LANE, PRIORITY, claimed=True, max_rescues=3)
-    answer = await world.after_lock("jobs/rescue_page", page, transaction._commit)
+    answer = await world.after_lock("jobs/rescue_page", page, transaction.commit)
     assert answer.refused == {job_id}
     assert (await world.state(job_id), await effects(world)) == ("SUCCEEDED", ["done"])
 
@@ -98,7 +99,7 @@ async def test_an_outcome_that_waits_for_the_rescue_takes_the_effects_back(
     taken = await world.take(rescuer)
     ids = uuids([taken.bucket_id, taken.owner])
     async with world.open_transaction("jobs/sweep", ids[0], taken.epoch, ids[1], 10, 3, b"{}", b"{}") as commit:
-        late = transaction.conclude(final_row(job_id, world.fence), always)
+        late = conclude(transaction, final_row(job_id, world.fence), always)
         assert await world.after_lock("jobs/record_final", late, commit) is Conclusion.REFUSED
     assert (await world.state(job_id), await effects(world)) == ("HELD", [])
 
@@ -110,10 +111,10 @@ async def test_a_write_that_waits_for_an_unknown_commit_is_refused_by_what_it_co
     job_id = (await world.processing())[0]
     transaction = await begun(source)
     row = final_row(job_id, world.fence)
-    assert await transaction._write(row)
+    assert await transaction.write(row)
     assert not await world.master.is_recorded(row), "not yet"
     again = world.master.hold(world.fence, [hold_row(job_id, error=b"{}")])
-    written = await world.after_lock("jobs/hold", again, transaction._commit)
+    written = await world.after_lock("jobs/hold", again, transaction.commit)
     assert written.refused == {job_id}
     assert await world.master.is_recorded(row)
     assert await world.state(job_id) == "SUCCEEDED"
@@ -122,7 +123,7 @@ async def test_a_write_that_waits_for_an_unknown_commit_is_refused_by_what_it_co
 async def test_without_a_lease_nothing_is_committed(world: World, source: Transactions) -> None:
     transaction = await begun(source)
     row = final_row(new_id(), world.fence)
-    assert await transaction.conclude(row, lambda: False) is Conclusion.WITHHELD
+    assert await conclude(transaction, row, lambda: False) is Conclusion.WITHHELD
     assert await effects(world) == []
     assert await world.master.get(row.id) is None
 
@@ -132,9 +133,9 @@ async def test_a_connection_that_breaks_at_the_commit_leaves_it_unknown_and_the_
 ) -> None:
     transaction = await begun(source)
     row = final_row(new_id(), world.fence)
-    assert await transaction._write(row)
+    assert await transaction.write(row)
     await world.sql.execute("SELECT pg_terminate_backend($1, 5000)", transaction.connection.get_server_pid())
-    assert await transaction._commit() is Conclusion.UNKNOWN
+    assert await transaction.commit() is Conclusion.UNKNOWN
     assert not await world.master.is_recorded(row)
     assert await effects(world) == []
 
@@ -148,7 +149,7 @@ async def test_a_handler_that_ends_its_transaction_itself_is_told(
     await transaction.connection.execute(words)
     row = final_row(new_id(), world.fence)
     with pytest.raises(InputError, match="ended its transaction by itself"):
-        await transaction.conclude(row, always)
+        await conclude(transaction, row, always)
     assert await world.master.get(row.id) is None
 
 
@@ -159,13 +160,13 @@ async def test_an_error_that_was_caught_inside_spoils_it_and_a_savepoint_does_no
     with pytest.raises(asyncpg.UniqueViolationError):
         await transaction.connection.execute("INSERT INTO effect VALUES ('twice')")
     with pytest.raises(InputError, match="savepoint"):
-        await transaction.conclude(final_row(new_id(), world.fence), always)
+        await conclude(transaction, final_row(new_id(), world.fence), always)
     assert await effects(world) == []
     transaction = await begun(source, "twice")
     with pytest.raises(asyncpg.UniqueViolationError):
         async with transaction.connection.transaction():
             await transaction.connection.execute("INSERT INTO effect VALUES ('twice')")
-    assert await transaction.conclude(final_row(new_id(), world.fence), always) is Conclusion.COMMITTED
+    assert await conclude(transaction, final_row(new_id(), world.fence), always) is Conclusion.COMMITTED
     assert await effects(world) == ["twice"]
 
 
@@ -180,7 +181,7 @@ async def test_a_constraint_that_is_checked_at_the_commit_undoes_the_outcome_too
     await transaction.connection.execute("INSERT INTO child VALUES ('nobody')")
     row = final_row(new_id(), world.fence)
     with pytest.raises(asyncpg.ForeignKeyViolationError):
-        await transaction.conclude(row, always)
+        await conclude(transaction, row, always)
     assert await world.master.get(row.id) is None
     await world.sql.execute("DROP TABLE public.child")
 
@@ -192,7 +193,7 @@ async def test_connections_are_few_wait_for_each_other_and_are_as_new(world: Wor
     assert not third.done(), "two connections, three transactions"
     await first.connection.execute("SET search_path = nowhere")
     row: FinalRow = final_row(new_id(), world.fence)
-    assert await first.conclude(row, always) is Conclusion.COMMITTED, "whatever the handler has set"
+    assert await conclude(first, row, always) is Conclusion.COMMITTED, "whatever the handler has set"
     await second.rollback()
     await second.rollback()
     again = await third
@@ -208,7 +209,7 @@ async def test_a_connection_that_died_idle_is_replaced(world: World, source: Tra
     await (await begun(source)).rollback()
     ended = "SELECT pg_terminate_backend(pid, 5000) FROM pg_stat_activity WHERE application_name = 'an agent'"
     await world.sql.fetch(ended)
-    assert await (await begun(source)).conclude(final_row(new_id(), world.fence), always) is Conclusion.COMMITTED
+    assert await conclude(await begun(source), final_row(new_id(), world.fence), always) is Conclusion.COMMITTED
 
 
 async def test_an_idle_transaction_is_ended_by_the_server(world: World) -> None:
@@ -219,7 +220,7 @@ async def test_an_idle_transaction_is_ended_by_the_server(world: World) -> None:
         while not transaction.connection.is_closed():  # noqa: ASYNC110 - the driver hears of it by itself
             await asyncio.sleep(0.02)
     with pytest.raises(InputError, match="transaction_idle_timeout"):
-        await transaction.conclude(final_row(new_id(), world.fence), always)
+        await conclude(transaction, final_row(new_id(), world.fence), always)
     assert source._free._value == 1
     await source.close()
 
