@@ -33,12 +33,11 @@ from jobmaster.model.job import JobState
 from jobmaster.ports import Word
 from jobmaster.wiring import open_cluster, open_reader, open_stores
 from tests.cluster.conftest import ENVIRONMENT, REPOSITORY, AgentProcess, Rig, until
-from tests.faults import jobs
+from tests.faults import jobs, payments
 from tests.faults.ports import VARIABLE, Order, Orders
 
 FAULTY, HEALTHY, PREY = "faulty", "healthy", "prey"
 NO_OTHERS = {"critical": 0, "high": 0, "low": 0, "very_low": 0}
-PAYS = "pays"
 ROUNDS_MAX = 12
 ROUND_SECONDS = 2.0
 HEAL_SECONDS = 40.0
@@ -140,7 +139,7 @@ class FaultRig(Rig):
         rig = cls(directory, dsn, url, f"faults-{secrets.token_hex(4)}")
         result = rig.run("db", "migrate")
         assert result.returncode == 0, result.stdout + result.stderr
-        await rig.fetch("CREATE TABLE public.payment (job uuid)")
+        await payments.create_table(rig)
         try:
             for name in names:
                 rig.launch(name)
@@ -227,7 +226,7 @@ class FaultRig(Rig):
             add(3, "slow", succeeded, 1, jobs.slow),
             add(1, "slow, committed", succeeded, 1, jobs.slow, durability="master"),
             add(2, "fenced", succeeded, 1, jobs.fenced),
-            add(2, PAYS, succeeded, 1, jobs.pays),
+            add(2, payments.PAYS, succeeded, 1, jobs.pays),
             add(1, "fails", JobState.FAILED, 2, jobs.fails),
             add(1, "retries here", succeeded, 3, jobs.retries_here),
             add(1, "retries later", succeeded, 2, jobs.retries_later),
@@ -311,10 +310,7 @@ class FaultRig(Rig):
             assert attempt < 0 or found[1] == attempt, (kind, found)
             assert found[2] <= rescues_max, (kind, found)
         await self.quiet()
-        paid = await self.fetch("SELECT job FROM public.payment")
-        pays = {job_id for job_id, (kind, _, _) in work.expected.items() if kind == PAYS}
-        mine = [row["job"].bytes for row in paid if row["job"].bytes in pays]
-        assert sorted(mine) == sorted(pays), "the effects of a transactional job are there once"
+        await payments.check(self, work.expected)
         report = await self.audit()
         assert report.clean, f"{report.violations} {report.evidence}"
 
