@@ -27,12 +27,16 @@ LONG = {
 MANY_PARAMETERS = {
     "agents/jobmaster_agents/claiming.py:Pump.__init__": "a bucket's pump is introduced to every part of a job's way",
     "agents/jobmaster_agents/coordination.py:Coordination.__init__": "wired once, in parts.py, by name",
+    "agents/jobmaster_agents/elsewhere.py:ElsewhereRunner.__init__": "wired once, in working.py; one per way of running",
     "agents/jobmaster_agents/heartbeat.py:Heartbeat.__init__": "wired once, in parts.py; its callbacks are its only way out",
+    "agents/jobmaster_agents/isolation.py:IsolatedPool.__init__": "wired once, in working.py, by name",
+    "agents/jobmaster_agents/parts.py:Parts.__init__": "made once, in process.py, of all that an agent is made of",
     "agents/jobmaster_agents/rescue.py:Rescue.__init__": "wired once, in parts.py",
     "agents/jobmaster_agents/working.py:Working.__init__": "wired once, in parts.py",
 }
 
 CATCHES_EVERYTHING = {
+    "agents/jobmaster_agents/attended.py": "a handler is foreign code, and so is what the server says at its commit",
     "agents/jobmaster_agents/elsewhere.py": "a pool that cannot start is not the job's fault; bad arguments are",
     "agents/jobmaster_agents/execution.py": "a handler is foreign code; SystemExit must not end its neighbours",
     "agents/jobmaster_agents/isolated_worker.py": "foreign code is imported and run here",
@@ -50,7 +54,7 @@ CATCHES_EVERYTHING = {
 }
 
 OPEN_KEYWORDS = {
-    "agents/jobmaster_agents/isolated_worker.py:submit": "the signature of concurrent.futures.Executor",
+    "agents/jobmaster_agents/isolated_tidy.py:submit": "the signature of concurrent.futures.Executor",
     "jobmaster/cli/job.py:submit": "click hands over one word per option",
     "jobmaster/cli/pipeline/step.py:command": "click hands over one word per option",
 }
