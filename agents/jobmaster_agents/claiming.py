@@ -24,7 +24,7 @@ from jobmaster.ports import Claimed, StoreOwner, Word
 from jobmaster_agents.events import EventLog
 from jobmaster_agents.execution import Execution
 from jobmaster_agents.holdings import Holding, Holdings, thawed_epoch
-from jobmaster_agents.insisting import Backoff
+from jobmaster_agents.insisting import Backoff, Told
 from jobmaster_agents.portions import LiveJob, Memory, Portion
 from jobmaster_agents.reporting import Reporter
 from jobmaster_agents.verdicts import StopCause, Verdicts
@@ -51,6 +51,7 @@ class Pump:
 
     Args:
         list_prefix: unique per incarnation of the agent; the lists are ``<prefix>-<n>``.
+        told: what is logged of failed claims, shared by all buckets of a store.
         spill_jobs: jobs left in ``pending`` above which, when there is no room, a portion is spilled to the master.
     """
 
@@ -72,6 +73,7 @@ class Pump:
         capacity: int,
         spill_jobs: int,
         log: EventLog | None = None,
+        told: Told | None = None,
     ) -> None:
         self.holding = holding
         self._bucket_id = holding.fence.bucket_id
@@ -89,6 +91,7 @@ class Pump:
         self._capacity = capacity
         self._spill_jobs = spill_jobs
         self._log = log or EventLog()
+        self._told = told
         self._names = 0
         self._asking: str | None = None
         """The list of a claim whose answer has not arrived yet."""
@@ -201,7 +204,7 @@ class Pump:
 
     async def _insist(self, name: str, limit: int) -> tuple[Claimed, float] | None:
         """Ask under one name until an answer comes; with it, when it was asked for."""
-        backoff = Backoff("claim", self._log)
+        backoff = Backoff("claim", self._log, self._told)
         while not self.ended:
             asked_at, fence = self._now(), self.holding.fence
             try:
@@ -210,6 +213,7 @@ class Pump:
                 # The same name is asked again: if the lost reply had moved jobs, this returns the same list.
                 await backoff.pause(error)
                 continue
+            backoff.succeeded()
             if answer.word is Word.OK:
                 return answer, asked_at
             if fence != self.holding.fence:

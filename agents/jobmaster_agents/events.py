@@ -65,6 +65,7 @@ class Event(StrEnum):
     PARTITIONS_MADE = "partitions_made"
     DUTY_FAILED = "duty_failed"
     DUTY_RECOVERED = "duty_recovered"
+    THREADS_EXHAUSTED = "threads_exhausted"
     LOOP_STALLED = "loop_stalled"
     CHILD_STARTED = "child_started"
     CHILD_EXITED = "child_exited"

@@ -28,8 +28,8 @@ BACKOFF_SECONDS_MAX = 2.0
 _T = TypeVar("_T")
 
 
-class Backoff:
-    """Pauses that grow up to a limit, and a log line at the 1st, 2nd, 4th ... failure in a row.
+class Told:
+    """What is said of failures of one kind: a log line at the 1st, 2nd, 4th ... in a row, however many callers fail.
 
     Args:
         what: what fails, for the log.
@@ -38,20 +38,43 @@ class Backoff:
     def __init__(self, what: str, log: EventLog) -> None:
         self._what = what
         self._log = log
+        self._failures = 0
+
+    def succeeded(self) -> None:
+        """The next failure is the first one again."""
+        self._failures = 0
+
+    def failed(self, error: JobMasterError) -> None:
+        """Count a failure, and say so if it is one of those that are told."""
+        self._failures += 1
+        if self._failures & (self._failures - 1) == 0:
+            fields = {"what": self._what, "failures": self._failures, "reason": str(error)}
+            tell = self._log.warning if isinstance(error, Unavailable) else self._log.error
+            tell(Event.CALL_FAILED, fields)
+
+
+class Backoff:
+    """Pauses that grow up to a limit.
+
+    Args:
+        what: what fails, for the log.
+        told: shared by callers that all ask the same server: together they write one line where each would write its own.
+    """
+
+    def __init__(self, what: str, log: EventLog, told: Told | None = None) -> None:
+        self._told = told or Told(what, log)
         self.failures = 0
 
     def succeeded(self) -> None:
         """The next failure is the first one again."""
         if self.failures:
             self.failures = 0
+            self._told.succeeded()
 
     def seconds(self, error: JobMasterError) -> float:
         """Note a failure; how long to wait now."""
         self.failures += 1
-        if self.failures & (self.failures - 1) == 0:
-            fields = {"what": self._what, "failures": self.failures, "reason": str(error)}
-            tell = self._log.warning if isinstance(error, Unavailable) else self._log.error
-            tell(Event.CALL_FAILED, fields)
+        self._told.failed(error)
         delay = min(BACKOFF_SECONDS * 2.0 ** min(self.failures - 1, 10), BACKOFF_SECONDS_MAX)
         return delay * (1.0 - 0.2 * random.random())
 

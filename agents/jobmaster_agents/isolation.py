@@ -40,6 +40,14 @@ class _Waiter:
         self.given = given
 
 
+class _Ticket:
+    """A job of ``run_alone`` on its way to a process."""
+
+    def __init__(self, job_id: bytes) -> None:
+        self.job_id = job_id
+        self.withdrawn = False
+
+
 class IsolatedPool:
     """Worker processes for isolated handlers; all methods are for the loop's thread.
 
@@ -92,8 +100,9 @@ class IsolatedPool:
         self._waiters: deque[_Waiter] = deque()
         self._running: dict[bytes, WorkerProcess] = {}
         self._alone = asyncio.Semaphore(size)
-        self._withdrawn: dict[bytes, bool] = {}
-        """Jobs of ``run_alone`` that are not running yet; true = cancelled meanwhile."""
+        self._tickets: list[_Ticket] = []
+        """Jobs of ``run_alone`` that are not running yet. By ticket and not by id: a superseded copy of a job may still be on
+        its way out when the next one comes."""
         self._failures = 0
         self._not_before = 0.0
         self._closing = asyncio.Event()
@@ -127,11 +136,12 @@ class IsolatedPool:
     async def run_alone(self, job: IsolatedJob) -> IsolatedResult:
         """Run one attempt in a fresh process that is retired afterwards, so that only this job can be blamed for what
         happens to it. Takes handlers of every mode."""
-        self._withdrawn[job.job_id] = False
+        self._tickets.append(ticket := _Ticket(job.job_id))
         try:
             async with self._alone:
                 worker = await self._start_process(lambda worker: worker.leave("it has run its one job"))
-                withdrawn = self._withdrawn.pop(job.job_id)
+                self._tickets.remove(ticket)
+                withdrawn = ticket.withdrawn
                 if withdrawn or not self._may_start():
                     worker.leave("its one job was cancelled" if withdrawn else "its one job came too late")
                     return _CANCELLED_BEFORE if withdrawn else _TOO_LATE
@@ -139,7 +149,8 @@ class IsolatedPool:
         except StartFailed as error:
             return IsolatedResult(kind=ResultKind.NOT_STARTED, error=error.info)
         finally:
-            self._withdrawn.pop(job.job_id, None)
+            if ticket in self._tickets:
+                self._tickets.remove(ticket)
 
     def cancel(self, job_id: bytes, *, at_once: bool = False) -> bool:
         """Stop a job that waits or runs here; its ``run`` returns CANCELLED, or what it came to after all.
@@ -153,9 +164,10 @@ class IsolatedPool:
         if worker is not None:
             worker.stop(ResultKind.CANCELLED, at_once=at_once)
             return True
-        if job_id in self._withdrawn:
-            self._withdrawn[job_id] = True
-            return True
+        for ticket in self._tickets:
+            if ticket.job_id == job_id and not ticket.withdrawn:
+                ticket.withdrawn = True
+                return True
         for waiter in self._waiters:
             if waiter.job_id == job_id and not waiter.given.done():
                 waiter.given.set_exception(_Withdrawn())

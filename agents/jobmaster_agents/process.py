@@ -33,8 +33,11 @@ from jobmaster_agents.watchdog import Watchdog
 
 ORPHANED_EXIT_CODE = 76
 """Exit code of a process whose supervisor died."""
+RECYCLED_EXIT_CODE = 71
+"""Exit code of a process that left in order to make room for a fresh one: its threads are all stuck."""
 LEFT_BEHIND_EXIT_CODE = 1
 """Exit code of a graceful exit that had to leave buckets to the rescue."""
+_STUCK = "every thread is stuck in a handler that was given up"
 _GC_THRESHOLDS = (20_000, 20, 50)
 _BLOCKED_SHARE = 0.2
 """Share of the lease after which a loop that does not turn is named in the log."""
@@ -63,6 +66,8 @@ class Endings:
             return "it is starting"
         if self.serving.stop_asked.is_set():
             return "it is leaving: drain requested"
+        if self.serving.working.threads_exhausted.is_set():
+            return f"it is leaving: {_STUCK}"
         holdings = self.serving.holdings
         if holdings.fenced.is_set():
             return f"it is fenced: {holdings.fenced_why}"
@@ -179,9 +184,13 @@ def _obey(parts: Parts, word: ControlWord) -> None:
 async def _until_over(config: ChildConfig, parts: Parts, endings: Endings, log: EventLog) -> int:
     """Wait for the end and bring it about."""
     fenced, orphaned = parts.holdings.fenced, endings.orphaned
-    await _first_of(fenced, orphaned, endings.leave, parts.stop_asked)
+    stuck = parts.working.threads_exhausted
+    await _first_of(fenced, orphaned, endings.leave, parts.stop_asked, stuck)
     if not (fenced.is_set() or orphaned.is_set()):
-        reason = endings.reason or "drain requested"
+        recycled = stuck.is_set() and not (endings.leave.is_set() or parts.stop_asked.is_set())
+        if recycled:
+            log.error(Event.THREADS_EXHAUSTED, {"threads": config.settings.agents[config.agent].threads})
+        reason = _STUCK if recycled else endings.reason or "drain requested"
         log.info(Event.AGENT_STOPPING, {"reason": reason, "grace_seconds": config.settings.leases.grace_seconds})
         leaving = asyncio.ensure_future(parts.leave(config.settings.leases.grace_seconds, reason))
         hurrying = asyncio.ensure_future(_hurry(parts, endings))
@@ -190,7 +199,8 @@ async def _until_over(config: ChildConfig, parts: Parts, endings: Endings, log: 
             if leaving.done():
                 in_order = leaving.result()
                 log.info(Event.AGENT_STOPPED, {"left_behind": not in_order})
-                return 0 if in_order else LEFT_BEHIND_EXIT_CODE
+                # In order, but it is to be replaced: 0 would mean that it is to stay away.
+                return LEFT_BEHIND_EXIT_CODE if not in_order else RECYCLED_EXIT_CODE if recycled else 0
         finally:
             hurrying.cancel()
             leaving.cancel()

@@ -29,6 +29,7 @@ from jobmaster_agents.elsewhere import ElsewhereRunner
 from jobmaster_agents.events import LOGGER_NAME, Event, EventLog
 from jobmaster_agents.execution import Execution
 from jobmaster_agents.holdings import Holding, Holdings
+from jobmaster_agents.insisting import Told
 from jobmaster_agents.isolation import IsolatedPool
 from jobmaster_agents.onboarding import Onboarding
 from jobmaster_agents.persisting import InFlight, Persisting
@@ -76,6 +77,7 @@ class Working:
         self._list_prefix = list_prefix
         self._group: asyncio.TaskGroup | None = None
         self.pumps: dict[bytes, Pump] = {}
+        self._claims_told = Told("claim", log)
         self._claimed_before = 0
         """Jobs that pumps of closed buckets had claimed: a counter must not fall."""
         self.memory = Memory()
@@ -100,8 +102,12 @@ class Working:
             access=msgspec.msgpack.encode(transactions.access) if transactions is not None else b"",
         )
         attended = Attended(transactions, master, self.reporter, self.verdicts, holdings, clock, telemetry)
+        threads = ThreadRunner(agent.threads, clock.boottime)
+        self.threads_exhausted = threads.exhausted
+        """Set when every thread is stuck in a handler that was given up: no other can be run here any more."""
+        telemetry.read_from("threads_stuck", lambda: threads.quarantined)
         self._elsewhere = ElsewhereRunner(
-            ThreadRunner(agent.threads, clock.boottime),
+            threads,
             pool,
             self.verdicts,
             holdings,
@@ -180,6 +186,7 @@ class Working:
             capacity=self._agent.slots + self._agent.bucket_buffer,
             spill_jobs=self._settings.stores[holding.store].high_water_jobs * 4 // 5,
             log=self._log,
+            told=self._claims_told,
         )
         self.pumps[bucket_id] = pump
         self.onboarding.open(holding)

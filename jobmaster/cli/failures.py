@@ -17,9 +17,12 @@ from typing import Any, NamedTuple
 import click
 
 from jobmaster.cli.invocation import Invocation
-from jobmaster.model.errors import ConfigError, JobMasterError
+from jobmaster.model.errors import ConfigError, JobMasterError, UnknownHandler
 
 EXIT_OK, EXIT_FAILED, EXIT_USAGE, EXIT_FINDINGS, EXIT_INTERNAL, EXIT_INTERRUPTED = 0, 1, 2, 5, 70, 130
+
+
+_UNKNOWN_HINT = "start an agent that has it (jobmaster agent run --handlers MODULE), or say --allow-unregistered"
 
 
 class Failure(NamedTuple):
@@ -64,7 +67,8 @@ def failure_of(error: Exception) -> Failure:
         return failure_of(error.exceptions[0])
     if isinstance(error, JobMasterError):
         problems = error.problems if isinstance(error, ConfigError) else ()
-        return Failure(_word(type(error).__name__), error.message, error.hint, error.exit_code, problems)
+        hint = _unknown_handler_hint(error.hint) if isinstance(error, UnknownHandler) else error.hint
+        return Failure(_word(type(error).__name__), error.message, hint, error.exit_code, problems)
     if isinstance(error, click.UsageError):
         where = error.ctx.command_path if error.ctx is not None else "jobmaster"
         return Failure("usage", error.format_message(), f"see {where} --help", EXIT_USAGE)
@@ -72,6 +76,13 @@ def failure_of(error: Exception) -> Failure:
         return Failure("failed", error.format_message(), None, error.exit_code)
     message = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
     return Failure("internal", f"unexpected error: {message}", "run it again with --debug and report it", EXIT_INTERNAL)
+
+
+def _unknown_handler_hint(hint: str | None) -> str | None:
+    """A hint that names an option of the library, for who types commands."""
+    from jobmaster.client.plans import UNKNOWN_HINT
+
+    return hint and hint.replace(UNKNOWN_HINT, _UNKNOWN_HINT)
 
 
 def failure_text(failure: Failure) -> str:

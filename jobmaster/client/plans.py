@@ -26,6 +26,9 @@ REREAD_SECONDS = 2.0
 FORGET_SECONDS = 60.0
 """Published handlers are read again after this time in any case."""
 
+UNKNOWN_HINT = "declare it in this process, start an agent that has it, or pass allow_unregistered=True"
+"""What a program can do about an unknown handler; the command line says it in its own words."""
+
 
 class Plan(NamedTuple):
     """How jobs of one handler are submitted when the submit says nothing else."""
@@ -88,7 +91,7 @@ class Plans:
             raise unknown_handler(
                 handler,
                 [*self._handlers.names(), *self._published],
-                "declare it in this process, start an agent that has it, or pass allow_unregistered=True",
+                UNKNOWN_HINT,
             )
         priority = self._priority if spec.priority is None else Priority.parse(spec.priority)
         return Plan(handler, None, spec.lane or self._lane, priority)

@@ -371,3 +371,17 @@ async def test_a_promoted_copy_that_is_not_due_is_not_run_early(kit: Kit) -> Non
     write.opened.set()
     await turns()
     assert not ran
+
+
+async def test_failed_claims_of_many_buckets_are_told_as_of_one_store(
+    kit: Kit, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(insisting, "BACKOFF_SECONDS", 0.0)
+    for _ in range(8):
+        kit.store.script["claim"] += [DOWN] * 4
+    buckets = [kit.bucket() for _ in range(8)]
+    await until(lambda: not kit.store.script["claim"])
+    await turns(20)
+    told = [record for record in caplog.records if getattr(record, "jobmaster_fields", {}).get("what") == "claim"]
+    assert len(buckets) == 8
+    assert 1 <= len(told) <= 8, "32 failures in a row, or a few rows of them: the 1st, 2nd, 4th, 8th ... is told"

@@ -180,6 +180,20 @@ async def test_a_job_run_alone_has_a_process_of_its_own_whatever_its_mode(make_p
     await until(lambda: pool.pids == [] and pool.ended_processes == 1)
 
 
+async def test_a_superseded_copy_on_its_way_out_does_not_meet_the_next_one(make_pool: Make) -> None:
+    """The same id twice: neither is lost, and a cancellation reaches one of those that have not begun."""
+    pool = make_pool(2)
+    job = make_job("double", value=4)
+    first, second = await asyncio.gather(pool.run_alone(job), pool.run_alone(job))
+    assert (first.kind, second.kind) == (ResultKind.OK, ResultKind.OK)
+    runs = [asyncio.ensure_future(pool.run_alone(job)) for _ in range(2)]
+    await asyncio.sleep(0)
+    assert pool.cancel(job.job_id)
+    kinds = sorted(result.kind for result in await asyncio.gather(*runs))
+    assert kinds == sorted([ResultKind.CANCELLED, ResultKind.OK])
+    assert not pool._tickets
+
+
 async def test_jobs_run_alone_never_meet_in_a_process(make_pool: Make) -> None:
     pool = make_pool(2)
     shared = await value(pool, "pid")

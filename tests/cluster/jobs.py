@@ -77,6 +77,11 @@ def threaded(one: int) -> int:
     return one + 1
 
 
+@handlers.job(name="stuck", mode="thread", timeout=0.3, max_attempts=1)
+def stuck() -> None:
+    time.sleep(3600)
+
+
 @handlers.job(name="isolated", mode="process")
 def isolated() -> int:
     return os.getpid()

@@ -11,7 +11,17 @@ import pytest
 from jobmaster.client.cluster import Cluster
 from jobmaster.model.job import JobState
 from tests.cluster.conftest import AgentProcess, Rig, until
-from tests.cluster.jobs import blocks_loop, dies, isolated, kills_agent, kills_process, note, until_file
+from tests.cluster.jobs import (
+    blocks_loop,
+    dies,
+    isolated,
+    kills_agent,
+    kills_process,
+    note,
+    stuck,
+    threaded,
+    until_file,
+)
 
 pytestmark = [pytest.mark.cluster, pytest.mark.slow]
 
@@ -142,6 +152,20 @@ async def test_a_job_that_kills_its_agent_at_once_is_counted_each_time_and_its_n
     assert max(view.rescues for view in views) <= 2
     assert {view.attempt for view in views} == {1}
     assert agent.count("child_exited") == 3
+
+
+async def test_an_agent_whose_threads_are_all_stuck_is_replaced_in_order(rig: Rig, cluster: Cluster) -> None:
+    rig.document["agents"]["default"] |= {"threads": 2}
+    agent = await rig.start_agent()
+    hung = [await cluster.submit(stuck, {}) for _ in range(2)]
+    assert {await receipt.wait(timeout=20) for receipt in hung} == {JobState.FAILED}
+    assert (await agent.wait_event("threads_exhausted"))["threads"] == 2
+    await agent.wait_event("agent_started", 2)
+    after = await cluster.submit(threaded, {"one": 1})
+    assert await after.wait(timeout=20) is JobState.SUCCEEDED
+    assert (await agent.wait_event("child_exited"))["how"] == "exit code 71"
+    assert await rig.bucket_events("LOST") == 0
+    assert agent.count("certificate_written") == 0
 
 
 async def test_a_process_handler_that_kills_its_process_hurts_nobody(agent: AgentProcess, cluster: Cluster) -> None:

@@ -14,7 +14,7 @@ from jobmaster.settings.model import ClusterSettings
 from jobmaster.settings.overrides import UnknownPath, resolve
 from jobmaster_agents.events import Event
 from jobmaster_agents.holdings import FENCED_EXIT_CODE
-from jobmaster_agents.process import LEFT_BEHIND_EXIT_CODE, ORPHANED_EXIT_CODE
+from jobmaster_agents.process import LEFT_BEHIND_EXIT_CODE, ORPHANED_EXIT_CODE, RECYCLED_EXIT_CODE
 from jobmaster_agents.supervisor import HOPELESS_EXIT_CODES
 from tests.house.made_texts import PAGES, PARTS, ROOT, made, parts_of
 
@@ -167,7 +167,16 @@ def levels_of(event: Event, code: str) -> set[str]:
 def test_exit_codes_of_agents_are_explained() -> None:
     cells = [row[0] for row in table_under(OPERATIONS, "Processes and signals") if row[0][:1].isdigit()]
     codes = {int(code) for cell in cells or exit_cells() for code in cell.split(", ")}
-    ours = {0, FENCED_EXIT_CODE, ORPHANED_EXIT_CODE, LEFT_BEHIND_EXIT_CODE, *HOPELESS_EXIT_CODES, 69, 70}
+    ours = {
+        0,
+        RECYCLED_EXIT_CODE,
+        FENCED_EXIT_CODE,
+        ORPHANED_EXIT_CODE,
+        LEFT_BEHIND_EXIT_CODE,
+        *HOPELESS_EXIT_CODES,
+        69,
+        70,
+    }
     assert codes == ours
 
 
