@@ -29,7 +29,10 @@ class Place(NamedTuple):
     schema: str
     settings: MasterSettings
     limits: Limits
-    transfer_batch: int
+    lane: str
+    priority: str
+    lanes: frozenset[str]
+    """Lanes that the configuration's agents serve."""
 
     def opener(self) -> Opener:
         """Opens connections there."""
@@ -65,5 +68,11 @@ def place_of(options: Mapping[str, str]) -> Place:
         settings = msgspec.structs.replace(settings, cluster=cluster)
     schema = options.get("schema") or settings.schema_name()
     return Place(
-        dsn or master_address(settings), schema, settings.master, settings.limits, settings.thresholds.transfer_batch
+        dsn or master_address(settings),
+        schema,
+        settings.master,
+        settings.limits,
+        settings.jobs.lane,
+        settings.jobs.priority,
+        frozenset(lane for agent in settings.agents.values() for lane in agent.bucket_counts()),
     )

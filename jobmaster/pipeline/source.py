@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from pyspark.sql.datasource import DataSource
 
 if TYPE_CHECKING:
-    from pyspark.sql.datasource import DataSourceReader
+    from pyspark.sql.datasource import DataSourceReader, DataSourceWriter
     from pyspark.sql.types import StructType
 
 
@@ -41,3 +41,14 @@ class JobMasterSource(DataSource):
         kind: Any = FilteringReader if options.pushdown else JobMasterReader
         reader: DataSourceReader = kind(read_plan(options, schema))
         return reader
+
+    def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
+        """Writes rows as jobs; only ``mode("append")``."""
+        from jobmaster.model.errors import InputError
+        from jobmaster.pipeline.write_options import write_plan
+        from jobmaster.pipeline.writer import JobMasterWriter
+
+        if overwrite:
+            raise InputError("jobs are not overwritten", hint='use .mode("append")')
+        writer: DataSourceWriter = JobMasterWriter(write_plan(self.options, schema))
+        return writer

@@ -1,0 +1,96 @@
+"""Rows by the hundred thousand into the master, by the statement that producers use, chunk by chunk.
+
+A chunk is one transaction: the rows, sorted by id, and their count. Sorted statements that hold the same ids wait for each
+other and never deadlock, which a transaction over several of them would.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import asyncpg
+
+from jobmaster.master import errors
+from jobmaster.master.batches import columns
+from jobmaster.master.connection import Connection, Opener, rows_of
+from jobmaster.model.errors import Unavailable
+from jobmaster.model.job import NewJob
+
+_TRIES = 6
+_PAUSE_SECONDS = 0.25
+_LIMITS = {"statement_timeout": "300s", "lock_timeout": "120s"}
+_AGAIN = (asyncpg.SerializationError, asyncpg.DeadlockDetectedError)
+
+
+class Part(NamedTuple):
+    """One task of a run: what its rows are counted under."""
+
+    run_id: str
+    number: int
+
+
+class Importer:
+    """Writes chunks on one connection, which it opens again when it breaks: a chunk sent twice is in once."""
+
+    def __init__(self, opener: Opener, part: Part) -> None:
+        self._opener = opener
+        self.part = part
+        self._connection: Connection | None = None
+
+    async def insert(self, jobs: Sequence[NewJob]) -> int:
+        """HELD rows, as ``jobs/insert_held`` makes them; how many were new (exactly, unless a try before was in doubt).
+
+        Raises:
+            Unavailable: the master did not come back in time.
+        """
+        for attempt in range(_TRIES):
+            try:
+                return await self._insert(jobs)
+            except (Unavailable, *_AGAIN, *errors.DRIVER_ERRORS) as error:
+                await self.close()
+                if attempt == _TRIES - 1 or not isinstance(error, (Unavailable, *_AGAIN, *_BROKEN)):
+                    if isinstance(error, Unavailable):
+                        raise
+                    raise errors.calling(error, "jobs/insert_held", writes=True) from error
+                await asyncio.sleep(_PAUSE_SECONDS * 2**attempt)
+        raise AssertionError("the last try returns or raises")
+
+    async def wait_for_turn(self, batch: str, seconds: float) -> None:
+        """Wait until rows that take so long at the wanted rate may be written."""
+        connection = await self._open()
+        try:
+            rows = await rows_of(connection, "pipeline/take_turn", batch, seconds)
+        except errors.DRIVER_ERRORS as error:
+            raise errors.calling(error, "pipeline/take_turn", writes=False) from error
+        await asyncio.sleep(rows[0]["wait_seconds"] if rows else 0.0)
+
+    async def close(self) -> None:
+        """Cut the connection."""
+        if self._connection is not None:
+            self._connection.terminate()
+            self._connection = None
+
+    async def _insert(self, jobs: Sequence[NewJob]) -> int:
+        connection = await self._open()
+        async with connection.transaction():
+            rows = await rows_of(connection, "jobs/insert_held", *columns(jobs))
+            count = len(rows[0]["accepted"])
+            await rows_of(connection, "pipeline/count_in", self.part.run_id, self.part.number, count)
+        return count
+
+    async def _open(self) -> Connection:
+        if self._connection is None:
+            self._connection = await self._opener.open(plan_once=True, over=_LIMITS)
+        return self._connection
+
+
+_BROKEN = (
+    asyncpg.PostgresConnectionError,
+    asyncpg.InterfaceError,
+    asyncpg.OperatorInterventionError,
+    OSError,
+    TimeoutError,
+    EOFError,
+)

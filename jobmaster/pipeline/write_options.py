@@ -1,0 +1,192 @@
+"""The options of a write, checked, and what the master says about them, asked once per write."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+import msgspec
+
+from jobmaster.clock import new_id
+from jobmaster.handlers import check_lane, check_name
+from jobmaster.handlers.registry import unknown_handler
+from jobmaster.master.connection import EPOCH_2000_US, Calls, Connections
+from jobmaster.master.migrate import check_schema
+from jobmaster.model.agent import HandlerSpec
+from jobmaster.model.errors import Conflict, InputError
+from jobmaster.model.ids import created_ms, text
+from jobmaster.model.job import Headers, Priority
+from jobmaster.pipeline.place import Place, place_of
+from jobmaster.pipeline.read_options import PLACE_OPTIONS, flag, number, refuse_unknown
+from jobmaster.pipeline.rows import COLUMNS, Terms
+from jobmaster.pipeline.selection import moment_of
+
+CHUNK_ROWS = 10_000
+BATCH_CHARS_MAX = 200
+KNOWN = (
+    *PLACE_OPTIONS, "batch", "asOf", "runId", "handler", "priority", "lane", "dueAt", "headers", "lax", "allowUnregistered",
+    "rejects", "onDuplicate", "rowsPerSecond", "chunkRows",
+)  # fmt: skip
+_TYPES = {
+    "key": ("string", "bigint", "int", "smallint", "tinyint"),
+    "args": ("string", "struct", "map"),
+    "handler": ("string",),
+    "priority": ("string",),
+    "lane": ("string",),
+    "due_at": ("timestamp", "string", "date"),
+    "headers": ("string",),
+}
+
+
+class WritePlan(NamedTuple):
+    """How a DataFrame becomes jobs; pickled to every task."""
+
+    place: Place
+    batch: str
+    run_id: str
+    terms: Terms
+    chunk_rows: int
+    rows_per_second: int | None
+    rejects: str | None
+    refuse_duplicates: bool
+
+
+class _Found(NamedTuple):
+    """What the master says."""
+
+    as_of_us: int
+    now_us: int
+    floor: bytes
+    ceiling: bytes
+    specs: dict[str, HandlerSpec]
+    lanes: frozenset[str]
+
+
+def write_plan(options: Mapping[str, str], schema: Any) -> WritePlan:
+    """How to write rows of ``schema``.
+
+    Raises:
+        InputError: an option, the schema or the handler is wrong; nothing was written.
+        Conflict: the batch is so old that ids of its moment are not taken any more.
+    """
+    refuse_unknown(options, KNOWN)
+    _check_schema(schema, options)
+    place = place_of(options)
+    batch = options.get("batch")
+    moment = moment_of("asOf", options["asOf"]) if options.get("asOf") else None
+    if not batch and moment is None:
+        raise InputError(
+            "a write needs a name for its batch",
+            hint="give option batch, such as import-2030-01-31: the same rows under the same name are let in once",
+        )
+    batch = check_name(batch or f"as of {moment}", "the batch's name", BATCH_CHARS_MAX)
+    found = asyncio.run(_ask(place, batch, moment))
+    as_of_ms = found.as_of_us // 1000
+    first = (as_of_ms << 80).to_bytes(16, "big")
+    if first < found.floor:
+        raise Conflict(
+            f"batch {batch!r} is of a time whose history has been retired (ids below {text(found.floor)} are not taken)",
+            hint="if these rows are to run again, hand them in under a new name",
+        )
+    if first >= found.ceiling:
+        raise InputError(
+            f"batch {batch!r} is of a time for which the master has no partition yet (from "
+            f"{created_ms(found.ceiling)} ms on)",
+            hint="give option asOf a time in the past",
+        )
+    handler = options.get("handler")
+    if handler is not None and handler not in found.specs and not flag(options, "allowUnregistered"):
+        raise unknown_handler(handler, list(found.specs), "start an agent that has it, or set allowUnregistered")
+    lane = options.get("lane")
+    due = options.get("dueAt")
+    terms = Terms(
+        as_of_ms=as_of_ms,
+        now_us=found.now_us,
+        handler=handler,
+        priority=int(_priority(options["priority"])) if options.get("priority") else None,
+        lane=check_lane(lane) if lane else None,
+        due_us=_us(moment_of("dueAt", due)) if due else 0,
+        headers=_headers(options.get("headers")),
+        lax=flag(options, "lax"),
+        allow_unregistered=flag(options, "allowUnregistered"),
+        specs=found.specs,
+        lanes=found.lanes | place.lanes,
+        default_lane=place.lane,
+        default_priority=int(_priority(place.priority)),
+        limits=place.limits,
+    )
+    if terms.lane is not None and terms.lane not in terms.lanes:
+        raise InputError(
+            f"no agent serves lane {terms.lane!r}", hint=f"lanes are {', '.join(sorted(terms.lanes)) or 'none'}"
+        )
+    word = options.get("onDuplicate") or "ignore"
+    if word not in ("ignore", "fail"):
+        raise InputError(f"option onDuplicate is {word!r}", hint="give ignore or fail")
+    return WritePlan(
+        place=place,
+        batch=batch,
+        run_id=check_name(options.get("runId") or new_id().hex(), "option runId", 64),
+        terms=terms,
+        chunk_rows=number(options, "chunkRows", CHUNK_ROWS),
+        rows_per_second=number(options, "rowsPerSecond", 1) if options.get("rowsPerSecond") else None,
+        rejects=options.get("rejects"),
+        refuse_duplicates=word == "fail",
+    )
+
+
+async def _ask(place: Place, batch: str, moment: Any) -> _Found:
+    connections = Connections(place.opener(), 1)
+    try:
+        calls = Calls(connections)
+        await check_schema(calls, place.schema)
+        wanted = None if moment is None else (_us(moment) - EPOCH_2000_US,)
+        row = (await calls.tell("pipeline/open_batch", batch, wanted))[0]
+        handlers = [msgspec.json.decode(one["spec"], type=HandlerSpec) for one in await calls.ask("queries/handlers")]
+        lanes = frozenset(one["lane"] for one in await calls.ask("pipeline/lanes"))
+        return _Found(
+            row["as_of_us"], row["now_us"], row["floor"], row["ceiling"], {one.name: one for one in handlers}, lanes
+        )
+    finally:
+        await connections.close()
+
+
+def _check_schema(schema: Any, options: Mapping[str, str]) -> None:
+    names = [field.name for field in schema.fields]
+    for field in schema.fields:
+        kind = field.dataType.typeName()
+        kind = {"integer": "int", "long": "bigint", "short": "smallint", "byte": "tinyint"}.get(kind, kind)
+        if field.name not in COLUMNS:
+            raise InputError(
+                f"column {field.name!r} means nothing to a write",
+                hint=f"its columns are {', '.join(COLUMNS)}; put arguments into one column args: "
+                "to_json(struct(...)) or struct(...)",
+            )
+        if kind not in _TYPES[field.name]:
+            raise InputError(
+                f"column {field.name!r} of a write is {kind}", hint=f"it must be {' or '.join(_TYPES[field.name])}"
+            )
+    if "key" not in names:
+        raise InputError("a write needs a column key", hint="it says what makes a row unique: ids are made of it")
+    if "handler" not in names and not options.get("handler"):
+        raise InputError("a write needs a handler", hint="give option handler, or a column of that name")
+
+
+def _priority(word: str) -> Priority:
+    try:
+        return Priority.parse(word)
+    except ValueError as error:
+        raise InputError(str(error)) from None
+
+
+def _us(moment: Any) -> int:
+    return int(moment.timestamp() * 1_000_000)
+
+
+def _headers(text_: str | None) -> Headers:
+    if not text_:
+        return Headers()
+    try:
+        return msgspec.json.decode(text_, type=Headers)
+    except msgspec.DecodeError as error:
+        raise InputError(f"option headers cannot be read: {error}", hint='such as {"tags": ["import"]}') from None
