@@ -77,7 +77,8 @@ class Opener:
         """A connection; raises ``Unavailable`` or ``Refused``.
 
         Args:
-            over: settings of the server that replace the usual ones.
+            over: settings of the server that replace the usual ones. Such a connection is for long work: how long it may
+                wait for an answer is left to the server.
             plan_once: keep the first plan of every statement. For statements whose parameters do not matter to the plan:
                 with 64 partitions, planning the coordinator's costs 12 ms each time, running it 1 ms.
         """
@@ -87,7 +88,7 @@ class Opener:
                 connection = await asyncpg.connect(
                     self.dsn,
                     timeout=self._connect_seconds,
-                    command_timeout=self.call_seconds,
+                    command_timeout=None if over else self.call_seconds,
                     server_settings={**self._server_settings, **plans, **(over or {})},
                 )
                 # Ids are 16 bytes and times are integers everywhere in this program; objects for them would cost more

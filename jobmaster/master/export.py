@@ -13,7 +13,7 @@ from uuid import UUID
 import asyncpg
 
 from jobmaster.master import errors
-from jobmaster.master.connection import Connection, Opener
+from jobmaster.master.connection import EPOCH_2000_US, Connection, Opener
 from jobmaster.master.statements import quoted, sql
 from jobmaster.model.errors import Refused
 
@@ -92,8 +92,7 @@ async def copy_rows(
     """
     text = f"SELECT {', '.join(map(quoted, columns))} FROM ({sql(f'export/{name}')}) AS scanned"  # noqa: S608  # names of columns, quoted
     try:
-        await connection.reset_type_codec("uuid", schema="pg_catalog")
-        await connection.reset_type_codec("timestamptz", schema="pg_catalog")
+        await _plain_types(connection)
         status = await connection.copy_from_query(
             text, *values, output=output, format="csv", delimiter=DELIMITER, quote=QUOTE, null=NULL
         )
@@ -107,3 +106,45 @@ async def bounds(connection: Connection, low: UUID, high: UUID, parts: int, page
     shares = [part / parts for part in range(1, parts)]
     found = await connection.fetchval(sql("export/bounds"), low.bytes, high.bytes, pages, shares)
     return sorted({UUID(bytes=bytes(one)) for one in found or ()})
+
+
+async def horizon(connection: Connection, at_us: int) -> dict[str, Any]:
+    """How far every transaction has ended, and what of the time after ``at_us`` (microseconds since 1970) is gone."""
+    try:
+        row = await connection.fetchrow(sql("export/horizon"), (at_us - EPOCH_2000_US,))
+    except errors.DRIVER_ERRORS as error:
+        raise errors.calling(error, "export/horizon", writes=False) from error
+    assert row is not None
+    return dict(row)
+
+
+async def cut_window(
+    connection: Connection, table: str, window: tuple[int, int], values: Sequence[Any], rows: int
+) -> int:
+    """Where to end a window of transactions so that it holds about ``rows`` rows: never within one, at least one.
+
+    Args:
+        table: there is a statement ``export/recorded_<table>``.
+        values: its parameters after the window. Ids are ``UUID``, times are aware.
+    """
+    begin, end = window
+    text = (
+        f"SELECT distance, count(*) AS rows FROM ({sql(f'export/recorded_{table}')}) AS recorded "  # noqa: S608
+        "GROUP BY distance ORDER BY distance"
+    )
+    try:
+        await _plain_types(connection)
+        total = 0
+        for row in await connection.fetch(text, begin, end, *values):
+            if total and total + row["rows"] > rows:
+                return begin + int(row["distance"])
+            total += row["rows"]
+    except errors.DRIVER_ERRORS as error:
+        raise errors.calling(error, f"export/recorded_{table}", writes=False) from error
+    return end
+
+
+async def _plain_types(connection: Connection) -> None:
+    """Ids as ``UUID`` and times as ``datetime``, as parameters of statements that others choose."""
+    for name in ("uuid", "timestamptz"):
+        await connection.reset_type_codec(name, schema="pg_catalog")

@@ -73,7 +73,16 @@ def read_plan(options: ReadOptions, schema: Any) -> ReadPlan:
         tasks=min(number(raw, "numPartitions", 2 * (os.cpu_count() or 1)), connections),
         block_bytes=number(raw, "batchBytes", BLOCK_BYTES),
         snapshot=raw.get("snapshot"),
+        rows_per_batch=number(raw, "maxRowsPerBatch", 1) if raw.get("maxRowsPerBatch") else None,
+        from_now=_position(raw) == "latest",
     )
+
+
+def _position(options: Mapping[str, str]) -> str:
+    word = options.get("startingPosition") or "earliest"
+    if word not in ("earliest", "latest"):
+        raise InputError(f"option startingPosition is {word!r}", hint="give earliest or latest")
+    return word
 
 
 def refuse_unknown(options: Mapping[str, str], known: tuple[str, ...]) -> None:

@@ -32,15 +32,20 @@ class ReadPlan(NamedTuple):
     """How many ranges are read apart, and so the most connections at once."""
     block_bytes: int
     snapshot: str | None
+    rows_per_batch: int | None = None
+    """Of a stream."""
+    from_now: bool = False
+    """Of a stream: what was recorded before it began is not wanted."""
 
 
 class IdRange(InputPartition):
-    """Ids from ``low``, below ``high``."""
+    """Ids from ``low``, below ``high``; of a stream, what the transactions of ``window`` recorded of them."""
 
-    def __init__(self, low: UUID, high: UUID) -> None:
+    def __init__(self, low: UUID, high: UUID, window: tuple[int, int] | None = None) -> None:
         super().__init__(None)
         self.low = low
         self.high = high
+        self.window = window
 
 
 class JobMasterReader(DataSourceReader):
@@ -51,28 +56,11 @@ class JobMasterReader(DataSourceReader):
 
     def partitions(self) -> Sequence[InputPartition]:
         """Ranges with about as many jobs each."""
-        selection = self.plan.selection
-        whole = [IdRange(selection.low, selection.high)]
-        if selection.low >= selection.high:
-            return []
-        if table_of(selection.table).cut is not Cut.JOB_ID or self.plan.tasks == 1:
-            return whole
-        cuts = asyncio.run(self._cuts(selection))
-        edges = [selection.low, *(cut for cut in cuts if selection.low < cut < selection.high), selection.high]
-        return [IdRange(low, high) for low, high in pairwise(edges)]
-
-    async def _cuts(self, selection: Selection) -> list[UUID]:
-        connection = await open_scan(self.plan.place.opener())
-        try:
-            return await bounds(connection, selection.low, selection.high, self.plan.tasks, _SAMPLE_PAGES)
-        finally:
-            connection.terminate()
+        return [IdRange(low, high) for low, high in ranges(self.plan)]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """One range."""
-        assert isinstance(partition, IdRange)
-        plan = self.plan
-        return Scan(plan.place, plan.selection, plan.snapshot, plan.block_bytes).batches(partition.low, partition.high)
+        return read_range(self.plan, partition)
 
 
 class FilteringReader(JobMasterReader):
@@ -85,3 +73,30 @@ class FilteringReader(JobMasterReader):
             selection = narrow(selection, one)
         self.plan = self.plan._replace(selection=selection)
         return filters
+
+
+def ranges(plan: ReadPlan) -> list[tuple[UUID, UUID]]:
+    """Ranges of ids with about as many jobs each; one for a table that is not cut."""
+    selection = plan.selection
+    if selection.low >= selection.high:
+        return []
+    if table_of(selection.table).cut is not Cut.JOB_ID or plan.tasks == 1:
+        return [(selection.low, selection.high)]
+    cuts = asyncio.run(_cuts(plan))
+    edges = [selection.low, *(cut for cut in cuts if selection.low < cut < selection.high), selection.high]
+    return list(pairwise(edges))
+
+
+def read_range(plan: ReadPlan, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+    """The rows of one task."""
+    assert isinstance(partition, IdRange)
+    scan = Scan(plan.place, plan.selection, plan.block_bytes, snapshot=plan.snapshot, window=partition.window)
+    return scan.batches(partition.low, partition.high)
+
+
+async def _cuts(plan: ReadPlan) -> list[UUID]:
+    connection = await open_scan(plan.place.opener())
+    try:
+        return await bounds(connection, plan.selection.low, plan.selection.high, plan.tasks, _SAMPLE_PAGES)
+    finally:
+        connection.terminate()

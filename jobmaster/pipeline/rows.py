@@ -175,6 +175,7 @@ class RowReader:
                 timeout_seconds=said.timeout_seconds or own.timeout_seconds,
                 max_attempts=said.max_attempts or own.max_attempts,
                 expires_us=said.expires_us or own.expires_us,
+                at_most_once=said.at_most_once or own.at_most_once,
             )
         data = encode_headers(msgspec.structs.replace(said, key=key))
         limit = self._terms.limits.headers_bytes

@@ -51,7 +51,9 @@ class Checker:
         self._exact = spec is None
         if self._schema is not None:
             try:
-                kind = _object(self._schema, self._schema.get("$defs", {}))
+                assert spec is not None
+                schema: Any = spec.schema
+                kind = _object(schema, schema.get("$defs", {}))
                 self._decode = msgspec.json.Decoder(kind, strict=not lax).decode
                 self._exact = True
             except (_Unsayable, TypeError, ValueError):

@@ -11,8 +11,11 @@ from typing import TYPE_CHECKING, Any
 from pyspark.sql.datasource import DataSource
 
 if TYPE_CHECKING:
-    from pyspark.sql.datasource import DataSourceReader, DataSourceWriter
+    from pyspark.sql.datasource import DataSourceReader, DataSourceStreamReader, DataSourceWriter
     from pyspark.sql.types import StructType
+
+STREAMED = ("jobs", "attempts", "events")
+"""Tables whose rows are recorded once. The jobs of a stream are those that have ended."""
 
 
 class JobMasterSource(DataSource):
@@ -41,6 +44,20 @@ class JobMasterSource(DataSource):
         kind: Any = FilteringReader if options.pushdown else JobMasterReader
         reader: DataSourceReader = kind(read_plan(options, schema))
         return reader
+
+    def streamReader(self, schema: StructType) -> DataSourceStreamReader:
+        """Reads what was recorded since the last batch: jobs that ended, attempts, events."""
+        from jobmaster.model.errors import InputError
+        from jobmaster.pipeline.read_options import read_options, read_plan
+        from jobmaster.pipeline.stream import JobMasterStreamReader
+
+        options = read_options(self.options)
+        if options.table.name not in STREAMED:
+            raise InputError(
+                f"table {options.table.name!r} cannot be read as a stream", hint=f"these can: {', '.join(STREAMED)}"
+            )
+        plan = read_plan(options, schema)
+        return JobMasterStreamReader(plan._replace(snapshot=None))
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
         """Writes rows as jobs; only ``mode("append")``."""

@@ -1,4 +1,4 @@
--- 0006 pipeline: what the data pipeline remembers of the batches it wrote. None of it is on the path of a job.
+-- 0007 pipeline: what the data pipeline remembers of the batches it wrote. None of it is on the path of a job.
 
 -- A batch of jobs that came from data. Its moment is the time part of every id of the batch, so the same rows handed in again
 -- under the same name get the same ids, and the primary key of job lets each in once.

@@ -1,0 +1,19 @@
+-- recorded_attempts: lines of attempts that did not conclude their job, written by some transactions
+-- in: $1 bigint first transaction
+-- in: $2 bigint transaction that is the first one outside
+-- in: $3 uuid lowest job id
+-- in: $4 uuid highest job id, itself outside
+-- in: $5 uuid[] buckets, NULL = any
+-- out: distance bigint (of the transaction from the first one), job_id uuid, token integer, bucket_id uuid,
+--      bucket_epoch bigint, outcome text, at timestamptz, ran_us bigint, error text, refused_at timestamptz,
+--      refused_count integer
+-- move: nothing
+-- fence: every transaction below $2 has ended when $2 was taken, so nothing can come in below it any more
+-- index: none, see recorded_jobs; a line that is marked as refused comes again
+SELECT (xmin::text::bigint - $1::bigint) & 4294967295 AS distance,
+       job_id, token, bucket_id, bucket_epoch, outcome, at, ran_us, convert_from(error, 'UTF8') AS error, refused_at,
+       refused_count
+FROM (SELECT xmin, * FROM attempt UNION ALL SELECT xmin, * FROM attempt_detached) AS kept
+WHERE ((xmin::text::bigint - $1::bigint) & 4294967295) < $2::bigint - $1::bigint
+  AND job_id >= $3::uuid AND job_id < $4::uuid
+  AND ($5::uuid[] IS NULL OR bucket_id = ANY ($5::uuid[]))
