@@ -53,6 +53,8 @@ class Terms(NamedTuple):
     lane: str | None
     due_us: int
     headers: Headers
+    replay: bool
+    """The keys are ids of jobs that are to run again."""
     lax: bool
     allow_unregistered: bool
     specs: Mapping[str, HandlerSpec]
@@ -169,6 +171,8 @@ class RowReader:
                 own = _HEADERS.decode(headers)
             except (msgspec.DecodeError, UnicodeDecodeError) as error:
                 return f"the headers cannot be read: {error}"
+            if self._terms.replay:
+                own = msgspec.structs.replace(own, metadata={**own.metadata, "replay_of": key}, expires_us=None)
             said = Headers(
                 tags=tuple(dict.fromkeys((*said.tags, *own.tags))),
                 metadata={**own.metadata, **said.metadata},

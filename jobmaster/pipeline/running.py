@@ -9,6 +9,7 @@ import os
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -71,9 +72,22 @@ class PipelineRun:
         return self.options.lake or str(data_directory(self.settings) / LAKE)
 
     @property
+    def lake_url(self) -> str:
+        """The lake as Spark takes it."""
+        return self.lake if "://" in self.lake else str(self.lake_path.absolute())
+
+    def today(self) -> str:
+        """The day, UTC, by this machine's clock: for names."""
+        return datetime.fromtimestamp(self.clock.wall_us() / 1_000_000, UTC).date().isoformat()
+
+    @property
     def lake_path(self) -> Path:
         """The lake as a local directory."""
-        return Path(self.lake.removeprefix("file://")).expanduser()
+        return self.local(self.lake)
+
+    def local(self, path: str) -> Path:
+        """A path or ``file://`` URL as a local path."""
+        return Path(path.removeprefix("file://")).expanduser()
 
     @cached_property
     def dsn(self) -> str:

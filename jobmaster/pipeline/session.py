@@ -111,6 +111,7 @@ def open_session(options: SessionOptions, env: Mapping[str, str]) -> SparkSessio
     from pyspark.errors import PySparkException
     from pyspark.sql import SparkSession
 
+    from jobmaster.pipeline.foreign import PostgresSource
     from jobmaster.pipeline.source import JobMasterSource
 
     conf = {**settings_of(options.master), **options.conf}
@@ -130,6 +131,7 @@ def open_session(options: SessionOptions, env: Mapping[str, str]) -> SparkSessio
     try:
         session = builder.getOrCreate()
         session.dataSource.register(JobMasterSource)
+        session.dataSource.register(PostgresSource)
     except PySparkException as error:
         raise Refused(f"Spark does not start on {options.master}: {first_line(error)}") from error
     return session

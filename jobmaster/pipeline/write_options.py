@@ -26,7 +26,7 @@ CHUNK_ROWS = 10_000
 BATCH_CHARS_MAX = 200
 KNOWN = (
     *PLACE_OPTIONS, "batch", "asOf", "runId", "handler", "priority", "lane", "dueAt", "headers", "lax", "allowUnregistered",
-    "rejects", "onDuplicate", "rowsPerSecond", "chunkRows",
+    "rejects", "replay", "onDuplicate", "rowsPerSecond", "chunkRows",
 )  # fmt: skip
 _TYPES = {
     "key": ("string", "bigint", "int", "smallint", "tinyint"),
@@ -63,8 +63,11 @@ class _Found(NamedTuple):
     lanes: frozenset[str]
 
 
-def write_plan(options: Mapping[str, str], schema: Any) -> WritePlan:
+def write_plan(options: Mapping[str, str], schema: Any, *, dry: bool = False) -> WritePlan:
     """How to write rows of ``schema``.
+
+    Args:
+        dry: nothing is going to be written, and the batch is not remembered.
 
     Raises:
         InputError: an option, the schema or the handler is wrong; nothing was written.
@@ -81,7 +84,7 @@ def write_plan(options: Mapping[str, str], schema: Any) -> WritePlan:
             hint="give option batch, such as import-2030-01-31: the same rows under the same name are let in once",
         )
     batch = check_name(batch or f"as of {moment}", "the batch's name", BATCH_CHARS_MAX)
-    found = asyncio.run(_ask(place, batch, moment))
+    found = asyncio.run(_ask(place, batch, moment, dry=dry))
     as_of_ms = found.as_of_us // 1000
     first = (as_of_ms << 80).to_bytes(16, "big")
     if first < found.floor:
@@ -108,6 +111,7 @@ def write_plan(options: Mapping[str, str], schema: Any) -> WritePlan:
         lane=check_lane(lane) if lane else None,
         due_us=_us(moment_of("dueAt", due)) if due else 0,
         headers=_headers(options.get("headers")),
+        replay=flag(options, "replay"),
         lax=flag(options, "lax"),
         allow_unregistered=flag(options, "allowUnregistered"),
         specs=found.specs,
@@ -135,13 +139,13 @@ def write_plan(options: Mapping[str, str], schema: Any) -> WritePlan:
     )
 
 
-async def _ask(place: Place, batch: str, moment: Any) -> _Found:
+async def _ask(place: Place, batch: str, moment: Any, *, dry: bool) -> _Found:
     connections = Connections(place.opener(), 1)
     try:
         calls = Calls(connections)
         await check_schema(calls, place.schema)
         wanted = None if moment is None else (_us(moment) - EPOCH_2000_US,)
-        row = (await calls.tell("pipeline/open_batch", batch, wanted))[0]
+        row = (await calls.tell("pipeline/look_batch" if dry else "pipeline/open_batch", batch, wanted))[0]
         handlers = [msgspec.json.decode(one["spec"], type=HandlerSpec) for one in await calls.ask("queries/handlers")]
         lanes = frozenset(one["lane"] for one in await calls.ask("pipeline/lanes"))
         return _Found(

@@ -49,7 +49,7 @@ CATCHES_EVERYTHING = {
     "jobmaster/client/bulk.py": "handed on to the caller through the report",
     "jobmaster/client/coalescing.py": "handed on to every caller of the batch",
     "jobmaster/codec.py": "an exception's own __str__ is foreign code",
-    "jobmaster/pipeline/scanning.py": "handed on to the thread that reads",
+    "jobmaster/pipeline/flowing.py": "handed on to the thread that reads",
     "jobmaster/handlers/loading.py": "importing handlers runs foreign code; it becomes a ConfigError",
 }
 
@@ -57,11 +57,13 @@ OPEN_KEYWORDS = {
     "agents/jobmaster_agents/isolated_tidy.py:submit": "the signature of concurrent.futures.Executor",
     "jobmaster/cli/job.py:submit": "click hands over one word per option",
     "jobmaster/cli/pipeline/step.py:command": "click hands over one word per option",
+    "jobmaster/cli/pipeline/submit.py:submit": "click hands over one word per option",
 }
 
 FOREIGN_TEXT = {
     "jobmaster/agentstore/library.py": "the first line of a function library, which names its engine",
     "jobmaster/master/export.py": "the columns that are wanted, around a statement",
+    "jobmaster/master/foreign.py": "a table that the user names",
     "jobmaster/master/migrate.py": "SET LOCAL inside the transaction of a migration",
     "jobmaster/master/migrations.py": "SET LOCAL at the head of the script for people",
 }

@@ -10,7 +10,10 @@ from jobmaster.cli.invocation import attach_common_options
 
 COMMANDS: dict[str, tuple[str, str]] = {
     "doctor": ("jobmaster.cli.pipeline.doctor:doctor", "Check Java, Spark, the master and the lake."),
+    "replay": ("jobmaster.cli.pipeline.replay:replay", "Run jobs that failed again, each as a new job."),
     "run": ("jobmaster.cli.pipeline.run:run", "Run several steps in one Spark session."),
+    "stream": ("jobmaster.cli.pipeline.stream:stream", "Copy what ends in the master to the lake, each job once."),
+    "submit": ("jobmaster.cli.pipeline.submit:submit", "Make jobs of a file, a table or a query: one row, one job."),
 }
 """Name -> (module:attribute, the line in the list of commands)."""
 

@@ -8,7 +8,6 @@
 -- fence: none, it reads; the snapshot of the caller's transaction
 -- index: attempt_pkey, or the whole of a partition; the range prunes partitions
 SELECT job_id, token, bucket_id, bucket_epoch, outcome, at, ran_us, error, refused_at, refused_count
-FROM ledger
-WHERE NOT concluding
-  AND job_id >= $1::uuid AND job_id < $2::uuid
+FROM attempts
+WHERE job_id >= $1::uuid AND job_id < $2::uuid
   AND ($3::uuid[] IS NULL OR bucket_id = ANY ($3::uuid[]))

@@ -1,0 +1,143 @@
+"""Rows of a COPY as Arrow batches: the server on one side, Spark on the other, a bounded buffer between.
+
+The connection runs in a thread with a loop of its own, so that the server sends while the last block is being parsed. At
+most ``_BLOCKS`` blocks wait; a slow reader slows the server, whatever the number of rows.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import queue
+import threading
+from collections.abc import Callable, Coroutine, Iterator
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any
+
+from jobmaster.master.export import DELIMITER, NULL, QUOTE
+from jobmaster.model.errors import Unavailable
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+Output = Callable[[bytes], Coroutine[Any, Any, None]]
+_BLOCKS = 3
+_TURN_SECONDS = 0.5
+
+
+class _Stopped(Exception):
+    """Nobody reads any more."""
+
+
+def arrow_type(kind: str) -> pa.DataType:
+    """The Arrow type of a type in Spark's words."""
+    import pyarrow as pa
+
+    types = {
+        "string": pa.string(),
+        "smallint": pa.int16(),
+        "int": pa.int32(),
+        "bigint": pa.int64(),
+        "float": pa.float32(),
+        "double": pa.float64(),
+        "boolean": pa.bool_(),
+        "timestamp": pa.timestamp("us", "UTC"),
+    }
+    return types[kind]
+
+
+class Flow:
+    """One COPY.
+
+    Args:
+        copy: does it, and hands whole rows to what it is given.
+        block_bytes: how much text is parsed at once.
+    """
+
+    def __init__(self, copy: Callable[[Output], Coroutine[Any, Any, None]], block_bytes: int) -> None:
+        self._copy = copy
+        self._block_bytes = block_bytes
+        self._blocks: queue.Queue[bytes | Exception | None] = queue.Queue(_BLOCKS)
+        self._stop = threading.Event()
+
+    def batches(self, schema: pa.Schema, what: str) -> Iterator[pa.RecordBatch]:
+        """Everything, in batches of about ``block_bytes`` of text each.
+
+        Raises:
+            JobMasterError: as ``copy`` raised it, in its place between the batches.
+        """
+        thread = threading.Thread(target=self._run, name="jobmaster-copy", daemon=True)
+        thread.start()
+        parse = _parser(schema, what)
+        try:
+            while (block := self._blocks.get()) is not None:
+                if isinstance(block, Exception):
+                    raise block
+                yield from parse(block)
+        finally:
+            self._stop.set()
+            with suppress(queue.Empty):
+                while True:
+                    self._blocks.get_nowait()
+            thread.join()
+
+    def _run(self) -> None:
+        try:
+            asyncio.run(self._gather())
+            self._put(None)
+        except _Stopped:
+            pass
+        except Exception as error:
+            with suppress(_Stopped):
+                self._put(error)
+
+    async def _gather(self) -> None:
+        gathered: list[bytes] = []
+        size = 0
+
+        async def output(rows: bytes) -> None:
+            nonlocal size
+            gathered.append(rows)
+            size += len(rows)
+            if size >= self._block_bytes:
+                self._put(b"".join(gathered))
+                gathered.clear()
+                size = 0
+
+        await self._copy(output)
+        if gathered:
+            self._put(b"".join(gathered))
+
+    def _put(self, block: bytes | Exception | None) -> None:
+        """Hand a block over. Blocks this thread's loop, which has nothing else to do."""
+        while not self._stop.is_set():
+            with suppress(queue.Full):
+                self._blocks.put(block, timeout=_TURN_SECONDS)
+                return
+        raise _Stopped
+
+
+def _parser(schema: pa.Schema, what: str) -> Callable[[bytes], Iterator[pa.RecordBatch]]:
+    import pyarrow as pa
+    from pyarrow import csv
+
+    read = csv.ReadOptions(column_names=schema.names, use_threads=False, block_size=1 << 30)
+    parse = csv.ParseOptions(delimiter=DELIMITER, quote_char=QUOTE, double_quote=True, newlines_in_values=True)
+    convert = csv.ConvertOptions(
+        column_types=schema,
+        null_values=[NULL],
+        strings_can_be_null=True,
+        quoted_strings_can_be_null=False,
+        true_values=["t"],
+        false_values=["f"],
+    )
+
+    def batches(block: bytes) -> Iterator[pa.RecordBatch]:
+        try:
+            table = csv.read_csv(
+                pa.BufferReader(block), read_options=read, parse_options=parse, convert_options=convert
+            )
+        except pa.ArrowInvalid as error:
+            raise Unavailable(f"the rows of {what} cannot be read: {error}") from error
+        yield from table.to_batches()
+
+    return batches

@@ -1,0 +1,53 @@
+"""What an error of Spark says: ours is inside, under two stacks of other programs."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+from jobmaster.model import errors
+from jobmaster.model.errors import JobMasterError, Refused, Unavailable
+
+T = TypeVar("T")
+_OURS = re.compile(r"jobmaster\.model\.errors\.(?P<name>\w+): (?P<said>[^\n]+)")
+_CLASSES: dict[str, type[JobMasterError]] = {
+    name: kind
+    for name, kind in vars(errors).items()
+    if isinstance(kind, type) and issubclass(kind, JobMasterError) and kind is not errors.ConfigError
+}
+_FULL_DISK = ("No space left on device", "Disk quota exceeded")
+
+
+def spoken(work: Callable[[], T]) -> T:
+    """Do some work of Spark; what goes wrong comes as one sentence.
+
+    Raises:
+        JobMasterError: our own error, as it was raised in whatever process; ``Unavailable`` for a full disk; ``Refused``
+            with Spark's first line for everything else.
+    """
+    from py4j.protocol import Py4JError
+    from pyspark.errors import PySparkException
+
+    try:
+        return work()
+    except (PySparkException, Py4JError) as error:
+        raise said_by(error) from error
+
+
+def said_by(error: Any) -> JobMasterError:
+    """The error that is meant."""
+    text = str(error)
+    # The last one is the one that was not caught: what comes before it is its cause.
+    found = list(_OURS.finditer(text))
+    if found:
+        match = found[-1]
+        kind = _CLASSES.get(match["name"], Refused)
+        return kind(match["said"])
+    for sign in _FULL_DISK:
+        if sign in text:
+            return Unavailable(
+                f"a disk is full: {sign}", hint="make room and run it again; nothing counts until it is whole"
+            )
+    first = (text.strip().splitlines() or [type(error).__name__])[0]
+    return Refused(f"Spark: {first}")
