@@ -119,17 +119,17 @@ async def horizon(connection: Connection, at_us: int) -> dict[str, Any]:
 
 
 async def cut_window(
-    connection: Connection, table: str, window: tuple[int, int], values: Sequence[Any], rows: int
+    connection: Connection, name: str, window: tuple[int, int], values: Sequence[Any], rows: int
 ) -> int:
     """Where to end a window of transactions so that it holds about ``rows`` rows: never within one, at least one.
 
     Args:
-        table: there is a statement ``export/recorded_<table>``.
+        name: a statement ``export/recorded_...``.
         values: its parameters after the window. Ids are ``UUID``, times are aware.
     """
     begin, end = window
     text = (
-        f"SELECT distance, count(*) AS rows FROM ({sql(f'export/recorded_{table}')}) AS recorded "  # noqa: S608
+        f"SELECT distance, count(*) AS rows FROM ({sql(f'export/{name}')}) AS recorded "  # noqa: S608
         "GROUP BY distance ORDER BY distance"
     )
     try:
@@ -140,7 +140,7 @@ async def cut_window(
                 return begin + int(row["distance"])
             total += row["rows"]
     except errors.DRIVER_ERRORS as error:
-        raise errors.calling(error, f"export/recorded_{table}", writes=False) from error
+        raise errors.calling(error, f"export/{name}", writes=False) from error
     return end
 
 

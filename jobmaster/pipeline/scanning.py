@@ -10,7 +10,7 @@ from jobmaster.master.export import copy_rows, open_scan
 from jobmaster.pipeline.flowing import Flow, Output, arrow_type
 from jobmaster.pipeline.place import Place
 from jobmaster.pipeline.selection import Selection
-from jobmaster.pipeline.tables import table_of
+from jobmaster.pipeline.tables import RECORDED, table_of
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -69,7 +69,7 @@ class Scan:
         async def copy(output: Output) -> None:
             connection = await open_scan(self._place.opener(), self._snapshot)
             try:
-                name = selection.table if self._window is None else f"recorded_{selection.table}"
+                name = selection.table if self._window is None else RECORDED[selection.table]
                 values = [*(self._window or ()), *selection.values(low, high)]
                 await copy_rows(connection, name, asked.names, values, output)
             finally:

@@ -14,9 +14,6 @@ if TYPE_CHECKING:
     from pyspark.sql.datasource import DataSourceReader, DataSourceStreamReader, DataSourceWriter
     from pyspark.sql.types import StructType
 
-STREAMED = ("jobs", "attempts", "events")
-"""Tables whose rows are recorded once. The jobs of a stream are those that have ended."""
-
 
 class JobMasterSource(DataSource):
     """``spark.read.format("jobmaster").option("dsn", ...).option("table", "jobs").load()``
@@ -50,11 +47,12 @@ class JobMasterSource(DataSource):
         from jobmaster.model.errors import InputError
         from jobmaster.pipeline.read_options import read_options, read_plan
         from jobmaster.pipeline.stream import JobMasterStreamReader
+        from jobmaster.pipeline.tables import RECORDED
 
         options = read_options(self.options)
-        if options.table.name not in STREAMED:
+        if options.table.name not in RECORDED:
             raise InputError(
-                f"table {options.table.name!r} cannot be read as a stream", hint=f"these can: {', '.join(STREAMED)}"
+                f"table {options.table.name!r} cannot be read as a stream", hint=f"these can: {', '.join(RECORDED)}"
             )
         plan = read_plan(options, schema)
         return JobMasterStreamReader(plan._replace(snapshot=None))

@@ -19,6 +19,7 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMa
 from jobmaster.master.export import cut_window, horizon, open_scan
 from jobmaster.model.errors import Refused
 from jobmaster.pipeline.reader import IdRange, ReadPlan, ranges, read_range
+from jobmaster.pipeline.tables import RECORDED
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -106,6 +107,6 @@ class JobMasterStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow)
         connection = await open_scan(self.plan.place.opener())
         try:
             values = selection.values(selection.low, selection.high)
-            return await cut_window(connection, selection.table, (begin, end), values, rows)
+            return await cut_window(connection, RECORDED[selection.table], (begin, end), values, rows)
         finally:
             connection.terminate()

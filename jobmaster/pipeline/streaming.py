@@ -1,6 +1,6 @@
 """``jobmaster pipeline stream``: what ends in the master, into Parquet files of the lake, once each.
 
-Where the stream has come stands in Spark's checkpoint, which files count in the log of its sink (``_spark_metadata``); both are
+Where the stream has come stands in its checkpoint, which files count in the log of the sink (``_spark_metadata``); both are
 written batch by batch, so a batch that is repeated after a crash replaces itself.
 """
 

@@ -123,6 +123,10 @@ TABLES = {
 }  # fmt: skip
 
 
+RECORDED = {"jobs": "recorded_jobs", "attempts": "recorded_attempts", "events": "recorded_events"}
+"""Tables whose rows are recorded once, and their statement by transaction. The jobs of a stream are those that have ended."""
+
+
 def table_of(name: str) -> Table:
     """The table of a name.
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping
+from datetime import datetime
 from typing import Any, NamedTuple
 
 import msgspec
@@ -15,7 +16,7 @@ from jobmaster.master.connection import EPOCH_2000_US, Calls, Connections
 from jobmaster.master.migrate import check_schema
 from jobmaster.model.agent import HandlerSpec
 from jobmaster.model.errors import Conflict, InputError
-from jobmaster.model.ids import created_ms, text
+from jobmaster.model.ids import text
 from jobmaster.model.job import Headers, Priority
 from jobmaster.pipeline.place import Place, place_of
 from jobmaster.pipeline.read_options import PLACE_OPTIONS, flag, number, refuse_unknown
@@ -76,6 +77,26 @@ def write_plan(options: Mapping[str, str], schema: Any, *, dry: bool = False) ->
     refuse_unknown(options, KNOWN)
     _check_schema(schema, options)
     place = place_of(options)
+    batch, moment = _batch(options)
+    found = asyncio.run(_ask(place, batch, moment, dry=dry))
+    _check_moment(batch, found)
+    word = options.get("onDuplicate") or "ignore"
+    if word not in ("ignore", "fail"):
+        raise InputError(f"option onDuplicate is {word!r}", hint="give ignore or fail")
+    return WritePlan(
+        place=place,
+        batch=batch,
+        run_id=check_name(options.get("runId") or new_id().hex(), "option runId", 64),
+        terms=_terms(options, place, found),
+        chunk_rows=number(options, "chunkRows", CHUNK_ROWS),
+        rows_per_second=number(options, "rowsPerSecond", 1) if options.get("rowsPerSecond") else None,
+        rejects=options.get("rejects"),
+        refuse_duplicates=word == "fail",
+    )
+
+
+def _batch(options: Mapping[str, str]) -> tuple[str, datetime | None]:
+    """Name of the batch, and the moment that a new one is to have."""
     batch = options.get("batch")
     moment = moment_of("asOf", options["asOf"]) if options.get("asOf") else None
     if not batch and moment is None:
@@ -83,10 +104,12 @@ def write_plan(options: Mapping[str, str], schema: Any, *, dry: bool = False) ->
             "a write needs a name for its batch",
             hint="give option batch, such as import-2030-01-31: the same rows under the same name are let in once",
         )
-    batch = check_name(batch or f"as of {moment}", "the batch's name", BATCH_CHARS_MAX)
-    found = asyncio.run(_ask(place, batch, moment, dry=dry))
-    as_of_ms = found.as_of_us // 1000
-    first = (as_of_ms << 80).to_bytes(16, "big")
+    return check_name(batch or f"as of {moment}", "the batch's name", BATCH_CHARS_MAX), moment
+
+
+def _check_moment(batch: str, found: _Found) -> None:
+    """Ids of the batch's moment are taken."""
+    first = (found.as_of_us // 1000 << 80).to_bytes(16, "big")
     if first < found.floor:
         raise Conflict(
             f"batch {batch!r} is of a time whose history has been retired (ids below {text(found.floor)} are not taken)",
@@ -94,17 +117,22 @@ def write_plan(options: Mapping[str, str], schema: Any, *, dry: bool = False) ->
         )
     if first >= found.ceiling:
         raise InputError(
-            f"batch {batch!r} is of a time for which the master has no partition yet (from "
-            f"{created_ms(found.ceiling)} ms on)",
-            hint="give option asOf a time in the past",
+            f"batch {batch!r} is of a time for which the master has no partition yet",
+            hint="give option asOf a time that has come",
         )
+
+
+def _terms(options: Mapping[str, str], place: Place, found: _Found) -> Terms:
     handler = options.get("handler")
     if handler is not None and handler not in found.specs and not flag(options, "allowUnregistered"):
         raise unknown_handler(handler, list(found.specs), "start an agent that has it, or set allowUnregistered")
     lane = options.get("lane")
     due = options.get("dueAt")
-    terms = Terms(
-        as_of_ms=as_of_ms,
+    lanes = found.lanes | place.lanes
+    if lane and lane not in lanes:
+        raise InputError(f"no agent serves lane {lane!r}", hint=f"lanes are {', '.join(sorted(lanes)) or 'none'}")
+    return Terms(
+        as_of_ms=found.as_of_us // 1000,
         now_us=found.now_us,
         handler=handler,
         priority=int(_priority(options["priority"])) if options.get("priority") else None,
@@ -115,27 +143,10 @@ def write_plan(options: Mapping[str, str], schema: Any, *, dry: bool = False) ->
         lax=flag(options, "lax"),
         allow_unregistered=flag(options, "allowUnregistered"),
         specs=found.specs,
-        lanes=found.lanes | place.lanes,
+        lanes=lanes,
         default_lane=place.lane,
         default_priority=int(_priority(place.priority)),
         limits=place.limits,
-    )
-    if terms.lane is not None and terms.lane not in terms.lanes:
-        raise InputError(
-            f"no agent serves lane {terms.lane!r}", hint=f"lanes are {', '.join(sorted(terms.lanes)) or 'none'}"
-        )
-    word = options.get("onDuplicate") or "ignore"
-    if word not in ("ignore", "fail"):
-        raise InputError(f"option onDuplicate is {word!r}", hint="give ignore or fail")
-    return WritePlan(
-        place=place,
-        batch=batch,
-        run_id=check_name(options.get("runId") or new_id().hex(), "option runId", 64),
-        terms=terms,
-        chunk_rows=number(options, "chunkRows", CHUNK_ROWS),
-        rows_per_second=number(options, "rowsPerSecond", 1) if options.get("rowsPerSecond") else None,
-        rejects=options.get("rejects"),
-        refuse_duplicates=word == "fail",
     )
 
 

@@ -63,7 +63,6 @@ OPEN_KEYWORDS = {
 FOREIGN_TEXT = {
     "jobmaster/agentstore/library.py": "the first line of a function library, which names its engine",
     "jobmaster/master/export.py": "the columns that are wanted, around a statement",
-    "jobmaster/master/foreign.py": "a table that the user names",
     "jobmaster/master/migrate.py": "SET LOCAL inside the transaction of a migration",
     "jobmaster/master/migrations.py": "SET LOCAL at the head of the script for people",
 }
