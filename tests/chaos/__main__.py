@@ -9,7 +9,9 @@ from typing import Any
 import click
 
 from tests.chaos.child import Mutant
+from tests.chaos.collect import write
 from tests.chaos.faults import KINDS
+from tests.chaos.page import RESULTS
 from tests.chaos.run import interruptible, run
 from tests.chaos.scene import Course, Form
 
@@ -50,6 +52,7 @@ def show(report: dict[str, Any], *, as_json: bool) -> None:
 )
 @click.option("--no-disks", is_flag=True, help="No file systems of their own for the servers.")
 @click.option("--keep", is_flag=True, help="Keep the directory with all logs also after a good run.")
+@click.option("--save", is_flag=True, help="Keep the report for docs/guarantees.md (then: python -m tests.chaos.page).")
 @click.option("--json", "as_json", is_flag=True, help="The report as one JSON object on the last line.")
 def main(
     minutes: float,
@@ -62,6 +65,7 @@ def main(
     mutant: str,
     no_disks: bool,
     keep: bool,
+    save: bool,
     as_json: bool,
 ) -> None:
     """Chaos. Exit code 1 on any violation; then the directory with all logs is kept and named."""
@@ -79,6 +83,9 @@ def main(
         rounds=kills or rolling,
     )
     report, good = run(course, tell)
+    if save:
+        RESULTS.mkdir(exist_ok=True)
+        write(RESULTS / f"{course.form.value}.json", report)
     show(report, as_json=as_json)
     if not good:
         tell(

@@ -61,7 +61,7 @@ class Conductor:
         self._began = time.monotonic()
         waiting = list(schedule)
         tell_at = _TELL_SECONDS
-        looking = threading.Thread(target=self._keep_looking)
+        looking = threading.Thread(target=self._keep_looking, daemon=True)
         looking.start()
         while self.seconds < seconds:
             while waiting and waiting[0].at <= self.seconds:
@@ -100,7 +100,7 @@ class Conductor:
         """Heal what is over, start again what ended."""
         for one in [one for one in self._open if one.until <= self.seconds]:
             self._open.remove(one)
-            thread = threading.Thread(target=self._heal, args=(one,))  # a server takes its time to start
+            thread = threading.Thread(target=self._heal, args=(one,), daemon=True)  # a server takes its time to start
             thread.start()
             self._healing.append(thread)
         now = self.seconds

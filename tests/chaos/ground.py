@@ -13,6 +13,7 @@ from pathlib import Path
 
 _CLONE_NEWNS = 0x00020000
 _FREEZER = Path("/sys/fs/cgroup/freezer")
+_BLOCK = 1024
 _UNIFIED = Path("/sys/fs/cgroup")
 
 
@@ -69,12 +70,14 @@ class Disk:
         """Not a byte is left."""
         ballast = os.open(self.mount / "ballast", os.O_WRONLY | os.O_CREAT)
         try:
-            for size in (1 << 20, 1 << 12, 1):
+            # Blocks are taken, not written: gigabytes of zeros would stall the machine's own disk.
+            taken, size = 0, 1 << 28
+            while size >= _BLOCK:
                 try:
-                    while True:
-                        os.write(ballast, bytes(size))
+                    os.posix_fallocate(ballast, taken, size)
+                    taken += size
                 except OSError:
-                    continue
+                    size //= 4
         finally:
             os.close(ballast)
 

@@ -88,6 +88,10 @@ class _Desk:
         self._rng = random.Random(seed)
         self._routes: dict[str, Route] = {}
 
+    async def close(self) -> None:
+        """Close every route."""
+        await asyncio.gather(*(route.close() for route in self._routes.values()))
+
     async def obey(self, order: dict[str, Any]) -> Any:
         """One order; the answer."""
         if order["do"] == "add":
@@ -122,6 +126,7 @@ async def serve(seed: int) -> None:
         answer = await desk.obey(json.loads(line))
         sys.stdout.write(json.dumps({"answer": answer}) + "\n")
         sys.stdout.flush()
+    await desk.close()
 
 
 if __name__ == "__main__":

@@ -37,43 +37,51 @@ def run(course: Course, tell: Any) -> tuple[dict[str, Any], bool]:
     """The report of one run, and whether it is good. The directory stays when it is not."""
     with ExitStack() as stack:
         scene = Scene(course, stack, tell)
-        stage = scene.start()
-        kinds, impossible = available(stage)
-        schedule = planned(course, kinds)
-        seconds = schedule[-1].at + 3.0 if course.form is Form.KILLS else course.seconds
-        history = History()
-        conductor = Conductor(
-            stage, lambda: history.stores.update(collect.stores_of_buckets(scene.servers, scene.schema)), tell
-        )
-        tell(f"{len(schedule)} faults in {seconds:.0f} s at {course.rate:g} jobs/s; logs in {scene.root}")
-        unclean = restart_all(scene, course.rounds, tell) if course.form is Form.ROLLING else []
-        conductor.play(schedule, 3.0 if course.form is Form.ROLLING else seconds)
-        tell("everything is healed; the producers stop, the rest drains")
-        scene.stop_producers()
-        drain_seconds, left = scene.drain(lambda: None)
-        exits = scene.stop_agents()
-        tell(f"drained in {drain_seconds:.1f} s, left: {left or 'nothing'}; agents left with {exits}")
-        report = judge(scene, conductor, history, stage, tell)
-        if course.form is Form.ROLLING:
-            unclean += [f"{name}: {code}" for name, code in exits.items() if code]
-            report |= {"restarts": course.rounds, **burnt(scene, unclean)}
-            report["violations"] |= {name: report[name] for name in ("rescues", "attempts_burnt") if report[name]}
-            report["violations"] |= {"unclean_exits": unclean} if unclean else {}
-        report |= {
-            "form": course.form.value,
-            "drain_seconds": round(drain_seconds, 1),
-            "left_after_drain": left,
-            "agent_exit_codes": exits,
-            "seed": course.seed,
-            "schedule": [[one.kind, one.at, one.seconds] for one in schedule] if course.form is Form.MIXED else [],
-            "unavailable": impossible,
-        }
-        good = not report["violations"] and not left
-        collect.write(scene.root / "report.json", report)
-        scene.keep = course.keep or not good
-        for image in scene.root.glob("*.img") if scene.keep else ():
-            image.unlink()  # gigabytes that nobody will look into
-    if scene.keep:
+        try:
+            return play(course, scene, tell)
+        except Exception:
+            scene.preserve()
+            tell(f"it broke off; everything is kept in {scene.root}")
+            raise
+
+
+def play(course: Course, scene: Scene, tell: Any) -> tuple[dict[str, Any], bool]:
+    """The report of one run on a scene that is set up."""
+    stage = scene.start()
+    kinds, impossible = available(stage)
+    schedule = planned(course, kinds)
+    seconds = schedule[-1].at + 3.0 if course.form is Form.KILLS else course.seconds
+    history = History()
+    conductor = Conductor(
+        stage, lambda: history.stores.update(collect.stores_of_buckets(scene.servers, scene.schema)), tell
+    )
+    tell(f"{len(schedule)} faults in {seconds:.0f} s at {course.rate:g} jobs/s; logs in {scene.root}")
+    unclean = restart_all(scene, course.rounds, tell) if course.form is Form.ROLLING else []
+    conductor.play(schedule, 3.0 if course.form is Form.ROLLING else seconds)
+    tell("everything is healed; the producers stop, the rest drains")
+    scene.stop_producers()
+    drain_seconds, left = scene.drain(lambda: None)
+    exits = scene.stop_agents()
+    tell(f"drained in {drain_seconds:.1f} s, left: {left or 'nothing'}; agents left with {exits}")
+    report = judge(scene, conductor, history, stage, tell)
+    if course.form is Form.ROLLING:
+        unclean += [f"{name}: {code}" for name, code in exits.items() if code]
+        report |= {"restarts": course.rounds, **burnt(scene, unclean)}
+        report["violations"] |= {name: report[name] for name in ("rescues", "attempts_burnt") if report[name]}
+        report["violations"] |= {"unclean_exits": unclean} if unclean else {}
+    report |= {
+        "form": course.form.value,
+        "drain_seconds": round(drain_seconds, 1),
+        "left_after_drain": left,
+        "agent_exit_codes": exits,
+        "seed": course.seed,
+        "schedule": [[one.kind, one.at, one.seconds] for one in schedule] if course.form is Form.MIXED else [],
+        "unavailable": impossible,
+    }
+    good = not report["violations"] and not left
+    collect.write(scene.root / "report.json", report)
+    if course.keep or not good:
+        scene.preserve()
         report["kept"] = str(scene.root)
     return report, good
 

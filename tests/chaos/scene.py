@@ -106,6 +106,14 @@ class Scene:
         for name in (*AGENTS, *self.producers):
             self._route(name)
 
+    def preserve(self) -> None:
+        """Keep the directory, with the servers' logs, which go with their file systems."""
+        self.keep = True
+        for log in self.root.glob("*/*/*.log*"):
+            shutil.copy(log, self.logs / f"{log.parts[-3]}-{log.parts[-2]}-{log.name}")
+        for image in self.root.glob("*.img"):
+            image.unlink()  # gigabytes that nobody will look into
+
     def _clear(self) -> None:
         if not self.keep:
             shutil.rmtree(self.root, ignore_errors=True)

@@ -100,7 +100,7 @@ def lock_table(stage: Stage, rng: random.Random, seconds: float) -> Hit:
         finally:
             connection.terminate()
 
-    thread = threading.Thread(target=_quietly, args=(hold,))
+    thread = threading.Thread(target=_quietly, args=(hold,), daemon=True)
     thread.start()
     return Hit(f"for {seconds:g} s", _released(stage, "master", thread.join))
 
@@ -125,7 +125,7 @@ def use_up_connections(stage: Stage, rng: random.Random, seconds: float) -> Hit:
             for connection in held:
                 connection.terminate()
 
-    thread = threading.Thread(target=_quietly, args=(hog,))
+    thread = threading.Thread(target=_quietly, args=(hog,), daemon=True)
     thread.start()
     time.sleep(0.5)
     stage.proxy.reset("*.master")

@@ -178,6 +178,7 @@ class Servers:
             old.kill()
             fresh.thaw()
             link.execute_command("REPLICAOF", "NO", "ONE")
+        del replica._settings["replicaof"]  # from its next start on it is nobody's replica, either
         self.places[name] = fresh
         shutil.rmtree(old.directory.path, ignore_errors=True)
 

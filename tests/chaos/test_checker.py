@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.chaos import page
 from tests.chaos.checker import AWAKE_SECONDS, EXCUSE_SECONDS, check, rescue_seconds
 from tests.chaos.history import Ack, Death, History, Row, Run, Strike
 from tests.chaos.schedule import plan
@@ -209,3 +210,8 @@ def test_one_seed_is_one_schedule_and_every_kind_comes_before_any_comes_twice() 
     assert one != plan(8, 300, kinds, longest)
     assert {planned.kind for planned in one[:12]} == set(kinds)
     assert all(planned.at > 0 and planned.at + planned.seconds <= 300 for planned in one)
+
+
+def test_the_page_says_what_the_catalogue_and_the_kept_reports_say() -> None:
+    kept = page.PAGE.read_text(encoding="utf-8")
+    assert page.made(kept) == kept, "run: python -m tests.chaos.page"
