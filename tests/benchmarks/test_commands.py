@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 
-from benchmarks import drain, fallback, growth, idle, latency, memory, onboard, submit
+from benchmarks import drain, fallback, growth, idle, latency, memory, onboard, rescue, submit
 
 ROOT = Path(__file__).parents[2]
-COMMANDS = (drain, fallback, growth, idle, latency, memory, onboard, submit)
+COMMANDS = (drain, fallback, growth, idle, latency, memory, onboard, rescue, submit)
 
 
 def measured(*arguments: str) -> dict[str, Any]:
@@ -52,6 +52,16 @@ def test_submit() -> None:
         assert set(found["single"][durability]) == {"1", "10", "100", "1000"}
         assert found["bulk_jobs_per_second"][durability] > 0
     assert found["servers"]["agent_fsync"]["store"]["appendfsync"] == "always"
+
+
+@pytest.mark.slow
+@pytest.mark.cluster
+def test_rescue() -> None:
+    found = measured("benchmarks.rescue", "--trials", "1", "--default-trials", "0")
+    for case in ("child", "child_alone", "agent_short_leases"):
+        assert 0 < found[case]["p50_seconds"] <= found[case]["p99_seconds"] <= found[case]["max_seconds"]
+        assert found[case]["trials"] == 1
+    assert found["agent_short_leases"]["max_seconds"] < 10.0, "the default lease alone would take ten"
 
 
 @pytest.mark.slow
