@@ -337,6 +337,8 @@ class Word(StrEnum):
     SKEW = "SKEW"
     """The time in an id is too far from the store's clock."""
     NOT_EMPTY = "NOTEMPTY"
+    VOUCHED = "VOUCHED"
+    """The bucket is fenced, but the store has vouched for its former owner until a moment that has not come yet."""
 
 
 class Submitted(NamedTuple):
@@ -372,6 +374,15 @@ class Page(NamedTuple):
     """``spilled``, ``claimed``, ``pending``, ``assigned`` or empty when nothing is left."""
     list_name: str
     entries: list[Entry]
+    raw: list[bytes]
+
+
+class Kept(NamedTuple):
+    """The oldest outcomes that a bucket at work keeps for the master."""
+
+    word: Word
+    left: int
+    """How many lie there, these included."""
     raw: list[bytes]
 
 
@@ -457,6 +468,18 @@ class StoreOwner(Protocol):
         """Keep outcomes while the master is down, and delete the claimed lists they come from, atomically."""
         ...
 
+    async def vouch(self, fence: Fence, term_seconds: float) -> Word:
+        """The bucket is still the caller's, and no rescuer begins for so long; 0 takes that back."""
+        ...
+
+    async def read_kept(self, fence: Fence, limit: int) -> Kept:
+        """The oldest outcomes spilled into a bucket at work."""
+        ...
+
+    async def remove_kept(self, fence: Fence, page: Sequence[bytes], back: Sequence[bytes]) -> Word:
+        """Take out exactly one page that was read; ``back``, some of it, goes to the end again."""
+        ...
+
     async def claimed_lists(self, fence: Fence) -> tuple[Word, list[str]]: ...
 
     async def read_claimed(self, fence: Fence, list_name: str) -> Claimed: ...
@@ -469,7 +492,7 @@ class StoreOwner(Protocol):
 
     async def fence(self, fence: Fence) -> tuple[Word, int]:
         """Take the bucket in the store for a rescuer: accepted for a higher epoch, or the same epoch and owner; creates
-        the meta of a lost store. FENCED returns the epoch found."""
+        the meta of a lost store. FENCED returns the epoch found, VOUCHED the microseconds to wait before the first page."""
         ...
 
     async def read_page(self, fence: Fence, limit: int) -> Page:

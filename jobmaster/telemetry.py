@@ -64,6 +64,10 @@ METRICS: dict[str, Metric] = {
     "outcomes_spilled": Metric(
         "jobmaster_outcomes_spilled", _C, "Outcomes kept in the store while the lease was in doubt."
     ),
+    "outcomes_kept": Metric("jobmaster_outcomes_kept", _G, "Outcomes that lie in own buckets and wait for the master."),
+    "outcomes_applied": Metric(
+        "jobmaster_outcomes_applied", _C, "Kept outcomes written to the master after it was back."
+    ),
     "batches_fenced": Metric("jobmaster_batches_fenced", _C, "Writes refused by a bucket's lock or a store's fence."),
     "transactions": Metric("jobmaster_transactions", _C, "Transactions of handlers, by how they ended.", "result"),
     "jobs_running": Metric("jobmaster_jobs_running", _G, "Handlers running now."),
@@ -76,6 +80,7 @@ METRICS: dict[str, Metric] = {
     "job_run_seconds": Metric(
         "jobmaster_job_run_seconds", _H, "Started to ended, of attempts whose outcome is committed.", None, JOB_SECONDS
     ),
+    "jobs_aside": Metric("jobmaster_jobs_aside", _G, "Claimed jobs whose start waits for the master to answer."),
     "outcome_write_seconds": Metric(
         "jobmaster_outcome_write_seconds", _H, "One batch of outcomes to the master, all tries.", None, STEP_SECONDS
     ),
@@ -83,6 +88,10 @@ METRICS: dict[str, Metric] = {
     "beats": Metric("jobmaster_store_beats", _C, "Heartbeats in the agent store, by result.", "result"),
     "renewals": Metric("jobmaster_lease_renewals", _C, "Lease renewals in the master, by result.", "result"),
     "lease_seconds_left": Metric("jobmaster_lease_seconds_left", _G, "Seconds of trust left in the own lease."),
+    "suspended": Metric(
+        "jobmaster_suspended", _G, "1 while the master does not answer and work goes on from the store."
+    ),
+    "suspensions": Metric("jobmaster_suspensions", _C, "Times the master did not answer and the store took over."),
     "buckets_owned": Metric("jobmaster_buckets_owned", _G, "Buckets held by this process."),
     "buckets_frozen": Metric("jobmaster_buckets_frozen", _G, "Own buckets that an operator has stopped."),
     "buckets_lost": Metric("jobmaster_buckets_lost", _C, "Own buckets that turned out to be another's."),
@@ -187,18 +196,23 @@ class Telemetry:
         self.jobs_refused = 0
         self.jobs_quarantined = 0
         self.outcomes_spilled = 0
+        self.outcomes_kept = 0
+        self.outcomes_applied = 0
         self.batches_fenced = 0
         self.transactions: Tally = Tally(int)
         self.jobs_running = 0
         self.threads_stuck = 0
         self.jobs_queued = 0
         self.outcomes_waiting = 0
+        self.jobs_aside = 0
         self.job_wait_seconds = Histogram(JOB_SECONDS)
         self.job_run_seconds = Histogram(JOB_SECONDS)
         self.outcome_write_seconds = Histogram(STEP_SECONDS)
         self.beats: Tally = Tally(int)
         self.renewals: Tally = Tally(int)
         self.lease_seconds_left = 0.0
+        self.suspended = 0
+        self.suspensions = 0
         self.buckets_owned = 0
         self.buckets_frozen = 0
         self.buckets_lost = 0

@@ -108,7 +108,8 @@ class AntiEntropy:
             bucket_id = min(self._watches, key=lambda each: self._watches[each].next_at)
             watch = self._watches[bucket_id]
             holding = self._holdings.get(bucket_id)
-            if watch.next_at <= now and holding is not None and self._holdings.may_start(now):
+            # An outcome that the store keeps for the master is a copy, too, and not looked for: first it is applied.
+            if watch.next_at <= now and holding is not None and not holding.kept and self._holdings.may_start(now):
                 watch.next_at = now + BUSY_SECONDS
                 await self.compare(holding, watch)
         soonest = min((watch.next_at for watch in self._watches.values()), default=now + BUSY_SECONDS)

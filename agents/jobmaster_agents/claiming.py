@@ -21,7 +21,8 @@ from jobmaster.handlers import Handler
 from jobmaster.model.errors import Refused, Unavailable
 from jobmaster.model.job import Entry
 from jobmaster.ports import Claimed, StoreOwner, Word
-from jobmaster_agents.events import EventLog
+from jobmaster.settings.model import StoreSettings
+from jobmaster_agents.events import Event, EventLog
 from jobmaster_agents.execution import Execution
 from jobmaster_agents.holdings import Holding, Holdings, thawed_epoch
 from jobmaster_agents.insisting import Backoff, Told
@@ -52,7 +53,8 @@ class Pump:
     Args:
         list_prefix: unique per incarnation of the agent; the lists are ``<prefix>-<n>``.
         told: what is logged of failed claims, shared by all buckets of a store.
-        spill_jobs: jobs left in ``pending`` above which, when there is no room, a portion is spilled to the master.
+        store_settings: at four fifths of its high-water mark, when there is no room, a portion is spilled to the master;
+            and how much the bucket may keep while the master is down.
     """
 
     def __init__(
@@ -71,7 +73,7 @@ class Pump:
         *,
         list_prefix: str,
         capacity: int,
-        spill_jobs: int,
+        store_settings: StoreSettings,
         log: EventLog | None = None,
         told: Told | None = None,
     ) -> None:
@@ -89,7 +91,8 @@ class Pump:
         self._on_forgotten = on_forgotten
         self._list_prefix = list_prefix
         self._capacity = capacity
-        self._spill_jobs = spill_jobs
+        self._store_settings = store_settings
+        self._spill_jobs = store_settings.high_water_jobs * 4 // 5
         self._log = log or EventLog()
         self._told = told
         self._names = 0
@@ -144,7 +147,7 @@ class Pump:
         while not self.ended:
             if self.holding.frozen:
                 return  # asked again when it is unfrozen
-            if self._now() >= self._holdings.soft_until:
+            if (now := self._now()) >= self._holdings.soft_until and not self._goes_on(now):
                 await self._holdings.wait_trusted()
             elif self._reporter.crowded:
                 self._reporter.when_relieved(self.ask)
@@ -158,6 +161,20 @@ class Pump:
                 if answer is None or not (answer.entries and (answer.remaining or len(answer.entries) >= free)):
                     return
 
+    def _goes_on(self, now: float) -> bool:
+        """Past half the lease: True while the store stands for the bucket, may keep more outcomes, and memory more jobs
+        whose start waits for the master."""
+        holding, store = self.holding, self._store_settings
+        if holding.closed or not self._holdings.may_start_in(holding, now):
+            return False
+        if holding.kept >= store.kept_outcomes or holding.kept_bytes >= store.kept_bytes:
+            if not holding.full:
+                holding.full = True
+                fields = {"bucket": self._bucket_id, "outcomes": holding.kept, "bytes": holding.kept_bytes}
+                self._log.error(Event.BUCKET_KEEPS_NO_MORE, fields)
+            return False
+        return self._execution.aside(self._bucket_id) < self._capacity
+
     async def _look(self) -> None:
         """Without room: read what cannot wait, and spill a bucket that is over its high-water mark."""
         now = self._now()
@@ -168,7 +185,7 @@ class Pump:
         answer = await self._claim(0)
         self._arm(None)  # what falls due now has no room either
         while answer is not None and answer.remaining > self._spill_jobs and self._free() <= 0:
-            if self.ended or self._reporter.crowded:
+            if self.ended or self._reporter.crowded or self._holdings.suspended:  # (the master takes nothing now)
                 return
             answer = await self._claim(CLAIM_JOBS_MAX, spill=True)
 

@@ -18,11 +18,11 @@ from jobmaster.model.errors import Refused, Unavailable
 from jobmaster.model.ids import Fence
 from jobmaster.model.job import JobState
 from jobmaster.ports import Membership, RowRef, StoreOwner, Word, Written
+from jobmaster_agents.applying import Applying
 from jobmaster_agents.claiming import Pump
 from jobmaster_agents.execution import Execution
 from jobmaster_agents.portions import Memory, Phase
 from jobmaster_agents.reporting import Reporter
-from jobmaster_agents.spilling import Spilling
 from jobmaster_agents.verdicts import StopCause, Verdicts
 
 _LOOK_SECONDS = 0.02
@@ -52,7 +52,7 @@ class Completing:
         memory: Memory,
         execution: Execution,
         reporter: Reporter,
-        spilling: Spilling,
+        applying: Applying,
         verdicts: Verdicts,
         clock: Clock,
     ) -> None:
@@ -61,7 +61,7 @@ class Completing:
         self._memory = memory
         self._execution = execution
         self._reporter = reporter
-        self._spilling = spilling
+        self._applying = applying
         self._verdicts = verdicts
         self._now = clock.boottime
         self.hurry = asyncio.Event()
@@ -215,7 +215,7 @@ class Completing:
         page = await self._store.read_page(holding.fence, _PAGE_JOBS)
         if page.word is not Word.OK:
             return False
-        if page.kind == "spilled" and not await self._spilling.apply(page.raw):
+        if page.kind == "spilled" and await self._applying.apply(holding, page.raw):
             return False
         if page.kind == "claimed" and page.entries:  # of a claim whose reply was lost
             await pump.adopt_unknown_lists()

@@ -63,6 +63,8 @@ class DrainEnd(StrEnum):
     """The master says that another agent has it: forget it."""
     OUTRUN = "outrun"
     """The store holds a higher epoch than the master gave: take it again above that one."""
+    VOUCHED = "vouched"
+    """Fenced, but its store has vouched for the former owner, who may be starting jobs, for ``wait_seconds`` more."""
     NOT_YET = "not_yet"
     """The store refused a step, or a row is still locked: begin again from the fence, which tells why."""
     STOPPED = "stopped"
@@ -93,6 +95,7 @@ class Drain:
         self.refused = 0
         self.swept = 0
         self.store_epoch = 0
+        self.wait_seconds = 0.0
         self._master = master
         self._store = store
         self._sound = sound
@@ -105,7 +108,11 @@ class Drain:
         Raises:
             CodeError: the master's answer does not account for every entry of a page.
         """
-        word, self.store_epoch = await self._store.fence(self.fence)
+        word, number = await self._store.fence(self.fence)
+        if word is Word.VOUCHED:
+            self.wait_seconds = number / 1e6
+            return DrainEnd.VOUCHED
+        self.store_epoch = number
         if word is Word.FENCED:
             return DrainEnd.OUTRUN
         if word is not Word.OK:

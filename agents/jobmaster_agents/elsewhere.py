@@ -6,7 +6,7 @@ master has accepted its PROCESSING row: a rescuer counts those that ran, and not
 crash can reach ``max_rescues``, and its neighbours never do.
 
 A job waits here, not started, until its kind has room: its time-out begins when it begins, and a start that had to wait is
-authorised by the lease of that moment.
+authorised by the lease (or the store's word) of that moment.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from jobmaster_agents.isolation import IsolatedPool
 from jobmaster_agents.isolation_wire import IsolatedJob, IsolatedResult, ResultKind
 from jobmaster_agents.portions import LiveJob, Phase
 from jobmaster_agents.threads import ThreadJob, ThreadRunner
-from jobmaster_agents.verdicts import StopCause, Verdicts, is_at_most_once
+from jobmaster_agents.verdicts import StopCause, Verdicts, is_at_most_once, needs_master
 
 Done = Callable[[LiveJob], None]
 
@@ -70,7 +70,7 @@ class ElsewhereRunner:
     """Threads and worker processes of one agent.
 
     Args:
-        authorise: awaits an accepted PROCESSING write for a job that runs alone; False: do not run.
+        authorise: awaits an accepted PROCESSING write for a job that runs alone; False: do not run, None: not now.
         thread_jobs, process_jobs, attended_jobs: how many run at once; as many that run alone as ``process_jobs`` besides.
     """
 
@@ -81,7 +81,7 @@ class ElsewhereRunner:
         verdicts: Verdicts,
         holdings: Holdings,
         clock: Clock,
-        authorise: Callable[[LiveJob], Coroutine[object, object, bool]],
+        authorise: Callable[[LiveJob], Coroutine[object, object, bool | None]],
         *,
         thread_jobs: int,
         process_jobs: int,
@@ -174,11 +174,8 @@ class ElsewhereRunner:
     def _admit(self, room: _Room) -> None:
         while room.waiting and room.inside < room.size:
             now = self._now()
-            if not self._holdings.may_start(now):
+            if (away := self._next(room, now)) is None:
                 return  # the sweep asks again
-            away = next((each for each in room.waiting if not each.job.portion.holding.present.frozen), None)
-            if away is None:
-                return
             room.waiting.remove(away)
             room.inside += 1
             away.started = now
@@ -189,6 +186,17 @@ class ElsewhereRunner:
                 away.task = self._loop.create_task(self._attend(away), name="jobmaster-attended")
             else:
                 away.task = self._loop.create_task(self._isolated(away), name="jobmaster-isolated")
+
+    def _next(self, room: _Room, now: float) -> _Away | None:
+        return next((each for each in room.waiting if self.may_start(each.job, now)), None)
+
+    def may_start(self, job: LiveJob, now: float) -> bool:
+        """True when a job that waits here may start: its bucket is not stopped, and the lease authorises it, or the store
+        for what does not need the master."""
+        holding = job.portion.holding.present
+        if holding.frozen:
+            return False
+        return self._holdings.may_start(now) or (not needs_master(job) and self._holdings.may_start_in(holding, now))
 
     def _admit_soon(self, room: _Room) -> None:
         if room.waiting:
@@ -288,7 +296,11 @@ class ElsewhereRunner:
     async def _authorised(self, away: _Away) -> bool:
         """False: the job has its verdict, or is not ours to judge (any more)."""
         job = away.job
-        allowed = await self._authorise(job)
+        while (allowed := await self._authorise(job)) is None:
+            while self._holdings.suspended:
+                await self._holdings.wait_trusted()
+            away.started = self._now()
+            away.deadline = away.started + self._verdicts.timeout_seconds(job)
         now = self._now()
         if job.phase is not Phase.RUNNING:
             return False

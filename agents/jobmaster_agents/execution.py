@@ -8,22 +8,24 @@ before it runs a job while others wait, so jobs that suspend spread over as many
 What is on the hot path stays off it: one deadline sweep for all slots instead of a timer per job, one clock reading per
 job, no ``current_task``/``timeout``/``gather`` (a third of the throughput on CPython 3.11).
 
-Starts are authorised by the lease (``Holdings.may_start``) or, for ``start="fenced"``, by an accepted PROCESSING write.
-Outcomes go to the reporter; nothing here speaks to a store.
+Starts are authorised by the lease, or by the bucket's store while the master does not answer (``Holdings.may_start_in``);
+for ``start="fenced"`` by an accepted PROCESSING write alone: such jobs are set aside until the master answers, so that they
+keep no slot from the others. Outcomes go to the reporter; nothing here speaks to a store.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine, Iterable
+from collections.abc import Callable, Iterable
 
 from jobmaster.clock import Clock
 from jobmaster.model.job import StartRule
 from jobmaster.settings.model import AgentSettings
+from jobmaster_agents.authorising import Authorise, FencedStarts
 from jobmaster_agents.holdings import Holding, Holdings
 from jobmaster_agents.portions import LiveJob, Phase
 from jobmaster_agents.slots import BucketQueue, Elsewhere, Slot, choose
-from jobmaster_agents.verdicts import StopCause, Verdicts
+from jobmaster_agents.verdicts import StopCause, Verdicts, needs_master
 
 _TURN_SECONDS = 0.005
 """How long slots may run jobs back to back before the loop gets a turn (heartbeats, sockets)."""
@@ -39,7 +41,7 @@ class Execution:
     """All slots of one process.
 
     Args:
-        authorise: awaits an accepted PROCESSING write for a ``start="fenced"`` job; False = do not run.
+        authorise: awaits an accepted PROCESSING write for a ``start="fenced"`` job; False = do not run, None = not now.
         on_room: a bucket that asked by ``want_room`` has room for more jobs.
     """
 
@@ -51,7 +53,7 @@ class Execution:
         holdings: Holdings,
         verdicts: Verdicts,
         elsewhere: Elsewhere,
-        authorise: Callable[[LiveJob], Coroutine[object, object, bool]],
+        authorise: Authorise,
         on_room: Callable[[bytes], None],
     ) -> None:
         self._loop = asyncio.get_running_loop()
@@ -61,7 +63,7 @@ class Execution:
         self._holdings = holdings
         self._verdicts = verdicts
         self._elsewhere = elsewhere
-        self._authorise = authorise
+        self._fenced_starts = FencedStarts(holdings, verdicts, authorise, self._now)
         self._on_room = on_room
         self._queues: dict[bytes, BucketQueue] = {}
         self._slots: list[Slot] = []
@@ -78,6 +80,7 @@ class Execution:
         self.running = 0
         self.finished = 0
         """Handlers that came to an end since the start."""
+        holdings.on_resumed.append(self._take_aside_back)
 
     async def run(self) -> None:
         """Never returns. Raises what a slot died of: an invariant of ours is broken, and the lease makes leaving safe."""
@@ -201,8 +204,10 @@ class Execution:
             queue, others = choose(self._queues.values(), now, self._age_boost_seconds)
             if queue is None or self.running >= limit:
                 await self._park()
-            elif now >= self._holdings.soft_until:  # past half the lease nothing starts
-                await self._holdings.wait_trusted()
+            elif now >= self._holdings.soft_until and not self._holdings.may_start_in(queue.holding, now):
+                await (
+                    self._holdings.wait_trusted()
+                )  # past half the lease nothing starts, unless the store stands for it
             else:
                 if others:  # who was told of them while this slot was on its way relied on it
                     self._wake_slot()
@@ -262,6 +267,9 @@ class Execution:
         slot.started = now
         slot.deadline = _NEVER
         if not handler.runs_on_loop or entry.rescues:
+            if self._holdings.suspended and needs_master(job):
+                self._put_aside(slot, queue, job)
+                return now
             alone = verdicts.runs_alone(job)  # authorised when its turn has come
             if (handler.options.start is StartRule.FENCED or entry.rescues) and not alone:
                 if not await self._authorised(slot, queue, job):
@@ -288,7 +296,7 @@ class Execution:
         self.finished += 1
         ended = self._now()
         if (cause := slot.cause) is not None:  # it swallowed the cancellation and came to a result
-            self._clear_cancellation(slot)
+            slot.clear_cancellation()
             if cause is StopCause.SUPERSEDED:
                 return ended
         verdicts.returned(job, result, now, ended)
@@ -300,7 +308,7 @@ class Execution:
         cancelled = isinstance(error, asyncio.CancelledError)
         if cancelled and cause is None and slot.task is not None and slot.task.cancelling():
             raise error  # nothing is recorded, the claimed list keeps the job
-        self._clear_cancellation(slot)
+        slot.clear_cancellation()
         if cause is not None and cancelled:
             self._verdicts.stopped(job, cause, started, ended)
         elif cause is not StopCause.SUPERSEDED:
@@ -314,38 +322,29 @@ class Execution:
         self.finished += 1
         return self._now()
 
-    @staticmethod
-    def _clear_cancellation(slot: Slot) -> None:
-        # A cancellation meant for this job must not hit the slot's next one.
-        slot.cause = None
-        while slot.task is not None and slot.task.cancelling():
-            slot.task.uncancel()
-
     async def _authorised(self, slot: Slot, queue: BucketQueue, job: LiveJob) -> bool:
-        """Wait for the accepted write. False: the job has its verdict, or is not ours to judge."""
-        allowed = False
-        try:
-            allowed = await self._authorise(job)
-        except asyncio.CancelledError:
-            if slot.cause is None:
-                raise  # the process ends
-        cause = slot.cause
-        self._clear_cancellation(slot)
-        # Read again just before the call: authorisation never comes after the lease's end.
-        now = self._now()
-        if allowed and cause is None and _runs(job) and self._holdings.may_start(now):
-            return True
+        def give_up() -> None:
+            self._end(slot, queue)
+            self.finished -= 1  # it never began
+
+        return await self._fenced_starts.ask(slot, queue, job, give_up)
+
+    def _put_aside(self, slot: Slot, queue: BucketQueue, job: LiveJob) -> None:
         self._end(slot, queue)
-        self.finished -= 1  # it never began
-        if not _runs(job):
-            return False  # superseded, or its bucket was lost, while the write was under way
-        if job.cancelled:
-            self._verdicts.without_running(job, now)
-        elif job.unwritable:
-            job.phase = Phase.ENDED  # it cannot have its row, so it cannot be started, or given back
-        elif allowed or cause is StopCause.RELEASE:
-            self._verdicts.release(job)
-        return False
+        self.finished -= 1
+        job.phase = Phase.QUEUED
+        queue.aside.append(job)
+
+    def aside(self, bucket_id: bytes) -> int:
+        """Jobs of a bucket whose start waits for the master to answer."""
+        queue = self._queues.get(bucket_id)
+        return len(queue.aside) if queue else 0
+
+    def _take_aside_back(self) -> None:
+        for queue in self._queues.values():
+            queue.jobs.extendleft(reversed(queue.aside))
+            queue.aside.clear()
+        self._wake_slot()
 
     # ------------------------------------------------------------ elsewhere
 
@@ -394,7 +393,3 @@ class Execution:
             self._loop.call_later(_SWEEP_SECONDS, self._sweep)
         else:
             self._sweeping = False
-
-
-def _runs(job: LiveJob) -> bool:
-    return job.phase is Phase.RUNNING  # a call, because it changes elsewhere while a write is awaited

@@ -5,6 +5,9 @@ A renewal is sent only if the process has made progress since the last one and t
 does not extend it, and after the deadline nothing is sent at all: the process fences itself and its supervisor starts a
 new agent. Failures are kept inside (a failed beat is the normal start of an outage), so the rhythm never backs off.
 
+While the store stands for the process (``suspension``) the deadline is the store's, and renewals are tried until one is
+answered: alive, and the lease is trusted again; dead, and the process fences itself.
+
 Owns ``Holdings.trust``; must never touch a job or a bucket.
 """
 
@@ -15,7 +18,7 @@ from collections.abc import Callable
 from typing import Protocol
 
 from jobmaster.clock import Clock
-from jobmaster.model.errors import CodeError, JobMasterError
+from jobmaster.model.errors import CodeError, JobMasterError, Unavailable
 from jobmaster.ports import Renewal
 from jobmaster.rules.lease import renewed
 from jobmaster.settings.model import Leases
@@ -49,13 +52,22 @@ class StoreBeat:
 
     name = "store-beat"
 
-    def __init__(self, agent_id: bytes, store: BeatStore, leases: Leases, telemetry: Telemetry, log: EventLog) -> None:
+    def __init__(
+        self, agent_id: bytes, store: BeatStore, leases: Leases, clock: Clock, telemetry: Telemetry, log: EventLog
+    ) -> None:
         self._agent_id = agent_id
         self._store = store
         self._every = leases.store_beat_seconds
         self._telemetry = telemetry
         self._log = log
         self._failures = 0
+        self._now = clock.boottime
+        self._heard_at: float | None = None
+
+    @property
+    def heard_at(self) -> float | None:
+        """When the last beat was sent (CLOCK_BOOTTIME seconds); ``None`` when the store did not hear it."""
+        return None if self._failures else self._heard_at
 
     @property
     def healthy(self) -> bool:
@@ -64,6 +76,7 @@ class StoreBeat:
 
     async def tick(self) -> float:
         """One beat, bounded in time."""
+        sent = self._now()
         try:
             async with asyncio.timeout(max(self._every, 0.5)):
                 await self._store.beat(self._agent_id, self._every * BEAT_TTL_BEATS)
@@ -79,6 +92,7 @@ class StoreBeat:
             if self._failures:
                 self._log.info(Event.STORE_BEAT_AGAIN, {"failures": self._failures})
             self._failures = 0
+            self._heard_at = sent
         return self._every
 
 
@@ -116,6 +130,8 @@ class Heartbeat:
         self._log = log
         self._failures = 0
         self._next = 0.0
+        self._asked_at: float | None = None
+        self._unanswered = False
         self._retiring = False
         telemetry.read_from("lease_seconds_left", lambda: max(holdings.trusted_until - self._now(), 0.0))
 
@@ -130,29 +146,36 @@ class Heartbeat:
         certificate. The deadline stands."""
         self._retiring = True
 
+    def unanswered(self, now: float) -> bool:
+        """True while the master does not answer renewals: the last one got none, or the present one waits for long. What
+        was withheld, refused, or said of us does not count."""
+        waits = self._asked_at is not None and now - self._asked_at >= self._leases.renew_seconds / 3.0
+        return self._unanswered or waits
+
     async def tick(self) -> float:
         """Renew when it is time; fence when the deadline has come."""
         now = self._now()
         if self._holdings.fenced.is_set():
             return self._leases.renew_seconds
-        if now >= self._holdings.hard_until:
+        if now >= self._holdings.fence_at:
             # Asleep, suspended, or cut off for too long. Even a renewal that the master would accept comes too late.
             self._fence("the lease could not be renewed in time")
             return self._leases.renew_seconds
         if self._retiring:
-            return max(self._holdings.hard_until - now, 0.0)
+            return max(self._holdings.fence_at - now, 0.0)
         if now >= self._next:
             await self._renew(now)
-        return max(min(self._next, self._holdings.hard_until) - self._now(), 0.0)
+        return max(min(self._next, self._holdings.fence_at) - self._now(), 0.0)
 
     async def _renew(self, now: float) -> None:
         self._next = now + self._leases.renew_seconds
         wrong = self._attest(now)
         if wrong is not None:
             self._telemetry.loop_stalls += 1
+            self._unanswered = False
             self._failed("withheld", wrong, now)
             return
-        sent = self._now()
+        sent = self._asked_at = self._now()
         try:
             # Bounded so that a hung connection still leaves room for another try before the lease ends.
             async with asyncio.timeout(self._leases.renew_seconds):
@@ -160,8 +183,11 @@ class Heartbeat:
         except CodeError:
             raise
         except (JobMasterError, TimeoutError) as error:
+            self._unanswered = isinstance(error, Unavailable | TimeoutError)
             self._failed("failed", _reason(error), self._now())
             return
+        finally:
+            self._asked_at = None
         if not answer.alive:
             if self._retiring:
                 return
@@ -169,8 +195,12 @@ class Heartbeat:
             return
         if not self._extend(sent):
             self._telemetry.renewals["late"] += 1
-            self._fence("the renewal was answered after the lease had ended")
+            if self._holdings.suspended:
+                self._next = self._now()  # it was answered, too late to count: asked again at once
+            else:
+                self._fence("the renewal was answered after the lease had ended")
             return
+        self._unanswered = False
         self._telemetry.renewals["ok"] += 1
         if self._failures:
             self._log.info(Event.LEASE_TRUSTED_AGAIN, {"failures": self._failures})
@@ -178,7 +208,8 @@ class Heartbeat:
         self._on_renewal(answer)
 
     def _extend(self, sent: float) -> bool:
-        term = renewed(self._holdings.term, sent, self._now(), self._leases.lease_seconds)
+        present = None if self._holdings.suspended else self._holdings.term
+        term = renewed(present, sent, self._now(), self._leases.lease_seconds)
         if term is None:
             return False
         self._holdings.trust(term)
@@ -191,7 +222,7 @@ class Heartbeat:
         # Soon again: three failures in a row at the normal pace would already be the end of the lease.
         self._next = min(self._next, now + self._leases.renew_seconds / 3.0)
         if self._failures == 1:
-            left = self._holdings.hard_until - now
+            left = self._holdings.fence_at - now
             self._log.warning(Event.LEASE_RENEWAL_FAILED, {"reason": reason, "seconds_left": left})
 
     def _fence(self, why: str) -> None:

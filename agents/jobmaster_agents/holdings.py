@@ -4,6 +4,9 @@ The master's row is the truth about ownership; this is the trust in it, always s
 written by the heartbeat alone, buckets are added and closed by whoever opens them, and ``lose`` may be called by anyone
 who was told by a store or the master that the bucket is another's. What is lost stays lost: an agent never re-enters a
 bucket under an old fence.
+
+While the master does not answer, the store may stand for each bucket (``suspension``): then jobs start by the bucket's own
+term, and nothing is committed until a renewal has been accepted.
 """
 
 from __future__ import annotations
@@ -35,7 +38,20 @@ def thawed_epoch(list_name: str) -> int | None:
 class Holding:
     """One bucket of this process."""
 
-    __slots__ = ("closed", "fence", "lane", "lost", "priority", "state", "store", "successor")
+    __slots__ = (
+        "closed",
+        "fence",
+        "full",
+        "kept",
+        "kept_bytes",
+        "lane",
+        "lost",
+        "priority",
+        "state",
+        "store",
+        "successor",
+        "vouched",
+    )
 
     def __init__(self, fence: Fence, lane: str, priority: int, store: str) -> None:
         self.fence = fence
@@ -49,6 +65,13 @@ class Holding:
         """True once it is another's: forget its jobs, touch no key."""
         self.successor: Holding | None = None
         """Of an identity of the past (``step``): the holding of the same bucket that goes on."""
+        self.vouched: Term | None = None
+        """The term for which the store stands for it; only while the agent is suspended."""
+        self.kept = 0
+        """Outcomes that lie in the bucket and wait for the master, those of a lost answer included."""
+        self.kept_bytes = 0
+        self.full = False
+        """True once it was said that it keeps no more."""
 
     @classmethod
     def of(cls, bucket: Bucket) -> Holding:
@@ -108,6 +131,12 @@ class Holdings:
         """CLOCK_BOOTTIME seconds; written by the heartbeat alone."""
         self.soft_until = 0.0
         self.hard_until = 0.0
+        self.vouched: Term | None = None
+        """The latest term for which the store stands for this process; ``None``: it is not suspended."""
+        self.on_suspended: list[Callable[[], None]] = []
+        """Called synchronously when the store begins to stand for this process."""
+        self.on_resumed: list[Callable[[], None]] = []
+        """Called synchronously when a renewal was accepted after that."""
         self._term: Term | None = None
         self._trusted_again = asyncio.Event()
 
@@ -124,23 +153,75 @@ class Holdings:
             return
         self._term = term
         self.soft_until, self.hard_until, self.trusted_until = term
+        resumed, self.vouched = self.vouched is not None, None
+        for holding in self.buckets.values():
+            holding.vouched = None
+        self._wake()
+        if resumed:
+            for tell in self.on_resumed:
+                tell()
+
+    def vouch(self, term: Term, holding: Holding | None = None) -> None:
+        """The store stands for this process, and for one of its buckets, until the end of a term (the suspension's call)."""
+        if self.fenced.is_set():
+            return
+        if holding is not None and not holding.lost:
+            holding.vouched = term
+        began = self.vouched is None
+        if self.vouched is None or term.trusted_until > self.vouched.trusted_until:
+            self.vouched = term
+        self._wake()
+        if began:
+            for tell in self.on_suspended:
+                tell()
+
+    def _wake(self) -> None:
         waiting, self._trusted_again = self._trusted_again, asyncio.Event()
         waiting.set()
 
+    @property
+    def suspended(self) -> bool:
+        """True from the store's first word to the next accepted renewal."""
+        return self.vouched is not None
+
+    @property
+    def fence_at(self) -> float:
+        """When this process must stop everything: the deadline of its lease, or of the store's word where that is later."""
+        return self.hard_until if self.vouched is None else max(self.hard_until, self.vouched.hard_until)
+
+    @property
+    def kill_at(self) -> float:
+        """When others may end this process: the end of its lease, or of the store's word."""
+        return self.trusted_until if self.vouched is None else max(self.trusted_until, self.vouched.trusted_until)
+
     def standing(self, now: float) -> Standing:
         """What may be done at ``now`` (CLOCK_BOOTTIME seconds)."""
-        return Standing.ENDED if self.fenced.is_set() else standing(now, self._term)
+        return Standing.ENDED if self.fenced.is_set() else standing(now, self._term, self.vouched)
 
     def may_start(self, now: float) -> bool:
         """True in the first half of the lease."""
         return now < self.soft_until and not self.fenced.is_set()
+
+    def may_start_in(self, holding: Holding, now: float) -> bool:
+        """True in the first half of the lease, or of the store's word for this bucket. Not for what needs an accepted
+        write before it starts: that is ``may_start``."""
+        if now < self.soft_until:
+            return not self.fenced.is_set()
+        vouched = holding.vouched
+        return vouched is not None and now < vouched.soft_until and not self.fenced.is_set()
+
+    def may_keep(self, holding: Holding, now: float) -> bool:
+        """True when outcomes may be put into this bucket, whose store would refuse them of a fenced owner."""
+        vouched = holding.vouched
+        return self.may_commit(now) or (vouched is not None and now < vouched.hard_until and not self.fenced.is_set())
 
     def may_commit(self, now: float) -> bool:
         """True until the margin before the lease ends."""
         return now < self.hard_until and not self.fenced.is_set()
 
     async def wait_trusted(self) -> None:
-        """Wait for the next renewal. Never returns once the process is fenced: whoever waits is cancelled by the exit."""
+        """Wait for the next renewal, or word of the store. Never returns once the process is fenced: whoever waits is
+        cancelled by the exit."""
         await self._trusted_again.wait()
 
     def fence(self, why: str) -> None:
@@ -166,6 +247,7 @@ class Holdings:
         if holding is None:
             return False
         holding.lost = holding.closed = True
+        holding.vouched = None
         holding.state = BucketState.LOST
         for tell in self.on_lost:
             tell(holding, why)

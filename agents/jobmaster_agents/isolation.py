@@ -55,8 +55,8 @@ class IsolatedPool:
         handler_paths: module paths, as for ``load_handlers``.
         size: workers at most, each with one job at a time; as many again for ``run_alone``.
         result_bytes, error_bytes: limits of what one attempt may send back.
-        may_start: asked for every job once its worker is there, because a process takes its time to start and the lease may
-            be in doubt by then; False: NOT_STARTED.
+        may_start: asked for every job (its id) once its worker is there, because a process takes its time to start and the
+            lease may be in doubt by then; False: NOT_STARTED.
         access: how workers open transactions on the master (``Setup.access``).
     """
 
@@ -70,7 +70,7 @@ class IsolatedPool:
         logger: logging.Logger,
         clock: Clock,
         limits: WorkerLimits | None = None,
-        may_start: Callable[[], bool] = lambda: True,
+        may_start: Callable[[bytes], bool] = lambda _: True,
         access: bytes = b"",
     ) -> None:
         if size < 1:
@@ -128,7 +128,7 @@ class IsolatedPool:
             return IsolatedResult(kind=ResultKind.NOT_STARTED, error=error.info)
         except _Withdrawn:
             return _CANCELLED_BEFORE
-        if not self._may_start():
+        if not self._may_start(job.job_id):
             self._became_idle(worker)
             return _TOO_LATE
         return await self._run_on(worker, job)
@@ -142,7 +142,7 @@ class IsolatedPool:
                 worker = await self._start_process(lambda worker: worker.leave("it has run its one job"))
                 self._tickets.remove(ticket)
                 withdrawn = ticket.withdrawn
-                if withdrawn or not self._may_start():
+                if withdrawn or not self._may_start(job.job_id):
                     worker.leave("its one job was cancelled" if withdrawn else "its one job came too late")
                     return _CANCELLED_BEFORE if withdrawn else _TOO_LATE
                 return await self._run_on(worker, job)

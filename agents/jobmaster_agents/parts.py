@@ -39,6 +39,7 @@ from jobmaster_agents.liveness import Phase, Progress, arm_kernel_timer
 from jobmaster_agents.loop import Duty
 from jobmaster_agents.ownership import Ownership
 from jobmaster_agents.rescue import Rescue
+from jobmaster_agents.suspension import Suspension
 from jobmaster_agents.working import Working
 
 SELF_CERTIFICATE_SECONDS = 0.3
@@ -82,7 +83,7 @@ class Parts:
         self._to_open: list[tuple[str, int]] = []
         self.holdings = Holdings(config.agent_id)
         self.progress = Progress()
-        self.beat = StoreBeat(config.agent_id, self._store, settings.leases, telemetry, log)
+        self.beat = StoreBeat(config.agent_id, self._store, settings.leases, clock, telemetry, log)
         attest = attestation(self.beat, self.progress)
         self.heartbeat = Heartbeat(
             self.holdings, master, settings.leases, clock, attest, self._renewed, self._trusted, telemetry, log
@@ -99,6 +100,18 @@ class Parts:
             log,
             list_prefix=config.agent_id.hex()[-12:],
             transactions=transactions,
+        )
+        self.suspension = Suspension(
+            self.holdings,
+            self._store,
+            settings.leases,
+            clock,
+            self.heartbeat.unanswered,
+            lambda: self.beat.heard_at,
+            self._trusted,
+            self.working.forget,
+            telemetry,
+            log,
         )
         hints = Hints(master, stores, clock, telemetry, map_seconds=settings.leases.bucket_map_seconds)
         self.rescue = Rescue(
@@ -138,7 +151,7 @@ class Parts:
 
     def duties(self) -> list[Duty]:
         """What ticks, according to the agent's mode."""
-        duties: list[Duty] = [self.heartbeat, self.beat, self.rescue, self.judging, self._joining]
+        duties: list[Duty] = [self.heartbeat, self.beat, self.suspension, self.rescue, self.judging, self._joining]
         if self._agent.mode in _WORKING_MODES:
             duties += [self.working.persisting, self.anti_entropy, self.disowning, self.ownership]
         if may_lead(self._agent.mode, self._agent.weight):

@@ -44,16 +44,18 @@ class InFlight:
         self._memory = memory
         self._reporter = reporter
         self._stop = stop
-        self._starts: list[tuple[LiveJob, asyncio.Future[bool]]] = []
+        self._starts: list[tuple[LiveJob, asyncio.Future[bool | None]]] = []
+        self._asking: list[asyncio.Future[bool | None]] = []
         self._work = asyncio.Event()
 
     # ------------------------------------------------------------ fenced starts
 
-    async def authorise(self, job: LiveJob) -> bool:
-        """True when the master accepted a PROCESSING write for this job, under the bucket lock."""
+    async def authorise(self, job: LiveJob) -> bool | None:
+        """True when the master accepted a PROCESSING write for this job, under the bucket lock; None when it does not
+        answer and the job is to be asked about again later."""
         if is_at_most_once(job):
             mark_at_most_once(job)
-        allowed: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
+        allowed: asyncio.Future[bool | None] = asyncio.get_running_loop().create_future()
         self._starts.append((job, allowed))
         self._work.set()
         return await allowed
@@ -66,6 +68,7 @@ class InFlight:
                 await self._work.wait()
             starts, self._starts = self._starts[:_BATCH_JOBS], self._starts[_BATCH_JOBS:]
             waiting = {job: allowed for job, allowed in starts if not allowed.done()}
+            self._asking = list(waiting.values())
             for holding, jobs in by_holding(list(waiting)):
                 accepted = await self.write(holding, jobs, starting=True)
                 for job in jobs:
@@ -73,6 +76,14 @@ class InFlight:
                         job.phase = Phase.QUEUED  # not started; it goes on when the word on its bucket is there
                     if not waiting[job].done():
                         waiting[job].set_result(accepted is not None and job.entry.id in accepted)
+
+    def put_off(self) -> None:
+        """The master does not answer: nobody waits for it in a slot. A write that was sent may still be accepted; asked
+        for again it is the same write."""
+        starts, self._starts = self._starts, []
+        for allowed in (*self._asking, *(allowed for _, allowed in starts)):
+            if not allowed.done():
+                allowed.set_result(None)
 
     # ------------------------------------------------------------ the statement
 

@@ -209,6 +209,22 @@ class Memory:
                 promoted += self._after(job, True, done)
         return done, promoted
 
+    def let_go(self, jobs: Iterable[LiveJob]) -> list[Portion]:
+        """The outcomes of these copies lie in their buckets: memory needs them no more. They have no followers.
+
+        Returns: portions whose lists may be deleted.
+        """
+        done: list[Portion] = []
+        touched: set[Portion] = set()
+        for job in jobs:
+            touched.add(job.portion)
+            if (portion := self._end(job)) is not None:
+                done.append(portion)
+        for portion in touched:
+            # A list is pinned by the one job of it that still runs: its neighbours are not.
+            portion.jobs[:] = [job for job in portion.jobs if job.phase is not Phase.GONE]
+        return done
+
     def _end(self, job: LiveJob) -> Portion | None:
         job.phase = Phase.GONE
         live, job_id = self._live, job.entry.id

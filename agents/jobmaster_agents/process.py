@@ -1,9 +1,9 @@
 """One agent from start to end: opens the stores, registers, works, and takes everything down in order.
 
-Start: probes -> master -> schema check -> stores -> lease -> duties -> buckets (master first, then store). End in order
-(SIGTERM, drain request): the readiness probe says no, buckets complete while the heartbeat goes on, then the agent
-retires. Fenced or orphaned: nothing is written any more; the process leaves and its supervisor starts a new agent in its
-place.
+Start: probes -> master -> schema check -> stores -> lease -> duties -> buckets (master first, then store). A server that
+does not answer is waited for: a process that ended for it would only be started again. End in order (SIGTERM, drain
+request): the readiness probe says no, buckets complete while the heartbeat goes on, then the agent retires. Fenced or
+orphaned: nothing is written any more; the process leaves and its supervisor starts a new agent in its place.
 """
 
 from __future__ import annotations
@@ -16,7 +16,8 @@ from typing import Any
 
 from jobmaster.clock import Clock, SystemClock
 from jobmaster.handlers import load_handlers
-from jobmaster.model.errors import ConfigError
+from jobmaster.master.master import Master
+from jobmaster.model.errors import ConfigError, Unavailable
 from jobmaster.model.ids import text
 from jobmaster.rules.lease import Standing
 from jobmaster.settings.model import AgentSettings
@@ -24,6 +25,7 @@ from jobmaster.telemetry import Telemetry
 from jobmaster.wiring import open_master, open_stores, open_transactions
 from jobmaster_agents.events import Event, EventLog
 from jobmaster_agents.holdings import FENCED_EXIT_CODE
+from jobmaster_agents.insisting import Backoff
 from jobmaster_agents.joining import Joining
 from jobmaster_agents.launch import ChildConfig, ControlWord
 from jobmaster_agents.loop import run_duty
@@ -52,6 +54,8 @@ class Endings:
         self.hurry = asyncio.Event()
         self.orphaned = asyncio.Event()
         self.reason = ""
+        self.waits_for = ""
+        """What a server that is needed to start answers."""
         self.serving: Parts | None = None
         """Set once its buckets are open."""
 
@@ -63,7 +67,7 @@ class Endings:
         if self.leave.is_set():
             return f"it is leaving: {self.reason}"
         if self.serving is None:
-            return "it is starting"
+            return f"it waits for a server: {self.waits_for}" if self.waits_for else "it is starting"
         if self.serving.stop_asked.is_set():
             return "it is leaving: drain requested"
         if self.serving.working.threads_exhausted.is_set():
@@ -71,9 +75,17 @@ class Endings:
         holdings = self.serving.holdings
         if holdings.fenced.is_set():
             return f"it is fenced: {holdings.fenced_why}"
-        if holdings.standing(self._now()) is not Standing.TRUSTED:
+        if holdings.standing(self._now()) not in (Standing.TRUSTED, Standing.SUSPENDED):
             return "its lease has not been renewed in time: it starts nothing"
         return None
+
+    def remark(self) -> str | None:
+        """What the readiness probe adds: it takes work, but not as usual."""
+        if self.serving is None or (seconds := self.serving.suspension.suspended_seconds) is None:
+            return None
+        kept = sum(holding.kept for holding in self.serving.holdings.buckets.values())
+        why = "the master does not answer, work goes on from the store"
+        return f"suspended for {seconds:.0f} s: {why} ({kept} outcomes kept)"
 
     def on_signal(self, signum: int) -> None:
         """First: leave in order. Second: give everything back now."""
@@ -99,23 +111,62 @@ async def run_agent(config: ChildConfig) -> int:
     handlers = load_handlers(config.settings.handlers)
     async with AsyncExitStack() as stack:
         if (port := port_of(config.settings, config.index)) is not None:
-            serving = Serving(telemetry, endings.why_not_ready, log)
+            serving = Serving(telemetry, endings.why_not_ready, log, endings.remark)
             stack.push_async_callback(serving.close)
             await serving.start(port)
-        master = await open_master(config.settings, application_name=text(config.agent_id))
-        stack.push_async_callback(master.close)
-        stores = await open_stores(config.settings, needed=(agent.store,))
-        for store in stores.values():
-            stack.push_async_callback(store.close)
-        partitions = config.settings.partitions
-        await master.ensure_partitions(partitions.span, partitions.ahead_days)
-        # A store this agent does not live on may be down: agents that can reach it rescue its buckets.
-        joining = Joining(master, stores, log)
-        await joining.begin(needed=agent.store)
+        servers = await _servers(config, agent, endings, stack, log)
+        if servers is None:
+            return 0  # told to leave before it could begin
+        master, joining = servers
         transactions = open_transactions(config.settings, application_name=text(config.agent_id))
         stack.push_async_callback(transactions.close)
         parts = Parts(config, agent, master, joining, handlers, clock, telemetry, log, transactions)
         return await _watched(config, parts, endings, log)
+
+
+async def _servers(
+    config: ChildConfig, agent: AgentSettings, endings: Endings, stack: AsyncExitStack, log: EventLog
+) -> tuple[Master, Joining] | None:
+    """The master and the stores, open and ready; the stack closes them. What does not answer is waited for; ``None``: the
+    process was told to leave meanwhile.
+
+    Raises:
+        JobMasterError: a server answered, and refused.
+    """
+    backoff = Backoff("start", log)
+    while not endings.leave.is_set():
+        async with AsyncExitStack() as opened:
+            try:
+                servers = await _open(config, agent, opened, log)
+            except Unavailable as error:
+                endings.waits_for = str(error)
+                pause = backoff.seconds(error)
+            else:
+                endings.waits_for = ""
+                stack.push_async_callback(opened.pop_all().aclose)
+                return servers
+        try:
+            async with asyncio.timeout(pause):
+                await endings.leave.wait()
+        except TimeoutError:
+            continue
+    return None
+
+
+async def _open(
+    config: ChildConfig, agent: AgentSettings, opened: AsyncExitStack, log: EventLog
+) -> tuple[Master, Joining]:
+    master = await open_master(config.settings, application_name=text(config.agent_id))
+    opened.push_async_callback(master.close)
+    stores = await open_stores(config.settings, needed=(agent.store,))
+    for store in stores.values():
+        opened.push_async_callback(store.close)
+    partitions = config.settings.partitions
+    await master.ensure_partitions(partitions.span, partitions.ahead_days)
+    # A store this agent does not live on may be down: agents that can reach it rescue its buckets.
+    joining = Joining(master, stores, log)
+    await joining.begin(needed=agent.store)
+    return master, joining
 
 
 def _agent_settings(config: ChildConfig) -> AgentSettings:

@@ -10,8 +10,8 @@ An uncertain commit is sent again through the guarded statement until the answer
 on anything less. A batch in which the master refuses a value is halved until the one row stands alone; that row is put
 aside with its list, so that one job nobody can record never holds up its neighbours.
 
-While the master is away outcomes wait here, up to a bound above which nothing more is claimed, and at most as long as the
-lease can be trusted: what has not been recorded by then still lies in its claimed list and runs again.
+While the master is away outcomes wait here, up to a bound above which nothing more is claimed, until they lie in the store
+(``withdraw``): what is in neither when the process ends still lies in its claimed list and runs again.
 """
 
 from __future__ import annotations
@@ -173,10 +173,7 @@ class Reporter:
                 self._measures.wrote(self._now() - began)
         finally:
             self._writing -= len(jobs)
-        if self._when_relieved and self.backlog <= _BACKLOG_ROWS_RELIEF:
-            calls, self._when_relieved = self._when_relieved, []
-            for call in calls:
-                call()
+        self._relieve()
 
     async def send(self, what: str, jobs: Jobs, send: Callable[[Jobs], Coroutine[object, object, Written]]) -> Written:
         """Answer of one statement about all jobs; those whose values the master refuses are put aside.
@@ -221,6 +218,21 @@ class Reporter:
         for job in jobs:
             (self._upsert if isinstance(job.row, FinalRow) else self._holds).append(job)
         self._work.set()
+
+    def withdraw(self, is_kept: Callable[[LiveJob], bool]) -> list[LiveJob]:
+        """Take back what no writer has taken yet and lies in the store; what a writer has may be on its way."""
+        kept: list[LiveJob] = []
+        for queue in (self._copy, self._upsert, self._holds, self._heres):
+            kept += filter(is_kept, queue)
+            queue[:] = [job for job in queue if not is_kept(job)]
+        self._relieve()
+        return kept
+
+    def _relieve(self) -> None:
+        if self._when_relieved and self.backlog <= _BACKLOG_ROWS_RELIEF:
+            calls, self._when_relieved = self._when_relieved, []
+            for call in calls:
+                call()
 
     # ------------------------------------------------------------ final rows
 

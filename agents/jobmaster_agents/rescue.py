@@ -191,6 +191,11 @@ class Rescue:
             return
         if end is DrainEnd.STOPPED:
             return
+        if end is DrainEnd.VOUCHED:
+            work.next_at = self._now() + work.drain.wait_seconds
+            fields = {"bucket": work.drain.bucket.id, "seconds": work.drain.wait_seconds}
+            self._log.info(Event.BUCKET_DRAIN_WAITS, {**fields, "reason": "its store vouched for its former owner"})
+            return
         if end is DrainEnd.NOT_YET:
             await self._postpone(work, end, "the store refused a step, or a row is still locked")
             return

@@ -45,11 +45,19 @@ class Serving:
 
     Args:
         why_not_ready: asked at the moment of the probe; ``None``: give it work.
+        remark: what a process that is ready has to say about it.
     """
 
-    def __init__(self, telemetry: Telemetry, why_not_ready: Callable[[], str | None], log: EventLog) -> None:
+    def __init__(
+        self,
+        telemetry: Telemetry,
+        why_not_ready: Callable[[], str | None],
+        log: EventLog,
+        remark: Callable[[], str | None] = lambda: None,
+    ) -> None:
         self._telemetry = telemetry
         self._why_not_ready = why_not_ready
+        self._remark = remark
         self._log = log
         self._server: asyncio.Server | None = None
         self._connections: set[asyncio.Task[None]] = set()
@@ -132,7 +140,8 @@ class Serving:
     def _ready(self) -> Answer:
         why_not = self._why_not_ready()
         if why_not is None:
-            return _state(HTTPStatus.OK, {"ready": True})
+            remark = self._remark()
+            return _state(HTTPStatus.OK, {"ready": True} if remark is None else {"ready": True, "remark": remark})
         return _state(HTTPStatus.SERVICE_UNAVAILABLE, {"ready": False, "reason": why_not})
 
 

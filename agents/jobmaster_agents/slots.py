@@ -46,16 +46,24 @@ class Slot:
         self.cause: StopCause | None = None
         self.nagged_at = 0.0
 
+    def clear_cancellation(self) -> None:
+        """A cancellation meant for this job must not hit the slot's next one."""
+        self.cause = None
+        while self.task is not None and self.task.cancelling():
+            self.task.uncancel()
+
 
 class BucketQueue:
     """Claimed jobs of one bucket that wait for a slot."""
 
-    __slots__ = ("bucket_id", "holding", "hungry", "jobs", "low_water", "running", "slots")
+    __slots__ = ("aside", "bucket_id", "holding", "hungry", "jobs", "low_water", "running", "slots")
 
     def __init__(self, holding: Holding, slots: int, low_water: int) -> None:
         self.holding = holding
         self.bucket_id = holding.fence.bucket_id
         self.jobs: deque[LiveJob] = deque()
+        self.aside: list[LiveJob] = []
+        """Jobs whose start needs an accepted write, while the master does not answer."""
         self.running = 0
         self.slots = slots
         self.low_water = low_water
@@ -64,8 +72,9 @@ class BucketQueue:
 
     def take(self) -> list[LiveJob]:
         """Remove and return what waits."""
-        jobs = [job for job in self.jobs if job.phase is Phase.QUEUED]
+        jobs = [job for job in (*self.jobs, *self.aside) if job.phase is Phase.QUEUED]
         self.jobs.clear()
+        self.aside.clear()
         return jobs
 
 

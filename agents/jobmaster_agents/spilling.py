@@ -1,14 +1,17 @@
-"""Outcomes that cannot reach the master are kept in the agent store before the lease ends, and applied by whoever comes next.
+"""Outcomes that cannot reach the master are kept in the agent store, and applied when it is back (``applying``).
 
-While the master is away outcomes wait in memory and are sent again; jobs are claimed and started for half the lease, and
-those that run may end. If the lease cannot be renewed this process must stop before it ends, and what has ended but was
-not recorded would run again. So past half the lease each such outcome is also put into its bucket, under its own identity,
-and claimed lists whose every entry is safe or kept there are deleted in the same step (rule E).
+Past half the lease each outcome that waits is also put into its bucket, under its own identity, and claimed lists whose
+every entry is safe or kept there are deleted in the same step (rule E). If this process then has to stop, what has ended
+does not run again: whoever gets the bucket next applies what lies there before anything else.
 
-The copy in the store is a will, not a transfer: if the master comes back in time the outcome is written from memory as
-usual, and the copy is found to be our own success later. The next owner applies what lies there before anything else: the
-rescuer of the bucket, or this agent when it completes it. Nothing is kept there while the lease is in good order, because a
-bucket at work has no way to take entries out of it again: a slow master must not fill the store.
+As long as the process may only be in doubt, the copy in the store is a will: memory keeps the outcome too, and writes it if
+the master comes back in time; the copy is found to be our own success later. While the store stands for the bucket
+(``suspension``) it is a transfer: outcomes that no writer has taken yet leave memory, so that memory stays small however
+long the master is away; how much a bucket may keep is bounded where it claims.
+
+A retry, or a job to be given back, is kept as what it is: it becomes HELD when it is applied. It cannot be tried again before
+that, because an assignment is marked in the master first. Nothing is kept while the lease is in good order: a slow master
+must not fill the store.
 """
 
 from __future__ import annotations
@@ -16,18 +19,17 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Iterable, Sequence
 
-import msgspec
-
 from jobmaster.clock import Clock
 from jobmaster.model.errors import Refused, Unavailable
 from jobmaster.model.ids import Fence
 from jobmaster.model.job import FinalRow, HoldRow
-from jobmaster.ports import Outcomes, StoreOwner, Word, Written
+from jobmaster.ports import StoreOwner, Word
 from jobmaster_agents.events import Event, EventLog
 from jobmaster_agents.holdings import Holding, Holdings
-from jobmaster_agents.insisting import Backoff, Insisting
+from jobmaster_agents.insisting import Backoff
 from jobmaster_agents.portions import LiveJob, Memory, Phase
-from jobmaster_agents.spilled import SpilledOutcome, decode_spilled, spill_final, spill_hold
+from jobmaster_agents.reporting import Reporter
+from jobmaster_agents.spilled import spill_final, spill_hold
 
 _LOOK_SECONDS = 0.25
 _BATCH_JOBS = 500
@@ -42,24 +44,26 @@ class Spilling:
 
     def __init__(
         self,
-        master: Outcomes,
         store: StoreOwner,
         holdings: Holdings,
         memory: Memory,
-        insist: Insisting,
+        reporter: Reporter,
         clock: Clock,
         on_forgotten: Callable[[bytes, str], None],
         log: EventLog | None = None,
     ) -> None:
-        self._master = master
         self._store = store
         self._holdings = holdings
         self._memory = memory
-        self._insist = insist
+        self._reporter = reporter
         self._now = clock.boottime
         self._on_forgotten = on_forgotten
         self._log = log or EventLog()
         self._backoff = Backoff("spill", self._log)
+        self._kept_now = self._told_at = 0
+        """Since the lease was last in good order, and how many of them when that was last said."""
+        self._suspended = asyncio.Event()
+        holdings.on_suspended.append(self._suspended.set)
         self.spilled = 0
         """Outcomes kept in the store since the start."""
 
@@ -68,18 +72,29 @@ class Spilling:
         while True:
             in_doubt_in = self._holdings.soft_until - self._now()
             if in_doubt_in > 0.0:
-                await asyncio.sleep(in_doubt_in)
+                self._kept_now = self._told_at = 0
+                await self._wait_for_doubt(in_doubt_in)
                 continue
             if self._holdings.fenced.is_set():
                 await self._holdings.wait_trusted()  # never: the process ends
             await self.spill()
             await asyncio.sleep(_LOOK_SECONDS)
 
+    async def _wait_for_doubt(self, at_most_seconds: float) -> None:
+        self._suspended.clear()
+        try:
+            async with asyncio.timeout(at_most_seconds):
+                await self._suspended.wait()
+        except TimeoutError:
+            return
+
     async def spill(self) -> None:
-        """Keep every outcome that waits and is not kept yet."""
+        """Keep every outcome that waits and is not kept yet; let go of what is kept and nobody writes."""
         for holding, jobs in self._waiting().items():
             for first in range(0, len(jobs), _BATCH_JOBS):
                 await self._spill(holding, jobs[first : first + _BATCH_JOBS])
+        if self._holdings.suspended:
+            self._let_go()
 
     def _waiting(self) -> dict[Holding, list[LiveJob]]:
         found: dict[Holding, list[LiveJob]] = {}
@@ -91,12 +106,15 @@ class Spilling:
 
     async def _spill(self, holding: Holding, jobs: Sequence[LiveJob]) -> None:
         jobs = [job for job in jobs if job.phase is Phase.ENDED]  # settled meanwhile, or forgotten with its bucket
-        if not jobs or not self._holdings.may_commit(self._now()):
+        present = holding.present
+        if not jobs or not self._holdings.may_keep(present, self._now()):
             return
-        outcomes, fence = [_encode(holding.fence, job) for job in jobs], holding.present.fence
+        outcomes, fence = [_encode(holding.fence, job) for job in jobs], present.fence
         for job in jobs:
             job.spilled = True
         names = {job.portion.name for job in jobs if _is_covered(job.portion.jobs)}
+        present.kept += len(jobs)  # from here on they may lie there, whatever becomes of the answer
+        present.kept_bytes += sum(map(len, outcomes))
         try:
             word = await self._store.spill(fence, outcomes, sorted(names))
         except (Unavailable, Refused) as error:
@@ -105,37 +123,30 @@ class Spilling:
             await self._backoff.pause(error)
             return
         self._backoff.succeeded()
-        if word is not Word.OK and fence != holding.present.fence:
+        if word is not Word.OK and fence != present.fence:
             for job in jobs:
                 job.spilled = False  # unfrozen under a new epoch meanwhile: the next look asks again
         elif word is Word.OK:
             self.spilled += len(jobs)
-            self._log.warning(
-                Event.OUTCOMES_SPILLED, {"bucket": fence.bucket_id, "jobs": len(jobs), "lists": len(names)}
-            )
+            self._tell(fence.bucket_id, len(jobs))
         else:
             self._on_forgotten(fence.bucket_id, f"the store answered {word} to a spill")
 
-    # ------------------------------------------------------------ afterwards
+    def _tell(self, bucket_id: bytes, jobs: int) -> None:
+        """A line at the beginning, and whenever as many again have been kept: a line a call would be too much."""
+        self._kept_now += jobs
+        if self._kept_now >= self._told_at * 2:
+            self._told_at = self._kept_now
+            self._log.warning(Event.OUTCOMES_SPILLED, {"bucket": bucket_id, "jobs": jobs, "so_far": self._kept_now})
 
-    async def apply(self, raw: Sequence[bytes]) -> bool:
-        """Write kept outcomes, each under its own identity; True when the master has settled every one of them."""
-        try:
-            outcomes = [decode_spilled(each) for each in raw]
-        except msgspec.DecodeError:
-            return False
-        finals = [outcome.final for outcome in outcomes if outcome.final is not None]
-        if finals and not await self._apply(finals, "record_final", lambda: self._master.record_final(finals)):
-            return False
-        for fence, rows in _holds(outcomes).items():
-            if not await self._apply(rows, "hold", lambda f=fence, r=rows: self._master.hold(f, r)):  # type: ignore[misc]
-                return False
-        return True
+    def _let_go(self) -> None:
+        done = self._memory.let_go(self._reporter.withdraw(_may_leave_memory))
+        self._reporter.settling.delete(done)
 
-    async def _apply(self, rows: Sequence[FinalRow | HoldRow], what: str, call: Callable[[], object]) -> bool:
-        written: Written = await self._insist(what, call)  # type: ignore[arg-type]
-        over = written.accepted | written.cancelled | written.refused | written.quarantined
-        return written.bucket_ok and all(row.id in over for row in rows)
+
+def _may_leave_memory(job: LiveJob) -> bool:
+    """Kept, and no second copy waits behind it for its end."""
+    return job.spilled and job.phase is Phase.ENDED and job.followers is None
 
 
 def _encode(fence: Fence, job: LiveJob) -> bytes:
@@ -150,11 +161,3 @@ def _hold(job: LiveJob) -> HoldRow:
 def _is_covered(jobs: Iterable[LiveJob]) -> bool:
     """True when the claimed list of these jobs is not needed any more: each is in the master, or kept with this call."""
     return all(job.safe or (job.spilled and job.phase is Phase.ENDED) for job in jobs)
-
-
-def _holds(outcomes: Iterable[SpilledOutcome]) -> dict[Fence, list[HoldRow]]:
-    found: dict[Fence, list[HoldRow]] = {}
-    for outcome in outcomes:
-        if outcome.hold is not None:
-            found.setdefault(outcome.fence, []).append(outcome.hold)
-    return found

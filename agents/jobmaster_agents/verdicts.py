@@ -19,7 +19,7 @@ from jobmaster.codec import decode_headers, encode_error, encode_headers, error_
 from jobmaster.handlers import Cancel, HandlerOptions, JobContext, Retry
 from jobmaster.model.errors import InvalidArguments
 from jobmaster.model.ids import created_ms
-from jobmaster.model.job import Delivery, ErrorInfo, FinalRow, Headers, HoldRow, JobState, Priority
+from jobmaster.model.job import Delivery, ErrorInfo, FinalRow, Headers, HoldRow, JobState, Priority, StartRule
 from jobmaster.rules.retry import backoff_seconds, may_retry, runs_alone
 from jobmaster.settings.model import JobDefaults, Limits
 from jobmaster_agents.portions import LiveJob, Phase
@@ -342,6 +342,15 @@ class Verdicts:
             entry.headers, result, error,
         ))  # fmt: skip
         self._sink.final(job)
+
+
+def needs_master(job: LiveJob) -> bool:
+    """True when the job cannot start while the master does not answer: an accepted write stands before its start, or its
+    handler uses a transaction there."""
+    handler = job.handler
+    if job.entry.rescues or handler is None:
+        return True
+    return handler.options.start is StartRule.FENCED or handler.options.transactional
 
 
 def is_at_most_once(job: LiveJob) -> bool:

@@ -22,6 +22,7 @@ from jobmaster.ports import Onboarding as OnboardingPort
 from jobmaster.ports import Outcomes, StoreOwner
 from jobmaster.settings.model import AgentSettings, ClusterSettings
 from jobmaster.telemetry import Telemetry
+from jobmaster_agents.applying import Applying
 from jobmaster_agents.attended import Attended, RecordMaster
 from jobmaster_agents.claiming import Pump, Waker, stop_cancelled
 from jobmaster_agents.completing import Completing, LeavingMaster
@@ -98,7 +99,7 @@ class Working:
             error_bytes=settings.limits.error_bytes,
             logger=logging.getLogger(LOGGER_NAME),
             clock=clock,
-            may_start=lambda: holdings.may_start(clock.boottime()),
+            may_start=self._may_start_isolated,
             access=msgspec.msgpack.encode(transactions.access) if transactions is not None else b"",
         )
         attended = Attended(transactions, master, self.reporter, self.verdicts, holdings, clock, telemetry)
@@ -133,9 +134,10 @@ class Working:
             master, store, holdings, settings.thresholds, clock, self.forget, log, list(self._handlers)
         )
         self.waker = Waker(store, self.pumps, log)
-        self.spilling = Spilling(master, store, holdings, self.memory, self.reporter.insist, clock, self.forget, log)
+        self.spilling = Spilling(store, holdings, self.memory, self.reporter, clock, self.forget, log)
+        self.applying = Applying(master, store, holdings, self.reporter, self.forget, telemetry, log)
         self.completing = Completing(
-            master, store, self.memory, self.execution, self.reporter, self.spilling, self.verdicts, clock
+            master, store, self.memory, self.execution, self.reporter, self.applying, self.verdicts, clock
         )
         self.persisting = Persisting(
             self.memory,
@@ -145,6 +147,7 @@ class Working:
             settings.thresholds.persist_within_seconds,
         )
         holdings.on_lost.append(self._lost)
+        holdings.on_suspended.append(self.in_flight.put_off)
         self._observe(telemetry)
 
     # ------------------------------------------------------------ life
@@ -157,6 +160,7 @@ class Working:
                 group.create_task(self.reporter.run(), name="jobmaster-reporter")
                 group.create_task(self.in_flight.run(), name="jobmaster-in-flight")
                 group.create_task(self.spilling.run(), name="jobmaster-spilling")
+                group.create_task(self.applying.run(), name="jobmaster-applying")
                 group.create_task(self.execution.run(), name="jobmaster-execution")
                 group.create_task(self.waker.run(), name="jobmaster-waker")
                 group.create_task(self.onboarding.run(), name="jobmaster-onboarding")
@@ -184,7 +188,7 @@ class Working:
             self.forget,
             list_prefix=self._list_prefix,
             capacity=self._agent.slots + self._agent.bucket_buffer,
-            spill_jobs=self._settings.stores[holding.store].high_water_jobs * 4 // 5,
+            store_settings=self._settings.stores[holding.store],
             log=self._log,
             told=self._claims_told,
         )
@@ -284,6 +288,10 @@ class Working:
         """Cancel requests that came with a renewal."""
         stop_cancelled(self.memory, self.execution, list(job_ids))
 
+    def _may_start_isolated(self, job_id: bytes) -> bool:
+        job = self.memory.get(job_id)
+        return job is not None and self._elsewhere.may_start(job, self._clock.boottime())
+
     def _stop(self, job: LiveJob, cause: StopCause) -> None:
         self.execution.stop_job(job, cause)
 
@@ -309,6 +317,7 @@ class Working:
         telemetry.read_from("jobs_running", lambda: execution.running)
         telemetry.read_from("jobs_queued", lambda: sum(map(execution.backlog, self.pumps)) - execution.running)
         telemetry.read_from("jobs_started", lambda: execution.finished + execution.running)
+        telemetry.read_from("jobs_aside", lambda: sum(map(execution.aside, self.pumps)))
         telemetry.read_from("outcomes_waiting", lambda: reporter.backlog)
         telemetry.read_from("jobs_claimed", self._claimed)
         telemetry.read_from("jobs_onboarded", lambda: self.onboarding.onboarded)

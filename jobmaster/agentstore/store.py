@@ -20,7 +20,7 @@ from jobmaster.agentstore.producer import ProducerStore
 from jobmaster.model.bucket import Alone
 from jobmaster.model.errors import CodeError, Refused, StoreRefused
 from jobmaster.model.ids import Fence, text
-from jobmaster.ports import Claimed, Page, Word
+from jobmaster.ports import Claimed, Kept, Page, Word
 from jobmaster.settings.model import StoreSettings
 
 ADOPT_STORE = function("adopt_store")
@@ -38,6 +38,9 @@ FENCE = function("fence")
 READ_PAGE = function("read_page")
 REMOVE_PAGE = function("remove_page")
 DELETE_BUCKET = function("delete_bucket")
+VOUCH = function("vouch")
+READ_KEPT = function("read_kept")
+REMOVE_KEPT = function("remove_kept")
 
 SCAN_KEYS_MAX = 2_000_000
 """``known_buckets`` looks at no more keys than this. A store of our own holds about ten per bucket."""
@@ -240,6 +243,30 @@ class AgentStore(ProducerStore):
         )
         return self._fences.note(fence.bucket_id, answer)
 
+    async def vouch(self, fence: Fence, term_seconds: float) -> Word:
+        """OK: the bucket is still the caller's, and no rescuer begins for ``term_seconds``; 0 takes that back."""
+        keys = self.keys.bucket(fence.bucket_id)
+        term_us = round(term_seconds * 1e6)
+        answer = await self._calls.function(VOUCH, (keys.meta,), (*self._fences.arguments(fence), term_us))
+        return self._fences.note(fence.bucket_id, answer)
+
+    async def read_kept(self, fence: Fence, limit: int) -> Kept:
+        """The oldest outcomes that were spilled into a bucket at work."""
+        keys = self.keys.bucket(fence.bucket_id)
+        answer = await self._calls.function(
+            READ_KEPT, (keys.meta, keys.spilled), (*self._fences.arguments(fence), limit), mutating=False
+        )
+        word = self._fences.note(fence.bucket_id, answer)
+        return Kept(word, answer[2], answer[3]) if word is Word.OK else Kept(word, 0, [])
+
+    async def remove_kept(self, fence: Fence, page: Sequence[bytes], back: Sequence[bytes]) -> Word:
+        """Take out exactly the outcomes of a page that ``read_kept`` returned, those of ``back`` go to the end again; sent
+        again, nothing more is changed."""
+        keys = self.keys.bucket(fence.bucket_id)
+        head: tuple[Argument, ...] = (*self._fences.arguments(fence), len(page), _digest(page))
+        answer = await self._calls.function(REMOVE_KEPT, (keys.meta, keys.spilled), (*head, *back))
+        return self._fences.note(fence.bucket_id, answer)
+
     async def claimed_lists(self, fence: Fence) -> tuple[Word, list[str]]:
         """Names of the claimed lists that lie in the store."""
         keys = self.keys.bucket(fence.bucket_id)
@@ -279,7 +306,9 @@ class AgentStore(ProducerStore):
     # ------------------------------------------------------------ the rescuer's calls
 
     async def fence(self, fence: Fence) -> tuple[Word, int]:
-        """Take the bucket; the epoch that stands in the store afterwards (the higher one, when FENCED)."""
+        """Take the bucket; the epoch that stands in the store afterwards (the higher one, when FENCED).
+
+        With VOUCHED the bucket is taken too, and the number is the microseconds to wait before anything of it is moved."""
         keys = self.keys.bucket(fence.bucket_id)
         arguments = (self._fences.current(), fence.epoch, fence.owner)
         answer = await self._calls.function(FENCE, (keys.meta,), arguments)
@@ -318,8 +347,7 @@ class AgentStore(ProducerStore):
                 where = keys.assigned
             case _:
                 raise CodeError(f"a page of kind {page.kind!r} does not exist")
-        digest = hashlib.sha1(b"".join(page.raw), usedforsecurity=False).hexdigest().encode()
-        what: tuple[Argument, ...] = (page.kind.encode(), page.list_name.encode(), len(page.raw), digest)
+        what: tuple[Argument, ...] = (page.kind.encode(), page.list_name.encode(), len(page.raw), _digest(page.raw))
         members = page.raw if page.kind == "assigned" else ()
         answer = await self._calls.function(
             REMOVE_PAGE, (keys.meta, keys.lists, where), (*self._fences.arguments(fence), *what, *members)
@@ -345,3 +373,7 @@ class AgentStore(ProducerStore):
             fields = dict(zip(entry[::2], entry[1::2], strict=True))
             return cast(bytes, fields[b"library_code"])
         return None
+
+
+def _digest(page: Sequence[bytes]) -> bytes:
+    return hashlib.sha1(b"".join(page), usedforsecurity=False).hexdigest().encode()

@@ -2,7 +2,8 @@
 
 Agents publish on their store the ids that just got a row or an outcome in the master. One subscription per store serves
 every waiter; it stands before a row is read, so nothing is missed between the two. A slow re-read every few seconds covers
-lost messages and lost subscriptions.
+lost messages and lost subscriptions. A master that does not answer ends no wait before its time is over: jobs go on
+without it, and their outcomes are there when it is back.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from typing import cast
 
 from jobmaster.client.coalescing import Coalescer, Gate
 from jobmaster.clock import Clock
-from jobmaster.model.errors import JobMasterError, WaitTimeout
+from jobmaster.model.errors import JobMasterError, Unavailable, WaitTimeout
 from jobmaster.model.job import JobState
 from jobmaster.ports import Queries, StoreIntake
 
@@ -27,6 +28,8 @@ STANDING_SECONDS = 1.0
 IDLE_SECONDS = 30.0
 """A subscription nobody needed for this long is given up."""
 STATES_PER_QUERY = 1000
+READ_SECONDS = 1.0
+"""How much longer than the wait itself its last reading may take; a frozen server would hold it for ever."""
 _BACKOFF_SECONDS_MAX = 5.0
 
 _log = logging.getLogger(__name__)
@@ -53,6 +56,8 @@ class Waiting:
         self._listeners: dict[str, asyncio.Task[None]] = {}
         self._standing: dict[str, asyncio.Event] = {}
         self._needed_at = 0.0
+        self._unanswered = ""
+        """What the master's last answer was instead of one."""
         self._states: Coalescer[bytes, JobState | None] = Coalescer(
             self._read_states, chunk=STATES_PER_QUERY, calls_max=2, gate=Gate()
         )
@@ -77,7 +82,7 @@ class Waiting:
             while True:
                 watch.event.clear()
                 watch.touched -= read
-                for job_id, state in (await self._states_of(read)).items():
+                for job_id, state in (await self._look(read, ends)).items():
                     if reached(state):
                         found[job_id] = state
                         pending.discard(job_id)
@@ -105,7 +110,8 @@ class Waiting:
         if ends is not None:
             left = ends - self._clock.boottime()
             if left <= 0:
-                raise WaitTimeout(f"{len(pending)} of the jobs did not get there within {timeout:g} s")
+                said = f" (the master does not answer: {self._unanswered})" if self._unanswered else ""
+                raise WaitTimeout(f"{len(pending)} of the jobs did not get there within {timeout:g} s{said}")
             wait_seconds = min(wait_seconds, left)
         try:
             async with asyncio.timeout(wait_seconds):
@@ -113,6 +119,21 @@ class Waiting:
         except TimeoutError:
             return set(pending)
         return (watch.touched & pending) or set(pending)
+
+    async def _look(self, job_ids: set[bytes], ends: float | None) -> dict[bytes, JobState | None]:
+        """States of the jobs; none when the master does not answer."""
+        try:
+            async with asyncio.timeout(
+                None if ends is None else max(ends - self._clock.boottime(), 0.0) + READ_SECONDS
+            ):
+                states = await self._states_of(job_ids)
+        except (Unavailable, TimeoutError) as error:
+            if not self._unanswered:
+                _log.warning("waiting goes on although the master does not answer: %s", error)
+            self._unanswered = str(error) or "no answer in time"
+            return {}
+        self._unanswered = ""
+        return states
 
     async def _states_of(self, job_ids: set[bytes]) -> dict[bytes, JobState | None]:
         futures = {job_id: self._states.put(job_id, 16) for job_id in job_ids}

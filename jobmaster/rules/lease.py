@@ -3,6 +3,10 @@
 An agent trusts itself from the moment it *sent* the renewal (the idea is River's elector: attempt start + term) until a
 margin before the term ends; the master counts from the moment it wrote the row, which is later. So the owner always gives
 up first, and only the *rates* of two clocks matter, never their offsets.
+
+While the master does not answer at all, the agent's own store may stand for a bucket in the same way: it refuses an owner
+that was fenced, and tells a rescuer to wait until the term that it last gave is over. So such a term is a lease too, counted
+from the sending, and everything here holds for it.
 """
 
 from __future__ import annotations
@@ -27,6 +31,8 @@ class Standing(Enum):
     """Finish and commit what runs; start nothing."""
     ENDED = 3
     """Stop: somebody else may own the buckets soon."""
+    SUSPENDED = 4
+    """The master does not answer, the store stands for the buckets: start what needs no accepted write, commit nothing."""
 
 
 class Term(NamedTuple):
@@ -50,7 +56,8 @@ def renewed(present: Term | None, sent: float, replied: float, lease_seconds: fl
     """Term after an answer that came at ``replied``; ``None`` when it came too late to count.
 
     Too late is: after the deadline of the present term (others may have been told already that this agent is dead), or
-    after the deadline of the very term it would grant.
+    after the deadline of the very term it would grant. An agent that its store stands for has no present term in this sense:
+    it has not relied on the lease since, and an answer that says "alive" says that nobody was told anything.
     """
     granted = term(sent, lease_seconds)
     if replied >= granted.hard_until or (present is not None and replied >= present.hard_until):
@@ -58,11 +65,24 @@ def renewed(present: Term | None, sent: float, replied: float, lease_seconds: fl
     return granted if present is None or granted.trusted_until > present.trusted_until else present
 
 
-def standing(now: float, present: Term | None) -> Standing:
-    """What the present term allows; no term allows nothing."""
-    if present is None or now >= present.hard_until:
-        return Standing.ENDED
-    return Standing.SOFT if now >= present.soft_until else Standing.TRUSTED
+def standing(now: float, present: Term | None, vouched: Term | None = None) -> Standing:
+    """What the present term allows, and that of the store where it is over; no term allows nothing."""
+    if present is not None and now < present.soft_until:
+        return Standing.TRUSTED
+    if vouched is not None and now < vouched.hard_until:
+        return Standing.SUSPENDED
+    return Standing.ENDED if present is None or now >= present.hard_until else Standing.SOFT
+
+
+def may_suspend(now: float, present: Term | None, *, unanswered: bool, works: bool) -> bool:
+    """True when the store may be asked to stand for the buckets: the first half of the lease is over, the master gave no
+    answer at all (a refusal is one, and so is a certificate), and this process makes progress and is heard by its store."""
+    return unanswered and works and present is not None and now >= present.soft_until
+
+
+def vouch_seconds(lease_seconds: float, beat_seconds: float) -> float:
+    """How often the store is asked: three times before the half of its term in which jobs may start is over."""
+    return min(beat_seconds, lease_seconds * SOFT_SHARE / 3.0)
 
 
 def may_judge(held_seconds: float, lease_seconds: float, server_up_seconds: float) -> bool:

@@ -71,6 +71,15 @@ class AgentMode(StrEnum):
     DRAIN = "drain"
 
 
+class MasterDown(StrEnum):
+    """What an agent does while the master gives no answer at all."""
+
+    CONTINUE = "continue"
+    """Work goes on from the store, whose fence authorises starts; outcomes are kept there for the master."""
+    FENCE = "fence"
+    """It stops when its lease ends, and starts again when the master is back."""
+
+
 class MasterSettings(Section, frozen=True, kw_only=True):
     """The master database (PostgreSQL >= 15)."""
 
@@ -109,6 +118,10 @@ class StoreSettings(Section, frozen=True, kw_only=True):
     """Jobs waiting in one bucket above which submits get FULL and the owner spills to the master."""
     high_water_bytes: Annotated[int, Meta(ge=1)] = 256 * 1024 * 1024
     """The same in bytes of waiting jobs; the first of the two to be reached counts."""
+    kept_outcomes: PositiveCount = 200_000
+    """Outcomes that one bucket keeps while the master is down; then its owner claims no more until the master is back."""
+    kept_bytes: Annotated[int, Meta(ge=1)] = 256 * 1024 * 1024
+    """The same in bytes of kept outcomes; the first of the two to be reached counts."""
 
 
 class BucketCounts(Section, frozen=True, kw_only=True):
@@ -184,6 +197,8 @@ class Leases(Section, frozen=True, kw_only=True):
     """How long the coordinator keeps its office without a renewal."""
     coordinator_renew_seconds: PositiveSeconds = 1.0
     """How often the coordinator renews; at most a third of ``coordinator_lease``."""
+    master_down: MasterDown = MasterDown.CONTINUE
+    """While the master does not answer: ``continue`` from the agent store, or ``fence`` (stop) when the lease ends."""
     grace_seconds: Seconds = 25.0
     """How long a graceful exit waits for running and queued jobs."""
     tombstone_seconds: PositiveSeconds = 120.0

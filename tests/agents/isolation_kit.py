@@ -74,7 +74,7 @@ async def pools() -> AsyncIterator[Make]:
         size: int = 1,
         limits: WorkerLimits | None = None,
         paths: tuple[str, ...] = (MODULE,),
-        may_start: Callable[[], bool] = lambda: True,
+        may_start: Callable[[bytes], bool] = lambda _: True,
     ) -> IsolatedPool:
         pool = IsolatedPool(
             paths, size, result_bytes=RESULT_BYTES, error_bytes=ERROR_BYTES, logger=LOGGER, clock=SystemClock(),

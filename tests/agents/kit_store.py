@@ -11,7 +11,7 @@ from jobmaster.model.bucket import BucketState
 from jobmaster.model.errors import Unavailable
 from jobmaster.model.ids import Fence
 from jobmaster.model.job import Entry
-from jobmaster.ports import Claimed, Page, Word
+from jobmaster.ports import Claimed, Kept, Page, Word
 from tests.agents.hand_clock import HandClock
 from tests.agents.scripted import DOWN, Scripted
 
@@ -91,6 +91,33 @@ class KitStore(Scripted):
             return Word.OK
 
         word: Word = await self.do("spill", (fence, list(outcomes), list(list_names)), effect)
+        return word
+
+    async def vouch(self, fence: Fence, term_seconds: float) -> Word:
+        word: Word = await self.do("vouch", (fence, term_seconds), lambda: self.refusal(fence) or Word.OK)
+        return word
+
+    async def read_kept(self, fence: Fence, limit: int) -> Kept:
+        def effect() -> Kept:
+            if (no := self.refusal(fence)) is not None:
+                return Kept(no, 0, [])
+            there = self.buckets[fence.bucket_id].spilled
+            return Kept(Word.OK, len(there), there[:limit])
+
+        page: Kept = await self.do("read_kept", (fence, limit), effect)
+        return page
+
+    async def remove_kept(self, fence: Fence, page: Sequence[bytes], back: Sequence[bytes]) -> Word:
+        def effect() -> Word:
+            if (no := self.refusal(fence)) is not None:
+                return no
+            there = self.buckets[fence.bucket_id].spilled
+            if there[: len(page)] == list(page):
+                there[: len(page)] = []
+                there.extend(back)
+            return Word.OK
+
+        word: Word = await self.do("remove_kept", (fence, list(page), list(back)), effect)
         return word
 
     async def assign(self, fence: Fence, items: Sequence[tuple[int, bytes]]) -> Word:

@@ -53,6 +53,14 @@ class Kit:
         """A renewal of the lease, now."""
         self.holdings.trust(term(self.clock.now, lease_seconds))
 
+    def suspend(self, term_seconds: float = 1e6) -> None:
+        """The lease is over, the master does not answer, and the store stands for every bucket."""
+        self.clock.now = max(self.clock.now, self.holdings.hard_until + 1.0)
+        granted = term(self.clock.now, term_seconds)
+        self.holdings.vouch(granted)
+        for holding in self.holdings.buckets.values():
+            self.holdings.vouch(granted, holding)
+
     def expire(self) -> None:
         """The lease is past its hard deadline, and not yet fenced."""
         self.clock.now = self.holdings.hard_until + 1.0

@@ -76,7 +76,7 @@ class Bench:
         self.renewals: list[Renewal] = []
         self.trusts: list[float] = []
         log = EventLog()
-        self.beat = StoreBeat(self.holdings.agent_id, self.store, LEASES, self.telemetry, log)
+        self.beat = StoreBeat(self.holdings.agent_id, self.store, LEASES, self.clock, self.telemetry, log)
         self.attest: Callable[[float], str | None] = attestation(self.beat, self.progress)
         self.heartbeat = Heartbeat(
             self.holdings, self.master, LEASES, self.clock, self.attest, self.renewals.append,

@@ -45,7 +45,7 @@ async def make_pool() -> AsyncIterator[Make]:
 async def test_a_job_whose_process_is_ready_too_late_is_not_started(make_pool: Make, tmp_path: Path) -> None:
     """A process takes its time to start, and the lease that was good when the job was admitted may be in doubt by then."""
     started = tmp_path / "started"
-    pool = make_pool(may_start=lambda: False)
+    pool = make_pool(may_start=lambda _: False)
     for run in (pool.run, pool.run_alone):
         ended = await run(make_job("floods_for_ever", started=str(started)))
         assert ended.kind is ResultKind.NOT_STARTED

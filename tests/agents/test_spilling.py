@@ -9,7 +9,7 @@ import pytest
 
 from jobmaster.clock import new_id
 from jobmaster.handlers import Handlers
-from jobmaster.model.errors import Refused
+from jobmaster.model.errors import CodeError, Refused
 from jobmaster.model.job import Entry, JobState
 from jobmaster.ports import Written
 from jobmaster_agents import insisting, spilling
@@ -198,7 +198,7 @@ async def test_a_kept_outcome_of_a_superseded_job_is_refused_by_its_row(kit: Kit
     bucket, gate = await cut_off(kit, [entry])
     await kit.working.spilling.spill()
     kit.master.rows[entry.id] = Row("ASSIGNED", 3, b"x" * 16, 1)
-    assert await kit.working.spilling.apply(spilled(kit, bucket))
+    assert not await kit.working.applying.apply(bucket, spilled(kit, bucket)), "none goes back"
     assert kit.master.rows[entry.id].token == 3
     assert not kit.master.outcomes
     gate.opened.set()
@@ -208,8 +208,22 @@ async def test_an_answer_that_leaves_out_an_outcome_removes_nothing(kit: Kit) ->
     bucket, gate = await cut_off(kit, [job()])
     await kit.working.spilling.spill()
     kit.master.script["record_final"].append(Written(True, frozenset()))
-    assert not await kit.working.spilling.apply(spilled(kit, bucket))
-    assert not await kit.working.spilling.apply([b"no outcome"])
+    kit.master.script["copy_final"].append(False)
+    with pytest.raises(CodeError):
+        await kit.working.applying.apply(bucket, spilled(kit, bucket))
+    assert spilled(kit, bucket)
+    gate.opened.set()
+
+
+async def test_what_cannot_be_read_or_written_stays_and_holds_up_nobody(kit: Kit) -> None:
+    bucket, gate = await cut_off(kit, [job(), job()])
+    await kit.working.spilling.spill()
+    bad, good = spilled(kit, bucket)
+    kit.master.script["copy_final"] += [False, False, False]
+    kit.master.script["record_final"] += [Refused("a value"), Refused("a value")]
+    back = await kit.working.applying.apply(bucket, [b"no outcome", bad, good])
+    assert back == [b"no outcome", bad]
+    assert [row.id for row in kit.master.outcomes] == [decode_spilled(good).id]
     gate.opened.set()
 
 

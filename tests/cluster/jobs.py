@@ -36,6 +36,16 @@ async def note(ctx: JobContext, path: str) -> None:
     witness(ctx, path, "ran")
 
 
+@handlers.job(name="stamped")
+async def stamped(ctx: JobContext, path: str) -> None:
+    witness(ctx, path, f"{time.time():.3f}")
+
+
+@handlers.job(name="fenced_stamped", start="fenced")
+async def fenced_stamped(ctx: JobContext, path: str) -> None:
+    witness(ctx, path, f"{time.time():.3f}")
+
+
 @handlers.job(name="started_at")
 async def started_at(ctx: JobContext) -> int:
     return time.time_ns() // 1000

@@ -32,6 +32,7 @@ MANY_PARAMETERS = {
     "agents/jobmaster_agents/isolation.py:IsolatedPool.__init__": "wired once, in working.py, by name",
     "agents/jobmaster_agents/parts.py:Parts.__init__": "made once, in process.py, of all that an agent is made of",
     "agents/jobmaster_agents/rescue.py:Rescue.__init__": "wired once, in parts.py",
+    "agents/jobmaster_agents/suspension.py:Suspension.__init__": "wired once, in parts.py, like the heartbeat",
     "agents/jobmaster_agents/working.py:Working.__init__": "wired once, in parts.py",
 }
 

@@ -37,6 +37,16 @@ async def _read_page(store: AgentStore, fence: Fence) -> Word:
     return (await store.read_page(fence, 10)).word
 
 
+async def _read_kept(store: AgentStore, fence: Fence) -> Word:
+    return (await store.read_kept(fence, 10)).word
+
+
+async def _remove_kept(store: AgentStore, fence: Fence) -> Word:
+    spilled = store.keys.bucket(fence.bucket_id).spilled
+    raw = await store._calls.call(_packed_range(spilled), mutating=False)
+    return await store.remove_kept(fence, raw or [b"nothing"], [])
+
+
 async def _remove_page(store: AgentStore, fence: Fence) -> Word:
     # The page that really lies there, read behind the function's back: only the guard can keep it.
     pending = store.keys.bucket(fence.bucket_id).pending
@@ -58,6 +68,9 @@ CALLS: dict[str, tuple[Call, set[str]]] = {
     "settle": (lambda store, fence: store.settle(fence, ["kept"], []), OWNED),
     "assign": (lambda store, fence: store.assign(fence, [(1, ITEM)]), {"ACTIVE"}),
     "spill": (lambda store, fence: store.spill(fence, [b"outcome"], ["kept"]), OWNED),
+    "vouch": (lambda store, fence: store.vouch(fence, 1.0), WORKING),
+    "read_kept": (_read_kept, WORKING),
+    "remove_kept": (_remove_kept, WORKING),
     "claimed_lists": (_claimed_lists, EVERY),
     "read_claimed": (_read_claimed, EVERY),
     "close_intake": (lambda store, fence: store.close_intake(fence), WORKING),
@@ -175,6 +188,7 @@ async def test_an_emptied_store_is_noticed_by_owners_and_opened_by_none(
         ("settle", "ACTIVE"),
         ("assign", "ACTIVE"),
         ("spill", "ACTIVE"),
+        ("remove_kept", "ACTIVE"),
         ("close_intake", "ACTIVE"),
         ("remove_page", "DRAINING"),
     ],

@@ -1,0 +1,212 @@
+"""Outcomes that were kept in the store while the master was away are written when it is back, page by page.
+
+The bucket goes on working meanwhile: new outcomes take the usual way, kept ones are read from the oldest on, each is written
+under its own identity, and a page is removed after the master has settled all of it. Master first, store second: whoever
+dies in between leaves outcomes that the next owner finds to be an own success. An uncertain commit is sent again. An outcome
+that the master will not take for its values goes to the end of the list, so that it is kept and holds up nobody.
+
+Owns the emptying of ``spilled`` in a bucket at work; must never decide what an outcome says.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine, Iterable, Sequence
+from typing import TypeVar
+
+import msgspec
+
+from jobmaster.model.errors import CodeError, InputError, JobMasterError, Refused, Unavailable
+from jobmaster.model.ids import Fence, text
+from jobmaster.model.job import FinalRow, HoldRow
+from jobmaster.ports import Kept, Outcomes, StoreOwner, Word, Written
+from jobmaster.telemetry import Telemetry
+from jobmaster_agents.events import Event, EventLog
+from jobmaster_agents.holdings import Holding, Holdings
+from jobmaster_agents.insisting import Backoff
+from jobmaster_agents.measuring import Measures
+from jobmaster_agents.reporting import Reporter
+from jobmaster_agents.spilled import SpilledOutcome, decode_spilled
+
+_PAGE_JOBS = 500
+_AGAIN_SECONDS = 60.0
+"""How soon what the master will not take is tried again."""
+
+_Row = TypeVar("_Row", FinalRow, HoldRow)
+
+
+class Applying:
+    """Writes kept outcomes.
+
+    Args:
+        on_forgotten: the store said that a bucket is another's.
+    """
+
+    def __init__(
+        self,
+        master: Outcomes,
+        store: StoreOwner,
+        holdings: Holdings,
+        reporter: Reporter,
+        on_forgotten: Callable[[bytes, str], None],
+        telemetry: Telemetry,
+        log: EventLog,
+    ) -> None:
+        self._master = master
+        self._store = store
+        self._holdings = holdings
+        self._reporter = reporter
+        self._insist = reporter.insist
+        self._on_forgotten = on_forgotten
+        self._measures = Measures(telemetry)
+        self._telemetry = telemetry
+        self._log = log
+        self._backoff = Backoff("apply", log)
+        self._work = asyncio.Event()
+        holdings.on_resumed.append(self._work.set)
+
+    async def run(self) -> None:
+        """Empty buckets whenever the master has come back, until cancelled."""
+        while True:
+            await self._work.wait()
+            self._work.clear()
+            for holding in list(self._holdings.buckets.values()):
+                while holding.kept and not holding.lost:
+                    try:
+                        await self.empty(holding)
+                        self._backoff.succeeded()
+                        break
+                    except (Unavailable, Refused) as error:
+                        await self._backoff.pause(error)
+
+    async def empty(self, holding: Holding) -> None:
+        """Write and remove all that lies in one bucket; what cannot be written stays, and is tried again in a while.
+
+        Raises:
+            Unavailable, Refused: the store did not do its part; nothing is lost by beginning again.
+        """
+        applied = unwritable = 0
+        to_do: int | None = None
+        """How many of those that lay there at the beginning of this pass have not been looked at."""
+        while True:
+            await self._insist.may_commit()
+            known = holding.kept
+            page = await self._store.read_kept(holding.fence, _PAGE_JOBS)
+            if page.word is not Word.OK:
+                if page.word is not Word.CLOSED:
+                    why = f"the store answered {page.word} to a look at what it keeps"
+                    self._on_forgotten(holding.fence.bucket_id, why)
+                break
+            if to_do is None or (to_do <= 0 and page.left > unwritable):
+                to_do, unwritable = page.left, 0
+            if to_do <= 0:
+                if holding.kept == known:  # (else more is being kept at this moment)
+                    self._now_keeps(holding, page)
+                break
+            back = await self.apply(holding, page.raw)
+            if await self._store.remove_kept(holding.fence, page.raw, back) is not Word.OK:
+                continue  # the next look says why
+            to_do -= len(page.raw)
+            applied += len(page.raw) - len(back)
+            unwritable += len(back)
+            holding.kept = max(holding.kept - len(page.raw) + len(back), 1)
+        if unwritable:
+            asyncio.get_running_loop().call_later(_AGAIN_SECONDS, self._work.set)
+        if applied or unwritable:
+            fields = {"bucket": holding.fence.bucket_id, "applied": applied, "unwritable": unwritable}
+            self._log.info(Event.OUTCOMES_APPLIED, fields)
+
+    @staticmethod
+    def _now_keeps(holding: Holding, page: Kept) -> None:
+        holding.kept = page.left
+        holding.kept_bytes = sum(map(len, page.raw))
+        holding.full = False
+
+    # ------------------------------------------------------------ one page
+
+    async def apply(self, holding: Holding, raw: Sequence[bytes]) -> list[bytes]:
+        """Write kept outcomes, each under its own identity; those that the master will not take are returned, all others
+        have been settled."""
+        back: list[bytes] = []
+        outcomes: list[SpilledOutcome] = []
+        encoded: dict[int, bytes] = {}
+        for each in raw:
+            try:
+                outcome = decode_spilled(each)
+            except msgspec.DecodeError as error:
+                back.append(each)
+                self._refused_value("?", error)
+                continue
+            outcomes.append(outcome)
+            encoded[id(outcome)] = each
+        finals = [(outcome.final, encoded[id(outcome)]) for outcome in outcomes if outcome.final is not None]
+        if finals:
+            back += await self._write("record_final", finals, self._record_final)
+        for fence, holds in _holds(outcomes, encoded).items():
+
+            async def hold(rows: Sequence[HoldRow], fence: Fence = fence) -> Written:
+                written = await self._insist("hold", lambda: self._master.hold(fence, rows), refusals=False)
+                self._measures.given_back(rows, written, here=False)
+                return written
+
+            back += await self._write("hold", holds, hold)
+        self._telemetry.outcomes_applied += len(raw) - len(back)
+        left = set(back)
+        self._reporter.settling.publish(holding, [each.id for each in outcomes if encoded[id(each)] not in left])
+        return back
+
+    async def _record_final(self, rows: Sequence[FinalRow]) -> Written:
+        """COPY while nothing stands in its way, as outcomes are written everywhere; else the guarded statement."""
+        await self._insist.may_commit()
+        try:
+            if await self._master.copy_final(rows):
+                self._measures.ended(rows)
+                return Written(True, frozenset(row.id for row in rows))
+        except (Unavailable, Refused, InputError):
+            pass  # perhaps written: the guarded statement finds our own rows and says so
+        written = await self._insist("record_final", lambda: self._master.record_final(rows), refusals=False)
+        self._measures.accepted(rows, written)
+        return written
+
+    async def _write(
+        self,
+        what: str,
+        pairs: Sequence[tuple[_Row, bytes]],
+        send: Callable[[Sequence[_Row]], Coroutine[object, object, Written]],
+    ) -> list[bytes]:
+        """Send rows, halved where the master refuses a value; the encoded form of those it refuses alone."""
+        back: list[bytes] = []
+        backoff = Backoff(what, self._log)
+        todo = [pairs]
+        while todo:
+            some = todo.pop()
+            rows = [row for row, _ in some]
+            try:
+                written = await send(rows)
+            except (Refused, InputError) as error:
+                if len(some) == 1:
+                    back.append(some[0][1])
+                    self._refused_value(text(rows[0].id), error)
+                    continue
+                await backoff.pause(error)  # a refusal of everything must not become a storm of small batches
+                todo += (some[len(some) // 2 :], some[: len(some) // 2])
+                continue
+            backoff.succeeded()
+            over = written.accepted | written.cancelled | written.refused | written.quarantined
+            if missing := {row.id for row in rows} - over:
+                raise CodeError(f"the master's answer leaves out {len(missing)} of {len(rows)} kept outcomes")
+            self._reporter.refused += len(written.refused)
+            self._reporter.quarantined += len(written.quarantined)
+        return back
+
+    def _refused_value(self, job: str, error: Exception) -> None:
+        reason = str(error) if isinstance(error, JobMasterError) else f"a kept outcome cannot be read: {error}"
+        self._log.error(Event.JOB_UNWRITABLE, {"job": job, "reason": reason})
+
+
+def _holds(outcomes: Iterable[SpilledOutcome], encoded: dict[int, bytes]) -> dict[Fence, list[tuple[HoldRow, bytes]]]:
+    found: dict[Fence, list[tuple[HoldRow, bytes]]] = {}
+    for outcome in outcomes:
+        if outcome.hold is not None:
+            found.setdefault(outcome.fence, []).append((outcome.hold, encoded[id(outcome)]))
+    return found

@@ -1,0 +1,24 @@
+-- read_kept: the oldest outcomes that a bucket at work keeps for the master.
+-- keys: meta spilled
+-- args: generation epoch owner lowest_ver limit
+-- answers: OK ver left {outcome...} | GEN | ROLLBACK ver | FENCED ver epoch | CLOSED ver state
+-- effects: none
+-- flags: no-writes
+-- why: read_page is for a bucket whose intake is closed; this one goes on working. New outcomes join at the other end, so
+--      what was read stays where it is until remove_kept takes it out. left counts all that lie there, these included.
+
+redis.register_function{
+  function_name = 'jm1_read_kept',
+  flags = { 'no-writes' },
+  callback = function(keys, args)
+    local limit = whole(args[5])
+    if #keys ~= 2 or #args ~= 5 or not limit or limit < 1 then
+      return redis.error_reply('JMARGS read_kept takes 2 keys, the fence and a limit')
+    end
+    local no, ver = refusal(keys[1], args, WORKING)
+    if no then
+      return no
+    end
+    return { 'OK', ver, redis.call('LLEN', keys[2]), redis.call('LRANGE', keys[2], 0, limit - 1) }
+  end,
+}

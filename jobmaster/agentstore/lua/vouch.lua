@@ -1,0 +1,31 @@
+-- vouch: the store stands for the owner of a bucket while the master does not answer.
+-- keys: meta
+-- args: generation epoch owner lowest_ver term_us
+-- answers: OK ver | GEN | ROLLBACK ver | FENCED ver epoch | CLOSED ver state
+-- effects: meta.vouched = this server's clock + term_us (vouched_for = term_us): no rescuer begins before that moment; a
+--          term of 0 takes it back
+-- flags: allow-oom (one number, and whoever cannot have it must stop)
+-- why: an owner whose lease nobody renews may start jobs for half of the term, counted from the sending of this call, and
+--      must have stopped before its end. A rescuer fences first and is told to wait for the rest (see fence), so nothing is
+--      started by two. It changes no job, so the change counter stands still.
+
+redis.register_function{
+  function_name = 'jm1_vouch',
+  flags = { 'allow-oom' },
+  callback = function(keys, args)
+    local term = whole(args[5])
+    if #keys ~= 1 or #args ~= 5 or not term or term < 0 then
+      return redis.error_reply('JMARGS vouch takes 1 key, the fence and a term in microseconds')
+    end
+    local no, ver = refusal(keys[1], args, WORKING)
+    if no then
+      return no
+    end
+    if term == 0 then
+      redis.call('HDEL', keys[1], 'vouched', 'vouched_for')
+    else
+      redis.call('HSET', keys[1], 'vouched', string.format('%.0f', now_us() + term), 'vouched_for', args[5])
+    end
+    return { 'OK', ver }
+  end,
+}
