@@ -29,6 +29,7 @@ from jobmaster_agents.reporting import Reporter
 from jobmaster_agents.spilled import SpilledOutcome, decode_spilled
 
 _PAGE_JOBS = 500
+_LOOK_SECONDS = 0.25
 _AGAIN_SECONDS = 60.0
 """How soon what the master will not take is tried again."""
 
@@ -71,16 +72,23 @@ class Applying:
             await self._work.wait()
             self._work.clear()
             for holding in list(self._holdings.buckets.values()):
-                while holding.kept and not holding.lost:
-                    try:
-                        await self.empty(holding)
-                        self._backoff.succeeded()
-                        break
-                    except (Unavailable, Refused) as error:
-                        await self._backoff.pause(error)
+                if holding.kept and not holding.lost and not await self._tried(holding):
+                    self._work.set()  # and again, when the others have had their turn
 
-    async def empty(self, holding: Holding) -> None:
-        """Write and remove all that lies in one bucket; what cannot be written stays, and is tried again in a while.
+    async def _tried(self, holding: Holding) -> bool:
+        """True when the bucket is empty, as far as the master takes what lies there."""
+        try:
+            if await self.empty(holding):
+                self._backoff.succeeded()
+                return True
+            await asyncio.sleep(_LOOK_SECONDS)
+        except (Unavailable, Refused) as error:
+            await self._backoff.pause(error)
+        return False
+
+    async def empty(self, holding: Holding) -> bool:
+        """Write and remove all that lies in one bucket; what cannot be written stays, and is tried again in a while. False:
+        the store did not let us, and it is to be seen whose the bucket is.
 
         Raises:
             Unavailable, Refused: the store did not do its part; nothing is lost by beginning again.
@@ -90,13 +98,11 @@ class Applying:
         """How many of those that lay there at the beginning of this pass have not been looked at."""
         while True:
             await self._insist.may_commit()
-            known = holding.kept
-            page = await self._store.read_kept(holding.fence, _PAGE_JOBS)
+            known, fence = holding.kept, holding.fence
+            page = await self._store.read_kept(fence, _PAGE_JOBS)
             if page.word is not Word.OK:
-                if page.word is not Word.CLOSED:
-                    why = f"the store answered {page.word} to a look at what it keeps"
-                    self._on_forgotten(holding.fence.bucket_id, why)
-                break
+                self._doubt(holding, fence, page.word)
+                return False
             if to_do is None or (to_do <= 0 and page.left > unwritable):
                 to_do, unwritable = page.left, 0
             if to_do <= 0:
@@ -104,8 +110,9 @@ class Applying:
                     self._now_keeps(holding, page)
                 break
             back = await self.apply(holding, page.raw)
-            if await self._store.remove_kept(holding.fence, page.raw, back) is not Word.OK:
-                continue  # the next look says why
+            if (word := await self._store.remove_kept(fence, page.raw, back)) is not Word.OK:
+                self._doubt(holding, fence, word)
+                return False
             to_do -= len(page.raw)
             applied += len(page.raw) - len(back)
             unwritable += len(back)
@@ -115,6 +122,11 @@ class Applying:
         if applied or unwritable:
             fields = {"bucket": holding.fence.bucket_id, "applied": applied, "unwritable": unwritable}
             self._log.info(Event.OUTCOMES_APPLIED, fields)
+        return True
+
+    def _doubt(self, holding: Holding, fence: Fence, word: Word) -> None:
+        if word is not Word.CLOSED and fence == holding.fence:  # (else it was unfrozen under a new epoch meanwhile)
+            self._on_forgotten(fence.bucket_id, f"the store answered {word} to a look at what it keeps")
 
     @staticmethod
     def _now_keeps(holding: Holding, page: Kept) -> None:

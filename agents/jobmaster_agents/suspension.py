@@ -130,11 +130,13 @@ class Suspension:
                 raise outcome
 
     async def _ask_for(self, holding: Holding) -> None:
-        sent = self._now()
+        sent, fence = self._now(), holding.fence
         try:
-            word = await self._store.vouch(holding.fence, self._lease_seconds)
+            word = await self._store.vouch(fence, self._lease_seconds)
         except (Unavailable, Refused):
             return  # asked again; the deadline says for how long
+        if fence != holding.fence:
+            return  # unfrozen under a new epoch while the call was on its way
         if word is Word.OK:
             self._accept(sent, holding)
         elif word is Word.CLOSED:

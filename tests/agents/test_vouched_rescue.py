@@ -8,7 +8,7 @@ from jobmaster.ports import Word
 from jobmaster_agents.rescue import Rescue
 from tests.agents.stage import Stage, check
 
-TERM = 0.5
+TERM = 3.0
 
 
 async def finish(duty: Rescue) -> None:

@@ -46,6 +46,8 @@ class Audit:
     jobs: dict[bytes, Job] = field(default_factory=dict)
     master_up_since: int = 0
     clocks_jumped: bool = False
+    words_lost: bool = False
+    """A store has forgotten data, and with it perhaps for whom it stood."""
     terminate: Callable[[set[bytes]], None] = lambda agents: None
     concluded: dict[bytes, str] = field(default_factory=dict)
     """Archived jobs and how they ended."""
@@ -55,6 +57,8 @@ class Audit:
     _epochs: dict[bytes, int] = field(default_factory=dict)
     _offices: dict[int, bytes] = field(default_factory=dict)
     _dead_by_lease: set[bytes] = field(default_factory=set)
+    _emptied: set[bytes | None] = field(default_factory=set)
+    """Buckets that a rescuer has begun to empty. Until then the store may stand for an owner that is certified dead."""
     _ended: dict[bytes, str] = field(default_factory=dict)
     _authorised: set[Identity] = field(default_factory=set)
     _fenced_starts: set[Identity] = field(default_factory=set)
@@ -117,6 +121,10 @@ class Audit:
         if by_lease:
             self._dead_by_lease.add(agent_id)
 
+    def emptying(self, bucket_id: bytes | None) -> None:
+        """A rescuer looks at the first page of a bucket."""
+        self._emptied.add(bucket_id)
+
     def retired(self, agent_id: bytes) -> None:
         """A clean exit."""
         self.hits["clean exit"] += 1
@@ -173,8 +181,9 @@ class Audit:
             self.broken("unexpected", f"{text(job_id)} runs and was never submitted")
             return
         job.starts += 1
-        if process.agent_id in self._dead_by_lease and not self.clocks_jumped:
-            self.broken("lease", f"{text(job_id)} is started by an agent that has a death certificate")
+        overtaken = process.agent_id in self._dead_by_lease and identity[2] in self._emptied
+        if overtaken and not (self.clocks_jumped or self.words_lost):
+            self.broken("lease", f"{text(job_id)} is started by a dead agent in a bucket that is being emptied")
         if not (fenced or once) or job_id in self.forgotten:
             return
         if once and job.starts > 1:

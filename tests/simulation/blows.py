@@ -182,6 +182,7 @@ class Blows:
                 job.excused = "only the store had it"
         server.abort()
         functions.buckets = data
+        self._history.audit.words_lost = True
 
     def _failover(self) -> None:
         statements = self._history.master.statements

@@ -95,7 +95,9 @@ class History:
         self.store_offset_us = 0
         self.master = MasterServer("master", self.loop, ClusterStatements(self._master_us, self.audit, without))
         self.audit.terminate = self.master.terminate
-        self.stores = {name: StoreServer(name, self.loop, self._store_us) for name in SETTINGS.stores}
+        self.stores = {
+            name: StoreServer(name, self.loop, self._store_us, self.audit.emptying) for name in SETTINGS.stores
+        }
         self.new_id = Ids(lambda: EPOCH_US + int(self.loop.now * 1e6), streams["ids"])
         kinds = ("one", "two", "one")
         self.hosts = [Host(self, i + 1, kind, streams["faults"]) for i, kind in enumerate(kinds)]

@@ -33,9 +33,13 @@ class _Waiter:
 class StoreServer(Server):
     """The server: functions, wake tokens and who waits for them."""
 
-    def __init__(self, name: str, loop: SimLoop, clock_us: Callable[[], int]) -> None:
+    def __init__(
+        self, name: str, loop: SimLoop, clock_us: Callable[[], int], on_emptying: Callable[[bytes | None], None]
+    ) -> None:
         super().__init__(name, loop)
-        self.functions = StoreFunctions(clock_us, self.woken, self.published)
+        self.functions = StoreFunctions(
+            clock_us, self.woken, self.published, lambda meta: on_emptying(_KEYS.bucket_of(meta))
+        )
         self.waiters: list[_Waiter] = []
         self.listeners: list[asyncio.Queue[bytes]] = []
 

@@ -19,7 +19,7 @@ class SimBucket:
 
     __slots__ = (
         "assigned", "bytes", "cancelled", "claimed", "epoch", "gen", "hint", "lists", "owner", "pending", "seq", "spilled",
-        "state", "ver", "wake",
+        "state", "ver", "vouched", "wake",
     )  # fmt: skip
 
     def __init__(self) -> None:
@@ -38,6 +38,8 @@ class SimBucket:
         self.spilled: list[bytes] = []
         self.cancelled: set[bytes] = set()
         self.wake = False
+        self.vouched = (0, 0)
+        """Until when (microseconds), and for how long that was said."""
 
     def copied(self) -> SimBucket:
         twin = SimBucket()
@@ -72,12 +74,18 @@ class IntakeFunctions:
         clock_us: the server's clock.
         on_wake: called with the meta key of a bucket that has got a token.
         on_finished: called with the ids that a settle publishes, concatenated.
+        on_emptying: called with the meta key of a bucket of which a rescuer reads a page.
     """
 
     def __init__(
-        self, clock_us: Callable[[], int], on_wake: Callable[[bytes], None], on_finished: Callable[[bytes], None]
+        self,
+        clock_us: Callable[[], int],
+        on_wake: Callable[[bytes], None],
+        on_finished: Callable[[bytes], None],
+        on_emptying: Callable[[bytes], None],
     ) -> None:
         self.now_us = clock_us
+        self.on_emptying = on_emptying
         self._on_wake = on_wake
         self._on_finished = on_finished
         self.buckets: dict[bytes, SimBucket] = {}

@@ -124,6 +124,28 @@ class StoreFunctions(IntakeFunctions):
         bucket.ver += 1
         return [b"OK", bucket.ver]
 
+    def vouch(self, keys: Sequence[bytes], args: Sequence[Any]) -> Answer:
+        no, bucket = self._refusal(keys[0], args, WORKING)
+        if no:
+            return no
+        bucket.vouched = (self.now_us() + args[4], args[4]) if args[4] else (0, 0)
+        return [b"OK", bucket.ver]
+
+    def read_kept(self, keys: Sequence[bytes], args: Sequence[Any]) -> Answer:
+        no, bucket = self._refusal(keys[0], args, OWNED)
+        return no or [b"OK", bucket.ver, len(bucket.spilled), bucket.spilled[: args[4]]]
+
+    def remove_kept(self, keys: Sequence[bytes], args: Sequence[Any]) -> Answer:
+        no, bucket = self._refusal(keys[0], args, OWNED)
+        if no:
+            return no
+        count, digest, *back = args[4:]
+        removed = self._cut(bucket, b"spilled", b"", count, digest)
+        if removed:
+            bucket.spilled += back
+        bucket.ver += 1
+        return [b"OK", bucket.ver, removed - len(back) if removed else 0]
+
     def claimed_lists(self, keys: Sequence[bytes], args: Sequence[Any]) -> Answer:
         no, bucket = self._refusal(keys[0], args, None)
         return no or [b"OK", bucket.ver, sorted(bucket.lists)]
@@ -184,6 +206,12 @@ class StoreFunctions(IntakeFunctions):
             return [b"FENCED", bucket.ver, bucket.epoch]
         bucket.gen, bucket.epoch, bucket.owner, bucket.state = generation, epoch, owner, b"DRAINING"
         bucket.ver += 1
+        until, term = bucket.vouched
+        now = self.now_us()
+        if (wait := min(until - now, term)) > 0:
+            bucket.vouched = (now + wait, term)
+            return [b"VOUCHED", bucket.ver, wait]
+        bucket.vouched = (0, 0)
         return [b"OK", bucket.ver, epoch]
 
     def read_page(self, keys: Sequence[bytes], args: Sequence[Any]) -> Answer:
@@ -191,6 +219,8 @@ class StoreFunctions(IntakeFunctions):
         if no:
             return no
         limit = args[4]
+        if bucket.state == b"DRAINING":
+            self.on_emptying(keys[0])
         if bucket.spilled:
             return [b"OK", bucket.ver, b"spilled", b"", bucket.spilled[:limit]]
         if bucket.lists:

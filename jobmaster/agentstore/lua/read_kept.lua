@@ -6,6 +6,7 @@
 -- flags: no-writes
 -- why: read_page is for a bucket whose intake is closed; this one goes on working. New outcomes join at the other end, so
 --      what was read stays where it is until remove_kept takes it out. left counts all that lie there, these included.
+--      Also while an operator has stopped the bucket: what has ended is recorded.
 
 redis.register_function{
   function_name = 'jm1_read_kept',
@@ -15,7 +16,7 @@ redis.register_function{
     if #keys ~= 2 or #args ~= 5 or not limit or limit < 1 then
       return redis.error_reply('JMARGS read_kept takes 2 keys, the fence and a limit')
     end
-    local no, ver = refusal(keys[1], args, WORKING)
+    local no, ver = refusal(keys[1], args, OWNED)
     if no then
       return no
     end

@@ -16,7 +16,7 @@ redis.register_function{
     if #keys ~= 2 or #args < 6 or not count or count < 1 or #args - 6 > count then
       return redis.error_reply('JMARGS remove_kept takes 2 keys, the fence, a count, a digest and at most count outcomes')
     end
-    local no = refusal(keys[1], args, WORKING)
+    local no = refusal(keys[1], args, OWNED)
     if no then
       return no
     end
