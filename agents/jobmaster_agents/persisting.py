@@ -21,8 +21,8 @@ from jobmaster.clock import Clock
 from jobmaster.model.job import InFlightRow, JobState
 from jobmaster.ports import Outcomes, Written
 from jobmaster_agents.holdings import Holding
-from jobmaster_agents.portions import LiveJob, Memory, Phase, Portion
-from jobmaster_agents.reporting import Reporter, by_holding
+from jobmaster_agents.portions import LiveJob, Memory, Phase, Portion, by_holding
+from jobmaster_agents.reporting import Reporter
 from jobmaster_agents.verdicts import StopCause, is_at_most_once, mark_at_most_once
 
 _BATCH_JOBS = 1000

@@ -331,3 +331,15 @@ def _is_void(follower: LiveJob, first: LiveJob, accepted: bool) -> bool:
     mine, others = follower.portion.holding.fence, first.portion.holding.fence
     same_bucket = (mine.bucket_id, mine.epoch) == (others.bucket_id, others.epoch)
     return same_bucket and follower.entry.token == first.entry.token
+
+
+def by_holding(jobs: Sequence[LiveJob]) -> list[tuple[Holding, list[LiveJob]]]:
+    """The copies of each bucket (of each identity of one) together."""
+    groups: dict[Holding, list[LiveJob]] = {}
+    for job in jobs:
+        holding = job.portion.holding
+        mine = groups.get(holding)
+        if mine is None:
+            mine = groups[holding] = []
+        mine.append(job)
+    return list(groups.items())

@@ -31,7 +31,7 @@ from jobmaster_agents.events import Event, EventLog
 from jobmaster_agents.holdings import Holding, Holdings
 from jobmaster_agents.insisting import Backoff, Insisting
 from jobmaster_agents.measuring import Measures
-from jobmaster_agents.portions import LiveJob, Memory, Phase
+from jobmaster_agents.portions import LiveJob, Memory, Phase, by_holding
 from jobmaster_agents.settling import Settling
 
 _BATCH_ROWS = 2000
@@ -385,17 +385,6 @@ def _holds(jobs: Jobs) -> list[HoldRow]:
 
 def _next_entry(row: HoldRow) -> Entry:
     return Entry(row.id, row.token + 1, row.handler, row.args, row.due_us, row.headers, row.attempt, row.rescues)
-
-
-def by_holding(jobs: Jobs) -> list[tuple[Holding, list[LiveJob]]]:
-    groups: dict[Holding, list[LiveJob]] = {}
-    for job in jobs:
-        holding = job.portion.holding
-        mine = groups.get(holding)
-        if mine is None:
-            mine = groups[holding] = []
-        mine.append(job)
-    return list(groups.items())
 
 
 def _joined(answers: Sequence[Written]) -> Written:

@@ -14,8 +14,8 @@ from jobmaster.rules.lease import Term
 from jobmaster_agents.claiming import Pump
 from jobmaster_agents.heartbeat import Heartbeat
 from jobmaster_agents.holdings import Holdings
-from jobmaster_agents.portions import LiveJob, Phase
-from jobmaster_agents.reporting import Reporter, by_holding
+from jobmaster_agents.portions import LiveJob, Phase, by_holding
+from jobmaster_agents.reporting import Reporter
 from tests.simulation.history import History, Result
 from tests.simulation.surroundings import Patch
 
