@@ -32,6 +32,11 @@ STEADY_SECONDS = 30.0
 """A child that lived this long has not died "in a row"."""
 RESTART_SECONDS = 0.5
 RESTART_SECONDS_MAX = 30.0
+AWAY_SECONDS_MAX = 3.0
+"""Longest wait after a child that ended because a server was away: the server may be back at any moment, and a start that
+fails again costs half a second of one core."""
+AWAY_EXIT_CODES = frozenset({69, 75})
+"""A server did not answer, the lease could not be renewed."""
 CERTIFICATE_WAIT_SECONDS = 5.0
 """How long an ending supervisor waits for the last certificates."""
 HOPELESS_EXIT_CODES = frozenset({2, 77, 78})
@@ -51,11 +56,12 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     certificate_command: tuple[str, ...] = (sys.executable, "-m", "jobmaster_agents.certificate")
 
 
-def restart_delay(deaths_in_a_row: int) -> float:
+def restart_delay(deaths_in_a_row: int, exit_code: int) -> float:
     """Seconds before a new agent takes the place of a dead one: at once the first time, then doubling."""
     if deaths_in_a_row <= 1:
         return 0.0
-    return min(RESTART_SECONDS * 2.0 ** min(deaths_in_a_row - 2, 16), RESTART_SECONDS_MAX)
+    longest = AWAY_SECONDS_MAX if exit_code in AWAY_EXIT_CODES else RESTART_SECONDS_MAX
+    return min(RESTART_SECONDS * 2.0 ** min(deaths_in_a_row - 2, 16), longest)
 
 
 def exit_text(returncode: int) -> str:
@@ -214,7 +220,7 @@ class Supervisor:
             slot.child = Child(plan.child_command, order, now)
         except OSError as error:  # out of processes or memory
             slot.deaths += 1
-            slot.start_at = now + max(restart_delay(slot.deaths), RESTART_SECONDS)
+            slot.start_at = now + max(restart_delay(slot.deaths, slot.last_code), RESTART_SECONDS)
             self._log.error(Event.CRASH_LOOP, {"child": slot.index, "reason": str(error)})
             return
         slot.start_at = None
@@ -263,11 +269,12 @@ class Supervisor:
         if self._kill_at is not None:
             return
         slot.deaths = slot.deaths + 1 if lived < STEADY_SECONDS else 1
-        slot.start_at = now + restart_delay(slot.deaths)
+        delay = restart_delay(slot.deaths, code)
+        slot.start_at = now + delay
         if slot.deaths >= 3:
             self._log.error(
                 Event.CRASH_LOOP,
-                {"child": slot.index, "deaths_in_a_row": slot.deaths, "next_start_seconds": restart_delay(slot.deaths)},
+                {"child": slot.index, "deaths_in_a_row": slot.deaths, "next_start_seconds": delay},
             )
 
     def _give_up(self, code: int) -> None:

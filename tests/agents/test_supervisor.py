@@ -15,7 +15,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from jobmaster_agents.supervisor import RESTART_SECONDS_MAX, exit_text, restart_delay
+from jobmaster_agents.supervisor import AWAY_SECONDS_MAX, RESTART_SECONDS_MAX, exit_text, restart_delay
 from tests.agents.supervised_programs import HERE, Behaviour
 from tests.agents.waiting import alive, until
 
@@ -296,11 +296,24 @@ def test_the_supervisor_stays_small(start: Callable[..., Run]) -> None:
 
 
 def test_restarts_come_at_once_then_ever_later_up_to_a_bound() -> None:
-    delays = [restart_delay(deaths) for deaths in range(1, 40)]
-    assert delays[0] == 0.0
-    assert delays == sorted(delays)
-    assert delays[1] == 0.5
-    assert delays[-1] == RESTART_SECONDS_MAX
+    for code, longest in (
+        (1, RESTART_SECONDS_MAX),
+        (-9, RESTART_SECONDS_MAX),
+        (69, AWAY_SECONDS_MAX),
+        (75, AWAY_SECONDS_MAX),
+    ):
+        delays = [restart_delay(deaths, code) for deaths in range(1, 40)]
+        assert delays[0] == 0.0
+        assert delays == sorted(delays)
+        assert delays[1] == 0.5
+        assert delays[-1] == longest
+
+
+def test_an_agent_that_cannot_reach_a_server_is_started_again_every_few_seconds(start: Callable[..., Run]) -> None:
+    run = start(child="unavailable")
+    until(lambda: len(run.events("crash_loop")) >= 4, 20.0, "six deaths in a row")
+    waits = [line["next_start_seconds"] for line in run.events("crash_loop")[:4]]
+    assert waits == [1.0, 2.0, AWAY_SECONDS_MAX, AWAY_SECONDS_MAX]
 
 
 def test_exits_are_told_in_words() -> None:

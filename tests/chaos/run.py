@@ -4,19 +4,17 @@ from __future__ import annotations
 
 import random
 import signal
-import subprocess
 import time
 from contextlib import ExitStack
 from typing import Any
 
 import msgspec
 
-from benchmarks.report import machine
+from benchmarks.report import commit, machine
 from tests.chaos import collect
 from tests.chaos.checker import Verdict, check, rescue_seconds
 from tests.chaos.conductor import Conductor
 from tests.chaos.faults import KINDS, available
-from tests.chaos.fleet import REPOSITORY
 from tests.chaos.history import History
 from tests.chaos.hit import LEASE_SECONDS, Stage
 from tests.chaos.scene import AGENTS, Course, Form, Scene
@@ -166,12 +164,9 @@ def judge(scene: Scene, conductor: Conductor, history: History, stage: Stage, te
 
 def versions(servers: Servers) -> dict[str, str]:
     """What was run."""
-    commit = subprocess.run(
-        ["git", "rev-parse", "--short=12", "HEAD"], capture_output=True, text=True, cwd=REPOSITORY, check=False
-    )
     found = {name: str(place.server.program) for name, place in servers.places.items()}
     programs = {name: text.split(" (")[0] for name, text in found.items()}
-    return {"commit": commit.stdout.strip() or "unknown", "master": programs["master"], "store": programs["default"]}
+    return {"commit": commit(), "master": programs["master"], "store": programs["default"]}
 
 
 def interruptible() -> None:
