@@ -55,10 +55,10 @@ class Child:
         """Process id, also that of its group."""
         return self.process.pid
 
-    def tell(self, word: ControlWord) -> None:
+    def tell(self, word: ControlWord, more: bytes = b"") -> None:
         """Say a word; a child that does not listen is not waited for."""
         try:
-            os.write(self._control, word.encode() + b"\n")
+            os.write(self._control, word.encode() + (b" " + more if more else b"") + b"\n")
         except (BlockingIOError, BrokenPipeError):
             pass
 

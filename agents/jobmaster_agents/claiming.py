@@ -90,7 +90,7 @@ class Pump:
         self._onboarder = onboarder
         self._on_forgotten = on_forgotten
         self._list_prefix = list_prefix
-        self._capacity = capacity
+        self.capacity = capacity
         self._store_settings = store_settings
         self._spill_jobs = store_settings.high_water_jobs * 4 // 5
         self._log = log or EventLog()
@@ -141,7 +141,7 @@ class Pump:
     def _free(self) -> int:
         if self.flushing:
             return CLAIM_JOBS_MAX
-        return min(self._capacity - self._execution.backlog(self._bucket_id), CLAIM_JOBS_MAX)
+        return min(self.capacity - self._execution.backlog(self._bucket_id), CLAIM_JOBS_MAX)
 
     async def _claim_while_room(self) -> None:
         while not self.ended:

@@ -46,7 +46,8 @@ class ControlLine:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._on_word: Callable[[ControlWord], None] | None = None
         self._on_orphaned: Callable[[], None] | None = None
-        self._kept: list[ControlWord] = []
+        self._on_settings: Callable[[bytes], None] = _not_told
+        self._kept: list[tuple[ControlWord, bytes]] = []
         self._orphaned = False
 
     def start(self) -> None:
@@ -64,14 +65,16 @@ class ControlLine:
         loop: asyncio.AbstractEventLoop,
         on_word: Callable[[ControlWord], None],
         on_orphaned: Callable[[], None],
+        on_settings: Callable[[bytes], None] | None = None,
     ) -> None:
         """From now on call these on the loop; words that came earlier are delivered at once."""
         with self._lock:
             self._loop, self._on_word, self._on_orphaned = loop, on_word, on_orphaned
+            self._on_settings = on_settings or _not_told
             kept, self._kept = self._kept, []
             orphaned = self._orphaned
-        for word in kept:
-            loop.call_soon_threadsafe(on_word, word)
+        for word, more in kept:
+            loop.call_soon_threadsafe(self._say, word, more)
         if orphaned:
             loop.call_soon_threadsafe(on_orphaned)
 
@@ -90,16 +93,23 @@ class ControlLine:
             return b""
 
     def _deliver(self, line: bytes) -> None:
+        name, _, more = line.partition(b" ")
         try:
-            word = ControlWord(line.decode())
+            word = ControlWord(name.decode())
         except ValueError:
             return  # a newer supervisor's word
         with self._lock:
             if self._loop is None or self._on_word is None:
-                self._kept.append(word)
+                self._kept.append((word, more))
                 return
-            loop, on_word = self._loop, self._on_word
-        _call(loop, lambda: on_word(word))
+            loop = self._loop
+        _call(loop, lambda: self._say(word, more))
+
+    def _say(self, word: ControlWord, more: bytes) -> None:
+        if word is ControlWord.SETTINGS:
+            self._on_settings(more)
+        elif self._on_word is not None:
+            self._on_word(word)
 
     def _lost(self) -> None:
         with self._lock:
@@ -110,6 +120,10 @@ class ControlLine:
             _call(loop, on_orphaned)
         threading.Event().wait(self._orphan_seconds)
         self._leave()
+
+
+def _not_told(_: bytes) -> None:
+    """Nobody wants to hear of new settings."""
 
 
 def _call(loop: asyncio.AbstractEventLoop, what: Callable[[], None]) -> None:

@@ -83,7 +83,8 @@ class Event(StrEnum):
     SUPERVISOR_STOPPING = "supervisor_stopping"
     SUPERVISOR_STOPPED = "supervisor_stopped"
     SUPERVISOR_LOST = "supervisor_lost"
-    RELOAD_IGNORED = "reload_ignored"
+    RELOADED = "reloaded"
+    RELOAD_REFUSED = "reload_refused"
 
 
 Fields = Mapping[str, object]

@@ -123,11 +123,12 @@ class Execution:
         jobs = [slot.job for slot in self._slots if slot.job is not None and slot.started < moment]
         return jobs + self._elsewhere.started_before(moment) if self._away else jobs
 
-    def limit(self, bucket_id: bytes, *, frozen: bool) -> None:
-        """Start nothing of a frozen bucket, or again as many as there are slots."""
-        if (queue := self._queues.get(bucket_id)) is not None:
-            queue.slots = 0 if frozen else self._settings.slots
-            self._wake_slot()
+    def set_slots(self, settings: AgentSettings | None = None) -> None:
+        """As many starts as the settings allow now; none of a frozen bucket."""
+        self._settings = settings or self._settings
+        for queue in self._queues.values():
+            queue.slots = 0 if queue.holding.frozen else self._settings.slots
+        self._wake_slot()
 
     def close(self, bucket_id: bytes) -> None:
         """Serve the bucket no more; what waits in it stays with the caller."""
@@ -192,7 +193,6 @@ class Execution:
             self._broken.set_exception(error)
 
     async def _work(self, slot: Slot) -> None:
-        limit = self._settings.max_running
         while not self._closed:
             self._waking = False
             now = self._now()
@@ -202,7 +202,7 @@ class Execution:
                     await self._park()
                 continue
             queue, others = choose(self._queues.values(), now, self._age_boost_seconds)
-            if queue is None or self.running >= limit:
+            if queue is None or self.running >= self._settings.max_running:
                 await self._park()
             elif now >= self._holdings.soft_until and not self._holdings.may_start_in(queue.holding, now):
                 await (

@@ -28,6 +28,8 @@ class ControlWord(StrEnum):
 
     RESCUE = "rescue"
     """A sibling is certified dead: look for lost buckets now."""
+    SETTINGS = "settings"
+    """The configuration was read again; the settings follow on the same line, as JSON."""
 
 
 class LaunchOrder(msgspec.Struct, frozen=True, kw_only=True):

@@ -7,27 +7,28 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 import os
 import socket
-from collections.abc import Sequence
 from functools import partial
 from importlib.metadata import version
 
-from jobmaster.clock import Clock, new_id
+import msgspec
+
+from jobmaster.clock import Clock
 from jobmaster.handlers import Handlers
 from jobmaster.master.master import Master
 from jobmaster.master.transactions import Transactions
 from jobmaster.model.agent import Agent, AgentState
-from jobmaster.model.bucket import Bucket, BucketState
-from jobmaster.model.errors import JobMasterError, Refused, Unavailable
-from jobmaster.model.job import Priority
-from jobmaster.ports import Renewal, Word
-from jobmaster.settings.model import AgentMode, AgentSettings
+from jobmaster.model.errors import JobMasterError, Unavailable
+from jobmaster.ports import Renewal
+from jobmaster.settings.model import AgentMode, AgentSettings, ClusterSettings
 from jobmaster.telemetry import Telemetry
 from jobmaster_agents.anti_entropy import AntiEntropy
+from jobmaster_agents.bucket_count import BucketCount
 from jobmaster_agents.coordination import Coordination, may_lead
 from jobmaster_agents.disowning import Disowning
-from jobmaster_agents.events import Event, EventLog
+from jobmaster_agents.events import LOGGER_NAME, Event, EventLog
 from jobmaster_agents.heartbeat import Heartbeat, StoreBeat, attestation
 from jobmaster_agents.hints import Hints
 from jobmaster_agents.holdings import Holding, Holdings
@@ -44,8 +45,6 @@ from jobmaster_agents.working import Working
 
 SELF_CERTIFICATE_SECONDS = 0.3
 """An orphan is killed by its own control thread soon after its supervisor's death."""
-REPLACE_SECONDS = 1.0
-"""Pause before a bucket that was lost alone is replaced, so that a broken store is not asked in a tight circle."""
 _WORKING_MODES = (AgentMode.FULL, AgentMode.EXECUTION)
 
 
@@ -80,7 +79,9 @@ class Parts:
         self.telemetry = telemetry
         self.handler_names = handlers.names()
         self.stop_asked = asyncio.Event()
-        self._to_open: list[tuple[str, int]] = []
+        self._leaving = False
+        self.grace_seconds = settings.leases.grace_seconds
+        """How long a graceful exit may take; a reload may change it."""
         self.holdings = Holdings(config.agent_id)
         self.progress = Progress()
         self.beat = StoreBeat(config.agent_id, self._store, settings.leases, clock, telemetry, log)
@@ -126,6 +127,17 @@ class Parts:
             max_rescues=settings.jobs.max_rescues,
         )
         self.judging = Judging(self.holdings, master, settings.leases, clock, self.somebody_died, telemetry, log)
+        owns = agent if agent.mode in _WORKING_MODES else None
+        self.bucket_count = BucketCount(
+            owns,
+            master,
+            self._store,
+            agent.store,
+            self.holdings,
+            self.working,
+            lambda: self._leaving or self.stop_asked.is_set(),
+            log,
+        )
         self.disowning = Disowning(self.holdings, master, self._disowned, log)
         self.ownership = Ownership(self.holdings, master, self._store, self.working, telemetry, log)
         self.anti_entropy = AntiEntropy(
@@ -184,19 +196,21 @@ class Parts:
 
     async def open_all(self) -> None:
         """The buckets of the configuration."""
-        if self._agent.mode not in _WORKING_MODES:
-            return
-        wanted = [
-            (lane, int(priority))
-            for lane, counts in self._agent.bucket_counts().items()
-            for priority in Priority
-            for _ in range(counts.of(priority))
-        ]
-        await self._open(wanted)
-        self._log.info(Event.BUCKETS_OPENED, {"buckets": len(wanted), "lanes": sorted({lane for lane, _ in wanted})})
+        await self.bucket_count.open_all()
+
+    def reload(self, data: bytes) -> None:
+        """The configuration was read again; ``data`` is what is in force now (the rest of it waits for a restart)."""
+        settings = msgspec.json.decode(data, type=ClusterSettings)
+        agent = self._agent = settings.agents[self._config.agent]
+        logging.getLogger(LOGGER_NAME).setLevel(settings.observability.log_level.upper())
+        self.grace_seconds = settings.leases.grace_seconds
+        self.working.retune(settings, agent)
+        if agent.mode in _WORKING_MODES:
+            self.bucket_count.follow(agent, self.grace_seconds)
 
     async def leave(self, grace_seconds: float, reason: str) -> bool:
         """Graceful exit; True when nothing is left behind."""
+        self._leaving = True
         self._phase(Phase.STOPPING)
         with contextlib.suppress(Unavailable):  # for people only: a master that does not answer is met below
             await self._master.announce_stopping(self._config.agent_id)
@@ -225,42 +239,6 @@ class Parts:
                 await self._master.end_agent(self._config.agent_id, dead=True, reason=reason)
         except (JobMasterError, TimeoutError):
             return
-
-    async def _open(self, wanted: Sequence[tuple[str, int]]) -> None:
-        """New buckets: in the master first, so that nobody finds keys of a bucket that does not exist."""
-        buckets = [
-            Bucket(
-                id=new_id(),
-                store=self._agent.store,
-                lane=lane,
-                priority=priority,
-                state=BucketState.ACTIVE,
-                epoch=1,
-                owner=self._config.agent_id,
-            )
-            for lane, priority in wanted
-        ]
-        if not buckets:
-            return
-        opening = {bucket.id for bucket in buckets}
-        self.holdings.opening |= opening
-        try:
-            await self._make(buckets)
-        finally:
-            self.holdings.opening -= opening
-
-    async def _make(self, buckets: Sequence[Bucket]) -> None:
-        insist = self.working.reporter.insist
-        if not await insist("create_buckets", partial(self._master.create_buckets, buckets), refusals=False):
-            self.holdings.fence("the master holds a death certificate for this agent")
-            return
-        holdings = [Holding.of(bucket) for bucket in buckets]
-        for holding in holdings:
-            word = await insist("open_bucket", partial(self._store.open_bucket, holding.fence), refusals=False)
-            if word is not Word.OK:
-                raise Refused(f"agent store {holding.store!r} answered {word} to a new bucket")
-        for holding in holdings:  # together, so that the wait for wake tokens is set up once
-            self.working.open(holding)
 
     # ------------------------------------------------------------ what duties tell each other
 
@@ -296,12 +274,5 @@ class Parts:
             await pump.adopt_unknown_lists()
 
     def _disowned(self, holding: Holding) -> None:
-        """A bucket was lost alone, the agent is sound: a new one takes its place."""
-        self._to_open.append((holding.lane, holding.priority))
-        asyncio.get_running_loop().call_later(REPLACE_SECONDS, self.working.spawn, self._replace)
+        self.bucket_count.replace_soon()
         self.rescue.kick()
-
-    async def _replace(self) -> None:
-        wanted, self._to_open = self._to_open, []
-        if wanted and not self.stop_asked.is_set() and not self.holdings.fenced.is_set():
-            await self._open(wanted)

@@ -200,7 +200,7 @@ async def live(config: ChildConfig, parts: Parts, endings: Endings, log: EventLo
     await parts.register()
     if config.control is not None:
         loop = asyncio.get_running_loop()
-        config.control.attach(loop, lambda word: _obey(parts, word), endings.orphaned.set)
+        config.control.attach(loop, lambda word: _obey(parts, word), endings.orphaned.set, parts.reload)
     try:
         async with asyncio.TaskGroup() as group:
             duties = [
@@ -242,8 +242,8 @@ async def _until_over(config: ChildConfig, parts: Parts, endings: Endings, log: 
         if recycled:
             log.error(Event.THREADS_EXHAUSTED, {"threads": config.settings.agents[config.agent].threads})
         reason = _STUCK if recycled else endings.reason or "drain requested"
-        log.info(Event.AGENT_STOPPING, {"reason": reason, "grace_seconds": config.settings.leases.grace_seconds})
-        leaving = asyncio.ensure_future(parts.leave(config.settings.leases.grace_seconds, reason))
+        log.info(Event.AGENT_STOPPING, {"reason": reason, "grace_seconds": parts.grace_seconds})
+        leaving = asyncio.ensure_future(parts.leave(parts.grace_seconds, reason))
         hurrying = asyncio.ensure_future(_hurry(parts, endings))
         try:
             await _first_of(fenced, orphaned, leaving)

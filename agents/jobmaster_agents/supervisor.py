@@ -9,6 +9,7 @@ the deadline they are killed and certified. It leaves no process behind.
 
 from __future__ import annotations
 
+import logging
 import os
 import selectors
 import signal
@@ -20,9 +21,10 @@ import msgspec
 from jobmaster.clock import Clock, SystemClock, new_id
 from jobmaster.settings.model import ClusterSettings
 from jobmaster_agents.children import STACKS_SIGNAL, Certificates, Child
-from jobmaster_agents.events import Event, EventLog
+from jobmaster_agents.events import LOGGER_NAME, Event, EventLog
 from jobmaster_agents.launch import CertificateOrder, ControlWord, LaunchOrder
 from jobmaster_agents.liveness import Phase
+from jobmaster_agents.reloading import Rereading, reloaded
 
 STOP_MARGIN_SECONDS = 5.0
 """How much longer than the grace time a graceful exit may take."""
@@ -53,6 +55,8 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     processes: int
     sys_path: tuple[str, ...] = ()
     child_command: tuple[str, ...] = (sys.executable, "-m", "jobmaster_agents.child")
+    reread_command: tuple[str, ...] = ()
+    """Prints the settings of the configuration as JSON (``Rereading``); empty: there is none to read again."""
     certificate_command: tuple[str, ...] = (sys.executable, "-m", "jobmaster_agents.certificate")
 
 
@@ -96,6 +100,7 @@ class Supervisor:
         self._now = (clock or SystemClock()).boottime
         self._slots = [_Slot(index) for index in range(plan.processes)]
         self._certificates = Certificates(plan.certificate_command, self._log, self._certified)
+        self._rereading = Rereading(plan.reread_command, self._reread)
         self._stop_signals = 0
         self._kill_at: float | None = None
         self._hangups = 0
@@ -121,10 +126,12 @@ class Supervisor:
                 self._reap()
                 self._enforce_deadlines()
                 self._certificates.turn(self._now())
+                self._rereading.turn(self._now())
         finally:
             for slot in self._slots:
                 self._bury(slot)
             self._certificates.abandon()
+            self._rereading.abandon()
             signal.set_wakeup_fd(wakeup_before)
             for signum, handler in before.items():
                 signal.signal(signum, handler)
@@ -179,7 +186,10 @@ class Supervisor:
     def _obey(self) -> None:
         if self._hangups:
             self._hangups = 0
-            self._log.warning(Event.RELOAD_IGNORED, {"reason": "reloading the configuration is not built yet; restart"})
+            if self._plan.reread_command:
+                self._rereading.start(self._now())
+            else:
+                self._log.error(Event.RELOAD_REFUSED, {"reason": "there is no configuration to read again: restart"})
         if not self._stop_signals:
             return
         signals, self._stop_signals = self._stop_signals, 0
@@ -239,7 +249,7 @@ class Supervisor:
             slot = next((s for s in self._slots if s.child is not None and s.child.pid == pid), None)
             if slot is not None:
                 self._ended(slot, code)
-            else:
+            elif not self._rereading.reaped(pid, code, self._now()):
                 self._certificates.reaped(pid, code, self._now())
 
     def _ended(self, slot: _Slot, code: int) -> None:
@@ -317,6 +327,27 @@ class Supervisor:
             _, status = os.waitpid(slot.child.pid, 0)
             slot.child.close(os.waitstatus_to_exitcode(status))
             slot.child = None
+
+    # ------------------------------------------------------------ the configuration, read again
+
+    def _reread(self, code: int, out: bytes, err: str) -> None:
+        """A configuration that cannot be used changes nothing; of one that can, the children are told."""
+        if code != 0:
+            reason = " | ".join(line for line in err.splitlines() if line.strip()) or exit_text(code)
+            self._log.error(Event.RELOAD_REFUSED, {"reason": reason, "in_force": "the settings as they were"})
+            return
+        plan = self._plan
+        found = reloaded(plan.settings, msgspec.json.decode(out, type=ClusterSettings), plan.agent)
+        self._plan = msgspec.structs.replace(plan, settings=found.settings)
+        logging.getLogger(LOGGER_NAME).setLevel(found.settings.observability.log_level.upper())
+        tell = self._log.warning if found.waiting else self._log.info
+        tell(Event.RELOADED, {"changed": found.changed, "needs_a_restart": found.waiting})
+        if not found.changed:
+            return
+        data = msgspec.json.encode(found.settings)
+        for slot in self._slots:
+            if slot.child is not None:
+                slot.child.tell(ControlWord.SETTINGS, data)
 
     def _certified(self, agent_id: bytes) -> None:
         for slot in self._slots:

@@ -78,7 +78,7 @@ class Verdicts:
     ) -> None:
         self._sink = sink
         self._clock = clock
-        self._defaults = defaults
+        self.defaults = defaults
         self._limits = limits
         self._retry_here_seconds = retry_here_seconds
         self._chance = chance
@@ -91,7 +91,7 @@ class Verdicts:
 
     def runs_alone(self, job: LiveJob) -> bool:
         """True when the job has been rescued so often that it gets a process of its own."""
-        return runs_alone(job.entry.rescues, self._defaults.max_rescues)
+        return runs_alone(job.entry.rescues, self.defaults.max_rescues)
 
     def call(self, job: LiveJob, started: float) -> Awaitable[object]:
         """Decode the arguments and call the handler; the awaitable is the handler's own coroutine."""
@@ -133,7 +133,7 @@ class Verdicts:
         own = self.headers(job).timeout_seconds if job.entry.headers else None
         if own is None and job.handler is not None:
             own = job.handler.options.timeout_seconds
-        return self._defaults.timeout_seconds if own is None else own
+        return self.defaults.timeout_seconds if own is None else own
 
     def max_attempts(self, job: LiveJob) -> int:
         """Call over handler over default; one for a job that is to be started at most once."""
@@ -142,7 +142,7 @@ class Verdicts:
         own = self.headers(job).max_attempts if job.entry.headers else None
         if own is None and job.handler is not None:
             own = job.handler.options.max_attempts
-        return self._defaults.max_attempts if own is None else own
+        return self.defaults.max_attempts if own is None else own
 
     def is_early(self, job: LiveJob, now: float) -> bool:
         """True when the job is due later."""
@@ -297,7 +297,7 @@ class Verdicts:
 
     def _backoff(self, job: LiveJob, used: int) -> float:
         own = job.handler.options if job.handler is not None else HandlerOptions()
-        default = self._defaults
+        default = self.defaults
         return backoff_seconds(
             used,
             base=_first(own.backoff_seconds, default.backoff_seconds),

@@ -258,7 +258,7 @@ class Working:
     def freeze(self, holding: Holding) -> None:
         """Claim, start and bind nothing of the bucket any more; what runs is recorded."""
         holding.freeze()
-        self.execution.limit(holding.fence.bucket_id, frozen=True)
+        self.execution.set_slots()
 
     def thaw(self, holding: Holding, epoch: int) -> None:
         """The bucket goes on under a new epoch. What has a row under the old one ends under it; what had only been queued
@@ -271,11 +271,22 @@ class Working:
     def resume(self, holding: Holding) -> None:
         """Whatever stopped for a word on the bucket goes on."""
         bucket_id = holding.fence.bucket_id
-        self.execution.limit(bucket_id, frozen=False)
+        self.execution.set_slots()
         self.execution.enqueue([job for job in self.memory.of_bucket(bucket_id) if job.phase is Phase.QUEUED])
         self.onboarding.kick(bucket_id)
         if (pump := self.pumps.get(bucket_id)) is not None:
             pump.ask(lists=True)
+
+    # ------------------------------------------------------------ a configuration that was read again
+
+    def retune(self, settings: ClusterSettings, agent: AgentSettings) -> None:
+        """What can change while jobs run: slots, buffers, defaults of jobs."""
+        self._settings, self._agent = settings, agent
+        self.execution.set_slots(agent)
+        self.verdicts.defaults = settings.jobs
+        for pump in self.pumps.values():
+            pump.capacity = agent.slots + agent.bucket_buffer
+            pump.ask()
 
     # ------------------------------------------------------------ signals between the parts
 

@@ -46,6 +46,7 @@ def agent_group() -> None:
 @click.option(
     "--handlers", "modules", metavar="MODULE", multiple=True, help="Module that declares handlers; may be repeated."
 )
+@click.option("--print-settings", is_flag=True, hidden=True, help="Print what would be run, as JSON, and end.")
 @click.option("--leave-with-stdin", is_flag=True, hidden=True, help="Stop now when standard input ends.")
 @pass_invocation
 def run(
@@ -54,6 +55,7 @@ def run(
     processes: int | None,
     mode: str | None,
     modules: tuple[str, ...],
+    print_settings: bool,
     leave_with_stdin: bool,
 ) -> None:
     """Run one kind of agent under a supervisor, until it is told to stop.
@@ -67,17 +69,29 @@ def run(
       jobmaster agent run --config cluster.yaml --name payroll --processes 4
       jobmaster agent run --mode coordinator
     """
+    import msgspec
+
     from jobmaster_agents.supervising import SupervisionOrder, become_supervisor
     from jobmaster_agents.supervisor import Plan
 
     settings, key = _plan_settings(invocation, name, processes, mode, modules)
+    if print_settings:  # to the supervisor, which reads the configuration again by the command line it came from
+        click.echo(msgspec.json.encode(settings))
+        return
     _check_before_start(settings, settings.agents[key].processes)
     level = settings.observability.log_level
     agent = settings.agents[key]
     for line in _banner(settings, key, agent):
         # A collector of JSON lines has no use for prose.
         invocation.note(line, level=1 if settings.observability.log_format == "json" else 0)
-    plan = Plan(settings=settings, agent=key, name=name or key, processes=agent.processes, sys_path=_import_path())
+    plan = Plan(
+        settings=settings,
+        agent=key,
+        name=name or key,
+        processes=agent.processes,
+        sys_path=_import_path(),
+        reread_command=(sys.executable, "-m", "jobmaster.cli.main", *sys.argv[1:], "--print-settings"),
+    )
     become_supervisor(
         SupervisionOrder(
             plan=plan,

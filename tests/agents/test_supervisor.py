@@ -274,11 +274,11 @@ def test_a_child_that_dies_while_stopping_is_certified_and_not_replaced(start: C
     assert len(run.story("child")) == 1
 
 
-def test_a_hangup_is_noticed_and_changes_nothing(start: Callable[..., Run]) -> None:
+def test_a_hangup_without_a_configuration_is_refused_and_changes_nothing(start: Callable[..., Run]) -> None:
     run = start()
     pid = run.pid(0)
     run.process.send_signal(signal.SIGHUP)
-    until(lambda: bool(run.events("reload_ignored")), 5.0, "the hangup is logged")
+    until(lambda: bool(run.events("reload_refused")), 5.0, "the hangup is logged")
     assert alive(pid)
 
 

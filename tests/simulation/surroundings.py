@@ -17,6 +17,7 @@ from typing import Any
 from jobmaster.master import verdicts
 from jobmaster_agents import (
     anti_entropy,
+    bucket_count,
     claiming,
     completing,
     housekeeping,
@@ -45,7 +46,7 @@ PERIODS: list[Patch] = [
     (duty_loop, "BACKOFF_SECONDS", 0.05),
     (duty_loop, "BACKOFF_SECONDS_MAX", 0.5),
     (insisting, "BACKOFF_SECONDS_MAX", 0.4),
-    (parts, "REPLACE_SECONDS", 0.1),
+    (bucket_count, "REPLACE_SECONDS", 0.1),
     (claiming.Waker, "wake_seconds", 1.0),
     (completing, "_RETIRE_SECONDS", 2.0),
     (completing, "_STOP_SECONDS", 0.5),
@@ -131,7 +132,7 @@ class Surroundings:
     def __init__(self, hits: Counter[str], new_id: Callable[[], bytes], more: list[Patch] | None = None) -> None:
         self._patches: list[Patch] = [
             *PERIODS,
-            (parts, "new_id", new_id),
+            (bucket_count, "new_id", new_id),
             (joining, "new_id", new_id),
             (parts, "version", lambda _: "0"),
             (working, "IsolatedPool", SimPool),

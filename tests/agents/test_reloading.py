@@ -1,0 +1,56 @@
+"""What of a configuration that was read again takes effect at once, and what waits for a restart."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from jobmaster.settings.model import AgentSettings, BucketCounts, ClusterSettings, JobDefaults, Leases
+from jobmaster_agents.reloading import reloaded
+
+OLD = ClusterSettings(agents={"default": AgentSettings(slots=5), "other": AgentSettings()})
+
+
+def changed(**agent: Any) -> ClusterSettings:
+    new = msgspec.structs.replace(OLD.agents["default"], **agent)
+    return msgspec.structs.replace(OLD, agents={**OLD.agents, "default": new})
+
+
+def test_nothing_changed_is_nothing() -> None:
+    assert reloaded(OLD, OLD, "default") == (OLD, [], [])
+
+
+def test_counts_of_buckets_and_slots_take_effect() -> None:
+    new = changed(buckets=BucketCounts(medium=3), slots=7)
+    assert reloaded(OLD, new, "default") == (new, ["agents.default.buckets", "agents.default.slots"], [])
+
+
+def test_lanes_are_taken_whole() -> None:
+    new = changed(lanes={"payroll": BucketCounts(), "default": BucketCounts()})
+    found = reloaded(OLD, new, "default")
+    assert found.changed == ["agents.default.lanes"]
+    assert found.settings.agents["default"].lanes == new.agents["default"].lanes
+    back = reloaded(new, OLD, "default")
+    assert (back.settings, back.changed) == (OLD, ["agents.default.lanes"])
+
+
+def test_what_needs_a_restart_keeps_its_old_value_and_is_named_as_the_file_writes_it() -> None:
+    new = msgspec.structs.replace(
+        changed(threads=99),
+        leases=Leases(lease_seconds=30.0, grace_seconds=1.0),
+        jobs=JobDefaults(timeout_seconds=9.0, max_rescues=8),
+        handlers=["more.jobs"],
+    )
+    found = reloaded(OLD, new, "default")
+    assert found.waiting == ["agents.default.threads", "handlers", "jobs.max_rescues", "leases.lease"]
+    assert found.changed == ["jobs.timeout", "leases.grace"]
+    assert found.settings.leases == Leases(grace_seconds=1.0)
+    assert found.settings.agents == OLD.agents
+    assert found.settings.handlers == []
+    assert found.settings.jobs == JobDefaults(timeout_seconds=9.0)
+
+
+def test_other_agents_are_their_own_supervisors_business() -> None:
+    new = msgspec.structs.replace(OLD, agents={**OLD.agents, "other": AgentSettings(slots=1), "third": AgentSettings()})
+    assert reloaded(OLD, new, "default") == (OLD, [], [])
