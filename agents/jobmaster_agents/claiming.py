@@ -173,7 +173,7 @@ class Pump:
                 fields = {"bucket": self._bucket_id, "outcomes": holding.kept, "bytes": holding.kept_bytes}
                 self._log.error(Event.BUCKET_KEEPS_NO_MORE, fields)
             return False
-        return self._execution.aside(self._bucket_id) < self._capacity
+        return self._execution.aside(self._bucket_id) < self.capacity
 
     async def _look(self) -> None:
         """Without room: read what cannot wait, and spill a bucket that is over its high-water mark."""
