@@ -59,6 +59,7 @@ METRICS: dict[str, Metric] = {
     "jobs_retried": Metric("jobmaster_jobs_retried", _C, "Failed attempts that will be tried again."),
     "jobs_held": Metric("jobmaster_jobs_held", _C, "Jobs given back to the master unrun (flush, release, spill)."),
     "jobs_duplicate": Metric("jobmaster_jobs_duplicate", _C, "Second copies of an id seen in memory."),
+    "jobs_conflicting": Metric("jobmaster_jobs_conflicting", _C, "Second copies of an id with another payload."),
     "jobs_refused": Metric("jobmaster_jobs_refused", _C, "Writes refused by their row: another assignment, or final."),
     "jobs_quarantined": Metric("jobmaster_jobs_quarantined", _C, "Entries refused because of their id, kept aside."),
     "outcomes_spilled": Metric(
@@ -193,6 +194,7 @@ class Telemetry:
         self.jobs_retried = 0
         self.jobs_held = 0
         self.jobs_duplicate = 0
+        self.jobs_conflicting = 0
         self.jobs_refused = 0
         self.jobs_quarantined = 0
         self.outcomes_spilled = 0

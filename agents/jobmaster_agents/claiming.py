@@ -19,6 +19,7 @@ from typing import Protocol
 from jobmaster.clock import Clock
 from jobmaster.handlers import Handler
 from jobmaster.model.errors import Refused, Unavailable
+from jobmaster.model.ids import text
 from jobmaster.model.job import Entry
 from jobmaster.ports import Claimed, StoreOwner, Word
 from jobmaster.settings.model import StoreSettings
@@ -109,6 +110,7 @@ class Pump:
         self.ended = False
         """True once the bucket is closed or lost: the loop leaves, and no answer counts any more."""
         self.claimed = 0
+        self.conflicting = 0
 
     # ------------------------------------------------------------ signals (cheap, called from anywhere on the loop)
 
@@ -245,6 +247,8 @@ class Pump:
     def _accept(self, portion: Portion, entries: list[Entry], *, give_back: bool) -> None:
         fresh = self._memory.adopt(portion, entries, self._handlers)
         self.claimed += len(entries)
+        if self._memory.conflicts:
+            self._tell_conflicts()
         if self._cancelled:
             for job in fresh:
                 if job.entry.token == 1 and job.entry.id in self._cancelled:
@@ -256,6 +260,14 @@ class Pump:
             ready = self._ready(fresh)
             if ready:
                 self._execution.enqueue(ready)
+
+    def _tell_conflicts(self) -> None:
+        """One id was sent with two payloads to buckets of this agent: the first copy has it, and a person should know."""
+        conflicts, self._memory.conflicts = self._memory.conflicts, []
+        for job_id, first, second in conflicts:
+            self.conflicting += 1
+            fields = {"job": text(job_id), "handler": first, "other_handler": second, "bucket": self._bucket_id}
+            self._log.error(Event.JOB_CONFLICT, fields)
 
     def _ready(self, jobs: list[LiveJob]) -> list[LiveJob]:
         """Jobs due now; a SavePending job due later goes to the master, which brings it back in time."""

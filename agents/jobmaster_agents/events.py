@@ -55,6 +55,7 @@ class Event(StrEnum):
     BUCKET_DROPPED = "bucket_dropped"
     CALL_FAILED = "call_failed"
     JOB_UNWRITABLE = "job_unwritable"
+    JOB_CONFLICT = "job_conflict"
     OUTCOMES_SPILLED = "outcomes_spilled"
     OUTCOMES_APPLIED = "outcomes_applied"
     BUCKET_KEEPS_NO_MORE = "bucket_keeps_no_more"

@@ -118,6 +118,8 @@ class Memory:
     def __init__(self) -> None:
         self._live: dict[bytes, LiveJob] = {}
         self._portions: dict[bytes, dict[str, Portion]] = {}
+        self.conflicts: list[tuple[bytes, str, str]] = []
+        """Second copies with another payload than the first (id, its handler, the second's), until somebody has told."""
         self.duplicates = 0
         """Second copies seen since the start."""
 
@@ -149,6 +151,8 @@ class Memory:
                 fresh.append(job)
             else:
                 self.duplicates += 1
+                if (entry.handler, entry.args) != (first.entry.handler, first.entry.args):
+                    self.conflicts.append((entry.id, first.entry.handler, entry.handler))
                 job.phase = Phase.FOLLOWING
                 if first.followers is None:
                     first.followers = []

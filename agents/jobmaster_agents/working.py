@@ -81,6 +81,7 @@ class Working:
         self._claims_told = Told("claim", log)
         self._claimed_before = 0
         """Jobs that pumps of closed buckets had claimed: a counter must not fall."""
+        self._conflicts_before = 0
         self.memory = Memory()
         self.reporter = Reporter(master, store, holdings, self.memory, clock, self.forget, log, telemetry)
         self.in_flight = InFlight(master, self.memory, self.reporter, self._stop)
@@ -251,6 +252,7 @@ class Working:
             pump.ended = True
             pump.ask()
             self._claimed_before += pump.claimed
+            self._conflicts_before += pump.conflicting
         self.waker.changed()
 
     # ------------------------------------------------------------ an operator's stop
@@ -333,6 +335,9 @@ class Working:
         telemetry.read_from("jobs_claimed", self._claimed)
         telemetry.read_from("jobs_onboarded", lambda: self.onboarding.onboarded)
         telemetry.read_from("jobs_retried", lambda: verdicts.retried)
+        telemetry.read_from(
+            "jobs_conflicting", lambda: self._conflicts_before + sum(p.conflicting for p in self.pumps.values())
+        )
         telemetry.read_from("jobs_duplicate", lambda: self.memory.duplicates)
         telemetry.read_from("jobs_refused", lambda: reporter.refused)
         telemetry.read_from("jobs_quarantined", lambda: reporter.quarantined)

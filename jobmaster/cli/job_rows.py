@@ -101,7 +101,8 @@ def job_record(view: JobView) -> dict[str, Any]:
 
 
 def timeline(view: JobView, attempts: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """What happened to a job, oldest first. The present or final state is the last line."""
+    """What happened to a job, oldest first: every assignment that came to something, with its identity, and every write that
+    was refused, also after the end."""
     created_us = created_ms(view.id) * 1000
     lines = [_line(created_us, "submitted", f"handler={view.handler} priority={view.priority.label} lane={view.lane}")]
     number = 0
@@ -113,7 +114,7 @@ def timeline(view: JobView, attempts: Sequence[Mapping[str, Any]]) -> list[dict[
         error = _error(row["error"])
         if row["outcome"] != "refused":
             ran = f"after {micros(row['ran_us'])}" if row["ran_us"] else ""
-            said = f"{error['type']}: {error['message']}" if error else ""
+            said = f"{error['type']}: {error['message']} [{error['reason']}]" if error else ""
             lines.append(_line(row["at_us"], row["outcome"], ", ".join(filter(None, (ran, said))), where))
         if row["refused_us"]:
             detail = f"{row['refused_count']} late write(s) of this assignment refused"
@@ -128,8 +129,11 @@ def timeline(view: JobView, attempts: Sequence[Mapping[str, Any]]) -> list[dict[
     if view.state.final and view.ran_us is not None and view.state in (JobState.SUCCEEDED, JobState.FAILED):
         waited = f"waited {micros(view.waited_us)}" if view.waited_us is not None else ""
         lines.append(_line(changed_us - view.ran_us, "started", waited, here))
-    lines.sort(key=lambda line: line["at_us"])
     lines.append(_line(changed_us, view.state.value, _state_detail(view), here))
+    # A write that was refused after the end stands after it; what goes on is the last line, whatever its last change was.
+    last = lines.pop() if not view.state.final else None
+    lines.sort(key=lambda line: line["at_us"])
+    lines += [last] if last is not None else []
     for line in lines:
         line["since_us"] = line["at_us"] - created_us
         line["at"] = iso(line.pop("at_us"))
@@ -143,7 +147,7 @@ def _state_detail(view: JobView) -> str:
     if not view.state.final and view.due_us:
         parts.append(f"due {iso(view.due_us)}")
     if view.error is not None:
-        parts.append(f"{view.error.type}: {view.error.message}")
+        parts.append(f"{view.error.type}: {view.error.message} [{view.error.reason}]")
     if view.rescues:
         parts.append(f"rescued {view.rescues} time(s)")
     if view.cancel_requested and not view.state.final:

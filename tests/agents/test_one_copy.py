@@ -128,3 +128,20 @@ async def test_a_job_claimed_after_its_bucket_was_lost_is_not_adopted(kit: Kit) 
     kit.submit(two, [entry])
     await until(lambda: ran)
     await kit.settled()
+
+
+async def test_a_second_copy_with_another_payload_is_told_and_does_not_run(kit: Kit) -> None:
+    """One id sent with two payloads to two buckets, which no store can see."""
+    one, two = kit.bucket(), kit.bucket()
+    entry = job("wait")
+    kit.submit(one, [entry])
+    await until(lambda: ran)
+    kit.submit(two, [Entry(entry.id, 1, "note", b'{"x":1}')])
+    await until(lambda: kit.working.memory.duplicates)
+    await turns()
+    assert kit.working._telemetry.value("jobs_conflicting") == 1
+    assert not kit.working.memory.conflicts
+    go.set()
+    await kit.settled()
+    assert ran == [b"wait"]
+    assert state_of(kit, entry) == "SUCCEEDED"

@@ -235,6 +235,26 @@ async def test_the_same_id_again_is_the_same_job_and_another_payload_is_a_confli
     assert list(await shop.rows()) == [job_id]
 
 
+@pytest.mark.parametrize("first", ["agent", "master"])
+@pytest.mark.parametrize("then", ["agent", "master"])
+async def test_an_id_in_a_bucket_is_the_same_job_and_another_payload_is_a_conflict(
+    shop: Workshop, first: Any, then: Any
+) -> None:
+    """Whatever is promised the first time and asked for the second: one row or one copy to run, or a Conflict."""
+    job_id, submit = new_id(), shop.cluster.submit
+    was = await submit(resize, {"path": "a", "width": 1}, job_id=job_id, durability=first)
+    again = await submit(resize, {"width": 1, "path": "a"}, job_id=job_id, durability=then)
+    assert (was.id, again.id) == (job_id, job_id)
+    assert again.level is (Level.MASTER if "master" in (first, then) else Level.AGENT)
+    assert again.duplicate is (first == "master" or then == "agent")
+    for wrong, args in ((resize, {"path": "b"}), (pay, {"employee": 3})):
+        with pytest.raises(Conflict, match=r"exists already, for handler 'images\.resize'"):
+            await submit(wrong, args, job_id=job_id, durability=then)
+    copies = [entry for entry in (await shop.waiting()).values() if entry.id == job_id]
+    assert len(copies) <= 1
+    assert {decode_json(entry.args)["path"] for entry in copies} <= {"a"}  # type: ignore[index]
+
+
 async def test_an_id_of_another_time_is_refused(shop: Workshop) -> None:
     old = (int.from_bytes(new_id()[:6], "big") - 4_000_000).to_bytes(6, "big") + new_id()[6:]
     with pytest.raises(ClockSkew, match="-4000 s off"):
