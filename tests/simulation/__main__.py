@@ -82,7 +82,13 @@ def _replay(seed: int) -> int:
 
 
 def _progress(seeds: int) -> Callable[[Report], None]:
+    told: set[int] = set()
+
     def show(report: Report) -> None:
+        for result in report.violating:
+            if result.seed not in told:
+                told.add(result.seed)
+                sys.stderr.write(f"\rseed {result.seed}: {result.violations[0]}\n")
         done = sum(not result.faultless for result in report.results)
         sys.stderr.write(f"\r{done:,} of {seeds:,} seeds, {len(report.violating)} violated ")
         sys.stderr.flush()

@@ -1,0 +1,7 @@
+"""A migrated database for the comparison with the simulated master."""
+
+from __future__ import annotations
+
+from tests.statements.conftest import migrated, rescuer, world
+
+__all__ = ["migrated", "rescuer", "world"]

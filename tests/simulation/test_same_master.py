@@ -1,0 +1,271 @@
+"""The simulated master answers as the real one and holds the same rows after every call: Hypothesis chooses the calls of
+owners, rescuers, coordinators and clients, lawful and unlawful ones, and closes connections in between."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from typing import Any
+
+import asyncpg
+import pytest
+from hypothesis import HealthCheck, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import initialize, rule, run_state_machine_as_test
+
+from jobmaster.master.master import Master
+from jobmaster.model.bucket import Bucket, BucketState
+from jobmaster.model.job import Entry, FinalRow, HoldRow, InFlightRow, NewJob
+from jobmaster.settings.model import MasterSettings
+from tests.simulation.two_masters import TwoMasters
+from tests.statements.kit import ERROR, SCHEMA, TIMEOUT
+
+PAST_US = 1_700_000_000_000_000
+FUTURE_US = 4_000_000_000_000_000
+ONCE = b'{"at_most_once":true}'
+agents = st.integers(0, 2)
+buckets = st.sampled_from([0, 0, 0, 1, 2])
+epochs = st.sampled_from([None, None, None, None, 1, 2, 3])
+jobs = st.sets(st.integers(0, 5), min_size=1, max_size=3).map(sorted)
+mosts = st.integers(1, 3)
+ends = st.sampled_from(["SUCCEEDED", "FAILED"])
+steps = st.sampled_from([0, 0, 0, 0, -1, 1])
+dues = st.sampled_from([0, PAST_US, FUTURE_US])
+headers = st.sampled_from([b"", b"", ONCE, b'{"expires_us":1700000000000001}'])
+
+
+class Masters(TwoMasters):
+    """The rules."""
+
+    @initialize()
+    def begin(self) -> None:
+        self.create(0, 0)
+
+    @rule(bucket=buckets, agent=agents)
+    def create(self, bucket: int, agent: int) -> None:
+        row = Bucket(
+            id=self.buckets[bucket], store="store", lane="default", priority=3, state=BucketState.ACTIVE, epoch=1,
+            owner=self.agents[agent],
+        )  # fmt: skip
+        self.both(lambda master: master.create_buckets([row]))
+
+    # ------------------------------------------------------------ clients
+
+    @rule(chosen=jobs, due=dues, head=headers)
+    def insert_held(self, chosen: list[int], due: int, head: bytes) -> None:
+        self.both(lambda master: master.insert_held(self._new(chosen, due, head)))
+
+    @rule(chosen=jobs, due=dues, head=headers, bucket=buckets, epoch=epochs)
+    def insert_assigned(self, chosen: list[int], due: int, head: bytes, bucket: int, epoch: int | None) -> None:
+        fence = self.fence(bucket, epoch, 0)
+        self.both(lambda master: master.insert_assigned(fence.bucket_id, fence.epoch, self._new(chosen, due, head)))
+
+    def _new(self, chosen: list[int], due: int, head: bytes) -> list[NewJob]:
+        return [NewJob(self.jobs[job], 3, "default", "handler", b"{}", head, due) for job in chosen]
+
+    @rule(job=st.integers(0, 5), tombstone=st.booleans())
+    def cancel(self, job: int, tombstone: bool) -> None:
+        new = self._new([job], 0, b"")[0] if tombstone else None
+        self.both(lambda master: master.cancel(self.jobs[job], tombstone=new, actor="test"))
+
+    @rule(key=st.sampled_from(["k", "l"]), job=st.integers(0, 5))
+    def reserve(self, key: str, job: int) -> None:
+        self.both(lambda master: master.reserve_keys("handler", [(key, self.jobs[job], b"d")]))
+
+    @rule(chosen=jobs)
+    def read(self, chosen: list[int]) -> None:
+        self.both(lambda master: master.get(self.jobs[chosen[0]]))
+        self.both(lambda master: master.states([self.jobs[job] for job in chosen]))
+        self.both(lambda master: master.buckets(states=[BucketState.ACTIVE, BucketState.DRAINING]))
+
+    # ------------------------------------------------------------ owners
+
+    @rule(bucket=buckets, epoch=epochs, agent=agents, limit=st.integers(1, 4), horizon=st.sampled_from([0.0, 1e9]))
+    def onboard(self, bucket: int, epoch: int | None, agent: int, limit: int, horizon: float) -> None:
+        fence = self.fence(bucket, epoch, agent)
+        for master in (self.real, self.simulated):
+            master._cursors.clear()
+        self.both(lambda master: master.onboard(fence, "default", 3, horizon, limit, ["handler"]))
+
+    @rule(chosen=jobs, bucket=buckets, epoch=epochs, agent=agents, step=steps, running=st.booleans(), head=headers)
+    def persist(
+        self, chosen: list[int], bucket: int, epoch: int | None, agent: int, step: int, running: bool, head: bytes
+    ) -> None:
+        fence, state = self.fence(bucket, epoch, agent), "PROCESSING" if running else "ASSIGNED"
+        rows = [
+            InFlightRow(self.jobs[j], state, 3, "default", "handler", self.token(j, step), 0, 0, 0, b"{}", head)
+            for j in chosen
+        ]
+        self.both(lambda master: master.persist(fence, rows))
+
+    @rule(
+        chosen=jobs,
+        bucket=buckets,
+        epoch=epochs,
+        step=steps,
+        copy=st.booleans(),
+        state=st.sampled_from(["SUCCEEDED", "FAILED"]),
+    )
+    def record(self, chosen: list[int], bucket: int, epoch: int | None, step: int, copy: bool, state: str) -> None:
+        fence = self.fence(bucket, epoch, 0)
+        good = state == "SUCCEEDED"
+        rows = [
+            FinalRow(self.jobs[j], state, 3, "default", "handler", self.token(j, step), fence.bucket_id, fence.epoch, 1, 0,
+                     0, 5, 7, b"{}", b"", b"1" if good else None, None if good else ERROR)
+            for j in chosen
+        ]  # fmt: skip
+        if copy:
+            self.both(lambda master: master.copy_final(rows))
+        else:
+            self.both(lambda master: master.record_final(rows))
+            self.both(lambda master: master.record_final(rows))  # as after a lost answer
+
+    @rule(chosen=jobs, bucket=buckets, epoch=epochs, agent=agents, step=steps, here=st.booleans(),
+          error=st.sampled_from([None, ERROR, TIMEOUT]), due=dues, twice=st.booleans())  # fmt: skip
+    def hold(
+        self, chosen: list[int], bucket: int, epoch: int | None, agent: int, step: int, here: bool, error: bytes | None,
+        due: int, twice: bool,
+    ) -> None:  # fmt: skip
+        fence = self.fence(bucket, epoch, agent)
+        rows = [
+            HoldRow(self.jobs[j], 3, "default", "handler", self.token(j, step), 1, 0, due, b"{}", b"", error, 11)
+            for j in chosen
+        ]
+        for _ in range(2 if twice else 1):
+            self.both(lambda master: master.retry_here(fence, rows) if here else master.hold(fence, rows))
+
+    @rule(chosen=jobs, bucket=buckets, epoch=epochs, step=steps)
+    def release(self, chosen: list[int], bucket: int, epoch: int | None, step: int) -> None:
+        fence = self.fence(bucket, epoch, 0)
+        pairs = [(self.jobs[j], self.token(j, step)) for j in chosen]
+        self.both(lambda master: master.release(fence, pairs))
+
+    @rule(bucket=buckets)
+    def give_back(self, bucket: int) -> None:
+        rows = self.both(lambda master: master.bucket_rows(self.buckets[bucket], None, 100))
+        if rows:
+            self.both(lambda master: master.give_back(self.buckets[bucket], rows[:2]))
+
+    # ------------------------------------------------------------ rescuers, operators, the coordinator
+
+    @rule(agent=agents, floor=st.sampled_from([0, 0, 5]))
+    def take_lost(self, agent: int, floor: int) -> None:
+        floors = {self.buckets[0]: floor} if floor else {}
+        lost = [b for b in self.server.statements.tables.buckets.values() if b.state == "LOST"]
+        if len(lost) < 2:  # which of several is taken is a matter of the clock
+            self.both(lambda master: master.take_lost(self.agents[agent], ["store"], floors))
+
+    @rule(chosen=jobs, bucket=buckets, epoch=epochs, agent=agents, claimed=st.booleans(), most=mosts, token=mosts)
+    def rescue_page(
+        self, chosen: list[int], bucket: int, epoch: int | None, agent: int, claimed: bool, most: int, token: int
+    ) -> None:
+        fence = self.fence(bucket, epoch, agent)
+        entries = [Entry(self.jobs[j], token, "handler", b"{}") for j in chosen]
+        self.both(lambda master: master.rescue_page(fence, entries, "default", 3, claimed=claimed, max_rescues=most))
+
+    @rule(bucket=buckets, epoch=epochs, agent=agents, limit=st.integers(1, 3), most=st.integers(1, 3))
+    def sweep(self, bucket: int, epoch: int | None, agent: int, limit: int, most: int) -> None:
+        fence = self.fence(bucket, epoch, agent)
+        self.both(lambda master: master.sweep(fence, limit, max_rescues=most))
+
+    @rule(bucket=buckets, epoch=epochs, agent=agents)
+    def close_drained(self, bucket: int, epoch: int | None, agent: int) -> None:
+        fence = self.fence(bucket, epoch, agent)
+        self.both(lambda master: master.close_drained(fence, 0, 0))
+
+    @rule(bucket=buckets, epoch=epochs, agent=agents,
+          to=st.sampled_from([BucketState.COMPLETING, BucketState.LOST, BucketState.READY_TO_DELETE]))  # fmt: skip
+    def move(self, bucket: int, epoch: int | None, agent: int, to: BucketState) -> None:
+        fence = self.fence(bucket, epoch, agent)
+        self.both(lambda master: master.move_bucket(*fence, to, "test"))
+
+    @rule(bucket=buckets, thaw=st.booleans())
+    def operate(self, bucket: int, thaw: bool) -> None:
+        ids = [self.buckets[bucket]]
+        self.both(lambda m: m.unfreeze(ids, None, "me", "test") if thaw else m.freeze(ids, None, "me", "test"))
+
+    @rule(bucket=buckets)
+    def forget(self, bucket: int) -> None:
+        self.both(lambda master: master.drop_bucket(self.buckets[bucket]))
+
+    @rule(bucket=buckets, agent=agents)
+    def adopt(self, bucket: int, agent: int) -> None:
+        row = Bucket(
+            id=self.buckets[bucket], store="store", lane="default", priority=3, state=BucketState.LOST, epoch=0,
+            owner=self.agents[agent],
+        )  # fmt: skip
+        self.both(lambda master: master.adopt_bucket(row, "test"))
+
+    @rule(agent=agents, dead=st.booleans())
+    def end_agent(self, agent: int, dead: bool) -> None:
+        living = [row for row in self.server.statements.tables.agents.values() if row.state == "ACTIVE"]
+        if len(living) > 1:
+            self.both(lambda master: master.end_agent(self.agents[agent], dead=dead, reason="test"))
+
+    @rule(agent=agents)
+    def renew(self, agent: int) -> None:
+        self.both(lambda master: master.renew(self.agents[agent], 30.0))
+        self.both(lambda master: master.owned_buckets(self.agents[agent]))
+
+    @rule(judge=agents, accused=agents)
+    def certify(self, judge: int, accused: int) -> None:
+        """The accused has let its lease run out; the judge has held its own for a day."""
+        statements = self.server.statements
+        for agent, seconds in ((accused, 0.0), (judge, 0.5)):
+            self.both(lambda master, agent=agent, seconds=seconds: master.renew(self.agents[agent], seconds))  # type: ignore[misc]
+        self.wait(self.sql.execute("UPDATE agent SET held_since = held_since - interval '1 day'"))
+        for row in list(statements.tables.agents.values()):
+            statements.tables.agents[row.id] = row._replace(held_since=row.held_since - 86_400_000_000)
+        self.both(lambda master: master.certify_dead(self.agents[judge], 10))
+        for agent in (accused, judge):
+            self.both(lambda master, agent=agent: master.renew(self.agents[agent], 1000.0))  # type: ignore[misc]
+
+    @rule(agent=agents)
+    def lead(self, agent: int) -> None:
+        epoch = self.both(lambda master: master.lead(self.agents[agent], 1, 1000.0))
+        self.both(lambda master: master.tend(self.agents[agent], 1, 1000.0, 1e9))
+        if epoch is not None and epoch % 2:
+            self.both(lambda master: master.resign(self.agents[agent], epoch))
+
+    @rule()
+    def keep_house(self) -> None:
+        time.sleep(0.002)
+        self.both(lambda master: master.expire_held(100))
+        self.both(lambda master: master.return_orphans(0.0, 100))
+
+    # ------------------------------------------------------------ faults
+
+    @rule()
+    def connections_close(self) -> None:
+        async def close() -> None:
+            for pool in self.real._pools:
+                for connection in pool._idle:
+                    connection.terminate()
+
+        self.wait(close())
+
+
+def test_the_simulated_master_is_the_real_one(migrated: str) -> None:
+    with asyncio.Runner() as runner:
+        sql: Any = runner.run(asyncpg.connect(migrated, server_settings={"search_path": SCHEMA}))
+        real = runner.run(
+            Master.connect(dsn=migrated, schema=SCHEMA, settings=MasterSettings(), application_name="contract")
+        )
+        members = {"runner": runner, "real": real, "sql": sql}
+        try:
+            run_state_machine_as_test(
+                type("Machine", (Masters,), members),
+                settings=settings(
+                    max_examples=30,
+                    stateful_step_count=40,
+                    deadline=None,
+                    derandomize=True,
+                    suppress_health_check=list(HealthCheck),
+                ),
+            )
+        finally:
+            runner.run(real.close())
+            runner.run(sql.close())
+
+
+pytestmark = pytest.mark.slow

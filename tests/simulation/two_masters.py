@@ -1,0 +1,146 @@
+"""The same call on a real and on a simulated master: the same answer, and the same rows afterwards."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Coroutine
+from typing import Any, ClassVar
+from uuid import UUID
+
+import asyncpg
+from hypothesis.stateful import RuleBasedStateMachine, invariant
+
+from jobmaster.clock import new_id
+from jobmaster.master.master import Master
+from jobmaster.model.agent import Agent, AgentState
+from jobmaster.model.ids import AgentId, BucketId, Fence
+from tests.simulation.direct import PlainMaster, master_server
+from tests.simulation.sim_master import MasterServer
+
+TABLES = ("job", "attempt", "bucket", "bucket_event", "agent", "lease", "idempotency", "quarantine", "operator_log")
+NEAR_US = 120_000_000
+"""Times that two clocks gave within one run."""
+Call = Callable[[Master], Coroutine[Any, Any, Any]]
+
+
+class TwoMasters(RuleBasedStateMachine):
+    """Three agents, three buckets, six jobs; whatever is chosen is done to both."""
+
+    runner: ClassVar[asyncio.Runner]
+    real: ClassVar[Master]
+    sql: ClassVar[asyncpg.Connection[asyncpg.Record]]
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.wait(self.sql.execute(";".join(f"DELETE FROM {table}" for table in TABLES)))
+        self.real._cursors.clear()
+        self.server: MasterServer = master_server(lambda: time.time_ns() // 1000)
+        self.simulated = PlainMaster(self.server)
+        self.agents = [new_id() for _ in range(3)]
+        self.buckets = [new_id() for _ in range(3)]
+        self.jobs = [new_id() for _ in range(6)]
+        for agent_id in self.agents:
+            self.both(lambda master, agent_id=agent_id: master.register(self.agent_row(agent_id), ["default"], []))  # type: ignore[misc]
+
+    def wait(self, coroutine: Coroutine[Any, Any, Any]) -> Any:
+        return self.runner.run(coroutine)
+
+    def both(self, call: Call) -> Any:
+        """The same call on both sides, with the same answer."""
+        mine = self.wait(call(self.real))
+        simulated = self.wait(call(self.simulated))
+        assert _plain(mine) == _plain(simulated)
+        return mine
+
+    def agent_row(self, agent_id: bytes) -> Agent:
+        return Agent(
+            id=agent_id, name="agent", host="host", pid=1, version="0", mode="full", store="store", weight=1,
+            state=AgentState.ACTIVE, lease_us=0, lease_seconds=30.0, started_us=0,
+        )  # fmt: skip
+
+    def fence(self, bucket: int, epoch: int | None, agent: int) -> Fence:
+        """Of a bucket; ``epoch`` ``None``: with the epoch and owner that stand."""
+        bucket_id = BucketId(self.buckets[bucket])
+        there = self.server.statements.tables.buckets.get(bucket_id)
+        if epoch is None and there is not None:
+            return Fence(bucket_id, there.epoch, AgentId(there.owner))
+        return Fence(bucket_id, epoch or 1, AgentId(self.agents[agent]))
+
+    def token(self, job: int, step: int) -> int:
+        """The token that stands, or one beside it."""
+        there = self.server.statements.tables.jobs.get(self.jobs[job])
+        return max((there.token if there is not None else 1) + step, 1)
+
+    # ------------------------------------------------------------ the same rows
+
+    @invariant()
+    def both_hold_the_same(self) -> None:
+        tables = self.server.statements.tables
+        now_us = time.time_ns() // 1000
+        assert self.wait(self._real_rows(now_us)) == {
+            "job": {
+                row.id: (*row[1:11], _rough(row.due_us, now_us), _rough(row.expires_us, now_us), *row[14:])
+                for row in tables.jobs.values()
+            },
+            "attempt": {key: tuple(line) for key, line in tables.attempts.items()},
+            "bucket": {b.id: (b.store, b.lane, b.priority, b.state, b.epoch, b.owner) for b in tables.buckets.values()},
+            "events": [(e.bucket_id, e.before, e.after, e.epoch, e.actor or None) for e in tables.events],
+            "agent": {a.id: (a.state, a.drain_requested) for a in tables.agents.values()},
+            "office": None if tables.office is None else tuple(tables.office)[:3],
+            "keys": {key: tuple(held) for key, held in tables.keys.items()},
+        }  # fmt: skip
+
+    async def _real_rows(self, now_us: int) -> dict[str, Any]:
+        sql = self.sql
+        jobs = await sql.fetch(
+            "SELECT id, state::text, priority, lane, handler, token, bucket_id, bucket_epoch, attempt, rescues,"
+            " cancel_requested, (extract(epoch FROM due_at) * 1000000)::bigint,"
+            " (extract(epoch FROM expires_at) * 1000000)::bigint, args, headers, result, error FROM job"
+        )
+        attempts = await sql.fetch("SELECT job_id, token, bucket_id, bucket_epoch, outcome, refused_count FROM attempt")
+        buckets = await sql.fetch("SELECT id, store, lane, priority, state::text, epoch, owner FROM bucket")
+        events = await sql.fetch(
+            "SELECT bucket_id, from_state::text, to_state::text, epoch, actor FROM bucket_event ORDER BY seq"
+        )
+        agents = await sql.fetch("SELECT id, state::text, drain_requested FROM agent")
+        office = await sql.fetchrow("SELECT owner, weight, epoch FROM lease WHERE name = 'coordinator'")
+        keys = await sql.fetch("SELECT scope, key, job_id, digest FROM idempotency")
+        rough = [[*row[:11], _rough(row[11], now_us), _rough(row[12], now_us), *row[13:]] for row in map(_values, jobs)]
+        return {
+            "job": {row[0]: tuple(row[1:]) for row in rough},
+            "attempt": {tuple(row[:4]): tuple(row[4:]) for row in map(_values, attempts)},
+            "bucket": {row[0]: tuple(row[1:]) for row in map(_values, buckets)},
+            "events": [tuple(row) for row in map(_values, events)],
+            "agent": {row[0]: tuple(row[1:]) for row in map(_values, agents)},
+            "office": None if office is None else tuple(_values(office)),
+            "keys": {tuple(row[:2]): tuple(row[2:]) for row in map(_values, keys)},
+        }
+
+
+def _values(row: Any) -> list[Any]:
+    return [value.bytes if isinstance(value, UUID) else value for value in row]
+
+
+def _rough(us: int | None, now_us: int) -> int | str | None:
+    """A time; one that the server's own clock gave is only near."""
+    return "now" if us is not None and abs(us - now_us) < NEAR_US else us
+
+
+def _plain(answer: Any) -> Any:
+    """An answer without the times that two clocks gave."""
+    if isinstance(answer, list):
+        return [_plain(each) for each in answer]
+    if hasattr(answer, "changed_us"):
+        fields = {name: getattr(answer, name) for name in getattr(answer, "__struct_fields__", ()) or answer._fields}
+        fields.pop("changed_us")
+        for name in ("due_us", "waited_us", "ran_us"):
+            if name in fields:
+                fields[name] = _rough(fields[name], time.time_ns() // 1000) if name == "due_us" else None
+        return fields
+    if hasattr(answer, "entries"):
+        now_us = time.time_ns() // 1000
+        return answer._replace(
+            entries=[(e.id, e.token, e.handler, _rough(e.due_us, now_us), e.attempt, e.rescues) for e in answer.entries]
+        )
+    return answer
