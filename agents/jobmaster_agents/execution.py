@@ -222,9 +222,11 @@ class Execution:
         """Some jobs of one bucket, one after another, until the loop is to have its turn."""
         jobs = queue.jobs
         limit = self._settings.max_running
+        # The lease is looked at between bursts, so a burst ends with the turn it began in: who has waited inside a job must
+        # not go on in a turn that others have begun meanwhile.
+        turn_ends = self._turn_ends
         for _ in range(_BURST_JOBS):
-            # The lease is looked at between bursts: a turn is never longer than a fraction of it.
-            if not jobs or queue.running >= queue.slots or self.running >= limit or now > self._turn_ends:
+            if not jobs or queue.running >= queue.slots or self.running >= limit or now > turn_ends:
                 break
             job = jobs.popleft()
             if job.phase is Phase.QUEUED:

@@ -305,6 +305,39 @@ async def test_nothing_starts_past_half_the_lease(bench: Bench) -> None:
     assert seen == [1]
 
 
+async def test_who_waited_inside_a_job_looks_at_the_lease_before_the_next_one() -> None:
+    """A slot takes one job after another, and one of them waits while the lease runs out and others have begun new turns.
+    (A simulated agent that had stood still started what it held, after its death certificate.)"""
+    gate, local = asyncio.Event(), Handlers()
+    seen.clear()
+
+    @local.job(name="waits")
+    async def waits() -> None:
+        await gate.wait()
+
+    @local.job(name="starts")
+    async def starts() -> None:
+        seen.append("started")
+
+    bench = Bench(local, AgentSettings(slots=1))
+    bench.put(bench.bucket(), [("waits", b"{}"), ("starts", b"{}")])
+    for _ in range(20):
+        await asyncio.sleep(0)
+    assert bench.execution.running == 1
+    await asyncio.sleep(0.02)  # longer than the turn in which it began
+    bench.holdings.soft_until = 0.0
+    bench.execution._turn_ends = CLOCK.boottime() + 60.0
+    gate.set()
+    await bench.sink.wait_rows(1)
+    for _ in range(20):
+        await asyncio.sleep(0)
+    assert seen == []
+    bench.holdings.trust(term(CLOCK.boottime(), 60.0))
+    await bench.sink.wait_rows(2)
+    assert seen == ["started"]
+    await bench.execution.aclose()
+
+
 @pytest.mark.parametrize("allow", [True, False])
 async def test_a_fenced_start_needs_an_accepted_write(allow: bool) -> None:
     seen.clear()

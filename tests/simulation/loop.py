@@ -15,6 +15,7 @@ import warnings
 from collections import deque
 from collections.abc import Callable, Coroutine
 from contextvars import Context, ContextVar, copy_context
+from math import ceil
 from random import Random
 from types import TracebackType
 from typing import Any, TypeVar
@@ -47,14 +48,13 @@ _NOBODY = Process("-")
 
 
 class SimHandle(asyncio.TimerHandle):
-    """One callback. A timer's place in the heap is (when, number)."""
+    """One callback."""
 
-    __slots__ = ("number", "process")
+    __slots__ = ("process",)
 
-    def __init__(self, when: float, number: int, callback: Callable[..., Any], args: Any, context: Context) -> None:
+    def __init__(self, when: float, callback: Callable[..., Any], args: Any, context: Context) -> None:
         # Not the constructor of the base: it costs more than the rest of a turn.
         self._when = when
-        self.number = number
         self._callback = callback
         self._args = args
         self._cancelled = False
@@ -63,10 +63,6 @@ class SimHandle(asyncio.TimerHandle):
 
     def cancel(self) -> None:
         self._cancelled = True
-
-    def __lt__(self, other: object) -> bool:
-        assert isinstance(other, SimHandle)
-        return (self._when, self.number) < (other._when, other.number)
 
 
 class Stuck(Exception):
@@ -88,7 +84,7 @@ class SimLoop(asyncio.AbstractEventLoop):
         self._runnable: list[Process] = []
         """Those that have something ready and do not stand still."""
         _NOBODY.ready.clear()
-        self._timers: list[SimHandle] = []
+        self._timers: list[tuple[float, int, SimHandle]] = []
         self._numbers = 0
         self._tasks: list[asyncio.Task[Any]] = []
         """All of them: a task of a killed process must not be collected, or its ``finally`` would run."""
@@ -112,7 +108,7 @@ class SimLoop(asyncio.AbstractEventLoop):
     def call_soon(  # type: ignore[override]  # the annotations of the base want a newer mypy to be repeated
         self, callback: Callable[..., Any], *args: Any, context: Context | None = None
     ) -> SimHandle:
-        handle = SimHandle(self.now, 0, callback, args, context if context is not None else copy_context())
+        handle = SimHandle(self.now, callback, args, context if context is not None else copy_context())
         self._add(handle)
         return handle
 
@@ -136,8 +132,11 @@ class SimLoop(asyncio.AbstractEventLoop):
         self, when: float, callback: Callable[..., Any], *args: Any, context: Context | None = None
     ) -> SimHandle:
         self._numbers += 1
-        handle = SimHandle(when, self._numbers, callback, args, context if context is not None else copy_context())
-        heapq.heappush(self._timers, handle)
+        handle = SimHandle(when, callback, args, context if context is not None else copy_context())
+        if handle.process is not _NOBODY:
+            # The timers of a real loop fire at its next look, which comes at whole milliseconds.
+            when = ceil(when * 1000.0) / 1000.0
+        heapq.heappush(self._timers, (when, self._numbers, handle))
         return handle
 
     def create_future(self) -> asyncio.Future[Any]:
@@ -216,14 +215,13 @@ class SimLoop(asyncio.AbstractEventLoop):
 
     def _jump(self) -> None:
         timers = self._timers
-        while timers and timers[0]._cancelled:
+        while timers and timers[0][2]._cancelled:
             heapq.heappop(timers)
         if not timers:
             raise Stuck
-        when = timers[0]._when
-        self.now = max(self.now, when)
-        while timers and timers[0]._when <= self.now:
-            handle = heapq.heappop(timers)
+        now = self.now = max(self.now, timers[0][0])
+        while timers and timers[0][0] <= now:
+            handle = heapq.heappop(timers)[2]
             if not handle._cancelled:
                 self._add(handle)
 
