@@ -72,4 +72,4 @@ def master_server(clock_us: Callable[[], int]) -> MasterServer:
 def store_server(clock_us: Callable[[], int]) -> StoreServer:
     """An empty simulated store."""
     loop: Any = None
-    return StoreServer("default", loop, clock_us)
+    return StoreServer("default", loop, clock_us, lambda _: None)

@@ -24,7 +24,7 @@ from jobmaster.agentstore.keys import BucketKeys
 from jobmaster.agentstore.store import AgentStore
 from jobmaster.clock import new_id
 from jobmaster.model.ids import AgentId, BucketId, Fence
-from jobmaster.ports import Claimed
+from jobmaster.ports import Claimed, Word
 from jobmaster.settings.model import StoreSettings
 from tests.scripts.workbench import HOUR_MS, make_items
 from tests.simulation.direct import PlainStore, store_server
@@ -76,9 +76,7 @@ class TwoStores(RuleBasedStateMachine):
         """The same call on both sides, with the same answer."""
         mine = self.wait(call(self.real[process]))
         simulated = self.wait(call(self.simulated[process]))
-        if isinstance(mine, Claimed):  # the clocks are two
-            mine, simulated = mine._replace(now_us=0), simulated._replace(now_us=0)
-        assert mine == simulated
+        assert _clockless(mine) == _clockless(simulated)
         return mine
 
     def fence_of(self, fence: Chosen) -> Fence:
@@ -177,6 +175,16 @@ class TwoStores(RuleBasedStateMachine):
     def thaw(self, process: int, fence: Chosen, name: str) -> None:
         self.both(process, lambda store: store.thaw(self.fence_of(fence), name))
 
+    @rule(process=processes, fence=fences, seconds=st.sampled_from([0.0, 1000.0]))
+    def vouch(self, process: int, fence: Chosen, seconds: float) -> None:
+        self.both(process, lambda store: store.vouch(self.fence_of(fence), seconds))
+
+    @rule(process=processes, fence=fences, limit=st.integers(1, 4), times=st.integers(0, 2), back=st.integers(0, 4))
+    def kept(self, process: int, fence: Chosen, limit: int, times: int, back: int) -> None:
+        kept = self.both(process, lambda store: store.read_kept(self.fence_of(fence), limit))
+        for _ in range(times if kept.raw else 0):
+            self.both(process, lambda store: store.remove_kept(self.fence_of(fence), kept.raw, kept.raw[:back]))
+
     # ------------------------------------------------------------ rescuers, and the house
 
     @rule(process=processes, fence=fences)
@@ -245,7 +253,7 @@ class TwoStores(RuleBasedStateMachine):
         names_ = await raw.smembers(keys.lists)
         return {
             "meta": {field: meta.get(field.encode()) for field in ("gen", "epoch", "owner", "state", "hint")},
-            "counters": {field: int(meta.get(field.encode(), 0)) for field in ("ver", "seq", "bytes")},
+            "counters": {field: int(meta.get(field.encode(), 0)) for field in ("ver", "seq", "bytes", "vouched_for")},
             "pending": await raw.lrange(keys.pending, 0, -1),
             "assigned": [(int(due), item) for item, due in await raw.zrange(keys.assigned, 0, -1, withscores=True)],
             "claimed": {name: await raw.lrange(keys.claimed_prefix + name, 0, -1) for name in sorted(names_)},
@@ -253,6 +261,15 @@ class TwoStores(RuleBasedStateMachine):
             "cancelled": await raw.smembers(keys.cancelled),
             "wake": await raw.llen(keys.wake) > 0,
         }
+
+
+def _clockless(answer: Any) -> Any:
+    """An answer without what the clocks of two servers say."""
+    if isinstance(answer, Claimed):
+        return answer._replace(now_us=0)
+    if isinstance(answer, tuple) and answer[0] is Word.VOUCHED:
+        return Word.VOUCHED
+    return answer
 
 
 def _data(bucket: SimBucket | None) -> dict[str, Any]:
@@ -266,7 +283,7 @@ def _data(bucket: SimBucket | None) -> dict[str, Any]:
             "state": bucket.state,
             "hint": b"1" if bucket.hint else None,
         },
-        "counters": {"ver": bucket.ver, "seq": bucket.seq, "bytes": bucket.bytes},
+        "counters": {"ver": bucket.ver, "seq": bucket.seq, "bytes": bucket.bytes, "vouched_for": bucket.vouched[1]},
         "pending": bucket.pending,
         "assigned": bucket.assigned,
         "claimed": {name: bucket.claimed.get(name, []) for name in sorted(bucket.lists)},
