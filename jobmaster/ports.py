@@ -65,6 +65,8 @@ class Renewal(NamedTuple):
     """This agent's buckets that an operator has frozen."""
     at_work: int | None = None
     """How many ACTIVE, COMPLETING or FROZEN buckets the master ascribes to this agent; ``None``: not said."""
+    agents: int = 1
+    """Living agents of the cluster: with many of them each renews less often."""
 
 
 class DueGroup(NamedTuple):

@@ -20,7 +20,7 @@ from typing import Protocol
 from jobmaster.clock import Clock
 from jobmaster.model.errors import CodeError, JobMasterError, Unavailable
 from jobmaster.ports import Renewal
-from jobmaster.rules.lease import renewed
+from jobmaster.rules.lease import Rhythm, renewed, rhythm, shortened
 from jobmaster.settings.model import Leases
 from jobmaster.telemetry import Telemetry
 from jobmaster_agents.events import Event, EventLog
@@ -122,6 +122,7 @@ class Heartbeat:
         self._holdings = holdings
         self._master = master
         self._leases = leases
+        self._rhythm = Rhythm(leases.lease_seconds, leases.renew_seconds)
         self._now = clock.boottime
         self._attest = attest
         self._on_renewal = on_renewal
@@ -137,7 +138,7 @@ class Heartbeat:
 
     def registered(self, sent: float) -> None:
         """The agent row was written with a fresh lease by a call that was sent at ``sent``."""
-        if not self._extend(sent):
+        if not self._extend(sent, self._rhythm.lease_seconds):
             self._holdings.fence("the registration was answered after its own lease had ended")
         self._next = sent + self._leases.renew_seconds
 
@@ -168,7 +169,7 @@ class Heartbeat:
         return max(min(self._next, self._holdings.fence_at) - self._now(), 0.0)
 
     async def _renew(self, now: float) -> None:
-        self._next = now + self._leases.renew_seconds
+        self._next = now + self._rhythm.renew_seconds
         wrong = self._attest(now)
         if wrong is not None:
             self._telemetry.loop_stalls += 1
@@ -176,10 +177,12 @@ class Heartbeat:
             self._failed("withheld", wrong, now)
             return
         sent = self._asked_at = self._now()
+        promised = self._rhythm.lease_seconds
+        self._promise(sent, promised)
         try:
             # Bounded so that a hung connection still leaves room for another try before the lease ends.
             async with asyncio.timeout(self._leases.renew_seconds):
-                answer = await self._master.renew(self._holdings.agent_id, self._leases.lease_seconds)
+                answer = await self._master.renew(self._holdings.agent_id, promised)
         except CodeError:
             raise
         except (JobMasterError, TimeoutError) as error:
@@ -193,7 +196,7 @@ class Heartbeat:
                 return
             self._fence("the master holds a death certificate for this agent")
             return
-        if not self._extend(sent):
+        if not self._extend(sent, promised):
             self._telemetry.renewals["late"] += 1
             if self._holdings.suspended:
                 self._next = self._now()  # it was answered, too late to count: asked again at once
@@ -205,11 +208,28 @@ class Heartbeat:
         if self._failures:
             self._log.info(Event.LEASE_TRUSTED_AGAIN, {"failures": self._failures})
         self._failures = 0
+        self._pace(answer.agents)
         self._on_renewal(answer)
 
-    def _extend(self, sent: float) -> bool:
+    def _pace(self, agents: int) -> None:
+        """The rhythm of a cluster of so many agents, from the next renewal on."""
+        leases = self._leases
+        self._rhythm = rhythm(agents, leases.lease_seconds, leases.renew_seconds, leases.renewals_per_second)
+        self._holdings.stretch = self._rhythm.lease_seconds / leases.lease_seconds
+
+    def _promise(self, sent: float, lease_seconds: float) -> None:
+        """A renewal that promises less than what is trusted: the master may count by it, answered or not."""
+        present = self._holdings.term
+        if present is None or self._holdings.suspended:
+            return
+        less = shortened(present, sent, lease_seconds)
+        if less is not present:
+            self._holdings.trust(less)
+            self._on_trust(less.trusted_until)
+
+    def _extend(self, sent: float, lease_seconds: float) -> bool:
         present = None if self._holdings.suspended else self._holdings.term
-        term = renewed(present, sent, self._now(), self._leases.lease_seconds)
+        term = renewed(present, sent, self._now(), lease_seconds)
         if term is None:
             return False
         self._holdings.trust(term)
@@ -220,7 +240,7 @@ class Heartbeat:
         self._telemetry.renewals[result] += 1
         self._failures += 1
         # Soon again: three failures in a row at the normal pace would already be the end of the lease.
-        self._next = min(self._next, now + self._leases.renew_seconds / 3.0)
+        self._next = min(self._next, now + self._rhythm.renew_seconds / 3.0)
         if self._failures == 1:
             left = self._holdings.fence_at - now
             self._log.warning(Event.LEASE_RENEWAL_FAILED, {"reason": reason, "seconds_left": left})

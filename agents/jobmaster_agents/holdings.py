@@ -129,6 +129,8 @@ class Holdings:
         self.fenced_why = ""
         self.trusted_until = 0.0
         """CLOCK_BOOTTIME seconds; written by the heartbeat alone."""
+        self.stretch = 1.0
+        """How many times its configured length the lease has now (a large cluster renews less often); the heartbeat's."""
         self.soft_until = 0.0
         self.hard_until = 0.0
         self.vouched: Term | None = None

@@ -73,4 +73,4 @@ class Judging:
         if dead:
             self._telemetry.agents_certified += len(dead)
             self._on_certified()
-        return 0.0 if len(dead) == _CERTIFICATES_MAX else self._every
+        return 0.0 if len(dead) == _CERTIFICATES_MAX else self._every * self._holdings.stretch

@@ -68,6 +68,7 @@ class Members:
             list(row["cancel_requested"]),
             row["frozen"],
             row["at_work"],
+            row["agents"],
         )
 
     async def end_agent(self, agent_id: bytes, *, dead: bool, reason: str) -> bool:

@@ -11,6 +11,7 @@ from the sending, and everything here holds for it.
 
 from __future__ import annotations
 
+import math
 from enum import Enum
 from typing import NamedTuple
 
@@ -18,6 +19,8 @@ SOFT_SHARE = 0.5
 """Share of the lease after which nothing new is started."""
 MARGIN_SHARE = 0.1
 """Share of the lease kept for stopping handlers before the term ends."""
+LEASE_SECONDS_MAX = 600.0
+"""No lease is longer, however large the cluster."""
 DETECTION_SLACK_SECONDS = 2.0
 """How long after its lease a dead agent may still be uncertified while one healthy agent lives."""
 
@@ -83,6 +86,30 @@ def may_suspend(now: float, present: Term | None, *, unanswered: bool, works: bo
 def vouch_seconds(lease_seconds: float, beat_seconds: float) -> float:
     """How often the store is asked: three times before the half of its term in which jobs may start is over."""
     return min(beat_seconds, lease_seconds * SOFT_SHARE / 3.0)
+
+
+class Rhythm(NamedTuple):
+    """How long one renewal promises, and how often it is renewed."""
+
+    lease_seconds: float
+    renew_seconds: float
+
+
+def rhythm(agents: int, lease_seconds: float, renew_seconds: float, renewals_per_second: float) -> Rhythm:
+    """The rhythm of each of so many agents, so that all their renewals together stay under a budget.
+
+    Both numbers stretch alike, in quarter steps (so that one agent more or less changes nothing), up to a lease of
+    ``LEASE_SECONDS_MAX``. A death is then noticed later, which is the price.
+    """
+    stretch = max(math.ceil(agents / (renewals_per_second * renew_seconds) * 4.0) / 4.0, 1.0)
+    stretch = max(min(stretch, LEASE_SECONDS_MAX / lease_seconds), 1.0)
+    return Rhythm(lease_seconds * stretch, renew_seconds * stretch)
+
+
+def shortened(present: Term, sent: float, lease_seconds: float) -> Term:
+    """What may be trusted once a renewal that promises less is sent: answered or not, the master may count by it then."""
+    granted = term(sent, lease_seconds)
+    return granted if granted.trusted_until < present.trusted_until else present
 
 
 def may_judge(held_seconds: float, lease_seconds: float, server_up_seconds: float) -> bool:

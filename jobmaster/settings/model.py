@@ -191,6 +191,8 @@ class Leases(Section, frozen=True, kw_only=True):
     """How long an agent counts as alive after a renewal; a crash is noticed at most this + 2 s later."""
     renew_seconds: PositiveSeconds = 3.0
     """How often an agent renews its lease in the master; at most a third of ``lease``."""
+    renewals_per_second: Annotated[float, Meta(gt=0.0)] = 100.0
+    """Renewals of all agents together in one second, above which each renews less often and promises longer (both alike)."""
     store_beat_seconds: PositiveSeconds = 1.0
     """How often an agent beats in its store."""
     coordinator_lease_seconds: PositiveSeconds = 3.5

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 from collections.abc import Callable
 
 import pytest
@@ -41,9 +42,10 @@ class Master:
         self.answers: list[Renewal | JobMasterError] = []
         self.takes = 0.0
         self.calls: list[float] = []
+        self.promised: list[float] = []
 
     async def renew(self, agent_id: bytes, lease_seconds: float) -> Renewal:
-        assert lease_seconds == LEASES.lease_seconds
+        self.promised.append(lease_seconds)
         self.calls.append(self.clock.now)
         self.clock.now += self.takes
         answer = self.answers.pop(0) if self.answers else FINE
@@ -105,6 +107,7 @@ async def test_it_renews_every_three_seconds_with_one_query_each() -> None:
     assert bench.telemetry.renewals["ok"] == 10
     assert len(bench.renewals) == 10
     assert bench.holdings.trusted_until == bench.master.calls[-1] + 10.0
+    assert set(bench.master.promised) == {10.0}
 
 
 async def test_the_delay_it_asks_for_reaches_the_next_renewal_exactly() -> None:
@@ -249,3 +252,29 @@ async def test_a_renewal_that_was_under_way_when_the_row_was_ended_fences_nobody
     bench.heartbeat._master = Ending(bench.clock)
     await bench.after(4.0)
     assert not bench.holdings.fenced.is_set()
+
+
+async def test_in_a_large_cluster_it_renews_less_often_and_promises_longer() -> None:
+    bench = Bench()
+    bench.master.answers = [FINE._replace(agents=600)] * 50
+    for _ in range(60):
+        await bench.after(0.5)
+    assert bench.master.promised == [10.0] + [20.0] * 5, "twice as many agents as the budget bears"
+    assert [later - before for before, later in itertools.pairwise(bench.master.calls)] == [3.0] + [6.0] * 4
+    assert bench.holdings.trusted_until == bench.master.calls[-1] + 20.0
+    assert bench.holdings.stretch == 2.0
+
+
+async def test_when_the_cluster_shrinks_it_trusts_the_shorter_promise_before_the_master_can_count_by_it() -> None:
+    bench = Bench()
+    bench.master.answers = [FINE._replace(agents=6000), FINE, OutcomeUnknown("the answer was lost")]
+    await bench.after(3.0)
+    await bench.after(3.0)
+    assert bench.master.promised == [10.0, 200.0]
+    assert bench.holdings.trusted_until == bench.clock.now + 200.0
+    await bench.after(3.0)
+    assert bench.master.promised == [10.0, 200.0]
+    await bench.after(57.0)
+    assert bench.master.promised == [10.0, 200.0, 10.0], "unanswered, and perhaps written"
+    assert bench.holdings.trusted_until == bench.master.calls[-1] + 10.0
+    assert bench.trusts[-1] == bench.holdings.trusted_until

@@ -104,3 +104,31 @@ def test_three_renewals_fit_into_a_lease_before_it_becomes_hard() -> None:
     defaults = Leases()
     assert defaults.renew_seconds * 2 < lease.term(0.0, defaults.lease_seconds).hard_until
     assert defaults.renew_seconds < lease.term(0.0, defaults.lease_seconds).soft_until
+
+
+def test_a_small_cluster_keeps_its_rhythm() -> None:
+    for agents in (0, 1, 50, 300):
+        assert lease.rhythm(agents, 10.0, 3.0, 100.0) == (10.0, 3.0)
+
+
+@given(st.integers(1, 60_000), st.floats(1.0, 60.0), st.floats(1.0, 1000.0))
+def test_all_renewals_together_stay_under_the_budget(agents: int, seconds: float, budget: float) -> None:
+    found = lease.rhythm(agents, seconds, seconds / 3.0, budget)
+    assert found.lease_seconds >= seconds
+    assert found.renew_seconds == pytest.approx(found.lease_seconds / 3.0)
+    assert agents / found.renew_seconds <= budget * 1.0001 or found.lease_seconds == pytest.approx(600.0)
+
+
+def test_one_agent_more_or_less_changes_nothing() -> None:
+    assert lease.rhythm(1000, 10.0, 3.0, 100.0) == lease.rhythm(1001, 10.0, 3.0, 100.0)
+
+
+@given(MOMENT, SECONDS, SECONDS, st.floats(0.0, 100.0))
+def test_who_promises_less_trusts_less_from_the_moment_of_sending(
+    first: float, longer: float, shorter: float, later: float
+) -> None:
+    present = lease.term(first, longer)
+    sent = first + later
+    found = lease.shortened(present, sent, shorter)
+    assert found.trusted_until <= max(sent + shorter, present.trusted_until)
+    assert found.trusted_until == min(present.trusted_until, lease.term(sent, shorter).trusted_until)

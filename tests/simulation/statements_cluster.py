@@ -74,6 +74,7 @@ class ClusterStatements(RescueStatements):
             at_work=sum(
                 b.owner == agent_id and b.state in ("ACTIVE", "COMPLETING", "FROZEN") for b in buckets.values()
             ),
+            agents=sum(each.state in ALIVE for each in self.tables.agents.values()),
         )]  # fmt: skip
 
     def members_certify(self, old: Snapshot, judge_id: bytes, limit: int) -> list[Record]:

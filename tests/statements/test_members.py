@@ -308,3 +308,13 @@ async def test_states_of_many(world: World) -> None:
     await world.master.persist(world.fence, [in_flight_row(job_id)])
     assert await world.master.states([job_id, new_id()]) == {job_id: "PROCESSING"}
     assert await world.master.states([]) == {}
+
+
+async def test_a_judge_goes_by_what_the_accused_promised_and_not_by_its_own_setting(world: World) -> None:
+    """A large cluster renews less often: its rows say so, and a judge with a short lease waits as long as they say."""
+    slow, quick = await world.agent(new_id(), lease_seconds=10.0), await world.agent(new_id(), lease_seconds=0.05)
+    assert (await world.master.renew(slow, 300.0)).agents == 3
+    await world.sql.execute("UPDATE agent SET held_since = held_since - interval '1 day', lease_seconds = 0.05")
+    await world.sql.execute("UPDATE agent SET lease_seconds = 300.0 WHERE id = $1", *uuids([slow]))
+    await world.sql.execute("SELECT pg_sleep(0.1)")
+    assert await world.master.certify_dead(world.owner, 10) == [quick]

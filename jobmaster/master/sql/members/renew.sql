@@ -1,12 +1,12 @@
 -- renew: an agent's heartbeat; prolongs its lease and brings back what it must know
 -- in: $1 uuid agent
 -- in: $2 double precision lease, seconds
--- out: drain_requested boolean, coordinator uuid, lost_buckets boolean, cancel_requested uuid[], frozen uuid[], at_work bigint
+-- out: drain_requested boolean, coordinator uuid, lost_buckets boolean, cancel_requested uuid[], frozen uuid[], at_work bigint, agents bigint
 -- move: ACTIVE|STOPPING -> ACTIVE|STOPPING
 -- fence: one compare-and-set on the agent row: a certificate that came first leaves no row, this renewal that came first
 --        makes the certificate match nothing. Locks no other row, so no lock of a job can starve a heartbeat.
 -- index: agent_pkey (HOT: nothing indexed changes); job_cancel, which holds only in-flight jobs with a cancel request;
---        bucket_owner, the few buckets of one agent
+--        bucket_owner, the few buckets of one agent; agents are counted in their small table
 WITH me AS (
     UPDATE agent
     SET lease_until = clock_timestamp() + make_interval(secs => $2::double precision),
@@ -26,5 +26,6 @@ SELECT me.drain_requested,
                 AND bucket_id = ANY (ARRAY (SELECT id FROM mine))
               LIMIT 1000) AS cancel_requested,
        ARRAY (SELECT id FROM mine WHERE state = 'FROZEN') AS frozen,
-       (SELECT count(*) FROM mine WHERE state IN ('ACTIVE', 'COMPLETING', 'FROZEN')) AS at_work
+       (SELECT count(*) FROM mine WHERE state IN ('ACTIVE', 'COMPLETING', 'FROZEN')) AS at_work,
+       (SELECT count(*) FROM agent WHERE state IN ('ACTIVE', 'STOPPING')) AS agents
 FROM me
