@@ -26,7 +26,7 @@ TESTS = $(BIN)/python -m pytest -q -n $(TEST_PROCESSES)
 AGAIN = $(BIN)/python -m pytest -q --last-failed --last-failed-no-failures none
 
 .DEFAULT_GOAL := help
-.PHONY: help install install-pipeline demo dev test test-fast test-long lint format bench lock clean
+.PHONY: help install install-pipeline demo demo-pipeline dev test test-fast test-long lint format bench lock clean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-16s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -57,6 +57,9 @@ install-pipeline: $(PIPELINE_STAMP) ## The same, and what the data pipeline need
 
 demo: $(STAMP) ## Run a whole cluster on this machine over real work, with crashes, and check the books
 	@$(BIN)/jobmaster demo
+
+demo-pipeline: $(PIPELINE_STAMP) ## The same, and then Spark over its history: figures, audit, plan, a report
+	@$(BIN)/jobmaster demo --pipeline
 
 dev: $(STAMP) ## Run a development cluster until Ctrl-C; its data stays in .jobmaster
 	@$(BIN)/jobmaster dev

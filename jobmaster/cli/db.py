@@ -114,8 +114,8 @@ def retire(invocation: Invocation, older_than: float, discard: bool, lost_stores
 async def _retire(
     invocation: Invocation, older_than: float, discard: bool, lost_stores: tuple[str, ...]
 ) -> dict[str, list[str]]:
-    from jobmaster.cli.retiring import Retiring
     from jobmaster.model.archive import ArchiveState
+    from jobmaster.pipeline.retiring import Retiring
     from jobmaster.wiring import open_archive
 
     async def drop_old(archive: Archive, retiring: Retiring) -> list[str]:

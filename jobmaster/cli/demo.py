@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from pathlib import Path
 from typing import TYPE_CHECKING, TextIO
 
 import click
@@ -29,22 +30,39 @@ _BAR_CHARS = 40
 @click.option(
     "--limit", type=click.FloatRange(10), default=240.0, show_default=True, help="Give up after so many seconds."
 )
+@click.option("--pipeline", is_flag=True, help="End with the data pipeline on Spark over the demo's own history.")
+@click.option(
+    "--report",
+    type=click.Path(path_type=Path, dir_okay=False, writable=True),
+    default="jobmaster-report.html",
+    show_default=True,
+    help="Where the page of --pipeline goes.",
+)
 @pass_invocation
 @click.pass_context
 def demo(
-    ctx: click.Context, invocation: Invocation, as_json: bool, jobs: int | None, seconds: float, limit: float
+    ctx: click.Context,
+    invocation: Invocation,
+    as_json: bool,
+    jobs: int | None,
+    seconds: float,
+    limit: float,
+    pipeline: bool,
+    report: Path,
 ) -> None:
     """Run a whole cluster over real work, with crashes, and check the books.
 
     Every Python source file of the standard library is indexed by a job: half acknowledged by the agent store alone, half
     held on the master until due. Of two agents one is sent home and replaced, the other is killed with jobs in its hands.
     In the end the results in the master are compared with a plain loop over the same files, and the invariants are audited.
+    With --pipeline, Spark rolls the history up, audits it again and plans bucket counts from it.
     Servers and data are private and gone afterwards. Exit code 1 when anything is off.
 
     \b
     Examples:
       jobmaster demo
       jobmaster demo --json | tail -1
+      jobmaster demo --pipeline
     """
     from jobmaster.demo.driver import Course, run_demo
 
@@ -62,7 +80,8 @@ def demo(
             bar.show(done, total)
 
     try:
-        summary, report = run_demo(Course(jobs, seconds, limit, tell, progress))
+        course = Course(jobs, seconds, limit, tell, progress, report if pipeline else None)
+        summary, audited = run_demo(course)
     finally:
         if bar is not None:
             bar.clear()
@@ -70,7 +89,7 @@ def demo(
         emit_json(_as_json(summary))
     else:
         click.echo("\n".join(_as_text(summary)))
-    for number, rows in report.evidence.items():
+    for number, rows in audited.evidence.items():
         for row in rows:
             click.echo(f"{number}: {row.subject} {row.detail}", err=True)
     if not summary.ok:
@@ -96,9 +115,25 @@ def _as_text(summary: Summary) -> list[str]:
         f"agents     {summary.graceful_exits} left in order, 1 was killed; {summary.rescued} jobs rescued from it",
         f"results    {'the same as' if summary.results_match else 'DIFFERENT from'} those of a plain loop",
         f"invariants {f'VIOLATED: {broken}' if broken else ', '.join(summary.invariants) + ': no violation'}",
+        *_looked_back(summary),
         f"time       {summary.seconds:g} s",
         "",
         "everything adds up" if summary.ok else "SOMETHING IS OFF",
+    ]
+
+
+def _looked_back(summary: Summary) -> list[str]:
+    import msgspec
+
+    if isinstance(summary.pipeline, msgspec.UnsetType):
+        return []
+    found = summary.pipeline
+    plan = ", ".join(f"{group} {buckets}" for group, buckets in found.plan.items())
+    return [
+        f"pipeline   {thousands(found.rolled_up_jobs)} jobs rolled up, {thousands(found.audited_jobs)} audited"
+        f" with {found.audit_violations} violations, in {found.seconds:g} s",
+        f"plan       buckets: {plan}",
+        f"report     {found.report}",
     ]
 
 

@@ -9,6 +9,7 @@ from uuid import UUID
 import msgspec
 
 from jobmaster.demo.handlers import INDEX_FILE
+from jobmaster.demo.history import PipelineSummary
 from jobmaster.demo.indexing import FileIndex, Totals, add_up, index_source
 from jobmaster.master.reading import Reader
 
@@ -77,13 +78,16 @@ class Summary(msgspec.Struct, frozen=True, kw_only=True):
     invariants: dict[str, int]
     seconds: float
     totals: Totals
+    pipeline: PipelineSummary | msgspec.UnsetType = msgspec.UNSET
+    """Of ``--pipeline``."""
 
     @property
     def ok(self) -> bool:
         """True when the books balance and both kinds of exit have really happened."""
         balanced = self.results_match and self.submitted == self.succeeded == self.files
         clean = not (self.failed or self.lost or self.duplicate_outcomes or any(self.invariants.values()))
-        return balanced and clean and self.rescued > 0 and self.graceful_exits > 0
+        looked_back = self.pipeline is msgspec.UNSET or self.pipeline.balances(self.files)
+        return balanced and clean and looked_back and self.rescued > 0 and self.graceful_exits > 0
 
 
 def summarise(

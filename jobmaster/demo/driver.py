@@ -17,6 +17,8 @@ from types import FrameType
 from typing import Any, NamedTuple
 from uuid import UUID
 
+import msgspec
+
 from jobmaster.agentstore.store import AgentStore
 from jobmaster.audit import AuditReport, AuditScope, audit
 from jobmaster.client.cluster import Cluster
@@ -24,6 +26,7 @@ from jobmaster.clock import SystemClock
 from jobmaster.demo.agents import DemoAgent
 from jobmaster.demo.books import Summary, plain_loop, read_books, summarise
 from jobmaster.demo.handlers import handlers, index_file
+from jobmaster.demo.history import look_back, require_pipeline
 from jobmaster.demo.indexing import standard_library_files
 from jobmaster.embedded import EmbeddedCluster, EmbeddedError, EmbeddedOptions
 from jobmaster.master.reading import Reader
@@ -78,10 +81,14 @@ class Course(NamedTuple):
     """Is told what happens, one sentence each."""
     progress: Callable[[int, int], None]
     """Is told how many jobs have ended, of how many."""
+    report: Path | None = None
+    """Ends with the data pipeline over the history; its page goes there."""
 
 
 def run_demo(course: Course) -> tuple[Summary, AuditReport]:
     """The whole demo; leaves no process and no file behind, also when interrupted."""
+    if course.report is not None:
+        require_pipeline()
     started = SystemClock().boottime()
     files = standard_library_files()[: course.jobs]
     with ExitStack() as stack:
@@ -95,7 +102,12 @@ def run_demo(course: Course) -> tuple[Summary, AuditReport]:
         config = directory / "cluster.yaml"
         config.write_text(json.dumps({**DOCUMENT, "data_dir": str(directory / "data")}), encoding="utf-8")
         settings = load_settings(config, {}, []).settings
-        return asyncio.run(_run(course, settings, config, files, started))
+        summary, report = asyncio.run(_run(course, settings, config, files, started))
+        if course.report is not None:
+            found = look_back(settings, directory / "lake", course.report, course.tell)
+            seconds = round(SystemClock().boottime() - started, 1)
+            summary = msgspec.structs.replace(summary, pipeline=found, seconds=seconds)
+        return summary, report
 
 
 def _interrupt(*_: int | FrameType | None) -> None:

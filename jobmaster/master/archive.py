@@ -25,8 +25,10 @@ from jobmaster.settings.model import MasterSettings
 
 _APPLICATION_NAME = "jobmaster-archive"
 _STATEMENT_SECONDS = 6 * 3600.0
-_LOCK_TRIES = 40
+_LOCK_TRIES = 14
 _LOCK_PAUSE_SECONDS = 0.5
+_LOCK_PAUSE_MAX_SECONDS = 8.0
+"""While a try waits for its half second, writers wait behind it; so the pauses between tries grow."""
 _FILES = msgspec.json.Decoder(tuple[LakeFile, ...])
 
 
@@ -91,6 +93,10 @@ class Archive:
         rows = await self._run("archive/oldest", writes=False)
         return (rows[0]["name"], rows[0]["lo"].bytes, rows[0]["hi"].bytes) if rows else None
 
+    async def pages(self, table: str) -> int:
+        """How long a table is, in pages."""
+        return int((await self._run("archive/pages", table, writes=False))[0]["pages"])
+
     async def measure(self, found: ArchiveRange) -> tuple[Measure, datetime | None, datetime | None]:
         """What the tables of a detached range hold, and the first and last end of its jobs."""
         row = (await self._run("archive/measure", found.name, found.attempts, writes=False))[0]
@@ -121,7 +127,7 @@ class Archive:
             below: nothing that was created before it may be held by an agent store alone.
 
         Raises:
-            Unavailable: ``job`` stayed locked by somebody for about half a minute; nothing was changed.
+            Unavailable: ``job`` stayed locked by somebody for about a minute; nothing was changed.
         """
         row = (await self._patiently("archive/detach", tell, below))[0]
         return (row["detached"], row["moved"]) if row["detached"] else None
@@ -191,7 +197,8 @@ class Archive:
                     ) from error
                 if attempt == 0:
                     tell("waiting for a moment without long transactions")
-                await asyncio.sleep(_LOCK_PAUSE_SECONDS * (0.5 + random.random()))
+                pause = min(_LOCK_PAUSE_SECONDS * 1.6**attempt, _LOCK_PAUSE_MAX_SECONDS)
+                await asyncio.sleep(pause * (0.5 + random.random()))
             except errors.DRIVER_ERRORS as error:
                 raise errors.calling(error, name, writes=True) from error
         raise AssertionError("the last try returns or raises")

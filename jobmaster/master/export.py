@@ -27,6 +27,11 @@ _SCANNING = {
     "statement_timeout": "0",
     "idle_in_transaction_session_timeout": "0",
 }
+_DETACHED = {
+    "jobs": ("export/detached_jobs", "job_detached"),
+    "attempts": ("export/detached_attempts", "attempt_detached"),
+}
+"""Statement, and the table in it in whose place that of a range stands."""
 _GONE = "the snapshot is gone: whoever took it has ended or lost its connection"
 
 
@@ -98,6 +103,42 @@ async def copy_rows(
         )
     except errors.DRIVER_ERRORS as error:
         raise errors.calling(error, f"export/{name}", writes=False) from error
+    return int(status.split()[-1])
+
+
+async def copy_pages(
+    connection: Connection,
+    dataset: str,
+    table: str,
+    pages: tuple[int, int],
+    output: Callable[[bytes], Coroutine[Any, Any, None]],
+) -> int:
+    """Some pages of a detached range as delimited text, all columns; returns how many rows there were.
+
+    Args:
+        dataset: ``jobs`` or ``attempts``.
+        table: name of the detached table.
+        pages: the first one, and the one beyond the last.
+
+    Raises:
+        Unavailable: the connection was lost, or the server ended the statement. Refused: there is no such table.
+    """
+    name, parent = _DETACHED[dataset]
+    text = sql(name).replace(f"FROM {parent}", f"FROM {quoted(table)}")
+    try:
+        await connection.reset_type_codec("uuid", schema="pg_catalog")
+        await connection.reset_type_codec("timestamptz", schema="pg_catalog")
+        status = await connection.copy_from_query(
+            text,
+            *(f"({page},0)" for page in pages),
+            output=output,
+            format="csv",
+            delimiter=DELIMITER,
+            quote=QUOTE,
+            null=NULL,
+        )
+    except errors.DRIVER_ERRORS as error:
+        raise errors.calling(error, name, writes=False) from error
     return int(status.split()[-1])
 
 

@@ -101,6 +101,24 @@ def test_the_books_balance(start: Callable[..., Run]) -> None:
 
 @pytest.mark.cluster
 @pytest.mark.slow
+def test_the_pipeline_looks_back_on_every_job_and_leaves_a_report(start: Callable[..., Run], tmp_path: Path) -> None:
+    pytest.importorskip("pyspark", reason="the extra `pipeline` is not installed")
+    page = tmp_path / "report.html"
+    run = start("--json", "--jobs", "120", "--seconds", "3", "--limit", "150", "--pipeline", "--report", str(page))
+    out, _ = run.process.communicate(timeout=400)
+    assert run.process.returncode == 0, run.log.read_text() + out
+    found = json.loads(out.splitlines()[-1])["pipeline"]
+    assert (found["rolled_up_jobs"], found["audit_violations"]) == (120, 0)
+    assert sorted(found["plan"]) == sorted(
+        f"default/{name}" for name in ("critical", "high", "low", "medium", "very_low")
+    )
+    assert found["report"] == str(page)
+    assert page.read_text().count("<svg") >= 5
+    assert run.processes() == []
+
+
+@pytest.mark.cluster
+@pytest.mark.slow
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM], ids=lambda number: number.name)
 def test_an_interrupted_demo_leaves_nothing(start: Callable[..., Run], number: signal.Signals) -> None:
     run = start("--jobs", "300", "--seconds", "60")

@@ -57,6 +57,7 @@ CATCHES_EVERYTHING = {
 OPEN_KEYWORDS = {
     "agents/jobmaster_agents/isolated_tidy.py:submit": "the signature of concurrent.futures.Executor",
     "jobmaster/cli/job.py:submit": "click hands over one word per option",
+    "jobmaster/cli/pipeline/plan.py:plan": "click hands over one word per option",
     "jobmaster/cli/pipeline/step.py:command": "click hands over one word per option",
     "jobmaster/cli/pipeline/submit.py:submit": "click hands over one word per option",
 }

@@ -1,0 +1,75 @@
+"""The demo's own history, through the data pipeline: rolled up, audited, planned from, in one Spark session."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from jobmaster.settings.model import ClusterSettings
+
+if TYPE_CHECKING:
+    from jobmaster.pipeline.running import Outcome
+
+
+class PipelineSummary(msgspec.Struct, frozen=True, kw_only=True):
+    """What the three steps found."""
+
+    rolled_up_jobs: int
+    audited_jobs: int
+    audit_violations: int
+    plan: dict[str, int]
+    """``lane/priority`` -> buckets."""
+    report: str
+    """Where the HTML page lies."""
+    seconds: float
+
+    def balances(self, files: int) -> bool:
+        """Every job was seen, and no rule was broken."""
+        return self.rolled_up_jobs == self.audited_jobs == files and not self.audit_violations
+
+
+def require_pipeline() -> None:
+    """Refuse before anything has started when Spark or a Java is missing."""
+    from jobmaster.pipeline.java import find_java
+    from jobmaster.pipeline.session import require_extra
+
+    require_extra()
+    find_java(os.environ)
+
+
+def look_back(settings: ClusterSettings, lake: Path, report: Path, tell: Callable[[str], None]) -> PipelineSummary:
+    """Run ``rollup audit plan`` over what is in the master.
+
+    Args:
+        lake: a directory of the demo's own.
+        report: where the page is copied to; it survives the demo.
+    """
+    from jobmaster.pipeline.auditing import audit
+    from jobmaster.pipeline.planning.planning import PlanOptions, plan
+    from jobmaster.pipeline.rolling import rollup
+    from jobmaster.pipeline.running import PipelineOptions, PipelineRun
+    from jobmaster.pipeline.session import SessionOptions
+
+    run = PipelineRun(settings, PipelineOptions(SessionOptions("local[*]"), str(lake)), tell)
+    began = run.clock.boottime()
+    try:
+        tell("the data pipeline rolls the history up, audits it, and plans from it")
+        rolled = rollup(run)
+        audited = audit(run, 20)
+        planned: Outcome = plan(run, PlanOptions())
+    finally:
+        run.close()
+    shutil.copyfile(planned.found["report"], report)
+    return PipelineSummary(
+        rolled_up_jobs=rolled.found["rolled_up_jobs"],
+        audited_jobs=audited.found["audited_jobs"],
+        audit_violations=audited.found["audit_violations"],
+        plan=planned.found["plan"],
+        report=str(report.absolute()),
+        seconds=round(run.clock.boottime() - began, 1),
+    )

@@ -1,0 +1,236 @@
+"""The lake: files below one directory or URL, and small JSON documents that say which of them count.
+
+====================================================  ==========================================================
+``_lake.json``                                        version of the layout, and whose lake it is
+``jobs/v1/run=<run>/day=YYYY-MM-DD/*.parquet``        jobs of one retired range, by day of creation
+``attempts/v1/run=<run>/day=YYYY-MM-DD/*.parquet``    their attempts that did not conclude them
+``rollup/<dataset>/v1/run=<run>/day=.../*.parquet``   figures by hour
+``violations/v1/run=<run>/*.parquet``                 what an audit found
+``reports/*.html``, ``plans/*``                       for people
+``_manifest/<dataset>/<name>.json``                   the files of one range or day; a copy of what the master says
+====================================================  ==========================================================
+
+No file counts unless a document names its run: what a crashed run left is invisible. Documents are replaced whole. Any file
+system that Arrow knows will do (a directory, ``s3://``, ``gs://``, ``hdfs://``).
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
+
+from jobmaster.model.errors import Refused, Unavailable
+
+if TYPE_CHECKING:
+    from pyarrow.fs import FileSystem
+
+FORMAT = 1
+"""Version of the layout and of the columns."""
+_MARK = "_lake.json"
+_CHUNK_BYTES = 1 << 20
+_SCHEMES = {"s3a": "s3", "s3n": "s3", "gs": "gs", "hdfs": "hdfs", "s3": "s3"}
+
+
+class Lake:
+    """One lake.
+
+    Args:
+        where: a directory, or a URL of a file system that Arrow and Spark both know.
+    """
+
+    def __init__(self, where: str) -> None:
+        self.where = where
+        parts = urlsplit(where)
+        if parts.scheme in ("", "file"):
+            self._local: Path | None = Path(parts.path if parts.scheme else where).expanduser().absolute()
+            self.root = self._local.as_uri()
+        else:
+            self._local = None
+            self.root = where.rstrip("/")
+        self._remote: tuple[FileSystem, str] | None = None
+
+    @property
+    def local(self) -> Path | None:
+        """The lake as a directory, where it is one."""
+        return self._local
+
+    def url(self, path: str) -> str:
+        """A path below the lake as Spark reads and writes it."""
+        return f"{self.root}/{path}"
+
+    def relative(self, url: str) -> str:
+        """The path below the lake of a file that Spark has named."""
+        text = url.replace("file:///", "/").replace("file:/", "/")
+        root = str(self._local) if self._local is not None else self.root
+        if not text.startswith(root + "/"):
+            raise Unavailable(f"{url} does not lie in the lake {self.where}")
+        return text[len(root) + 1 :]
+
+    # ------------------------------------------------------------ whose, and which version
+
+    def check(self, cluster: str, *, create: bool) -> None:
+        """Refuse a lake that is another cluster's or that a newer program wrote; mark a new one.
+
+        Args:
+            cluster: the cluster's uid as text.
+
+        Raises:
+            Refused: it is not ours to use. Unavailable: it cannot be read or written.
+        """
+        mark = self.read_json(_MARK)
+        if mark is None:
+            if create:
+                self.write_json(_MARK, {"format": FORMAT, "cluster": cluster})
+            return
+        if mark.get("format", 0) > FORMAT:
+            raise Refused(
+                f"the lake {self.where} was written by a newer version (layout {mark['format']}, ours is {FORMAT})",
+                hint="update this program",
+            )
+        if mark.get("cluster") != cluster:
+            raise Refused(
+                f"the lake {self.where} belongs to another cluster ({mark.get('cluster')}, ours is {cluster})",
+                hint="give this cluster a lake of its own with --lake",
+            )
+
+    # ------------------------------------------------------------ documents
+
+    def read_json(self, path: str) -> dict[str, Any] | None:
+        """A document; ``None`` when there is none."""
+        try:
+            if self._local is not None:
+                return _object((self._local / path).read_bytes(), path)
+            system, base = self._arrow()
+            with system.open_input_stream(f"{base}/{path}") as stream:
+                return _object(stream.read(), path)
+        except FileNotFoundError:
+            return None
+        except OSError as error:
+            raise self._unavailable("read", path, error) from error
+
+    def write_json(self, path: str, document: Mapping[str, Any]) -> None:
+        """Replace a document, whole: after a crash it is the old one or the new one."""
+        self.write(path, json.dumps(document, indent=1, default=str).encode())
+
+    def write(self, path: str, content: bytes) -> None:
+        """Replace a small file, whole."""
+        try:
+            if self._local is None:
+                system, base = self._arrow()
+                with system.open_output_stream(f"{base}/{path}") as stream:
+                    stream.write(content)
+                return
+            target = self._local / path
+            target.parent.mkdir(parents=True, exist_ok=True)
+            new = target.with_name(f".{target.name}.new")
+            with new.open("wb") as file:
+                file.write(content)
+                file.flush()
+                os.fsync(file.fileno())
+            new.replace(target)
+            _sync_directory(target.parent)
+        except OSError as error:
+            raise self._unavailable("write", path, error) from error
+
+    def documents(self, folder: str) -> dict[str, dict[str, Any]]:
+        """Every document of a folder by its name, in order."""
+        found = {}
+        for path in self.files(folder):
+            name = path.rpartition("/")[2]
+            if name.endswith(".json") and not name.startswith("."):
+                document = self.read_json(path)
+                if document is not None:
+                    found[name.removesuffix(".json")] = document
+        return found
+
+    # ------------------------------------------------------------ files
+
+    def files(self, folder: str) -> list[str]:
+        """Paths of every file below a folder; none when it is not there."""
+        if self._local is not None:
+            top = self._local / folder
+            return sorted(str(path.relative_to(self._local)) for path in top.rglob("*") if path.is_file())
+        from pyarrow.fs import FileSelector, FileType
+
+        system, base = self._arrow()
+        found = system.get_file_info(FileSelector(f"{base}/{folder}", allow_not_found=True, recursive=True))
+        return sorted(info.path[len(base) + 1 :] for info in found if info.type == FileType.File)
+
+    def size(self, path: str) -> int | None:
+        """Bytes of a file; ``None`` when there is none."""
+        if self._local is not None:
+            try:
+                return (self._local / path).stat().st_size
+            except FileNotFoundError:
+                return None
+        system, base = self._arrow()
+        size: int | None = system.get_file_info(f"{base}/{path}").size
+        return size
+
+    def sync(self, path: str) -> None:
+        """Bring a file and its directory to the disk, before anything relies on it."""
+        if self._local is None:
+            return  # an object is durable when it is written
+        target = self._local / path
+        try:
+            with target.open("rb") as file:
+                os.fsync(file.fileno())
+            _sync_directory(target.parent)
+        except OSError as error:
+            raise self._unavailable("sync", path, error) from error
+
+    def digest(self, path: str) -> str:
+        """sha256 of a file, hexadecimal."""
+        total = hashlib.sha256()
+        try:
+            with self._open(path) as stream:
+                while chunk := stream.read(_CHUNK_BYTES):
+                    total.update(chunk)
+        except OSError as error:
+            raise self._unavailable("read", path, error) from error
+        return total.hexdigest()
+
+    def _open(self, path: str) -> Any:
+        if self._local is not None:
+            return (self._local / path).open("rb")
+        system, base = self._arrow()
+        return system.open_input_stream(f"{base}/{path}")
+
+    def _arrow(self) -> tuple[FileSystem, str]:
+        if self._remote is None:
+            from pyarrow.fs import FileSystem
+
+            scheme, _, rest = self.root.partition("://")
+            try:
+                self._remote = FileSystem.from_uri(f"{_SCHEMES.get(scheme, scheme)}://{rest}")
+            except (OSError, ValueError) as error:
+                raise self._unavailable("open", "", error) from error
+        return self._remote
+
+    def _unavailable(self, what: str, path: str, error: Exception) -> Unavailable:
+        return Unavailable(f"cannot {what} {path or 'the lake'} in {self.where}: {error}")
+
+
+def _object(content: bytes, path: str) -> dict[str, Any]:
+    try:
+        document = json.loads(content)
+    except ValueError as error:
+        raise Refused(
+            f"{path} of the lake is no JSON: {error}", hint="restore it, or remove it if it is ours"
+        ) from None
+    if not isinstance(document, dict):
+        raise Refused(f"{path} of the lake is no document of ours")
+    return document
+
+
+def _sync_directory(directory: Path) -> None:
+    descriptor = os.open(directory, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

@@ -1,0 +1,81 @@
+"""The formula: waiting in queues with several servers, arrivals and services as irregular as they were measured.
+
+Allen-Cunneen: the mean wait of M/M/c, times half the sum of the squared coefficients of variation of arrivals and services;
+its tail taken as exponential. Splitting arrivals among buckets makes each stream more regular, towards a Poisson stream.
+It is right within a factor of about two, which is enough to know where to look.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import NamedTuple
+
+BUSY_MAX = 0.85
+"""Nothing is planned busier than that: beyond it every burst becomes a queue."""
+BUCKETS_MAX = 512
+
+
+class Load(NamedTuple):
+    """What comes in the busy hours."""
+
+    per_second: float
+    service_seconds: float
+    """Mean."""
+    service_cv2: float
+    """Variance over the square of the mean."""
+    arrival_cv2: float
+    """Variance over the mean of the arrivals in a second; 1 is a Poisson stream."""
+
+
+def erlang_c(servers: int, offered: float) -> float:
+    """Share of jobs that wait in M/M/c; 1 where the queue grows for ever.
+
+    Args:
+        offered: mean number of servers that are busy.
+    """
+    if offered >= servers:
+        return 1.0
+    blocked = 1.0
+    for number in range(1, servers + 1):
+        blocked = offered * blocked / (number + offered * blocked)
+    return blocked / (1 - offered / servers * (1 - blocked))
+
+
+def utilisation(load: Load, buckets: int, slots: int) -> float:
+    """Share of the slots that are busy."""
+    return load.per_second * load.service_seconds / (buckets * slots)
+
+
+def wait_seconds(load: Load, buckets: int, slots: int, quantile: float) -> float:
+    """A quantile of waiting; infinite where work comes faster than it can be done."""
+    busy = utilisation(load, buckets, slots)
+    if busy >= 1:
+        return math.inf
+    waiting = erlang_c(slots, load.per_second / buckets * load.service_seconds)
+    if waiting <= 1 - quantile:
+        return 0.0
+    irregular = (1 + (load.arrival_cv2 - 1) / buckets + load.service_cv2) / 2
+    mean_of_waiters = load.service_seconds / (slots * (1 - busy)) * irregular
+    return mean_of_waiters * math.log(waiting / (1 - quantile))
+
+
+def screened(load: Load, slots: int, quantile: float, objective_seconds: float) -> int:
+    """The fewest buckets that meet an objective by the formula; ``BUCKETS_MAX`` when none does."""
+    for buckets in range(1, BUCKETS_MAX):
+        if (
+            utilisation(load, buckets, slots) <= BUSY_MAX
+            and wait_seconds(load, buckets, slots, quantile) <= objective_seconds
+        ):
+            return buckets
+    return BUCKETS_MAX
+
+
+def around(buckets: int) -> list[int]:
+    """Candidates on both sides of what the formula says, and none."""
+    return sorted({max(1, min(BUCKETS_MAX, round(buckets * factor))) for factor in (0.25, 0.5, 1, 2, 4)} | {1})
+
+
+def between(failing: int, passing: int, count: int = 4) -> list[int]:
+    """Candidates strictly between two."""
+    step = (passing - failing) / (count + 1)
+    return sorted({round(failing + step * at) for at in range(1, count + 1)} - {failing, passing})

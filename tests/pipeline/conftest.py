@@ -1,0 +1,113 @@
+"""One JVM for the tests of the pipeline, and clusters with a past."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Callable, Coroutine, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import asyncpg
+import pytest
+
+from jobmaster.master.migrate import migrate
+from jobmaster.settings.model import ClusterSettings, Limits, MasterSettings, StoreSettings
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from jobmaster.pipeline.running import PipelineRun
+
+
+@pytest.fixture(scope="session")
+def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
+    """The session of the run: two threads, no UI. Tests that want another one are processes of their own."""
+    pytest.importorskip("pyspark", reason="the extra `pipeline` is not installed")
+    from jobmaster.pipeline.session import SessionOptions, open_session
+
+    conf = {
+        "spark.sql.shuffle.partitions": "4",
+        "spark.sql.warehouse.dir": str(tmp_path_factory.mktemp("warehouse")),
+        "spark.driver.memory": "1g",
+    }
+    session = open_session(SessionOptions("local[2]", conf, "tests"), os.environ)
+    yield session
+    session.stop()
+
+
+@dataclass
+class Past:
+    """A cluster with a past: its settings, its lake, and a plain connection to its schema."""
+
+    settings: ClusterSettings
+    lake: Path
+    spark: SparkSession | None
+    said: list[str] = field(default_factory=list)
+    _runs: list[PipelineRun] = field(default_factory=list)
+
+    def run(self, *, dry_run: bool = False) -> PipelineRun:
+        """A call of the pipeline in this process, on the session of all tests."""
+        from jobmaster.pipeline.running import PipelineOptions, PipelineRun
+        from jobmaster.pipeline.session import SessionOptions
+
+        options = PipelineOptions(SessionOptions("local[2]"), str(self.lake), dry_run)
+        run = PipelineRun(self.settings, options, self.said.append, _session=self.spark)
+        self._runs.append(run)
+        return run
+
+    def sql(self, work: Callable[[asyncpg.Connection[asyncpg.Record]], Coroutine[Any, Any, Any]]) -> Any:
+        """Run some work on a connection of its own."""
+
+        async def connected() -> Any:
+            connection = await asyncpg.connect(
+                self.settings.master.dsn,
+                server_settings={"search_path": self.settings.schema_name(), "timezone": "UTC"},
+            )
+            try:
+                return await work(connection)
+            finally:
+                await connection.close()
+
+        return asyncio.run(connected())
+
+    def value(self, query: str, *values: object) -> Any:
+        """The first value of a query."""
+        return self.sql(lambda connection: connection.fetchval(query, *values))
+
+    def execute(self, query: str) -> None:
+        """Run some statements."""
+        self.sql(lambda connection: connection.execute(query))
+
+    def close(self) -> None:
+        """End the connections, not the session."""
+        for run in self._runs:
+            run._session = None
+            run.close()
+
+
+@pytest.fixture
+def past(master_dsn: str, store_url: str, cluster_name: str, spark: SparkSession, tmp_path: Path) -> Iterator[Past]:
+    """A cluster of three days without jobs yet."""
+    made = past_of(master_dsn, store_url, cluster_name, tmp_path)
+    made.spark = spark
+    yield made
+    made.close()
+
+
+def past_of(dsn: str, url: str, cluster: str, tmp_path: Path) -> Past:
+    """A cluster of three days without jobs yet; its session is to be set."""
+    from benchmarks.history import lower_floor
+
+    settings = ClusterSettings(
+        cluster=cluster,
+        master=MasterSettings(dsn=dsn),
+        stores={"default": StoreSettings(url=url)},
+        # Ranges may leave when they are two of these old, and tests run at any time of the day.
+        limits=Limits(clock_skew_seconds=1.0),
+    )
+    asyncio.run(migrate(dsn=dsn, schema=settings.schema_name(), cluster=cluster, settings=settings.master))
+    made = Past(settings, tmp_path / "lake", None)
+    made.sql(lambda connection: lower_floor(connection, 3))
+    return made
