@@ -64,7 +64,7 @@ class Applying:
         self._log = log
         self._backoff = Backoff("apply", log)
         self._work = asyncio.Event()
-        holdings.on_resumed.append(self._work.set)
+        holdings.on_kept.append(self._work.set)
 
     async def run(self) -> None:
         """Empty buckets whenever the master has come back, until cancelled."""
@@ -72,7 +72,7 @@ class Applying:
             await self._work.wait()
             self._work.clear()
             for holding in list(self._holdings.buckets.values()):
-                if holding.kept and not holding.lost and not await self._tried(holding):
+                if holding.kept > holding.unwritable and not holding.lost and not await self._tried(holding):
                     self._work.set()  # and again, when the others have had their turn
 
     async def _tried(self, holding: Holding) -> bool:
@@ -117,12 +117,17 @@ class Applying:
             applied += len(page.raw) - len(back)
             unwritable += len(back)
             holding.kept = max(holding.kept - len(page.raw) + len(back), 1)
+        holding.unwritable = unwritable
         if unwritable:
-            asyncio.get_running_loop().call_later(_AGAIN_SECONDS, self._work.set)
+            asyncio.get_running_loop().call_later(_AGAIN_SECONDS, self._once_more, holding)
         if applied or unwritable:
             fields = {"bucket": holding.fence.bucket_id, "applied": applied, "unwritable": unwritable}
             self._log.info(Event.OUTCOMES_APPLIED, fields)
         return True
+
+    def _once_more(self, holding: Holding) -> None:
+        holding.unwritable = 0
+        self._work.set()
 
     def _doubt(self, holding: Holding, fence: Fence, word: Word) -> None:
         if word is not Word.CLOSED and fence == holding.fence:  # (else it was unfrozen under a new epoch meanwhile)

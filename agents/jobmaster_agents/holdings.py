@@ -50,6 +50,7 @@ class Holding:
         "state",
         "store",
         "successor",
+        "unwritable",
         "vouched",
     )
 
@@ -70,6 +71,8 @@ class Holding:
         self.kept = 0
         """Outcomes that lie in the bucket and wait for the master, those of a lost answer included."""
         self.kept_bytes = 0
+        self.unwritable = 0
+        """How many of them the master would not take when they were last tried."""
         self.full = False
         """True once it was said that it keeps no more."""
 
@@ -139,6 +142,8 @@ class Holdings:
         """Called synchronously when the store begins to stand for this process."""
         self.on_resumed: list[Callable[[], None]] = []
         """Called synchronously when a renewal was accepted after that."""
+        self.on_kept: list[Callable[[], None]] = []
+        """Called synchronously with every renewal while a bucket keeps outcomes for the master."""
         self._term: Term | None = None
         self._trusted_again = asyncio.Event()
 
@@ -161,6 +166,9 @@ class Holdings:
         self._wake()
         if resumed:
             for tell in self.on_resumed:
+                tell()
+        if any(holding.kept > holding.unwritable for holding in self.buckets.values()):
+            for tell in self.on_kept:
                 tell()
 
     def vouch(self, term: Term, holding: Holding | None = None) -> None:

@@ -178,9 +178,11 @@ async def test_what_lies_in_the_store_is_applied_before_the_bucket_is_retired(ki
     gate.opened.set()
     kit.trust()
     await kit.settled()
+    await until(lambda: not spilled(kit, bucket), "the owner to apply it, too")
     kit.master.rows.clear()
     kit.master.outcomes.clear()
     kit.store.buckets[bucket.fence.bucket_id].assigned.clear()
+    spilled(kit, bucket).extend(kept)
     hold = Gate(LOST)
     kit.master.script["hold"].append(hold)
     leaving = asyncio.ensure_future(kit.working.complete([bucket.fence.bucket_id], 10.0, "the test says so"))
@@ -235,3 +237,21 @@ async def test_what_the_master_refuses_to_take_is_not_kept(kit: Kit) -> None:
     assert not kit.store.of("spill")
     assert kit.lists(bucket)
     gate.opened.set()
+
+
+async def test_what_was_kept_in_doubt_alone_is_applied_with_the_next_renewal(kit: Kit) -> None:
+    """Never suspended: renewals were withheld, or the operator forbids it. Else it would lie there for ever."""
+    bucket = kit.bucket()
+    gate = Gate(DOWN)
+    kit.master.script["copy_final"].append(gate)
+    kit.submit(bucket, [job()])
+    await gate.reached.wait()
+    await turns()
+    kit.clock.now = kit.holdings.soft_until + 1.0
+    await kit.working.spilling.spill()
+    assert len(spilled(kit, bucket)) == bucket.kept == 1
+    kit.trust()
+    gate.opened.set()
+    await until(lambda: not spilled(kit, bucket) and not bucket.kept, "the store to be empty")
+    await kit.settled()
+    assert len(kit.master.outcomes) == 1

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import NamedTuple
 
-from tests.model import master, owner, work
+from tests.model import master, owner, suspended, work
 from tests.model.bucket_protocol import LOST_JOB
 from tests.model.explorer import STUCK
 from tests.model.rules import Rules
@@ -102,7 +102,7 @@ _ABLATIONS = (
         replace(_ALL, store_fence=False),
         "spilled, sent twice",
         master.THROWN_AWAY,
-        645,
+        698,
     ),
     # Rescue
     Ablation("no sweep at the end of a rescue", replace(_ALL, sweep=False), "cancel, fenced start", STUCK, 918),
@@ -132,7 +132,7 @@ _ABLATIONS = (
         replace(_ALL, spilled_first=False),
         "spilled, sent twice",
         master.THROWN_AWAY,
-        1039,
+        1125,
     ),
     Ablation(
         "a rescuer removes before it commits",
@@ -168,6 +168,63 @@ _ABLATIONS = (
         "certificate",
         work.ROBBED_OWNER,
         79,
+    ),
+    # Suspended
+    Ablation(
+        "the store vouches for whoever asks",
+        replace(_ALL, vouch_asks_owner=False),
+        "suspended, rescuers",
+        suspended.OVERTAKEN,
+        320,
+    ),
+    Ablation(
+        "a rescuer does not wait for the end of the store's word",
+        replace(_ALL, rescuer_waits=False),
+        "suspended, rescuers",
+        suspended.OVERTAKEN,
+        277,
+    ),
+    Ablation(
+        "an owner trusts the store's word for longer than the store",
+        replace(_ALL, owner_gives_up_first=False),
+        "suspended, rescuers",
+        suspended.OVERTAKEN,
+        572,
+    ),
+    Ablation(
+        "an owner without a lease starts jobs without the store's word",
+        replace(_ALL, start_needs_word=False),
+        "suspended, rescuers",
+        suspended.OVERTAKEN,
+        182,
+    ),
+    Ablation(
+        "memory lets go of an outcome that the store does not have",
+        replace(_ALL, keeps_first=False),
+        "suspended, retried",
+        LOST_JOB,
+        106,
+    ),
+    Ablation(
+        "kept outcomes are removed before they are committed",
+        replace(_ALL, apply_commits_first=False),
+        "suspended, retried",
+        LOST_JOB,
+        98,
+    ),
+    Ablation(
+        "kept outcomes are left to the next owner",
+        replace(_ALL, owner_applies=False),
+        "suspended, retried",
+        STUCK,
+        1548,
+    ),
+    Ablation(
+        "owners do not count kept outcomes as copies",
+        replace(_ALL, repair_minds_kept=False),
+        "suspended, retried",
+        master.THROWN_AWAY,
+        238,
     ),
     # Anti-entropy
     Ablation(

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from tests.model import outside, owner, rescuers, work
+from tests.model import outside, owner, rescuers, suspended, work
 from tests.model.explorer import Step
 from tests.model.rules import Rules, Scope, Setting
 from tests.model.state import Job, State
@@ -40,6 +40,8 @@ class BucketProtocol:
         yield from outside.steps(setting, state)
         yield from owner.steps(setting, state)
         yield from work.steps(setting, state)
+        if setting.scope.spills:
+            yield from suspended.steps(setting, state)
         if setting.scope.exits:
             yield from work.leave(setting, state)
         yield from rescuers.steps(setting, state)

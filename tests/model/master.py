@@ -234,14 +234,14 @@ def rescue(setting: Setting, state: State, number: int, epoch: int, name: str) -
         if job.dropped and rules.watermark:
             return Written(REFUSED, state)
         written = _put(rules, state, number, Row(HELD, 2 if rules.rescuer_bumps else 1, 0, 0, BY_RESCUER))
-        return written._replace(broken=written.broken or _made_void(state, number, 1))
+        return written._replace(broken=written.broken or made_void(state, number, 1))
     if row.state == FINAL:
         if rules.rescuer_minds_final:
             return Written(REFUSED, state)
         return Written(ACCEPTED, state.with_row(number, _moved(rules, row)), RUN_AGAIN)
     if row.state not in IN_FLIGHT or (row.bucket != 1 and rules.rescuer_minds_bucket):
         return Written(REFUSED, state)
-    return _move(rules, state, number, row, ROBBED if row.bucket != 1 else _made_void(state, number, row.token))
+    return _move(rules, state, number, row, ROBBED if row.bucket != 1 else made_void(state, number, row.token))
 
 
 def sweep(setting: Setting, state: State, number: int, epoch: int, name: str) -> Written:
@@ -251,7 +251,7 @@ def sweep(setting: Setting, state: State, number: int, epoch: int, name: str) ->
         return Written(FENCED, state)
     row = state.jobs[number].row
     assert row is not None
-    return _move(setting.rules, state, number, row, _made_void(state, number, row.token))
+    return _move(setting.rules, state, number, row, made_void(state, number, row.token))
 
 
 def return_orphan(setting: Setting, state: State, number: int) -> Written:
@@ -275,7 +275,7 @@ def _move(rules: Rules, state: State, number: int, row: Row, broken: str) -> Wri
     return written._replace(broken=broken or written.broken)
 
 
-def _made_void(state: State, number: int, token: int) -> str:
+def made_void(state: State, number: int, token: int) -> str:
     """What is broken when a rescuer takes this job from an outcome that waits to be applied."""
     return THROWN_AWAY if any(each.entry[:2] == (number, token) for each in state.store.spilled) else ""
 

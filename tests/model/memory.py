@@ -48,6 +48,16 @@ def settled(agent: Agent, copy: Copy, *, accepted: bool) -> Agent:
     return agent._replace(copies=_without_dust(copies))
 
 
+def let_go(agent: Agent, copy: Copy) -> Agent:
+    """The outcome of a copy lies in the store: only its list is still to be deleted, with its last entry."""
+    return changed_or_gone(agent, copy, copy._replace(phase="settled"))
+
+
+def changed_or_gone(agent: Agent, copy: Copy, after: Copy) -> Agent:
+    """As ``changed``; what is over and has no list is dust."""
+    return agent._replace(copies=_without_dust(changed(agent, copy, after).copies))
+
+
 def _is_void(follower: Copy, first: Copy, accepted: bool) -> bool:
     if accepted:
         return follower.token <= first.token

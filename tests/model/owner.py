@@ -143,9 +143,8 @@ def _spill(setting: Setting, state: State) -> Iterator[Step[State]]:
             claimed=tuple(each for each in store.claimed if not covered or each.name != copy.list),
         )
         known = memory.without_list(agent, copy.list) if covered else agent
-        yield Step(
-            "R3 spilled: the outcome lies in the store", changed(setting, state, after).with_agent(known), fault=True
-        )
+        spilled = changed(setting, state, after).with_agent(known)
+        yield Step("R3 spilled: the outcome lies in the store", spilled, fault=True)
 
 
 def _is_kept(copy: Copy, kept: set[tuple[Entry, str]]) -> bool:
@@ -203,7 +202,7 @@ def _put(setting: Setting, state: State) -> Iterator[Step[State]]:
 def _repair(setting: Setting, state: State) -> Iterator[Step[State]]:
     """Anti-entropy of the owner: rows of this bucket that have no copy in the store or in memory."""
     rules = setting.rules
-    if not rules.owner_repairs:
+    if not rules.owner_repairs or (state.store.spilled and rules.repair_minds_kept):
         return
     agent, store = state.agent, state.store
     if refuses(setting, state):
@@ -217,11 +216,11 @@ def _repair(setting: Setting, state: State) -> Iterator[Step[State]]:
         in_store = row.state == ASSIGNED and row.epoch == agent.epoch
         if in_store and any((copy.job, copy.token) == (number, row.token) for copy in store.copies()):
             continue
-        broken = ""
+        broken = master.made_void(state, number, row.token)
         if any(copy.job == number for copy in agent.copies):
             if rules.owner_sees_memory:
                 continue
-            broken = TAKEN_FROM_ITSELF if any(_is_at(copy, number, row.token) for copy in agent.copies) else ""
+            broken = TAKEN_FROM_ITSELF if any(_is_at(copy, number, row.token) for copy in agent.copies) else broken
         if in_store:
             written = master.release(setting, state, Entry(number, row.token, row.origin), 1)
         else:

@@ -57,6 +57,20 @@ class Rules:
     rescuer_looks_again: bool = True
     """A rescuer looks for buckets that it has taken and does not know of."""
     certificate_cas: bool = True
+    # Suspended
+    vouch_asks_owner: bool = True
+    """The store vouches under the bucket's fence alone."""
+    rescuer_waits: bool = True
+    """A rescuer that has fenced waits for the end of the store's word to the former owner."""
+    owner_gives_up_first: bool = True
+    start_needs_word: bool = True
+    keeps_first: bool = True
+    """Memory lets go of an outcome after the store has it."""
+    apply_commits_first: bool = True
+    owner_applies: bool = True
+    """The owner of a bucket at work applies what it keeps."""
+    repair_minds_kept: bool = True
+    """Anti-entropy looks for no copies while outcomes are kept."""
     # Anti-entropy
     owner_repairs: str = "AP"
     """States of rows without a copy that the owner gives back."""
@@ -105,6 +119,8 @@ class Scope:
     persists: bool = True
     fenced_start: bool = False
     spills: bool = False
+    suspends: bool = False
+    """Jobs start only on the store's word, and kept outcomes leave memory."""
     rescuer_crash: bool = False
     rescuer_zombie: bool = False
     rescuer_unaware: bool = False

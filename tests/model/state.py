@@ -108,6 +108,8 @@ class Store(NamedTuple):
     assigned: tuple[Entry, ...] = ()
     claimed: tuple[Claimed, ...] = ()
     spilled: tuple[Spilled, ...] = ()
+    vouched: bool = False
+    """It stands for the owner, or stood for the former one: a rescuer waits."""
 
     def copies(self) -> list[Entry]:
         """Every entry that lies here as a job to be run."""
@@ -155,6 +157,8 @@ class Agent(NamedTuple):
     """Graceful exit: 1 COMPLETING in the master, 2 also in the store, 3 closed there."""
     epoch: int = 1
     """Under which it holds the bucket; an emergency stop that is over has raised it."""
+    word: bool = False
+    """The store stands for it, as it believes: it may start jobs without the master."""
 
 
 class Page(NamedTuple):

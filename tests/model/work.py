@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from tests.model import master, memory, owner
+from tests.model import master, memory, owner, suspended
 from tests.model.explorer import Step
 from tests.model.rules import Setting
-from tests.model.state import ACTIVE, ASSIGNED, COMPLETING, READY, RETRIED, WORKING, Agent, Copy, Entry, State
+from tests.model.state import ACTIVE, ASSIGNED, COMPLETING, READY, RETRIED, WORKING, Agent, Copy, Entry, Spilled, State
 
 TWICE = "one live copy: the same assignment is started twice in one agent"
 LATE_START = 'a start="fenced" is authorised after the bucket was lost'
@@ -29,6 +29,7 @@ def steps(setting: Setting, state: State) -> Iterator[Step[State]]:
                 yield from _run(setting, state, copy)
             case "done":
                 yield from _finish(setting, state, copy)
+                yield from _let_go(setting, state, copy, "final")
             case "held":
                 yield from _record(
                     setting,
@@ -40,6 +41,14 @@ def steps(setting: Setting, state: State) -> Iterator[Step[State]]:
                 )
             case "failed":
                 yield from _fail(setting, state, copy)
+                yield from _let_go(setting, state, copy, "hold")
+
+
+def _let_go(setting: Setting, state: State, copy: Copy, what: str) -> Iterator[Step[State]]:
+    is_kept = Spilled(what, copy.entry) in state.store.spilled
+    after = suspended.let_go(setting, state, copy, is_kept=is_kept)
+    if after is not None:
+        yield Step("memory lets go of a kept outcome", after)
 
 
 def _to(state: State, copy: Copy, phase: str, row: int | None = None) -> State:
@@ -54,6 +63,10 @@ def _begin(setting: Setting, state: State, copy: Copy) -> Iterator[Step[State]]:
     scope = setting.scope
     if scope.fenced_start:
         yield from _authorise(setting, state, copy)
+    elif scope.suspends:
+        allowed, broken = suspended.may_start(setting, state, copy)
+        if allowed:
+            yield Step("start", _to(state, copy, "running"), broken=broken)
     elif not scope.judged or state.lease.valid:
         broken = ROBBED_OWNER if scope.judged and not master.owns(state, copy, *WORKING) else ""
         yield Step("start", _to(state, copy, "running"), broken=broken)
@@ -179,19 +192,6 @@ def _fail(setting: Setting, state: State, copy: Copy) -> Iterator[Step[State]]:
         yield Step("T0 retry here: committed, reply lost", after, fault=True, broken=broken)
 
 
-def _apply_spilled(setting: Setting, state: State) -> Iterator[Step[State]]:
-    """A leaving owner finds outcomes that it had kept: written first, removed second."""
-    spilled = state.store.spilled[0]
-    job, token, origin = spilled.entry
-    copy = Copy(job, token, 1, 1, origin, "", 0, 1)
-    written = master.write(setting, state, copy, spilled.what)
-    if written.state != state:
-        yield Step("spilled outcome applied by its owner", written.state, broken=written.broken)
-    elif written.verdict in (master.ACCEPTED, master.REFUSED):
-        rest = state.store._replace(spilled=state.store.spilled[1:])
-        yield Step("spilled outcome removed", owner.changed(setting, state, rest))
-
-
 def leave(setting: Setting, state: State) -> Iterator[Step[State]]:
     """Graceful exit: master first, then the store; close when both are empty."""
     agent, bucket, store = state.agent, state.bucket, state.store
@@ -206,7 +206,7 @@ def leave(setting: Setting, state: State) -> Iterator[Step[State]]:
         closed = owner.changed(setting, state, store._replace(state=COMPLETING))
         yield Step("G1 store closed to submits", closed.with_agent(agent._replace(leaving=2)))
     elif agent.leaving == 2 and store.spilled and not agent.copies:
-        yield from _apply_spilled(setting, state)
+        yield from suspended.apply_kept(setting, state)
     elif agent.leaving == 2 and store.state == COMPLETING and store.empty() and not agent.copies:
         empty = owner.changed(setting, state, store._replace(state=READY))
         yield Step("G3 found empty, closed in the store", empty.with_agent(agent._replace(leaving=3)))
