@@ -34,7 +34,7 @@ from tests.simulation.wire import Wire
 from tests.simulation.workload import HANDLERS, Clients, isolated
 
 FAULTLESS_EVERY = 4
-ACTIVE_SECONDS = 3.0
+ACTIVE_SECONDS = 2.6
 HEAL_SECONDS = 30.0
 """After the last fault everything that was acknowledged ends within this time (leases last one second)."""
 _LOOK_SECONDS = 0.1

@@ -97,8 +97,9 @@ class JobStatements(Guarded):
     # ------------------------------------------------------------ outcomes
 
     def copy(self, records: Sequence[tuple[Any, ...]]) -> int:
-        """COPY of final rows: -1 when an id has a row, else how many were written."""
-        if any(record[0] in self.tables.jobs for record in records):
+        """COPY of final rows: -1 when an id has a row or comes twice, else how many were written."""
+        ids = {record[0] for record in records}
+        if len(ids) < len(records) or not ids.isdisjoint(self.tables.jobs):
             return -1
         written = 0
         for record in records:

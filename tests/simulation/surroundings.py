@@ -84,14 +84,14 @@ class SimPool:
 
     def __init__(self, *args: Any, **options: Any) -> None:
         self._since: dict[bytes, float] = {}
-        self._may_start: Callable[[], bool] = options["may_start"]
+        self._may_start: Callable[[bytes], bool] = options["may_start"]
 
     async def run(self, job: IsolatedJob) -> IsolatedResult:
         return await self.run_alone(job)
 
     async def run_alone(self, job: IsolatedJob) -> IsolatedResult:
         await asyncio.sleep(0.01)
-        if not self._may_start():
+        if not self._may_start(job.job_id):
             return IsolatedResult(kind=ResultKind.NOT_STARTED)
         loop = asyncio.get_running_loop()
         self._since[job.job_id] = began = loop.time()

@@ -114,6 +114,7 @@ class Masters(TwoMasters):
                      0, 5, 7, b"{}", b"", b"1" if good else None, None if good else ERROR)
             for j in chosen
         ]  # fmt: skip
+        rows += rows[:1] if double else []
         if copy:
             self.both(lambda master: master.copy_final(rows))
         else:

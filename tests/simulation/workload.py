@@ -24,7 +24,8 @@ KINDS = (
     "far", "master", "keyed", "twice", "twice", "twice fenced", "once", "once", "once by handler", "cancelled",
     "cancelled", "expiring",
 )  # fmt: skip
-"""One job of each in every history, and some more."""
+"""Most of them in every history."""
+JOBS_MIN = 20
 FENCED = ("fenced", "fenced long", "twice fenced")
 ONCE = ("once", "once by handler")
 SUBMITS_MAX = 12
@@ -104,8 +105,7 @@ class Clients:
     async def run(self, seconds: float) -> None:
         """Hand in jobs for some time."""
         chance = self._chance
-        kinds = [*KINDS, *(chance.choice(KINDS) for _ in range(chance.randint(0, 6)))]
-        chance.shuffle(kinds)
+        kinds = chance.sample(KINDS, chance.randint(JOBS_MIN, len(KINDS)))
         async with asyncio.TaskGroup() as group:
             for kind in kinds:
                 self.busy += 1
