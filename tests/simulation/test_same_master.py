@@ -27,6 +27,7 @@ agents = st.integers(0, 2)
 buckets = st.sampled_from([0, 0, 0, 1, 2])
 epochs = st.sampled_from([None, None, None, None, 1, 2, 3])
 jobs = st.sets(st.integers(0, 5), min_size=1, max_size=3).map(sorted)
+hows = st.sampled_from(["copy", "copy twice", "record"])
 mosts = st.integers(1, 3)
 ends = st.sampled_from(["SUCCEEDED", "FAILED"])
 steps = st.sampled_from([0, 0, 0, 0, -1, 1])
@@ -114,8 +115,8 @@ class Masters(TwoMasters):
                      0, 5, 7, b"{}", b"", b"1" if good else None, None if good else ERROR)
             for j in chosen
         ]  # fmt: skip
-        rows += rows[:1] if double else []
-        if copy:
+        rows += rows[:1] if how == "copy twice" else []
+        if how != "record":
             self.both(lambda master: master.copy_final(rows))
         else:
             self.both(lambda master: master.record_final(rows))
