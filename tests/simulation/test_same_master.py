@@ -99,15 +99,8 @@ class Masters(TwoMasters):
         ]
         self.both(lambda master: master.persist(fence, rows))
 
-    @rule(
-        chosen=jobs,
-        bucket=buckets,
-        epoch=epochs,
-        step=steps,
-        copy=st.booleans(),
-        state=st.sampled_from(["SUCCEEDED", "FAILED"]),
-    )
-    def record(self, chosen: list[int], bucket: int, epoch: int | None, step: int, copy: bool, state: str) -> None:
+    @rule(chosen=jobs, bucket=buckets, epoch=epochs, step=steps, how=hows, state=ends)
+    def record(self, chosen: list[int], bucket: int, epoch: int | None, step: int, how: str, state: str) -> None:
         fence = self.fence(bucket, epoch, 0)
         good = state == "SUCCEEDED"
         rows = [
