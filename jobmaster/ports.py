@@ -69,6 +69,16 @@ class Renewal(NamedTuple):
     """Living agents of the cluster: with many of them each renews less often."""
 
 
+class Leftover(StrEnum):
+    """What is written beside jobs, and kept for a time."""
+
+    AGENTS = "agents"
+    KEYS = "keys"
+    QUARANTINE = "quarantine"
+    OPERATOR_LOG = "operator_log"
+    BUCKET_EVENTS = "bucket_events"
+
+
 class DueGroup(NamedTuple):
     """HELD jobs of one lane and priority are within the horizon."""
 
@@ -281,6 +291,10 @@ class Upkeep(Protocol):
 
     async def drop_bucket(self, bucket_id: bytes) -> None:
         """Delete the tombstone of a bucket whose keys are gone."""
+        ...
+
+    async def forget(self, what: Leftover, days: float, limit: int) -> int:
+        """Remove what is older and not needed any more, at most ``limit`` rows; how many."""
         ...
 
     async def expire_held(self, limit: int) -> int:

@@ -125,6 +125,9 @@ METRICS: dict[str, Metric] = {
     "hints": Metric("jobmaster_hints", _C, "Owners told that HELD jobs are due."),
     "groups_unserved": Metric("jobmaster_groups_unserved", _G, "Lanes and priorities with due jobs and no bucket."),
     "orphans_returned": Metric("jobmaster_orphans_returned", _C, "In-flight rows of no live bucket, given back."),
+    "rows_forgotten": Metric(
+        "jobmaster_rows_forgotten", _C, "Rows beside jobs (agents, keys, logs) past their retention."
+    ),
     "jobs_expired": Metric("jobmaster_jobs_expired", _C, "HELD jobs past their expiry."),
     "buckets_dropped": Metric("jobmaster_buckets_dropped", _C, "Tombstones of retired buckets deleted."),
     # duties
@@ -236,6 +239,7 @@ class Telemetry:
         self.hints = 0
         self.groups_unserved = 0
         self.orphans_returned = 0
+        self.rows_forgotten = 0
         self.jobs_expired = 0
         self.buckets_dropped = 0
         self.duty_ticks: Tally = Tally(int)

@@ -68,6 +68,7 @@ class Event(StrEnum):
     LANE_UNSERVED = "lane_unserved"
     ORPHANS_RETURNED = "orphans_returned"
     JOBS_EXPIRED = "jobs_expired"
+    LEFTOVERS_FORGOTTEN = "leftovers_forgotten"
     PARTITIONS_MADE = "partitions_made"
     DUTY_FAILED = "duty_failed"
     DUTY_RECOVERED = "duty_recovered"

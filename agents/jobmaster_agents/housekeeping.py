@@ -8,7 +8,7 @@ from typing import Protocol
 from jobmaster.model.bucket import Bucket, BucketState
 from jobmaster.model.errors import Unavailable
 from jobmaster.model.job import Priority
-from jobmaster.ports import Word
+from jobmaster.ports import Leftover, Word
 from jobmaster.settings.model import ClusterSettings
 from jobmaster.telemetry import Telemetry
 from jobmaster_agents.coordination import Chore
@@ -31,6 +31,8 @@ class HouseMaster(Protocol):
     async def drop_bucket(self, bucket_id: bytes) -> None: ...
 
     async def expire_held(self, limit: int) -> int: ...
+
+    async def forget(self, what: Leftover, days: float, limit: int) -> int: ...
 
     async def ensure_partitions(self, span: str, ahead_days: int) -> list[str]: ...
 
@@ -82,6 +84,7 @@ class Housekeeping:
             Chore("tombstones", 30.0, self.forget_buckets),
             Chore("expiry", 30.0, self.expire_jobs),
             Chore("resurrected", 60.0, self.adopt_resurrected),
+            Chore("retention", 3600.0, self.forget_leftovers),
         ]
 
     async def make_partitions(self) -> None:
@@ -116,6 +119,27 @@ class Housekeeping:
         if total:
             self._telemetry.jobs_expired += total
             self._log.info(Event.JOBS_EXPIRED, {"jobs": total})
+
+    async def forget_leftovers(self) -> None:
+        """What is written beside jobs, when its time is over."""
+        keep, limit = self._settings.retention, self._settings.thresholds.transfer_batch
+        days = {
+            Leftover.AGENTS: keep.ended_agents_days,
+            Leftover.KEYS: keep.idempotency_keys_days,
+            Leftover.QUARANTINE: keep.quarantine_days,
+            Leftover.OPERATOR_LOG: keep.operator_log_days,
+            Leftover.BUCKET_EVENTS: keep.bucket_history_days,
+        }
+        forgotten: dict[str, int] = {}
+        for what, age in days.items():
+            for _ in range(_ROUNDS_MAX):
+                count = await self._master.forget(what, age, limit)
+                forgotten[what.value] = forgotten.get(what.value, 0) + count
+                if count < limit:
+                    break
+        if total := sum(forgotten.values()):
+            self._telemetry.rows_forgotten += total
+            self._log.info(Event.LEFTOVERS_FORGOTTEN, {what: count for what, count in forgotten.items() if count})
 
     async def forget_buckets(self) -> None:
         """Retired buckets lose their keys, then their tombstone. Keys that hold jobs again are adopted instead."""

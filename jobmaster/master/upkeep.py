@@ -9,11 +9,19 @@ from jobmaster.master.connection import Calls, to_us
 from jobmaster.master.rescue import ABANDONED
 from jobmaster.model.ids import Identity
 from jobmaster.model.job import ErrorInfo
-from jobmaster.ports import DueGroup, RowRef, Tended
+from jobmaster.ports import DueGroup, Leftover, RowRef, Tended
 
 _EXPIRED = encode_error(
     ErrorInfo(type="Expired", message="the job was not started before its expiry", reason="expired")
 )
+
+_FORGET = {
+    Leftover.AGENTS: "upkeep/forget_agents",
+    Leftover.KEYS: "upkeep/forget_keys",
+    Leftover.QUARANTINE: "upkeep/forget_quarantine",
+    Leftover.OPERATOR_LOG: "upkeep/forget_operator_log",
+    Leftover.BUCKET_EVENTS: "upkeep/forget_bucket_events",
+}
 
 
 class Upkeep:
@@ -39,6 +47,10 @@ class Upkeep:
     async def return_orphans(self, grace_seconds: float, limit: int) -> int:
         """In-flight rows whose (bucket, epoch) is no live bucket -> HELD; how many were moved."""
         return int((await self._data.tell("upkeep/return_orphans", grace_seconds, limit, ABANDONED))[0]["moved"])
+
+    async def forget(self, what: Leftover, days: float, limit: int) -> int:
+        """Remove what is older and not needed any more, at most ``limit`` rows; how many."""
+        return int((await self._control.tell(_FORGET[what], days, limit))[0]["forgotten"])
 
     async def expire_held(self, limit: int) -> int:
         """HELD rows past their expiry -> EXPIRED; how many."""

@@ -290,6 +290,21 @@ class Partitions(Section, frozen=True, kw_only=True):
     """Partitions are made this many days before they are needed."""
 
 
+class Retention(Section, frozen=True, kw_only=True):
+    """How long is kept what the cluster writes beside its jobs; the coordinator removes the rest in small batches."""
+
+    ended_agents_days: PositiveCount = 7
+    """Agents that have ended: who they were, and of what they ended."""
+    idempotency_keys_days: PositiveCount = 7
+    """Idempotency keys whose jobs have left the master (a key always lives as long as the row of its job)."""
+    quarantine_days: PositiveCount = 90
+    """Entries that were refused because of their id."""
+    operator_log_days: PositiveCount = 400
+    """What operators have done."""
+    bucket_history_days: PositiveCount = 90
+    """The history of buckets that are gone."""
+
+
 class Observability(Section, frozen=True, kw_only=True):
     """What can be watched, and where."""
 
@@ -326,6 +341,8 @@ class ClusterSettings(Section, frozen=True, kw_only=True):
     """Sizes above which input is refused."""
     partitions: Partitions = Partitions()
     """How the job table is cut by creation time."""
+    retention: Retention = Retention()
+    """How long is kept what the cluster writes beside its jobs; the coordinator removes the rest in small batches."""
     observability: Observability = Observability()
     """What can be watched, and where."""
 

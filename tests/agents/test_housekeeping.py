@@ -10,7 +10,7 @@ from jobmaster.clock import new_id
 from jobmaster.model.bucket import Bucket, BucketState
 from jobmaster.model.errors import JobMasterError, Unavailable
 from jobmaster.model.ids import AgentId, BucketId, Fence
-from jobmaster.ports import Word
+from jobmaster.ports import Leftover, Word
 from jobmaster.settings.model import ClusterSettings
 from jobmaster.telemetry import Telemetry
 from jobmaster_agents.disowning import Disowning
@@ -22,6 +22,8 @@ from jobmaster_agents.housekeeping import Housekeeping
 class Master:
     def __init__(self) -> None:
         self.ledger: dict[bytes, Bucket] = {}
+        self.leftovers: dict[Leftover, int] = {}
+        self.asked: list[tuple[Leftover, float]] = []
         self.orphans = 0
         self.expired = 0
         self.calls = 0
@@ -45,6 +47,12 @@ class Master:
         moved = min(limit, self.expired)
         self.expired -= moved
         return moved
+
+    async def forget(self, what: Leftover, days: float, limit: int) -> int:
+        self.asked.append((what, days))
+        count = min(limit, self.leftovers.get(what, 0))
+        self.leftovers[what] = self.leftovers.get(what, 0) - count
+        return count
 
     async def forget_buckets(self, tombstone_seconds: float) -> list[Bucket]:
         return [b for b in self.ledger.values() if b.state is BucketState.READY_TO_DELETE]
@@ -238,3 +246,16 @@ async def test_a_declaration_that_fails_is_made_again() -> None:
     master.failure = None
     await duty.tick()
     assert len(told) == 1
+
+
+async def test_leftovers_are_forgotten_by_their_own_retention_in_bounded_batches() -> None:
+    bench = Bench()
+    limit = ClusterSettings().thresholds.transfer_batch
+    bench.master.leftovers = {Leftover.KEYS: 2 * limit + 5, Leftover.AGENTS: 3, Leftover.OPERATOR_LOG: 100 * limit}
+    await bench.house.forget_leftovers()
+    keep = ClusterSettings().retention
+    assert bench.master.asked[0] == (Leftover.AGENTS, keep.ended_agents_days)
+    assert dict(bench.master.asked)[Leftover.BUCKET_EVENTS] == keep.bucket_history_days
+    assert bench.master.leftovers[Leftover.KEYS] == 0
+    assert bench.master.leftovers[Leftover.OPERATOR_LOG] == 80 * limit, "the rest waits for the next hour"
+    assert bench.telemetry.rows_forgotten == 2 * limit + 5 + 3 + 20 * limit

@@ -1,0 +1,20 @@
+-- forget_agents: agents that ended long ago
+-- in: $1 double precision age, days
+-- in: $2 integer limit
+-- out: forgotten bigint
+-- move: nothing
+-- fence: only of those that have ended, and own no bucket any more: while one waits for its rescue, the dead are needed. A
+--        zombie whose row is gone is told by its next renewal, as by a certificate.
+-- index: agent_pkey, bucket_owner; the table is small
+WITH gone AS (
+    DELETE FROM agent WHERE id IN (
+        SELECT id FROM agent a
+        WHERE a.state IN ('DEAD', 'RETIRED')
+          AND a.ended_at < clock_timestamp() - make_interval(secs => $1::double precision * 86400)
+          AND NOT EXISTS (SELECT FROM bucket b WHERE b.owner = a.id)
+        ORDER BY id
+        LIMIT $2::integer
+        FOR UPDATE SKIP LOCKED)
+    RETURNING id
+)
+SELECT count(*) AS forgotten FROM gone

@@ -1,0 +1,21 @@
+-- forget_keys: idempotency keys whose jobs have left the master long ago
+-- in: $1 double precision age, days
+-- in: $2 integer limit
+-- out: forgotten bigint
+-- move: nothing
+-- fence: a key lives as long as the row of its job, and at least this long: below the watermark no row comes into being again,
+--        so a job that only a store has keeps its key, and two jobs of one key are never there at once
+-- index: idempotency_age for the old ones; idempotency_pkey, job_pkey
+WITH gone AS (
+    DELETE FROM idempotency i
+    USING (
+        SELECT k.scope, k.key FROM idempotency k
+        WHERE k.created_at < clock_timestamp() - make_interval(secs => $1::double precision * 86400)
+          AND k.job_id < (SELECT floor FROM watermark)
+          AND NOT EXISTS (SELECT FROM job j WHERE j.id = k.job_id)
+        LIMIT $2::integer
+        FOR UPDATE SKIP LOCKED) AS old
+    WHERE i.scope = old.scope AND i.key = old.key
+    RETURNING i.key
+)
+SELECT count(*) AS forgotten FROM gone
