@@ -20,7 +20,6 @@ MIGRATIONS = sorted((ROOT / "master_schema" / "migrations").glob("*.sql"))
 LONG = {
     "agents/jobmaster_agents/parts.py:__init__": "it introduces every duty of an agent, once, by name",
     "agents/jobmaster_agents/working.py:__init__": "it wires every station of a job's way, once, by name",
-    "jobmaster/ports.py": "being split",
 }
 """Modules and functions that may be longer, and why."""
 

@@ -1,0 +1,49 @@
+"""What the runtime and the client need of the two stores, as narrow Protocols by need.
+
+Every method is one statement or one function call (a bounded number for the paged ones), each bounded in time by the
+implementation. Errors of drivers are mapped once, at the border: ``Unavailable`` when nothing can have happened,
+``OutcomeUnknown`` when the effect may have happened (sending the same again is always safe), ``Refused`` otherwise.
+
+Two refusals must never be confused (they are different fields of every answer):
+*by the row* (another identity, or final) settles the entry; *by the bucket lock* settles nothing.
+
+Ids are 16 bytes, times are microseconds since 1970 by the answering server's clock, durations say their unit.
+"""
+
+from __future__ import annotations
+
+from jobmaster.ports.membership import Membership, Renewal
+from jobmaster.ports.onboarding import Onboarded, Onboarding
+from jobmaster.ports.outcomes import Outcomes
+from jobmaster.ports.queries import Queries
+from jobmaster.ports.rescue import Rescue, Swept
+from jobmaster.ports.store import Claimed, Kept, Page, StoreHealth, StoreIntake, StoreOwner, Submitted, Word
+from jobmaster.ports.submitting import Intake
+from jobmaster.ports.upkeep import DueGroup, Leftover, RowRef, Tended, Upkeep
+from jobmaster.ports.written import Written
+
+__all__ = [
+    "Claimed",
+    "DueGroup",
+    "Intake",
+    "Kept",
+    "Leftover",
+    "Membership",
+    "Onboarded",
+    "Onboarding",
+    "Outcomes",
+    "Page",
+    "Queries",
+    "Renewal",
+    "Rescue",
+    "RowRef",
+    "StoreHealth",
+    "StoreIntake",
+    "StoreOwner",
+    "Submitted",
+    "Swept",
+    "Tended",
+    "Upkeep",
+    "Word",
+    "Written",
+]

@@ -1,0 +1,29 @@
+"""What people and clients read."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Protocol
+
+from jobmaster.model.agent import Agent, HandlerSpec
+from jobmaster.model.bucket import Bucket, BucketState
+from jobmaster.model.job import JobState, JobView, NewJob
+
+
+class Queries(Protocol):
+    """What people and clients read."""
+
+    async def get(self, job_id: bytes) -> JobView | None: ...
+
+    async def states(self, job_ids: Sequence[bytes]) -> dict[bytes, JobState]: ...
+
+    async def buckets(self, *, states: Sequence[BucketState] = ()) -> list[Bucket]: ...
+
+    async def agents(self, *, all_: bool = False) -> list[Agent]: ...
+
+    async def handlers(self) -> dict[str, HandlerSpec]: ...
+
+    async def cancel(self, job_id: bytes, *, tombstone: NewJob | None, actor: str) -> JobState | None:
+        """Cancel by the table of ``rules.job_machine``: HELD -> CANCELLED; in flight -> flag; no row and a tombstone ->
+        CANCELLED row; no row and no tombstone -> ``None``. Returns the state after the call."""
+        ...

@@ -1,0 +1,36 @@
+"""What a rescuer writes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple, Protocol
+
+from jobmaster.model.ids import Fence
+from jobmaster.model.job import Entry
+from jobmaster.ports.written import Written
+
+
+class Swept(NamedTuple):
+    """Answer of one sweep of a bucket's rows."""
+
+    moved: int
+    """Rows that named the bucket and do not any more; 0 also when the bucket is another's."""
+    rescued: int
+    """Of these: they were PROCESSING, and each counts one rescue."""
+
+
+class Rescue(Protocol):
+    """A rescuer's writes, each page under *its* epoch (rule C)."""
+
+    async def rescue_page(
+        self, fence: Fence, entries: Sequence[Entry], lane: str, priority: int, *, claimed: bool, max_rescues: int
+    ) -> Written:
+        """Entries found in the store -> HELD with token + 1 (no row: token 2). ``claimed`` entries never rescued before and
+        rows that are PROCESSING count one rescue, and one that reaches ``max_rescues`` becomes FAILED with reason
+        ``agent_lost``; rows that are final or name another bucket are left alone (*refused*)."""
+        ...
+
+    async def sweep(self, fence: Fence, limit: int, *, max_rescues: int) -> Swept:
+        """In-flight rows that still name this bucket with an older epoch -> HELD (PROCESSING counts a rescue).
+        Repeat until none was moved."""
+        ...
