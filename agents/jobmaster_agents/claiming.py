@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from operator import attrgetter
 from typing import Protocol
 
 from jobmaster.clock import Clock
@@ -37,6 +38,7 @@ _LOOK_SECONDS = 0.25
 _CANCELLED_MAX = 10_000
 _TIMER_SLACK_SECONDS = 0.001
 """Two clocks never agree to the microsecond: a timer that fires a hair too early would claim nothing, and again."""
+_due_us, _token = attrgetter("due_us"), attrgetter("token")
 _FENCED = (Word.FENCED, Word.GENERATION, Word.ROLLBACK, Word.NO_BUCKET)
 
 
@@ -214,7 +216,7 @@ class Pump:
         next_due = (answer.next_due_us - answer.now_us) / 1e6 if answer.next_due_us else None
         self._onboarder.claimed(
             self._bucket_id,
-            sum(entry.token > 1 for entry in answer.entries),
+            len(answer.entries) - list(map(_token, answer.entries)).count(1),
             next_due,
             crowded=answer.remaining > self._spill_jobs,
         )
@@ -257,7 +259,7 @@ class Pump:
             for job in fresh:
                 self._verdicts.release(job)
         else:
-            ready = self._ready(fresh)
+            ready = self._ready(fresh) if any(map(_due_us, entries)) else fresh
             if ready:
                 self._execution.enqueue(ready)
 
@@ -271,8 +273,6 @@ class Pump:
 
     def _ready(self, jobs: list[LiveJob]) -> list[LiveJob]:
         """Jobs due now; a SavePending job due later goes to the master, which brings it back in time."""
-        if not any(job.entry.due_us for job in jobs):
-            return jobs
         now = self._now()
         ready: list[LiveJob] = []
         for job in jobs:

@@ -23,7 +23,7 @@ from jobmaster.model.job import StartRule
 from jobmaster.settings.model import AgentSettings
 from jobmaster_agents.authorising import Authorise, FencedStarts
 from jobmaster_agents.holdings import Holding, Holdings
-from jobmaster_agents.portions import LiveJob, Phase
+from jobmaster_agents.portions import LiveJob, Phase, Portion
 from jobmaster_agents.slots import BucketQueue, Elsewhere, Slot, choose
 from jobmaster_agents.verdicts import StopCause, Verdicts, needs_master
 
@@ -35,6 +35,7 @@ _BURST_JOBS = 32
 _CANCEL_AGAIN_SECONDS = 2.0
 _CLOSE_SECONDS = 1.0
 _NEVER = float("inf")
+_QUEUED, _RUNNING = Phase.QUEUED, Phase.RUNNING  # found once: an enum's member costs 50 ns on CPython 3.11
 
 
 class Execution:
@@ -95,9 +96,12 @@ class Execution:
 
     def enqueue(self, jobs: Iterable[LiveJob]) -> None:
         """Queue claimed jobs (all of open buckets) and wake a slot."""
-        queues = self._queues
+        portion: Portion | None = None
+        queue: BucketQueue | None = None
         for job in jobs:
-            queue = queues.get(job.portion.holding.fence.bucket_id)
+            if job.portion is not portion:  # neighbours mostly come from one claimed list
+                portion = job.portion
+                queue = self._queues.get(portion.holding.fence.bucket_id)
             if queue is not None:
                 queue.jobs.append(job)
         if not self.running:
@@ -229,7 +233,7 @@ class Execution:
             if not jobs or queue.running >= queue.slots or self.running >= limit or now > turn_ends:
                 break
             job = jobs.popleft()
-            if job.phase is Phase.QUEUED:
+            if job.phase is _QUEUED:
                 if jobs and not self._waking:
                     self._wake_slot()
                 now = await self._run(slot, queue, job, now)
@@ -264,7 +268,7 @@ class Execution:
             return now
         queue.running += 1
         self.running += 1
-        job.phase = Phase.RUNNING
+        job.phase = _RUNNING
         slot.job = job
         slot.started = now
         slot.deadline = _NEVER
@@ -285,9 +289,7 @@ class Execution:
         if not self._sweeping:
             self._start_sweep()
         try:
-            result = await (
-                handler.function() if handler.takes_nothing and entry.args == b"{}" else verdicts.call(job, now)
-            )
+            result = await (verdicts.call(job, now) if handler.wants_context else handler.call(entry.args))
         except GeneratorExit:
             raise
         except BaseException as error:  # SystemExit of a handler must not end its neighbours

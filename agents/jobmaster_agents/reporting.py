@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Coroutine, Iterable, Sequence
+from operator import attrgetter
 from typing import Protocol
 
 from jobmaster.clock import Clock
@@ -34,6 +35,8 @@ from jobmaster_agents.measuring import Measures
 from jobmaster_agents.portions import LiveJob, Memory, Phase, by_holding
 from jobmaster_agents.settling import Settling
 
+_row, _has_row = attrgetter("row"), attrgetter("has_row")
+_ENDED = Phase.ENDED  # found once: an enum's member costs 50 ns on CPython 3.11
 _BATCH_ROWS = 2000
 _WRITERS = 2
 _UNWRITABLE_AGAIN_SECONDS = 60.0
@@ -87,6 +90,8 @@ class Reporter:
         self._heres: list[LiveJob] = []
         self._unwritable: list[LiveJob] = []
         self._work = asyncio.Event()
+        self._resting = 0
+        """Writers that wait for work: only then is it worth a call, once per outcome, to say that there is some."""
         self._writing = 0
         self._idle = asyncio.Event()
         self._when_relieved: list[Callable[[], None]] = []
@@ -102,7 +107,8 @@ class Reporter:
     def final(self, job: LiveJob) -> None:
         """Queue a ``FinalRow``."""
         (self._upsert if job.has_row else self._copy).append(job)
-        self._work.set()
+        if self._resting:
+            self._work.set()
 
     def hold(self, job: LiveJob, *, here: bool) -> None:
         """Queue a ``HoldRow``; ``here`` keeps the job in its bucket if that still takes jobs."""
@@ -147,7 +153,9 @@ class Reporter:
                 self._work.clear()
                 if not self.backlog:
                     self._idle.set()
+                self._resting += 1
                 await self._work.wait()
+                self._resting -= 1
                 continue
             await self.insist.may_commit()  # before a batch is taken: later verdicts join it
             await self._batch(self._copy, self._write_copy)
@@ -160,8 +168,8 @@ class Reporter:
             return
         taken = queue[:_BATCH_ROWS]
         del queue[: len(taken)]
-        jobs = [job for job in taken if job.phase is Phase.ENDED]  # the rest was forgotten with its bucket
-        if queue is self._copy and any(job.has_row for job in jobs):
+        jobs = [job for job in taken if job.phase is _ENDED]  # the rest was forgotten with its bucket
+        if queue is self._copy and True in map(_has_row, jobs):
             # They were given rows while they waited here, and one known row would spoil the COPY for all.
             self._upsert += [job for job in jobs if job.has_row]
             jobs = [job for job in jobs if not job.has_row]
@@ -237,7 +245,7 @@ class Reporter:
     # ------------------------------------------------------------ final rows
 
     async def _write_copy(self, jobs: Jobs) -> None:
-        rows = [job.row for job in jobs if isinstance(job.row, FinalRow)]
+        rows: list[FinalRow] = list(map(_row, jobs))  # what waits for the COPY has a final row
         try:
             done = await self._master.copy_final(rows)
         except (Unavailable, Refused, InputError):

@@ -30,6 +30,8 @@ class Signature(NamedTuple):
     """Return annotation, ``Any`` when it says nothing."""
     schema: dict[str, object]
     """JSON Schema of the arguments object."""
+    by_position: bool = False
+    """No parameter is keyword-only."""
 
 
 def read_signature(function: Callable[..., object], name: str) -> Signature:
@@ -63,9 +65,10 @@ def read_signature(function: Callable[..., object], name: str) -> Signature:
     if returns in (typing.NoReturn, typing.Never, *_UNTYPED):
         returns = Any
     _check_type(returns, f"handler {name!r}: return value")
-    return Signature(
-        struct, tuple(p.name for p in parameters), tuple(required), wants_context, returns, _schema(struct, parameters)
-    )
+    names = tuple(parameter.name for parameter in parameters)
+    by_position = all(parameter.kind is not inspect.Parameter.KEYWORD_ONLY for parameter in parameters)
+    schema = _schema(struct, parameters)
+    return Signature(struct, names, tuple(required), wants_context, returns, schema, by_position)
 
 
 def _hints(function: Callable[..., object], name: str) -> dict[str, Any]:

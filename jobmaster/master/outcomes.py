@@ -2,26 +2,21 @@
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Sequence
-from operator import attrgetter
+from operator import itemgetter
 
 import asyncpg
 
-from jobmaster.master import verdicts
+from jobmaster.master import copying, verdicts
 from jobmaster.master.batches import Batch, Sent, columns, ids_of, tell_batch
-from jobmaster.master.connection import EPOCH_2000_US, Calls, Connection
+from jobmaster.master.connection import Calls, Connection
 from jobmaster.model.ids import Fence
 from jobmaster.model.job import AttemptOutcome, FinalRow, HoldRow, InFlightRow
 from jobmaster.ports import Written
 
-_COPY_COLUMNS = (
-    "id", "state", "priority", "lane", "handler", "token", "bucket_id", "bucket_epoch", "attempt", "rescues", "due_at",
-    "waited_us", "ran_us", "args", "headers", "result", "error",
-)  # fmt: skip
-"""``FinalRow`` in its own order; ``cancel_requested`` and ``changed_at`` have defaults."""
-_DUE = FinalRow._fields.index("due_us")
 _TIMED_OUT = b'"reason":"timeout"'
-_by_id = attrgetter("id")
+_by_id = itemgetter(0)
 
 
 class Outcomes:
@@ -38,15 +33,16 @@ class Outcomes:
         """
         if not rows:
             return True
-        # The whole batch is turned into rows of the driver before the COPY is opened, so that a client that freezes in
-        # between holds no lock. A row is a tuple in column order already; only the due time has to change.
-        records = [
-            (*row[:_DUE], (row.due_us - EPOCH_2000_US,) if row.due_us else None, *row[_DUE + 1 :])
-            for row in sorted(rows, key=_by_id)
-        ]
+        # The whole batch is encoded before the COPY is opened, so that a client that freezes in between holds no lock.
+        try:
+            parts = copying.encode(sorted(rows, key=_by_id))
+        except (struct.error, UnicodeEncodeError):
+            return False  # no row was written; the guarded statement finds the one that is to blame
 
         async def copy(connection: Connection) -> str:
-            return await connection.copy_records_to_table("job", records=records, columns=_COPY_COLUMNS)
+            return await connection.copy_to_table(
+                "job", source=copying.source(parts), columns=copying.COLUMNS, format="binary"
+            )
 
         try:
             status = await self._data.run(

@@ -101,6 +101,28 @@ def test_arguments_come_back_typed_and_defaults_are_pythons_own() -> None:
     }
 
 
+def test_a_call_gets_the_arguments_that_were_sent_and_pythons_own_defaults() -> None:
+    missing = object()
+
+    def plain(a: int, b: Any = missing, c: str = "c") -> tuple[Any, ...]:
+        return a, b, c
+
+    def named(a: int, *, b: int = 2, c: int) -> tuple[int, ...]:
+        return a, b, c
+
+    def nothing() -> str:
+        return "called"
+
+    handler = declared(plain)
+    assert handler.call(b'{"c":"x","b":null,"a":1}') == (1, None, "x")
+    assert handler.call(b'{"a":1}') == (1, missing, "c")
+    assert handler.call(b'{"a":1,"c":"x"}') == (1, missing, "x")
+    with pytest.raises(InvalidArguments, match="missing argument 'a'; unknown argument 'd'"):
+        handler.call(b'{"d":1}')
+    assert declared(named).call(b'{"c":3,"a":1}') == (1, 2, 3)
+    assert declared(nothing).call(b"{}") == declared(nothing).call(b" {}") == "called"
+
+
 def test_a_default_that_json_cannot_say_is_no_problem() -> None:
     marker = object()
 
