@@ -75,6 +75,15 @@ async def outcomes(rig: Bench, jobs: int, since: float) -> tuple[int, float]:
         await connection.close()
 
 
+async def wal_position(rig: Bench) -> int:
+    """Bytes of write-ahead log so far."""
+    connection = await rig.connect()
+    try:
+        return int(await connection.fetchval("SELECT pg_current_wal_insert_lsn() - '0/0'::pg_lsn"))
+    finally:
+        await connection.close()
+
+
 async def empty(rig: Bench) -> None:
     """An empty table and no checkpoint pending, for the next run."""
     connection = await rig.connect()
@@ -89,18 +98,20 @@ def one_drain(rig: Bench, jobs: int, handler: Callable[..., Any] = noop) -> dict
     """One run on running agents."""
     rig.signal_agents(signal.SIGSTOP)
     submitted = asyncio.run(submit(rig, jobs, handler))
-    before = rig.cpu_seconds()
+    before, wal_before = rig.cpu_seconds(), asyncio.run(wal_position(rig))
     released = time.time()
     rig.signal_agents(signal.SIGCONT)
     asyncio.run(wait_drained(rig))
     after = rig.cpu_seconds()
     found, seconds = asyncio.run(outcomes(rig, jobs, released))
+    wal_bytes = asyncio.run(wal_position(rig)) - wal_before
     asyncio.run(empty(rig))
     cpu = {name: round(after[name] - before[name], 2) for name in after}
     return {
         "jobs_per_second": jobs / seconds,
         "submit_many_per_second": submitted,
         "outcomes_in_master": found,
+        "wal_bytes_per_job": wal_bytes / jobs,
         "cpu_seconds": cpu,
     }
 
@@ -150,6 +161,7 @@ def case(*, jobs: int, runs: int, processes: int, buckets: int, work: str = "noo
         "buckets": buckets,
         "spread": {kind: summary(values) for kind, values in rates.items()},
         "cpu_seconds": {kind: all_runs[-1]["cpu_seconds"] for kind, all_runs in kinds.items()},
+        "wal_bytes_per_job": round(median([found["wal_bytes_per_job"] for found in kinds["ours"]])),
         "submit_many_per_second": summary([found["submit_many_per_second"] for found in kinds["ours"]]),
         "servers": servers,
         "settings": {"durability": "agent", "argument_bytes": 100, "outcome": "kept in the master"},
