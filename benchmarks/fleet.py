@@ -6,9 +6,8 @@ first. Its unit costs are CPU microseconds per job as measured on one machine (`
 
 Assumptions. Jobs are short (one row, one COPY) unless ``long_share`` says otherwise; a long or onboarded job costs the
 master as much as five. Stores share nothing, so they add up; the master is one server whose COPYs scale over connections up
-to its cores, less a quarter for checkpoints and vacuum, and up to what its disk takes of write-ahead log. Outcomes leave an agent in batches of what gathered while the
-last batch was written. Heartbeats and renewals are single small statements. The network is not modelled except for the
-number of connections.
+to its cores, less a quarter for checkpoints and vacuum, and up to what its disk takes of write-ahead log.
+Heartbeats and renewals are single small statements. The network is not modelled except for the number of connections.
 """
 
 from __future__ import annotations

@@ -17,7 +17,7 @@ def test_the_least_resource_decides() -> None:
     one = judged(Fleet(1, 1, 8), COSTS)
     assert one["jobs_per_second"] == 200_000
     assert one["breaks_first"] == "agents"
-    assert judged(Fleet(1000, 10, 4), COSTS)["breaks_first"] == "master"
+    assert judged(Fleet(1000, 10, 2), COSTS)["breaks_first"] == "master"
     assert judged(Fleet(1000, 1, 64), COSTS)["breaks_first"] == "stores"
     assert judged(Fleet(1000, 10, 64), COSTS)["breaks_first"] == "master_log"
     assert judged(Fleet(1000, 10, 64, handler_us=1e6), COSTS)["breaks_first"] == "agents"
@@ -42,10 +42,8 @@ def test_a_thousand_agents_on_ten_stores_are_among_the_sizes_and_need_a_pooler()
 def test_unit_costs_come_from_a_kept_report(tmp_path: Path) -> None:
     path = tmp_path / "drain.json"
     used = {"agents": 0.006, "store": 0.001, "postgres": 0.003}
-    path.write_text(
-        json.dumps({"jobs": 1000, "cpu_seconds": {"ours": {"agents": 0.006, "store": 0.001, "postgres": 0.003}}})
-    )
-    assert measured_costs(path) == UnitCosts(agent=6.0, store=1.5, master=3.0)
+    path.write_text(json.dumps({"jobs": 1000, "wal_bytes_per_job": 321, "cpu_seconds": {"ours": used}}))
+    assert measured_costs(path) == UnitCosts(agent=6.0, store=1.5, master=3.0, wal_bytes=321.0)
 
 
 def test_what_is_kept_is_drawn_and_what_is_not_is_left_out(tmp_path: Path) -> None:
