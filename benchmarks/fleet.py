@@ -33,7 +33,7 @@ LONG_FACTOR = 5.0
 CONNECTIONS = 6
 """Of one agent to the master: four for data, one for the heartbeat, one for the coordinator."""
 CONNECTIONS_MAX = 5_000
-"""What one PostgreSQL serves without a pooler in front of it."""
+"""More than this one PostgreSQL should not be asked to carry."""
 
 
 class UnitCosts(NamedTuple):
@@ -88,7 +88,7 @@ def judged(fleet: Fleet, costs: UnitCosts) -> dict[str, Any]:
         "renewals_per_second": round(fleet.agents / fleet.renew_seconds, 1),
         "rows_per_day": round(rate * 86_400),
         "master_connections": connections,
-        "needs_pooler": connections > CONNECTIONS_MAX,
+        "too_many_connections": connections > CONNECTIONS_MAX,
     }
 
 

@@ -1,4 +1,4 @@
-"""``python -m benchmarks.plots``: the kept reports as SVG, for ``docs/performance.md``. Bars and lines, written as text."""
+"""``python -m benchmarks.plots``: the kept reports as SVG and as the tables of ``docs/performance.md``."""
 
 from __future__ import annotations
 
@@ -11,9 +11,11 @@ from typing import Any
 
 import click
 
+from benchmarks import figures
 from benchmarks.report import REPOSITORY, RESULTS, tell
 
 PLOTS = REPOSITORY / "docs" / "performance"
+PAGE = REPOSITORY / "docs" / "performance.md"
 _WIDTH, _LEFT, _RIGHT, _BAR, _GAP, _TOP = 760, 190, 110, 20, 8, 48
 _OURS, _THEIRS, _BARE = "#1f6f8b", "#c9a26b", "#9aa5ab"
 _COLOURS = (_OURS, "#b8553a", "#5a8f4e", "#7a5aa6")
@@ -142,9 +144,14 @@ def draw(results: Path, target: Path) -> list[Path]:
 @click.option("--results", type=click.Path(path_type=Path), default=RESULTS, show_default=True)
 @click.option("--target", type=click.Path(path_type=Path), default=PLOTS, show_default=True)
 def main(results: Path, target: Path) -> None:
-    """Draw the kept reports."""
+    """Draw the kept reports, and write their figures into docs/performance.md."""
     for path in draw(results, target):
         tell(f"drew {path}")
+    if PAGE.is_file():
+        PAGE.write_text(
+            figures.rewritten(PAGE.read_text(encoding="utf-8"), figures.text(results, target)), encoding="utf-8"
+        )
+        tell(f"wrote the figures of {PAGE}")
 
 
 if __name__ == "__main__":

@@ -31,12 +31,12 @@ def test_more_of_anything_never_makes_it_slower_but_agents_cost_the_master_their
     assert limits(base._replace(long_share=0.5), COSTS)["master"] < limits(base, COSTS)["master"]
 
 
-def test_a_thousand_agents_on_ten_stores_are_among_the_sizes_and_need_a_pooler() -> None:
+def test_a_thousand_agents_on_ten_stores_are_among_the_sizes_and_open_too_many_connections() -> None:
     lines = run(COSTS)["fleets"]
     assert len(lines) == len(SIZES)
     thousand = [line for line in lines if (line["agents"], line["stores"]) == (1000, 10)]
-    assert all(line["needs_pooler"] == (line["master_connections"] > CONNECTIONS_MAX) for line in lines)
-    assert any(line["needs_pooler"] for line in thousand)
+    assert all(line["too_many_connections"] == (line["master_connections"] > CONNECTIONS_MAX) for line in lines)
+    assert any(line["too_many_connections"] for line in thousand)
 
 
 def test_unit_costs_come_from_a_kept_report(tmp_path: Path) -> None:

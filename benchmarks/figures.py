@@ -1,0 +1,208 @@
+"""The tables of ``docs/performance.md``, written from the kept reports, so that no figure there was ever typed in."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+Report = dict[str, Any]
+BEGIN, END = "<!-- figures:begin -->", "<!-- figures:end -->"
+
+
+def table(heads: Sequence[str], rows: Iterable[Sequence[object]]) -> list[str]:
+    """Markdown."""
+    lines = [f"| {' | '.join(heads)} |", f"| {' | '.join('---' for _ in heads)} |"]
+    return [*lines, *(f"| {' | '.join(map(_shown, row))} |" for row in rows)]
+
+
+def _shown(value: object) -> str:
+    if isinstance(value, float):
+        return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:g}"
+    return f"{value:,}" if isinstance(value, int) else str(value)
+
+
+def _range(spread: Report) -> str:
+    return f"{spread['min']:,.0f} - {spread['max']:,.0f}"
+
+
+def of_drain(report: Report) -> list[str]:
+    """Ours, the floor, COPY alone; then the cases."""
+    names = {"ours": "JobMaster", "floor": "floor", "raw_copy": "COPY alone"}
+    rows = [
+        (
+            names[kind],
+            spread["median"],
+            _range(spread),
+            ", ".join(f"{k} {v}" for k, v in report["cpu_seconds"][kind].items()),
+        )
+        for kind, spread in report["spread"].items()
+    ]
+    lines = table(
+        ("200,000 jobs" if report["jobs"] == 200_000 else f"{report['jobs']} jobs", "jobs/s", "range", "CPU seconds"),
+        rows,
+    )
+    lines += ["", f"Share of the floor: **{report['share_of_floor']:.0%}**; floor as a share of COPY alone: "
+              f"{report['floor_share_of_raw_copy']:.0%}; {report['wal_bytes_per_job']} bytes of log per job."]  # fmt: skip
+    if report.get("cases"):
+        rows_of_cases = [
+            (one["work"], one["processes"], one["buckets"], one["jobs_per_second"], f"{one['share_of_floor']:.0%}")
+            for one in report["cases"]
+        ]
+        lines += ["", *table(("work", "processes", "buckets", "jobs/s", "share of floor"), rows_of_cases)]
+    return lines
+
+
+def of_submit(report: Report) -> list[str]:
+    """Callers by durability."""
+    names = list(report["single"])
+    counts = list(report["single"][names[0]])
+    rows: list[list[object]] = [
+        [f"{count} callers" if count != "1" else "one caller", *(report["single"][name][count] for name in names)]
+        for count in counts
+    ]
+    rows.append(["`submit_many`", *(report["bulk_jobs_per_second"][name] for name in names)])
+    return table(("jobs/s", *(f"`{name}`" for name in names)), rows)
+
+
+def of_peers(report: Report) -> list[str]:
+    """Rates, ratios, promises."""
+    rows = []
+    for name, counts in sorted(report["rates"].items(), key=lambda item: report["ratio"][item[0]]):
+        cells = [f"{one['theirs']:,.0f} ({one['ratio']:g}x)" for one in counts.values()]
+        about = report["peers"][name]
+        version = next(iter(about["versions"].values()))
+        rows.append(
+            [f"{name} {version}", *cells, about["durable_at_acknowledgement"].split(":")[0], about["outcome_kept"]]
+        )
+    ours = [f"**{one['ours']:,.0f}**" for one in next(iter(report["rates"].values())).values()]
+    rows.insert(
+        0, ["**JobMaster**", *ours, "in the store's append-only file, or a committed row", "a row in the master"]
+    )
+    heads = ("drain, jobs/s", *(f"{count} process{'es' if count > 1 else ''}" for count in report["processes"]))
+    lines = table((*heads, "durable when acknowledged", "outcome kept"), rows)
+    if "concurrent_submit_ratio" in report:
+        submits = [
+            (name, *(_ratio(report, way, name) for way in ("single", "concurrent", "bulk"))) for name in report["rates"]
+        ]
+        heads_submit = ("submit, theirs (ours is x times)", "one by one", "100 callers", "bulk")
+        lines += ["", *table(heads_submit, submits)]
+    if report.get("unusable"):
+        lines += ["", f"Not measured: {', '.join(report['unusable'])}."]
+    return lines
+
+
+def _ratio(report: Report, way: str, name: str) -> str:
+    rate = report[f"{way}_submit"].get(name)
+    return "-" if rate is None else f"{rate:,.0f} ({report[f'{way}_submit_ratio'][name]:g}x)"
+
+
+def of_latency(report: Report) -> list[str]:
+    """Quantiles."""
+    rows: list[tuple[object, ...]] = [
+        ("submit to start, 100 jobs/s", report["p50_ms"], report["p99_ms"], report["max_ms"]),
+        ("bare blocking pop", report["floor_p50_ms"], report["floor_p99_ms"], ""),
+    ]
+    kinds = {
+        "held": "due time to start, HELD jobs",
+        "half_load": "submit to start, half load",
+        "commit_to_start_hinted": "commit to start, `cluster.transaction`",
+        "commit_to_start_bare": "commit to start, bare connection",
+    }
+    for kind, name in kinds.items():
+        one = report[kind]
+        name = f"{name} ({one['jobs_per_second']:,} jobs/s)" if "jobs_per_second" in one else name
+        rows.append((name, one["p50_ms"], one["p99_ms"], one["max_ms"]))
+    return table(("milliseconds", "p50", "p99", "max"), rows)
+
+
+def of_onboard(report: Report) -> list[str]:
+    """Small table beside large table."""
+    rows = [
+        (f"{report['held_small_table']:,}", report["jobs_per_second_small_table"], _range(report["spread"]["small"])),
+        (f"{report['held']:,}", report["jobs_per_second"], _range(report["spread"]["large"])),
+    ]
+    lines = table(("jobs held for later", "onboarded/s", "range"), rows)
+    if whole := report.get("held_to_outcome_jobs_per_second"):
+        lines += ["", f"From HELD to the recorded outcome: {whole['median']:,.0f} jobs/s ({_range(whole)})."]
+    return lines
+
+
+def of_growth(report: Report) -> list[str]:
+    """Cost at every point of every axis."""
+    lines: list[str] = []
+    for axis, points in report.items():
+        if isinstance(points, list):
+            cells = ", ".join(f"{point['x']:,}: {point['cost_us_per_job']:g}" for point in points)
+            lines.append(f"* {axis.replace('_', ' ')}: {cells}")
+    return ["CPU microseconds per job:", "", *lines]
+
+
+def of_small(report: Report) -> list[str]:
+    """One line of names and figures."""
+    shown = {key: value for key, value in report.items() if isinstance(value, int | float) and key != "benchmark"}
+    return table(("", ""), ((key.replace("_", " "), value) for key, value in shown.items()))
+
+
+def of_fleet(report: Report) -> list[str]:
+    """The guide."""
+    rows = [
+        (one["agents"], one["stores"], one["master_cores"], one["handler_us"] / 1000, f"{one['long_share']:.0%}",
+         one["jobs_per_second"], one["breaks_first"].replace("_", "'s "), "yes" if one["too_many_connections"] else "no")
+        for one in report["fleets"]
+    ]  # fmt: skip
+    heads = (
+        "agent processes",
+        "stores",
+        "master cores",
+        "handler ms",
+        "long or held",
+        "jobs/s",
+        "full first",
+        "pooler",
+    )
+    return table(heads, rows)
+
+
+SECTIONS: dict[str, tuple[str, Callable[[Report], list[str]]]] = {
+    "drain": ("End to end", of_drain),
+    "peers": ("Beside others", of_peers),
+    "submit": ("Submit", of_submit),
+    "latency": ("Latency", of_latency),
+    "onboard": ("From the master into a bucket", of_onboard),
+    "growth": ("Cost as it grows", of_growth),
+    "fallback": ("When rows exist already", of_small),
+    "safety_cost": ("What the safety costs", of_small),
+    "idle": ("Idle", of_small),
+    "memory": ("Memory", of_small),
+    "fleet": ("A fleet, by the model", of_fleet),
+}
+
+
+def text(results: Path, plots: Path) -> str:
+    """Every section whose report is there."""
+    lines = [BEGIN, ""]
+    for name, (title, section) in SECTIONS.items():
+        path = results / f"{name}.json"
+        if not path.is_file():
+            continue
+        report = json.loads(path.read_text(encoding="utf-8"))
+        machine = report["machine"]
+        taken = f"{machine['cpu']}, {machine['cores']} cores, {machine['memory_gb']} GB, Python {machine['python']}"
+        lines += [f"### {title}", "", *section(report), ""]
+        drawn = sorted(path for path in plots.glob(f"{name}*.svg"))
+        lines += [f"![{path.stem}](performance/{path.name})" for path in drawn]
+        lines += [
+            "",
+            f"*`python -m benchmarks.{name}`, commit {report['commit']}, {report['taken_at'][:10]}, {taken}.*",
+            "",
+        ]
+    return "\n".join([*lines, END])
+
+
+def rewritten(page: str, figures: str) -> str:
+    """The page with its figures replaced."""
+    before, _, rest = page.partition(BEGIN)
+    _, _, after = rest.partition(END)
+    return before + figures + after
