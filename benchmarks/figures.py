@@ -195,7 +195,7 @@ def text(results: Path, plots: Path) -> str:
         lines += [f"![{path.stem}](performance/{path.name})" for path in drawn]
         lines += [
             "",
-            f"*`python -m benchmarks.{name}`, commit {report['commit']}, {report['taken_at'][:10]}, {taken}.*",
+            f"*`python -m benchmarks.{name}`, commit {report['commit']}, {report['taken_at'][:10]}, {taken}; other work kept {report['other_work_cores']:g} cores busy.*",
             "",
         ]
     return "\n".join([*lines, END])

@@ -6,9 +6,11 @@ import datetime
 import json
 import os
 import platform
+import resource
 import statistics
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Sequence
 from importlib import metadata
 from pathlib import Path
@@ -19,6 +21,7 @@ import click
 REPOSITORY = Path(__file__).parents[1]
 RESULTS = Path(__file__).parent / "results"
 _PACKAGES = ("asyncpg", "redis", "hiredis", "msgspec", "uvloop", "uuid-utils")
+_OURS = (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)
 _F = TypeVar("_F", bound=Callable[..., Any])
 
 
@@ -55,6 +58,7 @@ def origin() -> dict[str, Any]:
         "commit": commit(),
         "taken_at": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
         "machine": machine(),
+        "other_work_cores": other_work(),
         "packages": {name: metadata.version(name) for name in _PACKAGES},
     }
 
@@ -89,6 +93,26 @@ def machine() -> dict[str, object]:
         "python": platform.python_version(),
         "system": f"{platform.system()} {platform.release()}",
     }
+
+
+def _busy_seconds() -> float:
+    """CPU seconds that all processes of the machine have used since it started."""
+    try:
+        user, nice, system, _idle, _iowait, irq, softirq = map(int, Path("/proc/stat").read_text().split()[1:8])
+    except (OSError, ValueError):
+        return 0.0
+    return (user + nice + system + irq + softirq) / os.sysconf("SC_CLK_TCK")
+
+
+_BEGAN, _BUSY_BEFORE = time.monotonic(), _busy_seconds()
+
+
+def other_work() -> float:
+    """Cores that processes which are not ours kept busy meanwhile: above a tenth, the absolute figures are not worth much.
+    Servers and agents count as ours once they have ended."""
+    ours = sum(resource.getrusage(who).ru_utime + resource.getrusage(who).ru_stime for who in _OURS)
+    passed = time.monotonic() - _BEGAN
+    return round(max(_busy_seconds() - _BUSY_BEFORE - ours, 0.0) / passed, 2) if passed > 0 else 0.0
 
 
 def summary(values: Sequence[float], digits: int = 0) -> dict[str, float]:

@@ -26,8 +26,7 @@ from jobmaster_agents.portions import LiveJob, Phase
 _NO_HEADERS = Headers()
 _new_tuple = tuple.__new__
 _from_bytes = int.from_bytes  # the job's creation time (``model.ids.created_ms``, without a call of Python)
-# On CPython 3.11 a member is found through the metaclass of its enum: 50 ns, and the hot path needs several.
-_ENDED, _GONE, _SUCCEEDED = Phase.ENDED, Phase.GONE, JobState.SUCCEEDED
+_ENDED, _GONE, _SUCCEEDED = Phase.ENDED, Phase.GONE, JobState.SUCCEEDED  # as in ``portions``: found once
 _BAD_HEADERS = "the headers of the job cannot be read; was it submitted by a newer client?"
 _ABANDONED = ErrorInfo(
     type="Abandoned",
@@ -184,16 +183,8 @@ class Verdicts:
 
     def returned(self, job: LiveJob, result: object, started: float, ended: float) -> None:
         """The handler returned."""
-        handler = job.handler
-        assert handler is not None
-        if result is None and handler.returns_none:
-            self.succeeded += 1
-            self._final(job, _SUCCEEDED, started, ended)
-            return
-        try:
-            encoded = handler.encode_result(result, self._limits.result_bytes)
-        except Exception as error:  # a result is foreign code: its properties and mappings may raise anything
-            encoded = error_of(error, reason="result", limit_bytes=self._limits.error_bytes)
+        assert job.handler is not None
+        encoded = None if result is None and job.handler.returns_none else self.encode(job, result)
         if isinstance(encoded, ErrorInfo):
             self._attempt_failed(job, encoded, started, ended)
         else:
@@ -204,13 +195,15 @@ class Verdicts:
         assert job.handler is not None
         try:
             return job.handler.encode_result(result, self._limits.result_bytes)
-        except Exception as error:  # as above
+        except Exception as error:  # a result is foreign code: its properties and mappings may raise anything
             return error_of(error, reason="result", limit_bytes=self._limits.error_bytes)
 
     def success_row(self, job: LiveJob, started: float) -> FinalRow:
         """The outcome of a job that succeeds, but for its result and how long it ran: for whoever records it himself."""
         entry, holding = job.entry, job.portion.holding
-        waited_us = job.portion.clock_us + int(started * 1e6) - (entry.due_us or _from_bytes(entry.id[:6], "big") * 1000)
+        waited_us = (
+            job.portion.clock_us + int(started * 1e6) - (entry.due_us or _from_bytes(entry.id[:6], "big") * 1000)
+        )
         return FinalRow(
             entry.id, JobState.SUCCEEDED, holding.priority, holding.lane, entry.handler, entry.token, *holding.fence[:2],
             entry.attempt + 1, entry.rescues, entry.due_us, max(waited_us, 0), 0, entry.args, entry.headers, None, None,
@@ -341,9 +334,7 @@ class Verdicts:
         fence = holding.fence
         job_id, due_us = entry.id, entry.due_us
         waited_us = portion.clock_us + int(started * 1e6) - (due_us or _from_bytes(job_id[:6], "big") * 1000)
-        attempt = entry.attempt
-        if state is _SUCCEEDED or started != ended or state not in _NEVER_RAN:
-            attempt += 1
+        attempt = entry.attempt if started == ended and state in _NEVER_RAN else entry.attempt + 1
         job.phase = _ENDED
         # The constructor of a NamedTuple is a Python function and takes three times as long.
         job.row = _new_tuple(FinalRow, (
