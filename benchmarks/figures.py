@@ -193,11 +193,9 @@ def text(results: Path, plots: Path) -> str:
         lines += [f"### {title}", "", *section(report), ""]
         drawn = sorted(path for path in plots.glob(f"{name}*.svg"))
         lines += [f"![{path.stem}](performance/{path.name})" for path in drawn]
-        lines += [
-            "",
-            f"*`python -m benchmarks.{name}`, commit {report['commit']}, {report['taken_at'][:10]}, {taken}; other work kept {report['other_work_cores']:g} cores busy.*",
-            "",
-        ]
+        busy = f"other work kept {report['other_work_cores']:g} cores busy"
+        where = f"commit {report['commit']}, {report['taken_at'][:10]}, {taken}; {busy}"
+        lines += ["", f"*`python -m benchmarks.{name}`, {where}.*", ""]
     return "\n".join([*lines, END])
 
 
