@@ -255,3 +255,32 @@ async def test_what_was_kept_in_doubt_alone_is_applied_with_the_next_renewal(kit
     await until(lambda: not spilled(kit, bucket) and not bucket.kept, "the store to be empty")
     await kit.settled()
     assert len(kit.master.outcomes) == 1
+
+
+async def test_when_the_master_goes_away_again_what_is_kept_then_is_applied_too(kit: Kit) -> None:
+    bucket = kit.bucket()
+    kit.suspend()
+    first, second = job(), job()
+    kit.submit(bucket, [first])
+    await until(lambda: len(spilled(kit, bucket)) == 1 and not len(kit.working.memory))
+    gate = Gate(DOWN)
+    kit.master.script["copy_final"].append(gate)
+    kit.trust()
+    await gate.reached.wait()
+    kit.suspend()
+    kit.submit(bucket, [second])
+    await until(lambda: len(spilled(kit, bucket)) == 2 and not len(kit.working.memory))
+    gate.opened.set()
+    kit.trust()
+    await until(lambda: not spilled(kit, bucket), "the store to be empty")
+    assert sorted(row.id for row in kit.master.outcomes) == sorted([first.id, second.id])
+    await until(lambda: bucket.kept == 0, "the count")
+
+
+async def test_a_leaving_agent_claims_nothing_while_the_master_is_away(kit: Kit) -> None:
+    bucket = kit.bucket()
+    bucket.closed = True
+    kit.suspend()
+    kit.submit(bucket, [job()])
+    await turns()
+    assert not ran

@@ -1,6 +1,4 @@
-"""The store stands for an agent whose master does not answer: when, for how long, and what ends it. The clock is turned by
-hand, the ports are written down here.
-"""
+"""The store stands for an agent whose master does not answer: when, for how long, and what ends it."""
 
 from __future__ import annotations
 
@@ -8,120 +6,12 @@ import asyncio
 
 import pytest
 
-from jobmaster.clock import new_id
-from jobmaster.model.errors import JobMasterError, OutcomeUnknown, Refused, Unavailable
-from jobmaster.model.ids import AgentId, BucketId, Fence
+from jobmaster.model.errors import OutcomeUnknown, Refused, Unavailable
+from jobmaster.model.ids import Fence
 from jobmaster.ports import Renewal, Word
 from jobmaster.rules.lease import Standing
 from jobmaster.settings.model import Leases, MasterDown
-from jobmaster.telemetry import Telemetry
-from jobmaster_agents.events import EventLog
-from jobmaster_agents.heartbeat import Heartbeat, StoreBeat, attestation
-from jobmaster_agents.holdings import Holding, Holdings
-from jobmaster_agents.liveness import Progress
-from jobmaster_agents.suspension import Suspension
-from tests.agents.hand_clock import HandClock
-
-FINE = Renewal(alive=True, drain_requested=False, coordinator=None, lost_buckets=False, cancel_requested=[])
-DEAD = FINE._replace(alive=False)
-AWAY = Unavailable("away")
-
-
-class Master:
-    """Answers renewals by what it is told, until it is told something else."""
-
-    def __init__(self, clock: HandClock) -> None:
-        self.clock = clock
-        self.says: Renewal | JobMasterError = FINE
-        self.takes = 0.0
-        self.calls = 0
-
-    async def renew(self, agent_id: bytes, lease_seconds: float) -> Renewal:
-        self.calls += 1
-        self.clock.now += self.takes
-        if isinstance(self.says, JobMasterError):
-            raise self.says
-        return self.says
-
-
-class Store:
-    """Beats and vouches."""
-
-    def __init__(self, clock: HandClock) -> None:
-        self.clock = clock
-        self.away = False
-        self.takes = 0.0
-        self.words: dict[bytes, Word] = {}
-        self.terms: list[float] = []
-
-    async def beat(self, agent_id: bytes, ttl_seconds: float) -> None:
-        if self.away:
-            raise Unavailable("store away")
-
-    async def vouch(self, fence: Fence, term_seconds: float) -> Word:
-        self.terms.append(term_seconds)
-        self.clock.now += self.takes
-        if self.away:
-            raise Unavailable("store away")
-        return self.words.get(fence.bucket_id, Word.OK)
-
-
-class Bench:
-    """Heartbeat, store beat and suspension of one agent with some buckets."""
-
-    def __init__(self, buckets: int = 2, leases: Leases | None = None) -> None:
-        leases = leases or Leases()
-        self.clock = HandClock()
-        self.master, self.store = Master(self.clock), Store(self.clock)
-        self.telemetry = Telemetry()
-        self.holdings = Holdings(new_id())
-        self.progress = Progress()
-        self.trusts: list[float] = []
-        self.lost: list[str] = []
-        log = EventLog()
-        self.beat = StoreBeat(self.holdings.agent_id, self.store, leases, self.clock, self.telemetry, log)
-        self.heartbeat = Heartbeat(
-            self.holdings, self.master, leases, self.clock, attestation(self.beat, self.progress),
-            lambda renewal: None, self.trusts.append, self.telemetry, log,
-        )  # fmt: skip
-        self.suspension = Suspension(
-            self.holdings, self.store, leases, self.clock, self.heartbeat.unanswered, lambda: self.beat.heard_at,
-            self.trusts.append, self._forget, self.telemetry, log,
-        )  # fmt: skip
-        self.buckets = [
-            Holding(Fence(BucketId(new_id()), 1, AgentId(self.holdings.agent_id)), "default", 3, "default")
-            for _ in range(buckets)
-        ]
-        for holding in self.buckets:
-            self.holdings.add(holding)
-        self.heartbeat.registered(self.clock.now)
-
-    def _forget(self, bucket_id: bytes, why: str) -> None:
-        self.lost.append(why)
-        self.holdings.lose(bucket_id, why)
-
-    @property
-    def standing(self) -> Standing:
-        return self.holdings.standing(self.clock.now)
-
-    def may_start(self, holding: Holding | None = None) -> bool:
-        return self.holdings.may_start_in(holding or self.buckets[0], self.clock.now)
-
-    async def live(self, seconds: float, step: float = 0.25) -> None:
-        """Everything ticks for so long."""
-        end = self.clock.now + seconds
-        while self.clock.now < end:
-            await asyncio.sleep(0)
-            self.clock.now += step
-            await self.beat.tick()
-            await self.heartbeat.tick()
-            await self.suspension.tick()
-
-    async def suspended(self) -> None:
-        """The master has been away until the store stood for the agent, and its lease is over."""
-        self.master.says = AWAY
-        await self.live(12.0)
-        assert self.holdings.suspended
+from tests.agents.suspension_bench import AWAY, DEAD, FINE, Bench
 
 
 async def test_with_a_master_that_answers_the_store_is_never_asked() -> None:
@@ -397,3 +287,42 @@ async def test_a_renewal_that_hangs_counts_as_unanswered() -> None:
     hung.set()
     await asking
     assert not bench.holdings.suspended
+
+
+async def test_between_two_renewals_too_it_is_not_vouched_for_when_its_beats_fail() -> None:
+    bench = Bench()
+    await bench.suspended()
+
+    async def deaf(agent_id: bytes, ttl_seconds: float) -> None:
+        raise Unavailable("no beat")
+
+    bench.store.beat = deaf  # type: ignore[method-assign]
+    await bench.beat.tick()
+    asked = len(bench.store.terms)
+    assert bench.heartbeat.unanswered(bench.clock.now)
+    await bench.suspension.tick()
+    assert len(bench.store.terms) == asked
+
+
+async def test_a_word_that_comes_after_the_renewal_suspends_nobody_again() -> None:
+    bench = Bench()
+    await bench.suspended()
+    vouch, asked, answered = bench.store.vouch, asyncio.Event(), asyncio.Event()
+
+    async def late(fence: Fence, term_seconds: float) -> Word:
+        asked.set()
+        await answered.wait()
+        return await vouch(fence, term_seconds)
+
+    bench.store.vouch = late  # type: ignore[method-assign]
+    asking = asyncio.ensure_future(bench.suspension.tick())
+    await asked.wait()
+    bench.master.says = FINE
+    bench.clock.now += 1.5
+    await bench.heartbeat.tick()
+    assert not bench.holdings.suspended
+    answered.set()
+    await asking
+    assert not bench.holdings.suspended
+    assert bench.standing is Standing.TRUSTED
+    assert bench.trusts[-1] == bench.holdings.trusted_until
