@@ -129,6 +129,7 @@ METRICS: dict[str, Metric] = {
         "jobmaster_rows_forgotten", _C, "Rows beside jobs (agents, keys, logs) past their retention."
     ),
     "jobs_expired": Metric("jobmaster_jobs_expired", _C, "HELD jobs past their expiry."),
+    "jobs_unconfirmed": Metric("jobmaster_jobs_unconfirmed", _C, "Jobs whose confirmation has not come in time."),
     "buckets_dropped": Metric("jobmaster_buckets_dropped", _C, "Tombstones of retired buckets deleted."),
     # duties
     "duty_ticks": Metric("jobmaster_duty_ticks", _C, "Ticks of background duties.", "duty"),
@@ -241,6 +242,7 @@ class Telemetry:
         self.orphans_returned = 0
         self.rows_forgotten = 0
         self.jobs_expired = 0
+        self.jobs_unconfirmed = 0
         self.buckets_dropped = 0
         self.duty_ticks: Tally = Tally(int)
         self.duty_failures: Tally = Tally(int)

@@ -113,8 +113,24 @@ class AttemptTransaction:
             )
         return await conclude(opened, row, allowed)
 
+    @property
+    def confirmation(self) -> str:
+        """Not here: the commit is the confirmation."""
+        raise _not_confirmable()
+
+    async def confirm(self, result: object = None) -> None:
+        """Not here: the commit is the confirmation."""
+        raise _not_confirmable()
+
     async def rollback(self) -> None:
         """Undo everything; nothing happens when there is nothing to undo."""
         opened, self._open = self._open, None
         if opened is not None:
             await opened.rollback()
+
+
+def _not_confirmable() -> InputError:
+    return InputError(
+        "a transactional handler is done when it returns, and cannot be confirmed",
+        hint='declare confirm="explicit" instead',
+    )

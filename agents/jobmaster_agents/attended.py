@@ -15,14 +15,15 @@ from collections.abc import Callable, Coroutine
 from typing import Any, Protocol
 
 from jobmaster.clock import Clock
-from jobmaster.model.job import Conclusion, ErrorInfo, FinalRow
+from jobmaster.model.job import Conclusion, Confirm, ErrorInfo, FinalRow
 from jobmaster.telemetry import Telemetry
 from jobmaster_agents.attempt_transaction import AttemptTransaction, TransactionSource
+from jobmaster_agents.confirmation import Confirmation
 from jobmaster_agents.holdings import Holdings
 from jobmaster_agents.insisting import Insisting
 from jobmaster_agents.isolation_wire import IsolatedResult, ResultKind
 from jobmaster_agents.portions import LiveJob, Phase
-from jobmaster_agents.verdicts import StopCause, Verdicts, is_at_most_once
+from jobmaster_agents.verdicts import UNCONFIRMED, StopCause, Verdicts, is_at_most_once
 
 _UNAVAILABLE_PAUSE_SECONDS = 5.0
 _UNSEEN = (ResultKind.CRASHED, ResultKind.TIMEOUT, ResultKind.CANCELLED)
@@ -41,6 +42,10 @@ class RecordMaster(Protocol):
 
     async def mark_refused(self, rows: list[FinalRow]) -> None: ...
 
+    async def await_confirmation(
+        self, row: FinalRow, within_seconds: float, pause_seconds: float, error: bytes | None
+    ) -> bool: ...
+
 
 class Recorder(Protocol):
     """Who is told of outcomes that are recorded without him (the reporter)."""
@@ -51,6 +56,8 @@ class Recorder(Protocol):
     def insist(self) -> Insisting: ...
 
     def recorded(self, job: LiveJob, row: FinalRow) -> None: ...
+
+    def settle(self, job: LiveJob) -> None: ...
 
     def settle_refused(self, job: LiveJob) -> None: ...
 
@@ -94,7 +101,12 @@ class Attended:
         handler, source = job.handler, self._source
         assert handler is not None
         assert source is not None, "an agent has connections for transactions"
-        attempt = AttemptTransaction(source, verdicts.success_row(job, run.started))
+        explicit = handler.options.confirm is Confirm.EXPLICIT
+        attempt: AttemptTransaction | Confirmation = (
+            self._confirmation(run, source)
+            if explicit
+            else AttemptTransaction(source, verdicts.success_row(job, run.started))
+        )
         try:
             arguments = handler.decode(job.entry.args)
             if handler.wants_context:
@@ -111,8 +123,10 @@ class Attended:
             return
         await undisturbed(self._returned(run, attempt, result), lambda: run.cause is not None)
 
-    async def _failed(self, run: Run, attempt: AttemptTransaction, error: BaseException) -> None:
+    async def _failed(self, run: Run, attempt: AttemptTransaction | Confirmation, error: BaseException) -> None:
         await attempt.rollback()
+        if isinstance(attempt, Confirmation) and await self._confirmed(run, attempt):
+            return  # it was done; what the handler did afterwards is its own affair
         job, now, verdicts = run.job, self._now(), self._verdicts
         cause = run.cause
         if isinstance(error, asyncio.CancelledError) and cause is not None:
@@ -124,9 +138,12 @@ class Attended:
         else:
             verdicts.raised(job, error, run.started, now)
 
-    async def _returned(self, run: Run, attempt: AttemptTransaction, result: object) -> None:
+    async def _returned(self, run: Run, attempt: AttemptTransaction | Confirmation, result: object) -> None:
         job, started, now, verdicts = run.job, run.started, self._now(), self._verdicts
-        if run.cause is StopCause.SUPERSEDED:
+        if isinstance(attempt, Confirmation):
+            if not await self._confirmed(run, attempt) and run.cause is not StopCause.SUPERSEDED:
+                await self.unconfirmed(job, started)
+        elif run.cause is StopCause.SUPERSEDED:
             await attempt.rollback()
         elif not attempt.pending:  # it did without a transaction, or has dealt with the failure of one
             verdicts.returned(job, result, started, now)
@@ -147,6 +164,59 @@ class Attended:
             else:
                 await self.concluded(job, row, conclusion, started)
 
+    # ------------------------------------------------------------ explicit confirmation
+
+    def _confirmation(self, run: Run, source: TransactionSource) -> Confirmation:
+        job, verdicts = run.job, self._verdicts
+
+        def on_asked() -> None:
+            job.has_row = True
+            if job.phase is Phase.RUNNING:
+                job.phase = Phase.ENDED  # as above; and nobody stops it any more to give it back
+
+        return Confirmation(
+            source,
+            verdicts.success_row(job, run.started),
+            encode=lambda result: verdicts.encode(job, result),
+            ran_us=lambda: int((self._now() - run.started) * 1e6),
+            allowed=lambda: self._holdings.may_commit(self._now()),
+            on_asked=on_asked,
+            is_recorded=self._is_recorded,
+        )
+
+    async def _confirmed(self, run: Run, attempt: Confirmation) -> bool:
+        """The end of a handler that may have confirmed; True when that settles the job."""
+        conclusion = attempt.conclusion
+        if conclusion is None or (conclusion is Conclusion.UNKNOWN and not await self._is_recorded(attempt.row)):
+            return False
+        if conclusion is Conclusion.UNKNOWN:
+            conclusion = Conclusion.COMMITTED
+        await self.concluded(run.job, attempt.row, conclusion, run.started)
+        return True
+
+    async def unconfirmed(self, job: LiveJob, started: float) -> None:
+        """The handler has returned and nobody has confirmed: it waits for that, or the attempt has failed."""
+        verdicts, handler = self._verdicts, job.handler
+        assert handler is not None
+        now, within = self._now(), handler.options.confirm_within_seconds
+        if job.phase is Phase.GONE:
+            return
+        if within is None:
+            verdicts.failed_elsewhere(job, UNCONFIRMED, started, now)
+            return
+        row = verdicts.success_row(job, started)._replace(ran_us=int((now - started) * 1e6))
+        job.phase = Phase.ENDED
+        pause, error = verdicts.unless_confirmed(job)
+        insist, master = self._recorder.insist, self._master
+        waits = await insist("await_confirmation", lambda: master.await_confirmation(row, within, pause, error))
+        if job.phase is Phase.GONE:
+            return
+        if waits:
+            self._recorder.settle(job)
+        else:
+            self._recorder.refused += 1
+            self._recorder.settle_refused(job)
+
     # ------------------------------------------------------------ in worker processes
 
     async def settled(self, job: LiveJob, row: FinalRow, result: IsolatedResult | None, started: float) -> bool:
@@ -158,7 +228,14 @@ class Attended:
         """
         if result is not None and result.conclusion is not None:
             row = row._replace(result=result.result, ran_us=result.ran_us)
+            if job.phase is Phase.RUNNING:
+                job.phase = Phase.ENDED
             await self.concluded(job, row, result.conclusion, started)
+            return True
+        handler = job.handler
+        explicit = handler is not None and handler.options.confirm is Confirm.EXPLICIT
+        if explicit and result is not None and result.kind is ResultKind.OK:
+            await self.unconfirmed(job, started)
             return True
         unseen = result is None or result.kind in _UNSEEN
         if unseen and job.phase is not Phase.GONE and await self._is_recorded(row):  # it died after its commit

@@ -319,7 +319,7 @@ class ElsewhereRunner:
         handler = job.handler
         assert handler is not None
         success = None
-        if handler.options.transactional:
+        if handler.options.records_itself:
             success = self._verdicts.success_row(job, away.started)
             job.has_row = True
         entry, holding = job.entry, job.portion.holding

@@ -69,6 +69,7 @@ class Event(StrEnum):
     ORPHANS_RETURNED = "orphans_returned"
     JOBS_EXPIRED = "jobs_expired"
     LEFTOVERS_FORGOTTEN = "leftovers_forgotten"
+    JOBS_UNCONFIRMED = "jobs_unconfirmed"
     PARTITIONS_MADE = "partitions_made"
     DUTY_FAILED = "duty_failed"
     DUTY_RECOVERED = "duty_recovered"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Protocol
 
 from jobmaster.model.bucket import Bucket, BucketState
@@ -33,6 +33,8 @@ class HouseMaster(Protocol):
     async def expire_held(self, limit: int) -> int: ...
 
     async def forget(self, what: Leftover, days: float, limit: int) -> int: ...
+
+    async def expire_unconfirmed(self, limit: int) -> int: ...
 
     async def ensure_partitions(self, span: str, ahead_days: int) -> list[str]: ...
 
@@ -108,17 +110,23 @@ class Housekeeping:
             self._log.warning(Event.ORPHANS_RETURNED, {"jobs": total})
 
     async def expire_jobs(self) -> None:
-        """HELD jobs past their expiry."""
+        """HELD jobs past their expiry, and jobs whose confirmation has not come in time."""
+        if total := await self._rounds(self._master.expire_held):
+            self._telemetry.jobs_expired += total
+            self._log.info(Event.JOBS_EXPIRED, {"jobs": total})
+        if total := await self._rounds(self._master.expire_unconfirmed):
+            self._telemetry.jobs_unconfirmed += total
+            self._log.warning(Event.JOBS_UNCONFIRMED, {"jobs": total})
+
+    async def _rounds(self, call: Callable[[int], Awaitable[int]]) -> int:
         limit = self._settings.thresholds.transfer_batch
         total = 0
         for _ in range(_ROUNDS_MAX):
-            count = await self._master.expire_held(limit)
+            count = await call(limit)
             total += count
             if count < limit:
                 break
-        if total:
-            self._telemetry.jobs_expired += total
-            self._log.info(Event.JOBS_EXPIRED, {"jobs": total})
+        return total
 
     async def forget_leftovers(self) -> None:
         """What is written beside jobs, when its time is over."""

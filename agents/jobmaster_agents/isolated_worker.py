@@ -211,12 +211,16 @@ class Worker:
             kwargs = handler.decode(job.args)
         except InvalidArguments as error:
             return _failed(ResultKind.ERROR, self._describe(error, "arguments"))
-        work = self._transaction_of(job, context)
+        work = self._transaction_of(handler, job, context)
+        if work is None:
+            return self._call_within(handler, kwargs, context, number, None)
         try:
-            return self._call_within(handler, kwargs, context, number, work)
+            ended = self._call_within(handler, kwargs, context, number, work)
         finally:
-            if work is not None:
-                work.close()
+            work.close()
+        conclusion, result = work.confirmed
+        # What was confirmed stands, however the handler ended afterwards.
+        return ended if conclusion is None else IsolatedResult(kind=ResultKind.OK, result=result, conclusion=conclusion)
 
     def _call_within(
         self,
@@ -229,7 +233,6 @@ class Worker:
         assert self._setup is not None
         args = (context,) if handler.wants_context else ()
         conclusion = None
-        started = self._clock.boottime()
         try:
             try:
                 if handler.is_async:
@@ -247,17 +250,24 @@ class Worker:
             if isinstance(encoded, ErrorInfo):
                 return _failed(ResultKind.ERROR, encoded)
             if work is not None:
-                conclusion = work.conclude(encoded, int((self._clock.boottime() - started) * 1e6))
+                conclusion = work.conclude(encoded)
         except BaseException as error:
             return self._raised(error, number)
         return IsolatedResult(kind=ResultKind.OK, result=encoded, conclusion=conclusion)
 
-    def _transaction_of(self, job: IsolatedJob, context: JobContext) -> IsolatedTransaction | None:
-        assert self._setup is not None
+    def _transaction_of(self, handler: Handler, job: IsolatedJob, context: JobContext) -> IsolatedTransaction | None:
+        setup = self._setup
+        assert setup is not None
         if job.success is None:
             return None
-        loop = self._open_loop()
-        work = IsolatedTransaction(self._setup.access, job.success, loop.run_until_complete)
+        loop, started = self._open_loop(), self._clock.boottime()
+        work = IsolatedTransaction(
+            setup.access,
+            job.success,
+            loop.run_until_complete,
+            lambda: int((self._clock.boottime() - started) * 1e6),
+            None if handler.options.transactional else lambda value: handler.encode_result(value, setup.result_bytes),
+        )
         context.runtime = work.attempt
         return work
 

@@ -17,13 +17,16 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Collection, Sequence
 
+import msgspec
+
 from jobmaster.clock import Clock
+from jobmaster.codec import decode_headers, encode_headers
 from jobmaster.model.job import InFlightRow, JobState
 from jobmaster.ports import Outcomes, Written
 from jobmaster_agents.holdings import Holding
 from jobmaster_agents.portions import LiveJob, Memory, Phase, Portion, by_holding
 from jobmaster_agents.reporting import Reporter
-from jobmaster_agents.verdicts import StopCause, is_at_most_once, mark_at_most_once
+from jobmaster_agents.verdicts import StopCause, is_at_most_once
 
 _BATCH_JOBS = 1000
 _WAITING = (Phase.QUEUED, Phase.RUNNING)
@@ -54,7 +57,7 @@ class InFlight:
         """True when the master accepted a PROCESSING write for this job, under the bucket lock; None when it does not
         answer and the job is to be asked about again later."""
         if is_at_most_once(job):
-            mark_at_most_once(job)
+            _mark_at_most_once(job)
         allowed: asyncio.Future[bool | None] = asyncio.get_running_loop().create_future()
         self._starts.append((job, allowed))
         self._work.set()
@@ -200,3 +203,12 @@ def _in_flight(job: LiveJob, begun: bool) -> InFlightRow:
         entry.id, state, holding.priority, holding.lane, entry.handler, entry.token, entry.attempt, entry.rescues,
         entry.due_us, entry.args, entry.headers,
     )  # fmt: skip
+
+
+def _mark_at_most_once(job: LiveJob) -> None:
+    """Before its start is written: a job whose handler alone says ``at_most_once`` says so in its headers from now on, for
+    whoever finds its row must see it there."""
+    headers = decode_headers(job.entry.headers)
+    if not headers.at_most_once:
+        job.headers = msgspec.structs.replace(headers, at_most_once=True)
+        job.entry = msgspec.structs.replace(job.entry, headers=encode_headers(job.headers))

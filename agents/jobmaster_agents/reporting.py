@@ -358,7 +358,11 @@ class Reporter:
         """The outcome was recorded by the job's own transaction."""
         self._measures.ended([row])
         if job.phase is not Phase.GONE:
-            self._settle_accepted([job])
+            self.settle(job)
+
+    def settle(self, job: LiveJob) -> None:
+        """The master has taken what was written about this copy."""
+        self._settle_accepted([job])
 
     def settle_refused(self, job: LiveJob) -> None:
         """The row belongs to another assignment, or is final: the entry is over, nothing is recorded."""

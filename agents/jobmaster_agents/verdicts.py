@@ -15,7 +15,7 @@ from typing import Protocol, cast
 import msgspec
 
 from jobmaster.clock import Clock
-from jobmaster.codec import decode_headers, encode_error, encode_headers, error_of
+from jobmaster.codec import decode_headers, encode_error, error_of
 from jobmaster.handlers import Cancel, HandlerOptions, JobContext, Retry
 from jobmaster.model.errors import InvalidArguments
 from jobmaster.model.job import Delivery, ErrorInfo, FinalRow, Headers, HoldRow, JobState, Priority, StartRule
@@ -33,6 +33,7 @@ _ABANDONED = ErrorInfo(
     message="stopped because its agent leaves; a job delivered at most once is not started again",
     reason="abandoned",
 )
+UNCONFIRMED = ErrorInfo(type="Unconfirmed", message="nobody has confirmed it", reason="unconfirmed")
 _NEVER_RAN = (JobState.CANCELLED, JobState.EXPIRED)
 """States that a job can reach without a start; they then use up no attempt."""
 _RETRY_SECONDS_MAX = 3660 * 86_400.0
@@ -209,6 +210,12 @@ class Verdicts:
             entry.attempt + 1, entry.rescues, entry.due_us, max(waited_us, 0), 0, entry.args, entry.headers, None, None,
         )  # fmt: skip
 
+    def unless_confirmed(self, job: LiveJob) -> tuple[float, bytes | None]:
+        """What follows when nobody confirms this attempt: the pause before the next one, or the error it ends with."""
+        used = job.entry.attempt + 1
+        again = may_retry(used, self.max_attempts(job))
+        return (self._backoff(job, used), None) if again else (0.0, encode_error(UNCONFIRMED))
+
     def encoded(self, job: LiveJob, result: bytes | None, started: float, ended: float) -> None:
         """A result as JSON bytes, checked already; ``None`` for None."""
         self.succeeded += 1
@@ -357,15 +364,6 @@ def needs_master(job: LiveJob) -> bool:
 def is_at_most_once(job: LiveJob) -> bool:
     """True when the job must not be started a second time (``is_barred`` has seen its headers)."""
     return job.handler is not None and job.handler.options.delivery is Delivery.AT_MOST_ONCE
-
-
-def mark_at_most_once(job: LiveJob) -> None:
-    """Before its start is written: a job whose handler alone says ``at_most_once`` says so in its headers from now on, for
-    whoever finds its row must see it there."""
-    headers = _read_headers(job.entry.headers) or _NO_HEADERS
-    if not headers.at_most_once:
-        job.headers = msgspec.structs.replace(headers, at_most_once=True)
-        job.entry = msgspec.structs.replace(job.entry, headers=encode_headers(job.headers))
 
 
 def _seconds(asked: object) -> float | None:

@@ -10,6 +10,7 @@ from uuid import UUID
 
 from jobmaster.client.bucket_map import BucketMap
 from jobmaster.client.bulk import BulkSubmit, BulkSummary, Items
+from jobmaster.client.confirming import confirm_run
 from jobmaster.client.durability import StoreWatch
 from jobmaster.client.finding import Finder
 from jobmaster.client.intake import ClientMaster, IntakeDesk, Order
@@ -218,6 +219,22 @@ class Cluster:
         """Ask to cancel a job; the state after the request (CANCELLED, or in flight with a flag, or its final state)."""
         job_id, bucket_id = _ref(job)
         return await self._finder.cancel(job_id, bucket_id, actor=actor)
+
+    async def confirm_run(self, confirmation: str, result: object = None, *, actor: str = "client") -> None:
+        """Confirm a run of a handler declared with ``confirm="explicit"`` from outside, while it runs or within its
+        ``confirm_within`` after it has returned: the job has succeeded. Safe to be asked again.
+
+        Args:
+            confirmation: what ``ctx.confirmation`` said there.
+            result: the job's result; the return annotation of a handler declared elsewhere is not checked.
+
+        Raises:
+            InputError, InvalidArguments: no confirmation, or a result that cannot be recorded; nothing was changed.
+            Conflict: that run cannot be confirmed any more: too late, superseded, cancelled.
+            NotFound: the master has no such job.
+            OutcomeUnknown: ask again.
+        """
+        await confirm_run(self.master, self.settings.limits, confirmation, result, actor=actor)
 
     # ------------------------------------------------------------ opening and closing
 

@@ -177,6 +177,10 @@ class SyncCluster:
         """See ``Cluster.cancel``."""
         return self._call(lambda cluster: cluster.cancel(_plain(job), actor=actor))
 
+    def confirm_run(self, confirmation: str, result: object = None, *, actor: str = "client") -> None:
+        """As ``Cluster.confirm_run``."""
+        self._call(lambda cluster: cluster.confirm_run(confirmation, result, actor=actor))
+
     # ------------------------------------------------------------ the thread behind
 
     def __enter__(self) -> Self:

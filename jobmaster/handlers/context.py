@@ -47,7 +47,12 @@ class Cancel(Exception):
 class AttemptRuntime(Protocol):
     """What runs an attempt, and what it offers to the handler beyond its context."""
 
+    @property
+    def confirmation(self) -> str: ...
+
     def transaction(self) -> AbstractAsyncContextManager[Any]: ...
+
+    async def confirm(self, result: object = None) -> None: ...
 
 
 class JobContext(msgspec.Struct, kw_only=True):
@@ -76,7 +81,7 @@ class JobContext(msgspec.Struct, kw_only=True):
     ``CancelledError``; a threaded one must look here (or call ``check``) now and then."""
     clock: Clock = _CLOCK
     runtime: AttemptRuntime | None = None
-    """Of handlers declared with ``transactional=True``."""
+    """Of handlers declared with ``transactional=True`` or ``confirm="explicit"``."""
 
     @property
     def id(self) -> UUID:
@@ -115,6 +120,31 @@ class JobContext(msgspec.Struct, kw_only=True):
                 hint="declare it with transactional=True",
             )
         return self.runtime.transaction()
+
+    async def confirm(self, result: object = None) -> None:
+        """The job is done, with this result: recorded when this returns, whatever the handler does afterwards.
+
+        Raises:
+            InputError: the handler is not declared with ``confirm="explicit"``, or has confirmed already; or the result
+                cannot be encoded, does not fit the return annotation, or is too large. Nothing was recorded.
+            Unavailable: the master cannot be reached; nothing was recorded.
+            Conflict: the attempt has been superseded: nothing was recorded.
+            OutcomeUnknown: the answer was lost; the job's row tells, and the agent looks there when the handler has ended.
+        """
+        await self._confirming().confirm(result)
+
+    @property
+    def confirmation(self) -> str:
+        """Names this very attempt: whoever knows it may confirm it from outside, with ``cluster.confirm_run``."""
+        return self._confirming().confirmation
+
+    def _confirming(self) -> AttemptRuntime:
+        if self.runtime is None:
+            raise InputError(
+                f"handler {self.handler!r} is done when it returns, and cannot be confirmed",
+                hint='declare it with confirm="explicit"',
+            )
+        return self.runtime
 
     def check(self) -> None:
         """Raise ``Cancel`` when the run should end: for loops in threaded handlers."""

@@ -17,7 +17,7 @@ from jobmaster.handlers.options import HandlerOptions
 from jobmaster.handlers.signature import Signature, readable
 from jobmaster.model.agent import HandlerSpec
 from jobmaster.model.errors import InvalidArguments
-from jobmaster.model.job import Delivery, ErrorInfo, RunMode, StartRule
+from jobmaster.model.job import Confirm, Delivery, ErrorInfo, RunMode, StartRule
 
 _BAD_INPUT = (msgspec.DecodeError, RecursionError, ValueError)
 _NONE = (None, type(None))
@@ -58,10 +58,10 @@ class Handler:
         self.takes_nothing = not signature.parameters and not signature.wants_context
         """It is called without any argument."""
         self.runs_on_loop = (
-            options.mode is RunMode.ASYNC and options.start is StartRule.LEASE and not options.transactional
+            options.mode is RunMode.ASYNC and options.start is StartRule.LEASE and not options.records_itself
         )
         """The common kind: called on the event loop, under the lease alone."""
-        self.runs_elsewhere = options.mode is not RunMode.ASYNC or options.transactional
+        self.runs_elsewhere = options.mode is not RunMode.ASYNC or options.records_itself
         """Not in a slot: in a thread, a worker process, or a task of its own."""
         self._signature = signature
         self._decode = msgspec.json.Decoder(signature.struct).decode
@@ -70,7 +70,10 @@ class Handler:
         self._by_position = signature.by_position and signature.struct.__struct_fields__ == signature.parameters
         self.returns_none = signature.returns in (Any, *_NONE)
         """A result of None needs no look at the return annotation."""
-        self._typed_result = None if signature.returns is Any else msgspec.json.Decoder(signature.returns)
+        # One that says when it is done mostly returns nothing, and its result is what it says then.
+        silent = options.confirm is Confirm.EXPLICIT and signature.returns in _NONE
+        untyped = signature.returns is Any or silent
+        self._typed_result = None if untyped else msgspec.json.Decoder(signature.returns)
         self.spec = self._make_spec()
         self._once: Handler | None = None
 

@@ -10,7 +10,7 @@ from typing import Literal, TypedDict
 import msgspec
 
 from jobmaster.model.errors import ConfigError, InputError
-from jobmaster.model.job import Delivery, Priority, RunMode, StartRule
+from jobmaster.model.job import Confirm, Delivery, Priority, RunMode, StartRule
 
 NAME_CHARS_MAX = 200
 LANE = re.compile(r"[a-z0-9][a-z0-9_-]{0,47}")
@@ -39,6 +39,10 @@ class JobOptions(TypedDict, total=False):
     """Who authorises a start: the agent's lease (default), or a PROCESSING write that the master accepted."""
     transactional: bool
     """It uses ``ctx.transaction()``: what it writes there is committed together with its outcome, or not at all."""
+    confirm: Confirm | Literal["return", "explicit"]
+    """What says that the job is done: the handler's return (default), or ``await ctx.confirm(result)``."""
+    confirm_within: float | timedelta
+    """With ``confirm="explicit"``: seconds after the return within which ``cluster.confirm_run`` may say so from outside."""
     delivery: Delivery | Literal["at_least_once", "at_most_once"]
     """``at_most_once``: one start, authorised by the master, and no other after it, whatever happens (so no retries)."""
 
@@ -58,6 +62,13 @@ class HandlerOptions(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
     start: StartRule = StartRule.LEASE
     delivery: Delivery = Delivery.AT_LEAST_ONCE
     transactional: bool = False
+    confirm: Confirm = Confirm.RETURN
+    confirm_within_seconds: float | None = None
+
+    @property
+    def records_itself(self) -> bool:
+        """Its success is recorded by the attempt itself, not by the agent's batches."""
+        return self.transactional or self.confirm is Confirm.EXPLICIT
 
     def once(self) -> HandlerOptions:
         """The same, of a job that is to be started at most once."""
@@ -89,7 +100,10 @@ def checked_options(options: JobOptions, *, handler: str, is_async: bool) -> Han
             mode=_fitting(mode, is_async),
             start=start,
             transactional=_transactional(options.get("transactional", False), is_async),
+            confirm=Confirm(options.get("confirm", Confirm.RETURN)),
+            confirm_within_seconds=_seconds(options.get("confirm_within"), "confirm_within", above=0.0),
         )
+        checked = _confirmable(checked, options, is_async)
         return _started_once(checked, options) if delivery is Delivery.AT_MOST_ONCE else checked
     except (ValueError, TypeError, InputError) as error:
         raise ConfigError(f"handler {handler!r}: {error}") from None
@@ -112,6 +126,25 @@ def _transactional(value: object, is_async: bool) -> bool:
             "called there with asyncio.to_thread"
         )
     return value
+
+
+def _confirmable(checked: HandlerOptions, options: JobOptions, is_async: bool) -> HandlerOptions:
+    """With what an explicit confirmation means; ``ValueError`` when another option does not go with it."""
+    if checked.confirm is Confirm.RETURN:
+        if checked.confirm_within_seconds is not None:
+            raise ValueError("confirm_within goes with confirm 'explicit'")
+        return checked
+    if not is_async:
+        raise ValueError("confirm 'explicit' needs an 'async def', because ctx.confirm() is awaited")
+    if checked.transactional:
+        raise ValueError(
+            "confirm 'explicit' and transactional exclude each other: the commit is the confirmation there"
+        )
+    if checked.confirm_within_seconds is None:
+        return checked
+    if options.get("start") is not None and checked.start is StartRule.LEASE:
+        raise ValueError("confirm_within needs start 'fenced': who confirms from outside must find the job's row")
+    return msgspec.structs.replace(checked, start=StartRule.FENCED)
 
 
 def _started_once(checked: HandlerOptions, options: JobOptions) -> HandlerOptions:

@@ -12,11 +12,13 @@ from jobmaster.master import copying, verdicts
 from jobmaster.master.batches import Batch, Sent, columns, ids_of, tell_batch
 from jobmaster.master.connection import Calls, Connection
 from jobmaster.model.ids import Fence
-from jobmaster.model.job import AttemptOutcome, FinalRow, HoldRow, InFlightRow
+from jobmaster.model.job import AttemptOutcome, FinalRow, HoldRow, InFlightRow, JobState
 from jobmaster.ports import Written
 
 _TIMED_OUT = b'"reason":"timeout"'
 _by_id = itemgetter(0)
+_AWAITED = (JobState.WAITING, JobState.SUCCEEDED, JobState.CANCELLED)
+"""What an attempt that waits to be confirmed, or has been, finds on its row when it is asked again."""
 
 
 class Outcomes:
@@ -71,6 +73,24 @@ class Outcomes:
         """Outcomes that were refused by their rows leave a trace on the lines of their identities."""
         identities = [(row.id, row.token, row.bucket_id, row.bucket_epoch) for row in rows]
         await self._data.tell("jobs/mark_refused", *columns(identities))
+
+    async def await_confirmation(
+        self, row: FinalRow, within_seconds: float, pause_seconds: float, error: bytes | None
+    ) -> bool:
+        """The job of this attempt waits to be confirmed from outside.
+
+        Args:
+            pause_seconds: after that, until its next attempt.
+            error: what it ends with when nobody confirms, ``None`` when it has another attempt.
+
+        Returns: False when its row says otherwise: superseded (also by a confirmation that came first).
+        """
+        identity = (row.id, row.token, row.bucket_id, row.bucket_epoch)
+        values = (row.attempt, within_seconds, pause_seconds, error, row.waited_us, row.ran_us)
+        if await self._data.tell("jobs/await_confirmation", *identity, *values, ids=[row.id]):
+            return True
+        found = await self._data.ask("jobs/peek", [row.id], row.id, row.id)
+        return any(verdicts.Found(*each).identity == identity[1:] and each["state"] in _AWAITED for each in found)
 
     async def is_recorded(self, row: FinalRow) -> bool:
         """Whether the job's row says this very outcome, under this identity: what the lost answer to a commit was."""

@@ -9,9 +9,11 @@ import msgspec
 from jobmaster.codec import decode_error
 from jobmaster.master.buckets import bucket_of
 from jobmaster.master.connection import Calls, Row, to_us
+from jobmaster.master.verdicts import Found
 from jobmaster.model.agent import Agent, AgentState, HandlerSpec
 from jobmaster.model.bucket import Bucket, BucketState
 from jobmaster.model.errors import OutcomeUnknown
+from jobmaster.model.ids import Identity
 from jobmaster.model.job import JobState, JobView, NewJob, Priority
 
 _SPEC = msgspec.json.Decoder(HandlerSpec)
@@ -81,6 +83,19 @@ class Queries:
             if rows and rows[0]["state"] is not None:
                 return JobState(rows[0]["state"])
         raise OutcomeUnknown("the job's row kept changing under the cancel", job_ids=[job_id])
+
+    async def confirm(
+        self, job_id: bytes, identity: Identity, result: bytes | None, actor: str
+    ) -> tuple[bool, JobState | None]:
+        """Confirm a run from outside. Returns: whether it is (also when it was before), and the job's state now."""
+        rows = await self._data.tell("jobs/confirm", job_id, *identity, result, actor, ids=[job_id])
+        if rows:
+            return True, JobState(rows[0]["state"])
+        found = [Found(*each) for each in await self._data.ask("jobs/peek", [job_id], job_id, job_id)]
+        if not found:
+            return False, None
+        state = JobState(found[0].state)
+        return state is JobState.SUCCEEDED and found[0].identity == tuple(identity), state
 
 
 def _view(row: Row) -> JobView:

@@ -26,6 +26,9 @@ ABANDONED = encode_error(
         reason="abandoned",
     )
 )
+UNCONFIRMED = encode_error(
+    ErrorInfo(type="Unconfirmed", message="nobody has confirmed it in time", reason="unconfirmed")
+)
 _Copy = tuple[bytes, int, str, bytes, int, bytes, int, int]
 """An ``Entry`` as the columns of the statement."""
 

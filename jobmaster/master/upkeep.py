@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from jobmaster.codec import encode_error
 from jobmaster.master.connection import Calls, to_us
-from jobmaster.master.rescue import ABANDONED
+from jobmaster.master.rescue import ABANDONED, UNCONFIRMED
 from jobmaster.model.ids import Identity
 from jobmaster.model.job import ErrorInfo
 from jobmaster.ports import DueGroup, Leftover, RowRef, Tended
@@ -55,6 +55,10 @@ class Upkeep:
     async def expire_held(self, limit: int) -> int:
         """HELD rows past their expiry -> EXPIRED; how many."""
         return int((await self._data.tell("upkeep/expire_held", limit, _EXPIRED))[0]["expired"])
+
+    async def expire_unconfirmed(self, limit: int) -> int:
+        """Jobs whose confirmation has not come in time -> HELD or FAILED; how many."""
+        return int((await self._data.tell("upkeep/expire_unconfirmed", limit, UNCONFIRMED))[0]["expired"])
 
     async def ensure_partitions(self, span: str, ahead_days: int) -> list[str]:
         """Partitions exist up to ``ahead_days`` ahead; the names of the new ones."""

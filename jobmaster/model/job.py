@@ -114,6 +114,15 @@ class Delivery(StrEnum):
     """Once: one that was started and did not come to an end is FAILED with the reason ``abandoned``."""
 
 
+class Confirm(StrEnum):
+    """What says that a job is done."""
+
+    RETURN = "return"
+    """The return of its handler."""
+    EXPLICIT = "explicit"
+    """``ctx.confirm()``, or a confirmation from outside."""
+
+
 class Headers(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     """What a job carries beside its arguments. Encoded as JSON; empty headers are zero bytes.
 
@@ -249,6 +258,7 @@ class AttemptOutcome(StrEnum):
     LOST = "lost"
     RELEASED = "released"
     REFUSED = "refused"
+    UNCONFIRMED = "unconfirmed"
 
 
 class ErrorInfo(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -258,7 +268,7 @@ class ErrorInfo(msgspec.Struct, frozen=True, omit_defaults=True):
     message: str
     reason: str = "error"
     """``error``, ``timeout``, ``agent_lost``, ``cancelled``, ``expired``, ``crashed``, ``result``, ``arguments``, ``retry``,
-    ``abandoned`` (at most once: started, and its end is not known)."""
+    ``abandoned`` (at most once: started, and its end is not known), ``unconfirmed`` (explicit confirmation: none came)."""
     traceback: str = ""
     truncated: bool = False
 

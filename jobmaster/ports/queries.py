@@ -7,6 +7,7 @@ from typing import Protocol
 
 from jobmaster.model.agent import Agent, HandlerSpec
 from jobmaster.model.bucket import Bucket, BucketState
+from jobmaster.model.ids import Identity
 from jobmaster.model.job import JobState, JobView, NewJob
 
 
@@ -22,6 +23,12 @@ class Queries(Protocol):
     async def agents(self, *, all_: bool = False) -> list[Agent]: ...
 
     async def handlers(self) -> dict[str, HandlerSpec]: ...
+
+    async def confirm(
+        self, job_id: bytes, identity: Identity, result: bytes | None, actor: str
+    ) -> tuple[bool, JobState | None]:
+        """Confirm a run from outside: whether it is confirmed now, and the state of the job (``None``: no row)."""
+        ...
 
     async def cancel(self, job_id: bytes, *, tombstone: NewJob | None, actor: str) -> JobState | None:
         """Cancel by the table of ``rules.job_machine``: HELD -> CANCELLED; in flight -> flag; no row and a tombstone ->

@@ -75,6 +75,10 @@ class Upkeep(Protocol):
         """Remove what is older and not needed any more, at most ``limit`` rows; how many."""
         ...
 
+    async def expire_unconfirmed(self, limit: int) -> int:
+        """WAITING rows whose confirmation has not come in time -> HELD or FAILED."""
+        ...
+
     async def expire_held(self, limit: int) -> int:
         """HELD rows past their ``expires`` -> EXPIRED."""
         ...

@@ -38,6 +38,11 @@ class JobEvent(StrEnum):
     """token + 1."""
     ABANDON = "abandon"
     """Rescue of a job that may be started at most once, and was."""
+    AWAIT_CONFIRMATION = "await_confirmation"
+    """Its handler has returned; whether that was the end is said from outside."""
+    CONFIRM = "confirm"
+    UNCONFIRMED = "unconfirmed"
+    """Nobody said so in time. token + 1."""
 
 
 _OWNED = (None, S.ASSIGNED, S.PROCESSING)
@@ -60,13 +65,19 @@ TRANSITIONS: dict[tuple[JobState | None, JobEvent], JobState] = {
     **{(state, JobEvent.RELEASE): S.HELD for state in _OWNED},
     **{(state, JobEvent.RESCUE): S.HELD for state in _OWNED},
     (S.PROCESSING, JobEvent.ABANDON): S.FAILED,
+    (S.ASSIGNED, JobEvent.AWAIT_CONFIRMATION): S.WAITING,
+    (S.PROCESSING, JobEvent.AWAIT_CONFIRMATION): S.WAITING,
+    (S.PROCESSING, JobEvent.CONFIRM): S.SUCCEEDED,
+    (S.WAITING, JobEvent.CONFIRM): S.SUCCEEDED,
+    (S.WAITING, JobEvent.UNCONFIRMED): S.HELD,
+    (S.WAITING, JobEvent.FAIL): S.FAILED,
     (S.ASSIGNED, JobEvent.CANCEL): S.CANCELLED,
     (S.PROCESSING, JobEvent.CANCEL): S.CANCELLED,
 }
 """A cancel of an ASSIGNED or PROCESSING row only sets ``cancel_requested``; its owner, or whoever would write HELD or
 ASSIGNED next, makes the transition."""
 
-TOKEN_BUMPS = frozenset({JobEvent.ONBOARD, JobEvent.RETRY_HERE, JobEvent.RESCUE})
+TOKEN_BUMPS = frozenset({JobEvent.ONBOARD, JobEvent.RETRY_HERE, JobEvent.RESCUE, JobEvent.UNCONFIRMED})
 
 
 def after(state: JobState | None, event: JobEvent) -> JobState:

@@ -83,6 +83,19 @@ class KitMaster(Scripted):
 
         return bool(await self.do("is_recorded", (row,), effect))
 
+    async def await_confirmation(
+        self, row: FinalRow, within_seconds: float, pause_seconds: float, error: bytes | None
+    ) -> bool:
+        def effect() -> bool:
+            there = self.rows.get(row.id)
+            if there is None or there.identity != (row.token, row.bucket_id, row.bucket_epoch):
+                return False
+            if there.state in IN_FLIGHT:
+                there.state = "WAITING"
+            return there.state in ("WAITING", "SUCCEEDED", "CANCELLED")
+
+        return bool(await self.do("await_confirmation", (row, within_seconds, pause_seconds, error), effect))
+
     async def mark_refused(self, rows: Sequence[FinalRow]) -> None:
         await self.do("mark_refused", (list(rows),), lambda: None)
 

@@ -43,6 +43,9 @@ class Master:
         self.orphans -= moved
         return moved
 
+    async def expire_unconfirmed(self, limit: int) -> int:
+        return 0
+
     async def expire_held(self, limit: int) -> int:
         moved = min(limit, self.expired)
         self.expired -= moved

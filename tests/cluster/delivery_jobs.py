@@ -39,3 +39,15 @@ async def adds_slowly(ctx: JobContext, counter: int, path: str, gate: str) -> No
         witness(ctx, path, "wrote")
         while not Path(gate).exists():  # noqa: ASYNC110 - the gate is a file, so that other processes can open it
             await asyncio.sleep(0.02)
+
+
+@handlers.job(name="hands_on", confirm="explicit", confirm_within=300, timeout=60)
+async def hands_on(ctx: JobContext, path: str) -> None:
+    """Gives its confirmation to somebody else, by way of a file."""
+    witness(ctx, path, ctx.confirmation)
+
+
+@handlers.job(name="says_done", confirm="explicit", mode="process", timeout=60)
+async def says_done(ctx: JobContext) -> None:
+    await ctx.confirm({"by": "worker"})
+    raise RuntimeError("after it was done")

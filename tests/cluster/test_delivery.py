@@ -7,10 +7,13 @@ import os
 import random
 import signal
 from collections import Counter
+from typing import Any
 
 import pytest
 
 from jobmaster.client.cluster import Cluster
+from jobmaster.client.receipts import JobReceipt
+from jobmaster.model.errors import Conflict, InputError, NotFound
 from jobmaster.model.job import Durability, JobState
 from jobmaster.wiring import open_cluster
 from tests.cluster.conftest import AgentProcess, Rig, until
@@ -116,3 +119,32 @@ async def test_a_frozen_agents_open_transaction_neither_counts_nor_holds_its_loc
 
         await until(replaced, 15, "the zombie to leave")
     assert await counted(rig) == 1
+
+
+async def test_a_confirmation_from_outside_outlives_the_agent(rig: Rig) -> None:
+    path = str(rig.path("w"))
+    async with await opened(rig) as cluster:
+        agent = await rig.start_agent()
+        receipt, other = await cluster.submit("hands_on", {"path": path}), await cluster.submit("says_done")
+
+        async def waits() -> bool:
+            return bool(rig.witnessed("w")) and await receipt_state(receipt) is JobState.WAITING
+
+        await until(waits, 20, "the end of the handler")
+        assert await other.result(timeout=30) == {"by": "worker"}
+        agent.kill_all()
+        ((_, _, _, _, confirmation),) = rig.witnessed("w")
+        await cluster.confirm_run(confirmation, {"paid": 3})
+        await cluster.confirm_run(confirmation, "again")
+        assert await receipt.result(timeout=10) == {"paid": 3}
+        with pytest.raises(Conflict, match="cannot be confirmed for that run"):
+            await cluster.confirm_run(confirmation.replace(":1:", ":2:"))
+        with pytest.raises(InputError, match=r"ctx\.confirmation"):
+            await cluster.confirm_run("yes")
+
+
+async def receipt_state(receipt: JobReceipt[Any]) -> JobState | None:
+    try:
+        return (await receipt.get()).state
+    except NotFound:
+        return None
