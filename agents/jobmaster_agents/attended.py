@@ -55,9 +55,9 @@ class Recorder(Protocol):
     @property
     def insist(self) -> Insisting: ...
 
-    def recorded(self, job: LiveJob, row: FinalRow) -> None: ...
+    def recorded(self, row: FinalRow) -> None: ...
 
-    def settle(self, job: LiveJob) -> None: ...
+    def settle_accepted(self, jobs: list[LiveJob]) -> None: ...
 
     def settle_refused(self, job: LiveJob) -> None: ...
 
@@ -212,7 +212,7 @@ class Attended:
         if job.phase is Phase.GONE:
             return
         if waits:
-            self._recorder.settle(job)
+            self._recorder.settle_accepted([job])
         else:
             self._recorder.refused += 1
             self._recorder.settle_refused(job)
@@ -254,7 +254,9 @@ class Attended:
         now, verdicts = self._now(), self._verdicts
         if conclusion is Conclusion.COMMITTED:
             verdicts.succeeded += 1
-            self._recorder.recorded(job, row)
+            self._recorder.recorded(row)
+            if job.phase is not Phase.GONE:
+                self._recorder.settle_accepted([job])
         elif job.phase is Phase.GONE:
             return
         elif conclusion is Conclusion.REFUSED:

@@ -251,7 +251,7 @@ class Reporter:
         if done:
             self.copied += len(rows)
             self._measures.ended(rows)
-            self._settle_accepted(jobs)
+            self.settle_accepted(jobs)
         else:
             await self._write_upsert(jobs)
 
@@ -337,9 +337,9 @@ class Reporter:
         over = written.refused | written.quarantined
         accepted = written.accepted | written.cancelled if written.cancelled else written.accepted
         if not over and len(accepted) >= len(jobs):
-            self._settle_accepted(jobs)
+            self.settle_accepted(jobs)
             return
-        self._settle_accepted([job for job in jobs if job.entry.id in accepted])
+        self.settle_accepted([job for job in jobs if job.entry.id in accepted])
         for job in jobs:
             job_id = job.entry.id
             if job_id in over:
@@ -347,22 +347,17 @@ class Reporter:
             elif job_id not in accepted and not job.unwritable:
                 raise CodeError(f"the master's answer to a write leaves out job {text(job_id)}")
 
-    def _settle_accepted(self, jobs: Jobs) -> None:
+    def settle_accepted(self, jobs: Jobs) -> None:
+        """The master has taken what was written about these copies."""
         portions, promoted = self._memory.settle_accepted(jobs)
         self.settling.delete(portions)
         for holding, mine in by_holding(jobs):
             self.settling.publish(holding, [job.entry.id for job in mine])
         self._resume(promoted)
 
-    def recorded(self, job: LiveJob, row: FinalRow) -> None:
-        """The outcome was recorded by the job's own transaction."""
+    def recorded(self, row: FinalRow) -> None:
+        """An outcome was recorded by its attempt itself."""
         self._measures.ended([row])
-        if job.phase is not Phase.GONE:
-            self.settle(job)
-
-    def settle(self, job: LiveJob) -> None:
-        """The master has taken what was written about this copy."""
-        self._settle_accepted([job])
 
     def settle_refused(self, job: LiveJob) -> None:
         """The row belongs to another assignment, or is final: the entry is over, nothing is recorded."""
