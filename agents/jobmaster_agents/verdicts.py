@@ -139,9 +139,7 @@ class Verdicts:
 
     def max_attempts(self, job: LiveJob) -> int:
         """Call over handler over default; one for a job that is to be started at most once."""
-        if is_at_most_once(job):
-            return 1
-        own = self.headers(job).max_attempts if job.entry.headers else None
+        own = self.headers(job).max_attempts if job.entry.headers and not is_at_most_once(job) else None
         if own is None and job.handler is not None:
             own = job.handler.options.max_attempts
         return self.defaults.max_attempts if own is None else own
