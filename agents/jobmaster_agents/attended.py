@@ -17,7 +17,7 @@ from typing import Any, Protocol
 from jobmaster.clock import Clock
 from jobmaster.model.job import Conclusion, Confirm, ErrorInfo, FinalRow
 from jobmaster.telemetry import Telemetry
-from jobmaster_agents.attempt_transaction import AttemptTransaction, TransactionSource
+from jobmaster_agents.attempt_transaction import AttemptTransaction, OpenTransaction, TransactionSource
 from jobmaster_agents.confirmation import Confirmation
 from jobmaster_agents.holdings import Holdings
 from jobmaster_agents.insisting import Insisting
@@ -175,7 +175,7 @@ class Attended:
                 job.phase = Phase.ENDED  # as above; and nobody stops it any more to give it back
 
         return Confirmation(
-            source,
+            _Patient(source, self._recorder.insist),
             verdicts.success_row(job, run.started),
             encode=lambda result: verdicts.encode(job, result),
             ran_us=lambda: int((self._now() - run.started) * 1e6),
@@ -272,6 +272,17 @@ class Attended:
         """Ask the master until it answers. (A no may come while a commit is still under way; then the row refuses whatever
         is written instead.)"""
         return await self._recorder.insist("is_recorded", lambda: self._master.is_recorded(row))
+
+
+class _Patient:
+    """Transactions that are waited for while the master is away: what a handler confirms has been done already."""
+
+    def __init__(self, source: TransactionSource, insist: Insisting) -> None:
+        self._source = source
+        self._insist = insist
+
+    async def begin(self, attempt: str) -> OpenTransaction:
+        return await self._insist("confirm", lambda: self._source.begin(attempt))
 
 
 def _is_end_of_process(run: Run, error: BaseException) -> bool:

@@ -146,6 +146,17 @@ async def test_a_lost_answer_is_found_on_the_row(kit: PaperKit, step: Any) -> No
     assert log == ([] if step is LOST else ["OutcomeUnknown"])
 
 
+async def test_while_the_master_is_away_a_confirmation_waits(kit: PaperKit) -> None:
+    kit.source.down = True
+    (entry,) = kit.put("hears")
+    await until(lambda: kit.working.execution.running == 1)
+    await turns()
+    assert (kit.state(entry), log) == ("none", [])
+    kit.source.down = False
+    await kit.settled()
+    assert (kit.state(entry), log) == ("SUCCEEDED", [])
+
+
 async def test_left_to_others_it_waits_in_the_master_with_all_that_follows(kit: PaperKit) -> None:
     (entry,) = kit.put("leaves_it")
     await until(lambda: log)
