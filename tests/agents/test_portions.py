@@ -89,6 +89,15 @@ def test_forgetting_a_bucket_settles_nothing_and_promotes_copies_elsewhere() -> 
     assert memory.get(entry(7).id) is other.jobs[0]
 
 
+def test_a_batch_that_is_accepted_late_leaves_the_copy_that_took_over_alone() -> None:
+    memory, one, two = Memory(), holding(b"a"), holding(b"b")
+    lost = claim(memory, one, "1", entry(7), entry(8))
+    other = claim(memory, two, "1", entry(7))
+    memory.forget(one.fence.bucket_id)
+    assert memory.settle_accepted(lost.jobs) == ([], [])
+    assert memory.get(entry(7).id) is other.jobs[0]
+
+
 def test_forgetting_finds_jobs_whose_list_is_gone_already() -> None:
     memory, bucket = Memory(), holding(b"a")
     job = claim(memory, bucket, "1", entry(1)).jobs[0]

@@ -46,6 +46,14 @@ async def test_a_batch_that_goes_out_in_many_pieces_arrives_whole(world: World) 
     assert await world.sql.fetchval("SELECT count(*) FROM job") == 3001
 
 
+async def test_rows_are_written_in_the_order_of_their_ids(world: World) -> None:
+    """As by every batch statement: two writers that meet wait for each other, in one order."""
+    rows = [final_row(new_id(), world.fence) for _ in range(50)]
+    assert await world.master.copy_final(rows[::-1])
+    written = [row["id"].bytes for row in await world.sql.fetch("SELECT id FROM job ORDER BY tableoid, ctid")]
+    assert written == [row.id for row in rows]
+
+
 async def test_values_that_no_column_can_hold_write_nothing_and_are_left_to_the_guarded_statement(world: World) -> None:
     good = final_row(new_id(), world.fence)
     for bad in (
