@@ -132,6 +132,8 @@ class AntiEntropy:
         watch.suspects = {row.id: (row.identity, self._first_missed(watch, row, now)) for row in missing}
         memory = self._in_memory(bucket_id)  # once more, after the store: a claim may have moved it meanwhile
         overdue = [row for row in missing if row.id not in memory and now - watch.suspects[row.id][1] >= GRACE_SECONDS]
+        if holding.kept:
+            return  # the master went away while this was compared
         await self._give_back(holding, overdue)
 
     @staticmethod

@@ -129,6 +129,24 @@ async def test_a_job_that_moves_into_memory_during_the_comparison_is_not_lost() 
     assert world.released == []
 
 
+async def test_while_the_bucket_keeps_outcomes_no_row_is_taken_for_one_without_a_copy() -> None:
+    """The outcome of a job that has left memory is a copy of it, and is not looked for: first it is applied."""
+    world = World()
+    world.row()
+    world.row(state="PROCESSING")
+    world.holding.kept = 2
+    for _ in range(5):
+        await world.compare()
+        world.clock.now += 100.0
+        await world.duty.tick()
+    assert (world.released, world.given_back) == ([], [])
+    world.holding.kept = 0
+    world.clock.now += 100.0
+    await world.compare()
+    await world.compare()
+    assert (len(world.released), len(world.given_back)) == (1, 1)
+
+
 async def test_rows_of_a_later_epoch_are_the_rescuers() -> None:
     world = World()
     world.row(epoch=5)

@@ -14,7 +14,7 @@ import pytest
 from jobmaster.agentstore.store import AgentStore
 from jobmaster.client import waiting as waiting_module
 from jobmaster.clock import new_id
-from jobmaster.model.errors import InputError, JobFailed, NotFound, WaitTimeout
+from jobmaster.model.errors import InputError, JobFailed, NotFound, Unavailable, WaitTimeout
 from jobmaster.model.job import ErrorInfo, JobState, Level
 from jobmaster.settings.model import StoreSettings
 from tests.client.conftest import OpenCluster
@@ -81,6 +81,46 @@ async def test_lost_news_cost_seconds_not_the_result(shop: Workshop, monkeypatch
         name, entries = await shop.agent.claim(bucket)
         await shop.agent.finish(bucket, (name, entries), result=SIZE)
     assert await waiter is JobState.SUCCEEDED
+
+
+async def test_a_wait_outlasts_a_master_that_does_not_answer(shop: Workshop, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(waiting_module, "REREAD_SECONDS", 0.05)
+    receipt = await shop.cluster.submit(resize, {"path": "a"})
+    states = shop.master.states
+    down = asyncio.Event()
+
+    async def away(job_ids: Sequence[bytes]) -> dict[bytes, JobState]:
+        down.set()
+        raise Unavailable("the master is away")
+
+    monkeypatch.setattr(shop.cluster.master, "states", away)
+    with pytest.raises(WaitTimeout, match="the master does not answer: the master is away"):
+        await receipt.wait(timeout=0.1)
+    waiter = asyncio.create_task(receipt.result(timeout=60))
+    down.clear()
+    await down.wait()
+    monkeypatch.setattr(shop.cluster.master, "states", states)
+    await shop.agent.work_off(result=SIZE)
+    assert await soon(waiter) == Size(4, 2)
+
+
+async def test_a_wait_ends_in_time_although_a_frozen_master_holds_its_question(
+    shop: Workshop, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(waiting_module, "READ_SECONDS", 0.05)
+    receipt = await shop.cluster.submit(resize, {"path": "a"})
+    thawed = asyncio.Event()
+
+    async def frozen(job_ids: Sequence[bytes]) -> dict[bytes, JobState]:
+        await thawed.wait()
+        return {}
+
+    monkeypatch.setattr(shop.cluster.master, "states", frozen)
+    try:
+        with pytest.raises(WaitTimeout):
+            await soon(receipt.wait(timeout=0.1))
+    finally:
+        thawed.set()
 
 
 @pytest.mark.usefixtures("never_reread")
