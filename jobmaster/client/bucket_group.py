@@ -6,7 +6,7 @@ One batch goes to one bucket, chosen when the batch leaves; so concurrent caller
 from __future__ import annotations
 
 import random
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 from typing import NamedTuple
 
@@ -61,7 +61,11 @@ class _Trial:
 
 
 class BucketGroup:
-    """The buckets of one lane and priority whose acknowledgements are worth at least ``need``."""
+    """The buckets of one lane and priority whose acknowledgements are worth at least ``need``.
+
+    Args:
+        handler: what the jobs ask for, where owners differ: buckets whose owners have it come first.
+    """
 
     def __init__(
         self,
@@ -72,8 +76,10 @@ class BucketGroup:
         capacities: dict[str, Capacity],
         clock: Clock,
         telemetry: Telemetry | None = None,
+        handler: str | None = None,
     ) -> None:
         self.lane = lane
+        self._handler = handler
         self.priority = priority
         self._need = need
         self._buckets = buckets
@@ -199,15 +205,18 @@ class BucketGroup:
         return None
 
     def _choose(self, trial: _Trial) -> Outlet | None:
+        if self._handler is not None:
+            found = self._choose_among(self._buckets.serving(self.lane, self.priority, self._handler), trial)
+            if found is not None or trial.full:
+                return found  # full is full: whoever lacks the handler would only give the jobs back
+        return self._choose_among(self._buckets.outlets(self.lane, self.priority), trial)
+
+    def _choose_among(self, outlets: Sequence[Outlet], trial: _Trial) -> Outlet | None:
         now = self._clock.boottime()
         if trial.unknown is not None:
-            open_ = [o for o in self._buckets.outlets(self.lane, self.priority) if o.id not in trial.tried]
+            open_ = [outlet for outlet in outlets if outlet.id not in trial.tried]
         else:
-            open_ = [
-                outlet
-                for outlet in self._buckets.outlets(self.lane, self.priority)
-                if outlet.avoid_until <= now and outlet.id not in trial.tried
-            ]
+            open_ = [outlet for outlet in outlets if outlet.avoid_until <= now and outlet.id not in trial.tried]
         free = [outlet for outlet in open_ if outlet.full_until <= now]
         if len(free) < len(open_):
             trial.full = True

@@ -7,6 +7,7 @@ picture is renewed. While the master is down the last picture is used, so intake
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 from collections.abc import Mapping
 
@@ -27,11 +28,14 @@ _log = logging.getLogger(__name__)
 class Outlet:
     """One bucket as this producer sees it."""
 
-    __slots__ = ("avoid_until", "depth", "epoch", "failures", "full_until", "id", "lane", "priority", "unsent", "watch")
+    __slots__ = (
+        "avoid_until", "depth", "epoch", "failures", "full_until", "id", "lane", "owner", "priority", "unsent", "watch",
+    )  # fmt: skip
 
     def __init__(self, bucket: Bucket, watch: StoreWatch) -> None:
         self.id = bucket.id
         self.epoch = bucket.epoch
+        self.owner = bucket.owner
         self.lane = bucket.lane
         self.priority = bucket.priority
         self.watch = watch
@@ -70,6 +74,10 @@ class BucketMap:
         self._clock = clock
         self._max_age = max_age_seconds
         self._groups: dict[tuple[str, int], tuple[Outlet, ...]] = {}
+        self._served: dict[bytes, frozenset[str]] = {}
+        self._serving: dict[tuple[str, int, str], tuple[Outlet, ...]] = {}
+        self.mixed = False
+        """True while owners of buckets differ in the handlers they have."""
         self._by_id: dict[bytes, Outlet] = {}
         self._lanes: set[str] = set()
         self._read_at: float | None = None
@@ -79,6 +87,16 @@ class BucketMap:
     def outlets(self, lane: str, priority: int) -> tuple[Outlet, ...]:
         """ACTIVE buckets of a lane and priority, as last known."""
         return self._groups.get((lane, priority), ())
+
+    def serving(self, lane: str, priority: int, handler: str) -> tuple[Outlet, ...]:
+        """Those of them whose owners have the handler: in another bucket the job would only be given back by its agent."""
+        key = (lane, priority, handler)
+        found = self._serving.get(key)
+        if found is None:
+            outlets = self.outlets(lane, priority)
+            found = tuple(each for each in outlets if handler in self._served.get(each.owner, (handler,)))
+            self._serving[key] = found
+        return found
 
     def all_outlets(self) -> list[Outlet]:
         """Every ACTIVE bucket, as last known."""
@@ -106,6 +124,12 @@ class BucketMap:
             await asyncio.shield(self._start())
         elif not self.is_fresh():
             self._start_soon()
+
+    async def known(self) -> None:
+        """There is a picture now, if the master can be asked; who needs one hears of it from ``fresh``."""
+        if self._read_at is None:
+            with contextlib.suppress(JobMasterError):
+                await self.fresh()
 
     async def renew(self) -> None:
         """Ask the master again now (at most every ``REFRESH_AGAIN_SECONDS``); keep the old picture when it is down."""
@@ -142,9 +166,10 @@ class BucketMap:
             _log.info("the bucket map could not be renewed: %s", error)
 
     async def _read(self) -> None:
-        self._take(await self._master.buckets())
+        buckets = await self._master.buckets()
+        self._take(buckets, await self._master.served())
 
-    def _take(self, buckets: list[Bucket]) -> None:
+    def _take(self, buckets: list[Bucket], served: dict[bytes, frozenset[str]]) -> None:
         groups: dict[tuple[str, int], list[Outlet]] = {}
         by_id: dict[bytes, Outlet] = {}
         for bucket in buckets:
@@ -159,4 +184,5 @@ class BucketMap:
             groups.setdefault((bucket.lane, bucket.priority), []).append(outlet)
         self._by_id = by_id
         self._groups = {key: tuple(outlets) for key, outlets in groups.items()}
+        self._served, self._serving, self.mixed = served, {}, bool(served)
         self._read_at = self._clock.boottime()

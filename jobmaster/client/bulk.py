@@ -88,11 +88,11 @@ class BulkFailed(JobMasterError):
 
 
 class _Chunk:
-    """Encoded jobs of one lane and priority."""
+    """Encoded jobs of one lane and priority (and handler, where agents differ)."""
 
     __slots__ = ("entries", "group", "size")
 
-    def __init__(self, group: tuple[str, int]) -> None:
+    def __init__(self, group: tuple[str, int, str]) -> None:
         self.group = group
         self.entries: list[bytes] = []
         self.size = 0
@@ -113,8 +113,8 @@ class BulkSubmit:
         self._chunk_max = (
             settings.limits.submit_chunk_jobs if self._way is Way.BUCKET else settings.thresholds.transfer_batch
         )
-        self._group_of: dict[str, tuple[str, int]] = {}
-        self._open: dict[tuple[str, int], _Chunk] = {}
+        self._group_of: dict[str, tuple[str, int, str]] = {}
+        self._open: dict[tuple[str, int, str], _Chunk] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         self._failure: Exception | None = None
         self.summary = BulkSummary()
@@ -210,7 +210,9 @@ class BulkSubmit:
         entry = encode_entry(Entry(new_id(), 1, plan.name, data, terms.due_us, terms.headers))
         group = self._group_of.get(plan.name)
         if group is None:
-            group = self._group_of[plan.name] = (terms.lane or plan.lane, int(terms.priority or plan.priority))
+            # Where agents differ in their handlers, each has chunks of its own, which go to those who have it.
+            apart = plan.name if self._desk.buckets.mixed else ""
+            group = self._group_of[plan.name] = (terms.lane or plan.lane, int(terms.priority or plan.priority), apart)
         chunk = self._open.get(group)
         if chunk is None:
             chunk = self._open[group] = _Chunk(group)
@@ -236,11 +238,11 @@ class BulkSubmit:
         task.add_done_callback(self._tasks.discard)
 
     async def _deliver(self, chunk: _Chunk) -> None:
-        lane, priority = chunk.group
+        lane, priority, handler = chunk.group
         try:
             if self._way is Way.BUCKET:
                 need = Level.VOLATILE if self._terms.allow_volatile else NEEDED[self._durability]
-                await self._into_bucket(chunk, await self._desk.group(lane, priority, need))
+                await self._into_bucket(chunk, await self._desk.group(lane, priority, need, handler))
             else:
                 await self._into_master(chunk)
         except OutcomeUnknown as error:
@@ -263,14 +265,14 @@ class BulkSubmit:
         if self._way is Way.HELD:
             await self._hold(chunk)
             return
-        lane, priority = chunk.group
-        group = await self._desk.group(lane, priority, Level.VOLATILE)
+        lane, priority, handler = chunk.group
+        group = await self._desk.group(lane, priority, Level.VOLATILE, handler)
         jobs = [new_job(entry, lane, priority) for entry in chunk.entries]
         written, _ = await group.assign(self._desk.master, jobs)
         self._written(chunk, chunk.entries, written)
 
     async def _hold(self, chunk: _Chunk) -> None:
-        lane, priority = chunk.group
+        lane, priority, _ = chunk.group
         size = self._desk.batch_max
         for start in range(0, len(chunk.entries), size):
             part = chunk.entries[start : start + size]
@@ -297,7 +299,7 @@ class BulkSubmit:
             )
 
 
-_SLOW = _Chunk(("", 0))
+_SLOW = _Chunk(("", 0, ""))
 
 
 def _split(item: Any, index: int) -> tuple[Any, Any]:

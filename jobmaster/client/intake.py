@@ -71,6 +71,10 @@ class Line(NamedTuple):
     gathering: Coalescer[bytes, Placed]
 
 
+_Key = tuple[str, int, Level, str | None]
+"""Lane, priority, level needed, and the handler where agents differ in what they can run."""
+
+
 class IntakeDesk:
     """Puts orders where they belong. Belongs to one event loop."""
 
@@ -97,8 +101,8 @@ class IntakeDesk:
         self.batch_max = settings.thresholds.transfer_batch
         """Rows of one insert."""
         self._full_timeout = settings.jobs.on_full_timeout_seconds
-        self._groups: dict[tuple[str, int, Level], BucketGroup] = {}
-        self._lines: dict[tuple[str, int, Level], Line] = {}
+        self._groups: dict[_Key, BucketGroup] = {}
+        self._lines: dict[_Key, Line] = {}
         self._assigning: dict[tuple[str, int], Coalescer[NewJob, Receipt]] = {}
         self._keys: dict[str, Coalescer[tuple[str, bytes, bytes], tuple[bytes, bytes]]] = {}
         self._holding: Coalescer[NewJob, Receipt] = self._coalescer(self._hold)
@@ -131,33 +135,41 @@ class IntakeDesk:
                 hint=f"lanes with buckets are {', '.join(sorted(known))}; add it to an agent's lanes in the configuration",
             )
 
-    async def group(self, lane: str, priority: int, need: Level) -> BucketGroup:
-        """The buckets of a lane and priority; ``UnknownLane`` when nobody serves the lane."""
-        group = self._groups.get((lane, priority, need))
+    async def group(self, lane: str, priority: int, need: Level, handler: str) -> BucketGroup:
+        """The buckets of a lane and priority; ``UnknownLane`` when nobody serves the lane.
+
+        Args:
+            handler: where agents differ in their handlers, buckets whose owners have this one come first.
+        """
+        await self.buckets.known()
+        key = (lane, priority, need, handler if self.buckets.mixed else None)
+        group = self._groups.get(key)
         if group is None:
             await self.check_served(lane)
-            group = self._group(lane, priority, need)
-            self._groups[lane, priority, need] = group
+            group = self._groups[key] = self._group(*key)
         return group
 
-    def _group(self, lane: str, priority: int, need: Level) -> BucketGroup:
-        return BucketGroup(lane, priority, need, self.buckets, self._capacities, self._clock, self.telemetry)
+    def _group(self, lane: str, priority: int, need: Level, handler: str | None = None) -> BucketGroup:
+        return BucketGroup(lane, priority, need, self.buckets, self._capacities, self._clock, self.telemetry, handler)
 
-    async def line(self, lane: str, priority: int, need: Level) -> Line:
-        """Where single submits of a lane and priority gather."""
-        line = self._lines.get((lane, priority, need))
+    async def line(self, lane: str, priority: int, need: Level, handler: str) -> Line:
+        """Where single submits of a lane and priority (and handler, where agents differ) gather."""
+        await self.buckets.known()
+        key = (lane, priority, need, handler if self.buckets.mixed else None)
+        line = self._lines.get(key)
         if line is None:
-            group = await self.group(lane, priority, need)
+            group = await self.group(lane, priority, need, handler)
             chunk = self._settings.limits.submit_chunk_jobs
             gathering = Coalescer(group.send, chunk=chunk, calls_max=STORE_CALLS_MAX, gate=self.gate)
-            line = self._lines.setdefault((lane, priority, need), Line(group, gathering))
+            line = self._lines.setdefault(key, Line(group, gathering))
         return line
 
     def known_line(self, order: Order) -> Line | None:
         """The line that a plain order like this one took; ``None`` when it went to the master."""
         if order.durability is Durability.MASTER:
             return None
-        return self._lines.get((order.job.lane, order.job.priority, NEEDED[order.durability]))
+        job, mixed = order.job, self.buckets.mixed
+        return self._lines.get((job.lane, job.priority, NEEDED[order.durability], job.handler if mixed else None))
 
     # ------------------------------------------------------------ one order
 
@@ -180,7 +192,7 @@ class IntakeDesk:
         if where is not Way.BUCKET:
             return await self._place_row(order, where)
         need = Level.VOLATILE if order.allow_volatile else NEEDED[order.durability]
-        line = await self.line(job.lane, job.priority, need)
+        line = await self.line(job.lane, job.priority, need, job.handler)
         entry = encode_entry(Entry(job.id, 1, job.handler, job.args, job.due_us, job.headers))
         placed = await line.gathering.put(entry, len(entry))
         if placed.level is None:

@@ -37,7 +37,7 @@ class Members:
             agent.weight,
             agent.lease_seconds,
             list(lanes),
-            [spec.name for spec in handlers],
+            sorted(spec.name for spec in handlers),
         )
         if not rows:
             raise Conflict(f"agent {text(agent.id)} has ended; an id is used once", hint="start a new process")

@@ -61,6 +61,10 @@ class Queries:
             for row in await self._data.ask("queries/agents", all_)
         ]
 
+    async def served(self) -> dict[bytes, frozenset[str]]:
+        """Owner of buckets -> the handlers it has; empty when all owners have the same."""
+        return {row["id"]: frozenset(row["handlers"]) for row in await self._data.ask("queries/served")}
+
     async def handlers(self) -> dict[str, HandlerSpec]:
         """What agents have published, by name."""
         specs = [_SPEC.decode(row["spec"]) for row in await self._data.ask("queries/handlers")]

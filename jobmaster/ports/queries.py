@@ -30,6 +30,10 @@ class Queries(Protocol):
         """Confirm a run from outside: whether it is confirmed now, and the state of the job (``None``: no row)."""
         ...
 
+    async def served(self) -> dict[bytes, frozenset[str]]:
+        """Owner of buckets -> the handlers it has; empty when all owners have the same."""
+        ...
+
     async def cancel(self, job_id: bytes, *, tombstone: NewJob | None, actor: str) -> JobState | None:
         """Cancel by the table of ``rules.job_machine``: HELD -> CANCELLED; in flight -> flag; no row and a tombstone ->
         CANCELLED row; no row and no tombstone -> ``None``. Returns the state after the call."""

@@ -29,6 +29,7 @@ class Listing:
     def __init__(self, buckets: list[Bucket]) -> None:
         self.listed: list[Bucket] | Exception = buckets
         self.asked = 0
+        self.has: dict[bytes, frozenset[str]] = {}
 
     async def buckets(self, *, states: Sequence[BucketState] = ()) -> list[Bucket]:
         self.asked += 1
@@ -36,18 +37,27 @@ class Listing:
             raise self.listed
         return self.listed
 
+    async def served(self) -> dict[bytes, frozenset[str]]:
+        return self.has
+
 
 class Bench:
     """A group over paper stores."""
 
-    def __init__(self, stores: dict[str, PaperStore], buckets: list[Bucket], need: Level = Level.AGENT) -> None:
+    def __init__(
+        self,
+        stores: dict[str, PaperStore],
+        buckets: list[Bucket],
+        need: Level = Level.AGENT,
+        handler: str | None = None,
+    ) -> None:
         self.clock = HandClock()
         self.listing = Listing(buckets)
         watches = {name: StoreWatch(name, store, self.clock) for name, store in stores.items()}
         queries: Queries = self.listing  # type: ignore[assignment]  # one query is all that is asked
         self.map = BucketMap(queries, watches, self.clock, 10.0)
         capacities = dict.fromkeys(stores, Capacity(100, 10_000, 3_600_000))
-        self.group = BucketGroup("default", 3, need, self.map, capacities, self.clock)
+        self.group = BucketGroup("default", 3, need, self.map, capacities, self.clock, handler=handler)
 
 
 def entries(count: int) -> list[bytes]:
@@ -267,3 +277,40 @@ async def test_the_emptier_bucket_gets_the_batch_own_jobs_under_way_included() -
     store.gate.set()
     await asyncio.gather(*tasks)
     assert [bucket_id for bucket_id, _ in store.calls] == [two.id, one.id]
+
+
+# ---------------------------------------------------------------- agents with different handlers
+
+
+async def test_jobs_go_first_to_buckets_whose_owners_have_their_handler() -> None:
+    store = PaperStore()
+    able, other, unheard_of = bucket(), bucket(), bucket()
+    bench = Bench({"default": store}, [able, other, unheard_of], handler="h")
+    bench.listing.has = {able.owner: frozenset({"h", "x"}), other.owner: frozenset({"x"})}
+    went = {(await bench.group.place(entries(1))).bucket_id for _ in range(40)}
+    assert went == {able.id, unheard_of.id}
+    assert bench.map.mixed
+
+
+async def test_nothing_depends_on_it() -> None:
+    """Nobody has the handler, or who has it is closed: any bucket will do, and its agent gives the jobs back."""
+    able, other = bucket(), bucket()
+    store = PaperStore(answers({able.id: Submitted(Word.CLOSED, 0)}))
+    bench = Bench({"default": store}, [able, other], handler="h")
+    bench.listing.has = {able.owner: frozenset({"h"}), other.owner: frozenset({"x"})}
+    assert (await bench.group.place(entries(1))).bucket_id == other.id
+    bench = Bench({"default": PaperStore()}, [other], handler="unknown")
+    bench.listing.has = {other.owner: frozenset({"x"}), able.owner: frozenset({"h"})}
+    assert (await bench.group.place(entries(1))).bucket_id == other.id
+
+
+async def test_what_an_agent_has_is_read_with_the_buckets() -> None:
+    able, other = bucket(), bucket()
+    bench = Bench({"default": PaperStore()}, [able, other], handler="h")
+    bench.listing.has = {able.owner: frozenset({"h"}), other.owner: frozenset()}
+    assert {(await bench.group.place(entries(1))).bucket_id for _ in range(20)} == {able.id}
+    bench.listing.has = {}
+    bench.clock.now += 1.0
+    await bench.map.renew()
+    assert not bench.map.mixed
+    assert {(await bench.group.place(entries(1))).bucket_id for _ in range(40)} == {able.id, other.id}

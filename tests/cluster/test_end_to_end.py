@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import copy
 from datetime import timedelta
+from uuid import UUID
 
 import pytest
 
@@ -130,7 +131,7 @@ async def test_two_stores_in_one_cluster(rig: Rig, new_valkey: object) -> None:
 
 
 async def test_a_job_finds_the_agent_that_can_run_it(rig: Rig) -> None:
-    """Agents with different handlers share a lane: who lacks a handler gives the job back, and only the other gets it."""
+    """Agents with different handlers share a lane: producers choose buckets of who has it, onboarding asks by name."""
     from jobmaster.wiring import open_cluster
     from tests.cluster.other_jobs import handlers, rare
 
@@ -138,7 +139,18 @@ async def test_a_job_finds_the_agent_that_can_run_it(rig: Rig) -> None:
     await rig.start_agent("--handlers", "tests.cluster.other_jobs")
     async with await open_cluster(rig.settings, handlers) as cluster:
         receipts = [await cluster.submit(rare, {}) for _ in range(20)]
+        many = await cluster.submit_many([(rare, {})] * 20)
         receipts += [await cluster.submit(rare, {}, durability="master") for _ in range(20)]
         assert [await receipt.result(timeout=10) for receipt in receipts] == ["found"] * 40
         views = [await receipt.get() for receipt in receipts]
+
+        async def all_over() -> bool:
+            return (await rig.states()).get("SUCCEEDED") == 60
+
+        await until(all_over, 10, "all jobs to end")
     assert {view.attempt for view in views} == {1}
+    assert {view.token for view in views[:20]} == {1}, "none had to be given back"
+    tokens = await rig.fetch(
+        "SELECT DISTINCT token FROM job WHERE id = ANY ($1::uuid[])", [str(UUID(bytes=i)) for i in many.ids]
+    )
+    assert [row["token"] for row in tokens] == [1]

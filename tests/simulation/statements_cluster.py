@@ -305,5 +305,8 @@ class ClusterStatements(RescueStatements):
         found.sort(key=lambda b: (b.store, b.lane, -b.priority, b.id))
         return [bucket_record(b, self.moment(b.changed_us)) for b in found]
 
+    def queries_served(self, old: Snapshot) -> list[Record]:
+        return []  # all agents of a history are alike
+
     def queries_handlers(self, old: Snapshot) -> list[Record]:
         return [Record(spec=spec) for _, spec in sorted(self.tables.handlers.items())]

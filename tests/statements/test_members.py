@@ -318,3 +318,14 @@ async def test_a_judge_goes_by_what_the_accused_promised_and_not_by_its_own_sett
     await world.sql.execute("UPDATE agent SET lease_seconds = 300.0 WHERE id = $1", *uuids([slow]))
     await world.sql.execute("SELECT pg_sleep(0.1)")
     assert await world.master.certify_dead(world.owner, 10) == [quick]
+
+
+async def test_who_can_run_what_is_told_where_owners_of_buckets_differ(world: World) -> None:
+    assert await world.master.served() == {}
+    other = await world.agent(new_id())
+    await world.bucket(other)
+    assert await world.master.served() == {}, "all have the same"
+    await world.sql.execute("UPDATE agent SET handlers = '{a,b}' WHERE id = $1", *uuids([other]))
+    idle = await world.agent(new_id())
+    await world.sql.execute("UPDATE agent SET handlers = '{c}' WHERE id = $1", *uuids([idle]))
+    assert await world.master.served() == {world.owner: frozenset(), other: frozenset({"a", "b"})}
