@@ -22,7 +22,7 @@ import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
-from urllib.parse import urlsplit
+from urllib.parse import unquote, urlsplit
 
 from jobmaster.model.errors import Refused, Unavailable
 
@@ -47,8 +47,9 @@ class Lake:
         self.where = where
         parts = urlsplit(where)
         if parts.scheme in ("", "file"):
-            self._local: Path | None = Path(parts.path if parts.scheme else where).expanduser().absolute()
-            self.root = self._local.as_uri()
+            self._local: Path | None = Path(where.removeprefix("file://")).expanduser().absolute()
+            # Not as a URI: Spark takes a path as it is written and would look for a folder "my%20lake".
+            self.root = f"file://{self._local}"
         else:
             self._local = None
             self.root = where.rstrip("/")
@@ -65,7 +66,9 @@ class Lake:
 
     def relative(self, url: str) -> str:
         """The path below the lake of a file that Spark has named."""
-        text = url.replace("file:///", "/").replace("file:/", "/")
+        text = unquote(url)  # what Spark names is escaped
+        if text.startswith("file:/"):
+            text = "/" + text.removeprefix("file:").lstrip("/")
         root = str(self._local) if self._local is not None else self.root
         if not text.startswith(root + "/"):
             raise Unavailable(f"{url} does not lie in the lake {self.where}")

@@ -108,6 +108,6 @@ def past_of(dsn: str, url: str, cluster: str, tmp_path: Path) -> Past:
         limits=Limits(clock_skew_seconds=1.0),
     )
     asyncio.run(migrate(dsn=dsn, schema=settings.schema_name(), cluster=cluster, settings=settings.master))
-    made = Past(settings, tmp_path / "lake", None)
+    made = Past(settings, tmp_path / "the lake", None)  # a blank must not matter
     made.sql(lambda connection: lower_floor(connection, 3))
     return made
