@@ -16,6 +16,15 @@ if TYPE_CHECKING:
     from jobmaster.pipeline.running import Outcome
 
 
+_SMALL = {
+    "spark.sql.shuffle.partitions": "2",
+    "spark.sql.codegen.wholeStage": "false",
+    "spark.sql.codegen.factoryMode": "NO_CODEGEN",
+    "spark.driver.memory": "1g",
+}
+"""Compiling each query would cost more than running it over a demo's history."""
+
+
 class PipelineSummary(msgspec.Struct, frozen=True, kw_only=True):
     """What the three steps found."""
 
@@ -55,7 +64,7 @@ def look_back(settings: ClusterSettings, lake: Path, report: Path, tell: Callabl
     from jobmaster.pipeline.running import PipelineOptions, PipelineRun
     from jobmaster.pipeline.session import SessionOptions
 
-    run = PipelineRun(settings, PipelineOptions(SessionOptions("local[*]"), str(lake)), tell)
+    run = PipelineRun(settings, PipelineOptions(SessionOptions("local[*]", _SMALL), str(lake)), tell)
     began = run.clock.boottime()
     try:
         tell("the data pipeline rolls the history up, audits it, and plans from it")

@@ -23,6 +23,7 @@ from jobmaster.pipeline.planning.queueing import (
     wait_seconds,
 )
 from jobmaster.settings.loader import load_settings
+from jobmaster.settings.model import ClusterSettings
 from tests.pipeline.conftest import Past
 
 if TYPE_CHECKING:
@@ -85,6 +86,21 @@ def test_days_drawn_again_say_how_sure_a_quantile_is() -> None:
     low, high = interval
     assert low < high
     assert resampled({date(2026, 3, 1): [(1, 1)]}, 0.5) is None
+
+
+def test_an_objective_that_no_number_meets_is_marked_in_the_file(tmp_path: Path) -> None:
+    from jobmaster.pipeline.planning.document import Choice, yaml_of
+
+    choice = Choice(
+        lane="payroll", priority="high", buckets=5, objective_us=1e6, interval_us=None, utilisation=0.5, screened=4,
+        waits_us={"p50": 1.0, "p95": 2.0, "p99": 3e6, "objective": 3e6}, screened_wait_us=-1.0, jobs=9, curve=[(5, 3e6)],
+        met=False,
+    )  # fmt: skip
+    out = tmp_path / "buckets.yaml"
+    out.write_text(yaml_of([choice], "default", ClusterSettings().agents["default"], 2, ["Made."]))
+    assert "high: 3  # NOT MET: 5 in all" in out.read_text()
+    lanes = load_settings(out, {}, []).settings.agents["default"].bucket_counts()
+    assert (lanes["payroll"].high, lanes["payroll"].low, lanes["default"].low) == (3, 1, 1)
 
 
 @pytest.mark.parametrize("text", ["urgent=1s", "critical=soon", "critical", "payroll/=1s"])
@@ -152,9 +168,6 @@ def test_the_plan_is_a_configuration_that_the_strict_loader_takes_and_holds_on_t
     assert "Waiting against buckets" in page
     checked = plan(past.run(), options._replace(check=True))
     assert (checked.failed, checked.found["missed"]) == (False, [])
-    tight = plan(past.run(), options._replace(objectives=dict.fromkeys(options.objectives, 1e-6), hours=1))
-    assert tight.found["met"] is False, "some jobs of one bucket always come together"
-    assert "NOT MET" in out.read_text()
 
 
 @pytest.mark.slow
@@ -170,7 +183,6 @@ def test_an_unknown_kind_of_agent_is_refused() -> None:
     pytest.importorskip("pyspark")
     from jobmaster.pipeline.planning.planning import PlanOptions, plan
     from jobmaster.pipeline.running import PipelineRun
-    from jobmaster.settings.model import ClusterSettings
 
     run: Any = PipelineRun(ClusterSettings())
     with pytest.raises(InputError, match="no agents of kind 'x'"):
