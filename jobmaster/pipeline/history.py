@@ -107,6 +107,7 @@ def history_of(run: PipelineRun) -> Iterator[History]:
     """
     lake = Lake(run.lake)
     lake.check(text(run.link.master.cluster.uid), create=not run.dry_run)
+    _ = run.spark  # some seconds, which need not pass while ranges are held up; and no expression is made without it
     wait = run.link.wait
     connection = wait(open_scan(run.link.opener))
     try:
