@@ -116,6 +116,7 @@ async def test_what_was_confirmed_stands(kit: PaperKit, name: str) -> None:
     await until(lambda: kit.working.execution.running == 0)
     assert kit.state(entry) == "SUCCEEDED"
     assert not kit.master.attempts
+    assert kit.working.reporter.refused == 0, "nothing else is even tried"
     assert all("confirmed already" in said for said in log)
 
 
