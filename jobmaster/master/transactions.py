@@ -88,7 +88,7 @@ class Transactions:
     async def close(self) -> None:
         """Close every connection; what is open on one is cut, and rolled back by the server."""
         self._closed = True
-        for connection in self._lent:
+        for connection in list(self._lent):
             connection.terminate()
         idle, self._idle = self._idle, []
         await asyncio.gather(*(close_politely(connection) for connection in idle))
