@@ -141,7 +141,9 @@ def of_growth(report: Report) -> list[str]:
 
 def of_small(report: Report) -> list[str]:
     """One line of names and figures."""
-    shown = {key: value for key, value in report.items() if isinstance(value, int | float) and key != "benchmark"}
+    shown = {
+        key: value for key, value in report.items() if isinstance(value, int | float) and key != "other_work_cores"
+    }
     return table(("", ""), ((key.replace("_", " "), value) for key, value in shown.items()))
 
 
