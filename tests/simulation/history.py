@@ -149,7 +149,7 @@ class History:
     async def _main(self) -> None:
         hosts = [self.loop.create_task(host.run()) for host in self.hosts]
         for host in self.hosts:
-            while not host.serving:  # noqa: ASYNC110  # the agents' own events are their own affair
+            while not (host.serving or self.audit.violations):  # noqa: ASYNC110  # the agents' own events are their own affair
                 await asyncio.sleep(0.02)
         client = Process("client", self)
         clients = self.loop.spawn(client, self._clients())
