@@ -10,6 +10,7 @@ import asyncpg
 
 from jobmaster.master.connection import Calls
 from jobmaster.master.master import ClusterRow, Master
+from tests.simulation.binary_copy import rows_of
 from tests.simulation.loop import SimLoop
 from tests.simulation.statements_cluster import ClusterStatements
 from tests.simulation.tables import Record, Snapshot
@@ -67,7 +68,8 @@ class SimConnection:
     async def fetch(self, text: str, *args: Any) -> list[Record]:
         return self._server.execute(_name_of(text), self.old, args)
 
-    async def copy_records_to_table(self, table: str, *, records: Any, columns: Sequence[str]) -> str:
+    async def copy_to_table(self, table: str, *, source: Any, columns: tuple[str, ...], format: str) -> str:  # noqa: A002
+        records = rows_of(b"".join([piece async for piece in source]), columns)
         written = self._server.statements.copy(records)
         if written < 0:
             raise asyncpg.UniqueViolationError("duplicate key")
