@@ -1,0 +1,134 @@
+"""One JVM for the tests of the data source, and a migrated cluster for each of them."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Callable, Coroutine, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import asyncpg
+import pytest
+
+from jobmaster.master.migrate import migrate
+from jobmaster.settings.model import ClusterSettings, MasterSettings
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+    from jobmaster.pipeline.running import PipelineRun
+
+SPEC = (
+    '{"name":"images.resize","schema":{"type":"object","properties":{"path":{"type":"string"},'
+    '"width":{"type":"integer","default":100}},"required":["path"],"additionalProperties":false}}'
+)
+
+
+@pytest.fixture(scope="session")
+def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
+    """Two threads, no UI. Tests that want another session are processes of their own."""
+    pytest.importorskip("pyspark", reason="the extra `pipeline` is not installed")
+    from jobmaster.pipeline.session import SessionOptions, open_session
+
+    conf = {
+        "spark.sql.shuffle.partitions": "2",
+        "spark.sql.warehouse.dir": str(tmp_path_factory.mktemp("warehouse")),
+        "spark.driver.memory": "1g",
+    }
+    session = open_session(SessionOptions("local[2]", conf, "tests"), os.environ)
+    yield session
+    session.stop()
+
+
+class Ground:
+    """A cluster with one published handler, and ways to look at it."""
+
+    def __init__(self, settings: ClusterSettings, lake: Path, spark: SparkSession | None) -> None:
+        self.settings = settings
+        self.lake = lake
+        self.spark: Any = spark
+        self.said: list[str] = []
+        self._runs: list[PipelineRun] = []
+
+    @property
+    def options(self) -> dict[str, str]:
+        """How the data source finds the cluster."""
+        return {"dsn": self.settings.master.dsn or "", "schema": self.settings.schema_name()}
+
+    def read(self, table: str = "jobs", **options: str) -> DataFrame:
+        return self.spark.read.format("jobmaster").options(**self.options, table=table, **options).load()
+
+    def write(self, frame: DataFrame, **options: str) -> None:
+        given = {"handler": "images.resize", "batch": "test", **options}
+        frame.write.format("jobmaster").options(**self.options, **given).mode("append").save()
+
+    def rows(self, count: int, tasks: int = 2, start: int = 0) -> DataFrame:
+        """Good rows with the keys ``k<n>``."""
+        frame = self.spark.range(start, start + count, 1, tasks)
+        return frame.selectExpr(
+            "concat('k', id) AS key", "to_json(struct(concat('f', id) AS path, id AS width)) AS args"
+        )
+
+    def run(self, *, dry_run: bool = False) -> PipelineRun:
+        """A call of the pipeline in this process, on the session of all tests."""
+        from jobmaster.pipeline.running import PipelineOptions, PipelineRun
+        from jobmaster.pipeline.session import SessionOptions
+
+        options = PipelineOptions(SessionOptions("local[2]"), str(self.lake), dry_run)
+        run = PipelineRun(self.settings, options, self.said.append, _session=self.spark)
+        self._runs.append(run)
+        return run
+
+    def sql(self, work: Callable[[asyncpg.Connection[asyncpg.Record]], Coroutine[Any, Any, Any]]) -> Any:
+        """Some work on a connection of its own."""
+
+        async def connected() -> Any:
+            settings = {"search_path": self.settings.schema_name(), "timezone": "UTC"}
+            connection = await asyncpg.connect(self.settings.master.dsn, server_settings=settings)
+            try:
+                return await work(connection)
+            finally:
+                await connection.close()
+
+        return asyncio.run(connected())
+
+    def value(self, query: str, *values: object) -> Any:
+        """First value of a query."""
+        return self.sql(lambda connection: connection.fetchval(query, *values))
+
+    def ended(self, count: int, state: str = "SUCCEEDED") -> None:
+        """Jobs that have ended, an hour ago to now."""
+        query = """
+            INSERT INTO job
+                (id, state, priority, lane, handler, token, bucket_id, bucket_epoch, waited_us, ran_us, args, result)
+            SELECT (left(uuid_floor(clock_timestamp() - i % 3600 * interval '1 s')::text, 14) || '7000-8000-'
+                    || lpad(to_hex((random() * 1e9)::bigint), 12, '0'))::uuid,
+                   $2::job_state, 1 + i % 5, 'default', 'h' || i % 4, 1, gen_random_uuid(), 1, i, 2 * i,
+                   convert_to('{"note":"a \\"b\\"\\n' || repeat('x', i % 50) || '"}', 'UTF8'), convert_to('{"n":1}', 'UTF8')
+            FROM generate_series(1, $1) i"""
+        self.sql(lambda connection: connection.execute(query, count, state))
+
+    def close(self) -> None:
+        for run in self._runs:
+            run._session = None
+            run.close()
+
+
+def ground_of(dsn: str, cluster: str, lake: Path) -> Ground:
+    """A migrated cluster with one published handler; its session is to be set."""
+    settings = ClusterSettings(cluster=cluster, master=MasterSettings(dsn=dsn))
+    asyncio.run(migrate(dsn=dsn, schema=settings.schema_name(), cluster=cluster, settings=settings.master))
+    made = Ground(settings, lake, None)
+    publish = "INSERT INTO handler VALUES ('images.resize', $1, 'x', gen_random_uuid())"
+    made.sql(lambda connection: connection.execute(publish, SPEC))
+    return made
+
+
+@pytest.fixture
+def ground(master_dsn: str, cluster_name: str, spark: SparkSession, tmp_path: Path) -> Iterator[Ground]:
+    """A cluster without jobs."""
+    made = ground_of(master_dsn, cluster_name, tmp_path / "lake")
+    made.spark = spark
+    yield made
+    made.close()
