@@ -9,7 +9,7 @@ from pathlib import Path
 
 import click
 
-from benchmarks.pipeline import archiving
+from benchmarks.pipeline import archiving, moving
 from benchmarks.report import machine
 from jobmaster.embedded import EmbeddedCluster, EmbeddedOptions
 
@@ -17,15 +17,28 @@ from jobmaster.embedded import EmbeddedCluster, EmbeddedOptions
 @click.command(context_settings={"help_option_names": ["-h", "--help"]})
 @click.option("--rows", default=2_000_000, show_default=True, help="Jobs of one day.")
 @click.option("--days", default=1, show_default=True, help="Days to archive, roll up and audit.")
+@click.option(
+    "--only", type=click.Choice(["moving", "history"]), help="Reading and writing, or archive, roll-up and audit."
+)
 @click.option("--json", "as_json", is_flag=True, help="One JSON object.")
-def main(rows: int, days: int, as_json: bool) -> None:
+def main(rows: int, days: int, only: str | None, as_json: bool) -> None:
     """Measure the data pipeline."""
     found: dict[str, object] = {"benchmark": "pipeline", "rows": rows}
     with tempfile.TemporaryDirectory(prefix="jobmaster-bench-") as name:
         directory = Path(name)
         directory.chmod(0o755)
+        if only != "history":
+            found |= moving.measure(directory, rows)
+        if only == "moving":
+            show(found, as_json)
+            return
         with EmbeddedCluster(directory / "data", EmbeddedOptions(durable=False)) as servers:
             found |= archiving.measure(servers.dsn, servers.url, directory, rows, days)
+    show(found, as_json)
+
+
+def show(found: dict[str, object], as_json: bool) -> None:
+    """One JSON object, or lines for people."""
     found["machine"] = machine()
     if as_json:
         print(json.dumps(found))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 from uuid import UUID
@@ -121,14 +122,15 @@ def test_filters_of_spark_narrow_the_statement_and_lose_nothing(ground: Ground) 
     ground.ended(400)
     every = ground.read().collect()
     ids = sorted(row["id"] for row in every)
-    for condition, wanted in {
+    expected: dict[str, Callable[[Any], bool]] = {
         "handler = 'h1' AND priority IN ('low', 'high')": lambda r: (
             r["handler"] == "h1" and r["priority"] in ("low", "high")
         ),
         f"id >= '{ids[100]}' AND id < '{ids[300]}'": lambda r: ids[100] <= r["id"] < ids[300],
         f"id = '{ids[7].upper()}'": lambda r: False,
         "state <> 'SUCCEEDED' OR lane = 'default'": lambda r: True,
-    }.items():
+    }
+    for condition, wanted in expected.items():
         found = ground.read(pushdown="true").where(condition).collect()
         assert sorted(row["id"] for row in found) == sorted(row["id"] for row in every if wanted(row)), condition
     middle = every[0]["created_at"]

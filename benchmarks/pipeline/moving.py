@@ -1,0 +1,189 @@
+"""Reading and writing through the data source, with Spark's own JDBC reader on the same rows in the same session.
+
+The JDBC driver's jar comes from Debian's package ``libpostgresql-jdbc-java``, where that can be had; the report says so
+where it cannot.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import shutil
+import socket
+import statistics
+import subprocess
+import time
+from collections.abc import Callable
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+import asyncpg
+
+from benchmarks.history import fill_day, lower_floor
+from jobmaster.embedded import PostgresServer
+from jobmaster.master.migrate import migrate
+from jobmaster.pipeline.session import SessionOptions, open_session
+from jobmaster.settings.model import ClusterSettings, MasterSettings
+
+_INSTALLED = Path("/usr/share/java/postgresql.jar")
+_PACKAGE = "libpostgresql-jdbc-java"
+_RUNS = 3
+_TASKS = 4
+_SPEC = (
+    '{"name":"images.resize","schema":{"type":"object","properties":{"path":{"type":"string"},"width":{"type":"integer"}},'
+    '"required":["path"],"additionalProperties":false}}'
+)
+
+
+def measure(directory: Path, rows: int) -> dict[str, Any]:
+    """Read ``rows`` jobs, write half as many, and write them again.
+
+    Returns:
+        ``read_rows_per_second``, ``jdbc_read_rows_per_second`` (``None`` with ``jdbc_note`` where there is no driver),
+        ``write_rows_per_second``, ``written``, ``replay_inserted``, ``replay_rows_per_second``; rates are medians.
+    """
+    jar, note = _jar(directory)
+    with PostgresServer(directory / "tcp", durable=False, port=_free_port()) as server:
+        settings = ClusterSettings(cluster="moving-bench", master=MasterSettings(dsn=server.dsn))
+        schema = settings.schema_name()
+        asyncio.run(migrate(dsn=server.dsn, schema=schema, cluster=settings.cluster, settings=settings.master))
+        asyncio.run(_fill(settings, rows))
+        conf = {"spark.jars": str(jar)} if jar is not None else {}
+        spark = open_session(SessionOptions("local[2]", conf, "benchmark"), os.environ)
+        try:
+            found = _reading(spark, settings, server, rows, jdbc=jar is not None)
+            found["jdbc_note"] = note
+            return {**found, **_writing(spark, settings, directory, rows // 2)}
+        finally:
+            spark.stop()
+
+
+def _reading(spark: Any, settings: ClusterSettings, server: PostgresServer, rows: int, *, jdbc: bool) -> dict[str, Any]:
+    options = {"dsn": server.dsn, "schema": settings.schema_name(), "table": "jobs", "numPartitions": str(_TASKS)}
+    ours = spark.read.format("jobmaster").options(**options).load()
+    readers: dict[str, Callable[[], None]] = {"read": lambda: _drain(ours)}
+    if jdbc:
+        theirs = _jdbc(spark, settings, server, ours.columns)
+        readers["jdbc_read"] = lambda: _drain(theirs)
+    times: dict[str, list[float]] = {name: [] for name in readers}
+    for read in readers.values():
+        read()  # the server's cache and the JVM are warm for both
+    for _ in range(_RUNS):
+        for name, read in readers.items():
+            began = time.perf_counter()
+            read()
+            times[name].append(time.perf_counter() - began)
+    found: dict[str, Any] = {"jdbc_read_rows_per_second": None}
+    return found | {f"{name}_rows_per_second": round(rows / statistics.median(taken)) for name, taken in times.items()}
+
+
+def _jdbc(spark: Any, settings: ClusterSettings, server: PostgresServer, columns: list[str]) -> Any:
+    """The same columns of the same view, in as many ranges of ids."""
+    parts = urlsplit(server.tcp_dsn)
+    schema = settings.schema_name()
+    cuts = asyncio.run(_cuts(settings))
+    edges = ["00000000-0000-0000-0000-000000000000", *cuts, "ffffffff-ffff-ffff-ffff-ffffffffffff"]
+    predicates = [f"id >= '{low}' AND id < '{high}'" for low, high in pairwise(edges)]
+    texts = {"id", "bucket_id", "args", "headers", "result", "error"}
+    listed = ", ".join(f"{name}::text AS {name}" if name in texts else name for name in columns)
+    return spark.read.jdbc(
+        f"jdbc:postgresql://127.0.0.1:{parts.port}{parts.path}",
+        f"(SELECT {listed}, id AS cut_id FROM {schema}.jobs) AS jobs".replace("cut_id", "cut"),
+        predicates=[predicate.replace("id ", "cut ") for predicate in predicates],
+        properties={
+            "driver": "org.postgresql.Driver",
+            "user": parts.username or "",
+            "password": parts.password or "",
+            "fetchsize": "20000",
+            "options": f"-c search_path={schema}",
+        },
+    ).drop("cut")
+
+
+def _writing(spark: Any, settings: ClusterSettings, directory: Path, rows: int) -> dict[str, Any]:
+    source = str(directory / "source.parquet")
+    path = "concat('/data/file-', id, '.txt')"
+    frame = spark.range(0, rows, 1, _TASKS).selectExpr(
+        "concat('k', id) AS key", f"to_json(named_struct('path', {path}, 'width', id % 1000)) AS args"
+    )
+    frame.write.parquet(source)
+    loaded = spark.read.parquet(source)
+    times: list[float] = []
+    inserted: list[int] = []
+    for _ in range(2):
+        began = time.perf_counter()
+        run_id = f"run-{len(times)}"
+        options = {"dsn": settings.master.dsn or "", "schema": settings.schema_name()}
+        given = {"handler": "images.resize", "batch": "benchmark", "runId": run_id}
+        loaded.write.format("jobmaster").options(**options, **given).mode("append").save()
+        times.append(time.perf_counter() - began)
+        inserted.append(asyncio.run(_value(settings, "SELECT inserted FROM pipeline_write WHERE run_id = $1", run_id)))
+    held = asyncio.run(_value(settings, "SELECT count(*) FROM job WHERE state = 'HELD'"))
+    assert held == inserted[0] == rows
+    return {
+        "written": inserted[0],
+        "write_rows_per_second": round(rows / times[0]),
+        "replay_inserted": inserted[1],
+        "replay_rows_per_second": round(rows / times[1]),
+    }
+
+
+def _drain(frame: Any) -> None:
+    frame.write.format("noop").mode("overwrite").save()
+
+
+async def _fill(settings: ClusterSettings, rows: int) -> None:
+    connection = await _connect(settings)
+    await lower_floor(connection, 1)
+    await fill_day(connection, 1, rows)
+    await connection.execute("INSERT INTO handler VALUES ('images.resize', $1, 'x', gen_random_uuid())", _SPEC)
+    await connection.execute("VACUUM ANALYZE job", timeout=3600)
+    await connection.close()
+
+
+async def _cuts(settings: ClusterSettings) -> list[str]:
+    connection = await _connect(settings)
+    shares = [part / _TASKS for part in range(1, _TASKS)]
+    query = "SELECT percentile_disc($1::float8[]) WITHIN GROUP (ORDER BY id) FROM job"
+    cuts = await connection.fetchval(query, shares)
+    await connection.close()
+    return [str(cut) for cut in cuts]
+
+
+async def _value(settings: ClusterSettings, query: str, *values: object) -> Any:
+    connection = await _connect(settings)
+    value = await connection.fetchval(query, *values)
+    await connection.close()
+    return value
+
+
+async def _connect(settings: ClusterSettings) -> asyncpg.Connection[asyncpg.Record]:
+    return await asyncpg.connect(
+        settings.master.dsn, server_settings={"search_path": settings.schema_name(), "timezone": "UTC"}
+    )
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def _jar(directory: Path) -> tuple[Path | None, str]:
+    """The JDBC driver, or ``None``; and where it came from, or why there is none."""
+    if _INSTALLED.exists():
+        return _INSTALLED, f"{_PACKAGE} is installed"
+    if shutil.which("apt-get") is None or shutil.which("dpkg-deb") is None:
+        return None, f"no driver: {_PACKAGE} is not installed and this system has no apt-get to fetch it"
+    folder = directory / "jdbc"
+    folder.mkdir()
+    folder.chmod(0o777)
+    done = subprocess.run(["apt-get", "download", _PACKAGE], cwd=folder, capture_output=True, text=True, check=False)
+    packages = list(folder.glob("*.deb"))
+    if not packages:
+        return None, f"no driver: {_PACKAGE} cannot be fetched: {done.stderr.strip().splitlines()[-1:]}"
+    subprocess.run(["dpkg-deb", "-x", str(packages[0]), str(folder)], check=True, capture_output=True)
+    jars = list((folder / "usr/share/java").glob("postgresql*.jar"))
+    return (jars[0].resolve(), packages[0].name) if jars else (None, f"no driver in {packages[0].name}")

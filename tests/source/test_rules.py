@@ -1,0 +1,130 @@
+"""What needs neither Spark nor a server: ids of rows, the fast check of arguments, options that choose."""
+
+from __future__ import annotations
+
+import json
+from datetime import UTC, datetime
+from typing import Any
+from uuid import UUID
+
+import pytest
+
+from jobmaster.client.schema_check import problems
+from jobmaster.handlers.signature import read_signature
+from jobmaster.model.agent import HandlerSpec
+from jobmaster.model.errors import InputError, JobMasterError, OutcomeUnknown, Refused, UnknownHandler
+from jobmaster.pipeline.batch_ids import batch_id
+from jobmaster.pipeline.mapping import parse_pairs
+from jobmaster.pipeline.saying import said_by
+from jobmaster.pipeline.selection import floor_id, selection_of
+from jobmaster.pipeline.session import parse_conf, require_extra, settings_of, threads_of
+from jobmaster.pipeline.signatures import Checker
+from jobmaster.pipeline.tables import TABLES
+
+
+def test_an_id_is_of_the_row_and_of_the_moment() -> None:
+    ids = {batch_id(1_800_000_000_000, "h", f"k{n}") for n in range(20_000)}
+    assert len(ids) == 20_000
+    one = UUID(bytes=batch_id(1_800_000_000_000, "h", "k"))
+    assert (one.version, one.variant) == (7, "specified in RFC 4122")
+    assert one.int >> 80 == 1_800_000_000_000
+    assert one.bytes == batch_id(1_800_000_000_000, "h", "k")
+    assert one.bytes not in (batch_id(1_800_000_000_001, "h", "k"), batch_id(1_800_000_000_000, "g", "k"))
+
+
+def plain(
+    path: str, width: int = 1, ratio: float | None = None, *, deep: dict[str, list[int]] | None = None
+) -> None: ...
+def closed(kind: str, flags: list[bool]) -> None: ...
+
+
+VALUES: list[Any] = [
+    {"path": "a"}, {"path": "a", "width": 2}, {"path": "a", "width": 2.0}, {"path": "a", "width": "2"},
+    {"path": "a", "ratio": None}, {"path": "a", "ratio": 1}, {"path": 1}, {}, {"path": "a", "colour": 1},
+    {"path": "a", "deep": {"x": [1, 2]}}, {"path": "a", "deep": {"x": ["y"]}}, {"kind": "a", "flags": [True]},
+    {"kind": "a", "flags": [1]}, [], "x", None, {"path": None},
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("function", [plain, closed])
+@pytest.mark.parametrize("value", VALUES, ids=json.dumps)
+def test_the_fast_check_says_what_the_slow_one_says(function: Any, value: Any) -> None:
+    schema = read_signature(function, "h").schema
+    checker = Checker(HandlerSpec(name="h", schema=schema), lax=False, limit_bytes=1000)
+    args = json.dumps(value).encode()
+    said = checker.check(args)
+    assert said.args == args
+    assert (said.problem is None) == (isinstance(value, dict) and not problems(schema, value))
+
+
+def test_what_the_fast_check_cannot_say_is_checked_slowly() -> None:
+    schema: dict[str, object] = {
+        "type": "object",
+        "properties": {"n": {"type": "integer", "multipleOf": 2, "minimum": 3}},
+    }
+    checker = Checker(HandlerSpec(name="h", schema=schema), lax=False, limit_bytes=1000)
+    assert checker.check(b'{"n":1}').problem == "argument 'n': 1 is less than 3"
+    assert checker.check(b'{"n":4}').problem is None
+
+
+def test_text_stands_for_what_the_signature_asks_for() -> None:
+    checker = Checker(HandlerSpec(name="h", schema=read_signature(plain, "h").schema), lax=True, limit_bytes=1000)
+    assert checker.check(b'{"path":"12","width":"34","ratio":"0.5"}').args == b'{"path":"12","width":34,"ratio":0.5}'
+    assert "expected integer, got string" in str(checker.check(b'{"path":"a","width":"wide"}').problem)
+
+
+def test_arguments_that_cannot_travel() -> None:
+    checker = Checker(None, lax=False, limit_bytes=300)
+    assert checker.check(b'{"any": ["thing"]}').problem is None
+    for args, said in {
+        b'{"a":': "no JSON", b"[]": "no JSON object", b'{"a":"' + b"x" * 300 + b'"}': "the limit is 300",
+        b'{"a":' + b"[" * 140 + b"]" * 140 + b"}": "nested deeper",
+    }.items():  # fmt: skip
+        assert said in str(checker.check(args).problem)
+
+
+def test_bounds_of_time_are_bounds_of_ids() -> None:
+    moment = datetime(2030, 1, 31, 12, 0, 0, 1, tzinfo=UTC)
+    assert floor_id(moment).int >> 80 == int(datetime(2030, 1, 31, 12, tzinfo=UTC).timestamp()) * 1000 + 1
+    chosen = selection_of(TABLES["jobs"], ("id",), {"since": "2030-01-01", "until": "2030-01-02T00:00:00+01:00"})
+    assert chosen.low == floor_id(datetime(2030, 1, 1, tzinfo=UTC))
+    assert chosen.high == floor_id(datetime(2030, 1, 1, 23, tzinfo=UTC))
+    with pytest.raises(InputError):
+        selection_of(TABLES["jobs"], ("id",), {"states": " , "})
+
+
+def test_an_error_under_two_stacks_is_the_one_that_was_raised() -> None:
+    text = (
+        "[PYTHON_DATA_SOURCE_ERROR] Failed when reading:\nTraceback (most recent call last):\n"
+        "jobmaster.model.errors.Unavailable: the first thing\n\nDuring handling of the above exception:\n"
+        "jobmaster.model.errors.UnknownHandler: there is no handler 'x' (did you mean y?)\n\tat org.apache.spark..."
+    )
+    found = said_by(RuntimeError(text))
+    assert type(found) is UnknownHandler
+    assert found.message == "there is no handler 'x' (did you mean y?)"
+    assert type(said_by(RuntimeError("jobmaster.model.errors.OutcomeUnknown: perhaps"))) is OutcomeUnknown
+    assert "full" in said_by(RuntimeError("java.io.IOException: No space left on device")).message
+    other: JobMasterError = said_by(RuntimeError("[SOME_ERROR] it broke\n\tat java"))
+    assert (type(other), other.message) == (Refused, "Spark: [SOME_ERROR] it broke")
+
+
+def test_what_the_user_says_about_spark() -> None:
+    assert parse_conf(["spark.a.b=c=d"]) == {"spark.a.b": "c=d"}
+    assert parse_pairs(["a=b = c"], "--map") == {"a": "b = c"}
+    for wrong in ("a=b", "spark.x", ""):
+        with pytest.raises(InputError):
+            parse_conf([wrong])
+    with pytest.raises(InputError):
+        parse_pairs(["a=1", "a=2"], "--map")
+    assert (threads_of("local"), threads_of("local[3]"), threads_of("local[2,3]")) == (1, 3, 2)
+    assert threads_of("spark://h:7077") is None
+    assert settings_of("local[2]")["spark.driver.host"] == "127.0.0.1"
+    assert "spark.driver.host" not in settings_of("yarn")
+
+
+def test_a_missing_extra_is_one_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("jobmaster.pipeline.session.find_spec", lambda name: None)
+    with pytest.raises(Refused) as caught:
+        require_extra()
+    assert "pyspark" in caught.value.message
+    assert 'pip install "jobmaster[pipeline]"' in (caught.value.hint or "")
