@@ -145,7 +145,10 @@ async def copy_pages(
 async def bounds(connection: Connection, low: UUID, high: UUID, parts: int, pages: int) -> list[UUID]:
     """Ids that cut a range of jobs into ``parts`` of about the same size, ascending and without repeats."""
     shares = [part / parts for part in range(1, parts)]
-    found = await connection.fetchval(sql("export/bounds"), low.bytes, high.bytes, pages, shares)
+    try:
+        found = await connection.fetchval(sql("export/bounds"), low.bytes, high.bytes, pages, shares)
+    except errors.DRIVER_ERRORS as error:
+        raise errors.calling(error, "export/bounds", writes=False) from error
     return sorted({UUID(bytes=bytes(one)) for one in found or ()})
 
 

@@ -164,6 +164,37 @@ class Lake:
         found = system.get_file_info(FileSelector(f"{base}/{folder}", allow_not_found=True, recursive=True))
         return sorted(info.path[len(base) + 1 :] for info in found if info.type == FileType.File)
 
+    def listing(self, folder: str) -> list[tuple[str, int, float]]:
+        """Path, bytes and time of the last change (seconds since 1970) of every file below a folder."""
+        if self._local is not None:
+            top = self._local / folder
+            paths = sorted(path for path in top.rglob("*") if path.is_file())
+            return [(str(path.relative_to(self._local)), path.stat().st_size, path.stat().st_mtime) for path in paths]
+        from pyarrow.fs import FileSelector, FileType
+
+        system, base = self._arrow()
+        found = system.get_file_info(FileSelector(f"{base}/{folder}", allow_not_found=True, recursive=True))
+        files = [info for info in found if info.type == FileType.File]
+        return [
+            (info.path[len(base) + 1 :], info.size, info.mtime.timestamp() if info.mtime else 0.0) for info in files
+        ]
+
+    def delete(self, path: str) -> None:
+        """Delete a file, and locally the directories that are empty then."""
+        try:
+            if self._local is None:
+                system, base = self._arrow()
+                system.delete_file(f"{base}/{path}")
+                return
+            target = self._local / path
+            target.unlink(missing_ok=True)
+            for parent in target.parents:
+                if parent == self._local or any(parent.iterdir()):
+                    break
+                parent.rmdir()
+        except OSError as error:
+            raise self._unavailable("delete", path, error) from error
+
     def size(self, path: str) -> int | None:
         """Bytes of a file; ``None`` when there is none."""
         if self._local is not None:

@@ -6,7 +6,7 @@ The session is made when it is first asked for, and shared by all steps of ``job
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -49,6 +49,8 @@ class Outcome:
     """A check found something: the program exits with 1."""
     note: str | None = None
     """One sentence for people."""
+    items: Sequence[Mapping[str, Any]] | None = None
+    """Lines of a table with the same keys each."""
 
 
 @dataclass

@@ -67,7 +67,9 @@ def threads_of(master: str) -> int | None:
     threads = match["threads"]
     if threads is None:
         return 1
-    return len(os.sched_getaffinity(0)) if threads == "*" else int(threads)
+    if threads != "*":
+        return int(threads)
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def settings_of(master: str) -> dict[str, str]:

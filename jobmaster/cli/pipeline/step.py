@@ -12,7 +12,7 @@ import click
 
 from jobmaster.cli.failures import EXIT_FAILED
 from jobmaster.cli.invocation import Invocation, invocation_of
-from jobmaster.cli.tables import emit_json, thousands
+from jobmaster.cli.tables import Column, emit_json, render, thousands
 
 if TYPE_CHECKING:
     from jobmaster.pipeline.running import Outcome, PipelineRun
@@ -98,11 +98,14 @@ def _carry_out(ctx: click.Context, name: str, run: PipelineRun, work: Callable[[
     figures = {"rows": outcome.rows, "seconds": round(seconds, 2), "rows_per_second": rate} if outcome.rows else {}
     dry = {"dry_run": True} if run.dry_run else {}
     if invocation_of(ctx).json:
-        emit_json({"command": name, "ok": not outcome.failed, **dry, **outcome.found, **figures})
+        items = {} if outcome.items is None else {"items": list(outcome.items)}
+        emit_json({"command": name, "ok": not outcome.failed, **dry, **outcome.found, **items, **figures})
         return outcome
     width = max((len(key) for key in outcome.found), default=0)
     for key, value in outcome.found.items():
         click.echo(f"{key.replace('_', ' ').ljust(width)}  {_told(value)}")
+    if outcome.items:
+        click.echo(render(outcome.items, [Column(key.upper(), key) for key in outcome.items[0]]))
     if outcome.note:
         click.echo(outcome.note)
     if outcome.rows:
