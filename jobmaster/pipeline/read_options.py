@@ -20,6 +20,11 @@ KNOWN = (
     *PLACE_OPTIONS, "table", "columns", *(choice.value for choice in Choice), "numPartitions", "maxConnections",
     "batchBytes", "snapshot", "pushdown", "maxRowsPerBatch", "startingPosition",
 )  # fmt: skip
+_OF_A_TABLE = {
+    "path", "owner", "provider", "location", "external", "comment", "is_managed_location", "collation",
+    "serialization.format",
+}  # fmt: skip
+"""What Spark adds by itself for a table made with ``CREATE TABLE ... USING``."""
 _YES, _NO = {"true", "1", "yes"}, {"false", "0", "no"}
 
 
@@ -87,9 +92,9 @@ def _position(options: Mapping[str, str]) -> str:
 
 def refuse_unknown(options: Mapping[str, str], known: tuple[str, ...]) -> None:
     """``InputError`` for an option that means nothing here (Spark hands names over in any case)."""
-    lower = {name.lower() for name in known} | {"path"}
+    lower = {name.lower() for name in known} | _OF_A_TABLE
     for name in options:
-        if name.lower() not in lower:
+        if name.lower() not in lower and not name.lower().startswith("option."):
             raise InputError(f"the data source has no option {name!r}", hint=f"its options are {', '.join(known)}")
 
 

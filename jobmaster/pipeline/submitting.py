@@ -73,6 +73,8 @@ def write(run: PipelineRun, rows: DataFrame, batch: str, options: Mapping[str, s
         return _dry(run, rows, batch, options)
     run_id = new_id().hex()
     rejects = options.get("rejects") or f"{run.lake}/rejects"
+    if "://" not in rejects:
+        rejects = str(run.local(rejects).absolute())  # tasks may have another working directory
     every = {**run.source_options(), **options, "batch": batch, "runId": run_id, "rejects": rejects}
     if tasks is not None:
         rows = rows.coalesce(tasks)
@@ -102,8 +104,7 @@ def _reasons(run: PipelineRun, rejects: str, run_id: str) -> dict[str, int]:
     """The most frequent reasons, and how often."""
     from pyspark.sql import functions as F
 
-    path = rejects if "://" in rejects else str(run.local(rejects))
-    frame = run.spark.read.parquet(path).where(F.col("run_id") == run_id)
+    frame = run.spark.read.parquet(rejects).where(F.col("run_id") == run_id)
     rows = frame.groupBy("reason").count().orderBy(F.desc("count"), "reason").limit(REASONS_SHOWN).collect()
     return {row["reason"]: int(row["count"]) for row in rows}
 
