@@ -24,7 +24,7 @@ _OF_A_TABLE = {
     "path", "owner", "provider", "location", "external", "comment", "is_managed_location", "collation",
     "serialization.format",
 }  # fmt: skip
-"""What Spark adds by itself for a table made with ``CREATE TABLE ... USING``."""
+"""What Spark adds by itself to the options of a table of its catalogue."""
 _YES, _NO = {"true", "1", "yes"}, {"false", "0", "no"}
 
 
