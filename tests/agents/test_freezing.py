@@ -18,10 +18,12 @@ from jobmaster.ports import Word
 from jobmaster.rules.lease import term
 from jobmaster.settings.model import AgentSettings, ClusterSettings
 from jobmaster.telemetry import Telemetry
+from jobmaster_agents.anti_entropy import GRACE_SECONDS, AntiEntropy, _Watch
 from jobmaster_agents.events import EventLog
 from jobmaster_agents.holdings import Holding
 from jobmaster_agents.ownership import Ownership
 from jobmaster_agents.working import Working
+from tests.agents.hand_clock import HandClock
 from tests.agents.ports_kit import until
 from tests.agents.stage import HIGH_WATER, PRIORITY, Owner, Stage
 
@@ -112,6 +114,10 @@ async def eventually(condition: Callable[[], Awaitable[bool]]) -> None:
     async with asyncio.timeout(10):
         while not await condition():  # noqa: ASYNC110 - what the servers say
             await asyncio.sleep(0.005)
+
+
+async def look_at_nothing(bucket_id: bytes) -> None:
+    """There are no lists that memory does not know."""
 
 
 async def nothing_lies_there(life: Life) -> None:
@@ -355,3 +361,50 @@ async def test_the_answer_to_the_unfreezing_is_lost(stage: Stage, life: Life, mo
     assert life.lost == []
     assert life.holding.fence.epoch == 2
     assert await states(stage, [job_id]) == {job_id: "SUCCEEDED"}
+
+
+# ---------------------------------------------------------------- a failover that forgot commits
+
+
+async def test_a_running_row_that_a_failover_brought_back_runs_again(stage: Stage, life: Life) -> None:
+    """The outcome was recorded, the list deleted, and a standby that had not heard of it became the master: its row says
+    PROCESSING, its owner lives and knows nothing of it."""
+    gates["first"].set()
+    bucket_id = life.owner.fence.bucket_id
+    job_id, entry = encoded("first")
+    await life.submit(entry)
+    await until(lambda: began[job_id] == 1)
+    await nothing_lies_there(life)
+    assert await states(stage, [job_id]) == {job_id: "SUCCEEDED"}
+    await stage.rows("UPDATE job SET state = 'PROCESSING', result = NULL, attempt = 0 WHERE id = $1", text(job_id))
+    clock = HandClock()
+    life.owner.holdings._term = None
+    life.owner.holdings.trust(term(clock.now, 600.0))
+    comparing = AntiEntropy(
+        life.owner.holdings,
+        life.owner.master,
+        life.owner.store,
+        life.working.memory.ids_of,
+        look_at_nothing,
+        clock,
+        life.telemetry,
+        EventLog(),
+    )
+    watch = _Watch(0.0)
+    await comparing.compare(life.holding, watch)
+    clock.now += GRACE_SECONDS - 1.0
+    await comparing.compare(life.holding, watch)
+    assert await states(stage, [job_id]) == {job_id: "PROCESSING"}, "not before the grace is over"
+    clock.now += 2.0
+    await comparing.compare(life.holding, watch)
+    life.owner.holdings._term = None
+    life.owner.holdings.trust(term(SystemClock().boottime(), 600.0))
+
+    async def done() -> bool:
+        life.working.onboarding.kick(bucket_id)
+        return await states(stage, [job_id]) == {job_id: "SUCCEEDED"}
+
+    await eventually(done)
+    assert began[job_id] == 2
+    lines = await stage.rows("SELECT token, outcome, concluding FROM ledger ORDER BY token")
+    assert [(row["token"], row["concluding"]) for row in lines] == [(1, False), (3, True)]
