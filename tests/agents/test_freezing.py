@@ -64,15 +64,9 @@ class Life:
         self.working = Working(
             ClusterSettings(),
             AgentSettings(slots=2, bucket_buffer=4),
-            owner.master,
-            owner.store,
-            owner.holdings,
-            handlers,
-            SystemClock(),
-            telemetry,
-            EventLog(),
+            owner.master, owner.store, owner.holdings, handlers, SystemClock(), telemetry, EventLog(),
             owner.agent_id.hex()[-12:],
-        )
+        )  # fmt: skip
         self.ownership = Ownership(owner.holdings, owner.master, owner.store, self.working, telemetry, EventLog())
         self.working.persisting._within_seconds = 0.0
         self.telemetry = telemetry
@@ -380,15 +374,9 @@ async def test_a_running_row_that_a_failover_brought_back_runs_again(stage: Stag
     clock = HandClock()
     life.owner.holdings._term = None
     life.owner.holdings.trust(term(clock.now, 600.0))
+    owner, memory = life.owner, life.working.memory
     comparing = AntiEntropy(
-        life.owner.holdings,
-        life.owner.master,
-        life.owner.store,
-        life.working.memory.ids_of,
-        look_at_nothing,
-        clock,
-        life.telemetry,
-        EventLog(),
+        owner.holdings, owner.master, owner.store, memory.ids_of, look_at_nothing, clock, life.telemetry, EventLog()
     )
     watch = _Watch(0.0)
     await comparing.compare(life.holding, watch)
