@@ -14,7 +14,7 @@ from tests.simulation.history import History
 from tests.simulation.page import keep
 from tests.simulation.runner import Caught, Report, catch_all, play_all, seeds_of
 
-SOMETIMES_FROM = 2000
+SOMETIMES_FROM = 10_000
 """From so many seeds on a branch that was never taken is a failure."""
 
 

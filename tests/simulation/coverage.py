@@ -24,7 +24,6 @@ BRANCHES: Mapping[str, str] = {
     "... gives back a row that has no copy": "rescue: row swept",
     "an owner forgets a bucket that is another's": "bucket_forgotten",
     "an owner gives back rows without copies": "rows_released",
-    "the coordinator gives back rows of buckets that are gone": "orphans_returned",
     "keys of a forgotten bucket are adopted": "bucket_resurrected",
     "a store joins late": "store_joined",
     "an emptied store is noticed": "store_emptied",
