@@ -15,7 +15,7 @@ import msgspec
 from tests.chaos.history import FINAL, Ack, History, Strike
 from tests.chaos.witness import ANYWHERE
 
-EXCUSE_SECONDS = 30.0
+EXCUSE_SECONDS = 60.0
 """A fault excuses the loss of what was acknowledged at most this long before it began (or while it lasted), at a level that
 does not cover it, in the store that it hit: by then everything is long in the master."""
 AWAKE_SECONDS = 1.0

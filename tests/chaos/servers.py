@@ -25,7 +25,7 @@ from tests.chaos.ground import Disk
 
 STORES = {"default": "everysec", "synced": "always"}
 _DISK_MEGABYTES = {"default": 1536, "synced": 1024, "master": 4096}
-_UP_SECONDS = 60.0
+_UP_SECONDS = 120.0
 
 
 def free_port() -> int:
