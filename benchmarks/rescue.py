@@ -142,7 +142,11 @@ def run(case: Case, jobs: int) -> dict[str, Any]:
 
 @click.command()
 @click.option(
-    "--trials", "count", default=50, show_default=True, help="Kills of a child, and of an agent on short leases."
+    "--trials",
+    "count",
+    default=50,
+    show_default=True,
+    help="Kills of a child, of an agent on short leases; half as many of a child alone.",
 )
 @click.option(
     "--default-trials", default=10, show_default=True, help="Kills of an agent on default leases (~10 s each)."
@@ -153,7 +157,7 @@ def main(count: int, default_trials: int, jobs: int, as_json: bool, save: bool) 
     """Seconds from a SIGKILL to the next start of the jobs that it interrupted."""
     cases = {
         "child": Case(whole=False, leases={}, trials=count),
-        "child_alone": Case(whole=False, leases={}, trials=count, alone=True),
+        "child_alone": Case(whole=False, leases={}, trials=(count + 1) // 2, alone=True),
         "agent_short_leases": Case(whole=True, leases=SHORT_LEASES, trials=count),
         "agent": Case(whole=True, leases={}, trials=default_trials),
     }

@@ -52,7 +52,11 @@ def show(report: dict[str, Any], *, as_json: bool) -> None:
 )
 @click.option("--no-disks", is_flag=True, help="No file systems of their own for the servers.")
 @click.option("--keep", is_flag=True, help="Keep the directory with all logs also after a good run.")
-@click.option("--save", is_flag=True, help="Keep the report for docs/guarantees.md (then: python -m tests.chaos.page).")
+@click.option(
+    "--save",
+    is_flag=True,
+    help="Keep the report of a good run for docs/guarantees.md (then: python -m tests.chaos.page).",
+)
 @click.option("--json", "as_json", is_flag=True, help="The report as one JSON object on the last line.")
 def main(
     minutes: float,
@@ -83,7 +87,7 @@ def main(
         rounds=kills or rolling,
     )
     report, good = run(course, tell)
-    if save:
+    if save and good:
         RESULTS.mkdir(exist_ok=True)
         write(RESULTS / f"{course.form.value}.json", report)
     show(report, as_json=as_json)

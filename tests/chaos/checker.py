@@ -18,6 +18,8 @@ from tests.chaos.witness import ANYWHERE
 EXCUSE_SECONDS = 60.0
 """A fault excuses the loss of what was acknowledged at most this long before it began (or while it lasted), at a level that
 does not cover it, in the store that it hit: by then everything is long in the master."""
+REPLY_SECONDS = 10.0
+"""An acknowledgement is written down when it arrives, which may be so long after the store has given it."""
 AWAKE_SECONDS = 1.0
 """So long after its certificate (or after it was woken) an agent may still be on its way out."""
 _EXAMPLES = 5
@@ -127,7 +129,7 @@ def _excuse(ack: Ack, history: History) -> Strike | None:
         if ack.level not in strike.uncovered:
             continue
         elsewhere = ack.bucket != ANYWHERE and history.stores.get(ack.bucket) != strike.store
-        if not (strike.store and elsewhere) and strike.at - EXCUSE_SECONDS <= ack.at <= strike.until:
+        if not (strike.store and elsewhere) and strike.at - EXCUSE_SECONDS <= ack.at <= strike.until + REPLY_SECONDS:
             return strike
     return None
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.chaos import page
-from tests.chaos.checker import AWAKE_SECONDS, EXCUSE_SECONDS, check, rescue_seconds
+from tests.chaos.checker import AWAKE_SECONDS, EXCUSE_SECONDS, REPLY_SECONDS, check, rescue_seconds
 from tests.chaos.history import Ack, Death, History, Row, Run, Strike
 from tests.chaos.schedule import plan
 from tests.chaos.witness import ANYWHERE, Line, Pen, Phase, read
@@ -136,9 +136,10 @@ def lost_with(strike: Strike, ack: Ack) -> tuple[int, int]:
         (Ack("agent", 999.0, "c" * 32), False),
         (Ack("agent", 999.0, ""), False),
         (Ack("agent", 1000.0 - EXCUSE_SECONDS - 1, BUCKET), False),
-        (Ack("agent", 1001.5, BUCKET), False),
+        (Ack("agent", 1001.0 + REPLY_SECONDS - 1, BUCKET), True),
+        (Ack("agent", 1001.0 + REPLY_SECONDS + 1, BUCKET), False),
     ],
-    ids=["agent", "fsync", "somewhere", "master", "another store", "held", "long before", "after"],
+    ids=["agent", "fsync", "somewhere", "master", "another store", "held", "long before", "answered late", "after"],
 )
 def test_a_loss_is_excused_only_at_a_level_in_a_store_and_at_a_time_that_the_fault_hits(
     ack: Ack, excused: bool
