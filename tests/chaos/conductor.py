@@ -56,14 +56,14 @@ class Conductor:
         """Since the beginning."""
         return time.monotonic() - self._began
 
-    def play(self, schedule: Sequence[Planned], seconds: float) -> None:
-        """Until the time is over; afterwards everything is healed and everybody runs."""
+    def play(self, schedule: Sequence[Planned], seconds: float, most: int | None = None) -> None:
+        """Until the time is over, or so many faults have struck; afterwards everything is healed and everybody runs."""
         self._began = time.monotonic()
         waiting = list(schedule)
         tell_at = _TELL_SECONDS
         looking = threading.Thread(target=self._keep_looking, daemon=True)
         looking.start()
-        while self.seconds < seconds:
+        while self.seconds < seconds and (most is None or sum(self.counts.values()) < most):
             while waiting and waiting[0].at <= self.seconds:
                 self.strike(waiting.pop(0))
             self.turn()

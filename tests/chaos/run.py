@@ -26,7 +26,9 @@ SEEN = (
     "agent_fenced", "agent_certified_dead", "bucket_taken", "bucket_drained", "bucket_forgotten", "store_emptied",
     "outcomes_spilled", "loop_stalled", "crash_loop", "child_exited", "rows_without_memory", "rows_released",
 )  # fmt: skip
-KILLS = ("child_kill", "supervisor_kill", "agent_kill", "producer_kill")
+KILLS = ("child_kill", "supervisor_kill", "agent_kill") * 3 + ("producer_kill",)
+_SPARE_ROUNDS = 1.4
+"""Some find nobody to kill, because everybody is being started again."""
 _ROUND_SECONDS = (0.3, 1.7)
 _BETWEEN_RESTARTS_SECONDS = 1.0
 
@@ -55,7 +57,8 @@ def play(course: Course, scene: Scene, tell: Any) -> tuple[dict[str, Any], bool]
     )
     tell(f"{len(schedule)} faults in {seconds:.0f} s at {course.rate:g} jobs/s; logs in {scene.root}")
     unclean = restart_all(scene, course.rounds, tell) if course.form is Form.ROLLING else []
-    conductor.play(schedule, 3.0 if course.form is Form.ROLLING else seconds)
+    most = course.rounds if course.form is Form.KILLS else None
+    conductor.play(schedule, 3.0 if course.form is Form.ROLLING else seconds, most)
     tell("everything is healed; the producers stop, the rest drains")
     scene.stop_producers()
     drain_seconds, left = scene.drain(lambda: None)
@@ -90,7 +93,7 @@ def planned(course: Course, kinds: list[str]) -> list[Planned]:
         return []
     if course.form is Form.KILLS:
         rng, at, found = random.Random(course.seed), 2.0, []
-        for _ in range(course.rounds):
+        for _ in range(int(course.rounds * _SPARE_ROUNDS)):
             at += rng.uniform(*_ROUND_SECONDS)
             found.append(Planned(rng.choice(KILLS), round(at, 3), 0.0, rng.getrandbits(32)))
         return found
