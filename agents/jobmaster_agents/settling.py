@@ -24,6 +24,9 @@ _NEWS_MAX = 20_000
 """Ids of finished jobs in one call; news that a dead store cannot carry is dropped beyond this, oldest first."""
 
 
+_LEAVING = (BucketState.COMPLETING, BucketState.READY_TO_DELETE)
+
+
 class _Bucket:
     """What waits for one bucket."""
 
@@ -123,7 +126,7 @@ class Settling:
             self._put_back(bucket)
             await asyncio.sleep(_FROZEN_SECONDS)
             return
-        elif word is Word.CLOSED and not names and holding.state is BucketState.COMPLETING:
+        elif word is Word.CLOSED and not names and holding.state in _LEAVING:
             pass  # closed by ourselves a moment ago, on its way out; the news was published all the same
         elif not holding.lost:
             self._on_forgotten(fence.bucket_id, f"the store answered {word} to a settle")

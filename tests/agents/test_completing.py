@@ -309,6 +309,22 @@ async def test_news_that_goes_out_after_the_bucket_was_closed_is_no_sign_of_a_lo
     assert is_retired(kit, bucket)
 
 
+async def test_nor_is_news_that_goes_out_while_the_other_buckets_are_still_completing(kit: Kit) -> None:
+    one, two = kit.bucket(), kit.bucket()
+    kit.submit(two, [job("wait")])
+    await until(lambda: ran)
+    ids = [one.fence.bucket_id, two.fence.bucket_id]
+    leaving = asyncio.ensure_future(kit.working.complete(ids, 100.0, "the test says so"))
+    await until(lambda: one.state is BucketState.READY_TO_DELETE)
+    late = new_id()
+    kit.working.reporter.settling.publish(one, [late])
+    await until(lambda: late in kit.store.news)
+    await turns()
+    assert not one.lost
+    go.set()
+    assert await leaving == []
+
+
 async def test_a_bucket_that_is_anothers_is_left_alone(kit: Kit) -> None:
     bucket = kit.bucket()
     await until(lambda: kit.store.of("claim"))

@@ -68,7 +68,9 @@ def play(course: Course, scene: Scene, tell: Any) -> tuple[dict[str, Any], bool]
     if course.form is Form.ROLLING:
         unclean += [f"{name}: {code}" for name, code in exits.items() if code]
         report |= {"restarts": course.rounds, **burnt(scene, unclean)}
-        report["violations"] |= {name: report[name] for name in ("rescues", "attempts_burnt") if report[name]}
+        report["violations"] |= {
+            name: report[name] for name in ("rescues", "attempts_burnt", "buckets_lost") if report[name]
+        }
         report["violations"] |= {"unclean_exits": unclean} if unclean else {}
     report |= {
         "form": course.form.value,
