@@ -78,7 +78,10 @@ class Conductor:
     def _keep_looking(self) -> None:
         """Beside everything else: the master may be frozen, and then it takes its time to find that out."""
         while not self._over.wait(_LOOK_SECONDS):
-            self._look()
+            try:
+                self._look()
+            except Exception as error:  # a driver in the middle of a fault says many things; the next look is a new one
+                self._tell(f"{self.seconds:6.1f}  cannot look now: {error!r}")
 
     def strike(self, planned: Planned) -> None:
         """One fault."""
