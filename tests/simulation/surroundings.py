@@ -40,6 +40,7 @@ PERIODS: list[Patch] = [
     (anti_entropy, "PACE_SECONDS", 0.3),
     (housekeeping, "ORPHAN_GRACE_SECONDS", 1.5),
     (joining, "AGAIN_SECONDS", 0.4),
+    (rescue, "IDLE_SECONDS", 2.0),
     (rescue, "RETRY_SECONDS", 0.1),
     (rescue, "RETRY_SECONDS_MAX", 0.6),
     (rescue, "STORE_DEAD_SECONDS", 2.5),
