@@ -13,7 +13,10 @@ from jobmaster.cli.invocation import Invocation, attach_common_options, hand_dow
 
 COMMANDS: dict[str, tuple[str, str]] = {
     "agent": ("jobmaster.cli.agent:agent_group", "Run agents, and see who is there."),
-    "bucket": ("jobmaster.cli.bucket:bucket_group", "See the buckets and what lies in them; stop them in an emergency."),
+    "bucket": (
+        "jobmaster.cli.bucket:bucket_group",
+        "See the buckets and what lies in them; stop them in an emergency.",
+    ),
     "config": ("jobmaster.cli.config:config_group", "Check, write and show configuration files."),
     "db": ("jobmaster.cli.db:db_group", "Create and upgrade the schema of the master database."),
     "demo": ("jobmaster.cli.demo:demo", "Run a whole cluster over real work, with crashes, and check the books."),

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 from jobmaster.pipeline.figures import COUNTS, GROUPS
 from jobmaster.pipeline.histograms import quantiles
 from jobmaster.pipeline.report import page, plots
+from jobmaster.pipeline.telling import duration, gini
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -278,26 +279,7 @@ def _plan(plan: Mapping[str, Any] | None) -> list[str]:
     return [*parts, page.card(page.code(plan["yaml"]), "buckets.yaml")]
 
 
-def gini(values: Sequence[float]) -> float:
-    """0 when all are equal, towards 1 when one has everything."""
-    ordered = sorted(values)
-    total, count = sum(ordered), len(ordered)
-    if not total:
-        return 0.0
-    return sum((2 * (at + 1) - count - 1) * value for at, value in enumerate(ordered)) / (count * total)
-
-
 # ---------------------------------------------------------------- words
-
-
-def duration(microseconds: float | None) -> str:
-    """Microseconds for people."""
-    if microseconds is None:
-        return "-"
-    for size, unit in ((86_400e6, "d"), (3600e6, "h"), (60e6, "min"), (1e6, "s"), (1e3, "ms")):
-        if microseconds >= size:
-            return f"{microseconds / size:.3g} {unit}"
-    return f"{microseconds:.0f} µs"
 
 
 def _number(value: float | None) -> str:

@@ -7,6 +7,7 @@ import json
 import signal
 import socket
 from collections.abc import AsyncIterator, Callable
+from types import SimpleNamespace
 
 import msgspec
 import pytest
@@ -191,6 +192,7 @@ class Registered:
     def __init__(self) -> None:
         self.holdings = Holdings(new_id())
         self.stop_asked = asyncio.Event()
+        self.working = SimpleNamespace(threads_exhausted=asyncio.Event())
 
 
 @pytest.fixture

@@ -13,7 +13,7 @@ from benchmarks.history import fill_day
 from jobmaster.model.errors import Refused, Unavailable
 from jobmaster.pipeline.lake import Lake
 from jobmaster.pipeline.report import page, plots
-from jobmaster.pipeline.reporting import duration, gini
+from jobmaster.pipeline.telling import duration, gini
 from tests.pipeline.conftest import Past
 
 

@@ -62,6 +62,7 @@ def test_the_screen_never_plans_too_busy_and_says_so_when_nothing_will_do() -> N
     assert between(4, 5) == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("servers", "rate"), [(1, 7.0), (3, 24.0)])
 def test_a_replay_of_poisson_arrivals_waits_as_the_formula_says_within_five_per_cent(servers: int, rate: float) -> None:
     pytest.importorskip("pyspark")
@@ -76,6 +77,7 @@ def test_a_replay_of_poisson_arrivals_waits_as_the_formula_says_within_five_per_
     assert mean == pytest.approx(erlang_c(servers, rate / 10) / (servers * 10 - rate), rel=0.05)
 
 
+@pytest.mark.slow
 def test_days_drawn_again_say_how_sure_a_quantile_is() -> None:
     pytest.importorskip("pyspark")
     from jobmaster.pipeline.planning.planning import resampled
@@ -103,6 +105,7 @@ def test_an_objective_that_no_number_meets_is_marked_in_the_file(tmp_path: Path)
     assert (lanes["payroll"].high, lanes["payroll"].low, lanes["default"].low) == (3, 1, 1)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("text", ["urgent=1s", "critical=soon", "critical", "payroll/=1s"])
 def test_an_objective_that_is_none_is_refused(text: str) -> None:
     pytest.importorskip("pyspark")
@@ -179,6 +182,7 @@ def test_a_check_without_a_second_day_is_refused(past: Past) -> None:
         plan(past.run(), PlanOptions(check=True))
 
 
+@pytest.mark.slow
 def test_an_unknown_kind_of_agent_is_refused() -> None:
     pytest.importorskip("pyspark")
     from jobmaster.pipeline.planning.planning import PlanOptions, plan

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from jobmaster.model.job import Priority
+from jobmaster.pipeline.telling import duration
 from jobmaster.settings.model import AgentSettings
 
 
@@ -70,8 +71,6 @@ def yaml_of(choices: Sequence[Choice], kind: str, agent: AgentSettings, agents: 
 
 
 def _reason(choice: Choice, agents: int) -> str:
-    from jobmaster.pipeline.reporting import duration
-
     shared = f"{choice.buckets} in all, " if agents > 1 else ""
     certain = ""
     if choice.interval_us is not None:
