@@ -2,7 +2,7 @@
 # # Which handlers fail, when, and once more
 #
 # Cell by cell, as in a notebook (VS Code, Jupytext and Databricks open this file as one). It needs
-# `pip install "jobmaster[pipeline]"` and the address of a master in `JOBMASTER_DSN`.
+# `pip install "jobmaster[pipeline]"` and the address of a master in `MASTER_DSN`.
 
 # %%
 import os
@@ -12,7 +12,7 @@ from pyspark.sql import functions as F
 
 spark = SparkSession.builder.appName("failures by hour").config("spark.sql.session.timeZone", "UTC").getOrCreate()
 
-cluster = {"dsnEnv": "JOBMASTER_DSN", "cluster": os.environ.get("JOBMASTER_CLUSTER", "default")}
+cluster = {"dsnEnv": "MASTER_DSN", "cluster": os.environ.get("JOBMASTER_CLUSTER", "default")}
 
 # %% [markdown]
 # The source asks the master for four columns of the jobs that have ended, in parallel ranges of ids.

@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Mapping
 from typing import Any, NamedTuple
+from urllib.parse import urlsplit
 
 from jobmaster.model.errors import InputError
 from jobmaster.pipeline.place import place_of
 from jobmaster.pipeline.reader import ReadPlan
 from jobmaster.pipeline.selection import selection_of
-from jobmaster.pipeline.tables import Choice, Table, table_of
+from jobmaster.pipeline.tables import FLAG, INT, LONG, SHORT, TEXT, TIME, Choice, Table, table_of
 
 TASKS_MAX = 16
 """Tasks, and so connections, where nothing else is said."""
+KEPT = "jobmaster.options"
 BLOCK_BYTES = 4 * 1024 * 1024
 PLACE_OPTIONS = ("dsn", "dsnEnv", "config", "cluster", "schema")
 KNOWN = (
@@ -81,6 +84,43 @@ def read_plan(options: ReadOptions, schema: Any) -> ReadPlan:
         rows_per_batch=number(raw, "maxRowsPerBatch", 1) if raw.get("maxRowsPerBatch") else None,
         from_now=_position(raw) == "latest",
     )
+
+
+def keep_options(table: Table, columns: tuple[str, ...], options: Mapping[str, str]) -> Any:
+    """The schema of a table of Spark's catalogue, with its options beside the first column.
+
+    Spark hands the options of ``CREATE TABLE ... USING`` over when the table is made, and not when it is read; the schema it
+    keeps whole. It ends up in files that are made of the table, so no password may be in it.
+
+    Raises:
+        InputError: ``dsn`` has a password.
+    """
+    from pyspark.sql import types
+
+    if urlsplit(options.get("dsn") or "").password:
+        raise InputError(
+            "a table of the catalogue would keep the password of its dsn", hint="give dsnEnv or config, or no password"
+        )
+    kept = {name: options[name] for name in KNOWN if options.get(name) is not None}
+    kinds = {
+        TEXT: types.StringType(),
+        SHORT: types.ShortType(),
+        INT: types.IntegerType(),
+        LONG: types.LongType(),
+        FLAG: types.BooleanType(),
+        TIME: types.TimestampType(),
+    }
+    schema = types.StructType([types.StructField(name, kinds[table.type_of(name)]) for name in columns])
+    schema.fields[0].metadata = {KEPT: json.dumps(kept)}
+    return schema
+
+
+def kept_options(schema: Any) -> dict[str, str]:
+    """What ``keep_options`` kept."""
+    for field in schema.fields:
+        if KEPT in (field.metadata or {}):
+            return dict(json.loads(field.metadata[KEPT]))
+    return {}
 
 
 def _position(options: Mapping[str, str]) -> str:

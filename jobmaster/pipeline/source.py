@@ -25,19 +25,23 @@ class JobMasterSource(DataSource):
     def name(cls) -> str:
         return "jobmaster"
 
-    def schema(self) -> str:
+    def schema(self) -> StructType | str:
         """Columns of the table, or those of option ``columns``."""
-        from jobmaster.pipeline.read_options import read_options
+        from jobmaster.pipeline.read_options import keep_options, read_options
 
         options = read_options(self.options)
+        if "provider" in self.options:
+            return keep_options(options.table, options.columns, self.options)
         return options.table.ddl(options.columns)
 
     def reader(self, schema: StructType) -> DataSourceReader:
         """Reads the columns of ``schema``."""
-        from jobmaster.pipeline.read_options import read_options, read_plan
+        from jobmaster.pipeline.read_options import kept_options, read_options, read_plan
         from jobmaster.pipeline.reader import FilteringReader, JobMasterReader
 
-        options = read_options(self.options)
+        kept = kept_options(schema)
+        # The options of Spark do not mind the case of names; a plain mapping of them would.
+        options = read_options(type(self.options)({**kept, **self.options}) if kept else self.options)
         kind: Any = FilteringReader if options.pushdown else JobMasterReader
         reader: DataSourceReader = kind(read_plan(options, schema))
         return reader

@@ -161,6 +161,10 @@ def test_a_table_of_sql(ground: Ground) -> None:
         assert ground.spark.sql("SELECT count(*) FROM history").collect()[0][0] == 8
     finally:
         ground.spark.sql("DROP TABLE history")
+    ground.spark.sql(f"CREATE TEMPORARY VIEW lately USING jobmaster OPTIONS ({listed}, handlers 'h2')")
+    assert ground.spark.sql("SELECT count(*) FROM lately").collect()[0][0] == 8
+    secret = "CREATE TABLE told USING jobmaster OPTIONS (dsn 'postgresql://u:secret@h/d')"
+    assert "would keep the password" in str(failure(lambda: ground.spark.sql(secret)))
 
 
 def test_a_server_that_goes_away_in_the_middle_is_an_error_not_an_end(
