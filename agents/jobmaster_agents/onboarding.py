@@ -127,7 +127,8 @@ class Onboarding:
 
     def _horizon(self, due: _Due) -> float | None:
         """How far ahead to fetch now, in seconds; ``None``: not at all, until a claim or a hint says otherwise."""
-        if due.crowded or not (due.hinted or due.more):
+        # A closed bucket is asked for again when it is resumed. To queue it meanwhile would spin without a pause.
+        if due.holding.closed or due.holding.lost or due.crowded or not (due.hinted or due.more):
             return None
         if due.ahead < self._thresholds.assigned_low_water:
             return self._thresholds.transient_threshold_seconds
@@ -176,7 +177,7 @@ class Onboarding:
         while not self._holdings.may_start(self._now()):
             await self._holdings.wait_trusted()
         horizon = self._horizon(due)
-        if holding.closed or holding.lost or horizon is None:
+        if horizon is None:
             return
         due.hinted = False
         fence = holding.fence

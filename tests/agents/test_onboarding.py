@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 
 import pytest
 
@@ -218,3 +218,28 @@ async def test_a_bucket_over_its_high_water_mark_takes_no_more(kit: Kit) -> None
     assert len(kit.master.of("onboard")) == asked
     kit.working.onboarding.claimed(bucket.fence.bucket_id, 0, None, crowded=False)
     await until(lambda: len(ran) == 3)
+
+
+async def test_a_frozen_bucket_with_a_hint_is_left_alone_until_it_is_resumed(
+    kit: Kit, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Found by the simulation: the hint was kept, so the fetcher took the bucket again and again without a pause."""
+    bucket = await opened(kit)
+    asked = len(kit.master.of("onboard"))
+    looks = 0
+
+    def may_start(now: float, really: Callable[[float], bool] = kit.holdings.may_start) -> bool:
+        nonlocal looks
+        looks += 1
+        assert looks < 1000, "the fetcher spins"
+        return really(now)
+
+    monkeypatch.setattr(kit.holdings, "may_start", may_start)
+    kit.working.freeze(bucket)
+    kit.working.onboarding.kick(bucket.fence.bucket_id)
+    await turns()
+    assert len(kit.master.of("onboard")) == asked
+    ids = held(kit, 3)
+    bucket.step(bucket.fence.epoch)
+    kit.working.resume(bucket)
+    await until(lambda: states(kit, ids) == {JobState.SUCCEEDED})
