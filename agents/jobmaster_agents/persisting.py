@@ -75,7 +75,7 @@ class InFlight:
             for holding, jobs in by_holding(list(waiting)):
                 accepted = await self.write(holding, jobs, starting=True)
                 for job in jobs:
-                    if accepted is None and job.phase is Phase.RUNNING:
+                    if accepted is None and job.phase is Phase.RUNNING and job.portion.holding.successor is None:
                         job.phase = Phase.QUEUED  # not started; it goes on when the word on its bucket is there
                     if not waiting[job].done():
                         waiting[job].set_result(accepted is not None and job.entry.id in accepted)

@@ -21,6 +21,7 @@ DELIMITER, QUOTE, NULL = "\x02", "\x01", "\\N"
 """Control characters that no value holds (JSON may not, names may not), so that nearly nothing needs quoting."""
 _SNAPSHOT = re.compile(r"^[0-9A-F]{8}-[0-9A-F]{8}-\d+$")
 _SCANNING = {
+    "enable_bitmapscan": "on",
     "enable_seqscan": "on",
     "enable_hashjoin": "on",
     "enable_mergejoin": "on",

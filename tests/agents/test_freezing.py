@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from unittest.mock import patch
 
 import pytest
 
@@ -12,9 +13,9 @@ from jobmaster.clock import SystemClock, new_id
 from jobmaster.codec import encode_entry
 from jobmaster.handlers import Handlers, JobContext
 from jobmaster.model.errors import OutcomeUnknown
-from jobmaster.model.ids import text
-from jobmaster.model.job import Entry, NewJob
-from jobmaster.ports import Word
+from jobmaster.model.ids import Fence, text
+from jobmaster.model.job import Entry, InFlightRow, NewJob
+from jobmaster.ports import Word, Written
 from jobmaster.rules.lease import term
 from jobmaster.settings.model import AgentSettings, ClusterSettings
 from jobmaster.telemetry import Telemetry
@@ -228,6 +229,38 @@ async def test_a_failed_attempt_goes_back_to_the_master_and_a_fenced_start_waits
 
     await eventually(done)
     assert (began[failing], began[strict]) == (2, 1)
+
+
+async def test_a_fenced_start_that_is_asked_for_through_the_stop_goes_back(stage: Stage, life: Life) -> None:
+    """Its write is under way while the bucket is stopped and goes on: under the epoch that is past it can never start."""
+    writes = life.working.persisting._in_flight._master
+    persist, sent, answer = writes.persist, asyncio.Event(), asyncio.Event()
+
+    async def slow(fence: Fence, rows: Sequence[InFlightRow]) -> Written:
+        sent.set()
+        await answer.wait()
+        return await persist(fence, rows)
+
+    with patch.object(writes, "persist", slow):
+        strict = new_id()
+        await life.submit(encode_entry(Entry(strict, 1, "fenced", b"{}")))
+        await sent.wait()
+        await life.freeze()
+        await life.beat()
+        await life.unfreeze()
+        await life.beat()
+        assert life.holding.fence.epoch == 2
+        answer.set()
+        await until(lambda: life.working.execution.running == 0)
+
+    async def done() -> bool:
+        life.working.onboarding.kick(life.owner.fence.bucket_id)
+        return await states(stage, [strict]) == {strict: "SUCCEEDED"}
+
+    await eventually(done)
+    assert began[strict] == 1
+    assert life.lost == []
+    await nothing_lies_there(life)
 
 
 async def test_what_runs_on_through_the_stop_is_recorded_after_it(stage: Stage, life: Life) -> None:

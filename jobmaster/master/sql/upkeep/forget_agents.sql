@@ -6,15 +6,16 @@
 -- fence: only of those that have ended, and own no bucket any more: while one waits for its rescue, the dead are needed. A
 --        zombie whose row is gone is told by its next renewal, as by a certificate.
 -- index: agent_pkey, bucket_owner; the table is small
-WITH gone AS (
-    DELETE FROM agent WHERE id IN (
-        SELECT id FROM agent a
-        WHERE a.state IN ('DEAD', 'RETIRED')
-          AND a.ended_at < clock_timestamp() - make_interval(secs => $1::double precision * 86400)
-          AND NOT EXISTS (SELECT FROM bucket b WHERE b.owner = a.id)
-        ORDER BY id
-        LIMIT $2::integer
-        FOR UPDATE SKIP LOCKED)
-    RETURNING id
+-- The batch is materialised: a sub-select with a limit under IN is run again by some plans, and each time skips what it locked.
+WITH old AS MATERIALIZED (
+    SELECT a.id FROM agent a
+    WHERE a.state IN ('DEAD', 'RETIRED')
+      AND a.ended_at < clock_timestamp() - make_interval(secs => $1::double precision * 86400)
+      AND NOT EXISTS (SELECT FROM bucket b WHERE b.owner = a.id)
+    ORDER BY a.id
+    LIMIT $2::integer
+    FOR UPDATE SKIP LOCKED
+), gone AS (
+    DELETE FROM agent a USING old WHERE a.id = old.id RETURNING a.id
 )
 SELECT count(*) AS forgotten FROM gone

@@ -6,16 +6,15 @@
 -- fence: a key lives as long as the row of its job, and at least this long: below the watermark no row comes into being again,
 --        so a job that only a store has keeps its key, and two jobs of one key are never there at once
 -- index: idempotency_age for the old ones; idempotency_pkey, job_pkey
-WITH gone AS (
-    DELETE FROM idempotency i
-    USING (
-        SELECT k.scope, k.key FROM idempotency k
-        WHERE k.created_at < clock_timestamp() - make_interval(secs => $1::double precision * 86400)
-          AND k.job_id < (SELECT floor FROM watermark)
-          AND NOT EXISTS (SELECT FROM job j WHERE j.id = k.job_id)
-        LIMIT $2::integer
-        FOR UPDATE SKIP LOCKED) AS old
-    WHERE i.scope = old.scope AND i.key = old.key
-    RETURNING i.key
+-- The batch is materialised: a sub-select with a limit under IN is run again by some plans, and each time skips what it locked.
+WITH old AS MATERIALIZED (
+    SELECT k.scope, k.key FROM idempotency k
+    WHERE k.created_at < clock_timestamp() - make_interval(secs => $1::double precision * 86400)
+      AND k.job_id < (SELECT floor FROM watermark)
+      AND NOT EXISTS (SELECT FROM job j WHERE j.id = k.job_id)
+    LIMIT $2::integer
+    FOR UPDATE SKIP LOCKED
+), gone AS (
+    DELETE FROM idempotency i USING old WHERE i.scope = old.scope AND i.key = old.key RETURNING i.key
 )
 SELECT count(*) AS forgotten FROM gone

@@ -5,10 +5,13 @@
 -- move: nothing
 -- fence: none; the oldest first
 -- index: operator_log_pkey, in order
-WITH gone AS (
-    DELETE FROM operator_log
-    WHERE seq IN (SELECT seq FROM operator_log ORDER BY seq LIMIT $2::integer FOR UPDATE SKIP LOCKED)
-      AND at < clock_timestamp() - make_interval(secs => $1::double precision * 86400)
-    RETURNING seq
+-- The batch is materialised: a sub-select with a limit under IN is run again by some plans, and each time skips what it locked.
+WITH old AS MATERIALIZED (
+    SELECT seq FROM operator_log ORDER BY seq LIMIT $2::integer FOR UPDATE SKIP LOCKED
+), gone AS (
+    DELETE FROM operator_log t
+    USING old
+    WHERE t.seq = old.seq AND t.at < clock_timestamp() - make_interval(secs => $1::double precision * 86400)
+    RETURNING t.seq
 )
 SELECT count(*) AS forgotten FROM gone

@@ -5,10 +5,13 @@
 -- move: nothing
 -- fence: none; the oldest first
 -- index: quarantine_pkey, in order
-WITH gone AS (
-    DELETE FROM quarantine
-    WHERE seq IN (SELECT seq FROM quarantine ORDER BY seq LIMIT $2::integer FOR UPDATE SKIP LOCKED)
-      AND at < clock_timestamp() - make_interval(secs => $1::double precision * 86400)
-    RETURNING seq
+-- The batch is materialised: a sub-select with a limit under IN is run again by some plans, and each time skips what it locked.
+WITH old AS MATERIALIZED (
+    SELECT seq FROM quarantine ORDER BY seq LIMIT $2::integer FOR UPDATE SKIP LOCKED
+), gone AS (
+    DELETE FROM quarantine t
+    USING old
+    WHERE t.seq = old.seq AND t.at < clock_timestamp() - make_interval(secs => $1::double precision * 86400)
+    RETURNING t.seq
 )
 SELECT count(*) AS forgotten FROM gone
