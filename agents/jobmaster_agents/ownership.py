@@ -2,8 +2,9 @@
 
 Three things bring a question. A write was refused by a bucket's lock: that is either a loss or an operator's stop, and only
 the row can tell (to declare a frozen bucket LOST would undo the stop). A renewal names frozen buckets. Or the master counts
-more or fewer buckets of this agent than it holds, twice in a row: a failover has forgotten that a bucket was made, closed
-or declared LOST; a bucket that nobody serves is declared LOST until the master shows it.
+other buckets of this agent than it holds, or their epochs, twice in a row: a bucket was stopped and went on between two
+renewals, or a failover has forgotten that one was made, closed or declared LOST; a bucket that nobody serves is declared
+LOST until the master shows it.
 
 Frozen is not lost: nothing is claimed or started in the bucket, what runs is recorded under its identity, and nothing of it
 is forgotten. Unfrozen, the bucket goes on under its new epoch, in the store and in memory.
@@ -95,14 +96,18 @@ class Ownership:
                 self.doubt(
                     holding, "a renewal says so" if bucket_id in frozen else "a renewal does not say so any more"
                 )
-        if renewal.at_work in (None, len(self._holdings.buckets)) or self._holdings.opening:
+        if renewal.at_work is None or self._holdings.opening or self._agrees(renewal):
             self._different = 0
             return
         self._different += 1
         if self._different >= _DIFFERENT_TIMES:
             for holding in self._holdings.buckets.values():
-                self.doubt(holding, "the master counts other buckets of this agent than it holds")
+                self.doubt(holding, "the master counts other buckets of this agent than it holds, or other epochs")
             self.kicked.set()
+
+    def _agrees(self, renewal: Renewal) -> bool:
+        held = self._holdings.buckets.values()
+        return (renewal.at_work, renewal.epochs) == (len(held), sum(holding.fence.epoch for holding in held))
 
     # ------------------------------------------------------------ the question
 

@@ -68,6 +68,7 @@ class Members:
             list(row["cancel_requested"]),
             row["frozen"],
             row["at_work"],
+            row["epochs"],
             row["agents"],
         )
 

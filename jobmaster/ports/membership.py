@@ -26,6 +26,8 @@ class Renewal(NamedTuple):
     """This agent's buckets that an operator has frozen."""
     at_work: int | None = None
     """How many ACTIVE, COMPLETING or FROZEN buckets the master ascribes to this agent; ``None``: not said."""
+    epochs: int = 0
+    """The sum of their epochs. Epochs only grow, so it is right for the same buckets when every epoch is."""
     agents: int = 1
     """Living agents of the cluster: with many of them each renews less often."""
 

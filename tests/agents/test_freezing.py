@@ -288,6 +288,23 @@ async def test_what_runs_on_through_the_stop_is_recorded_after_it(stage: Stage, 
     assert life.lost == []
 
 
+async def test_a_stop_that_was_over_before_the_owner_heard_of_it(stage: Stage, life: Life) -> None:
+    """No renewal has named the bucket, and no write has been refused: the sum of the epochs tells."""
+    await life.freeze()
+    await life.unfreeze()
+    job_id, entry = encoded("first")
+    assert await life.submit(entry) is Word.CLOSED, "the store still knows of the stop"
+    await life.beat()
+    assert life.holding.fence.epoch == 1, "one renewal may have crossed the change"
+    await life.beat()
+    assert (life.holding.fence.epoch, life.holding.frozen) == (2, False)
+    gates["first"].set()
+    assert await life.submit(entry) is Word.OK
+    await until(life.working.is_idle)
+    assert await states(stage, [job_id]) == {job_id: "SUCCEEDED"}
+    assert life.lost == []
+
+
 async def test_stopped_again_before_the_owner_had_heard_that_it_was_over(stage: Stage, life: Life) -> None:
     await life.freeze()
     await life.beat()

@@ -70,7 +70,12 @@ class Blows:
         """Servers are up again, and nothing is frozen. What stands still goes on by itself."""
         for server in list(self._down):
             self._up(server)
-        self._operate("unfreeze", None)
+        self.let_go()
+
+    def let_go(self) -> None:
+        """The operator lets go on what is frozen; asked again, because a stop whose answer was late is repeated too."""
+        if any(bucket.state == "FROZEN" for bucket in self._history.master.statements.tables.buckets.values()):
+            self._operate("unfreeze", None)
 
     # ------------------------------------------------------------ operators
 

@@ -158,7 +158,7 @@ class History:
         await blows.strike(ACTIVE_SECONDS)
         self.nemesis.heal()
         blows.heal()
-        await self._settle(clients)
+        await self._settle(clients, blows)
         if self.audit.violations:
             return
         self.audit.final(self.master.statements.tables)
@@ -172,13 +172,14 @@ class History:
         self.clients = Clients(self, cluster, stores, self._streams["workload"], self.new_id)
         await self.clients.run(ACTIVE_SECONDS)
 
-    async def _settle(self, clients: asyncio.Task[None]) -> None:
+    async def _settle(self, clients: asyncio.Task[None], blows: Blows) -> None:
         """Until everything has ended, or the time for it is over."""
         ends = self.loop.now + HEAL_SECONDS
         quiet = 0
         while quiet < 3 and self.loop.now < ends and not self.audit.violations:
             await asyncio.sleep(_LOOK_SECONDS)
             quiet = quiet + 1 if clients.done() and self._is_over() else 0
+            blows.let_go()
 
     def _is_over(self) -> bool:
         tables = self.master.statements.tables

@@ -74,6 +74,10 @@ class ClusterStatements(RescueStatements):
             at_work=sum(
                 b.owner == agent_id and b.state in ("ACTIVE", "COMPLETING", "FROZEN") for b in buckets.values()
             ),
+            epochs=sum(
+                b.epoch for b in buckets.values()
+                if b.owner == agent_id and b.state in ("ACTIVE", "COMPLETING", "FROZEN")
+            ),
             agents=sum(each.state in ALIVE for each in self.tables.agents.values()),
         )]  # fmt: skip
 

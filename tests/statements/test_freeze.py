@@ -72,9 +72,10 @@ async def test_a_renewal_names_what_is_frozen_and_counts_what_is_at_work(world: 
     await world.bucket()
     await freeze(world)
     renewal = await world.master.renew(world.owner, 10.0)
-    assert (list(renewal.frozen), renewal.at_work) == ([world.fence.bucket_id], 2)
+    assert (list(renewal.frozen), renewal.at_work, renewal.epochs) == ([world.fence.bucket_id], 2, 2)
     await unfreeze(world)
-    assert list((await world.master.renew(world.owner, 10.0)).frozen) == []
+    renewal = await world.master.renew(world.owner, 10.0)
+    assert (list(renewal.frozen), renewal.at_work, renewal.epochs) == ([], 2, 3)
     assert {bucket.id for bucket in await world.master.owned_buckets(world.owner)} >= {world.fence.bucket_id}
 
 

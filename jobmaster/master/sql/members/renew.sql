@@ -1,7 +1,7 @@
 -- renew: an agent's heartbeat; prolongs its lease and brings back what it must know
 -- in: $1 uuid agent
 -- in: $2 double precision lease, seconds
--- out: drain_requested boolean, coordinator uuid, lost_buckets boolean, cancel_requested uuid[], frozen uuid[], at_work bigint, agents bigint
+-- out: drain_requested boolean, coordinator uuid, lost_buckets boolean, cancel_requested uuid[], frozen uuid[], at_work bigint, epochs bigint, agents bigint
 -- move: ACTIVE|STOPPING -> ACTIVE|STOPPING
 -- fence: one compare-and-set on the agent row: a certificate that came first leaves no row, this renewal that came first
 --        makes the certificate match nothing. Locks no other row, so no lock of a job can starve a heartbeat.
@@ -16,7 +16,7 @@ WITH me AS (
     WHERE id = $1::uuid AND state IN ('ACTIVE', 'STOPPING')
     RETURNING drain_requested
 ), mine AS (
-    SELECT id, state FROM bucket WHERE owner = $1 AND state <> 'READY_TO_DELETE'
+    SELECT id, state, epoch FROM bucket WHERE owner = $1 AND state <> 'READY_TO_DELETE'
 )
 SELECT me.drain_requested,
        (SELECT owner FROM lease WHERE name = 'coordinator' AND expires_at > clock_timestamp()) AS coordinator,
@@ -27,5 +27,6 @@ SELECT me.drain_requested,
               LIMIT 1000) AS cancel_requested,
        ARRAY (SELECT id FROM mine WHERE state = 'FROZEN') AS frozen,
        (SELECT count(*) FROM mine WHERE state IN ('ACTIVE', 'COMPLETING', 'FROZEN')) AS at_work,
+       (SELECT coalesce(sum(epoch), 0)::bigint FROM mine WHERE state IN ('ACTIVE', 'COMPLETING', 'FROZEN')) AS epochs,
        (SELECT count(*) FROM agent WHERE state IN ('ACTIVE', 'STOPPING')) AS agents
 FROM me
