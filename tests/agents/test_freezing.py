@@ -291,6 +291,11 @@ async def test_what_runs_on_through_the_stop_is_recorded_after_it(stage: Stage, 
 async def test_a_stop_that_was_over_before_the_owner_heard_of_it(stage: Stage, life: Life) -> None:
     """No renewal has named the bucket, no write has been refused, and the store was out of reach of whoever stopped it: the
     sum of the epochs tells."""
+    gates["first"].set()
+    before, entry = encoded("first")
+    await life.submit(entry)
+    await until(lambda: began[before] == 1)
+    await nothing_lies_there(life)
     await life.freeze(tell_store=False)
     await life.unfreeze()
     job_id, entry = encoded("first")
@@ -298,7 +303,6 @@ async def test_a_stop_that_was_over_before_the_owner_heard_of_it(stage: Stage, l
     assert life.holding.fence.epoch == 1, "one renewal may have crossed the change"
     await life.beat()
     assert (life.holding.fence.epoch, life.holding.frozen) == (2, False)
-    gates["first"].set()
     assert await life.submit(entry) is Word.OK
     await until(life.working.is_idle)
     assert await states(stage, [job_id]) == {job_id: "SUCCEEDED"}
