@@ -17,16 +17,16 @@ PIPELINE_LOCK := requirements/pipeline.txt
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet --no-input
 
 # Most tests wait for real processes, so a few more run at once than there are cores; each of the test processes has servers
-# of its own. Fast tests of a file stay together and share what it set up; slow ones are dealt out one by one, but for those
-# that share something costly (a JVM) and bear the mark xdist_group.
+# of its own. Fast tests of a file stay together and share what it set up; slow ones are dealt out one by one.
 TEST_PROCESSES ?= 3
-TESTS = $(BIN)/python -m pytest -q -n $(TEST_PROCESSES)
+PYTEST = $(BIN)/python -m pytest -q
+TESTS = $(PYTEST) -n $(TEST_PROCESSES)
 
 # Real processes on a busy machine: what failed runs once more, alone, and both results stand in the output.
-AGAIN = $(BIN)/python -m pytest -q --last-failed --last-failed-no-failures none
+AGAIN = --last-failed --last-failed-no-failures none
 
 .DEFAULT_GOAL := help
-.PHONY: help install install-pipeline demo demo-pipeline dev test test-fast test-long lint format bench lock clean
+.PHONY: help install install-pipeline demo demo-pipeline dev test test-fast test-long test-clusters test-spark lint format bench lock clean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-16s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -68,13 +68,24 @@ test: test-fast ## Everything: the fast part, then the slow one with the race dr
 	@$(MAKE) --no-print-directory test-long DRILL_RUNS=25
 
 test-fast: lint ## Static checks and every test not marked slow
-	@$(TESTS) --dist loadfile -m "not slow" || $(AGAIN) -m "not slow"
+	@$(TESTS) --dist loadfile -m "not slow" || $(PYTEST) $(AGAIN) -m "not slow"
 
 # How often each test of the race drill plays it: with true clocks, and with clocks an hour ahead and behind.
 DRILL_RUNS ?= 500
 
 test-long: $(PIPELINE_STAMP) ## The tests marked slow: clusters of real processes, Spark, the wheel; the race drill 500 times
-	@DRILL_RUNS=$(DRILL_RUNS) $(TESTS) --dist loadgroup -m slow || DRILL_RUNS=$(DRILL_RUNS) $(AGAIN) -m slow
+	@$(MAKE) --no-print-directory -j2 test-clusters test-spark DRILL_RUNS=$(DRILL_RUNS)
+
+CLUSTERS := -m "slow and not spark"
+test-clusters: $(PIPELINE_STAMP)
+	@DRILL_RUNS=$(DRILL_RUNS) $(TESTS) $(CLUSTERS) || DRILL_RUNS=$(DRILL_RUNS) $(PYTEST) $(AGAIN) $(CLUSTERS)
+
+# One process and so one JVM, beside the clusters: what it prints comes when it has ended.
+SPARK := -m "slow and spark" -o cache_dir=.pytest_cache/spark
+test-spark: $(PIPELINE_STAMP)
+	@mkdir -p .pytest_cache; log=.pytest_cache/spark.log; \
+		{ $(PYTEST) $(SPARK) || $(PYTEST) $(SPARK) $(AGAIN); } >$$log 2>&1; status=$$?; \
+		echo; echo "Tests of the data pipeline:"; cat $$log; exit $$status
 
 lint: $(STAMP) ## ruff, mypy --strict and the import contracts
 	@$(BIN)/ruff check --quiet .

@@ -1,21 +1,54 @@
 """Real servers for every test: one PostgreSQL and one Valkey per run, a fresh database and cluster name per test.
 
+One Spark session serves all tests that want one; they bear the mark `spark`, so that they run in one process.
 The servers end with this process, however it ends. Nothing of the product but `jobmaster.embedded` is imported here.
 """
 
 from __future__ import annotations
 
+import os
 import secrets
 import shutil
 import tempfile
 from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 from urllib.parse import urlsplit, urlunsplit
 
 import asyncpg
 import pytest
 
 from jobmaster.embedded import PostgresServer, ValkeyServer
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Before `-m` is applied: whoever wants the session bears its mark."""
+    for item in items:
+        if "spark" in getattr(item, "fixturenames", ()):
+            item.add_marker(pytest.mark.spark)
+
+
+@pytest.fixture(scope="session")
+def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
+    """The session of the run: two threads, no UI. Tests that want another one are processes of their own."""
+    pytest.importorskip("pyspark", reason="the extra `pipeline` is not installed")
+    from jobmaster.pipeline.session import SessionOptions, open_session
+
+    conf = {
+        "spark.sql.shuffle.partitions": "4",
+        # Compiling each query costs more than running it over some hundred rows.
+        "spark.sql.codegen.wholeStage": "false",
+        "spark.sql.codegen.factoryMode": "NO_CODEGEN",
+        "spark.sql.warehouse.dir": str(tmp_path_factory.mktemp("warehouse")),
+        "spark.driver.memory": "1g",
+    }
+    session = open_session(SessionOptions("local[2]", conf, "tests"), os.environ)
+    yield session
+    session.stop()
 
 
 @pytest.fixture(scope="session")

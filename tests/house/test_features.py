@@ -16,6 +16,7 @@ ORIGINS = {
     "Faultline",
     "TIBCO distributed queue",
     "Sharded workers on Cassandra",
+    "Beyond the five",
 }
 STATES = ("works", "planned", "not needed")
 

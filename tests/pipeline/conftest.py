@@ -1,9 +1,8 @@
-"""One JVM for the tests of the pipeline, and clusters with a past."""
+"""Clusters with a past."""
 
 from __future__ import annotations
 
 import asyncio
-import os
 from collections.abc import Callable, Coroutine, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -19,25 +18,6 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from jobmaster.pipeline.running import PipelineRun
-
-
-@pytest.fixture(scope="session")
-def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
-    """The session of the run: two threads, no UI. Tests that want another one are processes of their own."""
-    pytest.importorskip("pyspark", reason="the extra `pipeline` is not installed")
-    from jobmaster.pipeline.session import SessionOptions, open_session
-
-    conf = {
-        "spark.sql.shuffle.partitions": "4",
-        # Compiling each query costs more than running it over some hundred rows.
-        "spark.sql.codegen.wholeStage": "false",
-        "spark.sql.codegen.factoryMode": "NO_CODEGEN",
-        "spark.sql.warehouse.dir": str(tmp_path_factory.mktemp("warehouse")),
-        "spark.driver.memory": "1g",
-    }
-    session = open_session(SessionOptions("local[2]", conf, "tests"), os.environ)
-    yield session
-    session.stop()
 
 
 @dataclass

@@ -1,9 +1,8 @@
-"""One JVM for the tests of the data source, and a migrated cluster for each of them."""
+"""A migrated cluster for each test of the data source."""
 
 from __future__ import annotations
 
 import asyncio
-import os
 from collections.abc import Callable, Coroutine, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -23,30 +22,6 @@ SPEC = (
     '{"name":"images.resize","schema":{"type":"object","properties":{"path":{"type":"string"},'
     '"width":{"type":"integer","default":100}},"required":["path"],"additionalProperties":false}}'
 )
-
-
-@pytest.hookimpl(tryfirst=True)
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Every test that wants a session runs in one process of the run, so that there is one JVM."""
-    for item in items:
-        if "spark" in getattr(item, "fixturenames", ()):
-            item.add_marker(pytest.mark.xdist_group("spark"))
-
-
-@pytest.fixture(scope="session")
-def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
-    """Two threads, no UI. Tests that want another session are processes of their own."""
-    pytest.importorskip("pyspark", reason="the extra `pipeline` is not installed")
-    from jobmaster.pipeline.session import SessionOptions, open_session
-
-    conf = {
-        "spark.sql.shuffle.partitions": "2",
-        "spark.sql.warehouse.dir": str(tmp_path_factory.mktemp("warehouse")),
-        "spark.driver.memory": "1g",
-    }
-    session = open_session(SessionOptions("local[2]", conf, "tests"), os.environ)
-    yield session
-    session.stop()
 
 
 class Ground:

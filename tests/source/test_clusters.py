@@ -16,7 +16,7 @@ import pytest
 
 from tests.source.conftest import Ground, ground_of
 
-pytestmark = [pytest.mark.slow, pytest.mark.cluster, pytest.mark.xdist_group("spark")]
+pytestmark = [pytest.mark.slow, pytest.mark.cluster, pytest.mark.spark]
 ROOT = Path(__file__).parents[2]
 Start = Callable[..., subprocess.Popen[bytes]]
 

@@ -17,7 +17,7 @@ from jobmaster.pipeline.mapping import Wanted
 from jobmaster.pipeline.submitting import Order, submit
 from tests.source.conftest import Ground
 
-pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("spark")]
+pytestmark = [pytest.mark.slow, pytest.mark.spark]
 ROOT = Path(__file__).parents[2]
 
 

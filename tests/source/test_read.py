@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from jobmaster.embedded import PostgresServer
 
-pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("spark")]
+pytestmark = [pytest.mark.slow, pytest.mark.spark]
 
 
 def failure(work: Any) -> JobMasterError:

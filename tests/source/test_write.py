@@ -13,7 +13,7 @@ from jobmaster.model.errors import Conflict, InputError, UnknownHandler
 from tests.source.conftest import Ground
 from tests.source.test_read import failure
 
-pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("spark")]
+pytestmark = [pytest.mark.slow, pytest.mark.spark]
 
 
 def counts(ground: Ground) -> tuple[int, int]:
