@@ -3,129 +3,39 @@
 from __future__ import annotations
 
 import asyncio
-from collections import Counter
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
-from unittest.mock import patch
+from collections.abc import AsyncIterator
 
 import pytest
 
 from jobmaster.clock import SystemClock, new_id
 from jobmaster.codec import encode_entry
-from jobmaster.handlers import Handlers, JobContext
 from jobmaster.model.errors import OutcomeUnknown
-from jobmaster.model.ids import Fence, text
-from jobmaster.model.job import Entry, InFlightRow, NewJob
-from jobmaster.ports import Word, Written
+from jobmaster.model.ids import text
+from jobmaster.model.job import Entry, NewJob
+from jobmaster.ports import Word
 from jobmaster.rules.lease import term
-from jobmaster.settings.model import AgentSettings, ClusterSettings
-from jobmaster.telemetry import Telemetry
 from jobmaster_agents.anti_entropy import GRACE_SECONDS, AntiEntropy, _Watch
 from jobmaster_agents.events import EventLog
-from jobmaster_agents.holdings import Holding
-from jobmaster_agents.ownership import Ownership
-from jobmaster_agents.working import Working
+from tests.agents.freezing_kit import (
+    Life,
+    began,
+    encoded,
+    eventually,
+    gates,
+    living,
+    look_at_nothing,
+    nothing_lies_there,
+    states,
+)
 from tests.agents.hand_clock import HandClock
 from tests.agents.ports_kit import until
-from tests.agents.stage import HIGH_WATER, PRIORITY, Owner, Stage
-
-handlers = Handlers()
-began: Counter[bytes] = Counter()
-gates: dict[str, asyncio.Event] = {}
-
-
-@handlers.job(name="gated", timeout=1e6, max_attempts=2, backoff=0, backoff_jitter=0.0)
-async def gated(ctx: JobContext, gate: str) -> str:
-    began[ctx.job_id] += 1
-    await gates[gate].wait()
-    if gate == "fails" and ctx.attempt == 1:
-        raise RuntimeError("as asked")
-    return "through"
-
-
-@handlers.job(name="fenced", start="fenced")
-async def fenced(ctx: JobContext) -> None:
-    began[ctx.job_id] += 1
-
-
-def encoded(gate: str, due_us: int = 0) -> tuple[bytes, bytes]:
-    job_id = new_id()
-    return job_id, encode_entry(Entry(job_id, 1, "gated", b'{"gate":"%s"}' % gate.encode(), due_us))
-
-
-class Life:
-    """One agent with one bucket and two slots, and its ownership duty."""
-
-    def __init__(self, owner: Owner) -> None:
-        self.owner = owner
-        owner.holdings.trust(term(SystemClock().boottime(), 600.0))
-        telemetry = Telemetry()
-        self.holding = Holding(owner.fence, owner.lane, PRIORITY, "default")
-        self.lost: list[str] = []
-        owner.holdings.on_lost.append(lambda _, why: self.lost.append(why))
-        self.working = Working(
-            ClusterSettings(),
-            AgentSettings(slots=2, bucket_buffer=4),
-            owner.master, owner.store, owner.holdings, handlers, SystemClock(), telemetry, EventLog(),
-            owner.agent_id.hex()[-12:],
-        )  # fmt: skip
-        self.ownership = Ownership(owner.holdings, owner.master, owner.store, self.working, telemetry, EventLog())
-        self.working.persisting._within_seconds = 0.0
-        self.telemetry = telemetry
-
-    async def submit(self, *entries: bytes) -> Word:
-        return (await self.owner.store.submit(self.owner.fence.bucket_id, entries, **HIGH_WATER)).word
-
-    async def freeze(self, *, tell_store: bool = True) -> None:
-        [bucket] = await self.owner.master.freeze([self.owner.fence.bucket_id], None, "test", "test")
-        if tell_store:
-            assert await self.owner.store.freeze(bucket.id, bucket.epoch, bucket.owner) is Word.OK
-
-    async def unfreeze(self) -> None:
-        assert len(await self.owner.master.unfreeze([self.owner.fence.bucket_id], None, "test", "test")) == 1
-
-    async def beat(self) -> None:
-        """A renewal, and what follows from it."""
-        self.ownership.renewed(await self.owner.master.renew(self.owner.agent_id, 600.0))
-        await self.ownership.tick()
+from tests.agents.stage import PRIORITY, Stage
 
 
 @pytest.fixture
 async def life(stage: Stage) -> AsyncIterator[Life]:
-    began.clear()
-    gates.clear()
-    gates.update({name: asyncio.Event() for name in ("first", "fails", "then")})
-    made = Life(await stage.owner())
-    running = asyncio.ensure_future(made.working.run())
-    made.working.open(made.holding)
-    yield made
-    for gate in gates.values():
-        gate.set()
-    running.cancel()
-    await asyncio.gather(running, return_exceptions=True)
-    await made.working.aclose()
-
-
-async def eventually(condition: Callable[[], Awaitable[bool]]) -> None:
-    async with asyncio.timeout(10):
-        while not await condition():  # noqa: ASYNC110 - what the servers say
-            await asyncio.sleep(0.005)
-
-
-async def look_at_nothing(bucket_id: bytes) -> None:
-    """There are no lists that memory does not know."""
-
-
-async def nothing_lies_there(life: Life) -> None:
-    """Every claimed list has been deleted."""
-    await until(lambda: life.working.is_idle() and life.working.reporter.settling.idle)
-    depth = (await life.owner.store.depths([life.owner.fence.bucket_id]))[0]
-    assert depth is not None
-    assert (depth.pending, depth.assigned, depth.claimed_lists, depth.spilled) == (0, 0, 0, 0)
-
-
-async def states(stage: Stage, ids: list[bytes]) -> dict[bytes, str]:
-    rows = await stage.rows("SELECT id, state::text FROM job WHERE id = ANY ($1::uuid[])", [text(i) for i in ids])
-    return {row["id"].bytes: row["state"] for row in rows}
+    async with living(stage) as made:
+        yield made
 
 
 async def test_a_stop_in_the_middle_of_everything(stage: Stage, life: Life) -> None:
@@ -231,38 +141,6 @@ async def test_a_failed_attempt_goes_back_to_the_master_and_a_fenced_start_waits
     assert (began[failing], began[strict]) == (2, 1)
 
 
-async def test_a_fenced_start_that_is_asked_for_through_the_stop_goes_back(stage: Stage, life: Life) -> None:
-    """Its write is under way while the bucket is stopped and goes on: under the epoch that is past it can never start."""
-    writes = life.working.persisting._in_flight._master
-    persist, sent, answer = writes.persist, asyncio.Event(), asyncio.Event()
-
-    async def slow(fence: Fence, rows: Sequence[InFlightRow]) -> Written:
-        sent.set()
-        await answer.wait()
-        return await persist(fence, rows)
-
-    with patch.object(writes, "persist", slow):
-        strict = new_id()
-        await life.submit(encode_entry(Entry(strict, 1, "fenced", b"{}")))
-        await sent.wait()
-        await life.freeze()
-        await life.beat()
-        await life.unfreeze()
-        await life.beat()
-        assert life.holding.fence.epoch == 2
-        answer.set()
-        await until(lambda: life.working.execution.running == 0)
-
-    async def done() -> bool:
-        life.working.onboarding.kick(life.owner.fence.bucket_id)
-        return await states(stage, [strict]) == {strict: "SUCCEEDED"}
-
-    await eventually(done)
-    assert began[strict] == 1
-    assert life.lost == []
-    await nothing_lies_there(life)
-
-
 async def test_what_runs_on_through_the_stop_is_recorded_after_it(stage: Stage, life: Life) -> None:
     known, entry = encoded("first")
     await life.submit(entry)
@@ -285,27 +163,6 @@ async def test_what_runs_on_through_the_stop_is_recorded_after_it(stage: Stage, 
     epochs = await stage.rows("SELECT id, bucket_epoch FROM job")
     assert {row["id"].bytes: row["bucket_epoch"] for row in epochs} == {known: 1, rowless: 2, failing: 2}
     assert (began[known], began[rowless]) == (1, 1)
-    assert life.lost == []
-
-
-async def test_a_stop_that_was_over_before_the_owner_heard_of_it(stage: Stage, life: Life) -> None:
-    """No renewal has named the bucket, no write has been refused, and the store was out of reach of whoever stopped it: the
-    sum of the epochs tells."""
-    gates["first"].set()
-    before, entry = encoded("first")
-    await life.submit(entry)
-    await until(lambda: began[before] == 1)
-    await nothing_lies_there(life)
-    await life.freeze(tell_store=False)
-    await life.unfreeze()
-    job_id, entry = encoded("first")
-    await life.beat()
-    assert life.holding.fence.epoch == 1, "one renewal may have crossed the change"
-    await life.beat()
-    assert (life.holding.fence.epoch, life.holding.frozen) == (2, False)
-    assert await life.submit(entry) is Word.OK
-    await until(life.working.is_idle)
-    assert await states(stage, [job_id]) == {job_id: "SUCCEEDED"}
     assert life.lost == []
 
 

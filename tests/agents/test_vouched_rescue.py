@@ -13,8 +13,11 @@ TERM = 3.0
 
 async def finish(duty: Rescue) -> None:
     """Tick as the duty asks for, until it has nothing unfinished."""
-    while duty.unfinished:  # noqa: ASYNC110 - the duty says itself how long to wait
-        await asyncio.sleep(await duty.tick())
+    while True:
+        wait = await duty.tick()
+        if not duty.unfinished:
+            return
+        await asyncio.sleep(wait)
 
 
 async def test_nothing_moves_before_the_stores_word_is_over(stage: Stage) -> None:

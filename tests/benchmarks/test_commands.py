@@ -47,7 +47,7 @@ def test_drain() -> None:
 @pytest.mark.slow
 @pytest.mark.cluster
 def test_submit() -> None:
-    found = measured("benchmarks.submit", "--jobs", "1000", "--runs", "1")
+    found = measured("benchmarks.submit", "--jobs", "200", "--runs", "1")
     for durability in ("agent", "agent_fsync", "master"):
         assert set(found["single"][durability]) == {"1", "10", "100", "1000"}
         assert found["bulk_jobs_per_second"][durability] > 0
@@ -67,7 +67,7 @@ def test_rescue() -> None:
 @pytest.mark.slow
 @pytest.mark.cluster
 def test_latency() -> None:
-    found = measured("benchmarks.latency", "--seconds", "1")
+    found = measured("benchmarks.latency", "--seconds", "0.3")
     assert {"p50_ms", "p99_ms", "max_ms", "floor_p50_ms", "floor_p99_ms"} <= found.keys()
     assert {"p50_ms", "p99_ms", "max_ms"} <= found["held"].keys()
     assert found["floor_p50_ms"] > 0
@@ -76,8 +76,8 @@ def test_latency() -> None:
 @pytest.mark.slow
 @pytest.mark.cluster
 def test_onboard() -> None:
-    found = measured("benchmarks.onboard", "--held", "20000", "--small", "1000", "--jobs", "3000", "--runs", "1")
-    assert found["held"] == 20000
+    found = measured("benchmarks.onboard", "--held", "5000", "--small", "1000", "--jobs", "2000", "--runs", "1")
+    assert found["held"] == 5000
     assert found["jobs_per_second"] > 0
     assert found["jobs_per_second_small_table"] > 0
     assert found["ratio"] > 0
@@ -86,9 +86,9 @@ def test_onboard() -> None:
 @pytest.mark.slow
 @pytest.mark.cluster
 def test_growth() -> None:
-    axes = ["held_rows", "pinned_snapshot", "buckets"]
+    axes = ["held_rows", "buckets"]
     options = [word for axis in axes for word in ("--axis", axis)]
-    found = measured("benchmarks.growth", "--held", "10000", "--batches", "1", "--jobs", "1000", *options)
+    found = measured("benchmarks.growth", "--held", "3000", "--batches", "1", "--jobs", "1000", *options)
     for axis in axes:
         assert all({"x", "cost_us_per_job"} <= point.keys() for point in found[axis])
 

@@ -257,12 +257,15 @@ async def test_of_a_producer_that_cancels(
 
 @pytest.mark.slow
 async def test_l2_a_reply_after_the_deadline(rig: FaultRig) -> None:
-    """Every renewal is written and none is answered in time: the agent ends itself before its lease does."""
+    """Every renewal is written and none is answered in time, nor does the store's word come in time that could stand for
+    it: the agent ends itself before its lease does."""
     fenced = rig.faulty.count("agent_fenced")
     rig.give("late", Order("master.renew", Action.HOLD_REPLY))
+    rig.give("silent", Order("store.vouch", Action.HOLD_REPLY))
     work = await rig.crowd()
     await rig.faulty.wait_event("agent_fenced", fenced + 1, seconds=HEAL_SECONDS)
     rig.withdraw("late")
+    rig.withdraw("silent")
     await rig.healed(work, rescues_max=1)
 
 

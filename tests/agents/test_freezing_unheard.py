@@ -1,0 +1,86 @@
+"""Stops that cross something else, over real servers: a write under way, a renewal, an owner that never heard of it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Sequence
+from unittest.mock import patch
+
+import pytest
+
+from jobmaster.clock import new_id
+from jobmaster.codec import encode_entry
+from jobmaster.model.ids import Fence
+from jobmaster.model.job import Entry, InFlightRow
+from jobmaster.ports import Word, Written
+from tests.agents.freezing_kit import (
+    Life,
+    began,
+    encoded,
+    eventually,
+    gates,
+    living,
+    nothing_lies_there,
+    states,
+)
+from tests.agents.ports_kit import until
+from tests.agents.stage import Stage
+
+
+@pytest.fixture
+async def life(stage: Stage) -> AsyncIterator[Life]:
+    async with living(stage) as made:
+        yield made
+
+
+async def test_a_fenced_start_that_is_asked_for_through_the_stop_goes_back(stage: Stage, life: Life) -> None:
+    """Its write is under way while the bucket is stopped and goes on: under the epoch that is past it can never start."""
+    writes = life.working.persisting._in_flight._master
+    persist, sent, answer = writes.persist, asyncio.Event(), asyncio.Event()
+
+    async def slow(fence: Fence, rows: Sequence[InFlightRow]) -> Written:
+        sent.set()
+        await answer.wait()
+        return await persist(fence, rows)
+
+    with patch.object(writes, "persist", slow):
+        strict = new_id()
+        await life.submit(encode_entry(Entry(strict, 1, "fenced", b"{}")))
+        await sent.wait()
+        await life.freeze()
+        await life.beat()
+        await life.unfreeze()
+        await life.beat()
+        assert life.holding.fence.epoch == 2
+        answer.set()
+        await until(lambda: life.working.execution.running == 0)
+
+    async def done() -> bool:
+        life.working.onboarding.kick(life.owner.fence.bucket_id)
+        return await states(stage, [strict]) == {strict: "SUCCEEDED"}
+
+    await eventually(done)
+    assert began[strict] == 1
+    assert life.lost == []
+    await nothing_lies_there(life)
+
+
+async def test_a_stop_that_was_over_before_the_owner_heard_of_it(stage: Stage, life: Life) -> None:
+    """No renewal has named the bucket, no write has been refused, and the store was out of reach of whoever stopped it: the
+    sum of the epochs tells."""
+    gates["first"].set()
+    before, entry = encoded("first")
+    await life.submit(entry)
+    await until(lambda: began[before] == 1)
+    await nothing_lies_there(life)
+    await life.freeze(tell_store=False)
+    await life.unfreeze()
+    job_id, entry = encoded("first")
+    await life.beat()
+    assert life.holding.fence.epoch == 1, "one renewal may have crossed the change"
+    await life.beat()
+    assert (life.holding.fence.epoch, life.holding.frozen) == (2, False)
+    assert await life.submit(entry) is Word.OK
+    await until(life.working.is_idle)
+    assert await states(stage, [job_id]) == {job_id: "SUCCEEDED"}
+    assert life.lost == []
