@@ -34,17 +34,20 @@ _LATER_SECONDS = 1.0
 class _Due:
     """What is known about one bucket's held jobs."""
 
-    __slots__ = ("ahead", "busy", "crowded", "hinted", "holding", "more", "only_later")
+    __slots__ = ("ahead", "asking", "coming", "crowded", "hinted", "holding", "more", "only_later")
 
     def __init__(self, holding: Holding) -> None:
         self.holding = holding
         self.ahead = 0
         """Jobs put into the bucket and not yet claimed from it (an estimate: retries pass by it)."""
+        self.coming = 0
+        """Jobs that are being put into it."""
         self.hinted = False
         """Somebody said that HELD jobs are due, and they have not been looked for since."""
         self.more = False
         """The last full look ended at its limit."""
-        self.busy = False
+        self.asking = False
+        """The master is being asked. While one batch is put into the store, the next may be asked for."""
         self.only_later = True
         """At the last claim, no onboarded job that was due waited in the bucket."""
         self.crowded = False
@@ -52,7 +55,7 @@ class _Due:
 
 
 class Onboarding:
-    """Fetches for all buckets of one process.
+    """Fetches for all buckets of one process: of one bucket the next batch is asked for while the last is being put.
 
     Args:
         on_forgotten: the bucket turned out to be another's.
@@ -130,7 +133,7 @@ class Onboarding:
         # A closed bucket is asked for again when it is resumed. To queue it meanwhile would spin without a pause.
         if due.holding.closed or due.holding.lost or due.crowded or not (due.hinted or due.more):
             return None
-        if due.ahead < self._thresholds.assigned_low_water:
+        if due.ahead + due.coming < self._thresholds.assigned_low_water:
             return self._thresholds.transient_threshold_seconds
         return 0.0 if due.hinted and due.only_later else None
 
@@ -150,7 +153,6 @@ class Onboarding:
                 self._work.clear()
                 await self._work.wait()
                 continue
-            due.busy = True
             try:
                 await self._fetch(due)
                 backoff.succeeded()
@@ -158,29 +160,45 @@ class Onboarding:
                 # Rows may be ASSIGNED without a copy now: anti-entropy returns them after its grace period.
                 due.hinted = True
                 await backoff.pause(error)
-            finally:
-                due.busy = False
-            if self._due.get(due.holding.fence.bucket_id) is due:
-                self._queue(due)
+            self._again(due)
+
+    def _again(self, due: _Due) -> None:
+        if self._due.get(due.holding.fence.bucket_id) is due:
+            self._queue(due)
 
     def _next(self) -> _Due | None:
         for bucket_id in self._kicked:
             due = self._due[bucket_id]
-            if not due.busy:
+            if not due.asking:
                 del self._kicked[bucket_id]
                 return due
         return None
 
     async def _fetch(self, due: _Due) -> None:
         """One batch."""
+        due.asking = True
+        try:
+            fence, entries = await self._ask(due)
+        finally:
+            due.asking = False
+        if entries:
+            due.coming += len(entries)
+            self._again(due)
+            try:
+                await self._put(due, fence, entries)
+            finally:
+                due.coming -= len(entries)
+
+    async def _ask(self, due: _Due) -> tuple[Fence, list[Entry]]:
+        """The next of them, ASSIGNED under the fence that is returned."""
         holding, limits = due.holding, self._thresholds
         while not self._holdings.may_start(self._now()):
             await self._holdings.wait_trusted()
+        fence = holding.fence
         horizon = self._horizon(due)
         if horizon is None:
-            return
+            return fence, []
         due.hinted = False
-        fence = holding.fence
         answer = await self._master.onboard(
             fence, holding.lane, holding.priority, horizon, limits.transfer_batch, self._handlers
         )
@@ -188,14 +206,14 @@ class Onboarding:
             due.more = False
             if not holding.closed:
                 self._holdings.refused(holding, "onboarding was refused by the bucket's lock")
-            return
+            return fence, []
         if horizon > 0.0:
             due.more = answer.more
         else:
             due.hinted = due.hinted or answer.more
         if answer.entries:
             due.only_later = False  # until a claim knows better
-            await self._put(due, fence, answer.entries)
+        return fence, answer.entries
 
     async def _put(self, due: _Due, fence: Fence, entries: list[Entry]) -> None:
         """The copies, or the rows back by their identity. Should a copy lie there after all, its row will refuse it."""

@@ -92,6 +92,25 @@ async def test_marked_first_and_put_second(kit: Kit) -> None:
     await until(lambda: states(kit, ids) == {JobState.SUCCEEDED})
 
 
+async def test_the_next_batch_is_asked_for_while_one_is_put_but_not_above_the_low_water_mark(kit: Kit) -> None:
+    bucket = await opened(kit)
+    puts = [Gate(), Gate()]
+    kit.store.script["assign"] += puts
+    ids = held(kit, 5000)
+    before = len(kit.master.of("onboard"))
+    hint(kit, bucket)
+    for put in puts:
+        await put.reached.wait()
+    await turns()
+    assert len(kit.master.of("onboard")) == before + 2
+    puts[1].opened.set()  # in whichever order they arrive
+    await turns()
+    assert len(kit.store.buckets[bucket.fence.bucket_id].assigned) or ran
+    puts[0].opened.set()
+    await until(lambda: states(kit, ids) == {JobState.SUCCEEDED})
+    assert len(ran) == 5000
+
+
 async def test_copies_whose_put_got_no_answer_are_put_again(kit: Kit) -> None:
     bucket = await opened(kit)
     kit.store.script["assign"] += [DOWN, Refused("NOPERM")]
