@@ -99,8 +99,7 @@ async def test_the_next_batch_is_asked_for_while_one_is_put_but_not_above_the_lo
     ids = held(kit, 5000)
     before = len(kit.master.of("onboard"))
     hint(kit, bucket)
-    for put in puts:
-        await put.reached.wait()
+    await until(lambda: all(put.reached.is_set() for put in puts))
     await turns()
     assert len(kit.master.of("onboard")) == before + 2
     puts[1].opened.set()  # in whichever order they arrive
