@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from importlib import import_module
-
 import click
 
-from jobmaster.cli.invocation import attach_common_options
+from jobmaster.cli.lazy import LazyGroup
 
 COMMANDS: dict[str, tuple[str, str]] = {
     "archive": ("jobmaster.cli.pipeline.archive:archive", "Move old ranges of jobs from the master to the lake."),
@@ -24,24 +22,6 @@ COMMANDS: dict[str, tuple[str, str]] = {
 """Name -> (module:attribute, the line in the list of commands)."""
 
 
-class PipelineGroup(click.Group):
-    """Imports a command's module when the command is named."""
-
-    def list_commands(self, ctx: click.Context) -> list[str]:
-        return list(COMMANDS)
-
-    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        if cmd_name not in COMMANDS:
-            return None
-        module, _, attribute = COMMANDS[cmd_name][0].partition(":")
-        command: click.Command = getattr(import_module(module), attribute)
-        return attach_common_options(command)
-
-    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        with formatter.section("Commands"):
-            formatter.write_dl([(name, line) for name, (_, line) in COMMANDS.items()])
-
-
-@click.group("pipeline", cls=PipelineGroup, no_args_is_help=True)
+@click.group("pipeline", cls=LazyGroup, commands_lazily=COMMANDS, no_args_is_help=True)
 def pipeline_group() -> None:
     """Move jobs and their history by the million, with Spark."""
