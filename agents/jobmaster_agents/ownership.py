@@ -138,6 +138,9 @@ class Ownership:
             await self._thaw(holding, said.epoch)
         else:
             self._worker.resume(holding)
+            # Were the store stopped, and had the master forgotten it, nobody else would let it go on. Should an operator stop
+            # the bucket at this very moment, the next renewal says so, and the store is stopped again.
+            await self._store.thaw(holding.fence, thawed_list(holding.fence.epoch))
 
     async def _freeze(self, holding: Holding) -> None:
         if not holding.frozen:

@@ -182,8 +182,8 @@ class AgentStore(ProducerStore):
         return self._fences.note(fence.bucket_id, answer)
 
     async def thaw(self, fence: Fence, list_name: str) -> Word:
-        """The owner's bucket works again under the higher epoch of the fence; OK again when it does already. What was
-        onboarded before lies in ``claimed:<list_name>`` then."""
+        """The owner's bucket works again under the epoch of the fence; OK again when it does already. Under a higher one what
+        was onboarded before lies in ``claimed:<list_name>`` then."""
         keys = self.keys.bucket(fence.bucket_id)
         answer = await self._calls.function(
             THAW,

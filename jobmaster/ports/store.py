@@ -139,7 +139,8 @@ class StoreOwner(Protocol):
 
     async def thaw(self, fence: Fence, list_name: str) -> Word:
         """The owner takes its unfrozen bucket up again, under the new epoch of the fence. Copies in ``assigned``, whose rows
-        bear the old one, are moved to ``claimed:<list_name>``, to be given back."""
+        bear the old one, are moved to ``claimed:<list_name>``, to be given back. Under the same epoch: a stop that the
+        master does not know of is over, and nothing is moved."""
         ...
 
     async def claim(self, fence: Fence, list_name: str, limit: int) -> Claimed:

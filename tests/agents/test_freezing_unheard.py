@@ -11,7 +11,7 @@ import pytest
 from jobmaster.clock import new_id
 from jobmaster.codec import encode_entry
 from jobmaster.model.ids import Fence
-from jobmaster.model.job import Entry, InFlightRow
+from jobmaster.model.job import Entry, InFlightRow, NewJob
 from jobmaster.ports import Word, Written
 from tests.agents.freezing_kit import (
     Life,
@@ -24,7 +24,7 @@ from tests.agents.freezing_kit import (
     states,
 )
 from tests.agents.ports_kit import until
-from tests.agents.stage import Stage
+from tests.agents.stage import PRIORITY, Stage
 
 
 @pytest.fixture
@@ -84,3 +84,26 @@ async def test_a_stop_that_was_over_before_the_owner_heard_of_it(stage: Stage, l
     await until(life.working.is_idle)
     assert await states(stage, [job_id]) == {job_id: "SUCCEEDED"}
     assert life.lost == []
+
+
+async def test_a_stop_that_the_master_has_forgotten_ends(stage: Stage, life: Life) -> None:
+    """A failover has lost the commit: the store is stopped, and no unfreezing will ever come."""
+    waits, entry = encoded("first")
+    gates["first"].set()
+    await life.submit(entry)
+    fence = life.owner.fence
+    assert await life.owner.store.freeze(fence.bucket_id, fence.epoch, fence.owner) is Word.OK
+    onboarded = NewJob(new_id(), PRIORITY, life.owner.lane, "gated", b'{"gate":"first"}', b"", 0)
+    await life.owner.master.insert_held([onboarded])
+    life.working.onboarding.kick(fence.bucket_id)
+
+    async def goes_on() -> bool:
+        await life.ownership.tick()
+        life.working.onboarding.kick(fence.bucket_id)
+        return await states(stage, [waits, onboarded.id]) == {waits: "SUCCEEDED", onboarded.id: "SUCCEEDED"}
+
+    await eventually(goes_on)
+    assert life.holding.fence == fence
+    assert life.lost == []
+    assert (began[waits], began[onboarded.id]) == (1, 1)
+    await nothing_lies_there(life)

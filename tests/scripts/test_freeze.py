@@ -97,6 +97,17 @@ async def test_a_stop_that_never_reached_the_store_is_over_too(bench: Bench) -> 
     assert await bench.field("epoch") == b"2"
 
 
+async def test_a_stop_that_the_master_has_forgotten_is_over_under_the_same_epoch(bench: Bench) -> None:
+    store, fence = bench.store, bench.fence
+    entry = make_entry(token=2)
+    await store.assign(fence, [(0, encode_entry(entry))])
+    await freeze(bench)
+    await assert_ok(store.thaw(fence, LIST))
+    assert await bench.tokens() == 1
+    assert [found.id for found in (await store.claim(fence, "a", 10)).entries] == [entry.id], "its row is of this epoch"
+    assert await store.claimed_lists(fence) == (Word.OK, ["a"])
+
+
 async def test_a_bucket_that_a_rescuer_has_does_not_thaw(bench: Bench) -> None:
     store, fence = bench.store, bench.fence
     await freeze(bench)

@@ -186,9 +186,9 @@ class StoreFunctions(IntakeFunctions):
             return [b"FENCED", bucket.ver, bucket.epoch]
         if bucket.state not in (b"FROZEN", b"ACTIVE"):
             return [b"CLOSED", bucket.ver, bucket.state]
-        if bucket.epoch < epoch:
-            bucket.epoch, bucket.state = epoch, b"ACTIVE"
-            if bucket.assigned:
+        if bucket.epoch < epoch or bucket.state == b"FROZEN":
+            higher, bucket.epoch, bucket.state = bucket.epoch < epoch, epoch, b"ACTIVE"
+            if higher and bucket.assigned:
                 bucket.claimed.setdefault(name, []).extend(item for _, item in bucket.assigned)
                 bucket.lists.add(name)
                 bucket.assigned = []

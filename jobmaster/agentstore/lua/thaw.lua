@@ -2,13 +2,15 @@
 -- keys: meta wake assigned lists claimed:<name>
 -- args: generation epoch owner lowest_ver name
 -- answers: OK ver | GEN | ROLLBACK ver | FENCED ver epoch | CLOSED ver state
--- effects: meta gets this epoch and the state ACTIVE, assigned -> claimed:<name> (+ its name in lists), and a wake token is
---          left; nothing when it has the epoch already
+-- effects: meta gets this epoch and the state ACTIVE, and a wake token is left; under a higher epoch assigned ->
+--          claimed:<name> (+ its name in lists); nothing when it has the epoch already and is not FROZEN
 -- flags: allow-oom
 -- why: an epoch above the one that stands, of the same owner: calls that it sent under the old one and that arrive late are
 --      refused from here on. ACTIVE too, because the stop may never have reached this store; no other state has a way back.
 --      What lies in assigned has rows under the old epoch, which refuse an outcome under the new one: the owner gives it back
---      from the claimed list, whose name says which epoch it was.
+--      from the claimed list, whose name says which epoch it was. FROZEN under this very epoch is a stop that the master knows
+--      nothing of (a failover has forgotten it): it is over, and assigned is as it was. A call that arrives late may so undo a
+--      later stop in the store; its owner, who does not start anything in it, puts it back at the next renewal.
 
 local THAWABLE = { FROZEN = true, ACTIVE = true }
 
@@ -34,9 +36,9 @@ redis.register_function{
     if not THAWABLE[found[5]] then
       return { 'CLOSED', ver, found[5] }
     end
-    if present < epoch then
+    if present < epoch or found[5] == 'FROZEN' then
       redis.call('HSET', keys[1], 'epoch', args[2], 'state', 'ACTIVE')
-      local waiting = redis.call('ZRANGE', keys[3], 0, -1)
+      local waiting = present < epoch and redis.call('ZRANGE', keys[3], 0, -1) or {}
       if #waiting > 0 then
         in_chunks('RPUSH', keys[5], waiting, 1, #waiting)
         redis.call('SADD', keys[4], args[5])
