@@ -154,8 +154,11 @@ class Audit:
 
     def failover(self, before: Tables, after: Tables) -> None:
         """A standby that had not heard of the newest commits is the master now."""
-        for job_id in before.jobs.keys() | after.jobs.keys():
-            if before.jobs.get(job_id) != after.jobs.get(job_id):
+        archived = {job_id for job_id in self.concluded if after.floor <= job_id < before.floor}
+        for job_id in archived:
+            del self.concluded[job_id]  # with rows that the new master may never have had
+        for job_id in archived | before.jobs.keys() | after.jobs.keys():
+            if job_id in archived or before.jobs.get(job_id) != after.jobs.get(job_id):
                 self.forgotten.add(job_id)
                 if job_id in self.jobs:
                     self.jobs[job_id].excused = "failover"
