@@ -61,6 +61,9 @@ METRICS: dict[str, Metric] = {
     "jobs_duplicate": Metric("jobmaster_jobs_duplicate", _C, "Second copies of an id seen in memory."),
     "jobs_conflicting": Metric("jobmaster_jobs_conflicting", _C, "Second copies of an id with another payload."),
     "jobs_refused": Metric("jobmaster_jobs_refused", _C, "Writes refused by their row: another assignment, or final."),
+    "jobs_abandoned": Metric(
+        "jobmaster_jobs_abandoned", _C, "At most once: stopped when this agent left, not started again."
+    ),
     "jobs_quarantined": Metric("jobmaster_jobs_quarantined", _C, "Entries refused because of their id, kept aside."),
     "outcomes_spilled": Metric(
         "jobmaster_outcomes_spilled", _C, "Outcomes kept in the store while the lease was in doubt."
@@ -109,6 +112,9 @@ METRICS: dict[str, Metric] = {
     ),
     "jobs_moved": Metric("jobmaster_jobs_moved", _C, "Jobs of lost buckets given back to the master."),
     "jobs_rescued": Metric("jobmaster_jobs_rescued", _C, "Of these: found in the hands of a dead agent."),
+    "jobs_given_up": Metric(
+        "jobmaster_jobs_given_up", _C, "Of these: FAILED, abandoned (at most once) or rescued too often (agent_lost)."
+    ),
     "drain_refusals": Metric(
         "jobmaster_drain_refusals", _C, "Entries of lost buckets refused by their row: settled before."
     ),
@@ -200,6 +206,7 @@ class Telemetry:
         self.jobs_duplicate = 0
         self.jobs_conflicting = 0
         self.jobs_refused = 0
+        self.jobs_abandoned = 0
         self.jobs_quarantined = 0
         self.outcomes_spilled = 0
         self.outcomes_kept = 0
@@ -230,6 +237,7 @@ class Telemetry:
         self.drains_postponed = 0
         self.jobs_moved = 0
         self.jobs_rescued = 0
+        self.jobs_given_up = 0
         self.drain_refusals = 0
         self.drain_seconds = Histogram(STEP_SECONDS)
         self.rows_released = 0

@@ -92,6 +92,7 @@ class Drain:
         self.fence = Fence(BucketId(bucket.id), bucket.epoch, AgentId(bucket.owner))
         self.moved = 0
         self.rescued = 0
+        self.failed = 0
         self.refused = 0
         self.swept = 0
         self.store_epoch = 0
@@ -138,6 +139,7 @@ class Drain:
         swept = await self._master.sweep(self.fence, self._page_jobs, max_rescues=self._max_rescues)
         self.moved += swept.moved
         self.rescued += swept.rescued
+        self.failed += swept.failed
         self.swept += swept.moved
         return swept.moved
 
@@ -192,6 +194,7 @@ class Drain:
             return False
         _demand_account({entry.id for entry in entries}, written)
         self.moved += len(written.accepted)
+        self.failed += len(written.failed)
         if claimed:  # of those that were rescued before only the started ones count, and their rows tell which
             self.rescued += sum(not entry.rescues for entry in entries if entry.id in written.accepted)
         self.refused += len(written.refused) + len(written.quarantined)

@@ -48,6 +48,7 @@ class Event(StrEnum):
     BUCKET_UNFROZEN = "bucket_unfrozen"
     BUCKET_TAKEN = "bucket_taken"
     BUCKET_DRAINED = "bucket_drained"
+    JOBS_GIVEN_UP = "jobs_given_up"
     BUCKET_DRAIN_POSTPONED = "bucket_drain_postponed"
     BUCKET_DRAIN_SUPERSEDED = "bucket_drain_superseded"
     BUCKET_GIVEN_BACK = "bucket_given_back"

@@ -244,11 +244,14 @@ class Rescue:
         telemetry.buckets_drained += 1
         telemetry.jobs_moved += drain.moved
         telemetry.jobs_rescued += drain.rescued
+        telemetry.jobs_given_up += drain.failed
         telemetry.drain_refusals += drain.refused
         telemetry.drain_seconds.observe(seconds)
         if drain.moved:
             self._moved.add((drain.bucket.lane, drain.bucket.priority))
         self._log.info(Event.BUCKET_DRAINED, {**_fields(drain), "seconds": seconds})
+        if drain.failed:
+            self._log.error(Event.JOBS_GIVEN_UP, {"bucket": drain.bucket.id, "jobs": drain.failed})
 
 
 def _fields(drain: Drain) -> dict[str, object]:

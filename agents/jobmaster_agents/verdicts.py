@@ -87,6 +87,7 @@ class Verdicts:
         self.succeeded = 0
         self.failed = 0
         self.retried = 0
+        self.abandoned = 0
         self.timed_out = 0
 
     # ------------------------------------------------------------ before and around the call
@@ -250,6 +251,7 @@ class Verdicts:
             self.cancelled(job, "cancelled while running", started, ended)
         elif cause is StopCause.RELEASE:
             if is_at_most_once(job):
+                self.abandoned += 1
                 self._fail(job, _ABANDONED, started, ended)
             else:
                 self.release(job)

@@ -340,6 +340,7 @@ class Working:
         )
         telemetry.read_from("jobs_duplicate", lambda: self.memory.duplicates)
         telemetry.read_from("jobs_refused", lambda: reporter.refused)
+        telemetry.read_from("jobs_abandoned", lambda: verdicts.abandoned)
         telemetry.read_from("jobs_quarantined", lambda: reporter.quarantined)
         telemetry.read_from("outcomes_spilled", lambda: self.spilling.spilled)
         telemetry.read_from("batches_fenced", lambda: reporter.fenced_batches)

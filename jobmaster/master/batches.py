@@ -59,6 +59,7 @@ class Sent(NamedTuple):
     accepted: Sequence[bytes]
     bucket_ok: bool = True
     cancelled: Sequence[bytes] = ()
+    failed: Sequence[bytes] = ()
 
 
 class Batch(Generic[T]):
@@ -92,6 +93,7 @@ class Batch(Generic[T]):
         self._rowless = rowless
         self._accepted: set[bytes] = set()
         self._cancelled: set[bytes] = set()
+        self._failed: set[bytes] = set()
         self._refused: set[bytes] = set()
         self._quarantined: set[bytes] = set()
         self._written = False
@@ -119,6 +121,7 @@ class Batch(Generic[T]):
             frozenset(self._cancelled) if self._cancelled else NOTHING,
             frozenset(self._refused) if self._refused else NOTHING,
             frozenset(self._quarantined) if self._quarantined else NOTHING,
+            frozenset(self._failed) if self._failed else NOTHING,
         )
 
     async def _write(self, rows: Sequence[T]) -> bool:
@@ -135,6 +138,7 @@ class Batch(Generic[T]):
             self._written = True
             self._accepted.update(answer.accepted)
             self._cancelled.update(answer.cancelled)
+            self._failed.update(answer.failed)
             if len(answer.accepted) == len(rows):
                 return True
             done = set(answer.accepted)

@@ -68,4 +68,4 @@ class Rescue:
     async def sweep(self, fence: Fence, limit: int, *, max_rescues: int) -> Swept:
         """In-flight rows that still name the bucket -> HELD; none also when the bucket is another's."""
         rows = await self._data.tell("jobs/sweep", *fence, limit, max_rescues, _AGENT_LOST, ABANDONED)
-        return Swept(rows[0]["moved"], rows[0]["rescued"])
+        return Swept(*rows[0])

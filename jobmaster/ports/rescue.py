@@ -17,6 +17,8 @@ class Swept(NamedTuple):
     """Rows that named the bucket and do not any more; 0 also when the bucket is another's."""
     rescued: int
     """Of these: they were PROCESSING, and each counts one rescue."""
+    failed: int = 0
+    """Of these: they became FAILED (abandoned, or rescued too often)."""
 
 
 class Rescue(Protocol):

@@ -20,3 +20,5 @@ class Written(NamedTuple):
     """Ids refused by their row: another identity, or final. Settled."""
     quarantined: frozenset[bytes] = frozenset()
     """Ids refused because of the id itself (below the watermark, outside every partition); kept in quarantine. Settled."""
+    failed: frozenset[bytes] = frozenset()
+    """Of a rescuer's page: accepted ids that became FAILED instead (abandoned, or rescued too often)."""

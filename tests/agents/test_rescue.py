@@ -249,7 +249,7 @@ async def test_a_zombie_rescuer_moves_nothing_and_removes_nothing(stage: Stage) 
     depth = (await heir.store.depths([bucket.id]))[0]
     assert depth is not None
     assert (depth.pending, depth.claimed_lists) == (3, 1)
-    assert await master.sweep(drain.fence, 100, max_rescues=3) == (0, 0)
+    assert await master.sweep(drain.fence, 100, max_rescues=3) == (0, 0, 0)
     assert not await master.close_drained(drain.fence, 0, 0)
     assert await stage.jobs() == {}
 

@@ -17,10 +17,11 @@ class RescueStatements(JobStatements):
         max_rescues: int, lost_error: bytes, low: bytes, high: bytes, *columns_and_error: Any,
     ) -> list[Record]:  # fmt: skip
         if self._draining(old, bucket_id, epoch, owner) is None:
-            return [Record(bucket_ok=False, accepted=[], cancelled=[])]
+            return [Record(bucket_ok=False, accepted=[], cancelled=[], failed=[])]
         *columns, abandoned = columns_and_error
         accepted: Ids = []
         cancelled: Ids = []
+        failed: Ids = []
         for job_id, token, handler, args, due_us, headers, attempt, rescues in zip(*columns, strict=True):
             row = self.tables.jobs.get(job_id)
             if row is None:
@@ -34,16 +35,19 @@ class RescueStatements(JobStatements):
                     attempt, counts, error=lost_error if lost else None,
                 )  # fmt: skip
                 accepted.append(job_id)
+                failed += [job_id] if lost else []
                 self.hits["rescue: job without a row"] += 1
             elif self._may_rescue(row, bucket_id):
                 becomes = self._rescue(row, bucket_id, max_rescues, (lost_error, abandoned), claimed=claimed)
                 accepted.append(job_id)
                 if becomes == "CANCELLED":
                     cancelled.append(job_id)
+                elif becomes == "FAILED":
+                    failed.append(job_id)
                 self.hits["rescue: job with a row"] += 1
             else:
                 self.hits["rescue: entry refused by its row"] += 1
-        return [Record(bucket_ok=True, accepted=accepted, cancelled=cancelled)]
+        return [Record(bucket_ok=True, accepted=accepted, cancelled=cancelled, failed=failed)]
 
     def _may_rescue(self, row: JobRow, bucket_id: bytes) -> bool:
         if "rescuer's recheck" in self.without:
@@ -54,14 +58,13 @@ class RescueStatements(JobStatements):
         self, old: Snapshot, bucket_id: bytes, epoch: int, owner: bytes, limit: int, max_rescues: int, *errors: bytes
     ) -> list[Record]:
         if self._draining(old, bucket_id, epoch, owner) is None or "sweep" in self.without:
-            return [Record(moved=0, rescued=0)]
+            return [Record(moved=0, rescued=0, failed=0)]
         mine = self._in_flight_of(bucket_id)[:limit]
         running = [row for row in mine if row.state == "PROCESSING"]
-        for row in mine:
-            self._rescue(row, bucket_id, max_rescues, errors, claimed=False)
+        became = [self._rescue(row, bucket_id, max_rescues, errors, claimed=False) for row in mine]
         # `moved` returns the state before, as the statement does.
         self.hits["rescue: row swept"] += len(mine)
-        return [Record(moved=len(mine), rescued=len(running))]
+        return [Record(moved=len(mine), rescued=len(running), failed=became.count("FAILED"))]
 
     def _in_flight_of(self, bucket_id: bytes) -> list[JobRow]:
         rows = (row for row in self.tables.jobs.values() if row.bucket_id == bucket_id and row.state in IN_FLIGHT)

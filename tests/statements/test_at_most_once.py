@@ -48,12 +48,12 @@ async def test_one_that_was_started_is_abandoned_and_its_late_outcome_refused(
     job_id = await started(world)
     fence = await taken(world, rescuer)
     if where == "sweep":
-        assert await world.master.sweep(fence, 10, max_rescues=3) == (1, 1)
+        assert await world.master.sweep(fence, 10, max_rescues=3) == (1, 1, 1)
     else:
         page = await world.master.rescue_page(
             fence, [entry(job_id)], LANE, PRIORITY, claimed=where == "claimed", max_rescues=3
         )
-        assert page.accepted == {job_id}
+        assert page.accepted == page.failed == {job_id}
     await assert_abandoned(world, job_id)
     late = final_row(job_id, world.fence)
     assert (await world.master.record_final([late])).refused == {job_id}
@@ -67,7 +67,7 @@ async def test_one_that_was_not_started_is_rescued_as_usual(world: World, rescue
     copies = [entry(waits), entry(rowless)]
     page = await world.master.rescue_page(fence, copies, LANE, PRIORITY, claimed=True, max_rescues=3)
     assert page.accepted == {waits, rowless}
-    assert await world.master.sweep(fence, 10, max_rescues=3) == (1, 0)
+    assert await world.master.sweep(fence, 10, max_rescues=3) == (1, 0, 0)
     assert [await world.state(job_id) for job_id in (waits, swept, rowless)] == ["HELD"] * 3
     # What makes it a proof: its old owner can be allowed to start none of them any more.
     for job_id in (waits, swept, rowless):

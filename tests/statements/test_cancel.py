@@ -111,7 +111,7 @@ async def test_a_rescue_makes_it_cancelled(world: World, rescuer: bytes, by_swee
     await world.lost()
     taken = await world.take(rescuer)
     if by_sweep:
-        assert await world.master.sweep(taken, 10, max_rescues=3) == (1, 1)
+        assert await world.master.sweep(taken, 10, max_rescues=3) == (1, 1, 0)
     else:
         page = [entry(job_id, token)]
         written = await world.master.rescue_page(taken, page, LANE, PRIORITY, claimed=True, max_rescues=3)

@@ -55,7 +55,7 @@ async def test_it_outlives_its_agent_and_its_bucket(world: World, rescuer: bytes
     job_id = await waiting(world)
     await world.lost()
     taken = await world.take(rescuer)
-    assert await world.master.sweep(taken, 10, max_rescues=3) == (0, 0)
+    assert await world.master.sweep(taken, 10, max_rescues=3) == (0, 0, 0)
     page = await world.master.rescue_page(taken, [entry(job_id)], LANE, PRIORITY, claimed=True, max_rescues=3)
     assert page.refused == {job_id}, "a copy that was still in its list changes nothing"
     assert (await world.master.confirm(job_id, identity(world.fence), b"1", "test"))[0]

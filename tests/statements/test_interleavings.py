@@ -33,7 +33,7 @@ async def test_a_takeover_waits_for_an_in_flight_write_and_then_finds_its_row(wo
         await commit()
         await task
     taken = await world.take(rescuer)
-    assert await world.master.sweep(taken, 10, max_rescues=3) == (1, 1)
+    assert await world.master.sweep(taken, 10, max_rescues=3) == (1, 1, 0)
     view = await world.view(job_id)
     assert (view.state, view.token, view.rescues) == ("HELD", 2, 1)
 
@@ -217,7 +217,7 @@ async def test_a_frozen_session_of_a_dead_owner_is_ended_before_its_bucket_is_ta
     taken = await world.take(rescuer)
     assert frozen.is_closed() or await _dead(frozen)
     assert await alive.fetchval("SELECT 1") == 1
-    assert await world.master.sweep(taken, 10, max_rescues=3) == (1, 1)
+    assert await world.master.sweep(taken, 10, max_rescues=3) == (1, 1, 0)
     await alive.close()
 
 

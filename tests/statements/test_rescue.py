@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import msgspec
 import pytest
 
 from jobmaster.clock import new_id
@@ -89,7 +90,7 @@ async def test_a_job_of_another_bucket_is_left_alone(world: World, taken: Fence)
     before = await world.jobs()
     written = await world.master.rescue_page(taken, [entry(job_id)], LANE, PRIORITY, claimed=True, max_rescues=3)
     assert written.refused == {job_id}
-    assert await world.master.sweep(taken, 10, max_rescues=3) == (0, 0)
+    assert await world.master.sweep(taken, 10, max_rescues=3) == (0, 0, 0)
     assert await world.jobs() == before
 
 
@@ -131,18 +132,37 @@ async def test_a_page_of_a_single_rescue_is_the_last_where_one_is_allowed(world:
     assert (await world.view(job_id)).state == "FAILED"
 
 
+@pytest.mark.parametrize("has_row", [True, False])
+async def test_a_page_names_the_jobs_that_end_as_failed(world: World, taken: Fence, has_row: bool) -> None:
+    """Whoever looks at a rescue sees what it gave up."""
+    last = await _row(world, "PROCESSING", rescues=2) if has_row else new_id()
+    other = new_id()
+    limit = 3 if has_row else 1
+    page = [entry(last, 2 if has_row else 1), msgspec.structs.replace(entry(other), rescues=1)]
+    written = await world.master.rescue_page(taken, page, LANE, PRIORITY, claimed=True, max_rescues=limit)
+    assert (written.accepted, written.failed) == ({last, other}, {last})
+
+
+async def test_a_sweep_counts_the_jobs_that_end_as_failed(world: World, taken: Fence) -> None:
+    await _row(world, "PROCESSING", rescues=2)
+    await _row(world, "PROCESSING")
+    assert await world.master.sweep(taken, 10, max_rescues=3) == (2, 2, 1)
+
+
 async def test_what_only_waited_never_fails_by_rescues(world: World, taken: Fence) -> None:
     waited = await _row(world, "ASSIGNED", rescues=5)
     await world.master.rescue_page(taken, [entry(waited, 2)], LANE, PRIORITY, claimed=False, max_rescues=3)
     swept = await _row(world, "ASSIGNED", rescues=5)
-    assert await world.master.sweep(taken, 10, max_rescues=3) == (1, 0), "what had not begun counts no rescue"
+    assert await world.master.sweep(taken, 10, max_rescues=3) == (1, 0, 0), "what had not begun counts no rescue"
     assert [await world.state(id_) for id_ in (waited, swept)] == ["HELD", "HELD"]
 
 
 async def test_a_sweep_moves_at_most_its_limit_and_goes_on(world: World, taken: Fence) -> None:
     ids = [await _row(world, "PROCESSING") for _ in range(5)]
     assert not await world.master.close_drained(taken, 0, 0), "rows still name the bucket"
-    assert [await world.master.sweep(taken, 2, max_rescues=3) for _ in range(4)] == [(2, 2), (2, 2), (1, 1), (0, 0)]
+    assert [await world.master.sweep(taken, 2, max_rescues=3) for _ in range(4)] == [
+        (2, 2, 0), (2, 2, 0), (1, 1, 0), (0, 0, 0),
+    ]
     assert {await world.state(id_) for id_ in ids} == {"HELD"}
     assert await world.master.close_drained(taken, 5, 5)
     assert await world.master.close_drained(taken, 5, 5), "asked again after an unknown commit"

@@ -18,7 +18,8 @@
 -- in: $17 integer[] attempts used up
 -- in: $18 integer[] rescues
 -- in: $19 bytea error (JSON) of a job that was started and must not be started again
--- out: bucket_ok boolean, accepted uuid[], cancelled uuid[] (those of accepted that became CANCELLED)
+-- out: bucket_ok boolean, accepted uuid[], cancelled uuid[] (those of accepted that became CANCELLED),
+--      failed uuid[] (those that became FAILED)
 -- move: none|ASSIGNED|PROCESSING -> HELD|FAILED|CANCELLED
 -- fence: the rescuer's bucket lock (id, epoch, owner, DRAINING) FOR SHARE. Rows are locked in id order and read under that
 --        lock; one that is final or names another bucket is left alone. The token grows, so whatever the old owner still
@@ -93,5 +94,6 @@ WITH b AS MATERIALIZED (
 )
 SELECT EXISTS (SELECT FROM b) AS bucket_ok,
        coalesce(array_agg(id), '{}') AS accepted,
-       coalesce(array_agg(id) FILTER (WHERE state = 'CANCELLED'), '{}') AS cancelled
+       coalesce(array_agg(id) FILTER (WHERE state = 'CANCELLED'), '{}') AS cancelled,
+       coalesce(array_agg(id) FILTER (WHERE state = 'FAILED'), '{}') AS failed
 FROM done

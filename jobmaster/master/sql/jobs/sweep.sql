@@ -6,7 +6,8 @@
 -- in: $5 integer rescues at which a job fails
 -- in: $6 bytea error (JSON) of a job that fails so
 -- in: $7 bytea error (JSON) of a job that was started and must not be started again
--- out: moved bigint, rescued bigint (those of moved that were PROCESSING: each counts one rescue)
+-- out: moved bigint, rescued bigint (those of moved that were PROCESSING: each counts one rescue),
+--      failed bigint (those of moved that became FAILED)
 -- move: ASSIGNED|PROCESSING -> HELD|FAILED|CANCELLED
 -- fence: the rescuer's bucket lock (id, epoch, owner, DRAINING) FOR SHARE; rows locked in id order, read under that lock
 -- index: job_in_flight; then job_pkey, one partition a row
@@ -41,10 +42,12 @@ WITH b AS MATERIALIZED (
         error = CASE v.becomes WHEN 'FAILED' THEN CASE WHEN v.begun_once THEN $7::bytea ELSE $6::bytea END END
     FROM verdict v
     WHERE j.id = v.id
-    RETURNING v.state
+    RETURNING v.state, v.becomes
 ), lines AS (
     INSERT INTO attempt (job_id, token, bucket_id, bucket_epoch, outcome)
     SELECT id, token, $1, bucket_epoch, 'lost' FROM verdict WHERE state = 'PROCESSING' AND becomes = 'HELD' ORDER BY id
     ON CONFLICT DO NOTHING
 )
-SELECT count(*) AS moved, count(*) FILTER (WHERE state = 'PROCESSING') AS rescued FROM moved
+SELECT count(*) AS moved, count(*) FILTER (WHERE state = 'PROCESSING') AS rescued,
+       count(*) FILTER (WHERE becomes = 'FAILED') AS failed
+FROM moved
