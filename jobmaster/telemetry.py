@@ -99,6 +99,11 @@ METRICS: dict[str, Metric] = {
     "buckets_owned": Metric("jobmaster_buckets_owned", _G, "Buckets held by this process."),
     "buckets_frozen": Metric("jobmaster_buckets_frozen", _G, "Own buckets that an operator has stopped."),
     "buckets_lost": Metric("jobmaster_buckets_lost", _C, "Own buckets that turned out to be another's."),
+    "jobs_at_risk": Metric(
+        "jobmaster_jobs_at_risk",
+        _C,
+        "Jobs without a row, last seen in an own bucket that its store lost or rolled back.",
+    ),
     "loop_stalls": Metric("jobmaster_loop_stalls", _C, "Renewals withheld because the process made no progress."),
     # rescue
     "agents_certified": Metric("jobmaster_agents_certified_dead", _C, "Death certificates written by this process."),
@@ -229,6 +234,7 @@ class Telemetry:
         self.buckets_owned = 0
         self.buckets_frozen = 0
         self.buckets_lost = 0
+        self.jobs_at_risk = 0
         self.loop_stalls = 0
         self.agents_certified = 0
         self.buckets_taken = 0

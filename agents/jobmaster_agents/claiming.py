@@ -113,6 +113,8 @@ class Pump:
         """True once the bucket is closed or lost: the loop leaves, and no answer counts any more."""
         self.claimed = 0
         self.conflicting = 0
+        self.waiting = 0
+        """Jobs of producers that the last claim left in the bucket."""
 
     # ------------------------------------------------------------ signals (cheap, called from anywhere on the loop)
 
@@ -207,6 +209,7 @@ class Pump:
         if found is None or self.ended:
             return None  # the bucket was lost meanwhile: the list, if there is one, is the rescuer's
         answer, asked_at = found
+        self.waiting = answer.remaining
         if answer.entries:
             portion = Portion(self.holding, name, first_asked, answer.now_us, asked_at)
             self._accept(portion, answer.entries, give_back=spill)

@@ -13,6 +13,7 @@ from collections.abc import Callable
 from typing import Protocol
 
 from jobmaster.model.bucket import BucketState
+from jobmaster.telemetry import Telemetry
 from jobmaster_agents.events import Event, EventLog
 from jobmaster_agents.holdings import Holding, Holdings
 
@@ -35,9 +36,15 @@ class Disowning:
     name = "disowning"
 
     def __init__(
-        self, holdings: Holdings, ledger: BucketLedger, on_disowned: Callable[[Holding], None], log: EventLog
+        self,
+        holdings: Holdings,
+        ledger: BucketLedger,
+        on_disowned: Callable[[Holding], None],
+        telemetry: Telemetry,
+        log: EventLog,
     ) -> None:
         self._ledger = ledger
+        self._telemetry = telemetry
         self._on_disowned = on_disowned
         self._log = log
         self._waiting: deque[tuple[Holding, str]] = deque()
@@ -55,6 +62,9 @@ class Disowning:
             was_ours = await self._ledger.move_bucket(*holding.fence, BucketState.LOST, why)
             self._waiting.popleft()
             if was_ours:
-                self._log.warning(Event.BUCKET_GIVEN_BACK, {"bucket": holding.fence.bucket_id, "reason": why})
+                # Nobody has taken it from us, so its store has lost it, or fell back: what has no row may be gone with it.
+                self._telemetry.jobs_at_risk += holding.at_risk
+                fields = {"bucket": holding.fence.bucket_id, "reason": why, "at_risk": holding.at_risk}
+                self._log.warning(Event.BUCKET_GIVEN_BACK, fields)
             self._on_disowned(holding)
         return IDLE_SECONDS

@@ -39,6 +39,7 @@ class Holding:
     """One bucket of this process."""
 
     __slots__ = (
+        "at_risk",
         "closed",
         "fence",
         "full",
@@ -64,6 +65,8 @@ class Holding:
         """True while it takes no new jobs (COMPLETING, FROZEN)."""
         self.lost = False
         """True once it is another's: forget its jobs, touch no key."""
+        self.at_risk = 0
+        """Of a lost one: jobs without a row that were last seen in it, in memory or waiting in the store."""
         self.successor: Holding | None = None
         """Of an identity of the past (``step``): the holding of the same bucket that goes on."""
         self.vouched: Term | None = None

@@ -115,12 +115,16 @@ class Ownership:
         """Ask once about everything in doubt. What fails stays in doubt."""
         if not self._doubts and self._different < _DIFFERENT_TIMES:
             return IDLE_SECONDS
-        doubts = dict(self._doubts)
-        said = {bucket.id: bucket for bucket in await self._master.owned_buckets(self._holdings.agent_id)}
-        for bucket_id, why in doubts.items():
-            if (holding := self._holdings.get(bucket_id)) is not None:
-                await self._settle(holding, said.get(bucket_id), why)
-            self._doubts.pop(bucket_id, None)
+        # A doubt that comes from here on is a new one: the answer may be older than what it is about.
+        doubts, self._doubts = self._doubts, {}
+        try:
+            said = {bucket.id: bucket for bucket in await self._master.owned_buckets(self._holdings.agent_id)}
+            for bucket_id, why in list(doubts.items()):
+                if (holding := self._holdings.get(bucket_id)) is not None:
+                    await self._settle(holding, said.get(bucket_id), why)
+                del doubts[bucket_id]
+        finally:
+            self._doubts = doubts | self._doubts
         if self._different >= _DIFFERENT_TIMES:
             await self._disown([bucket for bucket in said.values() if bucket.state in WORKING_STATES])
             self._different = 0

@@ -138,7 +138,7 @@ class Parts:
             lambda: self._leaving or self.stop_asked.is_set(),
             log,
         )
-        self.disowning = Disowning(self.holdings, master, self._disowned, log)
+        self.disowning = Disowning(self.holdings, master, self._disowned, telemetry, log)
         self.ownership = Ownership(self.holdings, master, self._store, self.working, telemetry, log)
         self.anti_entropy = AntiEntropy(
             self.holdings, master, self._store, self.working.memory.ids_of, self._adopt_lists, clock, telemetry, log

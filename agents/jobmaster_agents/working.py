@@ -234,6 +234,8 @@ class Working:
     def _lost(self, holding: Holding, why: str) -> None:
         bucket_id = holding.fence.bucket_id
         dropped, promoted = self.memory.forget(bucket_id)
+        waiting = self.pumps[bucket_id].waiting if bucket_id in self.pumps else 0
+        holding.at_risk = waiting + sum(not (job.has_row or job.spilled) for job in dropped)
         for job in dropped:
             if job.phase is Phase.RUNNING:
                 self.execution.stop_job(job, StopCause.SUPERSEDED)

@@ -145,7 +145,7 @@ async def test_past_the_grace_one_that_runs_is_abandoned_and_one_that_waits_is_g
     assert [outcome(kit, entry) for entry in runs] == [("FAILED", "abandoned")] * 4
     assert kit.master.rows[waits.id].state == "HELD"
     assert not kit.master.attempts
-    assert kit.telemetry.value("jobs_abandoned") == 4
+    assert kit.working.verdicts.abandoned == 4
 
 
 async def test_in_threads_it_is_the_same(kit: Kit) -> None:

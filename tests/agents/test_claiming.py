@@ -341,6 +341,15 @@ async def test_a_fenced_claim_forgets_the_bucket_and_runs_nothing_more(kit: Kit)
     assert kit.lists(bucket)
 
 
+async def test_what_only_a_lost_buckets_store_and_memory_knew_is_counted() -> None:
+    async with Kit(handlers, AgentSettings(slots=1, bucket_buffer=1)) as kit:
+        bucket = kit.bucket()
+        kit.submit(bucket, [job("wait", token=2), *(job("wait") for _ in range(4))])
+        await until(lambda: kit.working.pumps[bucket.fence.bucket_id].waiting == 3)
+        kit.holdings.lose(bucket.fence.bucket_id, "its store was emptied")
+        assert bucket.at_risk == 4, "three that waited and one in memory; the fifth has its row"
+
+
 async def test_a_copy_promoted_from_a_lost_bucket_runs_in_its_own(kit: Kit) -> None:
     one, two = kit.bucket(), kit.bucket()
     entry = job("wait")

@@ -39,6 +39,7 @@ class World:
         self.fence_answer = (Word.OK, 5)
         self.closes = [Word.OK]
         self.sweeps = [0]
+        self.failed = 0
         self.closed = [True]
         self.answer: Callable[[Sequence[Entry]], Written] = lambda entries: Written(
             True, frozenset(e.id for e in entries)
@@ -62,7 +63,7 @@ class World:
     async def sweep(self, fence: Fence, limit: int, *, max_rescues: int) -> Swept:
         self.calls.append("sweep")
         moved = self.sweeps.pop(0) if self.sweeps else 0
-        return Swept(moved, moved // 2)
+        return Swept(moved, moved // 2, min(moved, self.failed))
 
     async def close_drained(self, fence: Fence, moved: int, rescued: int) -> bool:
         self.calls.append(f"close {moved} {rescued}")
@@ -102,6 +103,18 @@ def a_drain(world: World, sound: Callable[[], bool] = lambda: True) -> Drain:
         id=new_id(), store="one", lane="payroll", priority=4, state=BucketState.DRAINING, epoch=5, owner=new_id()
     )
     return Drain(bucket, world, world, sound, page_jobs=100, max_rescues=3)
+
+
+async def test_what_a_page_or_a_sweep_gives_up_is_counted() -> None:
+    world = World()
+    page = a_page("claimed", 3)
+    world.pages = [page]
+    given_up = page.entries[0].id
+    world.answer = lambda entries: Written(True, frozenset(e.id for e in entries), failed=frozenset({given_up}))
+    world.sweeps, world.failed = [2, 0], 2
+    drain = a_drain(world)
+    assert await drain.run() is DrainEnd.DRAINED
+    assert (drain.moved, drain.failed) == (5, 3)
 
 
 async def test_pages_go_to_the_master_before_they_leave_the_store() -> None:

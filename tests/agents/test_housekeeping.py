@@ -215,31 +215,37 @@ async def test_a_fenced_owner_that_the_master_still_names_declares_its_bucket_lo
     )
     master.ledger[mine.id] = mine
     told: list[Holding] = []
-    duty = Disowning(holdings, master, told.append, EventLog())
+    telemetry = Telemetry()
+    duty = Disowning(holdings, master, told.append, telemetry, EventLog())
     holdings.add(Holding.of(mine))
+    holdings.buckets[mine.id].at_risk = 4
     holdings.lose(mine.id, "the store answered GEN to a claim")
     assert duty.kicked.is_set()
     await duty.tick()
     assert master.ledger[mine.id].state is BucketState.LOST
     assert [holding.fence.bucket_id for holding in told] == [mine.id]
+    assert telemetry.jobs_at_risk == 4
 
 
 async def test_a_bucket_that_is_really_anothers_is_left_alone() -> None:
     master = Master()
     holdings = Holdings(new_id())
     theirs = master.retired()
-    duty = Disowning(holdings, master, lambda holding: None, EventLog())
+    telemetry = Telemetry()
+    duty = Disowning(holdings, master, lambda holding: None, telemetry, EventLog())
     holdings.add(Holding(Fence(BucketId(theirs.id), 1, AgentId(holdings.agent_id)), "default", 3, "one"))
+    holdings.buckets[theirs.id].at_risk = 4
     holdings.lose(theirs.id, "fenced")
     await duty.tick()
     assert master.ledger[theirs.id] == theirs
+    assert telemetry.jobs_at_risk == 0, "its store has them all, for the rescuer"
 
 
 async def test_a_declaration_that_fails_is_made_again() -> None:
     master = Master()
     holdings = Holdings(new_id())
     told: list[Holding] = []
-    duty = Disowning(holdings, master, told.append, EventLog())
+    duty = Disowning(holdings, master, told.append, Telemetry(), EventLog())
     holdings.add(Holding(Fence(BucketId(new_id()), 1, AgentId(holdings.agent_id)), "default", 3, "one"))
     holdings.lose(next(iter(holdings.buckets)), "fenced")
     master.failure = Unavailable("away")

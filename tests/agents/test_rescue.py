@@ -13,6 +13,7 @@ from jobmaster.model.ids import text
 from jobmaster.model.job import Entry
 from jobmaster.ports import Word
 from jobmaster_agents.draining import Drain, DrainEnd
+from jobmaster_agents.events import Event
 from tests.agents.stage import HIGH_WATER, Ending, Killed, Stage, When, check, hold_row, in_flight
 
 # ---------------------------------------------------------------- the owner dies
@@ -49,7 +50,9 @@ async def test_the_event_of_a_drained_bucket_tells_how_many_jobs_moved(stage: St
     assert [(row["jobs_moved"], row["jobs_rescued"]) for row in rows] == [(4, 2)]
 
 
-async def test_a_job_found_with_a_dead_agent_for_the_third_time_fails_with_the_reason(stage: Stage) -> None:
+async def test_a_job_found_with_a_dead_agent_for_the_third_time_fails_with_the_reason(
+    stage: Stage, caplog: pytest.LogCaptureFixture
+) -> None:
     owner, rescuer = await stage.owner(), await stage.agent()
     lived = await owner.live()
     await owner.die()
@@ -58,6 +61,9 @@ async def test_a_job_found_with_a_dead_agent_for_the_third_time_fails_with_the_r
     assert view is not None
     assert view.error is not None
     assert view.error.reason == "agent_lost"
+    assert rescuer.telemetry.jobs_given_up == len(lived.poison)
+    (told,) = [record for record in caplog.records if record.getMessage() == Event.JOBS_GIVEN_UP]
+    assert told.jobmaster_fields["jobs"] == len(lived.poison)  # type: ignore[attr-defined]
 
 
 async def test_without_a_certificate_nothing_is_taken(stage: Stage) -> None:

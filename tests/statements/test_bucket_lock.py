@@ -95,7 +95,7 @@ async def test_a_batch_refused_by_the_lock_settles_nothing(world: World) -> None
     await world.sql.execute("UPDATE bucket SET epoch = 2")
     written = await world.master.persist(world.fence, [in_flight_row(job_id, 2)])
     assert not written.bucket_ok
-    assert written[1:] == (frozenset(),) * 4
+    assert written[1:] == (frozenset(),) * 5
 
 
 @every_act

@@ -59,7 +59,7 @@ async def test_a_rescue_that_waits_for_an_outcome_leaves_it_alone(world: World, 
     await transaction.start()
     await holder.execute("UPDATE job SET state = 'SUCCEEDED' WHERE id = $1", uuids([job_id])[0])
     sweep = world.master.sweep(taken, 10, max_rescues=3)
-    assert await world.after_lock("jobs/sweep", sweep, transaction.commit) == (0, 0)
+    assert await world.after_lock("jobs/sweep", sweep, transaction.commit) == (0, 0, 0)
     page = await world.master.rescue_page(taken, [entry(job_id)], LANE, PRIORITY, claimed=True, max_rescues=3)
     await holder.close()
     assert page.refused == {job_id}

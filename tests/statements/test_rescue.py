@@ -140,7 +140,8 @@ async def test_a_page_names_the_jobs_that_end_as_failed(world: World, taken: Fen
     limit = 3 if has_row else 1
     page = [entry(last, 2 if has_row else 1), msgspec.structs.replace(entry(other), rescues=1)]
     written = await world.master.rescue_page(taken, page, LANE, PRIORITY, claimed=True, max_rescues=limit)
-    assert (written.accepted, written.failed) == ({last, other}, {last})
+    assert written.accepted == {last, other}
+    assert written.failed == {last}
 
 
 async def test_a_sweep_counts_the_jobs_that_end_as_failed(world: World, taken: Fence) -> None:
@@ -161,7 +162,10 @@ async def test_a_sweep_moves_at_most_its_limit_and_goes_on(world: World, taken: 
     ids = [await _row(world, "PROCESSING") for _ in range(5)]
     assert not await world.master.close_drained(taken, 0, 0), "rows still name the bucket"
     assert [await world.master.sweep(taken, 2, max_rescues=3) for _ in range(4)] == [
-        (2, 2, 0), (2, 2, 0), (1, 1, 0), (0, 0, 0),
+        (2, 2, 0),
+        (2, 2, 0),
+        (1, 1, 0),
+        (0, 0, 0),
     ]
     assert {await world.state(id_) for id_ in ids} == {"HELD"}
     assert await world.master.close_drained(taken, 5, 5)

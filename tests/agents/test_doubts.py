@@ -1,0 +1,78 @@
+"""Doubts about buckets that come while the master is being asked about older ones."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import msgspec
+
+from jobmaster.clock import new_id
+from jobmaster.model.bucket import Bucket, BucketState
+from jobmaster.model.ids import Fence
+from jobmaster.ports import Word
+from jobmaster.telemetry import Telemetry
+from jobmaster_agents.events import EventLog
+from jobmaster_agents.holdings import Holding, Holdings
+from jobmaster_agents.ownership import Ownership
+
+
+class World:
+    """A master whose answer is old when it arrives, a store, and whoever works on the buckets."""
+
+    def __init__(self) -> None:
+        self.holdings = Holdings(new_id())
+        self.bucket = Bucket(
+            id=new_id(), store="one", lane="default", priority=3, state=BucketState.ACTIVE, epoch=1,
+            owner=self.holdings.agent_id,
+        )  # fmt: skip
+        self.holding = Holding.of(self.bucket)
+        self.holdings.add(self.holding)
+        self.on_its_way: Callable[[], None] = lambda: None
+        self.asked = 0
+        self.done: list[str] = []
+        self.ownership = Ownership(self.holdings, self, Store(), self, Telemetry(), EventLog())
+
+    async def owned_buckets(self, agent_id: bytes) -> list[Bucket]:
+        self.asked += 1
+        answer = [self.bucket]
+        self.on_its_way()
+        return answer
+
+    async def move_bucket(self, bucket_id: bytes, epoch: int, owner: bytes, to: BucketState, reason: str) -> bool:
+        raise AssertionError("nothing is disowned")
+
+    def freeze(self, holding: Holding) -> None:
+        self.done.append("freeze")
+
+    def thaw(self, holding: Holding, epoch: int) -> None:
+        self.done.append("thaw")
+
+    def resume(self, holding: Holding) -> None:
+        self.done.append("resume")
+
+
+class Store:
+    """Takes every stop."""
+
+    async def freeze(self, bucket_id: bytes, epoch: int, owner: bytes) -> Word:
+        return Word.OK
+
+    async def thaw(self, fence: Fence, list_name: str) -> Word:
+        return Word.OK
+
+
+async def test_a_doubt_that_comes_while_the_master_is_asked_is_asked_about_again() -> None:
+    """Else the jobs of the write that was refused would wait for a word on their bucket until a renewal shows the stop."""
+    world = World()
+    world.ownership.doubt(world.holding, "a write was refused")
+
+    def stopped() -> None:
+        world.bucket = msgspec.structs.replace(world.bucket, state=BucketState.FROZEN)
+        world.ownership.doubt(world.holding, "a write was refused")
+        world.on_its_way = lambda: None
+
+    world.on_its_way = stopped
+    assert await world.ownership.tick() == 0.0, "at once"
+    assert world.done == ["resume"]
+    await world.ownership.tick()
+    assert (world.asked, world.done) == (2, ["resume", "freeze"])
