@@ -211,7 +211,6 @@ class Telemetry:
         self.jobs_duplicate = 0
         self.jobs_conflicting = 0
         self.jobs_refused = 0
-        self.jobs_abandoned = 0
         self.jobs_quarantined = 0
         self.outcomes_spilled = 0
         self.outcomes_kept = 0
@@ -234,7 +233,6 @@ class Telemetry:
         self.buckets_owned = 0
         self.buckets_frozen = 0
         self.buckets_lost = 0
-        self.jobs_at_risk = 0
         self.loop_stalls = 0
         self.agents_certified = 0
         self.buckets_taken = 0
@@ -243,7 +241,7 @@ class Telemetry:
         self.drains_postponed = 0
         self.jobs_moved = 0
         self.jobs_rescued = 0
-        self.jobs_given_up = 0
+        self.jobs_given_up = self.jobs_abandoned = self.jobs_at_risk = 0
         self.drain_refusals = 0
         self.drain_seconds = Histogram(STEP_SECONDS)
         self.rows_released = 0
