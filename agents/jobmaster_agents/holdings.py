@@ -100,6 +100,11 @@ class Holding:
         self.state = BucketState.FROZEN
         self.closed = True
 
+    def unfreeze(self) -> None:
+        """There is no stop any more, and the epoch is as it was."""
+        self.state = BucketState.ACTIVE
+        self.closed = False
+
     def past(self, epoch: int) -> Holding:
         """What stands for this bucket under an older epoch, for copies that have a row under that; it takes no new jobs."""
         past = Holding(self.fence._replace(epoch=epoch), self.lane, self.priority, self.store)
@@ -110,8 +115,7 @@ class Holding:
         """Go on under a new epoch (in place: whoever refers to this bucket goes on with it); the holding of the old one."""
         past = self.past(self.fence.epoch)
         self.fence = self.fence._replace(epoch=epoch)
-        self.state = BucketState.ACTIVE
-        self.closed = False
+        self.unfreeze()
         return past
 
 

@@ -141,10 +141,19 @@ class Ownership:
         elif what is Title.THAWED and said is not None:
             await self._thaw(holding, said.epoch)
         else:
-            self._worker.resume(holding)
-            # Were the store stopped, and had the master forgotten it, nobody else would let it go on. Should an operator stop
-            # the bucket at this very moment, the next renewal says so, and the store is stopped again.
-            await self._store.thaw(holding.fence, thawed_list(holding.fence.epoch))
+            await self._go_on(holding)
+
+    async def _go_on(self, holding: Holding) -> None:
+        """Nothing stands against it under this very epoch.
+
+        Were it stopped here or in the store, and had the master forgotten that in a failover, nobody else would let it go on.
+        Should an operator stop it at this very moment, the next renewal says so, and the store is stopped again.
+        """
+        if holding.frozen:
+            holding.unfreeze()
+            self._log.info(Event.BUCKET_UNFROZEN, {"bucket": holding.fence.bucket_id, "epoch": holding.fence.epoch})
+        self._worker.resume(holding)
+        await self._store.thaw(holding.fence, thawed_list(holding.fence.epoch))
 
     async def _freeze(self, holding: Holding) -> None:
         if not holding.frozen:

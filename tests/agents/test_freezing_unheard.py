@@ -107,3 +107,19 @@ async def test_a_stop_that_the_master_has_forgotten_ends(stage: Stage, life: Lif
     assert life.lost == []
     assert (began[waits], began[onboarded.id]) == (1, 1)
     await nothing_lies_there(life)
+
+
+async def test_a_stop_that_the_master_forgets_when_the_owner_knows_of_it_ends_too(stage: Stage, life: Life) -> None:
+    waits, entry = encoded("first")
+    gates["first"].set()
+    await life.freeze()
+    await life.beat()
+    assert life.holding.frozen
+    await stage.rows("UPDATE bucket SET state = 'ACTIVE'")  # what a failover that forgets leaves
+    await life.beat()
+    assert not life.holding.frozen
+    assert await life.submit(entry) is Word.OK
+    await until(lambda: began[waits] == 1)
+    await nothing_lies_there(life)
+    assert (life.holding.fence, life.lost) == (life.owner.fence, [])
+    assert await states(stage, [waits]) == {waits: "SUCCEEDED"}
