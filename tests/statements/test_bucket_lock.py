@@ -38,7 +38,7 @@ async def _rescue_page(world: World, fence: Fence, job_id: bytes) -> object:
 
 
 async def _sweep(world: World, fence: Fence, _: bytes) -> object:
-    return await world.master.sweep(fence, 100, max_rescues=3) > (0, 0)
+    return (await world.master.sweep(fence, 100, max_rescues=3)).moved > 0
 
 
 OWNER = {
