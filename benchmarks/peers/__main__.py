@@ -170,12 +170,13 @@ async def _forget_foreign_keys(rig: Bench) -> None:
 
 def drains(rig: Bench, rivals: list[Rival], processes: int, runs: int, jobs: int) -> Rates:
     """Everybody in turn, after one turn to warm up."""
-    rates: Rates = {OURS: [], "floor": [], **{rival.peer.name: [] for rival in rivals}}
+    rates: Rates = {OURS: [], "floor": [], "raw_copy": [], **{rival.peer.name: [] for rival in rivals}}
     rig.start_agent("--name", f"with{processes}")
     for number in range(runs + 1):
         scale = 1.0 if number else 0.1
         turn = {OURS: drain.one_drain(rig, int(jobs * scale))["jobs_per_second"]}
-        turn["floor"] = drain.one_floor(rig, "floor", max(int(jobs * scale), 1000))["jobs_per_second"]
+        for bare in ("floor", "raw_copy"):
+            turn[bare] = drain.one_floor(rig, bare, max(int(jobs * scale), 1000))["jobs_per_second"]
         for rival in rivals:
             share = int(rival.peer.drain_jobs * scale) * processes
             turn |= rival.attempt(partial(rival.queue_and_drain, processes, share))
@@ -249,6 +250,10 @@ def compared(rivals: list[Rival], by_count: dict[int, Rates], ways: dict[str, Ra
         "ratio": {name: max(one["ratio"] for one in counts.values()) for name, counts in rates.items()},
         "rates": rates,
         "floor": {str(count): median(found["floor"]) for count, found in by_count.items()},
+        "share_of_floor": {
+            str(count): round(median(found[OURS]) / median(found["floor"]), 3) for count, found in by_count.items()
+        },
+        "raw_copy_rows_per_second": {str(count): median(found["raw_copy"]) for count, found in by_count.items()},
         "processes": list(by_count),
     }
     for way, found in ways.items():

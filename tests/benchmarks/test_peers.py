@@ -5,10 +5,13 @@ from __future__ import annotations
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
 from benchmarks.peers import marking
+from benchmarks.peers.__main__ import compared
 from benchmarks.peers.catalogue import PEERS
 from benchmarks.peers.environments import Environment, Unusable
 
@@ -38,6 +41,17 @@ def test_marks_of_several_processes_add_up(tmp_path: Path) -> None:
     found = marking.read(tmp_path)
     assert found.jobs == 2000
     assert 0 < found.first < found.last
+
+
+def test_the_report_names_ratios_for_each_count_of_processes_and_our_share_of_the_floor() -> None:
+    rival: Any = SimpleNamespace(peer=PEERS["saq"])
+    one = {"jobmaster": [50.0, 60.0, 40.0], "floor": [100.0], "raw_copy": [200.0], "saq": [10.0]}
+    two = {**one, "jobmaster": [80.0]}
+    report = compared([rival], {1: one, 2: two}, {})
+    assert report["ratio"] == {"saq": 8.0}, "the better of the two"
+    assert report["rates"]["saq"]["1"] == {"ours": 50.0, "theirs": 10.0, "ratio": 5.0}
+    assert report["share_of_floor"] == {"1": 0.5, "2": 0.8}
+    assert report["raw_copy_rows_per_second"] == {"1": 200.0, "2": 200.0}
 
 
 @pytest.mark.slow
