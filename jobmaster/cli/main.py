@@ -9,7 +9,7 @@ import click
 
 from jobmaster.cli.failures import guarded
 from jobmaster.cli.invocation import Invocation, attach_common_options, hand_down
-from jobmaster.cli.lazy import LazyGroup
+from jobmaster.cli.lazy import lazily
 
 COMMANDS: dict[str, tuple[str, str]] = {
     "agent": ("jobmaster.cli.agent:agent_group", "Run agents, and see who is there."),
@@ -37,8 +37,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
 
 
 @click.group(
-    cls=LazyGroup,
-    commands_lazily=COMMANDS,
+    cls=lazily(COMMANDS),
     no_args_is_help=True,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110},
     epilog="The options may stand before or after the command. Start with: jobmaster demo, then jobmaster dev.",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import click
 
-from jobmaster.cli.lazy import LazyGroup
+from jobmaster.cli.lazy import lazily
 
 COMMANDS: dict[str, tuple[str, str]] = {
     "archive": ("jobmaster.cli.pipeline.archive:archive", "Move old ranges of jobs from the master to the lake."),
@@ -22,6 +22,6 @@ COMMANDS: dict[str, tuple[str, str]] = {
 """Name -> (module:attribute, the line in the list of commands)."""
 
 
-@click.group("pipeline", cls=LazyGroup, commands_lazily=COMMANDS, no_args_is_help=True)
+@click.group("pipeline", cls=lazily(COMMANDS), no_args_is_help=True)
 def pipeline_group() -> None:
     """Move jobs and their history by the million, with Spark."""
