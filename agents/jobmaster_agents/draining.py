@@ -23,6 +23,8 @@ from jobmaster_agents.spilled import SpilledOutcome, decode_spilled
 
 _SPILLED = "spilled"
 _CLAIMED = "claimed"
+_UNMOVABLE_MAX = 8
+"""Refused entries of one page after which no other is tried: a refusal of everything must not become a storm."""
 
 
 class DrainMaster(Protocol):
@@ -97,6 +99,7 @@ class Drain:
         self.swept = 0
         self.store_epoch = 0
         self.wait_seconds = 0.0
+        self._unmovable = 0
         self._master = master
         self._store = store
         self._sound = sound
@@ -163,6 +166,7 @@ class Drain:
                 return DrainEnd.NOT_YET
             if not page.kind:
                 return None
+            self._unmovable = 0
             if page.kind == _SPILLED:
                 await self._apply_spilled(_decode(page))
             elif not await self._move(page.entries, claimed=page.kind == _CLAIMED):
@@ -185,11 +189,9 @@ class Drain:
             )
         except Refused:
             if len(entries) == 1:
+                self._unmovable += 1
                 raise  # the one entry that cannot be moved is named by the error; the bucket stays DRAINING
-            half = len(entries) // 2
-            return await self._move(entries[:half], claimed=claimed) and await self._move(
-                entries[half:], claimed=claimed
-            )
+            return await self._move_halves(entries, claimed=claimed)
         if not written.bucket_ok:
             return False
         _demand_account({entry.id for entry in entries}, written)
@@ -198,6 +200,26 @@ class Drain:
         if claimed:  # of those that were rescued before only the started ones count, and their rows tell which
             self.rescued += sum(not entry.rescues for entry in entries if entry.id in written.accepted)
         self.refused += len(written.refused) + len(written.quarantined)
+        return True
+
+    async def _move_halves(self, entries: Sequence[Entry], *, claimed: bool) -> bool:
+        """Both, also when the first holds an entry that cannot be moved: its neighbours wait for nobody.
+
+        Raises:
+            Refused: the last refusal, when all that can be moved is.
+        """
+        half = len(entries) // 2
+        refusal: Refused | None = None
+        for some in (entries[:half], entries[half:]):
+            try:
+                if not await self._move(some, claimed=claimed):
+                    return False
+            except Refused as error:
+                refusal = error
+                if self._unmovable >= _UNMOVABLE_MAX:
+                    break  # rather the master's fault than theirs
+        if refusal is not None:
+            raise refusal
         return True
 
     async def _apply_spilled(self, outcomes: Sequence[SpilledOutcome]) -> None:

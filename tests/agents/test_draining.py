@@ -187,8 +187,22 @@ async def test_one_entry_the_master_refuses_does_not_hold_back_its_neighbours() 
     world.answer = answer
     with pytest.raises(Refused):
         await a_drain(world).run()
-    assert moved >= {entry.id for entry in page.entries[:5]}
+    assert moved == {entry.id for entry in page.entries} - {bad}, "those before it and those behind it"
     assert "remove" not in world.calls
+
+
+async def test_a_refusal_of_everything_is_no_storm() -> None:
+    world = World()
+    world.pages = [a_page("pending", 512)]
+
+    def answer(entries: Sequence[Entry]) -> Written:
+        raise Refused("permission denied")
+
+    world.answer = answer
+    with pytest.raises(Refused):
+        await a_drain(world).run()
+    assert world.calls.count("rescue 1") == 8
+    assert len(world.calls) < 40
 
 
 async def test_spilled_outcomes_are_applied_under_their_own_identity() -> None:
