@@ -2,15 +2,21 @@
 
 Jobs are counted when they were created (``submitted``) and when they ended, attempts when they were recorded, so a job may
 touch several days; a day is right only when every job and attempt that touches it is in the frames.
+
+Jobs come in parts (the lake's, the master's) that are summed up apart: Spark copies every row on its way into a union.
+Hours are numbers until the sums are made: the session's time zone does not matter, and no calendar is asked for each row.
 """
 
 from __future__ import annotations
+
+from collections.abc import Sequence
 
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
 from jobmaster.model.job import AttemptOutcome, JobState
 from jobmaster.pipeline.histograms import bin_of
+from jobmaster.pipeline.history import union
 
 SUBMITTED = "submitted"
 COUNTS = (
@@ -19,106 +25,135 @@ COUNTS = (
 """Columns of the throughput. The last four count attempts: failed ones that were tried again, those of them that ran out of
 time, those that a dead agent left behind, and late writes that were refused."""
 GROUPS = ("lane", "priority", "handler")
-_ENDED = {state.value: state.value.lower() for state in (
+_STATES = {state.value.lower(): state.value for state in (
     JobState.SUCCEEDED, JobState.FAILED, JobState.CANCELLED, JobState.EXPIRED,
 )}  # fmt: skip
 _LATENCIES = ("waiting", "running", "total")
+_SUMS = ("ran_us", "waited_us")
+_HOUR_US = 3_600_000_000
+_BROADCAST_ROWS_MAX = 300_000
+"""Attempts that are sent to every task, some 60 MB; with more of them all jobs are shuffled by id."""
 
 
-def throughput(jobs: DataFrame, attempts: DataFrame, owners: DataFrame) -> DataFrame:
+def throughput(jobs: Sequence[DataFrame], attempts: DataFrame, attempt_rows: int, owners: DataFrame) -> DataFrame:
     """Counts by hour, lane, priority, handler, agent and bucket.
 
     Args:
+        jobs: parts of the history that have no job in common.
+        attempt_rows: how many attempts there are; without any no job is asked for its id.
         owners: ``bucket_id, bucket_epoch, agent``; small.
 
     Returns:
         ``day, hour, lane, priority, handler, agent, bucket_id``, the ``COUNTS``, ``ran_us``, ``waited_us`` (sums).
     """
-    events = _submissions(jobs).unionByName(_endings(jobs)).unionByName(_attempts(jobs, attempts))
+    events = [_moments(_tally(part)) for part in jobs]
+    if attempt_rows:
+        small = attempt_rows <= _BROADCAST_ROWS_MAX
+        events += [_attempts(part, F.broadcast(attempts) if small else attempts) for part in jobs]
     return (
         # Hours first and agents after: what is joined is what is left of the history, not the history.
-        events.groupBy("hour", *GROUPS, "bucket_id", "bucket_epoch")
-        .agg(*(F.sum(name).alias(name) for name in (*COUNTS, "ran_us", "waited_us")))
+        union(events)
+        .groupBy("hour", *GROUPS, "bucket_id", "bucket_epoch")
+        .agg(*(F.sum(name).alias(name) for name in (*COUNTS, *_SUMS)))
         .join(F.broadcast(owners), ["bucket_id", "bucket_epoch"], "left")
-        .select(F.to_date("hour").alias("day"), "hour", *GROUPS, "agent", "bucket_id", *COUNTS, "ran_us", "waited_us")
+        .select(_day(), _time(), *GROUPS, "agent", "bucket_id", *COUNTS, *_SUMS)
     )
 
 
-def latencies(jobs: DataFrame) -> DataFrame:
+def latencies(jobs: Sequence[DataFrame]) -> DataFrame:
     """Histograms by hour of the end, lane, priority and handler: of jobs that ran.
+
+    Args:
+        jobs: parts of the history that have no job in common.
 
     Returns:
         ``day, hour, lane, priority, handler, metric`` (``waiting``, ``running``, ``total``), ``bin``, ``jobs``.
     """
+    return (
+        union([_bins(part) for part in jobs])
+        .groupBy("hour", *GROUPS, "metric", "bin")
+        .agg(F.sum("jobs").alias("jobs"))
+        .select(_day(), _time(), *GROUPS, "metric", "bin", "jobs")
+    )
+
+
+def touched_days(jobs: Sequence[DataFrame], attempts: DataFrame) -> DataFrame:
+    """The days that some jobs and attempts touch: column ``day``."""
+    both = [part.select(_hour("created_at", "created"), _hour("ended_at", "ended")).distinct() for part in jobs]
+    hours = [pairs.select(F.explode(F.array("created", "ended")).alias("hour")) for pairs in both]
+    return union([*hours, attempts.select(_hour("at", "hour"))]).where("hour IS NOT NULL").select(_day()).distinct()
+
+
+def _hour(column: str, name: str) -> Column:
+    """Hours since 1970, UTC."""
+    return F.expr(f"unix_micros({column}) DIV {_HOUR_US}").alias(name)
+
+
+def _time() -> Column:
+    return F.timestamp_micros(F.col("hour") * F.lit(_HOUR_US)).alias("hour")
+
+
+def _day() -> Column:
+    return F.expr("date_from_unix_date(CAST(hour DIV 24 AS INT))").alias("day")
+
+
+def _tally(jobs: DataFrame) -> DataFrame:
+    """Jobs that have all in common that is counted: one row of many, and one look at each job."""
+    sums = (F.sum(F.coalesce(F.col(name), F.lit(0))).alias(name) for name in _SUMS)
+    same = (_hour("created_at", "created"), _hour("ended_at", "ended"), "state", *GROUPS, "bucket_id", "bucket_epoch")
+    return jobs.groupBy(*same).agg(F.count("*").alias("jobs"), *sums)
+
+
+def _moments(tally: DataFrame) -> DataFrame:
+    """Rows of the throughput: a submission and, where there was one, an end for each line of a tally."""
+    ends = F.col("ends")
+    counts = [F.when(~ends, F.col("jobs")).otherwise(0).alias(SUBMITTED)]
+    for name in COUNTS[1:]:
+        ended = ends & (F.col("state") == _STATES[name]) if name in _STATES else F.lit(False)
+        counts.append(F.when(ended, F.col("jobs")).otherwise(0).alias(name))
+    return (
+        tally.withColumn("ends", F.explode(F.array(F.lit(False), F.lit(True))))
+        .where(~ends | F.col("ended").isNotNull())
+        .select(
+            F.when(ends, F.col("ended")).otherwise(F.col("created")).alias("hour"),
+            *GROUPS,
+            *(F.when(ends, F.col(name)).alias(name) for name in ("bucket_id", "bucket_epoch")),
+            *counts,
+            *(F.when(ends, F.col(name)).otherwise(0).alias(name) for name in _SUMS),
+        )
+    )
+
+
+def _bins(jobs: DataFrame) -> DataFrame:
+    """``hour, lane, priority, handler, metric, bin, jobs`` of one part."""
     # From when it could have run: the due time of a job that was never tried again, else its creation.
     since = F.when(F.col("attempt") == 0, F.coalesce("due_at", "created_at")).otherwise(F.col("created_at"))
     total = F.unix_micros("ended_at") - F.unix_micros(since)
+    values = zip(_LATENCIES, (F.col("waited_us"), F.col("ran_us"), total), strict=True)
     ran = jobs.where(F.col("state").isin(JobState.SUCCEEDED.value, JobState.FAILED.value)).where("ran_us IS NOT NULL")
-    bins = F.array(
-        *(
-            F.struct(F.lit(name).alias("metric"), bin_of(value).alias("bin"))
-            for name, value in zip(_LATENCIES, (F.col("waited_us"), F.col("ran_us"), total), strict=True)
-        )
-    )
     return (
-        ran.select(_hour("ended_at"), *GROUPS, F.explode(bins).alias("at"))
-        .groupBy("hour", *GROUPS, "at.metric", "at.bin")
-        .agg(F.count("*").alias("jobs"))
+        ran.select(_hour("ended_at", "hour"), *GROUPS, *(bin_of(value).alias(name) for name, value in values))
+        .unpivot(["hour", *GROUPS], list(_LATENCIES), "metric", "bin")
         .where("bin IS NOT NULL")
-        .select(F.to_date("hour").alias("day"), "hour", *GROUPS, "metric", "bin", "jobs")
+        .groupBy("hour", *GROUPS, "metric", "bin")
+        .agg(F.count("*").alias("jobs"))
     )
-
-
-def touched_days(jobs: DataFrame, attempts: DataFrame) -> DataFrame:
-    """The days that some jobs and attempts touch: column ``day``."""
-    moments = jobs.select(F.explode(F.array("created_at", "ended_at")).alias("at")).unionByName(attempts.select("at"))
-    return moments.where("at IS NOT NULL").select(F.to_date("at").alias("day")).distinct()
-
-
-def _hour(column: str) -> Column:
-    return F.date_trunc("hour", column).alias("hour")
-
-
-def _counted(frame: DataFrame, hour: Column, flags: dict[str, Column], *others: Column) -> DataFrame:
-    """Rows of the throughput: 1 where a flag holds, 0 elsewhere."""
-    counts = (flags[name].cast("long") if name in flags else F.lit(0).cast("long") for name in COUNTS)
-    return frame.select(
-        hour, *GROUPS, *others, *(count.alias(name) for name, count in zip(COUNTS, counts, strict=True))
-    )
-
-
-def _nowhere() -> tuple[Column, ...]:
-    return (
-        F.lit(None).cast("string").alias("bucket_id"),
-        F.lit(None).cast("long").alias("bucket_epoch"),
-        F.lit(0).cast("long").alias("ran_us"),
-        F.lit(0).cast("long").alias("waited_us"),
-    )
-
-
-def _submissions(jobs: DataFrame) -> DataFrame:
-    return _counted(jobs, _hour("created_at"), {SUBMITTED: F.lit(True)}, *_nowhere())
-
-
-def _endings(jobs: DataFrame) -> DataFrame:
-    flags = {name: F.col("state") == state for state, name in _ENDED.items()}
-    sums = (F.coalesce(F.col(name), F.lit(0)).alias(name) for name in ("ran_us", "waited_us"))
-    ended = jobs.where("ended_at IS NOT NULL")
-    return _counted(ended, _hour("ended_at"), flags, F.col("bucket_id"), F.col("bucket_epoch"), *sums)
 
 
 def _attempts(jobs: DataFrame, attempts: DataFrame) -> DataFrame:
+    """Rows of the throughput, one for each attempt whose job is in this part."""
     outcome = F.col("outcome")
-    tried = (AttemptOutcome.FAILED.value, AttemptOutcome.TIMED_OUT.value)
     flags = {
-        "retried": outcome.isin(*tried),
+        "retried": outcome.isin(AttemptOutcome.FAILED.value, AttemptOutcome.TIMED_OUT.value),
         "timed_out": outcome == AttemptOutcome.TIMED_OUT.value,
         "lost": outcome == AttemptOutcome.LOST.value,
         "refused": F.col("refused_at").isNotNull(),
     }
+    nothing = F.lit(0).cast("long")
+    counts = ((flags[name].cast("long") if name in flags else nothing).alias(name) for name in COUNTS)
+    ran = F.coalesce("ran_us", F.lit(0)).alias("ran_us")
     lines = attempts.select(
-        F.col("job_id").alias("id"), "at", "outcome", "refused_at", "bucket_id", "bucket_epoch",
-        F.coalesce("ran_us", F.lit(0)).alias("ran_us"), F.lit(0).cast("long").alias("waited_us"),
+        F.col("job_id").alias("id"), _hour("at", "hour"), "bucket_id", "bucket_epoch", *counts, ran,
+        nothing.alias("waited_us"),
     )  # fmt: skip
-    others = (F.col("bucket_id"), F.col("bucket_epoch"), F.col("ran_us"), F.col("waited_us"))
-    return _counted(lines.join(jobs.select("id", *GROUPS), "id"), _hour("at"), flags, *others)
+    return jobs.select("id", *GROUPS).join(lines, "id").drop("id")

@@ -6,7 +6,8 @@ touched since the last time are computed again, from every job that touches them
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from datetime import UTC, date, datetime, time, timedelta
 from typing import TYPE_CHECKING, Any
 
@@ -51,14 +52,15 @@ def rollup(run: PipelineRun, *, rebuild: bool = False) -> Outcome:
     """
     with history_of(run) as history, lake_errors(Lake(run.lake)):
         state = None if rebuild else history.lake.read_json(_STATE)
-        days = _days(history, state)
-        run.tell(f"{len(days)} days to roll up")
-        if run.dry_run or not days:
-            jobs = 0
-        else:
-            jobs = _roll(run, history, days)
+        # The first time every day is made that comes out of it: nothing has to be read to find them.
+        days = _days(history, state) if run.dry_run or state is not None else None
+        if days is not None:
+            run.tell(f"{len(days)} days to roll up")
+        jobs = 0
+        if not run.dry_run and days != []:
+            days, jobs = _roll(run, history, days)
             history.lake.write_json(_STATE, {"as_of": history.as_of.isoformat(), "ranges": _names(history.archived)})
-        found: dict[str, Any] = {"days": [day.isoformat() for day in days], "rolled_up_jobs": jobs}
+        found: dict[str, Any] = {"days": [day.isoformat() for day in days or ()], "rolled_up_jobs": jobs}
     if not run.dry_run:
         with lake_errors(Lake(run.lake)):
             found["report"] = write_report(run, Lake(run.lake), read(run, Lake(run.lake)))
@@ -96,48 +98,82 @@ def _days(history: History, state: dict[str, Any] | None) -> list[date]:
         ranges = [one for one in history.archived if one.name not in state["ranges"]]
         jobs_since = F.col("changed_at") >= as_of
         attempts_since = F.greatest("at", "refused_at") >= as_of
-    jobs = union(
-        [
-            history.archived_frame("jobs", JOB_COLUMNS, ranges),
-            history.live_frame("jobs", JOB_COLUMNS),
-        ]
-    ).where(jobs_since)
-    attempts = union(
-        [
-            history.archived_frame("attempts", ATTEMPT_COLUMNS, ranges),
-            history.live_frame("attempts", ATTEMPT_COLUMNS),
-        ]
-    ).where(attempts_since)
+    jobs = [part.where(jobs_since) for part in _parts(history, "jobs", JOB_COLUMNS, ranges)]
+    attempts = union(_parts(history, "attempts", ATTEMPT_COLUMNS, ranges)).where(attempts_since)
     return sorted(row["day"] for row in touched_days(jobs, attempts).collect())
 
 
-def _roll(run: PipelineRun, history: History, days: Sequence[date]) -> int:
-    """Compute some days and name their new files; how many jobs ended in them."""
-    from pyspark.sql import functions as F
+def _parts(history: History, table: str, columns: Sequence[str], ranges: Sequence[Archived]) -> list[DataFrame]:
+    """A table in the lake, if there is any of it, and in the master."""
+    archived = [history.archived_frame(table, columns, ranges)] if any(one.paths(table) for one in ranges) else []
+    return [*archived, history.live_frame(table, columns)]
 
-    ranges = [one for one in history.archived if _touches(one, days)]
-    jobs = union([history.archived_frame("jobs", JOB_COLUMNS, ranges), history.live_frame("jobs", JOB_COLUMNS)])
-    attempts = union(
-        [history.archived_frame("attempts", ATTEMPT_COLUMNS, ranges), history.live_frame("attempts", ATTEMPT_COLUMNS)]
-    )
-    frames = {"throughput": throughput(jobs, attempts, history.owners()), "latency": latencies(jobs)}
-    run_id, lake = new_id().hex(), history.lake
-    files: dict[str, dict[str, list[str]]] = {day.isoformat(): {name: [] for name in DATASETS} for day in days}
-    for dataset, frame in frames.items():
-        folder = f"rollup/{dataset}/v{FORMAT}/run={run_id}"
-        wanted = (
-            frame.where(F.col("day").isin(list(days))).repartition("day").sortWithinPartitions("day", "hour", *GROUPS)
-        )
-        wanted.write.partitionBy("day").mode("append").parquet(lake.url(folder))
-        for path in lake.files(folder):
-            if path.endswith(".parquet"):
-                lake.sync(path)
-                files[path.split("day=")[1][:10]][dataset].append(path)
-    for day, named in files.items():
-        lake.write_json(
-            f"{DAYS}/{day}.json",
+
+def _roll(run: PipelineRun, history: History, days: Sequence[date] | None) -> tuple[list[date], int]:
+    """Compute some days, or all there are, and name their new files; which they are, and how many jobs ended in them."""
+    ranges = [one for one in history.archived if days is None or _touches(one, days)]
+    with _kept() as keep:
+        # What is in the lake is cheap to read again, by columns. The master is asked once.
+        jobs = _parts(history, "jobs", JOB_COLUMNS, ranges)
+        jobs[-1] = keep(jobs[-1])
+        attempts = keep(union(_parts(history, "attempts", ATTEMPT_COLUMNS, ranges)))
+        frames = {
+            "throughput": throughput(jobs, attempts, attempts.count(), history.owners()),
+            "latency": latencies(jobs),
+        }
+        run_id = new_id().hex()
+        files = {dataset: _written(history.lake, dataset, run_id, frame, days) for dataset, frame in frames.items()}
+    # A day without any figures has a document, too: it may have had some before.
+    found = sorted({day for named in files.values() for day in named}) if days is None else list(days)
+    for day in found:
+        named = {dataset: files[dataset].get(day, []) for dataset in DATASETS}
+        history.lake.write_json(
+            f"{DAYS}/{day.isoformat()}.json",
             {"dataset": "rollup", "format": FORMAT, "run": run_id, "as_of": history.as_of.isoformat(), "files": named},
         )
+    return found, _ended(run, history.lake, found)
+
+
+@contextmanager
+def _kept() -> Iterator[Callable[[DataFrame], DataFrame]]:
+    """Frames that Spark keeps on its disks until the end: memory stays what it is, however many rows there are."""
+    from pyspark import StorageLevel
+
+    kept: list[DataFrame] = []
+
+    def keep(frame: DataFrame) -> DataFrame:
+        kept.append(frame.persist(StorageLevel.DISK_ONLY))
+        return kept[-1]
+
+    try:
+        yield keep
+    finally:
+        for frame in kept:
+            frame.unpersist()
+
+
+def _written(
+    lake: Lake, dataset: str, run_id: str, frame: DataFrame, days: Sequence[date] | None
+) -> dict[date, list[str]]:
+    """Write the figures of some days, or of all there are; the files of each day."""
+    from pyspark.sql import functions as F
+
+    wanted = frame if days is None else frame.where(F.col("day").isin(list(days)))
+    folder = f"rollup/{dataset}/v{FORMAT}/run={run_id}"
+    ordered = wanted.repartition("day").sortWithinPartitions("day", "hour", *GROUPS)
+    ordered.write.partitionBy("day").mode("append").parquet(lake.url(folder))
+    found: dict[date, list[str]] = {}
+    for path in lake.files(folder):
+        if path.endswith(".parquet"):
+            lake.sync(path)
+            found.setdefault(date.fromisoformat(path.split("day=")[1][:10]), []).append(path)
+    return found
+
+
+def _ended(run: PipelineRun, lake: Lake, days: Sequence[date]) -> int:
+    """How many jobs ended in some days, by their figures."""
+    from pyspark.sql import functions as F
+
     ended = sum((F.sum(name) for name in COUNTS[1:5]), start=F.lit(0))
     written = read(run, lake)["throughput"].where(F.col("day").isin(list(days)))
     return int(written.agg(ended.alias("jobs")).collect()[0]["jobs"] or 0)

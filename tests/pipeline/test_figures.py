@@ -105,7 +105,7 @@ def test_every_event_is_counted_in_its_own_hour_with_the_agent_that_made_it(spar
     )
     rows = {
         (row["hour"].replace(tzinfo=UTC), row["agent"]): row.asDict()
-        for row in throughput(jobs, attempts, owners).collect()
+        for row in throughput([jobs], attempts, 1, owners).collect()
     }
     assert {key: row["submitted"] for key, row in rows.items() if row["submitted"]} == {
         (at(1), None): 2,
@@ -117,7 +117,7 @@ def test_every_event_is_counted_in_its_own_hour_with_the_agent_that_made_it(spar
     assert (rows[at(2), "bob"]["failed"], rows[at(2), "bob"]["ran_us"]) == (1, 2000)
     tried = rows[at(1), "ann"]
     assert (tried["retried"], tried["timed_out"], tried["refused"], tried["lost"]) == (1, 1, 1, 0)
-    totals = {row["bin"]: row["jobs"] for row in latencies(jobs).where("metric = 'total'").collect()}
+    totals = {row["bin"]: row["jobs"] for row in latencies([jobs]).where("metric = 'total'").collect()}
     hour = 3_600_000_000
     assert totals == {_bin(300_000_000): 1, _bin(hour + 300_000_000): 1, _bin(60_000_000): 1}
 
