@@ -67,7 +67,12 @@ def at(hour: int, minute: int = 0, day: int = 1) -> datetime:
 
 
 @pytest.mark.slow
-def test_every_event_is_counted_in_its_own_hour_with_the_agent_that_made_it(spark: SparkSession) -> None:
+@pytest.mark.parametrize(
+    ("first_of_second_part", "attempt_rows"), [("9", 1), ("3", 10**9)], ids=["broadcast", "two-parts-shuffled"]
+)
+def test_every_event_is_counted_in_its_own_hour_with_the_agent_that_made_it(
+    spark: SparkSession, first_of_second_part: str, attempt_rows: int
+) -> None:
     from jobmaster.pipeline.figures import latencies, throughput
 
     def job(
@@ -99,13 +104,14 @@ def test_every_event_is_counted_in_its_own_hour_with_the_agent_that_made_it(spar
         ],
         JOBS,
     )
+    parts = [jobs.where(f"id {side} '{first_of_second_part}'") for side in ("<", ">=")]
     attempts = spark.createDataFrame([("2", at(1, 50), "timed_out", at(2), 77, "b1", 1)], ATTEMPTS)
     owners = spark.createDataFrame(
         [("b1", 1, "ann"), ("b2", 1, "bob")], "bucket_id string, bucket_epoch long, agent string"
     )
     rows = {
         (row["hour"].replace(tzinfo=UTC), row["agent"]): row.asDict()
-        for row in throughput([jobs], attempts, 1, owners).collect()
+        for row in throughput(parts, attempts, attempt_rows, owners).collect()
     }
     assert {key: row["submitted"] for key, row in rows.items() if row["submitted"]} == {
         (at(1), None): 2,
@@ -117,7 +123,7 @@ def test_every_event_is_counted_in_its_own_hour_with_the_agent_that_made_it(spar
     assert (rows[at(2), "bob"]["failed"], rows[at(2), "bob"]["ran_us"]) == (1, 2000)
     tried = rows[at(1), "ann"]
     assert (tried["retried"], tried["timed_out"], tried["refused"], tried["lost"]) == (1, 1, 1, 0)
-    totals = {row["bin"]: row["jobs"] for row in latencies([jobs]).where("metric = 'total'").collect()}
+    totals = {row["bin"]: row["jobs"] for row in latencies(parts).where("metric = 'total'").collect()}
     hour = 3_600_000_000
     assert totals == {_bin(300_000_000): 1, _bin(hour + 300_000_000): 1, _bin(60_000_000): 1}
 
