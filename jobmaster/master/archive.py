@@ -137,9 +137,16 @@ class Archive:
         name: str | None = (await self._patiently("archive/sweep", tell, ended_before))[0]["detached"]
         return name
 
-    async def exported(self, found: ArchiveRange, lake: str, format_: int, run_id: str) -> ArchiveRange:
-        """DETACHED -> EXPORTED: the files of this run are written; the tables are measured now."""
-        measure, first, last = await self.measure(found)
+    async def exported(
+        self,
+        found: ArchiveRange,
+        lake: str,
+        format_: int,
+        run_id: str,
+        measured: tuple[Measure, datetime | None, datetime | None],
+    ) -> ArchiveRange:
+        """DETACHED -> EXPORTED: the files of this run are written, and must hold what ``measure`` has said of the tables."""
+        measure, first, last = measured
         await self._step(
             *("archive/exported", found.name, run_id, lake, format_, measure.rows, str(measure.checksum)),
             *(measure.attempt_rows, str(measure.attempt_checksum), first, last),

@@ -7,9 +7,10 @@ once more looked at just before.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from datetime import UTC, date, datetime, timedelta
+from datetime import datetime
 from functools import partial
 from typing import Any
 
@@ -19,8 +20,8 @@ from jobmaster.clock import new_id
 from jobmaster.master.archive import Archive
 from jobmaster.model.archive import ArchiveRange, ArchiveState, LakeFile, Measure
 from jobmaster.model.errors import Conflict, JobMasterError, Refused, Unavailable
-from jobmaster.model.ids import created_ms, text
-from jobmaster.pipeline import exporting
+from jobmaster.model.ids import text
+from jobmaster.pipeline import exporting, measuring
 from jobmaster.pipeline.lake import FORMAT, Lake
 from jobmaster.pipeline.retiring import Retiring
 from jobmaster.pipeline.running import Outcome, PipelineRun
@@ -187,22 +188,36 @@ class Archiver:
 
     def _export(self, found: ArchiveRange) -> ArchiveRange:
         run_id = new_id().hex()
-        opener = self._run.link.opener
-        for dataset, table in (("jobs", found.name), ("attempts", found.attempts)):
-            pages = self._wait(self._archive.pages(table))
-            if pages == 0:
-                continue
-            tasks = threads_of(self._run.options.session.master) or _REMOTE_TASKS
-            parts = exporting.parts_of(opener, dataset, table, pages, tasks if dataset == "jobs" else 1)
+        tasks = threads_of(self._run.options.session.master) or _REMOTE_TASKS
+        parts = [
+            part
+            for dataset, table, tasks_ in (("jobs", found.name, tasks), ("attempts", found.attempts, 1))
+            for part in exporting.parts_of(
+                self._run.link.opener, dataset, table, self._wait(self._archive.pages(table)), tasks_
+            )
+        ]
+        spark = self._run.spark if parts else None
+
+        def write() -> None:
             with lake_errors(self.lake):
-                frame = exporting.detached(self._run.spark, parts)
-                exporting.write(frame, self.lake, dataset, run_id, days_of(found))
-        return self._wait(self._archive.exported(found, self.lake.root, FORMAT, run_id))
+                if spark is not None:
+                    exporting.write(spark, parts, self.lake, run_id)
+
+        async def both() -> tuple[Measure, datetime | None, datetime | None]:
+            """The master measures while its tables are copied: nobody writes to them."""
+            copying = asyncio.create_task(asyncio.to_thread(write))
+            try:
+                return await self._archive.measure(found)
+            finally:
+                await copying
+
+        measured = self._wait(both())
+        return self._wait(self._archive.exported(found, self.lake.root, FORMAT, run_id, measured))
 
     def _verify(self, found: ArchiveRange, *, last: bool) -> ArchiveRange:
         assert found.run_id is not None
         with lake_errors(self.lake):
-            measure, files = exporting.measured(lambda: self._run.spark, self.lake, found.run_id)
+            measure, files = measuring.measured(lambda: self._run.spark, self.lake, found.run_id)
         if measure != found.measure:
             self._tell(f"{found.name}: the files hold {_said(measure)}, the tables {_said(found.measure)}")
             again = self._wait(self._archive.export_again(found))
@@ -249,14 +264,6 @@ def document_of(found: ArchiveRange) -> dict[str, Any]:
         "measure": msgspec.to_builtins(found.measure),
         "files": msgspec.to_builtins(found.files),
     }
-
-
-def days_of(found: ArchiveRange) -> list[date]:
-    """Every day on which a job of the range may have been created."""
-    first, last = (
-        datetime.fromtimestamp(ms / 1000, UTC).date() for ms in (created_ms(found.lo), created_ms(found.hi) - 1)
-    )
-    return [first + timedelta(days=day) for day in range((last - first).days + 1)]
 
 
 def _iso(moment: datetime | None) -> str | None:

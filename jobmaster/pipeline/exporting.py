@@ -1,44 +1,33 @@
-"""A detached range as Parquet, and what that Parquet holds when it is read again.
+"""A detached range as Parquet files: COPY in one process, Arrow, the file; Spark only spreads the parts over its tasks.
 
-Nobody writes to a detached range, so its pages are cut into parts and copied side by side without a snapshot. The checksum
-is computed twice by two engines: ``measure_detached`` in the master, ``measured`` here; both add up the first 52 bits of
-the md5 of every row's columns as text.
+Nobody writes to a detached range, so its pages are cut into parts and copied side by side without a snapshot. The rows never
+become Spark's: its JVM would need more time for them than the server, the parser and the file together.
 """
 
 from __future__ import annotations
 
-import asyncio
+import contextlib
 from collections.abc import Callable, Iterator, Sequence
-from datetime import date
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from jobmaster.clock import new_id
 from jobmaster.master.connection import Opener
-from jobmaster.master.export import DELIMITER, NULL, QUOTE, copy_pages, open_scan
-from jobmaster.model.archive import LakeFile, Measure
-from jobmaster.model.errors import Unavailable
+from jobmaster.master.export import copy_pages, open_scan
+from jobmaster.model.errors import JobMasterError
+from jobmaster.pipeline.columns import REPEATING, completed, copied_of, days_of, schema_of
+from jobmaster.pipeline.flowing import Flow, Output
 from jobmaster.pipeline.lake import FORMAT, Lake
 
 if TYPE_CHECKING:
     import pyarrow as pa
-    from pyspark.sql import Column, DataFrame, SparkSession
+    from pyspark.sql import SparkSession
 
-JOBS = (
-    "id string, state string, priority string, priority_level smallint, lane string, handler string, created_at timestamp,"
-    " due_at timestamp, started_at timestamp, ended_at timestamp, changed_at timestamp, waited_us bigint, ran_us bigint,"
-    " attempt int, rescues int, token int, bucket_id string, bucket_epoch bigint, cancel_requested boolean, args string,"
-    " headers string, result string, error string, expires_at timestamp"
-)
-ATTEMPTS = (
-    "job_id string, token int, bucket_id string, bucket_epoch bigint, outcome string, at timestamp, ran_us bigint,"
-    " error string, refused_at timestamp, refused_count int"
-)
-SCHEMAS = {"jobs": JOBS, "attempts": ATTEMPTS}
-"""Columns of the lake's two datasets, version 1. Columns are added at the end, never renamed or removed."""
 _PAGES_A_TASK_MAX = 16_384
 """128 MiB: a task that is repeated costs no more."""
 _BLOCK_BYTES = 4 << 20
-_BLOCKS = 2
+_GROUP_BYTES = 32 << 20
+"""Rows that are gathered for one row group. What writes a file, and what reads it again, holds about so much."""
 
 
 class Part(NamedTuple):
@@ -57,194 +46,128 @@ def folder_of(dataset: str, run_id: str) -> str:
 
 
 def parts_of(opener: Opener, dataset: str, table: str, pages: int, tasks: int) -> list[Part]:
-    """The pages of a table in parts of about the same size."""
-    count = max(1, min(pages, max(tasks, -(-pages // _PAGES_A_TASK_MAX))))
-    edges = [pages * at // count for at in range(count)] + [max(pages, 1)]
+    """The pages of a table in parts of about the same size: ``tasks``, or a multiple; none without pages."""
+    rounds = max(1, -(-pages // (tasks * _PAGES_A_TASK_MAX)))
+    count = min(pages, tasks * rounds)
+    edges = [pages * at // count for at in range(count + 1)] if count else []
     return [Part(opener, dataset, table, low, high) for low, high in pairwise(edges)]
 
 
-def detached(spark: SparkSession, parts: list[Part]) -> DataFrame:
-    """The rows of some parts of one table, one task each."""
-    dataset = parts[0].dataset
-    copied = _copier(parts)
-    return spark.range(0, len(parts), 1, len(parts)).mapInArrow(copied, SCHEMAS[dataset])
-
-
-def write(frame: DataFrame, lake: Lake, dataset: str, run_id: str, days: Sequence[date]) -> None:
+def write(spark: SparkSession, parts: Sequence[Part], lake: Lake, run_id: str) -> None:
     """Files of a new run, by day of creation. They count for nothing until the manifest names the run.
 
-    Args:
-        days: every day that the rows may have been created on. When it is one, no row has to be looked at.
+    Raises:
+        PySparkException: a task has failed as often as Spark repeats it.
     """
-    from pyspark.sql import functions as F
-
-    folder = lake.url(folder_of(dataset, run_id))
-    if len(days) == 1:
-        frame.write.mode("append").parquet(f"{folder}/day={days[0].isoformat()}")
-        return
-    created = F.col("created_at") if dataset == "jobs" else _created_at("job_id")
-    frame.withColumn("day", F.to_date(created)).write.partitionBy("day").mode("append").parquet(folder)
+    written = spark.range(0, len(parts), 1, len(parts)).mapInArrow(_writer(parts, lake.root, run_id), "path string")
+    ours = {row["path"] for row in written.collect()}
+    for dataset in {part.dataset for part in parts}:
+        for path in lake.files(folder_of(dataset, run_id)):
+            if path not in ours:
+                lake.delete(path)  # of a task that was repeated
 
 
-def measured(session: Callable[[], SparkSession], lake: Lake, run_id: str) -> tuple[Measure, tuple[LakeFile, ...]]:
-    """What the files of a run hold, read again: rows and checksums, and every file with its rows.
+def _writer(
+    parts: Sequence[Part], root: str, run_id: str
+) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
+    """A task's work: the numbers of its parts come in, the paths of its files go out."""
 
-    Args:
-        session: is asked for when there is a file.
-    """
-    files: list[LakeFile] = []
-    sums = {"jobs": (0, 0), "attempts": (0, 0)}
-    for dataset, columns in SCHEMAS.items():
-        folder = folder_of(dataset, run_id)
-        if not any(path.endswith(".parquet") for path in lake.files(folder)):
-            continue
-        frame = session().read.schema(columns).parquet(lake.url(folder))
-        for row in _by_file(frame, checksum(dataset)).collect():
-            path = lake.relative(row["file"])
-            files.append(LakeFile(dataset, path, row["rows"], row["bytes"]))
-            rows, total = sums[dataset]
-            sums[dataset] = (rows + row["rows"], total + int(row["checksum"]))
-    return Measure(*sums["jobs"], *sums["attempts"]), tuple(sorted(files, key=lambda file: file.path))
+    def written(numbers: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        import pyarrow as pa
 
-
-def checksum(dataset: str) -> Column:
-    """The checksum of a row, as ``measure_detached`` computes it."""
-    from pyspark.sql import functions as F
-
-    def text(name: str) -> Column:
-        return F.coalesce(F.col(name).cast("string"), F.lit("~"))
-
-    def micros(name: str) -> Column:
-        return F.coalesce(F.unix_micros(name).cast("string"), F.lit("~"))
-
-    if dataset == "jobs":
-        words = [
-            *map(text, ("id", "state", "priority_level", "lane", "handler", "token", "bucket_id", "bucket_epoch")),
-            *map(text, ("attempt", "rescues")),
-            F.when(F.col("cancel_requested"), "1").otherwise("0"),
-            *map(micros, ("due_at", "expires_at", "changed_at")),
-            *map(text, ("waited_us", "ran_us", "args", "headers", "result", "error")),
-        ]
-    else:
-        words = [
-            *map(text, ("job_id", "token", "bucket_id", "bucket_epoch", "outcome")),
-            micros("at"),
-            *map(text, ("ran_us", "error")),
-            micros("refused_at"),
-            text("refused_count"),
-        ]
-    digest = F.md5(F.concat_ws("|", *words))
-    return F.conv(F.substring(digest, 1, 13), 16, 10).cast("decimal(20,0)")
-
-
-def _by_file(frame: DataFrame, value: Column) -> DataFrame:
-    from pyspark.sql import functions as F
-
-    return frame.groupBy(F.col("_metadata.file_path").alias("file"), F.col("_metadata.file_size").alias("bytes")).agg(
-        F.count("*").alias("rows"), F.sum(value.cast("decimal(28,0)")).alias("checksum")
-    )
-
-
-def _created_at(id_: str) -> Column:
-    """Moment of creation that a UUIDv7 bears."""
-    from pyspark.sql import functions as F
-
-    digits = F.concat(F.substring(id_, 1, 8), F.substring(id_, 10, 4))
-    return F.timestamp_millis(F.conv(digits, 16, 10).cast("long"))
-
-
-def _arrow_schema(dataset: str) -> pa.Schema:
-    """The columns as Spark expects them in batches."""
-    import pyarrow as pa
-
-    types = {
-        "string": pa.string(),
-        "smallint": pa.int16(),
-        "int": pa.int32(),
-        "bigint": pa.int64(),
-        "boolean": pa.bool_(),
-        "timestamp": pa.timestamp("us", "UTC"),
-    }
-    return pa.schema([(name, types[kind]) for name, kind in (one.split() for one in SCHEMAS[dataset].split(", "))])
-
-
-def _copier(parts: list[Part]) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
-    """A task's work: the numbers of its parts come in, their rows go out."""
-
-    def copied(numbers: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in numbers:
             for number in batch.column(0).to_pylist():
-                yield from rows_of(parts[number])
+                files = PartFiles(
+                    Lake(root), parts[number].dataset, run_id, f"part-{number:05}-{new_id().hex()}.parquet"
+                )
+                yield pa.RecordBatch.from_pydict({"path": pa.array(files.write(rows_of(parts[number])), pa.string())})
 
-    return copied
+    return written
 
 
 def rows_of(part: Part) -> Iterator[pa.RecordBatch]:
-    """The rows of a part, as the server sends them; at most ``_BLOCKS`` blocks wait.
+    """The rows of a part with all columns, as the server sends them.
 
     Raises:
         Unavailable: the server went away in the middle; the task fails, and Spark repeats it.
     """
-    schema = _arrow_schema(part.dataset)
-    with asyncio.Runner() as runner:
-        blocks: asyncio.Queue[bytes | None] = asyncio.Queue(_BLOCKS)
-        task = runner.get_loop().create_task(_copy(part, blocks))
-        try:
-            while (block := runner.run(blocks.get())) is not None:
-                yield from _parsed(block, schema, part.dataset)
-            runner.run(_ended(task))
-        finally:
-            task.cancel()
 
-
-async def _ended(task: asyncio.Task[None]) -> None:
-    await task
-
-
-async def _copy(part: Part, blocks: asyncio.Queue[bytes | None]) -> None:
-    gathered: list[bytes] = []
-    size = 0
-
-    async def output(rows: bytes) -> None:
-        nonlocal size
-        gathered.append(rows)
-        size += len(rows)
-        if size >= _BLOCK_BYTES:
-            await blocks.put(b"".join(gathered))
-            gathered.clear()
-            size = 0
-
-    try:
+    async def copy(output: Output) -> None:
         connection = await open_scan(part.opener)
         try:
             await copy_pages(connection, part.dataset, part.table, (part.first, part.beyond), output)
         finally:
             connection.terminate()
-        if gathered:
-            await blocks.put(b"".join(gathered))
-    finally:
-        await blocks.put(None)
+
+    for batch in Flow(copy, _BLOCK_BYTES).batches(copied_of(part.dataset), f"a range of {part.dataset}"):
+        yield completed(batch, part.dataset)
 
 
-def _parsed(block: bytes, schema: pa.Schema, dataset: str) -> Iterator[pa.RecordBatch]:
-    import pyarrow as pa
-    from pyarrow import csv
+class PartFiles:
+    """The files of one part, one for each day that occurs. Their names are of this attempt of the task alone."""
 
-    options: dict[str, Any] = {
-        "read_options": csv.ReadOptions(column_names=schema.names, use_threads=False, block_size=1 << 30),
-        "parse_options": csv.ParseOptions(
-            delimiter=DELIMITER, quote_char=QUOTE, double_quote=True, newlines_in_values=True
-        ),
-        "convert_options": csv.ConvertOptions(
-            column_types=schema,
-            null_values=[NULL],
-            strings_can_be_null=True,
-            quoted_strings_can_be_null=False,
-            true_values=["t"],
-            false_values=["f"],
-        ),
-    }
-    try:
-        yield from csv.read_csv(pa.BufferReader(block), **options).to_batches()
-    except pa.ArrowInvalid as error:
-        raise Unavailable(f"the rows of a range of {dataset} cannot be read: {error}") from error
+    def __init__(self, lake: Lake, dataset: str, run_id: str, name: str) -> None:
+        self._lake = lake
+        self._dataset = dataset
+        self._run_id = run_id
+        self._name = name
+        self._gathered: dict[int, list[pa.RecordBatch]] = {}
+        self._size = 0
+        self._writers: dict[int, Any] = {}
+        self._open = contextlib.ExitStack()
+
+    def write(self, batches: Iterator[pa.RecordBatch]) -> list[str]:
+        """Write all of them; the files' paths below the lake.
+
+        Raises:
+            Unavailable: the rows cannot be read, or the files not written.
+        """
+        try:
+            with self._open:
+                for batch in batches:
+                    self._gather(batch)
+                    if self._size >= _GROUP_BYTES:
+                        self._flush()
+                self._flush()
+        except BaseException:
+            with contextlib.suppress(JobMasterError):
+                for day in self._writers:
+                    self._lake.delete(self._path(day))
+            raise
+        return [self._path(day) for day in sorted(self._writers)]
+
+    def _gather(self, batch: pa.RecordBatch) -> None:
+        from pyarrow import compute as pc
+
+        days = days_of(batch, self._dataset)
+        occurring = pc.unique(days).to_pylist()
+        for day in occurring:
+            rows = batch if len(occurring) == 1 else batch.filter(pc.equal(days, day))
+            self._gathered.setdefault(day, []).append(rows)
+        self._size += batch.nbytes
+
+    def _flush(self) -> None:
+        """One row group for each day."""
+        import pyarrow as pa
+
+        for day, batches in self._gathered.items():
+            if day not in self._writers:
+                self._writers[day] = self._opened(day)
+            table = pa.Table.from_batches(batches)
+            self._writers[day].write_table(table, row_group_size=len(table))
+        self._gathered.clear()
+        self._size = 0
+
+    def _opened(self, day: int) -> Any:
+        from pyarrow import parquet
+
+        schema = schema_of(self._dataset)
+        file = self._open.enter_context(self._lake.writing(self._path(day)))
+        repeating = [name for name in REPEATING if name in schema.names]
+        writer = parquet.ParquetWriter(file, schema, compression="zstd", use_dictionary=repeating)
+        return self._open.enter_context(writer)
+
+    def _path(self, day: int) -> str:
+        from datetime import date, timedelta
+
+        return f"{folder_of(self._dataset, self._run_id)}/day={date(1970, 1, 1) + timedelta(day)}/{self._name}"

@@ -20,7 +20,7 @@ from jobmaster.master.export import open_scan
 from jobmaster.model.archive import LakeFile
 from jobmaster.model.errors import Refused
 from jobmaster.model.ids import text
-from jobmaster.pipeline.exporting import SCHEMAS
+from jobmaster.pipeline.columns import SCHEMAS
 from jobmaster.pipeline.lake import FORMAT, Lake
 from jobmaster.pipeline.running import PipelineRun
 from jobmaster.pipeline.tables import TABLES

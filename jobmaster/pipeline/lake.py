@@ -19,7 +19,8 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote, urlsplit
@@ -228,6 +229,44 @@ class Lake:
         except OSError as error:
             raise self._unavailable("read", path, error) from error
         return total.hexdigest()
+
+    @contextmanager
+    def writing(self, path: str) -> Iterator[Any]:
+        """A new file, open for bytes. It is not on the disk before ``sync``.
+
+        Raises:
+            Unavailable: it cannot be made or written. What was written of it stays.
+        """
+        try:
+            if self._local is not None:
+                target = self._local / path
+                target.parent.mkdir(parents=True, exist_ok=True)
+                with target.open("xb") as file:
+                    yield file
+                return
+            system, base = self._arrow()
+            with system.open_output_stream(f"{base}/{path}") as stream:
+                yield stream
+        except OSError as error:
+            raise self._unavailable("write", path, error) from error
+
+    @contextmanager
+    def reading(self, path: str) -> Iterator[Any]:
+        """A file, open for bytes at any place.
+
+        Raises:
+            Unavailable: it cannot be read, or is not what it should be.
+        """
+        try:
+            if self._local is not None:
+                with (self._local / path).open("rb") as file:
+                    yield file
+                return
+            system, base = self._arrow()
+            with system.open_input_file(f"{base}/{path}") as stream:
+                yield stream
+        except OSError as error:
+            raise self._unavailable("read", path, error) from error
 
     def _open(self, path: str) -> Any:
         if self._local is not None:

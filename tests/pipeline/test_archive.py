@@ -118,35 +118,136 @@ def test_a_file_that_changes_after_it_was_verified_is_noticed_and_its_range_is_e
     assert filled.value("SELECT count(*) FROM jobs") == 0
 
 
-@pytest.mark.parametrize("harm", ["a row too few", "another value"])
+def _harmed(table: Any, harm: str) -> Any:
+    """The rows of a file as somebody else might have written them."""
+    import pyarrow as pa
+    from pyarrow import compute as pc
+
+    def instead(name: str, values: Any) -> Any:
+        return table.set_column(table.schema.get_field_index(name), table.schema.field(name), values)
+
+    match harm:
+        case "a row too few":
+            return table.slice(1)
+        case "a row twice":
+            return pa.concat_tables([table.slice(1), table.slice(1, 1)])
+        case "another value":
+            return instead("ran_us", pc.add(table["ran_us"], 1))
+        case "two rows have swapped a value":
+            first, second, *others = table["args"].to_pylist()
+            return instead("args", pa.chunked_array([[second, first, *others]]))
+        case "an empty text for none":
+            return instead("error", pc.fill_null(table["error"], ""))
+        case "another time of creation":
+            return instead("created_at", table["changed_at"])
+        case _:
+            return instead("started_at", pa.nulls(len(table), table.schema.field("started_at").type))
+
+
+@pytest.mark.parametrize(
+    "harm",
+    [
+        "a row too few",
+        "a row twice",
+        "another value",
+        "two rows have swapped a value",
+        "an empty text for none",
+        "another time of creation",
+        "no time of start",
+    ],
+)
 def test_files_that_do_not_hold_what_the_tables_hold_are_never_published(
     filled: Past, monkeypatch: pytest.MonkeyPatch, harm: str
 ) -> None:
-    """Spark loses a row, or changes one, between the COPY and the file: once, and then for good."""
-    from pyspark.sql import DataFrame
-    from pyspark.sql import functions as F
+    """A file holds something else than it was given: once, and then for good."""
+    from pyarrow import parquet
 
     from jobmaster.pipeline import exporting
 
-    real, times = exporting.detached, []
+    real = exporting.write
 
-    def harmed(*arguments: Any) -> DataFrame:
-        frame = real(*arguments)
-        times.append(1)
-        if "id" not in frame.columns or len(times) > limit:
-            return frame
-        if harm == "a row too few":
-            return frame.limit(ROWS - 1)
-        return frame.withColumn("ran_us", F.col("ran_us") + 1)
+    def harming(spark: SparkSession, parts: Any, lake: Any, run_id: str) -> None:
+        real(spark, parts, lake, run_id)
+        path = next((filled.lake / exporting.folder_of("jobs", run_id)).rglob("*.parquet"))
+        parquet.write_table(_harmed(parquet.ParquetFile(path).read(), harm), path)
 
-    monkeypatch.setattr(exporting, "detached", harmed)
-    limit = 99
+    monkeypatch.setattr(exporting, "write", harming)
     with pytest.raises(Refused, match="do not hold what its tables hold"):
         archive(filled)
     assert "DROPPED" not in {state for _, state in states(filled)}
     assert filled.value("SELECT count(*) FROM jobs") == 2 * ROWS
-    limit = 0
+    monkeypatch.setattr(exporting, "write", real)
     assert archive(filled).rows == 2 * ROWS
+
+
+@pytest.mark.parametrize("harm", ["torn", "a byte"])
+def test_a_file_that_is_damaged_before_it_is_verified_is_written_again(
+    filled: Past, monkeypatch: pytest.MonkeyPatch, harm: str
+) -> None:
+    """As after a power cut: the state EXPORTED is committed, and the file is not all on the disk."""
+    from jobmaster.pipeline import exporting
+
+    damaged: list[Path] = []
+    real = exporting.write
+
+    def damaging(spark: SparkSession, parts: Any, lake: Any, run_id: str) -> None:
+        real(spark, parts, lake, run_id)
+        for path in (filled.lake / exporting.folder_of("jobs", run_id)).rglob("*.parquet"):
+            if len(damaged) < 2:
+                damaged.append(path)
+                if harm == "torn":
+                    path.write_bytes(path.read_bytes()[:-100])
+                else:
+                    _damage(path)
+
+    monkeypatch.setattr(exporting, "write", damaging)
+    assert archive(filled).rows == 2 * ROWS
+    assert len(damaged) == 2
+    assert not {str(path) for path in damaged} & set(files_of(filled))
+
+
+def test_what_a_task_that_was_repeated_has_left_is_no_part_of_the_run(
+    filled: Past, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A first attempt wrote its file, and its answer was lost."""
+    from jobmaster.pipeline import exporting
+
+    real = exporting.PartFiles.write
+    real_write, runs = exporting.write, []
+
+    def repeated(spark: SparkSession, parts: Any, lake: Any, run_id: str) -> None:
+        first = exporting.PartFiles(lake, parts[0].dataset, run_id, "part-00000-lost.parquet")
+        runs.extend(real(first, exporting.rows_of(parts[0])))
+        real_write(spark, parts, lake, run_id)
+
+    monkeypatch.setattr(exporting, "write", repeated)
+    assert archive(filled).rows == 2 * ROWS
+    assert runs
+    assert not any((filled.lake / path).exists() for path in runs)
+
+
+def test_jobs_of_several_days_lie_in_the_folders_of_their_days(tmp_path: Path) -> None:
+    from datetime import UTC, datetime
+
+    import pyarrow as pa
+
+    from jobmaster.pipeline.columns import completed, copied_of, schema_of
+    from jobmaster.pipeline.exporting import PartFiles
+    from jobmaster.pipeline.lake import Lake
+    from jobmaster.pipeline.measuring import measured_file
+
+    def job(day: int) -> dict[str, Any]:
+        created = datetime(2026, 11, day, tzinfo=UTC)
+        digits = f"{int(created.timestamp() * 1000):012x}"
+        told = {"id": f"{digits[:8]}-{digits[8:]}-7000-8000-000000000000", "state": "SUCCEEDED", "priority_level": 3}
+        return dict.fromkeys(copied_of("jobs").names) | told | {"changed_at": created, "ran_us": 1}
+
+    batch = pa.RecordBatch.from_pylist([job(day) for day in (2, 1, 2)], schema=copied_of("jobs"))
+    lake = Lake(str(tmp_path))
+    paths = PartFiles(lake, "jobs", "x", "part.parquet").write(iter([completed(batch, "jobs")]))
+    assert paths == [f"jobs/v1/run=x/day=2026-11-0{day}/part.parquet" for day in (1, 2)]
+    assert [measured_file(lake, "jobs", path)[0] for path in paths] == [1, 2]
+    assert schema_of("jobs").names[:3] == ["id", "state", "priority"]
 
 
 def test_a_lake_of_a_newer_version_and_one_of_another_cluster_are_refused(filled: Past) -> None:

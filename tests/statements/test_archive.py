@@ -70,7 +70,7 @@ async def _detached(fresh: World, archive: Archive, *ids: bytes) -> ArchiveRange
 
 
 async def _published(archive: Archive, found: ArchiveRange) -> ArchiveRange:
-    found = await archive.exported(found, "/lake", 1, "run")
+    found = await archive.exported(found, "/lake", 1, "run", await archive.measure(found))
     return await archive.published(await archive.verified(found, FILES))
 
 
@@ -96,7 +96,7 @@ async def test_a_range_goes_all_the_way_and_every_view_shows_its_jobs_once_until
     found = await archive.range(name)
     assert found is not None
     assert found.state is ArchiveState.DETACHED
-    found = await archive.exported(found, "/lake", 1, "run")
+    found = await archive.exported(found, "/lake", 1, "run", await archive.measure(found))
     assert found.measure is not None
     assert (found.measure.rows, found.measure.attempt_rows) == (1, 0)
     assert found.measure.checksum > 0
@@ -213,11 +213,11 @@ async def test_steps_out_of_order_are_refused(fresh: World, archive: Archive, ye
     found = await _detached(fresh, archive, _id_at(yesterday))
     with pytest.raises(Conflict, match="another state"):
         await archive.verified(found, FILES)
-    exported = await archive.exported(found, "/lake", 1, "run")
+    exported = await archive.exported(found, "/lake", 1, "run", await archive.measure(found))
     with pytest.raises(Conflict):
         await archive.published(exported)
     with pytest.raises(Conflict):
-        await archive.exported(found, "/lake", 1, "run 2")
+        await archive.exported(found, "/lake", 1, "run 2", await archive.measure(found))
     again = await archive.export_again(exported)
     assert (again.state, again.run_id, again.measure) == (ArchiveState.DETACHED, None, None)
     with pytest.raises(Conflict):
