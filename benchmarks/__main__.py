@@ -12,7 +12,7 @@ from benchmarks.report import show, tell
 QUICK: dict[str, Callable[[], dict[str, Any]]] = {
     "submit": lambda: submit.run(jobs=50_000, runs=3),
     "drain": lambda: drain.case(jobs=100_000, runs=3, processes=1, buckets=5),
-    "latency": lambda: latency.run(seconds=10.0),
+    "latency": lambda: latency.run(seconds=5.0, runs=3),
     "idle": lambda: idle.run(seconds=5.0, runs=3, buckets=15),
 }
 
