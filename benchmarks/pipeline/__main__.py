@@ -1,8 +1,7 @@
-"""``python -m benchmarks.pipeline [--rows N] [--days N] [--json]``: the data pipeline on this machine, on private servers."""
+"""``python -m benchmarks.pipeline [--rows N] [--days N] [--save]``: the data pipeline on this machine, on private servers."""
 
 from __future__ import annotations
 
-import json
 import sys
 import tempfile
 from pathlib import Path
@@ -10,7 +9,7 @@ from pathlib import Path
 import click
 
 from benchmarks.pipeline import archiving, moving
-from benchmarks.report import machine
+from benchmarks.report import output_options, show, tell
 from jobmaster.embedded import EmbeddedCluster, EmbeddedOptions
 
 
@@ -20,31 +19,21 @@ from jobmaster.embedded import EmbeddedCluster, EmbeddedOptions
 @click.option(
     "--only", type=click.Choice(["moving", "history"]), help="Reading and writing, or archive, roll-up and audit."
 )
-@click.option("--json", "as_json", is_flag=True, help="One JSON object.")
-def main(rows: int, days: int, only: str | None, as_json: bool) -> None:
+@output_options
+def main(rows: int, days: int, only: str | None, as_json: bool, save: bool) -> None:
     """Measure the data pipeline."""
-    found: dict[str, object] = {"benchmark": "pipeline", "rows": rows}
+    found: dict[str, object] = {"rows": rows}
     with tempfile.TemporaryDirectory(prefix="jobmaster-bench-") as name:
         directory = Path(name)
         directory.chmod(0o755)
         if only != "history":
+            tell(f"reading and writing {rows:,} rows")
             found |= moving.measure(directory, rows)
-        if only == "moving":
-            show(found, as_json)
-            return
-        with EmbeddedCluster(directory / "data", EmbeddedOptions(durable=False)) as servers:
-            found |= archiving.measure(servers.dsn, servers.url, directory, rows, days)
-    show(found, as_json)
-
-
-def show(found: dict[str, object], as_json: bool) -> None:
-    """One JSON object, or lines for people."""
-    found["machine"] = machine()
-    if as_json:
-        print(json.dumps(found))
-        return
-    for key, value in found.items():
-        print(f"{key:32} {json.dumps(value) if isinstance(value, dict) else value}")
+        if only != "moving":
+            tell(f"archive, roll-up and audit of {days} x {rows:,} rows")
+            with EmbeddedCluster(directory / "data", EmbeddedOptions(durable=False)) as servers:
+                found |= archiving.measure(servers.dsn, servers.url, directory, rows, days)
+    show("pipeline", found, as_json=as_json, save=save)
 
 
 if __name__ == "__main__":

@@ -11,6 +11,7 @@ from typing import Any
 import asyncpg
 
 from benchmarks.history import fill_day, lower_floor
+from benchmarks.report import tell
 from jobmaster.master.migrate import migrate
 from jobmaster.pipeline.archiving import archive
 from jobmaster.pipeline.auditing import audit
@@ -42,9 +43,11 @@ def measure(dsn: str, url: str, directory: Path, rows: int, days: int) -> dict[s
         began = time.perf_counter()
         jobs = archive(run, 2.0, keep=False).rows
         archiving = time.perf_counter() - began
+        tell(f"archived {jobs:,} jobs in {archiving:.1f} s")
         began = time.perf_counter()
         rolled = rollup(run).found["rolled_up_jobs"]
         rolling = time.perf_counter() - began
+        tell(f"rolled up in {rolling:.1f} s")
         began = time.perf_counter()
         audited = audit(run, 5)
         auditing = time.perf_counter() - began
