@@ -123,6 +123,9 @@ METRICS: dict[str, Metric] = {
     "drain_refusals": Metric(
         "jobmaster_drain_refusals", _C, "Entries of lost buckets refused by their row: settled before."
     ),
+    "entries_put_aside": Metric(
+        "jobmaster_entries_put_aside", _C, "Entries of lost buckets that no table takes, kept in the quarantine."
+    ),
     "drain_seconds": Metric("jobmaster_drain_seconds", _H, "One lost bucket, taken to closed.", None, STEP_SECONDS),
     # anti-entropy
     "rows_released": Metric("jobmaster_rows_released", _C, "In-flight rows without a copy, given back."),
@@ -242,7 +245,7 @@ class Telemetry:
         self.jobs_moved = 0
         self.jobs_rescued = 0
         self.jobs_given_up = self.jobs_abandoned = self.jobs_at_risk = 0
-        self.drain_refusals = 0
+        self.drain_refusals = self.entries_put_aside = 0
         self.drain_seconds = Histogram(STEP_SECONDS)
         self.rows_released = 0
         self.rows_without_memory = 0

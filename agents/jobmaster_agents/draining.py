@@ -3,28 +3,33 @@
 Every step may be repeated by this or another rescuer, and every step writes to the master first and removes from the store
 second. The two refusals are kept apart (``ports.Written``): an entry refused *by its row* was settled before and is removed
 from the store; a page refused *by the bucket's lock* means that the bucket is another's now: nothing is removed, the memory
-of it is forgotten.
+of it is forgotten. What the master can never store, or nobody can read, goes to its quarantine first and leaves the store
+second, like everything else.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from enum import StrEnum
-from typing import Protocol
+from typing import Protocol, TypeVar
 
 import msgspec
 
 from jobmaster.model.bucket import Bucket, BucketState
-from jobmaster.model.errors import CodeError, Refused
+from jobmaster.model.errors import CodeError, Refused, ValueRefused
 from jobmaster.model.ids import AgentId, BucketId, Fence
 from jobmaster.model.job import Entry, FinalRow, HoldRow
-from jobmaster.ports import Page, Swept, Word, Written
-from jobmaster_agents.spilled import SpilledOutcome, decode_spilled
+from jobmaster.ports import Page, Swept, Unfit, Word, Written
+from jobmaster_agents.spilled import decode_spilled
 
 _SPILLED = "spilled"
 _CLAIMED = "claimed"
+_ID_BYTES = 16
 _UNMOVABLE_MAX = 8
-"""Refused entries of one page after which no other is tried: a refusal of everything must not become a storm."""
+"""Entries of one page, refused for no fault of their own, after which no other is tried: a refusal of everything must not
+become a storm."""
+
+_Row = TypeVar("_Row", Entry, FinalRow, HoldRow)
 
 
 class DrainMaster(Protocol):
@@ -43,6 +48,8 @@ class DrainMaster(Protocol):
     async def record_final(self, rows: Sequence[FinalRow]) -> Written: ...
 
     async def hold(self, fence: Fence, rows: Sequence[HoldRow]) -> Written: ...
+
+    async def quarantine(self, bucket_id: bytes, entries: Sequence[Unfit]) -> None: ...
 
 
 class DrainStore(Protocol):
@@ -78,6 +85,7 @@ class Drain:
 
     Args:
         sound: False once this agent may not commit any more.
+        on_aside: told of entries that were committed to the quarantine; they leave the store next.
     """
 
     def __init__(
@@ -89,6 +97,7 @@ class Drain:
         *,
         page_jobs: int,
         max_rescues: int,
+        on_aside: Callable[[Sequence[Unfit]], None] = lambda _: None,
     ) -> None:
         self.bucket = bucket
         self.fence = Fence(BucketId(bucket.id), bucket.epoch, AgentId(bucket.owner))
@@ -100,6 +109,8 @@ class Drain:
         self.store_epoch = 0
         self.wait_seconds = 0.0
         self._unmovable = 0
+        self._unfit: list[Unfit] = []
+        self._on_aside = on_aside
         self._master = master
         self._store = store
         self._sound = sound
@@ -167,18 +178,20 @@ class Drain:
             if not page.kind:
                 return None
             self._unmovable = 0
+            self._unfit = []
             if page.kind == _SPILLED:
-                await self._apply_spilled(_decode(page))
-            elif not await self._move(page.entries, claimed=page.kind == _CLAIMED):
+                await self._apply_spilled(page.raw)
+            elif not await self._move(page):
                 return DrainEnd.SUPERSEDED
+            await self._put_aside()
             if await self._store.remove_page(self.fence, page) is not Word.OK:
                 return DrainEnd.NOT_YET
 
-    async def _move(self, entries: Sequence[Entry], *, claimed: bool) -> bool:
+    async def _move(self, page: Page) -> bool:
         """Entries -> HELD under our epoch. False: refused by the bucket's lock."""
-        if not entries:
-            return True
-        try:
+        claimed = page.kind == _CLAIMED
+
+        async def send(entries: Sequence[Entry]) -> Written:
             written = await self._master.rescue_page(
                 self.fence,
                 entries,
@@ -187,64 +200,84 @@ class Drain:
                 claimed=claimed,
                 max_rescues=self._max_rescues,
             )
-        except Refused:
-            if len(entries) == 1:
-                self._unmovable += 1
-                raise  # the one entry that cannot be moved is named by the error; the bucket stays DRAINING
-            return await self._move_halves(entries, claimed=claimed)
-        if not written.bucket_ok:
-            return False
-        _demand_account({entry.id for entry in entries}, written)
-        self.moved += len(written.accepted)
-        self.failed += len(written.failed)
-        if claimed:  # of those that were rescued before only the started ones count, and their rows tell which
-            self.rescued += sum(not entry.rescues for entry in entries if entry.id in written.accepted)
-        self.refused += len(written.refused) + len(written.quarantined)
-        return True
+            self.failed += len(written.failed)
+            if claimed:  # of those that were rescued before only the started ones count, and their rows tell which
+                self.rescued += sum(not entry.rescues for entry in entries if entry.id in written.accepted)
+            return written
 
-    async def _move_halves(self, entries: Sequence[Entry], *, claimed: bool) -> bool:
-        """Both, also when the first holds an entry that cannot be moved: its neighbours wait for nobody.
+        return await self._write(page.kind, list(zip(page.entries, page.raw, strict=True)), send)
+
+    async def _apply_spilled(self, raw: Sequence[bytes]) -> None:
+        """Outcomes that were ready before their owner died, each under its own identity (no bucket lock)."""
+        finals: list[tuple[FinalRow, bytes]] = []
+        holds: dict[Fence, list[tuple[HoldRow, bytes]]] = {}
+        for each in raw:
+            try:
+                outcome = decode_spilled(each)
+            except msgspec.DecodeError as error:
+                self._note_unfit(each[3:19], _SPILLED, each, f"it cannot be read: {error}")
+                continue
+            if outcome.final is not None:
+                finals.append((outcome.final, each))
+            if outcome.hold is not None:
+                holds.setdefault(outcome.fence, []).append((outcome.hold, each))
+        await self._write(_SPILLED, finals, self._master.record_final)
+        for fence, rows in holds.items():
+
+            async def hold(some: Sequence[HoldRow], fence: Fence = fence) -> Written:
+                return await self._master.hold(fence, some)
+
+            await self._write(_SPILLED, rows, hold)
+
+    async def _write(
+        self,
+        kind: str,
+        pairs: Sequence[tuple[_Row, bytes]],
+        send: Callable[[Sequence[_Row]], Awaitable[Written]],
+    ) -> bool:
+        """Send rows, in halves where the master refuses, so that nobody waits for an unfit neighbour. What it refuses alone
+        for its values is noted, to be put aside. False: refused by the bucket's lock.
 
         Raises:
-            Refused: the last refusal, when all that can be moved is.
+            Refused: the last refusal for another reason, which may be over tomorrow, when all that can be moved is.
         """
-        half = len(entries) // 2
         refusal: Refused | None = None
-        for some in (entries[:half], entries[half:]):
+        todo = [pairs] if pairs else []
+        while todo:
+            some = todo.pop()
+            rows = [row for row, _ in some]
             try:
-                if not await self._move(some, claimed=claimed):
-                    return False
+                written = await send(rows)
             except Refused as error:
-                refusal = error
-                if self._unmovable >= _UNMOVABLE_MAX:
-                    break  # rather the master's fault than theirs
+                if len(some) > 1:
+                    half = len(some) // 2
+                    todo += (some[half:], some[:half])
+                elif isinstance(error, ValueRefused):
+                    self._note_unfit(rows[0].id, kind, some[0][1], error.message)
+                else:
+                    refusal = error
+                    self._unmovable += 1
+                    if self._unmovable >= _UNMOVABLE_MAX:
+                        break  # rather the master's fault than theirs
+                continue
+            if not written.bucket_ok:
+                return False
+            _demand_account({row.id for row in rows}, written)
+            self.moved += len(written.accepted)
+            self.refused += len(written.refused) + len(written.quarantined)
         if refusal is not None:
             raise refusal
         return True
 
-    async def _apply_spilled(self, outcomes: Sequence[SpilledOutcome]) -> None:
-        """Outcomes that were ready before their owner died, each under its own identity (no bucket lock)."""
-        finals = [outcome.final for outcome in outcomes if outcome.final is not None]
-        if finals:
-            self._count_spilled({row.id for row in finals}, await self._master.record_final(finals))
-        holds: dict[Fence, list[HoldRow]] = {}
-        for outcome in outcomes:
-            if outcome.hold is not None:
-                holds.setdefault(outcome.fence, []).append(outcome.hold)
-        for fence, rows in holds.items():
-            self._count_spilled({row.id for row in rows}, await self._master.hold(fence, rows))
+    def _note_unfit(self, job_id: bytes, kind: str, raw: bytes, why: str) -> None:
+        self._unfit.append(Unfit(job_id[:_ID_BYTES].ljust(_ID_BYTES, b"\0"), kind, raw, why))
 
-    def _count_spilled(self, sent: set[bytes], written: Written) -> None:
-        _demand_account(sent, written)
-        self.moved += len(written.accepted)
-        self.refused += len(written.refused) + len(written.quarantined)
-
-
-def _decode(page: Page) -> list[SpilledOutcome]:
-    try:
-        return [decode_spilled(raw) for raw in page.raw]
-    except msgspec.DecodeError as error:
-        raise Refused(f"a spilled outcome in {page.list_name!r} cannot be read: {error}") from error
+    async def _put_aside(self) -> None:
+        """What no table takes goes to the master's quarantine: it is kept whole, and the bucket is no longer held up by it.
+        While the master does not take it there, it stays where it is."""
+        if self._unfit:
+            await self._master.quarantine(self.fence.bucket_id, self._unfit)
+            self._on_aside(self._unfit)
 
 
 def _demand_account(sent: set[bytes], written: Written) -> None:

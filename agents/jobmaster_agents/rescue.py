@@ -2,7 +2,7 @@
 work, one taken per transaction, and a rescuer that dies leaves its bucket DRAINING for the next certificate to make LOST
 again.
 
-What cannot be finished now (a store that does not answer, an entry the master refuses) stays DRAINING with this agent and
+What cannot be finished now (a store that does not answer, a master that refuses) stays DRAINING with this agent and
 is tried again with a growing delay while others are drained; after ``STORE_DEAD_SECONDS`` of silence the rows the master
 knows are given back without the store. (The old owner cannot record anything about them then, and what the store brings
 back later is refused by the rows.)
@@ -17,6 +17,7 @@ from typing import Protocol
 from jobmaster.clock import Clock
 from jobmaster.model.bucket import Bucket, BucketState
 from jobmaster.model.errors import CodeError, JobMasterError
+from jobmaster.ports import Unfit
 from jobmaster.telemetry import Telemetry
 from jobmaster_agents.draining import Drain, DrainEnd, DrainMaster, DrainStore
 from jobmaster_agents.events import Event, EventLog
@@ -174,6 +175,7 @@ class Rescue:
             self._sound,
             page_jobs=self._page_jobs,
             max_rescues=self._max_rescues,
+            on_aside=lambda unfit: self._note_aside(bucket, unfit),
         )
         # Known from now on: whatever interrupts the drain, this agent owns the bucket and must come back to it.
         work = self._unfinished[bucket.id] = _Unfinished(drain, self._now())
@@ -233,6 +235,12 @@ class Rescue:
         if now - work.since >= STORE_DEAD_SECONDS:
             moved = await work.drain.sweep_rows()
             self._telemetry.jobs_moved += moved
+
+    def _note_aside(self, bucket: Bucket, unfit: Sequence[Unfit]) -> None:
+        self._telemetry.entries_put_aside += len(unfit)
+        for each in unfit:
+            fields = {"bucket": bucket.id, "job": each.id, "kind": each.kind, "reason": each.why}
+            self._log.error(Event.ENTRY_QUARANTINED, fields)
 
     def _note_superseded(self, drain: Drain) -> None:
         self._floors.pop(drain.bucket.id, None)

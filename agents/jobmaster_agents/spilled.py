@@ -56,7 +56,10 @@ def spill_hold(fence: Fence, row: HoldRow) -> bytes:
 
 def decode_spilled(data: bytes) -> SpilledOutcome:
     """One spilled outcome; ``msgspec.DecodeError`` when the bytes are none."""
-    outcome = _UNPACK.decode(data)
+    try:
+        outcome = _UNPACK.decode(data)
+    except UnicodeDecodeError as error:
+        raise msgspec.DecodeError(str(error)) from error
     if (outcome.final is None) == (outcome.hold is None):
         raise msgspec.DecodeError("a spilled outcome holds exactly one row")
     return outcome

@@ -115,6 +115,7 @@ async def agent_findings(settings: ClusterSettings, reader: Reader) -> list[Find
         _overdue(held),
         _settled(settings, buckets),
         await _in_flight(settings, reader),
+        await quarantine_finding(reader),
     ]
 
 
@@ -202,6 +203,16 @@ async def _in_flight(settings: ClusterSettings, reader: Reader) -> Finding:
         said = f"{orphans[0]['total']} job(s) in flight without a live agent, such as {orphans[0]['subject']}"
         return Finding("jobs.in_flight", FAIL, said, "is an agent alive? The coordinator returns them within a minute")
     return Finding("jobs.in_flight", OK, "nothing in flight without a live agent")
+
+
+async def quarantine_finding(reader: Reader) -> Finding:
+    """Is there something that no table takes and a person should look at?"""
+    there = (await reader.report("quarantine"))[0]
+    if there["kept"]:
+        said = f"{there['kept']} entries are in quarantine, the newest of job {there['job_id']}: {there['reason']}"
+        fix = "look at the master's table quarantine (docs/operations.md), send again what is wanted, delete the line"
+        return Finding("quarantine", WARN, said, fix)
+    return Finding("quarantine", OK, "nothing is in quarantine")
 
 
 # ---------------------------------------------------------------- stores

@@ -191,7 +191,7 @@ class Batch(Generic[T]):
             return
         ids = ids_of(rows)
         entries = [_PACK.encode(row) for row in rows]
-        await self._calls.tell("jobs/quarantine", ids, self._bucket_id, reason, entries, ids=ids)
+        await self._calls.tell("jobs/quarantine", ids, self._bucket_id, [reason] * len(ids), entries, ids=ids)
         self._quarantined.update(ids)
 
 

@@ -10,7 +10,15 @@ from collections.abc import Sequence
 
 import asyncpg
 
-from jobmaster.model.errors import InputError, JobMasterError, OutcomeUnknown, Refused, SchemaMismatch, Unavailable
+from jobmaster.model.errors import (
+    InputError,
+    JobMasterError,
+    OutcomeUnknown,
+    Refused,
+    SchemaMismatch,
+    Unavailable,
+    ValueRefused,
+)
 
 _PASSWORD = (asyncpg.InvalidAuthorizationSpecificationError,)  # and InvalidPasswordError below it
 _SCHEMA = (
@@ -29,6 +37,7 @@ _ROLLED_BACK = (
     asyncpg.IdleInTransactionSessionTimeoutError,
     asyncpg.ReadOnlySQLTransactionError,
 )
+_UNFIT_ROW = (asyncpg.CheckViolationError, asyncpg.NotNullViolationError, asyncpg.ProgramLimitExceededError)
 _LOST = (
     asyncpg.PostgresConnectionError,
     asyncpg.InterfaceError,
@@ -82,8 +91,10 @@ def calling(error: Exception, what: str, *, writes: bool, ids: Sequence[bytes] =
     if isinstance(error, _ROLLED_BACK):
         return Unavailable(f"the master gave up {what}, nothing was changed: {error}")
     if isinstance(error, (asyncpg.DataError, ValueError)):  # the driver's own check before sending is a ValueError
-        kind = InputError if what.startswith("jobs/insert") else Refused
+        kind = InputError if what.startswith("jobs/insert") else ValueRefused
         return kind(f"{what}: the master does not take a value: {error}")
+    if isinstance(error, _UNFIT_ROW):
+        return ValueRefused(f"{what}: the master does not take a row: {error}")
     if isinstance(error, _LOST):
         said = "the master's answer did not come" if isinstance(error, TimeoutError) else "the connection was lost"
         if writes:

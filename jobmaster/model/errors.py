@@ -107,6 +107,10 @@ class Refused(JobMasterError):
     exit_code = 77
 
 
+class ValueRefused(Refused):
+    """The master cannot store a value of a row (text with NUL, a number out of its range), now or ever; other rows it may."""
+
+
 class SchemaMismatch(Refused):
     """The master's schema is older or newer than this program."""
 

@@ -16,7 +16,7 @@ from jobmaster.ports.membership import Membership, Renewal
 from jobmaster.ports.onboarding import Onboarded, Onboarding
 from jobmaster.ports.outcomes import Outcomes
 from jobmaster.ports.queries import Queries
-from jobmaster.ports.rescue import Rescue, Swept
+from jobmaster.ports.rescue import Rescue, Swept, Unfit
 from jobmaster.ports.store import Claimed, Kept, Page, StoreHealth, StoreIntake, StoreOwner, Submitted, Word
 from jobmaster.ports.submitting import Intake
 from jobmaster.ports.upkeep import DueGroup, Leftover, RowRef, Tended, Upkeep
@@ -43,6 +43,7 @@ __all__ = [
     "Submitted",
     "Swept",
     "Tended",
+    "Unfit",
     "Upkeep",
     "Word",
     "Written",

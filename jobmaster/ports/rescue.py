@@ -21,6 +21,18 @@ class Swept(NamedTuple):
     """Of these: they became FAILED (abandoned, or rescued too often)."""
 
 
+class Unfit(NamedTuple):
+    """Something in a drained bucket that the master cannot store as a job, or that nobody can read."""
+
+    id: bytes
+    """Of the job; where it cannot be read, the 16 bytes where it should be."""
+    kind: str
+    """Where it lay: ``spilled``, ``claimed``, ``pending`` or ``assigned``."""
+    raw: bytes
+    """As it lies in the store."""
+    why: str
+
+
 class Rescue(Protocol):
     """A rescuer's writes, each page under *its* epoch (rule C)."""
 
@@ -35,4 +47,9 @@ class Rescue(Protocol):
     async def sweep(self, fence: Fence, limit: int, *, max_rescues: int) -> Swept:
         """In-flight rows that still name this bucket with an older epoch -> HELD (PROCESSING counts a rescue).
         Repeat until none was moved."""
+        ...
+
+    async def quarantine(self, bucket_id: bytes, entries: Sequence[Unfit]) -> None:
+        """Keep entries, byte for byte, for a person to look at; when it returns, they are committed. No bucket lock: they
+        are kept and nothing else, and sent again nothing is added."""
         ...

@@ -11,10 +11,10 @@ import pytest
 
 from jobmaster.clock import new_id
 from jobmaster.model.bucket import Bucket, BucketState
-from jobmaster.model.errors import CodeError, Refused
+from jobmaster.model.errors import CodeError, Refused, Unavailable, ValueRefused
 from jobmaster.model.ids import AgentId, BucketId, Fence
 from jobmaster.model.job import Entry, FinalRow, HoldRow
-from jobmaster.ports import Page, Swept, Word, Written
+from jobmaster.ports import Page, Swept, Unfit, Word, Written
 from jobmaster_agents.draining import Drain, DrainEnd
 from jobmaster_agents.spilled import spill_final, spill_hold
 
@@ -46,6 +46,9 @@ class World:
         )
         self.finals: list[FinalRow] = []
         self.holds: list[tuple[Fence, HoldRow]] = []
+        self.aside: list[Unfit] = []
+        self.aside_fails: Exception | None = None
+        self.unfit_rows: set[bytes] = set()
         self.remove_word = Word.OK
         self.claimed_pages: list[bool] = []
 
@@ -71,6 +74,8 @@ class World:
 
     async def record_final(self, rows: Sequence[FinalRow]) -> Written:
         self.calls.append(f"final {len(rows)}")
+        if self.unfit_rows.intersection(row.id for row in rows):
+            raise ValueRefused("this row cannot be stored")
         self.finals.extend(rows)
         return Written(True, frozenset(), refused=frozenset(row.id for row in rows))
 
@@ -78,6 +83,12 @@ class World:
         self.calls.append(f"hold {len(rows)}")
         self.holds.extend((fence, row) for row in rows)
         return Written(True, frozenset(row.id for row in rows))
+
+    async def quarantine(self, bucket_id: bytes, entries: Sequence[Unfit]) -> None:
+        self.calls.append(f"aside {len(entries)}")
+        if self.aside_fails is not None:
+            raise self.aside_fails
+        self.aside += entries
 
     async def fence(self, fence: Fence) -> tuple[Word, int]:
         self.calls.append("fence")
@@ -191,6 +202,71 @@ async def test_one_entry_the_master_refuses_does_not_hold_back_its_neighbours() 
     assert "remove" not in world.calls
 
 
+def _takes_all_but(bad: set[bytes], moved: set[bytes]) -> Callable[[Sequence[Entry]], Written]:
+    def answer(entries: Sequence[Entry]) -> Written:
+        if any(entry.id in bad for entry in entries):
+            raise ValueRefused("text with NUL")
+        moved.update(entry.id for entry in entries)
+        return Written(True, frozenset(entry.id for entry in entries))
+
+    return answer
+
+
+async def test_an_entry_that_no_table_takes_is_put_aside_before_it_leaves_the_store() -> None:
+    world = World()
+    page, behind = a_page("pending", 8), a_page("pending", 2)
+    page.raw[:] = [b"raw" + each for each in page.raw]
+    bad = {page.entries[0].id, page.entries[5].id}
+    moved: set[bytes] = set()
+    world.pages = [page, behind]
+    world.answer = _takes_all_but(bad, moved)
+    drain = a_drain(world)
+    assert await drain.run() is DrainEnd.DRAINED
+    assert moved == {entry.id for entry in (*page.entries, *behind.entries)} - bad, "also those of the next page"
+    assert [(each.id, each.kind, each.raw, each.why) for each in world.aside] == [
+        (page.entries[at].id, "pending", page.raw[at], "text with NUL") for at in (0, 5)
+    ]
+    assert world.calls[world.calls.index("aside 2") + 1] == "remove"
+    assert drain.moved == 8
+
+
+async def test_a_page_of_nothing_but_unfit_entries_is_put_aside_at_once() -> None:
+    world = World()
+    page = a_page("assigned", 50)
+    world.pages = [page]
+    world.answer = _takes_all_but({entry.id for entry in page.entries}, set())
+    assert await a_drain(world).run() is DrainEnd.DRAINED
+    assert world.calls.count("aside 50") == 1
+
+
+@pytest.mark.parametrize("error", [Refused("no"), Unavailable("away"), ValueRefused("not even here")])
+async def test_what_cannot_even_be_put_aside_stays_in_the_store(error: Exception) -> None:
+    world = World()
+    world.pages = [page := a_page("pending", 2)]
+    world.answer = _takes_all_but({page.entries[1].id}, set())
+    world.aside_fails = error
+    with pytest.raises(type(error)):
+        await a_drain(world).run()
+    assert "remove" not in world.calls
+    world.aside_fails = None
+    assert await a_drain(world).run() is DrainEnd.DRAINED
+    assert [each.id for each in world.aside] == [page.entries[1].id]
+
+
+async def test_a_superseded_rescuer_puts_nothing_aside() -> None:
+    world = World()
+    world.pages = [page := a_page("pending", 2)]
+
+    def answer(entries: Sequence[Entry]) -> Written:
+        if page.entries[0] in entries:
+            raise ValueRefused("text with NUL")
+        return Written(False, frozenset())
+
+    world.answer = answer
+    assert await a_drain(world).run() is DrainEnd.SUPERSEDED
+    assert world.aside == []
+
+
 async def test_a_refusal_of_everything_is_no_storm() -> None:
     world = World()
     world.pages = [a_page("pending", 512)]
@@ -224,12 +300,26 @@ async def test_spilled_outcomes_are_applied_under_their_own_identity() -> None:
     assert drain.rescued == 1  # spilled ones had ended: they were not in anybody's hands
 
 
-async def test_an_unreadable_spilled_outcome_is_left_where_it_is() -> None:
+async def test_an_outcome_that_nobody_reads_or_no_table_takes_is_put_aside_and_holds_up_nobody() -> None:
     world = World()
-    world.pages = [Page(Word.OK, "spilled", "", [], [b"\x93junk"])]
-    with pytest.raises(Refused):
-        await a_drain(world).run()
-    assert "remove" not in world.calls
+    dead = Fence(BucketId(new_id()), 2, AgentId(new_id()))
+    rows = [
+        FinalRow(
+            new_id(), "SUCCEEDED", 4, "payroll", "work", 2, dead.bucket_id, 2, 1, 0, 0, 5, 6, b"{}", b"", b"1", None
+        )
+        for _ in range(4)
+    ]
+    raw = [b"\x93junk", *(spill_final(dead, row) for row in rows), b""]
+    world.unfit_rows = {rows[2].id}
+    world.pages = [Page(Word.OK, "spilled", "", [], raw), a_page("pending", 1)]
+    assert await a_drain(world).run() is DrainEnd.DRAINED
+    assert world.finals == [rows[0], rows[1], rows[3]]
+    assert [(each.id, each.raw) for each in world.aside] == [
+        (b"nk".ljust(16, b"\0"), raw[0]),
+        (bytes(16), b""),
+        (rows[2].id, raw[3]),
+    ]
+    assert world.calls.index("aside 3") < world.calls.index("remove")
 
 
 async def test_a_store_with_a_higher_epoch_is_reported_with_it() -> None:

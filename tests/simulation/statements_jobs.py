@@ -289,9 +289,10 @@ class JobStatements(Guarded):
         ]  # fmt: skip
 
     def jobs_quarantine(
-        self, old: Snapshot, ids: Ids, bucket_id: bytes | None, reason: str, entries: Any
+        self, old: Snapshot, ids: Ids, bucket_id: bytes | None, reasons: list[str], entries: list[bytes]
     ) -> list[Record]:
-        self.tables.quarantine.update((job_id, reason) for job_id in ids)
+        for job_id, reason, entry in zip(ids, reasons, entries, strict=True):
+            self.tables.quarantine.setdefault((job_id, reason), (bucket_id, entry))
         return []
 
     def jobs_cancel(self, old: Snapshot, job_id: bytes, actor: str) -> list[Record]:

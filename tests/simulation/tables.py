@@ -107,7 +107,7 @@ class Tables:
         self.handlers: dict[str, str] = {}
         self.keys: dict[tuple[str, str], tuple[bytes, bytes]] = {}
         self.stores: dict[str, bytes] = {}
-        self.quarantine: set[tuple[bytes, str]] = set()
+        self.quarantine: dict[tuple[bytes, str], tuple[bytes | None, bytes]] = {}
         self.floor = bytes(16)
 
     def copied(self) -> Tables:

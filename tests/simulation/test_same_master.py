@@ -16,6 +16,7 @@ from hypothesis.stateful import initialize, rule, run_state_machine_as_test
 from jobmaster.master.master import Master
 from jobmaster.model.bucket import Bucket, BucketState
 from jobmaster.model.job import Entry, FinalRow, HoldRow, InFlightRow, NewJob
+from jobmaster.ports import Unfit
 from jobmaster.settings.model import MasterSettings
 from tests.simulation.two_masters import TwoMasters
 from tests.statements.kit import ERROR, SCHEMA, TIMEOUT
@@ -157,6 +158,11 @@ class Masters(TwoMasters):
         fence = self.fence(bucket, epoch, agent)
         entries = [Entry(self.jobs[j], token, "handler", b"{}") for j in chosen]
         self.both(lambda master: master.rescue_page(fence, entries, "default", 3, claimed=claimed, max_rescues=most))
+
+    @rule(chosen=jobs, bucket=buckets, why=st.sampled_from(["no", "nul\0 \ud800 \xe9"]))
+    def quarantine(self, chosen: list[int], bucket: int, why: str) -> None:
+        unfit = [Unfit(self.jobs[j], "pending", b"raw %d" % n, why) for j in chosen for n in (0, 0, j)]
+        self.both(lambda master: master.quarantine(self.buckets[bucket], unfit))
 
     @rule(bucket=buckets, epoch=epochs, agent=agents, limit=st.integers(1, 3), most=st.integers(1, 3))
     def sweep(self, bucket: int, epoch: int | None, agent: int, limit: int, most: int) -> None:

@@ -89,6 +89,7 @@ class TwoMasters(RuleBasedStateMachine):
             "agent": {a.id: (a.state, a.drain_requested) for a in tables.agents.values()},
             "office": None if tables.office is None else tuple(tables.office)[:3],
             "keys": {key: tuple(held) for key, held in tables.keys.items()},
+            "quarantine": dict(tables.quarantine),
         }  # fmt: skip
 
     async def _real_rows(self, now_us: int) -> dict[str, Any]:
@@ -105,6 +106,7 @@ class TwoMasters(RuleBasedStateMachine):
         )
         agents = await sql.fetch("SELECT id, state::text, drain_requested FROM agent")
         office = await sql.fetchrow("SELECT owner, weight, epoch FROM lease WHERE name = 'coordinator'")
+        aside = await sql.fetch("SELECT job_id, reason, bucket_id, entry FROM quarantine")
         keys = await sql.fetch("SELECT scope, key, job_id, digest FROM idempotency")
         rough = [[*row[:11], _rough(row[11], now_us), _rough(row[12], now_us), *row[13:]] for row in map(_values, jobs)]
         return {
@@ -115,6 +117,7 @@ class TwoMasters(RuleBasedStateMachine):
             "agent": {row[0]: tuple(row[1:]) for row in map(_values, agents)},
             "office": None if office is None else tuple(_values(office)),
             "keys": {tuple(row[:2]): tuple(row[2:]) for row in map(_values, keys)},
+            "quarantine": {tuple(row[:2]): tuple(row[2:]) for row in map(_values, aside)},
         }
 
 

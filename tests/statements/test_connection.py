@@ -14,9 +14,10 @@ import pytest
 
 from jobmaster.clock import new_id
 from jobmaster.master.connection import place_of
+from jobmaster.master.errors import calling
 from jobmaster.master.master import Master
 from jobmaster.master.migrate import migrate
-from jobmaster.model.errors import InputError, OutcomeUnknown, Refused, SchemaMismatch, Unavailable
+from jobmaster.model.errors import InputError, OutcomeUnknown, Refused, SchemaMismatch, Unavailable, ValueRefused
 from jobmaster.settings.model import MasterSettings
 from tests.statements.kit import SCHEMA, World, final_row, in_flight_row, new_job, uuids
 
@@ -195,8 +196,18 @@ async def test_a_value_the_server_cannot_store_is_the_callers_fault(world: World
 
 async def test_a_poisoned_entry_of_a_page_is_refused_so_that_the_page_can_be_split(world: World) -> None:
     row = final_row(new_id(), world.fence)._replace(handler="nul\x00")
-    with pytest.raises(Refused, match="does not take a value"):
+    with pytest.raises(ValueRefused, match="does not take a value"):
         await world.master.record_final([row])
+    with pytest.raises(ValueRefused, match="does not take a value"):
+        await world.master.record_final([final_row(new_id(), world.fence)._replace(priority=10**6)])
+
+
+async def test_a_right_that_was_taken_away_is_no_fault_of_a_row() -> None:
+    errors = (asyncpg.InsufficientPrivilegeError("no"), asyncpg.RaiseError("no"), asyncpg.UndefinedTableError("no"))
+    for error in errors:
+        mapped = calling(error, "jobs/rescue_page", writes=True)
+        assert isinstance(mapped, Refused)
+        assert not isinstance(mapped, ValueRefused)
 
 
 @pytest.fixture

@@ -8,6 +8,7 @@ import pytest
 from jobmaster.clock import new_id
 from jobmaster.model.bucket import BucketState
 from jobmaster.model.ids import Fence
+from jobmaster.ports import Unfit
 from tests.statements.kit import LANE, PRIORITY, World, entry, final_row, hold_row, in_flight_row, uuids
 
 
@@ -188,6 +189,30 @@ async def test_a_bad_id_of_a_page_goes_to_quarantine_and_its_neighbours_are_save
     written = await world.master.rescue_page(taken, page, LANE, PRIORITY, claimed=False, max_rescues=3)
     assert written.accepted == {good}
     assert written.quarantined == {old, future}
+
+
+async def test_what_is_put_aside_is_kept_whole_and_once(world: World) -> None:
+    """Two copies of one id are two lines, whatever else they share: the second leaves the store as well."""
+    job_id, bucket_id = new_id(), world.fence.bucket_id
+    odd = "nul\0, half a pair \ud800, \xe9 " + "and so on" * 1000
+    unfit = [
+        Unfit(job_id, "pending", b"one", odd),
+        Unfit(job_id, "pending", b"two", odd),
+        Unfit(job_id, "spilled", b"one", odd),
+    ]
+    for _ in range(2):
+        await world.master.quarantine(bucket_id, [*unfit, unfit[0]])
+    rows = await world.sql.fetch("SELECT job_id, bucket_id, reason, entry FROM quarantine ORDER BY seq")
+    assert [row["entry"] for row in rows] == [b"one", b"two", b"one"]
+    assert {(row["job_id"], row["bucket_id"]) for row in rows} == {tuple(uuids([job_id, bucket_id]))}
+    assert all(row["reason"].isascii() and len(row["reason"]) < 500 for row in rows)
+
+
+async def test_a_limit_of_rescues_beyond_the_servers_numbers_makes_no_entry_unfit(world: World, taken: Fence) -> None:
+    job_id = new_id()
+    written = await world.master.rescue_page(taken, [entry(job_id)], LANE, PRIORITY, claimed=True, max_rescues=10**12)
+    assert written.accepted == {job_id}
+    assert await world.master.sweep(taken, 10, max_rescues=10**12) == (0, 0, 0)
 
 
 async def test_a_job_rescued_here_is_found_by_nobody_twice(world: World, taken: Fence) -> None:
