@@ -118,7 +118,9 @@ METRICS: dict[str, Metric] = {
     "jobs_moved": Metric("jobmaster_jobs_moved", _C, "Jobs of lost buckets given back to the master."),
     "jobs_rescued": Metric("jobmaster_jobs_rescued", _C, "Of these: found in the hands of a dead agent."),
     "jobs_given_up": Metric(
-        "jobmaster_jobs_given_up", _C, "Of these: FAILED, abandoned (at most once) or rescued too often (agent_lost)."
+        "jobmaster_jobs_given_up",
+        _C,
+        "Rescued and ended as FAILED: abandoned (at most once) or too often (agent_lost).",
     ),
     "drain_refusals": Metric(
         "jobmaster_drain_refusals", _C, "Entries of lost buckets refused by their row: settled before."

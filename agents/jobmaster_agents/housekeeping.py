@@ -8,7 +8,7 @@ from typing import Protocol
 from jobmaster.model.bucket import Bucket, BucketState
 from jobmaster.model.errors import Unavailable
 from jobmaster.model.job import Priority
-from jobmaster.ports import Leftover, Word
+from jobmaster.ports import Leftover, Swept, Word
 from jobmaster.settings.model import ClusterSettings
 from jobmaster.telemetry import Telemetry
 from jobmaster_agents.coordination import Chore
@@ -24,7 +24,7 @@ _ADOPTED_PRIORITY = Priority.MEDIUM
 class HouseMaster(Protocol):
     """What the chores need of the master."""
 
-    async def return_orphans(self, grace_seconds: float, limit: int) -> int: ...
+    async def return_orphans(self, grace_seconds: float, limit: int, *, max_rescues: int) -> Swept: ...
 
     async def forget_buckets(self, tombstone_seconds: float) -> list[Bucket]: ...
 
@@ -98,16 +98,20 @@ class Housekeeping:
 
     async def return_orphans(self) -> None:
         """In-flight rows that name no live bucket: nobody would ever come for them."""
-        limit = self._settings.thresholds.transfer_batch
-        total = 0
+        limit, max_rescues = self._settings.thresholds.transfer_batch, self._settings.jobs.max_rescues
+        total = failed = 0
         for _ in range(_ROUNDS_MAX):
-            count = await self._master.return_orphans(ORPHAN_GRACE_SECONDS, limit)
-            total += count
-            if count < limit:
+            swept = await self._master.return_orphans(ORPHAN_GRACE_SECONDS, limit, max_rescues=max_rescues)
+            total += swept.moved
+            failed += swept.failed
+            if swept.moved < limit:
                 break
         if total:
             self._telemetry.orphans_returned += total
             self._log.warning(Event.ORPHANS_RETURNED, {"jobs": total})
+        if failed:
+            self._telemetry.jobs_given_up += failed
+            self._log.error(Event.JOBS_GIVEN_UP, {"jobs": failed})
 
     async def expire_jobs(self) -> None:
         """HELD jobs past their expiry, and jobs whose confirmation has not come in time."""

@@ -6,10 +6,10 @@ from collections.abc import Sequence
 
 from jobmaster.codec import encode_error
 from jobmaster.master.connection import Calls, to_us
-from jobmaster.master.rescue import ABANDONED, UNCONFIRMED
+from jobmaster.master.rescue import ABANDONED, AGENT_LOST, UNCONFIRMED, count_of
 from jobmaster.model.ids import Identity
 from jobmaster.model.job import ErrorInfo
-from jobmaster.ports import DueGroup, Leftover, RowRef, Tended
+from jobmaster.ports import DueGroup, Leftover, RowRef, Swept, Tended
 
 _EXPIRED = encode_error(
     ErrorInfo(type="Expired", message="the job was not started before its expiry", reason="expired")
@@ -44,9 +44,10 @@ class Upkeep:
         due = [DueGroup(lane, priority) for lane, priority in zip(row["lanes"], row["priorities"], strict=True)]
         return Tended(row["epoch"], due, row["overdue"])
 
-    async def return_orphans(self, grace_seconds: float, limit: int) -> int:
-        """In-flight rows whose (bucket, epoch) is no live bucket -> HELD; how many were moved."""
-        return int((await self._data.tell("upkeep/return_orphans", grace_seconds, limit, ABANDONED))[0]["moved"])
+    async def return_orphans(self, grace_seconds: float, limit: int, *, max_rescues: int) -> Swept:
+        """In-flight rows whose (bucket, epoch) is no live bucket -> HELD, as a sweep would."""
+        limits = (grace_seconds, limit, count_of(max_rescues))
+        return Swept(*(await self._data.tell("upkeep/return_orphans", *limits, AGENT_LOST, ABANDONED))[0])
 
     async def forget(self, what: Leftover, days: float, limit: int) -> int:
         """Remove what is older and not needed any more, at most ``limit`` rows; how many."""

@@ -8,6 +8,7 @@ from typing import NamedTuple, Protocol
 
 from jobmaster.model.bucket import Bucket
 from jobmaster.model.ids import Identity
+from jobmaster.ports.rescue import Swept
 
 
 class Leftover(StrEnum):
@@ -59,8 +60,9 @@ class Upkeep(Protocol):
         asks every second and has a budget of two queries."""
         ...
 
-    async def return_orphans(self, grace_seconds: float, limit: int) -> int:
-        """In-flight rows whose (bucket, epoch) is no live bucket -> HELD, by compare-and-set, after a grace period."""
+    async def return_orphans(self, grace_seconds: float, limit: int, *, max_rescues: int) -> Swept:
+        """In-flight rows whose (bucket, epoch) is no live bucket -> HELD, by compare-and-set, after a grace period. One that
+        was PROCESSING counts a rescue, and at ``max_rescues`` becomes FAILED with reason ``agent_lost``, as in a sweep."""
         ...
 
     async def forget_buckets(self, tombstone_seconds: float) -> list[Bucket]:

@@ -298,7 +298,7 @@ class Retention(Section, frozen=True, kw_only=True):
     idempotency_keys_days: PositiveCount = 7
     """Idempotency keys whose jobs have left the master (a key always lives as long as the row of its job)."""
     quarantine_days: PositiveCount = 90
-    """Entries that were refused because of their id."""
+    """Entries that no table takes, for their id or for a value."""
     operator_log_days: PositiveCount = 400
     """What operators have done."""
     bucket_history_days: PositiveCount = 90

@@ -10,7 +10,7 @@ from jobmaster.clock import new_id
 from jobmaster.model.bucket import Bucket, BucketState
 from jobmaster.model.errors import JobMasterError, Unavailable
 from jobmaster.model.ids import AgentId, BucketId, Fence
-from jobmaster.ports import Leftover, Word
+from jobmaster.ports import Leftover, Swept, Word
 from jobmaster.settings.model import ClusterSettings
 from jobmaster.telemetry import Telemetry
 from jobmaster_agents.disowning import Disowning
@@ -37,11 +37,12 @@ class Master:
         self.ledger[bucket.id] = bucket
         return bucket
 
-    async def return_orphans(self, grace_seconds: float, limit: int) -> int:
+    async def return_orphans(self, grace_seconds: float, limit: int, *, max_rescues: int) -> Swept:
+        assert max_rescues == 3
         self.calls += 1
         moved = min(limit, self.orphans)
         self.orphans -= moved
-        return moved
+        return Swept(moved, moved, min(moved, 7))
 
     async def expire_unconfirmed(self, limit: int) -> int:
         return 0
@@ -189,7 +190,7 @@ async def test_orphans_and_expiries_are_worked_off_in_batches() -> None:
     await bench.house.return_orphans()
     await bench.house.expire_jobs()
     assert (bench.master.orphans, bench.master.expired) == (0, 0)
-    assert bench.telemetry.orphans_returned == 2500
+    assert (bench.telemetry.orphans_returned, bench.telemetry.jobs_given_up) == (2500, 21)
     assert bench.telemetry.jobs_expired == 1000
     assert bench.master.calls == 3
 

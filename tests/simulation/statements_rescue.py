@@ -141,9 +141,11 @@ class RescueStatements(JobStatements):
             self.tables.attempts.setdefault(key, Refusal("lost", 0))
         self._give_back(row, row.token + 1, by)
 
-    def upkeep_return_orphans(self, old: Snapshot, grace_seconds: float, limit: int, abandoned: bytes) -> list[Record]:
+    def upkeep_return_orphans(
+        self, old: Snapshot, grace_seconds: float, limit: int, max_rescues: int, *errors: bytes
+    ) -> list[Record]:
         before = self.now_us() - int(grace_seconds * 1e6)
-        moved = 0
+        moved = rescued = failed = 0
         for row in sorted(self.tables.jobs.values(), key=lambda row: row.id):
             if row.state not in IN_FLIGHT or row.changed_us >= before or moved >= limit:
                 continue
@@ -155,10 +157,19 @@ class RescueStatements(JobStatements):
                 or (bucket.epoch == row.bucket_epoch and bucket.state in ("ACTIVE", "COMPLETING", "FROZEN"))
             ):
                 continue
-            counted = row._replace(rescues=row.rescues + (1 if row.state == "PROCESSING" else 0))
-            self._return(counted, abandoned, "orphan")
+            running = row.state == "PROCESSING"
+            counted = row._replace(rescues=row.rescues + (1 if running else 0))
+            too_often = running and counted.rescues >= max_rescues and not is_at_most_once(row.headers)
+            if too_often and not row.cancel_requested:
+                self._put(counted._replace(state="FAILED", due_us=row.due_us or self.now_us(), expires_us=None,
+                                           error=errors[0], changed_us=self.now_us()))  # fmt: skip
+                self.hits["orphan: too many"] += 1
+            else:
+                self._return(counted, errors[1], "orphan")
             moved += 1
-        return [Record(moved=moved)]
+            rescued += running
+            failed += self.tables.jobs[row.id].state == "FAILED"
+        return [Record(moved=moved, rescued=rescued, failed=failed)]
 
     def upkeep_forget_agents(self, old: Snapshot, days: float, limit: int) -> list[Record]:
         return [Record(forgotten=0)]  # no history is that long

@@ -228,11 +228,11 @@ class Masters(TwoMasters):
         if epoch is not None and epoch % 2:
             self.both(lambda master: master.resign(self.agents[agent], epoch))
 
-    @rule()
-    def keep_house(self) -> None:
+    @rule(most=mosts)
+    def keep_house(self, most: int) -> None:
         time.sleep(0.002)
         self.both(lambda master: master.expire_held(100))
-        self.both(lambda master: master.return_orphans(0.0, 100))
+        self.both(lambda master: master.return_orphans(0.0, 100, max_rescues=most))
 
     # ------------------------------------------------------------ faults
 

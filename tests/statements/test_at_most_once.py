@@ -87,7 +87,7 @@ async def test_a_cancel_request_goes_first(world: World, rescuer: bytes) -> None
 async def test_without_a_bucket_it_is_the_same(world: World, state: str) -> None:
     job_id = await started(world, state=state)
     await world.sql.execute("DELETE FROM bucket")
-    assert await world.master.return_orphans(0.0, 10) == 1
+    assert (await world.master.return_orphans(0.0, 10, max_rescues=3)).moved == 1
     if state == "PROCESSING":
         await assert_abandoned(world, job_id)
     else:

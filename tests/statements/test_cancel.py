@@ -125,5 +125,5 @@ async def test_a_rescue_makes_it_cancelled(world: World, rescuer: bytes, by_swee
 async def test_an_orphan_becomes_cancelled(world: World) -> None:
     job_id, _ = await _flagged(world)
     await world.sql.execute("DELETE FROM bucket")
-    assert await world.master.return_orphans(0.0, 10) == 1
+    assert (await world.master.return_orphans(0.0, 10, max_rescues=3)).moved == 1
     assert await world.state(job_id) == "CANCELLED"

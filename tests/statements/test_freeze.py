@@ -99,7 +99,7 @@ async def test_rows_from_before_the_stop_are_their_owner_s_and_not_the_coordinat
     [assigned] = await world.assigned()
     await freeze(world)
     await unfreeze(world)
-    assert await world.master.return_orphans(0.0, 10) == 0
+    assert (await world.master.return_orphans(0.0, 10, max_rescues=3)).moved == 0
     rows = [row(world, running, "PROCESSING"), row(world, assigned, "ASSIGNED", 2)]
     assert await world.master.give_back(world.fence.bucket_id, rows) == 2
     assert await world.state(running) == await world.state(assigned) == "HELD"

@@ -270,18 +270,35 @@ async def test_rows_of_no_live_bucket_come_back_and_others_do_not(world: World) 
     (older,) = await world.assigned()
     await world.sql.execute("UPDATE job SET bucket_id = gen_random_uuid() WHERE id = $1", *uuids([orphan]))
     await world.sql.execute("UPDATE job SET bucket_epoch = 0 WHERE id = $1", *uuids([older]))
-    assert await world.master.return_orphans(3600.0, 10) == 0, "not before the grace is over"
-    assert await world.master.return_orphans(0.0, 10) == 2
+    assert (await world.master.return_orphans(3600.0, 10, max_rescues=3)).moved == 0, "not before the grace is over"
+    assert (await world.master.return_orphans(0.0, 10, max_rescues=3)).moved == 2
     views = [await world.view(id_) for id_ in (living, orphan, older)]
     assert [(v.state, v.token, v.rescues) for v in views] == [("PROCESSING", 1, 0), ("HELD", 2, 1), ("HELD", 3, 0)]
     assert await world.lines(orphan) == [(1, "lost")]
+
+
+async def test_an_orphan_that_killed_its_agents_too_often_ends_like_in_a_sweep(world: World) -> None:
+    culprit, stopped, first = await world.processing(3)
+    (queued,) = await world.assigned()
+    await world.sql.execute("UPDATE job SET bucket_id = gen_random_uuid(), rescues = 2")
+    await world.sql.execute("UPDATE job SET rescues = 1 WHERE id = $1", *uuids([first]))
+    await world.sql.execute("UPDATE job SET cancel_requested = true WHERE id = $1", *uuids([stopped]))
+    assert await world.master.return_orphans(0.0, 10, max_rescues=3) == (4, 3, 1)
+    views = {job_id: await world.view(job_id) for job_id in (culprit, stopped, first, queued)}
+    assert [(view.state, view.rescues, view.token) for view in views.values()] == [
+        ("FAILED", 3, 1), ("CANCELLED", 3, 1), ("HELD", 2, 2), ("HELD", 2, 3),
+    ]  # fmt: skip
+    error = views[culprit].error
+    assert error is not None
+    assert error.reason == "agent_lost"
+    assert await world.lines(culprit) == [], "the row is the concluding line of this identity"
 
 
 @pytest.mark.parametrize("state", ["LOST", "DRAINING", "FROZEN", "COMPLETING"])
 async def test_rows_of_a_bucket_that_somebody_cares_for_are_not_orphans(world: World, state: str) -> None:
     await world.processing()
     await world.sql.execute("UPDATE bucket SET state = $1", state)
-    assert await world.master.return_orphans(0.0, 10) == 0
+    assert (await world.master.return_orphans(0.0, 10, max_rescues=3)).moved == 0
 
 
 async def test_rows_of_a_bucket_are_paged_in_id_order(world: World) -> None:
