@@ -20,16 +20,18 @@ from jobmaster.pipeline.history import union
 
 SUBMITTED = "submitted"
 COUNTS = (
-    SUBMITTED, "succeeded", "failed", "cancelled", "expired", "retried", "timed_out", "lost", "refused",
+    SUBMITTED, "succeeded", "failed", "cancelled", "expired", "rescued", "retried", "timed_out", "refused",
 )  # fmt: skip
-"""Columns of the throughput. The last four count attempts: failed ones that were tried again, those of them that ran out of
-time, those that a dead agent left behind, and late writes that were refused."""
+"""Columns of the throughput. ``rescued``: how often jobs that have ended had been brought back from a dead agent while they
+ran. The last three count attempts: failed ones that were tried again, those of them that ran out of time, and late writes
+that were refused."""
 GROUPS = ("lane", "priority", "handler")
 _STATES = {state.value.lower(): state.value for state in (
     JobState.SUCCEEDED, JobState.FAILED, JobState.CANCELLED, JobState.EXPIRED,
 )}  # fmt: skip
 _LATENCIES = ("waiting", "running", "total")
 _SUMS = ("ran_us", "waited_us")
+_RESCUES = "rescues"
 _HOUR_US = 3_600_000_000
 _BROADCAST_ROWS_MAX = 300_000
 """Attempts that are sent to every task, some 60 MB; with more of them all jobs are shuffled by id."""
@@ -99,7 +101,7 @@ def _day() -> Column:
 
 def _tally(jobs: DataFrame) -> DataFrame:
     """Jobs that have all in common that is counted: one row of many, and one look at each job."""
-    sums = (F.sum(F.coalesce(F.col(name), F.lit(0))).alias(name) for name in _SUMS)
+    sums = (F.sum(F.coalesce(F.col(name), F.lit(0))).alias(name) for name in (*_SUMS, _RESCUES))
     same = (_hour("created_at", "created"), _hour("ended_at", "ended"), "state", *GROUPS, "bucket_id", "bucket_epoch")
     return jobs.groupBy(*same).agg(F.count("*").alias("jobs"), *sums)
 
@@ -109,8 +111,8 @@ def _moments(tally: DataFrame) -> DataFrame:
     ends = F.col("ends")
     counts = [F.when(~ends, F.col("jobs")).otherwise(0).alias(SUBMITTED)]
     for name in COUNTS[1:]:
-        ended = ends & (F.col("state") == _STATES[name]) if name in _STATES else F.lit(False)
-        counts.append(F.when(ended, F.col("jobs")).otherwise(0).alias(name))
+        ended = ends & (F.col("state") == _STATES[name]) if name in _STATES else ends & F.lit(name == "rescued")
+        counts.append(F.when(ended, F.col("jobs" if name in _STATES else _RESCUES)).otherwise(0).alias(name))
     return (
         tally.withColumn("ends", F.explode(F.array(F.lit(False), F.lit(True))))
         .where(~ends | F.col("ended").isNotNull())
@@ -146,7 +148,6 @@ def _attempts(jobs: DataFrame, attempts: DataFrame) -> DataFrame:
     flags = {
         "retried": outcome.isin(AttemptOutcome.FAILED.value, AttemptOutcome.TIMED_OUT.value),
         "timed_out": outcome == AttemptOutcome.TIMED_OUT.value,
-        "lost": outcome == AttemptOutcome.LOST.value,
         "refused": F.col("refused_at").isNotNull(),
     }
     nothing = F.lit(0).cast("long")

@@ -149,7 +149,7 @@ def _tiles(found: Figures, audit: Mapping[str, Any] | None) -> str:
         ("jobs ended", _number(ended), ""),
         ("failed for good", f"{failed:.2%}", "bad" if failed > _MANY_FAILED else ""),
         ("tried again", _number(line["retried"]), ""),
-        ("attempts lost with an agent", _number(line["lost"]), ""),
+        ("brought back from dead agents", _number(line["rescued"]), ""),
         ("late writes refused", _number(line["refused"]), ""),
     ]
     if audit is not None:
@@ -228,13 +228,13 @@ def _skew(jobs: Mapping[str, int]) -> str:
 def _trouble(found: Figures) -> str:
     by_handler = _summed(found.counts, lambda row: str(row["handler"]))
     worst = sorted(by_handler, key=lambda name: (-by_handler[name]["failed"] - by_handler[name]["retried"], name))
-    names = ("retried", "timed_out", "lost", "refused")
+    names = ("retried", "timed_out", "rescued", "refused")
     lines = []
     for handler in worst[:_TOP]:
         line, ended = by_handler[handler], _all_ended(by_handler[handler])
         share = f"{line['failed'] / ended if ended else 0:.2%}"
         lines.append([handler, _number(ended), share, *(_number(line[name]) for name in names)])
-    return page.table(["handler", "ended", "failed", "retried", "timed out", "lost", "refused"], lines)
+    return page.table(["handler", "ended", "failed", "retried", "timed out", "rescued", "refused"], lines)
 
 
 def _audit(audit: Mapping[str, Any] | None) -> list[str]:

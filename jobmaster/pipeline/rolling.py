@@ -35,8 +35,8 @@ DATASETS = {
 }
 """Columns of the two datasets, version 1."""
 JOB_COLUMNS = (
-    "id", "state", *GROUPS, "created_at", "due_at", "ended_at", "changed_at", "waited_us", "ran_us", "attempt", "bucket_id",
-    "bucket_epoch",
+    "id", "state", *GROUPS, "created_at", "due_at", "ended_at", "changed_at", "waited_us", "ran_us", "attempt", "rescues",
+    "bucket_id", "bucket_epoch",
 )  # fmt: skip
 ATTEMPT_COLUMNS = ("job_id", "at", "outcome", "refused_at", "ran_us", "bucket_id", "bucket_epoch")
 

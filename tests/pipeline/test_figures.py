@@ -54,7 +54,7 @@ def test_spark_finds_the_same_bins(spark: SparkSession) -> None:
 
 JOBS = (
     "id string, state string, lane string, priority string, handler string, created_at timestamp, due_at timestamp,"
-    " ended_at timestamp, waited_us bigint, ran_us bigint, attempt int, bucket_id string, bucket_epoch bigint"
+    " ended_at timestamp, waited_us bigint, ran_us bigint, attempt int, rescues int, bucket_id string, bucket_epoch bigint"
 )
 ATTEMPTS = (
     "job_id string, at timestamp, outcome string, refused_at timestamp, ran_us bigint,"
@@ -91,6 +91,7 @@ def test_every_event_is_counted_in_its_own_hour_with_the_agent_that_made_it(
             10,
             ran,
             more.get("attempt", 0),
+            more.get("rescues", 0),
             bucket,
             1,
         )
@@ -98,7 +99,7 @@ def test_every_event_is_counted_in_its_own_hour_with_the_agent_that_made_it(
     jobs = spark.createDataFrame(
         [
             job("1", "SUCCEEDED", at(1), at(1, 5), 1000),
-            job("2", "FAILED", at(1), at(2, 5), 2000, attempt=1, bucket="b2"),
+            job("2", "FAILED", at(1), at(2, 5), 2000, attempt=1, rescues=2, bucket="b2"),
             job("3", "HELD", at(23), None, None, bucket=None),
             job("4", "SUCCEEDED", at(23), at(0, 1, day=2), 3000, due=at(0, 0, day=2)),
         ],
@@ -120,9 +121,9 @@ def test_every_event_is_counted_in_its_own_hour_with_the_agent_that_made_it(
     assert {key: row["succeeded"] for key, row in rows.items() if row["succeeded"]} == {
         (at(1), "ann"): 1, (at(0, day=2), "ann"): 1,
     }  # fmt: skip
-    assert (rows[at(2), "bob"]["failed"], rows[at(2), "bob"]["ran_us"]) == (1, 2000)
+    assert [rows[at(2), "bob"][name] for name in ("failed", "rescued", "ran_us")] == [1, 2, 2000]
     tried = rows[at(1), "ann"]
-    assert (tried["retried"], tried["timed_out"], tried["refused"], tried["lost"]) == (1, 1, 1, 0)
+    assert (tried["retried"], tried["timed_out"], tried["refused"], tried["rescued"]) == (1, 1, 1, 0)
     totals = {row["bin"]: row["jobs"] for row in latencies(parts).where("metric = 'total'").collect()}
     hour = 3_600_000_000
     assert totals == {_bin(300_000_000): 1, _bin(hour + 300_000_000): 1, _bin(60_000_000): 1}
