@@ -209,8 +209,7 @@ class Applying:
                 todo += (some[len(some) // 2 :], some[: len(some) // 2])
                 continue
             backoff.succeeded()
-            over = written.accepted | written.cancelled | written.refused | written.quarantined
-            if missing := {row.id for row in rows} - over:
+            if missing := {row.id for row in rows} - written.settled:
                 raise CodeError(f"the master's answer leaves out {len(missing)} of {len(rows)} kept outcomes")
             self._reporter.refused += len(written.refused)
             self._reporter.quarantined += len(written.quarantined)

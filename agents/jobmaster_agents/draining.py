@@ -282,6 +282,5 @@ class Drain:
 
 def _demand_account(sent: set[bytes], written: Written) -> None:
     """Every entry is removed from the store only because the master has settled it: it must have said so."""
-    answered = written.accepted | written.cancelled | written.refused | written.quarantined
-    if missing := sent - answered:
+    if missing := sent - written.settled:
         raise CodeError(f"the master's answer leaves out {len(missing)} of {len(sent)} entries of a drained page")

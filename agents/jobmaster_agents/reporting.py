@@ -184,7 +184,8 @@ class Reporter:
     async def send(self, what: str, jobs: Jobs, send: Callable[[Jobs], Coroutine[object, object, Written]]) -> Written:
         """Answer of one statement about all jobs; those whose values the master refuses are put aside.
 
-        Put aside are also out of the answer: neither accepted nor refused, so nothing of theirs is settled.
+        Put aside are also out of the answer: neither accepted nor refused, so nothing of theirs is settled. So is what the
+        bucket's lock refused; a part that was sent before may have been accepted.
         """
         backoff = Backoff(what, self._log)
         todo: list[Jobs] = [jobs]
@@ -203,9 +204,9 @@ class Reporter:
                 todo += (some[half:], some[:half])
                 continue
             backoff.succeeded()
-            if not answer.bucket_ok:
-                return answer
             answers.append(answer)
+            if not answer.bucket_ok:
+                break
         return answers[0] if len(answers) == 1 else _joined(answers)
 
     def _put_aside(self, job: LiveJob, error: JobMasterError) -> None:
@@ -277,17 +278,17 @@ class Reporter:
                 mine,
                 lambda some, f=fence: self._master.retry_here(f, _holds(some)),  # type: ignore[misc]
             )
+            done = mine if written.bucket_ok else [job for job in mine if job.entry.id in written.settled]
+            self._measures.given_back(_holds(done), written, here=True)
+            rows = [row for row in _holds(done) if row.id in written.accepted and row.id not in written.cancelled]
+            self._conclude(done, written)
+            if rows:
+                await self._put_again(holding, fence, rows)
             if not written.bucket_ok:
                 if not holding.closed:  # else it began to complete, or was frozen, meanwhile
                     self.refused_by_bucket(holding, "a write was refused by the bucket's lock")
                 if not holding.lost:  # to give jobs back needs no bucket, only their own rows
-                    await self._write_holds(mine)
-                continue
-            self._measures.given_back(_holds(mine), written, here=True)
-            rows = [row for row in _holds(mine) if row.id in written.accepted and row.id not in written.cancelled]
-            self._conclude(mine, written)
-            if rows:
-                await self._put_again(holding, fence, rows)
+                    await self._write_holds([job for job in mine if job.entry.id not in written.settled])
 
     async def _put_again(self, holding: Holding, fence: Fence, rows: Sequence[HoldRow]) -> None:
         """The master has them ASSIGNED with token + 1; now the copies. A crash between is healed by anti-entropy.
@@ -325,9 +326,8 @@ class Reporter:
         self._measures.given_back(rows, written, here=False)
         self.refused += len(written.refused)
         self.quarantined += len(written.quarantined)
-        over = written.accepted | written.cancelled | written.refused | written.quarantined
         self.settling.publish(holding, sorted(written.accepted))
-        return written.bucket_ok and all(entry.id in over for entry in entries)
+        return written.bucket_ok and all(entry.id in written.settled for entry in entries)
 
     # ------------------------------------------------------------ after a write
 
@@ -396,4 +396,5 @@ def _joined(answers: Sequence[Written]) -> Written:
     def all_of(name: str) -> frozenset[bytes]:
         return frozenset().union(*(getattr(answer, name) for answer in answers))
 
-    return Written(True, all_of("accepted"), all_of("cancelled"), all_of("refused"), all_of("quarantined"))
+    ok = all(answer.bucket_ok for answer in answers)
+    return Written(ok, all_of("accepted"), all_of("cancelled"), all_of("refused"), all_of("quarantined"))

@@ -22,3 +22,8 @@ class Written(NamedTuple):
     """Ids refused because of the id itself (below the watermark, outside every partition); kept in quarantine. Settled."""
     failed: frozenset[bytes] = frozenset()
     """Of a rescuer's page: accepted ids that became FAILED instead (abandoned, or rescued too often)."""
+
+    @property
+    def settled(self) -> frozenset[bytes]:
+        """Ids that need not be sent again: each is committed, or refused for good."""
+        return self.accepted | self.cancelled | self.refused | self.quarantined

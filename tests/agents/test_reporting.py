@@ -11,7 +11,7 @@ from jobmaster.clock import new_id
 from jobmaster.handlers import Handlers
 from jobmaster.model.errors import CodeError, InputError, Refused
 from jobmaster.model.job import Entry, JobState
-from jobmaster.ports import Word, Written
+from jobmaster.ports import Written
 from jobmaster_agents import insisting, reporting
 from jobmaster_agents.portions import Phase
 from tests.agents.ports_kit import DOWN, LOST, Gate, Kit, Row, turns, until
@@ -268,67 +268,6 @@ async def test_no_second_try_is_sent_after_the_hard_deadline(kit: Kit, statement
     kit.trust()
     await kit.settled()
     assert len(kit.master.of(statement)) == 2
-
-
-# ---------------------------------------------------------------- retries
-
-
-async def test_a_retry_is_marked_first_and_put_second(kit: Kit) -> None:
-    bucket = kit.bucket()
-    put = Gate()
-    kit.store.script["assign"].append(put)
-    entry = job("fail")
-    kit.submit(bucket, [entry])
-    await put.reached.wait()
-    assert kit.master.rows[entry.id].identity == (2, bucket.fence.bucket_id, 1)
-    put.opened.set()
-    await kit.settled()
-    [(due_us, again)] = kit.store.buckets[bucket.fence.bucket_id].assigned
-    assert (again.token, again.attempt, again.due_us) == (2, 1, due_us)
-    assert due_us == kit.clock.wall_us() + 7_000_000
-    kit.clock.now += 8.0
-    kit.working.pumps[bucket.fence.bucket_id].ask()
-    await until(lambda: state_of(kit, entry) == JobState.FAILED)
-    assert len(kit.master.attempts) == 1
-
-
-@pytest.mark.parametrize("answers", [[DOWN, DOWN, DOWN], [Word.CLOSED]])
-async def test_a_retry_whose_copy_cannot_be_put_goes_back_under_its_new_identity(
-    kit: Kit, answers: list[object]
-) -> None:
-    bucket = kit.bucket()
-    kit.store.script["assign"] += answers
-    kit.master.script["hold"] += [DOWN, Refused("permission denied for a moment")]
-    entry = job("fail")
-    kit.submit(bucket, [entry])
-    await kit.settled()
-    row = kit.master.rows[entry.id]
-    assert (row.state, row.token) == ("HELD", 2)
-    assert len(kit.master.attempts) == 1, "the attempt is told once"
-
-
-async def test_a_retry_that_meets_a_cancel_request_is_not_put_back(kit: Kit) -> None:
-    bucket = kit.bucket()
-    entry = job("fail", token=2)
-    kit.master.rows[entry.id] = Row("ASSIGNED", 2, bucket.fence.bucket_id, 1, cancel=True)
-    kit.submit(bucket, [entry])
-    await kit.settled()
-    assert state_of(kit, entry) == "CANCELLED"
-    assert not kit.store.of("assign")
-
-
-async def test_a_retry_in_a_bucket_that_completes_meanwhile_goes_to_the_master(kit: Kit) -> None:
-    bucket = kit.bucket()
-    write = Gate(Written(False, frozenset()))
-    kit.master.script["retry_here"].append(write)
-    entry = job("fail")
-    kit.submit(bucket, [entry])
-    await write.reached.wait()
-    bucket.closed = True
-    write.opened.set()
-    await kit.settled()
-    assert state_of(kit, entry) == "HELD"
-    assert not bucket.lost
 
 
 # ---------------------------------------------------------------- outages that need a person
