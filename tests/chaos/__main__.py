@@ -12,7 +12,7 @@ from tests.chaos.child import Mutant
 from tests.chaos.collect import write
 from tests.chaos.faults import KINDS
 from tests.chaos.page import RESULTS
-from tests.chaos.run import interruptible, run
+from tests.chaos.run import interruptible, is_clean, run
 from tests.chaos.scene import Course, Form
 
 
@@ -86,12 +86,12 @@ def main(
         form=Form.KILLS if kills else Form.ROLLING if rolling else Form.MIXED,
         rounds=kills or rolling,
     )
-    report, good = run(course, tell)
-    if save and good:
+    report = run(course, tell)
+    if save and is_clean(report):
         RESULTS.mkdir(exist_ok=True)
         write(RESULTS / f"{course.form.value}.json", report)
     show(report, as_json=as_json)
-    if not good:
+    if not is_clean(report):
         tell(
             f"VIOLATIONS: {report['violations'] or report['left_after_drain']}; everything is kept in {report['kept']}"
         )

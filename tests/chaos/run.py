@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 import signal
 import time
+from collections.abc import Mapping
 from contextlib import ExitStack
 from typing import Any
 
@@ -33,8 +34,8 @@ _ROUND_SECONDS = (0.3, 1.7)
 _BETWEEN_RESTARTS_SECONDS = 1.0
 
 
-def run(course: Course, tell: Any) -> tuple[dict[str, Any], bool]:
-    """The report of one run, and whether it is good. The directory stays when it is not."""
+def run(course: Course, tell: Any) -> dict[str, Any]:
+    """The report of one run. The directory stays when it is not clean."""
     with ExitStack() as stack:
         scene = Scene(course, stack, tell)
         try:
@@ -45,7 +46,17 @@ def run(course: Course, tell: Any) -> tuple[dict[str, Any], bool]:
             raise
 
 
-def play(course: Course, scene: Scene, tell: Any) -> tuple[dict[str, Any], bool]:
+def is_clean(report: Mapping[str, Any]) -> bool:
+    """No promise was broken, and nothing was left when the time to drain was over."""
+    return not report["violations"] and not report["left_after_drain"]
+
+
+def violations_of(verdict: Verdict, invariants: Mapping[str, int]) -> dict[str, Any]:
+    """What the checker found, and the invariants that do not hold, by name."""
+    return dict(verdict.violations) | {number: count for number, count in invariants.items() if count}
+
+
+def play(course: Course, scene: Scene, tell: Any) -> dict[str, Any]:
     """The report of one run on a scene that is set up."""
     stage = scene.start()
     kinds, impossible = available(stage)
@@ -81,12 +92,11 @@ def play(course: Course, scene: Scene, tell: Any) -> tuple[dict[str, Any], bool]
         "schedule": [[one.kind, one.at, one.seconds] for one in schedule] if course.form is Form.MIXED else [],
         "unavailable": impossible,
     }
-    good = not report["violations"] and not left
     collect.write(scene.root / "report.json", report)
-    if course.keep or not good:
+    if course.keep or not is_clean(report):
         scene.preserve()
         report["kept"] = str(scene.root)
-    return report, good
+    return report
 
 
 def planned(course: Course, kinds: list[str]) -> list[Planned]:
@@ -147,8 +157,6 @@ def judge(scene: Scene, conductor: Conductor, history: History, stage: Stage, te
     audited = collect.invariants(scene.direct_settings(), history.acks.keys() - excused, LEASE_SECONDS * 2)
     acks = sorted(ack.at for ack in history.acks.values())
     seconds = round(acks[-1] - acks[0], 1) if acks else 0.0
-    violations = dict(verdict.violations)
-    violations |= {number: count for number, count in audited["violations"].items() if count}
     found = msgspec.to_builtins(verdict)
     found.pop("excused_jobs")
     return {
@@ -159,7 +167,7 @@ def judge(scene: Scene, conductor: Conductor, history: History, stage: Stage, te
         "rescue_seconds": rescue_seconds(history),
         "invariants": audited["violations"],
         "evidence": audited["evidence"],
-        "violations": violations,
+        "violations": violations_of(verdict, audited["violations"]),
         "events": collect.events(scene.fleet, SEEN),
         "proxy": scene.proxy.counts(),
         "versions": versions(scene.servers),

@@ -6,10 +6,13 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner, Result
 
 from tests.chaos import page
+from tests.chaos.__main__ import main
 from tests.chaos.checker import AWAKE_SECONDS, EXCUSE_SECONDS, REPLY_SECONDS, check, rescue_seconds
 from tests.chaos.history import Ack, Death, History, Row, Run, Strike
+from tests.chaos.run import violations_of
 from tests.chaos.schedule import plan
 from tests.chaos.witness import ANYWHERE, Line, Pen, Phase, read
 
@@ -26,6 +29,32 @@ def good() -> History:
         history.runs[job] = [Run(1, 991.0 + value, value, 1, "chaos.quick")]
         history.rows[job] = Row("SUCCEEDED", 1, value, 1, 1)
     return history
+
+
+def ended(
+    monkeypatch: pytest.MonkeyPatch, history: History, invariants: dict[str, int], left: dict[str, int]
+) -> Result:
+    """The command, over a run of which this history is told."""
+    report = {"violations": violations_of(check(history), invariants), "left_after_drain": left, "kept": "somewhere"}
+    monkeypatch.setattr("tests.chaos.__main__.run", lambda course, tell: report)
+    monkeypatch.setattr("tests.chaos.__main__.interruptible", lambda: None)
+    return CliRunner().invoke(main, ["--json"])
+
+
+def test_a_clean_run_ends_with_0(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert ended(monkeypatch, good(), {"I1": 0, "I5": 0}, {}).exit_code == 0
+
+
+@pytest.mark.parametrize("wrong", ["checker", "invariant", "left"])
+def test_a_violation_ends_the_command_with_1_and_is_named(monkeypatch: pytest.MonkeyPatch, wrong: str) -> None:
+    history = good()
+    if wrong == "checker":
+        lose(history)
+    left = {"HELD": 2} if wrong == "left" else {}
+    result = ended(monkeypatch, history, {"I1": 0, "I5": int(wrong == "invariant")}, left)
+    assert result.exit_code == 1
+    said = {"checker": "'lost': 1", "invariant": "'I5': 1", "left": "'HELD': 2"}[wrong]
+    assert said in result.stderr
 
 
 def test_a_good_history_has_no_violation_and_every_job_is_ok() -> None:
