@@ -38,6 +38,7 @@ class SpilledOutcome(msgspec.Struct, frozen=True, array_like=True, gc=False):
         return Fence(BucketId(self.bucket_id), self.bucket_epoch, AgentId(self.owner))
 
 
+_ID_BYTES = 16
 _PACK = msgspec.msgpack.Encoder()
 _UNPACK = msgspec.msgpack.Decoder(SpilledOutcome)
 
@@ -62,4 +63,9 @@ def decode_spilled(data: bytes) -> SpilledOutcome:
         raise msgspec.DecodeError(str(error)) from error
     if (outcome.final is None) == (outcome.hold is None):
         raise msgspec.DecodeError("a spilled outcome holds exactly one row")
+    ids = [outcome.id, outcome.bucket_id]
+    ids += [outcome.final.id, outcome.final.bucket_id] if outcome.final is not None else []
+    ids += [outcome.hold.id] if outcome.hold is not None else []
+    if any(len(each) != _ID_BYTES for each in ids):
+        raise msgspec.DecodeError("a spilled outcome has an id that is not 16 bytes long")
     return outcome

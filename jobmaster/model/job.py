@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from enum import IntEnum, StrEnum
-from typing import NamedTuple
+from typing import Annotated, NamedTuple
 
 import msgspec
 
@@ -149,7 +149,7 @@ class Entry(msgspec.Struct, frozen=True, array_like=True, gc=False):
     SavePending copy that the master has never seen; every onboarded copy has a higher one.
     """
 
-    id: bytes
+    id: Annotated[bytes, msgspec.Meta(min_length=16, max_length=16)]
     token: int
     handler: str
     args: bytes

@@ -310,6 +310,8 @@ async def test_an_outcome_that_nobody_reads_or_no_table_takes_is_put_aside_and_h
         for _ in range(4)
     ]
     raw = [b"\x93junk", *(spill_final(dead, row) for row in rows), b""]
+    raw.append(spill_final(dead, rows[0]).replace(b"payroll", b"pay\xffoll"))  # no UTF-8
+    raw.append(spill_final(dead, rows[1]._replace(id=b"short")))  # the driver would take the connection down with it
     world.unfit_rows = {rows[2].id}
     world.pages = [Page(Word.OK, "spilled", "", [], raw), a_page("pending", 1)]
     assert await a_drain(world).run() is DrainEnd.DRAINED
@@ -317,9 +319,11 @@ async def test_an_outcome_that_nobody_reads_or_no_table_takes_is_put_aside_and_h
     assert [(each.id, each.raw) for each in world.aside] == [
         (b"nk".ljust(16, b"\0"), raw[0]),
         (bytes(16), b""),
+        (rows[0].id, raw[6]),
+        (raw[7][3:19], raw[7]),
         (rows[2].id, raw[3]),
     ]
-    assert world.calls.index("aside 3") < world.calls.index("remove")
+    assert world.calls.index("aside 5") < world.calls.index("remove")
 
 
 async def test_a_store_with_a_higher_epoch_is_reported_with_it() -> None:

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import pytest
 
+from jobmaster.agentstore.entries import read_entries
 from jobmaster.clock import new_id
 from jobmaster.codec import decode_entry, encode_entry
 from jobmaster.model.bucket import BucketDepth
 from jobmaster.model.errors import CodeError
+from jobmaster.model.job import Entry
 from jobmaster.ports import Submitted, Word
 from tests.scripts.workbench import HOUR_MS, Bench, assert_ok, make_entry, make_items, submit
 
@@ -187,3 +189,10 @@ async def test_a_copy_that_cannot_be_decoded_comes_back_with_all_its_bytes(bench
     assert claimed.entries[1].id == job_id
     assert claimed.entries[1].handler == "jobmaster.undecodable"
     assert broken.hex().encode() in claimed.entries[1].args
+
+
+def test_an_id_of_another_length_makes_a_copy_undecodable() -> None:
+    """Sent to the master it would break the connection, for the neighbours as well."""
+    broken = encode_entry(Entry(b"short", 1, "handler", b"{}"))
+    (entry,) = read_entries([broken])
+    assert (len(entry.id), entry.handler) == (16, "jobmaster.undecodable")

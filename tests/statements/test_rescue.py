@@ -7,7 +7,9 @@ import pytest
 
 from jobmaster.clock import new_id
 from jobmaster.model.bucket import BucketState
+from jobmaster.model.errors import ValueRefused
 from jobmaster.model.ids import Fence
+from jobmaster.model.job import Entry
 from jobmaster.ports import Unfit
 from tests.statements.kit import LANE, PRIORITY, World, entry, final_row, hold_row, in_flight_row, uuids
 
@@ -206,6 +208,22 @@ async def test_what_is_put_aside_is_kept_whole_and_once(world: World) -> None:
     assert [row["entry"] for row in rows] == [b"one", b"two", b"one"]
     assert {(row["job_id"], row["bucket_id"]) for row in rows} == {tuple(uuids([job_id, bucket_id]))}
     assert all(row["reason"].isascii() and len(row["reason"]) < 500 for row in rows)
+
+
+@pytest.mark.parametrize(
+    "unfit",
+    [Entry(new_id(), 2**40, "handler", b"{}"), Entry(new_id(), 1, "nul\0", b"{}")],
+    ids=["number", "text"],
+)
+@pytest.mark.parametrize("claimed", [False, True])
+async def test_what_no_row_can_hold_is_told_from_other_refusals(
+    world: World, taken: Fence, unfit: Entry, claimed: bool
+) -> None:
+    with pytest.raises(ValueRefused):
+        await world.master.rescue_page(taken, [unfit], LANE, PRIORITY, claimed=claimed, max_rescues=3)
+    good = new_id()
+    written = await world.master.rescue_page(taken, [entry(good)], LANE, PRIORITY, claimed=claimed, max_rescues=3)
+    assert written.accepted == {good}
 
 
 async def test_a_limit_of_rescues_beyond_the_servers_numbers_makes_no_entry_unfit(world: World, taken: Fence) -> None:
