@@ -37,6 +37,22 @@ def test_rows_become_held_jobs_and_again_nothing(ground: Ground) -> None:
     assert row["args"] == '{"path":"f7","width":7}'
 
 
+def test_sql_inserts_with_the_options_of_the_statement(ground: Ground) -> None:
+    ground.rows(20).createOrReplaceTempView("wanted")
+    words = {**ground.options, "handler": "images.resize", "batch": "sql"}
+    listed = ", ".join(f"'{name}' = '{value}'" for name, value in words.items())
+    ground.spark.sql("CREATE TABLE orders (key string, args string) USING jobmaster")
+    try:
+        for _ in range(2):
+            ground.spark.sql(f"INSERT INTO orders WITH ({listed}) SELECT key, args FROM wanted")
+        assert "a write needs a handler" in str(
+            failure(lambda: ground.spark.sql("INSERT INTO orders SELECT key, args FROM wanted"))
+        )
+    finally:
+        ground.spark.sql("DROP TABLE orders")
+    assert counts(ground) == (20, 20)
+
+
 def test_another_batch_is_other_jobs(ground: Ground) -> None:
     ground.write(ground.rows(10), batch="one")
     ground.write(ground.rows(10), batch="two")
