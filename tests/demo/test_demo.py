@@ -30,6 +30,8 @@ class Run:
         self.tmp, self.mark = tmp, uuid4().hex
         self.log = tmp.parent / f"{tmp.name}.log"
         path = os.pathsep.join([str(REPOSITORY), str(REPOSITORY / "agents")])
+        # A shell's background job, and what it starts, ignores SIGINT: these tests may be run so.
+        signal.signal(signal.SIGINT, signal.default_int_handler)
         with self.log.open("wb") as log:
             self.process = subprocess.Popen(
                 [sys.executable, "-m", "jobmaster.cli.main", "demo", *words],
