@@ -20,11 +20,11 @@ from jobmaster.pipeline.history import union
 
 SUBMITTED = "submitted"
 COUNTS = (
-    SUBMITTED, "succeeded", "failed", "cancelled", "expired", "rescued", "retried", "timed_out", "refused",
+    SUBMITTED, "succeeded", "failed", "cancelled", "expired", "rescued", "retried", "timed_out", "lost", "refused",
 )  # fmt: skip
-"""Columns of the throughput. ``rescued``: how often jobs that have ended had been brought back from a dead agent while they
-ran. The last three count attempts: failed ones that were tried again, those of them that ran out of time, and late writes
-that were refused."""
+"""Columns of the throughput. ``rescued``: how often jobs that have ended had been brought back from a dead agent, with a
+row or without. The last four count attempts: failed ones that were tried again, those of them that ran out of time,
+those that a dead agent left behind and that had a row, and late writes that were refused."""
 GROUPS = ("lane", "priority", "handler")
 _STATES = {state.value.lower(): state.value for state in (
     JobState.SUCCEEDED, JobState.FAILED, JobState.CANCELLED, JobState.EXPIRED,
@@ -148,6 +148,7 @@ def _attempts(jobs: DataFrame, attempts: DataFrame) -> DataFrame:
     flags = {
         "retried": outcome.isin(AttemptOutcome.FAILED.value, AttemptOutcome.TIMED_OUT.value),
         "timed_out": outcome == AttemptOutcome.TIMED_OUT.value,
+        "lost": outcome == AttemptOutcome.LOST.value,
         "refused": F.col("refused_at").isNotNull(),
     }
     nothing = F.lit(0).cast("long")

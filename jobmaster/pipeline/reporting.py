@@ -150,6 +150,7 @@ def _tiles(found: Figures, audit: Mapping[str, Any] | None) -> str:
         ("failed for good", f"{failed:.2%}", "bad" if failed > _MANY_FAILED else ""),
         ("tried again", _number(line["retried"]), ""),
         ("brought back from dead agents", _number(line["rescued"]), ""),
+        ("attempts lost with an agent", _number(line["lost"]), ""),
         ("late writes refused", _number(line["refused"]), ""),
     ]
     if audit is not None:
@@ -228,13 +229,13 @@ def _skew(jobs: Mapping[str, int]) -> str:
 def _trouble(found: Figures) -> str:
     by_handler = _summed(found.counts, lambda row: str(row["handler"]))
     worst = sorted(by_handler, key=lambda name: (-by_handler[name]["failed"] - by_handler[name]["retried"], name))
-    names = ("retried", "timed_out", "rescued", "refused")
+    names = ("retried", "timed_out", "rescued", "lost", "refused")
     lines = []
     for handler in worst[:_TOP]:
         line, ended = by_handler[handler], _all_ended(by_handler[handler])
         share = f"{line['failed'] / ended if ended else 0:.2%}"
         lines.append([handler, _number(ended), share, *(_number(line[name]) for name in names)])
-    return page.table(["handler", "ended", "failed", "retried", "timed out", "rescued", "refused"], lines)
+    return page.table(["handler", "ended", "failed", "retried", "timed out", "rescued", "lost", "refused"], lines)
 
 
 def _audit(audit: Mapping[str, Any] | None) -> list[str]:

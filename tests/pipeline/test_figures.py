@@ -106,7 +106,9 @@ def test_every_event_is_counted_in_its_own_hour_with_the_agent_that_made_it(
         JOBS,
     )
     parts = [jobs.where(f"id {side} '{first_of_second_part}'") for side in ("<", ">=")]
-    attempts = spark.createDataFrame([("2", at(1, 50), "timed_out", at(2), 77, "b1", 1)], ATTEMPTS)
+    attempts = spark.createDataFrame(
+        [("2", at(1, 50), "timed_out", at(2), 77, "b1", 1), ("2", at(2, 1), "lost", None, None, "b2", 1)], ATTEMPTS
+    )
     owners = spark.createDataFrame(
         [("b1", 1, "ann"), ("b2", 1, "bob")], "bucket_id string, bucket_epoch long, agent string"
     )
@@ -121,9 +123,9 @@ def test_every_event_is_counted_in_its_own_hour_with_the_agent_that_made_it(
     assert {key: row["succeeded"] for key, row in rows.items() if row["succeeded"]} == {
         (at(1), "ann"): 1, (at(0, day=2), "ann"): 1,
     }  # fmt: skip
-    assert [rows[at(2), "bob"][name] for name in ("failed", "rescued", "ran_us")] == [1, 2, 2000]
+    assert [rows[at(2), "bob"][name] for name in ("failed", "rescued", "lost", "ran_us")] == [1, 2, 1, 2000]
     tried = rows[at(1), "ann"]
-    assert (tried["retried"], tried["timed_out"], tried["refused"], tried["rescued"]) == (1, 1, 1, 0)
+    assert (tried["retried"], tried["timed_out"], tried["refused"], tried["lost"]) == (1, 1, 1, 0)
     totals = {row["bin"]: row["jobs"] for row in latencies(parts).where("metric = 'total'").collect()}
     hour = 3_600_000_000
     assert totals == {_bin(300_000_000): 1, _bin(hour + 300_000_000): 1, _bin(60_000_000): 1}
