@@ -55,14 +55,16 @@ class FencedStarts:
             self._verdicts.without_running(job, now)
         elif job.unwritable:
             job.phase = Phase.ENDED  # it cannot have its row, so it cannot be started, or given back
-        elif cause is StopCause.RELEASE or job.portion.holding.successor is not None:
-            self._verdicts.release(job)  # under an epoch that is past nothing is accepted any more: it is given back
-        elif allowed and not self._holdings.suspended:
+        elif cause is StopCause.RELEASE or _is_past(job) or (allowed and not self._holdings.suspended):
             self._verdicts.release(job)
         elif cause is None and allowed is not False:
             job.phase = Phase.QUEUED
             (queue.aside if self._holdings.suspended else queue.jobs).append(job)
         return False
+
+
+def _is_past(job: LiveJob) -> bool:
+    return job.portion.holding.successor is not None  # under an epoch that is over nothing is accepted any more
 
 
 def _runs(job: LiveJob) -> bool:

@@ -17,14 +17,13 @@ import msgspec
 
 from jobmaster.model.bucket import Bucket, BucketState
 from jobmaster.model.errors import CodeError, Refused, ValueRefused
-from jobmaster.model.ids import AgentId, BucketId, Fence
+from jobmaster.model.ids import ID_BYTES, AgentId, BucketId, Fence
 from jobmaster.model.job import Entry, FinalRow, HoldRow
 from jobmaster.ports import Page, Swept, Unfit, Word, Written
 from jobmaster_agents.spilled import decode_spilled
 
 _SPILLED = "spilled"
 _CLAIMED = "claimed"
-_ID_BYTES = 16
 _UNMOVABLE_MAX = 8
 """Entries of one page, refused for no fault of their own, after which no other is tried: a refusal of everything must not
 become a storm."""
@@ -270,7 +269,7 @@ class Drain:
         return True
 
     def _note_unfit(self, job_id: bytes, kind: str, raw: bytes, why: str) -> None:
-        self._unfit.append(Unfit(job_id[:_ID_BYTES].ljust(_ID_BYTES, b"\0"), kind, raw, why))
+        self._unfit.append(Unfit(job_id[:ID_BYTES].ljust(ID_BYTES, b"\0"), kind, raw, why))
 
     async def _put_aside(self) -> None:
         """What no table takes goes to the master's quarantine: it is kept whole, and the bucket is no longer held up by it.

@@ -10,7 +10,7 @@ from enum import StrEnum
 import msgspec
 
 from jobmaster.model.errors import CodeError
-from jobmaster.model.ids import AgentId, BucketId, Fence
+from jobmaster.model.ids import ID_BYTES, AgentId, BucketId, Fence
 from jobmaster.model.job import FinalRow, HoldRow
 
 
@@ -38,7 +38,6 @@ class SpilledOutcome(msgspec.Struct, frozen=True, array_like=True, gc=False):
         return Fence(BucketId(self.bucket_id), self.bucket_epoch, AgentId(self.owner))
 
 
-_ID_BYTES = 16
 _PACK = msgspec.msgpack.Encoder()
 _UNPACK = msgspec.msgpack.Decoder(SpilledOutcome)
 
@@ -66,6 +65,6 @@ def decode_spilled(data: bytes) -> SpilledOutcome:
     ids = [outcome.id, outcome.bucket_id]
     ids += [outcome.final.id, outcome.final.bucket_id] if outcome.final is not None else []
     ids += [outcome.hold.id] if outcome.hold is not None else []
-    if any(len(each) != _ID_BYTES for each in ids):
+    if any(len(each) != ID_BYTES for each in ids):
         raise msgspec.DecodeError("a spilled outcome has an id that is not 16 bytes long")
     return outcome

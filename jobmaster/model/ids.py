@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import NamedTuple, NewType
 from uuid import UUID
 
+ID_BYTES = 16
 JobId = NewType("JobId", bytes)
 """16 bytes, UUIDv7."""
 BucketId = NewType("BucketId", bytes)

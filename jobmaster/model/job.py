@@ -7,6 +7,8 @@ from typing import Annotated, NamedTuple
 
 import msgspec
 
+from jobmaster.model.ids import ID_BYTES
+
 
 class JobState(StrEnum):
     """Where a job is in its life. ``SAVE_PENDING`` and ``QUEUED`` never stand in the master."""
@@ -149,7 +151,7 @@ class Entry(msgspec.Struct, frozen=True, array_like=True, gc=False):
     SavePending copy that the master has never seen; every onboarded copy has a higher one.
     """
 
-    id: Annotated[bytes, msgspec.Meta(min_length=16, max_length=16)]
+    id: Annotated[bytes, msgspec.Meta(min_length=ID_BYTES, max_length=ID_BYTES)]
     token: int
     handler: str
     args: bytes
