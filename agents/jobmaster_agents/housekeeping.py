@@ -48,9 +48,11 @@ class HouseMaster(Protocol):
 class HouseStore(Protocol):
     """What the chores need of a store."""
 
-    async def delete_bucket(self, bucket_id: bytes) -> Word: ...
+    async def delete_bucket(self, bucket_id: bytes, lists: Sequence[str] = ()) -> Word: ...
 
     async def known_buckets(self) -> list[bytes]: ...
+
+    async def known_lists(self, bucket_id: bytes) -> list[str]: ...
 
 
 class Housekeeping:
@@ -178,7 +180,8 @@ class Housekeeping:
 
         The stores are listed first and the master after: a bucket is made in the master before it is opened in its store,
         so what the second list lacks is no newborn. Lane and priority are not in the store; the jobs go to the default
-        lane with medium priority rather than nowhere.
+        lane with medium priority rather than nowhere. Claimed lists are looked for by their keys: a rescue goes by names,
+        and passes over a list whose name the store has lost.
         """
         found: dict[bytes, str] = {}
         for name, store in list(self._stores.items()):  # one may join meanwhile
@@ -193,7 +196,8 @@ class Housekeeping:
             await self._adopt(bucket_id, found[bucket_id])
 
     async def _adopt(self, bucket_id: bytes, store: str) -> None:
-        if await self._stores[store].delete_bucket(bucket_id) is not Word.NOT_EMPTY:
+        keys = self._stores[store]
+        if await keys.delete_bucket(bucket_id, await keys.known_lists(bucket_id)) is not Word.NOT_EMPTY:
             return  # it was empty: its keys are gone now
         bucket = Bucket(
             id=bucket_id,

@@ -72,6 +72,12 @@ class Keys:
         match = self._bucket_of_key.fullmatch(key)
         return bytes.fromhex(match.group(1).decode()) if match else None
 
+    def list_of(self, bucket_id: bytes, key: bytes) -> str | None:
+        """Name of the claimed list that lies under a key, ``None`` when it is none of that bucket."""
+        prefix = self.bucket(bucket_id).claimed_prefix
+        name = key[len(prefix) :].decode("latin-1") if key.startswith(prefix) else ""
+        return name if _LIST_NAME.fullmatch(name) else None
+
     def _bucket(self, bucket_id: bytes) -> BucketKeys:
         if len(bucket_id) != 16:
             raise CodeError(f"a bucket id has 16 bytes, not {len(bucket_id)}")

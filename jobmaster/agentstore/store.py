@@ -110,14 +110,23 @@ class AgentStore(ProducerStore):
         before or after it, and anti-entropy wants to see what is there, not what was meant to be. Jobs are inside lists,
         so the number of keys is small. ``Refused`` when the database holds more than ``SCAN_KEYS_MAX`` keys.
         """
-        found: set[bytes] = set()
+        return sorted(set(filter(None, map(self.keys.bucket_of, await self._scan(self.keys.every_bucket)))))
+
+    async def known_lists(self, bucket_id: bytes) -> list[str]:
+        """Names of the claimed lists of a bucket whose keys are here, found by a SCAN: also such as it does not name."""
+        keys = await self._scan(self.keys.bucket(bucket_id).claimed_prefix + b"*")
+        return sorted({name for key in keys if (name := self.keys.list_of(bucket_id, key)) is not None})
+
+    async def _scan(self, pattern: bytes) -> list[bytes]:
+        """Keys that match; one may come twice."""
+        found: list[bytes] = []
         cursor, looked = b"0", 0
         while looked <= SCAN_KEYS_MAX:
-            command = pack(b"SCAN", cursor, b"MATCH", self.keys.every_bucket, b"COUNT", SCAN_PAGE)
+            command = pack(b"SCAN", cursor, b"MATCH", pattern, b"COUNT", SCAN_PAGE)
             cursor, page = await self._calls.call(command, mutating=False)
-            found.update(filter(None, map(self.keys.bucket_of, page)))
+            found += page
             if cursor == b"0":
-                return sorted(found)
+                return found
             looked += SCAN_PAGE
         raise Refused(
             f"{self._calls.where} holds more than {SCAN_KEYS_MAX} keys, so its buckets cannot be listed",
@@ -354,12 +363,16 @@ class AgentStore(ProducerStore):
         )
         return self._fences.note(fence.bucket_id, answer)
 
-    async def delete_bucket(self, bucket_id: bytes) -> Word:
-        """Remove the keys of a retired bucket; NOT_EMPTY when something lies there or it still takes jobs."""
+    async def delete_bucket(self, bucket_id: bytes, lists: Sequence[str] = ()) -> Word:
+        """Remove the keys of a retired bucket; NOT_EMPTY when something lies there or it still takes jobs.
+
+        Args:
+            lists: claimed lists whose keys were found (``known_lists``); one that the bucket does not name is named again.
+        """
         keys = self.keys.bucket(bucket_id)
+        known = (keys.meta, keys.pending, keys.assigned, keys.lists, keys.spilled, keys.cancelled, keys.wake)
         answer = await self._calls.function(
-            DELETE_BUCKET,
-            (keys.meta, keys.pending, keys.assigned, keys.lists, keys.spilled, keys.cancelled, keys.wake),
+            DELETE_BUCKET, (*known, *map(keys.claimed, lists)), [name.encode() for name in lists]
         )
         word = word_of(answer)
         if word is Word.OK:

@@ -193,12 +193,17 @@ class StoreOwner(Protocol):
 
     async def remove_page(self, fence: Fence, page: Page) -> Word: ...
 
-    async def delete_bucket(self, bucket_id: bytes) -> Word:
-        """Remove the keys of a retired bucket; NOT_EMPTY (and nothing removed) when something lies there."""
+    async def delete_bucket(self, bucket_id: bytes, lists: Sequence[str] = ()) -> Word:
+        """Remove the keys of a retired bucket; NOT_EMPTY (and nothing removed) when something lies there. ``lists`` are
+        claimed lists whose keys were found: one that the bucket does not name is named again."""
         ...
 
     async def known_buckets(self) -> list[bytes]:
         """Every bucket that has keys in this store for this cluster (bounded scan; anti-entropy)."""
+        ...
+
+    async def known_lists(self, bucket_id: bytes) -> list[str]:
+        """Claimed lists of a bucket whose keys are here, also such as the bucket does not name (bounded scan)."""
         ...
 
     async def beat(self, agent_id: bytes, ttl_seconds: float) -> None: ...

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 
 import msgspec
+import redis.asyncio
 
 from jobmaster.clock import SystemClock, new_id
 from jobmaster.model.ids import text
@@ -192,6 +193,31 @@ async def test_jobs_in_a_bucket_the_master_has_forgotten_run_again(stage: Stage)
     found = await stage.jobs()
     assert {job_id: found[job_id][0] for job_id in submitted} == dict.fromkeys(submitted, "HELD")
     assert (await owner.store.claim(owner.fence, "two", 10)).word is Word.FENCED
+
+
+async def test_jobs_in_a_claimed_list_whose_name_the_store_has_lost_run_again(stage: Stage) -> None:
+    """A rescue goes by names: it passes over them, and the bucket is retired and forgotten around its jobs."""
+    owner, keeper = await stage.owner(), await stage.agent()
+    submitted = await owner.submit(4)
+    await owner.claim("one", 3)
+    keys = keeper.store.keys.bucket(owner.fence.bucket_id)
+    async with redis.asyncio.Redis.from_url(stage.store_url) as raw:
+        await raw.delete(keys.lists)
+    await owner.die()
+    await keeper.rescue().tick()
+    kicks: list[int] = []
+    house = a_house(keeper, kicks)
+    while await stage.rows("SELECT FROM bucket WHERE id = $1", text(owner.fence.bucket_id)):
+        await house.forget_buckets()
+    assert len(await stage.jobs()) == 1, "three of them are known to the store only"
+    await house.adopt_resurrected()
+    assert kicks == [1]
+    await keeper.rescue().tick()
+    found = await stage.jobs()
+    assert {job_id: found[job_id][0] for job_id in submitted} == dict.fromkeys(submitted, "HELD")
+    while await stage.rows("SELECT FROM bucket WHERE id = $1", text(owner.fence.bucket_id)):
+        await house.forget_buckets()
+    assert owner.fence.bucket_id not in await keeper.store.known_buckets()
 
 
 async def test_an_adopted_bucket_is_lost_at_once_and_above_every_epoch_it_ever_had(stage: Stage) -> None:

@@ -92,7 +92,7 @@ class Store:
         """Bucket -> jobs that lie in it."""
         self.failure: JobMasterError | None = None
 
-    async def delete_bucket(self, bucket_id: bytes) -> Word:
+    async def delete_bucket(self, bucket_id: bytes, lists: Sequence[str] = ()) -> Word:
         if self.failure is not None:
             raise self.failure
         if self.keys.get(bucket_id):
@@ -104,6 +104,9 @@ class Store:
         if self.failure is not None:
             raise self.failure
         return list(self.keys)
+
+    async def known_lists(self, bucket_id: bytes) -> list[str]:
+        return []
 
 
 class Bench:

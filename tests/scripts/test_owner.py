@@ -146,6 +146,23 @@ async def test_every_place_keeps_a_bucket_from_closing_and_from_being_deleted(be
     await assert_ok(bench.store.close_if_empty(bench.fence))
 
 
+async def test_a_claimed_list_that_lost_its_name_is_named_again_and_keeps_its_bucket(bench: Bench) -> None:
+    """What nobody names no rescuer reads: the bucket would be deleted around it, and its jobs lie there for ever."""
+    items = make_items(3)
+    await bench.submit(items)
+    await bench.store.claim(bench.fence, "a", 2)
+    await bench.store.claim(bench.fence, "b", 1)
+    keys = bench.store.keys.bucket(bench.bucket_id)
+    await bench.raw.delete(keys.lists)
+    await bench.raw.set(keys.claimed_prefix + b"of somebody else", b"1")
+    assert await bench.store.known_lists(bench.bucket_id) == ["a", "b"]
+    await bench.store.close_intake(bench.fence)
+    assert await bench.store.delete_bucket(bench.bucket_id, ["a", "gone"]) is Word.NOT_EMPTY
+    assert await bench.raw.smembers(keys.lists) == {b"a"}
+    assert await bench.store.delete_bucket(bench.bucket_id, ["a", "b"]) is Word.NOT_EMPTY
+    assert await bench.store.claimed_lists(bench.fence) == (Word.OK, ["a", "b"])
+
+
 async def test_a_deleted_bucket_leaves_no_key(bench: Bench) -> None:
     await bench.store.hint(bench.bucket_id)
     await bench.store.request_cancel(bench.bucket_id, new_id())

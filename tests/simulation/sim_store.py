@@ -123,6 +123,14 @@ class SimStore(AgentStore):
         found: list[bytes] = await self._wire.call("known_buckets", effect, writes=False)
         return found
 
+    async def known_lists(self, bucket_id: bytes) -> list[str]:
+        def effect() -> list[str]:
+            bucket = self._server.functions.buckets.get(self.keys.bucket(bucket_id).meta)
+            return sorted(name.decode() for name in bucket.claimed) if bucket is not None else []
+
+        found: list[str] = await self._wire.call("known_lists", effect, writes=False)
+        return found
+
     async def beat(self, agent_id: bytes, ttl_seconds: float) -> None:
         await self._wire.call("beat", _nothing, writes=False)
 

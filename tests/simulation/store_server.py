@@ -264,6 +264,7 @@ class StoreFunctions(IntakeFunctions):
     def delete_bucket(self, keys: Sequence[bytes], args: Sequence[Any]) -> Answer:
         bucket = self.buckets.get(keys[0])
         if bucket is not None:
+            bucket.lists |= bucket.claimed.keys() & set(args)
             if bucket.state in INTAKE or bucket.filled:
                 return [b"NOTEMPTY"]
             del self.buckets[keys[0]]

@@ -199,7 +199,8 @@ class TwoStores(RuleBasedStateMachine):
 
     @rule(process=processes)
     def delete_bucket(self, process: int) -> None:
-        self.both(process, lambda store: store.delete_bucket(self.bucket_id))
+        lists = self.both(process, lambda store: store.known_lists(self.bucket_id))
+        self.both(process, lambda store: store.delete_bucket(self.bucket_id, lists))
 
     # ------------------------------------------------------------ faults
 
