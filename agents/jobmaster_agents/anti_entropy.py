@@ -55,6 +55,16 @@ class CopyStore(Protocol):
     async def find(self, bucket_id: bytes, job_id: bytes, scan_max: int) -> Entry | None: ...
 
 
+class CopyMemory(Protocol):
+    """What this process holds."""
+
+    def ids_of(self, bucket_id: bytes) -> AbstractSet[bytes]: ...
+
+    def settled_of(self, bucket_id: bytes) -> AbstractSet[tuple[bytes, int]]:
+        """(id, token) of copies that are over and lie in a list that may not go yet: no copies of a row."""
+        ...
+
+
 @dataclass(slots=True)
 class _Watch:
     """What is remembered of one bucket."""
@@ -70,7 +80,7 @@ class AntiEntropy:
     """The duty that compares.
 
     Args:
-        in_memory: ids of the jobs of a bucket this process holds in memory, read after the store.
+        memory: read after the store.
         adopt_lists: look for claimed lists of the bucket that memory does not know, and take them.
     """
 
@@ -81,7 +91,7 @@ class AntiEntropy:
         holdings: Holdings,
         master: RowMaster,
         store: CopyStore,
-        in_memory: Callable[[bytes], AbstractSet[bytes]],
+        memory: CopyMemory,
         adopt_lists: Callable[[bytes], Awaitable[None]],
         clock: Clock,
         telemetry: Telemetry,
@@ -90,7 +100,7 @@ class AntiEntropy:
         self._holdings = holdings
         self._master = master
         self._store = store
-        self._in_memory = in_memory
+        self._memory = memory
         self._adopt_lists = adopt_lists
         self._now = clock.boottime
         self._telemetry = telemetry
@@ -108,8 +118,9 @@ class AntiEntropy:
             bucket_id = min(self._watches, key=lambda each: self._watches[each].next_at)
             watch = self._watches[bucket_id]
             holding = self._holdings.get(bucket_id)
-            # An outcome that the store keeps for the master is a copy, too, and not looked for: first it is applied.
-            if watch.next_at <= now and holding is not None and not holding.kept and self._holdings.may_start(now):
+            # An outcome that the store keeps for the master is a copy, too, and not looked for: first it is applied. (What
+            # the master will not take may lie there for long, and which jobs it is of is known.)
+            if watch.next_at <= now and holding is not None and not holding.applies and self._holdings.may_start(now):
                 watch.next_at = now + BUSY_SECONDS
                 await self.compare(holding, watch)
         soonest = min((watch.next_at for watch in self._watches.values()), default=now + BUSY_SECONDS)
@@ -130,11 +141,15 @@ class AntiEntropy:
         missing = await self._missing(holding, rows, watch, depth)
         now = self._now()
         watch.suspects = {row.id: (row.identity, self._first_missed(watch, row, now)) for row in missing}
-        memory = self._in_memory(bucket_id)  # once more, after the store: a claim may have moved it meanwhile
+        memory = self._copies(holding)  # once more, after the store: a claim may have moved it meanwhile
         overdue = [row for row in missing if row.id not in memory and now - watch.suspects[row.id][1] >= GRACE_SECONDS]
-        if holding.kept:
+        if holding.applies:
             return  # the master went away while this was compared
         await self._give_back(holding, overdue)
+
+    def _copies(self, holding: Holding) -> AbstractSet[bytes]:
+        """Jobs that this process has, or whose outcome lies in the bucket because the master will not take it."""
+        return self._memory.ids_of(holding.fence.bucket_id) | holding.unwritable_ids
 
     @staticmethod
     def _first_missed(watch: _Watch, row: RowRef, now: float) -> float:
@@ -147,7 +162,7 @@ class AntiEntropy:
         """Rows of ours that are neither in the store nor in memory. No copy in the store can be of one that is PROCESSING, or
         of an epoch before an operator's stop."""
         bucket_id = holding.fence.bucket_id
-        memory = self._in_memory(bucket_id)
+        memory = self._copies(holding)
         absent = [row for row in rows if row.id not in memory and row.identity.bucket_epoch <= holding.fence.epoch]
         queued = [row for row in absent if _may_lie_in_store(row, holding)]
         missing = [row for row in absent if not _may_lie_in_store(row, holding)]
@@ -157,12 +172,14 @@ class AntiEntropy:
             sample = random.sample(queued, min(_SAMPLE, len(queued)))
             chosen = [row for row in queued if row.id in watch.suspects] + sample
         seen: set[bytes] = set()
+        over = self._memory.settled_of(bucket_id)
         for row in chosen[:_FINDS_MAX]:
             if row.id in seen:
                 continue
             seen.add(row.id)
             copy = await self._store.find(bucket_id, row.id, depth.assigned + _SCAN_SLACK)
-            if copy is None or copy.token != row.identity.token:
+            # (A copy that is over, of a row that says it is not: a failover has forgotten how the job went on.)
+            if copy is None or copy.token != row.identity.token or (row.id, copy.token) in over:
                 missing.append(row)
         return missing
 

@@ -26,7 +26,7 @@ from jobmaster_agents.holdings import Holding, Holdings
 from jobmaster_agents.insisting import Backoff
 from jobmaster_agents.measuring import Measures
 from jobmaster_agents.reporting import Reporter
-from jobmaster_agents.spilled import SpilledOutcome, decode_spilled
+from jobmaster_agents.spilled import ID_AT, SpilledOutcome, decode_spilled
 
 _PAGE_JOBS = 500
 _LOOK_SECONDS = 0.25
@@ -72,7 +72,7 @@ class Applying:
             await self._work.wait()
             self._work.clear()
             for holding in list(self._holdings.buckets.values()):
-                if holding.kept > holding.unwritable and not holding.lost and not await self._tried(holding):
+                if holding.applies and not holding.lost and not await self._tried(holding):
                     self._work.set()  # and again, when the others have had their turn
 
     async def _tried(self, holding: Holding) -> bool:
@@ -94,6 +94,7 @@ class Applying:
             Unavailable, Refused: the store did not do its part; nothing is lost by beginning again.
         """
         applied = unwritable = 0
+        ids: set[bytes] = set()
         to_do: int | None = None
         """How many of those that lay there at the beginning of this pass have not been looked at."""
         while True:
@@ -105,6 +106,7 @@ class Applying:
                 return False
             if to_do is None or (to_do <= 0 and page.left > unwritable):
                 to_do, unwritable = page.left, 0
+                ids.clear()
             if to_do <= 0:
                 if holding.kept == known:  # (else more is being kept at this moment)
                     self._now_keeps(holding, page)
@@ -116,8 +118,9 @@ class Applying:
             to_do -= len(page.raw)
             applied += len(page.raw) - len(back)
             unwritable += len(back)
+            ids.update(each[ID_AT] for each in back)
             holding.kept = max(holding.kept - len(page.raw) + len(back), 1)
-        holding.unwritable = unwritable
+        holding.unwritable, holding.unwritable_ids = unwritable, frozenset(ids)
         if unwritable:
             asyncio.get_running_loop().call_later(_AGAIN_SECONDS, self._once_more, holding)
         if applied or unwritable:

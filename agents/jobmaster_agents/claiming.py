@@ -339,58 +339,6 @@ class Pump:
         return name == self._asking or self._memory.knows(self._bucket_id, name)
 
 
-class Waker:
-    """One blocking pop for all buckets of the process."""
-
-    wake_seconds = 5.0
-    """Time-out of the blocking pop: only there to notice a dead connection."""
-
-    def __init__(self, store: StoreOwner, pumps: dict[bytes, Pump], log: EventLog | None = None) -> None:
-        self._store = store
-        self._pumps = pumps
-        self._change: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._backoff = Backoff("wait_wake", log or EventLog())
-
-    def changed(self) -> None:
-        """The set of buckets changed: a pop that waits for the old set is given up."""
-        if not self._change.done():
-            self._change.set_result(None)
-
-    async def run(self) -> None:
-        """Dispatch wake tokens until cancelled."""
-        while True:
-            if self._change.done():
-                await asyncio.sleep(0)  # several buckets opened in one go are one change
-                self._change = asyncio.get_running_loop().create_future()
-            buckets = [bucket_id for bucket_id, pump in self._pumps.items() if not pump.ended]
-            if not buckets:
-                await asyncio.wait((self._change,))
-                continue
-            try:
-                woken = await self._wait(buckets)
-                self._backoff.succeeded()
-            except (Unavailable, Refused) as error:
-                await self._backoff.pause(error)
-                woken = None
-            if woken is None:
-                # Time-out, change or broken connection: a popped token may be lost, so every bucket is asked once.
-                for pump in list(self._pumps.values()):
-                    pump.ask()
-            elif (found := self._pumps.get(woken)) is not None:
-                found.ask()
-
-    async def _wait(self, buckets: list[bytes]) -> bytes | None:
-        """The bucket that was woken; ``None`` after the time-out or when the set of buckets has changed."""
-        pop = asyncio.ensure_future(self._store.wait_wake(buckets, self.wake_seconds))
-        try:
-            await asyncio.wait((pop, self._change), return_when=asyncio.FIRST_COMPLETED)
-        finally:
-            if not pop.done():
-                pop.cancel()  # drops its connection; the next pop must not begin before that is over
-                await asyncio.wait((pop,))
-        return None if pop.cancelled() else pop.result()
-
-
 def stop_cancelled(memory: Memory, execution: Execution, job_ids: list[bytes]) -> None:
     """Cancel requests that came with a renewal: running handlers are stopped, waiting jobs end at once."""
     for job_id in job_ids:

@@ -20,7 +20,7 @@ from jobmaster.model.errors import CodeError, Refused, ValueRefused
 from jobmaster.model.ids import ID_BYTES, AgentId, BucketId, Fence
 from jobmaster.model.job import Entry, FinalRow, HoldRow
 from jobmaster.ports import Page, Swept, Unfit, Word, Written
-from jobmaster_agents.spilled import decode_spilled
+from jobmaster_agents.spilled import ID_AT, decode_spilled
 
 _SPILLED = "spilled"
 _CLAIMED = "claimed"
@@ -214,7 +214,7 @@ class Drain:
             try:
                 outcome = decode_spilled(each)
             except msgspec.DecodeError as error:
-                self._note_unfit(each[3:19], _SPILLED, each, f"it cannot be read: {error}")
+                self._note_unfit(each[ID_AT], _SPILLED, each, f"it cannot be read: {error}")
                 continue
             if outcome.final is not None:
                 finals.append((outcome.final, each))

@@ -52,6 +52,7 @@ class Holding:
         "store",
         "successor",
         "unwritable",
+        "unwritable_ids",
         "vouched",
     )
 
@@ -76,6 +77,8 @@ class Holding:
         self.kept_bytes = 0
         self.unwritable = 0
         """How many of them the master would not take when they were last tried."""
+        self.unwritable_ids: frozenset[bytes] = frozenset()
+        """Of which jobs: such an outcome is a copy of its job, and the only one there may be."""
         self.full = False
         """True once it was said that it keeps no more."""
 
@@ -84,6 +87,11 @@ class Holding:
         """Holding of a bucket this process has just created or taken."""
         fence = Fence(BucketId(bucket.id), bucket.epoch, AgentId(bucket.owner))
         return cls(fence, bucket.lane, bucket.priority, bucket.store)
+
+    @property
+    def applies(self) -> bool:
+        """True while it keeps outcomes that the master may take: not all that lies in the bucket is known."""
+        return self.kept > self.unwritable
 
     @property
     def frozen(self) -> bool:
@@ -174,7 +182,7 @@ class Holdings:
         if resumed:
             for tell in self.on_resumed:
                 tell()
-        if any(holding.kept > holding.unwritable for holding in self.buckets.values()):
+        if any(holding.applies for holding in self.buckets.values()):
             for tell in self.on_kept:
                 tell()
 

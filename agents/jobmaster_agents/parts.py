@@ -141,7 +141,7 @@ class Parts:
         self.disowning = Disowning(self.holdings, master, self._disowned, telemetry, log)
         self.ownership = Ownership(self.holdings, master, self._store, self.working, telemetry, log)
         self.anti_entropy = AntiEntropy(
-            self.holdings, master, self._store, self.working.memory.ids_of, self._adopt_lists, clock, telemetry, log
+            self.holdings, master, self._store, self.working.memory, self._adopt_lists, clock, telemetry, log
         )
         joining.on_joined = self.rescue.kick
         house = Housekeeping(config.agent_id, master, stores, settings, self.rescue.kick, telemetry, log)

@@ -321,6 +321,11 @@ class Memory:
             ids.update(job.entry.id for job in portion.jobs if job.phase is not Phase.GONE)
         return ids
 
+    def settled_of(self, bucket_id: bytes) -> set[tuple[bytes, int]]:
+        """(id, token) of copies that are over, and lie in the store for as long as their claimed lists do."""
+        portions = self._portions.get(bucket_id, {}).values()
+        return {(job.entry.id, job.entry.token) for portion in portions for job in portion.jobs if job.phase is _GONE}
+
     def unpersisted(self, claimed_before: float) -> list[Portion]:
         """Portions claimed before a moment that still hold unsafe entries."""
         return [

@@ -13,6 +13,9 @@ from jobmaster.model.errors import CodeError
 from jobmaster.model.ids import ID_BYTES, AgentId, BucketId, Fence
 from jobmaster.model.job import FinalRow, HoldRow
 
+ID_AT = slice(3, 3 + ID_BYTES)
+"""Where the id of the job stands in what is kept, readable or not."""
+
 
 class SpilledKind(StrEnum):
     """Which statement applies it."""

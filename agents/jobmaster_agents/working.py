@@ -24,7 +24,7 @@ from jobmaster.settings.model import AgentSettings, ClusterSettings
 from jobmaster.telemetry import Telemetry
 from jobmaster_agents.applying import Applying
 from jobmaster_agents.attended import Attended, RecordMaster
-from jobmaster_agents.claiming import Pump, Waker, stop_cancelled
+from jobmaster_agents.claiming import Pump, stop_cancelled
 from jobmaster_agents.completing import Completing, LeavingMaster
 from jobmaster_agents.elsewhere import ElsewhereRunner
 from jobmaster_agents.events import LOGGER_NAME, Event, EventLog
@@ -39,6 +39,7 @@ from jobmaster_agents.reporting import Reporter
 from jobmaster_agents.spilling import Spilling
 from jobmaster_agents.threads import ThreadRunner
 from jobmaster_agents.verdicts import StopCause, Verdicts
+from jobmaster_agents.waking import Waker
 
 
 class WorkMaster(Outcomes, OnboardingPort, LeavingMaster, RecordMaster, Protocol):

@@ -26,6 +26,7 @@ class World:
         self.rows: dict[bytes, RowRef] = {}
         self.copies: dict[bytes, Entry] = {}
         self.memory: set[bytes] = set()
+        self.settled: set[tuple[bytes, int]] = set()
         self.released: list[tuple[bytes, int]] = []
         self.given_back: list[RowRef] = []
         self.bucket_ok = True
@@ -35,10 +36,13 @@ class World:
         self.on_find: Callable[[], None] = lambda: None
         self.telemetry = Telemetry()
         self.watch = _Watch(0.0)
-        self.duty = AntiEntropy(
-            self.holdings, self, self, lambda bucket_id: set(self.memory), self.adopt, self.clock, self.telemetry,
-            EventLog(),
-        )  # fmt: skip
+        self.duty = AntiEntropy(self.holdings, self, self, self, self.adopt, self.clock, self.telemetry, EventLog())
+
+    def ids_of(self, bucket_id: bytes) -> set[bytes]:
+        return set(self.memory)
+
+    def settled_of(self, bucket_id: bytes) -> set[tuple[bytes, int]]:
+        return self.settled
 
     def row(self, *, state: str = "ASSIGNED", token: int = 2, epoch: int = 4) -> bytes:
         job_id = new_id()
@@ -119,6 +123,18 @@ async def test_a_copy_with_an_older_token_is_no_copy_of_this_row() -> None:
     assert world.released == [(orphan, 3)]
 
 
+async def test_a_copy_that_is_over_and_only_waits_for_its_list_to_go_is_no_copy() -> None:
+    """A failover has forgotten that the job went on, and a neighbour that nobody can record keeps the list in the store."""
+    world = World()
+    orphan, waiting = world.row(token=2), world.row(token=2)
+    world.copy(orphan)
+    world.copy(waiting)
+    world.settled = {(orphan, 2), (waiting, 1)}
+    for _ in range(40):
+        await world.compare()
+    assert world.released == [(orphan, 2)]
+
+
 async def test_a_job_that_moves_into_memory_during_the_comparison_is_not_lost() -> None:
     """Store looked at: gone. Memory looked at before: not there yet. It was being claimed: memory is read once more."""
     world = World()
@@ -145,6 +161,19 @@ async def test_while_the_bucket_keeps_outcomes_no_row_is_taken_for_one_without_a
     await world.compare()
     await world.compare()
     assert (len(world.released), len(world.given_back)) == (1, 1)
+
+
+async def test_an_outcome_that_the_master_will_not_take_keeps_no_other_row_from_being_given_back() -> None:
+    """It may lie in the bucket for as long as the bucket lives; it is a copy of its own job, and of no other."""
+    world = World()
+    orphan, lost, unwritable = world.row(), world.row(state="PROCESSING"), world.row(state="PROCESSING")
+    world.holding.kept = world.holding.unwritable = 1
+    world.holding.unwritable_ids = frozenset({unwritable})
+    for _ in range(3):
+        world.clock.now += 100.0
+        await world.duty.tick()
+    assert world.released == [(orphan, 2)]
+    assert {ref.id for ref in world.given_back} == {lost}
 
 
 async def test_rows_of_a_later_epoch_are_the_rescuers() -> None:

@@ -287,7 +287,14 @@ async def test_a_running_row_that_a_failover_brought_back_runs_again(stage: Stag
     life.owner.holdings.trust(term(clock.now, 600.0))
     owner, memory = life.owner, life.working.memory
     comparing = AntiEntropy(
-        owner.holdings, owner.master, owner.store, memory.ids_of, look_at_nothing, clock, life.telemetry, EventLog()
+        owner.holdings,
+        owner.master,
+        owner.store,
+        memory,
+        look_at_nothing,
+        clock,
+        life.telemetry,
+        EventLog(),
     )
     watch = _Watch(0.0)
     await comparing.compare(life.holding, watch)

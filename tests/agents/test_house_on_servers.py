@@ -50,6 +50,19 @@ class Candidate:
 # ---------------------------------------------------------------- the office
 
 
+class Remembered:
+    """What the owner has in memory."""
+
+    def __init__(self, ids: set[bytes]) -> None:
+        self._ids = ids
+
+    def ids_of(self, bucket_id: bytes) -> set[bytes]:
+        return self._ids
+
+    def settled_of(self, bucket_id: bytes) -> set[tuple[bytes, int]]:
+        return set()
+
+
 async def test_one_leads_the_other_waits_and_a_resignation_hands_over_with_a_new_epoch(stage: Stage) -> None:
     first, second = Candidate(await stage.agent()), Candidate(await stage.agent())
     await first.duty.tick()
@@ -129,7 +142,14 @@ async def test_a_row_marked_and_never_put_comes_back_and_its_neighbours_stay(sta
         adopted.append(bucket_id)
 
     duty = AntiEntropy(
-        owner.holdings, owner.master, owner.store, lambda _: in_memory, adopt, clock, owner.telemetry, EventLog()
+        owner.holdings,
+        owner.master,
+        owner.store,
+        Remembered(in_memory),
+        adopt,
+        clock,
+        owner.telemetry,
+        EventLog(),
     )
     watch = _Watch(0.0)
     await duty.compare(holding, watch)

@@ -38,6 +38,21 @@ async def test_a_claim_asked_again_returns_the_same_list_and_takes_nothing(bench
     assert await bench.contents() == before
 
 
+async def test_a_claim_that_comes_late_does_not_make_a_list_that_was_deleted_anew(bench: Bench) -> None:
+    """It was asked twice, because no answer came; the second was answered, and its list is settled when the first arrives.
+    Its owner knows that list as one that may go: whatever lay in it now would go unseen."""
+    items = make_items(4)
+    await bench.submit(items[:2])
+    assert (await bench.store.claim(bench.fence, "me-9", 2)).raw == items[:2]
+    await assert_ok(bench.store.settle(bench.fence, ["me-9"], []))
+    await bench.submit(items[2:])
+    late = await bench.store.claim(bench.fence, "me-9", 2)
+    assert (late.word, late.raw, late.remaining) == (Word.OK, [], 2)
+    assert (await bench.store.claim(bench.fence, "me-8", 2)).raw == []
+    assert (await bench.store.claim(bench.fence, "me-10", 2)).raw == items[2:]
+    assert (await bench.store.claim(bench.fence, "me-10", 9)).raw == items[2:], "its list is there: the same again"
+
+
 async def test_a_claim_takes_the_due_first_and_the_oldest_of_them(bench: Bench) -> None:
     waiting, due, later = make_items(3), make_items(3), make_items(1)
     await bench.submit(waiting)
@@ -178,10 +193,10 @@ async def test_overlapping_calls_of_one_owner_never_look_like_a_rollback(bench: 
     await bench.submit(make_items(400))
 
     async def work(number: int) -> None:
-        claimed = await bench.store.claim(bench.fence, f"list-{number}", 4)
+        claimed = await bench.store.claim(bench.fence, f"list_{number}", 4)
         assert claimed.word is Word.OK
         assert len(claimed.raw) == 4
-        await assert_ok(bench.store.settle(bench.fence, [f"list-{number}"], []))
+        await assert_ok(bench.store.settle(bench.fence, [f"list_{number}"], []))
 
     await asyncio.gather(*[work(number) for number in range(100)])
     (depth,) = await bench.store.depths([bench.bucket_id])

@@ -5,7 +5,7 @@ nothing here asks a guard, everything is compared again.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
 
 from jobmaster.model.ids import text
@@ -162,6 +162,9 @@ class Audit:
                 self.forgotten.add(job_id)
                 if job_id in self.jobs:
                     self.jobs[job_id].excused = "failover"
+        for job_id, _ in before.quarantine.keys() - after.quarantine.keys():
+            if job_id in self.jobs:
+                self.jobs[job_id].excused = "failover"
         for bucket_id in before.buckets.keys() | after.buckets.keys():
             if before.buckets.get(bucket_id) != after.buckets.get(bucket_id):
                 there = after.buckets.get(bucket_id)
@@ -204,9 +207,15 @@ class Audit:
 
     # ------------------------------------------------------------ the end
 
-    def final(self, tables: Tables) -> None:
-        """After healing: everything that was acknowledged has ended, and everything else is consistent."""
+    def final(self, tables: Tables, misfits: Collection[str]) -> None:
+        """After healing: everything that was acknowledged has ended, and everything else is consistent.
+
+        Args:
+            misfits: kinds of jobs that cannot end, and are accounted for elsewhere.
+        """
         for job in self.jobs.values():
+            if job.kind in misfits:
+                continue
             row = tables.jobs.get(job.id)
             state = row.state if row is not None else self.concluded.get(job.id, "")
             if job.level and not state and not job.excused:
@@ -216,7 +225,7 @@ class Audit:
             if state == "CANCELLED" and not job.cancelled:
                 self.broken("outcome", f"{text(job.id)} ended as CANCELLED and nobody had asked for it")
         for row in tables.jobs.values():
-            if row.state not in FINAL:
+            if row.state not in FINAL and self.jobs[row.id].kind not in misfits:
                 self.broken("L1", f"{text(row.id)} is still {row.state}")
         for bucket in tables.buckets.values():
             if bucket.state in ("LOST", "DRAINING"):

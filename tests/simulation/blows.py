@@ -180,10 +180,11 @@ class Blows:
         """Other data lie in the store. What only the store knew, and has lost, is nobody's fault."""
         functions = server.functions
         before, there = _ids(functions.buckets), _ids(data)
-        rows = self._history.master.statements.tables.jobs
+        tables = self._history.master.statements.tables
+        rows, aside = tables.jobs, {job_id for job_id, _ in tables.quarantine}
         for job_id in before - there:
             job = self._history.audit.jobs.get(job_id)
-            if job is not None and job_id not in rows:
+            if job is not None and job_id not in rows and job_id not in aside:
                 job.excused = "only the store had it"
         server.abort()
         functions.buckets = data
@@ -218,7 +219,9 @@ class Blows:
         tables = history.master.statements.tables
         known = sorted(history.audit.jobs)
         reach = 0
-        while reach < len(known) and (known[reach] in tables.jobs or known[reach] in history.audit.concluded):
+        aside = {job_id for job_id, _ in tables.quarantine}
+        settled = (tables.jobs, history.audit.concluded, aside)
+        while reach < len(known) and any(known[reach] in each for each in settled):
             reach += 1
         if reach < 2:
             return False

@@ -37,6 +37,11 @@ BRANCHES: Mapping[str, str] = {
     "... meets a cancel request": "verdict persisted: cancelled",
     "a key belongs to another job": "duplicate key",
     "finished jobs are archived": "row archived",
+    "an owner puts aside what the master refuses for its value": "job_unwritable",
+    "... finds such outcomes among those that its bucket keeps": "kept outcomes that cannot be written",
+    "a rescuer finds such an entry in a claimed list": "entry_quarantined: claimed",
+    "... among those that wait": "entry_quarantined: pending",
+    "... among kept outcomes": "entry_quarantined: spilled",
     "the coordinator changes": "coordinator_superseded",
     "... resigns": "coordinator_resigned",
 }

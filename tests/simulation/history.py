@@ -24,6 +24,7 @@ from tests.simulation.blows import Blows
 from tests.simulation.faults import Nemesis
 from tests.simulation.hosts import EPOCH_US, Host, SimClock
 from tests.simulation.loop import Process, SimLoop, Stuck
+from tests.simulation.misfits import MISFITS, unaccounted
 from tests.simulation.sim_master import MasterServer, SimMaster
 from tests.simulation.sim_store import CLUSTER, SimStore, StoreServer
 from tests.simulation.statements_cluster import ClusterStatements
@@ -161,7 +162,9 @@ class History:
         await self._settle(clients, blows)
         if self.audit.violations:
             return
-        self.audit.final(self.master.statements.tables)
+        self.audit.final(self.master.statements.tables, MISFITS)
+        for wrong in unaccounted(self):
+            self.audit.broken("misfit", wrong)
         for task in (*hosts, clients):
             if task.done() and not task.cancelled() and (error := task.exception()) is not None:
                 self.audit.broken("error", repr(error))
@@ -187,9 +190,12 @@ class History:
             return False
         if any(bucket.state in ("LOST", "DRAINING", "FROZEN") for bucket in tables.buckets.values()):
             return False
-        if any(row.state not in FINAL for row in tables.jobs.values()):
+        jobs = self.audit.jobs
+        if any(row.state not in FINAL and jobs[row.id].kind not in MISFITS for row in tables.jobs.values()):
             return False
-        return all(
-            not job.level or job.excused or job.id in tables.jobs or job.id in self.audit.concluded
-            for job in self.audit.jobs.values()
-        )
+        missing = [
+            job
+            for job in jobs.values()
+            if job.level and not job.excused and job.id not in tables.jobs and job.id not in self.audit.concluded
+        ]
+        return all(job.kind in MISFITS for job in missing) and not unaccounted(self)

@@ -57,6 +57,10 @@ class SimLog(EventLog):
     def _write(self, level: int, event: Event, fields: Fields | None, *, trace: bool = False) -> None:
         history = self._history
         history.audit.hits[event.value] += 1
+        if event is Event.ENTRY_QUARANTINED and fields is not None:
+            history.audit.hits[f"{event.value}: {fields['kind']}"] += 1
+        if event is Event.OUTCOMES_APPLIED and fields is not None and fields["unwritable"]:
+            history.audit.hits["kept outcomes that cannot be written"] += 1
         why = fields.get("reason", fields.get("what", "")) if fields else ""
         history.trace.note(history.loop.now, self._name, "log", event.value, str(why))
         if trace and fields is not None and fields.get("error") not in _EXPECTED:

@@ -11,6 +11,7 @@ from typing import Any
 
 from jobmaster.codec import decode_headers
 from jobmaster.master.connection import EPOCH_2000_US
+from tests.simulation.misfits import demand_values
 from tests.simulation.tables import FINAL, IN_FLIGHT, BucketRow, JobRow, Record, Refusal, Snapshot
 from tests.simulation.tables_guarded import Guarded
 
@@ -98,6 +99,7 @@ class JobStatements(Guarded):
 
     def copy(self, records: Sequence[tuple[Any, ...]]) -> int:
         """COPY of final rows: -1 when an id has a row or comes twice, else how many were written."""
+        demand_values("copy_final", [record[4] for record in records], [record[8] for record in records])
         ids = {record[0] for record in records}
         if len(ids) < len(records) or not ids.isdisjoint(self.tables.jobs):
             return -1
@@ -114,6 +116,7 @@ class JobStatements(Guarded):
         return written
 
     def jobs_record_final(self, old: Snapshot, *columns: Any) -> list[Record]:
+        demand_values("jobs/record_final", columns[4], columns[8])
         accepted: Ids = []
         for (job_id, state, priority, lane, handler, token, bucket_id, epoch, attempt, rescues, due_us, _, _, args, headers,
              result, error) in zip(*columns, strict=True):  # fmt: skip
@@ -140,6 +143,7 @@ class JobStatements(Guarded):
         return []
 
     def jobs_persist(self, old: Snapshot, bucket_id: bytes, epoch: int, owner: bytes, *columns: Any) -> list[Record]:
+        demand_values("jobs/persist", columns[4], columns[6])
         if not self._lock(old, bucket_id, epoch, owner, ("ACTIVE", "COMPLETING")):
             return [Record(bucket_ok=False, accepted=[])]
         accepted: Ids = []
@@ -166,6 +170,7 @@ class JobStatements(Guarded):
         return [Record(bucket_ok=True, accepted=accepted)]
 
     def jobs_hold(self, old: Snapshot, bucket_id: bytes, epoch: int, *columns: Any) -> list[Record]:
+        demand_values("jobs/hold", columns[3], columns[5])
         accepted: Ids = []
         cancelled: Ids = []
         for job_id, priority, lane, handler, token, attempt, rescues, due_us, args, headers, error, outcome, _ in zip(
@@ -197,6 +202,7 @@ class JobStatements(Guarded):
         return [Record(accepted=accepted, cancelled=cancelled)]
 
     def jobs_retry_here(self, old: Snapshot, bucket_id: bytes, epoch: int, owner: bytes, *columns: Any) -> list[Record]:
+        demand_values("jobs/retry_here", columns[3], columns[5])
         if not self._lock(old, bucket_id, epoch, owner, ("ACTIVE", "COMPLETING")):
             return [Record(bucket_ok=False, accepted=[], cancelled=[])]
         accepted: Ids = []

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from tests.simulation.misfits import demand_values
 from tests.simulation.statements_jobs import Ids, JobStatements, is_at_most_once
 from tests.simulation.tables import IN_FLIGHT, BucketRow, JobRow, Record, Refusal, Snapshot
 
@@ -16,9 +17,10 @@ class RescueStatements(JobStatements):
         self, old: Snapshot, bucket_id: bytes, epoch: int, owner: bytes, priority: int, lane: str, claimed: bool,
         max_rescues: int, lost_error: bytes, low: bytes, high: bytes, *columns_and_error: Any,
     ) -> list[Record]:  # fmt: skip
+        *columns, abandoned = columns_and_error
+        demand_values("jobs/rescue_page", columns[2], columns[6])
         if self._draining(old, bucket_id, epoch, owner) is None:
             return [Record(bucket_ok=False, accepted=[], cancelled=[], failed=[])]
-        *columns, abandoned = columns_and_error
         accepted: Ids = []
         cancelled: Ids = []
         failed: Ids = []

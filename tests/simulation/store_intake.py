@@ -18,8 +18,8 @@ class SimBucket:
     """The keys of one bucket."""
 
     __slots__ = (
-        "assigned", "bytes", "cancelled", "claimed", "epoch", "gen", "hint", "lists", "owner", "pending", "seq", "spilled",
-        "state", "ver", "vouched", "wake",
+        "assigned", "bytes", "cancelled", "claimed", "epoch", "gen", "hint", "listed", "lists", "owner", "pending", "seq",
+        "spilled", "state", "ver", "vouched", "wake",
     )  # fmt: skip
 
     def __init__(self) -> None:
@@ -29,6 +29,8 @@ class SimBucket:
         self.state: bytes | None = None
         """``None``: there is no meta."""
         self.ver = self.seq = self.bytes = 0
+        self.listed = 0
+        """Highest number of a claimed list's name."""
         self.hint = False
         self.pending: list[bytes] = []
         self.assigned: list[tuple[int, bytes]] = []

@@ -21,6 +21,12 @@ from tests.simulation.store_intake import (
 __all__ = ["SimBucket", "StoreFunctions", "id_of"]
 
 
+def number_of(name: bytes) -> int:
+    """What the name of a claimed list ends in; 0: no number."""
+    tail = name.rpartition(b"-")[2] if b"-" in name else b""
+    return int(tail) if tail.isdigit() else 0
+
+
 class StoreFunctions(IntakeFunctions):
     """All functions of one store."""
 
@@ -53,7 +59,7 @@ class StoreFunctions(IntakeFunctions):
         if args[3] == 0 and (meta not in self.buckets or self.buckets[meta].state is None):
             bucket = self.buckets.setdefault(meta, SimBucket())
             bucket.gen, bucket.epoch, bucket.owner, bucket.state = args[0], args[1], args[2], b"ACTIVE"
-            bucket.ver, bucket.seq, bucket.bytes, bucket.hint = 1, 0, 0, False
+            bucket.ver, bucket.seq, bucket.bytes, bucket.listed, bucket.hint = 1, 0, 0, 0, False
             return [b"OK", 1]
         no, bucket = self._refusal(meta, args, INTAKE)
         return no or [b"OK", bucket.ver]
@@ -81,7 +87,8 @@ class StoreFunctions(IntakeFunctions):
         if name in bucket.claimed:
             taken = bucket.claimed[name]
         else:
-            if limit > 0:
+            number = number_of(name)
+            if limit > 0 and not 0 < number <= bucket.listed:
                 due = [item for due_us, item in bucket.assigned if due_us <= now][:limit]
                 waiting = bucket.pending[: limit - len(due)]
                 bucket.assigned = bucket.assigned[len(due) :]
@@ -91,6 +98,7 @@ class StoreFunctions(IntakeFunctions):
                 if taken:
                     bucket.claimed[name] = taken
                     bucket.lists.add(name)
+                    bucket.listed = number or bucket.listed
                     bucket.ver += 1
             if bucket.hint:
                 bucket.hint, hinted = False, 1

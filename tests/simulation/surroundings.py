@@ -17,14 +17,16 @@ from typing import Any
 from jobmaster.master import verdicts
 from jobmaster_agents import (
     anti_entropy,
+    applying,
     bucket_count,
-    claiming,
     completing,
     housekeeping,
     insisting,
     joining,
     parts,
+    reporting,
     rescue,
+    waking,
     working,
 )
 from jobmaster_agents import loop as duty_loop
@@ -48,9 +50,11 @@ PERIODS: list[Patch] = [
     (duty_loop, "BACKOFF_SECONDS_MAX", 0.5),
     (insisting, "BACKOFF_SECONDS_MAX", 0.4),
     (bucket_count, "REPLACE_SECONDS", 0.1),
-    (claiming.Waker, "wake_seconds", 1.0),
+    (waking.Waker, "wake_seconds", 1.0),
     (completing, "_RETIRE_SECONDS", 2.0),
     (completing, "_STOP_SECONDS", 0.5),
+    (applying, "_AGAIN_SECONDS", 1.5),
+    (reporting, "_UNWRITABLE_AGAIN_SECONDS", 1.5),
 ]
 """Leases last one second here instead of ten."""
 _COUNTED = ("final", "persisted", "held", "kept_here")

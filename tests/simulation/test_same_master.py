@@ -18,6 +18,7 @@ from jobmaster.model.bucket import Bucket, BucketState
 from jobmaster.model.job import Entry, FinalRow, HoldRow, InFlightRow, NewJob
 from jobmaster.ports import Unfit
 from jobmaster.settings.model import MasterSettings
+from tests.simulation.misfits import INT4_MAX
 from tests.simulation.two_masters import TwoMasters
 from tests.statements.kit import ERROR, SCHEMA, TIMEOUT
 
@@ -158,6 +159,30 @@ class Masters(TwoMasters):
         fence = self.fence(bucket, epoch, agent)
         entries = [Entry(self.jobs[j], token, "handler", b"{}") for j in chosen]
         self.both(lambda master: master.rescue_page(fence, entries, "default", 3, claimed=claimed, max_rescues=most))
+
+    @rule(chosen=jobs, what=st.sampled_from(["copy", "record", "persist", "hold", "here", "page"]), nul=st.booleans())
+    def unfit(self, chosen: list[int], what: str, nul: bool) -> None:
+        """One row of a batch holds what its columns do not take: nothing of the batch is written."""
+        fence, ids = self.fence(0, None, 0), [self.jobs[j] for j in chosen]
+        handlers = ["nul\0" if nul and job_id == ids[-1] else "handler" for job_id in ids]
+        attempts = [0 if nul or job_id != ids[-1] else INT4_MAX + 1 for job_id in ids]
+        each = list(zip(ids, handlers, attempts, strict=True))
+        if what in ("copy", "record"):
+            place = (fence.bucket_id, fence.epoch)
+            finals = [
+                FinalRow(i, "FAILED", 3, "default", h, 1, *place, a, 0, 0, 5, 7, b"{}", b"", None, ERROR)
+                for i, h, a in each
+            ]
+            self.both(lambda master: getattr(master, f"{what}_final")(finals))
+        elif what == "persist":
+            rows = [InFlightRow(i, "PROCESSING", 3, "default", h, 1, a, 0, 0, b"{}", b"") for i, h, a in each]
+            self.both(lambda master: master.persist(fence, rows))
+        elif what == "page":
+            entries = [Entry(i, 1, h, b"{}", attempt=a) for i, h, a in each]
+            self.both(lambda master: master.rescue_page(fence, entries, "default", 3, claimed=True, max_rescues=3))
+        else:
+            holds = [HoldRow(i, 3, "default", h, 1, a, 0, 0, b"{}", b"", None, 0) for i, h, a in each]
+            self.both(lambda master: (master.hold if what == "hold" else master.retry_here)(fence, holds))
 
     @rule(chosen=jobs, bucket=buckets, why=st.sampled_from(["no", "nul\0 \ud800 \xe9"]))
     def quarantine(self, chosen: list[int], bucket: int, why: str) -> None:

@@ -34,12 +34,13 @@ from tests.simulation.store_intake import SimBucket
 DUE_US = 1000
 LATER_US = 9 * 10**15
 OWNERS = (b"a" * 16, b"b" * 16)
-names = st.sampled_from(["a", "b", "c"])
+names = st.sampled_from(["a", "b", "x-1", "x-2", "x-3"])
 processes = st.integers(0, 1)
 fences = st.one_of(st.none(), st.none(), st.none(), st.tuples(st.integers(1, 3), st.sampled_from(OWNERS)))
 """``None``: the one that stands."""
 counts = st.integers(0, 4)
 some_names = st.sets(names, max_size=2).map(sorted)
+COUNTERS = ("ver", "seq", "bytes", "vouched_for", "listed")
 Chosen = tuple[int, bytes] | None
 Call = Callable[[AgentStore], Coroutine[Any, Any, Any]]
 
@@ -254,7 +255,7 @@ class TwoStores(RuleBasedStateMachine):
         names_ = await raw.smembers(keys.lists)
         return {
             "meta": {field: meta.get(field.encode()) for field in ("gen", "epoch", "owner", "state", "hint")},
-            "counters": {field: int(meta.get(field.encode(), 0)) for field in ("ver", "seq", "bytes", "vouched_for")},
+            "counters": {field: int(meta.get(field.encode(), 0)) for field in COUNTERS},
             "pending": await raw.lrange(keys.pending, 0, -1),
             "assigned": [(int(due), item) for item, due in await raw.zrange(keys.assigned, 0, -1, withscores=True)],
             "claimed": {name: await raw.lrange(keys.claimed_prefix + name, 0, -1) for name in sorted(names_)},
@@ -284,7 +285,13 @@ def _data(bucket: SimBucket | None) -> dict[str, Any]:
             "state": bucket.state,
             "hint": b"1" if bucket.hint else None,
         },
-        "counters": {"ver": bucket.ver, "seq": bucket.seq, "bytes": bucket.bytes, "vouched_for": bucket.vouched[1]},
+        "counters": {
+            "ver": bucket.ver,
+            "seq": bucket.seq,
+            "bytes": bucket.bytes,
+            "vouched_for": bucket.vouched[1],
+            "listed": bucket.listed,
+        },
         "pending": bucket.pending,
         "assigned": bucket.assigned,
         "claimed": {name: bucket.claimed.get(name, []) for name in sorted(bucket.lists)},

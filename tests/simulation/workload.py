@@ -12,8 +12,10 @@ from jobmaster.codec import encode_entry
 from jobmaster.handlers import Handlers, JobContext
 from jobmaster.model.errors import JobMasterError, NotFound
 from jobmaster.model.job import Entry
+from jobmaster.ports import Word
 from tests.simulation.audit import Audit, Job
 from tests.simulation.loop import PROCESS
+from tests.simulation.misfits import MISFITS, raw_of
 from tests.simulation.sim_store import SimStore
 
 if TYPE_CHECKING:
@@ -22,10 +24,10 @@ if TYPE_CHECKING:
 KINDS = (
     "quick", "quick", "quick", "short", "short", "long", "flaky", "doomed", "fenced", "fenced", "fenced long", "later",
     "far", "master", "keyed", "twice", "twice", "twice fenced", "once", "once", "once by handler", "cancelled",
-    "cancelled", "expiring",
+    "cancelled", "expiring", *MISFITS,
 )  # fmt: skip
 """Most of them in every history."""
-JOBS_MIN = 20
+JOBS_MIN = 21
 FENCED = ("fenced", "fenced long", "twice fenced")
 ONCE = ("once", "once by handler")
 SUBMITS_MAX = 12
@@ -115,6 +117,9 @@ class Clients:
         try:
             await asyncio.sleep(wait)
             job = self._new(kind)
+            if kind in MISFITS:
+                await self._slip_in(job)
+                return
             if not await self._submit(job, self._options(job)):
                 return
             if kind.startswith("twice"):
@@ -177,9 +182,19 @@ class Clients:
             return True
         return False
 
+    async def _slip_in(self, job: Job) -> None:
+        """What no table takes or nobody can read, as from a client of another kind. It is sent once: where the answer
+        is lost, nobody has been told that it is safe."""
+        if await self._put(raw_of(job)):
+            self._audit.acknowledged(job, "agent")
+
     async def _again_elsewhere(self, job: Job) -> None:
         """The same job once more into another bucket, as by a client that gave its first answer up."""
         await asyncio.sleep(0.2 * self._chance.random() ** 3)
+        await self._put(encode_entry(Entry(job.id, 1, "fenced" if job.kind in FENCED else "plain", b"{}")))
+
+    async def _put(self, raw: bytes) -> bool:
+        """Straight into some bucket; True when the store has it."""
         buckets = sorted(
             (
                 b
@@ -189,15 +204,15 @@ class Clients:
             key=lambda b: b.id,
         )
         if not buckets:
-            return
+            return False
         bucket = self._chance.choice(buckets)
-        entry = encode_entry(Entry(job.id, 1, "fenced" if job.kind in FENCED else "plain", b"{}"))
         try:
-            await self._stores[bucket.store].submit(
-                bucket.id, [entry], high_water_jobs=1000, high_water_bytes=10**6, skew_ms_max=3_600_000
+            answer = await self._stores[bucket.store].submit(
+                bucket.id, [raw], high_water_jobs=1000, high_water_bytes=10**6, skew_ms_max=3_600_000
             )
         except JobMasterError:
-            return
+            return False
+        return answer.word is Word.OK
 
     async def _cancel(self, job: Job) -> None:
         await asyncio.sleep(0.8 * self._chance.random() ** 2)

@@ -4,10 +4,13 @@
 -- answers: OK ver now_us next_due_us hint remaining {cancelled id...} {entry...}
 --          | GEN | ROLLBACK ver | FENCED ver epoch | CLOSED ver state
 -- effects: due part of assigned, oldest first, then pending -> claimed:<name> (+ its name in lists); hint and cancelled are
---          emptied. Nothing taken: no list. The list exists: it is returned again and nothing is changed.
+--          emptied. Nothing taken: no list. The list exists: it is returned again and nothing is changed. A name that
+--          ends in -<n> takes nothing when a list of that or a higher number was made before: meta keeps the highest.
 -- flags: allow-oom (a full store must be emptied, and a move needs no room)
 -- why: nothing is popped before it is safe elsewhere: the list stays until the master has every job in it. The owner
---      chooses the name, so a claim whose reply was lost is asked again. List moves by the batch were measured 3-4 times
+--      chooses the name, so a claim whose reply was lost is asked again; when both arrive, and the first one only after the
+--      list of the second was settled and deleted, it must not make that list anew: its name is known as one that may go,
+--      and jobs that nobody has seen would go with it. (Names without a number have no such guard.) List moves by the batch were measured 3-4 times
 --      cheaper than streams and than one lease per job.
 
 redis.register_function{
@@ -27,7 +30,9 @@ redis.register_function{
     if redis.call('EXISTS', keys[4]) == 1 then
       taken = redis.call('LRANGE', keys[4], 0, -1)
     else
-      if limit > 0 then
+      local number = tonumber(string.match(name, '%-(%d+)$'))
+      local stale = number and number <= (tonumber(redis.call('HGET', keys[1], 'listed')) or 0)
+      if limit > 0 and not stale then
         local due = redis.call('ZRANGE', keys[3], '-inf', now, 'BYSCORE', 'LIMIT', 0, limit)
         local waiting = {}
         if #due < limit then
@@ -48,6 +53,9 @@ redis.register_function{
         end
         if #taken > 0 then
           redis.call('SADD', keys[5], name)
+          if number then
+            redis.call('HSET', keys[1], 'listed', number)
+          end
           ver = redis.call('HINCRBY', keys[1], 'ver', 1)
         end
       end
