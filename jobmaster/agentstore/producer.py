@@ -32,6 +32,14 @@ FIND = function("find")
 DEPTH = function("depth")
 
 
+def found_in(answer: Answer) -> dict[bytes, Entry]:
+    """Entries that a ``find`` answered with, by id."""
+    if word_of(answer) is not Word.OK:
+        return {}
+    # A library of an earlier build answers nil for one job that it has not found.
+    return {entry.id: entry for entry in map(read_entry, filter(None, answer[1:]))}
+
+
 class ProducerStore:
     """One store as a producer sees it (``StoreIntake``). Belongs to the event loop it was made in."""
 
@@ -136,18 +144,21 @@ class ProducerStore:
         keys = self.keys.bucket(bucket_id)
         return word_of(await self._calls.function(FREEZE, (keys.meta,), (epoch, owner)))
 
-    async def find(self, bucket_id: bytes, job_id: bytes, scan_max: int) -> Entry | None:
-        """The job's entry, if it is among the first ``scan_max`` of the bucket (``assigned``, claimed, ``pending``)."""
+    async def find(
+        self, bucket_ids: Sequence[bytes], job_ids: Sequence[bytes], scan_max: int
+    ) -> list[dict[bytes, Entry]]:
+        """Entries of these jobs (at most ``FIND_IDS_MAX``) among the first ``scan_max`` of each bucket (``assigned``,
+        claimed, ``pending``), by id. All buckets are asked in one write, and the server serves nobody else meanwhile."""
+        commands = [pack_function(FIND, *self._find_call(bucket_id, job_ids, scan_max)) for bucket_id in bucket_ids]
+        return [found_in(answer) for answer in await self._calls.look(commands)]
+
+    def _find_call(
+        self, bucket_id: bytes, job_ids: Sequence[bytes], scan_max: int
+    ) -> tuple[Sequence[bytes], Sequence[Argument]]:
+        """Keys and arguments."""
         keys = self.keys.bucket(bucket_id)
-        answer = await self._calls.function(
-            FIND,
-            (keys.meta, keys.assigned, keys.lists, keys.pending),
-            (job_id, scan_max, keys.claimed_prefix),
-            mutating=False,
-        )
-        if word_of(answer) is not Word.OK or len(answer) < 2 or answer[1] is None:
-            return None
-        return read_entry(answer[1])
+        of_bucket = (keys.meta, keys.assigned, keys.lists, keys.pending)
+        return of_bucket, (b"".join(job_ids), scan_max, keys.claimed_prefix)
 
     async def depths(self, bucket_ids: Sequence[bytes]) -> list[BucketDepth | None]:
         """What lies in each bucket, in one write; ``None`` where the store has no such bucket."""

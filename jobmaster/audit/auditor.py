@@ -11,6 +11,7 @@ from jobmaster.audit.invariants import INVARIANTS, Invariant, Parameter, stateme
 from jobmaster.model.bucket import BucketDepth
 from jobmaster.model.ids import text
 from jobmaster.model.job import Entry
+from jobmaster.ports import FIND_IDS_MAX
 
 _ASK_AT_ONCE = 5000
 _SCAN_MAX = 1_000_000
@@ -32,7 +33,9 @@ class Shelves(Protocol):
 
     async def depths(self, bucket_ids: Sequence[bytes]) -> list[BucketDepth | None]: ...
 
-    async def find(self, bucket_id: bytes, job_id: bytes, scan_max: int) -> Entry | None: ...
+    async def find(
+        self, bucket_ids: Sequence[bytes], job_ids: Sequence[bytes], scan_max: int
+    ) -> list[dict[bytes, Entry]]: ...
 
 
 class Evidence(NamedTuple):
@@ -55,7 +58,7 @@ class AuditScope:
     acknowledged: Sequence[bytes] | None = None
     """Ids that some producer got receipts for (I5). Without them I5 looks only for jobs that nobody would find."""
     missing_max: int = 2000
-    """At most so many ids without a row are looked for in the stores, one by one; the others count as missing."""
+    """At most so many ids without a row are looked for in the stores; the others count as missing."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,8 +163,9 @@ async def _find_in_stores(
         here = [bucket_id for bucket_id, place in known.items() if place == name]
         depths = await store.depths(here) if here else []
         filled = [bucket_id for bucket_id, depth in zip(here, depths, strict=True) if depth is not None]
-        for job_id in ids:
-            for bucket_id in filled:
-                if job_id not in found and await store.find(bucket_id, job_id, _SCAN_MAX) is not None:
-                    found.add(job_id)
+        for bucket_id in filled:
+            wanted = [job_id for job_id in ids if job_id not in found]
+            for start in range(0, len(wanted), FIND_IDS_MAX):
+                (entries,) = await store.find([bucket_id], wanted[start : start + FIND_IDS_MAX], _SCAN_MAX)
+                found.update(entries)
     return found

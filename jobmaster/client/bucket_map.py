@@ -79,6 +79,7 @@ class BucketMap:
         self.mixed = False
         """True while owners of buckets differ in the handlers they have."""
         self._by_id: dict[bytes, Outlet] = {}
+        self._known: tuple[bytes, ...] = ()
         self._lanes: set[str] = set()
         self._read_at: float | None = None
         self._tried_at = float("-inf")
@@ -99,12 +100,16 @@ class BucketMap:
         return found
 
     def all_outlets(self) -> list[Outlet]:
-        """Every ACTIVE bucket, as last known."""
+        """Every bucket that may hold jobs, whether it still takes some or not, as last known."""
         return list(self._by_id.values())
 
     def outlet(self, bucket_id: bytes) -> Outlet | None:
-        """One ACTIVE bucket by id."""
+        """One of them by id."""
         return self._by_id.get(bucket_id)
+
+    def bucket_ids(self) -> tuple[bytes, ...]:
+        """Ids of all buckets in the picture, those included that hold nothing any more or lie in stores unknown here."""
+        return self._known
 
     def lanes(self) -> set[str]:
         """Every lane that has, or lately had, a bucket."""
@@ -131,9 +136,13 @@ class BucketMap:
             with contextlib.suppress(JobMasterError):
                 await self.fresh()
 
-    async def renew(self) -> None:
-        """Ask the master again now (at most every ``REFRESH_AGAIN_SECONDS``); keep the old picture when it is down."""
-        too_soon = self._clock.boottime() - self._tried_at < REFRESH_AGAIN_SECONDS
+    async def renew(self, *, outdated: bool = False) -> None:
+        """Ask the master again now (at most every ``REFRESH_AGAIN_SECONDS``); keep the old picture when it is down.
+
+        Args:
+            outdated: the master has said that it has something new, so it is asked in any case.
+        """
+        too_soon = not outdated and self._clock.boottime() - self._tried_at < REFRESH_AGAIN_SECONDS
         if too_soon and self._task is None and self._read_at is not None:
             return
         try:
@@ -175,14 +184,15 @@ class BucketMap:
         for bucket in buckets:
             self._lanes.add(bucket.lane)
             watch = self._watches.get(bucket.store)
-            if bucket.state is not BucketState.ACTIVE or watch is None:
+            if bucket.state is BucketState.READY_TO_DELETE or watch is None:
                 continue
             outlet = self._by_id.get(bucket.id)
             if outlet is None or outlet.epoch != bucket.epoch:
                 outlet = Outlet(bucket, watch)
             by_id[bucket.id] = outlet
-            groups.setdefault((bucket.lane, bucket.priority), []).append(outlet)
-        self._by_id = by_id
+            if bucket.state is BucketState.ACTIVE:
+                groups.setdefault((bucket.lane, bucket.priority), []).append(outlet)
+        self._by_id, self._known = by_id, tuple(bucket.id for bucket in buckets)
         self._groups = {key: tuple(outlets) for key, outlets in groups.items()}
         self._served, self._serving, self.mixed = served, {}, bool(served)
         self._read_at = self._clock.boottime()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Iterable, Sequence
 
 from jobmaster.client.bucket_map import BucketMap, Outlet
 from jobmaster.model import ids
@@ -13,7 +14,7 @@ from jobmaster.ports import Queries
 SCAN_JOBS_MAX = 20_000
 """Jobs that one bucket looks through for one id."""
 FINDS_MAX = 8
-"""Buckets asked at once."""
+"""Buckets of one store asked in one write: their scans follow one another, and the store serves nobody else meanwhile."""
 
 
 class Finder:
@@ -83,24 +84,40 @@ class Finder:
     async def _find(self, job_id: bytes, bucket_id: bytes | None) -> tuple[Entry, Outlet] | None:
         await self._buckets.fresh()
         if bucket_id is not None and (outlet := self._buckets.outlet(bucket_id)) is not None:
-            entry = await _ask(outlet, job_id)
-            if entry is not None:
-                return entry, outlet
+            found = await copies([job_id], [outlet])
+            if found:
+                return found[job_id]
         await self._buckets.renew()
-        outlets = self._buckets.all_outlets()
-        for start in range(0, len(outlets), FINDS_MAX):
-            page = outlets[start : start + FINDS_MAX]
-            for outlet, entry in zip(page, await asyncio.gather(*(_ask(o, job_id) for o in page)), strict=True):
-                if entry is not None:
-                    return entry, outlet
-        return None
+        return (await copies([job_id], self._buckets.all_outlets())).get(job_id)
 
 
-async def _ask(outlet: Outlet, job_id: bytes) -> Entry | None:
-    try:
-        return await outlet.watch.store.find(outlet.id, job_id, SCAN_JOBS_MAX)
-    except JobMasterError:
-        return None
+async def copies(job_ids: Sequence[bytes], outlets: Iterable[Outlet]) -> dict[bytes, tuple[Entry, Outlet]]:
+    """Copies of these jobs (at most ``FIND_IDS_MAX``) in some buckets, by id. A store that does not answer shows none."""
+    stores: dict[str, list[Outlet]] = {}
+    for outlet in outlets:
+        stores.setdefault(outlet.watch.name, []).append(outlet)
+    found: dict[bytes, tuple[Entry, Outlet]] = {}
+    await asyncio.gather(*(_copies_in(job_ids, of_store, found) for of_store in stores.values()))
+    return found
+
+
+async def _copies_in(
+    job_ids: Sequence[bytes], outlets: Sequence[Outlet], found: dict[bytes, tuple[Entry, Outlet]]
+) -> None:
+    """The same in the buckets of one store."""
+    store = outlets[0].watch.store
+    for start in range(0, len(outlets), FINDS_MAX):
+        page = outlets[start : start + FINDS_MAX]
+        wanted = [job_id for job_id in job_ids if job_id not in found]
+        if not wanted:
+            return
+        try:
+            answers = await store.find([outlet.id for outlet in page], wanted, SCAN_JOBS_MAX)
+        except JobMasterError:
+            continue
+        for outlet, entries in zip(page, answers, strict=True):
+            for job_id, entry in entries.items():
+                found.setdefault(job_id, (entry, outlet))
 
 
 def _view(entry: Entry, outlet: Outlet) -> JobView:

@@ -18,20 +18,18 @@ from jobmaster.client.bucket_group import ALL_FULL, BucketGroup, Capacity, Place
 from jobmaster.client.bucket_map import BucketMap
 from jobmaster.client.coalescing import Coalescer, Gate
 from jobmaster.client.durability import NEEDED
-from jobmaster.client.finding import Finder
+from jobmaster.client.own_ids import OwnIds, canonical, refuse_another
 from jobmaster.clock import Clock
-from jobmaster.codec import decode_entry, decode_json, encode_entry
+from jobmaster.codec import decode_entry, encode_entry
 from jobmaster.model import ids
 from jobmaster.model.errors import (
     BucketsFull,
     Conflict,
     InputError,
-    NotFound,
     OutcomeUnknown,
-    Unavailable,
     UnknownLane,
 )
-from jobmaster.model.job import Durability, Entry, JobState, JobView, Level, NewJob, OnFull, Priority, Receipt
+from jobmaster.model.job import Durability, Entry, JobView, Level, NewJob, OnFull, Priority, Receipt
 from jobmaster.ports import Intake, Queries, Written
 from jobmaster.rules.placement import Way, way
 from jobmaster.settings.model import ClusterSettings
@@ -91,8 +89,8 @@ class IntakeDesk:
         self.master = master
         self.buckets = buckets
         self._clock = clock
-        self._finder = Finder(master, buckets)
         self.gate = Gate()
+        self._own_ids = OwnIds(master, buckets, self.gate)
         skew_ms = int(settings.limits.clock_skew_seconds * 1000)
         self._capacities = {
             name: Capacity(store.high_water_jobs, store.high_water_bytes, skew_ms)
@@ -116,7 +114,7 @@ class IntakeDesk:
 
     async def close(self) -> None:
         """Finish the calls under way; refuse what has not left."""
-        every: list[Coalescer[Any, Any]] = [self._holding, self._rows]
+        every: list[Coalescer[Any, Any] | OwnIds] = [self._holding, self._rows, self._own_ids]
         every += [line.gathering for line in self._lines.values()]
         every += [*self._assigning.values(), *self._keys.values()]
         await asyncio.gather(*(line.close() for line in every))
@@ -184,15 +182,16 @@ class IntakeDesk:
         job = order.job
         await self.check_served(job.lane)
         await self.enter(order.on_full)
-        if order.own_id and order.key is None and (known := await self._find_own(order)) is not None:
-            return known
+        if order.own_id and order.key is None:
+            need = None if order.durability is Durability.MASTER else _needed(order)
+            if (known := await self._own_ids.receipt(job, need)) is not None:
+                return known
         if order.key is not None:
             return await self._place_keyed(order, order.key)
         where = self.way_of(job.due_us, order.durability)
         if where is not Way.BUCKET:
             return await self._place_row(order, where)
-        need = Level.VOLATILE if order.allow_volatile else NEEDED[order.durability]
-        line = await self.line(job.lane, job.priority, need, job.handler)
+        line = await self.line(job.lane, job.priority, _needed(order), job.handler)
         entry = encode_entry(Entry(job.id, 1, job.handler, job.args, job.due_us, job.headers))
         placed = await line.gathering.put(entry, len(entry))
         if placed.level is None:
@@ -261,28 +260,7 @@ class IntakeDesk:
         """``Conflict`` when the row of this id is about something else."""
         view: JobView | None = await self.master.get(job.id)
         if view is not None:
-            _refuse_another(job, view)
-
-    async def _find_own(self, order: Order) -> Receipt | None:
-        """The job of an id that the caller chose, if it is there already and as safe as is asked for now.
-
-        A store compares no payloads, so they are compared here, before a second copy is sent. What can be seen of a job is
-        its row, or its copy in a bucket that waits; not a copy that an agent has just taken and not written yet.
-        """
-        job = order.job
-        try:
-            view = await self._finder.get(job.id)
-        except (NotFound, Unavailable):
-            return None
-        _refuse_another(job, view)
-        if view.state is not JobState.SAVE_PENDING:
-            return Receipt(job.id, Level.MASTER, view.bucket_id, True)
-        outlet = None if view.bucket_id is None else self.buckets.outlet(view.bucket_id)
-        level = None if outlet is None else outlet.watch.known_level()
-        if outlet is None or level is None or order.durability is Durability.MASTER:
-            return None
-        need = Level.VOLATILE if order.allow_volatile else NEEDED[order.durability]
-        return Receipt(job.id, level, outlet.id, True) if outlet.watch.satisfies(level, need) else None
+            refuse_another(job, view.handler, view.args)
 
     def _assign_line(self, lane: str, priority: int) -> Coalescer[NewJob, Receipt]:
         line = self._assigning.get((lane, priority))
@@ -384,16 +362,9 @@ def new_job(entry: bytes, lane: str, priority: int) -> NewJob:
 
 def digest(handler: str, args: bytes) -> bytes:
     """sha256 of the payload in one canonical form."""
-    return hashlib.sha256(handler.encode() + b"\0" + _canonical(args)).digest()
+    return hashlib.sha256(handler.encode() + b"\0" + canonical(args)).digest()
 
 
-def _refuse_another(job: NewJob, view: JobView) -> None:
-    if view.handler != job.handler or _canonical(view.args) != _canonical(job.args):
-        raise Conflict(
-            f"job {ids.text(job.id)} exists already, for handler {view.handler!r} with other arguments",
-            hint="use a new job_id",
-        )
-
-
-def _canonical(args: bytes) -> bytes:
-    return msgspec.json.encode(decode_json(args), order="sorted")
+def _needed(order: Order) -> Level:
+    """What the acknowledgement of a bucket must be worth."""
+    return Level.VOLATILE if order.allow_volatile else NEEDED[order.durability]

@@ -15,6 +15,7 @@ from jobmaster.model.bucket import Bucket, BucketState
 from jobmaster.model.errors import OutcomeUnknown
 from jobmaster.model.ids import Identity
 from jobmaster.model.job import JobState, JobView, NewJob, Priority
+from jobmaster.ports import SentBefore, SentRow
 
 _SPEC = msgspec.json.Decoder(HandlerSpec)
 _TRIES = 5
@@ -36,6 +37,16 @@ class Queries:
             return {}
         rows = await self._data.ask("queries/states", list(job_ids), min(job_ids), max(job_ids))
         return {row["id"]: JobState(row["state"]) for row in rows}
+
+    async def sent_before(self, job_ids: Sequence[bytes], bucket_ids: Sequence[bytes]) -> SentBefore:
+        """The rows of these jobs (at least one is named), and whether there are buckets beyond these at the same moment."""
+        found = await self._data.ask("queries/sent_before", list(job_ids), min(job_ids), max(job_ids), list(bucket_ids))
+        rows = {
+            row["id"]: SentRow(JobState(row["state"]), row["handler"], row["args"], row["bucket_id"])
+            for row in found
+            if row["id"] is not None
+        }
+        return SentBefore(rows, found[0]["strangers"])
 
     async def buckets(self, *, states: Sequence[BucketState] = ()) -> list[Bucket]:
         """Buckets in some states; no states = all."""

@@ -15,14 +15,25 @@ from __future__ import annotations
 from jobmaster.ports.membership import Membership, Renewal
 from jobmaster.ports.onboarding import Onboarded, Onboarding
 from jobmaster.ports.outcomes import Outcomes
-from jobmaster.ports.queries import Queries
+from jobmaster.ports.queries import Queries, SentBefore, SentRow
 from jobmaster.ports.rescue import Rescue, Swept, Unfit
-from jobmaster.ports.store import Claimed, Kept, Page, StoreHealth, StoreIntake, StoreOwner, Submitted, Word
+from jobmaster.ports.store import (
+    FIND_IDS_MAX,
+    Claimed,
+    Kept,
+    Page,
+    StoreHealth,
+    StoreIntake,
+    StoreOwner,
+    Submitted,
+    Word,
+)
 from jobmaster.ports.submitting import Intake
 from jobmaster.ports.upkeep import DueGroup, Leftover, RowRef, Tended, Upkeep
 from jobmaster.ports.written import Written
 
 __all__ = [
+    "FIND_IDS_MAX",
     "Claimed",
     "DueGroup",
     "Intake",
@@ -37,6 +48,8 @@ __all__ = [
     "Renewal",
     "Rescue",
     "RowRef",
+    "SentBefore",
+    "SentRow",
     "StoreHealth",
     "StoreIntake",
     "StoreOwner",

@@ -3,12 +3,30 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from jobmaster.model.agent import Agent, HandlerSpec
 from jobmaster.model.bucket import Bucket, BucketState
 from jobmaster.model.ids import Identity
 from jobmaster.model.job import JobState, JobView, NewJob
+
+
+class SentRow(NamedTuple):
+    """What a row says about a job that is sent again."""
+
+    state: JobState
+    handler: str
+    args: bytes
+    bucket_id: bytes | None
+
+
+class SentBefore(NamedTuple):
+    """What the master knows of jobs that may have been sent before."""
+
+    rows: dict[bytes, SentRow]
+    """By id; only those that have a row."""
+    strangers: bool
+    """There is a bucket which may hold jobs and was not among those named."""
 
 
 class Queries(Protocol):
@@ -17,6 +35,10 @@ class Queries(Protocol):
     async def get(self, job_id: bytes) -> JobView | None: ...
 
     async def states(self, job_ids: Sequence[bytes]) -> dict[bytes, JobState]: ...
+
+    async def sent_before(self, job_ids: Sequence[bytes], bucket_ids: Sequence[bytes]) -> SentBefore:
+        """The rows of these jobs, and whether there are buckets beyond these at the same moment."""
+        ...
 
     async def buckets(self, *, states: Sequence[BucketState] = ()) -> list[Bucket]: ...
 

@@ -89,6 +89,10 @@ class StoreHealth(NamedTuple):
     cluster_uid: bytes | None
 
 
+FIND_IDS_MAX = 500
+"""Jobs that one ``find`` looks for; more are asked for in further calls."""
+
+
 class StoreIntake(Protocol):
     """What a producer may do."""
 
@@ -108,8 +112,11 @@ class StoreIntake(Protocol):
 
     async def request_cancel(self, bucket_id: bytes, job_id: bytes) -> Word: ...
 
-    async def find(self, bucket_id: bytes, job_id: bytes, scan_max: int) -> Entry | None:
-        """Look for a job in one bucket's lists, bounded."""
+    async def find(
+        self, bucket_ids: Sequence[bytes], job_ids: Sequence[bytes], scan_max: int
+    ) -> list[dict[bytes, Entry]]:
+        """Which of these jobs (at most ``FIND_IDS_MAX``) lie among the first ``scan_max`` of each bucket, by id; one scan
+        of a bucket's lists for all of them. Nothing for a bucket that the store does not have."""
         ...
 
     async def depths(self, bucket_ids: Sequence[bytes]) -> list[BucketDepth | None]: ...

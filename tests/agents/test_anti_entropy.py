@@ -32,7 +32,7 @@ class World:
         self.bucket_ok = True
         self.queries = 0
         self.adopted = 0
-        self.finds = 0
+        self.finds: list[int] = []
         self.on_find: Callable[[], None] = lambda: None
         self.telemetry = Telemetry()
         self.watch = _Watch(0.0)
@@ -78,10 +78,12 @@ class World:
     async def depths(self, bucket_ids: Sequence[bytes]) -> list[BucketDepth | None]:
         return [BucketDepth(0, len(self.copies), 0, 0, 0)]
 
-    async def find(self, bucket_id: bytes, job_id: bytes, scan_max: int) -> Entry | None:
-        self.finds += 1
+    async def find(
+        self, bucket_ids: Sequence[bytes], job_ids: Sequence[bytes], scan_max: int
+    ) -> list[dict[bytes, Entry]]:
+        self.finds.append(len(job_ids))
         self.on_find()
-        return self.copies.get(job_id)
+        return [{job_id: self.copies[job_id] for job_id in job_ids if job_id in self.copies}]
 
     async def compare(self, later: float = 30.0) -> None:
         self.clock.now += later
@@ -225,7 +227,7 @@ async def test_when_counts_agree_only_a_sample_is_looked_up() -> None:
     for _ in range(1000):
         world.copy(world.row())
     await world.compare()
-    assert world.finds <= 10
+    assert world.finds == [100], "one call, one scan"
 
 
 async def test_a_missing_row_is_found_among_many_although_a_stale_copy_hides_it() -> None:

@@ -67,7 +67,9 @@ class PaperStore:
     async def request_cancel(self, bucket_id: bytes, job_id: bytes) -> Word:
         raise NotImplementedError
 
-    async def find(self, bucket_id: bytes, job_id: bytes, scan_max: int) -> Entry | None:
+    async def find(
+        self, bucket_ids: Sequence[bytes], job_ids: Sequence[bytes], scan_max: int
+    ) -> list[dict[bytes, Entry]]:
         raise NotImplementedError
 
     async def depths(self, bucket_ids: Sequence[bytes]) -> list[BucketDepth | None]:

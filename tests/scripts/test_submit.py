@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+import msgspec
 import pytest
 
 from jobmaster.agentstore.entries import read_entries
 from jobmaster.clock import new_id
 from jobmaster.codec import decode_entry, encode_entry
 from jobmaster.model.bucket import BucketDepth
-from jobmaster.model.errors import CodeError
+from jobmaster.model.errors import CodeError, JobMasterError
 from jobmaster.model.job import Entry
-from jobmaster.ports import Submitted, Word
+from jobmaster.ports import FIND_IDS_MAX, Submitted, Word
 from tests.scripts.workbench import HOUR_MS, Bench, assert_ok, make_entry, make_items, submit
 
 
@@ -162,13 +163,36 @@ async def test_find_looks_at_every_place_within_its_bound(bench: Bench) -> None:
     await store.claim(bench.fence, "a", 2)
     await bench.submit(waiting)
     await store.assign(bench.fence, [(9 * 10**15, item) for item in assigned])
-    for item in (claimed[1], assigned[1], waiting[0], waiting[1199]):
-        entry = decode_entry(item)
-        assert await store.find(bucket_id, entry.id, 10_000) == entry
-    assert await store.find(bucket_id, decode_entry(waiting[1199]).id, 1203) is None
-    assert await store.find(bucket_id, decode_entry(waiting[1199]).id, 1204) is not None
-    assert await store.find(bucket_id, new_id(), 10_000) is None
-    assert await store.find(new_id(), new_id(), 10_000) is None
+    there = [decode_entry(item) for item in (claimed[1], assigned[1], waiting[0], waiting[1199])]
+    for entry in there:
+        assert await store.find([bucket_id], [entry.id], 10_000) == [{entry.id: entry}]
+    last = there[-1].id
+    assert await store.find([bucket_id], [last], 1203) == [{}]
+    assert (await store.find([bucket_id], [last], 1204))[0].keys() == {last}
+    everything = {entry.id: entry for entry in there}
+    asked = [new_id(), *everything, last, new_id()]
+    assert await store.find([new_id(), bucket_id, new_id()], asked, 10_000) == [{}, everything, {}]
+    assert (await store.find([bucket_id], asked, 1203))[0].keys() == everything.keys() - {last}
+    assert await store.find([], asked, 10_000) == []
+
+
+async def test_find_takes_as_many_ids_as_it_says_and_no_more(bench: Bench) -> None:
+    waiting = make_items(FIND_IDS_MAX)
+    await bench.submit(waiting)
+    ids = [decode_entry(item).id for item in waiting]
+    (found,) = await bench.store.find([bench.bucket_id], ids, 20_000)
+    assert found.keys() == set(ids)
+    with pytest.raises(JobMasterError, match="at most 500 ids"):
+        await bench.store.find([bench.bucket_id], [*ids, new_id()], 20_000)
+
+
+async def test_find_answers_one_copy_of_each_id_and_looks_no_further_than_the_last(bench: Bench) -> None:
+    (item,) = make_items(1)
+    entry = decode_entry(item)
+    await bench.submit([item, item])
+    await bench.store.assign(bench.fence, [(9 * 10**15, encode_entry(msgspec.structs.replace(entry, token=2)))])
+    (found,) = await bench.store.find([bench.bucket_id], [entry.id, entry.id], 10_000)
+    assert found[entry.id].token == 2, "assigned comes first"
 
 
 async def test_depths_tell_missing_buckets(bench: Bench) -> None:

@@ -8,9 +8,11 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from jobmaster.agentstore.calls import Answer, Argument, Calls
 from jobmaster.agentstore.fences import Fences
 from jobmaster.agentstore.keys import Keys
+from jobmaster.agentstore.producer import FIND, found_in
 from jobmaster.agentstore.store import AgentStore
 from jobmaster.model.bucket import BucketDepth
 from jobmaster.model.errors import StoreRefused
+from jobmaster.model.job import Entry
 from jobmaster.ports import StoreHealth
 from tests.simulation.faults import Nemesis
 from tests.simulation.loop import PROCESS, Process, SimLoop
@@ -115,6 +117,12 @@ class SimStore(AgentStore):
             await self._calls.function(b"jm1_depth", (self.keys.bucket(b).meta,), mutating=False) for b in bucket_ids
         ]
         return [BucketDepth(*answer[1:]) if answer[0] == b"OK" else None for answer in answers]
+
+    async def find(
+        self, bucket_ids: Sequence[bytes], job_ids: Sequence[bytes], scan_max: int
+    ) -> list[dict[bytes, Entry]]:
+        calls = [self._find_call(bucket_id, job_ids, scan_max) for bucket_id in bucket_ids]
+        return [found_in(await self._calls.function(FIND, *call, mutating=False)) for call in calls]
 
     async def known_buckets(self) -> list[bytes]:
         def effect() -> list[bytes]:

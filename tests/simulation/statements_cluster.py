@@ -304,6 +304,15 @@ class ClusterStatements(RescueStatements):
     def queries_states(self, old: Snapshot, ids: Sequence[bytes], low: bytes, high: bytes) -> list[Record]:
         return [Record(id=i, state=self.tables.jobs[i].state) for i in ids if i in self.tables.jobs]
 
+    def queries_sent_before(
+        self, old: Snapshot, ids: Sequence[bytes], low: bytes, high: bytes, known: Sequence[bytes]
+    ) -> list[Record]:
+        """Without locks, but of one moment; this one: what is seen of buckets is as old as what is seen of jobs."""
+        strangers = any(b.id not in known and b.state != "READY_TO_DELETE" for b in self.tables.buckets.values())
+        names = ("id", "state", "handler", "args", "bucket_id")
+        rows = [self.tables.jobs[i]._asdict() for i in ids if i in self.tables.jobs] or [dict.fromkeys(names)]
+        return [Record(strangers=strangers, **{name: row[name] for name in names}) for row in rows]
+
     def queries_buckets(self, old: Snapshot, states: Sequence[str]) -> list[Record]:
         found = [b for b in self.tables.buckets.values() if not states or b.state in states]
         found.sort(key=lambda b: (b.store, b.lane, -b.priority, b.id))

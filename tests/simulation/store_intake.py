@@ -187,8 +187,13 @@ class IntakeFunctions:
         bucket = self.buckets.get(keys[0])
         if bucket is None or bucket.state is None:
             return [b"NOBUCKET"]
+        wanted = {args[0][at : at + 16] for at in range(0, len(args[0]), 16)}
+        found: dict[bytes, bytes] = {}
         lists = [[item for _, item in bucket.assigned], *bucket.claimed.values(), bucket.pending]
-        return [b"OK", next((item for items in lists for item in items if id_of(item) == args[0]), None)]
+        for item in [item for items in lists for item in items][: args[1]]:
+            if id_of(item) in wanted:
+                found.setdefault(id_of(item), item)
+        return [b"OK", *found.values()]
 
     def depth(self, keys: Sequence[bytes], args: Sequence[Any]) -> Answer:
         bucket = self.buckets.get(keys[0])

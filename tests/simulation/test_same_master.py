@@ -79,6 +79,8 @@ class Masters(TwoMasters):
     def read(self, chosen: list[int]) -> None:
         self.both(lambda master: master.get(self.jobs[chosen[0]]))
         self.both(lambda master: master.states([self.jobs[job] for job in chosen]))
+        for known in (self.buckets, self.buckets[:1]):
+            self.both(lambda master, known=known: master.sent_before([self.jobs[job] for job in chosen], known))  # type: ignore[misc]
         self.both(lambda master: master.buckets(states=[BucketState.ACTIVE, BucketState.DRAINING]))
 
     # ------------------------------------------------------------ owners

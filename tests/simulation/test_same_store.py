@@ -114,13 +114,18 @@ class TwoStores(RuleBasedStateMachine):
         items = [(LATER_US if late else DUE_US, item) for item in self.some_items(count)]
         self.both(process, lambda store: store.put(self.bucket_id, epoch, items))
 
-    @rule(process=processes, known=st.booleans())
-    def cancel_and_find(self, process: int, known: bool) -> None:
+    @rule(process=processes, known=st.booleans(), scan=st.sampled_from([1000, 1000, 2]))
+    def cancel_and_find(self, process: int, known: bool, scan: int) -> None:
         lying = self.server.functions.buckets.get(self.keys.meta)
         there = lying.items() if lying is not None else []
         job_id = there[-1][3:19] if known and there else b"x" * 16
         self.both(process, lambda store: store.request_cancel(self.bucket_id, job_id))
-        self.both(process, lambda store: store.find(self.bucket_id, job_id, 1000))
+        some = [job_id, *(item[3:19] for item in there[:3]), b"y" * 16, job_id]
+        asked = [self.bucket_id, b"z" * 16]
+        for wanted in ([job_id], some):
+            self.both(process, lambda store, wanted=wanted: store.find(asked, wanted, 1000))  # type: ignore[misc]
+        if lying is None or len(lying.lists) < 2:  # a set of names has no order
+            self.both(process, lambda store: store.find(asked, some, scan))
 
     @rule(process=processes)
     def hint(self, process: int) -> None:

@@ -69,6 +69,7 @@ async def test_statements_by_id_touch_one_partition(filled: World, generic: bool
     cases: dict[str, tuple[object, ...]] = {
         "jobs/peek": (ids, *bounds),
         "queries/states": (ids, *bounds),
+        "queries/sent_before": (ids, *bounds, [bucket]),
         "jobs/release": (bucket, epoch, ids, [2] * 1000, *bounds),
         "queries/get": (ids[0],),
         "jobs/cancel": (ids[0], "test"),

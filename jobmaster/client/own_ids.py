@@ -1,0 +1,115 @@
+"""Jobs whose ids their callers chose, so that they can be sent again: is one of them there already, with which payload?
+
+A store compares no payloads, so they are compared here, before a second copy is sent. Callers gather: one look for all of
+them costs what one alone would cost, a scan of each bucket and one statement.
+
+The buckets are looked into first, then the master, once. A job without a row moves in one direction: its row is committed,
+then its copy is erased. So what had left a bucket before it was looked into shows as a row afterwards. The other way round
+it could slip through between the two looks, and the master would have to be asked a second time.
+
+The picture of the buckets may be old: the statement also says whether there is, at its moment, a bucket beyond those that
+were looked into. If so, the new ones are looked into and the master is asked again. The picture is not renewed otherwise.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import msgspec
+
+from jobmaster.client.bucket_map import BucketMap, Outlet
+from jobmaster.client.coalescing import Coalescer, Gate
+from jobmaster.client.finding import copies
+from jobmaster.codec import decode_json
+from jobmaster.model import ids
+from jobmaster.model.errors import Conflict, JobMasterError, Unavailable
+from jobmaster.model.job import Entry, Level, NewJob, Receipt
+from jobmaster.ports import FIND_IDS_MAX, Queries, SentRow
+
+LOOKS_MAX = 1
+"""Looks under way at once. A second one beside it would scan the same lists for half of the callers."""
+ROUNDS_MAX = 3
+"""Rounds of one look while new buckets keep being opened."""
+
+
+class Sent(NamedTuple):
+    """What was found of one job."""
+
+    row: SentRow | None
+    copy: tuple[Entry, Outlet] | None
+
+
+class OwnIds:
+    """Looks for jobs that may have been sent before. Belongs to one event loop."""
+
+    def __init__(self, master: Queries, buckets: BucketMap, gate: Gate) -> None:
+        self._master = master
+        self._buckets = buckets
+        self._gathering: Coalescer[bytes, Sent] = Coalescer(
+            self._look, chunk=FIND_IDS_MAX, calls_max=LOOKS_MAX, gate=gate
+        )
+
+    async def close(self) -> None:
+        """Finish the look under way; refuse what waits for the next."""
+        await self._gathering.close()
+
+    async def receipt(self, job: NewJob, need: Level | None) -> Receipt | None:
+        """The receipt of a job that is there already, as safe as is asked for now; ``None``: send it (again).
+
+        Args:
+            need: the level asked for; ``None``: a committed row.
+
+        Raises:
+            Conflict: it is there with another payload.
+        """
+        row, copy = await self._gathering.put(job.id, 16 + len(job.args))
+        if row is not None:
+            refuse_another(job, row.handler, row.args)
+            return Receipt(job.id, Level.MASTER, row.bucket_id, True)
+        if copy is None:
+            return None
+        entry, outlet = copy
+        refuse_another(job, entry.handler, entry.args)
+        if need is None:
+            return None
+        try:
+            level = await outlet.watch.level()
+        except JobMasterError:
+            return None
+        return Receipt(job.id, level, outlet.id, True) if outlet.watch.satisfies(level, need) else None
+
+    async def _look(self, job_ids: list[bytes]) -> list[Sent | Exception]:
+        """What is there of each job. Where store or master does not answer, nothing is seen."""
+        wanted = list(dict.fromkeys(job_ids))
+        found: dict[bytes, tuple[Entry, Outlet]] = {}
+        rows: dict[bytes, SentRow] = {}
+        looked_into: set[bytes] = set()
+        await self._buckets.known()
+        for _ in range(ROUNDS_MAX):
+            # Both of one picture: a renewal beside this must not make a bucket known that was not looked into.
+            known = self._buckets.bucket_ids()
+            outlets = [outlet for outlet in self._buckets.all_outlets() if outlet.id not in looked_into]
+            looked_into.update(outlet.id for outlet in outlets)
+            found.update(await copies([job_id for job_id in wanted if job_id not in found], outlets))
+            try:
+                rows, strangers = await self._master.sent_before(wanted, known)
+            except Unavailable:
+                break
+            if not strangers:
+                break
+            await self._buckets.renew(outdated=True)
+        return [Sent(rows.get(job_id), found.get(job_id)) for job_id in job_ids]
+
+
+def refuse_another(job: NewJob, handler: str, args: bytes) -> None:
+    """``Conflict`` when what was found is about something else."""
+    if handler != job.handler or canonical(args) != canonical(job.args):
+        raise Conflict(
+            f"job {ids.text(job.id)} exists already, for handler {handler!r} with other arguments",
+            hint="use a new job_id",
+        )
+
+
+def canonical(args: bytes) -> bytes:
+    """Arguments in one form, whatever their order."""
+    return msgspec.json.encode(decode_json(args), order="sorted")
