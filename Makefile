@@ -17,13 +17,11 @@ PIPELINE_LOCK := requirements/pipeline.txt
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet --no-input
 
 # Most tests wait for real processes, so a few more run at once than there are cores; each of the test processes has servers
-# of its own. Fast tests of a file stay together and share what it set up; slow ones are dealt out one by one.
+# of its own. Fast tests of a file stay together and share what it set up; slow ones go to whoever is idle.
 TEST_PROCESSES ?= 3
-PYTEST = $(BIN)/python -m pytest -q
-TESTS = $(PYTEST) -n $(TEST_PROCESSES)
-
-# Real processes on a busy machine: what failed runs once more, alone, and both results stand in the output.
-AGAIN = --last-failed --last-failed-no-failures none
+# Real processes on a busy machine: a few tests that failed run once more, alone, and both results stand in the output.
+TESTS = $(BIN)/python -m tests.twice
+SHARED = $(TESTS) --first "-n $(TEST_PROCESSES) --dist $(1)"
 
 .DEFAULT_GOAL := help
 .PHONY: help install install-pipeline demo demo-pipeline dev test test-fast test-long test-clusters test-spark lint format bench lock clean
@@ -68,7 +66,7 @@ test: test-fast ## Everything: the fast part, then the slow one with the race dr
 	@$(MAKE) --no-print-directory test-long DRILL_RUNS=25
 
 test-fast: lint ## Static checks and every test not marked slow
-	@$(TESTS) --dist loadfile -m "not slow" || $(PYTEST) $(AGAIN) -m "not slow"
+	@$(call SHARED,loadfile) -m "not slow"
 
 # How often each test of the race drill plays it: with true clocks, and with clocks an hour ahead and behind.
 DRILL_RUNS ?= 500
@@ -78,13 +76,12 @@ test-long: $(PIPELINE_STAMP) ## The tests marked slow: clusters of real processe
 
 CLUSTERS := -m "slow and not spark"
 test-clusters: $(PIPELINE_STAMP)
-	@DRILL_RUNS=$(DRILL_RUNS) $(TESTS) $(CLUSTERS) || DRILL_RUNS=$(DRILL_RUNS) $(PYTEST) $(AGAIN) $(CLUSTERS)
+	@DRILL_RUNS=$(DRILL_RUNS) $(call SHARED,worksteal) $(CLUSTERS)
 
 # One process and so one JVM, beside the clusters: what it prints comes when it has ended.
-SPARK := -m "slow and spark" -o cache_dir=.pytest_cache/spark
 test-spark: $(PIPELINE_STAMP)
 	@mkdir -p .pytest_cache; log=.pytest_cache/spark.log; \
-		{ $(PYTEST) $(SPARK) || $(PYTEST) $(SPARK) $(AGAIN); } >$$log 2>&1; status=$$?; \
+		$(TESTS) -m "slow and spark" >$$log 2>&1; status=$$?; \
 		echo; echo "Tests of the data pipeline:"; cat $$log; exit $$status
 
 lint: $(STAMP) ## ruff, mypy --strict and the import contracts

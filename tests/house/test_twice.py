@@ -1,0 +1,68 @@
+"""What fails is run once more, and only that; whatever else goes wrong stays wrong."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests import twice
+
+ROOT = Path(__file__).parents[2]
+FLAKY = """
+from pathlib import Path
+import pytest
+
+def once():
+    first = not Path("seen").exists()
+    Path("seen").touch()
+    return first
+
+def test_good(): pass
+
+def test_flaky(): assert not once()
+"""
+CASES = {
+    "good": ("def test(): pass", 0, ""),
+    "fails once": (FLAKY, 0, "failed at first, passed alone: test_sample.py::test_flaky"),
+    "fails always": ("def test(): assert False", 1, "failed twice: test_sample.py::test"),
+    "skipped the second time": (
+        FLAKY.replace("assert not once()", "assert not once() or pytest.skip('no answer')").replace(
+            "assert not once() or", "assert False if once() else"
+        ),
+        1,
+        "failed twice: test_sample.py::test_flaky",
+    ),
+    "cannot be collected": ("def test(): pass\nraise ValueError", 2, "none is run again"),
+    "interrupted": ("def test_a(): assert False\ndef test_b(): raise KeyboardInterrupt", 2, "none is run again"),
+    "nothing to run": ("", 5, "none is run again"),
+    "too many": ("def test_%d(): assert False\n" * (twice.FAILED_MAX + 1), 1, "11 tests failed"),
+    "a process is lost": (
+        FLAKY.replace("assert not once()", "import os; once() and os.abort()"),
+        3,
+        "none is run again",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_only_a_failure_of_single_tests_is_given_a_second_try(case: str, tmp_path: Path) -> None:
+    text, code, said = CASES[case]
+    if "%d" in text:
+        text = text % tuple(range(text.count("%d")))
+    (tmp_path / "test_sample.py").write_text(text)
+    (tmp_path / "pytest.ini").write_text("[pytest]\n")
+    processes = ["--first", "-n 2"] if case == "a process is lost" else []
+    done = subprocess.run(
+        [sys.executable, "-m", "tests.twice", *processes, "-p", "no:valkey", "-p", "no:asyncio"],
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": str(ROOT), "PYTEST_ADDOPTS": ""},
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert (done.returncode, said in done.stdout) == (code, True), done.stdout + done.stderr
