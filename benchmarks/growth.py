@@ -143,16 +143,16 @@ def of_cluster(axis: str, counts: Sequence[int], jobs: int) -> Points:
     return points
 
 
-def run(axes: Sequence[str], *, held: int, jobs: int, batches: int) -> dict[str, Any]:
-    """Some axes, each on servers of its own."""
-    sizes = [size for size in (10_000, 100_000, 1_000_000, 10_000_000) if size <= held]
+def run(axes: Sequence[str], *, held: int, jobs: int, batches: int, points: int | None = None) -> dict[str, Any]:
+    """Some axes, each on servers of its own; the first so many points of each."""
+    sizes = [size for size in (10_000, 100_000, 1_000_000, 10_000_000) if size <= held][:points]
     ways: dict[str, Callable[[], Points]] = {
         "held_rows": lambda: _of_master(lambda desk: held_rows(desk, sizes, batches)),
-        "partitions": lambda: _of_master(lambda desk: partitions(desk, (7, 20, 40, 60), batches)),
+        "partitions": lambda: _of_master(lambda desk: partitions(desk, (7, 20, 40, 60)[:points], batches)),
         "pinned_snapshot": lambda: _of_master(lambda desk: pinned_snapshot(desk, batches)),
-        "concurrent_claims": lambda: _of_master(lambda desk: concurrent_claims(desk, (1, 5, 20), batches)),
-        "buckets": lambda: of_cluster("buckets", (5, 50, 500), jobs),
-        "agents": lambda: of_cluster("agents", (1, 5, 20, 50), jobs),
+        "concurrent_claims": lambda: _of_master(lambda desk: concurrent_claims(desk, (1, 5, 20)[:points], batches)),
+        "buckets": lambda: of_cluster("buckets", (5, 50, 500)[:points], jobs),
+        "agents": lambda: of_cluster("agents", (1, 5, 20, 50)[:points], jobs),
     }
     return {axis: ways[axis]() for axis in axes}
 
@@ -165,10 +165,14 @@ AXES = ("held_rows", "partitions", "pinned_snapshot", "concurrent_claims", "buck
 @click.option("--held", default=10_000_000, show_default=True, help="The largest table of the axis held_rows.")
 @click.option("--jobs", default=100_000, show_default=True, help="Jobs of one drain.")
 @click.option("--batches", default=50, show_default=True, help="Claims of 1,000 jobs for one point.")
+@click.option("--points", default=None, type=click.IntRange(min=1), help="Only the first so many of each axis.")
 @output_options
-def main(axes: tuple[str, ...], held: int, jobs: int, batches: int, as_json: bool, save: bool) -> None:
+def main(
+    axes: tuple[str, ...], held: int, jobs: int, batches: int, points: int | None, as_json: bool, save: bool
+) -> None:
     """Cost of one job as held rows, partitions, dead rows, claimers, buckets and agents grow."""
-    show("growth", run(axes or AXES, held=held, jobs=jobs, batches=batches), as_json=as_json, save=save)
+    found = run(axes or AXES, held=held, jobs=jobs, batches=batches, points=points)
+    show("growth", found, as_json=as_json, save=save)
 
 
 if __name__ == "__main__":

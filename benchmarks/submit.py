@@ -113,7 +113,8 @@ async def measure(settings: ClusterSettings, url: str, jobs: int, runs: int) -> 
         ways = _ways(cluster, driver, jobs)
         for number in range(runs + 1):
             for way in ways:
-                found = await rate(way.work, way.jobs if number else max(way.jobs // 10, 1000))
+                warm_up = min(max(way.jobs // 10, 1000), way.jobs)
+                found = await rate(way.work, way.jobs if number else warm_up)
                 if number:
                     way.rates.append(found)
     return ways

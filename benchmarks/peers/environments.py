@@ -47,9 +47,10 @@ class Environment:
         if self.peer.node:
             self._npm()
         else:
-            venv.create(self.directory, clear=True, with_pip=True)
-            pip = ["-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
-            self._run([self._python, *pip, *self.peer.requirements])
+            # The pip of this environment installs into the other one, which needs none of its own.
+            venv.create(self.directory, clear=True, with_pip=False)
+            pip = [sys.executable, "-m", "pip", "--python", self._python, "--quiet", "--disable-pip-version-check"]
+            self._run([*pip, "install", *self.peer.requirements])
         self._stamp.write_text(wanted)
 
     def _npm(self) -> None:
