@@ -156,7 +156,9 @@ def test_the_example_runs(ground: Ground, tmp_path: Path) -> None:
         "JOBMASTER_CLUSTER": ground.settings.cluster,
         "REJECTS": str(tmp_path / "no"),
         "PYSPARK_PYTHON": sys.executable,
-        "PYSPARK_SUBMIT_ARGS": "--master local[1] --conf spark.ui.enabled=false pyspark-shell",
+        "PYSPARK_SUBMIT_ARGS": "--master local[1] --conf spark.ui.enabled=false"
+        # Its few rows lie in one or two of the two hundred partitions that Spark makes by itself.
+        " --conf spark.sql.shuffle.partitions=2 pyspark-shell",
     }
     example = ROOT / "examples" / "spark" / "failures_by_hour.py"
     done = subprocess.run(
