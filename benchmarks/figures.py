@@ -148,23 +148,105 @@ def of_small(report: Report) -> list[str]:
 
 
 def of_fleet(report: Report) -> list[str]:
-    """The guide."""
+    """The guide: everything here but the measured column is simulated."""
+    lines = ["Simulated from measured unit costs, but for the column that says so.", "", *_of_validation(report)]
+    lines += ["", "How much load a fleet carries, and what is full when it no longer does:", "", *_of_ramps(report)]
+    lines += ["", "More and more agents at next to no load: what they cost their servers.", "", *_of_agents(report)]
+    return [*lines, "", "Faults, 1,000 agents on 10 stores:", "", *_of_faults(report)]
+
+
+def _lines_of(report: Report, *names: str) -> list[Report]:
+    return [line for line in report["scenarios"] if line["scenario"] in names]
+
+
+def _of_validation(report: Report) -> list[str]:
     rows = [
-        (one["agents"], one["stores"], one["master_cores"], one["handler_us"] / 1000, f"{one['long_share']:.0%}",
-         one["jobs_per_second"], one["breaks_first"].replace("_", "'s "), "yes" if one["too_many_connections"] else "no")
-        for one in report["fleets"]
+        (one["processes"], one["buckets"], one["measured"], one["predicted"], f"{one['ratio']:.2f}")
+        for one in report["validation"]
+    ]
+    return table(("processes", "buckets", "jobs/s, measured", "jobs/s, simulated", "simulated / measured"), rows)
+
+
+def _of_ramps(report: Report) -> list[str]:
+    rows = []
+    for one in _lines_of(report, "ramp"):
+        good = next((point for point in reversed(one["points"]) if not point["broken"]), one["points"][0])
+        rows.append((
+            one["agents"], one["stores"], one["master_cores"], one["handler_ms"], f"{one['long_share']:.0%}",
+            one["carries"], good["start_p99_ms"], good["rows_per_copy"], one["breaks_at"] or "-",
+            one["breaks_first"].replace("_", "'s "), one["bound"],
+        ))  # fmt: skip
+    heads = (
+        "agent processes", "stores", "master cores", "handler ms", "long or held", "carries, jobs/s", "start p99 ms",
+        "rows a COPY", "breaks at", "full first", "bound by arithmetic",
+    )  # fmt: skip
+    return table(heads, rows)
+
+
+def _of_agents(report: Report) -> list[str]:
+    rows = [
+        (
+            one["agents"], one["producers"], one["lease_seconds"],
+            one["master_cores_used"]["renew"], one["master_cores_used"]["map"],
+            one["master_cores_used_in_all"], one["renewal_p99_ms"], one["map_ms"], one["map_decode_ms"],
+            f"{one['store_busy']:.1%}", one["connections"],
+        )
+        for one in _lines_of(report, "agents")
     ]  # fmt: skip
     heads = (
-        "agent processes",
-        "stores",
-        "master cores",
-        "handler ms",
-        "long or held",
-        "jobs/s",
-        "full first",
-        "pooler",
-    )
+        "agent processes", "producers", "lease, s", "master cores: renewals", "bucket maps", "in all", "renewal p99 ms",
+        "map ms", "its decoding ms", "a store's thread", "connections",
+    )  # fmt: skip
     return table(heads, rows)
+
+
+def _of_faults(report: Report) -> list[str]:
+    rows = [(one["scenario"].replace("_", " "), *_of_fault(one)) for one in _lines_of(report, *_FAULTS)]
+    heads = ("fault", "jobs/s", "as before after", "most jobs waiting", "fenced themselves", "and")
+    return table(heads, rows)
+
+
+_FAULTS = ("agents_killed", "store_away", "master_away")
+
+
+def _of_fault(one: Report) -> tuple[object, ...]:
+    back = one["seconds_until_usual"]
+    match one["scenario"]:
+        case "agents_killed":
+            more = (
+                f"{one['killed']} killed with {one['jobs_in_them']:,} jobs; certificates after "
+                f"{one['first_certificate_after']:g} to {one['last_certificate_after']:g} s, last bucket emptied after "
+                f"{one['last_bucket_after']:g} s, {one['rescued']:,} jobs rescued"
+            )
+        case "store_away":
+            more = f"away {one['away_seconds']:g} s under {one['agents_on_it']} agents; {one['rescued']:,} jobs rescued"
+        case _:
+            more = (
+                f"away {one['away_seconds']:g} s, caught up {one['catch_up_seconds']} s later; {one['kept_in_stores']:,} "
+                f"outcomes kept in stores; longest without a renewal {one['longest_without_renewal_seconds']:g} s, "
+                f"lease {one['lease_seconds']:g} s (the stores vouch)"
+            )
+    return (one["jobs_per_second"], "-" if back is None else f"{back:g} s", one["most_waiting"], one["fenced"], more)
+
+
+def of_fleet_costs(report: Report) -> list[str]:
+    """What the simulation is made from."""
+    rows: list[tuple[object, ...]] = []
+    for name, one in report["rows"].items():
+        at = {point["x"]: point for point in one["points"]}
+        rows.append((f"{name}", *(at[size]["server"] if size in at else "" for size in (1, 100, 1000))))
+    for name in ("submit", "claim", "settle"):
+        at = {point["x"]: point for point in report["store"][name]["points"]}
+        rows.append((f"store: {name}", *(at[size]["server"] if size in at else "" for size in (1, 100, 1000))))
+    lines = ["CPU of the server for one call, in microseconds:", ""]
+    lines += table(("by rows of the batch", "1", "100", "1,000"), rows)
+    sizes = [point["x"] for point in next(iter(report["control"].values()))["points"]]
+    grown = [(name, *(point["server"] for point in one["points"])) for name, one in report["control"].items()]
+    return [
+        *lines,
+        "",
+        *table((f"by agents with {report['buckets_per_agent']} buckets", *(f"{x:,}" for x in sizes)), grown),
+    ]
 
 
 SECTIONS: dict[str, tuple[str, Callable[[Report], list[str]]]] = {
@@ -178,8 +260,10 @@ SECTIONS: dict[str, tuple[str, Callable[[Report], list[str]]]] = {
     "safety_cost": ("What the safety costs", of_small),
     "idle": ("Idle", of_small),
     "memory": ("Memory", of_small),
-    "fleet": ("A fleet, by the model", of_fleet),
+    "fleet_costs": ("What one call costs", of_fleet_costs),
+    "fleet": ("A fleet, simulated", of_fleet),
 }
+_COMMANDS = {"fleet_costs": "fleet --measure"}
 
 
 def text(results: Path, plots: Path) -> str:
@@ -197,7 +281,7 @@ def text(results: Path, plots: Path) -> str:
         lines += [f"![{path.stem}](performance/{path.name})" for path in drawn]
         busy = f"other work kept {report['other_work_cores']:g} cores busy"
         where = f"commit {report['commit']}, {report['taken_at'][:10]}, {taken}; {busy}"
-        lines += ["", f"*`python -m benchmarks.{name}`, {where}.*", ""]
+        lines += ["", f"*`python -m benchmarks.{_COMMANDS.get(name, name)}`, {where}.*", ""]
     return "\n".join([*lines, END])
 
 

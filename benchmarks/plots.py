@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from html import escape
 from pathlib import Path
 from typing import Any
@@ -17,6 +17,7 @@ from benchmarks.report import REPOSITORY, RESULTS, tell
 PLOTS = REPOSITORY / "docs" / "performance"
 PAGE = REPOSITORY / "docs" / "performance.md"
 _WIDTH, _LEFT, _RIGHT, _BAR, _GAP, _TOP = 760, 190, 110, 20, 8, 48
+_LABEL = 62
 _OURS, _THEIRS, _BARE = "#1f6f8b", "#c9a26b", "#9aa5ab"
 _COLOURS = (_OURS, "#b8553a", "#5a8f4e", "#7a5aa6")
 Bar = tuple[str, float, str]
@@ -49,10 +50,21 @@ def bars(title: str, note: str, rows: Sequence[Bar]) -> str:
     return _svg(_TOP + len(rows) * (_BAR + _GAP) + 12, title, note, body)
 
 
-def lines(title: str, note: str, series: dict[str, list[tuple[float, float]]], *, logarithmic: bool) -> str:
-    """One line per series over a common axis of x; y from zero."""
+def lines(
+    title: str,
+    note: str,
+    series: dict[str, list[tuple[float, float]]],
+    *,
+    logarithmic: bool,
+    mark: tuple[float, str] | None = None,
+) -> str:
+    """One line per series over a common axis of x; y from zero.
+
+    Args:
+        mark: a place on the axis of x, and what it is called there.
+    """
     height, bottom, left, right = 320, 270, 60, 150
-    xs = [x for points in series.values() for x, _ in points]
+    xs = [x for points in series.values() for x, _ in points] + ([mark[0]] if mark else [])
     top = max(y for points in series.values() for _, y in points) * 1.15
     scale = math.log10 if logarithmic else float
     first, last = scale(min(xs)), scale(max(xs))
@@ -62,8 +74,12 @@ def lines(title: str, note: str, series: dict[str, list[tuple[float, float]]], *
         return left + share * (_WIDTH - left - right), bottom - y / top * (bottom - 60)
 
     body = [f'<line x1="{left}" y1="{bottom}" x2="{_WIDTH - right}" y2="{bottom}" stroke="#333"/>']
-    for x in sorted(set(xs)):
+    for x in _apart(sorted(set(xs)), lambda x: at(x, 0)[0]):
         body.append(f'<text x="{at(x, 0)[0]:.1f}" y="{bottom + 18}" text-anchor="middle">{x:,.0f}</text>')
+    if mark:
+        place = f"{at(mark[0], 0)[0]:.1f}"
+        body.append(f'<line x1="{place}" y1="{bottom}" x2="{place}" y2="58" stroke="#b8553a" stroke-dasharray="5 4"/>')
+        body.append(f'<text x="{place}" y="54" text-anchor="middle" fill="#b8553a">{escape(mark[1])}</text>')
     for part in range(5):
         y = top * part / 4
         body.append(f'<text x="{left - 8}" y="{at(min(xs), y)[1] + 4:.1f}" text-anchor="end">{y:.3g}</text>')
@@ -73,6 +89,15 @@ def lines(title: str, note: str, series: dict[str, list[tuple[float, float]]], *
         end_x, end_y = at(*points[-1])
         body.append(f'<text x="{end_x + 8:.1f}" y="{end_y + 4:.1f}" fill="{colour}">{escape(name)}</text>')
     return _svg(height, title, note, body)
+
+
+def _apart(xs: Sequence[float], place: Callable[[float], float]) -> list[float]:
+    """Those whose labels do not lie over each other; the last is always among them."""
+    kept: list[float] = []
+    for x in reversed(xs):
+        if not kept or place(kept[-1]) - place(x) >= _LABEL:
+            kept.append(x)
+    return kept
 
 
 def _note(report: dict[str, Any]) -> str:
@@ -116,6 +141,23 @@ def of_growth(report: dict[str, Any], axis: str, title: str) -> str:
     return lines(f"{title}: CPU microseconds per job", _note(report), {"cost": points}, logarithmic=True)
 
 
+def of_fleet(report: dict[str, Any]) -> str | None:
+    """Start latency of the thousand agents against what is offered, up to where it breaks."""
+    ramps = [line for line in report["scenarios"] if line["scenario"] == "ramp" and len(line["points"]) > 2]
+    if not ramps:
+        return None
+    line = max(ramps, key=lambda one: (one["agents"], -one["handler_ms"], -one["long_share"]))
+    points = [point for point in line["points"] if not point["broken"]]
+    series = {
+        name: [(float(point["offered"]), float(point[key])) for point in points]
+        for name, key in (("p50", "start_p50_ms"), ("p99", "start_p99_ms"))
+    }
+    mark = (float(line["breaks_at"]), f"breaks: {line['breaks_first']}") if line["breaks_at"] else None
+    size = f"{line['agents']:,} agents, {line['stores']} stores, {line['master_cores']} cores for the master"
+    title = f"Simulated: submit to start against jobs a second offered, ms ({size})"
+    return lines(title, _note(report), series, logarithmic=True, mark=mark)
+
+
 _GROWTH = {
     "held_rows": "Onboarding beside more and more HELD rows, the master's share",
     "partitions": "Onboarding with more partitions attached, the master's share",
@@ -134,6 +176,9 @@ def draw(results: Path, target: Path) -> list[Path]:
     if (path := results / "growth.json").is_file():
         report = json.loads(path.read_text(encoding="utf-8"))
         made |= {f"growth_{axis}": of_growth(report, axis, title) for axis, title in _GROWTH.items() if axis in report}
+    if (path := results / "fleet.json").is_file():
+        drawn = of_fleet(json.loads(path.read_text(encoding="utf-8")))
+        made |= {"fleet": drawn} if drawn is not None else {}
     target.mkdir(parents=True, exist_ok=True)
     for name, text in made.items():
         (target / f"{name}.svg").write_text(text, encoding="utf-8")

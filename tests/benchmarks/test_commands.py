@@ -11,9 +11,11 @@ from typing import Any
 import pytest
 
 from benchmarks import drain, fallback, growth, idle, latency, memory, onboard, rescue, submit
+from benchmarks.fleet import __main__ as fleet
+from benchmarks.fleet.measure import measured as fleet_costs
 
 ROOT = Path(__file__).parents[2]
-COMMANDS = (drain, fallback, growth, idle, latency, memory, onboard, rescue, submit)
+COMMANDS = (drain, fallback, fleet, growth, idle, latency, memory, onboard, rescue, submit)
 
 
 def measured(*arguments: str) -> dict[str, Any]:
@@ -102,3 +104,14 @@ def test_idle_memory_and_fallback() -> None:
     weights = measured("benchmarks.memory", "--runs", "1", "--jobs", "2000")
     assert weights["agent_mb"] > weights["supervisor_mb"] > 0
     assert measured("benchmarks.fallback", "--batches", "2", "--runs", "1")["ratio"] > 0
+
+
+@pytest.mark.slow
+@pytest.mark.cluster
+def test_unit_costs_of_a_fleet() -> None:
+    found = fleet_costs((3, 6), ((1, 5), (10, 5)))
+    assert {point["x"] for point in found["control"]["renew"]["points"]} == {3, 6}
+    for group, names in (("rows", ("copy", "upsert", "onboard")), ("control", ("renew", "map", "take_lost"))):
+        assert all(point["server"] > 0 for name in names for point in found[group][name]["points"])
+    assert found["store"]["claim"]["server_us"]["fixed"] > 0
+    assert found["flush_us"] > 0

@@ -1,0 +1,1 @@
+"""A fleet in virtual time: agents, stores, master and producers as events, from measured unit costs."""

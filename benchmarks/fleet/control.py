@@ -1,0 +1,189 @@
+"""What a fleet costs its servers without any job: heartbeats, renewals, judging, comparing, the coordinator, bucket maps.
+
+Rhythms are those of the code: a renewal stretches with the size of the cluster (``jobmaster.rules.lease.rhythm``), a judge
+asks once per lease, an owner compares one bucket every few seconds, a producer reads the whole map when it is ten seconds
+old and has work. Every call goes through the same servers as the jobs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from benchmarks.fleet.cluster import Agent, Cluster, Producer
+from benchmarks.fleet.stations import Histogram
+from jobmaster.rules.lease import MARGIN_SHARE, SOFT_SHARE, rhythm
+
+_WAKE_SECONDS = 5.0
+"""A blocking pop that comes back empty asks every bucket once."""
+_IDLE_COMPARE_SECONDS = 90.0
+_BUSY_COMPARE_SECONDS = 30.0
+_RENEW_TRIES = 3.0
+"""A failed renewal is tried again after this part of the rhythm."""
+RENEW_BYTES, SMALL_BYTES = 250.0, 200.0
+
+
+class Lease:
+    """One agent's, as the agent counts it and as the master does."""
+
+    __slots__ = ("agent", "fenced", "known_until", "sent", "soft_until", "suspended", "until")
+
+    def __init__(self, agent: Agent, sent: float, seconds: float) -> None:
+        self.agent = agent
+        self.fenced = False
+        self.suspended = False
+        """The store stands for it."""
+        self.renewed(sent, sent, seconds)
+
+    def renewed(self, sent: float, written: float, seconds: float) -> None:
+        """An answer that counted."""
+        self.sent = sent
+        self.soft_until = sent + seconds * SOFT_SHARE
+        self.until = sent + seconds * (1 - MARGIN_SHARE)
+        self.known_until = written + seconds
+        self.suspended = False
+
+
+class Control:
+    """The control plane of a cluster, running from its first moment."""
+
+    def __init__(self, cluster: Cluster) -> None:
+        self.cluster = cluster
+        fleet = cluster.fleet
+        self.pace = rhythm(fleet.agents, fleet.lease_seconds, fleet.renew_seconds, fleet.renewals_per_second)
+        self.renewals, self.refreshes, self.vouches = Histogram(), Histogram(), Histogram()
+        self.spent = dict.fromkeys(("renew", "map", "compare", "certify", "tend"), 0.0)
+        """CPU of the master by cause."""
+        self.leases: list[Lease] = []
+        self.fenced = 0
+        self.suspended = 0
+        self.longest_gap = 0.0
+        """Seconds between two renewals of one agent that were answered."""
+        self.on_renewed: Callable[[Lease], None] = self._nothing
+        self.on_fenced: Callable[[Lease], None] = self._nothing
+        draw = cluster.random.random
+        for agent in cluster.agents:
+            self.join(Lease(agent, -draw() * self.pace.renew_seconds, self.pace.lease_seconds))
+        for producer in cluster.producers:
+            cluster.time.at(draw() * fleet.map_seconds, self._refresh, producer)
+        cluster.time.at(draw(), self._tend)
+
+    def join(self, lease: Lease) -> None:
+        """An agent's duties begin."""
+        time, draw = self.cluster.time, self.cluster.random.random
+        now = time.now
+        self.leases.append(lease)
+        time.at(max(lease.sent + self.pace.renew_seconds, now), self._renew, lease)
+        time.at(now + draw() * self.cluster.fleet.beat_seconds, self._beat, lease)
+        time.at(now + draw() * self._compare_seconds(), self._compare, lease)
+        time.at(now + draw() * self.pace.lease_seconds, self._judge, lease)
+
+    def _nothing(self, _: Lease) -> None:
+        """Nobody listens."""
+
+    def _compare_seconds(self) -> float:
+        idle, busy = self.cluster.fleet.buckets - 1, 1 if self.cluster.rate else 0
+        return 1.0 / max(idle / _IDLE_COMPARE_SECONDS + busy / _BUSY_COMPARE_SECONDS, 1e-9)
+
+    def _master(self, cause: str, seconds: float) -> float:
+        self.spent[cause] += seconds
+        return self.cluster.master.serve(self.cluster.time.now, seconds)
+
+    # ------------------------------------------------------------ of an agent
+
+    def _renew(self, lease: Lease) -> None:
+        cluster, now = self.cluster, self.cluster.time.now
+        if lease.fenced or not lease.agent.alive:
+            return
+        if now < cluster.master_away or lease.agent.store.away_until > now:
+            self._failed(lease, now)
+            return
+        end = self._master("renew", cluster.costs.renew.of(cluster.fleet.agents))
+        cluster.time.at(end, self._flush_renewal, (lease, now))
+
+    def _flush_renewal(self, what: tuple[Lease, float]) -> None:
+        self.cluster.log.commit(RENEW_BYTES, self._renewed, what)
+
+    def _renewed(self, what: tuple[Lease, float]) -> None:
+        lease, sent = what
+        now, pace = self.cluster.time.now, self.pace
+        self.renewals.add(now - sent)
+        if lease.fenced or not lease.agent.alive:
+            return
+        if now >= lease.until and not lease.suspended:
+            self._fence(lease)
+            return
+        self.longest_gap = max(self.longest_gap, sent - lease.sent)
+        lease.renewed(sent, now, pace.lease_seconds)
+        self.cluster.time.at(max(sent + pace.renew_seconds, now), self._renew, lease)
+        self.on_renewed(lease)
+
+    def _failed(self, lease: Lease, now: float) -> None:
+        """Not answered, or not sent because the store does not hear the process."""
+        if now >= lease.until and not lease.suspended:
+            self._fence(lease)
+            return
+        again = now + self.pace.renew_seconds / _RENEW_TRIES
+        self.cluster.time.at(again if lease.suspended else min(again, lease.until), self._renew, lease)
+
+    def _fence(self, lease: Lease) -> None:
+        lease.fenced = True
+        self.fenced += 1
+        self.on_fenced(lease)
+
+    def _beat(self, lease: Lease) -> None:
+        cluster, agent, now = self.cluster, lease.agent, self.cluster.time.now
+        if lease.fenced or not agent.alive:
+            return
+        fleet, costs = cluster.fleet, cluster.costs
+        if agent.store.away_until <= now:
+            agent.store.serve(now, costs.beat + fleet.buckets * costs.empty * fleet.beat_seconds / _WAKE_SECONDS)
+            if now < cluster.master_away and now >= lease.soft_until:
+                self._vouch(lease, now)
+        cluster.time.at(now + fleet.beat_seconds, self._beat, lease)
+
+    def _vouch(self, lease: Lease, now: float) -> None:
+        """The store is asked to stand for every bucket; answered before the lease is over, work goes on."""
+        cluster = self.cluster
+        end = lease.agent.store.serve(now, cluster.fleet.buckets * cluster.costs.vouch)
+        self.vouches.add(end - now)
+        if not lease.suspended and end < lease.until:
+            lease.suspended = True
+            self.suspended += 1
+
+    def _compare(self, lease: Lease) -> None:
+        cluster, now = self.cluster, self.cluster.time.now
+        if lease.fenced or not lease.agent.alive:
+            return
+        if now >= cluster.master_away:
+            self._master("compare", cluster.costs.compare.of(cluster.fleet.agents))
+        cluster.time.at(now + self._compare_seconds(), self._compare, lease)
+
+    def _judge(self, lease: Lease) -> None:
+        cluster, now = self.cluster, self.cluster.time.now
+        if lease.fenced or not lease.agent.alive:
+            return
+        if now >= cluster.master_away:
+            self._master("certify", cluster.costs.certify.of(cluster.fleet.agents))
+        cluster.time.at(now + self.pace.lease_seconds, self._judge, lease)
+
+    # ------------------------------------------------------------ of a producer, of the coordinator
+
+    def _refresh(self, producer: Producer) -> None:
+        cluster, now = self.cluster, self.cluster.time.now
+        if now >= cluster.master_away:
+            end = self._master("map", cluster.costs.map.of(cluster.fleet.agents))
+            self.refreshes.add(end - now)
+            # Decoded on the producer's own loop, where its submits wait meanwhile.
+            cluster.time.at(end, self._decode, producer)
+        cluster.time.at(now + cluster.fleet.map_seconds, self._refresh, producer)
+
+    def _decode(self, producer: Producer) -> None:
+        seconds = self.cluster.costs.map_client.of(self.cluster.fleet.agents)
+        producer.used += seconds
+        producer.stalled = self.cluster.time.now + seconds
+
+    def _tend(self, _: object) -> None:
+        cluster, now = self.cluster, self.cluster.time.now
+        if now >= cluster.master_away:
+            self._master("tend", cluster.costs.tend.of(cluster.fleet.agents))
+        cluster.time.at(now + 1.0, self._tend)
