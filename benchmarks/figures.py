@@ -164,7 +164,13 @@ def _of_validation(report: Report) -> list[str]:
         (one["processes"], one["buckets"], one["measured"], one["predicted"], f"{one['ratio']:.2f}")
         for one in report["validation"]
     ]
-    return table(("processes", "buckets", "jobs/s, measured", "jobs/s, simulated", "simulated / measured"), rows)
+    lines = table(("processes", "buckets", "jobs/s, measured", "jobs/s, simulated", "simulated / measured"), rows)
+    starts = [
+        (one["jobs_per_second"], one["measured_p50_ms"], one["simulated_p50_ms"], one["measured_p99_ms"], one["simulated_p99_ms"])
+        for one in report.get("validation_latency", ())
+    ]  # fmt: skip
+    heads = ("submit to start at jobs/s", "p50 ms, measured", "simulated", "p99 ms, measured", "simulated")
+    return [*lines, "", *table(heads, starts)] if starts else lines
 
 
 def _of_ramps(report: Report) -> list[str]:

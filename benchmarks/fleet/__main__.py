@@ -3,10 +3,10 @@
 A discrete-event simulation: every call of producers, agents and coordinator waits at the server that has to answer it. Its
 unit costs are CPU seconds measured on one machine: ``--measure`` takes them from real servers with thousands of registered
 agents (kept as ``fleet_costs``), an agent's own CPU per job comes from the kept report of ``benchmarks.drain``, a producer's
-from that of ``benchmarks.submit``. The drains that were measured are simulated, too, and the report says how far off that is.
+from that of ``benchmarks.submit``, the way between two processes from ``benchmarks.latency``. The drains that were measured are simulated, too, and the report says how far off that is.
 
 Assumed and not measured: what checkpoints and vacuum leave of the master's cores (0.75), what its disk takes of write-ahead
-log (400 MB/s). Not modelled: the network, reads from disk, vacuum as such, the cost of thousands of connections within the
+log (400 MB/s). Not modelled: networks slower than that way, reads from disk, vacuum as such, the cost of thousands of connections within the
 master, subscribers to finished ids.
 """
 
@@ -20,7 +20,7 @@ import click
 
 from benchmarks.fleet import scenarios
 from benchmarks.fleet.bounds import limits
-from benchmarks.fleet.costs import DRAINED, Costs, measured_costs
+from benchmarks.fleet.costs import DRAINED, WAITED, Costs, measured_costs
 from benchmarks.fleet.measure import SIZES, measured
 from benchmarks.fleet.shape import Fleet, problems
 from benchmarks.report import output_options, show, tell
@@ -50,6 +50,11 @@ def validation(costs: Costs) -> list[dict[str, Any]]:
     return scenarios.validated(json.loads(DRAINED.read_text(encoding="utf-8")), costs)
 
 
+def latencies(costs: Costs) -> list[dict[str, Any]]:
+    """Of starts, predicted beside measured."""
+    return scenarios.waited(json.loads(WAITED.read_text(encoding="utf-8")), costs) if WAITED.is_file() else []
+
+
 def run(costs: Costs, seconds: float, seed: int) -> dict[str, Any]:
     """All lines of the guide."""
     began = time.perf_counter()
@@ -62,6 +67,7 @@ def run(costs: Costs, seconds: float, seed: int) -> dict[str, Any]:
     return {
         "costs": shown(costs),
         "validation": validation(costs),
+        "validation_latency": latencies(costs),
         "scenarios": found,
         "seed": seed,
         "simulated_in_seconds": round(time.perf_counter() - began, 1),

@@ -135,7 +135,9 @@ class Cluster:
     def _pack(self, producer: Producer, since: float) -> None:
         cost = self.costs.submit_client.of(producer.ready)
         producer.used += cost
-        self.time.at(max(since, self.time.now) + cost, self._send, producer)
+        begin = max(since, self.time.now)
+        end = begin + cost if self.shared is None else self.shared.serve(begin, cost)
+        self.time.at(end + self.costs.hop, self._send, producer)
 
     def _send(self, producer: Producer) -> None:
         now, calls = self.time.now, producer.calls
@@ -152,7 +154,7 @@ class Cluster:
         end = agent.store.serve(now, self.costs.submit.of(count))
         if self.shared:
             end = max(end, self.shared.serve(now, self.costs.submit.of(count)))
-        calls.append(end)
+        calls.append(end + self.costs.hop)
         self.put(agent, producer.first, count, end)
         producer.seen[agent.number] = agent.waiting
         self.submitted += count
@@ -202,8 +204,8 @@ class Cluster:
         agent.waiting += count
         if agent.alive and not agent.claiming and not agent.hungry:
             agent.claiming = True
-            woken = self._store(agent, end, self.costs.wake)
-            self.time.at(agent.work(woken, self.costs.claim_client.fixed), self._claim, agent)
+            woken = self._store(agent, end, self.costs.wake) + self.costs.hop
+            self.time.at(agent.work(woken, self.costs.claim_client.fixed) + self.costs.hop, self._claim, agent)
 
     def _store(self, agent: Agent, at: float, seconds: float) -> float:
         end = agent.store.serve(at, seconds)
@@ -213,7 +215,7 @@ class Cluster:
         """There may be something to claim."""
         if agent.alive and not agent.claiming:
             agent.claiming, agent.hungry = True, False
-            self.time.at(max(self.time.now, agent.core), self._claim, agent)
+            self.time.at(max(self.time.now, agent.core) + self.costs.hop, self._claim, agent)
 
     def _claim(self, agent: Agent) -> None:
         if not agent.alive:
@@ -228,7 +230,7 @@ class Cluster:
             agent.claiming = False
             return
         agent.waiting -= count
-        self.time.at(end, self._claimed, (agent, taken(agent.pending, count), count))
+        self.time.at(end + self.costs.hop, self._claimed, (agent, taken(agent.pending, count), count))
 
     def _claimed(self, what: tuple[Agent, list[tuple[float, int]], int]) -> None:
         agent, groups, count = what
@@ -304,7 +306,8 @@ class Cluster:
         count = min(agent.backlog, BATCH)
         agent.backlog -= count
         agent.writing += 1
-        self.time.at(agent.work(now, self.costs.copy_client.fixed), self._copy, (agent, count, now))
+        sent = agent.work(now, self.costs.copy_client.fixed)
+        self.time.at(sent + 2 * self.costs.hop, self._copy, (agent, count, now))  # (there and back at once)
 
     def _copy(self, what: tuple[Agent, int, float]) -> None:
         agent, count, _ = what

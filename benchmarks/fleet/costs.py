@@ -1,4 +1,5 @@
-"""Unit costs in seconds of CPU, and where they come from: the kept reports ``fleet_costs``, ``drain`` and ``submit``."""
+"""Unit costs in seconds of CPU, and where they come from: the kept reports ``fleet_costs``, ``drain``, ``submit`` and
+``latency``."""
 
 from __future__ import annotations
 
@@ -11,6 +12,7 @@ from benchmarks.report import RESULTS
 MEASURED = RESULTS / "fleet_costs.json"
 DRAINED = RESULTS / "drain.json"
 SUBMITTED = RESULTS / "submit.json"
+WAITED = RESULTS / "latency.json"
 _CALLERS = 100
 _DRAINED_BATCH = 1000
 
@@ -40,6 +42,8 @@ class Costs(NamedTuple):
     upsert_bytes: Line = Line(300.0, 450.0)
     """Of one guarded statement."""
     flush: float = 300e-6
+    hop: float = 120e-6
+    """From one process to another, until it runs: half of what a bare blocking pop takes beyond its CPU."""
     # the master's, by living agents
     renew: Line = Line(150e-6, 1e-6)
     tend: Line = Line(150e-6, 1e-7)
@@ -72,7 +76,9 @@ class Costs(NamedTuple):
         return self.claim_client.fixed + self.copy_client.fixed + self.settle_client.fixed
 
 
-def measured_costs(measured: Path = MEASURED, drained: Path = DRAINED, submitted: Path = SUBMITTED) -> Costs:
+def measured_costs(
+    measured: Path = MEASURED, drained: Path = DRAINED, submitted: Path = SUBMITTED, waited: Path = WAITED
+) -> Costs:
     """From the kept reports; what is missing stays at the defaults, which are round figures of the machine they were
     first taken on."""
     costs = Costs()
@@ -88,6 +94,9 @@ def measured_costs(measured: Path = MEASURED, drained: Path = DRAINED, submitted
         rate = json.loads(submitted.read_text(encoding="utf-8"))["single"]["agent"][str(_CALLERS)]
         fixed = costs.submit_client.fixed
         costs = costs._replace(submit_client=Line(fixed, max(1 / rate - fixed / _CALLERS, 1e-6)))
+    if waited.is_file():
+        popped = json.loads(waited.read_text(encoding="utf-8"))["floor_p50_ms"] / 1e3
+        costs = costs._replace(hop=max(popped - costs.hint - costs.wake, 0.0) / 2)
     return costs
 
 

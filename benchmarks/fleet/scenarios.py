@@ -75,6 +75,30 @@ def validated(report: Report, costs: Costs) -> list[Report]:
     return found
 
 
+def waited(report: Report, costs: Costs) -> list[Report]:
+    """Submit to start on that machine, measured and simulated: at light load, and at what is called half load.
+
+    The measured half load comes in bursts from one process that shares two cores with everything; the simulated one comes
+    evenly.
+    """
+    cores = report["machine"]["cores"]
+    speed = max(cores - report["other_work_cores"], 0.2) / cores
+    found = []
+    for measured, rate in ((report, report["jobs_per_second"]), (report["half_load"], report["half_load"]["jobs_per_second"])):
+        fleet = Fleet(1, 1, cores, producers=1, used_buckets=1)
+        cluster = Cluster(fleet, costs, rate=rate, seed=1, shared=Station(cores, speed))
+        cluster.time.run(window_of(rate, 10.0))
+        start = cluster.starts.quantiles()
+        found.append({
+            "jobs_per_second": rate,
+            "measured_p50_ms": measured["p50_ms"],
+            "simulated_p50_ms": round(start.p50 * 1e3, 3),
+            "measured_p99_ms": measured["p99_ms"],
+            "simulated_p99_ms": round(start.p99 * 1e3, 3),
+        })  # fmt: skip
+    return found
+
+
 def drained(fleet: Fleet, costs: Costs, jobs: int, shared: Station | None = None) -> float:
     """Jobs a second of a drain that begins with everything in the buckets."""
     cluster = Cluster(fleet, costs, rate=0.0, seed=1, shared=shared)

@@ -236,15 +236,15 @@ def test_costs_are_fitted_and_read_from_kept_reports(tmp_path: Path) -> None:
     }
     path, none = tmp_path / "fleet_costs.json", tmp_path / "none.json"
     path.write_text(json.dumps(report))
-    found = measured_costs(path, none, none)
+    found = measured_costs(path, none, none, none)
     assert found.copy == Line(1e-4, 2e-6)
     assert found.log_bytes == Line(60.0, 370.0)
     assert found.flush == pytest.approx(2e-4)
     assert found.claim_client.fixed == pytest.approx(1e-4)  # with the wake before it
     drained = tmp_path / "drain.json"
     drained.write_text(json.dumps({"jobs": 1000, "cpu_seconds": {"ours": {"agents": 0.006}}}))
-    assert measured_costs(none, drained, none).job == pytest.approx(6e-6 - COSTS.cycle / 1000)
-    assert measured_costs(none, none, none) == COSTS
+    assert measured_costs(none, drained, none, none).job == pytest.approx(6e-6 - COSTS.cycle / 1000)
+    assert measured_costs(none, none, none, none) == COSTS
 
 
 @pytest.mark.parametrize(
