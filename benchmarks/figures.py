@@ -166,7 +166,7 @@ def _of_validation(report: Report) -> list[str]:
     ]
     lines = table(("processes", "buckets", "jobs/s, measured", "jobs/s, simulated", "simulated / measured"), rows)
     starts = [
-        (one["jobs_per_second"], one["measured_p50_ms"], one["simulated_p50_ms"], one["measured_p99_ms"], one["simulated_p99_ms"])
+        (one["jobs_per_second"], *(one[f"{how}_{which}_ms"] for which in ("p50", "p99") for how in ("measured", "simulated")))
         for one in report.get("validation_latency", ())
     ]  # fmt: skip
     heads = ("submit to start at jobs/s", "p50 ms, measured", "simulated", "p99 ms, measured", "simulated")

@@ -3,11 +3,12 @@
 A discrete-event simulation: every call of producers, agents and coordinator waits at the server that has to answer it. Its
 unit costs are CPU seconds measured on one machine: ``--measure`` takes them from real servers with thousands of registered
 agents (kept as ``fleet_costs``), an agent's own CPU per job comes from the kept report of ``benchmarks.drain``, a producer's
-from that of ``benchmarks.submit``, the way between two processes from ``benchmarks.latency``. The drains that were measured are simulated, too, and the report says how far off that is.
+from that of ``benchmarks.submit``, the way from process to process from ``benchmarks.latency``. The drains and latencies that
+were measured are simulated, too, and the report says how far off that is.
 
 Assumed and not measured: what checkpoints and vacuum leave of the master's cores (0.75), what its disk takes of write-ahead
-log (400 MB/s). Not modelled: networks slower than that way, reads from disk, vacuum as such, the cost of thousands of connections within the
-master, subscribers to finished ids.
+log (400 MB/s). Not modelled: networks that are slower than the way between two processes, reads from disk, vacuum as such,
+what thousands of connections cost the master, subscribers to finished ids.
 """
 
 from __future__ import annotations

@@ -84,7 +84,10 @@ def waited(report: Report, costs: Costs) -> list[Report]:
     cores = report["machine"]["cores"]
     speed = max(cores - report["other_work_cores"], 0.2) / cores
     found = []
-    for measured, rate in ((report, report["jobs_per_second"]), (report["half_load"], report["half_load"]["jobs_per_second"])):
+    for measured, rate in (
+        (report, report["jobs_per_second"]),
+        (report["half_load"], report["half_load"]["jobs_per_second"]),
+    ):
         fleet = Fleet(1, 1, cores, producers=1, used_buckets=1)
         cluster = Cluster(fleet, costs, rate=rate, seed=1, shared=Station(cores, speed))
         cluster.time.run(window_of(rate, 10.0))
