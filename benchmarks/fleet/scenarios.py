@@ -28,8 +28,8 @@ WINDOW_JOBS = 150_000
 STEPS = (0.001, 0.01, 0.03, 0.06, 0.1, 0.2, 0.4, 0.6, 0.7, 0.8, 0.9, 1.0, 1.1, 1.3)
 """Offered load as shares of the arithmetic bound."""
 SIZES = (
-    Fleet(1, 1, 2, producers=1),
-    Fleet(8, 1, 8, producers=4),
+    Fleet(1, 1, 2, producers=4),
+    Fleet(8, 1, 8, producers=8),
     Fleet(50, 2, 16, producers=20),
     Fleet(200, 4, 32),
     Fleet(1000, 10, 64),
