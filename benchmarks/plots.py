@@ -152,10 +152,12 @@ def of_fleet(report: dict[str, Any]) -> str | None:
         name: [(float(point["offered"]), float(point[key])) for point in points]
         for name, key in (("p50", "start_p50_ms"), ("p99", "start_p99_ms"))
     }
-    mark = (float(line["breaks_at"]), f"breaks: {line['breaks_first']}") if line["breaks_at"] else None
+    mark = (
+        (float(line["breaks_at"]), f"breaks: {line['breaks_first'].replace('_', ' ')}") if line["breaks_at"] else None
+    )
     size = f"{line['agents']:,} agents, {line['stores']} stores, {line['master_cores']} cores for the master"
-    title = f"Simulated: submit to start against jobs a second offered, ms ({size})"
-    return lines(title, _note(report), series, logarithmic=True, mark=mark)
+    title = "Simulated: milliseconds from submit to start, by jobs a second offered"
+    return lines(title, f"{size}; commit {report['commit']}", series, logarithmic=True, mark=mark)
 
 
 _GROWTH = {

@@ -22,6 +22,7 @@ FULL = 0.95
 """A resource that is busier is full."""
 GROWTH_MAX = 0.02
 """A backlog that grows by more than this share of what is offered is a break."""
+_FURTHER, _BEYOND = 1.2, 2.0
 WARM_UP = 0.5
 WINDOW_JOBS = 150_000
 """A step of a ramp is as long as it takes to offer so many jobs, within its limits."""
@@ -191,9 +192,13 @@ def blamed(fleet: Fleet, costs: Costs, point: Report, seconds: float, seed: int)
     """
     busy: dict[str, float] = point["busy"]
     full = [name for name, share in busy.items() if share >= FULL]
+    if not full and point["offered"] < _BEYOND * bound(fleet, costs)[1]:
+        # Just at the edge nothing is quite full; what is full a little further on is to blame.
+        again = step(fleet, costs, point["offered"] * _FURTHER, seconds, seed)
+        return blamed(fleet, costs, again, seconds, seed)
     if not full:
         busiest = max(busy, key=busy.__getitem__)
-        return f"nothing is full ({busiest} most)"
+        return f"{busiest} (waiting for calls)"
     if len(full) == 1:
         return full[0]
     doubled = {
