@@ -104,6 +104,11 @@ METRICS: dict[str, Metric] = {
         _C,
         "Jobs without a row, last seen in an own bucket that its store lost or rolled back.",
     ),
+    "jobs_salvaged": Metric(
+        "jobmaster_jobs_salvaged",
+        _C,
+        "Jobs without a row that this process wrote to the master when its store had lost their bucket.",
+    ),
     "loop_stalls": Metric("jobmaster_loop_stalls", _C, "Renewals withheld because the process made no progress."),
     # rescue
     "agents_certified": Metric("jobmaster_agents_certified_dead", _C, "Death certificates written by this process."),
@@ -246,7 +251,7 @@ class Telemetry:
         self.drains_postponed = 0
         self.jobs_moved = 0
         self.jobs_rescued = 0
-        self.jobs_given_up = self.jobs_abandoned = self.jobs_at_risk = 0
+        self.jobs_given_up = self.jobs_abandoned = self.jobs_at_risk = self.jobs_salvaged = 0
         self.drain_refusals = self.entries_put_aside = 0
         self.drain_seconds = Histogram(STEP_SECONDS)
         self.rows_released = 0

@@ -2,7 +2,8 @@
 
 Without this a bucket whose store was emptied or rolled back, or that was fenced by a rescuer whose mark in the master was
 forgotten by a failover, would stay ACTIVE for ever in the hands of a living agent that does not serve it. The declaration is
-a compare-and-set on (epoch, owner): when the bucket really is another's, nothing happens.
+a compare-and-set on (epoch, owner): when the bucket really is another's, nothing happens. When it was ours, its store has
+lost it, and what this process still holds of it is written to the master (``salvaging``).
 """
 
 from __future__ import annotations
@@ -18,6 +19,27 @@ from jobmaster_agents.events import Event, EventLog
 from jobmaster_agents.holdings import Holding, Holdings
 
 IDLE_SECONDS = 3600.0
+
+
+class Salvage(Protocol):
+    """Where the copies are that this process held of it."""
+
+    def drop(self, holding: Holding) -> None: ...
+
+    async def write(self, holding: Holding) -> int: ...
+
+
+class _Lost:
+    """A bucket to be declared."""
+
+    __slots__ = ("asked", "holding", "was_ours", "why")
+
+    def __init__(self, holding: Holding, why: str) -> None:
+        self.holding = holding
+        self.why = why
+        self.asked = False
+        """It was declared before, and the answer was lost: whoever has it by now may have it from us."""
+        self.was_ours: bool | None = None
 
 
 class BucketLedger(Protocol):
@@ -39,32 +61,45 @@ class Disowning:
         self,
         holdings: Holdings,
         ledger: BucketLedger,
+        salvage: Salvage,
         on_disowned: Callable[[Holding], None],
         telemetry: Telemetry,
         log: EventLog,
     ) -> None:
         self._ledger = ledger
+        self._salvage = salvage
         self._telemetry = telemetry
         self._on_disowned = on_disowned
         self._log = log
-        self._waiting: deque[tuple[Holding, str]] = deque()
+        self._waiting: deque[_Lost] = deque()
+        self._at_work = asyncio.Lock()
         self.kicked = asyncio.Event()
         holdings.on_lost.append(self._lost)
 
     def _lost(self, holding: Holding, why: str) -> None:
-        self._waiting.append((holding, why))
+        self._waiting.append(_Lost(holding, why))
         self.kicked.set()
 
     async def tick(self) -> float:
-        """Declare one after the other; a failure leaves the rest for the next tick."""
-        while self._waiting:
-            holding, why = self._waiting[0]
-            was_ours = await self._ledger.move_bucket(*holding.fence, BucketState.LOST, why)
-            self._waiting.popleft()
-            if was_ours:
-                # Nobody has taken it from us, so its store has lost it, or fell back: what has no row may be gone with it.
-                self._telemetry.jobs_at_risk += holding.at_risk
-                fields = {"bucket": holding.fence.bucket_id, "reason": why, "at_risk": holding.at_risk}
-                self._log.warning(Event.BUCKET_GIVEN_BACK, fields)
-            self._on_disowned(holding)
+        """Declare one after the other; a failure leaves the rest for the next tick. (Also called by who leaves.)"""
+        async with self._at_work:
+            while self._waiting:
+                await self._declare(self._waiting[0])
+                self._on_disowned(self._waiting.popleft().holding)
         return IDLE_SECONDS
+
+    async def _declare(self, lost: _Lost) -> None:
+        holding = lost.holding
+        if lost.was_ours is None:
+            asked, lost.asked = lost.asked, True
+            lost.was_ours = await self._ledger.move_bucket(*holding.fence, BucketState.LOST, lost.why) or asked
+        if not lost.was_ours:
+            self._salvage.drop(holding)
+            return
+        # Nobody has taken it from us, so its store has lost it, or fell back: what has no row may be gone with it.
+        saved = await self._salvage.write(holding)
+        holding.at_risk = max(holding.at_risk - saved, 0)
+        self._telemetry.jobs_at_risk += holding.at_risk
+        self._telemetry.jobs_salvaged += saved
+        fields = {"bucket": holding.fence.bucket_id, "reason": lost.why, "at_risk": holding.at_risk, "salvaged": saved}
+        self._log.warning(Event.BUCKET_GIVEN_BACK, fields)

@@ -138,7 +138,7 @@ class Parts:
             lambda: self._leaving or self.stop_asked.is_set(),
             log,
         )
-        self.disowning = Disowning(self.holdings, master, self._disowned, telemetry, log)
+        self.disowning = Disowning(self.holdings, master, self.working.salvaging, self._disowned, telemetry, log)
         self.ownership = Ownership(self.holdings, master, self._store, self.working, telemetry, log)
         self.anti_entropy = AntiEntropy(
             self.holdings, master, self._store, self.working.memory, self._adopt_lists, clock, telemetry, log
@@ -221,6 +221,9 @@ class Parts:
         # An answer that is lost must not turn a clean exit into a death; how long may be asked, the lease says.
         insist = self.working.reporter.insist
         await insist("give_back", self.rescue.give_back, refusals=False)
+        await insist(
+            "disown", self.disowning.tick, refusals=False
+        )  # what it still holds of buckets that a store has lost
         if left:
             return False
         self.heartbeat.retire()

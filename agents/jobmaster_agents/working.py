@@ -36,13 +36,14 @@ from jobmaster_agents.onboarding import Onboarding
 from jobmaster_agents.persisting import InFlight, Persisting
 from jobmaster_agents.portions import LiveJob, Memory, Phase
 from jobmaster_agents.reporting import Reporter
+from jobmaster_agents.salvaging import SalvageMaster, Salvaging
 from jobmaster_agents.spilling import Spilling
 from jobmaster_agents.threads import ThreadRunner
 from jobmaster_agents.verdicts import StopCause, Verdicts
 from jobmaster_agents.waking import Waker
 
 
-class WorkMaster(Outcomes, OnboardingPort, LeavingMaster, RecordMaster, Protocol):
+class WorkMaster(Outcomes, OnboardingPort, LeavingMaster, RecordMaster, SalvageMaster, Protocol):
     """What working needs of the master."""
 
 
@@ -84,6 +85,7 @@ class Working:
         """Jobs that pumps of closed buckets had claimed: a counter must not fall."""
         self._conflicts_before = 0
         self.memory = Memory()
+        self.salvaging = Salvaging(master, lambda: holdings.may_commit(clock.boottime()))
         self.reporter = Reporter(master, store, holdings, self.memory, clock, self.forget, log, telemetry)
         self.in_flight = InFlight(master, self.memory, self.reporter, self._stop)
         self.verdicts = Verdicts(
@@ -236,7 +238,9 @@ class Working:
         bucket_id = holding.fence.bucket_id
         dropped, promoted = self.memory.forget(bucket_id)
         waiting = self.pumps[bucket_id].waiting if bucket_id in self.pumps else 0
-        holding.at_risk = waiting + sum(not (job.has_row or job.spilled) for job in dropped)
+        alive = {job.entry.id for job in promoted}
+        alone = self.salvaging.keep(holding, [job for job in dropped if job.entry.id not in alive])
+        holding.at_risk = waiting + alone
         for job in dropped:
             if job.phase is Phase.RUNNING:
                 self.execution.stop_job(job, StopCause.SUPERSEDED)

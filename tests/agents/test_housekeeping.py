@@ -210,6 +210,21 @@ async def test_every_chore_has_its_time() -> None:
 # ---------------------------------------------------------------- disowning
 
 
+class NothingLeft:
+    """An owner that holds nothing of its lost buckets, but for ``copies``."""
+
+    def __init__(self, copies: int = 0) -> None:
+        self.copies = copies
+        self.written = self.dropped = 0
+
+    def drop(self, holding: Holding) -> None:
+        self.dropped += 1
+
+    async def write(self, holding: Holding) -> int:
+        self.written += 1
+        return self.copies
+
+
 async def test_a_fenced_owner_that_the_master_still_names_declares_its_bucket_lost() -> None:
     master = Master()
     holdings = Holdings(new_id())
@@ -220,15 +235,15 @@ async def test_a_fenced_owner_that_the_master_still_names_declares_its_bucket_lo
     master.ledger[mine.id] = mine
     told: list[Holding] = []
     telemetry = Telemetry()
-    duty = Disowning(holdings, master, told.append, telemetry, EventLog())
+    duty = Disowning(holdings, master, NothingLeft(copies=3), told.append, telemetry, EventLog())
     holdings.add(Holding.of(mine))
-    holdings.buckets[mine.id].at_risk = 4
+    holdings.buckets[mine.id].at_risk = 7
     holdings.lose(mine.id, "the store answered GEN to a claim")
     assert duty.kicked.is_set()
     await duty.tick()
     assert master.ledger[mine.id].state is BucketState.LOST
     assert [holding.fence.bucket_id for holding in told] == [mine.id]
-    assert telemetry.jobs_at_risk == 4
+    assert (telemetry.jobs_at_risk, telemetry.jobs_salvaged) == (4, 3)
 
 
 async def test_a_bucket_that_is_really_anothers_is_left_alone() -> None:
@@ -236,20 +251,23 @@ async def test_a_bucket_that_is_really_anothers_is_left_alone() -> None:
     holdings = Holdings(new_id())
     theirs = master.retired()
     telemetry = Telemetry()
-    duty = Disowning(holdings, master, lambda holding: None, telemetry, EventLog())
+    salvage = NothingLeft()
+    duty = Disowning(holdings, master, salvage, lambda holding: None, telemetry, EventLog())
     holdings.add(Holding(Fence(BucketId(theirs.id), 1, AgentId(holdings.agent_id)), "default", 3, "one"))
     holdings.buckets[theirs.id].at_risk = 4
     holdings.lose(theirs.id, "fenced")
     await duty.tick()
     assert master.ledger[theirs.id] == theirs
     assert telemetry.jobs_at_risk == 0, "its store has them all, for the rescuer"
+    assert (salvage.written, salvage.dropped) == (0, 1)
 
 
 async def test_a_declaration_that_fails_is_made_again() -> None:
     master = Master()
     holdings = Holdings(new_id())
     told: list[Holding] = []
-    duty = Disowning(holdings, master, told.append, Telemetry(), EventLog())
+    salvage = NothingLeft()
+    duty = Disowning(holdings, master, salvage, told.append, Telemetry(), EventLog())
     holdings.add(Holding(Fence(BucketId(new_id()), 1, AgentId(holdings.agent_id)), "default", 3, "one"))
     holdings.lose(next(iter(holdings.buckets)), "fenced")
     master.failure = Unavailable("away")
@@ -259,6 +277,7 @@ async def test_a_declaration_that_fails_is_made_again() -> None:
     master.failure = None
     await duty.tick()
     assert len(told) == 1
+    assert (salvage.written, salvage.dropped) == (1, 0), "the first may have arrived: whoever has it now has it from us"
 
 
 async def test_leftovers_are_forgotten_by_their_own_retention_in_bounded_batches() -> None:

@@ -26,6 +26,8 @@ class Job:
     """Level of the acknowledgement; empty: never acknowledged."""
     excused: str = ""
     """A fault that its level does not cover took it."""
+    guardian: Process | None = None
+    """Its store has lost it, and this agent has it in memory: it is lost only with that agent."""
     starts: int = 0
     key: str = ""
     cancelled: bool = False
@@ -33,6 +35,11 @@ class Job:
     """How long its handler takes."""
     fails: int = 0
     """So many attempts fail."""
+
+    @property
+    def may_be_lost(self) -> bool:
+        """By a fault that its level does not cover."""
+        return bool(self.excused) or (self.guardian is not None and self.guardian.code not in (None, 0))
 
 
 @dataclass
@@ -218,7 +225,7 @@ class Audit:
                 continue
             row = tables.jobs.get(job.id)
             state = row.state if row is not None else self.concluded.get(job.id, "")
-            if job.level and not state and not job.excused:
+            if job.level and not state and not job.may_be_lost:
                 self.broken("I5", f"{text(job.id)} ({job.kind}, {job.level}) is lost")
             if state == "FAILED" and row is not None and not _may_fail(job, row):
                 self.broken("outcome", f"{text(job.id)} ({job.kind}) ended as FAILED: {row.error!r}")

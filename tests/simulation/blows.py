@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from random import Random
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from jobmaster.model.errors import JobMasterError
 from tests.simulation.faults import Blow
@@ -184,11 +184,31 @@ class Blows:
         rows, aside = tables.jobs, {job_id for job_id, _ in tables.quarantine}
         for job_id in before - there:
             job = self._history.audit.jobs.get(job_id)
-            if job is not None and job_id not in rows and job_id not in aside:
+            if job is None or job_id in rows or job_id in aside:
+                continue
+            job.guardian = self._holder(job_id, server.name)
+            if job.guardian is None:
                 job.excused = "only the store had it"
+            else:
+                self._history.audit.hits["only its owner has it"] += 1
         server.abort()
         functions.buckets = data
         self._history.audit.words_lost = True
+
+    def _holder(self, job_id: bytes, store: str) -> Process | None:
+        """The trusted agent that has a copy without a row in memory: it is bound to save that."""
+        for host in self._history.hosts:
+            process = host.process
+            parts: Any = process.parts if process is not None and process.alive else None
+            if not hasattr(parts, "working") or not parts.holdings.may_commit(host.clock.boottime()):
+                continue
+            live = parts.working.memory.get(job_id)
+            if live is None or live.entry.token > 1 or live.row_says is not None:
+                continue
+            holding = live.portion.holding
+            if holding.store == store and parts.holdings.get(holding.fence.bucket_id) is not None:
+                return process
+        return None
 
     def _failover(self) -> None:
         statements = self._history.master.statements

@@ -27,6 +27,8 @@ BRANCHES: Mapping[str, str] = {
     "keys of a forgotten bucket are adopted": "bucket_resurrected",
     "a store joins late": "store_joined",
     "an emptied store is noticed": "store_emptied",
+    "a store loses jobs of which their owner has the only copy": "only its owner has it",
+    "... who writes them to the master": "salvaged",
     "outcomes are spilled": "outcomes_spilled",
     "an outcome sent again is found to be written": "verdict final: accepted",
     "... one of a superseded owner is refused": "verdict final: refused",

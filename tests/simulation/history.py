@@ -196,6 +196,6 @@ class History:
         missing = [
             job
             for job in jobs.values()
-            if job.level and not job.excused and job.id not in tables.jobs and job.id not in self.audit.concluded
+            if job.level and not job.may_be_lost and job.id not in tables.jobs and job.id not in self.audit.concluded
         ]
         return all(job.kind in MISFITS for job in missing) and not unaccounted(self)

@@ -59,6 +59,8 @@ class SimLog(EventLog):
         history.audit.hits[event.value] += 1
         if event is Event.ENTRY_QUARANTINED and fields is not None:
             history.audit.hits[f"{event.value}: {fields['kind']}"] += 1
+        if event is Event.BUCKET_GIVEN_BACK and fields is not None:
+            history.audit.hits["salvaged"] += int(str(fields.get("salvaged", 0)))
         if event is Event.OUTCOMES_APPLIED and fields is not None and fields["unwritable"]:
             history.audit.hits["kept outcomes that cannot be written"] += 1
         why = fields.get("reason", fields.get("what", "")) if fields else ""
@@ -112,7 +114,7 @@ class Host:
             self._died = died = loop.create_future()
             task = loop.spawn(process, self._life(process))
             task.add_done_callback(partial(_report, died))
-            code = await died
+            process.code = code = await died
             self.endings = None
             history.trace.note(loop.now, process.name, "ended", str(code))
             history.audit.hits[f"exit {code}"] += 1

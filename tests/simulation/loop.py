@@ -26,7 +26,7 @@ _T = TypeVar("_T")
 class Process:
     """What lives and dies as one: an agent, a producer, a supervisor."""
 
-    __slots__ = ("agent_id", "alive", "history", "name", "parts", "ready", "resumes_at")
+    __slots__ = ("agent_id", "alive", "code", "history", "name", "parts", "ready", "resumes_at")
 
     def __init__(self, name: str, history: Any = None) -> None:
         self.name = name
@@ -34,6 +34,8 @@ class Process:
         """What it is part of, for handlers."""
         self.agent_id = b""
         self.alive = True
+        self.code: int | None = None
+        """How it ended."""
         self.resumes_at = 0.0
         """Stopped until then."""
         self.ready: deque[SimHandle] = deque()

@@ -52,7 +52,7 @@ def raw_of(job: Job) -> bytes:
 
 def unaccounted(history: History) -> list[str]:
     """What is wrong with the whereabouts of misfits that were acknowledged; after healing nothing is, sooner or later."""
-    misfits = [job for job in history.audit.jobs.values() if job.kind in MISFITS and job.level and not job.excused]
+    misfits = [job for job in history.audit.jobs.values() if job.kind in MISFITS and job.level and not job.may_be_lost]
     if not misfits:
         return []
     lying = {

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 KINDS = (
     "quick", "quick", "quick", "short", "short", "long", "flaky", "doomed", "fenced", "fenced", "fenced long", "later",
-    "far", "master", "keyed", "twice", "twice", "twice fenced", "once", "once", "once by handler", "cancelled",
+    "far", "master", "keyed", "keyed", "twice", "twice", "twice fenced", "once", "once", "once by handler", "cancelled",
     "cancelled", "expiring", *MISFITS,
 )  # fmt: skip
 """Most of them in every history."""
