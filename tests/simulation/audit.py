@@ -60,6 +60,8 @@ class Audit:
     """Archived jobs and how they ended."""
     forgotten: set[bytes] = field(default_factory=set)
     """Jobs whose newest rows a failover has forgotten."""
+    forgotten_keys: set[str] = field(default_factory=set)
+    """Keys that were given to a job, and a failover has forgotten to which."""
     _owners: dict[tuple[bytes, int], bytes] = field(default_factory=dict)
     _epochs: dict[bytes, int] = field(default_factory=dict)
     _offices: dict[int, bytes] = field(default_factory=dict)
@@ -169,6 +171,7 @@ class Audit:
                 self.forgotten.add(job_id)
                 if job_id in self.jobs:
                     self.jobs[job_id].excused = "failover"
+        self.forgotten_keys |= {key for _, key in before.keys.keys() - after.keys.keys()}
         for job_id, _ in before.quarantine.keys() - after.quarantine.keys():
             if job_id in self.jobs:
                 self.jobs[job_id].excused = "failover"
@@ -240,7 +243,7 @@ class Audit:
         keyed = Counter(job.key for job in self.jobs.values()
                         if job.key and (row := tables.jobs.get(job.id)) is not None and row.state == "SUCCEEDED")  # fmt: skip
         for key, count in keyed.items():
-            if count > 1:
+            if count > 1 and key not in self.forgotten_keys:
                 self.broken("I9", f"{count} jobs of key {key}")
 
 
