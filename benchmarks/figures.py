@@ -62,8 +62,25 @@ def of_submit(report: Report) -> list[str]:
         [f"{count} callers" if count != "1" else "one caller", *(report["single"][name][count] for name in names)]
         for count in counts
     ]
+    if own := report.get("single_own_id"):
+        rows += [
+            [f"{count} callers, each with `job_id=`", *(own[name][count] for name in names)] for count in own[names[0]]
+        ]
     rows.append(["`submit_many`", *(report["bulk_jobs_per_second"][name] for name in names)])
-    return table(("jobs/s", *(f"`{name}`" for name in names)), rows)
+    return [*table(("jobs/s", *(f"`{name}`" for name in names)), rows), *_cpu_of_submit(report, names)]
+
+
+def _cpu_of_submit(report: Report, names: Sequence[str]) -> list[str]:
+    """CPU of each process; nothing for reports that are older than this figure."""
+    used = {name: report.get("details", {}).get(name, {}) for name in names}
+    ways = {"100": "100 callers", "own_id_100": "100 callers, each with `job_id=`", "bulk": "`submit_many`"}
+    rows = [
+        (about, *(" / ".join(f"{us:g}" for us in used[name][way]["cpu_us_per_job"].values()) for name in names))
+        for way, about in ways.items()
+        if all("cpu_us_per_job" in of_ways.get(way, {}) for of_ways in used.values())
+    ]
+    heads = ("CPU µs a job: producer / store / PostgreSQL", *(f"`{name}`" for name in names))
+    return ["", *table(heads, rows)] if rows else []
 
 
 def of_peers(report: Report) -> list[str]:

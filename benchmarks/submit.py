@@ -1,8 +1,11 @@
 """``python -m benchmarks.submit``: how fast one producer process hands jobs in, at each durability.
 
 One awaited call after another, many callers at once, and in bulk. Beside it, as the floor, RPUSH of the very same messages by
-the plain driver: one item per command, and 1,000 items per command. The agent that owns the buckets is frozen, so that
-nobody takes the jobs out or shares the processor. ``agent_fsync`` runs on a second store with ``appendfsync always``.
+the plain driver: one item per command, and 1,000 items per command. ``own_id_100`` is 100 callers whose jobs have ids of
+their own, which are looked for first, in every bucket and in the master; it begins with empty buckets, because the look
+reads through what waits there. The agent that owns the buckets is frozen, so that nobody takes the jobs out or shares the
+processor. ``agent_fsync`` runs on a second store with ``appendfsync always``. CPU of producer, store and PostgreSQL is told
+for each way.
 """
 
 from __future__ import annotations
@@ -11,7 +14,7 @@ import asyncio
 import signal
 import time
 from collections.abc import Awaitable, Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import click
 import msgspec
@@ -22,6 +25,7 @@ from benchmarks.drain import TEXT
 from benchmarks.handlers import handlers, noop
 from benchmarks.report import median, output_options, show, summary, tell
 from benchmarks.rig import MEDIUM_ONLY, Bench, bench
+from jobmaster.agentstore.keys import Keys
 from jobmaster.client.cluster import Cluster
 from jobmaster.clock import new_id
 from jobmaster.codec import encode_args, encode_entry
@@ -30,18 +34,23 @@ from jobmaster.settings.model import ClusterSettings
 from jobmaster.wiring import open_cluster
 
 CALLERS = (1, 10, 100, 1000)
+OWN_ID_CALLERS = 100
+_SERVERS = ("store", "postgres")
 _LEASES = {"lease": "600s", "renew": "10s"}
 _APPENDFSYNC = {Durability.AGENT: "everysec", Durability.AGENT_FSYNC: "always", Durability.MASTER: "everysec"}
 _SHARE = {Durability.AGENT: 1.0, Durability.AGENT_FSYNC: 0.5, Durability.MASTER: 0.1}
 """Jobs of one run, as a share of ``--jobs``: committed rows are slower."""
 
 
-async def callers(cluster: Cluster, count: int, jobs: int) -> None:
+async def callers(cluster: Cluster, count: int, jobs: int, *, own_ids: bool = False) -> None:
     """``count`` coroutines, each awaiting one submit after the other."""
 
     async def caller() -> None:
         for _ in range(jobs // count):
-            await cluster.submit(noop, {"text": TEXT})
+            if own_ids:
+                await cluster.submit(noop, {"text": TEXT}, job_id=new_id())
+            else:
+                await cluster.submit(noop, {"text": TEXT})
 
     await asyncio.gather(*(caller() for _ in range(count)))
 
@@ -64,27 +73,77 @@ def _message(args: bytes) -> bytes:
     return encode_entry(Entry(new_id(), 1, "bench.noop", args))
 
 
-async def rate(work: Callable[[int], Awaitable[None]], jobs: int) -> tuple[float, float]:
-    """Jobs per second, and per second of this process's CPU."""
+async def empty_buckets(cluster: Cluster, driver: redis.asyncio.Redis) -> None:
+    """Nothing waits in any bucket afterwards. (The owner, which is frozen, would call that damage.)"""
+    keys = [Keys(cluster.settings.cluster).bucket(bucket.id) for bucket in await cluster.master.buckets()]
+    await driver.delete(*(key for of_bucket in keys for key in (of_bucket.pending, of_bucket.assigned)))
+
+
+class Rate(NamedTuple):
+    """What one run took."""
+
+    jobs_per_second: float
+    jobs_per_cpu_second: float
+    """Of this process."""
+    cpu_us_per_job: dict[str, float]
+    """By process."""
+
+
+def _nothing() -> dict[str, float]:
+    return {}
+
+
+async def rate(
+    work: Callable[[int], Awaitable[None]], jobs: int, servers: Callable[[], dict[str, float]] = _nothing
+) -> Rate:
+    """Hand in some jobs.
+
+    Args:
+        servers: CPU seconds that each server has used so far.
+    """
+    before = servers()
     began, cpu = time.perf_counter(), time.process_time()
     await work(jobs)
-    return jobs / (time.perf_counter() - began), jobs / (time.process_time() - cpu)
+    passed, producer = time.perf_counter() - began, time.process_time() - cpu
+    after = servers()
+    used = {"producer": producer, **{name: after[name] - before[name] for name in after if name in _SERVERS}}
+    return Rate(jobs / passed, jobs / producer, {name: 1e6 * seconds / jobs for name, seconds in used.items()})
 
 
 class Way:
     """One way to hand jobs in, and the rates of its runs."""
 
-    def __init__(self, name: str, jobs: int, work: Callable[[int], Awaitable[None]]) -> None:
+    def __init__(
+        self,
+        name: str,
+        jobs: int,
+        work: Callable[[int], Awaitable[None]],
+        prepare: Callable[[], Awaitable[None]] | None = None,
+    ) -> None:
         self.name = name
         self.jobs = jobs
         self.work = work
-        self.rates: list[tuple[float, float]] = []
+        self.prepare = prepare
+        self.rates: list[Rate] = []
+
+    async def run(self, jobs: int, servers: Callable[[], dict[str, float]]) -> Rate:
+        if self.prepare is not None:
+            await self.prepare()
+        return await rate(self.work, jobs, servers)
+
+    @property
+    def median(self) -> float:
+        return median([one.jobs_per_second for one in self.rates])
 
     def report(self) -> dict[str, Any]:
         return {
             "jobs": self.jobs,
-            "jobs_per_second": summary([one[0] for one in self.rates]),
-            "jobs_per_cpu_second": summary([one[1] for one in self.rates]),
+            "jobs_per_second": summary([one.jobs_per_second for one in self.rates]),
+            "jobs_per_cpu_second": summary([one.jobs_per_cpu_second for one in self.rates]),
+            "cpu_us_per_job": {
+                name: round(median([one.cpu_us_per_job[name] for one in self.rates]), 2)
+                for name in self.rates[0].cpu_us_per_job
+            },
         }
 
 
@@ -96,6 +155,12 @@ def _ways(cluster: Cluster, driver: redis.asyncio.Redis, jobs: int) -> list[Way]
     return [
         *single,
         Way("bulk", jobs, lambda n: bulk(cluster, n)),
+        Way(
+            f"own_id_{OWN_ID_CALLERS}",
+            _share(jobs // 10, OWN_ID_CALLERS),
+            lambda n: callers(cluster, OWN_ID_CALLERS, n, own_ids=True),
+            lambda: empty_buckets(cluster, driver),
+        ),
         Way("bare_push_1", max(jobs // 10, 1), lambda n: bare_push(driver, n, 1)),
         Way("bare_push_1000", max(jobs, 1000), lambda n: bare_push(driver, n, 1000)),
     ]
@@ -106,18 +171,18 @@ def _share(jobs: int, count: int) -> int:
     return max(jobs // 10 if count < 10 else jobs, count)
 
 
-async def measure(settings: ClusterSettings, url: str, jobs: int, runs: int) -> list[Way]:
+async def measure(settings: ClusterSettings, rig: Bench, jobs: int, runs: int) -> dict[str, Way]:
     """Every way in turn, ``runs`` times, after one turn to warm up."""
-    async with await open_cluster(settings, handlers) as cluster, redis.asyncio.from_url(url) as driver:
+    async with await open_cluster(settings, handlers) as cluster, redis.asyncio.from_url(rig.url) as driver:
         await cluster.submit(noop, {"text": TEXT})
         ways = _ways(cluster, driver, jobs)
         for number in range(runs + 1):
             for way in ways:
                 warm_up = min(max(way.jobs // 10, 1000), way.jobs)
-                found = await rate(way.work, way.jobs if number else warm_up)
+                found = await way.run(way.jobs if number else warm_up, rig.cpu_seconds)
                 if number:
                     way.rates.append(found)
-    return ways
+    return {way.name: way for way in ways}
 
 
 def of_durability(rig: Bench, durability: Durability, jobs: int, runs: int) -> dict[str, Any]:
@@ -126,13 +191,14 @@ def of_durability(rig: Bench, durability: Durability, jobs: int, runs: int) -> d
     jobs_section = msgspec.structs.replace(settings.jobs, durability=durability)
     changed = msgspec.structs.replace(settings, jobs=jobs_section)
     share = max(int(jobs * _SHARE[durability]), 1000)
-    ways = uvloop.run(measure(changed, rig.url, share, runs))
-    for way in ways:
-        tell(f"{durability.value}, {way.name}: {median([one[0] for one in way.rates]):,.0f}/s")
+    ways = uvloop.run(measure(changed, rig, share, runs))
+    for way in ways.values():
+        tell(f"{durability.value}, {way.name}: {way.median:,.0f}/s")
     return {
-        "single": {way.name: median([one[0] for one in way.rates]) for way in ways[: len(CALLERS)]},
-        "bulk_jobs_per_second": median([one[0] for one in ways[len(CALLERS)].rates]),
-        "details": {way.name: way.report() for way in ways},
+        "single": {str(count): ways[str(count)].median for count in CALLERS},
+        "single_own_id": {str(OWN_ID_CALLERS): ways[f"own_id_{OWN_ID_CALLERS}"].median},
+        "bulk_jobs_per_second": ways["bulk"].median,
+        "details": {way.name: way.report() for way in ways.values()},
     }
 
 
@@ -149,6 +215,7 @@ def run(jobs: int, runs: int, durabilities: tuple[Durability, ...] = tuple(Durab
             found[durability.value] = of_durability(rig, durability, jobs, runs)
     report: dict[str, Any] = {
         "single": {name: one["single"] for name, one in found.items()},
+        "single_own_id": {name: one["single_own_id"] for name, one in found.items()},
         "bulk_jobs_per_second": {name: one["bulk_jobs_per_second"] for name, one in found.items()},
     }
     agent, fsync = found.get("agent"), found.get("agent_fsync")

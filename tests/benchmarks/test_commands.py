@@ -53,6 +53,10 @@ def test_submit() -> None:
     for durability in ("agent", "agent_fsync", "master"):
         assert set(found["single"][durability]) == {"1", "10", "100", "1000"}
         assert found["bulk_jobs_per_second"][durability] > 0
+        assert found["single_own_id"][durability]["100"] > 0
+        for way in found["details"][durability].values():
+            assert way["cpu_us_per_job"].keys() == {"producer", "store", "postgres"}
+            assert way["cpu_us_per_job"]["producer"] > 0
     assert found["servers"]["agent_fsync"]["store"]["appendfsync"] == "always"
 
 
