@@ -17,6 +17,7 @@ from jobmaster_agents.holdings import FENCED_EXIT_CODE
 from jobmaster_agents.process import LEFT_BEHIND_EXIT_CODE, ORPHANED_EXIT_CODE, RECYCLED_EXIT_CODE
 from jobmaster_agents.supervisor import HOPELESS_EXIT_CODES
 from tests.house.made_texts import PAGES, PARTS, ROOT, made, parts_of
+from tests.house.tree import there
 
 MARKDOWN = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")])
 OPERATIONS = ROOT / "docs" / "operations.md"
@@ -53,7 +54,7 @@ def link_holds(page: Path, link: str) -> bool:
         return True
     target, _, anchor = link.partition("#")
     file = (page.parent / target).resolve() if target else page
-    return file.exists() and (not anchor or anchor in anchors(file))
+    return there(ROOT, file) and (not anchor or anchor in anchors(file))
 
 
 def anchors(page: Path) -> set[str]:
@@ -64,7 +65,7 @@ def anchors(page: Path) -> set[str]:
 @pytest.mark.parametrize("page", pages())
 def test_paths_that_are_named_exist(page: Path) -> None:
     named = {word for word in _CODE.findall(prose_of(page)) if _TREE_PATH.match(word)}
-    assert sorted(word for word in named if not (ROOT / word).exists()) == []
+    assert sorted(word for word in named if not there(ROOT, ROOT / word)) == []
 
 
 def test_modules_of_the_agents_that_are_named_exist() -> None:

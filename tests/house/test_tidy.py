@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ast
-import fnmatch
 from collections.abc import Callable
 from functools import cache
 from pathlib import Path
@@ -11,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.house import tidy
+from tests.house import tree as tree_of
 
 ROOT = Path(__file__).parents[2]
 PRODUCT = ("jobmaster", "agents", "master_schema")
@@ -79,24 +79,16 @@ LUA_HEADER = ("keys", "args", "answers", "effects", "why")
 
 
 @cache
-def ignored() -> tuple[str, ...]:
-    lines = (ROOT / ".gitignore").read_text(encoding="utf-8").splitlines()
-    return (".git", *(line.rstrip("/") for line in lines if line))
+def tracked() -> list[Path] | None:
+    return tree_of.tracked(ROOT)
 
 
 def files(*rooms: str, suffix: str = "") -> list[Path]:
-    """Files of the rooms (or of the whole tree) that belong to the project."""
-    found = []
-    stack = [ROOT / room for room in rooms] or [ROOT]
-    while stack:
-        for path in stack.pop().iterdir():
-            if any(fnmatch.fnmatch(path.name, pattern) for pattern in ignored()):
-                continue
-            if path.is_dir() and not path.is_symlink():
-                stack.append(path)
-            elif path.name.endswith(suffix):
-                found.append(path)
-    return sorted(found)
+    """Files of the rooms, new ones included; or, of the whole tree, those that belong to the project."""
+    found = (None if rooms else tracked()) or tree_of.walked(
+        [ROOT / room for room in rooms] or [ROOT], tree_of.ignored(ROOT)
+    )
+    return [path for path in found if path.name.endswith(suffix)]
 
 
 def place(path: Path) -> str:
