@@ -124,23 +124,29 @@ def window_of(rate: float, seconds: float) -> float:
     return min(seconds, max(WINDOW_JOBS / rate, 1.0))
 
 
-def step(fleet: Fleet, costs: Costs, rate: float, seconds: float, seed: int) -> Report:
-    """One offered load, held for some seconds after a warm-up."""
+def step(fleet: Fleet, costs: Costs, rate: float, seconds: float, seed: int, tell: Tell | None = None) -> Report:
+    """One offered load, held for some seconds after a warm-up.
+
+    Args:
+        tell: told of every tenth of it.
+    """
     began = time.perf_counter()
     cluster = Cluster(fleet, costs, rate=rate, seed=seed)
     control = Control(cluster)
     events = cluster.time.run(WARM_UP)
     cluster.starts, cluster.ends = Histogram(), Histogram()
     before, waiting, calls, finished = cluster.busy(), cluster.in_flight, cluster.calls, cluster.finished
-    window = window_of(rate, seconds)
-    events += cluster.time.run(WARM_UP + window)
-    busy = {name: round(min((after - before[name]) / window, 1.0), 3) for name, after in cluster.busy().items()}
-    growth = (cluster.in_flight - waiting) / (rate * window)
+    for tenth in range(1, 11):
+        events += cluster.time.run(WARM_UP + seconds * tenth / 10)
+        if tell is not None:
+            tell(f"{seconds * tenth / 10:g} of {seconds:g} s, {events:,} events in {time.perf_counter() - began:.0f} s")
+    busy = {name: round(min((after - before[name]) / seconds, 1.0), 3) for name, after in cluster.busy().items()}
+    growth = (cluster.in_flight - waiting) / (rate * seconds)
     start = cluster.starts.quantiles()
     written = cluster.calls - calls
     return {
         "offered": round(rate),
-        "finished": round((cluster.finished - finished) / window),
+        "finished": round((cluster.finished - finished) / seconds),
         "start_p50_ms": round(start.p50 * 1e3, 3),
         "start_p99_ms": round(start.p99 * 1e3, 3),
         "record_p99_ms": round(cluster.ends.quantile(0.99) * 1e3, 3),
@@ -149,7 +155,7 @@ def step(fleet: Fleet, costs: Costs, rate: float, seconds: float, seed: int) -> 
         "growth": round(growth, 3),
         "longest_renewal_ms": round(control.renewals.longest * 1e3, 1),
         "broken": start.p99 > START_MAX or growth > GROWTH_MAX,
-        "seconds": round(window, 2),
+        "seconds": round(seconds, 2),
         "events": events,
         "took": round(time.perf_counter() - began, 2),
     }
@@ -160,7 +166,7 @@ def ramp(fleet: Fleet, costs: Costs, seconds: float, seed: int, tell: Tell) -> R
     what, most = bound(fleet, costs)
     points = []
     for share in STEPS:
-        point = step(fleet, costs, most * share, seconds, seed)
+        point = step(fleet, costs, most * share, window_of(most * share, seconds), seed)
         points.append(point)
         tell(
             f"{fleet.name}: {point['offered']:,}/s, start p99 {point['start_p99_ms']:g} ms, {point['rows_per_copy']:g} rows"
@@ -194,7 +200,8 @@ def blamed(fleet: Fleet, costs: Costs, point: Report, seconds: float, seed: int)
     full = [name for name, share in busy.items() if share >= FULL]
     if not full and point["offered"] < _BEYOND * bound(fleet, costs)[1]:
         # Just at the edge nothing is quite full; what is full a little further on is to blame.
-        again = step(fleet, costs, point["offered"] * _FURTHER, seconds, seed)
+        rate = point["offered"] * _FURTHER
+        again = step(fleet, costs, rate, window_of(rate, seconds), seed)
         return blamed(fleet, costs, again, seconds, seed)
     if not full:
         busiest = max(busy, key=busy.__getitem__)
@@ -210,7 +217,7 @@ def blamed(fleet: Fleet, costs: Costs, point: Report, seconds: float, seed: int)
     helped: dict[str, tuple[bool, float, float]] = {}
     for name in full:
         if name in doubled:
-            again = step(doubled[name], costs, point["offered"], seconds, seed)
+            again = step(doubled[name], costs, point["offered"], window_of(point["offered"], seconds), seed)
             helped[name] = (again["broken"], again["growth"], again["start_p99_ms"])
     return min(helped, key=helped.__getitem__) if helped else full[0]
 

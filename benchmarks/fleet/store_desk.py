@@ -22,6 +22,7 @@ from jobmaster.clock import new_id
 from jobmaster.codec import encode_entry
 from jobmaster.model.ids import AgentId, BucketId, Fence
 from jobmaster.model.job import Entry
+from jobmaster.ports import Word
 
 BATCHES = ((1, 1500), (10, 600), (100, 150), (1000, 30))
 _ARGS = b'{"text":"' + b"x" * 89 + b'"}'
@@ -35,6 +36,8 @@ class StoreDesk:
         self._rig = rig
         self._fence = Fence(BucketId(new_id()), 1, AgentId(new_id()))
         self._lists = 0
+        """Claimed lists so far: their numbers only grow, the store takes no lower one."""
+        self._settled = 0
 
     async def measured(self) -> dict[str, Any]:
         """Points and fits of every call."""
@@ -54,10 +57,8 @@ class StoreDesk:
         for size, calls in BATCHES:
             ready = [[_entry() for _ in range(size)] for _ in range(calls + 6)]
             ids = [[entry[3:19] for entry in batch] for batch in ready]
-            self._lists = 0
             points["submit"].append(await self._point(look, size, calls, each(ready, partial(self._submit, store))))
             points["claim"].append(await self._point(look, size, calls, partial(self._claim, store, size)))
-            self._lists = 0
             points["settle"].append(await self._point(look, size, calls, each(ids, partial(self._settle, store))))
         beat = await self._point(look, 1, 2000, lambda: store.beat(self._fence.owner, 3.0))
         empty = await self._point(look, 1, 2000, lambda: self._claim(store, 0))
@@ -106,9 +107,10 @@ class StoreDesk:
         }
 
     async def _submit(self, store: AgentStore, items: list[bytes]) -> None:
-        await store.submit(
+        answer = await store.submit(
             self._fence.bucket_id, items, high_water_jobs=10**7, high_water_bytes=2**33, skew_ms_max=3_600_000
         )
+        assert answer.word is Word.OK, answer
 
     async def _claim(self, store: AgentStore, limit: int) -> None:
         self._lists += 1
@@ -116,8 +118,9 @@ class StoreDesk:
         assert len(answer.entries) == limit
 
     async def _settle(self, store: AgentStore, ids: list[bytes]) -> None:
-        self._lists += 1
-        await store.settle(self._fence, [f"a-{self._lists}"], ids)
+        self._settled += 1
+        word = await store.settle(self._fence, [f"a-{self._settled}"], ids)
+        assert word is Word.OK, word
 
     async def _woken(self, store: AgentStore, buckets: int) -> None:
         """A blocking pop over all buckets of an agent that is already waiting when the token comes."""
@@ -125,7 +128,7 @@ class StoreDesk:
         waiting = asyncio.ensure_future(store.wait_wake(others, 5.0))
         await asyncio.sleep(0.001)
         await store.hint(self._fence.bucket_id)
-        await store.claim(self._fence, f"w-{self._lists}", 0)  # takes the hint, so that the next one rings again
+        await store.claim(self._fence, f"a-{self._lists}", 0)  # takes the hint, so that the next one rings again
         assert await waiting == self._fence.bucket_id
 
 
