@@ -29,11 +29,14 @@ class Outlet:
     """One bucket as this producer sees it."""
 
     __slots__ = (
-        "avoid_until", "depth", "epoch", "failures", "full_until", "id", "lane", "owner", "priority", "unsent", "watch",
+        "active", "avoid_until", "depth", "epoch", "failures", "full_until", "id", "lane", "owner", "priority", "unsent",
+        "watch",
     )  # fmt: skip
 
     def __init__(self, bucket: Bucket, watch: StoreWatch) -> None:
         self.id = bucket.id
+        self.active = True
+        """It takes jobs, as far as the master knows."""
         self.epoch = bucket.epoch
         self.owner = bucket.owner
         self.lane = bucket.lane
@@ -190,7 +193,8 @@ class BucketMap:
             if outlet is None or outlet.epoch != bucket.epoch:
                 outlet = Outlet(bucket, watch)
             by_id[bucket.id] = outlet
-            if bucket.state is BucketState.ACTIVE:
+            outlet.active = bucket.state is BucketState.ACTIVE
+            if outlet.active:
                 groups.setdefault((bucket.lane, bucket.priority), []).append(outlet)
         self._by_id, self._known = by_id, tuple(bucket.id for bucket in buckets)
         self._groups = {key: tuple(outlets) for key, outlets in groups.items()}

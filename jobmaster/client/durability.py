@@ -15,6 +15,8 @@ from jobmaster.model.job import Durability, Level
 from jobmaster.ports import StoreHealth, StoreIntake
 
 RECHECK_SECONDS = 30.0
+SILENT_SECONDS = 30.0
+"""A store that gave no answer to a look is not asked for buckets that take no more for so long."""
 
 _log = logging.getLogger(__name__)
 
@@ -39,6 +41,7 @@ class StoreWatch:
         self._level: Level | None = None
         self._health: StoreHealth | None = None
         self._recheck_at = 0.0
+        self._silent_until = 0.0
         self._task: asyncio.Task[Level] | None = None
 
     async def level(self) -> Level:
@@ -49,6 +52,15 @@ class StoreWatch:
         if self._clock.boottime() >= self._recheck_at:
             self._start()
         return level
+
+    @property
+    def silent(self) -> bool:
+        """True for a while after a look into this store's buckets got no answer."""
+        return self._clock.boottime() < self._silent_until
+
+    def gave_no_answer(self) -> None:
+        """A look into its buckets failed."""
+        self._silent_until = self._clock.boottime() + SILENT_SECONDS
 
     def known_level(self) -> Level | None:
         """``level()`` without waiting; ``None`` when it must be asked for."""

@@ -104,16 +104,24 @@ async def copies(job_ids: Sequence[bytes], outlets: Iterable[Outlet]) -> dict[by
 async def _copies_in(
     job_ids: Sequence[bytes], outlets: Sequence[Outlet], found: dict[bytes, tuple[Entry, Outlet]]
 ) -> None:
-    """The same in the buckets of one store."""
-    store = outlets[0].watch.store
-    for start in range(0, len(outlets), FINDS_MAX):
-        page = outlets[start : start + FINDS_MAX]
+    """The same in the buckets of one store.
+
+    Those that take no more come last, and are left out for a while when the store gave no answer: the buckets of a store
+    that is away stay in rescue until it is back, and every look would wait for it as long.
+    """
+    watch = outlets[0].watch
+    ordered = [outlet for outlet in outlets if outlet.active]
+    if not watch.silent:
+        ordered += [outlet for outlet in outlets if not outlet.active]
+    for start in range(0, len(ordered), FINDS_MAX):
+        page = ordered[start : start + FINDS_MAX]
         wanted = [job_id for job_id in job_ids if job_id not in found]
         if not wanted:
             return
         try:
-            answers = await store.find([outlet.id for outlet in page], wanted, SCAN_JOBS_MAX)
+            answers = await watch.store.find([outlet.id for outlet in page], wanted, SCAN_JOBS_MAX)
         except JobMasterError:
+            watch.gave_no_answer()
             continue
         for outlet, entries in zip(page, answers, strict=True):
             for job_id, entry in entries.items():

@@ -167,6 +167,32 @@ async def test_a_dead_store_hides_its_own_copies_only(
     assert {one.bucket_id for one in again} <= mine
 
 
+async def test_a_store_that_is_away_is_not_asked_for_its_lost_buckets_by_every_caller(
+    shop: Workshop,
+    new_valkey: Callable[..., ValkeyServer],
+    opened: AsyncExitStack,
+    open_cluster: OpenCluster,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """They stay in rescue for as long as it is away, and each look would wait for it."""
+    server = new_valkey()
+    agent, settings = await second_store(shop, server, opened)
+    cluster = await open_cluster(settings=settings, stores={"default": shop.store, "other": agent.store})
+    server.kill()
+    for bucket in agent.buckets["default", 3]:
+        assert await shop.master.move_bucket(bucket.id, bucket.epoch, bucket.owner, BucketState.LOST, "test")
+    asked, find = [], agent.store.find
+
+    async def counted(*arguments: Any) -> Any:
+        asked.append(arguments)
+        return await find(*arguments)
+
+    monkeypatch.setattr(agent.store, "find", counted)
+    for _ in range(5):
+        assert not (await cluster.submit(resize, {"path": "a"}, job_id=new_id())).duplicate
+    assert len(asked) == 1
+
+
 async def test_while_the_master_is_down_copies_are_seen_and_new_jobs_taken(
     new_postgres: Callable[..., PostgresServer],
     client_settings: ClusterSettings,
