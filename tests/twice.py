@@ -34,11 +34,12 @@ def run(first: Sequence[str], arguments: Sequence[str]) -> int:
     with tempfile.TemporaryDirectory(prefix="jobmaster-twice-") as folder:
         code = _pytest(folder, [*first, *arguments])
         failed = failed_in(Path(folder))
-    if code != pytest.ExitCode.TESTS_FAILED:
+    # A test that hangs ends its process with the code of a failed one, too; but then no test is named.
+    if code != pytest.ExitCode.TESTS_FAILED or not failed:
         if code:
             _say(f"pytest ended with {code}: that is no failure of single tests, so none is run again")
         return code
-    if not 0 < len(failed) <= FAILED_MAX:
+    if len(failed) > FAILED_MAX:
         _say(f"{len(failed)} tests failed; up to {FAILED_MAX} would be run again")
         return code
     _say(f"{len(failed)} failed, and run again, alone: {', '.join(failed)}")

@@ -40,6 +40,7 @@ CASES = {
     "interrupted": ("def test_a(): assert False\ndef test_b(): raise KeyboardInterrupt", 2, "none is run again"),
     "nothing to run": ("", 5, "none is run again"),
     "too many": ("def test_%d(): assert False\n" * (twice.FAILED_MAX + 1), 1, "11 tests failed"),
+    "hangs": ("import os\ndef test(): os._exit(1)", 1, "none is run again"),
     "a process is lost": (
         FLAKY.replace("assert not once()", "import os; once() and os.abort()"),
         3,
@@ -48,7 +49,9 @@ CASES = {
 }
 
 
-@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize(
+    "case", [pytest.param(case, marks=[] if case == "fails once" else [pytest.mark.slow]) for case in CASES]
+)
 def test_only_a_failure_of_single_tests_is_given_a_second_try(case: str, tmp_path: Path) -> None:
     text, code, said = CASES[case]
     if "%d" in text:
