@@ -7,8 +7,8 @@ bucket (rule A). Where there is no row, the job has not ended (below the waterma
 where there is one, it bears this identity or it refuses. So it does not matter whether a rescuer is at work, has come first,
 or finds an older copy in the store afterwards: whoever is second is refused by the row.
 
-Only copies that may have no row: a row that is known is swept by the rescuer. Of a job that must not be started twice only a
-copy of which no row was ever sent, for it is not started without one.
+Only copies that may have no row: a row that is known is swept by the rescuer. So a job that must not be started twice is not
+started a second time: it is started by an accepted row, and of such a copy the row is known.
 
 Owns these copies from the loss of their bucket on; must never touch a key of the store.
 """
@@ -25,7 +25,6 @@ from jobmaster.model.job import Entry, FinalRow, HoldRow
 from jobmaster.ports import Unfit, Written
 from jobmaster_agents.holdings import Holding
 from jobmaster_agents.portions import LiveJob
-from jobmaster_agents.verdicts import is_at_most_once
 
 _BATCH_ROWS = 500
 _KIND = "memory"
@@ -63,8 +62,7 @@ class Salvaging:
             if job.entry.token > 1 or job.row_says is not None:
                 continue
             alone += 1
-            if not (job.has_row and is_at_most_once(job)):
-                mine.setdefault(job.portion.holding.fence, []).append((job.entry, job.row or _given_back(job)))
+            mine.setdefault(job.portion.holding.fence, []).append((job.entry, job.row or _given_back(job)))
         if mine:
             self._left[holding] = mine
         return alone

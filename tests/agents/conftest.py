@@ -8,6 +8,7 @@ import pytest
 
 from jobmaster.master.migrate import migrate
 from jobmaster.settings.model import MasterSettings
+from tests.agents.freezing_kit import Life, living
 from tests.agents.stage import Stage
 
 SCHEMA = "jobmaster_test"
@@ -19,3 +20,10 @@ async def stage(master_dsn: str, store_url: str, cluster_name: str) -> AsyncIter
     stage = Stage(master_dsn, SCHEMA, store_url, cluster_name)
     yield stage
     await stage.close()
+
+
+@pytest.fixture
+async def life(stage: Stage) -> AsyncIterator[Life]:
+    """An agent with one bucket that an operator stops and lets go on."""
+    async with living(stage) as made:
+        yield made

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
 
 import pytest
 
@@ -22,7 +21,6 @@ from tests.agents.freezing_kit import (
     encoded,
     eventually,
     gates,
-    living,
     look_at_nothing,
     nothing_lies_there,
     states,
@@ -30,12 +28,6 @@ from tests.agents.freezing_kit import (
 from tests.agents.hand_clock import HandClock
 from tests.agents.ports_kit import until
 from tests.agents.stage import PRIORITY, Stage
-
-
-@pytest.fixture
-async def life(stage: Stage) -> AsyncIterator[Life]:
-    async with living(stage) as made:
-        yield made
 
 
 async def test_a_stop_in_the_middle_of_everything(stage: Stage, life: Life) -> None:

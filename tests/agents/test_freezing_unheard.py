@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import Sequence
 from unittest.mock import patch
-
-import pytest
 
 from jobmaster.clock import new_id
 from jobmaster.codec import encode_entry
@@ -19,18 +17,11 @@ from tests.agents.freezing_kit import (
     encoded,
     eventually,
     gates,
-    living,
     nothing_lies_there,
     states,
 )
 from tests.agents.ports_kit import until
 from tests.agents.stage import PRIORITY, Stage
-
-
-@pytest.fixture
-async def life(stage: Stage) -> AsyncIterator[Life]:
-    async with living(stage) as made:
-        yield made
 
 
 async def test_a_fenced_start_that_is_asked_for_through_the_stop_goes_back(stage: Stage, life: Life) -> None:

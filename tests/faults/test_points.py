@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import inspect
-from importlib.metadata import files
+import subprocess
+import sys
+import zipfile
 from pathlib import Path
 
-import jobmaster
-import jobmaster_agents
-import master_schema
+import pytest
+
 from jobmaster.agentstore.store import AgentStore
 from jobmaster.master.master import Master
 from jobmaster.master.transactions import Transaction
@@ -16,6 +17,7 @@ from tests.cluster import test_crash_points, test_lost_replies
 from tests.faults.points import ABSENT, NAMED, POINTS, Scene
 from tests.faults.ports import VARIABLE, Action, FaultyPort, Order, Orders
 
+TREE = Path(__file__).parents[2]
 PORTS = {"master": Master, "store": AgentStore, "transaction": Transaction}
 
 
@@ -44,17 +46,24 @@ def test_every_point_of_its_own_kind_has_a_test() -> None:
     assert [name for name in apart if not any(test.startswith(f"test_{name}_") for test in tests)] == []
 
 
-def test_what_is_installed_has_no_hook() -> None:
+@pytest.mark.slow
+def test_what_is_installed_has_no_hook(tmp_path: Path) -> None:
     """Nobody can order a fault from a program that a user installs: neither the variable nor anything of these tests is in
-    its packages."""
-    roots = [Path(package.__path__[0]) for package in (jobmaster, jobmaster_agents, master_schema)]
-    texts = [path for root in roots for path in root.rglob("*") if path.is_file() and "__pycache__" not in path.parts]
-    assert len(texts) > 100
-    for path in texts:
-        found = path.read_bytes()
-        assert VARIABLE.encode() not in found, path
-        assert b"tests.faults" not in found, path
-    assert not [file for file in files("jobmaster") or [] if "faults" in file.parts]
+    the wheel."""
+    pip = [sys.executable, "-m", "pip", "--disable-pip-version-check", "--quiet", "wheel"]
+    argv = [*pip, "--no-deps", "--no-build-isolation", "--no-index", "--wheel-dir", str(tmp_path), str(TREE)]
+    answer = subprocess.run(argv, cwd=tmp_path, capture_output=True, text=True, timeout=300, check=False)
+    assert answer.returncode == 0, answer.stderr
+    (wheel,) = tmp_path.glob("jobmaster*.whl")
+    with zipfile.ZipFile(wheel) as packed:
+        names = packed.namelist()
+        assert len([name for name in names if name.endswith(".py")]) > 100
+        assert {"jobmaster/__init__.py", "jobmaster_agents/__init__.py", "master_schema/__init__.py"} <= set(names)
+        assert not [name for name in names if {"tests", "faults"} & set(Path(name).parts)]
+        for name in names:
+            found = packed.read(name)
+            assert VARIABLE.encode() not in found, name
+            assert b"tests.faults" not in found, name
 
 
 async def test_orders_strike_once_at_the_named_occurrence(tmp_path: Path) -> None:

@@ -13,9 +13,11 @@ from jobmaster.ports import Written
 from jobmaster.rules.lease import Term
 from jobmaster_agents.claiming import Pump
 from jobmaster_agents.heartbeat import Heartbeat
-from jobmaster_agents.holdings import Holdings
+from jobmaster_agents.holdings import Holding, Holdings
 from jobmaster_agents.portions import LiveJob, Phase, by_holding
 from jobmaster_agents.reporting import Reporter
+from jobmaster_agents.salvaging import Salvaging
+from tests.simulation import store_server
 from tests.simulation.history import History, Result
 from tests.simulation.surroundings import Patch
 
@@ -80,6 +82,17 @@ def _trusting() -> list[Patch]:
     return [(Holdings, "trust", for_ever), (Heartbeat, "_extend", any_time)]
 
 
+def _forgotten() -> list[Patch]:
+    async def nothing(self: Salvaging, holding: Holding) -> int:
+        return 0
+
+    return [(Salvaging, "write", nothing)]
+
+
+def _listed_anew() -> list[Patch]:
+    return [(store_server, "number_of", lambda name: 0)]
+
+
 ABLATIONS = {
     "identity on the row": Ablation(
         "an outcome or in-flight write asks whether the row is in flight, not whose it is", frozenset({"identity"})
@@ -104,5 +117,9 @@ ABLATIONS = {
         "a rescuer moves every entry it finds, whatever its row says", frozenset({"rescuer's recheck"})
     ),
     "sweep": Ablation("a rescue ends without giving back the rows that still name the bucket", frozenset({"sweep"})),
+    "salvage": Ablation("an owner forgets what it holds of a bucket that its store has lost", patches=_forgotten),
+    "numbers of lists": Ablation(
+        "a claim that comes late makes a list anew that was settled and deleted", patches=_listed_anew
+    ),
     "watermark": Ablation("what lies below the floor may be written again", frozenset({"watermark"})),
 }
