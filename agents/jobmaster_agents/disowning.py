@@ -14,6 +14,7 @@ from collections.abc import Callable
 from typing import Protocol
 
 from jobmaster.model.bucket import BucketState
+from jobmaster.model.ids import Fence
 from jobmaster.telemetry import Telemetry
 from jobmaster_agents.events import Event, EventLog
 from jobmaster_agents.holdings import Holding, Holdings
@@ -32,7 +33,7 @@ class Salvage(Protocol):
 class _Lost:
     """A bucket to be declared."""
 
-    __slots__ = ("asked", "holding", "was_ours", "why")
+    __slots__ = ("asked", "holding", "salvaged", "was_ours", "why")
 
     def __init__(self, holding: Holding, why: str) -> None:
         self.holding = holding
@@ -40,12 +41,15 @@ class _Lost:
         self.asked = False
         """It was declared before, and the answer was lost: whoever has it by now may have it from us."""
         self.was_ours: bool | None = None
+        self.salvaged: int | None = None
 
 
 class BucketLedger(Protocol):
     """Where a bucket's state is moved."""
 
     async def move_bucket(self, bucket_id: bytes, epoch: int, owner: bytes, to: BucketState, reason: str) -> bool: ...
+
+    async def note_loss(self, fence: Fence, store: str, at_risk: int, salvaged: int, reason: str) -> None: ...
 
 
 class Disowning:
@@ -97,9 +101,13 @@ class Disowning:
             self._salvage.drop(holding)
             return
         # Nobody has taken it from us, so its store has lost it, or fell back: what has no row may be gone with it.
-        saved = await self._salvage.write(holding)
-        holding.at_risk = max(holding.at_risk - saved, 0)
-        self._telemetry.jobs_at_risk += holding.at_risk
-        self._telemetry.jobs_salvaged += saved
-        fields = {"bucket": holding.fence.bucket_id, "reason": lost.why, "at_risk": holding.at_risk, "salvaged": saved}
-        self._log.warning(Event.BUCKET_GIVEN_BACK, fields)
+        if lost.salvaged is None:
+            lost.salvaged = saved = await self._salvage.write(holding)
+            holding.at_risk = max(holding.at_risk - saved, 0)
+            self._telemetry.jobs_at_risk += holding.at_risk
+            self._telemetry.jobs_salvaged += saved
+        if holding.at_risk or lost.salvaged:
+            await self._ledger.note_loss(holding.fence, holding.store, holding.at_risk, lost.salvaged, lost.why)
+        fields = {"bucket": holding.fence.bucket_id, "reason": lost.why}
+        counts = {"at_risk": holding.at_risk, "salvaged": lost.salvaged}
+        self._log.warning(Event.BUCKET_GIVEN_BACK, {**fields, **counts})

@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 
 POSTGRES_MIN = 15
 CLOCK_WARN_SECONDS = 1.0
+LOSSES_DAYS = 7
+LOSSES_MAX = 1000
 _BOUND = re.compile(r"FROM \('([0-9a-f-]+)'\) TO \('([0-9a-f-]+)'\)")
 OK, WARN, FAIL = Verdict.OK, Verdict.WARN, Verdict.FAIL
 
@@ -116,6 +118,7 @@ async def agent_findings(settings: ClusterSettings, reader: Reader) -> list[Find
         _settled(settings, buckets),
         await _in_flight(settings, reader),
         await quarantine_finding(reader),
+        await loss_finding(reader),
     ]
 
 
@@ -213,6 +216,26 @@ async def quarantine_finding(reader: Reader) -> Finding:
         fix = "look at the master's table quarantine (docs/operations.md), send again what is wanted, delete the line"
         return Finding("quarantine", WARN, said, fix)
     return Finding("quarantine", OK, "nothing is in quarantine")
+
+
+async def loss_finding(reader: Reader) -> Finding:
+    """Has a store lost a bucket under a living owner, and jobs with it?"""
+    name, days = "jobs.at_risk", LOSSES_DAYS
+    losses = await reader.report("losses", days * 86_400.0, LOSSES_MAX)
+    at_risk, salvaged = sum(row["at_risk"] for row in losses), sum(row["salvaged"] for row in losses)
+    if at_risk:
+        hit = [row for row in losses if row["at_risk"]]
+        last = hit[0]
+        said = (
+            f"{at_risk} job(s) without a row lay in {len(hit)} bucket(s) that their stores lost in {days} days "
+            f"({salvaged} more were saved); the latest: {last['at_risk']} in bucket {last['bucket_id']} of store "
+            f"{last['store']}, {duration(last['ago_seconds'])} ago: {last['reason']}"
+        )
+        fix = "submit again what is missing; find out who emptied the store or put an older copy in its place"
+        return Finding(name, WARN, said, fix)
+    if losses:
+        return Finding(name, OK, f"stores lost {len(losses)} bucket(s) in {days} days; all {salvaged} jobs were saved")
+    return Finding(name, OK, f"no store has lost a job in {days} days")
 
 
 # ---------------------------------------------------------------- stores

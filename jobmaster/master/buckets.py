@@ -14,6 +14,8 @@ from jobmaster.rules.bucket_machine import EPOCH_BUMPS, TRANSITIONS, BucketEvent
 _BY_STATEMENT = EPOCH_BUMPS | {BucketEvent.DRAINED, BucketEvent.FREEZE}
 """Moves that have a statement of their own, because they check or change more than the state."""
 
+_COUNT_MAX = 2**31 - 1
+
 
 def bucket_of(row: Row) -> Bucket:
     """A row of ``bucket``."""
@@ -63,6 +65,16 @@ class Buckets:
         """Compare-and-set of a bucket's state by its present owner and epoch; True also when it stood there already."""
         answer = await self._control.tell("buckets/move", bucket_id, epoch, owner, sources_of(to), str(to), reason)
         return bool(answer[0]["moved"])
+
+    async def note_loss(self, fence: Fence, store: str, at_risk: int, salvaged: int, reason: str) -> None:
+        """A bucket that its store has lost; a line for people. Sent again, nothing is added.
+
+        Args:
+            at_risk: jobs without a row that its owner last saw in it and had no copy of.
+            salvaged: those of which it had one, and wrote it to the master.
+        """
+        counts = (min(at_risk, _COUNT_MAX), min(salvaged, _COUNT_MAX))
+        await self._control.tell("buckets/note_loss", fence.bucket_id, fence.epoch, store, *counts, reason)
 
     async def freeze(
         self, bucket_ids: Sequence[bytes] | None, lane: str | None, actor: str, reason: str

@@ -23,6 +23,7 @@ class Master:
     def __init__(self) -> None:
         self.ledger: dict[bytes, Bucket] = {}
         self.leftovers: dict[Leftover, int] = {}
+        self.losses: list[tuple[bytes, int, int]] = []
         self.asked: list[tuple[Leftover, float]] = []
         self.orphans = 0
         self.expired = 0
@@ -69,6 +70,9 @@ class Master:
 
     async def adopt_bucket(self, bucket: Bucket, reason: str) -> bool:
         return self.ledger.setdefault(bucket.id, bucket) is bucket
+
+    async def note_loss(self, fence: Fence, store: str, at_risk: int, salvaged: int, reason: str) -> None:
+        self.losses.append((fence.bucket_id, at_risk, salvaged))
 
     async def move_bucket(self, bucket_id: bytes, epoch: int, owner: bytes, to: BucketState, reason: str) -> bool:
         if self.failure is not None:
@@ -244,6 +248,7 @@ async def test_a_fenced_owner_that_the_master_still_names_declares_its_bucket_lo
     assert master.ledger[mine.id].state is BucketState.LOST
     assert [holding.fence.bucket_id for holding in told] == [mine.id]
     assert (telemetry.jobs_at_risk, telemetry.jobs_salvaged) == (4, 3)
+    assert master.losses == [(mine.id, 4, 3)]
 
 
 async def test_a_bucket_that_is_really_anothers_is_left_alone() -> None:

@@ -5,13 +5,17 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from uuid import UUID
 
 import pytest
 import redis.asyncio as redis
 
+from jobmaster.cli.checks import loss_finding
+from jobmaster.cli.findings import Finding, Verdict
 from jobmaster.clock import SystemClock, new_id
 from jobmaster.codec import encode_entry
 from jobmaster.handlers import Handlers, JobContext
+from jobmaster.master.reading import Reader
 from jobmaster.model.job import Entry
 from jobmaster.ports import Word
 from jobmaster.rules.lease import term
@@ -102,6 +106,9 @@ async def test_jobs_that_wait_in_their_owners_buffer_outlive_their_store(stage: 
         kept = await stage.rows("SELECT entry FROM quarantine")
         assert [row["entry"] for row in kept] == [encode_entry(unfit)]
         assert (await stage.bucket_state(owner.fence.bucket_id))[0] == "LOST"
+        finding = await _finding(stage)
+        assert finding.verdict is Verdict.OK
+        assert "all 501 jobs were saved" in finding.detail
     rescuer = await stage.agent()
     await rescuer.store.initialise(rescuer.master.cluster.uid, new_id())
     await rescuer.rescue().tick()
@@ -114,6 +121,34 @@ async def test_jobs_that_wait_in_their_owners_buffer_outlive_their_store(stage: 
         await life.working.reporter.wait_settled()
     after = await stage.jobs()
     assert after == {entry.id: ("SUCCEEDED", 2, 0) for entry in entries}
+
+
+async def _finding(stage: Stage) -> Finding:
+    reader = await Reader.connect(dsn=stage.dsn, schema=stage.schema)
+    try:
+        return await loss_finding(reader)
+    finally:
+        await reader.close()
+
+
+async def test_the_doctor_names_what_waited_in_a_store_that_was_emptied(stage: Stage) -> None:
+    assert (await _finding(stage)).verdict is Verdict.OK
+    owner = await stage.owner()
+    async with living(owner, owner.lane) as life:
+        life.working.pumps[owner.fence.bucket_id].capacity = 2
+        await life.submit([Entry(new_id(), 1, "work", b"{}") for _ in range(5)])
+        await until(lambda: life.working.pumps[owner.fence.bucket_id].waiting == 3)
+        await emptied(stage)
+        await life.working.pumps[owner.fence.bucket_id].adopt_unknown_lists()
+        assert life.holding.lost
+        await life.disowning.tick()
+        assert (life.telemetry.jobs_at_risk, life.telemetry.jobs_salvaged) == (3, 2)
+    finding = await _finding(stage)
+    assert finding.verdict is Verdict.WARN
+    assert finding.detail.startswith("3 job(s) without a row lay in 1 bucket(s)")
+    assert "(2 more were saved)" in finding.detail
+    assert f"3 in bucket {UUID(bytes=owner.fence.bucket_id)} of store default" in finding.detail
+    assert "GEN" in finding.detail
 
 
 async def test_an_older_copy_that_comes_back_with_the_store_is_refused_by_the_row(stage: Stage) -> None:

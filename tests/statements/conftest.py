@@ -21,7 +21,7 @@ SETTINGS = MasterSettings()
 
 _TABLES = (
     "job", "attempt", "bucket", "bucket_event", "agent", "agent_store", "lease", "handler", "operator_log", "quarantine",
-    "idempotency",
+    "store_loss", "idempotency",
 )  # fmt: skip
 
 

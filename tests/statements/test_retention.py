@@ -7,6 +7,7 @@ from uuid import UUID
 import pytest
 
 from jobmaster.clock import new_id
+from jobmaster.model.ids import AgentId, BucketId, Fence
 from jobmaster.ports import Leftover
 from tests.statements.kit import World, new_job, uuids
 
@@ -93,3 +94,15 @@ async def test_the_history_of_a_bucket_that_is_there_stays(world: World) -> None
     assert await world.master.forget(Leftover.BUCKET_EVENTS, 30, 10) == 0
     await world.sql.execute("DELETE FROM bucket")
     assert await world.master.forget(Leftover.BUCKET_EVENTS, 30, 10) == 1
+
+
+async def test_what_a_store_has_lost_is_forgotten_with_the_history_of_buckets(world: World) -> None:
+    fence = Fence(BucketId(new_id()), 1, AgentId(world.owner))
+    for _ in range(2):
+        await world.master.note_loss(fence, "default", 3, 2, "the store answered GEN")
+    assert await count(world, "store_loss") == 1
+    await world.master.forget(Leftover.BUCKET_EVENTS, 30, 10)
+    assert await count(world, "store_loss") == 1
+    await age(world, "store_loss", "at")
+    await world.master.forget(Leftover.BUCKET_EVENTS, 30, 10)
+    assert await count(world, "store_loss") == 0

@@ -1,4 +1,4 @@
--- forget_bucket_events: the history of buckets that are gone
+-- forget_bucket_events: the history of buckets that are gone, and what stores have lost
 -- in: $1 double precision age, days
 -- in: $2 integer limit
 -- out: forgotten bigint
@@ -15,5 +15,7 @@ WITH old AS MATERIALIZED (
     FOR UPDATE OF e SKIP LOCKED
 ), gone AS (
     DELETE FROM bucket_event e USING old WHERE e.seq = old.seq RETURNING e.seq
+), losses AS (
+    DELETE FROM store_loss WHERE at < clock_timestamp() - make_interval(secs => $1 * 86400)
 )
 SELECT count(*) AS forgotten FROM gone
