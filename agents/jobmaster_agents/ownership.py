@@ -167,6 +167,8 @@ class Ownership:
         fence = holding.fence
         word = await self._store.thaw(fence._replace(epoch=epoch), thawed_list(fence.epoch))
         if word is not Word.OK:
+            # Ours under the new epoch, and its store has lost it: it is lost as what it is, with the copies that are here.
+            self._worker.thaw(holding, epoch)
             self._holdings.lose(bucket_id, f"the store answered {word} when it was unfrozen")
             return
         self._worker.thaw(holding, epoch)

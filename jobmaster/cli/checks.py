@@ -220,7 +220,7 @@ async def quarantine_finding(reader: Reader) -> Finding:
 
 async def loss_finding(reader: Reader) -> Finding:
     """Has a store lost a bucket under a living owner, and jobs with it?"""
-    name, days = "jobs.at_risk", LOSSES_DAYS
+    name, days = "losses", LOSSES_DAYS
     losses = await reader.report("losses", days * 86_400.0, LOSSES_MAX)
     at_risk, salvaged = sum(row["at_risk"] for row in losses), sum(row["salvaged"] for row in losses)
     if at_risk:

@@ -1,4 +1,4 @@
--- 0010 store_loss: buckets that their stores have lost under a living owner, and what became of the jobs that had no row.
+-- 0010 store loss: buckets that their stores have lost under a living owner, and what became of the jobs that had no row.
 
 CREATE TABLE store_loss (
     bucket_id      uuid NOT NULL,
