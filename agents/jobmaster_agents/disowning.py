@@ -13,13 +13,15 @@ from collections import deque
 from collections.abc import Callable
 from typing import Protocol
 
-from jobmaster.model.bucket import BucketState
+from jobmaster.model.bucket import Bucket, BucketState
 from jobmaster.model.ids import Fence
+from jobmaster.rules.bucket_machine import WORKING_STATES
 from jobmaster.telemetry import Telemetry
 from jobmaster_agents.events import Event, EventLog
 from jobmaster_agents.holdings import Holding, Holdings
 
 IDLE_SECONDS = 3600.0
+_OURS = WORKING_STATES | {BucketState.FROZEN}
 
 
 class Salvage(Protocol):
@@ -48,6 +50,8 @@ class BucketLedger(Protocol):
     """Where a bucket's state is moved."""
 
     async def move_bucket(self, bucket_id: bytes, epoch: int, owner: bytes, to: BucketState, reason: str) -> bool: ...
+
+    async def owned_buckets(self, agent_id: bytes) -> list[Bucket]: ...
 
     async def note_loss(self, fence: Fence, store: str, at_risk: int, salvaged: int, reason: str) -> None: ...
 
@@ -92,11 +96,18 @@ class Disowning:
                 self._on_disowned(self._waiting.popleft().holding)
         return IDLE_SECONDS
 
+    async def _is_ours(self, holding: Holding) -> bool:
+        """True when the master names this agent under another epoch: an operator's stop, of which it has never heard. That
+        bucket is declared LOST by who compares what is held (``ownership``)."""
+        owned = await self._ledger.owned_buckets(holding.fence.owner)
+        return any(each.id == holding.fence.bucket_id and each.state in _OURS for each in owned)
+
     async def _declare(self, lost: _Lost) -> None:
         holding = lost.holding
         if lost.was_ours is None:
             asked, lost.asked = lost.asked, True
-            lost.was_ours = await self._ledger.move_bucket(*holding.fence, BucketState.LOST, lost.why) or asked
+            moved = await self._ledger.move_bucket(*holding.fence, BucketState.LOST, lost.why)
+            lost.was_ours = moved or asked or await self._is_ours(holding)
         if not lost.was_ours:
             self._salvage.drop(holding)
             return

@@ -71,6 +71,9 @@ class Master:
     async def adopt_bucket(self, bucket: Bucket, reason: str) -> bool:
         return self.ledger.setdefault(bucket.id, bucket) is bucket
 
+    async def owned_buckets(self, agent_id: bytes) -> list[Bucket]:
+        return [bucket for bucket in self.ledger.values() if bucket.owner == agent_id]
+
     async def note_loss(self, fence: Fence, store: str, at_risk: int, salvaged: int, reason: str) -> None:
         self.losses.append((fence.bucket_id, at_risk, salvaged))
 
@@ -265,6 +268,23 @@ async def test_a_bucket_that_is_really_anothers_is_left_alone() -> None:
     assert master.ledger[theirs.id] == theirs
     assert telemetry.jobs_at_risk == 0, "its store has them all, for the rescuer"
     assert (salvage.written, salvage.dropped) == (0, 1)
+
+
+async def test_a_bucket_that_an_operator_has_stopped_unheard_is_ours_and_its_copies_are_saved() -> None:
+    master = Master()
+    holdings = Holdings(new_id())
+    kept = master.retired()
+    thawed = Bucket(
+        id=kept.id, store="one", lane="default", priority=3, state=BucketState.ACTIVE, epoch=3, owner=holdings.agent_id
+    )
+    master.ledger[kept.id] = thawed
+    salvage = NothingLeft(copies=2)
+    duty = Disowning(holdings, master, salvage, lambda holding: None, Telemetry(), EventLog())
+    holdings.add(Holding(Fence(BucketId(kept.id), 2, AgentId(holdings.agent_id)), "default", 3, "one"))
+    holdings.lose(kept.id, "the store answered ROLLBACK to a claim")
+    await duty.tick()
+    assert (salvage.written, salvage.dropped) == (1, 0)
+    assert master.ledger[kept.id] == thawed
 
 
 async def test_a_declaration_that_fails_is_made_again() -> None:
