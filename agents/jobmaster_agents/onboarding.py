@@ -24,7 +24,10 @@ from jobmaster_agents.events import EventLog
 from jobmaster_agents.holdings import Holding, Holdings
 from jobmaster_agents.insisting import Backoff
 
-_FETCHERS = 2
+_FETCHERS = 4
+_ASKING = 2
+"""Claims in flight in the master, for different buckets. The batches of other fetchers are being put meanwhile: the master
+never waits for the store."""
 _PUTS = 3
 """Tries to put the copies of a batch into the bucket before the rows go back."""
 _LATER_SECONDS = 1.0
@@ -85,6 +88,7 @@ class Onboarding:
         self._due: dict[bytes, _Due] = {}
         self._kicked: dict[bytes, None] = {}
         self._work = asyncio.Event()
+        self._asking = 0
         self.onboarded = 0
         self.released = 0
 
@@ -167,6 +171,8 @@ class Onboarding:
             self._queue(due)
 
     def _next(self) -> _Due | None:
+        if self._asking == _ASKING:
+            return None
         for bucket_id in self._kicked:
             due = self._due[bucket_id]
             if not due.asking:
@@ -177,10 +183,14 @@ class Onboarding:
     async def _fetch(self, due: _Due) -> None:
         """One batch."""
         due.asking = True
+        self._asking += 1
         try:
             fence, entries = await self._ask(due)
         finally:
             due.asking = False
+            self._asking -= 1
+            if self._kicked:
+                self._work.set()
         if entries:
             due.coming += len(entries)
             self._again(due)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
 
 from jobmaster.master import verdicts
 from jobmaster.master.batches import Batch, Sent, columns
@@ -13,29 +13,34 @@ from jobmaster.model.job import Entry, JobState
 from jobmaster.ports import Onboarded, Written
 
 _LEAPS_MAX = 16
-"""Batches in a row that may begin where the last one began."""
+"""Claims in a row that may begin further on than at the oldest job."""
 
 
 class Cursor(NamedTuple):
-    """Where the next batch of a lane and priority begins to read."""
+    """Where the next claim of its kind begins to read."""
 
     due_us: int
     leaps: int
+    """Claims that began here or before, since one began at the oldest."""
 
 
 _FROM_THE_OLDEST = Cursor(0, 0)
+_Key: TypeAlias = tuple[str, int, float]
+"""Lane, priority, and how far ahead is looked: a claim of what is due now must not begin among what is due later."""
 
 
 class Onboarding:
     """``jobmaster.ports.Onboarding`` on PostgreSQL.
 
-    While a backlog is drained batch after batch, each begins at the due time where the last one began instead of reading
-    over all the dead index entries before it (a long transaction elsewhere may pin them for hours). Older rows that come
-    back meanwhile wait for the next batch that begins at the start: after 16 batches, or as soon as one is not full.
+    While a backlog is drained batch after batch, each begins at the due time where the last one ended instead of reading
+    over all the dead index entries before it (a long transaction elsewhere may pin them for hours). Claims that overlap
+    share that place, or every second one would read them all. Older rows that come back meanwhile, or were locked by
+    somebody who left them, wait for the next batch that begins at the start: after 16 batches, or as soon as one is not
+    full.
     """
 
     _data: Calls
-    _cursors: dict[tuple[str, int], Cursor]
+    _cursors: dict[_Key, Cursor]
 
     async def onboard(
         self,
@@ -47,21 +52,34 @@ class Onboarding:
         handlers: Sequence[str] | None = None,
     ) -> Onboarded:
         """The oldest due-soon HELD rows become ASSIGNED to the bucket, under its lock, SKIP LOCKED."""
-        cursor = self._cursors.pop((lane, priority), _FROM_THE_OLDEST)
-        rows = await self._data.tell(
-            "jobs/onboard", *fence, lane, priority, horizon_seconds, limit, cursor.due_us, handlers
-        )
+        key = (lane, priority, horizon_seconds)
+        began_us = self._begin(key)
+        rows = await self._data.tell("jobs/onboard", *fence, lane, priority, horizon_seconds, limit, began_us, handlers)
         entries = [
             Entry(id_, token, handler, args, to_us(due), headers, attempt, rescues)
             for _, id_, token, handler, args, due, headers, attempt, rescues in rows
             if id_ is not None
         ]
         full = len(entries) == limit
-        if full and cursor.leaps < _LEAPS_MAX:
-            oldest = min(entry.due_us for entry in entries)
-            self._cursors[lane, priority] = Cursor(oldest, cursor.leaps + 1)
+        if full:
+            self._cursors[key] = Cursor(max(entry.due_us for entry in entries), self._cursor(key).leaps)
+        else:
+            self._cursors.pop(key, None)
         # A batch that began further on and was not full says nothing about what lies before it.
-        return Onboarded(rows[0]["bucket_ok"], entries, full or cursor.leaps > 0)
+        return Onboarded(rows[0]["bucket_ok"], entries, full or began_us > 0)
+
+    def _cursor(self, key: _Key) -> Cursor:
+        return self._cursors.get(key, _FROM_THE_OLDEST)
+
+    def _begin(self, key: _Key) -> int:
+        """The due time at which a claim begins, 0: at the oldest job. Counted here and not when it ends, so that claims
+        in flight cannot put off the one that begins at the oldest."""
+        cursor = self._cursor(key)
+        if cursor.leaps == _LEAPS_MAX:
+            self._cursors[key] = cursor._replace(leaps=0)
+            return 0
+        self._cursors[key] = cursor._replace(leaps=cursor.leaps + 1)
+        return cursor.due_us
 
     async def release(self, fence: Fence, identities: Sequence[tuple[bytes, int]]) -> Written:
         """``(id, token)`` ASSIGNED in this bucket -> HELD, by identity."""

@@ -110,6 +110,40 @@ async def test_the_next_batch_is_asked_for_while_one_is_put_but_not_above_the_lo
     assert len(ran) == 5000
 
 
+async def test_the_master_is_asked_for_another_bucket_while_two_batches_are_put(kit: Kit) -> None:
+    buckets = [await opened(kit) for _ in range(3)]
+    puts = [Gate(), Gate()]
+    kit.store.script["assign"] += puts
+    for bucket, put in zip(buckets, puts, strict=False):
+        held(kit, 1)
+        hint(kit, bucket)
+        await put.reached.wait()
+    [third] = held(kit, 1)
+    hint(kit, buckets[2])
+    await until(lambda: states(kit, [third]) == {JobState.SUCCEEDED}, "the third not to wait for the store")
+    for put in puts:
+        put.opened.set()
+
+
+async def test_no_more_than_two_claims_at_once_in_the_master(kit: Kit) -> None:
+    buckets = [await opened(kit) for _ in range(3)]
+    claims, put = [Gate(), Gate()], Gate()
+    kit.master.script["onboard"] += claims
+    kit.store.script["assign"].append(put)
+    ids, before = held(kit, 3), len(kit.master.of("onboard"))
+    for bucket in buckets:
+        hint(kit, bucket)
+    await until(lambda: all(claim.reached.is_set() for claim in claims))
+    await turns()
+    assert len(kit.master.of("onboard")) == before + 2
+    claims[0].opened.set()
+    await until(lambda: len(kit.master.of("onboard")) > before + 2, "the next to be sent as soon as one is answered")
+    assert put.reached.is_set()
+    claims[1].opened.set()
+    put.opened.set()
+    await until(lambda: states(kit, ids) == {JobState.SUCCEEDED})
+
+
 async def test_copies_whose_put_got_no_answer_are_put_again(kit: Kit) -> None:
     bucket = await opened(kit)
     kit.store.script["assign"] += [DOWN, Refused("NOPERM")]

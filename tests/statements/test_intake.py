@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import Sequence
+from itertools import pairwise
+from typing import Any
+
 import asyncpg
 import pytest
 
 from jobmaster.clock import new_id
+from jobmaster.master.connection import Row
 from jobmaster.model.errors import InputError
 from tests.statements.kit import LANE, PRIORITY, World, new_job, uuids
 
@@ -177,3 +183,52 @@ class TestOnboarding:
                 break
         assert back in seen
         assert len(seen) == 31
+
+    async def test_claims_that_overlap_begin_where_the_last_one_ended(
+        self, world: World, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """A claim that begins at the oldest reads the dead entries of all that was claimed before it."""
+        began, other = _begun(world, monkeypatch), await world.bucket()
+        now = await world.sql.fetchval("SELECT to_us(clock_timestamp())")
+        await world.master.insert_held([new_job(new_id(), due_us=now - 1000 + n) for n in range(30)])
+        await world.master.onboard(world.fence, LANE, PRIORITY, 60.0, 10)
+        answers = await asyncio.gather(
+            *(world.master.onboard(fence, LANE, PRIORITY, 60.0, 10) for fence in (world.fence, other))
+        )
+        assert began == [0, now - 991, now - 991]
+        assert len({entry.id for answer in answers for entry in answer.entries}) == 20
+
+    async def test_claims_that_overlap_do_not_put_off_the_one_that_begins_at_the_oldest(
+        self, world: World, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        began, other = _begun(world, monkeypatch), await world.bucket()
+        now = await world.sql.fetchval("SELECT to_us(clock_timestamp())")
+        await world.master.insert_held([new_job(new_id(), due_us=now - 1000 + n) for n in range(90)])
+        for _ in range(40):
+            await asyncio.gather(
+                *(world.master.onboard(fence, LANE, PRIORITY, 60.0, 1) for fence in (world.fence, other))
+            )
+        at_the_oldest = [number for number, due_us in enumerate(began) if due_us == 0][2:]
+        assert [later - one for one, later in pairwise(at_the_oldest)] == [17] * 3
+
+    async def test_what_is_due_now_is_not_looked_for_among_what_is_due_later(self, world: World) -> None:
+        now = await world.sql.fetchval("SELECT to_us(clock_timestamp())")
+        await world.master.insert_held([new_job(new_id(), due_us=now + 30_000_000 + n) for n in range(30)])
+        assert (await world.master.onboard(world.fence, LANE, PRIORITY, 60.0, 10)).more
+        urgent = new_id()
+        await world.master.insert_held([new_job(urgent, due_us=now - 1000)])
+        answer = await world.master.onboard(world.fence, LANE, PRIORITY, 0.0, 10)
+        assert [entry.id for entry in answer.entries] == [urgent]
+
+
+def _begun(world: World, monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Where claims begin to read, in the order in which they are sent."""
+    began: list[int] = []
+    tell = world.master._data.tell
+
+    async def noting(name: str, *args: Any, ids: Sequence[bytes] = ()) -> list[Row]:
+        began.append(args[7])
+        return await tell(name, *args, ids=ids)
+
+    monkeypatch.setattr(world.master._data, "tell", noting)
+    return began
