@@ -7,6 +7,7 @@ seen when they were last needed; a stale entry costs one hint that nobody reads.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from operator import attrgetter
 from typing import Protocol
 
 from jobmaster.clock import Clock
@@ -80,6 +81,8 @@ class Hints:
         fresh: dict[Group, list[Bucket]] = {}
         for bucket in await self._master.buckets(states=(BucketState.ACTIVE,)):
             fresh.setdefault((bucket.lane, bucket.priority), []).append(bucket)
+        for buckets in fresh.values():
+            buckets.sort(key=attrgetter("id"))  # they are told in turn, from one picture to the next
         self._map, self._map_at = fresh, asked
 
     async def _tell(self, group: Group) -> None:

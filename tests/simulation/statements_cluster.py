@@ -318,7 +318,6 @@ class ClusterStatements(RescueStatements):
 
     def queries_buckets(self, old: Snapshot, states: Sequence[str]) -> list[Record]:
         found = [b for b in self.tables.buckets.values() if not states or b.state in states]
-        found.sort(key=lambda b: (b.store, b.lane, -b.priority, b.id))
         return [bucket_record(b, self.moment(b.changed_us)) for b in found]
 
     def queries_served(self, old: Snapshot) -> list[Record]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from operator import attrgetter
 from typing import Any
 
 import asyncpg
@@ -81,7 +82,12 @@ class Masters(TwoMasters):
         self.both(lambda master: master.states([self.jobs[job] for job in chosen]))
         for known in (self.buckets, self.buckets[:1]):
             self.both(lambda master, known=known: master.sent_before([self.jobs[job] for job in chosen], known))  # type: ignore[misc]
-        self.both(lambda master: master.buckets(states=[BucketState.ACTIVE, BucketState.DRAINING]))
+
+        async def in_service(master: Any) -> list[Bucket]:
+            found = await master.buckets(states=[BucketState.ACTIVE, BucketState.DRAINING])
+            return sorted(found, key=attrgetter("id"))
+
+        self.both(in_service)
 
     # ------------------------------------------------------------ owners
 

@@ -104,3 +104,20 @@ async def test_finding_due_groups_costs_two_probes_a_group(filled: World) -> Non
         node["Actual Rows"] * node["Actual Loops"] for node in nodes if "job_day" in str(node.get("Relation Name"))
     )
     assert read <= 4, "10,000 waiting jobs are not counted"
+
+
+async def test_many_buckets_cost_nothing_when_none_is_lost(filled: World, rescuer: bytes) -> None:
+    """Every renewal of every agent asks whether there is one, and every idle rescuer."""
+    await filled.sql.execute(
+        "INSERT INTO bucket (id, store, lane, priority, state, epoch, owner)"
+        " SELECT gen_random_uuid(), store, lane, priority, 'ACTIVE', 1, gen_random_uuid()"
+        " FROM bucket, generate_series(1, 5000)"
+    )
+    await filled.sql.execute("ANALYZE bucket")
+    for name, args in (
+        ("members/renew", (filled.owner, 10.0)),
+        ("buckets/take_lost", (rescuer, ["default"], [], [])),
+    ):
+        nodes = [node for node in await _plan(filled, name, *args) if node.get("Relation Name") == "bucket"]
+        assert "bucket_lost" in {node.get("Index Name") for node in nodes}, name
+        assert sum(node["Actual Rows"] + node.get("Rows Removed by Filter", 0) for node in nodes) < 10, name

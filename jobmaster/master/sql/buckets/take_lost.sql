@@ -8,7 +8,7 @@
 -- fence: FOR UPDATE SKIP LOCKED: two rescuers never get the same bucket; the rescuer is alive, its row locked FOR SHARE, so
 --        that its own certificate comes before (nothing) or after (the bucket is seen). The lock waits for nothing of the
 --        old owner: its last binding write ends before or is refused by the new epoch.
--- index: none; the table is small
+-- index: bucket_lost, the lost ones in the order in which they are taken
 WITH me AS MATERIALIZED (
     SELECT 1 FROM agent WHERE id = $1::uuid AND state IN ('ACTIVE', 'STOPPING') FOR SHARE
 ), lost AS MATERIALIZED (

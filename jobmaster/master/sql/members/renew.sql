@@ -6,7 +6,7 @@
 -- fence: one compare-and-set on the agent row: a certificate that came first leaves no row, this renewal that came first
 --        makes the certificate match nothing. Locks no other row, so no lock of a job can starve a heartbeat.
 -- index: agent_pkey (HOT: nothing indexed changes); job_cancel, which holds only in-flight jobs with a cancel request;
---        bucket_owner, the few buckets of one agent; agents are counted in their small table
+--        bucket_owner, the few buckets of one agent; bucket_lost; agents are counted in their small table
 WITH me AS (
     UPDATE agent
     SET lease_until = clock_timestamp() + make_interval(secs => $2::double precision),
