@@ -14,6 +14,7 @@ from collections.abc import Callable
 from typing import Protocol
 
 from jobmaster.model.bucket import Bucket, BucketState
+from jobmaster.model.errors import JobMasterError
 from jobmaster.model.ids import Fence
 from jobmaster.rules.bucket_machine import WORKING_STATES
 from jobmaster.telemetry import Telemetry
@@ -41,7 +42,7 @@ class _Lost:
         self.holding = holding
         self.why = why
         self.asked = False
-        """It was declared before, and the answer was lost: whoever has it by now may have it from us."""
+        """It was declared before, or waited while the master did not answer: whoever has it by now may have it from us."""
         self.was_ours: bool | None = None
         self.salvaged: int | None = None
 
@@ -92,7 +93,12 @@ class Disowning:
         """Declare one after the other; a failure leaves the rest for the next tick. (Also called by who leaves.)"""
         async with self._at_work:
             while self._waiting:
-                await self._declare(self._waiting[0])
+                try:
+                    await self._declare(self._waiting[0])
+                except JobMasterError:
+                    for lost in self._waiting:
+                        lost.asked = True
+                    raise
                 self._on_disowned(self._waiting.popleft().holding)
         return IDLE_SECONDS
 
@@ -105,9 +111,8 @@ class Disowning:
     async def _declare(self, lost: _Lost) -> None:
         holding = lost.holding
         if lost.was_ours is None:
-            asked, lost.asked = lost.asked, True
             moved = await self._ledger.move_bucket(*holding.fence, BucketState.LOST, lost.why)
-            lost.was_ours = moved or asked or await self._is_ours(holding)
+            lost.was_ours = moved or lost.asked or await self._is_ours(holding)
         if not lost.was_ours:
             self._salvage.drop(holding)
             return

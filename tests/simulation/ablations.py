@@ -17,7 +17,6 @@ from jobmaster_agents.holdings import Holding, Holdings
 from jobmaster_agents.portions import LiveJob, Phase, by_holding
 from jobmaster_agents.reporting import Reporter
 from jobmaster_agents.salvaging import Salvaging
-from tests.simulation import store_server
 from tests.simulation.history import History, Result
 from tests.simulation.surroundings import Patch
 
@@ -89,10 +88,6 @@ def _forgotten() -> list[Patch]:
     return [(Salvaging, "write", nothing)]
 
 
-def _listed_anew() -> list[Patch]:
-    return [(store_server, "number_of", lambda name: 0)]
-
-
 ABLATIONS = {
     "identity on the row": Ablation(
         "an outcome or in-flight write asks whether the row is in flight, not whose it is", frozenset({"identity"})
@@ -118,8 +113,5 @@ ABLATIONS = {
     ),
     "sweep": Ablation("a rescue ends without giving back the rows that still name the bucket", frozenset({"sweep"})),
     "salvage": Ablation("an owner forgets what it holds of a bucket that its store has lost", patches=_forgotten),
-    "numbers of lists": Ablation(
-        "a claim that comes late makes a list anew that was settled and deleted", patches=_listed_anew
-    ),
     "watermark": Ablation("what lies below the floor may be written again", frozenset({"watermark"})),
 }
