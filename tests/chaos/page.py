@@ -59,11 +59,12 @@ def _chaos_runs(reports: dict[str, dict[str, Any]]) -> str:
         ("drained, seconds after healing", lambda one: one["drain_seconds"]),
         ("invariants violated", lambda one: sum(one["invariants"].values())),
         ("commit", lambda one: f"`{one['versions']['commit']}`"),
+        ("machine", _machine),
+        ("servers", lambda one: f"{one['versions']['master']}, {one['versions']['store']}"),
     ]
     lines = [f"| | {' | '.join(reports)} |", f"| --- |{' --- |' * len(reports)}"]
     lines += [f"| {title} | {' | '.join(str(of(one)) for one in reports.values())} |" for title, of in rows]
-    last = next(iter(reports.values()))
-    return "\n".join(lines) + f"\n\n{_machine(last)}; {last['versions']['master']}, {last['versions']['store']}."
+    return "\n".join(lines)
 
 
 def _pair(report: dict[str, Any], one: str, other: str) -> str:

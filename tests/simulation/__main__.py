@@ -11,7 +11,7 @@ from collections.abc import Callable
 from tests.simulation import coverage
 from tests.simulation.ablations import ABLATIONS
 from tests.simulation.history import History
-from tests.simulation.page import keep
+from tests.simulation.page import keep, lines_of_run
 from tests.simulation.runner import Caught, Report, catch_all, play_all, seeds_of
 
 SOMETIMES_FROM = 10_000
@@ -40,13 +40,14 @@ def main() -> int:
     else:
         report = play_all(seeds_of(given.first, given.seeds), given.jobs, _progress(given.seeds))
         sys.stderr.write("\n")
-        figures = report.figures()
+        figures = report.figures() | {"first": given.first}
         table = coverage.table(report.hits)
         missing = coverage.never(report.hits)
         figures |= {"coverage": table, "never_taken": missing}
         held = not report.violating and not (missing and given.seeds >= SOMETIMES_FROM)
         _tell(report, table)
         if given.write:
+            keep("simulation run", lines_of_run(figures))
             keep("simulation coverage", [(branch, f"{count:,}") for branch, count in table.items()])
     if given.json:
         sys.stdout.write(json.dumps(figures) + "\n")
@@ -64,7 +65,7 @@ def _arguments() -> argparse.Namespace:
         "--ablations", action="store_true", help="leave out every guard and count the seeds that it takes"
     )
     parser.add_argument("--replay", type=int, metavar="SEED", help="print the whole trace of one seed")
-    parser.add_argument("--write", action="store_true", help="keep the table in docs/simulation.md")
+    parser.add_argument("--write", action="store_true", help="keep the tables in docs/simulation.md")
     parser.add_argument("--json", action="store_true", help="last line: the figures as JSON")
     return parser.parse_args()
 
