@@ -40,12 +40,19 @@ def test_nothing_is_lost_and_nothing_counts_twice_under_mixed_faults() -> None:
     assert set(report["invariants"].values()) == {0}
 
 
-def test_an_agent_that_deletes_its_lists_before_the_commit_is_caught() -> None:
+@pytest.mark.parametrize(
+    ("mutant", "fault", "caught_as"),
+    [
+        ("list_before_commit", "agent_kill", {"lost", "I5"}),
+        ("no_self_fence", "agent_stop", {"lost"}),
+        ("no_identity", "agent_stop", {"duplicate_outcomes", "stale_recorded"}),
+    ],
+)
+def test_an_agent_without_a_guard_is_caught(mutant: str, fault: str, caught_as: set[str]) -> None:
     code, report, _ = chaos(
         *("--minutes", "0.3", "--seed", "5", "--rate", "600", "--bound", "50", "--no-disks"),
-        *("--mutant", "list_before_commit", "--fault", "agent_kill"),
+        *("--mutant", mutant, "--fault", fault),
     )
     shutil.rmtree(report["kept"])
     assert code == 1
-    assert report["violations"]["lost"] > 0
-    assert report["violations"]["I5"] > 0
+    assert {name for name, count in report["violations"].items() if count} >= caught_as
