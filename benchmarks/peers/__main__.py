@@ -96,7 +96,14 @@ class Rival:
         callers = 1 if self.peer.bulk else _FILLERS
         share = jobs // callers * callers
         self.enqueue("bulk" if self.peer.bulk else "concurrent", share, callers)
+        self.tidy()
         return self.drain(processes, share)
+
+    def tidy(self) -> None:
+        """Its tables as autovacuum leaves them when it comes in time: without dead rows, with statistics of what waits now.
+        Graphile Worker, which deletes what has ended, fell from 50,000 jobs a second to 1,000 where that had not been."""
+        if self.peer.store == "postgresql":
+            asyncio.run(_vacuum_foreign_tables(self._rig))
 
     def setup(self) -> float:
         """Its tables."""
@@ -163,6 +170,19 @@ async def _forget_foreign_keys(rig: Bench) -> None:
         foreign = [key async for key in store.scan_iter(count=10_000) if not key.startswith(b"jm:")]
         for start in range(0, len(foreign), 10_000):
             await store.unlink(*foreign[start : start + 10_000])
+
+
+async def _vacuum_foreign_tables(rig: Bench) -> None:
+    sql = await rig.connect()
+    try:
+        tables = await sql.fetch(
+            "SELECT format('%I.%I', schemaname, relname) AS name FROM pg_stat_user_tables WHERE schemaname <> $1",
+            rig.settings.schema_name(),
+        )
+        for table in tables:
+            await sql.execute(f"VACUUM (ANALYZE) {table['name']}")
+    finally:
+        await sql.close()
 
 
 # ---------------------------------------------------------------- rounds

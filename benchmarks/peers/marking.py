@@ -16,6 +16,7 @@ from typing import NamedTuple
 
 _FORM = struct.Struct("<qdd")
 DIRECTORY = "BENCH_MARKS"
+_OPENING = threading.Lock()
 
 
 class Marks:
@@ -26,19 +27,23 @@ class Marks:
         self._lock = threading.Lock()
 
     def _open(self) -> None:
-        self._pid = os.getpid()
         self._lock = threading.Lock()
         self._counter = itertools.count(1)
-        path = Path(os.environ[DIRECTORY]) / f"{self._pid}.mark"
+        path = Path(os.environ[DIRECTORY]) / f"{os.getpid()}.mark"
         path.write_bytes(b"\0" * _FORM.size)
         with path.open("r+b") as file:
             self._memory = mmap.mmap(file.fileno(), _FORM.size)
         self._first = time.monotonic()
+        self._pid = os.getpid()  # last: now other threads may count, too
 
     def hit(self) -> None:
         """One job has been run."""
         if os.getpid() != self._pid:
-            self._open()
+            # The first jobs of several threads come at once; one that failed here would be retried by its system, half a
+            # minute later, and be the end of the drain.
+            with _OPENING:
+                if os.getpid() != self._pid:
+                    self._open()
         with self._lock:
             _FORM.pack_into(self._memory, 0, next(self._counter), self._first, time.monotonic())
 

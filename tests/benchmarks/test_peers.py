@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import mmap
 import subprocess
 import sys
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -73,3 +77,25 @@ def test_an_unknown_peer_is_one_clear_error() -> None:
     )
     assert done.returncode == 2
     assert "sidekiq: there is no adapter; there are pgqueuer" in done.stderr
+
+
+def test_threads_whose_first_jobs_come_at_once_are_all_counted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(marking.DIRECTORY, str(tmp_path))
+    marks, opening, go_on = marking.Marks(), threading.Event(), threading.Event()
+    mapped = mmap.mmap
+
+    def slow(*arguments: int) -> object:
+        opening.set()
+        assert go_on.wait(10)
+        return mapped(*arguments)
+
+    monkeypatch.setattr(mmap, "mmap", slow)
+    with ThreadPoolExecutor(2) as pool:
+        first = pool.submit(marks.hit)
+        assert opening.wait(10)
+        second = pool.submit(marks.hit)  # before there is anything to count in
+        time.sleep(0.05)
+        go_on.set()
+        first.result(10)
+        second.result(10)
+    assert marking.read(tmp_path).jobs == 2
