@@ -30,8 +30,6 @@ _ASKING = 2
 never waits for the store."""
 _PUTS = 3
 """Tries to put the copies of a batch into the bucket before the rows go back."""
-_LATER_SECONDS = 1.0
-"""The next onboarded job is due at least so much later: none that is due now waits in the bucket."""
 
 
 class _Due:
@@ -123,7 +121,7 @@ class Onboarding:
         if due is None:
             return
         due.ahead = 0 if next_due_seconds is None else max(due.ahead - onboarded, 0)
-        due.only_later = next_due_seconds is None or next_due_seconds > _LATER_SECONDS
+        due.only_later = next_due_seconds is None or next_due_seconds > 0.0
         due.crowded = crowded
         self._queue(due)
 

@@ -122,7 +122,7 @@ async def _copies_in(
             answers = await watch.store.find([outlet.id for outlet in page], wanted, SCAN_JOBS_MAX)
         except JobMasterError:
             watch.gave_no_answer()
-            continue
+            return  # each further page would wait as long
         for outlet, entries in zip(page, answers, strict=True):
             for job_id, entry in entries.items():
                 found.setdefault(job_id, (entry, outlet))

@@ -221,6 +221,19 @@ async def test_a_bucket_full_of_later_jobs_still_takes_what_is_due_now(kit: Kit)
     assert states(kit, later) == {"ASSIGNED", "HELD"}
 
 
+async def test_a_steady_stream_of_later_jobs_does_not_hold_up_what_is_due_now(kit: Kit) -> None:
+    """Twenty fall due every second, so the next one is never far off; a rescued job is due at once all the same."""
+    bucket = await opened(kit)
+    for number in range(6000):
+        held(kit, 1, due_seconds=0.05 * (number + 1))
+    hint(kit, bucket)
+    await until(lambda: len(kit.store.buckets[bucket.fence.bucket_id].assigned) >= 2000)
+    await turns()
+    [now] = held(kit, 1)
+    hint(kit, bucket)
+    await until(lambda: states(kit, [now]) == {JobState.SUCCEEDED})
+
+
 async def test_claims_of_producers_jobs_do_not_ask_the_master(kit: Kit) -> None:
     bucket = await opened(kit)
     held(kit, 6000, due_seconds=200.0)

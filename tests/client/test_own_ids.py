@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from jobmaster.agentstore.store import AgentStore
-from jobmaster.client import bucket_map
+from jobmaster.client import bucket_map, finding
 from jobmaster.client.cluster import Cluster
 from jobmaster.client.receipts import JobReceipt
 from jobmaster.clock import new_id
@@ -174,7 +174,8 @@ async def test_a_store_that_is_away_is_not_asked_for_its_lost_buckets_by_every_c
     open_cluster: OpenCluster,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """They stay in rescue for as long as it is away, and each look would wait for it."""
+    """They stay in rescue for as long as it is away, and each look would wait for it. So would each page of one look."""
+    monkeypatch.setattr(finding, "FINDS_MAX", 1)
     server = new_valkey()
     agent, settings = await second_store(shop, server, opened)
     cluster = await open_cluster(settings=settings, stores={"default": shop.store, "other": agent.store})
