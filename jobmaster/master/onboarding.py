@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Sequence
 from typing import NamedTuple, TypeAlias
 
@@ -14,6 +15,10 @@ from jobmaster.ports import Onboarded, Written
 
 _LEAPS_MAX = 16
 """Claims in a row that may begin further on than at the oldest job."""
+_REST = 10.0
+"""A claim that begins at the oldest is followed by the next such one not before so many times its duration: while a long
+transaction pins dead entries it reads all of them, and would be most of what claims cost."""
+_REST_SECONDS_MAX = 5.0
 
 
 class Cursor(NamedTuple):
@@ -22,9 +27,11 @@ class Cursor(NamedTuple):
     due_us: int
     leaps: int
     """Claims that began here or before, since one began at the oldest."""
+    rests_until: float
+    """Time of the loop before which none begins at the oldest."""
 
 
-_FROM_THE_OLDEST = Cursor(0, 0)
+_FROM_THE_OLDEST = Cursor(0, 0, 0.0)
 _Key: TypeAlias = tuple[str, int, float]
 """Lane, priority, and how far ahead is looked: a claim of what is due now must not begin among what is due later."""
 
@@ -35,8 +42,8 @@ class Onboarding:
     While a backlog is drained batch after batch, each begins at the due time where the last one ended instead of reading
     over all the dead index entries before it (a long transaction elsewhere may pin them for hours). Claims that overlap
     share that place, or every second one would read them all. Older rows that come back meanwhile, or were locked by
-    somebody who left them, wait for the next batch that begins at the start: after 16 batches, or as soon as one is not
-    full.
+    somebody who left them, wait for the next batch that begins at the start: after 16 batches (while such a look is slow,
+    ten times as long as the last one took, at most 5 s), or as soon as one is not full.
     """
 
     _data: Calls
@@ -53,7 +60,7 @@ class Onboarding:
     ) -> Onboarded:
         """The oldest due-soon HELD rows become ASSIGNED to the bucket, under its lock, SKIP LOCKED."""
         key = (lane, priority, horizon_seconds)
-        began_us = self._begin(key)
+        asked, began_us = _now(), self._begin(key)
         rows = await self._data.tell("jobs/onboard", *fence, lane, priority, horizon_seconds, limit, began_us, handlers)
         entries = [
             Entry(id_, token, handler, args, to_us(due), headers, attempt, rescues)
@@ -62,7 +69,11 @@ class Onboarding:
         ]
         full = len(entries) == limit
         if full:
-            self._cursors[key] = Cursor(max(entry.due_us for entry in entries), self._cursor(key).leaps)
+            cursor = self._cursor(key)._replace(due_us=max(entry.due_us for entry in entries))
+            if not began_us:
+                now = _now()
+                cursor = cursor._replace(rests_until=now + min(_REST * (now - asked), _REST_SECONDS_MAX))
+            self._cursors[key] = cursor
         else:
             self._cursors.pop(key, None)
         # A batch that began further on and was not full says nothing about what lies before it.
@@ -75,7 +86,7 @@ class Onboarding:
         """The due time at which a claim begins, 0: at the oldest job. Counted here and not when it ends, so that claims
         in flight cannot put off the one that begins at the oldest."""
         cursor = self._cursor(key)
-        if cursor.leaps == _LEAPS_MAX:
+        if cursor.leaps >= _LEAPS_MAX and _now() >= cursor.rests_until:
             self._cursors[key] = cursor._replace(leaps=0)
             return 0
         self._cursors[key] = cursor._replace(leaps=cursor.leaps + 1)
@@ -100,3 +111,7 @@ class Onboarding:
         return await Batch(self._data, "jobs/release", send, judge, bucket_id=fence.bucket_id, rowless=False).write(
             identities
         )
+
+
+def _now() -> float:
+    return asyncio.get_running_loop().time()

@@ -11,6 +11,7 @@ import asyncpg
 import pytest
 
 from jobmaster.clock import new_id
+from jobmaster.master import onboarding
 from jobmaster.master.connection import Row
 from jobmaster.model.errors import InputError
 from tests.statements.kit import LANE, PRIORITY, World, new_job, uuids
@@ -201,6 +202,7 @@ class TestOnboarding:
     async def test_claims_that_overlap_do_not_put_off_the_one_that_begins_at_the_oldest(
         self, world: World, monkeypatch: pytest.MonkeyPatch
     ) -> None:
+        monkeypatch.setattr(onboarding, "_REST", 0.0)
         began, other = _begun(world, monkeypatch), await world.bucket()
         now = await world.sql.fetchval("SELECT to_us(clock_timestamp())")
         await world.master.insert_held([new_job(new_id(), due_us=now - 1000 + n) for n in range(90)])
@@ -210,6 +212,28 @@ class TestOnboarding:
             )
         at_the_oldest = [number for number, due_us in enumerate(began) if due_us == 0][2:]
         assert [later - one for one, later in pairwise(at_the_oldest)] == [17] * 3
+
+    async def test_slow_looks_at_the_oldest_come_less_often(
+        self, world: World, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """A snapshot pins 500,000 dead entries, say, and a claim from the oldest on takes 0.2 s instead of 0.01 s."""
+        seconds, began, tell = 0.0, [], world.master._data.tell
+
+        async def slow(name: str, *args: Any, ids: Sequence[bytes] = ()) -> list[Row]:
+            nonlocal seconds
+            began.append(args[7])
+            seconds += 0.01 if args[7] else 0.2
+            return await tell(name, *args, ids=ids)
+
+        monkeypatch.setattr(onboarding, "_now", lambda: seconds)
+        monkeypatch.setattr(world.master._data, "tell", slow)
+        now = await world.sql.fetchval("SELECT to_us(clock_timestamp())")
+        await world.master.insert_held([new_job(new_id(), due_us=now - 1000 + n) for n in range(500)])
+        for _ in range(420):
+            await world.master.onboard(world.fence, LANE, PRIORITY, 60.0, 1)
+        at_the_oldest = [number for number, due_us in enumerate(began) if due_us == 0]
+        assert at_the_oldest[0] == 0
+        assert [round(later - one, -1) for one, later in pairwise(at_the_oldest)] == [200, 200]
 
     async def test_what_is_due_now_is_not_looked_for_among_what_is_due_later(self, world: World) -> None:
         now = await world.sql.fetchval("SELECT to_us(clock_timestamp())")
