@@ -105,6 +105,11 @@ def of_peers(report: Report) -> list[str]:
         ]
         heads_submit = ("submit, theirs (ours is x times)", "one by one", "100 callers", "bulk")
         lines += ["", *table(heads_submit, submits)]
+    for count, used in report.get("cpu_us_per_job", {}).items():
+        kinds = ("agents", "workers", "postgres", "store")
+        rows_of_cpu = [(name, *(one.get(kind, "") for kind in kinds)) for name, one in used.items() if one]
+        head = f"drain, CPU microseconds a job, {count} process{'es' if count != '1' else ''}"
+        lines += ["", *table((head, *kinds), rows_of_cpu)]
     if report.get("unusable"):
         lines += ["", f"Not measured: {', '.join(report['unusable'])}."]
     return lines

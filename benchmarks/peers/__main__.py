@@ -32,7 +32,7 @@ from benchmarks.peers import marking
 from benchmarks.peers.catalogue import PEERS, Peer
 from benchmarks.peers.environments import DEFAULT, Environment, Unusable
 from benchmarks.report import REPOSITORY, median, output_options, show, summary, tell
-from benchmarks.rig import MEDIUM_ONLY, Bench, bench
+from benchmarks.rig import MEDIUM_ONLY, Bench, bench, cpu_of, descendants
 from jobmaster.model.job import Durability
 from jobmaster.wiring import open_cluster
 
@@ -47,6 +47,8 @@ _DRAIN_SECONDS_MAX = 180
 _SUBMIT_SECONDS_MAX = 300
 _DURABILITY = {"postgresql": Durability.MASTER, "redis": Durability.AGENT}
 Rates = dict[str, list[float]]
+Used = dict[str, dict[str, list[dict[str, float]]]]
+"""Processes -> name -> CPU microseconds a job, by kind of process, of each run."""
 
 
 class Rival:
@@ -58,6 +60,8 @@ class Rival:
         self._environment = environment
         self.failure = ""
         """Why it is measured no more."""
+        self.used: dict[str, float] = {}
+        """CPU microseconds a job of its last drain: its workers from their start on, and the servers."""
 
     def _variables(self, marks: Path | None = None) -> dict[str, str]:
         chosen = {"BENCH_DSN": self._rig.dsn, "BENCH_REDIS": self._rig.url, "PYTHONPATH": str(REPOSITORY)}
@@ -117,12 +121,17 @@ class Rival:
 
     def drain(self, processes: int, jobs: int) -> float:
         """Queue, then let fresh workers run them; jobs per second."""
+        before = self._rig.cpu_seconds()
         with tempfile.TemporaryDirectory(prefix="marks-") as name, self._workers(processes, Path(name)) as workers:
             end = time.monotonic() + _DRAIN_SECONDS_MAX
             while (count := marking.read(Path(name))).jobs < jobs:
                 if time.monotonic() > end or any(worker.poll() is not None for worker in workers):
                     raise RuntimeError(f"{self.peer.name} ran {count.jobs} of {jobs} jobs and then no more")
                 time.sleep(_LOOK_SECONDS)
+            after = self._rig.cpu_seconds() | {
+                "workers": sum(cpu_of(pid) for worker in workers for pid in descendants(worker.pid))
+            }
+            self.used = _per_job(before, after, jobs, ("workers", "postgres", "store"))
             return count.jobs / (count.last - count.first)
 
     @contextlib.contextmanager
@@ -163,6 +172,10 @@ class Rival:
         }
 
 
+def _per_job(before: dict[str, float], after: dict[str, float], jobs: int, names: tuple[str, ...]) -> dict[str, float]:
+    return {name: round((after[name] - before.get(name, 0.0)) / jobs * 1e6, 2) for name in names}
+
+
 async def _forget_foreign_keys(rig: Bench) -> None:
     import redis.asyncio
 
@@ -188,21 +201,25 @@ async def _vacuum_foreign_tables(rig: Bench) -> None:
 # ---------------------------------------------------------------- rounds
 
 
-def drains(rig: Bench, rivals: list[Rival], processes: int, runs: int, jobs: int) -> Rates:
-    """Everybody in turn, after one turn to warm up."""
+def drains(rig: Bench, rivals: list[Rival], processes: int, runs: int, jobs: int, used: Used) -> Rates:
+    """Everybody in turn, after one turn to warm up; CPU microseconds a job of each run go into ``used``."""
     rates: Rates = {OURS: [], "floor": [], "raw_copy": [], **{rival.peer.name: [] for rival in rivals}}
     rig.start_agent("--name", f"with{processes}")
     for number in range(runs + 1):
         scale = 1.0 if number else 0.1
-        turn = {OURS: drain.one_drain(rig, int(jobs * scale))["jobs_per_second"]}
+        own = drain.one_drain(rig, int(jobs * scale))
+        turn = {OURS: own["jobs_per_second"]}
+        cpu = {OURS: _per_job({}, own["cpu_seconds"], int(jobs * scale), ("agents", "postgres", "store"))}
         for bare in ("floor", "raw_copy"):
             turn[bare] = drain.one_floor(rig, bare, max(int(jobs * scale), 1000))["jobs_per_second"]
         for rival in rivals:
             share = int(rival.peer.drain_jobs * scale) * processes
             turn |= rival.attempt(partial(rival.queue_and_drain, processes, share))
+            cpu[rival.peer.name] = rival.used
         tell(f"drain, {processes} processes: " + ", ".join(f"{name} {rate:,.0f}/s" for name, rate in turn.items()))
         for name, rate in turn.items() if number else ():
             rates[name].append(rate)
+            used.setdefault(str(processes), {}).setdefault(name, []).append(cpu.get(name, {}))
     rig.stop_agents()
     return rates
 
@@ -311,10 +328,17 @@ def run(names: list[str], cache: Path, runs: int, jobs: int, *, with_submits: bo
         for rival in rivals:
             rival.attempt(rival.setup)
         servers = asyncio.run(rig.described())
-        by_count = {count: drains(rig, rivals, count, runs, jobs) for count in COUNTS}
+        used: Used = {}
+        by_count = {count: drains(rig, rivals, count, runs, jobs, used) for count in COUNTS}
         ways = submits(rig, rivals, runs, jobs) if with_submits else {}
         unusable |= {rival.peer.name: rival.failure for rival in rivals if rival.failure}
         report = compared([rival for rival in rivals if not rival.failure], by_count, ways)
+        report["cpu_us_per_job"] = {
+            count: {
+                name: {kind: median([one[kind] for one in each]) for kind in each[0]} for name, each in found.items()
+            }
+            for count, found in used.items()
+        }
         report["peers"] = {rival.peer.name: rival.described() for rival in rivals}
     ours = {
         "settings": "5 buckets a process; submits at level agent beside Redis peers, at level master beside PostgreSQL peers",

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from benchmarks.figures import of_submit
+from benchmarks.figures import of_peers, of_submit, rewritten, text
+from benchmarks.plots import PAGE, PLOTS
+from benchmarks.report import RESULTS
 
 OLD: dict[str, Any] = {
     "single": {"agent": {"1": 10, "100": 1000}, "master": {"1": 5, "100": 500}},
@@ -25,3 +27,23 @@ def test_own_ids_and_cpu_are_shown_where_they_were_measured() -> None:
     assert "| 100 callers, each with `job_id=` | 800 | 90 |" in lines
     assert "| 100 callers | 4.5 / 1.25 / 0 | 4.5 / 1.25 / 0 |" in lines
     assert not any("submit_many" in line for line in lines[8:]), "that way has no CPU in this report"
+
+
+def test_cpu_of_ours_and_theirs_stands_beside_each_other() -> None:
+    rates = {"saq": {"1": {"ours": 100, "theirs": 2, "ratio": 50.0}}}
+    about = {"versions": {"saq": "1"}, "durable_at_acknowledgement": "no", "outcome_kept": "no"}
+    used = {
+        "1": {
+            "jobmaster": {"agents": 5.0, "postgres": 3.0, "store": 1.0},
+            "floor": {},
+            "saq": {"workers": 400.0, "store": 90.0},
+        }
+    }
+    report = {"rates": rates, "ratio": {"saq": 50.0}, "peers": {"saq": about}, "processes": [1], "cpu_us_per_job": used}
+    lines = of_peers(report)
+    assert lines[-2:] == ["| jobmaster | 5 |  | 3 | 1 |", "| saq |  | 400 |  | 90 |"]
+
+
+def test_the_page_shows_the_kept_reports() -> None:
+    page = PAGE.read_text(encoding="utf-8")
+    assert page == rewritten(page, text(RESULTS, PLOTS)), "run python -m benchmarks.plots"
