@@ -89,7 +89,7 @@ def main(
     report = run(course, tell)
     if save and is_clean(report):
         RESULTS.mkdir(exist_ok=True)
-        write(RESULTS / f"{course.form.value}.json", report)
+        write(RESULTS / f"{course.form.value}.json", {key: value for key, value in report.items() if key != "kept"})
     show(report, as_json=as_json)
     if not is_clean(report):
         tell(
