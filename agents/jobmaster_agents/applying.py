@@ -22,7 +22,7 @@ from jobmaster.model.job import FinalRow, HoldRow
 from jobmaster.ports import Kept, Outcomes, StoreOwner, Word, Written
 from jobmaster.telemetry import Telemetry
 from jobmaster_agents.events import Event, EventLog
-from jobmaster_agents.holdings import Holding, Holdings
+from jobmaster_agents.holdings import Holding, Holdings, OnForgotten
 from jobmaster_agents.insisting import Backoff
 from jobmaster_agents.measuring import Measures
 from jobmaster_agents.reporting import Reporter
@@ -49,7 +49,7 @@ class Applying:
         store: StoreOwner,
         holdings: Holdings,
         reporter: Reporter,
-        on_forgotten: Callable[[bytes, str], None],
+        on_forgotten: OnForgotten,
         telemetry: Telemetry,
         log: EventLog,
     ) -> None:
@@ -134,7 +134,7 @@ class Applying:
 
     def _doubt(self, holding: Holding, fence: Fence, word: Word) -> None:
         if word is not Word.CLOSED and fence == holding.fence:  # (else it was unfrozen under a new epoch meanwhile)
-            self._on_forgotten(fence.bucket_id, f"the store answered {word} to a look at what it keeps")
+            self._on_forgotten(fence.bucket_id, f"the store answered {word} to a look at what it keeps", word)
 
     @staticmethod
     def _now_keeps(holding: Holding, page: Kept) -> None:

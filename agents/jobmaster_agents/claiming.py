@@ -13,7 +13,6 @@ cannot wait: cancellations, hints, and a bucket over its high-water mark, from w
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
 from operator import attrgetter
 from typing import Protocol
 
@@ -26,7 +25,7 @@ from jobmaster.ports import Claimed, StoreOwner, Word
 from jobmaster.settings.model import StoreSettings
 from jobmaster_agents.events import Event, EventLog
 from jobmaster_agents.execution import Execution
-from jobmaster_agents.holdings import Holding, Holdings, thawed_epoch
+from jobmaster_agents.holdings import Holding, Holdings, OnForgotten, thawed_epoch
 from jobmaster_agents.insisting import Backoff, Told
 from jobmaster_agents.portions import LiveJob, Memory, Portion
 from jobmaster_agents.reporting import Reporter
@@ -72,7 +71,7 @@ class Pump:
         handlers: dict[str, Handler],
         clock: Clock,
         onboarder: Onboarder,
-        on_forgotten: Callable[[bytes, str], None],
+        on_forgotten: OnForgotten,
         *,
         list_prefix: str,
         capacity: int,
@@ -243,7 +242,7 @@ class Pump:
             if fence != self.holding.fence:
                 continue  # unfrozen under a new epoch while the call was on its way
             if answer.word in _FENCED:
-                self._on_forgotten(self._bucket_id, f"the store answered {answer.word} to a claim")
+                self._on_forgotten(self._bucket_id, f"the store answered {answer.word} to a claim", answer.word)
             elif not self.holding.closed and self._holdings.on_doubt is not None:
                 self._holdings.refused(self.holding, f"the store answered {answer.word} to a claim")
             return None
@@ -314,7 +313,7 @@ class Pump:
         try:
             word, names = await self._store.claimed_lists(fence)
             if word in _FENCED and not self.ended and fence == self.holding.fence:
-                self._on_forgotten(self._bucket_id, f"the store answered {word} to a look at its lists")
+                self._on_forgotten(self._bucket_id, f"the store answered {word} to a look at its lists", word)
             if word is not Word.OK:
                 return
             for name in names:

@@ -2,8 +2,15 @@
 
 Without this a bucket whose store was emptied or rolled back, or that was fenced by a rescuer whose mark in the master was
 forgotten by a failover, would stay ACTIVE for ever in the hands of a living agent that does not serve it. The declaration is
-a compare-and-set on (epoch, owner): when the bucket really is another's, nothing happens. When it was ours, its store has
-lost it, and what this process still holds of it is written to the master (``salvaging``).
+a compare-and-set on (epoch, owner): when the bucket really is another's, nothing happens.
+
+Before that, what this process still holds of it is written to the master (``salvaging``), whoever has the bucket by now: it
+may have it because this very agent has declared it LOST (``ownership``), or because a declaration was not answered. First,
+so that outcomes stand before a rescuer sweeps the rows. A failure of one does not keep the other, nor the next bucket, from
+being tried.
+
+Only a bucket of which the store itself said that it has lost it is noted as a loss: what lies in one that is another's, or
+whose store was slow, is there for the rescuer.
 """
 
 from __future__ import annotations
@@ -13,46 +20,40 @@ from collections import deque
 from collections.abc import Callable
 from typing import Protocol
 
-from jobmaster.model.bucket import Bucket, BucketState
-from jobmaster.model.errors import JobMasterError
+from jobmaster.model.bucket import BucketState
+from jobmaster.model.errors import CodeError, JobMasterError, Refused, Unavailable
 from jobmaster.model.ids import Fence
-from jobmaster.rules.bucket_machine import WORKING_STATES
 from jobmaster.telemetry import Telemetry
 from jobmaster_agents.events import Event, EventLog
 from jobmaster_agents.holdings import Holding, Holdings
+from jobmaster_agents.salvaging import Saved
 
 IDLE_SECONDS = 3600.0
-_OURS = WORKING_STATES | {BucketState.FROZEN}
 
 
 class Salvage(Protocol):
     """Where the copies are that this process held of it."""
 
-    def drop(self, holding: Holding) -> None: ...
-
-    async def write(self, holding: Holding) -> int: ...
+    async def write(self, holding: Holding) -> Saved: ...
 
 
 class _Lost:
     """A bucket to be declared."""
 
-    __slots__ = ("asked", "holding", "salvaged", "was_ours", "why")
+    __slots__ = ("declared", "holding", "saved", "why")
 
     def __init__(self, holding: Holding, why: str) -> None:
         self.holding = holding
         self.why = why
-        self.asked = False
-        """It was declared before, or waited while the master did not answer: whoever has it by now may have it from us."""
-        self.was_ours: bool | None = None
-        self.salvaged: int | None = None
+        self.declared: bool | None = None
+        """The answer to the declaration: whether the master named this agent."""
+        self.saved: Saved | None = None
 
 
 class BucketLedger(Protocol):
     """Where a bucket's state is moved."""
 
     async def move_bucket(self, bucket_id: bytes, epoch: int, owner: bytes, to: BucketState, reason: str) -> bool: ...
-
-    async def owned_buckets(self, agent_id: bytes) -> list[Bucket]: ...
 
     async def note_loss(self, fence: Fence, store: str, at_risk: int, salvaged: int, reason: str) -> None: ...
 
@@ -61,7 +62,7 @@ class Disowning:
     """The duty that declares what ``Holdings`` lost.
 
     Args:
-        on_disowned: told of each holding afterwards (whoever owns it now), so that a new bucket can take its place.
+        on_disowned: told of each holding when it was declared (whoever owns it now), so that a new bucket can take its place.
     """
 
     name = "disowning"
@@ -90,40 +91,65 @@ class Disowning:
         self.kicked.set()
 
     async def tick(self) -> float:
-        """Declare one after the other; a failure leaves the rest for the next tick. (Also called by who leaves.)"""
+        """One after the other; what fails waits for the next tick. (Also called by who leaves.)
+
+        Raises:
+            JobMasterError: a failure, when all others have had their turn; one that may be over soon before one that is not.
+        """
         async with self._at_work:
-            while self._waiting:
-                try:
-                    await self._declare(self._waiting[0])
-                except JobMasterError:
-                    for lost in self._waiting:
-                        lost.asked = True
-                    raise
-                self._on_disowned(self._waiting.popleft().holding)
+            failed: list[_Lost] = []
+            failure: JobMasterError | None = None
+            try:
+                while self._waiting:
+                    error = await self._tried(self._waiting[0])
+                    lost = self._waiting.popleft()
+                    if error is not None:
+                        failed.append(lost)
+                        failure = error if failure is None or isinstance(error, Unavailable) else failure
+            finally:
+                self._waiting.extend(failed)
+            if failure is not None:
+                raise failure
         return IDLE_SECONDS
 
-    async def _is_ours(self, holding: Holding) -> bool:
-        """True when the master names this agent under another epoch: an operator's stop, of which it has never heard. That
-        bucket is declared LOST by who compares what is held (``ownership``)."""
-        owned = await self._ledger.owned_buckets(holding.fence.owner)
-        return any(each.id == holding.fence.bucket_id and each.state in _OURS for each in owned)
+    async def _tried(self, lost: _Lost) -> JobMasterError | None:
+        """All that can be done about one; what stood in the way of the rest."""
+        failure: JobMasterError | None = None
+        for step in (self._save, self._declare, self._note):
+            try:
+                await step(lost)
+            except CodeError:
+                raise
+            except JobMasterError as error:
+                failure = error if failure is None or isinstance(error, Unavailable) else failure
+        return failure
+
+    async def _save(self, lost: _Lost) -> None:
+        if lost.saved is not None:
+            return
+        holding = lost.holding
+        lost.saved = saved = await self._salvage.write(holding)
+        self._telemetry.jobs_salvaged += saved.written
+        holding.at_risk = max(holding.at_risk - saved.settled, 0) if holding.store_lost else 0
+        self._telemetry.jobs_at_risk += holding.at_risk
 
     async def _declare(self, lost: _Lost) -> None:
-        holding = lost.holding
-        if lost.was_ours is None:
-            moved = await self._ledger.move_bucket(*holding.fence, BucketState.LOST, lost.why)
-            lost.was_ours = moved or lost.asked or await self._is_ours(holding)
-        if not lost.was_ours:
-            self._salvage.drop(holding)
+        if lost.declared is None:
+            lost.declared = await self._ledger.move_bucket(*lost.holding.fence, BucketState.LOST, lost.why)
+            self._on_disowned(lost.holding)
+
+    async def _note(self, lost: _Lost) -> None:
+        """For people, when all is done."""
+        holding, saved = lost.holding, lost.saved
+        if saved is None or lost.declared is None:
             return
-        # Nobody has taken it from us, so its store has lost it, or fell back: what has no row may be gone with it.
-        if lost.salvaged is None:
-            lost.salvaged = saved = await self._salvage.write(holding)
-            holding.at_risk = max(holding.at_risk - saved, 0)
-            self._telemetry.jobs_at_risk += holding.at_risk
-            self._telemetry.jobs_salvaged += saved
-        if holding.at_risk or lost.salvaged:
-            await self._ledger.note_loss(holding.fence, holding.store, holding.at_risk, lost.salvaged, lost.why)
-        fields = {"bucket": holding.fence.bucket_id, "reason": lost.why}
-        counts = {"at_risk": holding.at_risk, "salvaged": lost.salvaged}
-        self._log.warning(Event.BUCKET_GIVEN_BACK, {**fields, **counts})
+        if holding.store_lost and (holding.at_risk or saved.written):
+            try:
+                await self._ledger.note_loss(holding.fence, holding.store, holding.at_risk, saved.written, lost.why)
+            except Refused as error:  # the counts stand in the log; nothing waits for a right on a table for people
+                self._log.error(Event.CALL_FAILED, {"what": "note_loss", "failures": 1, "reason": str(error)})
+        if lost.declared or holding.at_risk or saved.written:
+            fields = {"bucket": holding.fence.bucket_id, "reason": lost.why}
+            self._log.warning(
+                Event.BUCKET_GIVEN_BACK, {**fields, "at_risk": holding.at_risk, "salvaged": saved.written}
+            )

@@ -13,15 +13,19 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from typing import Protocol
 
 from jobmaster.model.bucket import Bucket, BucketState
 from jobmaster.model.ids import AgentId, BucketId, Fence
+from jobmaster.ports import Word
 from jobmaster.rules.lease import Standing, Term, standing
 
 FENCED_EXIT_CODE = 75
 """Exit code of a process that fenced itself: its supervisor starts a new agent in its place (EX_TEMPFAIL)."""
 
 
+_STORE_LOST = frozenset((Word.GENERATION, Word.ROLLBACK, Word.NO_BUCKET))
+"""What a store says that was emptied, swapped or put back, and by no other reason."""
 _THAWED_PREFIX = "thawed-"
 
 
@@ -50,6 +54,7 @@ class Holding:
         "priority",
         "state",
         "store",
+        "store_lost",
         "successor",
         "unwritable",
         "unwritable_ids",
@@ -67,7 +72,9 @@ class Holding:
         self.lost = False
         """True once it is another's: forget its jobs, touch no key."""
         self.at_risk = 0
-        """Of a lost one: jobs without a row that were last seen in it, in memory or waiting in the store."""
+        """Of a lost one: jobs that were last seen in it and may have been nowhere else but in memory, waiting or ended."""
+        self.store_lost = False
+        """True once its store said that it has lost it, with all that lay in it; not when it merely is another's."""
         self.successor: Holding | None = None
         """Of an identity of the past (``step``): the holding of the same bucket that goes on."""
         self.vouched: Term | None = None
@@ -87,6 +94,10 @@ class Holding:
         """Holding of a bucket this process has just created or taken."""
         fence = Fence(BucketId(bucket.id), bucket.epoch, AgentId(bucket.owner))
         return cls(fence, bucket.lane, bucket.priority, bucket.store)
+
+    def heard(self, said: Word | None) -> None:
+        """What its store answered, when that was a refusal."""
+        self.store_lost = self.store_lost or said in _STORE_LOST
 
     @property
     def applies(self) -> bool:
@@ -128,6 +139,13 @@ class Holding:
 
 
 OnLost = Callable[[Holding, str], None]
+
+
+class OnForgotten(Protocol):
+    """Who is told that a store, or the master, says that a bucket is another's."""
+
+    def __call__(self, bucket_id: bytes, why: str, said: Word | None = None) -> None:
+        """``said``: the word of its store, if it was the store that said so."""
 
 
 class Holdings:
@@ -266,11 +284,13 @@ class Holdings:
         """Holding of a bucket, unless it is not ours (any more)."""
         return self.buckets.get(bucket_id)
 
-    def lose(self, bucket_id: bytes, why: str) -> bool:
-        """The bucket is another's. False when it was not held (any more): losing twice is one loss."""
+    def lose(self, bucket_id: bytes, why: str, said: Word | None = None) -> bool:
+        """The bucket is another's, or its store has lost it. False when it was not held (any more): losing twice is one
+        loss. ``said``: the word of its store, if that said so."""
         holding = self.buckets.pop(bucket_id, None)
         if holding is None:
             return False
+        holding.heard(said)
         holding.lost = holding.closed = True
         holding.vouched = None
         holding.state = BucketState.LOST

@@ -10,7 +10,7 @@ HELD.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 from jobmaster.clock import Clock
 from jobmaster.codec import encode_entry
@@ -21,7 +21,7 @@ from jobmaster.ports import Onboarding as OnboardingPort
 from jobmaster.ports import StoreOwner, Word
 from jobmaster.settings.model import Thresholds
 from jobmaster_agents.events import EventLog
-from jobmaster_agents.holdings import Holding, Holdings
+from jobmaster_agents.holdings import Holding, Holdings, OnForgotten
 from jobmaster_agents.insisting import Backoff
 
 _FETCHERS = 4
@@ -71,7 +71,7 @@ class Onboarding:
         holdings: Holdings,
         thresholds: Thresholds,
         clock: Clock,
-        on_forgotten: Callable[[bytes, str], None],
+        on_forgotten: OnForgotten,
         log: EventLog | None = None,
         handlers: Sequence[str] | None = None,
     ) -> None:
@@ -245,4 +245,4 @@ class Onboarding:
         if word is None:
             raise Unavailable("the agent store did not take a batch of onboarded jobs; they were given back")
         if word is not Word.CLOSED and fence == due.holding.fence:
-            self._on_forgotten(fence.bucket_id, f"the store answered {word} to an assignment")
+            self._on_forgotten(fence.bucket_id, f"the store answered {word} to an assignment", word)

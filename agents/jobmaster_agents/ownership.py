@@ -169,7 +169,7 @@ class Ownership:
         if word is not Word.OK:
             # Ours under the new epoch, and its store has lost it: it is lost as what it is, with the copies that are here.
             self._worker.thaw(holding, epoch)
-            self._holdings.lose(bucket_id, f"the store answered {word} when it was unfrozen")
+            self._holdings.lose(bucket_id, f"the store answered {word} when it was unfrozen", word)
             return
         self._worker.thaw(holding, epoch)
         self._log.info(Event.BUCKET_UNFROZEN, {"bucket": bucket_id, "epoch": epoch})

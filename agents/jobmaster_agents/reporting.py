@@ -29,7 +29,7 @@ from jobmaster.model.job import Entry, FinalRow, HoldRow
 from jobmaster.ports import Outcomes, StoreOwner, Word, Written
 from jobmaster.telemetry import Telemetry
 from jobmaster_agents.events import Event, EventLog
-from jobmaster_agents.holdings import Holding, Holdings
+from jobmaster_agents.holdings import Holding, Holdings, OnForgotten
 from jobmaster_agents.insisting import Backoff, Insisting
 from jobmaster_agents.measuring import Measures
 from jobmaster_agents.portions import LiveJob, Memory, Phase, by_holding
@@ -69,7 +69,7 @@ class Reporter:
         holdings: Holdings,
         memory: Memory,
         clock: Clock,
-        on_forgotten: Callable[[bytes, str], None],
+        on_forgotten: OnForgotten,
         log: EventLog | None = None,
         telemetry: Telemetry | None = None,
     ) -> None:
@@ -307,7 +307,7 @@ class Reporter:
             if word is Word.OK:
                 return
             if word is not Word.CLOSED and fence == holding.fence:
-                self.forget(fence.bucket_id, f"the store answered {word} to a retry")
+                self.forget(fence.bucket_id, f"the store answered {word} to a retry", word)
                 return  # the rescuer sweeps the rows
             break
         back = [row._replace(token=row.token + 1, error=None, ran_us=0) for row in rows]
@@ -374,10 +374,10 @@ class Reporter:
         self.fenced_batches += 1
         self._holdings.refused(holding, why)
 
-    def forget(self, bucket_id: bytes, why: str) -> None:
+    def forget(self, bucket_id: bytes, why: str, said: Word | None = None) -> None:
         """The bucket is another's: nothing of it is settled, no key of it is touched."""
         self.fenced_batches += 1
-        self._on_forgotten(bucket_id, why)
+        self._on_forgotten(bucket_id, why, said)
 
 
 def _finals(jobs: Jobs) -> list[FinalRow]:

@@ -7,7 +7,13 @@ bucket (rule A). Where there is no row, the job has not ended (below the waterma
 where there is one, it bears this identity or it refuses. So it does not matter whether a rescuer is at work, has come first,
 or finds an older copy in the store afterwards: whoever is second is refused by the row.
 
-Only copies that may have no row: a row that is known is swept by the rescuer. So a job that must not be started twice is not
+Therefore nobody asks whose the bucket is before they are written. It may be a rescuer's by our own declaration, whoever
+made it; then the copies are lost if they are not written. It may be a rescuer's because this agent was taken for dead: then
+its lease has ended, and nothing is written any more. Should it be a rescuer's for another reason, the store still has the
+entries, and whoever is second is refused.
+
+Of copies whose row is known only an outcome is written (or a retry, that is the outcome of an attempt): a row that would
+otherwise be swept says how the job has ended. Any other is left to the sweep. So a job that must not be started twice is not
 started a second time: it is started by an accepted row, and of such a copy the row is known.
 
 Owns these copies from the loss of their bucket on; must never touch a key of the store.
@@ -15,11 +21,11 @@ Owns these copies from the loss of their bucket on; must never touch a key of th
 
 from __future__ import annotations
 
-from collections.abc import Callable, Coroutine, Iterable, Sequence
-from typing import Protocol, TypeVar
+from collections.abc import Callable, Iterable, Sequence
+from typing import NamedTuple, Protocol
 
 from jobmaster.codec import encode_entry
-from jobmaster.model.errors import InputError, Refused, Unavailable, ValueRefused
+from jobmaster.model.errors import CodeError, InputError, Refused, Unavailable, ValueRefused
 from jobmaster.model.ids import Fence
 from jobmaster.model.job import Entry, FinalRow, HoldRow
 from jobmaster.ports import Unfit, Written
@@ -27,9 +33,10 @@ from jobmaster_agents.holdings import Holding
 from jobmaster_agents.portions import LiveJob
 
 _BATCH_ROWS = 500
+_UNMOVABLE_MAX = 8
+"""Copies refused for no value of theirs, after which no other of their kind is tried: a refusal of everything must not
+become a storm."""
 _KIND = "memory"
-
-_Row = TypeVar("_Row", FinalRow, HoldRow)
 
 
 class SalvageMaster(Protocol):
@@ -42,6 +49,37 @@ class SalvageMaster(Protocol):
     async def quarantine(self, bucket_id: bytes, entries: Sequence[Unfit]) -> None: ...
 
 
+class Saved(NamedTuple):
+    """What became of the copies of a bucket that may have had no row."""
+
+    written: int
+    """The master has taken them."""
+    settled: int
+    """Those, and what is safe there in another way: the job has a row of another identity, or lies in quarantine."""
+
+
+class _Copy(NamedTuple):
+    entry: Entry
+    row: FinalRow | HoldRow
+    alone: bool
+    """It may have no row."""
+
+
+class _Left:
+    """What is left of one bucket, by job."""
+
+    def __init__(self) -> None:
+        self.copies: dict[Fence, dict[bytes, _Copy]] = {}
+        self.written = self.settled = 0
+
+    def settle(self, fence: Fence, some: Sequence[_Copy], taken: frozenset[bytes]) -> None:
+        alone = [copy.entry.id for copy in some if copy.alone]
+        self.settled += len(alone)
+        self.written += sum(job_id in taken for job_id in alone)
+        for copy in some:
+            del self.copies[fence][copy.entry.id]
+
+
 class Salvaging:
     """Copies of lost buckets, until they are in the master or it is known that they need not be.
 
@@ -52,72 +90,80 @@ class Salvaging:
     def __init__(self, master: SalvageMaster, may_commit: Callable[[], bool]) -> None:
         self._master = master
         self._may_commit = may_commit
-        self._left: dict[Holding, dict[Fence, list[tuple[Entry, FinalRow | HoldRow]]]] = {}
+        self._left: dict[Holding, _Left] = {}
 
     def keep(self, holding: Holding, dropped: Iterable[LiveJob]) -> int:
         """A bucket is lost with these live copies; how many of them only its store had beside this process."""
-        mine: dict[Fence, list[tuple[Entry, FinalRow | HoldRow]]] = {}
+        left = _Left()
         alone = 0
         for job in dropped:
-            if job.entry.token > 1 or job.row_says is not None:
+            rowless = job.entry.token == 1 and job.row_says is None
+            if not rowless and (job.row is None or job.unwritable):
                 continue
-            alone += 1
-            mine.setdefault(job.portion.holding.fence, []).append((job.entry, job.row or _given_back(job)))
-        if mine:
-            self._left[holding] = mine
+            alone += rowless
+            mine = left.copies.setdefault(job.portion.holding.fence, {})
+            mine[job.entry.id] = _Copy(job.entry, job.row or _given_back(job), rowless)
+        if left.copies:
+            self._left[holding] = left
         return alone
 
-    def drop(self, holding: Holding) -> None:
-        """Another has the bucket, with all that lies in its store."""
-        self._left.pop(holding, None)
-
-    async def write(self, holding: Holding) -> int:
-        """Write what is left of a bucket; how many of its copies are settled now. Again after a failure: the same once more.
+    async def write(self, holding: Holding) -> Saved:
+        """Write what is left of a bucket. After a failure: go on with what is left then.
 
         Raises:
             Unavailable: the master does not answer, or may not be written to now.
-            Refused: it refuses all of them, for no value of theirs.
+            Refused, InputError: the last refusal of a copy for no value of its own, when all that can be written is.
         """
-        settled = 0
-        for fence, pairs in self._left.get(holding, {}).items():
+        left = self._left.get(holding)
+        if left is None:
+            return Saved(0, 0)
+        refusal: Refused | InputError | None = None
+        for fence, copies in left.copies.items():
+            for kind in (FinalRow, HoldRow):
+                some = [copy for copy in copies.values() if isinstance(copy.row, kind)]
+                refusal = await self._write(left, fence, some) or refusal
+        if refusal is not None:
+            raise refusal
+        del self._left[holding]
+        return Saved(left.written, left.settled)
 
-            async def hold(rows: Sequence[HoldRow], fence: Fence = fence) -> Written:
-                return await self._master.hold(fence, rows)
-
-            finals = [(entry, row) for entry, row in pairs if isinstance(row, FinalRow)]
-            holds = [(entry, row) for entry, row in pairs if isinstance(row, HoldRow)]
-            settled += await self._write(fence, finals, self._master.record_final)
-            settled += await self._write(fence, holds, hold)
-        self._left.pop(holding, None)
-        return settled
-
-    async def _write(
-        self,
-        fence: Fence,
-        pairs: Sequence[tuple[Entry, _Row]],
-        send: Callable[[Sequence[_Row]], Coroutine[object, object, Written]],
-    ) -> int:
-        """In halves where the master refuses; what it refuses alone for its values goes to its quarantine."""
-        todo = [pairs[first : first + _BATCH_ROWS] for first in range(0, len(pairs), _BATCH_ROWS)]
-        settled = 0
-        while todo:
+    async def _write(self, left: _Left, fence: Fence, copies: Sequence[_Copy]) -> Refused | InputError | None:
+        """Copies of one kind, in halves where the master refuses, so that nobody waits for an unfit neighbour. What it
+        refuses alone for its values goes to its quarantine; its last other refusal is returned."""
+        todo = [copies[first : first + _BATCH_ROWS] for first in range(0, len(copies), _BATCH_ROWS)]
+        refusal: Refused | InputError | None = None
+        refusals = 0
+        while todo and refusals < _UNMOVABLE_MAX:
             some = todo.pop()
             if not self._may_commit():
                 raise Unavailable("the lease does not allow to commit")
             try:
-                settled += len((await send([row for _, row in some])).settled)
+                written = await self._send(fence, some)
             except (Refused, InputError) as error:
                 if len(some) > 1:
                     half = len(some) // 2
                     todo += (some[half:], some[:half])
                 elif isinstance(error, ValueRefused):
-                    entry = some[0][0]
-                    unfit = Unfit(entry.id, _KIND, encode_entry(entry), error.message)
-                    await self._master.quarantine(fence.bucket_id, [unfit])
-                    settled += 1
+                    await self._put_aside(left, fence, some[0], error)
                 else:
-                    raise
-        return settled
+                    refusal = error
+                    refusals += 1
+                continue
+            if missing := {copy.entry.id for copy in some} - written.settled:
+                raise CodeError(f"the master's answer leaves out {len(missing)} of {len(some)} copies of a lost bucket")
+            left.settle(fence, some, written.accepted | written.cancelled)
+        return refusal
+
+    async def _send(self, fence: Fence, some: Sequence[_Copy]) -> Written:
+        if finals := [copy.row for copy in some if isinstance(copy.row, FinalRow)]:
+            return await self._master.record_final(finals)
+        return await self._master.hold(fence, [copy.row for copy in some if isinstance(copy.row, HoldRow)])
+
+    async def _put_aside(self, left: _Left, fence: Fence, copy: _Copy, error: ValueRefused) -> None:
+        if copy.alone:  # else the row stands for the job
+            unfit = Unfit(copy.entry.id, _KIND, encode_entry(copy.entry), error.message)
+            await self._master.quarantine(fence.bucket_id, [unfit])
+        left.settle(fence, [copy], frozenset())
 
 
 def _given_back(job: LiveJob) -> HoldRow:

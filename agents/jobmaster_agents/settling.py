@@ -7,13 +7,13 @@ long as it takes. One call per bucket carries all that has come together since t
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 
 from jobmaster.model.bucket import BucketState
 from jobmaster.model.errors import Refused, Unavailable
 from jobmaster.ports import StoreOwner, Word
 from jobmaster_agents.events import EventLog
-from jobmaster_agents.holdings import Holding
+from jobmaster_agents.holdings import Holding, OnForgotten
 from jobmaster_agents.insisting import Backoff
 from jobmaster_agents.portions import Memory, Portion
 
@@ -45,9 +45,7 @@ class Settling:
         on_forgotten: the store said that a bucket is another's.
     """
 
-    def __init__(
-        self, store: StoreOwner, memory: Memory, on_forgotten: Callable[[bytes, str], None], log: EventLog
-    ) -> None:
+    def __init__(self, store: StoreOwner, memory: Memory, on_forgotten: OnForgotten, log: EventLog) -> None:
         self._store = store
         self._memory = memory
         self._on_forgotten = on_forgotten
@@ -122,14 +120,14 @@ class Settling:
             self._put_back(bucket)
             return
         elif holding.frozen:
-            self._on_forgotten(fence.bucket_id, f"the store answered {word} to a settle")
+            self._on_forgotten(fence.bucket_id, f"the store answered {word} to a settle", word)
             self._put_back(bucket)
             await asyncio.sleep(_FROZEN_SECONDS)
             return
         elif word is Word.CLOSED and not names and holding.state in _LEAVING:
             pass  # closed by ourselves a moment ago, on its way out; the news was published all the same
         elif not holding.lost:
-            self._on_forgotten(fence.bucket_id, f"the store answered {word} to a settle")
+            self._on_forgotten(fence.bucket_id, f"the store answered {word} to a settle", word)
         if len(bucket.names) > _LISTS_MAX and not holding.lost:
             self._of(holding).names += bucket.names[_LISTS_MAX:]
             self._work.set()

@@ -17,7 +17,7 @@ must not fill the store.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 
 from jobmaster.clock import Clock
 from jobmaster.model.errors import Refused, Unavailable
@@ -25,7 +25,7 @@ from jobmaster.model.ids import Fence
 from jobmaster.model.job import FinalRow, HoldRow
 from jobmaster.ports import StoreOwner, Word
 from jobmaster_agents.events import Event, EventLog
-from jobmaster_agents.holdings import Holding, Holdings
+from jobmaster_agents.holdings import Holding, Holdings, OnForgotten
 from jobmaster_agents.insisting import Backoff
 from jobmaster_agents.portions import LiveJob, Memory, Phase
 from jobmaster_agents.reporting import Reporter
@@ -49,7 +49,7 @@ class Spilling:
         memory: Memory,
         reporter: Reporter,
         clock: Clock,
-        on_forgotten: Callable[[bytes, str], None],
+        on_forgotten: OnForgotten,
         log: EventLog | None = None,
     ) -> None:
         self._store = store
@@ -130,7 +130,7 @@ class Spilling:
             self.spilled += len(jobs)
             self._tell(fence.bucket_id, len(jobs))
         else:
-            self._on_forgotten(fence.bucket_id, f"the store answered {word} to a spill")
+            self._on_forgotten(fence.bucket_id, f"the store answered {word} to a spill", word)
 
     def _tell(self, bucket_id: bytes, jobs: int) -> None:
         """A line at the beginning, and whenever as many again have been kept: a line a call would be too much."""

@@ -28,7 +28,7 @@ from jobmaster.rules.lease import may_suspend, term, vouch_seconds
 from jobmaster.settings.model import Leases, MasterDown
 from jobmaster.telemetry import Telemetry
 from jobmaster_agents.events import Event, EventLog
-from jobmaster_agents.holdings import Holding, Holdings
+from jobmaster_agents.holdings import Holding, Holdings, OnForgotten
 
 _LOOK_SECONDS = 0.05
 _TAKE_BACK_SECONDS = 1.0
@@ -61,7 +61,7 @@ class Suspension:
         unanswered: Callable[[float], bool],
         heard_at: Callable[[], float | None],
         on_trust: Callable[[float], None],
-        on_forgotten: Callable[[bytes, str], None],
+        on_forgotten: OnForgotten,
         telemetry: Telemetry,
         log: EventLog,
     ) -> None:
@@ -143,7 +143,7 @@ class Suspension:
             self._accept(sent, holding, starts=False)  # ours, and stopped: what runs may end, nothing starts
         elif not holding.lost:
             self._on_forgotten(
-                holding.fence.bucket_id, f"the store answered {word} when it was to stand for the bucket"
+                holding.fence.bucket_id, f"the store answered {word} when it was to stand for the bucket", word
             )
 
     def _accept(self, sent: float, holding: Holding | None, *, starts: bool = True) -> None:

@@ -19,7 +19,7 @@ from jobmaster.handlers import Handlers
 from jobmaster.master.transactions import Transactions
 from jobmaster.model.bucket import BucketState
 from jobmaster.ports import Onboarding as OnboardingPort
-from jobmaster.ports import Outcomes, StoreOwner
+from jobmaster.ports import Outcomes, StoreOwner, Word
 from jobmaster.settings.model import AgentSettings, ClusterSettings
 from jobmaster.telemetry import Telemetry
 from jobmaster_agents.applying import Applying
@@ -223,16 +223,17 @@ class Working:
 
     # ------------------------------------------------------------ losing buckets
 
-    def forget(self, bucket_id: bytes, why: str) -> None:
+    def forget(self, bucket_id: bytes, why: str, said: Word | None = None) -> None:
         """A store or the master says that the bucket is another's: nothing of it may be settled or recorded.
 
         Of a frozen one it may be the new epoch that speaks (the answer to our own unfreezing was lost): the master is asked.
         """
         holding = self._holdings.get(bucket_id)
         if holding is not None and holding.frozen:
+            holding.heard(said)
             self._holdings.refused(holding, why)
         else:
-            self._holdings.lose(bucket_id, why)
+            self._holdings.lose(bucket_id, why, said)
 
     def _lost(self, holding: Holding, why: str) -> None:
         bucket_id = holding.fence.bucket_id
@@ -240,7 +241,9 @@ class Working:
         waiting = self.pumps[bucket_id].waiting if bucket_id in self.pumps else 0
         alive = {job.entry.id for job in promoted}
         alone = self.salvaging.keep(holding, [job for job in dropped if job.entry.id not in alive])
-        holding.at_risk = waiting + alone
+        # Outcomes that lie there and that memory has let go; at most so many, an answer that was lost counts twice.
+        let_go = max(holding.kept - sum(job.spilled for job in dropped), 0)
+        holding.at_risk = waiting + alone + let_go
         for job in dropped:
             if job.phase is Phase.RUNNING:
                 self.execution.stop_job(job, StopCause.SUPERSEDED)

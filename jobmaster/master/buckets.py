@@ -70,8 +70,8 @@ class Buckets:
         """A bucket that its store has lost; a line for people. Sent again, nothing is added.
 
         Args:
-            at_risk: jobs without a row that its owner last saw in it and had no copy of.
-            salvaged: those of which it had one, and wrote it to the master.
+            at_risk: jobs without a row, and outcomes kept for the master, that its owner last saw in it and had no copy of.
+            salvaged: jobs without a row of which it had one, and wrote it to the master.
         """
         counts = (min(at_risk, _COUNT_MAX), min(salvaged, _COUNT_MAX))
         await self._control.tell("buckets/note_loss", fence.bucket_id, fence.epoch, store, *counts, reason)

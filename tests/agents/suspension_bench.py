@@ -92,9 +92,9 @@ class Bench:
             self.holdings.add(holding)
         self.heartbeat.registered(self.clock.now)
 
-    def _forget(self, bucket_id: bytes, why: str) -> None:
+    def _forget(self, bucket_id: bytes, why: str, said: Word | None = None) -> None:
         self.lost.append(why)
-        self.holdings.lose(bucket_id, why)
+        self.holdings.lose(bucket_id, why, said)
 
     @property
     def standing(self) -> Standing:

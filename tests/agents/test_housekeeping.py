@@ -1,21 +1,16 @@
-"""The coordinator's chores, and the declaration of buckets that are another's."""
+"""The coordinator's chores."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
-import pytest
-
 from jobmaster.clock import new_id
 from jobmaster.model.bucket import Bucket, BucketState
 from jobmaster.model.errors import JobMasterError, Unavailable
-from jobmaster.model.ids import AgentId, BucketId, Fence
 from jobmaster.ports import Leftover, Swept, Word
 from jobmaster.settings.model import ClusterSettings
 from jobmaster.telemetry import Telemetry
-from jobmaster_agents.disowning import Disowning
 from jobmaster_agents.events import EventLog
-from jobmaster_agents.holdings import Holding, Holdings
 from jobmaster_agents.housekeeping import Housekeeping
 
 
@@ -23,12 +18,10 @@ class Master:
     def __init__(self) -> None:
         self.ledger: dict[bytes, Bucket] = {}
         self.leftovers: dict[Leftover, int] = {}
-        self.losses: list[tuple[bytes, int, int]] = []
         self.asked: list[tuple[Leftover, float]] = []
         self.orphans = 0
         self.expired = 0
         self.calls = 0
-        self.failure: JobMasterError | None = None
 
     def retired(self, store: str = "one") -> Bucket:
         bucket = Bucket(
@@ -71,15 +64,7 @@ class Master:
     async def adopt_bucket(self, bucket: Bucket, reason: str) -> bool:
         return self.ledger.setdefault(bucket.id, bucket) is bucket
 
-    async def owned_buckets(self, agent_id: bytes) -> list[Bucket]:
-        return [bucket for bucket in self.ledger.values() if bucket.owner == agent_id]
-
-    async def note_loss(self, fence: Fence, store: str, at_risk: int, salvaged: int, reason: str) -> None:
-        self.losses.append((fence.bucket_id, at_risk, salvaged))
-
     async def move_bucket(self, bucket_id: bytes, epoch: int, owner: bytes, to: BucketState, reason: str) -> bool:
-        if self.failure is not None:
-            raise self.failure
         bucket = self.ledger.get(bucket_id)
         if bucket is None or (bucket.epoch, bucket.owner) != (epoch, owner):
             return False
@@ -212,97 +197,6 @@ async def test_every_chore_has_its_time() -> None:
     assert chores["tombstones"].every_seconds == 30.0
     for chore in chores.values():
         await chore.run()
-
-
-# ---------------------------------------------------------------- disowning
-
-
-class NothingLeft:
-    """An owner that holds nothing of its lost buckets, but for ``copies``."""
-
-    def __init__(self, copies: int = 0) -> None:
-        self.copies = copies
-        self.written = self.dropped = 0
-
-    def drop(self, holding: Holding) -> None:
-        self.dropped += 1
-
-    async def write(self, holding: Holding) -> int:
-        self.written += 1
-        return self.copies
-
-
-async def test_a_fenced_owner_that_the_master_still_names_declares_its_bucket_lost() -> None:
-    master = Master()
-    holdings = Holdings(new_id())
-    kept = master.retired()
-    mine = Bucket(
-        id=kept.id, store="one", lane="default", priority=3, state=BucketState.ACTIVE, epoch=2, owner=holdings.agent_id
-    )
-    master.ledger[mine.id] = mine
-    told: list[Holding] = []
-    telemetry = Telemetry()
-    duty = Disowning(holdings, master, NothingLeft(copies=3), told.append, telemetry, EventLog())
-    holdings.add(Holding.of(mine))
-    holdings.buckets[mine.id].at_risk = 7
-    holdings.lose(mine.id, "the store answered GEN to a claim")
-    assert duty.kicked.is_set()
-    await duty.tick()
-    assert master.ledger[mine.id].state is BucketState.LOST
-    assert [holding.fence.bucket_id for holding in told] == [mine.id]
-    assert (telemetry.jobs_at_risk, telemetry.jobs_salvaged) == (4, 3)
-    assert master.losses == [(mine.id, 4, 3)]
-
-
-async def test_a_bucket_that_is_really_anothers_is_left_alone() -> None:
-    master = Master()
-    holdings = Holdings(new_id())
-    theirs = master.retired()
-    telemetry = Telemetry()
-    salvage = NothingLeft()
-    duty = Disowning(holdings, master, salvage, lambda holding: None, telemetry, EventLog())
-    holdings.add(Holding(Fence(BucketId(theirs.id), 1, AgentId(holdings.agent_id)), "default", 3, "one"))
-    holdings.buckets[theirs.id].at_risk = 4
-    holdings.lose(theirs.id, "fenced")
-    await duty.tick()
-    assert master.ledger[theirs.id] == theirs
-    assert telemetry.jobs_at_risk == 0, "its store has them all, for the rescuer"
-    assert (salvage.written, salvage.dropped) == (0, 1)
-
-
-async def test_a_bucket_that_an_operator_has_stopped_unheard_is_ours_and_its_copies_are_saved() -> None:
-    master = Master()
-    holdings = Holdings(new_id())
-    kept = master.retired()
-    thawed = Bucket(
-        id=kept.id, store="one", lane="default", priority=3, state=BucketState.ACTIVE, epoch=3, owner=holdings.agent_id
-    )
-    master.ledger[kept.id] = thawed
-    salvage = NothingLeft(copies=2)
-    duty = Disowning(holdings, master, salvage, lambda holding: None, Telemetry(), EventLog())
-    holdings.add(Holding(Fence(BucketId(kept.id), 2, AgentId(holdings.agent_id)), "default", 3, "one"))
-    holdings.lose(kept.id, "the store answered ROLLBACK to a claim")
-    await duty.tick()
-    assert (salvage.written, salvage.dropped) == (1, 0)
-    assert master.ledger[kept.id] == thawed
-
-
-async def test_a_declaration_that_fails_is_made_again() -> None:
-    master = Master()
-    holdings = Holdings(new_id())
-    told: list[Holding] = []
-    salvage = NothingLeft()
-    duty = Disowning(holdings, master, salvage, told.append, Telemetry(), EventLog())
-    holdings.add(Holding(Fence(BucketId(new_id()), 1, AgentId(holdings.agent_id)), "default", 3, "one"))
-    holdings.lose(next(iter(holdings.buckets)), "fenced")
-    master.failure = Unavailable("away")
-    with pytest.raises(Unavailable):
-        await duty.tick()
-    assert told == []
-    master.failure = None
-    await duty.tick()
-    assert len(told) == 1
-    assert (salvage.written, salvage.dropped) == (1, 0), "the first may have arrived: whoever has it now has it from us"
 
 
 async def test_leftovers_are_forgotten_by_their_own_retention_in_bounded_batches() -> None:

@@ -1,0 +1,231 @@
+"""The declaration of buckets that are another's, and what their owner still holds of them."""
+
+from __future__ import annotations
+
+import asyncio
+
+import msgspec
+import pytest
+
+from jobmaster.clock import new_id
+from jobmaster.model.bucket import Bucket, BucketState
+from jobmaster.model.errors import CodeError, JobMasterError, Refused, Unavailable
+from jobmaster.model.ids import Fence
+from jobmaster.ports import Renewal, Word
+from jobmaster.telemetry import Telemetry
+from jobmaster_agents.disowning import Disowning
+from jobmaster_agents.events import EventLog
+from jobmaster_agents.holdings import Holding, Holdings
+from jobmaster_agents.ownership import Ownership
+from jobmaster_agents.salvaging import Saved
+
+
+class Ledger:
+    """Buckets of the master, and the losses that were noted there."""
+
+    def __init__(self) -> None:
+        self.buckets: dict[bytes, Bucket] = {}
+        self.losses: list[tuple[bytes, int, int]] = []
+        self.steps: list[str] = []
+        self.failures: dict[str, JobMasterError] = {}
+
+    async def owned_buckets(self, agent_id: bytes) -> list[Bucket]:
+        return [bucket for bucket in self.buckets.values() if bucket.owner == agent_id]
+
+    async def note_loss(self, fence: Fence, store: str, at_risk: int, salvaged: int, reason: str) -> None:
+        if "note" in self.failures:
+            raise self.failures["note"]
+        self.losses.append((fence.bucket_id, at_risk, salvaged))
+
+    async def move_bucket(self, bucket_id: bytes, epoch: int, owner: bytes, to: BucketState, reason: str) -> bool:
+        self.steps.append("declare")
+        if "move" in self.failures:
+            raise self.failures["move"]
+        bucket = self.buckets[bucket_id]
+        if (bucket.epoch, bucket.owner) != (epoch, owner):
+            return False
+        self.buckets[bucket_id] = msgspec.structs.replace(bucket, state=to)
+        return True
+
+    def rescue(self, bucket_id: bytes) -> None:
+        """Another takes it."""
+        bucket = self.buckets[bucket_id]
+        taken = msgspec.structs.replace(bucket, state=BucketState.DRAINING, epoch=bucket.epoch + 1, owner=new_id())
+        self.buckets[bucket_id] = taken
+
+
+class Unasked:
+    """Nobody stops or resumes anything here."""
+
+    def freeze(self, *_: object) -> None:
+        raise AssertionError
+
+    def thaw(self, *_: object) -> None:
+        raise AssertionError
+
+    def resume(self, *_: object) -> None:
+        raise AssertionError
+
+
+class Bench:
+    """An agent with some buckets, of each of which it has the same number of copies without a row."""
+
+    def __init__(self, buckets: int = 1, copies: int = 3, waiting: int = 4) -> None:
+        self.ledger = Ledger()
+        self.telemetry = Telemetry()
+        self.holdings = Holdings(new_id())
+        self.saved = Saved(copies, copies)
+        self.written: list[bytes] = []
+        self.told: list[bytes] = []
+        self.blocked: asyncio.Event | None = None
+        self.failing: dict[bytes, JobMasterError] = {}
+        self.duty = Disowning(
+            self.holdings,
+            self.ledger,
+            self,
+            lambda lost: self.told.append(lost.fence.bucket_id),
+            self.telemetry,
+            EventLog(),
+        )
+        self.ids = [self._bucket(copies + waiting) for _ in range(buckets)]
+
+    def _bucket(self, at_risk: int) -> bytes:
+        bucket = Bucket(
+            id=new_id(), store="one", lane="default", priority=3, state=BucketState.ACTIVE, epoch=1,
+            owner=self.holdings.agent_id,
+        )  # fmt: skip
+        self.ledger.buckets[bucket.id] = bucket
+        self.holdings.add(Holding.of(bucket))
+        self.holdings.buckets[bucket.id].at_risk = at_risk
+        return bucket.id
+
+    async def write(self, holding: Holding) -> Saved:
+        if self.blocked is not None:
+            await self.blocked.wait()
+        self.ledger.steps.append("write")
+        if holding.fence.bucket_id in self.failing:
+            raise self.failing[holding.fence.bucket_id]
+        self.written.append(holding.fence.bucket_id)
+        return self.saved
+
+    def lose(self, said: Word | None = Word.GENERATION) -> None:
+        for bucket_id in self.ids:
+            self.holdings.lose(bucket_id, f"the store answered {said} to a claim", said)
+
+
+async def test_a_fenced_owner_that_the_master_still_names_declares_its_bucket_lost() -> None:
+    bench = Bench()
+    bench.lose()
+    assert bench.duty.kicked.is_set()
+    await bench.duty.tick()
+    assert bench.ledger.buckets[bench.ids[0]].state is BucketState.LOST
+    assert bench.told == bench.ids
+    assert (bench.telemetry.jobs_at_risk, bench.telemetry.jobs_salvaged) == (4, 3)
+    assert bench.ledger.losses == [(bench.ids[0], 4, 3)]
+    assert bench.ledger.steps == ["write", "declare"], "outcomes stand before a rescuer sweeps"
+
+
+async def test_buckets_that_wait_and_that_this_agent_itself_declares_first_are_saved_and_counted() -> None:
+    """The write of the first takes long. Meanwhile two renewals count other buckets, and a rescuer takes what is LOST."""
+    bench = Bench(buckets=3)
+    unasked = Unasked()
+    ownership = Ownership(bench.holdings, bench.ledger, unasked, unasked, bench.telemetry, EventLog())  # type: ignore[arg-type]
+    bench.blocked = asyncio.Event()
+    bench.lose()
+    task = asyncio.ensure_future(bench.duty.tick())
+    await asyncio.sleep(0)
+    for _ in range(2):
+        ownership.renewed(Renewal(True, False, None, False, [], at_work=3, epochs=3))
+    await ownership.tick()
+    assert {bucket.state for bucket in bench.ledger.buckets.values()} == {BucketState.LOST}
+    for bucket_id in bench.ids:
+        bench.ledger.rescue(bucket_id)
+    bench.blocked.set()
+    await task
+    assert bench.written == bench.ids
+    assert (bench.telemetry.jobs_at_risk, bench.telemetry.jobs_salvaged) == (12, 9)
+    assert bench.ledger.losses == [(bucket_id, 4, 3) for bucket_id in bench.ids]
+
+
+async def test_a_bucket_that_is_really_anothers_stays_his_and_nothing_counts_as_lost() -> None:
+    bench = Bench(copies=0)
+    bench.ledger.rescue(bench.ids[0])
+    theirs = bench.ledger.buckets[bench.ids[0]]
+    bench.lose(Word.FENCED)
+    await bench.duty.tick()
+    assert bench.ledger.buckets[bench.ids[0]] == theirs
+    assert bench.told == bench.ids
+    assert bench.telemetry.jobs_at_risk == 0, "its store has them all, for the rescuer"
+    assert not bench.ledger.losses
+
+
+@pytest.mark.parametrize("said", [None, *Word])
+async def test_only_the_words_of_a_store_that_has_lost_a_bucket_are_a_loss(said: Word | None) -> None:
+    """``None``: the master said so, or the store was merely slow to vouch."""
+    bench = Bench()
+    bench.lose(said)
+    await bench.duty.tick()
+    assert bench.ledger.buckets[bench.ids[0]].state is BucketState.LOST
+    lost = said in (Word.GENERATION, Word.ROLLBACK, Word.NO_BUCKET)
+    assert bench.ledger.losses == ([(bench.ids[0], 4, 3)] if lost else [])
+    assert (bench.telemetry.jobs_at_risk, bench.telemetry.jobs_salvaged) == (4 if lost else 0, 3)
+
+
+async def test_what_is_safe_in_another_way_is_neither_saved_nor_at_risk() -> None:
+    bench = Bench(copies=3)
+    bench.saved = Saved(1, 3)
+    bench.lose()
+    await bench.duty.tick()
+    assert bench.ledger.losses == [(bench.ids[0], 4, 1)]
+
+
+async def test_a_declaration_that_fails_is_made_again() -> None:
+    bench = Bench()
+    bench.lose()
+    bench.ledger.failures["move"] = Unavailable("away")
+    with pytest.raises(Unavailable):
+        await bench.duty.tick()
+    assert not bench.told
+    assert not bench.ledger.losses
+    bench.ledger.failures.clear()
+    await bench.duty.tick()
+    await bench.duty.tick()
+    assert bench.told == bench.written == bench.ids
+    assert bench.ledger.losses == [(bench.ids[0], 4, 3)]
+    assert bench.telemetry.jobs_at_risk == 4
+
+
+async def test_a_bucket_whose_copies_cannot_be_written_is_declared_and_holds_up_no_other() -> None:
+    bench = Bench(buckets=3)
+    bench.lose()
+    bench.failing = {bench.ids[0]: Unavailable("its statement takes too long"), bench.ids[1]: Refused("no right")}
+    with pytest.raises(Unavailable):
+        await bench.duty.tick()
+    assert bench.written == bench.ids[2:]
+    assert bench.told == bench.ids
+    assert bench.ledger.losses == [(bench.ids[2], 4, 3)]
+    del bench.failing[bench.ids[0]]
+    with pytest.raises(Refused):
+        await bench.duty.tick()
+    bench.failing.clear()
+    await bench.duty.tick()
+    assert bench.told == bench.ids, "each once"
+    assert {bucket_id for bucket_id, _, _ in bench.ledger.losses} == set(bench.ids)
+
+
+async def test_a_note_for_people_that_is_refused_holds_up_nobody() -> None:
+    bench = Bench(buckets=2)
+    bench.lose()
+    bench.ledger.failures["note"] = Refused("permission denied for table store_loss")
+    await bench.duty.tick()
+    assert bench.told == bench.written == bench.ids
+    assert bench.telemetry.jobs_at_risk == 8
+
+
+async def test_a_defect_of_our_own_is_no_failure_to_be_tried_again() -> None:
+    bench = Bench()
+    bench.lose()
+    bench.failing = {bench.ids[0]: CodeError("an answer leaves out a copy")}
+    bench.ledger.failures["move"] = Unavailable("away")
+    with pytest.raises(CodeError):
+        await bench.duty.tick()
