@@ -100,10 +100,14 @@ def of_peers(report: Report) -> list[str]:
     heads = ("drain, jobs/s", *(f"{count} process{'es' if count > 1 else ''}" for count in report["processes"]))
     lines = table((*heads, "durable when acknowledged", "outcome kept"), rows)
     if "concurrent_submit_ratio" in report:
+        ways = ("single", "concurrent", "bulk")
+        levels = sorted({name for way in ways for name in report[f"{way}_submit"] if name.startswith("jobmaster (")})
         submits = [
-            (name, *(_ratio(report, way, name) for way in ("single", "concurrent", "bulk"))) for name in report["rates"]
+            (f"**JobMaster, level `{level[11:-1]}`**", *(report[f"{way}_submit"].get(level, "-") for way in ways))
+            for level in levels
         ]
-        heads_submit = ("submit, theirs (ours is x times)", "one by one", "100 callers", "bulk")
+        submits += [(name, *(_ratio(report, way, name) for way in ways)) for name in report["rates"]]
+        heads_submit = ("submit, jobs/s (ours at their durability is x times)", "one by one", "100 callers", "bulk")
         lines += ["", *table(heads_submit, submits)]
     for count, used in report.get("cpu_us_per_job", {}).items():
         kinds = ("agents", "workers", "postgres", "store")

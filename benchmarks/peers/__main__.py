@@ -302,6 +302,12 @@ def compared(rivals: list[Rival], by_count: dict[int, Rates], ways: dict[str, Ra
             for rival in rivals
             if rival.peer.name in found
         }
+    if (default := f"{OURS} ({Durability.AGENT.value})") in (bulk := ways.get("bulk", {})):
+        report["bulk_submit_ratio_at_our_default_level"] = {
+            rival.peer.name: round(median(bulk[default]) / median(bulk[rival.peer.name]), 2)
+            for rival in rivals
+            if rival.peer.name in bulk
+        }
     return report
 
 
