@@ -30,8 +30,9 @@ POSTGRES_SETTINGS = {
     "min_wal_size": "2GB",
     "checkpoint_timeout": "30min",
     "wal_compression": "off",
+    "max_connections": "600",
 }
-"""Room, so that no checkpoint falls into one run and misses the next. Durability stays as it is: fsync and
+"""Room, so that fifty agents find connections, and that no checkpoint falls into one run and misses the next. Durability stays as it is: fsync and
 synchronous_commit are on."""
 _SHOWN = (
     "server_version", "synchronous_commit", "fsync", "full_page_writes", "shared_buffers", "max_wal_size", "wal_level",
