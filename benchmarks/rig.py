@@ -32,8 +32,8 @@ POSTGRES_SETTINGS = {
     "wal_compression": "off",
     "max_connections": "600",
 }
-"""Room, so that fifty agents find connections, and that no checkpoint falls into one run and misses the next. Durability stays as it is: fsync and
-synchronous_commit are on."""
+"""Room, so that fifty agents find connections, and no checkpoint falls into one run and misses the next. Durability stays
+as it is: fsync and synchronous_commit are on."""
 _SHOWN = (
     "server_version", "synchronous_commit", "fsync", "full_page_writes", "shared_buffers", "max_wal_size", "wal_level",
 )  # fmt: skip
