@@ -44,8 +44,6 @@ def test_nothing_is_lost_and_nothing_counts_twice_under_mixed_faults() -> None:
     ("mutant", "fault", "caught_as"),
     [
         ("list_before_commit", "agent_kill", {"lost", "I5"}),
-        ("no_self_fence", "agent_stop", {"lost"}),
-        ("no_identity", "agent_stop", {"duplicate_outcomes", "stale_recorded"}),
     ],
 )
 def test_an_agent_without_a_guard_is_caught(mutant: str, fault: str, caught_as: set[str]) -> None:
