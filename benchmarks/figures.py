@@ -75,12 +75,16 @@ def _cpu_of_submit(report: Report, names: Sequence[str]) -> list[str]:
     used = {name: report.get("details", {}).get(name, {}) for name in names}
     ways = {"100": "100 callers", "own_id_100": "100 callers, each with `job_id=`", "bulk": "`submit_many`"}
     rows = [
-        (about, *(" / ".join(f"{us:g}" for us in used[name][way]["cpu_us_per_job"].values()) for name in names))
+        (about, *(_cpu(used[name][way]["cpu_us_per_job"]) for name in names))
         for way, about in ways.items()
         if all("cpu_us_per_job" in of_ways.get(way, {}) for of_ways in used.values())
     ]
     heads = ("CPU µs a job: producer / store / PostgreSQL", *(f"`{name}`" for name in names))
     return ["", *table(heads, rows)] if rows else []
+
+
+def _cpu(used: Report) -> str:
+    return " / ".join(f"{used[process]:g}" for process in ("producer", "store", "postgres"))
 
 
 def of_peers(report: Report) -> list[str]:

@@ -21,7 +21,7 @@ def test_a_report_without_own_ids_and_cpu_has_the_table_it_had() -> None:
 
 
 def test_own_ids_and_cpu_are_shown_where_they_were_measured() -> None:
-    used = {"cpu_us_per_job": {"producer": 4.5, "store": 1.25, "postgres": 0.0}}
+    used = {"cpu_us_per_job": {"producer": 4.5, "postgres": 0.0, "store": 1.25}}  # in the order of the report
     details = {name: {"100": used, "own_id_100": used} for name in ("agent", "master")}
     lines = of_submit({**OLD, "single_own_id": {"agent": {"100": 800}, "master": {"100": 90}}, "details": details})
     assert "| 100 callers, each with `job_id=` | 800 | 90 |" in lines
