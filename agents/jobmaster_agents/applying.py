@@ -28,7 +28,7 @@ from jobmaster_agents.measuring import Measures
 from jobmaster_agents.reporting import Reporter
 from jobmaster_agents.spilled import ID_AT, SpilledOutcome, decode_spilled
 
-_PAGE_JOBS = 500
+PAGE_JOBS = 500
 _LOOK_SECONDS = 0.25
 _AGAIN_SECONDS = 60.0
 """How soon what the master will not take is tried again."""
@@ -100,7 +100,7 @@ class Applying:
         while True:
             await self._insist.may_commit()
             known, fence = holding.kept, holding.fence
-            page = await self._store.read_kept(fence, _PAGE_JOBS)
+            page = await self._store.read_kept(fence, PAGE_JOBS)
             if page.word is not Word.OK:
                 self._doubt(holding, fence, page.word)
                 return False

@@ -27,7 +27,7 @@ from jobmaster_agents.portions import LiveJob, Phase, Portion
 from jobmaster_agents.slots import BucketQueue, Elsewhere, Slot, choose
 from jobmaster_agents.verdicts import StopCause, Verdicts, needs_master
 
-_TURN_SECONDS = 0.005
+TURN_SECONDS = 0.005
 """How long slots may run jobs back to back before the loop gets a turn (heartbeats, sockets)."""
 _SWEEP_SECONDS = 0.05
 _BURST_JOBS = 32
@@ -105,7 +105,7 @@ class Execution:
             if queue is not None:
                 queue.jobs.append(job)
         if not self.running:
-            self._turn_ends = self._now() + _TURN_SECONDS
+            self._turn_ends = self._now() + TURN_SECONDS
         self._wake_slot()
 
     def backlog(self, bucket_id: bytes) -> int:
@@ -254,7 +254,7 @@ class Execution:
 
     def _new_turn(self) -> None:
         self._turn_asked = False
-        self._turn_ends = self._now() + _TURN_SECONDS
+        self._turn_ends = self._now() + TURN_SECONDS
 
     # ------------------------------------------------------------ one job
 

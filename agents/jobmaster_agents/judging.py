@@ -17,7 +17,7 @@ from jobmaster.telemetry import Telemetry
 from jobmaster_agents.events import Event, EventLog
 from jobmaster_agents.holdings import Holdings
 
-_CERTIFICATES_MAX = 64
+CERTIFICATES_MAX = 64
 
 
 class Court(Protocol):
@@ -67,10 +67,10 @@ class Judging:
             return self._every
         if self._holdings.standing(self._now()) is not Standing.TRUSTED:
             return self._every / 4.0
-        dead = await self._court.certify_dead(self._holdings.agent_id, _CERTIFICATES_MAX)
+        dead = await self._court.certify_dead(self._holdings.agent_id, CERTIFICATES_MAX)
         for agent_id in dead:
             self._log.warning(Event.AGENT_CERTIFIED_DEAD, {"dead": agent_id, "reason": "its lease ran out"})
         if dead:
             self._telemetry.agents_certified += len(dead)
             self._on_certified()
-        return 0.0 if len(dead) == _CERTIFICATES_MAX else self._every * self._holdings.stretch
+        return 0.0 if len(dead) == CERTIFICATES_MAX else self._every * self._holdings.stretch

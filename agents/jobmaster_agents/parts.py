@@ -221,9 +221,8 @@ class Parts:
         # An answer that is lost must not turn a clean exit into a death; how long may be asked, the lease says.
         insist = self.working.reporter.insist
         await insist("give_back", self.rescue.give_back, refusals=False)
-        await insist(
-            "disown", self.disowning.tick, refusals=False
-        )  # what it still holds of buckets that a store has lost
+        # What it still holds of buckets that a store has lost.
+        await insist("disown", self.disowning.tick, refusals=False)
         if left:
             return False
         self.heartbeat.retire()

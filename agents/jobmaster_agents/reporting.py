@@ -36,14 +36,14 @@ from jobmaster_agents.portions import LiveJob, Memory, Phase, by_holding
 from jobmaster_agents.settling import Settling
 
 _row, _has_row, _ENDED = attrgetter("row"), attrgetter("has_row"), Phase.ENDED  # found once, not for each job
-_BATCH_ROWS = 2000
-_WRITERS = 2
+BATCH_ROWS = 2000
+WRITERS = 2
 _UNWRITABLE_AGAIN_SECONDS = 60.0
 _PUTS = 3
 """Tries to put the copy of a retried job into its bucket before the job goes back to the master."""
 BACKLOG_ROWS_MAX = 20_000
 """Outcomes on the way to the master above which no more jobs are claimed."""
-_BACKLOG_ROWS_RELIEF = 10_000
+BACKLOG_ROWS_RELIEF = 10_000
 
 Jobs = Sequence[LiveJob]
 Write = Callable[[Jobs], Coroutine[object, object, None]]
@@ -141,7 +141,7 @@ class Reporter:
     async def run(self) -> None:
         """Write until cancelled."""
         async with asyncio.TaskGroup() as group:
-            for _ in range(_WRITERS):
+            for _ in range(WRITERS):
                 group.create_task(self._write_loop(), name="jobmaster-reporting")
             group.create_task(self.settling.run(), name="jobmaster-settling")
 
@@ -164,7 +164,7 @@ class Reporter:
     async def _batch(self, queue: list[LiveJob], write: Write) -> None:
         if not queue:
             return
-        taken = queue[:_BATCH_ROWS]
+        taken = queue[:BATCH_ROWS]
         del queue[: len(taken)]
         jobs = [job for job in taken if job.phase is _ENDED]  # the rest was forgotten with its bucket
         if queue is self._copy and True in map(_has_row, jobs):
@@ -236,7 +236,7 @@ class Reporter:
         return kept
 
     def _relieve(self) -> None:
-        if self._when_relieved and self.backlog <= _BACKLOG_ROWS_RELIEF:
+        if self._when_relieved and self.backlog <= BACKLOG_ROWS_RELIEF:
             calls, self._when_relieved = self._when_relieved, []
             for call in calls:
                 call()
@@ -315,13 +315,7 @@ class Reporter:
 
     async def give_back(self, holding: Holding, entries: Sequence[Entry]) -> bool:
         """Jobs that lie in a bucket that is being emptied -> HELD; True when the master has settled every one of them."""
-        rows = [
-            HoldRow(
-                entry.id, holding.priority, holding.lane, entry.handler, entry.token, entry.attempt, entry.rescues,
-                entry.due_us, entry.args, entry.headers, None, 0,
-            )
-            for entry in entries
-        ]  # fmt: skip
+        rows = [HoldRow.of(entry, holding.priority, holding.lane) for entry in entries]
         written = await self.insist("hold", lambda: self._master.hold(holding.fence, rows))
         self._measures.given_back(rows, written, here=False)
         self.refused += len(written.refused)

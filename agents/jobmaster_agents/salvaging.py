@@ -102,7 +102,8 @@ class Salvaging:
                 continue
             alone += rowless
             mine = left.copies.setdefault(job.portion.holding.fence, {})
-            mine[job.entry.id] = _Copy(job.entry, job.row or _given_back(job), rowless)
+            row = job.row or HoldRow.of(job.entry, job.portion.holding.priority, job.portion.holding.lane)
+            mine[job.entry.id] = _Copy(job.entry, row, rowless)
         if left.copies:
             self._left[holding] = left
         return alone
@@ -164,11 +165,3 @@ class Salvaging:
             unfit = Unfit(copy.entry.id, _KIND, encode_entry(copy.entry), error.message)
             await self._master.quarantine(fence.bucket_id, [unfit])
         left.settle(fence, [copy], frozenset())
-
-
-def _given_back(job: LiveJob) -> HoldRow:
-    entry, holding = job.entry, job.portion.holding
-    return HoldRow(
-        entry.id, holding.priority, holding.lane, entry.handler, entry.token, entry.attempt, entry.rescues, entry.due_us,
-        entry.args, entry.headers, None, 0,
-    )  # fmt: skip

@@ -318,11 +318,9 @@ class Verdicts:
         self._final(job, JobState.FAILED, started, ended, error=encode_error(info))
 
     def _hold_row(self, job: LiveJob, attempt: int, due_us: int, error: bytes | None, ran_us: int) -> HoldRow:
-        entry, holding = job.entry, job.portion.holding
-        return HoldRow(
-            entry.id, holding.priority, holding.lane, entry.handler, entry.token, attempt, entry.rescues, due_us,
-            entry.args, entry.headers, error, ran_us,
-        )  # fmt: skip
+        holding = job.portion.holding
+        row = HoldRow.of(job.entry, holding.priority, holding.lane)
+        return row._replace(attempt=attempt, due_us=due_us, error=error, ran_us=ran_us)
 
     def _final(
         self,

@@ -251,6 +251,14 @@ class HoldRow(NamedTuple):
     """JSON of ``ErrorInfo`` when an attempt failed: one ``attempt`` row is written; ``None``: none is."""
     ran_us: int
 
+    @classmethod
+    def of(cls, entry: Entry, priority: int, lane: str) -> HoldRow:
+        """A copy given back as it is: not run, nothing used up."""
+        return cls(
+            entry.id, priority, lane, entry.handler, entry.token, entry.attempt, entry.rescues, entry.due_us,
+            entry.args, entry.headers, None, 0,
+        )  # fmt: skip
+
 
 class AttemptOutcome(StrEnum):
     """How an attempt that did not conclude its job ended."""

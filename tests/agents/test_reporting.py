@@ -320,7 +320,7 @@ async def test_refusals_of_the_store_are_waited_for_too(kit: Kit) -> None:
 
 async def test_the_backlog_stops_claims_and_its_end_starts_them(kit: Kit, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(reporting, "BACKLOG_ROWS_MAX", 10)
-    monkeypatch.setattr(reporting, "_BACKLOG_ROWS_RELIEF", 5)
+    monkeypatch.setattr(reporting, "BACKLOG_ROWS_RELIEF", 5)
     bucket = kit.bucket()
     gates = [Gate(), Gate()]
     kit.master.script["copy_final"] += gates

@@ -109,7 +109,7 @@ async def test_jobs_start_and_their_outcomes_leave_memory_for_the_store(kit: Kit
 
 
 async def test_afterwards_every_outcome_is_written_and_then_removed(kit: Kit, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(applying, "_PAGE_JOBS", 20)
+    monkeypatch.setattr(applying, "PAGE_JOBS", 20)
     bucket = kit.bucket()
     kit.suspend()
     entries = [job() for _ in range(50)]
@@ -144,7 +144,7 @@ async def test_master_first_store_second_and_an_unknown_commit_is_sent_again(kit
 
 
 async def test_a_removal_whose_answer_is_lost_removes_nothing_twice(kit: Kit, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(applying, "_PAGE_JOBS", 2)
+    monkeypatch.setattr(applying, "PAGE_JOBS", 2)
     bucket = kit.bucket()
     kit.suspend()
     entries = [job() for _ in range(6)]

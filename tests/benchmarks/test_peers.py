@@ -6,7 +6,6 @@ import mmap
 import subprocess
 import sys
 import threading
-import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import SimpleNamespace
@@ -81,8 +80,22 @@ def test_an_unknown_peer_is_one_clear_error() -> None:
 
 def test_threads_whose_first_jobs_come_at_once_are_all_counted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(marking.DIRECTORY, str(tmp_path))
-    marks, opening, go_on = marking.Marks(), threading.Event(), threading.Event()
+    marks, opening, go_on, both = marking.Marks(), threading.Event(), threading.Event(), threading.Barrier(2)
     mapped = mmap.mmap
+
+    class Noted:
+        """The guard, and a word that the second thread has come to it."""
+
+        def __init__(self) -> None:
+            self.lock = threading.Lock()
+
+        def __enter__(self) -> None:
+            if opening.is_set():
+                both.wait(10)
+            self.lock.acquire()
+
+        def __exit__(self, *_: object) -> None:
+            self.lock.release()
 
     def slow(*arguments: int) -> object:
         opening.set()
@@ -90,11 +103,12 @@ def test_threads_whose_first_jobs_come_at_once_are_all_counted(tmp_path: Path, m
         return mapped(*arguments)
 
     monkeypatch.setattr(mmap, "mmap", slow)
+    monkeypatch.setattr(marking, "_OPENING", Noted())
     with ThreadPoolExecutor(2) as pool:
         first = pool.submit(marks.hit)
         assert opening.wait(10)
         second = pool.submit(marks.hit)  # before there is anything to count in
-        time.sleep(0.05)
+        both.wait(10)
         go_on.set()
         first.result(10)
         second.result(10)
