@@ -18,18 +18,15 @@ from benchmarks.fleet.costs import Costs
 from benchmarks.fleet.shape import Fleet
 from benchmarks.fleet.stations import Histogram, Log, Station, Timeline
 from jobmaster.client.intake import STORE_CALLS_MAX
+from jobmaster.settings.model import AgentSettings, Limits
+from jobmaster_agents.claiming import CLAIM_JOBS_MAX
+from jobmaster_agents.execution import TURN_SECONDS
+from jobmaster_agents.reporting import BACKLOG_ROWS_MAX, BACKLOG_ROWS_RELIEF, BATCH_ROWS, WRITERS
 
-CLAIM_MAX = 1000
-CAPACITY = 1050
-"""``bucket_buffer`` and ``slots``."""
-LOW_WATER = 500
-SLOTS = 50
-TURN = 0.005
-WRITERS = 2
-BATCH = 2000
-BACKLOG_MAX, RELIEF = 20_000, 10_000
-CHUNK = 1000
-PERSIST_AFTER = 0.5
+_AGENT = AgentSettings()
+CAPACITY = _AGENT.bucket_buffer + _AGENT.slots
+LOW_WATER = _AGENT.bucket_buffer // 2
+CHUNK = Limits().submit_chunk_jobs
 _COLLISIONS = 8
 """Buckets a producer tries before it waits."""
 
@@ -220,8 +217,8 @@ class Cluster:
     def _claim(self, agent: Agent) -> None:
         if not agent.alive:
             return
-        room = min(self.capacity - agent.queued - agent.running, CLAIM_MAX)
-        if room <= 0 or agent.backlog > BACKLOG_MAX:
+        room = min(self.capacity - agent.queued - agent.running, CLAIM_JOBS_MAX)
+        if room <= 0 or agent.backlog > BACKLOG_ROWS_MAX:
             agent.claiming, agent.hungry = False, True
             return
         count = min(room, agent.waiting)
@@ -252,9 +249,9 @@ class Cluster:
         """Jobs back to back on the agent's core until the loop has its turn."""
         now, fleet = self.time.now, self.fleet
         each = self.costs.job + fleet.handler_us / 1e6
-        count = min(agent.queued, max(int(TURN / each), 1))
+        count = min(agent.queued, max(int(TURN_SECONDS / each), 1))
         if fleet.wait_ms:
-            count = min(count, SLOTS - agent.running)
+            count = min(count, _AGENT.slots - agent.running)
         if count <= 0:
             agent.in_turn = False
             return
@@ -282,7 +279,7 @@ class Cluster:
             self._ended(what)
         if agent.queued and not agent.in_turn:
             self._turn(agent)
-        if agent.hungry and agent.queued <= self.low_water and agent.backlog <= RELIEF:
+        if agent.hungry and agent.queued <= self.low_water and agent.backlog <= BACKLOG_ROWS_RELIEF:
             self.ask(agent)
 
     def _ended(self, what: tuple[Agent, int]) -> None:
@@ -303,7 +300,7 @@ class Cluster:
         now = self.time.now
         if now < self.master_away:
             return  # asked again when the master is back
-        count = min(agent.backlog, BATCH)
+        count = min(agent.backlog, BATCH_ROWS)
         agent.backlog -= count
         agent.writing += 1
         sent = agent.work(now, self.costs.copy_client.fixed)
@@ -349,7 +346,7 @@ class Cluster:
         self._store(agent, now, self.costs.settle.of(count))
         if agent.backlog and agent.writing < WRITERS:
             self.write(agent)
-        if agent.hungry and agent.queued <= self.low_water and agent.backlog <= RELIEF:
+        if agent.hungry and agent.queued <= self.low_water and agent.backlog <= BACKLOG_ROWS_RELIEF:
             self.ask(agent)
 
     # ------------------------------------------------------------ counting

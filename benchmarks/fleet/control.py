@@ -12,11 +12,9 @@ from collections.abc import Callable
 from benchmarks.fleet.cluster import Agent, Cluster, Producer
 from benchmarks.fleet.stations import Histogram
 from jobmaster.rules.lease import MARGIN_SHARE, SOFT_SHARE, rhythm
+from jobmaster_agents.anti_entropy import BUSY_SECONDS, IDLE_SECONDS
+from jobmaster_agents.waking import Waker
 
-_WAKE_SECONDS = 5.0
-"""A blocking pop that comes back empty asks every bucket once."""
-_IDLE_COMPARE_SECONDS = 90.0
-_BUSY_COMPARE_SECONDS = 30.0
 _RENEW_TRIES = 3.0
 """A failed renewal is tried again after this part of the rhythm."""
 RENEW_BYTES, SMALL_BYTES = 250.0, 200.0
@@ -82,7 +80,7 @@ class Control:
 
     def _compare_seconds(self) -> float:
         idle, busy = self.cluster.fleet.buckets - 1, 1 if self.cluster.rate else 0
-        return 1.0 / max(idle / _IDLE_COMPARE_SECONDS + busy / _BUSY_COMPARE_SECONDS, 1e-9)
+        return 1.0 / max(idle / IDLE_SECONDS + busy / BUSY_SECONDS, 1e-9)
 
     def _master(self, cause: str, seconds: float) -> float:
         self.spent[cause] += seconds
@@ -136,7 +134,7 @@ class Control:
             return
         fleet, costs = cluster.fleet, cluster.costs
         if agent.store.away_until <= now:
-            agent.store.serve(now, costs.beat + fleet.buckets * costs.empty * fleet.beat_seconds / _WAKE_SECONDS)
+            agent.store.serve(now, costs.beat + fleet.buckets * costs.empty * fleet.beat_seconds / Waker.wake_seconds)
             if now < cluster.master_away and now >= lease.soft_until:
                 self._vouch(lease, now)
         cluster.time.at(now + fleet.beat_seconds, self._beat, lease)

@@ -11,14 +11,15 @@ from collections import deque
 
 from benchmarks.fleet.cluster import Agent, Cluster, taken
 from benchmarks.fleet.control import SMALL_BYTES, Control, Lease
+from jobmaster.settings.model import Thresholds
+from jobmaster_agents.applying import PAGE_JOBS
+from jobmaster_agents.hints import PER_GROUP
+from jobmaster_agents.judging import CERTIFICATES_MAX
+from jobmaster_agents.reporting import WRITERS
+from jobmaster_agents.rescue import RETRY_SECONDS, RETRY_SECONDS_MAX
 
-CERTIFICATES = 64
-PAGE = 1000
-KEPT_PAGE = 500
-HINTED = 2
-AHEAD = 2000
-_POSTPONED = 1.0
-_POSTPONED_MAX = 30.0
+PAGE = Thresholds().transfer_batch
+AHEAD = Thresholds().assigned_low_water
 _STATEMENTS_OF_A_DRAIN = 3
 _CALLS_OF_A_DRAIN = 4
 
@@ -98,7 +99,7 @@ class Rescue:
         if now >= cluster.master_away:
             overdue = [lease for lease in self._dead if lease.known_until < now]
             while overdue:
-                some, overdue = overdue[:CERTIFICATES], overdue[CERTIFICATES:]
+                some, overdue = overdue[:CERTIFICATES_MAX], overdue[CERTIFICATES_MAX:]
                 rows = len(some) * cluster.fleet.buckets
                 cluster.master.serve(now, costs.certify.of(cluster.fleet.agents) + costs.persist.of(rows))
                 for lease in some:
@@ -112,7 +113,7 @@ class Rescue:
     def _hint(self) -> None:
         """Two owners are told."""
         cluster = self.cluster
-        for _ in range(HINTED):
+        for _ in range(PER_GROUP):
             agent = cluster.open[int(cluster.random.random() * len(cluster.open))]
             if agent.alive and agent.store.away_until <= cluster.time.now:
                 cluster.time.at(agent.store.serve(cluster.time.now, cluster.costs.hint), self._fetch, agent)
@@ -150,7 +151,7 @@ class Rescue:
         cluster, costs, now = self.cluster, self.cluster.costs, self.cluster.time.now
         store = victim.store if victim is not None else agent.store
         if store.away_until > now:
-            pause = min(_POSTPONED * 2**failures, _POSTPONED_MAX)
+            pause = min(RETRY_SECONDS * 2**failures, RETRY_SECONDS_MAX)
             cluster.time.at(now + pause, self._drain, (agent, moved, victim, failures + 1))
             if not failures:
                 cluster.time.at(now, self._take, (agent, moved))  # others have their turn meanwhile
@@ -255,7 +256,7 @@ class Outage:
     def _back(self, lease: Lease) -> None:
         """The first renewal that is answered: writers go on, kept outcomes are applied."""
         agent = lease.agent
-        while agent.backlog and agent.writing < 2:
+        while agent.backlog and agent.writing < WRITERS:
             self.cluster.write(agent)
         if agent.kept and agent.number not in self._applying:
             self._applying.add(agent.number)
@@ -263,7 +264,7 @@ class Outage:
 
     def _page(self, agent: Agent) -> None:
         cluster, costs = self.cluster, self.cluster.costs
-        count = min(agent.kept, KEPT_PAGE)
+        count = min(agent.kept, PAGE_JOBS)
         if not count:
             self._applying.discard(agent.number)
             return

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-CONNECTIONS = 6
-"""Of one agent to the master: four for data, one for the heartbeat, one for the coordinator."""
+from jobmaster.settings.model import Leases, MasterSettings
+
+_LEASES = Leases()
+CONNECTIONS = MasterSettings(dsn="").pool_size + 2
+"""Of one agent to the master: those for data, one for the heartbeat, one for the coordinator."""
 PRODUCER_CONNECTIONS = 2
 """Of one producer that mostly submits: the map's, and one more under load."""
 CONNECTIONS_MAX = 5_000
@@ -30,11 +33,11 @@ class Fleet(NamedTuple):
     """Of these, the ones that jobs go to. They are one here, with the room of all."""
     wait_ms: float = 0.0
     """How long a handler waits without CPU; at most ``slots`` of a bucket do at once."""
-    renew_seconds: float = 3.0
-    lease_seconds: float = 10.0
-    renewals_per_second: float = 100.0
-    beat_seconds: float = 1.0
-    map_seconds: float = 10.0
+    renew_seconds: float = _LEASES.renew_seconds
+    lease_seconds: float = _LEASES.lease_seconds
+    renewals_per_second: float = _LEASES.renewals_per_second
+    beat_seconds: float = _LEASES.store_beat_seconds
+    map_seconds: float = _LEASES.bucket_map_seconds
     master_share: float = 0.75
     """Of the master's cores, what checkpoints and vacuum leave to statements. Assumed."""
     log_mb_per_second: float = 400.0
