@@ -12,7 +12,7 @@ import re
 from collections.abc import Collection, Iterator
 from pathlib import Path
 
-LINES_MAX = 400
+LINES_MAX = 600
 FUNCTION_LINES_MAX = 60
 PARAMETERS_MAX = 8
 BANNED_NAMES = frozenset({"utils", "util", "common", "helpers", "helper", "base", "core", "misc", "shared", "stuff"})
