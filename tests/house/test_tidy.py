@@ -215,7 +215,7 @@ def parsed(check: Callable[[str, ast.Module], list[str]]) -> Callable[[str], lis
 
 LONG_FUNCTION = "def f():\n" + "    pass\n" * 60
 RULES: dict[str, tuple[Callable[[str], list[str]], str, str]] = {
-    "module length": (lambda text: tidy.too_long("sample.py", text), "x = 1\n" * 401, "x = 1\n" * 400),
+    "module length": (lambda text: tidy.too_long("sample.py", text), "x = 1\n" * 601, "x = 1\n" * 600),
     "function length": (lambda text: tidy.too_long("sample.py", text), LONG_FUNCTION, LONG_FUNCTION[: -len("    pass\n")]),
     "parameters": (
         parsed(tidy.too_many_parameters),
