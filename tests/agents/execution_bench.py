@@ -17,6 +17,7 @@ from jobmaster_agents.execution import Execution
 from jobmaster_agents.holdings import Holding, Holdings
 from jobmaster_agents.portions import LiveJob, Memory, Portion
 from jobmaster_agents.verdicts import StopCause, Verdicts
+from tests.patience import PATIENCE_SECONDS
 
 CLOCK = SystemClock()
 
@@ -43,7 +44,7 @@ class Sink:
         self.changed.set()
 
     async def wait_rows(self, count: int) -> list[FinalRow | HoldRow]:
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(PATIENCE_SECONDS):
             while len(self.rows) < count:
                 self.changed.clear()
                 await self.changed.wait()

@@ -22,6 +22,7 @@ from jobmaster_agents.ownership import Ownership
 from jobmaster_agents.working import Working
 from tests.agents.ports_kit import until
 from tests.agents.stage import HIGH_WATER, PRIORITY, Owner, Stage
+from tests.patience import PATIENCE_SECONDS
 
 handlers = Handlers()
 began: Counter[bytes] = Counter()
@@ -102,7 +103,7 @@ async def living(stage: Stage) -> AsyncIterator[Life]:
 
 
 async def eventually(condition: Callable[[], Awaitable[bool]]) -> None:
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(PATIENCE_SECONDS):
         while not await condition():  # noqa: ASYNC110 - what the servers say
             await asyncio.sleep(0.005)
 

@@ -14,9 +14,9 @@ import msgspec
 
 from jobmaster.clock import SystemClock, new_id
 from jobmaster_agents.isolation import IsolatedJob, IsolatedPool, ResultKind, WorkerLimits
+from tests.patience import PATIENCE_SECONDS
 
 MODULE = "tests.agents.isolated_handlers"
-PATIENCE_SECONDS = 20.0
 RESULT_BYTES = 64 * 1024
 ERROR_BYTES = 16 * 1024
 QUICK = WorkerLimits(kill_grace_seconds=0.2)

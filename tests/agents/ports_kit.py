@@ -19,6 +19,7 @@ from tests.agents.hand_clock import HandClock
 from tests.agents.kit_master import KitMaster, Row
 from tests.agents.kit_store import KitStore
 from tests.agents.scripted import DOWN, LOST, Gate, turns, until
+from tests.patience import PATIENCE_SECONDS
 
 __all__ = ["DOWN", "LOST", "Gate", "Kit", "Row", "turns", "until"]
 
@@ -91,7 +92,7 @@ class Kit:
         """Until everything submitted to our buckets is over and the claimed lists are gone."""
         await until(lambda: not any(map(self._busy, self.holdings.buckets)), "the end of all jobs")
         await until(self.working.is_idle, "the end of all writes")
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(PATIENCE_SECONDS):
             await self.working.reporter.wait_settled()
 
     def _busy(self, bucket_id: bytes) -> bool:

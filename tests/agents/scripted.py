@@ -14,6 +14,7 @@ from enum import Enum
 from typing import Any
 
 from jobmaster.model.errors import OutcomeUnknown, Unavailable
+from tests.patience import PATIENCE_SECONDS
 
 
 class Fault(Enum):
@@ -75,7 +76,7 @@ class Scripted:
 async def until(condition: Callable[[], object], what: str = "the condition") -> None:
     """Let the loop turn until the condition holds."""
     try:
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(PATIENCE_SECONDS):
             while not condition():  # noqa: ASYNC110 (any change of state may end it, not one event)
                 await asyncio.sleep(0)
     except TimeoutError:

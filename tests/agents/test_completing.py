@@ -18,6 +18,7 @@ from jobmaster.settings.model import AgentSettings
 from jobmaster_agents import completing, insisting
 from jobmaster_agents.holdings import Holding
 from tests.agents.ports_kit import DOWN, LOST, Gate, Kit, Row, turns, until
+from tests.patience import PATIENCE_SECONDS
 
 handlers = Handlers()
 ran: list[int] = []
@@ -258,7 +259,7 @@ async def test_a_write_that_never_gets_its_answer_does_not_hold_up_the_exit(
     kit.master.rows[entry.id] = Row("ASSIGNED", 2, two.fence.bucket_id, 1)
     kit.store.buckets[two.fence.bucket_id].assigned.append((entry.due_us, entry))
     ids = [one.fence.bucket_id, two.fence.bucket_id]
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(PATIENCE_SECONDS):
         left = await kit.working.complete(ids, 0.02, "the test says so")
     assert hold.reached.is_set()
     assert left == ids

@@ -15,6 +15,7 @@ from jobmaster_agents.control import ControlLine
 from jobmaster_agents.events import EventLog
 from jobmaster_agents.launch import ControlWord, LaunchOrder, read_order, write_order
 from tests.agents.waiting import until
+from tests.patience import PATIENCE_SECONDS
 
 
 def an_order() -> LaunchOrder:
@@ -52,12 +53,12 @@ async def test_words_before_and_after_the_attachment_arrive_in_order() -> None:
     until(lambda: line.waiting == 1, 5.0, "the early word is kept")
     heard: asyncio.Queue[str] = asyncio.Queue()
     line.attach(asyncio.get_running_loop(), heard.put_nowait, lambda: heard.put_nowait("orphaned"))
-    assert await asyncio.wait_for(heard.get(), 5.0) == ControlWord.RESCUE
+    assert await asyncio.wait_for(heard.get(), PATIENCE_SECONDS) == ControlWord.RESCUE
     os.write(write_end, b"isor\nrescue\n")
-    assert await asyncio.wait_for(heard.get(), 5.0) == ControlWord.RESCUE
+    assert await asyncio.wait_for(heard.get(), PATIENCE_SECONDS) == ControlWord.RESCUE
     assert not left.is_set()
     os.close(write_end)
-    assert await asyncio.wait_for(heard.get(), 5.0) == "orphaned"
+    assert await asyncio.wait_for(heard.get(), PATIENCE_SECONDS) == "orphaned"
     assert await asyncio.to_thread(left.wait, 5.0)
     os.close(read_end)
 
@@ -71,5 +72,5 @@ async def test_who_attaches_after_the_supervisors_death_is_told_at_once() -> Non
     assert await asyncio.to_thread(left.wait, 5.0)
     told = asyncio.Event()
     line.attach(asyncio.get_running_loop(), lambda word: None, told.set)
-    await asyncio.wait_for(told.wait(), 5.0)
+    await asyncio.wait_for(told.wait(), PATIENCE_SECONDS)
     os.close(read_end)

@@ -18,6 +18,7 @@ from jobmaster_agents.portions import LiveJob
 from jobmaster_agents.verdicts import StopCause
 from tests.agents.execution_bench import CLOCK, Bench
 from tests.agents.ports_kit import turns, until
+from tests.patience import PATIENCE_SECONDS
 
 handlers = Handlers()
 seen: list[object] = []
@@ -38,7 +39,7 @@ async def echo(value: int) -> int:
 
 @handlers.job(name="timeout_first")
 async def timeout_first() -> str:
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(PATIENCE_SECONDS):
         await asyncio.sleep(0)
         return "inside"
 
@@ -236,7 +237,7 @@ async def test_a_handler_that_ignores_the_end_of_the_process_does_not_hold_it_up
     bench.put(bench.bucket(), [("deaf", b"{}")])
     await until(lambda: bench.execution.running)
     task = bench.execution._slots[0].task
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(PATIENCE_SECONDS):
         await bench.execution.aclose()
     ears.set()
     assert task is not None

@@ -9,6 +9,7 @@ from jobmaster.model.bucket import BucketState
 from jobmaster.model.ids import AgentId, BucketId, Fence
 from jobmaster.rules.lease import Standing, term
 from jobmaster_agents.holdings import Holding, Holdings
+from tests.patience import PATIENCE_SECONDS
 
 
 def a_holding() -> Holding:
@@ -39,7 +40,7 @@ async def test_a_renewal_wakes_who_waits_for_trust() -> None:
     await asyncio.sleep(0)
     assert not waiting.done()
     holdings.trust(term(103.0, 10.0))
-    await asyncio.wait_for(waiting, 1.0)
+    await asyncio.wait_for(waiting, PATIENCE_SECONDS)
 
 
 async def test_fenced_is_for_ever_and_keeps_the_first_reason() -> None:

@@ -18,7 +18,6 @@ import pytest
 from jobmaster_agents.isolation import ResultKind
 from tests.agents.isolation_kit import (
     ERROR_BYTES,
-    PATIENCE_SECONDS,
     RESULT_BYTES,
     Make,
     alive,
@@ -28,6 +27,7 @@ from tests.agents.isolation_kit import (
     until,
     value,
 )
+from tests.patience import PATIENCE_SECONDS
 
 
 @pytest.fixture

@@ -21,7 +21,6 @@ from tests.agents.isolation_kit import (
     LOGGER,
     MODULE,
     NEVER_KILLED,
-    PATIENCE_SECONDS,
     QUICK,
     Make,
     alive,
@@ -31,6 +30,7 @@ from tests.agents.isolation_kit import (
     until,
     value,
 )
+from tests.patience import PATIENCE_SECONDS
 
 
 @pytest.fixture

@@ -13,7 +13,6 @@ import pytest
 from jobmaster_agents.isolation import ResultKind
 from tests.agents.isolation_kit import (
     NEVER_KILLED,
-    PATIENCE_SECONDS,
     QUICK,
     Make,
     alive,
@@ -23,6 +22,7 @@ from tests.agents.isolation_kit import (
     until,
     value,
 )
+from tests.patience import PATIENCE_SECONDS
 
 
 @pytest.fixture

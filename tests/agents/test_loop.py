@@ -11,6 +11,7 @@ from jobmaster.model.errors import CodeError, Unavailable
 from jobmaster.telemetry import Telemetry
 from jobmaster_agents import loop as duty_loop
 from jobmaster_agents.loop import run_duty
+from tests.patience import PATIENCE_SECONDS
 
 
 class Scripted:
@@ -37,7 +38,7 @@ class Scripted:
 
     async def wait_ticks(self, count: int) -> None:
         async with self.ticked:
-            await asyncio.wait_for(self.ticked.wait_for(lambda: self.ticks >= count), 5.0)
+            await asyncio.wait_for(self.ticked.wait_for(lambda: self.ticks >= count), PATIENCE_SECONDS)
 
 
 class Kicked(Scripted):
@@ -53,14 +54,14 @@ async def test_a_tick_chooses_its_own_next_delay() -> None:
     await duty.wait_ticks(4)
     assert not task.done()
     stop.set()
-    await asyncio.wait_for(task, 1.0)
+    await asyncio.wait_for(task, PATIENCE_SECONDS)
     assert duty.ticks == 4
 
 
 async def test_stop_lets_the_present_tick_finish_and_no_other_begin() -> None:
     stop = asyncio.Event()
     duty = Scripted(0.0, after=lambda ticks: stop.set() if ticks == 3 else None)
-    await asyncio.wait_for(run_duty(duty, stop, Telemetry()), 1.0)
+    await asyncio.wait_for(run_duty(duty, stop, Telemetry()), PATIENCE_SECONDS)
     assert duty.ticks == 3
 
 
@@ -72,7 +73,7 @@ async def test_a_kick_wakes_a_duty_before_its_delay() -> None:
     duty.kicked.set()
     await duty.wait_ticks(2)
     stop.set()
-    await asyncio.wait_for(task, 1.0)
+    await asyncio.wait_for(task, PATIENCE_SECONDS)
 
 
 async def test_a_kick_during_a_tick_asks_for_another_one() -> None:
@@ -82,7 +83,7 @@ async def test_a_kick_during_a_tick_asks_for_another_one() -> None:
     task = asyncio.create_task(run_duty(duty, stop, Telemetry()))
     await duty.wait_ticks(2)
     stop.set()
-    await asyncio.wait_for(task, 1.0)
+    await asyncio.wait_for(task, PATIENCE_SECONDS)
     assert duty.ticks == 2
 
 
@@ -132,7 +133,7 @@ async def test_a_kick_does_not_cut_a_back_off_short() -> None:
     await duty.wait_ticks(2)
     assert asyncio.get_running_loop().time() - began >= duty_loop.BACKOFF_SECONDS * 0.9
     stop.set()
-    await asyncio.wait_for(task, 1.0)
+    await asyncio.wait_for(task, PATIENCE_SECONDS)
 
 
 async def test_a_broken_invariant_ends_the_duty() -> None:

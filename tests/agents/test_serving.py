@@ -23,6 +23,7 @@ from jobmaster_agents.holdings import Holdings
 from jobmaster_agents.process import Endings
 from jobmaster_agents.serving import CONNECTIONS_MAX, HEAD_BYTES_MAX, HOST, Serving, check_ports, port_of
 from tests.agents.hand_clock import HandClock
+from tests.patience import PATIENCE_SECONDS
 
 
 class Face:
@@ -37,7 +38,7 @@ class Face:
         """Status, headers and body of one raw request."""
         reader, writer = await asyncio.open_connection(HOST, self.server.port)
         writer.write(request)
-        whole = await asyncio.wait_for(reader.read(), 10)
+        whole = await asyncio.wait_for(reader.read(), PATIENCE_SECONDS)
         writer.close()
         head, _, body = whole.partition(b"\r\n\r\n")
         first, *lines = head.decode().split("\r\n")
@@ -52,7 +53,7 @@ class Face:
 
 async def until(condition: Callable[[], bool]) -> None:
     """Wait for what another task does."""
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(PATIENCE_SECONDS):
         while not condition():  # noqa: ASYNC110 - the server's own book is looked at, which has no event
             await asyncio.sleep(0)
 
@@ -116,7 +117,7 @@ async def test_who_does_not_ask_is_cut_off(face: Face, monkeypatch: pytest.Monke
     monkeypatch.setattr(serving_module, "REQUEST_SECONDS", 0.05)
     reader, writer = await asyncio.open_connection(HOST, face.server.port)
     writer.write(b"GET /live HT")
-    assert await asyncio.wait_for(reader.read(), 10) == b""
+    assert await asyncio.wait_for(reader.read(), PATIENCE_SECONDS) == b""
     writer.close()
 
 
@@ -127,10 +128,10 @@ async def test_there_are_only_so_many_at_once_and_room_comes_back(face: Face) ->
         await writer.drain()
     await until(lambda: len(face.server._connections) == CONNECTIONS_MAX)
     reader, writer = await asyncio.open_connection(HOST, face.server.port)
-    assert await asyncio.wait_for(reader.read(), 10) == b"", "one too many"
+    assert await asyncio.wait_for(reader.read(), PATIENCE_SECONDS) == b"", "one too many"
     writer.close()
     idle[0][1].write(b"/live HTTP/1.1\r\n\r\n")
-    assert b"200 OK" in await asyncio.wait_for(idle[0][0].read(), 10)
+    assert b"200 OK" in await asyncio.wait_for(idle[0][0].read(), PATIENCE_SECONDS)
     await until(lambda: len(face.server._connections) < CONNECTIONS_MAX)
     assert (await face.get("/live"))[0] == 200
     for _, writer in idle:
@@ -144,7 +145,7 @@ async def test_closing_waits_for_nobody() -> None:
     writer.write(b"GET ")
     await writer.drain()
     await until(lambda: bool(face.server._connections))
-    await asyncio.wait_for(face.server.close(), 10)
+    await asyncio.wait_for(face.server.close(), PATIENCE_SECONDS)
     assert await reader.read() == b""
     writer.close()
     with pytest.raises(OSError):

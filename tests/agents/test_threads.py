@@ -18,9 +18,9 @@ import pytest
 
 from jobmaster.model.errors import Unavailable
 from jobmaster_agents.threads import ThreadJob, ThreadRunner
+from tests.patience import PATIENCE_SECONDS
 
 SIZE = 4
-PATIENCE_SECONDS = 20.0
 Outcome = tuple[BaseException | None, object, int]
 
 

@@ -11,6 +11,7 @@ from jobmaster.handlers import Handlers
 from jobmaster.model.job import Entry
 from jobmaster_agents import waking
 from tests.agents.ports_kit import Kit, turns, until
+from tests.patience import PATIENCE_SECONDS
 
 handlers = Handlers()
 ran: list[int] = []
@@ -31,7 +32,7 @@ async def test_a_bucket_whose_token_was_lost_is_asked_although_others_keep_the_a
         await until(lambda: any(len(args[0]) == 2 for args in kit.store.of("wait_wake")))
         await turns()
         kit.store.buckets[quiet.fence.bucket_id].pending.append(Entry(new_id(), 1, "note", b"{}"))
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(PATIENCE_SECONDS):
             while not ran:
                 kit.store.tokens.put_nowait(busy.fence.bucket_id)
                 await asyncio.sleep(0)

@@ -32,6 +32,7 @@ from jobmaster_agents.holdings import Holding
 from jobmaster_agents.working import Working
 from tests.agents.ports_kit import until
 from tests.agents.stage import HIGH_WATER, PRIORITY, Killed, Owner, Stage
+from tests.patience import PATIENCE_SECONDS
 
 handlers = Handlers()
 go = asyncio.Event()
@@ -167,7 +168,7 @@ class Life:
         running = asyncio.ensure_future(self.working.run())
         playing = asyncio.ensure_future(self.play())
         try:
-            await asyncio.wait((running, playing), return_when=asyncio.FIRST_COMPLETED, timeout=60)
+            await asyncio.wait((running, playing), return_when=asyncio.FIRST_COMPLETED, timeout=PATIENCE_SECONDS)
             if playing.done() and not isinstance(playing.exception(), Killed):
                 return playing.result()
             if running.done() and (error := running.exception()) is not None and not _was_killed(error):

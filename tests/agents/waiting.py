@@ -5,13 +5,15 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
+from tests.patience import patient
+
 
 def until(condition: Callable[[], bool], seconds: float, what: str) -> float:
-    """Wait for a condition; how long it took. The bound only turns a hang into a failure."""
-    began = time.monotonic()
+    """Wait for a condition; how long it took. ``seconds``: at most, on an idle machine."""
+    began, limit = time.monotonic(), patient(seconds)
     while not condition():
-        if time.monotonic() - began > seconds:
-            raise AssertionError(f"after {seconds} s still not: {what}")
+        if time.monotonic() - began > limit:
+            raise AssertionError(f"after {limit} s still not: {what}")
         time.sleep(0.005)
     return time.monotonic() - began
 

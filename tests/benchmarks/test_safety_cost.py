@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.safety_cost import PATCH, PatchDoesNotApply, apply, unsafe_tree
+from benchmarks.safety_cost import PATCH, PatchDoesNotApply, apply, compared, unsafe_tree
 from tests.benchmarks.test_commands import measured
 
 ROOT = Path(__file__).parents[2]
@@ -30,6 +30,12 @@ def test_a_patch_that_does_not_fit_is_named(tmp_path: Path) -> None:
     (tmp_path / "jobmaster/agentstore/lua/claim.lua").write_text("-- rewritten\n")
     with pytest.raises(PatchDoesNotApply, match=r"unsafe\.patch does not apply"):
         apply(tmp_path)
+
+
+@pytest.mark.parametrize(("cpu_seconds", "cost"), [(0.0, None), (0.5, 0.0)])
+def test_a_run_shorter_than_a_tick_of_the_cpu_clock_has_no_cost_in_cpu(cpu_seconds: float, cost: float | None) -> None:
+    one = {"jobs_per_second": 1000.0, "cpu_seconds": {"agents": cpu_seconds}}
+    assert compared({"safe": [one], "unsafe": [one]}, 100)["cost_in_cpu"] == cost
 
 
 @pytest.mark.slow

@@ -17,6 +17,7 @@ from uuid import uuid4
 import pytest
 
 from jobmaster.cli.main import run
+from tests.patience import patient
 
 REPOSITORY = Path(__file__).parents[2]
 MARK = "JM_TEST_MARK"
@@ -96,7 +97,7 @@ class Terminal:
             stdin=subprocess.DEVNULL if given is None else None,
             capture_output=True,
             text=True,
-            timeout=seconds,
+            timeout=patient(seconds),
             check=False,
         )
         return Result(done.returncode, done.stdout, done.stderr)
@@ -123,10 +124,10 @@ def _python_path() -> str:
 
 
 def until(condition: Callable[[], Any], seconds: float, what: str) -> Any:
-    """Ask until the answer is true; fails with ``what`` after ``seconds``."""
-    end = time.monotonic() + seconds
+    """Ask until the answer is true; fails with ``what`` after ten times the ``seconds`` of an idle machine."""
+    end = time.monotonic() + (limit := patient(seconds))
     while not (answer := condition()):
-        assert time.monotonic() < end, f"waited {seconds} s for {what}"
+        assert time.monotonic() < end, f"waited {limit} s for {what}"
         time.sleep(0.05)
     return answer
 

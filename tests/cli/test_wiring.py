@@ -13,6 +13,7 @@ from jobmaster.model.job import JobState
 from jobmaster.settings.model import ClusterSettings, MasterSettings, StoreSettings
 from jobmaster.wiring import addresses, migrate_master, open_cluster, open_reader, open_stores, open_sync_cluster
 from tests.cli.conftest import Terminal, until
+from tests.patience import PATIENCE_SECONDS
 
 
 def settings(master_dsn: str, stores: dict[str, str | None], cluster: str = "default") -> ClusterSettings:
@@ -78,6 +79,6 @@ def test_the_face_without_await(dev: Terminal) -> None:
     here = ClusterSettings(data_dir=str(dev.data_dir))
     with open_sync_cluster(here) as cluster:
         receipt = cluster.submit("add", {"one": 1, "other": 2})
-        assert receipt.result(timeout=20) == 3
+        assert receipt.result(timeout=PATIENCE_SECONDS) == 3
         assert cluster.get(receipt).state is JobState.SUCCEEDED
     until(lambda: dev.call("status").code == 0, 10, "an undisturbed cluster")

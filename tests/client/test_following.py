@@ -20,6 +20,7 @@ from jobmaster.settings.model import StoreSettings
 from tests.client.conftest import OpenCluster
 from tests.client.paper_stores import until
 from tests.client.workshop import Size, Workshop, resize
+from tests.patience import PATIENCE_SECONDS
 from tests.scripts.slow_proxy import SlowProxy
 
 T = TypeVar("T")
@@ -34,27 +35,27 @@ def never_reread(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 async def soon(what: Awaitable[T]) -> T:
-    """The answer, within ten seconds."""
-    return await asyncio.wait_for(what, 10.0)
+    """The answer, and sooner than the end of its own wait."""
+    return await asyncio.wait_for(what, PATIENCE_SECONDS / 2)
 
 
 @pytest.mark.usefixtures("never_reread")
 async def test_a_result_arrives_by_the_news_and_typed(shop: Workshop) -> None:
     receipt = await shop.cluster.submit(resize, {"path": "a"})
-    waiter = asyncio.create_task(receipt.result(timeout=60))
+    waiter = asyncio.create_task(receipt.result(timeout=PATIENCE_SECONDS))
     await asyncio.sleep(0)
     await shop.agent.work_off(result=SIZE)
     assert await soon(waiter) == Size(4, 2)
     # Finished before anybody waited:
-    assert await shop.cluster.result(receipt.uuid, timeout=60) == Size(4, 2)
+    assert await shop.cluster.result(receipt.uuid, timeout=PATIENCE_SECONDS) == Size(4, 2)
     assert await shop.cluster.wait(str(receipt)) is JobState.SUCCEEDED
 
 
 @pytest.mark.usefixtures("never_reread")
 async def test_many_waiters_on_many_jobs_hear_of_their_own(shop: Workshop) -> None:
     receipts = [await shop.cluster.submit(resize, {"path": str(i)}) for i in range(40)]
-    waiters = [asyncio.create_task(receipt.wait(timeout=60)) for receipt in receipts]
-    everything = asyncio.create_task(shop.cluster.wait_all(receipts, timeout=60))
+    waiters = [asyncio.create_task(receipt.wait(timeout=PATIENCE_SECONDS)) for receipt in receipts]
+    everything = asyncio.create_task(shop.cluster.wait_all(receipts, timeout=PATIENCE_SECONDS))
     await asyncio.sleep(0)
     assert await shop.agent.work_off(result=SIZE) == 40
     assert set(await soon(asyncio.gather(*waiters))) == {JobState.SUCCEEDED}
@@ -67,7 +68,7 @@ async def test_confirm_waits_until_the_master_has_the_job_not_until_its_end(shop
     with pytest.raises(WaitTimeout, match=r"within 0\.05 s"):
         await receipt.confirm(timeout=0.05)
     durable = await shop.cluster.submit(resize, {"path": "a"}, durability="master")
-    await soon(durable.confirm(timeout=60))
+    await soon(durable.confirm(timeout=PATIENCE_SECONDS))
     with pytest.raises(WaitTimeout):
         await durable.wait(timeout=0.05)
 
@@ -75,7 +76,7 @@ async def test_confirm_waits_until_the_master_has_the_job_not_until_its_end(shop
 async def test_lost_news_cost_seconds_not_the_result(shop: Workshop, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(waiting_module, "REREAD_SECONDS", 0.2)
     receipt = await shop.cluster.submit(resize, {"path": "a"})
-    waiter = asyncio.create_task(receipt.wait(timeout=60))
+    waiter = asyncio.create_task(receipt.wait(timeout=PATIENCE_SECONDS))
     await asyncio.sleep(0)
     for bucket in shop.agent.buckets["default", 3]:
         name, entries = await shop.agent.claim(bucket)
@@ -96,7 +97,7 @@ async def test_a_wait_outlasts_a_master_that_does_not_answer(shop: Workshop, mon
     monkeypatch.setattr(shop.cluster.master, "states", away)
     with pytest.raises(WaitTimeout, match="the master does not answer: the master is away"):
         await receipt.wait(timeout=0.1)
-    waiter = asyncio.create_task(receipt.result(timeout=60))
+    waiter = asyncio.create_task(receipt.result(timeout=PATIENCE_SECONDS))
     down.clear()
     await down.wait()
     monkeypatch.setattr(shop.cluster.master, "states", states)
@@ -141,7 +142,7 @@ async def test_what_is_published_while_a_subscription_is_broken_is_not_missed(
 
         cluster = await open_cluster(stores={"default": store})
         receipt = await cluster.submit(resize, {"path": "a"})
-        waiter = asyncio.create_task(receipt.wait(timeout=60))
+        waiter = asyncio.create_task(receipt.wait(timeout=PATIENCE_SECONDS))
         waiting = cluster._open_waiting()
         await until(lambda: receipt.id in waiting._watches and waiting._standing["default"].is_set())
         store.finished = only_after_it_was_published  # type: ignore[method-assign]
@@ -170,7 +171,7 @@ async def test_a_job_that_ends_between_the_look_and_the_wait_is_heard_of(shop: W
         return answer
 
     shop.master.states = stale  # type: ignore[method-assign]  # the interleaving, written down
-    assert await soon(receipt.wait(timeout=60)) is JobState.SUCCEEDED
+    assert await soon(receipt.wait(timeout=PATIENCE_SECONDS)) is JobState.SUCCEEDED
     assert looks == 2
 
 
@@ -180,7 +181,7 @@ async def test_a_job_that_did_not_succeed_says_how_it_ended(shop: Workshop) -> N
     for bucket in shop.agent.buckets["default", 3]:
         await shop.agent.finish(bucket, await shop.agent.claim(bucket), state=JobState.FAILED, error=info)
     with pytest.raises(JobFailed, match="ended as FAILED: ValueError: no such picture") as caught:
-        await receipt.result(timeout=60)
+        await receipt.result(timeout=PATIENCE_SECONDS)
     assert caught.value.info == info
     assert caught.value.state is JobState.FAILED
 
@@ -226,7 +227,7 @@ async def test_cancel_of_a_held_job_is_final_at_once(shop: Workshop) -> None:
     assert await receipt.cancel() is JobState.CANCELLED
     assert await shop.cluster.cancel(receipt) is JobState.CANCELLED
     with pytest.raises(JobFailed, match="ended as CANCELLED"):
-        await receipt.result(timeout=5)
+        await receipt.result(timeout=PATIENCE_SECONDS)
 
 
 @pytest.mark.parametrize("known_bucket", [True, False])

@@ -20,6 +20,7 @@ from jobmaster.master.master import Master
 from jobmaster.model.errors import InputError, InvalidArguments, JobMasterError, Unavailable
 from jobmaster.model.job import JobState, Level
 from tests.client.workshop import Size, Workshop, handlers, resize
+from tests.patience import PATIENCE_SECONDS
 
 
 @pytest.fixture
@@ -55,7 +56,7 @@ async def test_submit_wait_and_result(shop: Workshop, plain: SyncCluster) -> Non
         assert receipt.level is Level.AGENT
         assert receipt.get().state is JobState.SAVE_PENDING
         submitted.set()
-        return receipt.result(timeout=20)
+        return receipt.result(timeout=PATIENCE_SECONDS)
 
     submitted = threading.Event()
     running = asyncio.get_running_loop().run_in_executor(None, work)
@@ -80,7 +81,7 @@ async def test_bulk_cancel_and_errors_come_through(shop: Workshop, plain: SyncCl
         held = plain.submit(resize, {"path": "a"}, after=3600)
         assert plain.state(held) is JobState.HELD
         assert held.cancel() is JobState.CANCELLED
-        assert plain.wait_all([held], timeout=5) == {held.id: JobState.CANCELLED}
+        assert plain.wait_all([held], timeout=PATIENCE_SECONDS) == {held.id: JobState.CANCELLED}
         with pytest.raises(InvalidArguments):
             plain.submit(resize, {})
         with pytest.raises(InputError, match="async Cluster"):
@@ -153,7 +154,7 @@ print(cluster.submit("images.resize", {{"path": "a"}}).level.value)
         [sys.executable, "-W", "error", "-c", script],
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=PATIENCE_SECONDS,
         cwd=Path(__file__).parents[2],
         check=False,
     )

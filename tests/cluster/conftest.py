@@ -26,6 +26,7 @@ from jobmaster.settings.loader import load_settings
 from jobmaster.settings.model import ClusterSettings
 from jobmaster.wiring import open_cluster
 from tests.cluster.jobs import handlers
+from tests.patience import PATIENCE_SECONDS, patient
 
 REPOSITORY = Path(__file__).parents[2]
 RUN_AGENT = [sys.executable, "-m", "jobmaster.cli.main", "agent", "run"]
@@ -33,14 +34,18 @@ ENVIRONMENT = {**os.environ, "PYTHONPATH": f"{REPOSITORY}{os.pathsep}{REPOSITORY
 
 
 async def until(condition: Callable[[], Awaitable[Any]], seconds: float, what: str | Callable[[], str]) -> Any:
-    """Ask until the answer is true; fails with ``what`` (asked then, if it is a function) after ``seconds``."""
-    end = time.monotonic() + seconds
+    """Ask until the answer is true; fails with ``what`` (asked then, if it is a function) at the limit.
+
+    Args:
+        seconds: what it takes at most on an idle machine.
+    """
+    end = time.monotonic() + (limit := patient(seconds))
     while True:
         answer = await condition()
         if answer:
             return answer
         if time.monotonic() >= end:
-            raise AssertionError(f"waited {seconds} s for {what if isinstance(what, str) else what()}")
+            raise AssertionError(f"waited {limit} s for {what if isinstance(what, str) else what()}")
         await asyncio.sleep(0.02)
 
 
@@ -142,7 +147,7 @@ class Rig:
             [sys.executable, "-m", "jobmaster.cli.main", *arguments, "--config", str(self.config)],
             capture_output=True,
             text=True,
-            timeout=60,
+            timeout=PATIENCE_SECONDS,
             cwd=REPOSITORY,
             env=ENVIRONMENT,
             check=False,

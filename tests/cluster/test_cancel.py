@@ -10,6 +10,7 @@ from jobmaster.client.cluster import Cluster
 from jobmaster.model.job import JobState
 from tests.cluster.conftest import AgentProcess, Rig, until
 from tests.cluster.jobs import note, until_file
+from tests.patience import PATIENCE_SECONDS
 
 pytestmark = [pytest.mark.cluster, pytest.mark.slow]
 
@@ -35,9 +36,9 @@ async def test_waiting_in_a_bucket_without_a_row(rig: Rig, cluster: Cluster, age
     victim = await cluster.submit(note, {"path": str(rig.path("never"))})
     assert await victim.cancel() is JobState.CANCELLED
     Path(gate).touch()
-    assert {await receipt.wait(timeout=20) for receipt in blockers} == {JobState.SUCCEEDED}
+    assert {await receipt.wait(timeout=PATIENCE_SECONDS) for receipt in blockers} == {JobState.SUCCEEDED}
     later = await cluster.submit(note, {"path": str(rig.path("later"))})
-    await later.wait(timeout=20)
+    await later.wait(timeout=PATIENCE_SECONDS)
     assert (await victim.get()).state is JobState.CANCELLED
 
 
@@ -50,11 +51,11 @@ async def test_running(rig: Rig, cluster: Cluster, agent: AgentProcess) -> None:
 
     await until(persisted, 15, "its row")
     await receipt.cancel()
-    assert await receipt.wait(timeout=15) is JobState.CANCELLED
+    assert await receipt.wait(timeout=PATIENCE_SECONDS) is JobState.CANCELLED
     assert [line[4] for line in rig.witnessed("w")] == ["began"]
 
 
 async def test_a_final_state_stays(agent: AgentProcess, rig: Rig, cluster: Cluster) -> None:
     receipt = await cluster.submit(note, {"path": str(rig.path("w"))})
-    assert await receipt.wait(timeout=10) is JobState.SUCCEEDED
+    assert await receipt.wait(timeout=PATIENCE_SECONDS) is JobState.SUCCEEDED
     assert await receipt.cancel() is JobState.SUCCEEDED

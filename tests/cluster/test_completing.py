@@ -12,6 +12,7 @@ from jobmaster.client.cluster import Cluster
 from jobmaster.model.job import JobState
 from tests.cluster.conftest import AgentProcess, Rig, until
 from tests.cluster.jobs import note, until_file
+from tests.patience import PATIENCE_SECONDS
 
 pytestmark = [pytest.mark.cluster, pytest.mark.slow]
 
@@ -41,7 +42,7 @@ async def test_running_jobs_end_waiting_jobs_go_back_and_run_elsewhere(rig: Rig,
     states = await rig.states()
     assert states.get("SUCCEEDED", 0) + states.get("HELD", 0) == 30, states
     await rig.start_agent()
-    assert {await receipt.wait(timeout=20) for receipt in receipts} == {JobState.SUCCEEDED}
+    assert {await receipt.wait(timeout=PATIENCE_SECONDS) for receipt in receipts} == {JobState.SUCCEEDED}
     views = [await receipt.get() for receipt in receipts]
     assert {view.attempt for view in views} == {1}
     assert len(rig.witnessed("w")) == 60, "each began once and ended once"

@@ -25,6 +25,7 @@ from tests.faults.points import POINTS, Point, Scene
 from tests.faults.ports import VARIABLE, Action, Order, Orders
 from tests.faults.producer import BULK_JOBS, CHUNK_JOBS, SINGLE_JOBS, Ledger
 from tests.faults.rig import FAULTY, HEAL_SECONDS, HEALTHY, PREY, FaultRig, Work
+from tests.patience import PATIENCE_SECONDS
 
 pytestmark = pytest.mark.cluster
 
@@ -179,7 +180,7 @@ def produce(rig: FaultRig, ledger: Ledger, scene: Scene, orders: Orders) -> int:
         [sys.executable, "-m", "tests.faults.producer", str(rig.config), str(ledger.path), scene.value],
         cwd=REPOSITORY,
         env={**ENVIRONMENT, VARIABLE: str(orders.directory)},
-        timeout=60,
+        timeout=PATIENCE_SECONDS,
         check=False,
     ).returncode
 

@@ -18,6 +18,7 @@ from jobmaster.model.job import Durability, JobState
 from jobmaster.wiring import open_cluster
 from tests.cluster.conftest import AgentProcess, Rig, until
 from tests.cluster.delivery_jobs import adds, adds_isolated, adds_slowly, handlers, once
+from tests.patience import PATIENCE_SECONDS
 
 pytestmark = [pytest.mark.cluster, pytest.mark.slow]
 
@@ -50,7 +51,7 @@ async def test_at_most_once_is_never_started_twice_and_what_is_lost_says_so(rig:
             receipts.append(await cluster.submit(once, {"path": path}, durability=Durability(level)))
             await asyncio.sleep(0.008)
         await killing
-        await cluster.wait_all(receipts, timeout=60)
+        await cluster.wait_all(receipts, timeout=PATIENCE_SECONDS)
         views = {receipt.id: await receipt.get() for receipt in receipts}
     lines = rig.witnessed("w")
     starts = Counter(bytes.fromhex(line[0]) for line in lines if line[4] == "began")
@@ -85,7 +86,7 @@ async def test_a_transactional_handler_counts_each_job_once_however_often_it_is_
             receipts.append(await cluster.submit(handler, {"counter": number % 5 + 1}, durability=level))
             await asyncio.sleep(0.008)
         await killing
-        states = await cluster.wait_all(receipts, timeout=60)
+        states = await cluster.wait_all(receipts, timeout=PATIENCE_SECONDS)
     succeeded = [job_id for job_id, state in states.items() if state is JobState.SUCCEEDED]
     spared = await rig.fetch("SELECT count(*) FROM job WHERE state <> 'SUCCEEDED' AND rescues < $1", KILLS)
     assert spared[0][0] == 0, "only a job that every kill has hit is given up"
@@ -112,7 +113,7 @@ async def test_a_frozen_agents_open_transaction_neither_counts_nor_holds_its_loc
         await rig.start_agent()
         await until(lambda: wrote(2), 30, "the second run, which needs the lock of the first")
         gate.touch()
-        assert await receipt.wait(timeout=20) is JobState.SUCCEEDED
+        assert await receipt.wait(timeout=PATIENCE_SECONDS) is JobState.SUCCEEDED
         for pid in reversed(frozen):
             os.kill(pid, signal.SIGCONT)
 
@@ -133,12 +134,12 @@ async def test_a_confirmation_from_outside_outlives_the_agent(rig: Rig) -> None:
             return bool(rig.witnessed("w")) and await receipt_state(receipt) is JobState.WAITING
 
         await until(waits, 20, "the end of the handler")
-        assert await other.result(timeout=30) == {"by": "worker"}
+        assert await other.result(timeout=PATIENCE_SECONDS) == {"by": "worker"}
         agent.kill_all()
         ((_, _, _, _, confirmation),) = rig.witnessed("w")
         await cluster.confirm_run(confirmation, {"paid": 3})
         await cluster.confirm_run(confirmation, "again")
-        assert await receipt.result(timeout=10) == {"paid": 3}
+        assert await receipt.result(timeout=PATIENCE_SECONDS) == {"paid": 3}
         with pytest.raises(Conflict, match="cannot be confirmed for that run"):
             await cluster.confirm_run(confirmation.replace(":1:", ":2:"))
         with pytest.raises(InputError, match=r"ctx\.confirmation"):

@@ -11,6 +11,7 @@ from jobmaster.client.cluster import Cluster
 from jobmaster.model.job import JobState
 from tests.cluster.conftest import AgentProcess, Rig, until
 from tests.cluster.jobs import note, until_file
+from tests.patience import PATIENCE_SECONDS
 
 pytestmark = [pytest.mark.cluster, pytest.mark.slow]
 
@@ -30,14 +31,14 @@ async def test_freeze_and_unfreeze_a_lane(rig: Rig, agent: AgentProcess, cluster
     # Producers are not kept waiting: with every bucket frozen their jobs are held on the master.
     later = [await cluster.submit(note, {"path": str(rig.path("n"))}) for _ in range(5)]
     Path(gate).touch()
-    assert await running.wait(timeout=20) is JobState.SUCCEEDED, "what runs is recorded"
+    assert await running.wait(timeout=PATIENCE_SECONDS) is JobState.SUCCEEDED, "what runs is recorded"
     assert "is FROZEN for" in rig.run("status").stdout
     assert rig.witnessed("n") == []
     assert rig.run("bucket", "freeze", "--all").stderr.startswith("nothing to freeze")
     thawed = rig.run("bucket", "unfreeze", "--all", "--reason", "mended", "-o", "json")
     assert {bucket["epoch"] for bucket in json.loads(thawed.stdout)} == {2}
     await agent.wait_event("bucket_unfrozen", 6)
-    assert {await receipt.wait(timeout=20) for receipt in later} == {JobState.SUCCEEDED}
+    assert {await receipt.wait(timeout=PATIENCE_SECONDS) for receipt in later} == {JobState.SUCCEEDED}
     assert agent.count("bucket_forgotten") == 0
     assert await rig.bucket_events("LOST") == 0
     assert await agent.terminate() == 0
@@ -59,7 +60,7 @@ async def test_an_agent_that_leaves_in_the_middle_of_a_stop_burns_nothing(
     await agent.wait_event("bucket_frozen", 6)
     Path(gate).touch()
     assert await agent.terminate() == 0
-    assert {await receipt.wait(timeout=5) for receipt in receipts} == {JobState.SUCCEEDED}
+    assert {await receipt.wait(timeout=PATIENCE_SECONDS) for receipt in receipts} == {JobState.SUCCEEDED}
     assert await rig.bucket_events("LOST") == 6
     await rig.start_agent()
     assert (await rig.fetch("SELECT max(rescues) FROM job"))[0][0] == 0

@@ -15,6 +15,7 @@ from jobmaster.embedded import PostgresServer
 from jobmaster.model.job import JobState
 from tests.cluster.conftest import AgentProcess, Rig
 from tests.cluster.jobs import noop
+from tests.patience import PATIENCE_SECONDS
 
 pytestmark = [pytest.mark.cluster, pytest.mark.slow]
 
@@ -51,6 +52,6 @@ async def test_a_job_after_a_quiet_minute_starts_at_once(rig: Rig, agent: AgentP
         await asyncio.sleep(0.7)
         began = time.perf_counter()
         receipt = await cluster.submit(noop, {})
-        assert await receipt.wait(timeout=5) is JobState.SUCCEEDED
+        assert await receipt.wait(timeout=PATIENCE_SECONDS) is JobState.SUCCEEDED
         waits.append(time.perf_counter() - began)
     assert sorted(waits)[5] < 0.1, waits

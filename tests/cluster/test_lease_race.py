@@ -19,6 +19,7 @@ from jobmaster_agents.drills.ground import throw_away
 from jobmaster_agents.drills.lease_race import Course, LeaseRace, Verdict
 from jobmaster_agents.drills.story import Story
 from tests.cluster.conftest import ENVIRONMENT, REPOSITORY
+from tests.patience import PATIENCE_SECONDS
 
 pytestmark = [pytest.mark.cluster, pytest.mark.slow]
 
@@ -118,7 +119,7 @@ def test_the_command_prints_the_story_and_a_verdict() -> None:
         [sys.executable, "-m", "jobmaster.cli.main", "drill", "lease-race", "--runs", "2", "--json"],
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=PATIENCE_SECONDS,
         cwd=REPOSITORY,
         env=ENVIRONMENT,
         check=False,

@@ -24,6 +24,7 @@ from jobmaster.wiring import open_cluster, open_reader, open_stores
 from tests.cluster.conftest import AgentProcess, Rig, until
 from tests.cluster.cut_proxy import CutProxy
 from tests.cluster.jobs import handlers
+from tests.patience import PATIENCE_SECONDS
 
 pytestmark = [pytest.mark.cluster, pytest.mark.slow]
 
@@ -147,7 +148,7 @@ async def assert_whole(rig: Rig, receipts: list[JobReceipt[object]]) -> None:
 
 
 async def all_ended(cluster: Cluster, receipts: list[JobReceipt[object]]) -> None:
-    states = await cluster.wait_all(receipts, timeout=60)
+    states = await cluster.wait_all(receipts, timeout=PATIENCE_SECONDS)
     assert set(states.values()) == {JobState.SUCCEEDED}
 
 
@@ -177,7 +178,7 @@ async def test_work_goes_on_without_the_master_and_every_outcome_is_there_once(
     children = agent.children()
     load = Load(client, own)
     await load.warm()
-    waiting = asyncio.ensure_future(load.receipts[-1].wait(timeout=60))
+    waiting = asyncio.ensure_future(load.receipts[-1].wait(timeout=PATIENCE_SECONDS))
     began = time.time()
     back = away(postgres)
     submitted = len(load.receipts)

@@ -20,6 +20,7 @@ from jobmaster.embedded import PostgresServer
 from jobmaster.model.job import JobState
 from tests.cluster.conftest import AgentProcess, Rig, until
 from tests.cluster.jobs import fails, noop, third_time, until_file
+from tests.patience import PATIENCE_SECONDS
 
 pytestmark = [pytest.mark.cluster, pytest.mark.slow]
 
@@ -28,7 +29,7 @@ async def get(port: int, path: str) -> tuple[int, str]:
     """Status and body."""
 
     def ask() -> tuple[int, str]:
-        connection = http.client.HTTPConnection("127.0.0.1", port, timeout=10)
+        connection = http.client.HTTPConnection("127.0.0.1", port, timeout=PATIENCE_SECONDS)
         connection.request("GET", path)
         answer = connection.getresponse()
         return answer.status, answer.read().decode()
@@ -72,7 +73,7 @@ async def test_a_scrape_adds_up_to_what_the_master_says(
     receipts += [await cluster.submit(noop, durability="master") for _ in range(40)]
     receipts += [await cluster.submit(fails, {"path": str(rig.path("w"))}) for _ in range(12)]
     receipts += [await cluster.submit(third_time) for _ in range(8)]
-    await cluster.wait_all(receipts, timeout=60)
+    await cluster.wait_all(receipts, timeout=PATIENCE_SECONDS)
 
     rows = await rig.fetch("SELECT state::text, count(*), sum(attempt)::int FROM job GROUP BY 1")
     ended = {row[0]: row[1] for row in rows}
@@ -150,7 +151,7 @@ async def test_ready_says_no_from_sigterm_on_while_a_job_still_runs(
     assert [line[-1] for line in rig.witnessed("w")] == ["began"]
     Path(gate).touch()
     assert await agent.wait_exit() == 0
-    assert await receipt.wait(timeout=10) is JobState.SUCCEEDED
+    assert await receipt.wait(timeout=PATIENCE_SECONDS) is JobState.SUCCEEDED
     with pytest.raises(OSError):
         await get(port, "/live")
 

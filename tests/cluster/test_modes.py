@@ -10,6 +10,7 @@ from jobmaster.client.cluster import Cluster
 from jobmaster.model.job import JobState
 from tests.cluster.conftest import Rig, until
 from tests.cluster.jobs import noop, until_file
+from tests.patience import PATIENCE_SECONDS
 
 pytestmark = [pytest.mark.cluster, pytest.mark.slow]
 
@@ -26,7 +27,7 @@ async def test_a_coordinator_owns_no_buckets_and_leads(rig: Rig) -> None:
 
 async def test_an_execution_agent_works_and_never_leads(rig: Rig, cluster: Cluster) -> None:
     await rig.start_agent("--mode", "execution")
-    assert await (await cluster.submit(noop, {})).wait(timeout=10) is JobState.SUCCEEDED
+    assert await (await cluster.submit(noop, {})).wait(timeout=PATIENCE_SECONDS) is JobState.SUCCEEDED
     assert await rig.fetch("SELECT FROM lease WHERE owner IS NOT NULL AND expires_at > clock_timestamp()") == []
 
 
@@ -48,4 +49,4 @@ async def test_a_drain_agent_rescues_and_runs_nothing(rig: Rig, cluster: Cluster
     await until(held, 20, "the rescue")
     Path(gate).touch()
     await rig.start_agent()
-    assert await receipt.wait(timeout=20) is JobState.SUCCEEDED
+    assert await receipt.wait(timeout=PATIENCE_SECONDS) is JobState.SUCCEEDED

@@ -11,6 +11,7 @@ from jobmaster.client.cluster import Cluster
 from jobmaster.model.job import JobState
 from tests.cluster.conftest import AgentProcess, Rig, until
 from tests.cluster.jobs import note
+from tests.patience import PATIENCE_SECONDS
 
 pytestmark = [pytest.mark.cluster, pytest.mark.slow]
 
@@ -50,7 +51,7 @@ async def test_buckets_follow_the_file_and_no_job_is_lost(rig: Rig, agent: Agent
         return (await active(rig))["default", 3] == 1
 
     await until(shrunk, 30, "one bucket of medium priority")
-    assert {await receipt.wait(timeout=40) for receipt in receipts} == {JobState.SUCCEEDED}
+    assert {await receipt.wait(timeout=PATIENCE_SECONDS) for receipt in receipts} == {JobState.SUCCEEDED}
     assert len(rig.witnessed("n")) == 120, "each ran once"
     assert await rig.bucket_events("LOST") == 0
     assert agent.children() == child, "the same process"

@@ -22,6 +22,7 @@ from tests.cluster.jobs import (
     threaded,
     until_file,
 )
+from tests.patience import PATIENCE_SECONDS
 
 pytestmark = [pytest.mark.cluster, pytest.mark.slow]
 
@@ -56,7 +57,7 @@ async def test_killed_in_mid_work(rig: Rig, cluster: Cluster, whole: bool) -> No
     else:
         os.kill(victim.children()[0], signal.SIGKILL)
     Path(gate).touch()
-    assert {await receipt.wait(timeout=40) for receipt in receipts} == {JobState.SUCCEEDED}
+    assert {await receipt.wait(timeout=PATIENCE_SECONDS) for receipt in receipts} == {JobState.SUCCEEDED}
     await audit(rig)
     rescued = await rig.fetch("SELECT count(*) FROM job WHERE rescues > 0")
     assert rescued[0][0] >= 4, "what was running counts one rescue"
@@ -75,7 +76,7 @@ async def test_a_frozen_agent_records_nothing_when_it_wakes(rig: Rig, cluster: C
     await rig.start_agent()
     await running(rig, 2)
     Path(gate).touch()
-    assert await receipt.wait(timeout=20) is JobState.SUCCEEDED
+    assert await receipt.wait(timeout=PATIENCE_SECONDS) is JobState.SUCCEEDED
     outcome = await receipt.get()
     for pid in reversed(frozen):
         os.kill(pid, signal.SIGCONT)
@@ -94,12 +95,12 @@ async def test_a_handler_that_blocks_the_loop_is_named_and_its_neighbours_surviv
     await running(rig, 1)
     neighbours = [await cluster.submit(note, {"path": str(rig.path("n"))}) for _ in range(50)]
     await rig.start_agent()
-    assert {await receipt.wait(timeout=40) for receipt in neighbours} == {JobState.SUCCEEDED}
+    assert {await receipt.wait(timeout=PATIENCE_SECONDS) for receipt in neighbours} == {JobState.SUCCEEDED}
     views = [await receipt.get() for receipt in neighbours]
     assert {view.attempt for view in views} == {1}, "no attempt burnt"
     named = await first.wait_event("loop_stalled")
     assert named["handler"] == "blocks_loop"
-    assert await culprit.wait(timeout=40) is JobState.SUCCEEDED
+    assert await culprit.wait(timeout=PATIENCE_SECONDS) is JobState.SUCCEEDED
     assert (await culprit.get()).rescues == 1
 
 
@@ -116,10 +117,10 @@ async def test_a_job_that_kills_its_agent_ends_alone_and_its_neighbours_never_re
 
     await until(killed_twice, 40, "two agents killed by the job")
     Path(gate).touch()  # what runs alone takes turns, two at a time
-    assert await culprit.wait(timeout=60) is JobState.FAILED
+    assert await culprit.wait(timeout=PATIENCE_SECONDS) is JobState.FAILED
     assert [line[-1] for line in rig.witnessed("k")] == ["0", "1", "2"]
     assert agent.count("certificate_written") == 2, "the third time it killed nothing but its own process"
-    assert {await receipt.wait(timeout=60) for receipt in neighbours} == {JobState.SUCCEEDED}
+    assert {await receipt.wait(timeout=PATIENCE_SECONDS) for receipt in neighbours} == {JobState.SUCCEEDED}
     assert {(await receipt.get()).rescues for receipt in neighbours} == {2}
 
 
@@ -141,13 +142,13 @@ async def test_a_job_that_kills_its_agent_at_once_is_counted_each_time_and_its_n
 
     await until(queued, 20, "rows of what waits")
     Path(gate).touch()
-    assert await poison.wait(timeout=90) is JobState.FAILED
+    assert await poison.wait(timeout=PATIENCE_SECONDS) is JobState.FAILED
     outcome = await poison.get()
     assert outcome.error is not None
     assert (outcome.error.reason, outcome.rescues) == ("agent_lost", 3)
     assert len(rig.witnessed("p")) == 3, "it ran three times, and each one counted"
-    assert await first.wait(timeout=60) is JobState.SUCCEEDED
-    assert {await receipt.wait(timeout=60) for receipt in before + behind} == {JobState.SUCCEEDED}
+    assert await first.wait(timeout=PATIENCE_SECONDS) is JobState.SUCCEEDED
+    assert {await receipt.wait(timeout=PATIENCE_SECONDS) for receipt in before + behind} == {JobState.SUCCEEDED}
     views = [await receipt.get() for receipt in behind]
     assert max(view.rescues for view in views) <= 2
     assert {view.attempt for view in views} == {1}
@@ -158,11 +159,11 @@ async def test_an_agent_whose_threads_are_all_stuck_is_replaced_in_order(rig: Ri
     rig.document["agents"]["default"] |= {"threads": 2}
     agent = await rig.start_agent()
     hung = [await cluster.submit(stuck, {}) for _ in range(2)]
-    assert {await receipt.wait(timeout=20) for receipt in hung} == {JobState.FAILED}
+    assert {await receipt.wait(timeout=PATIENCE_SECONDS) for receipt in hung} == {JobState.FAILED}
     assert (await agent.wait_event("threads_exhausted"))["threads"] == 2
     await agent.wait_event("agent_started", 2)
     after = await cluster.submit(threaded, {"one": 1})
-    assert await after.wait(timeout=20) is JobState.SUCCEEDED
+    assert await after.wait(timeout=PATIENCE_SECONDS) is JobState.SUCCEEDED
     assert (await agent.wait_event("child_exited"))["how"] == "exit code 71"
     assert await rig.bucket_events("LOST") == 0
     assert agent.count("certificate_written") == 0
@@ -171,9 +172,9 @@ async def test_an_agent_whose_threads_are_all_stuck_is_replaced_in_order(rig: Ri
 async def test_a_process_handler_that_kills_its_process_hurts_nobody(agent: AgentProcess, cluster: Cluster) -> None:
     culprit = await cluster.submit(dies, {})
     neighbour = await cluster.submit(isolated, {})
-    assert await culprit.wait(timeout=20) is JobState.FAILED
+    assert await culprit.wait(timeout=PATIENCE_SECONDS) is JobState.FAILED
     error = (await culprit.get()).error
     assert error is not None
     assert error.reason == "crashed"
-    assert await neighbour.wait(timeout=20) is JobState.SUCCEEDED
+    assert await neighbour.wait(timeout=PATIENCE_SECONDS) is JobState.SUCCEEDED
     assert agent.count("child_exited") == 0

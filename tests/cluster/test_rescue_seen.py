@@ -16,6 +16,7 @@ from jobmaster.model.job import FinalRow, JobState
 from jobmaster.wiring import open_master
 from tests.cluster.conftest import Rig, until
 from tests.cluster.jobs import until_file
+from tests.patience import PATIENCE_SECONDS
 
 pytestmark = [pytest.mark.cluster, pytest.mark.slow]
 
@@ -74,7 +75,7 @@ async def test_a_rescue_is_listed_and_stands_in_the_timeline_of_its_job(rig: Rig
     helper = await rig.start_agent()
     os.kill(victim.children()[0], signal.SIGKILL)
     Path(gate).touch()
-    assert await receipt.wait(timeout=30) is JobState.SUCCEEDED
+    assert await receipt.wait(timeout=PATIENCE_SECONDS) is JobState.SUCCEEDED
     await refused_write(rig, receipt.id, before.token, before.bucket_id)
     after = await receipt.get()
 

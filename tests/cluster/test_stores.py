@@ -12,6 +12,7 @@ from jobmaster.model.job import JobState, Level
 from jobmaster.wiring import open_cluster
 from tests.cluster.conftest import Rig, until
 from tests.cluster.jobs import add, handlers, until_file
+from tests.patience import PATIENCE_SECONDS
 
 pytestmark = [pytest.mark.cluster, pytest.mark.slow]
 
@@ -27,7 +28,7 @@ async def test_a_dead_store_stops_neither_agents_nor_producers_elsewhere(rig: Ri
     assert agent.count("store_unreachable") == 1
     async with await open_cluster(rig.settings, handlers) as cluster:
         receipt = await cluster.submit(add, {"one": 1, "other": 2})
-        assert await receipt.result(timeout=15) == 3
+        assert await receipt.result(timeout=PATIENCE_SECONDS) == 3
         second.start()
         late = await rig.start_agent("--name", "second")
         assert late.count("store_unreachable") == 0
@@ -47,7 +48,7 @@ async def test_with_every_store_dead_jobs_go_to_the_master(rig: Rig, new_valkey:
         assert receipt.level is Level.MASTER
         only.start()
         await rig.start_agent()
-        assert await receipt.result(timeout=15) == 3
+        assert await receipt.result(timeout=PATIENCE_SECONDS) == 3
 
 
 async def test_an_emptied_store_is_noticed_and_what_the_master_knows_runs_again(
@@ -69,7 +70,7 @@ async def test_an_emptied_store_is_noticed_and_what_the_master_knows_runs_again(
         with redis.Redis.from_url(only.url) as connection:
             connection.flushall()
         rig.path("gate").touch()
-        assert await receipt.wait(timeout=30) is JobState.SUCCEEDED
-        assert await (await cluster.submit(add, {"one": 1, "other": 2})).result(timeout=30) == 3
+        assert await receipt.wait(timeout=PATIENCE_SECONDS) is JobState.SUCCEEDED
+        assert await (await cluster.submit(add, {"one": 1, "other": 2})).result(timeout=PATIENCE_SECONDS) == 3
     assert agent.process.poll() is None
     assert agent.count("bucket_forgotten") > 0

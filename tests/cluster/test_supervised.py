@@ -1,11 +1,10 @@
-"""What a supervisor adds to a cluster with default leases: a dead child costs about a second, not a lease."""
+"""What a supervisor adds: a dead child costs about a second, not a lease. Leases are so long here that no test awaits one."""
 
 from __future__ import annotations
 
 import os
 import re
 import signal
-import time
 from pathlib import Path
 from uuid import UUID
 
@@ -15,15 +14,18 @@ from jobmaster.client.cluster import Cluster
 from jobmaster.model.job import JobState
 from tests.cluster.conftest import Rig, until
 from tests.cluster.jobs import until_file
+from tests.patience import PATIENCE_SECONDS
 
 pytestmark = pytest.mark.cluster
+
+LONG = {"lease": "10m", "renew": "1s"}
 
 
 @pytest.mark.parametrize("processes", [1, 2], ids=["its successor rescues", "its sibling rescues"])
 async def test_jobs_of_a_killed_child_run_again_long_before_its_lease_ends(
     rig: Rig, cluster: Cluster, processes: int
 ) -> None:
-    rig.document["leases"] = {}  # ten seconds: whoever waits for the lease is late
+    rig.document["leases"] = LONG
     rig.document["agents"]["default"]["processes"] = processes
     agent = await rig.start_agent(processes=processes)
     path, gate = str(rig.path("w")), str(rig.path("gate"))
@@ -36,24 +38,20 @@ async def test_jobs_of_a_killed_child_run_again_long_before_its_lease_ends(
     owner = await rig.fetch(
         "SELECT pid FROM agent a JOIN bucket b ON b.owner = a.id WHERE b.id = $1", UUID(bytes=receipt.bucket_id)
     )
-    began = time.monotonic()
     os.kill(owner[0]["pid"], signal.SIGKILL)
 
     async def runs_again() -> bool:
         return len(rig.witnessed("w")) >= 2
 
     await until(runs_again, 10, "the job to run again")
-    took = time.monotonic() - began
     Path(gate).touch()
-    assert await receipt.wait(timeout=20) is JobState.SUCCEEDED
-    # About a second on a quiet machine, most of it the start of an interpreter; the lease would take ten.
-    assert took < 5.0, f"it took {took:.2f} s"
+    assert await receipt.wait(timeout=PATIENCE_SECONDS) is JobState.SUCCEEDED
     assert agent.count("certificate_written") == 1
 
 
 async def test_jobs_of_an_orphaned_agent_run_again_long_before_its_lease_ends(rig: Rig, cluster: Cluster) -> None:
     """Its supervisor is killed: the agent writes its own certificate on the way out."""
-    rig.document["leases"] = {}
+    rig.document["leases"] = LONG
     orphaned = await rig.start_agent()
     path, gate = str(rig.path("w")), str(rig.path("gate"))
     receipt = await cluster.submit(until_file, {"path": path, "gate": gate})
@@ -63,13 +61,10 @@ async def test_jobs_of_an_orphaned_agent_run_again_long_before_its_lease_ends(ri
 
     await until(lambda: runs(1), 20, "the job to run")
     await rig.start_agent()
-    began = time.monotonic()
     orphaned.process.kill()
     await until(lambda: runs(2), 20, "the job to run again")
-    took = time.monotonic() - began
     Path(gate).touch()
-    assert await receipt.wait(timeout=20) is JobState.SUCCEEDED
-    assert took < 8.0, f"it took {took:.2f} s"  # the other hears of lost buckets with its next renewal, within three
+    assert await receipt.wait(timeout=PATIENCE_SECONDS) is JobState.SUCCEEDED
     rows = await rig.fetch("SELECT ended_reason FROM agent WHERE state = 'DEAD'")
     assert [row["ended_reason"] for row in rows] == ["its supervisor died"]
 

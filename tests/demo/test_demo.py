@@ -18,6 +18,7 @@ import pytest
 
 from jobmaster.demo.books import Books, Summary, summarise
 from jobmaster.demo.indexing import FileIndex, add_up
+from tests.patience import PATIENCE_SECONDS, patient
 
 REPOSITORY = Path(__file__).parents[2]
 MARK = "JM_TEST_MARK"
@@ -67,7 +68,7 @@ class Run:
         return sentence in self.log.read_text()
 
     def until(self, condition: Callable[[], Any], seconds: float) -> None:
-        end = time.monotonic() + seconds
+        end = time.monotonic() + patient(seconds)
         while not condition():
             assert time.monotonic() < end, self.log.read_text()
             time.sleep(0.05)
@@ -87,7 +88,7 @@ def start(server_root: Path) -> Callable[..., Run]:
 @pytest.mark.slow
 def test_the_books_balance(start: Callable[..., Run]) -> None:
     run = start("--json", "--jobs", "300", "--seconds", "4", "--limit", "120")
-    out, _ = run.process.communicate(timeout=200)
+    out, _ = run.process.communicate(timeout=PATIENCE_SECONDS)
     assert run.process.returncode == 0, run.log.read_text() + out
     summary = json.loads(out.splitlines()[-1])
     expected = {"files": 300, "submitted": 300, "succeeded": 300, "failed": 0, "lost": 0, "duplicate_outcomes": 0}
@@ -107,7 +108,7 @@ def test_the_pipeline_looks_back_on_every_job_and_leaves_a_report(start: Callabl
     pytest.importorskip("pyspark", reason="the extra `pipeline` is not installed")
     page = tmp_path / "report.html"
     run = start("--json", "--jobs", "120", "--seconds", "3", "--limit", "150", "--pipeline", "--report", str(page))
-    out, _ = run.process.communicate(timeout=400)
+    out, _ = run.process.communicate(timeout=PATIENCE_SECONDS)
     assert run.process.returncode == 0, run.log.read_text() + out
     found = json.loads(out.splitlines()[-1])["pipeline"]
     assert (found["rolled_up_jobs"], found["audit_violations"]) == (120, 0)
@@ -127,7 +128,7 @@ def test_an_interrupted_demo_leaves_nothing(start: Callable[..., Run], number: s
     run.until(lambda: run.said("jobs are in"), 60)
     assert len(run.processes()) >= 7  # the demo, two supervisors, two agents, two servers
     run.process.send_signal(number)
-    run.process.communicate(timeout=60)
+    run.process.communicate(timeout=PATIENCE_SECONDS)
     assert run.process.returncode == 130, run.log.read_text()
     run.until(lambda: not run.processes(), 10)
     assert list(run.tmp.iterdir()) == []

@@ -17,6 +17,7 @@ import pytest
 
 import jobmaster
 from jobmaster.embedded import BinariesMissing, Origin, find_postgres, find_valkey
+from tests.patience import PATIENCE_SECONDS, patient
 
 TREE = Path(jobmaster.__file__).parent.parent
 OWNER = """
@@ -100,7 +101,7 @@ def run_as_ordinary_user() -> Callable[..., subprocess.CompletedProcess[str]]:
             env={"PATH": os.environ["PATH"], **_path()},
             capture_output=True,
             text=True,
-            timeout=60,
+            timeout=PATIENCE_SECONDS,
             check=False,
             **switch,
         )
@@ -109,11 +110,11 @@ def run_as_ordinary_user() -> Callable[..., subprocess.CompletedProcess[str]]:
 
 
 def wait_until(condition: Callable[[], bool], what: str, seconds: float = 30.0) -> None:
-    for _ in range(round(seconds / 0.02)):
+    for _ in range(round(patient(seconds) / 0.02)):
         if condition():
             return
         Event().wait(0.02)
-    pytest.fail(f"did not happen within {seconds:g} s: {what}")
+    pytest.fail(f"did not happen within {patient(seconds):g} s: {what}")
 
 
 def processes_on(directory: Path) -> list[int]:

@@ -16,6 +16,7 @@ from jobmaster.master.transactions import Transaction
 from tests.cluster import test_crash_points, test_lost_replies
 from tests.faults.points import ABSENT, NAMED, POINTS, Scene
 from tests.faults.ports import VARIABLE, Action, FaultyPort, Order, Orders
+from tests.patience import PATIENCE_SECONDS
 
 TREE = Path(__file__).parents[2]
 PORTS = {"master": Master, "store": AgentStore, "transaction": Transaction}
@@ -52,7 +53,7 @@ def test_what_is_installed_has_no_hook(tmp_path: Path) -> None:
     the wheel."""
     pip = [sys.executable, "-m", "pip", "--disable-pip-version-check", "--quiet", "wheel"]
     argv = [*pip, "--no-deps", "--no-build-isolation", "--no-index", "--wheel-dir", str(tmp_path), str(TREE)]
-    answer = subprocess.run(argv, cwd=tmp_path, capture_output=True, text=True, timeout=300, check=False)
+    answer = subprocess.run(argv, cwd=tmp_path, capture_output=True, text=True, timeout=PATIENCE_SECONDS, check=False)
     assert answer.returncode == 0, answer.stderr
     (wheel,) = tmp_path.glob("jobmaster*.whl")
     with zipfile.ZipFile(wheel) as packed:

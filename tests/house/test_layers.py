@@ -11,6 +11,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.patience import PATIENCE_SECONDS
+
 ROOT = Path(__file__).parents[2]
 CONTRACTS = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["tool"]["importlinter"]["contracts"]
 
@@ -38,7 +40,7 @@ def lint(tree: Path, *contracts: str) -> subprocess.CompletedProcess[str]:
         env={**os.environ, "PYTHONPATH": paths},
         capture_output=True,
         text=True,
-        timeout=170,
+        timeout=PATIENCE_SECONDS,
         check=False,
     )
 
@@ -95,7 +97,7 @@ def test_an_import_stays_light(module: str, strangers: tuple[str, ...]) -> None:
         env={**os.environ, "PYTHONPATH": os.pathsep.join((str(ROOT), str(ROOT / "agents")))},
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=PATIENCE_SECONDS,
         check=True,
     )
     assert answer.stdout.strip() == ""

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests import twice
+from tests.patience import PATIENCE_SECONDS
 
 ROOT = Path(__file__).parents[2]
 FLAKY = """
@@ -65,7 +66,7 @@ def test_only_a_failure_of_single_tests_is_given_a_second_try(case: str, tmp_pat
         env={**os.environ, "PYTHONPATH": str(ROOT), "PYTEST_ADDOPTS": ""},
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=PATIENCE_SECONDS,
         check=False,
     )
     assert (done.returncode, said in done.stdout) == (code, True), done.stdout + done.stderr

@@ -12,6 +12,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.patience import PATIENCE_SECONDS
+
 TREE = Path(__file__).parents[2]
 PACKAGES = {
     "jobmaster": TREE / "jobmaster",
@@ -88,6 +90,6 @@ def test_the_embedded_servers_start(installed: Path, server_root: Path) -> None:
 
 def run(argv: list[str], folder: Path) -> str:
     """Standard output; a failure shows both streams."""
-    answer = subprocess.run(argv, cwd=folder, capture_output=True, text=True, timeout=300, check=False)
+    answer = subprocess.run(argv, cwd=folder, capture_output=True, text=True, timeout=PATIENCE_SECONDS, check=False)
     assert answer.returncode == 0, f"{argv}\n{answer.stdout}\n{answer.stderr}"
     return answer.stdout

@@ -19,6 +19,7 @@ import pytest
 from benchmarks.history import fill_day
 from jobmaster.embedded import PostgresServer
 from jobmaster.model.errors import Unavailable
+from tests.patience import PATIENCE_SECONDS
 from tests.pipeline.conftest import Past, past_of
 
 if TYPE_CHECKING:
@@ -95,7 +96,7 @@ async def _killed_at(past: Past, state: str, *, commits: bool) -> None:
     archiver = Archiver(past)
     waiting = "SELECT pid FROM pg_locks WHERE locktype = 'advisory' AND objid = $1 AND NOT granted"
     try:
-        async with asyncio.timeout(120):
+        async with asyncio.timeout(PATIENCE_SECONDS):
             while (backend := await gate.fetchval(waiting, GATE)) is None:
                 assert archiver.process.poll() is None, archiver.log.read_text()
                 await asyncio.sleep(0.02)
@@ -105,7 +106,7 @@ async def _killed_at(past: Past, state: str, *, commits: bool) -> None:
         await gate.fetch("SELECT pg_terminate_backend($1, 10000)", backend)
     await gate.fetch("SELECT pg_advisory_unlock($1)", GATE)
     await gate.execute("DELETE FROM gate")
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(PATIENCE_SECONDS):
         while commits and await gate.fetchval("SELECT count(*) FROM jobs"):
             pass  # each look is a round trip to the server
     await gate.close()

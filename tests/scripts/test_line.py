@@ -18,6 +18,7 @@ from jobmaster.agentstore.store import AgentStore
 from jobmaster.clock import new_id
 from jobmaster.model.errors import OutcomeUnknown, StoreRefused, Unavailable
 from jobmaster.ports import Word
+from tests.patience import PATIENCE_SECONDS
 from tests.scripts.conftest import Connect
 from tests.scripts.slow_proxy import SlowProxy
 from tests.scripts.workbench import Bench, assert_ok, eventually, make_items, new_fence, submit
@@ -172,7 +173,7 @@ async def test_a_blocking_wait_whose_answer_never_comes_is_given_up(
         store = await connect(url=proxy.url, call_timeout_seconds=0.2)
         assert await store.wait_wake([bench.bucket_id], 0.01) is None
         proxy.answers_pass.clear()
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(PATIENCE_SECONDS):
             with pytest.raises(Unavailable, match="did not answer"):
                 await store.wait_wake([bench.bucket_id], 0.01)
         proxy.answers_pass.set()

@@ -14,6 +14,7 @@ from jobmaster.codec import encode_entry
 from jobmaster.model.ids import AgentId, BucketId, Fence
 from jobmaster.model.job import Entry
 from jobmaster.ports import StoreIntake, Submitted, Word
+from tests.patience import patient
 
 HOUR_MS = 3_600_000
 
@@ -86,12 +87,12 @@ async def assert_ok(word: Awaitable[Word]) -> None:
 async def eventually(condition: Callable[[], Awaitable[bool]], what: str, seconds: float = 10.0) -> None:
     """Wait for a condition; fails with ``what`` when it does not come."""
     try:
-        async with asyncio.timeout(seconds):
+        async with asyncio.timeout(patient(seconds)):
             # There is nothing to wait on but the server's own state.
             while not await condition():  # noqa: ASYNC110
                 await asyncio.sleep(0.002)
     except TimeoutError:
-        raise AssertionError(f"not within {seconds} s: {what}") from None
+        raise AssertionError(f"not within {patient(seconds)} s: {what}") from None
 
 
 async def blocked_pops(raw: redis.asyncio.Redis, cluster: str) -> int:

@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.patience import PATIENCE_SECONDS
 from tests.source.conftest import Ground, ground_of
 
 pytestmark = [pytest.mark.slow, pytest.mark.cluster, pytest.mark.spark]
@@ -66,7 +67,7 @@ def drive(master: str, ground: Ground) -> dict[str, int]:
     env = {**os.environ, "SPARK_LOCAL_IP": "127.0.0.1", "PYSPARK_PYTHON": sys.executable}
     done = subprocess.run(
         [*program, ground.options["dsn"], ground.options["schema"]],
-        cwd=ROOT, env=env, capture_output=True, text=True, timeout=900, check=False,
+        cwd=ROOT, env=env, capture_output=True, text=True, timeout=PATIENCE_SECONDS, check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr[-4000:]
     found: dict[str, int] = json.loads(done.stdout.splitlines()[-1])

@@ -15,6 +15,7 @@ from jobmaster.model.errors import InputError, InvalidArguments, Refused, Unknow
 from jobmaster.pipeline.inputs import Input
 from jobmaster.pipeline.mapping import Wanted
 from jobmaster.pipeline.submitting import Order, submit
+from tests.patience import PATIENCE_SECONDS
 from tests.source.conftest import Ground
 
 pytestmark = [pytest.mark.slow, pytest.mark.spark]
@@ -162,7 +163,13 @@ def test_the_example_runs(ground: Ground, tmp_path: Path) -> None:
     }
     example = ROOT / "examples" / "spark" / "failures_by_hour.py"
     done = subprocess.run(
-        [sys.executable, str(example)], env=env, cwd=tmp_path, capture_output=True, text=True, timeout=600, check=False
+        [sys.executable, str(example)],
+        env=env,
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE_SECONDS,
+        check=False,
     )
     assert done.returncode == 0, done.stderr[-3000:]
     assert "|FAILED|4" in done.stdout.replace(" ", "")

@@ -18,6 +18,7 @@ from jobmaster.model.agent import Agent, AgentState
 from jobmaster.model.bucket import Bucket, BucketState
 from jobmaster.model.ids import AgentId, BucketId, Fence
 from jobmaster.model.job import Entry, FinalRow, HoldRow, InFlightRow, JobView, NewJob
+from tests.patience import PATIENCE_SECONDS
 
 SCHEMA = "jobmaster_test"
 LANE = "default"
@@ -144,7 +145,7 @@ class World:
         """Until ``count`` sessions wait for a lock in the named statement."""
         query = "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND query LIKE $1"
         watcher = await self.connect()
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(PATIENCE_SECONDS):
             while await watcher.fetchval(query, f"%{name}%") < count:
                 pass  # each look is a round trip to the server
         await watcher.close()

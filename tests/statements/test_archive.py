@@ -17,6 +17,7 @@ from jobmaster.master.migrate import migrate
 from jobmaster.model.archive import ArchiveRange, ArchiveState, LakeFile
 from jobmaster.model.errors import Conflict, Refused
 from jobmaster.settings.model import MasterSettings
+from tests.patience import PATIENCE_SECONDS
 from tests.statements.kit import ERROR, SCHEMA, World, final_row, hold_row, new_job
 
 FILES = (LakeFile("jobs", "jobs/part.parquet", 1, 100, "ab"),)
@@ -230,7 +231,7 @@ async def test_two_archivers_never_hold_one_range(fresh: World, archive: Archive
     assert not await second.take("job_day_1")
     assert await second.take("job_day_2")
     await archive.close()
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(PATIENCE_SECONDS):
         while not await second.take("job_day_1"):
             pass  # the server notices the end of the first session
     await second.close()
@@ -299,7 +300,7 @@ async def test_a_long_transaction_holds_up_the_archiver_and_not_the_cluster(
     told = asyncio.Event()
     task = asyncio.create_task(archive.detach(_now(), lambda _: told.set()))
     await told.wait()
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(PATIENCE_SECONDS):
         assert (await fresh.master.insert_held([new_job(new_id())])).accepted
     await transaction.rollback()
     assert await task is not None

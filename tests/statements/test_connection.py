@@ -19,6 +19,7 @@ from jobmaster.master.master import Master
 from jobmaster.master.migrate import migrate
 from jobmaster.model.errors import InputError, OutcomeUnknown, Refused, SchemaMismatch, Unavailable, ValueRefused
 from jobmaster.settings.model import MasterSettings
+from tests.patience import PATIENCE_SECONDS
 from tests.statements.kit import SCHEMA, World, final_row, in_flight_row, new_job, uuids
 
 _DEFAULTS = MasterSettings()
@@ -125,7 +126,7 @@ async def test_a_frozen_server_process_holds_nobody_for_ever(world: World) -> No
         for pid in pids:
             os.kill(pid, signal.SIGSTOP)
         try:
-            async with asyncio.timeout(10):
+            async with asyncio.timeout(PATIENCE_SECONDS):
                 with pytest.raises(OutcomeUnknown, match="answer did not come"):
                     await impatient.record_final([final_row(new_id(), world.fence)])
                 # The next call gets a connection of its own and does not wait behind the frozen one.
@@ -141,7 +142,7 @@ async def test_closing_does_not_wait_for_a_frozen_server_process(world: World) -
         pid = await world.sql.fetchval("SELECT pid FROM pg_stat_activity WHERE application_name = 'impatient'")
         os.kill(pid, signal.SIGSTOP)
         try:
-            async with asyncio.timeout(8):
+            async with asyncio.timeout(PATIENCE_SECONDS):
                 await closing.close()
         finally:
             os.kill(pid, signal.SIGCONT)

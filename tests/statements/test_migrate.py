@@ -13,6 +13,7 @@ from jobmaster.master.migrate import migrate, status
 from jobmaster.master.migrations import Applied, Standing, compare, migrations, script
 from jobmaster.model.errors import SchemaMismatch
 from jobmaster.settings.model import MasterSettings
+from tests.patience import PATIENCE_SECONDS
 from tests.statements.kit import SCHEMA
 
 SETTINGS = MasterSettings()
@@ -120,7 +121,7 @@ async def test_a_migrator_that_finds_a_lock_waits_for_it(master_dsn: str) -> Non
     task = asyncio.ensure_future(
         migrate(dsn=master_dsn, schema=SCHEMA, cluster="test", settings=impatient, progress=progress)
     )
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(PATIENCE_SECONDS):
         await waited.wait()
     await other.close()
     assert len(await task) == len(migrations())

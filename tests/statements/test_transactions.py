@@ -14,6 +14,7 @@ from jobmaster.model.errors import InputError, Unavailable
 from jobmaster.model.job import Conclusion, FinalRow
 from jobmaster.settings.model import MasterSettings
 from jobmaster_agents.attempt_transaction import conclude
+from tests.patience import PATIENCE_SECONDS
 from tests.statements.kit import LANE, PRIORITY, SCHEMA, World, entry, final_row, hold_row, uuids
 
 
@@ -216,7 +217,7 @@ async def test_an_idle_transaction_is_ended_by_the_server(world: World) -> None:
     settings = MasterSettings(transactions=1, transaction_idle_timeout_seconds=0.2)
     source = Transactions(MasterAccess(dsn=world.dsn, schema=SCHEMA, application_name="x", settings=settings))
     transaction = await source.begin("attempt")
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(PATIENCE_SECONDS):
         while not transaction.connection.is_closed():  # noqa: ASYNC110 - the driver hears of it by itself
             await asyncio.sleep(0.02)
     with pytest.raises(InputError, match="transaction_idle_timeout"):
