@@ -6,14 +6,15 @@ One batch goes to one bucket, chosen when the batch leaves; so concurrent caller
 from __future__ import annotations
 
 import random
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from contextlib import contextmanager
 from functools import partial
 from typing import NamedTuple
 
 from jobmaster.client.bucket_map import BucketMap, Outlet
 from jobmaster.clock import Clock
 from jobmaster.codec import encode_entry
-from jobmaster.model.errors import ClockSkew, CodeError, OutcomeUnknown, Refused, Unavailable
+from jobmaster.model.errors import ClockSkew, CodeError, JobMasterError, OutcomeUnknown, Refused, Unavailable
 from jobmaster.model.job import Entry, Level, NewJob
 from jobmaster.ports import Intake, Submitted, Word, Written
 from jobmaster.rules.placement import choose
@@ -50,14 +51,30 @@ ALL_FULL = Placed(None, None, True)
 class _Trial:
     """What happened so far to one batch."""
 
-    __slots__ = ("full", "refusal", "renewed", "tried", "unknown")
+    __slots__ = ("again", "full", "refusal", "renewed", "tried", "unknown")
 
     def __init__(self) -> None:
         self.tried: set[bytes] = set()
         self.full = False
         self.renewed = False
         self.refusal: Refused | None = None
+        self.again = False
+        """A store's answer was lost: its bucket is asked once more, however lately it failed."""
         self.unknown: OutcomeUnknown | None = None
+        """A call whose answer was lost. Whatever a later call answers, short of "stored", does not undo that."""
+
+    @contextmanager
+    def certain(self, job_ids: Sequence[bytes] = ()) -> Iterator[None]:
+        """Around the calls for one batch: an error after a lost answer is ``OutcomeUnknown``, whatever it is. An error
+        of any other class tells the caller that nothing was stored."""
+        try:
+            yield
+        except JobMasterError as error:
+            if self.unknown is None:
+                raise
+            first = self.unknown
+            message = first.message if error is first else f"{first.message}; then: {error.message}"
+            raise OutcomeUnknown(message, job_ids=job_ids or first.job_ids) from error
 
 
 class BucketGroup:
@@ -110,6 +127,10 @@ class BucketGroup:
             OutcomeUnknown: a store may have taken them, and no other did.
         """
         trial = _Trial()
+        with trial.certain():
+            return await self._place(items, trial)
+
+    async def _place(self, items: list[bytes], trial: _Trial) -> Placed:
         if not self._buckets.is_fresh():
             await self._buckets.fresh()
         for _ in range(ATTEMPTS_MAX):
@@ -149,9 +170,9 @@ class BucketGroup:
         except OutcomeUnknown as error:
             # Once more to the same bucket: its owner keeps one copy per id, so a second copy there costs nothing.
             outlet.failed(self._clock.boottime())
-            if trial.unknown is not None:
+            if trial.again:
                 trial.tried.add(outlet.id)
-            trial.unknown = error
+            trial.again, trial.unknown = True, error
             return False
         except (Unavailable, Refused) as error:
             self._failed(outlet, error, trial)
@@ -213,7 +234,7 @@ class BucketGroup:
 
     def _choose_among(self, outlets: Sequence[Outlet], trial: _Trial) -> Outlet | None:
         now = self._clock.boottime()
-        if trial.unknown is not None:
+        if trial.again:
             open_ = [outlet for outlet in outlets if outlet.id not in trial.tried]
         else:
             open_ = [outlet for outlet in outlets if outlet.avoid_until <= now and outlet.id not in trial.tried]
@@ -234,6 +255,10 @@ class BucketGroup:
         A put that fails leaves ASSIGNED rows without copies: their owner's anti-entropy gives them back.
         """
         trial = _Trial()
+        with trial.certain([job.id for job in jobs]):
+            return await self._assign(master, jobs, trial)
+
+    async def _assign(self, master: Intake, jobs: list[NewJob], trial: _Trial) -> tuple[Written, bytes | None]:
         await self._buckets.fresh()
         for _ in range(ATTEMPTS_MAX):
             outlet = self._choose(trial)
@@ -243,13 +268,13 @@ class BucketGroup:
                 continue
             if outlet is None:
                 break
-            written = await _again(partial(master.insert_assigned, outlet.id, outlet.epoch, jobs), jobs)
+            written = await _again(partial(master.insert_assigned, outlet.id, outlet.epoch, jobs), trial)
             if written.bucket_ok:
                 await self._put(outlet, [job for job in jobs if job.id in written.accepted])
                 return written, outlet.id
             outlet.closed(self._clock.boottime())
             trial.tried.add(outlet.id)
-        return await hold(master, jobs), None
+        return await _again(partial(master.insert_held, jobs), trial), None
 
     async def _put(self, outlet: Outlet, jobs: list[NewJob]) -> None:
         if not jobs:
@@ -268,14 +293,14 @@ class BucketGroup:
 
 async def hold(master: Intake, jobs: list[NewJob]) -> Written:
     """HELD rows; sent a second time when the first answer was lost."""
-    return await _again(partial(master.insert_held, jobs), jobs)
+    trial = _Trial()
+    with trial.certain([job.id for job in jobs]):
+        return await _again(partial(master.insert_held, jobs), trial)
 
 
-async def _again(write: Callable[[], Awaitable[Written]], jobs: list[NewJob]) -> Written:
+async def _again(write: Callable[[], Awaitable[Written]], trial: _Trial) -> Written:
     try:
         return await write()
-    except OutcomeUnknown:
-        try:
-            return await write()
-        except OutcomeUnknown as error:
-            raise OutcomeUnknown(error.message, job_ids=[job.id for job in jobs]) from error
+    except OutcomeUnknown as error:
+        trial.unknown = error
+        return await write()

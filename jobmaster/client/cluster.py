@@ -116,8 +116,9 @@ class Cluster:
             InputError: it could never work (unknown handler, arguments, options, lane); nothing was stored.
             BucketsFull, DurabilityRefused, StoreRefused: the cluster is able but not willing; nothing was stored.
             Conflict: the idempotency key or the id belongs to another payload.
-            OutcomeUnknown: send the same job again with ``job_id=error.job_ids[0]``.
-            Unavailable: neither a store nor the master could be reached; nothing was stored.
+            OutcomeUnknown: an answer was lost, so it may be stored, whatever failed after that. Send the same job again
+                with ``job_id=error.job_ids[0]``, or with its idempotency key.
+            Unavailable: neither a store nor the master could be reached; this call has stored nothing.
         """
         submitter = self._submitter or self._open_submitter()
         if options or (started := submitter.start(handler, args)) is None:

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from functools import partial
 from typing import Any, NamedTuple, Protocol
 
@@ -27,6 +28,8 @@ from jobmaster.model.errors import (
     Conflict,
     InputError,
     OutcomeUnknown,
+    Refused,
+    Unavailable,
     UnknownLane,
 )
 from jobmaster.model.job import Durability, Entry, JobView, Level, NewJob, OnFull, Priority, Receipt
@@ -177,7 +180,8 @@ class IntakeDesk:
         Raises:
             BucketsFull: every bucket is full, and the policy is ``raise`` or its time is over.
             Conflict: the key or the id belongs to a job with another payload.
-            DurabilityRefused, OutcomeUnknown, Unavailable, ClockSkew.
+            OutcomeUnknown: it may be stored, under the id that the error names.
+            DurabilityRefused, Unavailable, ClockSkew: nothing was stored.
         """
         job = order.job
         await self.check_served(job.lane)
@@ -188,6 +192,11 @@ class IntakeDesk:
                 return known
         if order.key is not None:
             return await self._place_keyed(order, order.key)
+        with _about(job):
+            return await self._place(order)
+
+    async def _place(self, order: Order) -> Receipt:
+        job = order.job
         where = self.way_of(job.due_us, order.durability)
         if where is not Way.BUCKET:
             return await self._place_row(order, where)
@@ -250,7 +259,7 @@ class IntakeDesk:
             receipt = await self._assign_line(job.lane, job.priority).put(job, len(job.args))
         if receipt.duplicate:
             if order.own_id:
-                await self.compare(job)
+                await self._compare_own(job)
             else:
                 # A fresh id that exists already is our own row, whose first answer was lost.
                 receipt = receipt._replace(duplicate=False)
@@ -261,6 +270,13 @@ class IntakeDesk:
         view: JobView | None = await self.master.get(job.id)
         if view is not None:
             refuse_another(job, view.handler, view.args)
+
+    async def _compare_own(self, job: NewJob) -> None:
+        """``compare`` for a row that may be ours: the first answer to its insert may have been lost."""
+        try:
+            await self.compare(job)
+        except (Unavailable, Refused) as error:
+            raise OutcomeUnknown(f"job {ids.text(job.id)} has a row, which cannot be read: {error.message}") from error
 
     def _assign_line(self, lane: str, priority: int) -> Coalescer[NewJob, Receipt]:
         line = self._assigning.get((lane, priority))
@@ -287,12 +303,14 @@ class IntakeDesk:
         A key whose job has no row was reserved by a producer that died before the insert (or is about to insert): the same
         payload is inserted under the reserved id, and the primary key lets one of them win.
         """
-        job, known = await self.resolve_key(order, key)
+        with _about(order.job):
+            job, known = await self.resolve_key(order, key)
         if known and await self._rows.put(job.id, 16):
             return Receipt(job.id, Level.MASTER, None, True)
         where = self.way_of(job.due_us, Durability.MASTER)
         try:
-            receipt = await self._place_row(order._replace(job=job, own_id=False), where)
+            with _about(job):
+                receipt = await self._place_row(order._replace(job=job, own_id=False), where)
         except InputError:
             if not known:
                 raise
@@ -332,6 +350,15 @@ class IntakeDesk:
 
     def _coalescer(self, send: Any) -> Coalescer[Any, Any]:
         return Coalescer(send, chunk=self.batch_max, calls_max=MASTER_CALLS_MAX, gate=self.gate)
+
+
+@contextmanager
+def _about(job: NewJob) -> Iterator[None]:
+    """``OutcomeUnknown`` of a call for many jobs names this one alone to its caller."""
+    try:
+        yield
+    except OutcomeUnknown as error:
+        raise OutcomeUnknown(error.message, job_ids=[job.id]) from error
 
 
 def _answers(jobs: list[NewJob], written: Written, bucket_id: bytes | None) -> list[Receipt | Exception]:

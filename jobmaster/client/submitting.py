@@ -16,7 +16,7 @@ from jobmaster.client.options import BulkOptions, SubmitOptions, Terms, checked_
 from jobmaster.client.plans import Plan, Plans, arguments_mapping
 from jobmaster.clock import Clock, new_id
 from jobmaster.codec import encode_args, encode_entry
-from jobmaster.model.errors import InvalidArguments, OutcomeUnknown
+from jobmaster.model.errors import InvalidArguments
 from jobmaster.model.job import Entry, Level, NewJob, Receipt
 from jobmaster.settings.model import ClusterSettings
 
@@ -63,10 +63,7 @@ class Submitter:
         order, connection = await self._order(handler, args, options)
         if connection is not None:
             return await self._within(connection, order)
-        try:
-            receipt = await self.desk.place(order)
-        except OutcomeUnknown as error:
-            raise OutcomeUnknown(error.message, job_ids=[order.job.id]) from error
+        receipt = await self.desk.place(order)
         if not options:
             self._learn(handler, order)
         return receipt

@@ -188,6 +188,36 @@ async def test_what_nobody_knows_is_said_and_never_called_stored_or_lost() -> No
 
 
 @pytest.mark.parametrize(
+    "then",
+    [
+        Submitted(Word.SKEW, 0, 7_200_000),
+        Unavailable("down"),
+        StoreRefused("no functions"),
+        Submitted(Word.CLOSED, 0),
+        Submitted(Word.GENERATION, 0),
+        Submitted(Word.FULL, 9),
+    ],
+    ids=str,
+)
+async def test_no_later_answer_turns_a_lost_one_into_a_certain_no(then: Answer) -> None:
+    """Nor does a store with another clock, which would say that the id's time is off, nor a master that is down."""
+    one, two = bucket("a"), bucket("b")
+    first, second = PaperStore(answers({one.id: OutcomeUnknown("no answer")})), PaperStore(answers({two.id: then}))
+    bench = Bench({"a": first, "b": second}, [one, two])
+    await bench.map.fresh()
+    bench.listing.listed = Unavailable("master down")
+    bench.clock.now += 1
+    outlet = bench.map.outlet(two.id)
+    assert outlet is not None
+    outlet.depth = 99  # the first store is asked first
+    batch = entries(2)
+    (answer,) = set(await asyncio.gather(bench.group.send(batch), return_exceptions=True))
+    assert isinstance(answer, OutcomeUnknown), answer
+    assert "no answer" in answer.message
+    assert {bucket_id for bucket_id, _ in first.calls + second.calls} == {one.id, two.id}
+
+
+@pytest.mark.parametrize(
     ("health", "need", "level"),
     [
         (HEALTHY, Level.AGENT, Level.AGENT),

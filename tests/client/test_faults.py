@@ -14,16 +14,20 @@ import pytest
 
 from jobmaster.agentstore.store import AgentStore
 from jobmaster.client import durability
+from jobmaster.client.bulk import BulkFailed
 from jobmaster.clock import new_id
 from jobmaster.embedded import PostgresServer, ValkeyServer
 from jobmaster.master.master import Master
 from jobmaster.model.errors import (
     BucketsFull,
     DurabilityRefused,
+    InputError,
     JobMasterError,
     OutcomeUnknown,
+    SchemaMismatch,
     StoreRefused,
     Unavailable,
+    ValueRefused,
 )
 from jobmaster.model.job import Level, NewJob
 from jobmaster.ports import Written
@@ -245,6 +249,121 @@ async def test_a_commit_that_stays_unknown_names_the_job(shop: Workshop) -> None
     named = [result.job_ids for result in results if isinstance(result, OutcomeUnknown)]
     assert [len(ids) for ids in named] == [1, 1, 1]
     assert len(set(named)) == 3
+
+
+def lose_the_first_answer_then(shop: Workshop, monkeypatch: pytest.MonkeyPatch, then: JobMasterError) -> None:
+    """Inserts into the master are committed, the first answer is lost, and every later one fails."""
+    lost: list[str] = []
+
+    def failing(insert: Callable[..., Any]) -> Callable[..., Any]:
+        async def call(*args: Any) -> Written:
+            if lost:
+                raise then
+            lost.append("lost")
+            await insert(*args)
+            raise OutcomeUnknown("the answer was lost")
+
+        return call
+
+    for name in ("insert_held", "insert_assigned"):
+        monkeypatch.setattr(shop.master, name, failing(getattr(shop.master, name)))
+
+
+CERTAIN_ERRORS = [
+    Unavailable("the server is restarting"),
+    SchemaMismatch("the schema is gone"),
+    ValueRefused("a value"),
+    InputError("a value"),
+]
+WAYS_TO_A_ROW: list[tuple[str, dict[str, Any], dict[str, Any]]] = [
+    ("images.resize", {"path": "a"}, {"after": 3600}),
+    ("images.resize", {"path": "a"}, {"durability": "master"}),
+    ("images.resize", {"path": "a"}, {"idempotency_key": "k"}),
+    ("images.resize", {"path": "a"}, {"idempotency_key": "k", "after": 3600}),
+    ("pay", {"employee": 1}, {}),  # no bucket: the fall-back
+    ("pay", {"employee": 1}, {"durability": "master"}),
+]
+
+
+@pytest.mark.parametrize(("handler", "args", "options"), WAYS_TO_A_ROW)
+@pytest.mark.parametrize("then", CERTAIN_ERRORS, ids=lambda error: type(error).__name__)
+async def test_an_error_after_a_lost_answer_never_denies_that_the_job_is_stored(
+    shop: Workshop,
+    monkeypatch: pytest.MonkeyPatch,
+    handler: str,
+    args: dict[str, Any],
+    options: dict[str, Any],
+    then: JobMasterError,
+) -> None:
+    with monkeypatch.context() as faults:
+        lose_the_first_answer_then(shop, faults, then)
+        with pytest.raises(OutcomeUnknown, match=f"the answer was lost; then: {then.message}") as caught:
+            await shop.cluster.submit(handler, args, **options)
+    assert list(caught.value.job_ids) == list(await shop.rows())
+    again = options if "idempotency_key" in options else {**options, "job_id": caught.value.job_ids[0]}
+    receipt = await shop.cluster.submit(handler, args, **again)
+    assert (receipt.id, receipt.duplicate) == (caught.value.job_ids[0], True)
+    assert len(await shop.rows()) == 1
+
+
+@pytest.mark.parametrize(
+    ("handler", "args", "options"), [way for way in WAYS_TO_A_ROW if "idempotency_key" not in way[2]]
+)
+@pytest.mark.parametrize("then", CERTAIN_ERRORS, ids=lambda error: type(error).__name__)
+async def test_nor_does_it_in_bulk(
+    shop: Workshop,
+    monkeypatch: pytest.MonkeyPatch,
+    handler: str,
+    args: dict[str, Any],
+    options: dict[str, Any],
+    then: JobMasterError,
+) -> None:
+    lose_the_first_answer_then(shop, monkeypatch, then)
+    with pytest.raises(BulkFailed) as caught:
+        await shop.cluster.submit_many([args] * 3, handler, **options)
+    assert set(caught.value.unknown_ids) == (await shop.rows()).keys()
+    assert (len(caught.value.unknown_ids), caught.value.unsent) == (3, 0)
+
+
+async def test_the_id_of_an_unknown_outcome_is_the_one_that_the_key_holds(
+    shop: Workshop, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A producer died between the key and the row; the answer to the next one's insert is lost."""
+    with monkeypatch.context() as faults:
+        faults.setattr(shop.master, "insert_assigned", _down)
+        faults.setattr(shop.master, "insert_held", _down)
+        with pytest.raises(Unavailable):
+            await shop.cluster.submit(resize, {"path": "a"}, idempotency_key="k")
+    assert await shop.rows() == {}
+    with monkeypatch.context() as faults:
+        lose_the_first_answer_then(shop, faults, Unavailable("down"))
+        with pytest.raises(OutcomeUnknown) as caught:
+            await shop.cluster.submit(resize, {"path": "a"}, idempotency_key="k")
+    assert list(await shop.rows()) == list(caught.value.job_ids)
+
+
+async def _down(*args: Any) -> Written:
+    raise Unavailable("down")
+
+
+async def test_an_own_id_whose_row_cannot_be_compared_is_unknown(
+    shop: Workshop, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    insert_held = shop.master.insert_held
+    lost: list[str] = []
+
+    async def held(jobs: Sequence[NewJob]) -> Written:
+        written = await insert_held(jobs)
+        if not lost:
+            lost.append("lost")
+            raise OutcomeUnknown("the answer was lost")
+        return written
+
+    monkeypatch.setattr(shop.master, "insert_held", held)
+    monkeypatch.setattr(shop.master, "get", _down)
+    with pytest.raises(OutcomeUnknown, match="cannot be read"):
+        await shop.cluster.submit(resize, {"path": "a"}, after=3600, job_id=new_id())
+    assert len(await shop.rows()) == 1
 
 
 async def test_a_process_holds_only_so_much_that_waits_for_an_answer(
