@@ -11,6 +11,7 @@ import contextlib
 import logging
 from collections.abc import Mapping
 
+from jobmaster.client.coalescing import answer_of, closed
 from jobmaster.client.durability import StoreWatch
 from jobmaster.clock import Clock
 from jobmaster.model.bucket import Bucket, BucketState
@@ -87,6 +88,7 @@ class BucketMap:
         self._read_at: float | None = None
         self._tried_at = float("-inf")
         self._task: asyncio.Task[None] | None = None
+        self._closed = False
 
     def outlets(self, lane: str, priority: int) -> tuple[Outlet, ...]:
         """ACTIVE buckets of a lane and priority, as last known."""
@@ -129,7 +131,7 @@ class BucketMap:
             Unavailable: there is none, and the master cannot be asked.
         """
         if self._read_at is None:
-            await asyncio.shield(self._start())
+            await answer_of(self._start())
         elif not self.is_fresh():
             self._start_soon()
 
@@ -149,23 +151,26 @@ class BucketMap:
         if too_soon and self._task is None and self._read_at is not None:
             return
         try:
-            await asyncio.shield(self._start())
+            await answer_of(self._start())
         except JobMasterError as error:
             if self._read_at is None:
                 raise
             _log.info("the bucket map could not be renewed: %s", error)
 
     async def close(self) -> None:
-        """End the query that may be under way."""
+        """End the query that may be under way; no further one is made."""
+        self._closed = True
         if self._task is not None:
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)
 
     def _start_soon(self) -> None:
-        if self._clock.boottime() - self._tried_at >= REFRESH_AGAIN_SECONDS:
+        if not self._closed and self._clock.boottime() - self._tried_at >= REFRESH_AGAIN_SECONDS:
             self._start()
 
     def _start(self) -> asyncio.Task[None]:
+        if self._closed:
+            raise closed()
         if self._task is None:
             self._tried_at = self._clock.boottime()
             self._task = asyncio.get_running_loop().create_task(self._read())

@@ -248,17 +248,18 @@ class Cluster:
         await self.close()
 
     async def close(self) -> None:
-        """Finish the calls under way and give every connection back; further submits are refused."""
+        """Finish the calls under way and give every connection back; further submits are refused, and so are those that
+        still wait for the first list of the buckets."""
         if self._closed:
             return
         self._closed = True
+        await self._buckets.close()
         submitter, self._submitter = self._submitter, None
         if submitter is not None:
             await submitter.desk.close()
         waiting, self._waiting = self._waiting, None
         if waiting is not None:
             await waiting.close()
-        await self._buckets.close()
         await asyncio.gather(*(watch.close() for watch in self._watches.values()))
         if self._on_close is not None:
             await self._on_close()

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 from jobmaster.model.errors import BucketsFull, OutcomeUnknown, Unavailable
 
@@ -123,11 +123,13 @@ class Coalescer(Generic[Item, Answer]):
         return future
 
     async def close(self) -> None:
-        """Wait for the calls under way; what has not left yet is answered with ``Unavailable``: nothing happened."""
+        """Wait for the calls under way; what has not left yet, and what still comes, is answered with ``Unavailable``:
+        nothing happened."""
+        self._send = _refuse
         futures, self._futures = self._futures, []
         self._gate.leave(len(futures), self._bytes)
         self._items, self._sizes, self._bytes = [], [], 0
-        _fail(futures, Unavailable("the cluster was closed before the job was sent"))
+        _fail(futures, closed())
         if self._tasks:
             await asyncio.gather(*self._tasks, return_exceptions=True)
 
@@ -175,6 +177,31 @@ class Coalescer(Generic[Item, Answer]):
             self._gate.leave(len(items), size)
             if self._items and not self._scheduled:
                 self._flush()
+
+
+def closed() -> Unavailable:
+    """What a call is told that the closing of its cluster overtook."""
+    return Unavailable("the cluster was closed before the call was sent")
+
+
+async def answer_of(task: asyncio.Task[Answer]) -> Answer:
+    """What a task answers that several callers wait for, none of whom ends it.
+
+    Raises:
+        Unavailable: the task was ended by the closing of the cluster. The caller itself was not cancelled, so it must not
+            see a ``CancelledError``.
+    """
+    try:
+        return await asyncio.shield(task)
+    except asyncio.CancelledError:
+        caller = asyncio.current_task()
+        if task.cancelled() and caller is not None and not caller.cancelling():
+            raise closed() from None
+        raise
+
+
+async def _refuse(items: Sequence[Any]) -> list[Any]:
+    raise closed()
 
 
 def _fail(futures: list[asyncio.Future[Answer]], error: Exception) -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 
+from jobmaster.client.coalescing import answer_of, closed
 from jobmaster.clock import Clock
 from jobmaster.model.errors import DurabilityRefused, JobMasterError
 from jobmaster.model.job import Durability, Level
@@ -43,13 +44,14 @@ class StoreWatch:
         self._recheck_at = 0.0
         self._silent_until = 0.0
         self._task: asyncio.Task[Level] | None = None
+        self._closed = False
 
     async def level(self) -> Level:
         """The level of this store's acknowledgements; ``Unavailable`` when it was never reached."""
         level = self._level
         if level is None:
-            return await asyncio.shield(self._start())
-        if self._clock.boottime() >= self._recheck_at:
+            return await answer_of(self._start())
+        if not self._closed and self._clock.boottime() >= self._recheck_at:
             self._start()
         return level
 
@@ -89,12 +91,15 @@ class StoreWatch:
         )
 
     async def close(self) -> None:
-        """End the check that may be under way."""
+        """End the check that may be under way; no further one is made."""
+        self._closed = True
         if self._task is not None:
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)
 
     def _start(self) -> asyncio.Task[Level]:
+        if self._closed:
+            raise closed()
         if self._task is None:
             self._task = asyncio.get_running_loop().create_task(self._ask())
             self._task.add_done_callback(self._asked)

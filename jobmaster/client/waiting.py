@@ -58,6 +58,7 @@ class Waiting:
         self._needed_at = 0.0
         self._unanswered = ""
         """What the master's last answer was instead of one."""
+        self._closed = False
         self._states: Coalescer[bytes, JobState | None] = Coalescer(
             self._read_states, chunk=STATES_PER_QUERY, calls_max=2, gate=Gate()
         )
@@ -88,6 +89,10 @@ class Waiting:
                         pending.discard(job_id)
                 if not pending:
                     return found
+                if self._closed:
+                    raise Unavailable(
+                        "the cluster was closed during the wait", hint="the jobs go on; wait with a new one"
+                    )
                 read = await self._next_read(watch, pending, ends, timeout)
         finally:
             self._needed_at = self._clock.boottime()
@@ -95,7 +100,9 @@ class Waiting:
                 self._forget(job_id, watch)
 
     async def close(self) -> None:
-        """End the subscriptions and the reads."""
+        """End the subscriptions and the reads; who still waits is told."""
+        self._closed = True
+        self._wake_all()
         for task in self._listeners.values():
             task.cancel()
         await asyncio.gather(*self._listeners.values(), return_exceptions=True)

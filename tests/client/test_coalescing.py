@@ -122,7 +122,7 @@ async def test_closing_answers_everybody() -> None:
     await until(lambda: desk.calls)
     unsent = line.put(2, 5)
     closing = asyncio.create_task(line.close())
-    with pytest.raises(Unavailable, match="before the job was sent"):
+    with pytest.raises(Unavailable, match="before the call was sent"):
         await unsent
     assert not isinstance(unsent.exception(), OutcomeUnknown)
     desk.open.set()

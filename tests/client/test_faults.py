@@ -402,3 +402,63 @@ async def test_a_closed_cluster_takes_nothing_more_and_says_so(shop: Workshop, o
     for act in (lambda: cluster.submit(resize, {"path": "a"}), lambda: cluster.wait(receipt)):
         with pytest.raises(JobMasterError, match="is closed"):
             await act()
+
+
+async def test_closing_answers_submits_that_wait_for_the_first_picture_of_the_buckets(
+    shop: Workshop, open_cluster: OpenCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nobody cancelled these callers, so none of them sees a ``CancelledError``; a caller who was cancelled does."""
+    asked = asyncio.Event()
+
+    async def never() -> Any:
+        asked.set()
+        await asyncio.Event().wait()
+
+    monkeypatch.setattr(shop.master, "buckets", never)
+    for options in ({}, {"durability": "master"}, {"after": 3600}, {"idempotency_key": "k"}, {"lane": "nowhere"}):
+        given: Any = options
+        asked.clear()
+        cluster = await open_cluster()
+        cold = [asyncio.create_task(cluster.submit(resize, {"path": "a"}, **given)) for _ in range(3)]
+        if given.get("after"):
+            await asyncio.gather(*cold)  # the master alone is asked
+            continue
+        await asked.wait()
+        cold[0].cancel()
+        await cluster.close()
+        cancelled, *others = await asyncio.gather(*cold, return_exceptions=True)
+        assert isinstance(cancelled, asyncio.CancelledError)
+        for error in others:
+            assert isinstance(error, Unavailable), repr(error)
+            assert "closed before the call was sent" in error.message
+            assert not isinstance(error, OutcomeUnknown)
+
+
+async def test_closing_answers_submits_that_wait_for_the_durability_of_a_store(
+    shop: Workshop, open_cluster: OpenCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked = asyncio.Event()
+
+    async def never() -> Any:
+        asked.set()
+        await asyncio.Event().wait()
+
+    monkeypatch.setattr(shop.store, "health", never)
+    cluster = await open_cluster()
+    cold = asyncio.create_task(cluster.submit(resize, {"path": "a"}))
+    await asked.wait()
+    for watch in cluster._watches.values():
+        await watch.close()
+    (receipt,) = await asyncio.gather(cold)
+    assert receipt.level is Level.MASTER  # no store could promise anything: the fall-back
+
+
+async def test_closing_ends_a_wait_with_an_error(shop: Workshop, open_cluster: OpenCluster) -> None:
+    cluster = await open_cluster()
+    receipt = await cluster.submit(resize, {"path": "a"})
+    waits = asyncio.create_task(cluster.wait(receipt))
+    waiting = cluster._open_waiting()
+    await until(lambda: bool(waiting._watches))
+    await cluster.close()
+    with pytest.raises(Unavailable, match="closed during the wait"):
+        await waits
