@@ -144,6 +144,9 @@ METRICS: dict[str, Metric] = {
     "coordinating": Metric("jobmaster_coordinating", _G, "1 while this process holds the coordinator's office."),
     "elections_won": Metric("jobmaster_elections_won", _C, "Times this process became coordinator."),
     "hints": Metric("jobmaster_hints", _C, "Owners told that HELD jobs are due."),
+    "handlers_unserved": Metric(
+        "jobmaster_handlers_unserved", _G, "Handlers of overdue jobs that no agent with a bucket for them has."
+    ),
     "groups_unserved": Metric("jobmaster_groups_unserved", _G, "Lanes and priorities with due jobs and no bucket."),
     "orphans_returned": Metric("jobmaster_orphans_returned", _C, "In-flight rows of no live bucket, given back."),
     "rows_forgotten": Metric(
@@ -261,6 +264,7 @@ class Telemetry:
         self.elections_won = 0
         self.hints = 0
         self.groups_unserved = 0
+        self.handlers_unserved = 0
         self.orphans_returned = 0
         self.rows_forgotten = 0
         self.jobs_expired = 0

@@ -25,6 +25,8 @@ from jobmaster_agents.hints import Group, Hints
 from jobmaster_agents.holdings import Holdings
 
 IDLE_SECONDS = 60.0
+AGAIN = True
+"""A chore that answers so has more to do: it comes again with the next tick."""
 
 
 class OfficeMaster(Protocol):
@@ -43,7 +45,7 @@ class Chore:
 
     name: str
     every_seconds: float
-    run: Callable[[], Awaitable[None]]
+    run: Callable[[], Awaitable[bool | None]]
     next_at: float = 0.0
 
 
@@ -177,7 +179,8 @@ class Coordination:
             return
         chore = min(due, key=lambda each: each.next_at)
         chore.next_at = now + chore.every_seconds  # set first: a chore that fails must not take every turn
-        await chore.run()
+        if await chore.run() is AGAIN:
+            chore.next_at = now
 
     def _note_unserved(self, unserved: set[Group]) -> None:
         for lane, priority in sorted(unserved - self._unserved):

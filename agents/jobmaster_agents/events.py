@@ -67,6 +67,7 @@ class Event(StrEnum):
     COORDINATOR_RESIGNED = "coordinator_resigned"
     COORDINATOR_SUPERSEDED = "coordinator_superseded"
     LANE_UNSERVED = "lane_unserved"
+    HANDLER_UNSERVED = "handler_unserved"
     ORPHANS_RETURNED = "orphans_returned"
     JOBS_EXPIRED = "jobs_expired"
     LEFTOVERS_FORGOTTEN = "leftovers_forgotten"

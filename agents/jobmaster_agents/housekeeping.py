@@ -17,6 +17,8 @@ from jobmaster_agents.events import Event, EventLog
 ORPHAN_GRACE_SECONDS = 60.0
 _ROUNDS_MAX = 20
 _DROPS_MAX = 64
+_VOID_LINES_DAYS = 1
+"""Lines of jobs that were put off and have gone another way since."""
 _ADOPTED_LANE = "default"
 _ADOPTED_PRIORITY = Priority.MEDIUM
 
@@ -143,6 +145,7 @@ class Housekeeping:
             Leftover.QUARANTINE: keep.quarantine_days,
             Leftover.OPERATOR_LOG: keep.operator_log_days,
             Leftover.BUCKET_EVENTS: keep.bucket_history_days,
+            Leftover.PUT_OFF: _VOID_LINES_DAYS,
         }
         forgotten: dict[str, int] = {}
         for what, age in days.items():

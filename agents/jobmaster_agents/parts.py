@@ -41,6 +41,7 @@ from jobmaster_agents.loop import Duty
 from jobmaster_agents.ownership import Ownership
 from jobmaster_agents.rescue import Rescue
 from jobmaster_agents.suspension import Suspension
+from jobmaster_agents.unserved import UnservedJobs
 from jobmaster_agents.working import Working
 
 SELF_CERTIFICATE_SECONDS = 0.3
@@ -145,11 +146,12 @@ class Parts:
         )
         joining.on_joined = self.rescue.kick
         house = Housekeeping(config.agent_id, master, stores, settings, self.rescue.kick, telemetry, log)
+        unserved = UnservedJobs(master, clock, telemetry, log, settings.thresholds.transfer_batch)
         self.coordination = Coordination(
             self.holdings,
             master,
             hints,
-            house.chores(),
+            [*house.chores(), *unserved.chores()],
             settings.leases,
             clock,
             self.judging.kick,
@@ -195,8 +197,10 @@ class Parts:
         self.heartbeat.registered(sent)
 
     async def open_all(self) -> None:
-        """The buckets of the configuration."""
+        """The buckets of the configuration. Jobs that were put off until somebody brings their handler may be its own."""
         await self.bucket_count.open_all()
+        with contextlib.suppress(JobMasterError):  # the coordinator does the same within a minute
+            await self._master.put_back(self._config.settings.thresholds.transfer_batch)
 
     def reload(self, data: bytes) -> None:
         """The configuration was read again; ``data`` is what is in force now (the rest of it waits for a restart)."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 from uuid import UUID
 
 from jobmaster.agentstore.store import AgentStore
@@ -15,6 +15,7 @@ from jobmaster.cli.tables import duration
 from jobmaster.clock import SystemClock
 from jobmaster.model.errors import JobMasterError
 from jobmaster.model.job import Priority
+from jobmaster.rules.serving import Lack
 from jobmaster.wiring import addresses
 
 if TYPE_CHECKING:
@@ -25,8 +26,19 @@ POSTGRES_MIN = 15
 CLOCK_WARN_SECONDS = 1.0
 LOSSES_DAYS = 7
 LOSSES_MAX = 1000
+LOOK_JOBS = 1000
+"""Jobs of each lane and priority, the oldest first, whose handlers are looked for."""
+_NAMES_MAX = 3
 _BOUND = re.compile(r"FROM \('([0-9a-f-]+)'\) TO \('([0-9a-f-]+)'\)")
 OK, WARN, FAIL = Verdict.OK, Verdict.WARN, Verdict.FAIL
+
+
+class _Waiting(NamedTuple):
+    """Due jobs that no agent can take."""
+
+    lack: Lack
+    jobs: int
+    oldest_us: int
 
 
 # ---------------------------------------------------------------- the master
@@ -107,12 +119,14 @@ async def agent_findings(settings: ClusterSettings, reader: Reader) -> list[Find
     agents = await reader.report("agents", False)
     buckets = await reader.report("buckets", False)
     held = await reader.report("held", OVERDUE_SECONDS)
+    lacking = _lacking(await reader.report("unserved", 0.0, LOOK_JOBS))
     server = (await reader.report("server"))[0]
     alive = [agent for agent in agents if agent["lease_left_seconds"] > 0]
     return [
         _alive(agents, alive),
         _coordinated(server, alive),
-        _handlers(alive),
+        _handlers(alive, lacking),
+        _runnable(lacking, server["now_us"]),
         _served(buckets, held),
         _overdue(held),
         _settled(settings, buckets),
@@ -147,39 +161,87 @@ def _coordinated(server: Mapping[str, Any], alive: Sequence[Mapping[str, Any]]) 
     return Finding("agents.coordinator", FAIL if alive else WARN, "no agent may coordinate", fix)
 
 
-def _handlers(alive: Sequence[Mapping[str, Any]]) -> Finding:
+def _handlers(alive: Sequence[Mapping[str, Any]], lacking: Sequence[_Waiting]) -> Finding:
+    """Agents may differ in their handlers, as long as every job finds one that has its own."""
     working = [agent for agent in alive if agent["mode"] in ("full", "execution")]
     known: set[str] = set().union(*(agent["handlers"] for agent in working)) if working else set()
     if not known:
         return Finding(
             "agents.handlers", WARN, "no handlers are published", "name modules under handlers: or --handlers"
         )
-    lacking = [
-        f"{agent['name']} lacks {', '.join(sorted(known.difference(agent['handlers'])))}"
-        for agent in working
-        if known.difference(agent["handlers"])
+    alike: dict[tuple[str, ...], list[str]] = {}
+    for agent in working:
+        if lacks := tuple(sorted(known.difference(agent["handlers"]))):
+            alike.setdefault(lacks, []).append(f"{agent['name']} (pid {agent['pid']} on {agent['host']})")
+    if not alike:
+        return Finding("agents.handlers", OK, f"{len(known)} handlers, the same on every agent")
+    said = [f"{len(known)} handlers, {len(working)} agents"]
+    said += [f"{_some(names)}: without {_some(lacks)}" for lacks, names in alike.items()]
+    if not lacking:
+        said.append("every due job has an agent for it")
+        return Finding("agents.handlers", OK, "; ".join(said))
+    fix = "start all agents of a lane with the same code; jobs an agent cannot run are given back"
+    return Finding("agents.handlers", WARN, "; ".join(said), fix)
+
+
+def _some(names: Sequence[str]) -> str:
+    more = f" and {len(names) - _NAMES_MAX} more" if len(names) > _NAMES_MAX else ""
+    return f"{', '.join(names[:_NAMES_MAX])}{more}"
+
+
+def _lacking(rows: Sequence[Mapping[str, Any]]) -> list[_Waiting]:
+    names = ("lane", "priority", "handler", "known", "active", "frozen")
+    return [_Waiting(Lack(*(row[name] for name in names)), row["jobs"], row["oldest_us"]) for row in rows]
+
+
+def _runnable(lacking: Sequence[_Waiting], now_us: int) -> Finding:
+    """Has every job in the master that is due an agent that could run it?"""
+    # What no bucket serves at all is another finding, unless there is no agent for it either.
+    without = [each for each in lacking if each.lack.active or not each.lack.known]
+    if not without:
+        return Finding("jobs.handlers", OK, "every due job in the master has an agent with its handler")
+    said = [
+        f"{each.lack.reason} ({_at_least(each.jobs)} job(s) wait in {each.lack.group}, the oldest was due "
+        f"{duration((now_us - each.oldest_us) / 1_000_000)} ago)"
+        for each in without[:_NAMES_MAX]
     ]
-    if lacking:
-        fix = "start all agents of a lane with the same code; jobs an agent cannot run are given back"
-        return Finding("agents.handlers", WARN, "; ".join(lacking), fix)
-    return Finding("agents.handlers", OK, f"{len(known)} handlers, the same on every agent")
+    said += [f"and {len(without) - _NAMES_MAX} more"] if len(without) > _NAMES_MAX else []
+    return Finding("jobs.handlers", FAIL, "; ".join(said), without[0].lack.remedy)
+
+
+def _at_least(jobs: int) -> str:
+    return f"at least {jobs}" if jobs >= LOOK_JOBS else str(jobs)
 
 
 def _served(buckets: Sequence[Mapping[str, Any]], held: Sequence[Mapping[str, Any]]) -> Finding:
-    served = {(bucket["lane"], bucket["priority"]) for bucket in buckets if bucket["state"] == "ACTIVE"}
-    without = [row for row in held if (row["lane"], row["priority"]) not in served]
-    if without:
-        said = ", ".join(f"{row['lane']}/{Priority(row['priority']).label} ({row['held']} held)" for row in without)
-        return Finding("jobs.served", FAIL, f"no bucket serves {said}", "configure buckets for it on some agent")
+    states: dict[tuple[str, int], set[str]] = {}
+    for bucket in buckets:
+        states.setdefault((bucket["lane"], bucket["priority"]), set()).add(bucket["state"])
+    without = [row for row in held if "ACTIVE" not in states.get((row["lane"], row["priority"]), ())]
+    frozen = [row for row in without if "FROZEN" in states.get((row["lane"], row["priority"]), ())]
+    unserved = [row for row in without if row not in frozen]
+    said = [f"no bucket serves {_groups(unserved)}"] if unserved else []
+    said += [f"every bucket of {_groups(frozen)} is frozen"] if frozen else []
+    if said:
+        fixes = ["configure buckets for it on some agent"] if unserved else []
+        fixes += ["jobmaster bucket unfreeze --all (or BUCKET, or --lane)"] if frozen else []
+        return Finding("jobs.served", FAIL, "; ".join(said), "; ".join(fixes))
     return Finding("jobs.served", OK, f"{len(held)} lane(s) and priorities with held jobs, all served")
 
 
+def _groups(rows: Sequence[Mapping[str, Any]]) -> str:
+    return ", ".join(f"{row['lane']}/{Priority(row['priority']).label} ({row['held']} held)" for row in rows)
+
+
 def _overdue(held: Sequence[Mapping[str, Any]]) -> Finding:
-    overdue = sum(row["overdue"] for row in held)
+    """Jobs that an agent could have run by now; those that none can run are another finding."""
+    overdue = sum(row["overdue"] - row["stranded"] for row in held)
     if overdue:
         said = f"{overdue} held job(s) are overdue by more than {OVERDUE_SECONDS:g} s"
         return Finding("jobs.overdue", WARN, said, "more agents or slots, or wait until the backlog is done")
-    return Finding("jobs.overdue", OK, f"{sum(row['held'] for row in held)} held, none overdue")
+    stranded = sum(row["stranded"] for row in held)
+    apart = f", but for {stranded} that no agent can take (jobs.handlers, jobs.served)" if stranded else ""
+    return Finding("jobs.overdue", OK, f"{sum(row['held'] for row in held)} held, none overdue{apart}")
 
 
 def _settled(settings: ClusterSettings, buckets: Sequence[Mapping[str, Any]]) -> Finding:

@@ -20,6 +20,7 @@ from jobmaster.model.job import FINAL_STATES, MASTER_STATES, Durability, JobStat
 
 if TYPE_CHECKING:
     from jobmaster.client.cluster import Cluster
+    from jobmaster.rules.serving import Lack
     from jobmaster.settings.model import ClusterSettings
 
 PRIORITIES = [level.label for level in reversed(Priority)]
@@ -231,8 +232,13 @@ def show(invocation: Invocation, job: str) -> None:
     Example:
       jobmaster job show 019a9f3c-55d1
     """
-    view = run_async(_with_cluster(invocation.settings, lambda cluster: _view(cluster, invocation.settings, job)))
-    emit_record(job_record(view), as_json=invocation.json)
+
+    async def work(cluster: Cluster) -> tuple[JobView, Lack | None]:
+        view = await _view(cluster, invocation.settings, job)
+        return view, await _lack(cluster, view)
+
+    view, lack = run_async(_with_cluster(invocation.settings, work))
+    emit_record(job_record(view, lack), as_json=invocation.json)
 
 
 @job_group.command("timeline")
@@ -250,8 +256,9 @@ def timeline_(invocation: Invocation, job: str) -> None:
         from uuid import UUID
 
         view = await _view(cluster, invocation.settings, job)
+        lack = await _lack(cluster, view)
         async with reader_of(invocation.settings) as reader:
-            return timeline(view, await reader.report("attempts", UUID(bytes=view.id)))
+            return timeline(view, await reader.report("attempts", UUID(bytes=view.id)), lack)
 
     lines = run_async(_with_cluster(invocation.settings, work))
     if invocation.json:
@@ -378,6 +385,11 @@ async def _with_cluster(settings: ClusterSettings, work: Callable[[Cluster], Cor
 
     async with await open_cluster(settings) as cluster:
         return await work(cluster)
+
+
+async def _lack(cluster: Cluster, view: JobView) -> Lack | None:
+    """What is missing for a job that waits in the master, when nobody can take it."""
+    return (await cluster.master.lacks([view.id])).get(view.id) if view.state is JobState.HELD else None
 
 
 async def _view(cluster: Cluster, settings: ClusterSettings, job: str) -> JobView:

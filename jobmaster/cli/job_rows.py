@@ -10,6 +10,7 @@ from jobmaster.cli.tables import Column, iso, micros
 from jobmaster.codec import decode_error, decode_headers
 from jobmaster.model.ids import created_ms, text
 from jobmaster.model.job import JobState, JobView, Priority
+from jobmaster.rules.serving import Lack
 
 LIST_COLUMNS = (
     Column("ID", "id"),
@@ -69,13 +70,14 @@ def listed(row: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def job_record(view: JobView) -> dict[str, Any]:
-    """Everything about one job."""
+def job_record(view: JobView, lack: Lack | None = None) -> dict[str, Any]:
+    """Everything about one job; ``lack``: why nobody takes it."""
     headers = decode_headers(view.headers)
     error = view.error
     return {
         "id": text(view.id),
         "state": view.state.value,
+        "unserved": lack.reason if lack else None,
         "handler": view.handler,
         "priority": view.priority.label,
         "lane": view.lane,
@@ -100,7 +102,7 @@ def job_record(view: JobView) -> dict[str, Any]:
     }
 
 
-def timeline(view: JobView, attempts: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+def timeline(view: JobView, attempts: Sequence[Mapping[str, Any]], lack: Lack | None = None) -> list[dict[str, Any]]:
     """What happened to a job, oldest first: every assignment that came to something, with its identity, and every write that
     was refused, also after the end."""
     created_us = created_ms(view.id) * 1000
@@ -129,7 +131,8 @@ def timeline(view: JobView, attempts: Sequence[Mapping[str, Any]]) -> list[dict[
     if view.state.final and view.ran_us is not None and view.state in (JobState.SUCCEEDED, JobState.FAILED):
         waited = f"waited {micros(view.waited_us)}" if view.waited_us is not None else ""
         lines.append(_line(changed_us - view.ran_us, "started", waited, here))
-    lines.append(_line(changed_us, view.state.value, _state_detail(view), here))
+    detail = ", ".join(filter(None, (_state_detail(view), lack.reason if lack else "")))
+    lines.append(_line(changed_us, view.state.value, detail, here))
     # A write that was refused after the end stands after it; what goes on is the last line, whatever its last change was.
     last = lines.pop() if not view.state.final else None
     lines.sort(key=lambda line: line["at_us"])

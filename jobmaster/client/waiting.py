@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections import Counter
 from collections.abc import AsyncGenerator, Callable, Iterable, Mapping
 from contextlib import aclosing
 from typing import cast
@@ -28,6 +29,8 @@ STANDING_SECONDS = 1.0
 IDLE_SECONDS = 30.0
 """A subscription nobody needed for this long is given up."""
 STATES_PER_QUERY = 1000
+LACKS_MAX = 3
+"""Reasons that the error of a wait names."""
 READ_SECONDS = 1.0
 """How much longer than the wait itself its last reading may take; a frozen server would hold it for ever."""
 _BACKOFF_SECONDS_MAX = 5.0
@@ -117,8 +120,7 @@ class Waiting:
         if ends is not None:
             left = ends - self._clock.boottime()
             if left <= 0:
-                said = f" (the master does not answer: {self._unanswered})" if self._unanswered else ""
-                raise WaitTimeout(f"{len(pending)} of the jobs did not get there within {timeout:g} s{said}")
+                raise await self._too_late(pending, timeout)
             wait_seconds = min(wait_seconds, left)
         try:
             async with asyncio.timeout(wait_seconds):
@@ -126,6 +128,20 @@ class Waiting:
         except TimeoutError:
             return set(pending)
         return (watch.touched & pending) or set(pending)
+
+    async def _too_late(self, pending: set[bytes], timeout: float | None) -> WaitTimeout:
+        """The error, with what holds the jobs up as far as the master knows it."""
+        said = f"{len(pending)} of the jobs did not get there within {timeout:g} s"
+        if self._unanswered:
+            return WaitTimeout(f"{said} (the master does not answer: {self._unanswered})")
+        try:
+            async with asyncio.timeout(READ_SECONDS):
+                lacks = await self._master.lacks(sorted(pending)[:STATES_PER_QUERY])
+        except (JobMasterError, TimeoutError):
+            return WaitTimeout(said)
+        held_up = Counter(lacks.values()).most_common(LACKS_MAX)
+        said += "".join(f"; {count} of them: {lack.reason}" for lack, count in held_up)
+        return WaitTimeout(said, hint=held_up[0][0].remedy if held_up else None)
 
     async def _look(self, job_ids: set[bytes], ends: float | None) -> dict[bytes, JobState | None]:
         """States of the jobs; none when the master does not answer."""

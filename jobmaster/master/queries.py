@@ -16,6 +16,7 @@ from jobmaster.model.errors import OutcomeUnknown
 from jobmaster.model.ids import Identity
 from jobmaster.model.job import JobState, JobView, NewJob, Priority
 from jobmaster.ports import SentBefore, SentRow
+from jobmaster.rules.serving import Lack
 
 _SPEC = msgspec.json.Decoder(HandlerSpec)
 _TRIES = 5
@@ -75,6 +76,13 @@ class Queries:
     async def served(self) -> dict[bytes, frozenset[str]]:
         """Owner of buckets -> the handlers it has; empty when all owners have the same."""
         return {row["id"]: frozenset(row["handlers"]) for row in await self._data.ask("queries/served")}
+
+    async def lacks(self, job_ids: Sequence[bytes]) -> dict[bytes, Lack]:
+        """Those of the jobs that wait in the master for a handler nobody brings, and what is missing."""
+        if not job_ids:
+            return {}
+        rows = await self._data.ask("queries/unserved", list(job_ids), min(job_ids), max(job_ids))
+        return {id_: Lack(*lack) for id_, *lack in rows}
 
     async def handlers(self) -> dict[str, HandlerSpec]:
         """What agents have published, by name."""

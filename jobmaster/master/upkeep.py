@@ -9,7 +9,8 @@ from jobmaster.master.connection import Calls, to_us
 from jobmaster.master.rescue import ABANDONED, AGENT_LOST, UNCONFIRMED, count_of
 from jobmaster.model.ids import Identity
 from jobmaster.model.job import ErrorInfo
-from jobmaster.ports import DueGroup, Leftover, RowRef, Swept, Tended
+from jobmaster.ports import DueGroup, Leftover, RowRef, Swept, Tended, Unserved
+from jobmaster.rules.serving import Lack
 
 _EXPIRED = encode_error(
     ErrorInfo(type="Expired", message="the job was not started before its expiry", reason="expired")
@@ -21,6 +22,7 @@ _FORGET = {
     Leftover.QUARANTINE: "upkeep/forget_quarantine",
     Leftover.OPERATOR_LOG: "upkeep/forget_operator_log",
     Leftover.BUCKET_EVENTS: "upkeep/forget_bucket_events",
+    Leftover.PUT_OFF: "upkeep/forget_put_off",
 }
 
 
@@ -43,6 +45,26 @@ class Upkeep:
         row = rows[0]
         due = [DueGroup(lane, priority) for lane, priority in zip(row["lanes"], row["priorities"], strict=True)]
         return Tended(row["epoch"], due, row["overdue"])
+
+    async def unserved(self, overdue_seconds: float, look: int) -> list[Unserved]:
+        """Overdue jobs of handlers that no owner of a matching bucket has, those that are put off included."""
+        return [
+            Unserved(Lack(lane, priority, handler, known, active, frozen), jobs, oldest_us)
+            for lane, priority, handler, jobs, oldest_us, known, active, frozen in await self._control.ask(
+                "reading/unserved", overdue_seconds, look
+            )
+        ]
+
+    async def put_off(
+        self, group: DueGroup, handlers: Sequence[str], overdue_seconds: float, again_seconds: float, limit: int
+    ) -> int:
+        """The oldest of such jobs are due again later; how many were moved."""
+        rows = await self._data.tell("upkeep/put_off", *group, list(handlers), overdue_seconds, again_seconds, limit)
+        return int(rows[0]["moved"])
+
+    async def put_back(self, limit: int) -> int:
+        """Jobs that were put off and can be served now have their own due time again; how many lines were settled."""
+        return int((await self._data.tell("upkeep/put_back", limit))[0]["moved"])
 
     async def return_orphans(self, grace_seconds: float, limit: int, *, max_rescues: int) -> Swept:
         """In-flight rows whose (bucket, epoch) is no live bucket -> HELD, as a sweep would."""

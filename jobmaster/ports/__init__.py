@@ -29,7 +29,7 @@ from jobmaster.ports.store import (
     Word,
 )
 from jobmaster.ports.submitting import Intake
-from jobmaster.ports.upkeep import DueGroup, Leftover, RowRef, Tended, Upkeep
+from jobmaster.ports.upkeep import DueGroup, Leftover, RowRef, Tended, Unserved, Upkeep
 from jobmaster.ports.written import Written
 
 __all__ = [
@@ -57,6 +57,7 @@ __all__ = [
     "Swept",
     "Tended",
     "Unfit",
+    "Unserved",
     "Upkeep",
     "Word",
     "Written",

@@ -9,6 +9,7 @@ from jobmaster.model.agent import Agent, HandlerSpec
 from jobmaster.model.bucket import Bucket, BucketState
 from jobmaster.model.ids import Identity
 from jobmaster.model.job import JobState, JobView, NewJob
+from jobmaster.rules.serving import Lack
 
 
 class SentRow(NamedTuple):
@@ -56,6 +57,10 @@ class Queries(Protocol):
 
     async def served(self) -> dict[bytes, frozenset[str]]:
         """Owner of buckets -> the handlers it has; empty when all owners have the same."""
+        ...
+
+    async def lacks(self, job_ids: Sequence[bytes]) -> dict[bytes, Lack]:
+        """Those of the jobs that wait in the master for a handler nobody brings, and what is missing."""
         ...
 
     async def cancel(self, job_id: bytes, *, tombstone: NewJob | None, actor: str) -> JobState | None:

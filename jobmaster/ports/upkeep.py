@@ -9,6 +9,7 @@ from typing import NamedTuple, Protocol
 from jobmaster.model.bucket import Bucket
 from jobmaster.model.ids import Identity
 from jobmaster.ports.rescue import Swept
+from jobmaster.rules.serving import Lack
 
 
 class Leftover(StrEnum):
@@ -19,6 +20,7 @@ class Leftover(StrEnum):
     QUARANTINE = "quarantine"
     OPERATOR_LOG = "operator_log"
     BUCKET_EVENTS = "bucket_events"
+    PUT_OFF = "put_off"
 
 
 class DueGroup(NamedTuple):
@@ -37,6 +39,16 @@ class Tended(NamedTuple):
     """As ``due_groups`` would answer; empty without the office."""
     overdue: bool
     """Some agent's lease is over and it has no certificate yet: somebody should judge."""
+
+
+class Unserved(NamedTuple):
+    """Overdue jobs of a handler that no owner of a bucket of their lane and priority has."""
+
+    lack: Lack
+    jobs: int
+    """At most as many as were looked at."""
+    oldest_us: int
+    """When the oldest of them was due."""
 
 
 class RowRef(NamedTuple):
@@ -63,6 +75,22 @@ class Upkeep(Protocol):
     async def return_orphans(self, grace_seconds: float, limit: int, *, max_rescues: int) -> Swept:
         """In-flight rows whose (bucket, epoch) is no live bucket -> HELD, by compare-and-set, after a grace period. One that
         was PROCESSING counts a rescue, and at ``max_rescues`` becomes FAILED with reason ``agent_lost``, as in a sweep."""
+        ...
+
+    async def unserved(self, overdue_seconds: float, look: int) -> list[Unserved]:
+        """What waits for a handler that nobody brings: among the ``look`` oldest jobs of each lane and priority that are
+        overdue by so much, and among those that are put off."""
+        ...
+
+    async def put_off(
+        self, group: DueGroup, handlers: Sequence[str], overdue_seconds: float, again_seconds: float, limit: int
+    ) -> int:
+        """Such jobs are due again in ``again_seconds``, so that nobody reads over them; how many. Their own due time is
+        kept until ``put_back``."""
+        ...
+
+    async def put_back(self, limit: int) -> int:
+        """Jobs that were put off and can be served now have their own due time again; how many lines were settled."""
         ...
 
     async def forget_buckets(self, tombstone_seconds: float) -> list[Bucket]:

@@ -248,3 +248,40 @@ def test_a_drained_agent_leaves_and_is_not_started_again(dev: Terminal) -> None:
     report = json.loads(dev.call("doctor", "-o", "json").out)
     assert report["invariants"]["I14"] == 0
     assert report["ok"] is True
+
+
+def test_a_handler_that_no_agent_has_is_named_wherever_its_job_is_looked_at(dev: Terminal) -> None:
+    job = dev.call("job", "submit", "images.unknown", "--allow-unregistered", "-o", "json")
+    assert job.code == 0, job.err
+    job_id = job.json["id"]
+    said = "no living agent has the handler 'images.unknown'"
+    try:
+        waited = dev.call("job", "wait", job_id, "--within", "100ms")
+        while said not in waited.err:  # until the agent that got it has given it back
+            assert waited.code == 6, waited.err
+            waited = dev.call("job", "wait", job_id, "--within", "1s")
+        assert "start an agent with the module that declares it" in waited.err
+        assert dev.call("job", "show", job_id, "-o", "json").json["unserved"] == said
+        assert said in dev.call("job", "timeline", job_id, "-o", "json").json[-1]["detail"]
+        checks = {check["name"]: check for check in dev.call("doctor", "-o", "json").json["checks"]}
+        assert checks["jobs.handlers"]["verdict"] == "FAIL"
+        assert f"{said} (1 job(s) wait in default/medium" in checks["jobs.handlers"]["detail"]
+        assert checks["jobs.served"]["verdict"] == checks["jobs.overdue"]["verdict"] == "ok"
+    finally:
+        assert dev.call("job", "cancel", job_id).code == 0
+
+
+def test_doctor_does_not_advise_new_buckets_where_all_are_frozen(dev: Terminal) -> None:
+    assert dev.call("bucket", "freeze", "--all").code == 0
+    job = dev.call("job", "submit", "noop", "-o", "json")
+    try:
+        checks = {check["name"]: check for check in dev.call("doctor", "-o", "json").json["checks"]}
+        assert "every bucket of default/medium (1 held) is frozen" in checks["jobs.served"]["detail"]
+        assert "unfreeze" in checks["jobs.served"]["fix"]
+        assert "configure" not in checks["jobs.served"]["fix"]
+        assert dev.call("job", "show", job.json["id"], "-o", "json").json["unserved"] == (
+            "every bucket of default/medium is frozen"
+        )
+    finally:
+        assert dev.call("bucket", "unfreeze", "--all").code == 0
+    assert dev.call("job", "wait", job.json["id"], "--within", "60s").code == 0

@@ -177,7 +177,13 @@ class RescueStatements(JobStatements):
         return [Record(forgotten=0)]  # no history is that long
 
     upkeep_forget_keys = upkeep_forget_quarantine = upkeep_forget_agents
-    upkeep_forget_operator_log = upkeep_forget_bucket_events = upkeep_forget_agents
+    upkeep_forget_operator_log = upkeep_forget_bucket_events = upkeep_forget_put_off = upkeep_forget_agents
+
+    def reading_unserved(self, old: Snapshot, overdue_seconds: float, look: int) -> list[Record]:
+        return []  # all agents of a history are alike, so nothing is put off either
+
+    def upkeep_put_back(self, old: Snapshot, limit: int) -> list[Record]:
+        return [Record(moved=0)]
 
     def upkeep_expire_held(self, old: Snapshot, limit: int, error: bytes) -> list[Record]:
         now = self.now_us()

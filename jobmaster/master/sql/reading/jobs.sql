@@ -7,17 +7,19 @@
 -- move: nothing
 -- fence: none
 -- index: the primary key backwards, partition by partition, until there are $8 rows; a rare filter reads far: bound it by
---      ids
-SELECT id, state::text AS state, priority, lane, handler, token, attempt, rescues, bucket_id, bucket_epoch, cancel_requested,
-       (extract(epoch FROM due_at) * 1000000)::bigint AS due_us,
+--      ids. A job that is put off shows its own due time (put_off_pkey)
+SELECT id, state::text AS state, j.priority, j.lane, j.handler, token, attempt, rescues, bucket_id, bucket_epoch,
+       cancel_requested,
+       (extract(epoch FROM coalesce(
+           (SELECT p.due_at FROM put_off p WHERE p.job_id = j.id AND p.until = j.due_at), j.due_at)) * 1000000)::bigint AS due_us,
        (extract(epoch FROM changed_at) * 1000000)::bigint AS changed_us,
        waited_us, ran_us, headers, error
-FROM job_kept
+FROM job_kept j
 WHERE id BETWEEN $6::uuid AND $7::uuid
   AND ($1::text[] IS NULL OR state = ANY ($1::text[]::job_state[]))
-  AND ($2::text IS NULL OR lane = $2::text)
-  AND ($3::smallint IS NULL OR priority = $3::smallint)
-  AND ($4::text IS NULL OR handler = $4::text)
+  AND ($2::text IS NULL OR j.lane = $2::text)
+  AND ($3::smallint IS NULL OR j.priority = $3::smallint)
+  AND ($4::text IS NULL OR j.handler = $4::text)
   AND ($5::text IS NULL OR CASE WHEN headers = '' THEN false ELSE (regexp_replace(convert_from(headers, 'UTF8'), '(?<!\\)((?:\\\\)*)\\u0000', '\1', 'g')::json -> 'tags')::jsonb ? $5::text END)
 ORDER BY id DESC
 LIMIT $8::int
