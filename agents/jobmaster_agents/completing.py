@@ -9,7 +9,7 @@ in time (a handler that will not stop, a server that is down) is left to the res
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Protocol
 
 from jobmaster.clock import Clock
@@ -67,12 +67,26 @@ class Completing:
         self.hurry = asyncio.Event()
         """Set by a second signal: stop running handlers and give everything back now."""
 
-    async def complete(self, pumps: Sequence[Pump], grace_seconds: float, reason: str) -> list[bytes]:
+    async def complete(
+        self, pumps: Sequence[Pump], grace_seconds: float, reason: str, on_retired: Callable[[Pump], None]
+    ) -> list[bytes]:
         """Bring the buckets of these pumps to READY_TO_DELETE; returns those that could not be retired (they are left
-        to the rescue). Takes at most twice the grace and some seconds."""
+        to the rescue). Takes at most twice the grace and some seconds.
+
+        Args:
+            on_retired: called of each as soon as its own end is committed, whatever the others still wait for: the master
+                does not count it among this agent's buckets any more, and neither may the agent.
+        """
         deadline = self._now() + grace_seconds
         last = deadline + max(grace_seconds, _RETIRE_SECONDS)
-        done = await asyncio.gather(*(self._complete(pump, deadline, last, reason) for pump in pumps))
+
+        async def one(pump: Pump) -> bool:
+            retired = await self._complete(pump, deadline, last, reason)
+            if retired:
+                on_retired(pump)
+            return retired
+
+        done = await asyncio.gather(*map(one, pumps))
         return [pump.holding.fence.bucket_id for pump, retired in zip(pumps, done, strict=True) if not retired]
 
     async def _complete(self, pump: Pump, deadline: float, last: float, reason: str) -> bool:

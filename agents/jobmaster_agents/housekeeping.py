@@ -42,7 +42,7 @@ class HouseMaster(Protocol):
 
     async def adopt_bucket(self, bucket: Bucket, reason: str) -> bool: ...
 
-    async def move_bucket(self, bucket_id: bytes, epoch: int, owner: bytes, to: BucketState, reason: str) -> bool: ...
+    async def adopt_remains(self, bucket: Bucket, reason: str) -> bool: ...
 
     async def buckets(self, *, states: Sequence[BucketState] = ()) -> list[Bucket]: ...
 
@@ -171,7 +171,7 @@ class Housekeeping:
                 continue  # the tombstone waits for its store
             if word is Word.NOT_EMPTY:
                 reason = "keys of a retired bucket hold jobs again"
-                if await self._master.move_bucket(bucket.id, bucket.epoch, bucket.owner, BucketState.LOST, reason):
+                if await self._master.adopt_remains(bucket, reason):
                     self._note_resurrected(bucket.id, bucket.store, reason)
                 continue
             await self._master.drop_bucket(bucket.id)

@@ -132,7 +132,9 @@ class Ownership:
 
     async def _settle(self, holding: Holding, said: Bucket | None, why: str) -> None:
         what = title(said, holding.fence)
-        if what is Title.LOST:
+        if what is Title.RETIRED and holding.closed:
+            return  # retired by this process, which has not read the answer yet
+        if what in (Title.LOST, Title.RETIRED):
             self._holdings.lose(holding.fence.bucket_id, f"{why}; the master says it is another's")
         elif holding.closed and not holding.frozen:
             return  # it is being completed

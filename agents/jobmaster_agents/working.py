@@ -207,14 +207,14 @@ class Working:
         pumps = [self.pumps[bucket_id] for bucket_id in bucket_ids if bucket_id in self.pumps]
         for pump in pumps:
             self.onboarding.close(pump.holding.fence.bucket_id)
-        left = await self.completing.complete(pumps, grace_seconds, reason)
-        for pump in pumps:
+
+        def retired(pump: Pump) -> None:
             bucket_id = pump.holding.fence.bucket_id
-            if bucket_id not in left:
-                self._close(bucket_id)
-                self._holdings.retire(bucket_id)
-                self._log.info(Event.BUCKET_CLOSED, {"bucket": bucket_id, "reason": reason})
-        return left
+            self._close(bucket_id)
+            self._holdings.retire(bucket_id)
+            self._log.info(Event.BUCKET_CLOSED, {"bucket": bucket_id, "reason": reason})
+
+        return await self.completing.complete(pumps, grace_seconds, reason, retired)
 
     async def aclose(self) -> None:
         """End slots, threads and worker processes."""

@@ -11,7 +11,7 @@ from jobmaster.model.errors import CodeError, Refused
 from jobmaster.model.ids import Fence
 from jobmaster.rules.bucket_machine import EPOCH_BUMPS, TRANSITIONS, BucketEvent
 
-_BY_STATEMENT = EPOCH_BUMPS | {BucketEvent.DRAINED, BucketEvent.FREEZE}
+_BY_STATEMENT = EPOCH_BUMPS | {BucketEvent.DRAINED, BucketEvent.FREEZE, BucketEvent.ADOPT_REMAINS}
 """Moves that have a statement of their own, because they check or change more than the state."""
 
 _COUNT_MAX = 2**31 - 1
@@ -66,6 +66,10 @@ class Buckets:
         answer = await self._control.tell("buckets/move", bucket_id, epoch, owner, sources_of(to), str(to), reason)
         return bool(answer[0]["moved"])
 
+    async def adopt_remains(self, bucket: Bucket, reason: str) -> bool:
+        """READY_TO_DELETE -> LOST: the keys of a retired bucket hold jobs again. False: its row has changed, or is gone."""
+        return bool((await self._control.tell("buckets/adopt_remains", bucket.id, bucket.epoch, reason))[0]["adopted"])
+
     async def note_loss(self, fence: Fence, store: str, at_risk: int, salvaged: int, reason: str) -> None:
         """A bucket that its store has lost; a line for people. Sent again, nothing is added.
 
@@ -96,7 +100,7 @@ class Buckets:
         return [bucket_of(row) for row in await self._control.tell("buckets/unfreeze", ids, lane, actor, reason)]
 
     async def owned_buckets(self, agent_id: bytes) -> list[Bucket]:
-        """Every bucket that names the agent as its owner, but for retired ones."""
+        """Every bucket that names the agent as its owner; retired ones while their tombstone stands."""
         return [bucket_of(row) for row in await self._control.ask("buckets/owned", agent_id)]
 
     async def take_lost(

@@ -7,7 +7,7 @@ from typing import Any
 from jobmaster.clock import new_id
 from jobmaster.pipeline.archiving import lake_errors
 from jobmaster.pipeline.history import Archived, History, history_of
-from jobmaster.pipeline.invariants import CHECKS, LAKE, MASTER, judged, lines_of
+from jobmaster.pipeline.invariants import CHECKS, CLEAN_EXIT, LAKE, MASTER, judged, lines_of, unclean_exits
 from jobmaster.pipeline.lake import FORMAT, Lake
 from jobmaster.pipeline.reporting import write_report
 from jobmaster.pipeline.running import Outcome, PipelineRun
@@ -20,6 +20,7 @@ FILES_CHECK = "a1_files"
 _JOBS = (
     "id", "state", "token", "bucket_id", "bucket_epoch", "created_at", "changed_at", "ran_us", "waited_us", "result", "error",
 )  # fmt: skip
+_EVENTS = ("bucket_id", "from_state", "to_state", "actor", "reason")
 _ATTEMPTS = ("job_id", "token", "bucket_id", "bucket_epoch", "outcome", "at", "refused_at")
 
 
@@ -69,7 +70,7 @@ def _judge(
     live = int(run.link.ask("export/live_rows")[0]["rows"])
     partitions = max(_PARTITIONS_MIN, (known + live) // _LINES_A_PARTITION + 1)
     counted = lines.observe(seen, F.sum(F.col("in_lake") + F.col("in_master")).alias("jobs"))
-    violations = judged(counted, partitions)
+    violations = judged(counted, partitions).unionByName(unclean_exits(history.live_frame("events", _EVENTS)))
     folder = f"violations/v{FORMAT}/run={new_id().hex()}"
     if run.dry_run:
         rows = violations.collect()
@@ -82,7 +83,7 @@ def _judge(
         counts = {}
         for row in rows:
             counts[row["check"]] = counts.get(row["check"], 0) + 1
-    by_check = {check.name: counts.get(check.name, 0) for check in CHECKS}
+    by_check = {check.name: counts.get(check.name, 0) for check in (*CHECKS, CLEAN_EXIT)}
     return int(seen.get["jobs"] or 0), by_check, [row.asDict() for row in rows[:evidence_rows]]
 
 

@@ -12,6 +12,7 @@ from typing import NamedTuple
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
+from jobmaster.model.bucket import BucketState
 from jobmaster.model.job import FINAL_STATES, AttemptOutcome, JobState
 
 LAKE, MASTER = "lake", "master"
@@ -43,6 +44,8 @@ CHECKS = (
     Check("t2_after", "no attempt is recorded after its job had ended"),
 )
 """What is checked, in the order of the bits."""
+CLEAN_EXIT = Check("i14_clean_exit", "no bucket is lost that its owner had emptied and closed")
+"""The one rule about buckets: ``unclean_exits``."""
 _BIT = {check.name: 1 << at for at, check in enumerate(CHECKS)}
 
 
@@ -67,6 +70,25 @@ def judged(lines: DataFrame, partitions: int) -> DataFrame:
         ``check, job_id, detail``.
     """
     return _violations(_by_job(_by_assignment(lines.repartition(partitions, "job_id"))))
+
+
+def unclean_exits(events: DataFrame) -> DataFrame:
+    """One line for each bucket that an owner lost after its own clean end; the housekeeper, who finds jobs in the keys of a
+    retired bucket, is no owner and writes no actor.
+
+    Args:
+        events: ``bucket_id, from_state, to_state, actor, reason``.
+
+    Returns:
+        As ``judged``, with the bucket's id in the place of a job's.
+    """
+    retired, lost = BucketState.READY_TO_DELETE.value, BucketState.LOST.value
+    unclean = (F.col("from_state") == retired) & (F.col("to_state") == lost) & F.col("actor").isNotNull()
+    return events.where(unclean).select(
+        F.lit(CLEAN_EXIT.name).alias("check"),
+        F.col("bucket_id").alias("job_id"),
+        F.format_string("LOST out of READY_TO_DELETE (%s) by its owner %s", "reason", "actor").alias("detail"),
+    )
 
 
 def _rows(jobs: DataFrame, place: str) -> DataFrame:

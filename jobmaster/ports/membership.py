@@ -48,7 +48,12 @@ class Membership(Protocol):
         ...
 
     async def move_bucket(self, bucket_id: bytes, epoch: int, owner: bytes, to: BucketState, reason: str) -> bool:
-        """Compare-and-set of a bucket's state by its present owner and epoch, with a ``bucket_event``."""
+        """Compare-and-set of a bucket's state by its present owner and epoch, with a ``bucket_event``. Out of
+        READY_TO_DELETE no owner moves it: that is ``adopt_remains``."""
+        ...
+
+    async def adopt_remains(self, bucket: Bucket, reason: str) -> bool:
+        """READY_TO_DELETE -> LOST: the housekeeper has found jobs in the keys of a retired bucket."""
         ...
 
     async def freeze(
@@ -64,7 +69,7 @@ class Membership(Protocol):
         ...
 
     async def owned_buckets(self, agent_id: bytes) -> list[Bucket]:
-        """Every bucket that names the agent as its owner, but for retired ones."""
+        """Every bucket that names the agent as its owner; retired ones while their tombstone stands."""
         ...
 
     async def end_agent(self, agent_id: bytes, *, dead: bool, reason: str) -> bool:

@@ -25,13 +25,19 @@ class Title(Enum):
     """Its own, stopped by an operator (perhaps unfrozen and stopped again)."""
     THAWED = 3
     """Its own, unfrozen under a higher epoch."""
-    LOST = 4
+    RETIRED = 4
+    """Its own to the end: emptied and closed by itself."""
+    LOST = 5
     """Another's, or given up."""
 
 
 def title(bucket: Bucket | None, fence: Fence) -> Title:
     """Title of the fence's holder to a bucket; ``None``: the master has no row of it."""
-    if bucket is None or bucket.owner != fence.owner or bucket.epoch < fence.epoch or bucket.state not in AT_WORK:
+    if bucket is None or bucket.owner != fence.owner or bucket.epoch < fence.epoch:
+        return Title.LOST
+    if bucket.state is BucketState.READY_TO_DELETE and bucket.epoch == fence.epoch:
+        return Title.RETIRED
+    if bucket.state not in AT_WORK:
         return Title.LOST
     if bucket.state is BucketState.FROZEN:
         return Title.FROZEN

@@ -326,6 +326,23 @@ async def test_nor_is_news_that_goes_out_while_the_other_buckets_are_still_compl
     assert await leaving == []
 
 
+async def test_a_retired_bucket_leaves_memory_at_once_while_another_still_works(kit: Kit) -> None:
+    """The master does not count it any more: an agent that still did would ask, hear that it is not among its buckets, and
+    have it rescued."""
+    one, two = kit.bucket(), kit.bucket()
+    kit.submit(two, [job("wait")])
+    await until(lambda: ran)
+    ids = [one.fence.bucket_id, two.fence.bucket_id]
+    leaving = asyncio.ensure_future(kit.working.complete(ids, 100.0, "the test says so"))
+    await until(lambda: one.state is BucketState.READY_TO_DELETE)
+    await turns()
+    assert list(kit.holdings.buckets) == [two.fence.bucket_id]
+    assert not one.lost
+    go.set()
+    assert await leaving == []
+    assert list(kit.holdings.buckets) == []
+
+
 async def test_a_bucket_that_is_anothers_is_left_alone(kit: Kit) -> None:
     bucket = kit.bucket()
     await until(lambda: kit.store.of("claim"))

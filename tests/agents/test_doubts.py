@@ -76,3 +76,26 @@ async def test_a_doubt_that_comes_while_the_master_is_asked_is_asked_about_again
     assert world.done == ["resume"]
     await world.ownership.tick()
     assert (world.asked, world.done) == (2, ["resume", "freeze"])
+
+
+async def test_a_bucket_that_this_process_has_just_retired_is_no_loss() -> None:
+    """The commit was faster than its answer, and two renewals crossed them."""
+    world = World()
+    world.holding.closed = True
+    world.holding.state = BucketState.COMPLETING
+    world.bucket = msgspec.structs.replace(world.bucket, state=BucketState.READY_TO_DELETE)
+    world.ownership.doubt(world.holding, "the master counts other buckets of this agent")
+    await world.ownership.tick()
+    assert not world.holding.lost
+    assert list(world.holdings.buckets) == [world.bucket.id]
+
+
+async def test_a_bucket_whose_row_is_gone_while_it_completes_is_a_loss() -> None:
+    """A failover has forgotten it: what it held is salvaged, and the keys are adopted."""
+    world = World()
+    world.holding.closed = True
+    world.holding.state = BucketState.COMPLETING
+    world.bucket = msgspec.structs.replace(world.bucket, id=new_id())
+    world.ownership.doubt(world.holding, "the master counts other buckets of this agent")
+    await world.ownership.tick()
+    assert world.holding.lost

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import msgspec
+
 from jobmaster.clock import new_id
 from jobmaster.model.bucket import Bucket, BucketState
 from jobmaster.model.errors import JobMasterError, Unavailable
@@ -64,14 +66,11 @@ class Master:
     async def adopt_bucket(self, bucket: Bucket, reason: str) -> bool:
         return self.ledger.setdefault(bucket.id, bucket) is bucket
 
-    async def move_bucket(self, bucket_id: bytes, epoch: int, owner: bytes, to: BucketState, reason: str) -> bool:
-        bucket = self.ledger.get(bucket_id)
-        if bucket is None or (bucket.epoch, bucket.owner) != (epoch, owner):
+    async def adopt_remains(self, bucket: Bucket, reason: str) -> bool:
+        there = self.ledger.get(bucket.id)
+        if there is None or there.epoch != bucket.epoch:
             return False
-        self.ledger[bucket_id] = Bucket(
-            id=bucket.id, store=bucket.store, lane=bucket.lane, priority=bucket.priority, state=to, epoch=epoch,
-            owner=owner,
-        )  # fmt: skip
+        self.ledger[bucket.id] = msgspec.structs.replace(there, state=BucketState.LOST)
         return True
 
     async def buckets(self, *, states: Sequence[BucketState] = ()) -> list[Bucket]:

@@ -51,7 +51,7 @@ class Ground:
         )
         await self.add_event(bucket, None, "ACTIVE", 1, owner)
 
-    async def add_event(self, bucket: UUID, before: str | None, after: str, epoch: int, actor: UUID) -> None:
+    async def add_event(self, bucket: UUID, before: str | None, after: str, epoch: int, actor: UUID | None) -> None:
         await self.execute(
             "INSERT INTO bucket_event (bucket_id, from_state, to_state, epoch, actor, reason)"
             " VALUES ($1, $2::text::bucket_state, $3::text::bucket_state, $4, $5, 'test')",

@@ -189,6 +189,16 @@ async def lost_after_the_exit(ground: Ground) -> str:
     return str(bucket)
 
 
+async def lost_by_its_owner_after_its_end(ground: Ground) -> str:
+    """The owner is alive: it shrinks, or has a long job in another bucket."""
+    bucket = fresh()
+    await ground.add_bucket(bucket, ground.agent)
+    await ground.add_event(bucket, "ACTIVE", "COMPLETING", 1, ground.agent)
+    await ground.add_event(bucket, "COMPLETING", "READY_TO_DELETE", 1, ground.agent)
+    await ground.add_event(bucket, "READY_TO_DELETE", "LOST", 1, ground.agent)
+    return str(bucket)
+
+
 CRIMES: list[tuple[str, Callable[[Ground], Awaitable[str]]]] = [
     ("I1", two_final_rows),
     ("I1", an_assignment_that_failed_and_succeeded),
@@ -215,6 +225,7 @@ CRIMES: list[tuple[str, Callable[[Ground], Awaitable[str]]]] = [
     ("I13", two_leases_of_one_name),
     ("I14", lost_out_of_completing),
     ("I14", lost_after_the_exit),
+    ("I14", lost_by_its_owner_after_its_end),
 ]
 ALSO: dict[Callable[[Ground], Awaitable[str]], set[str]] = {
     in_flight_nowhere: {"I8"},
@@ -234,6 +245,18 @@ async def test_a_crime_is_found(history: Ground, number: str, crime: Callable[[G
     assert subject in [row.subject for row in report.evidence[number]], report.evidence
     found = {name for name, count in report.violations.items() if count}
     assert found - {number} <= ALSO.get(crime, set()), report.evidence
+
+
+async def test_remains_that_the_housekeeper_found_are_no_unclean_exit(history: Ground) -> None:
+    """A store was put back to before the exit: its jobs are rescued, and nobody's exit was unclean."""
+    left, bucket = fresh(), fresh()
+    await history.add_agent(left, "RETIRED")
+    await history.add_bucket(bucket, left)
+    await history.add_event(bucket, "ACTIVE", "COMPLETING", 1, left)
+    await history.add_event(bucket, "COMPLETING", "READY_TO_DELETE", 1, left)
+    await history.add_event(bucket, "READY_TO_DELETE", "LOST", 1, None)
+    report = await history.audit(quiet_seconds=0.0)
+    assert not any(report.violations.values()), report.evidence
 
 
 async def test_the_young_are_not_judged(history: Ground) -> None:

@@ -95,6 +95,44 @@ async def test_five_rolling_restarts_under_load(rig: Rig, cluster: Cluster) -> N
     assert len(ran) == len(set(ran)) == submitted
 
 
+async def waiting_for(rig: Rig, agent: AgentProcess, buckets: int) -> None:
+    """The agent has retired so many buckets, waits for the job in its last one, and has renewed often meanwhile."""
+    await agent.wait_event("bucket_closed", buckets, seconds=60)
+
+    async def renewals() -> int:
+        return int((await rig.fetch("SELECT round(extract(epoch FROM lease_until) * 1000) FROM agent LIMIT 1"))[0][0])
+
+    seen: set[int] = set()
+    while len(seen) < 6:
+        assert agent.process.poll() is None, agent.log.read_text()
+        seen.add(await renewals())
+        await asyncio.sleep(0.05)
+
+
+async def test_buckets_that_are_done_wait_for_a_long_job_in_another_and_none_is_rescued(
+    rig: Rig, cluster: Cluster
+) -> None:
+    """A graceful exit of many renewals: what the agent has retired is not among its buckets, and is no loss."""
+    rig.document["leases"]["grace"] = "120s"
+    first = await rig.start_agent()
+    path, gate = str(rig.path("w")), str(rig.path("gate"))
+    receipt = await cluster.submit(until_file, {"path": path, "gate": gate})
+
+    async def runs() -> bool:
+        return bool(rig.witnessed("w"))
+
+    await until(runs, 60, "the job to run")
+    first.process.send_signal(signal.SIGTERM)
+    await waiting_for(rig, first, 5)
+    Path(gate).touch()
+    assert await first.wait_exit(120) == 0, first.log.read_text()
+    assert await receipt.wait(timeout=60) is JobState.SUCCEEDED
+    await none_rescued(rig)
+    assert first.count("bucket_forgotten") == first.count("bucket_given_back") == 0
+    report = rig.run("doctor", "-o", "json")
+    assert '"I14": 0' in report.stdout, report.stdout
+
+
 async def test_an_operators_drain_is_a_graceful_exit(rig: Rig, agent: AgentProcess) -> None:
     ids = await rig.fetch("SELECT id FROM agent WHERE state = 'ACTIVE'")
     result = rig.run("agent", "drain", str(ids[0][0]))

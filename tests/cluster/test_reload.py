@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import signal
 from collections import Counter
+from pathlib import Path
 
 import pytest
 
 from jobmaster.client.cluster import Cluster
 from jobmaster.model.job import JobState
 from tests.cluster.conftest import AgentProcess, Rig, until
-from tests.cluster.jobs import note
+from tests.cluster.jobs import note, until_file
 from tests.patience import PATIENCE_SECONDS
 
 pytestmark = [pytest.mark.cluster, pytest.mark.slow]
@@ -56,6 +57,32 @@ async def test_buckets_follow_the_file_and_no_job_is_lost(rig: Rig, agent: Agent
     assert await rig.bucket_events("LOST") == 0
     assert agent.children() == child, "the same process"
     assert await agent.terminate() == 0
+
+
+async def test_a_shrink_that_waits_for_a_long_job_has_nothing_rescued(
+    rig: Rig, agent: AgentProcess, cluster: Cluster
+) -> None:
+    """The buckets that are done leave at once, the one with the job when it has ended; renewals go on all the time."""
+    path, gate = str(rig.path("w")), str(rig.path("gate"))
+    receipt = await cluster.submit(until_file, {"path": path, "gate": gate})
+
+    async def runs() -> bool:
+        return bool(rig.witnessed("w"))
+
+    await until(runs, 60, "the job to run")
+    rig.document["agents"]["default"]["buckets"] = {"critical": 1, "high": 0, "medium": 0, "low": 0, "very_low": 0}
+    rig.document["leases"]["grace"] = "120s"
+    await reload(rig, agent)
+    await agent.wait_event("bucket_closed", 4, seconds=60)
+    leases: set[object] = set()
+    while len(leases) < 6:
+        leases.add((await rig.fetch("SELECT lease_until FROM agent"))[0][0])
+    Path(gate).touch()
+    await agent.wait_event("bucket_closed", 5, seconds=60)
+    assert await receipt.wait(timeout=60) is JobState.SUCCEEDED
+    assert await rig.bucket_events("LOST") == 0
+    assert agent.count("bucket_forgotten") == 0
+    assert await agent.terminate(120) == 0
 
 
 async def test_a_broken_file_changes_nothing_and_says_what_and_where(rig: Rig, agent: AgentProcess) -> None:

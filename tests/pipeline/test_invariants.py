@@ -59,6 +59,23 @@ def test_every_check_has_a_way_to_break_it() -> None:
     assert {name.partition(":")[0] for name in BREAKS} == {check.name for check in CHECKS}
 
 
+def test_a_bucket_that_its_owner_lost_after_its_clean_end_is_found(spark: SparkSession) -> None:
+    from jobmaster.pipeline.invariants import CLEAN_EXIT, unclean_exits
+
+    events = [
+        ("retired", "COMPLETING", "READY_TO_DELETE", "owner", "emptied by its owner"),
+        ("unclean", "READY_TO_DELETE", "LOST", "owner", "the master counts other buckets"),
+        ("remains", "READY_TO_DELETE", "LOST", None, "keys of a retired bucket hold jobs again"),
+        ("died", "COMPLETING", "LOST", "owner", "its lease ran out"),
+    ]
+    frame = spark.createDataFrame(
+        events, "bucket_id string, from_state string, to_state string, actor string, reason string"
+    )
+    (row,) = unclean_exits(frame).collect()
+    assert (row["check"], row["job_id"]) == (CLEAN_EXIT.name, "unclean")
+    assert "by its owner owner" in row["detail"]
+
+
 def test_it_takes_one_shuffle_and_no_python(spark: SparkSession, capsys: pytest.CaptureFixture[str]) -> None:
     from jobmaster.pipeline.invariants import judged
 

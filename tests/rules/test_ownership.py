@@ -29,7 +29,8 @@ def row(state: BucketState, epoch: int = 4, owner: bytes = FENCE.owner) -> Bucke
         (BucketState.ACTIVE, 3, Title.LOST),
         (BucketState.LOST, 4, Title.LOST),
         (BucketState.DRAINING, 5, Title.LOST),
-        (BucketState.READY_TO_DELETE, 4, Title.LOST),
+        (BucketState.READY_TO_DELETE, 4, Title.RETIRED),
+        (BucketState.READY_TO_DELETE, 5, Title.LOST),
     ],
 )
 def test_titles(state: BucketState, epoch: int, expected: Title) -> None:

@@ -7,11 +7,17 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from jobmaster.master import buckets
 from jobmaster.master.batches import NOTHING, Batch, ids_of
+from jobmaster.model.bucket import Bucket, BucketState
 from jobmaster.model.errors import JobMasterError
+from jobmaster.model.ids import Fence
 from jobmaster.ports import Written
 from jobmaster.rules.lease import Term
+from jobmaster.rules.ownership import Title, title
+from jobmaster_agents import ownership
 from jobmaster_agents.claiming import Pump
+from jobmaster_agents.completing import Completing
 from jobmaster_agents.heartbeat import Heartbeat
 from jobmaster_agents.holdings import Holding, Holdings
 from jobmaster_agents.portions import LiveJob, Phase, by_holding
@@ -81,6 +87,36 @@ def _trusting() -> list[Patch]:
     return [(Holdings, "trust", for_ever), (Heartbeat, "_extend", any_time)]
 
 
+def _retired_is_lost() -> list[Patch]:
+    """Buckets leave memory together, at the end of the exit; the master's word on a retired one is that it is not theirs; and
+    an owner may declare any bucket of its own LOST."""
+    complete = Completing.complete
+
+    async def together(
+        self: Completing, pumps: Sequence[Pump], grace_seconds: float, reason: str, on_retired: Callable[[Pump], None]
+    ) -> list[bytes]:
+        left = await complete(self, pumps, grace_seconds, reason, lambda pump: None)
+        for pump in pumps:
+            if pump.holding.fence.bucket_id not in left:
+                on_retired(pump)
+        return left
+
+    sources_of = buckets.sources_of
+
+    def any_state(to: BucketState) -> list[str]:
+        return [*sources_of(to), "READY_TO_DELETE"] if to is BucketState.LOST else sources_of(to)
+
+    def not_retired(bucket: Bucket | None, fence: Fence) -> Title:
+        found = title(bucket, fence)
+        return Title.LOST if found is Title.RETIRED else found
+
+    return [
+        (Completing, "complete", together),
+        (ownership, "title", not_retired),
+        (buckets, "sources_of", any_state),
+    ]
+
+
 def _forgotten() -> list[Patch]:
     async def nothing(self: Salvaging, holding: Holding) -> int:
         return 0
@@ -113,5 +149,9 @@ ABLATIONS = {
     ),
     "sweep": Ablation("a rescue ends without giving back the rows that still name the bucket", frozenset({"sweep"})),
     "salvage": Ablation("an owner forgets what it holds of a bucket that its store has lost", patches=_forgotten),
+    "retired is not lost": Ablation(
+        "an owner that completes takes a bucket that it has retired, and the master does not count any more, for a lost one",
+        patches=_retired_is_lost,
+    ),
     "watermark": Ablation("what lies below the floor may be written again", frozenset({"watermark"})),
 }

@@ -158,6 +158,8 @@ class Audit:
         ended = self._ended.get(event.actor)
         if event.reason.endswith("lease ran out") and ended is None:
             self.broken("certificate", f"bucket {text(event.bucket_id)} is LOST and its owner has no certificate")
+        if event.before == "READY_TO_DELETE" and event.actor:
+            self.broken("I14", f"bucket {text(event.bucket_id)} is LOST although its owner had emptied and closed it")
         if ended == "RETIRED" and event.before != "READY_TO_DELETE":
             self.broken("I14", f"bucket {text(event.bucket_id)} is LOST although its owner left in order")
 

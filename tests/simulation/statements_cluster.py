@@ -232,12 +232,19 @@ class ClusterStatements(RescueStatements):
             self._move(bucket, to, owner, reason)
         return [Record(moved=bucket.state in sources or bucket.state == to, state=bucket.state)]
 
+    def buckets_adopt_remains(self, old: Snapshot, bucket_id: bytes, epoch: int, reason: str) -> list[Record]:
+        bucket = self.tables.buckets.get(bucket_id)
+        if bucket is None or bucket.epoch != epoch:
+            return [Record(adopted=False)]
+        if bucket.state == "READY_TO_DELETE":
+            self._move(bucket, "LOST", b"", reason)
+        return [Record(adopted=bucket.state in ("READY_TO_DELETE", "LOST"))]
+
     def buckets_note_loss(self, old: Snapshot, *columns: Any) -> list[Record]:
         return []  # a line for people, which no agent reads
 
     def buckets_owned(self, old: Snapshot, agent_id: bytes) -> list[Record]:
-        mine = [b for b in old.buckets.values() if b.owner == agent_id and b.state != "READY_TO_DELETE"]
-        return [bucket_record(b, self.moment(b.changed_us)) for b in mine]
+        return [bucket_record(b, self.moment(b.changed_us)) for b in old.buckets.values() if b.owner == agent_id]
 
     def buckets_freeze(
         self, old: Snapshot, ids: Sequence[bytes] | None, lane: str | None, actor: str, reason: str

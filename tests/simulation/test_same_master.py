@@ -213,6 +213,15 @@ class Masters(TwoMasters):
         fence = self.fence(bucket, epoch, agent)
         self.both(lambda master: master.move_bucket(*fence, to, "test"))
 
+    @rule(bucket=buckets, epoch=epochs, agent=agents)
+    def adopt_remains(self, bucket: int, epoch: int | None, agent: int) -> None:
+        fence = self.fence(bucket, epoch, agent)
+        row = Bucket(
+            id=fence.bucket_id, store="store", lane="default", priority=3, state=BucketState.READY_TO_DELETE,
+            epoch=fence.epoch, owner=fence.owner,
+        )  # fmt: skip
+        self.both(lambda master: master.adopt_remains(row, "test"))
+
     @rule(bucket=buckets, thaw=st.booleans())
     def operate(self, bucket: int, thaw: bool) -> None:
         ids = [self.buckets[bucket]]

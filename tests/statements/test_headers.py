@@ -136,6 +136,6 @@ def test_ranges_move_by_the_table_and_every_move_of_it_has_a_statement() -> None
 def test_an_owner_moves_its_bucket_by_the_table_and_never_without_a_new_epoch_where_one_is_needed() -> None:
     assert sources_of(BucketState.COMPLETING) == ["ACTIVE"]
     assert sources_of(BucketState.READY_TO_DELETE) == ["COMPLETING"]
-    assert sources_of(BucketState.LOST) == ["ACTIVE", "COMPLETING", "DRAINING", "FROZEN", "READY_TO_DELETE"]
+    assert sources_of(BucketState.LOST) == ["ACTIVE", "COMPLETING", "DRAINING", "FROZEN"]
     assert sources_of(BucketState.DRAINING) == []
     assert sources_of(BucketState.ACTIVE) == []

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import msgspec
 import pytest
 
 from jobmaster.clock import new_id
@@ -157,6 +158,23 @@ async def test_a_bucket_moves_only_for_its_owner_and_epoch_and_by_the_table(worl
     assert await move(bucket, epoch, owner, BucketState.COMPLETING, "leaving"), "sent again"
     events = await world.sql.fetch("SELECT from_state, to_state, reason FROM bucket_event ORDER BY seq")
     assert [tuple(row) for row in events] == [(None, "ACTIVE", "created"), ("ACTIVE", "COMPLETING", "leaving")]
+
+
+async def test_only_the_housekeeper_loses_a_retired_bucket(world: World) -> None:
+    """An owner whose memory is behind the master's row would have its own clean exit rescued (I14)."""
+    bucket = await world.bucket_row(world.fence.bucket_id)
+    assert not await world.master.adopt_remains(bucket, "jobs"), "not of a living bucket"
+    for to in (BucketState.COMPLETING, BucketState.READY_TO_DELETE):
+        assert await world.master.move_bucket(*world.fence, to, "test")
+    assert not await world.master.move_bucket(*world.fence, BucketState.LOST, "test")
+    assert (await world.bucket_row(bucket.id)).state is BucketState.READY_TO_DELETE
+    assert [each.id for each in await world.master.owned_buckets(world.owner)] == [bucket.id], "its tombstone is known"
+    assert not await world.master.adopt_remains(msgspec.structs.replace(bucket, epoch=7), "jobs"), "of another epoch"
+    assert await world.master.adopt_remains(bucket, "jobs")
+    assert await world.master.adopt_remains(bucket, "jobs"), "sent again"
+    assert (await world.bucket_row(bucket.id)).state is BucketState.LOST
+    (event,) = await world.sql.fetch("SELECT from_state, actor, reason FROM bucket_event WHERE to_state = 'LOST'")
+    assert tuple(event) == ("READY_TO_DELETE", None, "jobs")
 
 
 async def test_buckets_are_made_once(world: World) -> None:

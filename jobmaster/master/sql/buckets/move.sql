@@ -6,7 +6,7 @@
 -- in: $5 text state it goes to
 -- in: $6 text reason
 -- out: moved boolean (also true when it stood there already), state text (NULL: the bucket is not this owner's)
--- move: ACTIVE|COMPLETING|FROZEN|DRAINING|READY_TO_DELETE -> COMPLETING|LOST|READY_TO_DELETE
+-- move: ACTIVE|COMPLETING|FROZEN|DRAINING -> COMPLETING|LOST|READY_TO_DELETE
 -- fence: compare-and-set on (id, epoch, owner, state)
 -- index: bucket_pkey
 WITH before AS MATERIALIZED (

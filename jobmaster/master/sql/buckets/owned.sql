@@ -1,4 +1,4 @@
--- owned: the buckets that the master ascribes to one agent
+-- owned: the buckets that the master ascribes to one agent, with those that it has retired and whose tombstone still stands
 -- in: $1 uuid agent
 -- out: id uuid, store text, lane text, priority smallint, state text, epoch bigint, owner uuid, changed_at timestamptz
 -- move: nothing
@@ -6,4 +6,4 @@
 -- index: bucket_owner
 SELECT id, store, lane, priority, state::text AS state, epoch, owner, changed_at
 FROM bucket
-WHERE owner = $1::uuid AND state <> 'READY_TO_DELETE'
+WHERE owner = $1::uuid
