@@ -1,12 +1,13 @@
 """Handlers that do not run in a slot: ``thread`` in threads, ``process`` (and jobs rescued too often) in worker processes,
 ``transactional`` ones in tasks of their own, no more at once than there are connections for them.
 
-A job that one more rescue would end runs alone in a process of its own whatever its handler says, and starts only after the
-master has accepted its PROCESSING row: a rescuer counts those that ran, and not those that waited. So only the culprit of a
-crash can reach ``max_rescues``, and its neighbours never do.
+A job that one more rescue would end runs alone in a process of its own whatever its handler says. A job waits here, not
+started, until its kind has room (and a worker process is there for it): its time-out begins when it begins, and a start that
+had to wait is authorised by the lease (or the store's word) of that moment.
 
-A job waits here, not started, until its kind has room: its time-out begins when it begins, and a start that had to wait is
-authorised by the lease (or the store's word) of that moment.
+A job whose start needs an accepted PROCESSING write (``start="fenced"``, ``delivery="at_most_once"``, rescued before) asks
+for it at that moment and not earlier: a crash finds in the master as begun what began, and not what waited. So only the
+culprit of a crash can reach ``max_rescues``, and a job delivered at most once is abandoned only if it may have begun.
 """
 
 from __future__ import annotations
@@ -27,14 +28,12 @@ from jobmaster_agents.isolation import IsolatedPool
 from jobmaster_agents.isolation_wire import IsolatedJob, IsolatedResult, ResultKind
 from jobmaster_agents.portions import LiveJob, Phase
 from jobmaster_agents.threads import ThreadJob, ThreadRunner
-from jobmaster_agents.verdicts import StopCause, Verdicts, is_at_most_once, needs_master
+from jobmaster_agents.verdicts import StopCause, Verdicts, is_at_most_once, needs_master, needs_write
 
 Done = Callable[[LiveJob], None]
 
 _WORKER_GRACE_SECONDS = 5.0
 """The sweep here comes first; the pool's own deadline is a second line behind it."""
-_STARTING_SECONDS = 60.0
-"""How much longer than its time-out a job may take while a worker process for it is being started."""
 _NOT_STARTED_PAUSE_SECONDS = 5.0
 _CANCEL_AGAIN_SECONDS = 2.0
 
@@ -55,8 +54,14 @@ class _Away:
     job: LiveJob
     done: Done
     room: _Room
+    inside: bool = False
+    """The room has let it in."""
+    allowed: bool = False
+    """The write that stands before its start was accepted."""
+    put_off: bool = False
+    """It is to wait again, because the master does not answer."""
     started: float = 0.0
-    """0 while it waits."""
+    """When it began; 0 while it waits, also for that write or for its worker process."""
     deadline: float = 0.0
     context: JobContext | None = None
     thread: ThreadJob | None = None
@@ -70,7 +75,7 @@ class ElsewhereRunner:
     """Threads and worker processes of one agent.
 
     Args:
-        authorise: awaits an accepted PROCESSING write for a job that runs alone; False: do not run, None: not now.
+        authorise: awaits an accepted PROCESSING write; False: do not run, None: not now.
         thread_jobs, process_jobs, attended_jobs: how many run at once; as many that run alone as ``process_jobs`` besides.
     """
 
@@ -133,20 +138,16 @@ class ElsewhereRunner:
             away.nag_at = now + _CANCEL_AGAIN_SECONDS if away.room is self._in_tasks else 0.0
             away.task.cancel()
             return
-        if not away.started:
+        if not away.inside:
             away.room.waiting.remove(away)
-        if not away.started and cause is StopCause.RELEASE:
-            self._verdicts.release(job)  # nothing of it has begun, whatever its rule of delivery
-        else:
-            self._verdicts.stopped(job, cause, away.started or now, now)
+        self._stopped(away, now)
         # Who is stopped together with this one must not be let in first.
         self._finish(away, then=self._admit_soon)
 
     def sweep(self, now: float) -> None:
         """Stop what has run too long; let in what waited for the lease."""
         for away in list(self._away.values()):
-            overdue = away.started and away.cause is None and now >= away.deadline
-            if overdue and (away.task is None or away.room is self._in_tasks or self._has_worker(away, now)):
+            if away.started and away.cause is None and now >= away.deadline:
                 self.stop(away.job, StopCause.TIMEOUT)
             elif away.nag_at and now >= away.nag_at and away.task is not None:
                 away.nag_at = now + _CANCEL_AGAIN_SECONDS  # it swallowed the cancellation and can only be asked again
@@ -158,6 +159,11 @@ class ElsewhereRunner:
     def started_before(self, moment: float) -> list[LiveJob]:
         """Jobs that have really been started before a moment."""
         return [away.job for away in self._away.values() if 0.0 < away.started < moment]
+
+    def waits(self, job: LiveJob) -> bool:
+        """True of a job that was passed on to here and has not begun."""
+        away = self._away.get(job)
+        return away is not None and not away.started
 
     async def aclose(self, timeout_seconds: float) -> None:
         """Kill workers, give up threads; nobody gets a verdict any more."""
@@ -178,14 +184,24 @@ class ElsewhereRunner:
                 return  # the sweep asks again
             room.waiting.remove(away)
             room.inside += 1
-            away.started = now
-            away.deadline = now + self._verdicts.timeout_seconds(away.job)
-            if room is self._in_threads:
-                self._start_thread(away)
-            elif room is self._in_tasks:
-                away.task = self._loop.create_task(self._attend(away), name="jobmaster-attended")
+            away.inside = True
+            if room is self._in_tasks:
+                self._spawn(away, self._attend(away), "jobmaster-attended")
+            elif room is not self._in_threads:
+                self._spawn(away, self._isolated(away), "jobmaster-isolated")
+            elif needs_write(away.job):
+                self._spawn(away, self._authorise_thread(away), "jobmaster-authorise")
             else:
-                away.task = self._loop.create_task(self._isolated(away), name="jobmaster-isolated")
+                self._begin(away, now)
+                self._start_thread(away)
+
+    def _spawn(self, away: _Away, work: Coroutine[object, object, None], name: str) -> None:
+        def ended(task: asyncio.Task[None]) -> None:
+            if task.cancelled() and away.cause is not None and self._away.get(away.job) is away:
+                self._turn_away(away)  # stopped before its first step: nothing of the coroutine has run
+
+        away.task = task = self._loop.create_task(work, name=name)
+        task.add_done_callback(ended)
 
     def _next(self, room: _Room, now: float) -> _Away | None:
         return next((each for each in room.waiting if self.may_start(each.job, now)), None)
@@ -205,22 +221,79 @@ class ElsewhereRunner:
     def _finish(self, away: _Away, then: Callable[[_Room], None] | None = None) -> None:
         if self._away.pop(away.job, None) is None:
             return
-        if away.started:
-            away.room.inside -= 1
-            (then or self._admit)(away.room)
+        if away.inside:
+            self._leave_room(away, then or self._admit)
         away.done(away.job)
 
-    def _has_worker(self, away: _Away, now: float) -> bool:
-        """False while its worker process is only being started: that time is not the job's."""
-        since = self._pool.started_at(away.job.entry.id)
-        if since is None:
-            return now >= away.deadline + _STARTING_SECONDS
-        if since > away.started:
-            away.deadline += since - away.started
-            away.started = since
-        return now >= away.deadline
+    def _leave_room(self, away: _Away, then: Callable[[_Room], None]) -> None:
+        away.inside = False
+        away.room.inside -= 1
+        then(away.room)
+
+    # ------------------------------------------------------------ the start
+
+    async def _begins(self, away: _Away) -> bool:
+        """``_may_begin`` in a task that ends with the answer no, and not with the cancellation that stopped the job."""
+        try:
+            return await self._may_begin(away)
+        except asyncio.CancelledError:
+            if away.cause is None:
+                raise  # the process ends
+            return False
+
+    def _begin(self, away: _Away, now: float) -> None:
+        away.started = now
+        away.deadline = now + self._verdicts.timeout_seconds(away.job)
+
+    async def _may_begin(self, away: _Away) -> bool:
+        """True: it begins now. False: it was stopped, it is not ours (any more), or it waits again (``_turn_away``)."""
+        answer: bool | None = True
+        if needs_write(away.job) and not away.allowed:
+            answer = await self._authorise(away.job)
+            away.allowed = answer is True
+        now = self._now()
+        runs = away.cause is None and away.job.phase is Phase.RUNNING
+        if answer and runs and self.may_start(away.job, now):
+            self._begin(away, now)
+            return True
+        away.put_off = runs and (answer is None or self._holdings.suspended)
+        return False
+
+    def _turn_away(self, away: _Away, *, pause_seconds: float = 0.0) -> None:
+        """It has not begun, whatever its row says by now."""
+        job, now = away.job, self._now()
+        if away.put_off:  # the master does not answer: it waits, and keeps no place from what can do without
+            away.put_off = away.allowed = False
+            away.task = None
+            away.room.waiting.append(away)
+            self._leave_room(away, self._admit)
+            return
+        if job.phase is Phase.RUNNING:
+            if job.unwritable:
+                job.phase = Phase.ENDED  # it cannot have its row, so it cannot be started, or given back
+            elif away.cause is not None:
+                self._stopped(away, now)
+            else:
+                self._verdicts.release(job, after_seconds=pause_seconds, now=now)
+        self._finish(away)
+
+    def _stopped(self, away: _Away, now: float) -> None:
+        """The verdict on a job that was stopped."""
+        assert away.cause is not None
+        if not away.started and away.cause is StopCause.RELEASE:
+            self._verdicts.release(away.job)  # nothing of it has begun, whatever its rule of delivery
+        else:
+            self._verdicts.stopped(away.job, away.cause, away.started or now, now)
 
     # ------------------------------------------------------------ threads
+
+    async def _authorise_thread(self, away: _Away) -> None:
+        begins = await self._begins(away)
+        away.task = None
+        if begins:
+            self._start_thread(away)
+        else:
+            self._turn_away(away)
 
     def _start_thread(self, away: _Away) -> None:
         job = away.job
@@ -238,6 +311,7 @@ class ElsewhereRunner:
 
             away.thread = self._threads.submit(function, arguments, ended)
         except Unavailable:  # no thread can be started; a handler's own error of this kind comes by ``ended``
+            away.started = 0.0
             self._loop.call_soon(self._not_started, away)
         except Exception as error:  # arguments that do not fit
             self._loop.call_soon(self._thread_ended, away, error, None, 0)
@@ -261,6 +335,9 @@ class ElsewhereRunner:
     # ------------------------------------------------------------ tasks
 
     async def _attend(self, away: _Away) -> None:
+        if not await self._begins(away):
+            self._turn_away(away)
+            return
         await self._attended.run(away)
         self._finish(away)
 
@@ -272,47 +349,27 @@ class ElsewhereRunner:
         order: IsolatedJob | None = None
         result: IsolatedResult | None = None
         try:
-            if away.room is self._alone and not await self._authorised(away):
-                self._finish(away)
-                return
             order = self._order(away)
-            result = await run(order)
+            result = await run(order, functools.partial(self._may_begin, away))
         except asyncio.CancelledError:
             if away.cause is None:
                 raise  # the process ends
         except Exception as error:
             # No process could be started: not the job's fault. (What may have begun is not given back to begin again.)
-            if isinstance(error, OSError) and not is_at_most_once(job):
-                self._verdicts.release(job, after_seconds=_NOT_STARTED_PAUSE_SECONDS, now=self._now())
+            now = self._now()
+            if isinstance(error, OSError) and not (away.started and is_at_most_once(job)):
+                self._verdicts.release(job, after_seconds=_NOT_STARTED_PAUSE_SECONDS, now=now)
             else:
-                self._verdicts.raised(job, error, away.started, self._now())
+                self._verdicts.raised(job, error, away.started or now, now)
             self._finish(away)
+            return
+        if not away.started:
+            self._turn_away(away, pause_seconds=_NOT_STARTED_PAUSE_SECONDS)
             return
         success = None if order is None else order.success
         if success is None or not await self._attended.settled(job, success, result, away.started):
             self._isolated_ended(away, result)
         self._finish(away)
-
-    async def _authorised(self, away: _Away) -> bool:
-        """False: the job has its verdict, or is not ours to judge (any more)."""
-        job = away.job
-        while (allowed := await self._authorise(job)) is None:
-            while self._holdings.suspended:
-                await self._holdings.wait_trusted()
-            away.started = self._now()
-            away.deadline = away.started + self._verdicts.timeout_seconds(job)
-        now = self._now()
-        if job.phase is not Phase.RUNNING:
-            return False
-        if allowed and self._holdings.may_start(now):
-            away.deadline += now - away.started
-            away.started = now
-            return True
-        if job.unwritable:
-            job.phase = Phase.ENDED  # it cannot have its row, so it cannot be started, or given back
-        elif allowed:
-            self._verdicts.release(job)
-        return False
 
     def _order(self, away: _Away) -> IsolatedJob:
         job = away.job
@@ -320,7 +377,7 @@ class ElsewhereRunner:
         assert handler is not None
         success = None
         if handler.options.records_itself:
-            success = self._verdicts.success_row(job, away.started)
+            success = self._verdicts.success_row(job, self._now())
             job.has_row = True
         entry, holding = job.entry, job.portion.holding
         headers = self._verdicts.headers(job)

@@ -10,7 +10,8 @@ job, no ``current_task``/``timeout``/``gather`` (a third of the throughput on CP
 
 Starts are authorised by the lease, or by the bucket's store while the master does not answer (``Holdings.may_start_in``);
 for ``start="fenced"`` by an accepted PROCESSING write alone: such jobs are set aside until the master answers, so that they
-keep no slot from the others. Outcomes go to the reporter; nothing here speaks to a store.
+keep no slot from the others. What runs elsewhere is authorised there, when there is room for it. Outcomes go to the reporter;
+nothing here speaks to a store.
 """
 
 from __future__ import annotations
@@ -19,7 +20,6 @@ import asyncio
 from collections.abc import Callable, Iterable
 
 from jobmaster.clock import Clock
-from jobmaster.model.job import StartRule
 from jobmaster.settings.model import AgentSettings
 from jobmaster_agents.authorising import Authorise, FencedStarts
 from jobmaster_agents.holdings import Holding, Holdings
@@ -276,15 +276,13 @@ class Execution:
             if self._holdings.suspended and needs_master(job):
                 self._put_aside(slot, queue, job)
                 return now
-            alone = verdicts.runs_alone(job)  # authorised when its turn has come
-            if (handler.options.start is StartRule.FENCED or entry.rescues) and not alone:
-                if not await self._authorised(slot, queue, job):
-                    return self._now()
-                slot.started = now = self._now()
-            if handler.runs_elsewhere or alone:
+            if handler.runs_elsewhere or verdicts.runs_alone(job):  # authorised when there is room for it
                 slot.job = None
                 self._run_elsewhere(queue, job)
                 return now
+            if not await self._authorised(slot, queue, job):
+                return self._now()
+            slot.started = now = self._now()
         slot.deadline = 0.0
         if not self._sweeping:
             self._start_sweep()

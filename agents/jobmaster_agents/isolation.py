@@ -13,14 +13,23 @@ import logging
 import os
 import sys
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 
 from jobmaster.clock import Clock
 from jobmaster.model.job import ErrorInfo
 from jobmaster_agents.isolation_process import StartFailed, WorkerLimits, WorkerProcess
 from jobmaster_agents.isolation_wire import IsolatedJob, IsolatedResult, ResultKind, Setup
 
-__all__ = ["IsolatedJob", "IsolatedPool", "IsolatedResult", "ResultKind", "WorkerLimits"]
+__all__ = ["Begin", "IsolatedJob", "IsolatedPool", "IsolatedResult", "ResultKind", "WorkerLimits"]
+
+Begin = Callable[[], Awaitable[bool]]
+"""Asked for a job once its worker is there, because a process takes its time to start: whether the job begins now. A no is
+NOT_STARTED."""
+
+
+async def _at_once() -> bool:
+    return True
+
 
 _START_AGAIN_SECONDS = 0.25
 _START_AGAIN_SECONDS_MAX = 10.0
@@ -55,8 +64,6 @@ class IsolatedPool:
         handler_paths: module paths, as for ``load_handlers``.
         size: workers at most, each with one job at a time; as many again for ``run_alone``.
         result_bytes, error_bytes: limits of what one attempt may send back.
-        may_start: asked for every job (its id) once its worker is there, because a process takes its time to start and the
-            lease may be in doubt by then; False: NOT_STARTED.
         access: how workers open transactions on the master (``Setup.access``).
     """
 
@@ -70,7 +77,6 @@ class IsolatedPool:
         logger: logging.Logger,
         clock: Clock,
         limits: WorkerLimits | None = None,
-        may_start: Callable[[bytes], bool] = lambda _: True,
         access: bytes = b"",
     ) -> None:
         if size < 1:
@@ -78,7 +84,6 @@ class IsolatedPool:
         self._limits = limits or WorkerLimits()
         self._logger = logger
         self._now = clock.boottime
-        self._may_start = may_start
         self._size = size
         self._setup = Setup(
             handler_paths=list(handler_paths),
@@ -116,24 +121,31 @@ class IsolatedPool:
 
     # ------------------------------------------------------------ running jobs
 
-    async def run(self, job: IsolatedJob) -> IsolatedResult:
+    async def run(self, job: IsolatedJob, begin: Begin = _at_once) -> IsolatedResult:
         """Run one attempt in the next free worker.
 
         Cancelling the caller stops the handler before the ``CancelledError`` is passed on: when ``await run(...)`` has
         ended, however it did, the handler does not run any more.
         """
-        try:
-            worker = await self._next_worker(job.job_id)
-        except StartFailed as error:
-            return IsolatedResult(kind=ResultKind.NOT_STARTED, error=error.info)
-        except _Withdrawn:
-            return _CANCELLED_BEFORE
-        if not self._may_start(job.job_id):
-            self._became_idle(worker)
-            return _TOO_LATE
-        return await self._run_on(worker, job)
+        while True:
+            try:
+                worker = await self._next_worker(job.job_id)
+            except StartFailed as error:
+                return IsolatedResult(kind=ResultKind.NOT_STARTED, error=error.info)
+            except _Withdrawn:
+                return _CANCELLED_BEFORE
+            begins = False
+            try:
+                begins = await begin()
+            finally:
+                if not begins:
+                    self._became_idle(worker)
+            if not begins:
+                return _TOO_LATE
+            if worker.usable:  # else it has died while the job was asked about: the next one is asked for
+                return await self._run_on(worker, job)
 
-    async def run_alone(self, job: IsolatedJob) -> IsolatedResult:
+    async def run_alone(self, job: IsolatedJob, begin: Begin = _at_once) -> IsolatedResult:
         """Run one attempt in a fresh process that is retired afterwards, so that only this job can be blamed for what
         happens to it. Takes handlers of every mode."""
         self._tickets.append(ticket := _Ticket(job.job_id))
@@ -141,11 +153,16 @@ class IsolatedPool:
             async with self._alone:
                 worker = await self._start_process(lambda worker: worker.leave("it has run its one job"))
                 self._tickets.remove(ticket)
-                withdrawn = ticket.withdrawn
-                if withdrawn or not self._may_start(job.job_id):
-                    worker.leave("its one job was cancelled" if withdrawn else "its one job came too late")
-                    return _CANCELLED_BEFORE if withdrawn else _TOO_LATE
-                return await self._run_on(worker, job)
+                if ticket.withdrawn:
+                    worker.leave("its one job was cancelled")
+                    return _CANCELLED_BEFORE
+                begins = False
+                try:
+                    begins = await begin() and worker.usable
+                finally:
+                    if not begins:
+                        worker.leave("its one job did not begin")
+                return await self._run_on(worker, job) if begins else _TOO_LATE
         except StartFailed as error:
             return IsolatedResult(kind=ResultKind.NOT_STARTED, error=error.info)
         finally:
@@ -173,11 +190,6 @@ class IsolatedPool:
                 waiter.given.set_exception(_Withdrawn())
                 return True
         return False
-
-    def started_at(self, job_id: bytes) -> float | None:
-        """When a worker got the job, by the pool's clock; ``None`` while it waits for one, and after its end."""
-        worker = self._running.get(job_id)
-        return None if worker is None else worker.started_at
 
     async def _run_on(self, worker: WorkerProcess, job: IsolatedJob) -> IsolatedResult:
         self._running[job.job_id] = worker

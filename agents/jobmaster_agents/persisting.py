@@ -7,6 +7,7 @@ times there is nothing to do: lists are settled long before.
 What a rescuer finds must tell who may have brought the agent down. A job whose row says only that it is queued keeps its
 claimed list: it may start and kill this process before its row says PROCESSING, and then the list counts the rescue. A job
 that was rescued before is written PROCESSING before it starts, so that of those only the one that really ran is counted.
+A job that waits for a thread, a worker process or a task has not begun, whatever its slot has done with it.
 
 A job whose handler says ``start="fenced"`` waits for the same statement before it is called. While one write is under way
 the next starts pile up for the following one.
@@ -26,7 +27,7 @@ from jobmaster.ports import Outcomes, Written
 from jobmaster_agents.holdings import Holding
 from jobmaster_agents.portions import LiveJob, Memory, Phase, Portion, by_holding
 from jobmaster_agents.reporting import Reporter
-from jobmaster_agents.verdicts import StopCause, is_at_most_once
+from jobmaster_agents.verdicts import StopCause, is_at_most_once, needs_write
 
 _BATCH_JOBS = 1000
 _WAITING = (Phase.QUEUED, Phase.RUNNING)
@@ -38,15 +39,22 @@ class InFlight:
 
     Args:
         stop: stop a job whose row says so (cancelled, or another assignment's).
+        waits: true of a job that its slot has passed on, and that waits for a thread, a worker process or a task.
     """
 
     def __init__(
-        self, master: Outcomes, memory: Memory, reporter: Reporter, stop: Callable[[LiveJob, StopCause], None]
+        self,
+        master: Outcomes,
+        memory: Memory,
+        reporter: Reporter,
+        stop: Callable[[LiveJob, StopCause], None],
+        waits: Callable[[LiveJob], bool],
     ) -> None:
         self._master = master
         self._memory = memory
         self._reporter = reporter
         self._stop = stop
+        self._waits = waits
         self._starts: list[tuple[LiveJob, asyncio.Future[bool | None]]] = []
         self._asking: list[asyncio.Future[bool | None]] = []
         self._work = asyncio.Event()
@@ -103,7 +111,7 @@ class InFlight:
         if not jobs:
             return _NONE
         fence = holding.fence
-        begun = {job for job in jobs if job.phase is Phase.RUNNING and (starting or _counts_as_begun(job))}
+        begun = {job for job in jobs if job.phase is Phase.RUNNING and (starting or self._counts_as_begun(job))}
         for job in jobs:
             job.has_row = True  # from here on it may have one, whatever becomes of the answer
         written = await self._reporter.send(
@@ -117,6 +125,9 @@ class InFlight:
             self._note(job, written, begun=job in begun)
         self._reporter.settling.publish(holding, [job.entry.id for job in jobs if job.entry.id in written.accepted])
         return written.accepted - written.cancelled
+
+    def _counts_as_begun(self, job: LiveJob) -> bool:
+        return _may_begin(job) and not self._waits(job)
 
     def _note(self, job: LiveJob, written: Written, *, begun: bool) -> None:
         job_id = job.entry.id
@@ -188,12 +199,12 @@ def _slow(portions: Sequence[Portion]) -> list[LiveJob]:
 
 def _is_only_queued(job: LiveJob) -> bool:
     """It runs, and its row does not say so."""
-    return job.row_says is JobState.ASSIGNED and _counts_as_begun(job) and not job.unwritable
+    return job.row_says is JobState.ASSIGNED and _may_begin(job) and not job.unwritable
 
 
-def _counts_as_begun(job: LiveJob) -> bool:
-    """A job that was rescued before may run (as far as its slot knows) and yet wait for its turn to be alone."""
-    return not job.entry.rescues or job.row_says is JobState.PROCESSING
+def _may_begin(job: LiveJob) -> bool:
+    """False while the write that stands before its start is not accepted: its slot may run and yet only ask for that."""
+    return job.row_says is JobState.PROCESSING or not needs_write(job)
 
 
 def _in_flight(job: LiveJob, begun: bool) -> InFlightRow:

@@ -350,13 +350,15 @@ class Verdicts:
         self._sink.final(job)
 
 
+def needs_write(job: LiveJob) -> bool:
+    """True when an accepted PROCESSING write stands before the start of the job."""
+    return bool(job.entry.rescues) or job.handler is None or job.handler.options.start is StartRule.FENCED
+
+
 def needs_master(job: LiveJob) -> bool:
     """True when the job cannot start while the master does not answer: an accepted write stands before its start, or its
     handler uses a transaction there."""
-    handler = job.handler
-    if job.entry.rescues or handler is None:
-        return True
-    return handler.options.start is StartRule.FENCED or handler.options.transactional
+    return needs_write(job) or (job.handler is not None and job.handler.options.transactional)
 
 
 def is_at_most_once(job: LiveJob) -> bool:

@@ -87,7 +87,7 @@ class Working:
         self.memory = Memory()
         self.salvaging = Salvaging(master, lambda: holdings.may_commit(clock.boottime()))
         self.reporter = Reporter(master, store, holdings, self.memory, clock, self.forget, log, telemetry)
-        self.in_flight = InFlight(master, self.memory, self.reporter, self._stop)
+        self.in_flight = InFlight(master, self.memory, self.reporter, self._stop, self._waits_elsewhere)
         self.verdicts = Verdicts(
             self.reporter,
             settings.jobs,
@@ -103,7 +103,6 @@ class Working:
             error_bytes=settings.limits.error_bytes,
             logger=logging.getLogger(LOGGER_NAME),
             clock=clock,
-            may_start=self._may_start_isolated,
             access=msgspec.msgpack.encode(transactions.access) if transactions is not None else b"",
         )
         attended = Attended(transactions, master, self.reporter, self.verdicts, holdings, clock, telemetry)
@@ -311,9 +310,8 @@ class Working:
         """Cancel requests that came with a renewal."""
         stop_cancelled(self.memory, self.execution, list(job_ids))
 
-    def _may_start_isolated(self, job_id: bytes) -> bool:
-        job = self.memory.get(job_id)
-        return job is not None and self._elsewhere.may_start(job, self._clock.boottime())
+    def _waits_elsewhere(self, job: LiveJob) -> bool:
+        return self._elsewhere.waits(job)
 
     def _stop(self, job: LiveJob, cause: StopCause) -> None:
         self.execution.stop_job(job, cause)

@@ -74,11 +74,10 @@ async def pools() -> AsyncIterator[Make]:
         size: int = 1,
         limits: WorkerLimits | None = None,
         paths: tuple[str, ...] = (MODULE,),
-        may_start: Callable[[bytes], bool] = lambda _: True,
     ) -> IsolatedPool:
         pool = IsolatedPool(
             paths, size, result_bytes=RESULT_BYTES, error_bytes=ERROR_BYTES, logger=LOGGER, clock=SystemClock(),
-            limits=limits, may_start=may_start,
+            limits=limits,
         )  # fmt: skip
         pools.append(pool)
         return pool

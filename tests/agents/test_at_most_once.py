@@ -50,6 +50,26 @@ def in_thread() -> None:
     release.wait(10)
 
 
+@handlers.job(name="usual_thread", timeout=1e6)
+def in_a_thread_as_ever() -> None:
+    ran.append("usual thread")
+
+
+@handlers.job(name="fenced_thread", start="fenced", timeout=1e6)
+def fenced_in_thread() -> None:
+    ran.append("fenced thread")
+
+
+@handlers.job(name="leased_thread", timeout=1e6)
+def leased_in_thread() -> None:
+    ran.append("leased")
+
+
+@handlers.job(name="leased_process", mode="process", timeout=1e6)
+async def leased_in_process() -> None:
+    raise AssertionError("worker processes are not started here")
+
+
 @handlers.job(name="process", mode="process", delivery="at_most_once", timeout=1e6)
 async def in_process() -> None:
     raise AssertionError("worker processes are not started here")
@@ -148,16 +168,138 @@ async def test_past_the_grace_one_that_runs_is_abandoned_and_one_that_waits_is_g
     assert kit.working.verdicts.abandoned == 4
 
 
-async def test_in_threads_it_is_the_same(kit: Kit) -> None:
+def starts(kit: Kit) -> set[bytes]:
+    """Ids of the jobs whose rows say that they may have begun."""
+    return {job_id for job_id, row in kit.master.rows.items() if row.state == "PROCESSING"}
+
+
+async def persisted(kit: Kit) -> None:
+    """Whatever is claimed gets its row, as a crash would find it."""
+    kit.clock.now += 2.0
+    kit.trust()
+    await kit.working.persisting.tick()
+
+
+async def test_in_threads_only_what_a_thread_has_begun_is_marked_as_begun(kit: Kit) -> None:
+    bucket = kit.bucket()
+    runs, waits = job("thread"), [job("thread"), job("usual_thread", ONCE), job("fenced_thread")]
+    kit.submit(bucket, [runs, *waits])
+    await until(lambda: ran and kit.working.execution.running == 4)
+    await persisted(kit)
+    assert starts(kit) == {runs.id}
+    assert {kit.master.rows[entry.id].state for entry in waits} == {"ASSIGNED"}
+    assert await leave(kit, bucket) == []
+    assert outcome(kit, runs) == ("FAILED", "abandoned")
+    assert {kit.master.rows[entry.id].state for entry in waits} == {"HELD"}, "this agent knows that they never began"
+    assert ran == ["thread"]
+
+
+async def test_what_waited_for_a_thread_is_authorised_when_its_turn_has_come(kit: Kit) -> None:
     bucket = kit.bucket()
     runs, waits = job("thread"), job("thread")
     kit.submit(bucket, [runs, waits])
-    await until(lambda: ran and len(kit.master.rows) == 2)
-    assert kit.master.rows[waits.id].state == "PROCESSING", "authorised, and no thread has room"
-    assert await leave(kit, bucket) == []
-    assert outcome(kit, runs) == ("FAILED", "abandoned")
-    assert kit.master.rows[waits.id].state == "HELD", "this agent knows that it never began"
-    assert ran == ["thread"]
+    await until(lambda: ran and kit.working.execution.running == 2)
+    write = Gate()
+    kit.master.script["persist"].append(write)
+    release.set()
+    await write.reached.wait()
+    await turns()
+    assert ran == ["thread"], "not before the master has accepted it"
+    assert kit.master.of("persist")[-1][1][0].headers == ONCE
+    write.opened.set()
+    await kit.settled()
+    assert ran == ["thread", "thread"]
+    assert [outcome(kit, entry)[0] for entry in (runs, waits)] == ["SUCCEEDED", "SUCCEEDED"]
+
+
+async def authorising(kit: Kit, name: str = "thread") -> tuple[Holding, Entry, Gate]:
+    """A job that the room has let in and whose write is under way."""
+    bucket, write, entry = kit.bucket(), Gate(), job(name)
+    kit.master.script["persist"].append(write)
+    kit.submit(bucket, [entry])
+    await write.reached.wait()
+    return bucket, entry, write
+
+
+def is_quiet(kit: Kit) -> bool:
+    rooms = [kit.working._elsewhere._in_threads, kit.working._elsewhere._in_processes]
+    return not any(room.inside or room.waiting for room in rooms) and not kit.working.execution.running
+
+
+@pytest.mark.parametrize("name", ["thread", "process"])
+async def test_stopped_while_its_start_is_being_written_it_never_began(kit: Kit, name: str) -> None:
+    bucket, entry, write = await authorising(kit, name)
+    leaving = leave(kit, bucket)
+    await turns()
+    write.opened.set()
+    assert await leaving == []
+    assert kit.master.rows[entry.id].state == "HELD"
+    assert is_quiet(kit)
+    assert not ran
+
+
+@pytest.mark.parametrize("name", ["thread", "process"])
+async def test_cancelled_while_its_start_is_being_written_it_ends_unstarted(kit: Kit, name: str) -> None:
+    _, entry, write = await authorising(kit, name)
+    kit.working.cancel([entry.id])
+    await turns()
+    write.opened.set()
+    await kit.settled()
+    assert outcome(kit, entry)[0] == "CANCELLED"
+    assert is_quiet(kit)
+    assert not ran
+
+
+@pytest.mark.parametrize("name", ["thread", "process"])
+async def test_its_bucket_lost_while_its_start_is_being_written_it_does_not_start(kit: Kit, name: str) -> None:
+    bucket, _, write = await authorising(kit, name)
+    kit.rescue(bucket)
+    kit.working.forget(bucket.fence.bucket_id, "the test says so")
+    write.opened.set()
+    await until(lambda: is_quiet(kit))
+    assert not ran
+    assert not kit.master.outcomes
+
+
+@pytest.mark.parametrize("name", ["thread", "process"])
+async def test_the_master_gone_while_its_start_is_being_written_it_gives_its_place_to_others(
+    kit: Kit, name: str
+) -> None:
+    pool: SlowPool = kit.pool  # type: ignore[attr-defined]
+    bucket, entry, write = await authorising(kit, name)
+    kit.suspend()
+    other = job("leased_thread" if name == "thread" else "leased_process")
+    kit.submit(bucket, [other])
+    if name == "process":
+        await until(lambda: other.id in pool.begun)
+        pool.orders[other.id][-1].set_result(IsolatedResult(kind=ResultKind.OK))
+    else:
+        await until(lambda: ran == ["leased"])
+    await until(lambda: kit.working.execution.running == 1)
+    assert entry.id not in pool.begun
+    write.opened.set()
+    kit.trust()
+    release.set()
+    if name == "process":
+        await until(lambda: entry.id in pool.begun)
+        pool.orders[entry.id][-1].set_result(IsolatedResult(kind=ResultKind.OK))
+    await kit.settled()
+    assert outcome(kit, entry)[0] == "SUCCEEDED"
+    assert is_quiet(kit)
+
+
+async def test_in_worker_processes_it_is_authorised_when_its_process_is_there(kit: Kit) -> None:
+    pool: SlowPool = kit.pool  # type: ignore[attr-defined]
+    pool.ready.clear()
+    entry = job("process")
+    kit.submit(kit.bucket(), [entry])
+    await until(lambda: entry.id in pool.orders)
+    await persisted(kit)
+    assert kit.master.rows[entry.id].state == "ASSIGNED", "its process has not even been started"
+    pool.ready.set()
+    await until(lambda: starts(kit) == {entry.id})
+    pool.orders[entry.id][0].set_result(IsolatedResult(kind=ResultKind.OK))
+    await kit.settled()
 
 
 @pytest.mark.parametrize(

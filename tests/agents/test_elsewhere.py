@@ -18,6 +18,7 @@ from jobmaster.model.job import Entry, ErrorInfo, FinalRow, JobState
 from jobmaster.settings.model import AgentSettings
 from jobmaster_agents import insisting
 from jobmaster_agents.holdings import Holding
+from jobmaster_agents.isolation import Begin
 from jobmaster_agents.isolation_wire import IsolatedJob, IsolatedResult, ResultKind
 from jobmaster_agents.portions import LiveJob
 from jobmaster_agents.verdicts import StopCause
@@ -62,25 +63,30 @@ class SlowPool:
     def __init__(self) -> None:
         self.orders: dict[bytes, list[asyncio.Future[IsolatedResult]]] = {}
         self.alone: list[bytes] = []
-        self.got: dict[bytes, float] = {}
+        self.begun: set[bytes] = set()
+        """Jobs that a worker was allowed to begin."""
+        self.ready = asyncio.Event()
+        """Workers are there."""
+        self.ready.set()
         self.stopping = asyncio.Event()
         self.stopping.set()
 
-    async def run(self, job: IsolatedJob) -> IsolatedResult:
+    async def run(self, job: IsolatedJob, begin: Begin) -> IsolatedResult:
         future: asyncio.Future[IsolatedResult] = asyncio.get_running_loop().create_future()
         self.orders.setdefault(job.job_id, []).append(future)
+        await self.ready.wait()
+        if not await begin():
+            return IsolatedResult(kind=ResultKind.NOT_STARTED)
+        self.begun.add(job.job_id)
         try:
             return await future
         except asyncio.CancelledError:
             await self.stopping.wait()  # asked first, killed after the grace time
             raise
 
-    async def run_alone(self, job: IsolatedJob) -> IsolatedResult:
+    async def run_alone(self, job: IsolatedJob, begin: Begin) -> IsolatedResult:
         self.alone.append(job.job_id)
-        return await self.run(job)
-
-    def started_at(self, job_id: bytes) -> float | None:
-        return self.got.get(job_id)
+        return await self.run(job, begin)
 
     def kill_all(self) -> None:
         pass
@@ -265,13 +271,16 @@ async def test_worker_processes_get_as_many_jobs_as_there_are(kit: PoolKit) -> N
 async def test_the_start_of_a_worker_process_is_not_the_jobs_time(kit: PoolKit) -> None:
     bucket = kit.bucket()
     entry = job("process")
+    kit.pool.ready.clear()
     kit.submit(bucket, [entry])
     await until(lambda: kit.pool.orders)
-    kit.clock.now += 40.0
+    kit.clock.now += 400.0
+    kit.trust()
     kit.working.execution._sweep()
     await turns()
     assert not kit.pool.orders[entry.id][0].cancelled()
-    kit.pool.got[entry.id] = kit.clock.now
+    kit.pool.ready.set()
+    await until(lambda: kit.pool.begun)
     kit.clock.now += 29.0
     kit.working.execution._sweep()
     await turns()
@@ -363,3 +372,22 @@ async def test_a_stopped_worker_gives_the_verdict_of_its_cause(kit: PoolKit, cau
     expected = {StopCause.RELEASE: "HELD", StopCause.CANCEL: "CANCELLED", StopCause.TIMEOUT: "FAILED"}
     assert kit.master.rows[entry.id].state == expected[cause]
     assert counters_are_back(kit)
+
+
+async def test_stopped_before_the_first_step_of_its_task_it_keeps_no_place(kit: PoolKit) -> None:
+    bucket, entries = kit.bucket(), [job("process") for _ in range(3)]
+    kit.submit(bucket, entries)
+    elsewhere = kit.working._elsewhere
+    await until(lambda: elsewhere._in_processes.waiting and len(kit.pool.orders) == 2)
+    live = elsewhere._in_processes.waiting[0].job
+    elsewhere._in_processes.size += 1
+    elsewhere._admit(elsewhere._in_processes)
+    kit.working.execution.stop_job(live, StopCause.RELEASE)
+    for entry in entries:
+        if entry.id != live.entry.id:
+            kit.pool.orders[entry.id][0].set_result(IsolatedResult(kind=ResultKind.OK))
+    await kit.settled()
+    assert live.entry.id not in kit.pool.orders
+    assert kit.master.rows[live.entry.id].state == "HELD"
+    assert counters_are_back(kit)
+    assert elsewhere._in_processes.inside == 0

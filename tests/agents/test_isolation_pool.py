@@ -44,12 +44,49 @@ async def make_pool() -> AsyncIterator[Make]:
 
 async def test_a_job_whose_process_is_ready_too_late_is_not_started(make_pool: Make, tmp_path: Path) -> None:
     """A process takes its time to start, and the lease that was good when the job was admitted may be in doubt by then."""
-    started = tmp_path / "started"
-    pool = make_pool(may_start=lambda _: False)
+
+    async def no() -> bool:
+        return False
+
+    started, pool = tmp_path / "started", make_pool()
     for run in (pool.run, pool.run_alone):
-        ended = await run(make_job("floods_for_ever", started=str(started)))
+        ended = await run(make_job("floods_for_ever", started=str(started)), no)
         assert ended.kind is ResultKind.NOT_STARTED
     assert not started.exists()
+    assert await value(pool, "double", value=4) == 8, "the worker is free again"
+
+
+async def test_a_worker_that_dies_while_its_job_is_asked_about_is_not_given_it(make_pool: Make) -> None:
+    pool, asked = make_pool(), 0
+
+    async def slowly() -> bool:
+        nonlocal asked
+        asked += 1
+        if asked == 1:
+            (pid,) = pool.pids
+            os.kill(pid, signal.SIGKILL)
+            await until(lambda: pool.ended_processes == 1)
+        return True
+
+    ended = await pool.run(make_job("double", value=4), slowly)
+    assert (ended.kind, ended.result, asked) == (ResultKind.OK, b"8", 2)
+
+
+async def test_stopped_while_it_is_asked_about_it_gives_its_worker_back(make_pool: Make) -> None:
+    pool, asked = make_pool(), asyncio.Event()
+
+    async def never() -> bool:
+        asked.set()
+        await asyncio.Event().wait()
+        return True
+
+    for run in (pool.run, pool.run_alone):
+        asked.clear()
+        running = asyncio.ensure_future(run(make_job("double", value=4), never))
+        await asked.wait()
+        running.cancel()
+        await asyncio.gather(running, return_exceptions=True)
+        assert await value(pool, "double", value=4) == 8
 
 
 # ---------------------------------------------------------------- floods

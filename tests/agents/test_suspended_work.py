@@ -216,14 +216,13 @@ async def test_threads_too_start_only_what_needs_no_accepted_write(kit: Kit) -> 
     await kit.settled()
 
 
-async def test_what_was_authorised_and_waits_for_a_thread_does_not_start_without_the_master() -> None:
+async def test_what_waits_for_a_thread_and_for_an_accepted_write_does_not_start_without_the_master() -> None:
     async with Kit(handlers, AgentSettings(slots=5, threads=1)) as kit:
         bucket = kit.bucket()
         kit.submit(bucket, [job("busy-thread")])
         await until(lambda: ran == ["busy"], "the thread to be busy")
         kit.submit(bucket, [job("fenced-thread")])
-        await until(lambda: "PROCESSING" in {row.state for row in kit.master.rows.values()}, "the accepted write")
-        await turns()
+        await until(lambda: kit.working.execution.running == 2, "both to be out of the queue")
         kit.suspend()
         free_thread.set()
         await until(lambda: kept(kit, bucket), "the busy thread to end")

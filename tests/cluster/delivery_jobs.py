@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from pathlib import Path
 
 from jobmaster.handlers import Handlers, JobContext
@@ -16,6 +17,31 @@ async def once(ctx: JobContext, path: str) -> None:
     witness(ctx, path, "began")
     await asyncio.sleep(0.15)
     witness(ctx, path, "ended")
+
+
+def wait_open(gate: str) -> None:
+    while not Path(gate).exists():
+        time.sleep(0.02)
+
+
+@handlers.job(name="once_in_thread", delivery="at_most_once", timeout=120)
+def once_in_thread(ctx: JobContext, path: str, gate: str) -> None:
+    witness(ctx, path, "began")
+    wait_open(gate)
+
+
+@handlers.job(name="once_in_process", mode="process", delivery="at_most_once", timeout=120)
+def once_in_process(ctx: JobContext, path: str, gate: str) -> None:
+    witness(ctx, path, "began")
+    wait_open(gate)
+
+
+@handlers.job(name="once_confirmed", confirm="explicit", delivery="at_most_once", timeout=120)
+async def once_confirmed(ctx: JobContext, path: str, gate: str) -> None:
+    witness(ctx, path, "began")
+    while not Path(gate).exists():  # noqa: ASYNC110 - as in ``adds_slowly``
+        await asyncio.sleep(0.02)
+    await ctx.confirm()
 
 
 @handlers.job(name="adds", transactional=True, timeout=60)

@@ -65,6 +65,45 @@ async def test_at_most_once_is_never_started_twice_and_what_is_lost_says_so(rig:
     assert starts.keys() - ended <= lost, "what was cut off is not called a success"
 
 
+ROOM = {"once_in_thread": 2, "once_in_process": 1, "once_confirmed": 2}
+"""How many of each kind run at once, with the configuration of the test below."""
+
+
+async def test_a_crash_abandons_only_what_had_begun_and_not_what_waited_for_its_turn(rig: Rig) -> None:
+    path, gate = str(rig.path("w")), str(rig.path("gate"))
+    rig.document["handlers"] = ["tests.cluster.delivery_jobs"]
+    rig.document["master"] |= {"transactions": ROOM["once_confirmed"]}
+    rig.document["agents"]["default"] |= {"threads": 2, "isolated_processes": 1, "slots": 50}
+    async with await open_cluster(rig.settings, handlers) as cluster:
+        agent = await rig.start_agent()
+        receipts = [
+            await cluster.submit(name, {"path": path, "gate": gate}, durability=Durability(level))
+            for name in ROOM
+            for level in ("master", "agent") * 6
+        ]
+
+        async def all_begun() -> bool:
+            return len(rig.witnessed("w")) == sum(ROOM.values())
+
+        async def all_have_rows() -> bool:
+            rows = await rig.fetch("SELECT count(*) AS n FROM job WHERE state IN ('ASSIGNED', 'PROCESSING')")
+            return bool(rows[0]["n"] == len(receipts))
+
+        await until(all_begun, 60, "as many starts as there is room for")
+        await until(all_have_rows, 60, "a row for every job, as persist_within promises")
+        os.kill(agent.children()[0], signal.SIGKILL)
+        begun = {bytes.fromhex(line[0]) for line in rig.witnessed("w")}
+        await agent.wait_event("agent_started", 2, 60)
+        rig.path("gate").touch()
+        states = await cluster.wait_all(receipts, timeout=120)
+        reasons = {(await receipt.get()).error.reason for receipt in receipts if receipt.id in begun}  # type: ignore[union-attr]
+    assert {job_id for job_id, state in states.items() if state is JobState.FAILED} == begun
+    assert {state for job_id, state in states.items() if job_id not in begun} == {JobState.SUCCEEDED}
+    assert reasons == {"abandoned"}
+    starts = Counter(line[0] for line in rig.witnessed("w"))
+    assert (len(starts), max(starts.values())) == (len(receipts), 1), "each was started once, and never again"
+
+
 async def counters(rig: Rig, count: int = 5) -> None:
     await rig.fetch("CREATE TABLE public.counter (id int PRIMARY KEY, n int NOT NULL DEFAULT 0)")
     await rig.fetch(f"INSERT INTO public.counter SELECT generate_series(1, {count})")

@@ -30,6 +30,7 @@ from jobmaster_agents import (
     working,
 )
 from jobmaster_agents import loop as duty_loop
+from jobmaster_agents.isolation import Begin
 from jobmaster_agents.isolation_wire import IsolatedJob, IsolatedResult, ResultKind
 from tests.simulation.loop import PROCESS
 
@@ -88,25 +89,16 @@ class SimPool:
     """
 
     def __init__(self, *args: Any, **options: Any) -> None:
-        self._since: dict[bytes, float] = {}
-        self._may_start: Callable[[bytes], bool] = options["may_start"]
+        pass
 
-    async def run(self, job: IsolatedJob) -> IsolatedResult:
-        return await self.run_alone(job)
+    async def run(self, job: IsolatedJob, begin: Begin) -> IsolatedResult:
+        return await self.run_alone(job, begin)
 
-    async def run_alone(self, job: IsolatedJob) -> IsolatedResult:
+    async def run_alone(self, job: IsolatedJob, begin: Begin) -> IsolatedResult:
         await asyncio.sleep(0.01)
-        if not self._may_start(job.job_id):
+        if not await begin():
             return IsolatedResult(kind=ResultKind.NOT_STARTED)
-        loop = asyncio.get_running_loop()
-        self._since[job.job_id] = began = loop.time()
-        try:
-            return await _run_isolated(job, began)
-        finally:
-            self._since.pop(job.job_id, None)
-
-    def started_at(self, job_id: bytes) -> float | None:
-        return self._since.get(job_id)
+        return await _run_isolated(job, asyncio.get_running_loop().time())
 
     def kill_all(self) -> None:
         return None
