@@ -4,7 +4,8 @@ One statement a second keeps the office, finds lanes and priorities whose HELD j
 lease is over. Owners of matching buckets are told by a hint through their store (two per group, in turn), so nobody polls
 the master for due jobs. Rare chores come one per tick at most, which bounds the load.
 
-The office has an epoch. Losing it costs nothing: every chore is safe when two agents do it.
+The office has an epoch. Losing it costs nothing: every chore is safe when two agents do it. An agent of greater weight that
+has been there for longer than its lease gets it from a lighter holder, by name, at the end of a tick.
 """
 
 from __future__ import annotations
@@ -35,6 +36,8 @@ class OfficeMaster(Protocol):
     async def lead(self, agent_id: bytes, weight: int, lease_seconds: float) -> int | None: ...
 
     async def resign(self, agent_id: bytes, epoch: int) -> None: ...
+
+    async def hand_over(self, agent_id: bytes, weight: int, epoch: int) -> bytes | None: ...
 
     async def tend(self, agent_id: bytes, weight: int, lease_seconds: float, horizon_seconds: float) -> Tended: ...
 
@@ -170,7 +173,22 @@ class Coordination:
             self._on_overdue()
         self._note_unserved(await self._hints.tell((group.lane, group.priority) for group in tended.due))
         await self._one_chore()
+        if tended.heavier and self._epoch is not None and await self._hand_over(self._epoch):
+            return IDLE_SECONDS
         return max(sent + self._leases.coordinator_renew_seconds - self._now(), 0.0)
+
+    async def _hand_over(self, epoch: int) -> bool:
+        """The office goes to an heir by name, at the end of a tick; true when it has gone.
+
+        It is given up here before the master is asked: should the answer be lost, the next renewal names its holder.
+        """
+        self._epoch = None
+        heir = await self._master.hand_over(self._holdings.agent_id, self._weight, epoch)
+        if heir is None and not self._resigned:
+            self._epoch = epoch  # nobody is heavier any more; the next tick shows whether it is still held
+            return False
+        self._log.info(Event.COORDINATOR_RESIGNED, {"epoch": epoch, "heir": heir})
+        return True
 
     async def _one_chore(self) -> None:
         now = self._now()

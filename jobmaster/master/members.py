@@ -109,6 +109,11 @@ class Members:
         rows = await self._control.tell("members/lead", agent_id, weight, lease_seconds)
         return rows[0]["epoch"] if rows else None
 
+    async def hand_over(self, agent_id: bytes, weight: int, epoch: int) -> bytes | None:
+        """Give the office to the heaviest agent that could lead; who that is, ``None`` when nobody is heavier."""
+        rows = await self._control.tell("members/hand_over", agent_id, weight, epoch)
+        return rows[0]["heir"] if rows else None
+
     async def resign(self, agent_id: bytes, epoch: int) -> None:
         """Give the office back at once."""
         await self._control.tell("members/resign", agent_id, epoch)

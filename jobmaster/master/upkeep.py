@@ -41,10 +41,10 @@ class Upkeep:
         """Keep the office that this agent holds, and see what is due and who is overdue, in one statement."""
         rows = await self._control.tell("upkeep/tend", agent_id, weight, lease_seconds, horizon_seconds)
         if not rows:
-            return Tended(None, [], False)
+            return Tended(None, [], overdue=False, heavier=False)
         row = rows[0]
         due = [DueGroup(lane, priority) for lane, priority in zip(row["lanes"], row["priorities"], strict=True)]
-        return Tended(row["epoch"], due, row["overdue"])
+        return Tended(row["epoch"], due, row["overdue"], row["heavier"])
 
     async def unserved(self, overdue_seconds: float, look: int) -> list[Unserved]:
         """Overdue jobs of handlers that no owner of a matching bucket has, those that are put off included."""

@@ -100,6 +100,11 @@ class Membership(Protocol):
         candidate takes over at the expiry of a lighter one."""
         ...
 
+    async def hand_over(self, agent_id: bytes, weight: int, epoch: int) -> bytes | None:
+        """Give the coordinator lease to the heaviest agent that could lead, with epoch + 1; who that is, ``None`` when
+        nobody is heavier than ``weight`` or the lease is not held under this epoch."""
+        ...
+
     async def resign(self, agent_id: bytes, epoch: int) -> None:
         """Give the coordinator lease back at once."""
         ...

@@ -39,6 +39,8 @@ class Tended(NamedTuple):
     """As ``due_groups`` would answer; empty without the office."""
     overdue: bool
     """Some agent's lease is over and it has no certificate yet: somebody should judge."""
+    heavier: bool = False
+    """An agent of greater weight could lead: it should have the office."""
 
 
 class Unserved(NamedTuple):

@@ -158,7 +158,7 @@ class AgentSettings(Section, frozen=True, kw_only=True):
     max_running: PositiveCount = 500
     """Jobs of all buckets of one process that may run at once."""
     weight: Count = 1
-    """Preference in the coordinator election; 0 never coordinates."""
+    """Preference for coordinating: the heaviest agent does, also when it comes later; 0 never coordinates."""
     threads: PositiveCount = 16
     """Threads for ``thread`` handlers of one process."""
     isolated_processes: PositiveCount = 2

@@ -25,6 +25,7 @@ class Master:
         self.epoch = 0
         self.due: list[DueGroup] = []
         self.overdue = False
+        self.heir: bytes | None = None
         self.active: list[Bucket] = []
 
     async def lead(self, agent_id: bytes, weight: int, lease_seconds: float) -> int | None:
@@ -40,7 +41,14 @@ class Master:
         self.queries.append("tend")
         if self.holder != agent_id:
             return Tended(None, [], self.overdue)
-        return Tended(self.epoch, self.due, self.overdue)
+        return Tended(self.epoch, self.due, self.overdue, self.heir is not None)
+
+    async def hand_over(self, agent_id: bytes, weight: int, epoch: int) -> bytes | None:
+        self.queries.append("hand_over")
+        if self.heir is not None and (self.holder, self.epoch) == (agent_id, epoch):
+            self.holder, self.epoch = self.heir, epoch + 1
+            return self.heir
+        return None
 
     async def resign(self, agent_id: bytes, epoch: int) -> None:
         self.queries.append("resign")
@@ -135,6 +143,49 @@ async def test_a_superseded_coordinator_stops_at_once() -> None:
     assert bench.duty.epoch is None
     assert bench.stores["one"].hinted == []
     assert bench.telemetry.value("coordinating") == 0
+
+
+async def test_a_lighter_coordinator_ends_its_tick_and_hands_the_office_over_once() -> None:
+    done: list[str] = []
+
+    async def sweep() -> None:
+        done.append("swept")
+
+    bench = Bench([Chore("sweep", 60.0, sweep)])
+    await bench.duty.tick()
+    bench.master.heir = heir = new_id()
+    bench.master.due, bench.master.active = [DueGroup("default", 3)], [a_bucket()]
+    assert await bench.second() == IDLE_SECONDS
+    assert (bench.duty.epoch, bench.master.holder, bench.master.epoch) == (None, heir, 2)
+    assert done == ["swept"]
+    assert len(bench.stores["one"].hinted) == 1
+    for _ in range(5):
+        bench.duty.saw_coordinator(heir)
+        assert await bench.second() == IDLE_SECONDS
+    assert bench.master.queries == ["lead", "tend", "buckets", "hand_over"]
+
+
+async def test_an_heir_that_has_gone_meanwhile_leaves_the_office_where_it_is() -> None:
+    bench = Bench()
+    await bench.duty.tick()
+    bench.master.heir = new_id()
+
+    async def nobody(agent_id: bytes, weight: int, epoch: int) -> bytes | None:
+        return None
+
+    bench.master.hand_over = nobody  # type: ignore[method-assign]
+    assert await bench.second() == 1.0
+    assert bench.duty.epoch == 1
+
+
+async def test_an_agent_that_a_renewal_names_as_coordinator_takes_the_office_up() -> None:
+    bench = Bench()
+    bench.master.holder, bench.master.epoch = new_id(), 7
+    await bench.duty.tick()
+    bench.master.holder, bench.master.epoch = bench.holdings.agent_id, 8
+    bench.duty.saw_coordinator(bench.holdings.agent_id)
+    await bench.duty.tick()
+    assert bench.duty.epoch == 8
 
 
 async def test_the_same_agent_under_a_newer_epoch_applies_again() -> None:

@@ -25,6 +25,25 @@ async def test_a_coordinator_owns_no_buckets_and_leads(rig: Rig) -> None:
     await until(leads, 10, "the coordinator's lease")
 
 
+async def test_a_heavier_agent_that_comes_later_gets_the_office_once(rig: Rig, cluster: Cluster) -> None:
+    rig.document["agents"]["heavy"] = {"mode": "coordinator", "weight": 9}
+    light = await rig.start_agent("--name", "default")
+    assert (await light.wait_event("coordinator_elected"))["epoch"] == 1
+    heavy = await rig.start_agent("--name", "heavy")
+    assert (await light.wait_event("coordinator_resigned"))["heir"]
+    assert (await heavy.wait_event("coordinator_elected"))["epoch"] == 2
+
+    async def beats(of: int) -> bool:
+        rows = await rig.fetch("SELECT min(beats) AS least FROM agent WHERE state = 'ACTIVE'")
+        return bool(rows[0]["least"] >= of)
+
+    least = (await rig.fetch("SELECT max(beats) AS most FROM agent"))[0]["most"]
+    await until(lambda: beats(least + 5), 15, "five more renewals of both")
+    assert await (await cluster.submit(noop, {}, after=0.5, durability="master")).wait(timeout=PATIENCE_SECONDS)
+    assert [each.count("coordinator_elected") for each in (light, heavy)] == [1, 1]
+    assert (await rig.fetch("SELECT epoch FROM lease"))[0]["epoch"] == 2
+
+
 async def test_an_execution_agent_works_and_never_leads(rig: Rig, cluster: Cluster) -> None:
     await rig.start_agent("--mode", "execution")
     assert await (await cluster.submit(noop, {})).wait(timeout=PATIENCE_SECONDS) is JobState.SUCCEEDED

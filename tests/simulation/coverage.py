@@ -46,6 +46,7 @@ BRANCHES: Mapping[str, str] = {
     "... among kept outcomes": "entry_quarantined: spilled",
     "the coordinator changes": "coordinator_superseded",
     "... resigns": "coordinator_resigned",
+    "... gives its office to a heavier agent": "the office goes to a heavier agent",
 }
 """Branch -> what counts it."""
 

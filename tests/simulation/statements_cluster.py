@@ -25,7 +25,7 @@ class ClusterStatements(RescueStatements):
         row = self.tables.agents.get(agent_id)
         until, now = self.now_us() + int(lease * 1e6), self.now_us()
         if row is None:
-            row = AgentRow(agent_id, mode, weight, "ACTIVE", until, int(lease * 1e6), now, False)
+            row = AgentRow(agent_id, mode, weight, "ACTIVE", until, int(lease * 1e6), now, False, now)
         elif row.state == "ACTIVE":
             row = row._replace(lease_until=until, lease_us=int(lease * 1e6))
         else:
@@ -192,7 +192,25 @@ class ClusterStatements(RescueStatements):
         })  # fmt: skip
         overdue = any(row.state in ALIVE and row.lease_until < now for row in self.tables.agents.values())
         lanes, priorities = [lane for lane, _ in due], [priority for _, priority in due]
-        return [Record(epoch=office.epoch, overdue=overdue, lanes=lanes, priorities=priorities)]
+        heavier = self._heir(weight) is not None
+        return [Record(epoch=office.epoch, overdue=overdue, heavier=heavier, lanes=lanes, priorities=priorities)]
+
+    def _heir(self, weight: int) -> AgentRow | None:
+        now = self.now_us()
+        able = [
+            a for a in self.tables.agents.values()
+            if a.weight > weight and a.mode in ("full", "coordinator") and a.state == "ACTIVE" and not a.drain_requested
+            and a.lease_until > now and a.started_us + a.lease_us < now
+        ]  # fmt: skip
+        return min(able, key=lambda a: (-a.weight, a.started_us, a.id), default=None)
+
+    def members_hand_over(self, old: Snapshot, agent_id: bytes, weight: int, epoch: int) -> list[Record]:
+        office, heir = self.tables.office, self._heir(weight)
+        if office is None or heir is None or (office.owner, office.epoch) != (agent_id, epoch):
+            return []
+        self.tables.office = LeaseRow(heir.id, heir.weight, epoch + 1, self.now_us() + heir.lease_us)
+        self.hits["the office goes to a heavier agent"] += 1
+        return [Record(heir=heir.id)]
 
     # ------------------------------------------------------------ buckets
 

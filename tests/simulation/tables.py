@@ -62,6 +62,7 @@ class AgentRow(NamedTuple):
     lease_us: int
     held_since: int
     drain_requested: bool
+    started_us: int
 
 
 class LeaseRow(NamedTuple):

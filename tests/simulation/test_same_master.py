@@ -7,6 +7,7 @@ import asyncio
 import time
 from operator import attrgetter
 from typing import Any
+from uuid import UUID
 
 import asyncpg
 import pytest
@@ -269,6 +270,26 @@ class Masters(TwoMasters):
         self.both(lambda master: master.tend(self.agents[agent], 1, 1000.0, 1e9))
         if epoch is not None and epoch % 2:
             self.both(lambda master: master.resign(self.agents[agent], epoch))
+
+    @rule(agent=agents, heir=agents)
+    def hand_over(self, agent: int, heir: int) -> None:
+        """The heir is the only one that has been there for longer than its lease."""
+        epoch = self.both(lambda master: master.lead(self.agents[agent], 0, 1000.0))
+        tables = self.server.statements.tables
+        office, heir_row = tables.office, tables.agents[self.agents[heir]]
+        if epoch is None or office is None or heir_row.state != "ACTIVE":
+            return
+        day_us, heir_id = 86_400_000_000, UUID(bytes=self.agents[heir])
+        self.wait(
+            self.sql.execute("UPDATE agent SET started_at = started_at - interval '1 day' WHERE id = $1", heir_id)
+        )
+        tables.agents[heir_row.id] = heir_row._replace(started_us=heir_row.started_us - day_us)
+        self.both(lambda master: master.tend(self.agents[agent], 0, 1000.0, 1e9))
+        self.both(lambda master: master.hand_over(self.agents[agent], 0, epoch))
+        self.wait(
+            self.sql.execute("UPDATE agent SET started_at = started_at + interval '2 days' WHERE id = $1", heir_id)
+        )
+        tables.agents[heir_row.id] = heir_row._replace(started_us=heir_row.started_us + day_us)
 
     @rule(most=mosts)
     def keep_house(self, most: int) -> None:

@@ -257,11 +257,53 @@ async def test_nobody_waits_for_a_heavier_agent_that_will_not_lead(world: World,
     assert await world.master.lead(rescuer, 1, 60.0) == 2
 
 
+async def test_the_office_goes_to_the_heaviest_agent_by_name_and_nobody_else_gets_it(
+    world: World, rescuer: bytes
+) -> None:
+    heavy, heaviest = await world.agent(new_id(), weight=5), await world.agent(new_id(), weight=9)
+    await world.master.lead(world.owner, 1, 60.0)
+    assert not (await world.master.tend(world.owner, 1, 60.0, 60.0)).heavier, "not before it has been there for a lease"
+    assert await world.master.hand_over(world.owner, 1, 1) is None
+    await world.sql.execute("UPDATE agent SET started_at = started_at - interval '1 minute'")
+    assert (await world.master.tend(world.owner, 1, 60.0, 60.0)).heavier
+    assert await world.master.hand_over(world.owner, 1, 2) is None, "only under the present epoch"
+    assert await world.master.hand_over(world.owner, 1, 1) == heaviest
+    assert await world.master.hand_over(world.owner, 1, 1) is None
+    for candidate, weight in ((world.owner, 1), (rescuer, 1), (heavy, 5)):
+        assert await world.master.lead(candidate, weight, 60.0) is None
+    assert (await world.master.renew(heaviest, 60.0)).coordinator == heaviest
+    assert await world.master.lead(heaviest, 9, 60.0) == 2
+    assert not (await world.master.tend(heaviest, 9, 60.0, 60.0)).heavier
+
+
+@pytest.mark.parametrize(
+    "why",
+    ["mode = 'execution'", "lease_until = clock_timestamp() - interval '1 s'", "drain_requested = true", "weight = 1"],
+)
+async def test_nothing_is_handed_to_an_agent_that_will_not_lead(world: World, why: str) -> None:
+    heavy = await world.agent(new_id(), weight=9)
+    await world.sql.execute("UPDATE agent SET started_at = started_at - interval '1 minute'")
+    await world.sql.execute(f"UPDATE agent SET {why} WHERE id = $1", *uuids([heavy]))
+    await world.master.lead(world.owner, 1, 60.0)
+    assert not (await world.master.tend(world.owner, 1, 60.0, 60.0)).heavier
+    assert await world.master.hand_over(world.owner, 1, 1) is None
+    assert await world.master.lead(world.owner, 1, 60.0) == 1
+
+
+async def test_an_heir_that_dies_before_it_leads_leaves_no_gap(world: World, rescuer: bytes) -> None:
+    heir = await world.agent(new_id(), weight=9)
+    await world.sql.execute("UPDATE agent SET started_at = started_at - interval '1 minute'")
+    await world.master.lead(world.owner, 1, 60.0)
+    assert await world.master.hand_over(world.owner, 1, 1) == heir
+    await world.master.end_agent(heir, dead=True, reason="test")
+    assert await world.master.lead(rescuer, 1, 60.0) == 3
+
+
 async def test_tending_keeps_the_office_and_sees_what_is_due_and_overdue(world: World, rescuer: bytes) -> None:
     tend = world.master.tend
     assert (await tend(world.owner, 1, 60.0, 60.0)).epoch is None
     await world.master.lead(world.owner, 1, 60.0)
-    assert await tend(world.owner, 1, 60.0, 60.0) == (1, [], False)
+    assert await tend(world.owner, 1, 60.0, 60.0) == (1, [], False, False)
     now = await world.sql.fetchval("SELECT to_us(clock_timestamp())")
     await world.master.insert_held(
         [
