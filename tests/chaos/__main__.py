@@ -44,6 +44,7 @@ def show(report: dict[str, Any], *, as_json: bool) -> None:
 @click.option(
     "--fault", "kinds", multiple=True, type=click.Choice(list(KINDS)), help="Only this kind; may be repeated."
 )
+@click.option("--long-faults", is_flag=True, help="Besides: faults that last several leases, one after the other.")
 @click.option(
     "--mutant",
     default="",
@@ -66,6 +67,7 @@ def main(
     kills: int,
     rolling: int,
     kinds: tuple[str, ...],
+    long_faults: bool,
     mutant: str,
     no_disks: bool,
     keep: bool,
@@ -85,11 +87,15 @@ def main(
         keep=keep,
         form=Form.KILLS if kills else Form.ROLLING if rolling else Form.MIXED,
         rounds=kills or rolling,
+        long_faults=long_faults,
     )
     report = run(course, tell)
     if save and is_clean(report):
         RESULTS.mkdir(exist_ok=True)
-        write(RESULTS / f"{course.form.value}.json", {key: value for key, value in report.items() if key != "kept"})
+        write(
+            RESULTS / f"{'long' if long_faults else course.form.value}.json",
+            {key: value for key, value in report.items() if key != "kept"},
+        )
     show(report, as_json=as_json)
     if not is_clean(report):
         tell(

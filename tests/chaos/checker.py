@@ -16,14 +16,19 @@ from tests.chaos.history import FINAL, Ack, History, Strike
 from tests.chaos.witness import ANYWHERE
 
 EXCUSE_SECONDS = 60.0
-"""A fault excuses the loss of what was acknowledged at most this long before it began (or while it lasted), at a level that
-does not cover it, in the store that it hit: by then everything is long in the master."""
+"""`History.excuse_seconds` of a run in which the master is never away for long."""
 REPLY_SECONDS = 10.0
 """An acknowledgement is written down when it arrives, which may be so long after the store has given it."""
 AWAKE_SECONDS = 1.0
 """So long after its certificate (or after it was woken) an agent may still be on its way out."""
 _EXAMPLES = 5
 FENCED = "chaos.fenced"
+ONCE = "chaos.once"
+"""At most once, in a thread."""
+QUIET_SECONDS = 5.0
+"""An acknowledged cancel of a waiting job holds if its time was so far off, and nothing failed until then."""
+UNBEGUN_MAX = 3
+"""At-most-once jobs that one fault may end without their first line: each had a thread, and was cut off before that line."""
 
 
 class Verdict(msgspec.Struct, kw_only=True):
@@ -53,6 +58,16 @@ class Verdict(msgspec.Struct, kw_only=True):
     """``start="fenced"`` handlers that began twice under one token."""
     started_dead: int = 0
     """Jobs begun by an agent that had its death certificate and was awake."""
+    once_twice: int = 0
+    """At-most-once jobs that began more than once."""
+    abandoned_unbegun: int = 0
+    """At-most-once jobs that were given up although they had not begun, beyond the few that a fault may cut off."""
+    cancel_forgotten: int = 0
+    """Jobs that began although a cancel had been acknowledged before their time."""
+    cancels: int = 0
+    """Cancels of waiting jobs that were answered."""
+    cancelled_begun: int = 0
+    """Of these, jobs that began later all the same: those above, and those that a fault excuses."""
     reexecuted: int = 0
     """Starts beyond the first of each attempt's... of each job, retries of failures not counted."""
     recovered: int = 0
@@ -74,6 +89,9 @@ class Verdict(msgspec.Struct, kw_only=True):
             "unwitnessed",
             "fenced_twice",
             "started_dead",
+            "once_twice",
+            "abandoned_unbegun",
+            "cancel_forgotten",
         )
         return {name: getattr(self, name) for name in names if getattr(self, name)}
 
@@ -90,6 +108,8 @@ def check(history: History) -> Verdict:
     _unexpected(history, verdict)
     _outcomes(history, verdict)
     _starts(history, verdict)
+    _at_most_once(history, verdict)
+    _cancels(history, verdict)
     done = {job for job, row in history.rows.items() if row.state in FINAL}
     verdict.recovered = len((history.unknown - history.acks.keys()) & done)
     verdict.info = len(history.unknown - history.acks.keys() - history.rows.keys())
@@ -129,7 +149,10 @@ def _excuse(ack: Ack, history: History) -> Strike | None:
         if ack.level not in strike.uncovered:
             continue
         elsewhere = ack.bucket != ANYWHERE and history.stores.get(ack.bucket) != strike.store
-        if not (strike.store and elsewhere) and strike.at - EXCUSE_SECONDS <= ack.at <= strike.until + REPLY_SECONDS:
+        if (
+            not (strike.store and elsewhere)
+            and strike.at - history.excuse_seconds <= ack.at <= strike.until + REPLY_SECONDS
+        ):
             return strike
     return None
 
@@ -182,6 +205,32 @@ def _starts(history: History, verdict: Verdict) -> None:
             over = max(dead[run.pid], history.woken.get(run.pid, 0.0)) + AWAKE_SECONDS
             if run.at > over:
                 _note(verdict, "started_dead", job, f"begun by {run.pid} {run.at - over:.1f} s after it had to be gone")
+
+
+def _at_most_once(history: History, verdict: Verdict) -> None:
+    for job, runs in history.runs.items():
+        if runs[0].handler == ONCE and len(runs) > 1:
+            _note(verdict, "once_twice", job, f"began {len(runs)} times")
+    unbegun = [job for job, row in history.rows.items() if row.reason == "abandoned" and job not in history.runs]
+    for job in unbegun[UNBEGUN_MAX * len(history.strikes) :]:
+        _note(verdict, "abandoned_unbegun", job, f"one of {len(unbegun)} that were given up and never began")
+
+
+def _cancels(history: History, verdict: Verdict) -> None:
+    verdict.cancels = len(history.cancels)
+    for job, cancel in history.cancels.items():
+        begun = [run.at for run in history.runs.get(job, ()) if run.at > cancel.at + AWAKE_SECONDS]
+        # The row is final, or nothing kept the owner from hearing of the request in time.
+        holds = cancel.state == "CANCELLED" or (
+            cancel.due - cancel.at >= QUIET_SECONDS
+            and not any(one.at < cancel.due + QUIET_SECONDS and one.until > cancel.at for one in history.strikes)
+        )
+        verdict.cancelled_begun += bool(begun)
+        if begun and holds:
+            said = (
+                f"{cancel.state} {begun[0] - cancel.at:.1f} s before it began, due {cancel.due - cancel.at:.1f} s after"
+            )
+            _note(verdict, "cancel_forgotten", job, said)
 
 
 def rescue_seconds(history: History) -> dict[str, Any]:

@@ -23,7 +23,8 @@ from tests.chaos.servers import STORES, Servers
 _ROWS = """
 SELECT id, state::text, token, attempt,
        substring(convert_from(args, 'UTF8') FROM '"value":(\\d+)')::bigint AS value,
-       CASE WHEN state = 'SUCCEEDED' THEN convert_from(result, 'UTF8')::bigint END AS recorded
+       CASE WHEN state = 'SUCCEEDED' THEN substring(convert_from(result, 'UTF8') FROM '\\d+')::bigint END AS recorded,
+       coalesce(substring(convert_from(error, 'UTF8') FROM '"reason":"([a-z_]+)"'), '') AS reason
 FROM job"""
 _TRAP = (
     "CREATE SCHEMA chaos",
@@ -81,6 +82,7 @@ def read_master(servers: Servers, schema: str, history: History) -> None:
             -1 if row["value"] is None else row["value"],
             row["recorded"] or 0,
             row["attempt"],
+            row["reason"],
         )
     doubled = servers.sql(
         "SELECT job_id, count(*) FROM ledger WHERE concluding GROUP BY job_id HAVING count(*) > 1", schema=schema

@@ -26,6 +26,8 @@ class Kind(NamedTuple):
     strike: Callable[[Stage, random.Random, float], Hit]
     uncovered: frozenset[str] = ALL_COVER
     longest_seconds: float = 0.5
+    lasting_seconds: float = 0.0
+    """How long it lasts among the long faults: several leases; 0: it is over at once."""
     needs: Callable[[Stage], str | None] = lambda _: None
 
 
@@ -50,30 +52,54 @@ KINDS: dict[str, Kind] = {
     "child_kill": Kind("SIGKILL to an agent's process; its supervisor lives", agent_faults.kill_child),
     "supervisor_kill": Kind("SIGKILL to a supervisor; its agent lives", agent_faults.kill_supervisor),
     "agent_kill": Kind("SIGKILL to supervisor and agent at once", agent_faults.kill_agent),
-    "child_stop": Kind("SIGSTOP to an agent's process past its lease", agent_faults.stop_child, longest_seconds=8),
-    "agent_stop": Kind("SIGSTOP to supervisor and agent, then SIGCONT", agent_faults.stop_agent, longest_seconds=8),
+    "child_stop": Kind(
+        "SIGSTOP to an agent's process past its lease", agent_faults.stop_child, longest_seconds=8, lasting_seconds=20
+    ),
+    "agent_stop": Kind(
+        "SIGSTOP to supervisor and agent, then SIGCONT", agent_faults.stop_agent, longest_seconds=8, lasting_seconds=30
+    ),
     "agent_freeze": Kind(
-        "the control group's freezer stops a whole agent", agent_faults.freeze_agent, longest_seconds=8, needs=_freezer
+        "the control group's freezer stops a whole agent",
+        agent_faults.freeze_agent,
+        longest_seconds=8,
+        lasting_seconds=20,
+        needs=_freezer,
     ),
     "agent_restart": Kind("SIGTERM to an agent under load, and a new one", agent_faults.restart_agent),
     "descriptors_used_up": Kind(
-        "an agent may open nothing more, and its connections are cut", agent_faults.no_descriptors, longest_seconds=4
+        "an agent may open nothing more, and its connections are cut",
+        agent_faults.no_descriptors,
+        longest_seconds=4,
+        lasting_seconds=16,
     ),
     "producer_kill": Kind("SIGKILL to a producer", agent_faults.kill_producer),
-    "producer_stop": Kind("SIGSTOP to a producer, then SIGCONT", agent_faults.stop_producer, longest_seconds=5),
-    "wall_clock_jump": Kind("an agent's wall clock jumps by up to an hour", agent_faults.turn_clock, longest_seconds=6),
+    "producer_stop": Kind(
+        "SIGSTOP to a producer, then SIGCONT", agent_faults.stop_producer, longest_seconds=5, lasting_seconds=20
+    ),
+    "wall_clock_jump": Kind(
+        "an agent's wall clock jumps by up to an hour", agent_faults.turn_clock, longest_seconds=6, lasting_seconds=30
+    ),
     "boot_clock_shift": Kind(
         "an agent comes back with CLOCK_BOOTTIME days ahead", agent_faults.shift_boottime, needs=_namespaces
     ),
     # the master
     "master_restart": Kind("immediate shutdown of PostgreSQL, and start", server_faults.restart_master),
     "master_kill": Kind("SIGKILL to the postmaster, and start", server_faults.kill_master),
-    "master_outage": Kind("PostgreSQL is down for a while", server_faults.stop_master, longest_seconds=6),
-    "master_freeze": Kind("SIGSTOP to every process of PostgreSQL", server_faults.freeze_master, longest_seconds=5),
+    "master_outage": Kind(
+        "PostgreSQL is down for a while", server_faults.stop_master, longest_seconds=6, lasting_seconds=60
+    ),
+    "master_freeze": Kind(
+        "SIGSTOP to every process of PostgreSQL", server_faults.freeze_master, longest_seconds=5, lasting_seconds=30
+    ),
     "backends_ended": Kind("pg_terminate_backend for every client", server_faults.end_backends),
-    "table_locked": Kind("ACCESS EXCLUSIVE on the job table", server_faults.lock_table, longest_seconds=4),
+    "table_locked": Kind(
+        "ACCESS EXCLUSIVE on the job table", server_faults.lock_table, longest_seconds=4, lasting_seconds=16
+    ),
     "master_connections_used_up": Kind(
-        "max_connections is reached, and the clients' are cut", server_faults.use_up_connections, longest_seconds=4
+        "max_connections is reached, and the clients' are cut",
+        server_faults.use_up_connections,
+        longest_seconds=4,
+        lasting_seconds=16,
     ),
     "master_failover": Kind(
         "the primary dies, a synchronous standby is promoted",
@@ -83,29 +109,52 @@ KINDS: dict[str, Kind] = {
     ),
     # the stores
     "store_kill": Kind("SIGKILL to a store, and start", server_faults.kill_store, LOG_LOST),
-    "store_freeze": Kind("SIGSTOP to a store", server_faults.freeze_store, longest_seconds=6),
+    "store_freeze": Kind("SIGSTOP to a store", server_faults.freeze_store, longest_seconds=6, lasting_seconds=60),
     "store_flushed": Kind("FLUSHALL", server_faults.flush_store, STORE_LOST),
     "store_log_cut": Kind("killed, the tail of its log cut off, started", server_faults.cut_log, LOG_LOST),
     "store_failover": Kind("a replica that lags takes over", server_faults.fail_over_store, STORE_LOST, 1.5),
     "store_connections_used_up": Kind(
-        "maxclients is reached, and the clients' are cut", server_faults.use_up_clients, longest_seconds=4
+        "maxclients is reached, and the clients' are cut",
+        server_faults.use_up_clients,
+        longest_seconds=4,
+        lasting_seconds=20,
     ),
-    "store_memory_full": Kind("maxmemory is reached", server_faults.fill_memory, longest_seconds=4),
+    "store_memory_full": Kind("maxmemory is reached", server_faults.fill_memory, longest_seconds=4, lasting_seconds=30),
     # disks
-    "disk_stalled": Kind("no write and no fsync ends", server_faults.stall_disk, longest_seconds=4, needs=_disks),
-    "disk_slow": Kind("every fsync takes up to 0.3 s", server_faults.slow_disk, longest_seconds=5, needs=_disks),
-    "disk_full": Kind("not a byte is left", server_faults.fill_disk, longest_seconds=4, needs=_disks),
+    "disk_stalled": Kind(
+        "no write and no fsync ends", server_faults.stall_disk, longest_seconds=4, lasting_seconds=16, needs=_disks
+    ),
+    "disk_slow": Kind(
+        "every fsync takes up to 0.3 s", server_faults.slow_disk, longest_seconds=5, lasting_seconds=30, needs=_disks
+    ),
+    "disk_full": Kind(
+        "not a byte is left", server_faults.fill_disk, longest_seconds=4, lasting_seconds=16, needs=_disks
+    ),
     # the network
-    "network_slow": Kind("delay and jitter", network_faults.slow, longest_seconds=6),
-    "network_narrow": Kind("little bandwidth", network_faults.narrow, longest_seconds=5),
+    "network_slow": Kind("delay and jitter", network_faults.slow, longest_seconds=6, lasting_seconds=30),
+    "network_narrow": Kind("little bandwidth", network_faults.narrow, longest_seconds=5, lasting_seconds=20),
     "network_cut": Kind("every connection of a route is reset", network_faults.cut),
-    "requests_held": Kind("requests vanish, in silence", network_faults.hold_requests, longest_seconds=6),
-    "answers_held": Kind("requests arrive, answers vanish", network_faults.hold_answers, longest_seconds=6),
-    "half_open": Kind("the server's end is gone, the client's is not", network_faults.half_open, longest_seconds=6),
-    "refused": Kind("connections are reset as soon as they are made", network_faults.refuse, longest_seconds=4),
-    "replies_lost": Kind("answers are lost after the effect", network_faults.lose_replies, longest_seconds=4),
+    "requests_held": Kind(
+        "requests vanish, in silence", network_faults.hold_requests, longest_seconds=6, lasting_seconds=30
+    ),
+    "answers_held": Kind(
+        "requests arrive, answers vanish", network_faults.hold_answers, longest_seconds=6, lasting_seconds=20
+    ),
+    "half_open": Kind(
+        "the server's end is gone, the client's is not", network_faults.half_open, longest_seconds=6, lasting_seconds=20
+    ),
+    "refused": Kind(
+        "connections are reset as soon as they are made", network_faults.refuse, longest_seconds=4, lasting_seconds=20
+    ),
+    "replies_lost": Kind(
+        "answers are lost after the effect", network_faults.lose_replies, longest_seconds=4, lasting_seconds=20
+    ),
 }
 """Every kind of fault, by name."""
+
+
+FIRST_LASTING = ("store_freeze", "store_memory_full", "master_outage")
+"""Long faults that come first: a silent store, a full store, a master that is away."""
 
 
 def available(stage: Stage) -> tuple[list[str], dict[str, str]]:

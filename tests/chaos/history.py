@@ -39,6 +39,17 @@ class Row(NamedTuple):
     recorded_token: int
     """Of the run whose result is recorded; 0: no result."""
     attempt: int
+    reason: str = ""
+    """Of a failure, as it is recorded."""
+
+
+class Cancel(NamedTuple):
+    """What a producer was told when it asked to cancel a job that was not due yet."""
+
+    at: float
+    state: str
+    due: float
+    """When the job would start."""
 
 
 FINAL = frozenset({"SUCCEEDED", "FAILED", "CANCELLED", "EXPIRED"})
@@ -89,6 +100,10 @@ class History:
     deaths: list[Death] = field(default_factory=list)
     stores: dict[str, str] = field(default_factory=dict)
     """Bucket -> store."""
+    cancels: dict[str, Cancel] = field(default_factory=dict)
+    excuse_seconds: float = 60.0
+    """A fault excuses the loss of what was acknowledged at most this long before it began (or while it lasted), at a level
+    that does not cover it, in the store that it hit: by then everything is in the master."""
     woken: dict[int, float] = field(default_factory=dict)
     """Pid -> time of the last time it was let go on after a freeze."""
 
@@ -114,5 +129,7 @@ class History:
             self.unknown.update(line.jobs)
         elif line.phase is Phase.ENDED:
             self.ended.setdefault(line.job, []).append((line.pid, line.at))
+        elif line.phase is Phase.CANCELLED:
+            self.cancels[line.job] = Cancel(line.at, line.why, line.due)
         elif line.phase is Phase.OBSERVED:
             self.observed[line.job] = line.token

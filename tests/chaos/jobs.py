@@ -81,3 +81,28 @@ async def flaky(ctx: JobContext, value: int) -> int:
     if ctx.attempt == 1:
         raise RuntimeError(_FIRST_FAILURE)
     return ctx.token
+
+
+@handlers.job(name="chaos.long", timeout=600, max_attempts=20, backoff=0.2, backoff_max=2)
+async def long(ctx: JobContext, value: int, seconds: float) -> int:
+    """As long as a graceful exit waits, and longer than a lease."""
+    began(ctx, value, "chaos.long")
+    await asyncio.sleep(seconds)
+    ended(ctx, value, "chaos.long")
+    return ctx.token
+
+
+@handlers.job(name="chaos.fat", max_attempts=20, backoff=0.2, backoff_max=2)
+async def fat(ctx: JobContext, value: int, text: str) -> tuple[int, str]:
+    """Arguments and a result of many KiB."""
+    began(ctx, value, "chaos.fat")
+    return ctx.token, text
+
+
+@handlers.job(name="chaos.once", mode="thread", delivery="at_most_once")
+def once(ctx: JobContext, value: int) -> int:
+    """At most once, with far fewer threads than slots."""
+    began(ctx, value, "chaos.once")
+    time.sleep(0.1)
+    ended(ctx, value, "chaos.once")
+    return ctx.token

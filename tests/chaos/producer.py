@@ -8,6 +8,7 @@ id a few times, as the error says; then it stays unknown. SIGTERM ends it: what 
 from __future__ import annotations
 
 import asyncio
+import base64
 import contextlib
 import os
 import random
@@ -36,6 +37,8 @@ _TRIES = 6
 _AT_ONCE = 24
 _SLOW_SECONDS_MAX = 1.2
 _OBSERVE_SECONDS = 20.0
+_FAT_BYTES = 64 * 1024
+_LONG_SECONDS = (10.0, 20.0)
 
 
 class Producer:
@@ -55,13 +58,17 @@ class Producer:
         """Until told to stop."""
         self._cluster = cluster
         ways: list[tuple[float, int, Callable[[], Coroutine[Any, Any, None]]]] = [
-            (0.62, _BULK, self._bulk),
+            (0.60, _BULK, self._bulk),
             (0.06, _BULK // 2, self._bulk_master),
             (0.12, _SINGLES, self._singles),
             (0.13, _SINGLES, self._fsync),
             (0.03, _SINGLES // 2, self._master),
             (0.02, _SINGLES // 2, self._keyed),
             (0.02, _SINGLES // 2, self._later),
+            (0.01, _SINGLES // 2, self._cancelled),
+            (0.005, _SINGLES // 2, self._fat),
+            (0.01, _SINGLES // 2, self._once),
+            (0.002, 2, self._long),
         ]
         by_calls = [share / size for share, size, _ in ways]
         credit, before = 0.0, time.monotonic()
@@ -138,6 +145,46 @@ class Producer:
         after = self._rng.uniform(0.5, 8.0)
         await asyncio.gather(*(self._one(value, durability="master", after=after) for value in values))
 
+    async def _cancelled(self) -> None:
+        """Jobs that wait for their time, and half of them are cancelled before it."""
+        level = self._rng.choice(("agent", "master"))
+        values = self._values(_SINGLES // 2, level)
+        after = self._rng.uniform(4.0, 15.0)
+        await asyncio.gather(*(self._cancel_one(value, level, after) for value in values))
+
+    async def _cancel_one(self, value: int, level: str, after: float) -> None:
+        due = time.time() + after
+        job = await self._submit(value, jobs.quick, {"value": value}, durability=level, after=after, job_id=new_id())
+        if job is None or value % 2:
+            return
+        await asyncio.sleep(self._rng.uniform(0.0, 2.0))
+        with contextlib.suppress(JobMasterError):
+            state = await self._cluster.cancel(job)
+            if time.time() < due:
+                self._pen.write(Line(phase=Phase.CANCELLED, job=job.hex(), due=due, why=state.value))
+
+    async def _fat(self) -> None:
+        """Arguments and results of 64 KiB that no compression makes small."""
+        values = self._values(_SINGLES // 2, "agent")
+        texts = [base64.b64encode(self._rng.randbytes(_FAT_BYTES * 3 // 4)).decode() for _ in values]
+        await asyncio.gather(
+            *(
+                self._submit(value, jobs.fat, {"value": value, "text": text}, durability="agent", job_id=new_id())
+                for value, text in zip(values, texts, strict=True)
+            )
+        )
+
+    async def _once(self) -> None:
+        values = self._values(_SINGLES // 2, "agent")
+        await asyncio.gather(
+            *(self._submit(v, jobs.once, {"value": v}, durability="agent", job_id=new_id()) for v in values)
+        )
+
+    async def _long(self) -> None:
+        for value in self._values(2, "agent"):
+            args = {"value": value, "seconds": round(self._rng.uniform(*_LONG_SECONDS), 3)}
+            await self._submit(value, jobs.long, args, durability="agent", job_id=new_id())
+
     async def _keyed(self) -> None:
         """Every key is sent twice at once, as an impatient caller would."""
         values = self._values(_SINGLES // 2, "master")
@@ -161,6 +208,17 @@ class Producer:
         handler, args = (jobs.quick, {"value": value}) if not own_id else self._job(value)
         if own_id:
             options["job_id"] = new_id()
+        job = await self._submit(value, handler, args, **options)
+        if job is not None and self._rng.random() < 0.02:
+            self._start(self._observe(job))
+
+    async def _submit(self, value: int, handler: Any, args: dict[str, Any], **options: Any) -> bytes | None:
+        """Submit, again and again while the outcome is unknown; the id when it was acknowledged.
+
+        Args:
+            options: without ``job_id``, the ids of a submit whose outcome is unknown are not written down.
+        """
+        own_id = "job_id" in options
         options["priority"] = self._rng.randint(1, 5)
         for attempt in range(_TRIES):
             try:
@@ -180,10 +238,9 @@ class Producer:
                         bucket=receipt.bucket_id.hex() if receipt.bucket_id else "",
                     )
                 )
-                if self._rng.random() < 0.02:
-                    self._start(self._observe(receipt.id))
-                return
+                return receipt.id
             await asyncio.sleep(0.2 * 2**attempt * self._rng.random())
+        return None
 
     async def _observe(self, job: bytes) -> None:
         """Read the outcome as users do; what was read once must stay."""

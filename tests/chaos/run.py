@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 import signal
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from contextlib import ExitStack
 from typing import Any
 
@@ -13,13 +13,13 @@ import msgspec
 
 from benchmarks.report import commit, machine
 from tests.chaos import collect
-from tests.chaos.checker import Verdict, check, rescue_seconds
+from tests.chaos.checker import EXCUSE_SECONDS, Verdict, check, rescue_seconds
 from tests.chaos.conductor import Conductor
-from tests.chaos.faults import KINDS, available
+from tests.chaos.faults import FIRST_LASTING, KINDS, available
 from tests.chaos.history import History
 from tests.chaos.hit import LEASE_SECONDS, Stage
-from tests.chaos.scene import AGENTS, Course, Form, Scene
-from tests.chaos.schedule import Planned, plan
+from tests.chaos.scene import AGENTS, STOP_SECONDS, Course, Form, Scene
+from tests.chaos.schedule import Planned, plan, plan_long
 from tests.chaos.servers import Servers
 from tests.chaos.witness import read
 
@@ -63,6 +63,9 @@ def play(course: Course, scene: Scene, tell: Any) -> dict[str, Any]:
     schedule = planned(course, kinds)
     seconds = schedule[-1].at + 3.0 if course.form is Form.KILLS else course.seconds
     history = History()
+    if course.long_faults:
+        # What only a store knows is as old as the longest absence of the master.
+        history.excuse_seconds = EXCUSE_SECONDS + max(lasting(kinds).values(), default=0.0)
     conductor = Conductor(
         stage, lambda: history.stores.update(collect.stores_of_buckets(scene.servers, scene.schema)), tell
     )
@@ -89,6 +92,7 @@ def play(course: Course, scene: Scene, tell: Any) -> dict[str, Any]:
         "left_after_drain": left,
         "agent_exit_codes": exits,
         "seed": course.seed,
+        "long_faults": course.long_faults,
         "schedule": [[one.kind, one.at, one.seconds] for one in schedule] if course.form is Form.MIXED else [],
         "unavailable": impossible,
     }
@@ -110,7 +114,17 @@ def planned(course: Course, kinds: list[str]) -> list[Planned]:
             found.append(Planned(rng.choice(KILLS), round(at, 3), 0.0, rng.getrandbits(32)))
         return found
     wanted = [kind for kind in kinds if not course.kinds or kind in course.kinds]
-    return plan(course.seed, course.seconds - 2.0, wanted, {name: kind.longest_seconds for name, kind in KINDS.items()})
+    found = plan(
+        course.seed, course.seconds - 2.0, wanted, {name: kind.longest_seconds for name, kind in KINDS.items()}
+    )
+    if course.long_faults:
+        found += plan_long(course.seed, course.seconds - 2.0, lasting(wanted), FIRST_LASTING)
+    return sorted(found, key=lambda one: one.at)
+
+
+def lasting(kinds: Iterable[str]) -> dict[str, float]:
+    """Kinds that can last, and how long they do among the long faults."""
+    return {kind: KINDS[kind].lasting_seconds for kind in kinds if KINDS[kind].lasting_seconds}
 
 
 def restart_all(scene: Scene, rounds: int, tell: Any) -> list[str]:
@@ -121,7 +135,7 @@ def restart_all(scene: Scene, rounds: int, tell: Any) -> list[str]:
         member = scene.fleet.members[name]
         started = member.count("agent_started")
         member.terminate()
-        code = member.wait(60.0)
+        code = member.wait(STOP_SECONDS)
         if code != 0:
             unclean.append(f"{name}: {code}")
         scene.fleet.again(name)

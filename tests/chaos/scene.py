@@ -26,7 +26,8 @@ from tests.chaos.witness import VARIABLE
 
 AGENTS = {"a": "default", "b": "synced", "c": "synced", "d": "default"}
 """Member -> kind. The last one runs through a main program of ours, whose clock can be turned."""
-_STOP_SECONDS = 60.0
+THREADS = 2
+STOP_SECONDS = 300.0
 
 
 class Form(StrEnum):
@@ -59,6 +60,8 @@ class Course(NamedTuple):
     form: Form = Form.MIXED
     rounds: int = 0
     """Kills, or restarts."""
+    long_faults: bool = False
+    """Faults that last several leases strike beside the short ones."""
 
 
 def document(form: Form) -> dict[str, Any]:
@@ -71,7 +74,8 @@ def document(form: Form) -> dict[str, Any]:
         # Under these faults an innocent job may be in the hands of a dying agent many times.
         "jobs": {"max_rescues": 1000},
         "observability": {"log_format": "json"},
-        "agents": {"default": {"store": "default"}, "synced": {"store": "synced"}},
+        # Few threads: at-most-once jobs wait for one, and must not be taken for started ones.
+        "agents": {name: {"store": name, "threads": THREADS} for name in ("default", "synced")},
     }
 
 
@@ -171,7 +175,7 @@ class Scene:
         for name in self.producers:
             self.fleet.members[name].terminate()
         for name in self.producers:
-            if self.fleet.members[name].wait(_STOP_SECONDS) is None:
+            if self.fleet.members[name].wait(STOP_SECONDS) is None:
                 self.tell(f"producer {name} did not end; killed")
                 self.fleet.members[name].kill()
 
@@ -194,4 +198,4 @@ class Scene:
         """SIGTERM to all; exit codes."""
         for name in AGENTS:
             self.fleet.members[name].terminate()
-        return {name: self.fleet.members[name].wait(_STOP_SECONDS) for name in AGENTS}
+        return {name: self.fleet.members[name].wait(STOP_SECONDS) for name in AGENTS}

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 import msgspec
 
 QUIET_SECONDS = (1.5, 4.0)
+LONG_QUIET_SECONDS = (6.0, 12.0)
 MIX = (1, 1, 2, 2, 3)
 """How many faults at once, by lot."""
 
@@ -49,3 +50,26 @@ def plan(seed: int, seconds: float, kinds: Sequence[str], longest: dict[str, flo
             found.append(Planned(kind, round(began, 2), round(lasts, 2), rng.getrandbits(32)))
             end = max(end, began + lasts)
         at = end + rng.uniform(*QUIET_SECONDS)
+
+
+def plan_long(seed: int, seconds: float, lasting: dict[str, float], first: Sequence[str]) -> list[Planned]:
+    """Faults that last several leases, one after the other, to strike beside those of `plan`.
+
+    Args:
+        lasting: kind -> its duration.
+        first: kinds that come before all others, in this order, as far as they are among `lasting`.
+    """
+    rng = random.Random(f"{seed}/long")
+    found: list[Planned] = []
+    others = [kind for kind in lasting if kind not in first]
+    bag = rng.sample(others, len(others)) + [kind for kind in reversed(first) if kind in lasting]
+    at = rng.uniform(*LONG_QUIET_SECONDS)
+    while lasting:
+        if not bag:
+            bag = rng.sample(list(lasting), len(lasting))
+        kind = bag.pop()
+        if at + lasting[kind] > seconds:
+            return found
+        found.append(Planned(kind, round(at, 2), lasting[kind], rng.getrandbits(32)))
+        at += lasting[kind] + rng.uniform(*LONG_QUIET_SECONDS)
+    return found

@@ -10,10 +10,18 @@ from click.testing import CliRunner, Result
 
 from tests.chaos import page
 from tests.chaos.__main__ import main
-from tests.chaos.checker import AWAKE_SECONDS, EXCUSE_SECONDS, REPLY_SECONDS, check, rescue_seconds
-from tests.chaos.history import Ack, Death, History, Row, Run, Strike
+from tests.chaos.checker import (
+    AWAKE_SECONDS,
+    EXCUSE_SECONDS,
+    QUIET_SECONDS,
+    REPLY_SECONDS,
+    UNBEGUN_MAX,
+    check,
+    rescue_seconds,
+)
+from tests.chaos.history import Ack, Cancel, Death, History, Row, Run, Strike
 from tests.chaos.run import violations_of
-from tests.chaos.schedule import plan
+from tests.chaos.schedule import plan, plan_long
 from tests.chaos.witness import ANYWHERE, Line, Pen, Phase, read
 
 JOBS = [f"{number:032x}" for number in range(10)]
@@ -111,9 +119,31 @@ def start_after_death(history: History) -> None:
         history.runs[job] = [run._replace(pid=1 if job == JOBS[3] else 2) for run in history.runs[job]]
 
 
+def start_once_twice(history: History) -> None:
+    run = history.runs[JOBS[3]][0]._replace(handler="chaos.once")
+    history.runs[JOBS[3]] = [run, run._replace(at=run.at + 1, token=2)]
+
+
+def abandon_unbegun(history: History) -> None:
+    history.rows[JOBS[3]] = Row("FAILED", 1, 3, 0, 1, "abandoned")
+    del history.runs[JOBS[3]]
+
+
+def start_after_cancelled_row(history: History) -> None:
+    history.cancels[JOBS[3]] = Cancel(994.0 - AWAKE_SECONDS - 0.1, "CANCELLED", 993.5)
+
+
+def start_after_cancel_request(history: History) -> None:
+    history.cancels[JOBS[3]] = Cancel(994.0 - QUIET_SECONDS - 0.1, "ASSIGNED", 994.0)
+
+
 @pytest.mark.parametrize(
     ("spoil", "name"),
     [
+        (start_once_twice, "once_twice"),
+        (abandon_unbegun, "abandoned_unbegun"),
+        (start_after_cancelled_row, "cancel_forgotten"),
+        (start_after_cancel_request, "cancel_forgotten"),
         (lose, "lost"),
         (leave_unfinished, "lost"),
         (invent_row, "unexpected"),
@@ -133,6 +163,24 @@ def test_every_known_bad_history_is_flagged_as_what_it_is(spoil: Callable[[Histo
     verdict = check(history)
     assert verdict.violations == {name: 1}
     assert len(verdict.examples[name]) == 1
+
+
+def test_a_fault_excuses_a_few_jobs_that_were_cut_off_before_their_first_line() -> None:
+    history = good()
+    history.strikes = [Strike("child_kill", 993.0, 993.0, frozenset())]
+    for job in JOBS[: UNBEGUN_MAX + 1]:
+        history.rows[job] = Row("FAILED", 1, 3, 0, 1, "abandoned")
+        del history.runs[job]
+    assert check(history).violations == {"abandoned_unbegun": 1}
+
+
+def test_a_cancel_request_that_a_fault_kept_from_the_owner_is_excused_and_counted() -> None:
+    history = good()
+    start_after_cancel_request(history)
+    history.strikes = [Strike("network_cut", 992.0, 993.0, frozenset())]
+    verdict = check(history)
+    assert verdict.violations == {}
+    assert verdict.cancels == verdict.cancelled_begun == 1
 
 
 def test_a_failed_job_has_an_end_and_is_not_ok() -> None:
@@ -245,3 +293,22 @@ def test_one_seed_is_one_schedule_and_every_kind_comes_before_any_comes_twice() 
 def test_the_page_says_what_the_catalogue_and_the_kept_reports_say() -> None:
     kept = page.PAGE.read_text(encoding="utf-8")
     assert page.made(kept) == kept, "run: python -m tests.chaos.page"
+
+
+def test_long_faults_follow_one_another_and_the_named_ones_come_first() -> None:
+    lasting = {"a": 20.0, "b": 60.0, "c": 30.0}
+    found = plan_long(7, 400, lasting, ("b", "x", "c"))
+    assert [one.kind for one in found[:3]] == ["b", "c", "a"]
+    assert all(one.at + one.seconds < later.at for one, later in zip(found, found[1:], strict=False))
+    assert found[-1].at + found[-1].seconds <= 400
+    assert found == plan_long(7, 400, lasting, ("b", "x", "c"))
+    assert plan_long(7, 400, {}, ("b",)) == []
+
+
+def test_an_absence_of_the_master_makes_the_excuse_of_a_lost_store_longer() -> None:
+    history = good()
+    history.strikes = [FLUSH._replace(at=990.0 + 3 + EXCUSE_SECONDS + 30, until=990.0 + 3 + EXCUSE_SECONDS + 31)]
+    lose(history)
+    assert check(history).violations == {"lost": 1}
+    history.excuse_seconds += 60.0
+    assert check(history).violations == {}

@@ -33,6 +33,8 @@ class Phase(StrEnum):
     """It was told that nobody knows: neither success nor failure."""
     REFUSED = "refused"
     """It was told that nothing was stored."""
+    CANCELLED = "cancelled"
+    """It asked to cancel a job that was due at ``due`` and was told the state ``why``."""
     OBSERVED = "observed"
     """It read an outcome: the token in the recorded result."""
     BEGAN = "began"
@@ -60,6 +62,8 @@ class Line(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=Fal
     handler: str = ""
     bucket: str = ""
     """Where the receipt says that it lies, as 32 hexadecimal digits; empty: in the master."""
+    due: float = 0.0
+    """Seconds since 1970."""
     why: str = ""
 
 
