@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -299,7 +300,7 @@ def test_long_faults_follow_one_another_and_the_named_ones_come_first() -> None:
     lasting = {"a": 20.0, "b": 60.0, "c": 30.0}
     found = plan_long(7, 400, lasting, ("b", "x", "c"))
     assert [one.kind for one in found[:3]] == ["b", "c", "a"]
-    assert all(one.at + one.seconds < later.at for one, later in zip(found, found[1:], strict=False))
+    assert all(one.at + one.seconds < later.at for one, later in pairwise(found))
     assert found[-1].at + found[-1].seconds <= 400
     assert found == plan_long(7, 400, lasting, ("b", "x", "c"))
     assert plan_long(7, 400, {}, ("b",)) == []
