@@ -147,6 +147,9 @@ METRICS: dict[str, Metric] = {
     "handlers_unserved": Metric(
         "jobmaster_handlers_unserved", _G, "Handlers of overdue jobs that no agent with a bucket for them has."
     ),
+    "stores_silent": Metric(
+        "jobmaster_stores_silent", _G, "Agent stores of the configuration that do not answer this process."
+    ),
     "groups_unserved": Metric("jobmaster_groups_unserved", _G, "Lanes and priorities with due jobs and no bucket."),
     "orphans_returned": Metric("jobmaster_orphans_returned", _C, "In-flight rows of no live bucket, given back."),
     "rows_forgotten": Metric(

@@ -24,11 +24,10 @@ from jobmaster.telemetry import Telemetry
 from jobmaster_agents.events import Event, EventLog
 from jobmaster_agents.holdings import Holding, Holdings
 
-BUSY_SECONDS = 30.0
-"""A bucket with jobs is compared this often."""
-IDLE_SECONDS = 90.0
-"""An empty one this often."""
-GRACE_SECONDS = 25.0
+IDLE_FACTOR = 3.0
+"""An empty bucket is compared so much less often than one with jobs."""
+GRACE_SHARE = 5.0 / 6.0
+"""Share of the time between two comparisons that a row must miss its copy: the second one finds it overdue."""
 PACE_SECONDS = 2.0
 """At most one bucket per this time."""
 _ROWS_MAX = 5000
@@ -83,6 +82,7 @@ class AntiEntropy:
 
     Args:
         memory: read after the store.
+        every_seconds: how often a bucket with jobs is compared.
         adopt_lists: look for claimed lists of the bucket that memory does not know, and take them.
     """
 
@@ -98,7 +98,10 @@ class AntiEntropy:
         clock: Clock,
         telemetry: Telemetry,
         log: EventLog,
+        *,
+        every_seconds: float,
     ) -> None:
+        self._every = every_seconds
         self._holdings = holdings
         self._master = master
         self._store = store
@@ -113,7 +116,7 @@ class AntiEntropy:
         """Compare the bucket that is most overdue."""
         now = self._now()
         self._watches = {
-            bucket_id: self._watches.get(bucket_id) or _Watch(now + BUSY_SECONDS * random.random())
+            bucket_id: self._watches.get(bucket_id) or _Watch(now + self._every * random.random())
             for bucket_id in self._holdings.buckets
         }
         if self._watches:
@@ -123,9 +126,9 @@ class AntiEntropy:
             # An outcome that the store keeps for the master is a copy, too, and not looked for: first it is applied. (What
             # the master will not take may lie there for long, and which jobs it is of is known.)
             if watch.next_at <= now and holding is not None and not holding.applies and self._holdings.may_start(now):
-                watch.next_at = now + BUSY_SECONDS
+                watch.next_at = now + self._every
                 await self.compare(holding, watch)
-        soonest = min((watch.next_at for watch in self._watches.values()), default=now + BUSY_SECONDS)
+        soonest = min((watch.next_at for watch in self._watches.values()), default=now + self._every)
         return max(soonest - self._now(), PACE_SECONDS)
 
     async def compare(self, holding: Holding, watch: _Watch) -> None:
@@ -138,13 +141,17 @@ class AntiEntropy:
         if depth is None or holding.lost:
             return  # a store without the bucket: the next claim learns it, and the bucket is disowned
         if not rows and not watch.suspects:
-            watch.next_at = self._now() + (BUSY_SECONDS if depth.assigned or depth.claimed_lists else IDLE_SECONDS)
+            watch.next_at = self._now() + self._every * (1.0 if depth.assigned or depth.claimed_lists else IDLE_FACTOR)
             return
         missing = await self._missing(holding, rows, watch, depth)
         now = self._now()
         watch.suspects = {row.id: (row.identity, self._first_missed(watch, row, now)) for row in missing}
         memory = self._copies(holding)  # once more, after the store: a claim may have moved it meanwhile
-        overdue = [row for row in missing if row.id not in memory and now - watch.suspects[row.id][1] >= GRACE_SECONDS]
+        overdue = [
+            row
+            for row in missing
+            if row.id not in memory and now - watch.suspects[row.id][1] >= self._every * GRACE_SHARE
+        ]
         if holding.applies:
             return  # the master went away while this was compared
         await self._give_back(holding, overdue)

@@ -2,7 +2,11 @@
 
 One statement a second keeps the office, finds lanes and priorities whose HELD jobs come due, and sees whether some agent's
 lease is over. Owners of matching buckets are told by a hint through their store (two per group, in turn), so nobody polls
-the master for due jobs. Rare chores come one per tick at most, which bounds the load.
+the master for due jobs.
+
+Only that statement, and the read of the bucket map, are on the path that keeps the office. Hints go out by a duty of their
+own (``hints``), and so do the rare chores (``Chores``): one at a time and one a second at most, which bounds the load. A
+store that does not answer, or a chore that takes long, costs no office.
 
 The office has an epoch. Losing it costs nothing: every chore is safe when two agents do it. An agent of greater weight that
 has been there for longer than its lease gets it from a lighter holder, by name, at the end of a tick.
@@ -57,8 +61,39 @@ def may_lead(mode: AgentMode, weight: int) -> bool:
     return weight > 0 and mode in (AgentMode.FULL, AgentMode.COORDINATOR)
 
 
+class Chores:
+    """The duty that does the chores, one at a time, while this agent leads.
+
+    Args:
+        leads: whether it does.
+        pace_seconds: from the beginning of one chore to that of the next, at least.
+    """
+
+    name = "chores"
+
+    def __init__(self, chores: Sequence[Chore], leads: Callable[[], bool], clock: Clock, pace_seconds: float) -> None:
+        self.all = list(chores)
+        self._leads = leads
+        self._now = clock.boottime
+        self._pace_seconds = pace_seconds
+        self.kicked = asyncio.Event()
+
+    async def tick(self) -> float:
+        """Do the one that is most overdue."""
+        if not self._leads() or not self.all:
+            return IDLE_SECONDS
+        now = self._now()
+        chore = min(self.all, key=lambda each: each.next_at)
+        if chore.next_at <= now:
+            chore.next_at = now + chore.every_seconds  # set first: a chore that fails must not take every turn
+            if await chore.run() is AGAIN:
+                chore.next_at = now
+        soonest = min(each.next_at for each in self.all)
+        return max(soonest - self._now(), now + self._pace_seconds - self._now(), 0.0)
+
+
 class Coordination:
-    """The duty that holds the office, or waits for it to fall vacant.
+    """The duty that holds the office, or waits for it to fall vacant. Its ``chores`` are a second duty.
 
     Args:
         on_overdue: called when some agent's lease is over (somebody should judge).
@@ -84,7 +119,7 @@ class Coordination:
         self._holdings = holdings
         self._master = master
         self._hints = hints
-        self._chores = list(chores)
+        self.chores = Chores(chores, lambda: self._epoch is not None, clock, leases.coordinator_renew_seconds)
         self._leases = leases
         self._now = clock.boottime
         self._on_overdue = on_overdue
@@ -148,6 +183,7 @@ class Coordination:
         if self._epoch is not None:
             self._telemetry.elections_won += 1
             self._log.info(Event.COORDINATOR_ELECTED, {"epoch": self._epoch, "weight": self._weight})
+            self.chores.kicked.set()
         return self._epoch is not None
 
     def _drop(self, why: str) -> None:
@@ -172,7 +208,6 @@ class Coordination:
         if tended.overdue:
             self._on_overdue()
         self._note_unserved(await self._hints.tell((group.lane, group.priority) for group in tended.due))
-        await self._one_chore()
         if tended.heavier and self._epoch is not None and await self._hand_over(self._epoch):
             return IDLE_SECONDS
         return max(sent + self._leases.coordinator_renew_seconds - self._now(), 0.0)
@@ -186,19 +221,10 @@ class Coordination:
         heir = await self._master.hand_over(self._holdings.agent_id, self._weight, epoch)
         if heir is None and not self._resigned:
             self._epoch = epoch  # nobody is heavier any more; the next tick shows whether it is still held
+            self.chores.kicked.set()
             return False
         self._log.info(Event.COORDINATOR_RESIGNED, {"epoch": epoch, "heir": heir})
         return True
-
-    async def _one_chore(self) -> None:
-        now = self._now()
-        due = [chore for chore in self._chores if chore.next_at <= now]
-        if not due:
-            return
-        chore = min(due, key=lambda each: each.next_at)
-        chore.next_at = now + chore.every_seconds  # set first: a chore that fails must not take every turn
-        if await chore.run() is AGAIN:
-            chore.next_at = now
 
     def _note_unserved(self, unserved: set[Group]) -> None:
         for lane, priority in sorted(unserved - self._unserved):

@@ -122,6 +122,8 @@ class Drain:
         Raises:
             CodeError: the master's answer does not account for every entry of a page.
         """
+        if not self._sound():
+            return DrainEnd.STOPPED
         word, number = await self._store.fence(self.fence)
         if word is Word.VOUCHED:
             self.wait_seconds = number / 1e6

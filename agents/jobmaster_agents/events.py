@@ -38,6 +38,8 @@ class Event(StrEnum):
     STORE_BEAT_FAILED = "store_beat_failed"
     STORE_BEAT_AGAIN = "store_beat_again"
     STORE_UNREACHABLE = "store_unreachable"
+    STORE_SILENT = "store_silent"
+    STORE_HEARD_AGAIN = "store_heard_again"
     STORE_JOINED = "store_joined"
     STORE_EMPTIED = "store_emptied"
     BUCKETS_OPENED = "buckets_opened"

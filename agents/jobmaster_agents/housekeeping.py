@@ -13,8 +13,8 @@ from jobmaster.settings.model import ClusterSettings
 from jobmaster.telemetry import Telemetry
 from jobmaster_agents.coordination import Chore
 from jobmaster_agents.events import Event, EventLog
+from jobmaster_agents.reach import Reach
 
-ORPHAN_GRACE_SECONDS = 60.0
 _ROUNDS_MAX = 20
 _DROPS_MAX = 64
 _VOID_LINES_DAYS = 1
@@ -69,6 +69,7 @@ class Housekeeping:
         agent_id: bytes,
         master: HouseMaster,
         stores: Mapping[str, HouseStore],
+        reach: Reach,
         settings: ClusterSettings,
         on_lost: Callable[[], None],
         telemetry: Telemetry,
@@ -77,6 +78,7 @@ class Housekeeping:
         self._agent_id = agent_id
         self._master = master
         self._stores = stores
+        self._reach = reach
         self._settings = settings
         self._on_lost = on_lost
         self._telemetry = telemetry
@@ -105,7 +107,9 @@ class Housekeeping:
         limit, max_rescues = self._settings.thresholds.transfer_batch, self._settings.jobs.max_rescues
         total = failed = 0
         for _ in range(_ROUNDS_MAX):
-            swept = await self._master.return_orphans(ORPHAN_GRACE_SECONDS, limit, max_rescues=max_rescues)
+            swept = await self._master.return_orphans(
+                self._settings.leases.orphan_grace_seconds, limit, max_rescues=max_rescues
+            )
             total += swept.moved
             failed += swept.failed
             if swept.moved < limit:

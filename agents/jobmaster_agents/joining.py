@@ -8,7 +8,8 @@ as long as that agent leads.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import asyncio
+from collections.abc import Callable, Collection, Mapping
 from typing import Protocol
 
 from jobmaster.agentstore.store import AgentStore
@@ -18,6 +19,8 @@ from jobmaster.model.errors import Refused, Unavailable
 from jobmaster_agents.events import Event, EventLog
 
 AGAIN_SECONDS = 5.0
+OTHERS_SECONDS = 1.0
+"""How much longer an agent that starts waits for the stores it does not live on, once its own has answered."""
 IDLE_SECONDS = 3600.0
 
 
@@ -34,7 +37,7 @@ class Joining:
 
     Args:
         stores: every store of the configuration, by name.
-        on_joined: told after a store has joined late (there may be lost buckets in it).
+        on_joined: told the name of a store that has joined late (there may be lost buckets in it).
     """
 
     name = "joining"
@@ -42,36 +45,53 @@ class Joining:
     def __init__(self, master: GenerationMaster, stores: Mapping[str, AgentStore], log: EventLog) -> None:
         self._master = master
         self._log = log
+        self.every = dict(stores)
+        """All of them, claimed or not."""
         self._missing = dict(stores)
         self.usable: dict[str, AgentStore] = {}
         """Claimed for the cluster. It grows while the agent lives."""
-        self.on_joined: Callable[[], None] | None = None
+        self.on_joined: Callable[[str], None] | None = None
 
     async def begin(self, needed: str) -> None:
-        """Ask each store once.
+        """Ask each store once, all at the same time. The needed one is waited for; the others have a moment longer, and are
+        left to the duty then.
 
         Raises:
             Unavailable: the needed one does not answer.
             Refused: a store belongs to somebody else, or was swapped.
         """
-        for name, store in list(self._missing.items()):
-            try:
-                await self._join(name, store)
-            except Unavailable as error:
-                if name == needed:
-                    raise
-                self._log.warning(Event.STORE_UNREACHABLE, {"store": name, "reason": str(error)})
+        asked = {name: asyncio.ensure_future(self._join(name, store)) for name, store in self._missing.items()}
+        try:
+            await asked[needed]
+            await asyncio.wait(asked.values(), timeout=OTHERS_SECONDS)
+            for name, answer in asked.items():
+                try:
+                    if answer.done():
+                        answer.result()
+                        continue
+                    reason = "it has not answered yet"
+                except Unavailable as error:
+                    reason = str(error)
+                self._log.warning(Event.STORE_UNREACHABLE, {"store": name, "reason": reason})
+        finally:
+            await _end(asked.values())
 
     async def tick(self) -> float:
-        """Ask those again that have not answered yet."""
-        for name, store in list(self._missing.items()):
-            try:
-                await self._join(name, store)
-            except Unavailable:
+        """Ask those again that have not answered yet, all at the same time."""
+        missing = list(self._missing.items())
+        answers = await asyncio.gather(*(self._join(name, store) for name, store in missing), return_exceptions=True)
+        failure: BaseException | None = None
+        for (name, _), answer in zip(missing, answers, strict=True):
+            if isinstance(answer, Unavailable):
+                continue
+            if isinstance(answer, BaseException):
+                failure = answer
                 continue
             self._log.info(Event.STORE_JOINED, {"store": name})
             if self.on_joined is not None:
-                self.on_joined()
+                self.on_joined(name)
+        if failure is not None:
+            raise failure
         return AGAIN_SECONDS if self._missing else IDLE_SECONDS
 
     async def _join(self, name: str, store: AgentStore) -> None:
@@ -94,3 +114,10 @@ class Joining:
             # the rows the master knows go back to HELD. What only the store knew is gone.
             reason = "it served this cluster before and holds nothing now"
             self._log.error(Event.STORE_EMPTIED, {"store": name, "reason": reason})
+
+
+async def _end(tasks: Collection[asyncio.Future[None]]) -> None:
+    """Cancel what is still under way, and wait for its end."""
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)

@@ -39,7 +39,8 @@ from jobmaster_agents.launch import ChildConfig
 from jobmaster_agents.liveness import Phase, Progress, arm_kernel_timer
 from jobmaster_agents.loop import Duty
 from jobmaster_agents.ownership import Ownership
-from jobmaster_agents.rescue import Rescue
+from jobmaster_agents.reach import Reach
+from jobmaster_agents.rescue import Rescue, Rescuers
 from jobmaster_agents.suspension import Suspension
 from jobmaster_agents.unserved import UnservedJobs
 from jobmaster_agents.working import Working
@@ -115,17 +116,27 @@ class Parts:
             telemetry,
             log,
         )
-        hints = Hints(master, stores, clock, telemetry, map_seconds=settings.leases.bucket_map_seconds)
-        self.rescue = Rescue(
-            self.holdings,
-            master,
-            stores,
-            partial(hints.tell, afresh=True),
-            clock,
-            telemetry,
-            log,
-            page_jobs=settings.thresholds.transfer_batch,
-            max_rescues=settings.jobs.max_rescues,
+        self.reach = Reach(joining.every, stores, clock, self._heard, telemetry, log)
+        joining.on_joined = self.reach.joined
+        self.hints = Hints(master, stores, self.reach, clock, telemetry, map_seconds=settings.leases.bucket_map_seconds)
+        self.rescuers = Rescuers(
+            {
+                name: Rescue(
+                    self.holdings,
+                    master,
+                    name,
+                    store,
+                    self.reach,
+                    partial(self.hints.tell, afresh=True),
+                    clock,
+                    telemetry,
+                    log,
+                    page_jobs=settings.thresholds.transfer_batch,
+                    max_rescues=settings.jobs.max_rescues,
+                    store_dead_seconds=settings.leases.store_dead_seconds,
+                )
+                for name, store in joining.every.items()
+            }
         )
         self.judging = Judging(self.holdings, master, settings.leases, clock, self.somebody_died, telemetry, log)
         owns = agent if agent.mode in _WORKING_MODES else None
@@ -142,15 +153,22 @@ class Parts:
         self.disowning = Disowning(self.holdings, master, self.working.salvaging, self._disowned, telemetry, log)
         self.ownership = Ownership(self.holdings, master, self._store, self.working, telemetry, log)
         self.anti_entropy = AntiEntropy(
-            self.holdings, master, self._store, self.working.memory, self._adopt_lists, clock, telemetry, log
+            self.holdings,
+            master,
+            self._store,
+            self.working.memory,
+            self._adopt_lists,
+            clock,
+            telemetry,
+            log,
+            every_seconds=settings.leases.anti_entropy_seconds,
         )
-        joining.on_joined = self.rescue.kick
-        house = Housekeeping(config.agent_id, master, stores, settings, self.rescue.kick, telemetry, log)
+        house = Housekeeping(config.agent_id, master, stores, self.reach, settings, self.rescuers.kick, telemetry, log)
         unserved = UnservedJobs(master, clock, telemetry, log, settings.thresholds.transfer_batch)
         self.coordination = Coordination(
             self.holdings,
             master,
-            hints,
+            self.hints,
             [*house.chores(), *unserved.chores()],
             settings.leases,
             clock,
@@ -165,11 +183,12 @@ class Parts:
 
     def duties(self) -> list[Duty]:
         """What ticks, according to the agent's mode."""
-        duties: list[Duty] = [self.heartbeat, self.beat, self.suspension, self.rescue, self.judging, self._joining]
+        duties: list[Duty] = [self.heartbeat, self.beat, self.suspension, self.judging, self._joining]
+        duties += [self.reach, self.hints, *self.rescuers.duties.values()]
         if self._agent.mode in _WORKING_MODES:
             duties += [self.working.persisting, self.anti_entropy, self.disowning, self.ownership]
         if may_lead(self._agent.mode, self._agent.weight):
-            duties.append(self.coordination)
+            duties += [self.coordination, self.coordination.chores]
         return duties
 
     async def register(self) -> None:
@@ -224,7 +243,7 @@ class Parts:
         left = await self.working.complete(list(self.holdings.buckets), grace_seconds, reason)
         # An answer that is lost must not turn a clean exit into a death; how long may be asked, the lease says.
         insist = self.working.reporter.insist
-        await insist("give_back", self.rescue.give_back, refusals=False)
+        await insist("give_back", self.rescuers.give_back, refusals=False)
         # What it still holds of buckets that a store has lost.
         await insist("disown", self.disowning.tick, refusals=False)
         if left:
@@ -250,12 +269,15 @@ class Parts:
 
     def somebody_died(self) -> None:
         """A certificate was written: there are buckets to drain, and perhaps the coordinator's office is vacant."""
-        self.rescue.kick()
+        self.rescuers.kick()
         self.coordination.may_be_vacant()
 
+    def _heard(self, store: str) -> None:
+        self.rescuers.kick((store,))
+
     def _renewed(self, renewal: Renewal) -> None:
-        if renewal.lost_buckets:
-            self.rescue.kick()
+        if renewal.lost_stores:
+            self.rescuers.kick(renewal.lost_stores)
         if renewal.cancel_requested:
             self.working.cancel(renewal.cancel_requested)
         self.coordination.saw_coordinator(renewal.coordinator)
@@ -281,4 +303,4 @@ class Parts:
 
     def _disowned(self, holding: Holding) -> None:
         self.bucket_count.replace_soon()
-        self.rescue.kick()
+        self.rescuers.kick()

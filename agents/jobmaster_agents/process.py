@@ -39,6 +39,7 @@ RECYCLED_EXIT_CODE = 71
 """Exit code of a process that left in order to make room for a fresh one: its threads are all stuck."""
 LEFT_BEHIND_EXIT_CODE = 1
 """Exit code of a graceful exit that had to leave buckets to the rescue."""
+_LAST_TICKS_SECONDS = 1.0
 _STUCK = "every thread is stuck in a handler that was given up"
 _GC_THRESHOLDS = (20_000, 20, 50)
 _BLOCKED_SHARE = 0.2
@@ -219,9 +220,10 @@ async def live(config: ChildConfig, parts: Parts, endings: Endings, log: EventLo
             opening.cancel()
             stop.set()
             work.cancel()
-            if code != 0:  # nothing may be written any more: no tick is waited for
-                for duty in duties:
-                    duty.cancel()
+            if code == 0:  # it has left in order: a tick under way may end, unless it waits for a server that is silent
+                await asyncio.wait(duties, timeout=_LAST_TICKS_SECONDS)
+            for duty in duties:  # (otherwise nothing may be written any more)
+                duty.cancel()
         return code
     finally:
         await parts.working.aclose()

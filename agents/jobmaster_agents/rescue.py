@@ -2,16 +2,17 @@
 work, one taken per transaction, and a rescuer that dies leaves its bucket DRAINING for the next certificate to make LOST
 again.
 
-What cannot be finished now (a store that does not answer, a master that refuses) stays DRAINING with this agent and
-is tried again with a growing delay while others are drained; after ``STORE_DEAD_SECONDS`` of silence the rows the master
-knows are given back without the store. (The old owner cannot record anything about them then, and what the store brings
-back later is refused by the rows.)
+Each store has a duty of its own, so a store that does not answer delays no bucket of another. While it is silent (``reach``)
+none of its buckets is asked for or taken; a bucket that was being drained stays DRAINING with this agent. What cannot be
+finished for another reason (a master that refuses, a locked row) is tried again with a growing delay, after the buckets
+that are newly lost. After ``store_dead_seconds`` of silence the rows the master knows are given back without the store. (The
+old owner cannot record anything about them then, and what the store brings back later is refused by the rows.)
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from typing import Protocol
 
 from jobmaster.clock import Clock
@@ -22,13 +23,12 @@ from jobmaster.telemetry import Telemetry
 from jobmaster_agents.draining import Drain, DrainEnd, DrainMaster, DrainStore
 from jobmaster_agents.events import Event, EventLog
 from jobmaster_agents.holdings import Holdings
+from jobmaster_agents.reach import Reach
 
 IDLE_SECONDS = 60.0
 """Without a kick it looks this often: kicks come with renewals, so this only covers our own mistakes."""
 RETRY_SECONDS = 1.0
 RETRY_SECONDS_MAX = 30.0
-STORE_DEAD_SECONDS = 600.0
-"""A store silent for this long is taken for dead: the master's rows no longer wait for it."""
 _TAKEN_PER_TICK_MAX = 256
 
 
@@ -58,11 +58,14 @@ class _Unfinished:
 
 
 class Rescue:
-    """The duty that drains lost buckets.
+    """The duty that drains the lost buckets of one store.
 
     Args:
-        stores: every agent store of the cluster this agent can speak to, by name.
+        store_name: its store in the configuration; the agent may not have joined it yet.
+        store: its connection.
+        reach: tells whether the store answers.
         tell_owners: jobs of a lane and priority came back to the master: their owners should fetch them now.
+        store_dead_seconds: a store silent for this long is taken for dead: the master's rows no longer wait for it.
     """
 
     name = "rescue"
@@ -71,7 +74,9 @@ class Rescue:
         self,
         holdings: Holdings,
         master: RescueMaster,
-        stores: Mapping[str, DrainStore],
+        store_name: str,
+        store: DrainStore,
+        reach: Reach,
         tell_owners: TellOwners,
         clock: Clock,
         telemetry: Telemetry,
@@ -79,20 +84,26 @@ class Rescue:
         *,
         page_jobs: int,
         max_rescues: int,
+        store_dead_seconds: float,
     ) -> None:
         self._holdings = holdings
         self._master = master
-        self._stores = stores
+        self._store_name = store_name
+        self._store = store
+        self._reach = reach
         self._tell_owners = tell_owners
         self._now = clock.boottime
         self._telemetry = telemetry
         self._log = log
         self._page_jobs = page_jobs
         self._max_rescues = max_rescues
+        self._store_dead_seconds = store_dead_seconds
         self._floors: dict[bytes, int] = {}
         self._unfinished: dict[bytes, _Unfinished] = {}
         self._moved: set[tuple[str, int]] = set()
+        self._silences = 0
         self._leaving = False
+        self._draining: asyncio.Task[DrainEnd] | None = None
         self._at_work = asyncio.Lock()
         self.kicked = asyncio.Event()
 
@@ -106,7 +117,7 @@ class Rescue:
         return len(self._unfinished)
 
     async def tick(self) -> float:
-        """Try again what is due, then take lost buckets until there are none."""
+        """Take lost buckets until there are none, then try again what is due."""
         if self._leaving:
             return IDLE_SECONDS
         async with self._at_work:
@@ -114,20 +125,48 @@ class Rescue:
         if self._moved:
             await self._tell_owners(self._moved)
             self._moved = set()
+        return self._pause()
+
+    def _pause(self) -> float:
+        silent = self._reach.silent_seconds(self._store_name)
+        if silent is not None and silent < self._store_dead_seconds:  # the first answer kicks
+            return min(self._store_dead_seconds - silent, IDLE_SECONDS)
         soonest = min((work.next_at for work in self._unfinished.values()), default=self._now() + IDLE_SECONDS)
         return max(soonest - self._now(), 0.0)
 
     async def _rescue(self) -> None:
+        silent = self._reach.silent_seconds(self._store_name)
+        if silent is not None and silent < self._store_dead_seconds:
+            return
         await self._find_own()
-        for work in [w for w in self._unfinished.values() if w.next_at <= self._now()]:
-            await self._drain(work)
+        before, self._silences = self._silences, self._reach.silences(self._store_name)
+        if self._silences != before:
+            for work in self._unfinished.values():  # their delays were for the silence
+                work.next_at = min(work.next_at, self._now())
+        dead = silent is not None
+        known = list(self._unfinished.values())
+        await self._take_lost(dead)
+        for work in sorted(known, key=lambda each: each.next_at):
+            if work.next_at <= self._now() and self._may_go_on(dead):
+                await self._work_on(work, dead)
+
+    async def _take_lost(self, dead: bool) -> None:
         for _ in range(_TAKEN_PER_TICK_MAX):
-            if not self._sound():
+            if not self._may_go_on(dead):
                 break
-            bucket = await self._master.take_lost(self._holdings.agent_id, list(self._stores), self._floors)
+            bucket = await self._master.take_lost(self._holdings.agent_id, [self._store_name], self._floors)
             if bucket is None:
                 break
-            await self._drain(self._begin(bucket))
+            await self._work_on(self._begin(bucket), dead)
+
+    def _may_go_on(self, dead: bool) -> bool:
+        return self._sound() and (dead or self._reach.answers(self._store_name))
+
+    async def _work_on(self, work: _Unfinished, dead: bool) -> None:
+        if dead:
+            await self._sweep(work)
+        else:
+            await self._drain(work)
 
     async def _find_own(self) -> None:
         """Begin with buckets that this agent has taken and does not know of, forget those that are not its own any more.
@@ -138,7 +177,8 @@ class Rescue:
         more would bring its keys back.
         """
         draining = await self._master.buckets(states=[BucketState.DRAINING])
-        own = {bucket.id: bucket for bucket in draining if bucket.owner == self._holdings.agent_id}
+        mine = [each for each in draining if each.owner == self._holdings.agent_id and each.store == self._store_name]
+        own = {bucket.id: bucket for bucket in mine}
         for bucket_id, work in list(self._unfinished.items()):
             if bucket_id not in own or own[bucket_id].epoch != work.drain.fence.epoch:
                 del self._unfinished[bucket_id]
@@ -147,9 +187,15 @@ class Rescue:
             if bucket.id not in self._unfinished:
                 self._begin(bucket)
 
+    def leave(self) -> None:
+        """Begin nothing more; a drain under way is given up where it is, which is safe at every step."""
+        self._leaving = True
+        if self._draining is not None:
+            self._draining.cancel()
+
     async def give_back(self) -> None:
         """Before leaving: unfinished buckets become LOST at once, so that nobody waits for this agent's lease."""
-        self._leaving = True  # a drain under way stops at its next page
+        self.leave()
         async with self._at_work:
             await self._find_own()
             for work in list(self._unfinished.values()):
@@ -171,7 +217,7 @@ class Rescue:
         drain = Drain(
             bucket,
             self._master,
-            self._stores[bucket.store],
+            self._store,
             self._sound,
             page_jobs=self._page_jobs,
             max_rescues=self._max_rescues,
@@ -185,10 +231,11 @@ class Rescue:
         began = self._now()
         work.next_at = began + RETRY_SECONDS  # whatever goes wrong here, the other buckets have their turn first
         try:
-            end = await work.drain.run()
+            end = await self._run(work.drain)
         except CodeError:
             raise
         except (JobMasterError, TimeoutError) as error:
+            self._reach.failed(self._store_name, error)
             await self._postpone(work, type(error).__name__, str(error))
             return
         if end is DrainEnd.STOPPED:
@@ -208,6 +255,19 @@ class Rescue:
             await self._take_above(work)
         else:
             self._note_superseded(work.drain)
+
+    async def _run(self, drain: Drain) -> DrainEnd:
+        """One try, given up when the agent leaves: a store that does not answer must not hold up its exit."""
+        self._draining = asyncio.ensure_future(drain.run())
+        try:
+            return await self._draining
+        except asyncio.CancelledError:
+            task = asyncio.current_task()
+            if not self._leaving or (task is not None and task.cancelling()):
+                raise
+            return DrainEnd.STOPPED
+        finally:
+            self._draining = None
 
     async def _take_above(self, work: _Unfinished) -> None:
         """The store knows a higher epoch than the master: LOST again, and taken above it by whoever comes first."""
@@ -232,9 +292,16 @@ class Rescue:
         if work.failures & (work.failures - 1) == 0:
             fields = {"failures": work.failures, "error": error, "reason": reason}
             self._log.warning(Event.BUCKET_DRAIN_POSTPONED, {**_fields(work.drain), **fields})
-        if now - work.since >= STORE_DEAD_SECONDS:
-            moved = await work.drain.sweep_rows()
-            self._telemetry.jobs_moved += moved
+        if now - work.since >= self._store_dead_seconds:
+            await self._sweep(work)
+
+    async def _sweep(self, work: _Unfinished) -> None:
+        """The rows that name the bucket, without its store."""
+        work.next_at = self._now() + RETRY_SECONDS_MAX
+        moved = await work.drain.sweep_rows()
+        self._telemetry.jobs_moved += moved
+        if moved:
+            self._moved.add((work.drain.bucket.lane, work.drain.bucket.priority))
 
     def _note_aside(self, bucket: Bucket, unfit: Sequence[Unfit]) -> None:
         self._telemetry.entries_put_aside += len(unfit)
@@ -272,3 +339,23 @@ def _fields(drain: Drain) -> dict[str, object]:
         "swept": drain.swept,
         "refused": drain.refused,
     }
+
+
+class Rescuers:
+    """The rescue duties of one agent, by the name of their store."""
+
+    def __init__(self, duties: Mapping[str, Rescue]) -> None:
+        self.duties = dict(duties)
+
+    def kick(self, stores: Collection[str] | None = None) -> None:
+        """There may be lost buckets in these stores; ``None``: in any."""
+        for name, duty in self.duties.items():
+            if stores is None or name in stores:
+                duty.kick()
+
+    async def give_back(self) -> None:
+        """Before leaving: every unfinished bucket becomes LOST."""
+        for duty in self.duties.values():
+            duty.leave()
+        for duty in self.duties.values():
+            await duty.give_back()

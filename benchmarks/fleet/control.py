@@ -12,7 +12,8 @@ from collections.abc import Callable
 from benchmarks.fleet.cluster import Agent, Cluster, Producer
 from benchmarks.fleet.stations import Histogram
 from jobmaster.rules.lease import MARGIN_SHARE, SOFT_SHARE, rhythm
-from jobmaster_agents.anti_entropy import BUSY_SECONDS, IDLE_SECONDS
+from jobmaster.settings.model import Leases
+from jobmaster_agents.anti_entropy import IDLE_FACTOR
 from jobmaster_agents.waking import Waker
 
 _RENEW_TRIES = 3.0
@@ -80,7 +81,7 @@ class Control:
 
     def _compare_seconds(self) -> float:
         idle, busy = self.cluster.fleet.buckets - 1, 1 if self.cluster.rate else 0
-        return 1.0 / max(idle / IDLE_SECONDS + busy / BUSY_SECONDS, 1e-9)
+        return Leases().anti_entropy_seconds / max(idle / IDLE_FACTOR + busy, 1e-9)
 
     def _master(self, cause: str, seconds: float) -> float:
         self.spent[cause] += seconds

@@ -170,6 +170,15 @@ class ProducerStore:
         answers: list[Answer] = await self._calls.look(commands)
         return [BucketDepth(*answer[1:]) if word_of(answer) is Word.OK else None for answer in answers]
 
+    async def ping(self) -> None:
+        """Returns when the server has answered a PING.
+
+        Raises:
+            Unavailable: it does not answer.
+            StoreRefused: it refuses this user.
+        """
+        await self._calls.call(pack(b"PING"), mutating=False)
+
     async def health(self) -> StoreHealth:
         """Version, eviction, log and generation, as the store reports them now."""
         health, _ = await self._look()

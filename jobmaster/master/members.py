@@ -58,13 +58,13 @@ class Members:
         """Heartbeat, on a connection of its own; locks no row but the agent's."""
         rows = await self._heartbeat.tell("members/renew", agent_id, lease_seconds)
         if not rows:
-            return Renewal(False, False, None, False, [])
+            return Renewal(False, False, None, [], [])
         row = rows[0]
         return Renewal(
             True,
             row["drain_requested"],
             row["coordinator"],
-            row["lost_buckets"],
+            row["lost_stores"],
             list(row["cancel_requested"]),
             row["frozen"],
             row["at_work"],

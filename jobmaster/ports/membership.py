@@ -18,8 +18,8 @@ class Renewal(NamedTuple):
     drain_requested: bool
     coordinator: bytes | None
     """AgentId of the present coordinator, ``None`` when nobody holds an unexpired lease."""
-    lost_buckets: bool
-    """Some bucket is LOST: any healthy agent should try to rescue."""
+    lost_stores: Sequence[str]
+    """Stores in which a bucket is LOST: any healthy agent that has such a store should try to rescue."""
     cancel_requested: list[bytes]
     """Ids of this agent's in-flight jobs with a cancel request."""
     frozen: Sequence[bytes] = ()

@@ -207,9 +207,20 @@ class Leases(Section, frozen=True, kw_only=True):
     """How long a retired bucket is remembered; longer than any producer's cached bucket map."""
     bucket_map_seconds: PositiveSeconds = 10.0
     """Age at which a producer refreshes its cached bucket map."""
+    store_dead_seconds: PositiveSeconds = 600.0
+    """How long an agent store must be silent before the rows of its lost buckets go back to HELD without it."""
+    orphan_grace_seconds: PositiveSeconds = 60.0
+    """How long an in-flight row may name a bucket that is gone before the coordinator gives its job back."""
+    anti_entropy_seconds: PositiveSeconds = 30.0
+    """How often an owner compares the rows of a bucket with its jobs; of an empty bucket a third as often."""
 
     def __post_init__(self) -> None:
         wrong = []
+        if self.store_dead_seconds < self.lease_seconds:
+            wrong.append(
+                f"leases.store_dead ({self.store_dead_seconds:g}s) must not be shorter than "
+                f"leases.lease ({self.lease_seconds:g}s)"
+            )
         if self.renew_seconds * 3 > self.lease_seconds * _EXACT:
             wrong.append(
                 f"leases.renew ({self.renew_seconds:g}s) must be at most a third of "

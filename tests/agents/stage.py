@@ -24,10 +24,11 @@ from jobmaster.model.ids import AgentId, BucketId, Fence, text
 from jobmaster.model.job import Entry, FinalRow, HoldRow, InFlightRow, NewJob
 from jobmaster.ports import Word
 from jobmaster.rules.lease import term
-from jobmaster.settings.model import MasterSettings, StoreSettings
+from jobmaster.settings.model import Leases, MasterSettings, StoreSettings
 from jobmaster.telemetry import Telemetry
 from jobmaster_agents.events import EventLog
 from jobmaster_agents.holdings import Holdings
+from jobmaster_agents.reach import Reach
 from jobmaster_agents.rescue import Rescue
 from jobmaster_agents.spilled import spill_final, spill_hold
 
@@ -96,19 +97,25 @@ class Participant:
         self.told: list[set[tuple[str, int]]] = []
         self.holdings = Holdings(agent_id)
         self.holdings.trust(term(SystemClock().boottime(), lease_seconds))
+        self.stores = {store.name: store}
+        self.heard: list[str] = []
+        self.reach = Reach(["default"], self.stores, SystemClock(), self.heard.append, self.telemetry, EventLog())
 
-    def rescue(self, master: Any = None, store: Any = None, page_jobs: int = 100) -> Rescue:
-        """Its rescue duty, perhaps over ports that end it."""
+    def rescue(self, master: Any = None, store: Any = None, page_jobs: int = 100, of: str = "default") -> Rescue:
+        """Its rescue duty for one store, perhaps over ports that end it."""
         return Rescue(
             self.holdings,
             master or self.master,
-            {"default": store or self.store},
+            of,
+            store or self.stores[of],
+            self.reach,
             self.tell_owners,
             SystemClock(),
             self.telemetry,
             EventLog(),
             page_jobs=page_jobs,
             max_rescues=3,
+            store_dead_seconds=Leases().store_dead_seconds,
         )
 
     async def tell_owners(self, groups: set[tuple[str, int]]) -> None:

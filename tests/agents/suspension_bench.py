@@ -18,7 +18,7 @@ from jobmaster_agents.liveness import Progress
 from jobmaster_agents.suspension import Suspension
 from tests.agents.hand_clock import HandClock
 
-FINE = Renewal(alive=True, drain_requested=False, coordinator=None, lost_buckets=False, cancel_requested=[])
+FINE = Renewal(alive=True, drain_requested=False, coordinator=None, lost_stores=[], cancel_requested=[])
 DEAD = FINE._replace(alive=False)
 AWAY = Unavailable("away")
 

@@ -11,10 +11,12 @@ from jobmaster.model.job import Entry
 from jobmaster.ports import RowRef, Written
 from jobmaster.settings.model import Leases
 from jobmaster.telemetry import Telemetry
-from jobmaster_agents.anti_entropy import GRACE_SECONDS, PACE_SECONDS, AntiEntropy, _Watch
+from jobmaster_agents.anti_entropy import GRACE_SHARE, PACE_SECONDS, AntiEntropy, _Watch
 from jobmaster_agents.events import EventLog
 from jobmaster_agents.holdings import Holding
 from tests.agents.hand_clock import HandClock, trusted
+
+GRACE_SECONDS = Leases().anti_entropy_seconds * GRACE_SHARE
 
 
 class World:
@@ -36,7 +38,8 @@ class World:
         self.on_find: Callable[[], None] = lambda: None
         self.telemetry = Telemetry()
         self.watch = _Watch(0.0)
-        self.duty = AntiEntropy(self.holdings, self, self, self, self.adopt, self.clock, self.telemetry, EventLog())
+        self.duty = AntiEntropy(self.holdings, self, self, self, self.adopt, self.clock, self.telemetry, EventLog(),
+                                every_seconds=Leases().anti_entropy_seconds)  # fmt: skip
 
     def ids_of(self, bucket_id: bytes) -> set[bytes]:
         return set(self.memory)

@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Sequence
 
 import pytest
 
+from jobmaster.agentstore.errors import OutOfMemory
 from jobmaster.clock import new_id
 from jobmaster.model.bucket import Bucket, BucketState
 from jobmaster.model.errors import JobMasterError, Unavailable
 from jobmaster.ports import DueGroup, Tended
 from jobmaster.settings.model import AgentMode, Leases
 from jobmaster.telemetry import Telemetry
+from jobmaster_agents import hints, reach
 from jobmaster_agents.coordination import IDLE_SECONDS, Chore, Coordination, may_lead
 from jobmaster_agents.events import EventLog
 from jobmaster_agents.hints import Hints
+from jobmaster_agents.reach import Reach
 from tests.agents.hand_clock import HandClock, trusted
 
 
@@ -64,12 +68,25 @@ class Master:
 class Store:
     def __init__(self) -> None:
         self.hinted: list[bytes] = []
+        self.asked = 0
+        self.pings = 0
+        self.silent = False
         self.failure: JobMasterError | None = None
 
     async def hint(self, bucket_id: bytes) -> None:
+        self.asked += 1
+        if self.silent:
+            await asyncio.Event().wait()
         if self.failure is not None:
             raise self.failure
         self.hinted.append(bucket_id)
+
+    async def ping(self) -> None:
+        self.pings += 1
+        if self.silent:
+            await asyncio.Event().wait()
+        if self.failure is not None:
+            raise self.failure
 
 
 def a_bucket(store: str = "one", lane: str = "default", priority: int = 3) -> Bucket:
@@ -87,10 +104,10 @@ class Bench:
         self.overdue = 0
         self.holdings = trusted(self.clock)
         map_seconds = Leases().bucket_map_seconds
-        hints = Hints(self.master, self.stores, self.clock, self.telemetry, map_seconds=map_seconds)
-        self.hints = hints
+        self.reach = Reach(self.stores, self.stores, self.clock, lambda _: None, self.telemetry, EventLog())
+        self.hints = Hints(self.master, self.stores, self.reach, self.clock, self.telemetry, map_seconds=map_seconds)
         self.duty = Coordination(
-            self.holdings, self.master, hints, chores, Leases(), self.clock, self.count, self.telemetry,
+            self.holdings, self.master, self.hints, chores, Leases(), self.clock, self.count, self.telemetry,
             EventLog(), weight=1, horizon_seconds=300.0,
         )  # fmt: skip
 
@@ -99,7 +116,9 @@ class Bench:
 
     async def second(self) -> float:
         self.clock.now += 1.0
-        return await self.duty.tick()
+        delay = await self.duty.tick()
+        await self.hints.tick()
+        return delay
 
 
 def test_who_may_lead() -> None:
@@ -286,6 +305,85 @@ async def test_a_store_that_does_not_answer_passes_its_turn_on() -> None:
     assert len(bench.stores["two"].hinted) == 1
 
 
+async def test_a_silent_store_delays_neither_the_office_nor_the_owners_of_other_stores(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(hints, "HINT_SECONDS", 0.01)
+    bench = Bench()
+    healthy = [a_bucket("two") for _ in range(2)]
+    bench.master.active = [*(a_bucket("one") for _ in range(30)), *healthy]
+    bench.master.due = [DueGroup("default", 3)]
+    bench.stores["one"].silent = True
+    await bench.duty.tick()
+    bench.clock.now += 1.0
+    assert await bench.duty.tick() == 1.0, "the tick that keeps the office calls no store"
+    assert bench.stores["one"].asked == 0
+    for _ in range(5):
+        await bench.second()
+    assert bench.stores["one"].asked == 1, "one silent call, then it is passed over"
+    assert len(bench.stores["two"].hinted) == 2 * 5
+
+
+async def test_a_store_is_told_again_once_it_answers(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(hints, "HINT_SECONDS", 0.01)
+    monkeypatch.setattr(reach, "PING_SECONDS", 0.01)
+    bench = Bench()
+    bench.master.active = [a_bucket("one")]
+    bench.master.due = [DueGroup("default", 3)]
+    bench.stores["one"].silent = True
+    await bench.duty.tick()
+    await bench.second()
+    await bench.reach.tick()
+    bench.stores["one"].silent = False
+    await bench.second()
+    assert bench.stores["one"].hinted == []
+    await bench.reach.tick()
+    await bench.second()
+    assert len(bench.stores["one"].hinted) == 1
+
+
+async def test_a_full_store_is_passed_over_and_not_taken_for_silent() -> None:
+    bench = Bench()
+    bench.master.active = [a_bucket("one"), a_bucket("two")]
+    bench.master.due = [DueGroup("default", 3)]
+    bench.stores["one"].failure = OutOfMemory("full")
+    await bench.duty.tick()
+    await bench.second()
+    assert len(bench.stores["two"].hinted) == 1
+    assert bench.reach.answers("one")
+
+
+async def test_a_chore_that_takes_long_does_not_hold_up_the_office() -> None:
+    never = asyncio.Event()
+
+    async def wait() -> None:
+        await never.wait()
+
+    bench = Bench([Chore("long", 60.0, wait)])
+    await bench.duty.tick()
+    assert bench.duty.chores.kicked.is_set(), "who is elected begins with the chores at once"
+    chore = asyncio.ensure_future(bench.duty.chores.tick())
+    for _ in range(5):
+        assert await bench.second() == 1.0
+    assert bench.master.queries == ["lead"] + ["tend"] * 5
+    assert not chore.done()
+    never.set()
+    await chore
+
+
+async def test_chores_wait_for_the_office() -> None:
+    done: list[str] = []
+
+    async def work() -> None:
+        done.append("work")
+
+    bench = Bench([Chore("work", 30.0, work)])
+    bench.master.holder, bench.master.epoch = new_id(), 1
+    await bench.duty.tick()
+    assert await bench.duty.chores.tick() == IDLE_SECONDS
+    assert done == []
+
+
 async def test_a_rescuer_asks_for_the_buckets_as_they_are_now() -> None:
     """What was read a second ago may list the very owners that have just died."""
     bench = Bench()
@@ -294,6 +392,7 @@ async def test_a_rescuer_asks_for_the_buckets_as_they_are_now() -> None:
     alive = a_bucket("two")
     bench.master.active = [alive]
     await bench.hints.tell({("default", 3)}, afresh=True)
+    await bench.hints.tick()
     assert bench.stores["two"].hinted == [alive.id]
     assert bench.master.queries == ["buckets", "buckets"]
 
@@ -324,8 +423,9 @@ async def test_one_chore_a_tick_and_a_failing_one_does_not_take_every_turn() -> 
     bench = Bench([Chore("fail", 60.0, fail), Chore("work", 30.0, work)])
     await bench.duty.tick()
     for second in range(62):
+        await bench.second()
         try:
-            await bench.second()
+            await bench.duty.chores.tick()
         except Unavailable:
             assert second in (0, 60)
     assert done == ["fail", "work", "work", "fail", "work"]
@@ -346,6 +446,7 @@ async def test_a_busy_coordinator_stays_within_two_queries_a_second() -> None:
     await bench.duty.tick()
     for _ in range(600):
         await bench.second()
+        await bench.duty.chores.tick()
     judging = 600 / Leases().lease_seconds
     heartbeat = 600 / Leases().renew_seconds
     assert (len(bench.master.queries) + counted + heartbeat + judging) / 600 < 2.0

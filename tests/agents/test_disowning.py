@@ -135,7 +135,7 @@ async def test_buckets_that_wait_and_that_this_agent_itself_declares_first_are_s
     task = asyncio.ensure_future(bench.duty.tick())
     await asyncio.sleep(0)
     for _ in range(2):
-        ownership.renewed(Renewal(True, False, None, False, [], at_work=3, epochs=3))
+        ownership.renewed(Renewal(True, False, None, [], [], at_work=3, epochs=3))
     await ownership.tick()
     assert {bucket.state for bucket in bench.ledger.buckets.values()} == {BucketState.LOST}
     for bucket_id in bench.ids:

@@ -13,7 +13,7 @@ from jobmaster.model.ids import text
 from jobmaster.model.job import Entry, NewJob
 from jobmaster.ports import Word
 from jobmaster.rules.lease import term
-from jobmaster_agents.anti_entropy import GRACE_SECONDS, AntiEntropy, _Watch
+from jobmaster_agents.anti_entropy import GRACE_SHARE, AntiEntropy, _Watch
 from jobmaster_agents.events import EventLog
 from tests.agents.freezing_kit import (
     Life,
@@ -287,10 +287,11 @@ async def test_a_running_row_that_a_failover_brought_back_runs_again(stage: Stag
         clock,
         life.telemetry,
         EventLog(),
+        every_seconds=30.0,
     )
     watch = _Watch(0.0)
     await comparing.compare(life.holding, watch)
-    clock.now += GRACE_SECONDS - 1.0
+    clock.now += 30.0 * GRACE_SHARE - 1.0
     await comparing.compare(life.holding, watch)
     assert await states(stage, [job_id]) == {job_id: "PROCESSING"}, "not before the grace is over"
     clock.now += 2.0

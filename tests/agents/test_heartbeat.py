@@ -19,7 +19,7 @@ from jobmaster_agents.holdings import Holdings
 from jobmaster_agents.liveness import Progress
 
 LEASES = Leases()
-FINE = Renewal(alive=True, drain_requested=False, coordinator=None, lost_buckets=False, cancel_requested=[])
+FINE = Renewal(alive=True, drain_requested=False, coordinator=None, lost_stores=[], cancel_requested=[])
 DEAD = FINE._replace(alive=False)
 
 
@@ -223,7 +223,9 @@ async def test_the_beat_in_the_store_lives_longer_than_the_next_beat() -> None:
 
 async def test_what_a_renewal_says_is_passed_on() -> None:
     bench = Bench()
-    news = FINE._replace(drain_requested=True, lost_buckets=True, coordinator=new_id(), cancel_requested=[new_id()])
+    news = FINE._replace(
+        drain_requested=True, lost_stores=["default"], coordinator=new_id(), cancel_requested=[new_id()]
+    )
     bench.master.answers = [news]
     await bench.after(3.0)
     assert bench.renewals == [news]

@@ -29,10 +29,11 @@ class Candidate:
     def __init__(self, agent: Participant, leases: Leases | None = None) -> None:
         self.agent = agent
         self.overdue = 0
+        self.hints = Hints(agent.master, agent.stores, agent.reach, SystemClock(), agent.telemetry, map_seconds=10.0)
         self.duty = Coordination(
             agent.holdings,
             agent.master,
-            Hints(agent.master, {"default": agent.store}, SystemClock(), agent.telemetry, map_seconds=10.0),
+            self.hints,
             [],
             leases or Leases(),
             SystemClock(),
@@ -108,6 +109,7 @@ async def test_the_owner_of_a_matching_bucket_is_told_of_due_jobs_and_nobody_els
     await owner.master.insert_held(jobs)
     await leader.duty.tick()
     await leader.duty.tick()
+    await leader.hints.tick()
     assert (await owner.store.claim(owner.fence, "one", 10)).hint
     assert not (await other.store.claim(other.fence, "one", 10)).hint
     assert leader.agent.telemetry.hints == 1
@@ -150,6 +152,7 @@ async def test_a_row_marked_and_never_put_comes_back_and_its_neighbours_stay(sta
         clock,
         owner.telemetry,
         EventLog(),
+        every_seconds=30.0,
     )
     watch = _Watch(0.0)
     await duty.compare(holding, watch)
@@ -172,7 +175,8 @@ def a_house(agent: Participant, kicks: list[int], tombstone_seconds: float = 0.0
     return Housekeeping(
         agent.agent_id,
         agent.master,
-        {"default": agent.store},
+        agent.stores,
+        agent.reach,
         ClusterSettings(leases=leases),
         lambda: kicks.append(1),
         agent.telemetry,

@@ -14,6 +14,8 @@ from jobmaster.settings.model import ClusterSettings
 from jobmaster.telemetry import Telemetry
 from jobmaster_agents.events import EventLog
 from jobmaster_agents.housekeeping import Housekeeping
+from jobmaster_agents.reach import Reach
+from tests.agents.hand_clock import HandClock
 
 
 class Master:
@@ -96,6 +98,10 @@ class Store:
             raise self.failure
         return list(self.keys)
 
+    async def ping(self) -> None:
+        if self.failure is not None:
+            raise self.failure
+
     async def known_lists(self, bucket_id: bytes) -> list[str]:
         return []
 
@@ -107,8 +113,17 @@ class Bench:
         self.telemetry = Telemetry()
         self.agent_id = new_id()
         self.kicks = 0
+        clock = HandClock()
+        self.reach = Reach(self.stores, self.stores, clock, lambda _: None, self.telemetry, EventLog())
         self.house = Housekeeping(
-            self.agent_id, self.master, self.stores, ClusterSettings(), self.kick, self.telemetry, EventLog()
+            self.agent_id,
+            self.master,
+            self.stores,
+            self.reach,
+            ClusterSettings(),
+            self.kick,
+            self.telemetry,
+            EventLog(),
         )
 
     def kick(self) -> None:

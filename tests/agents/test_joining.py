@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import cast
 
 import pytest
@@ -10,8 +11,10 @@ from jobmaster.agentstore.store import AgentStore
 from jobmaster.master.master import ClusterRow
 from jobmaster.model.errors import Refused, Unavailable
 from jobmaster.ports import StoreHealth
+from jobmaster_agents import joining
 from jobmaster_agents.events import EventLog
 from jobmaster_agents.joining import AGAIN_SECONDS, IDLE_SECONDS, Joining
+from tests.agents.scripted import until
 
 
 class Remembering:
@@ -27,12 +30,15 @@ class Remembering:
 class Store:
     def __init__(self, *, up: bool = True, generation: bytes | None = None) -> None:
         self.up = up
+        self.silent = False
         self.generation = generation
 
     async def health(self) -> StoreHealth:
         return StoreHealth("9", "valkey", "noeviction", True, "everysec", self.generation, None)
 
     async def initialise(self, cluster_uid: bytes, generation: bytes) -> bytes:
+        if self.silent:
+            await asyncio.Event().wait()
         if not self.up:
             raise Unavailable("nobody answers")
         self.generation = self.generation or generation
@@ -45,22 +51,42 @@ def joining_of(**stores: Store) -> Joining:
 
 async def test_a_store_that_comes_back_joins_the_others_in_the_same_mapping() -> None:
     own, other = Store(), Store(up=False)
-    joining = joining_of(own=own, other=other)
+    duty = joining_of(own=own, other=other)
     told: list[str] = []
-    joining.on_joined = lambda: told.append("joined")
-    await joining.begin(needed="own")
-    usable = joining.usable
+    duty.on_joined = told.append
+    await duty.begin(needed="own")
+    usable = duty.usable
     assert list(usable) == ["own"]
-    assert await joining.tick() == AGAIN_SECONDS
+    assert await duty.tick() == AGAIN_SECONDS
     other.up = True
-    assert await joining.tick() == IDLE_SECONDS
+    assert await duty.tick() == IDLE_SECONDS
     assert list(usable) == ["own", "other"]
-    assert told == ["joined"]
+    assert told == ["other"]
 
 
 async def test_an_agent_does_not_start_without_its_own_store() -> None:
     with pytest.raises(Unavailable):
         await joining_of(own=Store(up=False), other=Store()).begin(needed="own")
+
+
+async def test_a_start_does_not_wait_for_stores_the_agent_does_not_live_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(joining, "OTHERS_SECONDS", 0.01)
+    silent, other = Store(), Store()
+    silent.silent = True
+    begun = joining_of(silent=silent, own=Store(), other=other)
+    await begun.begin(needed="own")
+    assert sorted(begun.usable) == ["other", "own"]
+
+
+async def test_a_silent_store_does_not_keep_another_from_joining() -> None:
+    silent, back = Store(up=False), Store(up=False)
+    begun = joining_of(own=Store(), silent=silent, back=back)
+    await begun.begin(needed="own")
+    silent.silent = back.up = True
+    tick = asyncio.ensure_future(begun.tick())
+    await until(lambda: "back" in begun.usable, "the store that is back")
+    assert not tick.done()
+    tick.cancel()
 
 
 async def test_a_swapped_store_is_refused() -> None:

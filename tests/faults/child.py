@@ -54,10 +54,8 @@ def run_agent() -> child.RunAgent:
 
 def hasten() -> None:
     """Duties that come every minute come every half second."""
-    anti_entropy.BUSY_SECONDS = anti_entropy.IDLE_SECONDS = 0.5
-    anti_entropy.GRACE_SECONDS = 1.0
+    anti_entropy.IDLE_FACTOR = 1.0
     anti_entropy.PACE_SECONDS = 0.1
-    housekeeping.ORPHAN_GRACE_SECONDS = 2.0
 
     def chore(name: str, every_seconds: float, run: Any) -> coordination.Chore:
         return coordination.Chore(name, min(every_seconds, CHORE_SECONDS), run)

@@ -108,6 +108,8 @@ class FaultRig(Rig):
                 "grace": "6s",
                 "bucket_map": "0.2s",
                 "tombstone": "1s",
+                "orphan_grace": "2s",
+                "anti_entropy": "0.5s",
             },
             "thresholds": {"transient_threshold": "0.2s", "persist_within": "0.2s", "transfer_batch": 10},
             "jobs": {"max_rescues": 10},

@@ -20,7 +20,7 @@ AGENT_ACTS = (
 )  # fmt: skip
 CLIENT_ACTS = (Act.REFUSED, Act.LOST_REQUEST, Act.LOST_REPLY, Act.LATE, Act.SLOW)
 _CRASHES = (Act.CRASH_BEFORE, Act.CRASH_AFTER)
-_HEARTBEATS = frozenset({"beat", "members/renew", "upkeep/tend", "wait_wake", "members/certify"})
+_HEARTBEATS = frozenset({"beat", "ping", "members/renew", "upkeep/tend", "wait_wake", "members/certify"})
 _STARTS = frozenset({"members/register", "adopt_store", "health", "members/remember_store", "upkeep/ensure_partitions"})
 CRASHES_MAX = 4
 CALL_FAULTS_MAX = 14

@@ -135,7 +135,7 @@ class Host:
             await joining.begin(needed=agent.store)
             parts = Parts(config, agent, master, joining, HANDLERS, self.clock, Telemetry(), log)
             process.parts = parts
-            for chore in parts.coordination._chores:
+            for chore in parts.coordination.chores.all:
                 chore.every_seconds /= CHORE_SPEED
             self.endings = endings = Endings(self.clock)
             return await live(config, parts, endings, log)

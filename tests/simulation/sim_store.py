@@ -142,6 +142,9 @@ class SimStore(AgentStore):
     async def beat(self, agent_id: bytes, ttl_seconds: float) -> None:
         await self._wire.call("beat", _nothing, writes=False)
 
+    async def ping(self) -> None:
+        await self._wire.call("ping", _nothing, writes=False)
+
     async def wait_wake(self, bucket_ids: Sequence[bytes], timeout_seconds: float) -> bytes | None:
         by_key = {self.keys.bucket(bucket_id).meta: bucket_id for bucket_id in bucket_ids}
         keys = list(by_key)

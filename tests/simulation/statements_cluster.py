@@ -68,7 +68,7 @@ class ClusterStatements(RescueStatements):
         return [Record(
             drain_requested=row.drain_requested,
             coordinator=office.owner if office is not None and office.expires_at > now else None,
-            lost_buckets=any(bucket.state == "LOST" for bucket in buckets.values()),
+            lost_stores=sorted({bucket.store for bucket in buckets.values() if bucket.state == "LOST"}),
             cancel_requested=asked,
             frozen=[b.id for b in buckets.values() if b.owner == agent_id and b.state == "FROZEN"],
             at_work=sum(

@@ -57,15 +57,15 @@ async def test_an_agent_that_ended_cannot_renew_or_register_again(world: World) 
 
 async def test_a_renewal_says_what_an_agent_must_know(world: World, rescuer: bytes) -> None:
     quiet = await world.master.renew(world.owner, 10.0)
-    assert (quiet.drain_requested, quiet.coordinator, quiet.lost_buckets, quiet.cancel_requested) == (
-        False, None, False, [],
+    assert (quiet.drain_requested, quiet.coordinator, quiet.lost_stores, quiet.cancel_requested) == (
+        False, None, [], [],
     )  # fmt: skip
     await world.master.lead(rescuer, 1, 5.0)
     await world.master.request_drain(world.owner, "ann")
     lost = await world.bucket()
     await world.master.move_bucket(lost.bucket_id, 1, world.owner, BucketState.LOST, "test")
     told = await world.master.renew(world.owner, 10.0)
-    assert (told.drain_requested, told.coordinator, told.lost_buckets) == (True, rescuer, True)
+    assert (told.drain_requested, told.coordinator, told.lost_stores) == (True, rescuer, ["store"])
     assert not (await world.master.renew(rescuer, 10.0)).drain_requested
 
 

@@ -175,7 +175,9 @@ class LeaseRace:
             await b.parts.judging.tick()
 
     async def _rescue(self, producer: Cluster, receipt: JobReceipt[object], b: Actor) -> None:
-        await b.parts.rescue.tick()
+        for duty in b.parts.rescuers.duties.values():
+            await duty.tick()
+        await b.parts.hints.tick()
         drained = b.parts.telemetry.buckets_drained
         self._demand(drained == 1, f"B drained {drained} buckets instead of A's")
         rescued = b.parts.telemetry.jobs_rescued

@@ -1,7 +1,7 @@
 -- renew: an agent's heartbeat; prolongs its lease and brings back what it must know
 -- in: $1 uuid agent
 -- in: $2 double precision lease, seconds
--- out: drain_requested boolean, coordinator uuid, lost_buckets boolean, cancel_requested uuid[], frozen uuid[], at_work bigint, epochs bigint, agents bigint
+-- out: drain_requested boolean, coordinator uuid, lost_stores text[], cancel_requested uuid[], frozen uuid[], at_work bigint, epochs bigint, agents bigint
 -- move: ACTIVE|STOPPING -> ACTIVE|STOPPING
 -- fence: one compare-and-set on the agent row: a certificate that came first leaves no row, this renewal that came first
 --        makes the certificate match nothing. Locks no other row, so no lock of a job can starve a heartbeat.
@@ -20,7 +20,7 @@ WITH me AS (
 )
 SELECT me.drain_requested,
        (SELECT owner FROM lease WHERE name = 'coordinator' AND expires_at > clock_timestamp()) AS coordinator,
-       EXISTS (SELECT FROM bucket WHERE state = 'LOST') AS lost_buckets,
+       ARRAY (SELECT DISTINCT store FROM bucket WHERE state = 'LOST') AS lost_stores,
        ARRAY (SELECT id FROM job
               WHERE cancel_requested AND state IN ('ASSIGNED', 'PROCESSING')
                 AND bucket_id = ANY (ARRAY (SELECT id FROM mine))
