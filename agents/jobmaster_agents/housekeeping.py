@@ -28,7 +28,9 @@ class HouseMaster(Protocol):
 
     async def return_orphans(self, grace_seconds: float, limit: int, *, max_rescues: int) -> Swept: ...
 
-    async def forget_buckets(self, tombstone_seconds: float) -> list[Bucket]: ...
+    async def forget_buckets(
+        self, tombstone_seconds: float, stores: Sequence[str], *, others: bool = False
+    ) -> list[Bucket]: ...
 
     async def drop_bucket(self, bucket_id: bytes) -> None: ...
 
@@ -163,24 +165,37 @@ class Housekeeping:
             self._log.info(Event.LEFTOVERS_FORGOTTEN, {what: count for what, count in forgotten.items() if count})
 
     async def forget_buckets(self) -> None:
-        """Retired buckets lose their keys, then their tombstone. Keys that hold jobs again are adopted instead."""
-        retired = await self._master.forget_buckets(self._settings.leases.tombstone_seconds)
+        """Retired buckets lose their keys, then their tombstone. Keys that hold jobs again are adopted instead.
+
+        Only tombstones of stores that answer are read: those of another must not fill the page. Of a store that is no longer
+        in the configuration only the tombstone goes; keys that should lie there are found by ``adopt_resurrected`` when it
+        is configured again."""
+        leases = self._settings.leases
+        answering = [name for name in self._stores if self._reach.answers(name)]
+        retired = await self._master.forget_buckets(leases.tombstone_seconds, answering)
         for bucket in retired[:_DROPS_MAX]:
-            store = self._stores.get(bucket.store)
-            if store is None:
-                continue
+            if not self._reach.answers(bucket.store):
+                continue  # it has fallen silent since: the tombstone waits for it
             try:
-                word = await store.delete_bucket(bucket.id)
-            except Unavailable:
-                continue  # the tombstone waits for its store
+                word = await self._stores[bucket.store].delete_bucket(bucket.id)
+            except Unavailable as error:
+                self._reach.failed(bucket.store, error)
+                continue
             if word is Word.NOT_EMPTY:
                 reason = "keys of a retired bucket hold jobs again"
                 if await self._master.adopt_remains(bucket, reason):
                     self._note_resurrected(bucket.id, bucket.store, reason)
                 continue
-            await self._master.drop_bucket(bucket.id)
-            self._telemetry.buckets_dropped += 1
-            self._log.debug(Event.BUCKET_DROPPED, {"bucket": bucket.id})
+            await self._drop(bucket)
+        age = max(leases.tombstone_seconds, leases.store_dead_seconds)
+        strangers = await self._master.forget_buckets(age, list(self._settings.stores), others=True)
+        for bucket in strangers[:_DROPS_MAX]:
+            await self._drop(bucket)
+
+    async def _drop(self, bucket: Bucket) -> None:
+        await self._master.drop_bucket(bucket.id)
+        self._telemetry.buckets_dropped += 1
+        self._log.debug(Event.BUCKET_DROPPED, {"bucket": bucket.id, "store": bucket.store})
 
     async def adopt_resurrected(self) -> None:
         """Keys of buckets the master knows nothing of: a store that was rolled back behind the tombstone.
@@ -192,15 +207,22 @@ class Housekeeping:
         """
         found: dict[bytes, str] = {}
         for name, store in list(self._stores.items()):  # one may join meanwhile
+            if not self._reach.answers(name):
+                continue
             try:
                 found.update((bucket_id, name) for bucket_id in await store.known_buckets())
-            except Unavailable:
-                continue
+            except Unavailable as error:
+                self._reach.failed(name, error)
         if not found:
             return
         known = {bucket.id for bucket in await self._master.buckets()}
         for bucket_id in [b for b in found if b not in known][:_DROPS_MAX]:
-            await self._adopt(bucket_id, found[bucket_id])
+            if not self._reach.answers(found[bucket_id]):
+                continue
+            try:
+                await self._adopt(bucket_id, found[bucket_id])
+            except Unavailable as error:  # (of the store or of the master: the next look begins again)
+                self._reach.failed(found[bucket_id], error)
 
     async def _adopt(self, bucket_id: bytes, store: str) -> None:
         keys = self._stores[store]

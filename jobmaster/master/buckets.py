@@ -126,9 +126,12 @@ class Buckets:
         rows = await self._data.tell("buckets/close_drained", *fence, moved, rescued)
         return bool(rows[0]["closed"])
 
-    async def forget_buckets(self, tombstone_seconds: float) -> list[Bucket]:
-        """Buckets READY_TO_DELETE for longer than the tombstone time."""
-        return [bucket_of(row) for row in await self._control.ask("buckets/forget", tombstone_seconds)]
+    async def forget_buckets(
+        self, tombstone_seconds: float, stores: Sequence[str], *, others: bool = False
+    ) -> list[Bucket]:
+        """Buckets of these stores (``others``: of every other store) READY_TO_DELETE for longer than the tombstone time."""
+        rows = await self._control.ask("buckets/forget", tombstone_seconds, list(stores), not others)
+        return [bucket_of(row) for row in rows]
 
     async def drop_bucket(self, bucket_id: bytes) -> None:
         """Delete the tombstone of a bucket whose keys are gone."""

@@ -95,8 +95,11 @@ class Upkeep(Protocol):
         """Jobs that were put off and can be served now have their own due time again; how many lines were settled."""
         ...
 
-    async def forget_buckets(self, tombstone_seconds: float) -> list[Bucket]:
-        """Buckets READY_TO_DELETE for longer than the tombstone time (the caller deletes their keys, then ``drop``)."""
+    async def forget_buckets(
+        self, tombstone_seconds: float, stores: Sequence[str], *, others: bool = False
+    ) -> list[Bucket]:
+        """Buckets of these stores READY_TO_DELETE for longer than the tombstone time (the caller deletes their keys, then
+        ``drop``); ``others``: of every other store."""
         ...
 
     async def drop_bucket(self, bucket_id: bytes) -> None:

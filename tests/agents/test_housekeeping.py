@@ -10,12 +10,17 @@ from jobmaster.clock import new_id
 from jobmaster.model.bucket import Bucket, BucketState
 from jobmaster.model.errors import JobMasterError, Unavailable
 from jobmaster.ports import Leftover, Swept, Word
-from jobmaster.settings.model import ClusterSettings
+from jobmaster.settings.model import AgentSettings, ClusterSettings, StoreSettings
 from jobmaster.telemetry import Telemetry
 from jobmaster_agents.events import EventLog
 from jobmaster_agents.housekeeping import Housekeeping
 from jobmaster_agents.reach import Reach
 from tests.agents.hand_clock import HandClock
+
+SETTINGS = ClusterSettings(
+    stores={"one": StoreSettings(url="redis://one"), "two": StoreSettings(url="redis://two")},
+    agents={"default": AgentSettings(store="one")},
+)
 
 
 class Master:
@@ -26,6 +31,8 @@ class Master:
         self.orphans = 0
         self.expired = 0
         self.calls = 0
+        self.age = 130.0
+        """Of every tombstone, in seconds."""
 
     def retired(self, store: str = "one") -> Bucket:
         bucket = Bucket(
@@ -56,8 +63,12 @@ class Master:
         self.leftovers[what] = self.leftovers.get(what, 0) - count
         return count
 
-    async def forget_buckets(self, tombstone_seconds: float) -> list[Bucket]:
-        return [b for b in self.ledger.values() if b.state is BucketState.READY_TO_DELETE]
+    async def forget_buckets(
+        self, tombstone_seconds: float, stores: Sequence[str], *, others: bool = False
+    ) -> list[Bucket]:
+        """The oldest thousand, like the statement."""
+        old = [b for b in self.ledger.values() if self.age >= tombstone_seconds]
+        return [b for b in old if b.state is BucketState.READY_TO_DELETE and (b.store in stores) != others][:1000]
 
     async def drop_bucket(self, bucket_id: bytes) -> None:
         del self.ledger[bucket_id]
@@ -84,8 +95,10 @@ class Store:
         self.keys: dict[bytes, int] = {}
         """Bucket -> jobs that lie in it."""
         self.failure: JobMasterError | None = None
+        self.asked = 0
 
     async def delete_bucket(self, bucket_id: bytes, lists: Sequence[str] = ()) -> Word:
+        self.asked += 1
         if self.failure is not None:
             raise self.failure
         if self.keys.get(bucket_id):
@@ -120,7 +133,7 @@ class Bench:
             self.master,
             self.stores,
             self.reach,
-            ClusterSettings(),
+            SETTINGS,
             self.kick,
             self.telemetry,
             EventLog(),
@@ -143,10 +156,36 @@ async def test_a_tombstone_waits_for_its_store() -> None:
     bench = Bench()
     waiting, other = bench.master.retired("two"), bench.master.retired("one")
     bench.stores["two"].failure = Unavailable("away")
-    unknown = bench.master.retired("gone")
     await bench.house.forget_buckets()
-    assert set(bench.master.ledger) == {waiting.id, unknown.id}
+    assert set(bench.master.ledger) == {waiting.id}
     assert other.id not in bench.master.ledger
+
+
+async def test_tombstones_of_a_silent_store_do_not_stop_the_deletion_of_others() -> None:
+    """There may be more of them than one page or one round takes."""
+    bench = Bench()
+    waiting = [bench.master.retired("two") for _ in range(1100)]
+    others = [bench.master.retired("one") for _ in range(30)]
+    bench.stores["two"].failure = Unavailable("away")
+    await bench.house.forget_buckets()
+    assert bench.stores["two"].asked == 1, "the first silence is enough"
+    await bench.house.forget_buckets()
+    assert set(bench.master.ledger) == {bucket.id for bucket in waiting}
+    assert not set(bench.master.ledger) & {bucket.id for bucket in others}
+    assert bench.stores["two"].asked == 1
+
+
+async def test_tombstones_of_a_store_outside_the_configuration_are_forgotten_later() -> None:
+    bench = Bench()
+    gone = [bench.master.retired("gone") for _ in range(70)]
+    others = [bench.master.retired("one") for _ in range(30)]
+    await bench.house.forget_buckets()
+    assert set(bench.master.ledger) == {bucket.id for bucket in gone}, "another agent's configuration may be newer"
+    bench.master.age = ClusterSettings().leases.store_dead_seconds
+    for _ in range(2):
+        await bench.house.forget_buckets()
+    assert bench.master.ledger == {}
+    assert bench.telemetry.buckets_dropped == len(gone) + len(others)
 
 
 async def test_keys_of_a_retired_bucket_that_hold_jobs_again_make_it_lost() -> None:

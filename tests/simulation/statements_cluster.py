@@ -305,12 +305,12 @@ class ClusterStatements(RescueStatements):
         self._tell(bucket.id, "LOST", "DRAINING", taken.epoch, agent_id, "taken")
         return [bucket_record(taken, self.moment(taken.changed_us))]
 
-    def buckets_forget(self, old: Snapshot, age: float) -> list[Record]:
+    def buckets_forget(self, old: Snapshot, age: float, stores: list[str], of_these: bool) -> list[Record]:
         before = self.now_us() - int(age * 1e6)
         return [
             bucket_record(bucket, self.moment(bucket.changed_us))
             for bucket in sorted(self.tables.buckets.values(), key=lambda b: (b.changed_us, b.id))
-            if bucket.state == "READY_TO_DELETE" and bucket.changed_us < before
+            if bucket.state == "READY_TO_DELETE" and bucket.changed_us < before and (bucket.store in stores) == of_these
         ]
 
     def buckets_drop(self, old: Snapshot, bucket_id: bytes) -> list[Record]:

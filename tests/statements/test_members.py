@@ -189,8 +189,11 @@ async def test_tombstones_are_kept_for_a_while_and_dropped_only_when_retired(wor
     assert [b.id for b in await world.master.buckets()] == [bucket], "a living bucket is not dropped"
     for to in (BucketState.COMPLETING, BucketState.READY_TO_DELETE):
         await world.master.move_bucket(*world.fence, to, "test")
-    assert await world.master.forget_buckets(3600.0) == []
-    assert [b.id for b in await world.master.forget_buckets(0.0)] == [bucket]
+    assert await world.master.forget_buckets(3600.0, ["store"]) == []
+    assert [b.id for b in await world.master.forget_buckets(0.0, ["store"])] == [bucket]
+    assert await world.master.forget_buckets(0.0, ["another"]) == []
+    assert await world.master.forget_buckets(0.0, ["store"], others=True) == []
+    assert [b.id for b in await world.master.forget_buckets(0.0, [], others=True)] == [bucket]
     await world.master.drop_bucket(bucket)
     assert await world.master.buckets() == []
 
