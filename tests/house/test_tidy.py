@@ -24,6 +24,7 @@ LONG = {
 """Modules and functions that may be longer, and why."""
 
 MANY_PARAMETERS = {
+    "agents/jobmaster_agents/anti_entropy.py:AntiEntropy.__init__": "wired once, in parts.py",
     "agents/jobmaster_agents/claiming.py:Pump.__init__": "a bucket's pump is introduced to every part of a job's way",
     "agents/jobmaster_agents/coordination.py:Coordination.__init__": "wired once, in parts.py, by name",
     "agents/jobmaster_agents/elsewhere.py:ElsewhereRunner.__init__": "wired once, in working.py; one per way of running",
