@@ -83,6 +83,7 @@ class Event(StrEnum):
     CHILD_EXITED = "child_exited"
     CHILD_OVERDUE = "child_overdue"
     CHILD_KILLED = "child_killed"
+    CHILD_REFUSED = "child_refused"
     CRASH_LOOP = "crash_loop"
     CERTIFICATE_WRITTEN = "certificate_written"
     CERTIFICATE_FAILED = "certificate_failed"

@@ -35,6 +35,8 @@ class Phase(IntEnum):
     STOPPING = 2
     ENDED = 3
     """Nothing of it is left in the master or its store."""
+    SERVING = 4
+    """Registered, and its buckets were opened."""
 
 
 class Deadline:

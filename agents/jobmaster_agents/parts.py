@@ -221,6 +221,10 @@ class Parts:
         with contextlib.suppress(JobMasterError):  # the coordinator does the same within a minute
             await self._master.put_back(self._config.settings.thresholds.transfer_batch)
 
+    def serves(self) -> None:
+        """Its buckets are open."""
+        self._phase(Phase.SERVING)
+
     def reload(self, data: bytes) -> None:
         """The configuration was read again; ``data`` is what is in force now (the rest of it waits for a restart)."""
         settings = msgspec.json.decode(data, type=ClusterSettings)

@@ -213,6 +213,7 @@ async def live(config: ChildConfig, parts: Parts, endings: Endings, log: EventLo
             await _first_of(parts.holdings.fenced, endings.orphaned, opening)
             if opening.done() and opening.exception() is None:
                 endings.serving = parts
+                parts.serves()
                 log.info(
                     Event.AGENT_STARTED, {"handlers": len(parts.handler_names), "buckets": len(parts.holdings.buckets)}
                 )

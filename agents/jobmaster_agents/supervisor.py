@@ -2,7 +2,9 @@
 
 It starts the children, each as a new agent with a new id; when one dies, the proof (waitpid) becomes a death certificate at
 once, so that rescue need not wait for the lease, and the living siblings are told; it starts a new agent in its place, with
-a growing delay when they die in a row. It enforces each child's lease from outside: past its deadline a child is
+a growing delay when they die in a row. What refuses every child before one has ever been registered (a wrong configuration,
+password or schema) ends it with one error; later the same is a disturbance that may pass, and no reason to stop siblings that
+live: it is tried again for as long as it lasts. It enforces each child's lease from outside: past its deadline a child is
 killed, whatever it does. First SIGTERM or SIGINT: the children complete within the grace time; second: they stop now; after
 the deadline they are killed and certified. It leaves no process behind.
 """
@@ -39,10 +41,23 @@ AWAY_SECONDS_MAX = 3.0
 fails again costs half a second of one core."""
 AWAY_EXIT_CODES = frozenset({69, 75})
 """A server did not answer, the lease could not be renewed."""
+SERVED_SECONDS_MAX = 3.0
+"""Longest wait after a child that had opened its buckets. Such a death is most often that of a job that takes its process
+with it, and each one brings the cluster further: the job counts a rescue, and soon runs alone or is given up. A longer wait
+would only cost the other jobs."""
+REFUSED_SECONDS_MAX = 10.0
+"""Longest wait after a child that was refused although others had been accepted: people mend that, and wait for it."""
 CERTIFICATE_WAIT_SECONDS = 5.0
 """How long an ending supervisor waits for the last certificates."""
-HOPELESS_EXIT_CODES = frozenset({2, 77, 78})
-"""A child that ends so before it is registered would end so again: wrong input, refused, wrong configuration."""
+REFUSED_EXIT_CODES = frozenset({2, 77, 78})
+"""A child that ends so before it is registered would end so again until somebody mends it: wrong input, refused, wrong
+configuration."""
+
+
+_REFUSED = (
+    "it was refused before it was registered (its own error says by whom); agents of this supervisor were accepted before, "
+    "so it is tried again until that is mended; its siblings go on"
+)
 
 
 class Plan(msgspec.Struct, frozen=True, kw_only=True):
@@ -60,11 +75,20 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     certificate_command: tuple[str, ...] = (sys.executable, "-m", "jobmaster_agents.certificate")
 
 
-def restart_delay(deaths_in_a_row: int, exit_code: int) -> float:
-    """Seconds before a new agent takes the place of a dead one: at once the first time, then doubling."""
+def restart_delay(deaths_in_a_row: int, exit_code: int, phase: Phase = Phase.STARTING) -> float:
+    """Seconds before a new agent takes the place of a dead one: at once the first time, then doubling.
+
+    Args:
+        phase: how far it had come.
+    """
     if deaths_in_a_row <= 1:
         return 0.0
-    longest = AWAY_SECONDS_MAX if exit_code in AWAY_EXIT_CODES else RESTART_SECONDS_MAX
+    if exit_code in AWAY_EXIT_CODES:
+        longest = AWAY_SECONDS_MAX
+    elif phase is Phase.STARTING:
+        longest = REFUSED_SECONDS_MAX if exit_code in REFUSED_EXIT_CODES else RESTART_SECONDS_MAX
+    else:
+        longest = RESTART_SECONDS_MAX if phase is Phase.REGISTERED else SERVED_SECONDS_MAX
     return min(RESTART_SECONDS * 2.0 ** min(deaths_in_a_row - 2, 16), longest)
 
 
@@ -105,6 +129,8 @@ class Supervisor:
         self._kill_at: float | None = None
         self._hangups = 0
         self._given_up: int | None = None
+        self._has_run = False
+        """True once a child of this plan was registered: the plan is sound, and a refusal may pass."""
         self._last_certificate_at = 0.0
         self._selector = selectors.DefaultSelector()
 
@@ -262,15 +288,17 @@ class Supervisor:
         if code == -signal.SIGTERM and self._kill_at is not None and phase is Phase.STARTING:
             code = 0  # our own signal met it before it had begun: there is nothing to mend
         slot.last_code = code
+        self._has_run = self._has_run or phase is not Phase.STARTING
         fields = {"child": slot.index, "agent": child.order.agent_id, "how": exit_text(code), "lived_seconds": lived}
         if code == 0:
             self._log.info(Event.CHILD_EXITED, fields)
             return  # it has left in order, by our signal or by an operator's drain
         self._log.warning(Event.CHILD_EXITED, fields)
-        if phase is Phase.STARTING and code in HOPELESS_EXIT_CODES:
+        refused = phase is Phase.STARTING and code in REFUSED_EXIT_CODES
+        if refused and not self._ran():
             self._give_up(code)
             return
-        if phase in (Phase.REGISTERED, Phase.STOPPING):  # before, the master knows nothing of it; after, it has left
+        if phase not in (Phase.STARTING, Phase.ENDED):  # before, the master knows nothing of it; after, it has left
             reason = f"supervisor saw it end: {exit_text(code)}"
             self._last_certificate_at = now
             self._certificates.ask(
@@ -279,13 +307,18 @@ class Supervisor:
         if self._kill_at is not None:
             return
         slot.deaths = slot.deaths + 1 if lived < STEADY_SECONDS else 1
-        delay = restart_delay(slot.deaths, code)
+        delay = restart_delay(slot.deaths, code, phase)
         slot.start_at = now + delay
-        if slot.deaths >= 3:
-            self._log.error(
-                Event.CRASH_LOOP,
-                {"child": slot.index, "deaths_in_a_row": slot.deaths, "next_start_seconds": delay},
-            )
+        again = {"child": slot.index, "deaths_in_a_row": slot.deaths, "next_start_seconds": delay}
+        if refused:
+            self._log.error(Event.CHILD_REFUSED, {**again, "how": exit_text(code), "reason": _REFUSED})
+        elif slot.deaths >= 3:
+            self._log.error(Event.CRASH_LOOP, again)
+
+    def _ran(self) -> bool:
+        """True when a child of this plan has been registered, be it one that lives."""
+        living = [slot.child for slot in self._slots if slot.child is not None]
+        return self._has_run or any(child.deadline.phase is not Phase.STARTING for child in living)
 
     def _give_up(self, code: int) -> None:
         self._given_up = code

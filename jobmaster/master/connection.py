@@ -58,6 +58,8 @@ class Opener:
         self.place = place_of(dsn)
         self.call_seconds = settings.statement_timeout_seconds + _ANSWER_SECONDS
         self._connect_seconds = settings.connect_timeout_seconds
+        self._accepted = False
+        """True once the server has let this program in."""
         self._server_settings = {
             "application_name": application_name,
             "search_path": quoted(schema),
@@ -101,9 +103,10 @@ class Opener:
                 await connection.set_type_codec(
                     "timestamptz", schema="pg_catalog", format="tuple", encoder=tuple, decoder=tuple
                 )
+                self._accepted = True
                 return connection
         except errors.DRIVER_ERRORS as error:
-            raise errors.connecting(error, self.place) from error
+            raise errors.connecting(error, self.place, accepted=self._accepted) from error
 
 
 class Connections:

@@ -60,13 +60,19 @@ DRIVER_ERRORS = (
 MIGRATE_HINT = "run `jobmaster db migrate`"
 
 
-def connecting(error: Exception, place: str) -> JobMasterError:
-    """What it means that a connection could not be opened."""
+def connecting(error: Exception, place: str, *, accepted: bool = False) -> JobMasterError:
+    """What it means that a connection could not be opened.
+
+    Args:
+        accepted: the server has let this program in before. Then a refused password is an outage like another: whoever mends
+            it ends it, and a program that works meanwhile (with a store, with a connection it has) must not give up.
+    """
     if isinstance(error, _PASSWORD):
-        return Refused(
-            f"the master database {place} does not accept this user or password: {error}",
-            hint="mend the user and password of master.dsn, or pg_hba.conf on the server",
-        )
+        said = f"the master database {place} does not accept this user or password"
+        hint = "mend the user and password of master.dsn, or pg_hba.conf on the server"
+        if accepted:
+            return Unavailable(f"{said} any more: {error}", hint=hint)
+        return Refused(f"{said}: {error}", hint=hint)
     if isinstance(error, asyncpg.InvalidCatalogNameError):
         return Refused(f"the master database {place} does not exist", hint="create it, or mend the name in master.dsn")
     if isinstance(error, TimeoutError):

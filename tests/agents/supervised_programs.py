@@ -67,6 +67,8 @@ class ScriptedAgent:
         control.attach(loop, lambda word: tell(self.directory, what="word", word=word), self.on_orphaned)
         if self.behaviour.child == "hopeless":
             return 78
+        if (self.directory / "refuse").exists():
+            return 77
         if self.behaviour.child == "unavailable":
             return 69
         deadline.phase = Phase.REGISTERED

@@ -15,9 +15,18 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from jobmaster_agents.supervisor import AWAY_SECONDS_MAX, RESTART_SECONDS_MAX, exit_text, restart_delay
+from jobmaster_agents.liveness import Phase
+from jobmaster_agents.supervisor import (
+    AWAY_SECONDS_MAX,
+    REFUSED_SECONDS_MAX,
+    RESTART_SECONDS_MAX,
+    SERVED_SECONDS_MAX,
+    exit_text,
+    restart_delay,
+)
 from tests.agents.supervised_programs import HERE, Behaviour
 from tests.agents.waiting import alive, until
+from tests.patience import PATIENCE_SECONDS
 
 Line = dict[str, object]
 
@@ -157,6 +166,46 @@ def test_a_child_that_can_never_work_ends_the_supervisor_with_its_exit_code(star
     run = start(child="hopeless", processes=2)
     assert run.wait() == 78
     assert not run.story("certificate")
+
+
+def test_what_refuses_a_child_later_stops_nobody_and_passes(start: Callable[..., Run]) -> None:
+    """A password that is wrong for a minute, a migration that this program does not know yet."""
+    run = start(processes=2, lease_seconds=600.0)
+    run.children(2)
+    indexes = [line["index"] for line in run.story("child")]
+    living = run.pid(1)
+    (run.directory / "refuse").touch()
+    os.kill(run.pid(0), signal.SIGKILL)
+    until(lambda: len(run.events("child_refused")) >= 3, PATIENCE_SECONDS, "it is tried again")
+    waits = [float(str(line["next_start_seconds"])) for line in run.events("child_refused")[:3]]
+    assert waits == sorted(waits)
+    assert waits[0] < waits[-1]
+    assert alive(living)
+    assert run.process.poll() is None
+    assert not run.story("term"), "nobody is told to leave"
+    (run.directory / "refuse").unlink()
+    assert run.children(3)[2]["index"] == indexes[0]
+    assert alive(living)
+    run.process.send_signal(signal.SIGTERM)
+    assert run.wait(PATIENCE_SECONDS) == 0
+
+
+def test_also_when_every_child_is_refused_that_was_accepted_before(start: Callable[..., Run]) -> None:
+    run = start()
+    run.children(1)
+    (run.directory / "refuse").touch()
+    os.kill(run.pid(0), signal.SIGKILL)
+    until(lambda: len(run.events("child_refused")) >= 2, PATIENCE_SECONDS, "it is tried again")
+    (run.directory / "refuse").unlink()
+    run.children(2)
+
+
+def test_a_first_start_that_is_refused_ends_with_its_exit_code(start: Callable[..., Run], tmp_path: Path) -> None:
+    (tmp_path / "refuse").touch()
+    run = start(processes=2)
+    assert run.wait(PATIENCE_SECONDS) == 77
+    assert not run.events("child_refused")
+    assert not run.story("child")
 
 
 # ---------------------------------------------------------------- a child outlives its lease
@@ -304,6 +353,17 @@ def test_restarts_come_at_once_then_ever_later_up_to_a_bound() -> None:
         assert delays == sorted(delays)
         assert delays[1] == 0.5
         assert delays[-1] == longest
+
+
+def test_how_long_a_restart_waits_depends_on_how_far_the_child_had_come() -> None:
+    """One that had opened its buckets died most often of a job, and each death brings that job nearer to its end."""
+
+    def longest(code: int, phase: Phase) -> float:
+        return max(restart_delay(deaths, code, phase) for deaths in range(1, 40))
+
+    assert longest(1, Phase.STARTING) == longest(1, Phase.REGISTERED) == RESTART_SECONDS_MAX
+    assert longest(-9, Phase.SERVING) == SERVED_SECONDS_MAX
+    assert longest(77, Phase.STARTING) == REFUSED_SECONDS_MAX
 
 
 def test_an_agent_that_cannot_reach_a_server_is_started_again_every_few_seconds(start: Callable[..., Run]) -> None:

@@ -15,7 +15,7 @@ from jobmaster.settings.overrides import UnknownPath, resolve
 from jobmaster_agents.events import Event
 from jobmaster_agents.holdings import FENCED_EXIT_CODE
 from jobmaster_agents.process import LEFT_BEHIND_EXIT_CODE, ORPHANED_EXIT_CODE, RECYCLED_EXIT_CODE
-from jobmaster_agents.supervisor import HOPELESS_EXIT_CODES
+from jobmaster_agents.supervisor import REFUSED_EXIT_CODES
 from tests.house.made_texts import PAGES, PARTS, ROOT, made, parts_of
 from tests.house.tree import there
 
@@ -174,7 +174,7 @@ def test_exit_codes_of_agents_are_explained() -> None:
         FENCED_EXIT_CODE,
         ORPHANED_EXIT_CODE,
         LEFT_BEHIND_EXIT_CODE,
-        *HOPELESS_EXIT_CODES,
+        *REFUSED_EXIT_CODES,
         69,
         70,
     }

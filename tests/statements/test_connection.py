@@ -13,7 +13,7 @@ import asyncpg
 import pytest
 
 from jobmaster.clock import new_id
-from jobmaster.master.connection import place_of
+from jobmaster.master.connection import Opener, place_of
 from jobmaster.master.errors import calling
 from jobmaster.master.master import Master
 from jobmaster.master.migrate import migrate
@@ -71,6 +71,21 @@ async def test_an_unknown_user_or_database_is_refused_with_a_hint(world: World) 
     with pytest.raises(Refused, match=r"does not accept this user or password.*\(mend the user and password"):
         async with _master(_with(world.dsn, user="nobody_of_ours")):
             pass
+
+
+async def test_who_was_accepted_before_and_is_refused_now_meets_an_outage(world: World) -> None:
+    """A program that works must not end for a password that somebody is about to mend."""
+    role = f"role_{new_id().hex()}"
+    await world.sql.execute(f"CREATE ROLE {role} LOGIN")
+    opener = Opener(_with(world.dsn, user=role), "public", MasterSettings(), "test")
+    (await opener.open(plan_once=False)).terminate()
+    await world.sql.execute(f"ALTER ROLE {role} NOLOGIN")
+    with pytest.raises(Unavailable, match=r"does not accept this user or password any more.*\(mend the user"):
+        await opener.open(plan_once=False)
+    await world.sql.execute(f"ALTER ROLE {role} LOGIN")
+    (await opener.open(plan_once=False)).terminate()
+    with pytest.raises(Refused, match="does not accept this user or password"):
+        await Opener(_with(world.dsn, user="nobody_of_ours"), "public", MasterSettings(), "test").open(plan_once=False)
 
 
 async def test_a_lock_that_is_not_had_in_time_means_nothing_happened(world: World) -> None:
