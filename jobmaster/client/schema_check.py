@@ -1,7 +1,7 @@
 """Check arguments against the JSON Schema that agents publish, for producers without the handler's code.
 
-It knows the keywords that schemas generated from Python signatures use; one it does not know accepts everything, because
-the agent checks again against the real signature before it runs the job.
+It accepts what the agent accepts, and nothing else, for every type that a signature can name; a property test holds both to
+each other. A keyword that it does not know accepts everything: the agent checks again before it runs the job.
 """
 
 from __future__ import annotations
@@ -9,15 +9,25 @@ from __future__ import annotations
 import difflib
 import re
 from collections.abc import Callable, Iterator
+from datetime import date, datetime, time, timedelta
+from decimal import Decimal
 from typing import Any
+from uuid import UUID
+
+import msgspec
 
 Schema = dict[str, Any]
 PROBLEMS_MAX = 5
+FORMATS: dict[str, type] = {
+    "date-time": datetime, "date": date, "time": time, "duration": timedelta, "uuid": UUID, "decimal": Decimal,
+}  # fmt: skip
+"""``format`` of a text -> what the agent reads it as."""
+_KEYS: dict[str, type] = {"integer": int, "number": float}
 
 _TYPES: dict[str, Callable[[object], bool]] = {
     "null": lambda value: value is None,
     "boolean": lambda value: isinstance(value, bool),
-    "integer": lambda value: (isinstance(value, int) and not isinstance(value, bool)) or _is_whole(value),
+    "integer": lambda value: isinstance(value, int) and not isinstance(value, bool),
     "number": lambda value: isinstance(value, int | float) and not isinstance(value, bool),
     "string": lambda value: isinstance(value, str),
     "array": lambda value: isinstance(value, list),
@@ -35,8 +45,38 @@ def problems(schema: Schema, value: object) -> list[str]:
     return found
 
 
-def _is_whole(value: object) -> bool:
-    return isinstance(value, float) and value.is_integer()
+def whole_numbers(schema: Schema, value: Any, defs: Schema | None = None) -> Any:
+    """The value with ``3.0`` turned into ``3`` wherever the schema asks for an integer and takes no other number: a column of
+    integers that has a gap holds floats (pandas, and JSON written by many programs)."""
+    defs = schema.get("$defs", {}) if defs is None else defs
+    if reference := schema.get("$ref"):
+        schema = defs.get(str(reference).rpartition("/")[2], {})
+    choices = [*schema.get("anyOf", ()), *schema.get("oneOf", ())]
+    if choices:
+        if not any(True for choice in choices for _ in _check(choice, value, "", defs)) or _fits_any(
+            choices, value, defs
+        ):
+            return value
+        tried = (whole_numbers(choice, value, defs) for choice in choices)
+        return next((one for one in tried if _fits_any(choices, one, defs)), value)
+    if isinstance(value, float) and schema.get("type") == "integer" and value.is_integer() and abs(value) <= 2**53:
+        return int(value)
+    if isinstance(value, dict):
+        properties: Schema = schema.get("properties", {})
+        extra = schema.get("additionalProperties")
+        other: Schema = extra if isinstance(extra, dict) else {}
+        return {name: whole_numbers(properties.get(name, other), inner, defs) for name, inner in value.items()}
+    if isinstance(value, list):
+        prefix = schema.get("prefixItems", [])
+        items = schema.get("items")
+        rest: Schema = items if isinstance(items, dict) else {}
+        kinds = [*prefix, *[rest] * max(len(value) - len(prefix), 0)]
+        return [whole_numbers(kind, inner, defs) for kind, inner in zip(kinds, value, strict=False)]
+    return value
+
+
+def _fits_any(choices: list[Schema], value: object, defs: Schema) -> bool:
+    return any(next(_check(choice, value, "", defs), None) is None for choice in choices)
 
 
 def _check(schema: Schema, value: object, place: str, defs: Schema) -> Iterator[str]:
@@ -50,9 +90,10 @@ def _check(schema: Schema, value: object, place: str, defs: Schema) -> Iterator[
     if kinds and not any(_TYPES.get(str(name), _anything)(value) for name in kinds):
         yield f"{_name(place)}: expected {' or '.join(map(str, kinds))}, got {_kind(value)}"
         return
-    if "enum" in schema and value not in schema["enum"]:
+    # Of one type, too: to Python 1, 1.0 and True are equal.
+    if "enum" in schema and not any(_same(value, one) for one in schema["enum"]):
         yield f"{_name(place)}: {value!r} is none of {', '.join(map(repr, schema['enum']))}"
-    if "const" in schema and value != schema["const"]:
+    if "const" in schema and not _same(value, schema["const"]):
         yield f"{_name(place)}: expected {schema['const']!r}, got {value!r}"
     if isinstance(value, dict):
         yield from _check_object(schema, value, place, defs)
@@ -82,6 +123,14 @@ def _check_object(schema: Schema, value: dict[str, Any], place: str, defs: Schem
         if name not in value:
             yield f"missing argument {name!r}" if not place else f"{_name(place)}: missing field {name!r}"
     extra = schema.get("additionalProperties", True)
+    if key_type := _KEYS.get(schema.get("propertyNames", {}).get("type")):
+        for name in value:
+            if not _converts(name, key_type, strict=False):
+                yield f"{_name(place)}: the key {name!r} is no {schema['propertyNames']['type']}"
+    elif key_type := FORMATS.get(schema.get("propertyNames", {}).get("format")):
+        for name in value:
+            if not _converts(name, key_type):
+                yield f"{_name(place)}: the key {name!r} is no {schema['propertyNames']['format']}"
     for name, inner in value.items():
         if name in properties:
             yield from _check(properties[name], inner, f"{place}.{name}", defs)
@@ -112,11 +161,16 @@ def _check_text(schema: Schema, value: str, place: str) -> Iterator[str]:
         yield f"{_name(place)}: {len(value)} characters, at least {schema['minLength']} are needed"
     if len(value) > schema.get("maxLength", len(value)):
         yield f"{_name(place)}: {len(value)} characters, at most {schema['maxLength']} are allowed"
+    kind = FORMATS.get(schema.get("format", "")) or (bytes if schema.get("contentEncoding") == "base64" else None)
+    if kind is not None and not _converts(value, kind):
+        yield f"{_name(place)}: {value[:80]!r} is no {schema.get('format', 'base64')}"
     if "pattern" in schema and not re.search(schema["pattern"], value):
         yield f"{_name(place)}: {value!r} does not match {schema['pattern']!r}"
 
 
 def _check_number(schema: Schema, value: float, place: str) -> Iterator[str]:
+    if "multipleOf" in schema and value % schema["multipleOf"]:
+        yield f"{_name(place)}: {value} is no multiple of {schema['multipleOf']}"
     if "minimum" in schema and value < schema["minimum"]:
         yield f"{_name(place)}: {value} is less than {schema['minimum']}"
     if "maximum" in schema and value > schema["maximum"]:
@@ -125,6 +179,18 @@ def _check_number(schema: Schema, value: float, place: str) -> Iterator[str]:
         yield f"{_name(place)}: {value} is not more than {schema['exclusiveMinimum']}"
     if "exclusiveMaximum" in schema and value >= schema["exclusiveMaximum"]:
         yield f"{_name(place)}: {value} is not less than {schema['exclusiveMaximum']}"
+
+
+def _same(value: object, other: object) -> bool:
+    return type(value) is type(other) and value == other
+
+
+def _converts(value: object, kind: type, *, strict: bool = True) -> bool:
+    try:
+        msgspec.convert(value, kind, strict=strict)
+    except (msgspec.ValidationError, OverflowError, ValueError):
+        return False
+    return True
 
 
 def _name(place: str) -> str:

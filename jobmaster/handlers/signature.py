@@ -5,8 +5,11 @@ from __future__ import annotations
 import inspect
 import re
 import typing
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from datetime import date, datetime, time
+from types import UnionType
 from typing import Any, NamedTuple
+from uuid import UUID
 
 import msgspec
 from msgspec import UNSET, Struct, UnsetType
@@ -51,7 +54,7 @@ def read_signature(function: Callable[..., object], name: str) -> Signature:
     fields: list[tuple[str, Any, Any]] = []
     required: list[str] = []
     for parameter in parameters:
-        annotation = hints.get(parameter.name, Any)
+        annotation = _described(hints.get(parameter.name, Any))
         _check_type(annotation, f"handler {name!r}: parameter {parameter.name!r}")
         if annotation in _UNTYPED:
             annotation = Any
@@ -114,6 +117,25 @@ def _check_type(annotation: Any, where: str) -> None:
             f"{where} has a type that JSON cannot carry: {reason}",
             hint="use plain types, dataclasses, TypedDicts, enums or msgspec structs, or leave the annotation out",
         ) from None
+
+
+def _described(annotation: Any) -> Any:
+    """The same type, whose schema names what ``msgspec`` leaves out: that a text is a moment, and what keys are."""
+    origin, inner = typing.get_origin(annotation), typing.get_args(annotation)
+    if origin is typing.Annotated:
+        return typing.Annotated[_described(inner[0]), *annotation.__metadata__]
+    if annotation in (datetime, time):
+        name = "date-time" if annotation is datetime else "time"
+        return typing.Annotated[annotation, msgspec.Meta(extra_json_schema={"format": name})]
+    if origin in (dict, Mapping) and len(inner) == 2:
+        whole = dict[_described(inner[0]), _described(inner[1])]  # type: ignore[misc]  # made at run time
+        keys = msgspec.json.schema(inner[0]) if inner[0] in (int, float, date, UUID) else None
+        return typing.Annotated[whole, msgspec.Meta(extra_json_schema={"propertyNames": keys})] if keys else whole
+    if origin in (list, set, frozenset, tuple):
+        return origin[tuple(item if item is ... else _described(item) for item in inner)]
+    if origin in (typing.Union, UnionType):
+        return typing.Union[tuple(_described(item) for item in inner)]  # noqa: UP007  # made at run time
+    return annotation
 
 
 def _schema(struct: type[Struct], parameters: list[inspect.Parameter]) -> dict[str, object]:

@@ -12,17 +12,17 @@ from typing import Annotated, Any, Literal, NamedTuple, Union
 
 import msgspec
 
-from jobmaster.client.schema_check import Schema, problems
+from jobmaster.client.schema_check import FORMATS, Schema, problems, whole_numbers
 from jobmaster.codec import DEPTH_MAX, check_value, decode_json, encode_args
 from jobmaster.model.agent import HandlerSpec
 from jobmaster.model.errors import InvalidArguments
 
-_PLAIN: dict[str, Any] = {"null": None, "boolean": bool, "integer": int, "number": float, "string": str}
+_PLAIN: dict[str, Any] = {"null": None, "boolean": bool, "integer": int, "number": float}
 _CONSTRAINTS = {
     "minimum": "ge", "maximum": "le", "exclusiveMinimum": "gt", "exclusiveMaximum": "lt",
     "minLength": "min_length", "maxLength": "max_length", "minItems": "min_length", "maxItems": "max_length",
 }  # fmt: skip
-_IGNORED = {"title", "description", "default", "examples", "format", "contentEncoding", "$defs", "discriminator"}
+_IGNORED = {"title", "description", "default", "examples", "$defs", "discriminator"}
 
 
 class _Unsayable(Exception):
@@ -86,14 +86,19 @@ class Checker:
             return Checked(args, error.message)
         if self._schema is None:
             return Checked(args, None)
-        if self._lax:
-            value = loosened(self._schema, value)
-        if wrong := problems(self._schema, value):
+        fitted = whole_numbers(self._schema, loosened(self._schema, value) if self._lax else value)
+        if wrong := problems(self._schema, fitted):
             return Checked(args, "; ".join(wrong))
+        # What is stored is what was checked: the agent takes 3 for an int and refuses 3.0.
         try:
-            return Checked(encode_args(value) if self._lax else args, None)
+            return Checked(args if fitted is value or _same(fitted, value) else encode_args(fitted), None)
         except InvalidArguments as error:
             return Checked(args, error.message)
+
+
+def _same(one: Any, other: Any) -> bool:
+    """Equal, and of the same types: 3 and 3.0 are not."""
+    return msgspec.json.encode(one) == msgspec.json.encode(other)
 
 
 def _may_be_deep(args: bytes) -> bool:
@@ -142,8 +147,13 @@ def _type(schema: Schema, defs: Schema) -> Any:
     if kind == "object":
         return _object(schema, defs)
     if kind == "array":
+        if "prefixItems" in said or not isinstance(schema.get("items", {}), dict):
+            raise _Unsayable
         found: Any = list[_type(schema.get("items", {}), defs)]  # type: ignore[misc]  # made at run time
         said -= {"items"}
+    elif kind == "string":
+        found = _text(schema)
+        said -= {"format", "contentEncoding"}
     elif isinstance(kind, str) and kind in _PLAIN:
         found = _PLAIN[kind]
     else:
@@ -153,6 +163,16 @@ def _type(schema: Schema, defs: Schema) -> Any:
         raise _Unsayable
     limits = {_CONSTRAINTS[name]: schema[name] for name in said}
     return Annotated[found, msgspec.Meta(**limits)] if limits else found
+
+
+def _text(schema: Schema) -> Any:
+    """What the agent reads the text as."""
+    if not {"format", "contentEncoding"} & set(schema):
+        return str
+    found = bytes if schema.get("contentEncoding") == "base64" else FORMATS.get(schema.get("format", ""))
+    if found is None:
+        raise _Unsayable
+    return found
 
 
 def _object(schema: Schema, defs: Schema) -> Any:

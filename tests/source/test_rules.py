@@ -9,7 +9,7 @@ from uuid import UUID
 
 import pytest
 
-from jobmaster.client.schema_check import problems
+from jobmaster.client.schema_check import problems, whole_numbers
 from jobmaster.handlers.signature import read_signature
 from jobmaster.model.agent import HandlerSpec
 from jobmaster.model.errors import InputError, JobMasterError, OutcomeUnknown, Refused, UnknownHandler
@@ -53,8 +53,10 @@ def test_the_fast_check_says_what_the_slow_one_says(function: Any, value: Any) -
     checker = Checker(HandlerSpec(name="h", schema=schema), lax=False, limit_bytes=1000)
     args = json.dumps(value).encode()
     said = checker.check(args)
-    assert said.args == args
-    assert (said.problem is None) == (isinstance(value, dict) and not problems(schema, value))
+    fitted = whole_numbers(schema, value)
+    assert (said.problem is None) == (isinstance(value, dict) and not problems(schema, fitted))
+    assert json.loads(said.args) == fitted
+    assert (said.args == args) == (json.dumps(fitted) == json.dumps(value))
 
 
 def test_what_the_fast_check_cannot_say_is_checked_slowly() -> None:
@@ -63,7 +65,7 @@ def test_what_the_fast_check_cannot_say_is_checked_slowly() -> None:
         "properties": {"n": {"type": "integer", "multipleOf": 2, "minimum": 3}},
     }
     checker = Checker(HandlerSpec(name="h", schema=schema), lax=False, limit_bytes=1000)
-    assert checker.check(b'{"n":1}').problem == "argument 'n': 1 is less than 3"
+    assert checker.check(b'{"n":1}').problem == "argument 'n': 1 is no multiple of 2; argument 'n': 1 is less than 3"
     assert checker.check(b'{"n":4}').problem is None
 
 
