@@ -128,7 +128,7 @@ def _described(annotation: Any) -> Any:
         name = "date-time" if annotation is datetime else "time"
         return typing.Annotated[annotation, msgspec.Meta(extra_json_schema={"format": name})]
     if origin in (dict, Mapping) and len(inner) == 2:
-        whole = dict[_described(inner[0]), _described(inner[1])]  # type: ignore[misc]  # made at run time
+        whole = dict[_described(inner[0]), _described(inner[1])]  # type: ignore[misc, valid-type]  # made at run time
         keys = msgspec.json.schema(inner[0]) if inner[0] in (int, float, date, UUID) else None
         return typing.Annotated[whole, msgspec.Meta(extra_json_schema={"propertyNames": keys})] if keys else whole
     if origin in (list, set, frozenset, tuple):
