@@ -23,18 +23,18 @@ from jobmaster.model.ids import text
 from jobmaster.model.job import Entry
 from jobmaster.ports import Claimed, StoreOwner, Word
 from jobmaster.settings.model import StoreSettings
+from jobmaster_agents.cancelling import Cancelling
 from jobmaster_agents.events import Event, EventLog
 from jobmaster_agents.execution import Execution
 from jobmaster_agents.holdings import Holding, Holdings, OnForgotten, thawed_epoch
 from jobmaster_agents.insisting import Backoff, Told
 from jobmaster_agents.portions import LiveJob, Memory, Portion
 from jobmaster_agents.reporting import Reporter
-from jobmaster_agents.verdicts import StopCause, Verdicts
+from jobmaster_agents.verdicts import Verdicts
 
 CLAIM_JOBS_MAX = 1000
 _LOOK_SECONDS = 0.25
 """How often a bucket without room is looked at when it is woken."""
-_CANCELLED_MAX = 10_000
 _TIMER_SLACK_SECONDS = 0.001
 """Two clocks never agree to the microsecond: a timer that fires a hair too early would claim nothing, and again."""
 _due_us, _token = attrgetter("due_us"), attrgetter("token")
@@ -71,6 +71,7 @@ class Pump:
         handlers: dict[str, Handler],
         clock: Clock,
         onboarder: Onboarder,
+        cancelling: Cancelling,
         on_forgotten: OnForgotten,
         *,
         list_prefix: str,
@@ -90,6 +91,7 @@ class Pump:
         self._handlers = handlers
         self._now = clock.boottime
         self._onboarder = onboarder
+        self._cancelling = cancelling
         self._on_forgotten = on_forgotten
         self._list_prefix = list_prefix
         self.capacity = capacity
@@ -104,8 +106,6 @@ class Pump:
         self._timer: asyncio.TimerHandle | None = None
         self._look_at = 0.0
         self._look_for_lists = False
-        self._cancelled: set[bytes] = set()
-        """Cancel requests for jobs that were still waiting in ``pending`` when they came."""
         self.flushing = False
         """True while completing: everything claimed goes back to the master unrun."""
         self.ended = False
@@ -206,13 +206,17 @@ class Pump:
         finally:
             self._asking = None
         if found is None or self.ended:
+            self._look_for_lists = (
+                True  # a try before the refusal may have moved jobs, and nothing may be claimed past them
+            )
             return None  # the bucket was lost meanwhile: the list, if there is one, is the rescuer's
         answer, asked_at = found
         self.waiting = answer.remaining
         if answer.entries:
             portion = Portion(self.holding, name, first_asked, answer.now_us, asked_at)
             self._accept(portion, answer.entries, give_back=spill)
-        self._cancel(answer)
+        if answer.cancelled:
+            self._cancelling.hinted(self._bucket_id, answer.cancelled, answer.remaining)
         if answer.hint:
             self._onboarder.kick(self._bucket_id)
         next_due = (answer.next_due_us - answer.now_us) / 1e6 if answer.next_due_us else None
@@ -253,10 +257,7 @@ class Pump:
         self.claimed += len(entries)
         if self._memory.conflicts:
             self._tell_conflicts()
-        if self._cancelled:
-            for job in fresh:
-                if job.entry.token == 1 and job.entry.id in self._cancelled:
-                    job.cancelled = True
+        self._cancelling.claimed(portion, list(map(_token, entries)).count(1))
         if give_back or self.flushing:
             for job in fresh:
                 self._verdicts.release(job)
@@ -283,17 +284,6 @@ class Pump:
             else:
                 self._verdicts.postpone(job, now)
         return ready
-
-    def _cancel(self, answer: Claimed) -> None:
-        """Cancel requests that producers left in the bucket (hints: the row decides)."""
-        for job_id in answer.cancelled:
-            job = self._memory.get(job_id)
-            if job is None:
-                self._cancelled.add(job_id)
-            elif not job.cancelled:
-                self._execution.stop_job(job, StopCause.CANCEL)
-        if self._cancelled and (not answer.remaining or len(self._cancelled) > _CANCELLED_MAX):
-            self._cancelled.clear()  # what they were about has been claimed, or never was here
 
     def _arm(self, seconds: float | None) -> None:
         if self._timer is not None:
@@ -336,11 +326,3 @@ class Pump:
 
     def _is_known(self, name: str) -> bool:
         return name == self._asking or self._memory.knows(self._bucket_id, name)
-
-
-def stop_cancelled(memory: Memory, execution: Execution, job_ids: list[bytes]) -> None:
-    """Cancel requests that came with a renewal: running handlers are stopped, waiting jobs end at once."""
-    for job_id in job_ids:
-        job = memory.get(job_id)
-        if job is not None and not job.cancelled:
-            execution.stop_job(job, StopCause.CANCEL)

@@ -13,13 +13,13 @@ import asyncio
 from collections.abc import Sequence
 
 from jobmaster.clock import Clock
-from jobmaster.codec import encode_entry
 from jobmaster.model.errors import Refused, Unavailable
 from jobmaster.model.ids import Fence
 from jobmaster.model.job import Entry
 from jobmaster.ports import Onboarding as OnboardingPort
-from jobmaster.ports import StoreOwner, Word
+from jobmaster.ports import Word
 from jobmaster.settings.model import Thresholds
+from jobmaster_agents.assigning import Assigning
 from jobmaster_agents.events import EventLog
 from jobmaster_agents.holdings import Holding, Holdings, OnForgotten
 from jobmaster_agents.insisting import Backoff
@@ -28,8 +28,6 @@ _FETCHERS = 4
 _ASKING = 2
 """Claims in flight in the master, for different buckets. The batches of other fetchers are being put meanwhile: the master
 never waits for the store."""
-_PUTS = 3
-"""Tries to put the copies of a batch into the bucket before the rows go back."""
 
 
 class _Due:
@@ -67,7 +65,7 @@ class Onboarding:
     def __init__(
         self,
         master: OnboardingPort,
-        store: StoreOwner,
+        assigning: Assigning,
         holdings: Holdings,
         thresholds: Thresholds,
         clock: Clock,
@@ -76,7 +74,7 @@ class Onboarding:
         handlers: Sequence[str] | None = None,
     ) -> None:
         self._master = master
-        self._store = store
+        self._assigning = assigning
         self._holdings = holdings
         self._thresholds = thresholds
         self._now = clock.boottime
@@ -224,24 +222,16 @@ class Onboarding:
         return fence, answer.entries
 
     async def _put(self, due: _Due, fence: Fence, entries: list[Entry]) -> None:
-        """The copies, or the rows back by their identity. Should a copy lie there after all, its row will refuse it."""
-        items = [(entry.due_us, encode_entry(entry)) for entry in entries]
-        backoff = Backoff("assign", self._log)
-        word: Word | None = None
-        for _ in range(_PUTS):
-            try:
-                word = await self._store.assign(fence, items)
-                break
-            except (Unavailable, Refused) as error:
-                await backoff.pause(error)
-        if word is Word.OK:
+        """The copies; the rows of what the bucket does not take go back by their identity."""
+        word, left = await self._assigning.put(fence, entries)
+        if word is Word.OK or not left:
             self.onboarded += len(entries)
             due.ahead += len(entries)
             return
         while not self._holdings.may_commit(self._now()):
             await self._holdings.wait_trusted()
-        self.released += len(entries)
-        await self._master.release(fence, [(entry.id, entry.token) for entry in entries])
+        self.released += len(left)
+        await self._master.release(fence, [(entry.id, entry.token) for entry in left])
         if word is None:
             raise Unavailable("the agent store did not take a batch of onboarded jobs; they were given back")
         if word is not Word.CLOSED and fence == due.holding.fence:

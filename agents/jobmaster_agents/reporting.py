@@ -22,12 +22,12 @@ from operator import attrgetter
 from typing import Protocol
 
 from jobmaster.clock import Clock
-from jobmaster.codec import encode_entry
 from jobmaster.model.errors import CodeError, InputError, JobMasterError, Refused, Unavailable
 from jobmaster.model.ids import Fence, text
 from jobmaster.model.job import Entry, FinalRow, HoldRow
 from jobmaster.ports import Outcomes, StoreOwner, Word, Written
 from jobmaster.telemetry import Telemetry
+from jobmaster_agents.assigning import Assigning
 from jobmaster_agents.events import Event, EventLog
 from jobmaster_agents.holdings import Holding, Holdings, OnForgotten
 from jobmaster_agents.insisting import Backoff, Insisting
@@ -39,8 +39,6 @@ _row, _has_row, _ENDED = attrgetter("row"), attrgetter("has_row"), Phase.ENDED  
 BATCH_ROWS = 2000
 WRITERS = 2
 _UNWRITABLE_AGAIN_SECONDS = 60.0
-_PUTS = 3
-"""Tries to put the copy of a retried job into its bucket before the job goes back to the master."""
 BACKLOG_ROWS_MAX = 20_000
 """Outcomes on the way to the master above which no more jobs are claimed."""
 BACKLOG_ROWS_RELIEF = 10_000
@@ -83,6 +81,7 @@ class Reporter:
         self._log = log or EventLog()
         self.insist = Insisting(holdings, clock, self._log)
         self.settling = Settling(store, memory, self.forget, self._log)
+        self.assigning = Assigning(master, store, memory, self.insist, clock, self._log)
         self._copy: list[LiveJob] = []
         self._upsert: list[LiveJob] = []
         self._holds: list[LiveJob] = []
@@ -296,21 +295,14 @@ class Reporter:
         What cannot be put goes back to the master under its new identity; should a copy lie there after all (a lost
         answer), its row refuses it.
         """
-        items = [(row.due_us, encode_entry(_next_entry(row))) for row in rows]
-        backoff = Backoff("assign", self._log)
-        for _ in range(_PUTS):
-            try:
-                word = await self._store.assign(fence, items)
-            except (Unavailable, Refused) as error:
-                await backoff.pause(error)
-                continue
-            if word is Word.OK:
-                return
-            if word is not Word.CLOSED and fence == holding.fence:
-                self.forget(fence.bucket_id, f"the store answered {word} to a retry", word)
-                return  # the rescuer sweeps the rows
-            break
-        back = [row._replace(token=row.token + 1, error=None, ran_us=0) for row in rows]
+        word, left = await self.assigning.put(fence, list(map(_next_entry, rows)))
+        if word is Word.OK or not left:
+            return
+        if word is not None and word is not Word.CLOSED and fence == holding.fence:
+            self.forget(fence.bucket_id, f"the store answered {word} to a retry", word)
+            return  # the rescuer sweeps the rows
+        ids = {entry.id for entry in left}
+        back = [row._replace(token=row.token + 1, error=None, ran_us=0) for row in rows if row.id in ids]
         self._measures.given_back(back, await self.insist("hold", lambda: self._master.hold(fence, back)), here=False)
 
     async def give_back(self, holding: Holding, entries: Sequence[Entry]) -> bool:

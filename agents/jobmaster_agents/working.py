@@ -24,7 +24,8 @@ from jobmaster.settings.model import AgentSettings, ClusterSettings
 from jobmaster.telemetry import Telemetry
 from jobmaster_agents.applying import Applying
 from jobmaster_agents.attended import Attended, RecordMaster
-from jobmaster_agents.claiming import Pump, stop_cancelled
+from jobmaster_agents.cancelling import Cancelling
+from jobmaster_agents.claiming import Pump
 from jobmaster_agents.completing import Completing, LeavingMaster
 from jobmaster_agents.elsewhere import ElsewhereRunner
 from jobmaster_agents.events import LOGGER_NAME, Event, EventLog
@@ -134,7 +135,26 @@ class Working:
         )
         self.reporter.runner = self.execution
         self.onboarding = Onboarding(
-            master, store, holdings, settings.thresholds, clock, self.forget, log, list(self._handlers)
+            master,
+            self.reporter.assigning,
+            holdings,
+            settings.thresholds,
+            clock,
+            self.forget,
+            log,
+            list(self._handlers),
+        )
+        self.cancelling = Cancelling(
+            master,
+            store,
+            self.memory,
+            self.reporter.insist,
+            self.reporter.settling,
+            self.reporter.assigning,
+            self._stop,
+            self._room,
+            self.forget,
+            telemetry,
         )
         self.waker = Waker(store, self.pumps, log)
         self.spilling = Spilling(store, holdings, self.memory, self.reporter, clock, self.forget, log)
@@ -167,6 +187,7 @@ class Working:
                 group.create_task(self.execution.run(), name="jobmaster-execution")
                 group.create_task(self.waker.run(), name="jobmaster-waker")
                 group.create_task(self.onboarding.run(), name="jobmaster-onboarding")
+                group.create_task(self.cancelling.run(), name="jobmaster-cancelling")
                 for pump in self.pumps.values():
                     group.create_task(pump.run(), name="jobmaster-pump")
         finally:
@@ -177,6 +198,7 @@ class Working:
         bucket_id = holding.fence.bucket_id
         self._holdings.add(holding)
         self.execution.open(holding)
+        self.cancelling.open(holding)
         pump = Pump(
             holding,
             self._store,
@@ -188,6 +210,7 @@ class Working:
             self._handlers,
             self._clock,
             self.onboarding,
+            self.cancelling,
             self.forget,
             list_prefix=self._list_prefix,
             capacity=self._agent.slots + self._agent.bucket_buffer,
@@ -256,6 +279,7 @@ class Working:
     def _close(self, bucket_id: bytes) -> None:
         self.execution.close(bucket_id)
         self.onboarding.close(bucket_id)
+        self.cancelling.close(bucket_id)
         pump = self.pumps.pop(bucket_id, None)
         if pump is not None:
             pump.ended = True
@@ -308,7 +332,7 @@ class Working:
 
     def cancel(self, job_ids: Sequence[bytes]) -> None:
         """Cancel requests that came with a renewal."""
-        stop_cancelled(self.memory, self.execution, list(job_ids))
+        self.cancelling.requested(job_ids)
 
     def _waits_elsewhere(self, job: LiveJob) -> bool:
         return self._elsewhere.waits(job)

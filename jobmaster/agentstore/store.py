@@ -41,6 +41,7 @@ DELETE_BUCKET = function("delete_bucket")
 VOUCH = function("vouch")
 READ_KEPT = function("read_kept")
 REMOVE_KEPT = function("remove_kept")
+WITHDRAW = function("withdraw")
 
 SCAN_KEYS_MAX = 2_000_000
 """``known_buckets`` looks at no more keys than this. A store of our own holds about ten per bucket."""
@@ -204,8 +205,8 @@ class AgentStore(ProducerStore):
     async def claim(self, fence: Fence, list_name: str, limit: int) -> Claimed:
         """Up to ``limit`` jobs, now in ``claimed:<list_name>``; the same name again: the same list.
 
-        With ``limit`` 0 only the hints are read (due time, onboarding, cancellations). Hints are given once; a claim
-        whose reply was lost has lost them, and the scan of the master and the rows make up for it.
+        With ``limit`` 0 only the hints are read (due time, onboarding, cancellations). That of onboarding is given once; a
+        claim whose reply was lost has lost it, and the scan of the master makes up for it.
         """
         keys = self.keys.bucket(fence.bucket_id)
         answer = await self._calls.function(
@@ -219,6 +220,19 @@ class AgentStore(ProducerStore):
         _, _, now_us, next_due_us, hint, remaining, cancelled, raw = answer
         entries = read_entries(raw)
         return Claimed(word, entries, raw, now_us, next_due_us, hint == 1, remaining, frozenset(cancelled))
+
+    async def withdraw(
+        self, fence: Fence, noted: Sequence[bytes], copies: Sequence[tuple[int, bytes]]
+    ) -> tuple[Word, frozenset[bytes]]:
+        """Take ``(due_us, job_id)`` of cancelled jobs out of ``assigned``, and requests that the owner has noted out of
+        ``cancelled``; the ids of the copies that were there. Sent again, nothing more is removed."""
+        keys = self.keys.bucket(fence.bucket_id)
+        arguments: list[Argument] = [*self._fences.arguments(fence), b"".join(noted)]
+        for copy in sorted(copies):
+            arguments += copy
+        answer = await self._calls.function(WITHDRAW, (keys.meta, keys.assigned, keys.cancelled), arguments)
+        word = self._fences.note(fence.bucket_id, answer)
+        return word, frozenset(answer[2]) if word is Word.OK else frozenset()
 
     async def settle(self, fence: Fence, list_names: Sequence[str], finished: Sequence[bytes]) -> Word:
         """Delete claimed lists whose every entry is settled; publish the finished ids (whatever the word is)."""

@@ -10,10 +10,10 @@ import asyncpg
 
 from jobmaster.master import copying, verdicts
 from jobmaster.master.batches import Batch, Sent, columns, ids_of, tell_batch
-from jobmaster.master.connection import Calls, Connection
+from jobmaster.master.connection import Calls, Connection, to_us
 from jobmaster.model.ids import Fence
 from jobmaster.model.job import AttemptOutcome, FinalRow, HoldRow, InFlightRow, JobState
-from jobmaster.ports import Written
+from jobmaster.ports import CancelledRow, Written
 
 _TIMED_OUT = b'"reason":"timeout"'
 _by_id = itemgetter(0)
@@ -141,6 +141,25 @@ class Outcomes:
             lambda row, found: verdicts.kept_here(row, fence.bucket_id, fence.epoch, found),
             bucket_id=fence.bucket_id,
         ).write(rows)
+
+    async def still_assigned(self, fence: Fence, identities: Sequence[tuple[bytes, int]]) -> frozenset[bytes]:
+        """Which of ``(id, token)`` still wait in their bucket, as far as their rows say."""
+        tokens = dict(identities)
+        found = [
+            verdicts.Found(*row) for row in await self._data.ask("jobs/peek", list(tokens), min(tokens), max(tokens))
+        ]
+        return frozenset(
+            row.id for row in found
+            if row.state == JobState.ASSIGNED and not row.cancel_requested
+            and row.identity == (tokens[row.id], fence.bucket_id, fence.epoch)
+        )  # fmt: skip
+
+    async def cancel_waiting(self, fences: Sequence[Fence], job_ids: Sequence[bytes]) -> list[CancelledRow]:
+        """Jobs with a cancel request that wait unclaimed in the caller's buckets -> CANCELLED."""
+        ids = sorted(job_ids)
+        buckets = [fence.bucket_id for fence in fences], [fence.epoch for fence in fences]
+        rows = await self._data.tell("jobs/cancel_waiting", *buckets, ids, ids[0], ids[-1], ids=ids)
+        return [CancelledRow(row["id"], row["bucket_id"], to_us(row["due_at"]), row["ended"]) for row in rows]
 
 
 def _hold_columns(rows: Sequence[HoldRow]) -> list[list[object]]:

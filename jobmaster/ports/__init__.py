@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from jobmaster.ports.membership import Membership, Renewal
 from jobmaster.ports.onboarding import Onboarded, Onboarding
-from jobmaster.ports.outcomes import Outcomes
+from jobmaster.ports.outcomes import CancelledRow, Outcomes
 from jobmaster.ports.queries import Queries, SentBefore, SentRow
 from jobmaster.ports.rescue import Rescue, Swept, Unfit
 from jobmaster.ports.store import (
@@ -34,6 +34,7 @@ from jobmaster.ports.written import Written
 
 __all__ = [
     "FIND_IDS_MAX",
+    "CancelledRow",
     "Claimed",
     "DueGroup",
     "Intake",

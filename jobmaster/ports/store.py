@@ -54,7 +54,7 @@ class Claimed(NamedTuple):
     remaining: int
     """Jobs left in ``pending``."""
     cancelled: frozenset[bytes] = frozenset()
-    """Ids somebody asked to cancel in this bucket (a hint; the row decides)."""
+    """Ids somebody asked to cancel in this bucket (a hint; the row decides): some of them, until ``withdraw`` names them."""
 
 
 class Page(NamedTuple):
@@ -153,6 +153,13 @@ class StoreOwner(Protocol):
     async def claim(self, fence: Fence, list_name: str, limit: int) -> Claimed:
         """Move up to ``limit`` jobs (due ``assigned`` first, then ``pending``) to ``claimed:<list_name>`` and return
         them; asked again with the same name: the same list."""
+        ...
+
+    async def withdraw(
+        self, fence: Fence, noted: Sequence[bytes], copies: Sequence[tuple[int, bytes]]
+    ) -> tuple[Word, frozenset[bytes]]:
+        """Take ``(due_us, job_id)`` of cancelled jobs out of ``assigned``, and cancel requests that the owner has noted;
+        the ids of the copies that were there."""
         ...
 
     async def settle(self, fence: Fence, list_names: Sequence[str], finished: Sequence[bytes]) -> Word:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from jobmaster.model.bucket import BucketState
 from jobmaster.model.ids import Fence, Identity
 from jobmaster.model.job import Entry, FinalRow, HoldRow, InFlightRow
-from jobmaster.ports import Onboarded, RowRef, Written
+from jobmaster.ports import CancelledRow, Onboarded, RowRef, Written
 from tests.agents.scripted import Scripted
 
 IN_FLIGHT = ("ASSIGNED", "PROCESSING")
@@ -137,6 +137,33 @@ class KitMaster(Scripted):
 
         written: Written = await self.do("retry_here", (fence, list(rows)), effect)
         return written
+
+    async def still_assigned(self, fence: Fence, identities: Sequence[tuple[bytes, int]]) -> frozenset[bytes]:
+        def effect() -> frozenset[bytes]:
+            wanted = ((job_id, token, self.rows.get(job_id)) for job_id, token in identities)
+            return frozenset(
+                job_id for job_id, token, row in wanted
+                if row is not None and row.state == "ASSIGNED" and not row.cancel and row.identity == (token, *fence[:2])
+            )  # fmt: skip
+
+        ids: frozenset[bytes] = await self.do("still_assigned", (fence, list(identities)), effect)
+        return ids
+
+    async def cancel_waiting(self, fences: Sequence[Fence], job_ids: Sequence[bytes]) -> list[CancelledRow]:
+        def effect() -> list[CancelledRow]:
+            mine = {(fence.bucket_id, fence.epoch) for fence in fences}
+            ended = []
+            for job_id in job_ids:
+                row = self.rows.get(job_id)
+                if row is None or not row.cancel or (row.bucket_id, row.epoch) not in mine:
+                    continue
+                if row.state in ("ASSIGNED", "CANCELLED"):
+                    ended.append(CancelledRow(job_id, row.bucket_id or b"", row.due_us, row.state == "ASSIGNED"))
+                    row.state = "CANCELLED"
+            return ended
+
+        rows: list[CancelledRow] = await self.do("cancel_waiting", (list(fences), list(job_ids)), effect)
+        return rows
 
     def _give_back(self, fence: Fence, rows: Sequence[HoldRow], *, here: bool) -> Written:
         accepted, refused, cancelled = set(), set(), set()

@@ -15,6 +15,9 @@ from jobmaster.ports import Claimed, Kept, Page, Word
 from tests.agents.hand_clock import HandClock
 from tests.agents.scripted import DOWN, Scripted
 
+REQUESTS_MAX = 1000
+"""Cancel requests that one claim brings."""
+
 
 class KitBucket:
     """What one bucket holds."""
@@ -59,11 +62,26 @@ class KitStore(Scripted):
                 if taken:
                     bucket.claimed[list_name] = taken
             hint, bucket.hint = bucket.hint, False
-            cancelled, bucket.cancelled = frozenset(bucket.cancelled), set()
+            cancelled = frozenset(sorted(bucket.cancelled)[:REQUESTS_MAX])
             due = bucket.assigned[0][0] if bucket.assigned else 0
             return Claimed(Word.OK, list(taken), [], self.clock.wall_us(), due, hint, len(bucket.pending), cancelled)
 
         answer: Claimed = await self.do("claim", (fence, list_name, limit), effect)
+        return answer
+
+    async def withdraw(
+        self, fence: Fence, noted: Sequence[bytes], copies: Sequence[tuple[int, bytes]]
+    ) -> tuple[Word, frozenset[bytes]]:
+        def effect() -> tuple[Word, frozenset[bytes]]:
+            if (no := self.refusal(fence)) is not None:
+                return no, frozenset()
+            bucket = self.buckets[fence.bucket_id]
+            bucket.cancelled.difference_update(noted)
+            gone = frozenset(entry.id for due_us, entry in bucket.assigned if (due_us, entry.id) in copies)
+            bucket.assigned = [pair for pair in bucket.assigned if pair[1].id not in gone]
+            return Word.OK, gone
+
+        answer: tuple[Word, frozenset[bytes]] = await self.do("withdraw", (fence, list(noted), list(copies)), effect)
         return answer
 
     async def settle(self, fence: Fence, list_names: Sequence[str], finished: Sequence[bytes]) -> Word:

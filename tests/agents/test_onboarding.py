@@ -308,3 +308,20 @@ async def test_a_frozen_bucket_with_a_hint_is_left_alone_until_it_is_resumed(
     bucket.step(bucket.fence.epoch)
     kit.working.resume(bucket)
     await until(lambda: states(kit, ids) == {JobState.SUCCEEDED})
+
+
+async def test_a_put_that_is_repeated_starts_no_finished_job_again(kit: Kit) -> None:
+    """The first put was done and its answer lost; the job was claimed, run and settled before the second one."""
+    bucket = await opened(kit)
+    put = Gate(LOST, late=True)
+    kit.store.script["assign"].append(put)
+    ids = held(kit, 2)
+    hint(kit, bucket)
+    await put.reached.wait()
+    await until(lambda: states(kit, ids) == {JobState.SUCCEEDED})
+    await kit.settled()
+    put.opened.set()
+    await until(lambda: kit.working.onboarding.onboarded == 2)
+    await kit.settled()
+    assert len(ran) == 2
+    assert len(kit.store.of("assign")) == 1, "nothing is left to be put"

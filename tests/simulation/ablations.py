@@ -3,7 +3,7 @@ out, or other code in the place of the product's own; the product has no hook fo
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -16,6 +16,7 @@ from jobmaster.ports import Written
 from jobmaster.rules.lease import Term
 from jobmaster.rules.ownership import Title, title
 from jobmaster_agents import ownership
+from jobmaster_agents.cancelling import Cancelling
 from jobmaster_agents.claiming import Pump
 from jobmaster_agents.completing import Completing
 from jobmaster_agents.heartbeat import Heartbeat
@@ -23,6 +24,7 @@ from jobmaster_agents.holdings import Holding, Holdings
 from jobmaster_agents.portions import LiveJob, Phase, by_holding
 from jobmaster_agents.reporting import Reporter
 from jobmaster_agents.salvaging import Salvaging
+from jobmaster_agents.verdicts import StopCause
 from tests.simulation.history import History, Result
 from tests.simulation.surroundings import Patch
 
@@ -124,6 +126,16 @@ def _forgotten() -> list[Patch]:
     return [(Salvaging, "write", nothing)]
 
 
+def _in_memory_alone() -> list[Patch]:
+    def stop_what_is_here(self: Cancelling, job_ids: Iterable[bytes]) -> list[bytes]:
+        for job in filter(None, map(self._present, job_ids)):
+            if not job.cancelled:
+                self._stop(job, StopCause.CANCEL)
+        return []
+
+    return [(Cancelling, "requested", stop_what_is_here)]
+
+
 ABLATIONS = {
     "identity on the row": Ablation(
         "an outcome or in-flight write asks whether the row is in flight, not whose it is", frozenset({"identity"})
@@ -152,6 +164,10 @@ ABLATIONS = {
     "retired is not lost": Ablation(
         "an owner that completes takes a bucket that it has retired, and the master does not count any more, for a lost one",
         patches=_retired_is_lost,
+    ),
+    "cancel of what waits": Ablation(
+        "an owner that hears of a cancel request stops what it has in memory, and nothing else",
+        patches=_in_memory_alone,
     ),
     "watermark": Ablation("what lies below the floor may be written again", frozenset({"watermark"})),
 }

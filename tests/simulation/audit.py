@@ -31,6 +31,10 @@ class Job:
     starts: int = 0
     key: str = ""
     cancelled: bool = False
+    cancelled_at: float | None = None
+    """When the client was told that its request to cancel is safe."""
+    flagged: bool = False
+    """A row of it names a bucket and bears the request."""
     seconds: float = 0.0
     """How long its handler takes."""
     fails: int = 0
@@ -100,6 +104,8 @@ class Audit:
             self.broken("I4", f"{text(job_id)} has token {after.token} and the result of {after.result!r}")
         if job_id not in self.jobs:
             self.broken("unexpected", f"{text(job_id)} was never submitted")
+        elif after.cancel_requested and after.bucket_id is not None:
+            self.jobs[job_id].flagged = True
 
     def accepted(self, statement: str, row: JobRow, token: int, bucket_id: bytes | None, epoch: int | None) -> None:
         """A write about an existing row was accepted."""
@@ -199,6 +205,10 @@ class Audit:
             self.broken("unexpected", f"{text(job_id)} runs and was never submitted")
             return
         job.starts += 1
+        # (Of a copy straight from a client a second one may come at any time, from a call that it had given up.)
+        asked_at = job.cancelled_at if job.flagged and token > 1 and job_id not in self.forgotten else None
+        if asked_at is not None and self._renewed_at(process) > asked_at:
+            self.broken("cancel", f"{text(job_id)} is started by an agent that has been told of its cancellation")
         overtaken = process.agent_id in self._dead_by_lease and identity[2] in self._emptied
         if overtaken and not (self.clocks_jumped or self.words_lost):
             self.broken("lease", f"{text(job_id)} is started by a dead agent in a bucket that is being emptied")
@@ -211,6 +221,15 @@ class Audit:
         if identity in self._fenced_starts:
             self.broken("fenced", f"{text(job_id)} is started twice with token {token}")
         self._fenced_starts.add(identity)
+
+    def _renewed_at(self, process: Process) -> float:
+        """When the newest renewal was sent of which this agent has the answer."""
+        held = process.parts.holdings
+        if held.suspended or held.term is None:
+            return 0.0
+        sent: float = 2.0 * held.term.soft_until - held.term.trusted_until
+        booted: float = process.parts._clock.boottime() - self.loop.now
+        return sent - booted
 
     def acknowledged(self, job: Job, level: str) -> None:
         """A client was told that its job is safe."""

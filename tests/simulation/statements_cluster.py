@@ -61,7 +61,7 @@ class ClusterStatements(RescueStatements):
         buckets = self.tables.buckets
         office = self.tables.office
         asked = [
-            job.id for job in self.tables.jobs.values()
+            job.id for job in sorted(self.tables.jobs.values(), key=lambda job: (job.state != "PROCESSING", job.id))
             if job.cancel_requested and job.state in ("ASSIGNED", "PROCESSING") and job.bucket_id in buckets
             and buckets[job.bucket_id].owner == agent_id and buckets[job.bucket_id].state != "READY_TO_DELETE"
         ]  # fmt: skip
@@ -69,7 +69,7 @@ class ClusterStatements(RescueStatements):
             drain_requested=row.drain_requested,
             coordinator=office.owner if office is not None and office.expires_at > now else None,
             lost_stores=sorted({bucket.store for bucket in buckets.values() if bucket.state == "LOST"}),
-            cancel_requested=asked,
+            cancel_requested=asked[:1000],
             frozen=[b.id for b in buckets.values() if b.owner == agent_id and b.state == "FROZEN"],
             at_work=sum(
                 b.owner == agent_id and b.state in ("ACTIVE", "COMPLETING", "FROZEN") for b in buckets.values()

@@ -321,6 +321,23 @@ class JobStatements(Guarded):
         )
         return [Record(state="CANCELLED")]
 
+    def jobs_cancel_waiting(
+        self, old: Snapshot, buckets: Ids, epochs: list[int], ids: Ids, low: bytes, high: bytes
+    ) -> list[Record]:
+        mine = set(zip(buckets, epochs, strict=True))
+        answer = []
+        for job_id in ids:
+            row = self.tables.jobs.get(job_id)
+            if row is None or row.state not in ("ASSIGNED", "CANCELLED") or not row.cancel_requested:
+                continue
+            if (row.bucket_id, row.bucket_epoch) in mine:
+                ended = row.state == "ASSIGNED"
+                if ended:
+                    self._put(row._replace(state="CANCELLED", expires_us=None, changed_us=self.now_us()))
+                due_at = self.moment(row.due_us)
+                answer.append(Record(id=job_id, bucket_id=row.bucket_id, due_at=due_at, ended=ended))
+        return answer
+
     # ------------------------------------------------------------ a rescuer's
 
     def _draining(self, old: Snapshot, bucket_id: bytes, epoch: int, owner: bytes) -> BucketRow | None:

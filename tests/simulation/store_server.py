@@ -82,7 +82,6 @@ class StoreFunctions(IntakeFunctions):
         limit, name = args[4], args[5]
         now = self.now_us()
         taken: list[bytes] = []
-        cancelled: list[bytes] = []
         hinted = 0
         if name in bucket.claimed:
             taken = bucket.claimed[name]
@@ -102,9 +101,25 @@ class StoreFunctions(IntakeFunctions):
                     bucket.ver += 1
             if bucket.hint:
                 bucket.hint, hinted = False, 1
-            cancelled, bucket.cancelled = sorted(bucket.cancelled), set()
+        cancelled = sorted(bucket.cancelled)[:1000]
         next_due = bucket.assigned[0][0] if bucket.assigned else 0
         return [b"OK", bucket.ver, now, next_due, hinted, len(bucket.pending), cancelled, list(taken)]
+
+    def withdraw(self, keys: Sequence[bytes], args: Sequence[Any]) -> Answer:
+        no, bucket = self._refusal(keys[0], args, OWNED)
+        if no:
+            return no
+        noted, wanted = args[4], list(dict.fromkeys(zip(args[5::2], args[6::2], strict=True)))
+        bucket.cancelled -= {noted[at : at + 16] for at in range(0, len(noted), 16)}
+        removed = []
+        for due_us, job_id in wanted:
+            for pair in bucket.assigned:
+                if pair[0] == due_us and id_of(pair[1]) == job_id:
+                    bucket.assigned.remove(pair)
+                    removed.append(job_id)
+                    break
+        bucket.ver += bool(removed)
+        return [b"OK", bucket.ver, removed]
 
     def settle(self, keys: Sequence[bytes], args: Sequence[Any]) -> Answer:
         if args[5]:

@@ -18,7 +18,7 @@ from hypothesis.stateful import initialize, rule, run_state_machine_as_test
 from jobmaster.master.master import Master
 from jobmaster.model.bucket import Bucket, BucketState
 from jobmaster.model.job import Entry, FinalRow, HoldRow, InFlightRow, NewJob
-from jobmaster.ports import Unfit
+from jobmaster.ports import CancelledRow, Unfit
 from jobmaster.settings.model import MasterSettings
 from tests.simulation.misfits import INT4_MAX
 from tests.simulation.two_masters import TwoMasters
@@ -145,6 +145,18 @@ class Masters(TwoMasters):
         fence = self.fence(bucket, epoch, 0)
         pairs = [(self.jobs[j], self.token(j, step)) for j in chosen]
         self.both(lambda master: master.release(fence, pairs))
+
+    @rule(chosen=jobs, where=st.lists(st.tuples(buckets, epochs), max_size=2), flagged=st.booleans())
+    def cancel_waiting(self, chosen: list[int], where: list[tuple[int, int | None]], flagged: bool) -> None:
+        fences, ids = [self.fence(bucket, epoch, 0) for bucket, epoch in where], [self.jobs[job] for job in chosen]
+        if flagged:
+            self.cancel(chosen[0], False)
+
+        async def ended(master: Any) -> list[CancelledRow]:
+            return sorted(await master.cancel_waiting(fences, ids))
+
+        for _ in range(2):
+            self.both(ended)
 
     @rule(bucket=buckets)
     def give_back(self, bucket: int) -> None:

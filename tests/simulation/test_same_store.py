@@ -142,6 +142,15 @@ class TwoStores(RuleBasedStateMachine):
     def claim(self, process: int, fence: Chosen, name: str, limit: int) -> None:
         self.both(process, lambda store: store.claim(self.fence_of(fence), name, limit))
 
+    @rule(process=processes, fence=fences, noted=st.integers(0, 2), copies=st.integers(0, 4), due=st.booleans())
+    def withdraw(self, process: int, fence: Chosen, noted: int, copies: int, due: bool) -> None:
+        lying = self.server.functions.buckets.get(self.keys.meta)
+        requests = sorted(lying.cancelled)[:noted] if lying is not None else []
+        pairs = [(due_us, item[3:19]) for due_us, item in lying.assigned[-copies:]] if lying is not None else []
+        pairs += [(DUE_US if due else LATER_US, job_id) for _, job_id in pairs[:2]]
+        for _ in range(2):
+            self.both(process, lambda store: store.withdraw(self.fence_of(fence), requests, pairs))
+
     @rule(process=processes, name=names, count=st.integers(1, 3), limit=st.integers(1, 5))
     def work(self, process: int, name: str, count: int, limit: int) -> None:
         """The common way: put in, and claimed by the owner that stands."""

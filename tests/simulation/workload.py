@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 KINDS = (
     "quick", "quick", "quick", "short", "short", "long", "flaky", "doomed", "fenced", "fenced", "fenced long", "later",
     "far", "master", "keyed", "keyed", "twice", "twice", "twice fenced", "once", "once", "once by handler", "cancelled",
-    "cancelled", "expiring", *MISFITS,
+    "cancelled", "called off", "called off", "called off", "expiring", *MISFITS,
 )  # fmt: skip
 """Most of them in every history."""
 JOBS_MIN = 21
@@ -124,7 +124,7 @@ class Clients:
                 return
             if kind.startswith("twice"):
                 await self._again_elsewhere(job)
-            if kind == "cancelled":
+            if kind in ("cancelled", "called off"):
                 await self._cancel(job)
         finally:
             self.busy -= 1
@@ -148,13 +148,15 @@ class Clients:
             options["after"] = 0.1 + 0.5 * chance.random()
         elif job.kind == "far":
             options["after"] = 0.9 + 0.6 * chance.random()
+        elif job.kind == "called off":
+            options["after"] = 0.5 + 0.7 * chance.random()
         elif job.kind == "expiring":
             options["expires"] = 0.05 + 0.6 * chance.random()
         elif job.kind == "once":
             options["delivery"] = "at_most_once"
         elif job.kind == "keyed":
             options["idempotency_key"] = job.key
-        if job.kind == "master" or (job.kind in ("flaky", "fenced") and chance.random() < 0.4):
+        if job.kind == "master" or (job.kind in ("flaky", "fenced", "called off") and chance.random() < 0.4):
             options["durability"] = "master"
         if job.kind in ("quick", "far") and chance.random() < 0.3:
             options["priority"] = "high"
@@ -215,7 +217,8 @@ class Clients:
         return answer.word is Word.OK
 
     async def _cancel(self, job: Job) -> None:
-        await asyncio.sleep(0.8 * self._chance.random() ** 2)
+        seconds = 0.5 if job.kind == "called off" else 0.8
+        await asyncio.sleep(seconds * self._chance.random() ** 2)
         job.cancelled = True
         for _ in range(3):
             try:
@@ -225,6 +228,7 @@ class Clients:
             except JobMasterError:
                 await asyncio.sleep(0.2)
             else:
+                job.cancelled_at = self._loop.now
                 return
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from jobmaster.clock import new_id
+from jobmaster.model.ids import BucketId
 from jobmaster.model.job import JobState
 from tests.statements.kit import ERROR, LANE, PRIORITY, World, entry, final_row, hold_row, in_flight_row, new_job
 
@@ -30,6 +31,41 @@ async def test_the_heartbeat_brings_the_request_to_the_owner(world: World) -> No
     job_id, _ = await _flagged(world)
     await world.assigned()
     assert (await world.master.renew(world.owner, 10.0)).cancel_requested == [job_id]
+
+
+async def test_a_job_that_waits_in_its_bucket_ends_at_once(world: World) -> None:
+    job_id, token = await _flagged(world)
+    (unasked,) = await world.assigned()
+    running, _ = await _flagged(world, processing=True)
+    asked = [job_id, unasked, running, new_id()]
+    for ended in (True, False):  # a repeat, as after an answer that was lost, says the same
+        (row,) = await world.master.cancel_waiting([world.fence], asked)
+        assert (row.id, row.bucket_id, row.ended) == (job_id, world.fence.bucket_id, ended)
+        view = await world.view(job_id)
+        assert (view.state, view.token, view.bucket_id) == ("CANCELLED", token, world.fence.bucket_id)
+        assert row.due_us == (view.due_us or 0), "where its copy lies in the bucket"
+    assert [await world.state(each) for each in (unasked, running)] == ["ASSIGNED", "PROCESSING"]
+    assert await world.lines(job_id) == []
+    assert (await world.master.renew(world.owner, 10.0)).cancel_requested == [running]
+    assert (await world.master.record_final([final_row(job_id, world.fence, token)])).refused == {job_id}
+
+
+async def test_a_job_in_a_bucket_of_another_owner_or_epoch_is_left_to_it(world: World) -> None:
+    job_id, _ = await _flagged(world)
+    others = [world.fence._replace(epoch=world.fence.epoch + 1), world.fence._replace(bucket_id=BucketId(new_id()))]
+    assert await world.master.cancel_waiting(others, [job_id]) == []
+    assert await world.state(job_id) == "ASSIGNED"
+
+
+async def test_requests_for_jobs_that_wait_do_not_keep_back_those_for_jobs_that_run(world: World) -> None:
+    """A renewal brings a thousand of them at most."""
+    for _ in range(13):
+        await world.assigned(100)
+    await world.sql.execute("UPDATE job SET cancel_requested = true")
+    running = [(await _flagged(world, processing=True))[0] for _ in range(2)]
+    asked = (await world.master.renew(world.owner, 10.0)).cancel_requested
+    assert len(asked) == 1000
+    assert asked[:2] == sorted(running)
 
 
 async def test_a_final_job_is_left_alone(world: World) -> None:

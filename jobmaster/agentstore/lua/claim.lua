@@ -3,9 +3,10 @@
 -- args: generation epoch owner lowest_ver limit name
 -- answers: OK ver now_us next_due_us hint remaining {cancelled id...} {entry...}
 --          | GEN | ROLLBACK ver | FENCED ver epoch | CLOSED ver state
--- effects: due part of assigned, oldest first, then pending -> claimed:<name> (+ its name in lists); hint and cancelled are
---          emptied. Nothing taken: no list. The list exists: it is returned again and nothing is changed. A name that
---          ends in -<n> takes nothing when a list of that or a higher number was made before: meta keeps the highest.
+-- effects: due part of assigned, oldest first, then pending -> claimed:<name> (+ its name in lists); hint is taken;
+--          cancelled is read and stays until its owner has noted it (withdraw). Nothing taken: no list. The list exists: it
+--          is returned again and nothing is changed. A name that ends in -<n> takes nothing when a list of that or a higher
+--          number was made before: meta keeps the highest.
 -- flags: allow-oom (a full store must be emptied, and a move needs no room)
 -- why: nothing is popped before it is safe elsewhere: the list stays until the master has every job in it. The owner
 --      chooses the name, so a claim whose reply was lost is asked again; when both arrive, and the first one only after the
@@ -63,9 +64,9 @@ redis.register_function{
         redis.call('HDEL', keys[1], 'hint')
         hinted = 1
       end
-      if redis.call('EXISTS', keys[6]) == 1 then
-        cancelled = redis.call('SPOP', keys[6], CHUNK)
-      end
+    end
+    if redis.call('EXISTS', keys[6]) == 1 then
+      cancelled = redis.call('SRANDMEMBER', keys[6], CHUNK)
     end
     local next_due = redis.call('ZRANGE', keys[3], 0, 0, 'WITHSCORES')[2]
     return { 'OK', ver, now, tonumber(next_due) or 0, hinted, redis.call('LLEN', keys[2]), cancelled, taken }

@@ -5,7 +5,8 @@
 -- move: ACTIVE|STOPPING -> ACTIVE|STOPPING
 -- fence: one compare-and-set on the agent row: a certificate that came first leaves no row, this renewal that came first
 --        makes the certificate match nothing. Locks no other row, so no lock of a job can starve a heartbeat.
--- index: agent_pkey (HOT: nothing indexed changes); job_cancel, which holds only in-flight jobs with a cancel request;
+-- index: agent_pkey (HOT: nothing indexed changes); job_cancel, which holds only in-flight jobs with a cancel request, and
+--        those that wait leave it with the next statement of their owner: so all of them are read, and those that run come first;
 --        bucket_owner, the few buckets of one agent; bucket_lost; agents are counted in their small table
 WITH me AS (
     UPDATE agent
@@ -24,6 +25,7 @@ SELECT me.drain_requested,
        ARRAY (SELECT id FROM job
               WHERE cancel_requested AND state IN ('ASSIGNED', 'PROCESSING')
                 AND bucket_id = ANY (ARRAY (SELECT id FROM mine))
+              ORDER BY state = 'PROCESSING' DESC, id
               LIMIT 1000) AS cancel_requested,
        ARRAY (SELECT id FROM mine WHERE state = 'FROZEN') AS frozen,
        (SELECT count(*) FROM mine WHERE state IN ('ACTIVE', 'COMPLETING', 'FROZEN')) AS at_work,
