@@ -23,11 +23,10 @@ from jobmaster.model.errors import Refused, Unavailable
 from jobmaster.model.job import HoldRow, JobState
 from jobmaster.ports import Outcomes, StoreOwner, Word
 from jobmaster.telemetry import Telemetry
-from jobmaster_agents.assigning import Assigning
-from jobmaster_agents.holdings import Holding, OnForgotten
-from jobmaster_agents.insisting import Backoff, Insisting
+from jobmaster_agents.holdings import Holding
+from jobmaster_agents.insisting import Backoff
 from jobmaster_agents.portions import LiveJob, Memory, Phase, Portion
-from jobmaster_agents.settling import Settling
+from jobmaster_agents.reporting import Reporter
 from jobmaster_agents.verdicts import StopCause
 
 BATCH_JOBS = 1000
@@ -66,23 +65,20 @@ class Cancelling:
         master: Outcomes,
         store: StoreOwner,
         memory: Memory,
-        insist: Insisting,
-        settling: Settling,
-        assigning: Assigning,
+        reporter: Reporter,
         stop: Callable[[LiveJob, StopCause], None],
         ask: Callable[[bytes], None],
-        on_forgotten: OnForgotten,
         telemetry: Telemetry,
     ) -> None:
         self._master = master
         self._store = store
         self._memory = memory
-        self._insist = insist
-        self._settling = settling
-        self._assigning = assigning
+        self._insist = reporter.insist
+        self._settling = reporter.settling
+        self._assigning = reporter.assigning
+        self._on_forgotten = reporter.forget
         self._stop = stop
         self._ask = ask
-        self._on_forgotten = on_forgotten
         self._telemetry = telemetry
         self._buckets: dict[bytes, _Bucket] = {}
         self._marked: Counter[bytes] = Counter()

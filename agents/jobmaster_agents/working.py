@@ -144,18 +144,7 @@ class Working:
             log,
             list(self._handlers),
         )
-        self.cancelling = Cancelling(
-            master,
-            store,
-            self.memory,
-            self.reporter.insist,
-            self.reporter.settling,
-            self.reporter.assigning,
-            self._stop,
-            self._room,
-            self.forget,
-            telemetry,
-        )
+        self.cancelling = Cancelling(master, store, self.memory, self.reporter, self._stop, self._room, telemetry)
         self.waker = Waker(store, self.pumps, log)
         self.spilling = Spilling(store, holdings, self.memory, self.reporter, clock, self.forget, log)
         self.applying = Applying(master, store, holdings, self.reporter, self.forget, telemetry, log)

@@ -217,7 +217,9 @@ class Cluster:
         return None if view.result is None else decode_json(view.result)
 
     async def cancel(self, job: JobRef, *, actor: str = "client") -> JobState:
-        """Ask to cancel a job; the state after the request (CANCELLED, or in flight with a flag, or its final state)."""
+        """Ask to cancel a job; the state after the request (CANCELLED, or in flight with a flag, or its final state).
+
+        A job that waits in a bucket answers ASSIGNED: its owner makes it CANCELLED as soon as it hears of the request."""
         job_id, bucket_id = _ref(job)
         return await self._finder.cancel(job_id, bucket_id, actor=actor)
 

@@ -67,6 +67,12 @@ async def fails(ctx: JobContext, path: str) -> None:
     raise RuntimeError("as asked")
 
 
+@handlers.job(name="fails_for_now", max_attempts=5)
+async def fails_for_now(ctx: JobContext, path: str) -> None:
+    witness(ctx, path, "tried")
+    raise Retry(after=200.0)
+
+
 @handlers.job(name="third_time", max_attempts=5, backoff=0.01)
 async def third_time(ctx: JobContext) -> int:
     if ctx.attempt < 3:

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Literal
 
 import pytest
 
+from jobmaster.agentstore.store import AgentStore
 from jobmaster.client.cluster import Cluster
 from jobmaster.model.job import JobState
+from jobmaster.settings.model import StoreSettings
 from tests.cluster.conftest import AgentProcess, Rig, until
-from tests.cluster.jobs import note, until_file
+from tests.cluster.jobs import fails_for_now, note, until_file
 from tests.patience import PATIENCE_SECONDS
 
 pytestmark = [pytest.mark.cluster, pytest.mark.slow]
@@ -40,6 +43,38 @@ async def test_waiting_in_a_bucket_without_a_row(rig: Rig, cluster: Cluster, age
     later = await cluster.submit(note, {"path": str(rig.path("later"))})
     await later.wait(timeout=PATIENCE_SECONDS)
     assert (await victim.get()).state is JobState.CANCELLED
+
+
+@pytest.mark.parametrize("kind", ["agent", "master", "retry"])
+async def test_waiting_in_a_bucket_for_its_time(rig: Rig, cluster: Cluster, agent: AgentProcess, kind: str) -> None:
+    """It is CANCELLED long before that, though nothing of it runs; and no copy of it is left to be started."""
+    if kind == "retry":
+        receipt = await cluster.submit(fails_for_now, {"path": str(rig.path("w"))})
+    else:
+        level: Literal["agent", "master"] = "master" if kind == "master" else "agent"
+        receipt = await cluster.submit(note, {"path": str(rig.path("w"))}, after=200, durability=level)
+
+    async def copies() -> int:
+        url = rig.document["stores"]["default"]["url"]
+        store = AgentStore(cluster=rig.document["cluster"], name="default", url=url, settings=StoreSettings())
+        try:
+            depths = await store.depths(await store.known_buckets())
+        finally:
+            await store.close()
+        return sum(depth.assigned for depth in depths if depth is not None)
+
+    async def waits() -> bool:
+        rows = await rig.fetch("SELECT state::text FROM job")
+        return [row["state"] for row in rows] == ["ASSIGNED"] and await copies() == 1
+
+    async def over() -> bool:
+        return (await receipt.get()).state is JobState.CANCELLED and not await copies()
+
+    await until(waits, 60, "the job to wait in its bucket")
+    assert await receipt.cancel() is JobState.ASSIGNED
+    await until(over, 60, "the end of a job that was not due")
+    assert await receipt.wait(timeout=60) is JobState.CANCELLED
+    assert rig.witnessed("w") == [] if kind != "retry" else len(rig.witnessed("w")) == 1
 
 
 async def test_running(rig: Rig, cluster: Cluster, agent: AgentProcess) -> None:
