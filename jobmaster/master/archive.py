@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager, suppress
 from datetime import datetime
 from typing import Any
 
@@ -20,15 +21,24 @@ from jobmaster.master.connection import Calls, Connections, Opener, place_of
 from jobmaster.master.migrate import check_schema
 from jobmaster.master.statements import quoted, sql
 from jobmaster.model.archive import ArchiveRange, ArchiveState, LakeFile, Measure
-from jobmaster.model.errors import Conflict, Unavailable
+from jobmaster.model.errors import Conflict, JobMasterError, Unavailable
 from jobmaster.settings.model import MasterSettings
 
 _APPLICATION_NAME = "jobmaster-archive"
 _STATEMENT_SECONDS = 6 * 3600.0
-_LOCK_TRIES = 14
-_LOCK_PAUSE_SECONDS = 0.5
-_LOCK_PAUSE_MAX_SECONDS = 8.0
-"""While a try waits for its half second, writers wait behind it; so the pauses between tries grow."""
+_PATIENCE_SECONDS = 600.0
+"""How long a lock is waited for in all. The wait itself asks for none, so nobody feels it."""
+_PAUSE_SECONDS = 0.5
+_LOOK_SECONDS = 0.02
+"""Between two looks at who holds a table: a statement of an agent or a producer takes less."""
+_RETIRING = "job_attic"
+"""Name of the lock of sessions that change what is attached to ``job``."""
+_ATTICS = ("job_attic", "attempt_attic")
+_COPY_PAGES, _SWEEP_PAGES = 2000, 200
+_CATCH_UP_ROWS, _CLEAN_JOBS = 5000, 2000
+"""What one transaction of the retirement does; some tens of milliseconds."""
+_SWITCH_ROWS = 500
+"""How many rows may be copied under the lock on ``job``."""
 _FILES = msgspec.json.Decoder(tuple[LakeFile, ...])
 
 
@@ -90,8 +100,13 @@ class Archive:
 
     async def oldest(self) -> tuple[str, bytes, bytes] | None:
         """Name, first id and first id beyond of the oldest range that is still a partition of ``job``."""
-        rows = await self._run("archive/oldest", writes=False)
+        rows = await self._run("archive/attached", writes=False)
         return (rows[0]["name"], rows[0]["lo"].bytes, rows[0]["hi"].bytes) if rows else None
+
+    async def leaving(self, bound: bytes) -> list[str]:
+        """Names of the ranges that are partitions of ``job`` and lie wholly below an id, oldest first."""
+        rows = await self._run("archive/attached", writes=False)
+        return [row["name"] for row in rows if row["hi"].bytes <= bound]
 
     async def pages(self, table: str) -> int:
         """How long a table is, in pages."""
@@ -123,19 +138,85 @@ class Archive:
     async def detach(self, below: datetime, tell: Callable[[str], None] = lambda _: None) -> tuple[str, int] | None:
         """The oldest range leaves ``job``; its name, and how many unfinished jobs moved to the attic.
 
+        A call that was killed is gone on with: of a range whose leaving has begun, this is the rest.
+
         Args:
             below: nothing that was created before it may be held by an agent store alone.
 
         Raises:
-            Unavailable: ``job`` stayed locked by somebody for about a minute; nothing was changed.
+            Unavailable: a transaction kept the tables busy for ten minutes, or another session is retiring ranges. The range
+                leaves with the next call.
         """
-        row = (await self._patiently("archive/detach", tell, below))[0]
-        return (row["detached"], row["moved"]) if row["detached"] else None
+        async with self._retiring(tell):
+            if (left := await self._cleaned()) is not None:
+                return left
+            oldest = await self.oldest()
+            if oldest is None:
+                return None
+            begun = (await self._patiently("archive/retire_begin", tell, (oldest[0], *_ATTICS), below))[0]["name"]
+            if begun is None:
+                return None
+            await self._patiently("archive/retire_bound", tell, ("attempt_attic",))
+            await self._run("archive/retire_prove")
+            while (await self._run("archive/retire_copy", _COPY_PAGES))[0]["more"]:
+                pass
+            tables = ("job", "attempt", begun, *_ATTICS)
+            while True:
+                while (await self._run("archive/retire_catch_up", _CATCH_UP_ROWS))[0]["taken"] > _SWITCH_ROWS:
+                    pass
+                if (await self._patiently("archive/retire_switch", tell, tables, _SWITCH_ROWS))[0]["name"]:
+                    return await self._cleaned()
+
+    async def finish(self, tell: Callable[[str], None] = lambda _: None) -> str | None:
+        """What a killed call has left: a range that has left ``job`` and is not DETACHED yet; its name."""
+        async with self._retiring(tell):
+            left = await self._cleaned()
+        return left[0] if left is not None else None
 
     async def sweep(self, ended_before: datetime, tell: Callable[[str], None] = lambda _: None) -> str | None:
         """Stragglers that ended in the attic leave as a range of their own; its name."""
-        name: str | None = (await self._patiently("archive/sweep", tell, ended_before))[0]["detached"]
-        return name
+        async with self._retiring(tell):
+            await self._cleaned()
+            begun = (await self._run("archive/sweep_begin", ended_before))[0]
+            name: str | None = begun["name"]
+            if name is None:
+                return None
+            for page in range(0, begun["pages"], _SWEEP_PAGES):
+                await self._run("archive/sweep_pages", name, ended_before, page, page + _SWEEP_PAGES)
+            swept = (await self._patiently("archive/sweep_end", tell, (name,), name))[0]["swept"]
+            return name if swept else None
+
+    async def _cleaned(self) -> tuple[str, int] | None:
+        """What is left to do after a range has left ``job``; its name and how many jobs moved, if there is one."""
+        rows = await self._run("archive/retirement", writes=False)
+        if not rows or not rows[0]["left_job"]:
+            return None
+        while (await self._run("archive/retire_clean", _CLEAN_JOBS))[0]["more"]:
+            pass
+        found = await self.range(rows[0]["name"])
+        assert found is not None
+        assert found.moved is not None
+        return found.name, found.moved
+
+    @asynccontextmanager
+    async def _retiring(self, tell: Callable[[str], None]) -> AsyncIterator[None]:
+        """One session at a time changes what is attached; the others wait."""
+        waited = 0.0
+        while not await self.take(_RETIRING):
+            if waited == 0:
+                tell("waiting for another session that retires ranges")
+            if waited >= _PATIENCE_SECONDS:
+                raise Unavailable(
+                    f"another session has been retiring ranges for {_PATIENCE_SECONDS:.0f} s",
+                    hint="look for jobmaster-archive in pg_stat_activity; run the command again when it has ended",
+                )
+            await asyncio.sleep(_PAUSE_SECONDS)
+            waited += _PAUSE_SECONDS
+        try:
+            yield
+        finally:
+            with suppress(JobMasterError):  # the lock ends with the session
+                await self.let_go(_RETIRING)
 
     async def exported(
         self,
@@ -174,7 +255,8 @@ class Archive:
         Raises:
             Refused: the range is not PUBLISHED (nor DETACHED and to be discarded), or its tables have changed.
         """
-        return bool((await self._patiently("archive/drop", tell, name, discard))[0]["dropped"])
+        tables = (name, name.replace("job", "attempt", 1))
+        return bool((await self._patiently("archive/drop", tell, tables, name, discard))[0]["dropped"])
 
     # ------------------------------------------------------------ calls
 
@@ -191,24 +273,52 @@ class Archive:
             raise Conflict(f"range {name} is no longer in the manifest")
         return found
 
-    async def _patiently(self, name: str, tell: Callable[[str], None], *values: object) -> list[asyncpg.Record]:
-        """Locks are waited for shortly and often: whoever queues for job makes every writer queue behind it."""
-        for attempt in range(_LOCK_TRIES):
+    async def _patiently(
+        self, name: str, tell: Callable[[str], None], tables: Sequence[str], *values: object
+    ) -> list[asyncpg.Record]:
+        """A statement that needs ``tables`` to itself for an instant.
+
+        A request for a lock makes all who come after it wait, too. So it is made only when nobody who holds the tables has
+        held them for long, and is given up after a tenth of a second; the long wait before it is only a look now and then.
+        """
+        waited = 0.0
+        while True:
+            waited = await self._seldom_held(name, tables, tell, waited)
             try:
                 return await self._connection.fetch(sql(name), *values)
             except (asyncpg.LockNotAvailableError, asyncpg.DeadlockDetectedError) as error:
-                if attempt == _LOCK_TRIES - 1:
+                if waited >= _PATIENCE_SECONDS:
                     raise Unavailable(
-                        f"{name} did not get its lock: a transaction keeps the table busy ({error})",
+                        f"{name} did not get its lock: transactions keep {', '.join(tables)} busy ({error})",
                         hint="look for long transactions in pg_stat_activity, then run the command again",
                     ) from error
-                if attempt == 0:
-                    tell("waiting for a moment without long transactions")
-                pause = min(_LOCK_PAUSE_SECONDS * 1.6**attempt, _LOCK_PAUSE_MAX_SECONDS)
-                await asyncio.sleep(pause * (0.5 + random.random()))
+                pause = _PAUSE_SECONDS * (0.5 + random.random())
+                await asyncio.sleep(pause)
+                waited += pause
             except errors.DRIVER_ERRORS as error:
                 raise errors.calling(error, name, writes=True) from error
-        raise AssertionError("the last try returns or raises")
+
+    async def _seldom_held(self, name: str, tables: Sequence[str], tell: Callable[[str], None], waited: float) -> float:
+        """Wait until no transaction holds one of the tables in two looks one after the other; how long that took."""
+        before: dict[str, int | None] = {}
+        pause = _LOOK_SECONDS
+        while True:
+            held = {row["holder"]: row["pid"] for row in await self._run("archive/holders", tables, writes=False)}
+            stuck = before.keys() & held.keys()
+            if not held or (before and not stuck):
+                return waited
+            if stuck and waited >= _PATIENCE_SECONDS:
+                raise Unavailable(
+                    f"{name} did not get its lock: process {held[min(stuck)]} of the master has kept {', '.join(tables)} "
+                    f"busy for {waited:.0f} s",
+                    hint="look for that process in pg_stat_activity, then run the command again",
+                )
+            if stuck and pause == _LOOK_SECONDS:
+                tell("waiting for a moment without long transactions")
+                pause = _PAUSE_SECONDS
+            before = held
+            await asyncio.sleep(pause)
+            waited += pause
 
     async def _run(self, name: str, *values: object, writes: bool = True) -> list[asyncpg.Record]:
         try:

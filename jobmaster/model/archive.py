@@ -12,7 +12,7 @@ class ArchiveState(StrEnum):
     """How far a range has come; the transitions are in ``jobmaster.rules.archive_machine`` and nowhere else."""
 
     SEALED = "SEALED"
-    """Chosen; still a partition of ``job``."""
+    """Chosen; on its way out of ``job``, unfinished jobs included."""
     DETACHED = "DETACHED"
     """Out of ``job``, still in the views; nobody writes to it any more."""
     EXPORTED = "EXPORTED"

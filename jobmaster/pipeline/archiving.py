@@ -82,15 +82,13 @@ class Archiver:
     def planned(self, older_than_seconds: float, lost_stores: Sequence[str]) -> Outcome:
         """What would be archived; nothing is changed."""
 
-        async def look() -> tuple[list[ArchiveRange], str | None]:
+        async def look() -> tuple[list[ArchiveRange], list[str]]:
             async with Retiring.opened(self._run.settings, self._archive, older_than_seconds, lost_stores) as retiring:
-                oldest = await self._archive.oldest()
-                leaving = oldest[0] if oldest is not None and oldest[2] <= retiring.bound else None
-                return await self._archive.ranges(), leaving
+                return await self._archive.ranges(), await self._archive.leaving(retiring.bound)
 
         ranges, leaving = self._wait(look())
         unfinished = [found.name for found in ranges if found.state not in (ArchiveState.SEALED, ArchiveState.DROPPED)]
-        return Outcome(found={"to_finish": unfinished, "next_to_leave": leaving})
+        return Outcome(found={"to_finish": unfinished, "to_leave": leaving})
 
     def run(self, older_than_seconds: float, *, keep: bool, lost_stores: Sequence[str]) -> Outcome:
         """Retire what is old enough, then bring every retired range as far as it goes."""

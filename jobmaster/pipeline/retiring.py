@@ -79,11 +79,15 @@ class Retiring:
             )
 
     async def all(self, tell: Callable[[str], None]) -> AsyncIterator[str]:
-        """Retire range after range; the name of each, the attic's sweep first.
+        """Retire range after range; the name of each. First what a killed call has left, then the attic's sweep.
 
         Raises:
             Conflict: a store may hold a job of the next range alone; those before it have left.
         """
+        left = await self._archive.finish(tell)
+        if left is not None:
+            tell(f"{left}: had left job, and is complete now")
+            yield left
         swept = await self._archive.sweep(self.before, tell)
         if swept is not None:
             tell(f"{swept}: jobs that ended late have left the attic")

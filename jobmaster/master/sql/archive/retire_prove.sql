@@ -1,0 +1,7 @@
+-- retire_prove: the attempts of the attic lie below the higher bound
+-- in: nothing
+-- out: nothing
+-- move: nothing
+-- fence: none that readers or writers feel
+-- index: none; the attic of attempts is read once
+SELECT retire_prove()

@@ -1,0 +1,8 @@
+-- sweep_begin: stragglers that ended in the attic are to leave as a range of their own
+-- in: $1 timestamptz those that ended before it
+-- out: name text (NULL: there is none), pages bigint (of the attic)
+-- move: none -> SEALED
+-- fence: advisory lock inside the function
+-- index: none; the attic is read until one is found
+SELECT sweep_begin($1::timestamptz) AS name,
+       pg_relation_size('job_attic') / current_setting('block_size')::bigint AS pages
