@@ -16,6 +16,12 @@ async def noop(text: str = "") -> None:
     return None
 
 
+@handlers.job(name="bench.echo")
+async def echo(text: str = "") -> str:
+    """A result as large as the argument."""
+    return text
+
+
 @handlers.job(name="bench.millisecond")
 async def millisecond(text: str = "") -> None:
     await asyncio.sleep(0.001)

@@ -45,17 +45,24 @@ class Bench:
     """Servers, configuration and agents of one measurement."""
 
     def __init__(
-        self, directory: Path, servers: EmbeddedCluster, addresses: tuple[str, str], overrides: dict[str, Any]
+        self,
+        directory: Path,
+        servers: EmbeddedCluster,
+        addresses: tuple[str, str],
+        overrides: dict[str, Any],
+        *,
+        defaults: bool = False,
     ) -> None:
         self.directory = directory
         self.servers = servers
         self.dsn, self.url = addresses
         self.transport = "unix sockets" if self.dsn == servers.dsn else "TCP on the loopback"
         self.config = directory / "cluster.yaml"
+        high_water = {} if defaults else {"high_water_jobs": 10_000_000, "high_water": "8GiB"}
         document: dict[str, Any] = {
             "cluster": "bench",
             "master": {"dsn": self.dsn},
-            "stores": {"default": {"url": self.url, "high_water_jobs": 10_000_000, "high_water": "8GiB"}},
+            "stores": {"default": {"url": self.url, **high_water}},
             "handlers": [HANDLERS],
             **overrides,
         }
@@ -173,16 +180,18 @@ def bench(
     *,
     valkey_settings: dict[str, str] | None = None,
     tcp: bool = False,
+    defaults: bool = False,
 ) -> Iterator[Bench]:
     """A fresh durable cluster, gone afterwards.
 
     Args:
         overrides: parts of the configuration.
         tcp: reach the servers over the loopback instead of sockets, as some peers must.
+        defaults: PostgreSQL and the store's marks have no settings of the measurement's, for what these decide.
     """
     ports = (free_port(), free_port()) if tcp else (None, None)
     options = EmbeddedOptions(
-        postgres_settings=POSTGRES_SETTINGS,
+        postgres_settings={} if defaults else POSTGRES_SETTINGS,
         valkey_settings=valkey_settings or {},
         postgres_port=ports[0],
         valkey_port=ports[1],
@@ -192,7 +201,7 @@ def bench(
         EmbeddedCluster(Path(name) / "data", options) as servers,
     ):
         addresses = (servers.postgres.tcp_dsn, servers.valkey.tcp_url) if tcp else (servers.dsn, servers.url)
-        made = Bench(Path(name), servers, addresses, overrides or {})
+        made = Bench(Path(name), servers, addresses, overrides or {}, defaults=defaults)
         try:
             yield made
         finally:

@@ -16,12 +16,14 @@ from typing import TypeVar
 
 import msgspec
 
-from jobmaster.model.errors import CodeError, InputError, JobMasterError, Refused, Unavailable
+from jobmaster.model.errors import InputError, JobMasterError, Refused, Unavailable
 from jobmaster.model.ids import Fence, text
 from jobmaster.model.job import FinalRow, HoldRow
 from jobmaster.ports import Kept, Outcomes, StoreOwner, Word, Written
+from jobmaster.rules.batching import Size
 from jobmaster.telemetry import Telemetry
 from jobmaster_agents.events import Event, EventLog
+from jobmaster_agents.halving import Halving
 from jobmaster_agents.holdings import Holding, Holdings, OnForgotten
 from jobmaster_agents.insisting import Backoff
 from jobmaster_agents.measuring import Measures
@@ -63,6 +65,8 @@ class Applying:
         self._telemetry = telemetry
         self._log = log
         self._backoff = Backoff("apply", log)
+        self.size = Size(PAGE_JOBS)
+        """Of the next page and of the statements that write it."""
         self._work = asyncio.Event()
         holdings.on_kept.append(self._work.set)
 
@@ -100,7 +104,7 @@ class Applying:
         while True:
             await self._insist.may_commit()
             known, fence = holding.kept, holding.fence
-            page = await self._store.read_kept(fence, PAGE_JOBS)
+            page = await self._store.read_kept(fence, self.size.rows, self.size.bytes)
             if page.word is not Word.OK:
                 self._doubt(holding, fence, page.word)
                 return False
@@ -165,7 +169,9 @@ class Applying:
         for fence, holds in _holds(outcomes, encoded).items():
 
             async def hold(rows: Sequence[HoldRow], fence: Fence = fence) -> Written:
-                written = await self._insist("hold", lambda: self._master.hold(fence, rows), refusals=False)
+                written = await self._insist(
+                    "hold", lambda: self._master.hold(fence, rows), refusals=False, timeouts=len(rows) == 1
+                )
                 self._measures.given_back(rows, written, here=False)
                 return written
 
@@ -182,9 +188,13 @@ class Applying:
             if await self._master.copy_final(rows):
                 self._measures.ended(rows)
                 return Written(True, frozenset(row.id for row in rows))
-        except (Unavailable, Refused, InputError):
-            pass  # perhaps written: the guarded statement finds our own rows and says so
-        written = await self._insist("record_final", lambda: self._master.record_final(rows), refusals=False)
+        except (Unavailable, Refused, InputError) as error:
+            # Perhaps written: the guarded statement finds our own rows and says so. As much at once would time out again.
+            if isinstance(error, Unavailable) and error.timed_out and len(rows) > 1:
+                raise
+        written = await self._insist(
+            "record_final", lambda: self._master.record_final(rows), refusals=False, timeouts=len(rows) == 1
+        )
         self._measures.accepted(rows, written)
         return written
 
@@ -197,30 +207,32 @@ class Applying:
         """Send rows, halved where the master refuses a value; the encoded form of those it refuses alone."""
         back: list[bytes] = []
         backoff = Backoff(what, self._log)
-        todo = [pairs]
-        while todo:
-            some = todo.pop()
-            rows = [row for row, _ in some]
-            try:
-                written = await send(rows)
-            except (Refused, InputError) as error:
-                if len(some) == 1:
-                    back.append(some[0][1])
-                    self._refused_value(text(rows[0].id), error)
-                    continue
-                await backoff.pause(error)  # a refusal of everything must not become a storm of small batches
-                todo += (some[len(some) // 2 :], some[: len(some) // 2])
-                continue
+
+        def took(_: Sequence[tuple[_Row, bytes]], written: Written) -> None:
             backoff.succeeded()
-            if missing := {row.id for row in rows} - written.settled:
-                raise CodeError(f"the master's answer leaves out {len(missing)} of {len(rows)} kept outcomes")
             self._reporter.refused += len(written.refused)
             self._reporter.quarantined += len(written.quarantined)
+
+        async def alone(pair: tuple[_Row, bytes], error: Refused | InputError) -> bool:
+            back.append(pair[1])
+            self._refused_value(text(pair[0].id), error)
+            return True
+
+        halving: Halving[tuple[_Row, bytes]] = Halving(self.size, _id_of, _bytes_of, backoff.pause)
+        await halving.write(pairs, lambda some: send([row for row, _ in some]), took, alone)
         return back
 
     def _refused_value(self, job: str, error: Exception) -> None:
         reason = str(error) if isinstance(error, JobMasterError) else f"a kept outcome cannot be read: {error}"
         self._log.error(Event.JOB_UNWRITABLE, {"job": job, "reason": reason})
+
+
+def _id_of(pair: tuple[FinalRow | HoldRow, bytes]) -> bytes:
+    return pair[0].id
+
+
+def _bytes_of(pair: tuple[object, bytes]) -> int:
+    return len(pair[1])
 
 
 def _holds(outcomes: Iterable[SpilledOutcome], encoded: dict[int, bytes]) -> dict[Fence, list[tuple[HoldRow, bytes]]]:

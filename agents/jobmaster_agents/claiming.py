@@ -1,9 +1,9 @@
 """From a bucket's lists into memory: woken, never polling; asked again under the same name when a reply was lost.
 
 One blocking pop over the wake keys of all buckets tells which bucket has something new; a claim's answer arms a timer for
-the next due job. Prefetch is bounded by free slots plus the buffer, and by the reporter's backlog. After every
-reconnect, and when the blocking pop comes back empty, each bucket is asked once: a token may have died with the
-connection.
+the next due job. Prefetch is bounded by free slots plus the buffer, by the bytes of the bucket's claimed lists, and by the
+reporter's backlog. After every reconnect, and when the blocking pop comes back empty, each bucket is asked once: a token
+may have died with the connection.
 
 A pump that leaves jobs behind always leaves a reason to come back: the queue says so at its low-water mark, the reporter
 when its backlog is down, the lease when it is renewed. While there is no room it still looks, at a bounded rate, for what
@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import asyncio
 from operator import attrgetter
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from jobmaster.clock import Clock
 from jobmaster.handlers import Handler
@@ -22,7 +22,8 @@ from jobmaster.model.errors import Refused, Unavailable
 from jobmaster.model.ids import text
 from jobmaster.model.job import Entry
 from jobmaster.ports import Claimed, StoreOwner, Word
-from jobmaster.settings.model import StoreSettings
+from jobmaster.rules.batching import BATCH_BYTES, CLAIMED_BYTES
+from jobmaster.settings.model import AgentSettings, StoreSettings
 from jobmaster_agents.cancelling import Cancelling
 from jobmaster_agents.events import Event, EventLog
 from jobmaster_agents.execution import Execution
@@ -47,6 +48,22 @@ class Onboarder(Protocol):
     def kick(self, bucket_id: bytes) -> None: ...
 
     def claimed(self, bucket_id: bytes, onboarded: int, next_due_seconds: float | None, *, crowded: bool) -> None: ...
+
+
+class Capacity(NamedTuple):
+    """How many jobs of a bucket an agent holds."""
+
+    slots: int
+    buffer: int
+    """So many more, while their claimed lists fit into memory."""
+
+    @classmethod
+    def of(cls, agent: AgentSettings) -> Capacity:
+        return cls(agent.slots, agent.bucket_buffer)
+
+    @property
+    def jobs(self) -> int:
+        return self.slots + self.buffer
 
 
 class Pump:
@@ -75,7 +92,7 @@ class Pump:
         on_forgotten: OnForgotten,
         *,
         list_prefix: str,
-        capacity: int,
+        capacity: Capacity,
         store_settings: StoreSettings,
         log: EventLog | None = None,
         told: Told | None = None,
@@ -146,7 +163,15 @@ class Pump:
     def _free(self) -> int:
         if self.flushing:
             return CLAIM_JOBS_MAX
-        return min(self.capacity - self._execution.backlog(self._bucket_id), CLAIM_JOBS_MAX)
+        # The buffer is bounded in bytes too; free slots are filled whatever their jobs weigh.
+        size = self._memory.bytes_of(self._bucket_id)
+        capacity = self.capacity.jobs if size < CLAIMED_BYTES else self.capacity.slots
+        return min(capacity - self._execution.backlog(self._bucket_id), CLAIM_JOBS_MAX)
+
+    def _bytes_max(self) -> int:
+        """Payload of one claim: up to what may be buffered, or of as many jobs as there are free slots."""
+        left = CLAIMED_BYTES - self._memory.bytes_of(self._bucket_id)
+        return min(left, BATCH_BYTES) if left > 0 else BATCH_BYTES
 
     async def _claim_while_room(self) -> None:
         while not self.ended:
@@ -178,7 +203,7 @@ class Pump:
                 fields = {"bucket": self._bucket_id, "outcomes": holding.kept, "bytes": holding.kept_bytes}
                 self._log.error(Event.BUCKET_KEEPS_NO_MORE, fields)
             return False
-        return self._execution.aside(self._bucket_id) < self.capacity
+        return self._execution.aside(self._bucket_id) < self.capacity.jobs
 
     async def _look(self) -> None:
         """Without room: read what cannot wait, and spill a bucket that is over its high-water mark."""
@@ -213,7 +238,8 @@ class Pump:
         answer, asked_at = found
         self.waiting = answer.remaining
         if answer.entries:
-            portion = Portion(self.holding, name, first_asked, answer.now_us, asked_at)
+            size = sum(map(len, answer.raw))
+            portion = Portion(self.holding, name, first_asked, answer.now_us, asked_at, size=size)
             self._accept(portion, answer.entries, give_back=spill)
         if answer.cancelled:
             self._cancelling.hinted(self._bucket_id, answer.cancelled, answer.remaining)
@@ -235,7 +261,7 @@ class Pump:
         while not self.ended:
             asked_at, fence = self._now(), self.holding.fence
             try:
-                answer = await self._store.claim(fence, name, limit)
+                answer = await self._store.claim(fence, name, limit, self._bytes_max())
             except (Unavailable, Refused) as error:
                 # The same name is asked again: if the lost reply had moved jobs, this returns the same list.
                 await backoff.pause(error)
@@ -322,7 +348,8 @@ class Pump:
         """A list of a claim, or what had been onboarded before the bucket was unfrozen: that goes back."""
         epoch = thawed_epoch(name)
         holding = self.holding if epoch is None else self.holding.past(epoch)
-        self._accept(Portion(holding, name, asked_at, answer.now_us), answer.entries, give_back=epoch is not None)
+        portion = Portion(holding, name, asked_at, answer.now_us, size=sum(map(len, answer.raw)))
+        self._accept(portion, answer.entries, give_back=epoch is not None)
 
     def _is_known(self, name: str) -> bool:
         return name == self._asking or self._memory.knows(self._bucket_id, name)

@@ -16,10 +16,12 @@ from typing import Protocol, TypeVar
 import msgspec
 
 from jobmaster.model.bucket import Bucket, BucketState
-from jobmaster.model.errors import CodeError, Refused, ValueRefused
+from jobmaster.model.errors import InputError, Refused, ValueRefused
 from jobmaster.model.ids import ID_BYTES, AgentId, BucketId, Fence
 from jobmaster.model.job import Entry, FinalRow, HoldRow
 from jobmaster.ports import Page, Swept, Unfit, Word, Written
+from jobmaster.rules.batching import Size
+from jobmaster_agents.halving import Halving
 from jobmaster_agents.spilled import ID_AT, decode_spilled
 
 _SPILLED = "spilled"
@@ -56,7 +58,7 @@ class DrainStore(Protocol):
 
     async def fence(self, fence: Fence) -> tuple[Word, int]: ...
 
-    async def read_page(self, fence: Fence, limit: int) -> Page: ...
+    async def read_page(self, fence: Fence, limit: int, bytes_max: int) -> Page: ...
 
     async def remove_page(self, fence: Fence, page: Page) -> Word: ...
 
@@ -114,6 +116,7 @@ class Drain:
         self._store = store
         self._sound = sound
         self._page_jobs = page_jobs
+        self._size = Size(page_jobs)
         self._max_rescues = max_rescues
 
     async def run(self) -> DrainEnd:
@@ -173,7 +176,7 @@ class Drain:
         while True:
             if not self._sound():
                 return DrainEnd.STOPPED
-            page = await self._store.read_page(self.fence, self._page_jobs)
+            page = await self._store.read_page(self.fence, self._size.rows, self._size.bytes)
             if page.word is not Word.OK:
                 return DrainEnd.NOT_YET
             if not page.kind:
@@ -240,32 +243,27 @@ class Drain:
         for its values is noted, to be put aside. False: refused by the bucket's lock.
 
         Raises:
-            Refused: the last refusal for another reason, which may be over tomorrow, when all that can be moved is.
+            Refused, InputError: the last refusal for another reason, which may be over tomorrow, when all that can be moved
+                is.
         """
-        refusal: Refused | None = None
-        todo = [pairs] if pairs else []
-        while todo:
-            some = todo.pop()
-            rows = [row for row, _ in some]
-            try:
-                written = await send(rows)
-            except Refused as error:
-                if len(some) > 1:
-                    half = len(some) // 2
-                    todo += (some[half:], some[:half])
-                elif isinstance(error, ValueRefused):
-                    self._note_unfit(rows[0].id, kind, some[0][1], error.message)
-                else:
-                    refusal = error
-                    self._unmovable += 1
-                    if self._unmovable >= _UNMOVABLE_MAX:
-                        break  # rather the master's fault than theirs
-                continue
-            if not written.bucket_ok:
-                return False
-            _demand_account({row.id for row in rows}, written)
+        refusal: Refused | InputError | None = None
+
+        def took(_: Sequence[tuple[_Row, bytes]], written: Written) -> None:
             self.moved += len(written.accepted)
             self.refused += len(written.refused) + len(written.quarantined)
+
+        async def alone(pair: tuple[_Row, bytes], error: Refused | InputError) -> bool:
+            nonlocal refusal
+            if isinstance(error, ValueRefused):
+                self._note_unfit(pair[0].id, kind, pair[1], error.message)
+                return True
+            refusal = error
+            self._unmovable += 1
+            return self._unmovable < _UNMOVABLE_MAX  # (from there on it is rather the master's fault than theirs)
+
+        halving: Halving[tuple[_Row, bytes]] = Halving(self._size, _id_of, _bytes_of)
+        if await halving.write(pairs, lambda some: send([row for row, _ in some]), took, alone) is not None:
+            return False
         if refusal is not None:
             raise refusal
         return True
@@ -281,7 +279,9 @@ class Drain:
             self._on_aside(self._unfit)
 
 
-def _demand_account(sent: set[bytes], written: Written) -> None:
-    """Every entry is removed from the store only because the master has settled it: it must have said so."""
-    if missing := sent - written.settled:
-        raise CodeError(f"the master's answer leaves out {len(missing)} of {len(sent)} entries of a drained page")
+def _id_of(pair: tuple[Entry | FinalRow | HoldRow, bytes]) -> bytes:
+    return pair[0].id
+
+
+def _bytes_of(pair: tuple[object, bytes]) -> int:
+    return len(pair[1])

@@ -4,6 +4,9 @@ Who insists is never told of an outage; he waits. Two things stand between two t
 which is read again before every single try, so that nothing is sent to the master after the moment this process promised to
 stop (a try may itself have taken longer than the lease).
 
+What the master did not finish in its time may have been too much at once: who can send less asks for that to be told
+(``timeouts=False``) and halves it (``halving``).
+
 A ``Refused`` while working (rights revoked, password rotated, schema changed under us) is an outage that needs a person:
 leaving would only make a circle of restarts in which every job counts a rescue. So it is asked again like an outage, and
 said aloud in the log at the 1st, 2nd, 4th, 8th ... time. Where one row among many may be to blame, the caller wants to know:
@@ -97,15 +100,22 @@ class Insisting:
             await self._holdings.wait_trusted()
 
     async def __call__(
-        self, what: str, call: Callable[[], Coroutine[object, object, _T]], *, refusals: bool = True
+        self,
+        what: str,
+        call: Callable[[], Coroutine[object, object, _T]],
+        *,
+        refusals: bool = True,
+        timeouts: bool = True,
     ) -> _T:
         """Answer of ``call``, asked again after ``Unavailable`` and ``OutcomeUnknown``.
 
         Args:
             refusals: ask again after ``Refused`` and ``InputError`` too.
+            timeouts: ask again, as much at once, for what the master did not finish in its time.
 
         Raises:
             Refused, InputError: only with ``refusals=False``.
+            Unavailable: a time-out, only with ``timeouts=False``.
             CodeError: an invariant of our own is broken.
         """
         backoff = Backoff(what, self.log)
@@ -114,6 +124,8 @@ class Insisting:
             try:
                 return await call()
             except Unavailable as error:
+                if error.timed_out and not timeouts:
+                    raise
                 await backoff.pause(error)
             except (Refused, InputError) as error:
                 if not refusals:

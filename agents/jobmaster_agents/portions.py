@@ -48,6 +48,7 @@ class LiveJob:
         "safe",
         "spilled",
         "unwritable",
+        "weight",
     )
 
     def __init__(self, entry: Entry, portion: Portion, handler: Handler | None) -> None:
@@ -68,6 +69,8 @@ class LiveJob:
         self.headers: Headers | None = None
         """Decoded once, when they are first asked for."""
         self.row: FinalRow | HoldRow | None = None
+        self.weight = 0
+        """Payload bytes of ``row``, counted once when it is queued."""
         self.followers: list[LiveJob] | None = None
 
 
@@ -78,15 +81,24 @@ class Portion:
         claimed_at: CLOCK_BOOTTIME seconds when it was first asked for; ``persist_within`` counts from here.
         now_us: the store's clock in the answer.
         asked_at: when the call was sent that brought the answer (a lost reply is asked for again); default ``claimed_at``.
+        size: bytes of the list.
     """
 
-    __slots__ = ("claimed_at", "clock_us", "holding", "jobs", "name", "unsafe", "whole")
+    __slots__ = ("claimed_at", "clock_us", "holding", "jobs", "name", "size", "unsafe", "whole")
 
     def __init__(
-        self, holding: Holding, name: str, claimed_at: float, now_us: int, asked_at: float | None = None
+        self,
+        holding: Holding,
+        name: str,
+        claimed_at: float,
+        now_us: int,
+        asked_at: float | None = None,
+        *,
+        size: int = 0,
     ) -> None:
         self.holding = holding
         self.name = name
+        self.size = size
         self.claimed_at = claimed_at
         self.clock_us = now_us - int((claimed_at if asked_at is None else asked_at) * 1e6)
         """Add it to boot-time microseconds for the store's clock."""
@@ -120,6 +132,7 @@ class Memory:
     def __init__(self) -> None:
         self._live: dict[bytes, LiveJob] = {}
         self._portions: dict[bytes, dict[str, Portion]] = {}
+        self._sizes: dict[bytes, int] = {}
         self.conflicts: list[tuple[bytes, str, str]] = []
         """Second copies with another payload than the first (id, its handler, the second's), until somebody has told."""
         self.duplicates = 0
@@ -139,6 +152,10 @@ class Memory:
     def knows(self, bucket_id: bytes, name: str) -> bool:
         """True when the claimed list is one of ours, also while it is being deleted."""
         return name in self._portions.get(bucket_id, ())
+
+    def bytes_of(self, bucket_id: bytes) -> int:
+        """Bytes of the claimed lists of a bucket that lie in memory, with all that has ended and is not settled."""
+        return self._sizes.get(bucket_id, 0)
 
     def adopt(self, portion: Portion, entries: Sequence[Entry], handlers: dict[str, Handler]) -> list[LiveJob]:
         """Take a claimed list into memory; returns the jobs to run (second copies of live ids are not among them)."""
@@ -160,7 +177,9 @@ class Memory:
                     first.followers = []
                 first.followers.append(job)
         portion.unsafe = len(jobs)
-        self._portions.setdefault(portion.holding.fence.bucket_id, {})[portion.name] = portion
+        bucket_id = portion.holding.fence.bucket_id
+        self._portions.setdefault(bucket_id, {})[portion.name] = portion
+        self._sizes[bucket_id] = self._sizes.get(bucket_id, 0) + portion.size
         return fresh
 
     # ------------------------------------------------------------ the end of a copy, and of a list
@@ -191,8 +210,9 @@ class Memory:
             portion = mine.pop(name, None)
             if portion is not None:
                 portion.jobs.clear()  # one long job would otherwise keep all its former neighbours in memory
+                self._sizes[bucket_id] -= portion.size
         if not mine:
-            del self._portions[bucket_id]
+            del self._portions[bucket_id], self._sizes[bucket_id]
 
     def settle(self, job: LiveJob, *, accepted: bool) -> tuple[list[Portion], list[LiveJob]]:
         """This copy is over: accepted, or refused by its row.
@@ -282,6 +302,7 @@ class Memory:
         # Through the live map, because copies in flight outlive their lists.
         dropped = self.of_bucket(bucket_id)
         promoted: list[LiveJob] = []
+        self._sizes.pop(bucket_id, None)
         for portion in self._portions.pop(bucket_id, {}).values():
             for job in portion.jobs:
                 if job.phase is Phase.FOLLOWING:

@@ -7,8 +7,11 @@ commits while the other's rows are encoded.
 The rules of refusal are kept here (see ``ports.Written``): accepted, or refused *by the row* = settled; refused *by the
 bucket lock* = the bucket is forgotten, no key is touched; an id the answer does not name is nobody's to settle, and a defect.
 An uncertain commit is sent again through the guarded statement until the answer is known; a claimed list is never deleted
-on anything less. A batch in which the master refuses a value is halved until the one row stands alone; that row is put
-aside with its list, so that one job nobody can record never holds up its neighbours.
+on anything less. A batch in which the master refuses a value, or which it does not finish in its time, is halved
+(``halving``); a row that it refuses alone is put aside with its list, so that one job nobody can record never holds up its
+neighbours.
+
+A batch is bounded in bytes as well as in rows, and so is all that waits here: jobs may carry 256 KiB each.
 
 While the master is away outcomes wait here, up to a bound above which nothing more is claimed, until they lie in the store
 (``withdraw``): what is in neither when the process ends still lies in its claimed list and runs again.
@@ -18,24 +21,28 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Coroutine, Iterable, Sequence
+from itertools import islice
 from operator import attrgetter
-from typing import Protocol
+from typing import Protocol, TypeVar
 
 from jobmaster.clock import Clock
 from jobmaster.model.errors import CodeError, InputError, JobMasterError, Refused, Unavailable
 from jobmaster.model.ids import Fence, text
 from jobmaster.model.job import Entry, FinalRow, HoldRow
 from jobmaster.ports import Outcomes, StoreOwner, Word, Written
+from jobmaster.rules.batching import OUTCOME_BYTES, Size, fitting
 from jobmaster.telemetry import Telemetry
 from jobmaster_agents.assigning import Assigning
 from jobmaster_agents.events import Event, EventLog
+from jobmaster_agents.halving import Halving
 from jobmaster_agents.holdings import Holding, Holdings, OnForgotten
 from jobmaster_agents.insisting import Backoff, Insisting
 from jobmaster_agents.measuring import Measures
 from jobmaster_agents.portions import LiveJob, Memory, Phase, by_holding
 from jobmaster_agents.settling import Settling
 
-_row, _has_row, _ENDED = attrgetter("row"), attrgetter("has_row"), Phase.ENDED  # found once, not for each job
+_row, _has_row, _weight, _ENDED = attrgetter("row"), attrgetter("has_row"), attrgetter("weight"), Phase.ENDED
+_id, _payload = attrgetter("id"), attrgetter("payload_bytes")  # found once, not for each job
 BATCH_ROWS = 2000
 WRITERS = 2
 _UNWRITABLE_AGAIN_SECONDS = 60.0
@@ -43,6 +50,7 @@ BACKLOG_ROWS_MAX = 20_000
 """Outcomes on the way to the master above which no more jobs are claimed."""
 BACKLOG_ROWS_RELIEF = 10_000
 
+_T = TypeVar("_T")
 Jobs = Sequence[LiveJob]
 Write = Callable[[Jobs], Coroutine[object, object, None]]
 
@@ -87,6 +95,9 @@ class Reporter:
         self._holds: list[LiveJob] = []
         self._heres: list[LiveJob] = []
         self._unwritable: list[LiveJob] = []
+        self._bytes = 0  # of all that is counted in the backlog
+        self.size = Size(BATCH_ROWS)
+        """Of the next statement to the master."""
         self._work = asyncio.Event()
         self._resting = 0  # writers that wait for work: only they are worth a call for each outcome
         self._writing = 0
@@ -103,14 +114,21 @@ class Reporter:
 
     def final(self, job: LiveJob) -> None:
         """Queue a ``FinalRow``."""
+        self._weigh(job)
         (self._upsert if job.has_row else self._copy).append(job)
         if self._resting:
             self._work.set()
 
     def hold(self, job: LiveJob, *, here: bool) -> None:
         """Queue a ``HoldRow``; ``here`` keeps the job in its bucket if that still takes jobs."""
+        self._weigh(job)
         (self._heres if here and not job.portion.holding.closed else self._holds).append(job)
         self._work.set()
+
+    def _weigh(self, job: LiveJob) -> None:
+        assert job.row is not None
+        job.weight = job.row.payload_bytes
+        self._bytes += job.weight
 
     @property
     def backlog(self) -> int:
@@ -121,7 +139,7 @@ class Reporter:
     @property
     def crowded(self) -> bool:
         """True when no more jobs should be claimed until outcomes have been written."""
-        return self.backlog > BACKLOG_ROWS_MAX
+        return self.backlog > BACKLOG_ROWS_MAX or self._bytes > OUTCOME_BYTES
 
     def when_relieved(self, call: Callable[[], None]) -> None:
         """Call back once, when ``crowded`` is over for good measure."""
@@ -163,12 +181,18 @@ class Reporter:
     async def _batch(self, queue: list[LiveJob], write: Write) -> None:
         if not queue:
             return
-        taken = queue[:BATCH_ROWS]
+        taken = queue[: self.size.rows]
+        weights = list(map(_weight, taken))
+        if (total := sum(weights)) > self.size.bytes:
+            taken = taken[: fitting(weights, self.size.bytes)]
+            total = sum(islice(weights, len(taken)))
         del queue[: len(taken)]
         jobs = [job for job in taken if job.phase is _ENDED]  # the rest was forgotten with its bucket
         if queue is self._copy and True in map(_has_row, jobs):
             # They were given rows while they waited here, and one known row would spoil the COPY for all.
-            self._upsert += [job for job in jobs if job.has_row]
+            known = [job for job in jobs if job.has_row]
+            self._upsert += known
+            total -= sum(map(_weight, known))
             jobs = [job for job in jobs if not job.has_row]
         self._writing += len(jobs)
         try:
@@ -178,35 +202,42 @@ class Reporter:
                 self._measures.wrote(self._now() - began)
         finally:
             self._writing -= len(jobs)
+            self._bytes -= total
         self._relieve()
 
     async def send(self, what: str, jobs: Jobs, send: Callable[[Jobs], Coroutine[object, object, Written]]) -> Written:
-        """Answer of one statement about all jobs; those whose values the master refuses are put aside.
+        """Answer about all jobs, sent in one statement or in several; those whose values the master refuses are put aside.
 
         Put aside are also out of the answer: neither accepted nor refused, so nothing of theirs is settled. So is what the
         bucket's lock refused; a part that was sent before may have been accepted.
         """
         backoff = Backoff(what, self._log)
-        todo: list[Jobs] = [jobs]
-        answers: list[Written] = []
-        while todo:
-            some = todo.pop()
-            try:
-                answer = await self.insist(what, lambda s=some: send(s), refusals=False)  # type: ignore[misc]
-            except (Refused, InputError) as error:
-                if len(some) == 1:
-                    self._put_aside(some[0], error)
-                    continue
-                # The pause keeps a refusal of everything (rights revoked) from becoming a storm of ever smaller batches.
-                await backoff.pause(error)
-                half = len(some) // 2
-                todo += (some[half:], some[:half])
-                continue
+
+        async def insist(some: Jobs) -> Written:
+            answer = await self.insist(what, lambda: send(some), refusals=False, timeouts=len(some) == 1)
             backoff.succeeded()
-            answers.append(answer)
-            if not answer.bucket_ok:
-                break
-        return answers[0] if len(answers) == 1 else _joined(answers)
+            return answer
+
+        async def alone(job: LiveJob, error: Refused | InputError) -> bool:
+            self._put_aside(job, error)
+            return True
+
+        halving: Halving[LiveJob] = Halving(self.size, _id_of, _bytes_of, backoff.pause)
+        return await _joined(halving, jobs, insist, alone)
+
+    async def _give_back(self, fence: Fence, rows: Sequence[HoldRow]) -> Written:
+        """Rows -> HELD, insisted upon."""
+
+        async def insist(some: Sequence[HoldRow]) -> Written:
+            return await self.insist("hold", lambda: self._master.hold(fence, some), timeouts=len(some) == 1)
+
+        async def alone(row: HoldRow, error: Refused | InputError) -> bool:
+            raise error  # who insists is told of no refusal
+
+        halving: Halving[HoldRow] = Halving(self.size, _id, _payload, Backoff("hold", self._log).pause)
+        written = await _joined(halving, rows, insist, alone)
+        self._measures.given_back(rows, written, here=False)
+        return written
 
     def _put_aside(self, job: LiveJob, error: JobMasterError) -> None:
         """Nobody can record this job as it is: kept in memory and in its list, tried again now and then."""
@@ -218,6 +249,7 @@ class Reporter:
             if not self._unwritable:
                 asyncio.get_running_loop().call_later(_UNWRITABLE_AGAIN_SECONDS, self._write_again)
             self._unwritable.append(job)
+            self._bytes += job.weight
 
     def _write_again(self) -> None:
         jobs, self._unwritable = self._unwritable, []
@@ -231,11 +263,12 @@ class Reporter:
         for queue in (self._copy, self._upsert, self._holds, self._heres):
             kept += filter(is_kept, queue)
             queue[:] = [job for job in queue if not is_kept(job)]
+        self._bytes -= sum(map(_weight, kept))
         self._relieve()
         return kept
 
     def _relieve(self) -> None:
-        if self._when_relieved and self.backlog <= BACKLOG_ROWS_RELIEF:
+        if self._when_relieved and self.backlog <= BACKLOG_ROWS_RELIEF and self._bytes <= OUTCOME_BYTES // 2:
             calls, self._when_relieved = self._when_relieved, []
             for call in calls:
                 call()
@@ -246,9 +279,12 @@ class Reporter:
         rows: list[FinalRow] = list(map(_row, jobs))  # what waits for the COPY has a final row
         try:
             done = await self._master.copy_final(rows)
-        except (Unavailable, Refused, InputError):
+        except (Unavailable, Refused, InputError) as error:
             done = False  # perhaps written: the guarded statement finds our own rows and says so
+            if isinstance(error, Unavailable) and error.timed_out:
+                self.size.timed_out(len(jobs), sum(map(_weight, jobs)))
         if done:
+            self.size.succeeded()
             self.copied += len(rows)
             self._measures.ended(rows)
             self.settle_accepted(jobs)
@@ -303,13 +339,12 @@ class Reporter:
             return  # the rescuer sweeps the rows
         ids = {entry.id for entry in left}
         back = [row._replace(token=row.token + 1, error=None, ran_us=0) for row in rows if row.id in ids]
-        self._measures.given_back(back, await self.insist("hold", lambda: self._master.hold(fence, back)), here=False)
+        await self._give_back(fence, back)
 
     async def give_back(self, holding: Holding, entries: Sequence[Entry]) -> bool:
         """Jobs that lie in a bucket that is being emptied -> HELD; True when the master has settled every one of them."""
         rows = [HoldRow.of(entry, holding.priority, holding.lane) for entry in entries]
-        written = await self.insist("hold", lambda: self._master.hold(holding.fence, rows))
-        self._measures.given_back(rows, written, here=False)
+        written = await self._give_back(holding.fence, rows)
         self.refused += len(written.refused)
         self.quarantined += len(written.quarantined)
         self.settling.publish(holding, sorted(written.accepted))
@@ -378,9 +413,29 @@ def _next_entry(row: HoldRow) -> Entry:
     return Entry(row.id, row.token + 1, row.handler, row.args, row.due_us, row.headers, row.attempt, row.rescues)
 
 
-def _joined(answers: Sequence[Written]) -> Written:
+def _id_of(job: LiveJob) -> bytes:
+    return job.entry.id
+
+
+def _bytes_of(job: LiveJob) -> int:
+    return job.entry.payload_bytes if job.row is None else job.weight
+
+
+async def _joined(
+    halving: Halving[_T],
+    rows: Sequence[_T],
+    send: Callable[[Sequence[_T]], Coroutine[object, object, Written]],
+    alone: Callable[[_T, Refused | InputError], Coroutine[object, object, bool]],
+) -> Written:
+    """One answer about all rows."""
+    answers: list[Written] = []
+    refused = await halving.write(rows, send, lambda _, written: answers.append(written), alone)
+    if refused is not None:
+        answers.append(refused)
+    if len(answers) == 1:
+        return answers[0]
+
     def all_of(name: str) -> frozenset[bytes]:
         return frozenset().union(*(getattr(answer, name) for answer in answers))
 
-    ok = all(answer.bucket_ok for answer in answers)
-    return Written(ok, all_of("accepted"), all_of("cancelled"), all_of("refused"), all_of("quarantined"))
+    return Written(refused is None, all_of("accepted"), all_of("cancelled"), all_of("refused"), all_of("quarantined"))

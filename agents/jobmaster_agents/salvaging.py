@@ -25,10 +25,12 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple, Protocol
 
 from jobmaster.codec import encode_entry
-from jobmaster.model.errors import CodeError, InputError, Refused, Unavailable, ValueRefused
+from jobmaster.model.errors import InputError, Refused, Unavailable, ValueRefused
 from jobmaster.model.ids import Fence
 from jobmaster.model.job import Entry, FinalRow, HoldRow
 from jobmaster.ports import Unfit, Written
+from jobmaster.rules.batching import Size
+from jobmaster_agents.halving import Halving
 from jobmaster_agents.holdings import Holding
 from jobmaster_agents.portions import LiveJob
 
@@ -91,6 +93,7 @@ class Salvaging:
         self._master = master
         self._may_commit = may_commit
         self._left: dict[Holding, _Left] = {}
+        self._halving: Halving[_Copy] = Halving(Size(_BATCH_ROWS), _id_of, _bytes_of)
 
     def keep(self, holding: Holding, dropped: Iterable[LiveJob]) -> int:
         """A bucket is lost with these live copies; how many of them only its store had beside this process."""
@@ -131,31 +134,27 @@ class Salvaging:
     async def _write(self, left: _Left, fence: Fence, copies: Sequence[_Copy]) -> Refused | InputError | None:
         """Copies of one kind, in halves where the master refuses, so that nobody waits for an unfit neighbour. What it
         refuses alone for its values goes to its quarantine; its last other refusal is returned."""
-        todo = [copies[first : first + _BATCH_ROWS] for first in range(0, len(copies), _BATCH_ROWS)]
         refusal: Refused | InputError | None = None
         refusals = 0
-        while todo and refusals < _UNMOVABLE_MAX:
-            some = todo.pop()
-            if not self._may_commit():
-                raise Unavailable("the lease does not allow to commit")
-            try:
-                written = await self._send(fence, some)
-            except (Refused, InputError) as error:
-                if len(some) > 1:
-                    half = len(some) // 2
-                    todo += (some[half:], some[:half])
-                elif isinstance(error, ValueRefused):
-                    await self._put_aside(left, fence, some[0], error)
-                else:
-                    refusal = error
-                    refusals += 1
-                continue
-            if missing := {copy.entry.id for copy in some} - written.settled:
-                raise CodeError(f"the master's answer leaves out {len(missing)} of {len(some)} copies of a lost bucket")
+
+        def took(some: Sequence[_Copy], written: Written) -> None:
             left.settle(fence, some, written.accepted | written.cancelled)
+
+        async def alone(copy: _Copy, error: Refused | InputError) -> bool:
+            nonlocal refusal, refusals
+            if isinstance(error, ValueRefused):
+                await self._put_aside(left, fence, copy, error)
+            else:
+                refusal = error
+                refusals += 1
+            return refusals < _UNMOVABLE_MAX
+
+        await self._halving.write(copies, lambda some: self._send(fence, some), took, alone)
         return refusal
 
     async def _send(self, fence: Fence, some: Sequence[_Copy]) -> Written:
+        if not self._may_commit():
+            raise Unavailable("the lease does not allow to commit")
         if finals := [copy.row for copy in some if isinstance(copy.row, FinalRow)]:
             return await self._master.record_final(finals)
         return await self._master.hold(fence, [copy.row for copy in some if isinstance(copy.row, HoldRow)])
@@ -165,3 +164,11 @@ class Salvaging:
             unfit = Unfit(copy.entry.id, _KIND, encode_entry(copy.entry), error.message)
             await self._master.quarantine(fence.bucket_id, [unfit])
         left.settle(fence, [copy], frozenset())
+
+
+def _id_of(copy: _Copy) -> bytes:
+    return copy.entry.id
+
+
+def _bytes_of(copy: _Copy) -> int:
+    return copy.row.payload_bytes

@@ -46,10 +46,16 @@ _UNPACK = msgspec.msgpack.Decoder(SpilledOutcome)
 
 
 def spill_final(fence: Fence, row: FinalRow) -> bytes:
-    """A concluded job. Its row bears the identity already; both must agree."""
-    if (row.bucket_id, row.bucket_epoch) != (fence.bucket_id, fence.epoch):
+    """A concluded job, under the identity that its row bears: its epoch is older than the bucket's when that was unfrozen
+    while the outcome was on its way.
+
+    Raises:
+        CodeError: the row is of another bucket.
+    """
+    if row.bucket_id != fence.bucket_id:
         raise CodeError(f"an outcome of another bucket was spilled under {fence}")
-    return _PACK.encode(SpilledOutcome(row.id, SpilledKind.FINAL, *fence, final=row))
+    own = fence._replace(epoch=row.bucket_epoch)
+    return _PACK.encode(SpilledOutcome(row.id, SpilledKind.FINAL, *own, final=row))
 
 
 def spill_hold(fence: Fence, row: HoldRow) -> bytes:

@@ -24,6 +24,7 @@ from jobmaster.model.errors import Refused, Unavailable
 from jobmaster.model.ids import Fence
 from jobmaster.model.job import FinalRow, HoldRow
 from jobmaster.ports import StoreOwner, Word
+from jobmaster.rules.batching import BATCH_BYTES, cut
 from jobmaster_agents.events import Event, EventLog
 from jobmaster_agents.holdings import Holding, Holdings, OnForgotten
 from jobmaster_agents.insisting import Backoff
@@ -91,8 +92,8 @@ class Spilling:
     async def spill(self) -> None:
         """Keep every outcome that waits and is not kept yet; let go of what is kept and nobody writes."""
         for holding, jobs in self._waiting().items():
-            for first in range(0, len(jobs), _BATCH_JOBS):
-                await self._spill(holding, jobs[first : first + _BATCH_JOBS])
+            for some in cut(jobs, [job.weight for job in jobs], _BATCH_JOBS, BATCH_BYTES):
+                await self._spill(holding, some)
         if self._holdings.suspended:
             self._let_go()
 

@@ -25,7 +25,7 @@ from jobmaster.telemetry import Telemetry
 from jobmaster_agents.applying import Applying
 from jobmaster_agents.attended import Attended, RecordMaster
 from jobmaster_agents.cancelling import Cancelling
-from jobmaster_agents.claiming import Pump
+from jobmaster_agents.claiming import Capacity, Pump
 from jobmaster_agents.completing import Completing, LeavingMaster
 from jobmaster_agents.elsewhere import ElsewhereRunner
 from jobmaster_agents.events import LOGGER_NAME, Event, EventLog
@@ -202,7 +202,7 @@ class Working:
             self.cancelling,
             self.forget,
             list_prefix=self._list_prefix,
-            capacity=self._agent.slots + self._agent.bucket_buffer,
+            capacity=Capacity.of(self._agent),
             store_settings=self._settings.stores[holding.store],
             log=self._log,
             told=self._claims_told,
@@ -309,7 +309,7 @@ class Working:
         self.execution.set_slots(agent)
         self.verdicts.defaults = settings.jobs
         for pump in self.pumps.values():
-            pump.capacity = agent.slots + agent.bucket_buffer
+            pump.capacity = Capacity.of(agent)
             pump.ask()
 
     # ------------------------------------------------------------ signals between the parts

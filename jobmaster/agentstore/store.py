@@ -21,6 +21,7 @@ from jobmaster.model.bucket import Alone
 from jobmaster.model.errors import CodeError, Refused, StoreRefused
 from jobmaster.model.ids import Fence, text
 from jobmaster.ports import Claimed, Kept, Page, Word
+from jobmaster.rules.batching import BATCH_BYTES
 from jobmaster.settings.model import StoreSettings
 
 ADOPT_STORE = function("adopt_store")
@@ -202,8 +203,9 @@ class AgentStore(ProducerStore):
         )
         return self._fences.note(fence.bucket_id, answer)
 
-    async def claim(self, fence: Fence, list_name: str, limit: int) -> Claimed:
-        """Up to ``limit`` jobs, now in ``claimed:<list_name>``; the same name again: the same list.
+    async def claim(self, fence: Fence, list_name: str, limit: int, bytes_max: int = BATCH_BYTES) -> Claimed:
+        """Up to ``limit`` jobs of together ``bytes_max`` bytes (always one), now in ``claimed:<list_name>``; the same name
+        again: the same list.
 
         With ``limit`` 0 only the hints are read (due time, onboarding, cancellations). That of onboarding is given once; a
         claim whose reply was lost has lost it, and the scan of the master makes up for it.
@@ -212,7 +214,7 @@ class AgentStore(ProducerStore):
         answer = await self._calls.function(
             CLAIM,
             (keys.meta, keys.pending, keys.assigned, keys.claimed(list_name), keys.lists, keys.cancelled),
-            (*self._fences.arguments(fence), limit, list_name.encode()),
+            (*self._fences.arguments(fence), limit, list_name.encode(), bytes_max),
         )
         word = self._fences.note(fence.bucket_id, answer)
         if word is not Word.OK:
@@ -273,11 +275,11 @@ class AgentStore(ProducerStore):
         answer = await self._calls.function(VOUCH, (keys.meta,), (*self._fences.arguments(fence), term_us))
         return self._fences.note(fence.bucket_id, answer)
 
-    async def read_kept(self, fence: Fence, limit: int) -> Kept:
-        """The oldest outcomes that were spilled into a bucket at work."""
+    async def read_kept(self, fence: Fence, limit: int, bytes_max: int = BATCH_BYTES) -> Kept:
+        """The oldest outcomes that were spilled into a bucket at work, at most ``bytes_max`` bytes of them or one."""
         keys = self.keys.bucket(fence.bucket_id)
         answer = await self._calls.function(
-            READ_KEPT, (keys.meta, keys.spilled), (*self._fences.arguments(fence), limit), mutating=False
+            READ_KEPT, (keys.meta, keys.spilled), (*self._fences.arguments(fence), limit, bytes_max), mutating=False
         )
         word = self._fences.note(fence.bucket_id, answer)
         return Kept(word, answer[2], answer[3]) if word is Word.OK else Kept(word, 0, [])
@@ -337,15 +339,16 @@ class AgentStore(ProducerStore):
         answer = await self._calls.function(FENCE, (keys.meta,), arguments)
         return self._fences.restart(fence.bucket_id, answer), answer[2]
 
-    async def read_page(self, fence: Fence, limit: int) -> Page:
-        """Next page in the order spilled, claimed, pending, assigned; kind is empty when nothing is left.
+    async def read_page(self, fence: Fence, limit: int, bytes_max: int = BATCH_BYTES) -> Page:
+        """Next page in the order spilled, claimed, pending, assigned, of at most ``bytes_max`` bytes or of one item; kind is
+        empty when nothing is left.
 
         ``entries`` is empty for ``spilled``, which holds outcomes (in ``raw``)."""
         keys = self.keys.bucket(fence.bucket_id)
         answer = await self._calls.function(
             READ_PAGE,
             (keys.meta, keys.spilled, keys.lists, keys.pending, keys.assigned),
-            (*self._fences.arguments(fence), limit, keys.claimed_prefix),
+            (*self._fences.arguments(fence), limit, keys.claimed_prefix, bytes_max),
             mutating=False,
         )
         word = self._fences.note(fence.bucket_id, answer)

@@ -11,6 +11,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, Generic, TypeVar
 
 from jobmaster.model.errors import BucketsFull, OutcomeUnknown, Unavailable
+from jobmaster.rules.batching import BATCH_BYTES
 
 Item = TypeVar("Item")
 Answer = TypeVar("Answer")
@@ -19,7 +20,7 @@ PENDING_JOBS_MAX = 100_000
 """Jobs of one process that may wait for an answer of the stores."""
 PENDING_BYTES_MAX = 64 * 1024 * 1024
 """The same in bytes."""
-CHUNK_BYTES_MAX = 4 * 1024 * 1024
+CHUNK_BYTES_MAX = BATCH_BYTES
 """Bytes of one call, so that no single call keeps a store busy for long."""
 
 

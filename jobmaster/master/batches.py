@@ -112,7 +112,8 @@ class Batch(Generic[T]):
             if not self._written:
                 raise
             # A later step failed; what the statement wrote stands.
-            raise OutcomeUnknown(f"{self._what}: {error.message}", job_ids=ids_of(rows)) from error
+            message = f"{self._what}: {error.message}"
+            raise OutcomeUnknown(message, job_ids=ids_of(rows), timed_out=error.timed_out) from error
         if self._cancelled_is_accepted:
             self._accepted |= self._cancelled
         return Written(

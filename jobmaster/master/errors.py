@@ -95,17 +95,19 @@ def calling(error: Exception, what: str, *, writes: bool, ids: Sequence[bytes] =
     if isinstance(error, asyncpg.InsufficientPrivilegeError):
         return Refused(f"the master does not allow {what}: {error}", hint="grant the rights to the user of master.dsn")
     if isinstance(error, _ROLLED_BACK):
-        return Unavailable(f"the master gave up {what}, nothing was changed: {error}")
+        timed_out = isinstance(error, asyncpg.QueryCanceledError)
+        return Unavailable(f"the master gave up {what}, nothing was changed: {error}", timed_out=timed_out)
     if isinstance(error, (asyncpg.DataError, ValueError)):  # the driver's own check before sending is a ValueError
         kind = InputError if what.startswith("jobs/insert") else ValueRefused
         return kind(f"{what}: the master does not take a value: {error}")
     if isinstance(error, _UNFIT_ROW):
         return ValueRefused(f"{what}: the master does not take a row: {error}")
     if isinstance(error, _LOST):
-        said = "the master's answer did not come" if isinstance(error, TimeoutError) else "the connection was lost"
+        timed_out = isinstance(error, TimeoutError)
+        said = "the master's answer did not come" if timed_out else "the connection was lost"
         if writes:
-            return OutcomeUnknown(f"{what}: {said} ({_said(error)})", job_ids=ids)
-        return Unavailable(f"{what}: {said} ({_said(error)})")
+            return OutcomeUnknown(f"{what}: {said} ({_said(error)})", job_ids=ids, timed_out=timed_out)
+        return Unavailable(f"{what}: {said} ({_said(error)})", timed_out=timed_out)
     return Refused(f"the master refused {what}: {_said(error)}")
 
 

@@ -70,8 +70,9 @@ class Outcomes:
         return written
 
     async def mark_refused(self, rows: Sequence[FinalRow]) -> None:
-        """Outcomes that were refused by their rows leave a trace on the lines of their identities."""
-        identities = [(row.id, row.token, row.bucket_id, row.bucket_epoch) for row in rows]
+        """Outcomes that were refused by their rows leave a trace on the lines of their identities; one that is there twice (a
+        spill whose answer was lost) leaves one, because a statement touches no line twice."""
+        identities = list(dict.fromkeys((row.id, row.token, row.bucket_id, row.bucket_epoch) for row in rows))
         await self._data.tell("jobs/mark_refused", *columns(identities))
 
     async def await_confirmation(

@@ -88,16 +88,27 @@ class JobFailed(JobMasterError):
 
 
 class Unavailable(JobMasterError):
-    """A server cannot be reached or does not answer in time."""
+    """A server cannot be reached or does not answer in time.
+
+    Args:
+        timed_out: it had the call and did not finish it in its time. A batch may have been too large for it: who sends it
+            again sends less at once.
+    """
 
     exit_code = 69
+
+    def __init__(self, message: str, *, hint: str | None = None, timed_out: bool = False) -> None:
+        super().__init__(message, hint=hint)
+        self.timed_out = timed_out
 
 
 class OutcomeUnknown(Unavailable):
     """A write may or may not have happened. ``job_ids`` are the ids to send again; doing so is always safe."""
 
-    def __init__(self, message: str, *, job_ids: Sequence[bytes] = (), hint: str | None = None) -> None:
-        super().__init__(message, hint=hint or "send the same id again: it is stored at most once")
+    def __init__(
+        self, message: str, *, job_ids: Sequence[bytes] = (), hint: str | None = None, timed_out: bool = False
+    ) -> None:
+        super().__init__(message, hint=hint or "send the same id again: it is stored at most once", timed_out=timed_out)
         self.job_ids = tuple(job_ids)
 
 

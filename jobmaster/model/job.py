@@ -164,6 +164,11 @@ class Entry(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """Attempts already used up (failed); the next run is attempt + 1."""
     rescues: int = 0
 
+    @property
+    def payload_bytes(self) -> int:
+        """Bytes of what the job carries."""
+        return len(self.args) + len(self.headers)
+
 
 class NewJob(NamedTuple):
     """A job on its way into the master as HELD (or ASSIGNED); columns of one insert."""
@@ -200,6 +205,11 @@ class FinalRow(NamedTuple):
     """JSON, SUCCEEDED only."""
     error: bytes | None
     """JSON of ``ErrorInfo``, otherwise."""
+
+    @property
+    def payload_bytes(self) -> int:
+        """Bytes of what the row carries: by these, not by rows alone, batches are cut."""
+        return len(self.args) + len(self.headers) + len(self.result or self.error or b"")
 
 
 class Conclusion(StrEnum):
@@ -250,6 +260,11 @@ class HoldRow(NamedTuple):
     error: bytes | None
     """JSON of ``ErrorInfo`` when an attempt failed: one ``attempt`` row is written; ``None``: none is."""
     ran_us: int
+
+    @property
+    def payload_bytes(self) -> int:
+        """Bytes of what the row carries."""
+        return len(self.args) + len(self.headers) + len(self.error or b"")
 
     @classmethod
     def of(cls, entry: Entry, priority: int, lane: str) -> HoldRow:

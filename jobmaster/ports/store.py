@@ -9,6 +9,7 @@ from typing import NamedTuple, Protocol
 from jobmaster.model.bucket import BucketDepth
 from jobmaster.model.ids import Fence
 from jobmaster.model.job import Entry
+from jobmaster.rules.batching import BATCH_BYTES
 
 
 class Word(StrEnum):
@@ -150,9 +151,10 @@ class StoreOwner(Protocol):
         master does not know of is over, and nothing is moved."""
         ...
 
-    async def claim(self, fence: Fence, list_name: str, limit: int) -> Claimed:
-        """Move up to ``limit`` jobs (due ``assigned`` first, then ``pending``) to ``claimed:<list_name>`` and return
-        them; asked again with the same name: the same list."""
+    async def claim(self, fence: Fence, list_name: str, limit: int, bytes_max: int = BATCH_BYTES) -> Claimed:
+        """Move up to ``limit`` jobs (the oldest of ``pending`` and of the due part of ``assigned``), of together at most
+        ``bytes_max`` bytes, to ``claimed:<list_name>`` and return them; one is always moved. Asked again with the same name:
+        the same list."""
         ...
 
     async def withdraw(
@@ -178,8 +180,8 @@ class StoreOwner(Protocol):
         """The bucket is still the caller's, and no rescuer begins for so long; 0 takes that back."""
         ...
 
-    async def read_kept(self, fence: Fence, limit: int) -> Kept:
-        """The oldest outcomes spilled into a bucket at work."""
+    async def read_kept(self, fence: Fence, limit: int, bytes_max: int = BATCH_BYTES) -> Kept:
+        """The oldest outcomes spilled into a bucket at work: ``limit`` of together ``bytes_max`` bytes at most, or one."""
         ...
 
     async def remove_kept(self, fence: Fence, page: Sequence[bytes], back: Sequence[bytes]) -> Word:
@@ -201,8 +203,8 @@ class StoreOwner(Protocol):
         the meta of a lost store. FENCED returns the epoch found, VOUCHED the microseconds to wait before the first page."""
         ...
 
-    async def read_page(self, fence: Fence, limit: int) -> Page:
-        """Next page of a bucket being drained, in the order spilled, claimed, pending, assigned."""
+    async def read_page(self, fence: Fence, limit: int, bytes_max: int = BATCH_BYTES) -> Page:
+        """Next page of a bucket being drained, in the order spilled, claimed, pending, assigned; bounded as ``read_kept``."""
         ...
 
     async def remove_page(self, fence: Fence, page: Page) -> Word: ...

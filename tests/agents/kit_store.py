@@ -6,12 +6,13 @@ import asyncio
 from collections import defaultdict, deque
 from collections.abc import Sequence
 
-from jobmaster.codec import decode_entry
+from jobmaster.codec import decode_entry, encode_entry
 from jobmaster.model.bucket import BucketState
 from jobmaster.model.errors import Unavailable
 from jobmaster.model.ids import Fence
 from jobmaster.model.job import Entry
 from jobmaster.ports import Claimed, Kept, Page, Word
+from jobmaster.rules.batching import BATCH_BYTES, fitting
 from tests.agents.hand_clock import HandClock
 from tests.agents.scripted import DOWN, Scripted
 
@@ -47,7 +48,7 @@ class KitStore(Scripted):
         there = self.buckets[fence.bucket_id].fence
         return None if there is None or there == fence else Word.FENCED
 
-    async def claim(self, fence: Fence, list_name: str, limit: int) -> Claimed:
+    async def claim(self, fence: Fence, list_name: str, limit: int, bytes_max: int = BATCH_BYTES) -> Claimed:
         def effect() -> Claimed:
             if (no := self.refusal(fence)) is not None:
                 return Claimed(no, [], [], 0, 0, False, 0)
@@ -55,16 +56,20 @@ class KitStore(Scripted):
             taken = bucket.claimed.get(list_name, [])
             if list_name not in bucket.claimed:
                 bucket.assigned.sort(key=lambda pair: pair[0])
-                while len(taken) < limit and bucket.assigned and bucket.assigned[0][0] <= self.clock.wall_us():
-                    taken.append(bucket.assigned.pop(0)[1])
-                while len(taken) < limit and bucket.pending:
-                    taken.append(bucket.pending.popleft())
+                due = [entry for due_us, entry in bucket.assigned if due_us <= self.clock.wall_us()]
+                waiting = [*due, *bucket.pending][:limit]
+                taken = waiting[: fitting([len(encode_entry(entry)) for entry in waiting], bytes_max)]
+                del bucket.assigned[: min(len(taken), len(due))]
+                for _ in taken[len(due) :]:
+                    bucket.pending.popleft()
                 if taken:
                     bucket.claimed[list_name] = taken
             hint, bucket.hint = bucket.hint, False
             cancelled = frozenset(sorted(bucket.cancelled)[:REQUESTS_MAX])
-            due = bucket.assigned[0][0] if bucket.assigned else 0
-            return Claimed(Word.OK, list(taken), [], self.clock.wall_us(), due, hint, len(bucket.pending), cancelled)
+            next_due = max(bucket.assigned[0][0], 1) if bucket.assigned else 0
+            raw = [encode_entry(entry) for entry in taken]
+            now = self.clock.wall_us()
+            return Claimed(Word.OK, list(taken), raw, now, next_due, hint, len(bucket.pending), cancelled)
 
         answer: Claimed = await self.do("claim", (fence, list_name, limit), effect)
         return answer
@@ -115,12 +120,13 @@ class KitStore(Scripted):
         word: Word = await self.do("vouch", (fence, term_seconds), lambda: self.refusal(fence) or Word.OK)
         return word
 
-    async def read_kept(self, fence: Fence, limit: int) -> Kept:
+    async def read_kept(self, fence: Fence, limit: int, bytes_max: int = BATCH_BYTES) -> Kept:
         def effect() -> Kept:
             if (no := self.refusal(fence)) is not None:
                 return Kept(no, 0, [])
             there = self.buckets[fence.bucket_id].spilled
-            return Kept(Word.OK, len(there), there[:limit])
+            fit = fitting([len(each) for each in there[:limit]], bytes_max)
+            return Kept(Word.OK, len(there), there[:fit])
 
         page: Kept = await self.do("read_kept", (fence, limit), effect)
         return page
@@ -185,7 +191,7 @@ class KitStore(Scripted):
         word: Word = await self.do("close_if_empty", (fence,), effect)
         return word
 
-    async def read_page(self, fence: Fence, limit: int) -> Page:
+    async def read_page(self, fence: Fence, limit: int, bytes_max: int = BATCH_BYTES) -> Page:
         def effect() -> Page:
             bucket = self.buckets[fence.bucket_id]
             if bucket.spilled:

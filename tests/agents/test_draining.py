@@ -15,6 +15,7 @@ from jobmaster.model.errors import CodeError, Refused, Unavailable, ValueRefused
 from jobmaster.model.ids import AgentId, BucketId, Fence
 from jobmaster.model.job import Entry, FinalRow, HoldRow
 from jobmaster.ports import Page, Swept, Unfit, Word, Written
+from jobmaster.rules.batching import BATCH_BYTES
 from jobmaster_agents.draining import Drain, DrainEnd
 from jobmaster_agents.spilled import spill_final, spill_hold
 
@@ -51,6 +52,7 @@ class World:
         self.unfit_rows: set[bytes] = set()
         self.remove_word = Word.OK
         self.claimed_pages: list[bool] = []
+        self.limits: list[tuple[int, int]] = []
 
     async def move_bucket(self, bucket_id: bytes, epoch: int, owner: bytes, to: BucketState, reason: str) -> bool:
         raise AssertionError("a drain moves no bucket by itself")
@@ -94,8 +96,9 @@ class World:
         self.calls.append("fence")
         return self.fence_answer
 
-    async def read_page(self, fence: Fence, limit: int) -> Page:
+    async def read_page(self, fence: Fence, limit: int, bytes_max: int = BATCH_BYTES) -> Page:
         self.calls.append("read")
+        self.limits.append((limit, bytes_max))
         return self.pages[0] if self.pages else EMPTY
 
     async def remove_page(self, fence: Fence, page: Page) -> Word:
@@ -157,6 +160,38 @@ async def test_a_page_refused_by_the_buckets_lock_touches_no_key() -> None:
     world.answer = lambda entries: Written(False, frozenset())
     assert await a_drain(world).run() is DrainEnd.SUPERSEDED
     assert world.calls == ["fence", "read", "rescue 3"]
+
+
+async def test_a_page_that_times_out_goes_in_halves_and_the_next_ones_are_as_small() -> None:
+    world = World()
+    world.pages = [a_page("claimed", 8), a_page("pending", 2)]
+    too_many = 3
+
+    def answer(entries: Sequence[Entry]) -> Written:
+        if len(entries) > too_many:
+            raise Unavailable("canceling statement due to statement timeout", timed_out=True)
+        return Written(True, frozenset(e.id for e in entries))
+
+    world.answer = answer
+    drain = a_drain(world)
+    assert await drain.run() is DrainEnd.DRAINED
+    rescues = [int(call.removeprefix("rescue ")) for call in world.calls if call.startswith("rescue ")]
+    assert rescues[:4] == [8, 4, 2, 2]
+    assert max(rescues[4:]) <= 4, "nothing that is as large as what timed out before"
+    assert drain.moved == 10
+    assert world.limits[0] == (100, BATCH_BYTES)
+    assert world.limits[1][0] < 8
+    assert world.limits[1][1] < BATCH_BYTES
+
+
+async def test_one_entry_that_times_out_is_no_reason_to_give_it_up() -> None:
+    world = World()
+    world.pages = [a_page("claimed", 1)]
+    world.answer = lambda entries: (_ for _ in ()).throw(Unavailable("statement timeout", timed_out=True))
+    with pytest.raises(Unavailable):
+        await a_drain(world).run()
+    assert "remove" not in world.calls
+    assert not world.aside
 
 
 async def test_an_answer_that_forgets_an_entry_stops_everything() -> None:

@@ -21,6 +21,7 @@ from jobmaster.ports import Word
 from jobmaster.rules.lease import term
 from jobmaster.settings.model import AgentSettings, ClusterSettings
 from jobmaster.telemetry import Telemetry
+from jobmaster_agents.claiming import Capacity
 from jobmaster_agents.disowning import Disowning
 from jobmaster_agents.events import EventLog
 from jobmaster_agents.holdings import Holding
@@ -135,7 +136,7 @@ async def test_the_doctor_names_what_waited_in_a_store_that_was_emptied(stage: S
     assert (await _finding(stage)).verdict is Verdict.OK
     owner = await stage.owner()
     async with living(owner, owner.lane) as life:
-        life.working.pumps[owner.fence.bucket_id].capacity = 2
+        life.working.pumps[owner.fence.bucket_id].capacity = Capacity(2, 0)
         await life.submit([Entry(new_id(), 1, "work", b"{}") for _ in range(5)])
         await until(lambda: life.working.pumps[owner.fence.bucket_id].waiting == 3)
         await emptied(stage)

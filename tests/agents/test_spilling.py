@@ -74,6 +74,26 @@ async def cut_off(kit: Kit, entries: list[Entry]) -> tuple[Holding, Gate]:
     return bucket, gate
 
 
+async def test_an_outcome_that_waits_when_its_bucket_is_unfrozen_is_kept_under_its_own_identity(kit: Kit) -> None:
+    """A copy without a row goes on under the new epoch; its outcome was made under the old one."""
+    entries = [job(), job("fail")]
+    bucket, gate = await cut_off(kit, entries)
+    old = bucket.fence
+    kit.store.buckets[old.bucket_id].fence = old._replace(epoch=2)
+    kit.working.thaw(bucket, 2)
+    await kit.working.spilling.spill()
+    kept = {outcome.id: outcome for outcome in map(decode_spilled, spilled(kit, bucket))}
+    assert set(kept) == {entry.id for entry in entries}
+    final = kept[entries[0].id]
+    assert final.final is not None
+    assert final.fence == old
+    assert (final.final.bucket_id, final.final.bucket_epoch) == (old.bucket_id, old.epoch)
+    kit.trust()
+    gate.opened.set()
+    await kit.settled()
+    assert [row.id for row in kit.master.outcomes] == [entries[0].id]
+
+
 async def test_finished_jobs_are_kept_and_their_list_goes_in_the_same_step(kit: Kit) -> None:
     entries = [job(), job("fail")]
     bucket, gate = await cut_off(kit, entries)

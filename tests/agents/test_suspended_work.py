@@ -12,8 +12,9 @@ from jobmaster.clock import new_id
 from jobmaster.handlers import Handlers
 from jobmaster.model.errors import Refused
 from jobmaster.model.job import Entry, JobState
+from jobmaster.rules.batching import Size
 from jobmaster.settings.model import AgentSettings, StoreSettings
-from jobmaster_agents import applying, insisting, spilling
+from jobmaster_agents import insisting, spilling
 from jobmaster_agents.holdings import Holding
 from jobmaster_agents.spilled import decode_spilled
 from tests.agents.ports_kit import DOWN, LOST, Gate, Kit, Row, turns, until
@@ -108,8 +109,8 @@ async def test_jobs_start_and_their_outcomes_leave_memory_for_the_store(kit: Kit
     assert not kit.master.calls, "the master is not asked"
 
 
-async def test_afterwards_every_outcome_is_written_and_then_removed(kit: Kit, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(applying, "PAGE_JOBS", 20)
+async def test_afterwards_every_outcome_is_written_and_then_removed(kit: Kit) -> None:
+    kit.working.applying.size = Size(20)
     bucket = kit.bucket()
     kit.suspend()
     entries = [job() for _ in range(50)]
@@ -143,8 +144,8 @@ async def test_master_first_store_second_and_an_unknown_commit_is_sent_again(kit
     assert len(kit.master.outcomes) == 2, "each once, although the first commit was answered to nobody"
 
 
-async def test_a_removal_whose_answer_is_lost_removes_nothing_twice(kit: Kit, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(applying, "PAGE_JOBS", 2)
+async def test_a_removal_whose_answer_is_lost_removes_nothing_twice(kit: Kit) -> None:
+    kit.working.applying.size = Size(2)
     bucket = kit.bucket()
     kit.suspend()
     entries = [job() for _ in range(6)]

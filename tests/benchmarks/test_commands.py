@@ -10,13 +10,13 @@ from typing import Any
 
 import pytest
 
-from benchmarks import drain, fallback, growth, idle, latency, memory, onboard, rescue, submit
+from benchmarks import drain, fallback, growth, idle, latency, memory, onboard, payloads, rescue, submit
 from benchmarks.fleet import __main__ as fleet
 from benchmarks.fleet.measure import measured as fleet_costs
 from tests.patience import PATIENCE_SECONDS
 
 ROOT = Path(__file__).parents[2]
-COMMANDS = (drain, fallback, fleet, growth, idle, latency, memory, onboard, rescue, submit)
+COMMANDS = (drain, fallback, fleet, growth, idle, latency, memory, onboard, payloads, rescue, submit)
 
 
 def measured(*arguments: str) -> dict[str, Any]:
@@ -50,6 +50,15 @@ def test_drain() -> None:
     assert found["raw_copy_rows_per_second"] > 0
     assert found["share_of_floor"] > 0
     assert found["servers"]["postgres"]["synchronous_commit"] == "on"
+
+
+@pytest.mark.slow
+@pytest.mark.cluster
+def test_payloads() -> None:
+    found = measured("benchmarks.payloads", "--jobs", "200", "--kib", "64", "--runs", "1")
+    assert found["outcomes_in_master"] == 200
+    assert found["agent_peak_mb"] >= found["agent_before_mb"] > 0
+    assert found["servers"]["postgres"]["fsync"] == "on"
 
 
 @pytest.mark.slow

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import time
+
+import pytest
 
 from jobmaster.clock import new_id
-from jobmaster.codec import decode_entry
+from jobmaster.codec import decode_entry, encode_entry
 from jobmaster.ports import Word
 from tests.scripts.conftest import Connect
-from tests.scripts.workbench import Bench, assert_ok, eventually, make_items, new_fence, submit
+from tests.scripts.workbench import Bench, assert_ok, eventually, make_entry, make_items, new_fence, submit
 
 NEVER_US = 9 * 10**15
 
@@ -66,6 +70,120 @@ async def test_a_claim_takes_the_due_first_and_the_oldest_of_them(bench: Bench) 
     assert second.next_due_us == NEVER_US
     assert second.now_us < NEVER_US
     assert (await bench.store.claim(bench.fence, "c", 10)).raw == []
+
+
+class Ages:
+    """Entries of jobs that were made one millisecond after the other, in the minute that ends now."""
+
+    def __init__(self) -> None:
+        self.ms = time.time_ns() // 1_000_000 - 60_000
+
+    def next(self) -> bytes:
+        self.ms += 1
+        return encode_entry(make_entry(self.ms.to_bytes(6, "big") + os.urandom(10)))
+
+
+async def test_pending_and_assigned_share_a_claim_by_age(bench: Bench) -> None:
+    ages = Ages()
+    items = [ages.next() for _ in range(9)]
+    await bench.submit(items[::3])
+    await bench.store.assign(bench.fence, [(0, item) for item in items[1::3]])
+    due_us = (ages.ms - 1000) * 1000
+    await bench.store.assign(bench.fence, [(due_us, items[2]), *((ages.ms * 1000, item) for item in items[5::3])])
+    first = await bench.store.claim(bench.fence, "a", 4)
+    assert first.raw == [items[2], items[0], items[1], items[3]], "what was due before all others were made comes first"
+    assert first.remaining == 1
+    assert 0 < first.next_due_us < first.now_us
+    second = await bench.store.claim(bench.fence, "b", 9)
+    assert second.raw == [items[4], items[6], items[7], *sorted((items[5], items[8]))]
+    assert await bench.field("bytes") == b"0"
+
+
+@pytest.mark.parametrize("starved", ["pending", "assigned"])
+async def test_a_lasting_stream_into_one_keeps_nothing_waiting_in_the_other(bench: Bench, starved: str) -> None:
+    """Twelve jobs come for every ten that are claimed. A job of the other kind waits for the older ones and for no other."""
+    ages = Ages()
+
+    async def put(kind: str, items: list[bytes]) -> None:
+        if kind == "pending":
+            assert (await bench.submit(items)).word is Word.OK
+        else:
+            await assert_ok(bench.store.assign(bench.fence, [(0, item) for item in items]))
+
+    stream = {"pending": "assigned", "assigned": "pending"}[starved]
+    older = taken = 0
+    for number in range(20):
+        await put(stream, [ages.next() for _ in range(12)])
+        older += 12
+        taken += len((await bench.store.claim(bench.fence, f"before-{number + 1}", 10)).raw)
+    one = ages.next()
+    await put(starved, [one])
+    position = older - taken
+    for number in range(position // 10 + 1):
+        await put(stream, [ages.next() for _ in range(12)])
+        claimed = (await bench.store.claim(bench.fence, f"after-{number + 100}", 10)).raw
+    assert one in claimed
+
+
+@pytest.mark.parametrize("lie_in", ["pending", "assigned", "both"])
+async def test_a_claim_is_cut_by_its_bytes_and_takes_one_at_least(bench: Bench, lie_in: str) -> None:
+    items = make_items(300, size=1000)
+    if lie_in == "pending":
+        await bench.submit(items)
+    else:
+        await bench.store.assign(bench.fence, [(0, item) for item in items[:: 2 if lie_in == "both" else 1]])
+        if lie_in == "both":
+            await bench.submit(items[1::2])
+    size = len(items[0])
+    assert len({len(item) for item in items}) == 1
+    taken: list[bytes] = []
+    for number, count in enumerate((1, 1, 3, 200, 95)):
+        bytes_max = count * size if number else 1
+        answer = await bench.store.claim(bench.fence, f"me-{number + 1}", 1000, bytes_max)
+        assert len(answer.raw) == count
+        taken += answer.raw
+        lying = await bench.field("bytes")
+        assert int(lying or 0) == answer.remaining * size
+    assert sorted(taken) == sorted(items)
+    assert (await bench.store.claim(bench.fence, "me-9", 1000)).raw == []
+
+
+async def test_a_claim_that_is_cut_says_that_more_is_due(bench: Bench) -> None:
+    await bench.store.assign(bench.fence, [(1, item) for item in make_items(2, size=1000)])
+    answer = await bench.store.claim(bench.fence, "a", 10, 1500)
+    assert len(answer.raw) == 1
+    assert 0 < answer.next_due_us <= answer.now_us
+
+
+async def test_an_agent_of_an_earlier_build_may_leave_the_bound_out(bench: Bench) -> None:
+    items = make_items(9, size=1000)
+    await bench.submit(items)
+    keys, store = bench.store.keys.bucket(bench.bucket_id), bench.store
+    claim = (keys.meta, keys.pending, keys.assigned, keys.claimed("a"), keys.lists, keys.cancelled)
+    answer = await store._calls.function(b"jm1_claim", claim, (*store._fences.arguments(bench.fence), 5, b"a"))
+    assert answer[7] == items[:5]
+    kept = await store._calls.function(
+        b"jm1_read_kept", (keys.meta, keys.spilled), (*store._fences.arguments(bench.fence), 5)
+    )
+    assert kept[3] == []
+
+
+async def test_pages_are_cut_by_their_bytes(bench: Bench) -> None:
+    items, due, later = make_items(6, size=1000), make_items(3, size=1000), make_items(4, size=1000)
+    await bench.submit(items)
+    await bench.store.claim(bench.fence, "a", 3)
+    await bench.store.assign(bench.fence, [(NEVER_US, item) for item in (*due, *later)])
+    outcomes = [bytes(1000) for _ in range(5)]
+    await assert_ok(bench.store.spill(bench.fence, outcomes, []))
+    assert (await bench.store.read_kept(bench.fence, 100, 2500)).raw == outcomes[:2]
+    assert (await bench.store.read_kept(bench.fence, 100, 1)).raw == outcomes[:1]
+    await assert_ok(bench.store.close_intake(bench.fence))
+    read: list[tuple[str, int]] = []
+    while (page := await bench.store.read_page(bench.fence, 100, 2500)).kind:
+        read.append((page.kind, len(page.raw)))
+        await assert_ok(bench.store.remove_page(bench.fence, page))
+    sizes = {kind: [count for found, count in read if found == kind] for kind, _ in read}
+    assert sizes == {"spilled": [2, 2, 1], "claimed": [2, 1], "pending": [2, 1], "assigned": [2, 2, 2, 1]}
 
 
 async def test_a_claim_of_nothing_leaves_no_trace(bench: Bench) -> None:

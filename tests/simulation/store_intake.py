@@ -69,6 +69,11 @@ def id_of(item: bytes) -> bytes:
     return item[3:19]
 
 
+def made_us(item: bytes) -> int:
+    """Microseconds since 1970 in the id."""
+    return int.from_bytes(item[3:9], "big") * 1000
+
+
 class IntakeFunctions:
     """The data of one store, and what producers and operators may do with them.
 

@@ -6,6 +6,7 @@ import hashlib
 from collections.abc import Sequence
 from typing import Any
 
+from jobmaster.rules.batching import fitting
 from tests.simulation.store_intake import (
     CLOSABLE,
     EMPTYING,
@@ -16,6 +17,7 @@ from tests.simulation.store_intake import (
     IntakeFunctions,
     SimBucket,
     id_of,
+    made_us,
 )
 
 __all__ = ["SimBucket", "StoreFunctions", "id_of"]
@@ -25,6 +27,15 @@ def number_of(name: bytes) -> int:
     """What the name of a claimed list ends in; 0: no number."""
     tail = name.rpartition(b"-")[2] if b"-" in name else b""
     return int(tail) if tail.isdigit() else 0
+
+
+NO_BOUND = 2**53
+
+
+def first_items(items: list[bytes], limit: int, bytes_max: int = NO_BOUND) -> list[bytes]:
+    """So many of the first, of so many bytes or one."""
+    first = items[:limit]
+    return first[: fitting([len(item) for item in first], bytes_max)]
 
 
 class StoreFunctions(IntakeFunctions):
@@ -79,7 +90,7 @@ class StoreFunctions(IntakeFunctions):
         no, bucket = self._refusal(keys[0], args, WORKING)
         if no:
             return no
-        limit, name = args[4], args[5]
+        limit, name, bytes_max = args[4], args[5], args[6] if len(args) > 6 else NO_BOUND
         now = self.now_us()
         taken: list[bytes] = []
         hinted = 0
@@ -88,12 +99,7 @@ class StoreFunctions(IntakeFunctions):
         else:
             number = number_of(name)
             if limit > 0 and not 0 < number <= bucket.listed:
-                due = [item for due_us, item in bucket.assigned if due_us <= now][:limit]
-                waiting = bucket.pending[: limit - len(due)]
-                bucket.assigned = bucket.assigned[len(due) :]
-                bucket.pending = bucket.pending[len(waiting) :]
-                bucket.bytes = max(0, bucket.bytes - sum(map(len, waiting)))
-                taken = due + waiting
+                taken = self._take(bucket, now, limit, bytes_max)
                 if taken:
                     bucket.claimed[name] = taken
                     bucket.lists.add(name)
@@ -102,7 +108,7 @@ class StoreFunctions(IntakeFunctions):
             if bucket.hint:
                 bucket.hint, hinted = False, 1
         cancelled = sorted(bucket.cancelled)[:1000]
-        next_due = bucket.assigned[0][0] if bucket.assigned else 0
+        next_due = max(bucket.assigned[0][0], 1) if bucket.assigned else 0
         return [b"OK", bucket.ver, now, next_due, hinted, len(bucket.pending), cancelled, list(taken)]
 
     def withdraw(self, keys: Sequence[bytes], args: Sequence[Any]) -> Answer:
@@ -120,6 +126,31 @@ class StoreFunctions(IntakeFunctions):
                     break
         bucket.ver += bool(removed)
         return [b"OK", bucket.ver, removed]
+
+    @staticmethod
+    def _take(bucket: SimBucket, now: int, limit: int, bytes_max: int) -> list[bytes]:
+        """The oldest of both, by when they fell due or were made; while the pending alone fit, by their number only."""
+        due = [pair for pair in bucket.assigned if pair[0] <= now]
+        timed = [(due_us, item) for due_us, item in due if due_us]
+        untimed = [(made_us(item), item) for due_us, item in due if not due_us]
+        waiting = [(made_us(item), item) for item in bucket.pending]
+        taken: list[bytes] = []
+        size = 0
+        if not due and bucket.bytes <= bytes_max:
+            bytes_max = NO_BOUND
+        while len(taken) < limit and (queues := [queue for queue in (timed, untimed, waiting) if queue]):
+            oldest = min(queues, key=lambda queue: queue[0][0])
+            item = oldest[0][1]
+            if taken and size + len(item) > bytes_max:
+                break
+            taken.append(item)
+            size += len(item)
+            del oldest[0]
+        left = len(waiting)
+        gone, bucket.pending = bucket.pending[: -left or None], [item for _, item in waiting]
+        bucket.assigned = [pair for pair in bucket.assigned if pair not in due or pair[1] not in taken]
+        bucket.bytes = max(0, bucket.bytes - sum(map(len, gone)))
+        return taken
 
     def settle(self, keys: Sequence[bytes], args: Sequence[Any]) -> Answer:
         if args[5]:
@@ -156,7 +187,7 @@ class StoreFunctions(IntakeFunctions):
 
     def read_kept(self, keys: Sequence[bytes], args: Sequence[Any]) -> Answer:
         no, bucket = self._refusal(keys[0], args, OWNED)
-        return no or [b"OK", bucket.ver, len(bucket.spilled), bucket.spilled[: args[4]]]
+        return no or [b"OK", bucket.ver, len(bucket.spilled), first_items(bucket.spilled, *args[4:])]
 
     def remove_kept(self, keys: Sequence[bytes], args: Sequence[Any]) -> Answer:
         no, bucket = self._refusal(keys[0], args, OWNED)
@@ -241,17 +272,17 @@ class StoreFunctions(IntakeFunctions):
         no, bucket = self._refusal(keys[0], args, EMPTYING)
         if no:
             return no
-        limit = args[4]
+        bounds = args[4], *args[6:]
         if bucket.state == b"DRAINING":
             self.on_emptying(keys[0])
         if bucket.spilled:
-            return [b"OK", bucket.ver, b"spilled", b"", bucket.spilled[:limit]]
+            return [b"OK", bucket.ver, b"spilled", b"", first_items(bucket.spilled, *bounds)]
         if bucket.lists:
             name = min(bucket.lists)
-            return [b"OK", bucket.ver, b"claimed", name, bucket.claimed.get(name, [])[:limit]]
+            return [b"OK", bucket.ver, b"claimed", name, first_items(bucket.claimed.get(name, []), *bounds)]
         if bucket.pending:
-            return [b"OK", bucket.ver, b"pending", b"", bucket.pending[:limit]]
-        items = [item for _, item in bucket.assigned[:limit]]
+            return [b"OK", bucket.ver, b"pending", b"", first_items(bucket.pending, *bounds)]
+        items = first_items([item for _, item in bucket.assigned], *bounds)
         return [b"OK", bucket.ver, b"assigned" if items else b"", b"", items]
 
     def remove_page(self, keys: Sequence[bytes], args: Sequence[Any]) -> Answer:

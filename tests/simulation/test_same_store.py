@@ -39,6 +39,9 @@ processes = st.integers(0, 1)
 fences = st.one_of(st.none(), st.none(), st.none(), st.tuples(st.integers(1, 3), st.sampled_from(OWNERS)))
 """``None``: the one that stands."""
 counts = st.integers(0, 4)
+dues = st.sampled_from([0, 0, DUE_US, LATER_US])
+sizes = st.sampled_from([1, 100, 250, 2**30])
+"""Bounds in bytes; an entry has some 60."""
 some_names = st.sets(names, max_size=2).map(sorted)
 COUNTERS = ("ver", "seq", "bytes", "vouched_for", "listed")
 Chosen = tuple[int, bytes] | None
@@ -109,9 +112,9 @@ class TwoStores(RuleBasedStateMachine):
             self.both(process, lambda store: store.submit(
                 self.bucket_id, items, high_water_jobs=high, high_water_bytes=500, skew_ms_max=HOUR_MS))  # fmt: skip
 
-    @rule(process=processes, epoch=st.integers(1, 3), late=st.booleans(), count=counts)
-    def put(self, process: int, epoch: int, late: bool, count: int) -> None:
-        items = [(LATER_US if late else DUE_US, item) for item in self.some_items(count)]
+    @rule(process=processes, epoch=st.integers(1, 3), due_us=dues, count=counts)
+    def put(self, process: int, epoch: int, due_us: int, count: int) -> None:
+        items = [(due_us, item) for item in self.some_items(count)]
         self.both(process, lambda store: store.put(self.bucket_id, epoch, items))
 
     @rule(process=processes, known=st.booleans(), scan=st.sampled_from([1000, 1000, 2]))
@@ -138,9 +141,9 @@ class TwoStores(RuleBasedStateMachine):
 
     # ------------------------------------------------------------ owners
 
-    @rule(process=processes, fence=fences, name=names, limit=st.sampled_from([0, 1, 2, 5]))
-    def claim(self, process: int, fence: Chosen, name: str, limit: int) -> None:
-        self.both(process, lambda store: store.claim(self.fence_of(fence), name, limit))
+    @rule(process=processes, fence=fences, name=names, limit=st.sampled_from([0, 1, 2, 5]), size=sizes)
+    def claim(self, process: int, fence: Chosen, name: str, limit: int, size: int) -> None:
+        self.both(process, lambda store: store.claim(self.fence_of(fence), name, limit, size))
 
     @rule(process=processes, fence=fences, noted=st.integers(0, 2), copies=st.integers(0, 4), due=st.booleans())
     def withdraw(self, process: int, fence: Chosen, noted: int, copies: int, due: bool) -> None:
@@ -151,11 +154,11 @@ class TwoStores(RuleBasedStateMachine):
         for _ in range(2):
             self.both(process, lambda store: store.withdraw(self.fence_of(fence), requests, pairs))
 
-    @rule(process=processes, name=names, count=st.integers(1, 3), limit=st.integers(1, 5))
-    def work(self, process: int, name: str, count: int, limit: int) -> None:
+    @rule(process=processes, name=names, count=st.integers(1, 3), limit=st.integers(1, 5), size=sizes)
+    def work(self, process: int, name: str, count: int, limit: int, size: int) -> None:
         """The common way: put in, and claimed by the owner that stands."""
         self.submit(process, count, 9, False)
-        self.claim(process, None, name, limit)
+        self.claim(process, None, name, limit, size)
 
     @rule(process=processes, fence=fences, lists=some_names)
     def settle(self, process: int, fence: Chosen, lists: list[str]) -> None:
@@ -194,9 +197,16 @@ class TwoStores(RuleBasedStateMachine):
     def vouch(self, process: int, fence: Chosen, seconds: float) -> None:
         self.both(process, lambda store: store.vouch(self.fence_of(fence), seconds))
 
-    @rule(process=processes, fence=fences, limit=st.integers(1, 4), times=st.integers(0, 2), back=st.integers(0, 4))
-    def kept(self, process: int, fence: Chosen, limit: int, times: int, back: int) -> None:
-        kept = self.both(process, lambda store: store.read_kept(self.fence_of(fence), limit))
+    @rule(
+        process=processes,
+        fence=fences,
+        limit=st.integers(1, 4),
+        size=sizes,
+        times=st.integers(0, 2),
+        back=st.integers(0, 4),
+    )
+    def kept(self, process: int, fence: Chosen, limit: int, size: int, times: int, back: int) -> None:
+        kept = self.both(process, lambda store: store.read_kept(self.fence_of(fence), limit, size))
         for _ in range(times if kept.raw else 0):
             self.both(process, lambda store: store.remove_kept(self.fence_of(fence), kept.raw, kept.raw[:back]))
 
@@ -206,9 +216,9 @@ class TwoStores(RuleBasedStateMachine):
     def fence(self, process: int, fence: Chosen) -> None:
         self.both(process, lambda store: store.fence(self.fence_of(fence)))
 
-    @rule(process=processes, fence=fences, limit=st.integers(1, 4), removals=st.integers(0, 2))
-    def page(self, process: int, fence: Chosen, limit: int, removals: int) -> None:
-        page = self.both(process, lambda store: store.read_page(self.fence_of(fence), limit))
+    @rule(process=processes, fence=fences, limit=st.integers(1, 4), size=sizes, removals=st.integers(0, 2))
+    def page(self, process: int, fence: Chosen, limit: int, size: int, removals: int) -> None:
+        page = self.both(process, lambda store: store.read_page(self.fence_of(fence), limit, size))
         for _ in range(removals):
             self.both(process, lambda store: store.remove_page(self.fence_of(fence), page))
 

@@ -184,6 +184,18 @@ async def test_a_refused_outcome_leaves_a_trace_on_the_line_of_its_identity(worl
     assert [tuple(row) for row in rows] == [(1, "refused", 2)]
 
 
+async def test_a_refused_outcome_twice_in_a_batch_leaves_one_trace(world: World) -> None:
+    """A spill whose answer was lost leaves an outcome in the store twice."""
+    job_id, other = await world.assigned(2)
+    late = [final_row(job_id, world.fence, 1), final_row(other, world.fence, 1)]
+    written = await world.master.record_final([*late, late[0]])
+    assert written.refused == {job_id, other}
+    rows = await world.sql.fetch("SELECT job_id, outcome, refused_count FROM attempt ORDER BY job_id")
+    assert [(row["job_id"].bytes, row["outcome"], row["refused_count"]) for row in rows] == sorted(
+        [(job_id, "refused", 1), (other, "refused", 1)]
+    )
+
+
 async def test_copy_takes_fresh_outcomes_and_refuses_a_batch_with_a_known_id(world: World) -> None:
     fresh = [new_id() for _ in range(3)]
     assert await world.master.copy_final([final_row(id_, world.fence) for id_ in fresh])

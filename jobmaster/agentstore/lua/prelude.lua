@@ -89,6 +89,40 @@ local function bad_pair(args, first)
   return nil
 end
 
+-- Milliseconds since 1970 in the id of an entry.
+local function made_ms(item)
+  return struct.unpack('>I6', item, 4)
+end
+
+-- Items of a list or sorted set from position first on, in order: at most count, and of these as many as bytes_max holds,
+-- one at least; then the item that did not fit, or nil. A table for scores gets those of a sorted set (of that item, too).
+-- Nothing tells the size of an item but reading it, so pages are small at first: little more is read than is taken.
+local FIRST_PAGE, LAST_PAGE = 64, 256
+local function items_from(command, key, first, count, bytes_max, scores)
+  local items, found, size, page_size = {}, 0, 0, FIRST_PAGE
+  local stride, stop = scores and 2 or 1, first + count
+  while first < stop do
+    local last = math.min(first + page_size, stop) - 1
+    local page = scores and redis.call(command, key, first, last, 'WITHSCORES') or redis.call(command, key, first, last)
+    for i = 1, #page, stride do
+      size = size + #page[i]
+      if scores then
+        scores[found + 1] = tonumber(page[i + 1])
+      end
+      if size > bytes_max and found > 0 then
+        return items, page[i]
+      end
+      found = found + 1
+      items[found] = page[i]
+    end
+    if #page < (last - first + 1) * stride then
+      break
+    end
+    first, page_size = last + 1, math.min(page_size * 2, LAST_PAGE)
+  end
+  return items
+end
+
 -- Into `assigned`; the owner's timer is wrong only when something is due earlier than anything it knew.
 local function add_assigned(assigned, wake, args, first)
   local last = #args
