@@ -407,6 +407,6 @@ async def test_a_close_that_fails_with_nothing_to_sweep_is_tried_later() -> None
 async def test_a_rescuer_in_doubt_of_its_own_lease_stops_between_pages() -> None:
     world = World()
     world.pages = [a_page("pending"), a_page("pending")]
-    answers = iter([True, False])
+    answers = iter([True, True, False])  # before the fence, then before each page
     assert await a_drain(world, lambda: next(answers)).run() is DrainEnd.STOPPED
     assert world.calls.count("rescue 3") == 1
