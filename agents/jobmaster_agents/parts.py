@@ -148,6 +148,8 @@ class Parts:
             self.holdings,
             self.working,
             lambda: self._leaving or self.stop_asked.is_set(),
+            settings.thresholds,
+            clock,
             log,
         )
         self.disowning = Disowning(self.holdings, master, self.working.salvaging, self._disowned, telemetry, log)
@@ -164,7 +166,7 @@ class Parts:
             every_seconds=settings.leases.anti_entropy_seconds,
         )
         house = Housekeeping(config.agent_id, master, stores, self.reach, settings, self.rescuers.kick, telemetry, log)
-        unserved = UnservedJobs(master, clock, telemetry, log, settings.thresholds.transfer_batch)
+        unserved = UnservedJobs(master, settings.thresholds, clock, telemetry, log)
         self.coordination = Coordination(
             self.holdings,
             master,
@@ -208,6 +210,8 @@ class Parts:
             lease_us=0,
             lease_seconds=settings.leases.lease_seconds,
             started_us=0,
+            share=self._agent.share,
+            helps=tuple(self._agent.helps),
         )
         lanes = list(self._agent.bucket_counts()) if self._agent.mode in _WORKING_MODES else []
         specs = [handler.spec for handler in self._handlers] if lanes else []
@@ -216,10 +220,8 @@ class Parts:
         self.heartbeat.registered(sent)
 
     async def open_all(self) -> None:
-        """The buckets of the configuration. Jobs that were put off until somebody brings their handler may be its own."""
+        """The buckets of the configuration."""
         await self.bucket_count.open_all()
-        with contextlib.suppress(JobMasterError):  # the coordinator does the same within a minute
-            await self._master.put_back(self._config.settings.thresholds.transfer_batch)
 
     def serves(self) -> None:
         """Its buckets are open."""
@@ -287,6 +289,7 @@ class Parts:
         self.coordination.saw_coordinator(renewal.coordinator)
         if self._agent.mode in _WORKING_MODES:
             self.ownership.renewed(renewal)
+            self.bucket_count.help(renewal.helps, self.grace_seconds)
         if renewal.drain_requested and not self.stop_asked.is_set():
             self._log.info(Event.DRAIN_REQUESTED, {})
             self.stop_asked.set()

@@ -99,6 +99,7 @@ def submit(invocation: Invocation, handler: str, values: tuple[str, ...], **give
             "level": receipt.level.value,
             "bucket_id": text(receipt.bucket_id) if receipt.bucket_id else None,
             "duplicate": receipt.duplicate,
+            "unserved": receipt.unserved,
         }
         if not waits and within is None:
             return record, None

@@ -120,6 +120,11 @@ class BucketMap:
         """Every lane that has, or lately had, a bucket."""
         return set(self._lanes)
 
+    @property
+    def is_read(self) -> bool:
+        """There is a picture, however old."""
+        return self._read_at is not None
+
     def is_fresh(self) -> bool:
         """True when no refresh is due."""
         return self._read_at is not None and self._clock.boottime() - self._read_at < self._max_age

@@ -25,7 +25,7 @@ from jobmaster.codec import decode_json
 from jobmaster.handlers import Handlers
 from jobmaster.model import ids
 from jobmaster.model.errors import InputError, JobFailed, JobMasterError, NotFound, OutcomeUnknown
-from jobmaster.model.job import Durability, JobState, JobView, Level
+from jobmaster.model.job import Durability, JobState, JobView, Level, Receipt
 from jobmaster.ports import StoreIntake
 from jobmaster.rules.placement import Way
 from jobmaster.settings.model import ClusterSettings
@@ -114,7 +114,7 @@ class Cluster:
 
         Raises:
             InputError: it could never work (unknown handler, arguments, options, lane); nothing was stored.
-            BucketsFull, DurabilityRefused, StoreRefused: the cluster is able but not willing; nothing was stored.
+            BucketsFull, DurabilityRefused, StoreRefused, Unserved: the cluster is able but not willing; nothing was stored.
             Conflict: the idempotency key or the id belongs to another payload.
             OutcomeUnknown: an answer was lost, so it may be stored, whatever failed after that. Send the same job again
                 with ``job_id=error.job_ids[0]``, or with its idempotency key.
@@ -123,14 +123,15 @@ class Cluster:
         submitter = self._submitter or self._open_submitter()
         if options or (started := submitter.start(handler, args)) is None:
             receipt = await submitter.submit(handler, args, options)
-            return JobReceipt(self, receipt.id, receipt.level, receipt.bucket_id, receipt.duplicate)
+            return self._receipt(receipt)
         try:
             placed = await started.future
             if placed.level is None:
                 placed = await submitter.elsewhere(started, placed)
         except OutcomeUnknown as error:
             raise OutcomeUnknown(error.message, job_ids=[started.job_id]) from error
-        return JobReceipt(self, started.job_id, placed.level or Level.MASTER, placed.bucket_id)
+        unserved = placed.bucket_id is None and await submitter.is_unserved(started)
+        return JobReceipt(self, started.job_id, placed.level or Level.MASTER, placed.bucket_id, False, unserved)
 
     async def submit_many(
         self, items: Items, /, handler: Callable[..., Any] | str | None = None, **options: Unpack[BulkOptions]
@@ -158,7 +159,10 @@ class Cluster:
         """One job inside the caller's transaction, and the order it became."""
         submitter = self._submitter or self._open_submitter()
         receipt, order = await submitter.submit_within(connection, handler, args, options)
-        return JobReceipt(self, receipt.id, receipt.level, receipt.bucket_id, receipt.duplicate), order
+        return self._receipt(receipt), order
+
+    def _receipt(self, receipt: Receipt) -> JobReceipt[Any]:
+        return JobReceipt(self, *receipt)
 
     def way_of(self, order: Order) -> Way:
         """The way the order would take as a plain submit."""

@@ -31,6 +31,7 @@ from jobmaster.model.errors import (
     Refused,
     Unavailable,
     UnknownLane,
+    Unserved,
 )
 from jobmaster.model.job import Durability, Entry, JobView, Level, NewJob, OnFull, Priority, Receipt
 from jobmaster.ports import Intake, Queries, Written
@@ -63,6 +64,8 @@ class Order(NamedTuple):
     key: str | None = None
     own_id: bool = False
     """The caller chose the id, so it may exist already."""
+    refuses_unserved: bool = False
+    """Nothing is stored when nobody serves the job's lane and priority."""
 
 
 class Line(NamedTuple):
@@ -136,6 +139,23 @@ class IntakeDesk:
                 hint=f"lanes with buckets are {', '.join(sorted(known))}; add it to an agent's lanes in the configuration",
             )
 
+    async def is_unserved(self, lane: str, priority: int, handler: str) -> bool:
+        """No agent has a bucket for such jobs, as far as the master's answer goes; false while it cannot be asked."""
+        await self.buckets.known()
+        if not self.buckets.is_read or self.buckets.serving(lane, priority, handler):
+            return False
+        await self.buckets.renew()
+        return not self.buckets.serving(lane, priority, handler)
+
+    async def refuse_unserved(self, order: Order) -> None:
+        """``Unserved`` when the order says so and nobody serves it."""
+        job = order.job
+        if order.refuses_unserved and await self.is_unserved(job.lane, job.priority, job.handler):
+            raise Unserved(
+                f"no bucket serves {job.lane}/{Priority(job.priority).label} for the handler {job.handler!r}",
+                hint="configure buckets for it on some agent, or leave out on_unserved='raise' and let the job wait",
+            )
+
     async def group(self, lane: str, priority: int, need: Level, handler: str) -> BucketGroup:
         """The buckets of a lane and priority; ``UnknownLane`` when nobody serves the lane.
 
@@ -179,12 +199,23 @@ class IntakeDesk:
 
         Raises:
             BucketsFull: every bucket is full, and the policy is ``raise`` or its time is over.
+            Unserved: no agent has a bucket for it, and the order refuses that.
             Conflict: the key or the id belongs to a job with another payload.
             OutcomeUnknown: it may be stored, under the id that the error names.
             DurabilityRefused, Unavailable, ClockSkew: nothing was stored.
         """
         job = order.job
         await self.check_served(job.lane)
+        await self.refuse_unserved(order)
+        receipt = await self._place_anew(order)
+        if receipt.bucket_id is None and not receipt.duplicate:
+            unserved = await self.is_unserved(job.lane, job.priority, job.handler)
+            receipt = receipt._replace(unserved=unserved)
+        return receipt
+
+    async def _place_anew(self, order: Order) -> Receipt:
+        """Unless it is there already."""
+        job = order.job
         await self.enter(order.on_full)
         if order.own_id and order.key is None:
             need = None if order.durability is Durability.MASTER else _needed(order)

@@ -56,6 +56,9 @@ class SubmitOptions(BulkOptions, total=False):
     always a committed row (level ``master``), so that the key and the job cannot part."""
     job_id: bytes | str | UUID
     """A UUIDv7 made now by the caller, to be able to send the same job again."""
+    on_unserved: Literal["hold", "raise"]
+    """When no agent has a bucket of the lane and priority: ``hold`` keeps the job in the master until one has (the receipt
+    says ``unserved``), ``raise`` stores nothing and raises ``Unserved``."""
     connection: Any
     """An asyncpg connection with an open transaction on the master's database: the job's row joins it."""
 
@@ -73,6 +76,7 @@ class Terms(NamedTuple):
     allow_volatile: bool
     key: str | None
     job_id: bytes | None
+    refuses_unserved: bool
     connection: Any
 
 
@@ -118,6 +122,7 @@ def checked_terms(options: SubmitOptions | BulkOptions, limits: Limits, now_us: 
         allow_volatile=bool(get("allow_volatile")),
         key=headers.key,
         job_id=_job_id(get("job_id"), now_us, limits),
+        refuses_unserved=_refuses_unserved(get("on_unserved")),
         connection=get("connection"),
     )
 
@@ -130,6 +135,12 @@ def _choice(kind: Any, value: object) -> Any:
     except ValueError as error:
         hint = None if kind == Priority.parse else f"valid are {', '.join(item.value for item in kind)}"
         raise InputError(str(error), hint=hint) from None
+
+
+def _refuses_unserved(value: object) -> bool:
+    if value not in (None, "hold", "raise"):
+        raise InputError(f"'on_unserved' must be 'hold' or 'raise', not {value!r}")
+    return value == "raise"
 
 
 def _due_us(at: object, after: object, now_us: int, limits: Limits) -> int:

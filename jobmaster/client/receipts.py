@@ -27,12 +27,16 @@ class JobReceipt(msgspec.Struct, Generic[R], frozen=True, eq=False, gc=False):
     """Where it was put; ``None`` when it waits in the master."""
     duplicate: bool = False
     """The idempotency key or the id was known already, with the same payload: this is that job."""
+    unserved: bool = False
+    """It waits in the master, and no agent has a bucket of its lane and priority now, as far as this producer knows: it runs
+    when one is configured, or when an agent helps out."""
 
     def __str__(self) -> str:
         return ids.text(self.id)
 
     def __repr__(self) -> str:
-        return f"<JobReceipt {self} {self.level.value}{' duplicate' if self.duplicate else ''}>"
+        marks = [name for name in ("duplicate", "unserved") if getattr(self, name)]
+        return f"<JobReceipt {' '.join([str(self), self.level.value, *marks])}>"
 
     @property
     def uuid(self) -> UUID:

@@ -15,7 +15,7 @@ from jobmaster.client.intake import IntakeDesk, Line, Order
 from jobmaster.client.options import BulkOptions, SubmitOptions, Terms, checked_terms
 from jobmaster.client.plans import Plan, Plans, arguments_mapping
 from jobmaster.clock import Clock, new_id
-from jobmaster.codec import encode_args, encode_entry
+from jobmaster.codec import decode_entry, encode_args, encode_entry
 from jobmaster.model.errors import InvalidArguments
 from jobmaster.model.job import Entry, Level, NewJob, Receipt
 from jobmaster.settings.model import ClusterSettings
@@ -57,6 +57,11 @@ class Submitter:
     async def elsewhere(self, started: Started, placed: Placed) -> Placed:
         """Where a started submit goes that no bucket took."""
         return await self.desk.elsewhere(started.entry, placed, started.line, self._on_full)
+
+    async def is_unserved(self, started: Started) -> bool:
+        """No agent has a bucket for a started submit that has gone to the master."""
+        group = started.line.group
+        return await self.desk.is_unserved(group.lane, group.priority, decode_entry(started.entry).handler)
 
     async def submit(self, handler: Callable[..., Any] | str, args: object, options: SubmitOptions) -> Receipt:
         """One job, the long way. See ``Cluster.submit``."""
@@ -117,6 +122,7 @@ class Submitter:
             allow_volatile=terms.allow_volatile,
             key=terms.key,
             own_id=terms.job_id is not None,
+            refuses_unserved=terms.refuses_unserved,
         )
         return order, terms.connection
 
@@ -129,6 +135,7 @@ class Submitter:
     async def _within(self, connection: Any, order: Order) -> Receipt:
         """The row joins the caller's transaction: it exists when, and only if, the caller commits."""
         await self.desk.check_served(order.job.lane)
+        await self.desk.refuse_unserved(order)
         job, known = order.job, False
         if order.key is not None:
             job, known = await self.desk.resolve_key(order, order.key)
@@ -138,4 +145,5 @@ class Submitter:
         duplicate = known or job.id not in written.accepted
         if not duplicate:
             self.desk.telemetry.jobs_submitted[Level.TRANSACTION] += 1
-        return Receipt(job.id, Level.TRANSACTION, None, duplicate)
+        unserved = not duplicate and await self.desk.is_unserved(job.lane, job.priority, job.handler)
+        return Receipt(job.id, Level.TRANSACTION, None, duplicate, unserved)

@@ -68,6 +68,10 @@ class SyncReceipt(Generic[R]):
     def duplicate(self) -> bool:
         return self._receipt.duplicate
 
+    @property
+    def unserved(self) -> bool:
+        return self._receipt.unserved
+
     def confirm(self, timeout: float | None = None) -> None:
         self._cluster.confirm(self._receipt, timeout=timeout)
 

@@ -38,6 +38,8 @@ class Members:
             agent.lease_seconds,
             list(lanes),
             sorted(spec.name for spec in handlers),
+            agent.share,
+            list(agent.helps),
         )
         if not rows:
             raise Conflict(f"agent {text(agent.id)} has ended; an id is used once", hint="start a new process")
@@ -70,6 +72,7 @@ class Members:
             row["at_work"],
             row["epochs"],
             row["agents"],
+            frozenset(zip(row["help_lanes"], row["help_priorities"], strict=True)),
         )
 
     async def end_agent(self, agent_id: bytes, *, dead: bool, reason: str) -> bool:
@@ -99,6 +102,10 @@ class Members:
             return rows
 
         return [row["id"] for row in await self._control.in_transaction("members/certify", certify)]
+
+    async def stop_helping(self, agent_id: bytes, lane: str, priority: int) -> None:
+        """The agent does not help there any more; the next renewal says so."""
+        await self._control.tell("members/stop_helping", agent_id, lane, priority)
 
     async def request_drain(self, agent_id: bytes, actor: str) -> bool:
         """Ask an agent to leave; it reads that with its next renewal. False when it has ended."""

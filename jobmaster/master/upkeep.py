@@ -9,7 +9,7 @@ from jobmaster.master.connection import Calls, to_us
 from jobmaster.master.rescue import ABANDONED, AGENT_LOST, UNCONFIRMED, count_of
 from jobmaster.model.ids import Identity
 from jobmaster.model.job import ErrorInfo
-from jobmaster.ports import DueGroup, Leftover, RowRef, Swept, Tended, Unserved
+from jobmaster.ports import DueGroup, Help, Leftover, RowRef, Swept, Tended, Unserved
 from jobmaster.rules.serving import Lack
 
 _EXPIRED = encode_error(
@@ -65,6 +65,15 @@ class Upkeep:
     async def put_back(self, limit: int) -> int:
         """Jobs that were put off and can be served now have their own due time again; how many lines were settled."""
         return int((await self._data.tell("upkeep/put_back", limit))[0]["moved"])
+
+    async def ask_help(self, lacks: Sequence[Lack]) -> list[Help]:
+        """Ask an agent that could run them to open a bucket for jobs that nobody serves; who was newly asked."""
+        columns = [each.lane for each in lacks], [each.priority for each in lacks], [each.handler for each in lacks]
+        return [Help(*row) for row in await self._control.tell("upkeep/ask_help", *columns)]
+
+    async def end_help(self) -> list[Help]:
+        """Ask no more where a configured owner can run the same jobs, or where the helper has ended."""
+        return [Help(*row) for row in await self._control.tell("upkeep/end_help")]
 
     async def return_orphans(self, grace_seconds: float, limit: int, *, max_rescues: int) -> Swept:
         """In-flight rows whose (bucket, epoch) is no live bucket -> HELD, as a sweep would."""

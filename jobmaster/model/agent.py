@@ -32,6 +32,10 @@ class Agent(msgspec.Struct, frozen=True, kw_only=True):
     """When the lease ends."""
     lease_seconds: float
     started_us: int
+    share: float = 1.0
+    """Jobs it is given, against those of an agent with share 1."""
+    helps: tuple[str, ...] = ()
+    """Lanes in which it opens a bucket when it is asked to."""
 
 
 class HandlerSpec(msgspec.Struct, frozen=True, kw_only=True):

@@ -134,6 +134,10 @@ class DurabilityRefused(Refused):
     """The named durability level cannot be reached on this store."""
 
 
+class Unserved(Refused):
+    """No agent has a bucket of the job's lane and priority, and the submit said ``on_unserved="raise"``."""
+
+
 class BucketsFull(Refused):
     """Every matching bucket is over its high-water mark and the policy is ``raise`` (or ``block`` timed out)."""
 

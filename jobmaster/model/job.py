@@ -331,3 +331,5 @@ class Receipt(NamedTuple):
     """``None`` when the job went to the master."""
     duplicate: bool = False
     """The id or the idempotency key was known already, with the same payload."""
+    unserved: bool = False
+    """It waits in the master, and no agent has a bucket for it now."""

@@ -29,7 +29,7 @@ from jobmaster.ports.store import (
     Word,
 )
 from jobmaster.ports.submitting import Intake
-from jobmaster.ports.upkeep import DueGroup, Leftover, RowRef, Tended, Unserved, Upkeep
+from jobmaster.ports.upkeep import DueGroup, Help, Leftover, RowRef, Tended, Unserved, Upkeep
 from jobmaster.ports.written import Written
 
 __all__ = [
@@ -37,6 +37,7 @@ __all__ = [
     "CancelledRow",
     "Claimed",
     "DueGroup",
+    "Help",
     "Intake",
     "Kept",
     "Leftover",

@@ -30,6 +30,8 @@ class Renewal(NamedTuple):
     """The sum of their epochs. Epochs only grow, so it is right for the same buckets when every epoch is."""
     agents: int = 1
     """Living agents of the cluster: with many of them each renews less often."""
+    helps: frozenset[tuple[str, int]] = frozenset()
+    """Lanes and priorities that nobody serves and in which this agent is asked to have a bucket."""
 
 
 class Membership(Protocol):
@@ -93,6 +95,10 @@ class Membership(Protocol):
 
     async def close_drained(self, fence: Fence, moved: int, rescued: int) -> bool:
         """DRAINING -> READY_TO_DELETE when no in-flight row names the bucket; False: sweep again."""
+        ...
+
+    async def stop_helping(self, agent_id: bytes, lane: str, priority: int) -> None:
+        """The agent has had nothing to do there: it is not asked any more."""
         ...
 
     async def lead(self, agent_id: bytes, weight: int, lease_seconds: float) -> int | None:

@@ -53,6 +53,15 @@ class Unserved(NamedTuple):
     """When the oldest of them was due."""
 
 
+class Help(NamedTuple):
+    """An agent that is asked, or not asked any more, to have a bucket for jobs that nobody serves."""
+
+    lane: str
+    priority: int
+    handler: str
+    helper: bytes
+
+
 class RowRef(NamedTuple):
     """One in-flight row, for anti-entropy."""
 
@@ -93,6 +102,14 @@ class Upkeep(Protocol):
 
     async def put_back(self, limit: int) -> int:
         """Jobs that were put off and can be served now have their own due time again; how many lines were settled."""
+        ...
+
+    async def ask_help(self, lacks: Sequence[Lack]) -> list[Help]:
+        """Ask an agent that could run them to open a bucket for jobs that nobody serves; who was newly asked."""
+        ...
+
+    async def end_help(self) -> list[Help]:
+        """Ask no more where a configured owner can run the same jobs, or where the helper has ended."""
         ...
 
     async def forget_buckets(

@@ -157,6 +157,10 @@ class AgentSettings(Section, frozen=True, kw_only=True):
     """Jobs of one bucket that may be held claimed beyond the running ones."""
     max_running: PositiveCount = 500
     """Jobs of all buckets of one process that may run at once."""
+    share: Annotated[float, Meta(gt=0.0, le=1000.0)] = 1.0
+    """Jobs that each of this agent's buckets is given, against those of an agent with share 1."""
+    helps: list[Name] = field(default_factory=lambda: ["default"])
+    """Lanes in which it opens a bucket for jobs that it can run and nobody serves; see ``thresholds.fallback_after``."""
     weight: Count = 1
     """Preference for coordinating: the heaviest agent does, also when it comes later; 0 never coordinates."""
     threads: PositiveCount = 16
@@ -180,6 +184,10 @@ class Thresholds(Section, frozen=True, kw_only=True):
     """A claimed job that has not ended by then gets its row in the master."""
     age_boost_seconds: Seconds = 900.0
     """Waiting this long lifts a job by one priority when one process must choose; 0 turns it off."""
+    fallback_after_seconds: Seconds = 150.0
+    """Jobs that nobody serves for so long get a bucket of an agent that helps out; 0 turns it off."""
+    fallback_idle_seconds: PositiveSeconds = 600.0
+    """A bucket of an agent that helps out completes after so long without a job."""
     assigned_low_water: PositiveCount = 2000
     """Onboarded jobs waiting in one bucket below which its owner fetches more."""
 

@@ -6,8 +6,9 @@ from collections.abc import Sequence
 
 import pytest
 
-from jobmaster.ports import DueGroup, Unserved
+from jobmaster.ports import DueGroup, Help, Unserved
 from jobmaster.rules.serving import Lack
+from jobmaster.settings.model import Thresholds
 from jobmaster.telemetry import Telemetry
 from jobmaster_agents.coordination import AGAIN
 from jobmaster_agents.events import EventLog
@@ -23,6 +24,7 @@ class Master:
         self.off: list[tuple[DueGroup, tuple[str, ...]]] = []
         self.moves = 0
         self.returns = 0
+        self.asked: list[Lack] = []
 
     async def unserved(self, overdue_seconds: float, look: int) -> list[Unserved]:
         return [Unserved(lack, 7, 5) for lack in self.found]
@@ -36,13 +38,20 @@ class Master:
     async def put_back(self, limit: int) -> int:
         return self.returns
 
+    async def ask_help(self, lacks: Sequence[Lack]) -> list[Help]:
+        self.asked += lacks
+        return []
+
+    async def end_help(self) -> list[Help]:
+        return []
+
 
 class Bench:
     def __init__(self) -> None:
         self.clock = HandClock()
         self.master = Master()
         self.telemetry = Telemetry()
-        self.chore = UnservedJobs(self.master, self.clock, self.telemetry, EventLog(), 10)
+        self.chore = UnservedJobs(self.master, Thresholds(transfer_batch=10), self.clock, self.telemetry, EventLog())
 
     async def minute(self) -> bool | None:
         self.clock.now += EVERY_SECONDS
@@ -84,3 +93,20 @@ async def test_it_comes_again_at_once_when_a_statement_was_full(moves: int, retu
     bench.master.found = [LOST]
     bench.master.moves, bench.master.returns = moves, returns
     assert await bench.minute() is again
+
+
+async def test_help_is_asked_for_what_an_agent_could_run_and_no_operator_has_stopped() -> None:
+    bench = Bench()
+    helped = Lack("default", 1, "there", known=True, active=False, frozen=False)
+    bench.master.found = [LOST, helped, helped._replace(lane="stopped", frozen=True)]
+    await bench.minute()
+    bench.clock.now += Thresholds().fallback_after_seconds - 2 * EVERY_SECONDS
+    await bench.minute()
+    assert bench.master.asked == [], "not before its time"
+    await bench.minute()
+    assert bench.master.asked == [helped]
+    bench.master.found = []
+    await bench.minute()
+    bench.master.found = [helped]
+    await bench.minute()
+    assert bench.master.asked == [helped], "it was served meanwhile"

@@ -21,7 +21,7 @@ class ClusterStatements(RescueStatements):
     # ------------------------------------------------------------ members
 
     def members_register(self, old: Snapshot, agent_id: bytes, *args: Any) -> list[Record]:
-        _, _, _, _, mode, _, weight, lease, _, _ = args
+        _, _, _, _, mode, _, weight, lease, *_ = args
         row = self.tables.agents.get(agent_id)
         until, now = self.now_us() + int(lease * 1e6), self.now_us()
         if row is None:
@@ -79,6 +79,7 @@ class ClusterStatements(RescueStatements):
                 if b.owner == agent_id and b.state in ("ACTIVE", "COMPLETING", "FROZEN")
             ),
             agents=sum(each.state in ALIVE for each in self.tables.agents.values()),
+            help_lanes=[], help_priorities=[],
         )]  # fmt: skip
 
     def members_certify(self, old: Snapshot, judge_id: bytes, limit: int) -> list[Record]:

@@ -182,6 +182,9 @@ class RescueStatements(JobStatements):
     def reading_unserved(self, old: Snapshot, overdue_seconds: float, look: int) -> list[Record]:
         return []  # all agents of a history are alike, so nothing is put off either
 
+    def upkeep_end_help(self, old: Snapshot) -> list[Record]:
+        return []  # nobody was asked
+
     def upkeep_put_back(self, old: Snapshot, limit: int) -> list[Record]:
         return [Record(moved=0)]
 

@@ -21,7 +21,7 @@ SETTINGS = MasterSettings()
 
 _TABLES = (
     "job", "attempt", "bucket", "bucket_event", "agent", "agent_store", "lease", "handler", "operator_log", "quarantine",
-    "store_loss", "idempotency", "put_off",
+    "store_loss", "idempotency", "put_off", "bucket_request",
 )  # fmt: skip
 
 

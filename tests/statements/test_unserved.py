@@ -10,6 +10,7 @@ from jobmaster.clock import new_id, new_ids
 from jobmaster.model.agent import Agent, AgentState, HandlerSpec
 from jobmaster.model.job import NewJob
 from jobmaster.ports import DueGroup, Leftover
+from jobmaster.rules.serving import Lack
 from tests.statements.kit import LANE, PRIORITY, World
 
 GROUP = DueGroup(LANE, PRIORITY)
@@ -25,13 +26,13 @@ def jobs(count: int, handler: str, due: int, *, lane: str = LANE) -> list[NewJob
     return [NewJob(id_, PRIORITY, lane, handler, b"{}", b"", due + place) for place, id_ in enumerate(new_ids(count))]
 
 
-async def agent_with(world: World, *names: str) -> bytes:
+async def agent_with(world: World, *names: str, helps: tuple[str, ...] = ()) -> bytes:
     agent_id = new_id()
     specs = [HandlerSpec(name=name, digest="d", schema={}) for name in names]
     await world.master.register(
         Agent(
             id=agent_id, name="agent", host="host", pid=1, version="0", mode="full", store="store", weight=1,
-            state=AgentState.ACTIVE, lease_us=0, lease_seconds=60.0, started_us=0,
+            state=AgentState.ACTIVE, lease_us=0, lease_seconds=60.0, started_us=0, helps=helps,
         ),
         [LANE],
         specs,
@@ -128,3 +129,56 @@ async def test_lines_of_jobs_that_have_ended_are_forgotten_and_others_are_not(se
     assert await serving.master.forget(Leftover.PUT_OFF, 1.0, 100) == 0, "not old enough"
     assert await serving.master.forget(Leftover.PUT_OFF, 0.0001, 100) == 1
     assert [row["job_id"].bytes for row in await serving.sql.fetch("SELECT job_id FROM put_off")] == [waits.id]
+
+
+class TestHelp:
+    """Who is asked to open a bucket for what nobody serves, and until when."""
+
+    LACK = Lack("payroll", PRIORITY, "lost", known=True, active=False, frozen=False)
+
+    async def helper(self, world: World, *handlers: str, lane: str = "payroll") -> bytes:
+        return await agent_with(world, *handlers, helps=(lane,))
+
+    async def test_an_agent_that_has_the_handler_and_helps_out_in_the_lane_is_asked_once(self, serving: World) -> None:
+        await self.helper(serving, "other")
+        await self.helper(serving, "lost", lane="elsewhere")
+        assert await serving.master.ask_help([self.LACK]) == []
+        chosen = await self.helper(serving, "lost")
+        assert await serving.master.ask_help([self.LACK]) == [("payroll", PRIORITY, "lost", chosen)]
+        assert await serving.master.ask_help([self.LACK]) == []
+        assert (await serving.master.renew(chosen, 60.0)).helps == {("payroll", PRIORITY)}
+        await serving.bucket(chosen, lane="payroll")
+        assert await serving.master.end_help() == [], "its own bucket is what was asked for"
+
+    async def test_the_one_that_helps_there_already_is_asked_before_one_with_fewer_buckets(
+        self, serving: World
+    ) -> None:
+        busy, idle = await self.helper(serving, "lost", "too"), await self.helper(serving, "too")
+        await serving.master.ask_help([self.LACK])
+        await serving.bucket(busy, lane="payroll")
+        (asked,) = await serving.master.ask_help([self.LACK._replace(handler="too")])
+        assert asked.helper == busy
+        (asked,) = await serving.master.ask_help([self.LACK._replace(handler="too", priority=1)])
+        assert asked.helper == idle
+
+    async def test_it_ends_when_a_configured_owner_can_run_the_same_jobs(self, serving: World) -> None:
+        chosen = await self.helper(serving, "lost")
+        await serving.master.ask_help([self.LACK])
+        other = await agent_with(serving, "other")
+        await serving.bucket(other, lane="payroll")
+        assert await serving.master.end_help() == [], "that one cannot run them"
+        await serving.bucket(await agent_with(serving, "lost"), lane="payroll")
+        assert [each.helper for each in await serving.master.end_help()] == [chosen]
+        assert (await serving.master.renew(chosen, 60.0)).helps == frozenset()
+
+    async def test_another_is_asked_when_the_helper_has_ended_or_has_nothing_to_do(self, serving: World) -> None:
+        first = await self.helper(serving, "lost")
+        await serving.master.ask_help([self.LACK])
+        await serving.master.end_agent(first, dead=True, reason="test")
+        second = await self.helper(serving, "lost")
+        (asked,) = await serving.master.ask_help([self.LACK])
+        assert asked.helper == second
+        await serving.master.stop_helping(first, "payroll", PRIORITY)
+        assert (await serving.master.renew(second, 60.0)).helps == {("payroll", PRIORITY)}
+        await serving.master.stop_helping(second, "payroll", PRIORITY)
+        assert (await serving.master.renew(second, 60.0)).helps == frozenset()

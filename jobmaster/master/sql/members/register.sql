@@ -10,13 +10,16 @@
 -- in: $9 double precision lease, seconds
 -- in: $10 text[] lanes
 -- in: $11 text[] handlers
+-- in: $12 double precision share of the jobs
+-- in: $13 text[] lanes it helps out in
 -- out: id uuid
 -- move: none -> ACTIVE
 -- fence: the primary key; sent again it only renews, and never raises the dead
 -- index: agent_pkey
-INSERT INTO agent AS a (id, name, host, pid, version, mode, store, weight, lease_until, lease_seconds, lanes, handlers)
+INSERT INTO agent AS a (id, name, host, pid, version, mode, store, weight, lease_until, lease_seconds, lanes, handlers,
+                        share, helps)
 VALUES ($1::uuid, $2::text, $3::text, $4::integer, $5::text, $6::text, $7::text, $8::integer,
-        clock_timestamp() + make_interval(secs => $9::double precision), $9, $10::text[], $11::text[])
+        clock_timestamp() + make_interval(secs => $9::double precision), $9, $10::text[], $11::text[], $12::double precision, $13::text[])
 ON CONFLICT (id) DO UPDATE SET lease_until = EXCLUDED.lease_until, lease_seconds = EXCLUDED.lease_seconds
 WHERE a.state = 'ACTIVE'
 RETURNING id

@@ -1,13 +1,15 @@
 -- renew: an agent's heartbeat; prolongs its lease and brings back what it must know
 -- in: $1 uuid agent
 -- in: $2 double precision lease, seconds
--- out: drain_requested boolean, coordinator uuid, lost_stores text[], cancel_requested uuid[], frozen uuid[], at_work bigint, epochs bigint, agents bigint
+-- out: drain_requested boolean, coordinator uuid, lost_stores text[], cancel_requested uuid[], frozen uuid[], at_work bigint, epochs bigint, agents bigint,
+--      help_lanes text[], help_priorities smallint[]
 -- move: ACTIVE|STOPPING -> ACTIVE|STOPPING
 -- fence: one compare-and-set on the agent row: a certificate that came first leaves no row, this renewal that came first
 --        makes the certificate match nothing. Locks no other row, so no lock of a job can starve a heartbeat.
 -- index: agent_pkey (HOT: nothing indexed changes); job_cancel, which holds only in-flight jobs with a cancel request, and
 --        those that wait leave it with the next statement of their owner: so all of them are read, and those that run come first;
---        bucket_owner, the few buckets of one agent; bucket_lost; agents are counted in their small table
+--        bucket_owner, the few buckets of one agent; bucket_lost; agents are counted in their small table;
+--        bucket_request is nearly always empty
 WITH me AS (
     UPDATE agent
     SET lease_until = clock_timestamp() + make_interval(secs => $2::double precision),
@@ -30,5 +32,7 @@ SELECT me.drain_requested,
        ARRAY (SELECT id FROM mine WHERE state = 'FROZEN') AS frozen,
        (SELECT count(*) FROM mine WHERE state IN ('ACTIVE', 'COMPLETING', 'FROZEN')) AS at_work,
        (SELECT coalesce(sum(epoch), 0)::bigint FROM mine WHERE state IN ('ACTIVE', 'COMPLETING', 'FROZEN')) AS epochs,
-       (SELECT count(*) FROM agent WHERE state IN ('ACTIVE', 'STOPPING')) AS agents
+       (SELECT count(*) FROM agent WHERE state IN ('ACTIVE', 'STOPPING')) AS agents,
+       ARRAY (SELECT lane FROM bucket_request WHERE agent_id = $1 ORDER BY lane, priority, handler) AS help_lanes,
+       ARRAY (SELECT priority FROM bucket_request WHERE agent_id = $1 ORDER BY lane, priority, handler) AS help_priorities
 FROM me
