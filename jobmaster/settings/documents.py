@@ -125,7 +125,8 @@ def _default(key: Key) -> str:
         case Leaf():
             return f"`{leaf_text(tree_of(key.shape, key.make_default()))}`"
         case Series():
-            return "`[]`"
+            tree = tree_of(key.shape, key.make_default())
+            return f"`[{', '.join(map(str, tree))}]`" if isinstance(tree, list) else "`[]`"
         case Table():
             tree = tree_of(key.shape, key.make_default())
             return f"`{', '.join(tree)}`" if isinstance(tree, dict) and tree else "`{}`"

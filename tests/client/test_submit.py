@@ -28,6 +28,7 @@ from jobmaster.model.errors import (
     JobMasterError,
     UnknownHandler,
     UnknownLane,
+    Unserved,
 )
 from jobmaster.model.ids import text
 from jobmaster.model.job import JobState, Level
@@ -351,3 +352,23 @@ async def test_a_closed_bucket_sends_jobs_to_its_neighbour_and_then_to_the_maste
     assert (held.level, held.bucket_id) == (Level.MASTER, None)
     durable = await shop.cluster.submit(resize, {"path": "a"}, durability="master")
     assert durable.level is Level.MASTER
+
+
+async def test_a_receipt_says_that_nobody_serves_the_job_or_the_submit_raises(shop: Workshop) -> None:
+    """Whichever way the job goes: through the buckets of the group, as a row due later, under a key."""
+    ways: list[dict[str, Any]] = [{}, {"after": 9999.0}, {"durability": "master"}, {"idempotency_key": "k"}]
+    for options in ways:
+        assert not (await shop.cluster.submit(resize, {"path": "b"}, **options)).unserved
+    for options in ways:
+        again = {**options, "idempotency_key": "l"} if "idempotency_key" in options else options
+        receipt = await shop.cluster.submit(resize, {"path": "a"}, **again, priority="very_low")
+        assert (receipt.unserved, receipt.level) == (True, Level.MASTER)
+        assert "unserved" in repr(receipt)
+    rows = await shop.rows()
+    with pytest.raises(Unserved, match="no bucket serves default/very_low"):
+        await shop.cluster.submit(resize, {"path": "a"}, priority="very_low", on_unserved="raise")
+    assert await shop.rows() == rows, "nothing was stored"
+    assert (await shop.cluster.submit(resize, {"path": "a"}, on_unserved="raise")).bucket_id
+    wrong: Any = {"on_unserved": "sink"}
+    with pytest.raises(InputError, match="'on_unserved' must be 'hold' or 'raise'"):
+        await shop.cluster.submit(resize, {"path": "a"}, **wrong)

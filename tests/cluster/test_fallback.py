@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from jobmaster.client.cluster import Cluster
-from jobmaster.model.errors import InputError
+from jobmaster.model.errors import Unserved
 from jobmaster.model.job import JobState
 from tests.cluster.conftest import Rig, until
 from tests.cluster.jobs import noop
@@ -70,7 +70,7 @@ async def test_an_idle_helper_gives_its_bucket_up(rig: Rig, cluster: Cluster) ->
 async def test_nobody_helps_in_a_lane_that_its_kind_does_not_name(rig: Rig, cluster: Cluster) -> None:
     """The other lane's jobs are found at the same time, so its turn has come when the default lane's job has run."""
     configure(rig)
-    rig.document["agents"]["other"] = {"lanes": {"other": NO_LOW}}
+    rig.document["agents"]["other"] = {"lanes": {"other": dict(NO_LOW)}}
     await rig.start_agent("--name", "general")
     other = await rig.start_agent("--name", "other")
     await cluster.submit(noop, {}, priority="low", lane="other")
@@ -78,5 +78,5 @@ async def test_nobody_helps_in_a_lane_that_its_kind_does_not_name(rig: Rig, clus
     assert await receipt.wait(timeout=PATIENCE_SECONDS) is JobState.SUCCEEDED
     assert (await rig.states()).get("HELD", 0) == 1
     assert other.count("buckets_opened") == 1
-    with pytest.raises(InputError, match="no bucket serves other/low"):
+    with pytest.raises(Unserved, match="no bucket serves other/low"):
         await cluster.submit(noop, {}, priority="low", lane="other", on_unserved="raise")
