@@ -3,8 +3,7 @@
 What is missing is opened at once, in the master first; what is too much completes, the emptier ones of a lane and priority
 first, while the others work on. An agent that is leaving opens nothing any more.
 
-The coordinator may ask for one bucket more, in a lane and priority that nobody serves. It completes when the coordinator
-asks no more (a configured owner has come), or when there has been nothing to do in it for long.
+One bucket more may be wanted for a time, in a lane and priority that nobody serves (``helping``).
 """
 
 from __future__ import annotations
@@ -16,21 +15,23 @@ from contextlib import suppress
 from functools import partial
 from typing import Protocol
 
-from jobmaster.clock import Clock, new_id
+from jobmaster.clock import new_id
 from jobmaster.model.bucket import Bucket, BucketState
 from jobmaster.model.errors import JobMasterError, Refused
 from jobmaster.model.ids import Fence
 from jobmaster.model.job import Priority
 from jobmaster.ports import Word
-from jobmaster.settings.model import AgentSettings, Thresholds
+from jobmaster.settings.model import AgentSettings
 from jobmaster_agents.events import Event, EventLog
 from jobmaster_agents.holdings import Holding, Holdings
 from jobmaster_agents.working import Working
 
 REPLACE_SECONDS = 1.0
 """Pause before a bucket that was lost alone is replaced, so that a broken store is not asked in a tight circle."""
+PUT_BACK_JOBS = 1000
+"""Jobs that were put off and come back when a bucket for them is opened; the coordinator sees to the rest."""
 _TRIES = 5
-_REASON = "the configuration has fewer buckets, and nobody asks for this one"
+_REASON = "the configuration has fewer buckets, and this one is not asked for"
 
 Group = tuple[str, int]
 """Lane and priority."""
@@ -43,26 +44,11 @@ class MakingMaster(Protocol):
 
     async def put_back(self, limit: int) -> int: ...
 
-    async def stop_helping(self, agent_id: bytes, lane: str, priority: int) -> None: ...
-
 
 class MakingStore(Protocol):
     """Where their keys are made."""
 
     async def open_bucket(self, fence: Fence) -> Word: ...
-
-
-class _Help:
-    """One lane and priority in which help was asked for."""
-
-    __slots__ = ("at", "claimed", "told")
-
-    def __init__(self, at: float) -> None:
-        self.at = at
-        """When there was last something to do."""
-        self.claimed = 0
-        self.told = False
-        """The master knows that there is nothing to do."""
 
 
 class BucketCount:
@@ -82,14 +68,10 @@ class BucketCount:
         holdings: Holdings,
         working: Working,
         leaving: Callable[[], bool],
-        thresholds: Thresholds,
-        clock: Clock,
         log: EventLog,
     ) -> None:
         self._configured = _counts(agent)
-        self._helped: dict[Group, _Help] = {}
-        self._thresholds = thresholds
-        self._now = clock.boottime
+        self._asked: frozenset[Group] = frozenset()
         self._master = master
         self._store = store
         self._store_name = store_name
@@ -116,38 +98,13 @@ class BucketCount:
         self._configured = _counts(agent)
         self._working.spawn(partial(self._reconcile, grace_seconds))
 
-    def help(self, asked: frozenset[Group], grace_seconds: float) -> None:
-        """What a renewal says of lanes and priorities that nobody serves; what has long been idle there is told."""
-        if asked != self._helped.keys():
-            self._helped = {group: self._helped.get(group) or _Help(self._now()) for group in asked}
-            self._working.spawn(partial(self._reconcile, grace_seconds))
-        for group, helping in self._helped.items():
-            if self._is_idle(group, helping):
-                self._log.info(Event.HELP_IDLE, {"lane": group[0], "priority": Priority(group[1]).label})
-                self._working.spawn(partial(self._stop_helping, group))
-
-    def _is_idle(self, group: Group, helping: _Help) -> bool:
-        """Nothing claimed for long, and nothing there. What is due later waits in the master as well as here."""
-        pumps = [pump for pump in self._working.pumps.values() if (pump.holding.lane, pump.holding.priority) == group]
-        claimed = sum(pump.claimed for pump in pumps)
-        busy = any(self._working.execution.backlog(pump.holding.fence.bucket_id) or pump.waiting for pump in pumps)
-        if busy or claimed != helping.claimed or not pumps:
-            helping.claimed, helping.at = claimed, self._now()
-            return False
-        return not helping.told and self._now() - helping.at >= self._thresholds.fallback_idle_seconds
-
-    async def _stop_helping(self, group: Group) -> None:
-        helping = self._helped.get(group)
-        try:
-            await self._master.stop_helping(self._holdings.agent_id, *group)
-        except JobMasterError:
-            return  # it is still idle at the next renewal
-        if helping is not None:
-            helping.told = True
+    def ask(self, groups: frozenset[Group], grace_seconds: float) -> None:
+        """Where at least one bucket is wanted besides the configuration, from now on."""
+        self._asked = groups
+        self._working.spawn(partial(self._reconcile, grace_seconds))
 
     def _wanted(self) -> Counter[Group]:
-        """At least one bucket where help is asked for."""
-        return self._configured | Counter(dict.fromkeys(self._helped, 1))
+        return self._configured | Counter(dict.fromkeys(self._asked, 1))
 
     # ------------------------------------------------------------ to the wanted number
 
@@ -210,8 +167,8 @@ class BucketCount:
                 raise Refused(f"agent store {holding.store!r} answered {word} to a new bucket")
         for holding in holdings:  # together, so that the wait for wake tokens is set up once
             self._working.open(holding)
-        with suppress(JobMasterError):  # the coordinator does the same a little later
-            await self._master.put_back(self._thresholds.transfer_batch)
+        with suppress(JobMasterError):
+            await self._master.put_back(PUT_BACK_JOBS)
 
 
 def _counts(agent: AgentSettings | None) -> Counter[Group]:

@@ -30,6 +30,7 @@ from jobmaster_agents.coordination import Coordination, may_lead
 from jobmaster_agents.disowning import Disowning
 from jobmaster_agents.events import LOGGER_NAME, Event, EventLog
 from jobmaster_agents.heartbeat import Heartbeat, StoreBeat, attestation
+from jobmaster_agents.helping import Helping
 from jobmaster_agents.hints import Hints
 from jobmaster_agents.holdings import Holding, Holdings
 from jobmaster_agents.housekeeping import Housekeeping
@@ -148,7 +149,14 @@ class Parts:
             self.holdings,
             self.working,
             lambda: self._leaving or self.stop_asked.is_set(),
-            settings.thresholds,
+            log,
+        )
+        self.helping = Helping(
+            self.holdings,
+            master,
+            self.working,
+            lambda asked: self.bucket_count.ask(asked, self.grace_seconds),
+            settings.thresholds.fallback_idle_seconds,
             clock,
             log,
         )
@@ -289,7 +297,7 @@ class Parts:
         self.coordination.saw_coordinator(renewal.coordinator)
         if self._agent.mode in _WORKING_MODES:
             self.ownership.renewed(renewal)
-            self.bucket_count.help(renewal.helps, self.grace_seconds)
+            self.helping.renewed(renewal.helps)
         if renewal.drain_requested and not self.stop_asked.is_set():
             self._log.info(Event.DRAIN_REQUESTED, {})
             self.stop_asked.set()

@@ -72,7 +72,7 @@ class Upkeep:
         return [Help(*row) for row in await self._control.tell("upkeep/ask_help", *columns)]
 
     async def end_help(self) -> list[Help]:
-        """Ask no more where a configured owner can run the same jobs, or where the helper has ended."""
+        """Ask no more where a configured owner can run the same jobs, or where that agent has ended."""
         return [Help(*row) for row in await self._control.tell("upkeep/end_help")]
 
     async def return_orphans(self, grace_seconds: float, limit: int, *, max_rescues: int) -> Swept:

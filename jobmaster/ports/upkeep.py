@@ -109,7 +109,7 @@ class Upkeep(Protocol):
         ...
 
     async def end_help(self) -> list[Help]:
-        """Ask no more where a configured owner can run the same jobs, or where the helper has ended."""
+        """Ask no more where a configured owner can run the same jobs, or where that agent has ended."""
         ...
 
     async def forget_buckets(
