@@ -49,12 +49,15 @@ async def schema_finding(settings: ClusterSettings) -> Finding:
     from jobmaster.cli.db import master_status
 
     lines = await master_status(settings)
-    wrong = [line for line in lines if line.standing != "applied"]
+    wrong = [line for line in lines if line.standing not in ("applied", "newer")]
     if wrong:
         said = ", ".join(f"{line.number:04d}_{line.name} is {line.standing}" for line in wrong)
         return Finding(
             "master.schema", FAIL, said, "jobmaster db migrate, or use the program version that made the schema"
         )
+    if newer := [f"{line.number:04d}_{line.name}" for line in lines if line.standing == "newer"]:
+        said = f"{', '.join(newer)} of a newer program is applied; this program may run on it"
+        return Finding("master.schema", WARN, said, "end the upgrade: replace the agents and producers that are older")
     return Finding("master.schema", OK, f"{len(lines)} migrations applied, current")
 
 

@@ -20,6 +20,7 @@ EXIT_REFUSED = 77
 COLUMNS = (
     Column("MIGRATION", "migration"),
     Column("STATE", "state"),
+    Column("PROGRAMS", "programs"),
     Column("APPLIED", "applied_at"),
     Column("BY", "by"),
 )
@@ -52,6 +53,9 @@ def migrate(invocation: Invocation) -> None:
 def status(ctx: click.Context, invocation: Invocation) -> None:
     """Show every migration. Exit code 77 when this program would refuse the schema.
 
+    PROGRAMS names the oldest programs that may run on a schema with that migration, by the last migration they know. A newer
+    program shows so, before it migrates, whether the agents and producers of today may go on.
+
     \b
     Example:
       jobmaster db status -o json
@@ -61,13 +65,14 @@ def status(ctx: click.Context, invocation: Invocation) -> None:
         {
             "migration": f"{line.number:04d}_{line.name}",
             "state": str(line.standing),
+            "programs": f">= {line.programs:04d}",
             "applied_at": iso(line.applied_us),
             "by": line.by,
         }
         for line in lines
     ]
     emit_rows(rows, COLUMNS, as_json=invocation.json, empty="no migrations")
-    if any(row["state"] != "applied" for row in rows):
+    if any(row["state"] not in ("applied", "newer") for row in rows):
         ctx.exit(EXIT_REFUSED)
 
 

@@ -1,4 +1,7 @@
-"""Bringing the master's schema up to this program, and refusing one that is not.
+"""Bringing the master's schema up to this program, and refusing one that does not fit it.
+
+A schema fits when it has every migration of this program, and every further one says that programs as old as this one may run
+on it (``-- programs: >= NNNN``). So agents and producers of two versions live side by side during an upgrade.
 
 Two migrators at once wait for each other (advisory lock); each migration is one transaction together with its line in
 ``schema_migration``, so a crash leaves whole migrations. Locks are waited for shortly and often instead of long: a
@@ -24,6 +27,7 @@ from jobmaster.master.migrations import (
     Standing,
     compare,
     migrations,
+    recorded,
     refuse_pending,
     refuse_strangers,
 )
@@ -64,6 +68,7 @@ async def migrate(
         await _patiently(lambda: rows_of(connection, "schema/lock", schema), progress)
         await connection.execute(statement("schema/create_schema").qualified(schema))
         await connection.execute(sql("schema/create_list"))
+        await _patiently(lambda: connection.execute(sql("schema/complete_list")), progress)
         lines = await _lines(connection)
         refuse_strangers(lines, schema)
         await _belongs(connection, lines, schema, cluster)
@@ -103,7 +108,8 @@ async def status(*, dsn: str, schema: str, settings: MasterSettings) -> list[Mig
 
 
 async def check_schema(calls: Calls, schema: str) -> None:
-    """``SchemaMismatch``, one sentence and what to do, unless the schema is exactly this program's."""
+    """``SchemaMismatch``, one sentence and what to do, unless the schema is this program's, or a newer one that says that
+    this program may run on it."""
     there = (await calls.ask("schema/schema_exists", schema))[0]
     if not there["list_there"]:
         what = "has no tables of JobMaster" if there["schema_there"] else "does not exist"
@@ -151,14 +157,17 @@ async def _lines(connection: Connection) -> list[MigrationStatus]:
 
 
 def _applied(rows: list[Row]) -> list[Applied]:
-    return [Applied(row["number"], row["name"], row["checksum"], to_us(row["applied_at"]), row["by"]) for row in rows]
+    return [
+        Applied(row["number"], row["name"], row["checksum"], to_us(row["applied_at"]), row["by"], row["programs"])
+        for row in rows
+    ]
 
 
 async def _apply(connection: Connection, migration: Migration) -> None:
     async with connection.transaction():
         await connection.execute("SET LOCAL statement_timeout = 0")
         await connection.execute(migration.sql, timeout=_MIGRATION_SECONDS)
-        await connection.fetch(sql("schema/record"), migration.number, migration.name, migration.checksum)
+        await connection.fetch(sql("schema/record"), *recorded(migration))
 
 
 async def _patiently(step: Callable[[], Awaitable[_T]], progress: Callable[[str], None]) -> _T:

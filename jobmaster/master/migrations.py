@@ -15,8 +15,9 @@ from importlib import resources
 from typing import NamedTuple
 
 from jobmaster.master.statements import quoted, statement
-from jobmaster.model.errors import SchemaMismatch
+from jobmaster.model.errors import CodeError, SchemaMismatch
 
+_PROGRAMS = re.compile(r"^-- programs: >= (?P<number>\d{4})$", re.MULTILINE)
 _FILE = re.compile(r"^(?P<number>\d{4})_(?P<name>[a-z0-9_]+)\.sql$")
 
 
@@ -28,6 +29,9 @@ class Migration(NamedTuple):
     sql: str
     checksum: str
     """sha256 of the file, hexadecimal."""
+    programs: int
+    """Programs that know the migrations up to this number may run on a schema that has this one. Its own number, unless its
+    file has a line such as ``-- programs: >= 0012``: it only adds what older programs do not look at."""
 
     @property
     def label(self) -> str:
@@ -42,6 +46,8 @@ class Applied(NamedTuple):
     checksum: str
     applied_us: int
     by: str
+    programs: int | None = None
+    """``Migration.programs``; ``None``: its own number."""
 
 
 class Standing(StrEnum):
@@ -51,8 +57,10 @@ class Standing(StrEnum):
     PENDING = "pending"
     EDITED = "edited"
     """Applied with another content than this program has."""
+    NEWER = "newer"
+    """Applied by a newer program, and this one may run on it."""
     UNKNOWN = "unknown"
-    """Applied by a newer program."""
+    """Applied by a newer program, and this one must not run on it."""
     SKIPPED = "skipped"
     """Not applied although a later one is."""
 
@@ -65,6 +73,8 @@ class MigrationStatus(NamedTuple):
     standing: Standing
     applied_us: int | None
     by: str | None
+    programs: int
+    """``Migration.programs``."""
 
 
 @cache
@@ -73,33 +83,51 @@ def migrations() -> tuple[Migration, ...]:
     found = []
     for file in resources.files("master_schema").joinpath("migrations").iterdir():
         if match := _FILE.match(file.name):
-            content = file.read_bytes()
-            found.append(
-                Migration(int(match["number"]), match["name"], content.decode(), hashlib.sha256(content).hexdigest())
-            )
+            found.append(migration_of(int(match["number"]), match["name"], file.read_bytes()))
     found.sort()
     return tuple(found)
+
+
+def migration_of(number: int, name: str, content: bytes) -> Migration:
+    """A migration by its file.
+
+    Raises:
+        CodeError: it says that programs may run on it which are not older.
+    """
+    text = content.decode()
+    said = _PROGRAMS.search(text)
+    programs = int(said["number"]) if said else number
+    if said and not 0 < programs < number:
+        raise CodeError(f"migration {number:04d}_{name} names programs {programs:04d}, which are not older than itself")
+    return Migration(number, name, text, hashlib.sha256(content).hexdigest(), programs)
 
 
 def compare(applied: Sequence[Applied], known: Sequence[Migration]) -> list[MigrationStatus]:
     """Every migration that either side knows, by number."""
     there = {row.number: row for row in applied}
     last = max(there, default=0)
+    newest = max((migration.number for migration in known), default=0)
     lines = []
     for migration in known:
         row = there.pop(migration.number, None)
         if row is None:
             standing = Standing.SKIPPED if migration.number < last else Standing.PENDING
-            lines.append(MigrationStatus(migration.number, migration.name, standing, None, None))
+            lines.append(MigrationStatus(migration.number, migration.name, standing, None, None, migration.programs))
         else:
             standing = Standing.APPLIED if row.checksum == migration.checksum else Standing.EDITED
-            lines.append(MigrationStatus(migration.number, migration.name, standing, row.applied_us, row.by))
-    lines += [MigrationStatus(r.number, r.name, Standing.UNKNOWN, r.applied_us, r.by) for r in there.values()]
+            lines.append(
+                MigrationStatus(row.number, migration.name, standing, row.applied_us, row.by, migration.programs)
+            )
+    for row in there.values():
+        programs = row.number if row.programs is None else row.programs
+        standing = Standing.NEWER if programs <= newest else Standing.UNKNOWN
+        lines.append(MigrationStatus(row.number, row.name, standing, row.applied_us, row.by, programs))
     return sorted(lines)
 
 
 def refuse_strangers(lines: Sequence[MigrationStatus], schema: str) -> None:
-    """``SchemaMismatch`` unless every applied migration is one of this program's, unedited and without a gap."""
+    """``SchemaMismatch`` unless every applied migration is one of this program's, unedited and without a gap, or says that
+    this program may run on it."""
     for standing, sentence, hint in (
         (Standing.UNKNOWN, "was made by a newer program (migration {})", "upgrade this program"),
         (
@@ -131,13 +159,19 @@ def script(schema: str, cluster: str, from_: int = 0) -> str:
     parts.append(f"SET LOCAL search_path = {quoted(schema)};")
     if from_ == 0:
         parts.append(_filled("schema/create_list", schema))
+    parts.append(_filled("schema/complete_list", schema))
     for migration in migrations():
         if migration.number > from_:
             parts.append(migration.sql.rstrip())
-            parts.append(_filled("schema/record", schema, migration.number, migration.name, migration.checksum))
+            parts.append(_filled("schema/record", schema, *recorded(migration)))
     if from_ == 0:
         parts.append(_filled("schema/create_cluster", schema, cluster))
     return "\n\n".join(parts) + "\n"
+
+
+def recorded(migration: Migration) -> tuple[int, str, str, int]:
+    """Values of a migration's line in ``schema_migration``."""
+    return migration.number, migration.name, migration.checksum, migration.programs
 
 
 def _filled(name: str, schema: str, *values: str | int) -> str:

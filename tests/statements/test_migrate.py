@@ -3,20 +3,28 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+import re
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
 
 import asyncpg
 import pytest
 
+from jobmaster.master import migrate as migrate_module
+from jobmaster.master import migrations as migrations_module
 from jobmaster.master.master import Master
 from jobmaster.master.migrate import migrate, status
-from jobmaster.master.migrations import Applied, Standing, compare, migrations, script
-from jobmaster.model.errors import SchemaMismatch
+from jobmaster.master.migrations import Applied, Standing, compare, migration_of, migrations, script
+from jobmaster.model.errors import CodeError, SchemaMismatch
 from jobmaster.settings.model import MasterSettings
 from tests.patience import PATIENCE_SECONDS
 from tests.statements.kit import SCHEMA
 
 SETTINGS = MasterSettings()
+NOT_ADDITIVE = re.compile(
+    r"\b(?:DROP|RENAME|TRUNCATE|DELETE|UPDATE|TRIGGER|REPLACE|UNIQUE INDEX|ALTER COLUMN|ADD CONSTRAINT)\b"
+    r"|ADD COLUMN(?:(?!DEFAULT|;|,\s*ADD)[\s\S])*NOT NULL(?!\s+DEFAULT)"
+)
 
 
 async def _migrate(dsn: str, cluster: str = "test", schema: str = SCHEMA) -> list[str]:
@@ -73,6 +81,107 @@ async def test_a_schema_that_is_too_new_is_refused(master_dsn: str, admin: async
     for attempt in (_connect(master_dsn), _migrate(master_dsn)):
         with pytest.raises(SchemaMismatch, match=r"newer program \(migration 0999_later\) \(upgrade this program\)"):
             await attempt
+
+
+@pytest.fixture
+def with_later(monkeypatch: pytest.MonkeyPatch) -> Callable[..., AbstractContextManager[None]]:
+    """Within it this process is a newer program, with further migrations."""
+
+    @contextmanager
+    def newer(*contents: str) -> Iterator[None]:
+        ours = migrations()
+        more = [
+            migration_of(len(ours) + place, f"later_{place}", content.encode())
+            for place, content in enumerate(contents, start=1)
+        ]
+        with monkeypatch.context() as patched:
+            for module in (migrations_module, migrate_module):
+                patched.setattr(module, "migrations", lambda: (*ours, *more))
+            yield
+
+    return newer
+
+
+def since(number: int) -> str:
+    return f"-- programs: >= {number:04d}\n"
+
+
+async def test_an_older_program_runs_on_a_newer_schema_that_says_so(
+    master_dsn: str, with_later: Callable[..., AbstractContextManager[None]]
+) -> None:
+    last = migrations()[-1].number
+    with with_later(since(last) + "CREATE TABLE one (id integer)", since(last - 1) + "CREATE TABLE two (id integer)"):
+        assert len(await _migrate(master_dsn)) == last + 2
+        assert await _migrate(master_dsn) == []
+    assert await _migrate(master_dsn) == [], "the older one finds nothing to do"
+    await (await _connect(master_dsn)).close()
+    lines = await status(dsn=master_dsn, schema=SCHEMA, settings=SETTINGS)
+    assert [(line.standing, line.programs) for line in lines[-2:]] == [
+        (Standing.NEWER, last), (Standing.NEWER, last - 1)
+    ]  # fmt: skip
+    with with_later(since(last) + "CREATE TABLE one (id integer)"):
+        await (await _connect(master_dsn)).close()  # a program in between
+
+
+async def test_one_migration_that_does_not_say_so_is_enough(
+    master_dsn: str, with_later: Callable[..., AbstractContextManager[None]]
+) -> None:
+    last = migrations()[-1].number
+    with with_later(since(last) + "CREATE TABLE one (id integer)", "DROP TABLE one"):
+        await _migrate(master_dsn)
+    for attempt in (_connect(master_dsn), _migrate(master_dsn)):
+        with pytest.raises(SchemaMismatch, match=rf"newer program \(migration {last + 2:04d}_later_2\) \(upgrade"):
+            await attempt
+
+
+async def test_nor_does_one_help_that_needs_a_program_in_between(
+    master_dsn: str, with_later: Callable[..., AbstractContextManager[None]]
+) -> None:
+    last = migrations()[-1].number
+    with with_later(
+        since(last) + "CREATE TABLE one (id integer)", since(last + 1) + "ALTER TABLE one ADD COLUMN more text"
+    ):
+        await _migrate(master_dsn)
+    with pytest.raises(SchemaMismatch, match=f"{last + 2:04d}_later_2"):
+        await _connect(master_dsn)
+
+
+def test_a_migration_names_programs_that_are_older_than_itself() -> None:
+    with pytest.raises(CodeError, match="not older than itself"):
+        migration_of(9, "wrong", since(9).encode())
+    assert migration_of(9, "additive", since(7).encode()).programs == 7
+    assert migration_of(9, "breaking", b"DROP TABLE job").programs == 9
+
+
+def test_a_migration_for_older_programs_only_adds_what_they_do_not_look_at() -> None:
+    """Told by its words: what changes, removes or restricts something that is there is nothing for an older program."""
+    for migration in migrations():
+        if migration.programs < migration.number:
+            text = re.sub(r"--.*", "", migration.sql)
+            assert not NOT_ADDITIVE.findall(text), migration.label
+    for wrong in (
+        "DROP VIEW jobs", "ALTER TABLE job RENAME state TO is", "ALTER TABLE job ALTER COLUMN lane TYPE name",
+        "CREATE OR REPLACE FUNCTION f", "UPDATE job SET lane = 'x'", "ALTER TABLE job ADD COLUMN a text NOT NULL",
+        "ALTER TABLE job ADD CONSTRAINT c CHECK (true)", "CREATE TRIGGER t", "CREATE UNIQUE INDEX u ON job (lane)",
+    ):  # fmt: skip
+        assert NOT_ADDITIVE.findall(wrong), wrong
+    for right in (
+        "CREATE TABLE a (id uuid PRIMARY KEY, b text NOT NULL)", "ALTER TABLE job ADD COLUMN a text",
+        "ALTER TABLE agent ADD COLUMN a text NOT NULL DEFAULT ''", "CREATE INDEX i ON job (lane)", "CREATE VIEW v AS",
+    ):  # fmt: skip
+        assert not NOT_ADDITIVE.findall(right), right
+
+
+async def test_a_list_that_an_older_program_made_is_read_and_completed(
+    master_dsn: str, admin: asyncpg.Connection[asyncpg.Record]
+) -> None:
+    await _migrate(master_dsn)
+    await admin.execute("ALTER TABLE schema_migration DROP COLUMN programs")
+    await (await _connect(master_dsn)).close()
+    assert await _migrate(master_dsn) == []
+    assert await admin.fetchval("SELECT count(*) FROM schema_migration WHERE programs IS NULL") == len(migrations())
+    lines = await status(dsn=master_dsn, schema=SCHEMA, settings=SETTINGS)
+    assert {line.standing for line in lines} == {Standing.APPLIED}
 
 
 async def test_an_edited_migration_is_refused(master_dsn: str, admin: asyncpg.Connection[asyncpg.Record]) -> None:

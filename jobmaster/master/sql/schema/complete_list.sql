@@ -1,0 +1,7 @@
+-- complete_list: the list of migrations says which programs may run on each
+-- in: nothing
+-- out: nothing
+-- move: nothing
+-- fence: the migrator's advisory lock
+-- index: none
+ALTER TABLE schema_migration ADD COLUMN IF NOT EXISTS programs integer
