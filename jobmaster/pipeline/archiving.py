@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import datetime
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
@@ -22,11 +22,14 @@ from jobmaster.model.archive import ArchiveRange, ArchiveState, LakeFile, Measur
 from jobmaster.model.errors import Conflict, JobMasterError, Refused, Unavailable
 from jobmaster.model.ids import text
 from jobmaster.pipeline import exporting, measuring
-from jobmaster.pipeline.lake import FORMAT, Lake
+from jobmaster.pipeline.lake import FORMAT, MARK, Lake
 from jobmaster.pipeline.retiring import Retiring
 from jobmaster.pipeline.running import Outcome, PipelineRun
 from jobmaster.pipeline.session import first_line, threads_of
 from jobmaster.wiring import open_archive
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 MANIFEST = "_manifest/jobs"
 _REMOTE_TASKS = 8
@@ -52,6 +55,7 @@ def archive(run: PipelineRun, older_than_seconds: float, *, keep: bool, lost_sto
         archiver.lake.check(text(run.link.master.cluster.uid), create=not run.dry_run)
         if run.dry_run:
             return archiver.planned(older_than_seconds, lost_stores)
+        archiver.try_lake()
         return archiver.run(older_than_seconds, keep=keep, lost_stores=lost_stores)
 
 
@@ -149,6 +153,7 @@ class Archiver:
                     return found
                 case ArchiveState.PUBLISHED:
                     self._unchanged(found)
+                    self._read_by_spark(found)
                     self._wait(self._archive.drop(found.name, tell=self._tell))
                     self._tell(f"{found.name}: dropped from the master")
                     self.dropped.append(found.name)
@@ -248,6 +253,43 @@ class Archiver:
                     f"{file.path} of the lake has changed since it was verified; {found.name} stays in the master",
                     hint="look at the disk of the lake, then run the command again: it exports the range anew",
                 )
+
+    def try_lake(self) -> None:
+        """Before anything leaves: Spark reads the lake, too. Arrow alone writes to file systems that Spark may not know.
+
+        Raises:
+            Refused: it does not.
+        """
+        if self.lake.local is None:
+            self._spark_reads("the lake", lambda spark: spark.read.text(self.lake.url(MARK)).count() > 0)
+
+    def _read_by_spark(self, found: ArchiveRange) -> None:
+        """Just before the tables go: Spark reads what every later command reads through it."""
+        for dataset in ("jobs", "attempts"):
+            files = [file for file in found.files if file.dataset == dataset]
+            if files:
+                urls, rows = [self.lake.url(file.path) for file in files], sum(file.rows for file in files)
+                self._spark_reads(found.name, partial(_holds, urls, rows))
+
+    def _spark_reads(self, what: str, read: Callable[[SparkSession], bool]) -> None:
+        try:
+            with lake_errors(self.lake):
+                right = read(self._run.spark)
+        except Unavailable as error:
+            raise Refused(
+                f"{what} is not taken from the master: {error.message}",
+                hint="Spark needs a library for the lake's file system: for s3a:// give --conf spark.jars.packages="
+                "org.apache.hadoop:hadoop-aws:VERSION; Apache Spark has no s3://",
+            ) from error
+        if not right:
+            raise Refused(
+                f"{what} is not taken from the master: Spark reads other rows in {self.lake.where} than were verified",
+                hint="look at the disk of the lake, then run the command again",
+            )
+
+
+def _holds(urls: Sequence[str], rows: int, spark: SparkSession) -> bool:
+    return spark.read.parquet(*urls).count() == rows
 
 
 def document_of(found: ArchiveRange) -> dict[str, Any]:

@@ -10,6 +10,7 @@ Hours are numbers until the sums are made: the session's time zone does not matt
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import reduce
 
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
@@ -77,6 +78,35 @@ def latencies(jobs: Sequence[DataFrame]) -> DataFrame:
         .agg(F.sum("jobs").alias("jobs"))
         .select(_day(), _time(), *GROUPS, "metric", "bin", "jobs")
     )
+
+
+def grown(old: DataFrame, new: DataFrame) -> DataFrame:
+    """The figures of days whose history is not whole any more: for each hour and group the greater of two countings, the new
+    one when they are equal. A history only grows, so the smaller one has lost jobs.
+
+    Args:
+        old: what was counted before, as `throughput` or `latencies` gives it.
+        new: the same of what is left.
+    """
+    what = [name for name in ("bucket_id", "metric") if name in new.columns]
+    counts = [name for name in (*COUNTS, "jobs") if name in new.columns]
+    total = reduce(Column.__add__, (F.coalesce(F.col(name), F.lit(0)) for name in counts))
+
+    def keyed(frame: DataFrame) -> DataFrame:
+        # A line without a bucket has a key, too.
+        names = ("hour", *GROUPS, *what)
+        return frame.withColumn("key", F.to_json(F.struct(*names), {"ignoreNullFields": "false"}))
+
+    def totals(frame: DataFrame, name: str) -> DataFrame:
+        return keyed(frame).groupBy("key").agg(F.sum(total).alias(name))
+
+    kept = (
+        totals(old, "before")
+        .join(totals(new, "after"), "key", "left")
+        .where(F.col("before") > F.coalesce("after", F.lit(0)))
+        .select("key")
+    )
+    return union([keyed(old).join(kept, "key", "left_semi"), keyed(new).join(kept, "key", "left_anti")]).drop("key")
 
 
 def touched_days(jobs: Sequence[DataFrame], attempts: DataFrame) -> DataFrame:

@@ -53,12 +53,20 @@ class History:
     """Frames of one moment. Use them while it is open."""
 
     def __init__(
-        self, run: PipelineRun, lake: Lake, archived: Sequence[Archived], snapshot: str, as_of: datetime
+        self,
+        run: PipelineRun,
+        lake: Lake,
+        archived: Sequence[Archived],
+        discarded_since: datetime | None,
+        snapshot: str,
+        as_of: datetime,
     ) -> None:
         self._run = run
         self._snapshot = snapshot
         self.lake = lake
         self.archived = archived
+        self.discarded_since = discarded_since
+        """Jobs created since then may be nowhere any more: their range was dropped without a copy. ``None``: all are here."""
         self.as_of = as_of
         """Before it nothing was still being written."""
 
@@ -125,8 +133,10 @@ def history_of(run: PipelineRun) -> Iterator[History]:
             )
             for row in rows
         ]
+        (gone,) = wait(rows_of(connection, "export/discarded"))[0]
         _refuse_strange(lake, [(row["name"], row["lake"], row["format"]) for row in rows])
-        yield History(run, lake, archived, snapshot, _moment(as_of))
+        discarded_since = None if gone is None else _moment(gone)
+        yield History(run, lake, archived, discarded_since, snapshot, _moment(as_of))
     finally:
         connection.terminate()
 

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 FORMAT = 1
 """Version of the layout and of the columns."""
-_MARK = "_lake.json"
+MARK = "_lake.json"
 _CHUNK_BYTES = 1 << 20
 _SCHEMES = {"s3a": "s3", "s3n": "s3", "gs": "gs", "hdfs": "hdfs", "s3": "s3"}
 
@@ -86,10 +86,10 @@ class Lake:
         Raises:
             Refused: it is not ours to use. Unavailable: it cannot be read or written.
         """
-        mark = self.read_json(_MARK)
+        mark = self.read_json(MARK)
         if mark is None:
             if create:
-                self.write_json(_MARK, {"format": FORMAT, "cluster": cluster})
+                self.write_json(MARK, {"format": FORMAT, "cluster": cluster})
             return
         if mark.get("format", 0) > FORMAT:
             raise Refused(

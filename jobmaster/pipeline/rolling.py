@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from jobmaster.clock import new_id
 from jobmaster.pipeline.archiving import lake_errors
-from jobmaster.pipeline.figures import COUNTS, GROUPS, latencies, throughput, touched_days
+from jobmaster.pipeline.figures import COUNTS, GROUPS, grown, latencies, throughput, touched_days
 from jobmaster.pipeline.history import Archived, History, history_of, union
 from jobmaster.pipeline.lake import FORMAT, Lake
 from jobmaster.pipeline.reporting import write_report
@@ -121,6 +121,8 @@ def _roll(run: PipelineRun, history: History, days: Sequence[date] | None) -> tu
             "throughput": throughput(jobs, attempts, attempts.count(), history.owners()),
             "latency": latencies(jobs),
         }
+        if history.discarded_since is not None:
+            frames = _never_smaller(run, history, frames, days)
         run_id = new_id().hex()
         files = {dataset: _written(history.lake, dataset, run_id, frame, days) for dataset, frame in frames.items()}
     # A day without any figures has a document, too: it may have had some before.
@@ -132,6 +134,25 @@ def _roll(run: PipelineRun, history: History, days: Sequence[date] | None) -> tu
             {"dataset": "rollup", "format": FORMAT, "run": run_id, "as_of": history.as_of.isoformat(), "files": named},
         )
     return found, _ended(run, history.lake, found)
+
+
+def _never_smaller(
+    run: PipelineRun, history: History, frames: dict[str, DataFrame], days: Sequence[date] | None
+) -> dict[str, DataFrame]:
+    """The figures, with what was counted before of days of which something was discarded since."""
+    from pyspark.sql import functions as F
+
+    assert history.discarded_since is not None
+    known = map(date.fromisoformat, history.lake.documents(DAYS))
+    spoilt = [day for day in known if day >= history.discarded_since.date() and (days is None or day in days)]
+    if not spoilt:
+        return frames
+    run.tell(f"{len(spoilt)} days keep figures of jobs that were discarded since")
+    ours, found = F.col("day").isin(spoilt), {}
+    for name, old in read(run, history.lake).items():
+        new = frames[name]
+        found[name] = new.where(~ours).unionByName(grown(old.where(ours), new.where(ours)))
+    return found
 
 
 @contextmanager

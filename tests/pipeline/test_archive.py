@@ -92,6 +92,31 @@ def test_what_is_kept_stays_in_the_views_until_a_later_run_drops_it(filled: Past
     assert filled.value("SELECT count(*) FROM jobs") == 0
 
 
+def test_what_spark_cannot_read_stays_in_the_master(filled: Past, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Arrow writes and verifies to a file system that this Spark has no library for."""
+    archive(filled, keep=True)
+    with monkeypatch.context() as patch:
+        patch.setattr("jobmaster.pipeline.lake.Lake.url", lambda self, path: f"s3a://a-bucket/{path}")
+        with pytest.raises(
+            Refused, match=r"is not taken from the master: Spark could not read .*S3AFileSystem"
+        ) as caught:
+            archive(filled)
+        assert "hadoop-aws" in (caught.value.hint or "")
+    assert {state for _, state in states(filled)} == {"PUBLISHED"}
+    assert filled.value("SELECT count(*) FROM jobs") == 2 * ROWS
+    assert len(archive(filled).found["dropped"]) == 3
+
+
+def test_a_lake_that_spark_cannot_read_is_refused_before_anything_leaves(
+    filled: Past, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("jobmaster.pipeline.lake.Lake.url", lambda self, path: f"s3a://a-bucket/{path}")
+    monkeypatch.setattr("jobmaster.pipeline.lake.Lake.local", None)
+    with pytest.raises(Refused, match="the lake is not taken from the master"):
+        archive(filled)
+    assert states(filled) == []
+
+
 def test_a_dry_run_changes_nothing(filled: Past) -> None:
     from jobmaster.pipeline.archiving import archive
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import math
 import random
 from datetime import UTC, datetime
@@ -173,6 +174,62 @@ def test_a_rollup_is_the_same_from_the_master_from_the_lake_and_in_steps(past: P
     page = Path(later.found["report"]).read_text()
     assert "<svg" in page
     assert "http" not in page.replace("http-equiv", ""), "nothing is fetched from anywhere"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("rebuild", [False, True])
+def test_figures_never_lose_what_was_discarded_since(past: Past, rebuild: bool) -> None:
+    """A late job of a day whose range was dropped without a copy: the day is counted again from what is left of it."""
+    past.sql(lambda connection: fill_day(connection, 3, ROWS))
+    late = past.value("UPDATE job SET state = 'HELD', bucket_id = NULL, bucket_epoch = NULL, due_at = now() + interval '1 h'"
+                      " WHERE id = (SELECT min(id::text)::uuid FROM job WHERE state = 'SUCCEEDED') RETURNING id")  # fmt: skip
+    rolled(past)
+    before = counted(past)
+    retired(past)
+    assert past.value("SELECT count(*) FROM jobs") == 1
+    past.sql(
+        lambda c: c.execute("UPDATE job SET state = 'CANCELLED', changed_at = clock_timestamp() WHERE id = $1", late)
+    )
+    again = rolled(past, rebuild=rebuild)
+    assert rebuild or len(again.found["days"]) == 2, "its day of creation, and today"
+    after = counted(past)
+    assert after == {**before, "cancelled": before["cancelled"] + 1}
+    rolled(past, rebuild=True)
+    assert counted(past) == after, "again and again"
+
+
+def counted(past: Past) -> dict[str, int]:
+    """Sums of the throughput, and of the jobs in the histograms."""
+    from pyspark.sql import functions as F
+
+    from jobmaster.pipeline.figures import COUNTS
+    from jobmaster.pipeline.lake import Lake
+    from jobmaster.pipeline.rolling import read
+
+    frames = read(past.run(), Lake(str(past.lake)))
+    row = frames["throughput"].agg(*(F.sum(name).alias(name) for name in COUNTS)).collect()[0]
+    binned = frames["latency"].agg(F.sum("jobs").alias("jobs")).collect()[0]["jobs"]
+    return {**{name: int(row[name]) for name in COUNTS}, "binned": int(binned)}
+
+
+def retired(past: Past) -> None:
+    """Every range that is old enough is dropped without a copy."""
+    from jobmaster.pipeline.retiring import Retiring
+    from jobmaster.wiring import open_archive
+
+    async def run() -> None:
+        archive = await open_archive(past.settings)
+        try:
+            async with Retiring.opened(past.settings, archive, 2.0, ()) as retiring:
+                async for _ in retiring.all(past.said.append):
+                    pass
+            for found in await archive.ranges():
+                assert await archive.take(found.name)
+                await archive.drop(found.name, discard=True)
+        finally:
+            await archive.close()
+
+    asyncio.run(run())
 
 
 @pytest.mark.slow

@@ -1,0 +1,9 @@
+-- discarded: since when there may be jobs that are nowhere any more, because their range was dropped without a copy
+-- in: nothing
+-- out: since_us bigint, NULL when there is no such range
+-- move: nothing
+-- fence: none; the snapshot of the caller's transaction
+-- index: none; one row a range
+SELECT to_us(uuid_moment(min(lo::text)::uuid)) AS since_us
+FROM archive_manifest
+WHERE discarded
