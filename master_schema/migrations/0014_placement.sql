@@ -1,4 +1,4 @@
--- 0013 placement: what share of the jobs an agent takes, which lanes it helps out in, and who was asked to.
+-- 0014 placement: what share of the jobs an agent takes, which lanes it helps out in, and who was asked to.
 -- A bucket that serves jobs nobody is configured for belongs to an agent like every other; only the wish for it is new.
 
 ALTER TABLE agent
