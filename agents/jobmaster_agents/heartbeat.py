@@ -17,6 +17,7 @@ import asyncio
 from collections.abc import Callable
 from typing import Protocol
 
+from jobmaster.agentstore.errors import OutOfMemory
 from jobmaster.clock import Clock
 from jobmaster.model.errors import CodeError, JobMasterError, Unavailable
 from jobmaster.ports import Renewal
@@ -79,7 +80,7 @@ class StoreBeat:
         sent = self._now()
         try:
             async with asyncio.timeout(max(self._every, 0.5)):
-                await self._store.beat(self._agent_id, self._every * BEAT_TTL_BEATS)
+                await self._beat()
         except CodeError:
             raise
         except (JobMasterError, TimeoutError) as error:
@@ -94,6 +95,12 @@ class StoreBeat:
             self._failures = 0
             self._heard_at = sent
         return self._every
+
+    async def _beat(self) -> None:
+        try:
+            await self._store.beat(self._agent_id, self._every * BEAT_TTL_BEATS)
+        except OutOfMemory:
+            return  # it answers, and only agents that go on can empty it
 
 
 class Heartbeat:

@@ -26,6 +26,7 @@ from jobmaster.settings.model import StoreSettings
 
 ADOPT_STORE = function("adopt_store")
 OPEN_BUCKET = function("open_bucket")
+BEAT = function("beat")
 THAW = function("thaw")
 CLAIM = function("claim")
 SETTLE = function("settle")
@@ -75,7 +76,7 @@ class AgentStore(ProducerStore):
         health, info = await self._look()
         check_fit(health, info, self._calls.where)
         await self.load_functions()
-        self._calls.reload = self.load_functions
+        self._calls.reload = self._beats.reload = self.load_functions
         answer = await self._calls.function(
             ADOPT_STORE, (self.keys.store,), (cluster_uid, generation, library.PROTOCOL), mutating=False
         )
@@ -165,9 +166,10 @@ class AgentStore(ProducerStore):
         return True
 
     async def beat(self, agent_id: bytes, ttl_seconds: float) -> None:
-        """Heartbeat key of an agent, gone after ``ttl_seconds`` by the server's clock; on a connection of its own."""
+        """Heartbeat key of an agent, gone after ``ttl_seconds`` by the server's clock; on a connection of its own. A store at
+        its ``maxmemory`` takes it, too."""
         milliseconds = max(1, round(ttl_seconds * 1000))
-        await self._beats.call(pack(b"SET", self.keys.agent(agent_id), b"1", b"PX", milliseconds), mutating=False)
+        await self._beats.function(BEAT, (self.keys.agent(agent_id),), (milliseconds,), mutating=False)
 
     async def beating(self, agent_ids: Sequence[bytes]) -> list[bool]:
         """Which of the agents have a heartbeat key."""

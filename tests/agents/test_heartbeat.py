@@ -8,6 +8,7 @@ from collections.abc import Callable
 
 import pytest
 
+from jobmaster.agentstore.errors import OutOfMemory
 from jobmaster.clock import new_id
 from jobmaster.model.errors import JobMasterError, OutcomeUnknown, Unavailable
 from jobmaster.ports import Renewal
@@ -97,6 +98,19 @@ async def test_registration_gives_trust_from_its_sending() -> None:
     bench = Bench()
     assert bench.holdings.trusted_until == 1010.0
     assert bench.trusts == [1010.0]
+
+
+async def test_a_full_store_is_heard() -> None:
+    """Its agents are the only ones that can empty it: they must not end because it is full."""
+    bench = Bench()
+    bench.store.failure = OutOfMemory("maxmemory")
+    for _ in range(30):
+        await bench.beat.tick()
+        await bench.after(1.0)
+    assert bench.beat.healthy
+    assert bench.beat.heard_at is not None
+    assert not bench.holdings.fenced.is_set()
+    assert bench.telemetry.renewals["withheld"] == 0
 
 
 async def test_it_renews_every_three_seconds_with_one_query_each() -> None:

@@ -106,7 +106,7 @@ async def test_a_replica_is_refused(connect: Connect, new_valkey: NewServer) -> 
         await connect(url=server.url)
     store = await connect(url=server.url, initialise=False)
     with pytest.raises(Unavailable):
-        await store.beat(new_id(), 1)
+        await store.leave()
 
 
 @pytest.fixture
@@ -208,9 +208,24 @@ async def test_a_full_store_refuses_new_jobs_and_lets_everything_be_emptied(
         (depth,) = await store.depths([fence.bucket_id])
         assert depth is not None
         assert (depth.pending, depth.assigned) == (4, 1)
+        await _start_under_memory_pressure(connect, server.url)
         await _empty_under_memory_pressure(store, fence)
         await raw.config_set("maxmemory", 0)
     assert await store.known_buckets() == []
+
+
+async def _start_under_memory_pressure(connect: Connect, url: str) -> None:
+    """An agent may begin, beat and leave: it is there to empty the store."""
+    store = await connect(url=url)
+    agent_id = new_id()
+    assert await store.beating([agent_id]) == [False]
+    await store.beat(agent_id, 600.0)
+    assert await store.beating([agent_id]) == [True]
+    fence = new_fence()
+    await assert_ok(store.open_bucket(fence))
+    await assert_ok(store.close_intake(fence))
+    await assert_ok(store.close_if_empty(fence))
+    await assert_ok(store.delete_bucket(fence.bucket_id))
 
 
 async def _empty_under_memory_pressure(store: StoreOwner, fence: Fence) -> None:

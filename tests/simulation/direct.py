@@ -11,7 +11,7 @@ from jobmaster.master.master import ClusterRow
 from tests.simulation.audit import Audit
 from tests.simulation.loop import SimLoop
 from tests.simulation.sim_master import MasterServer, SimCalls, SimMaster
-from tests.simulation.sim_store import SimStore, SimStoreCalls, StoreServer
+from tests.simulation.sim_store import SimStore, StoreServer
 from tests.simulation.statements_cluster import ClusterStatements
 from tests.simulation.trace import Trace
 
@@ -46,7 +46,6 @@ class PlainStore(SimStore):
     def __init__(self, server: StoreServer, cluster: str, generation: bytes) -> None:
         wire: Any = DirectWire()
         super().__init__(server, wire, None)  # type: ignore[arg-type]  # nothing disturbs a direct wire
-        self._calls = SimStoreCalls(server, wire)
         self._fences = Fences()
         self._fences.generation = generation
 

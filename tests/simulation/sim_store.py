@@ -87,7 +87,7 @@ class SimStore(AgentStore):
         self._server = server
         self._wire = wire
         self._nemesis = nemesis
-        self._calls = SimStoreCalls(server, wire)
+        self._calls = self._beats = SimStoreCalls(server, wire)
         self._fences = Fences()
 
     async def close(self) -> None:
@@ -138,9 +138,6 @@ class SimStore(AgentStore):
 
         found: list[str] = await self._wire.call("known_lists", effect, writes=False)
         return found
-
-    async def beat(self, agent_id: bytes, ttl_seconds: float) -> None:
-        await self._wire.call("beat", _nothing, writes=False)
 
     async def ping(self) -> None:
         await self._wire.call("ping", _nothing, writes=False)

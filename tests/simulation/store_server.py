@@ -65,6 +65,9 @@ class StoreFunctions(IntakeFunctions):
             self.owner = (args[0], args[1])
         return [b"OK", self.owner[1]] if self.owner[0] == args[0] else [b"OTHER", self.owner[0]]
 
+    def beat(self, keys: Sequence[bytes], args: Sequence[Any]) -> Answer:
+        return [b"OK"]
+
     def open_bucket(self, keys: Sequence[bytes], args: Sequence[Any]) -> Answer:
         meta = keys[0]
         if args[3] == 0 and (meta not in self.buckets or self.buckets[meta].state is None):

@@ -3,12 +3,13 @@
 -- args: cluster_uid generation protocol
 -- answers: OK generation | OTHER cluster_uid | NEWER protocol
 -- effects: the hash is written once, when it is missing; its protocol is only raised
--- flags: none
+-- flags: allow-oom (one small hash of each cluster, asked for by every agent that starts)
 -- why: the generation lies in the data, so a store that comes back empty or swapped shows another one, whatever its
 --      server id says. Two clusters of one name on one store would mix their jobs: the second one is refused.
 
 redis.register_function{
   function_name = 'jm1_adopt_store',
+  flags = { 'allow-oom' },
   callback = function(keys, args)
     local protocol = whole(args[3])
     if #keys ~= 1 or #args ~= 3 or #args[1] ~= 16 or #args[2] ~= 16 or not protocol then

@@ -3,12 +3,13 @@
 -- args: generation epoch owner lowest_ver
 -- answers: OK ver | GEN | ROLLBACK ver | FENCED ver epoch | CLOSED ver state
 -- effects: meta of an ACTIVE bucket; nothing when it is there already with the same fence
--- flags: none
+-- flags: allow-oom (one small hash of each bucket: an agent that starts at a full store must be able to help to empty it)
 -- why: asking again is safe. A caller that has seen a counter of this bucket gets GEN instead of a fresh bucket: what lay
 --      in the old one is gone, and that must not pass for an empty start.
 
 redis.register_function{
   function_name = 'jm1_open_bucket',
+  flags = { 'allow-oom' },
   callback = function(keys, args)
     local floor = whole(args[4])
     if #keys == 1 and floor == 0 and #args[1] == 16 and #args[3] == 16 and whole(args[2])
