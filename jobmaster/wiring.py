@@ -5,6 +5,8 @@ A server without an address in the configuration is the embedded one of ``data_d
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 from collections.abc import Callable, Collection
 from contextlib import AsyncExitStack
 from pathlib import Path
@@ -22,6 +24,9 @@ from jobmaster.master.reading import Reader
 from jobmaster.master.transactions import MasterAccess, Transactions
 from jobmaster.model.errors import ConfigError, Unavailable
 from jobmaster.settings.model import ClusterSettings
+
+OTHERS_SECONDS = 1.0
+"""How long a start waits for stores that it can do without."""
 
 
 class Addresses(NamedTuple):
@@ -152,22 +157,30 @@ async def open_stores(settings: ClusterSettings, *, needed: Collection[str] | No
     """Every store of the configuration by name, connected; after a failure none stays open.
 
     Args:
-        needed: stores that must answer now (``None``: all of them). The others are connected when they are first used.
+        needed: stores that must answer now (``None``: all of them). The others have ``OTHERS_SECONDS``, all at the same time,
+            and are connected when they are first used if they do not answer by then.
     """
-    stores: dict[str, AgentStore] = {}
+    stores = {
+        name: AgentStore(cluster=settings.cluster, name=name, url=url, settings=settings.stores[name])
+        for name, url in addresses(settings).urls.items()
+    }
+    opening = {name: asyncio.ensure_future(store.open()) for name, store in stores.items()}
     try:
-        for name, url in addresses(settings).urls.items():
-            store = AgentStore(cluster=settings.cluster, name=name, url=url, settings=settings.stores[name])
-            stores[name] = store
-            try:
-                await store.open()
-            except Unavailable:
-                if needed is None or name in needed:
-                    raise
+        for name in stores if needed is None else needed:
+            await opening[name]
+        if others := opening.keys() - (stores if needed is None else needed):
+            answered, _ = await asyncio.wait([opening[name] for name in others], timeout=OTHERS_SECONDS)
+            for answer in answered:
+                with contextlib.suppress(Unavailable):
+                    answer.result()
     except BaseException:
         for store in stores.values():
             await store.close()
         raise
+    finally:
+        for attempt in opening.values():
+            attempt.cancel()
+        await asyncio.gather(*opening.values(), return_exceptions=True)
     return stores
 
 

@@ -16,11 +16,10 @@ from jobmaster.agentstore.store import AgentStore
 from jobmaster.clock import new_id
 from jobmaster.master.master import ClusterRow
 from jobmaster.model.errors import Refused, Unavailable
+from jobmaster.wiring import OTHERS_SECONDS
 from jobmaster_agents.events import Event, EventLog
 
 AGAIN_SECONDS = 5.0
-OTHERS_SECONDS = 1.0
-"""How much longer an agent that starts waits for the stores it does not live on, once its own has answered."""
 IDLE_SECONDS = 3600.0
 
 

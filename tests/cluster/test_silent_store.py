@@ -10,10 +10,12 @@ import os
 import signal
 from collections.abc import Callable, Iterator
 
+import msgspec
 import pytest
 
 from jobmaster.embedded import ValkeyServer
 from jobmaster.model.job import Level
+from jobmaster.settings.model import ClusterSettings
 from jobmaster.wiring import open_cluster
 from tests.cluster.conftest import Rig, until
 from tests.cluster.jobs import handlers, note
@@ -50,6 +52,15 @@ def second(rig: Rig, new_valkey: Callable[..., ValkeyServer]) -> Iterator[Stoppa
     stoppable.go_on()
 
 
+def usual(settings: ClusterSettings) -> ClusterSettings:
+    """For a producer: with the time-outs that it would have."""
+    stores = {
+        name: msgspec.structs.replace(each, call_timeout_seconds=5.0, connect_timeout_seconds=5.0)
+        for name, each in settings.stores.items()
+    }
+    return msgspec.structs.replace(settings, stores=stores)
+
+
 async def test_a_silent_store_delays_no_job_no_rescue_and_no_exit_elsewhere(rig: Rig, second: Stoppable) -> None:
     victim = await rig.start_agent("--name", "default")
     there = await rig.start_agent("--name", "second")
@@ -68,7 +79,7 @@ async def test_a_silent_store_delays_no_job_no_rescue_and_no_exit_elsewhere(rig:
         return victim.count("bucket_taken") + helper.count("bucket_taken") >= 1
 
     await until(tried, PATIENCE_SECONDS, "somebody to try to drain them")
-    async with await open_cluster(rig.settings, handlers) as cluster:
+    async with await open_cluster(usual(rig.settings), handlers) as cluster:
         path = str(rig.path("ran"))
         held = [await cluster.submit(note, {"path": path}, durability="master", after=0.3 * n) for n in range(1, 11)]
         assert {receipt.level for receipt in held} == {Level.MASTER}
