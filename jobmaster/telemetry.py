@@ -76,6 +76,9 @@ METRICS: dict[str, Metric] = {
     "transactions": Metric("jobmaster_transactions", _C, "Transactions of handlers, by how they ended.", "result"),
     "jobs_running": Metric("jobmaster_jobs_running", _G, "Handlers running now."),
     "threads_stuck": Metric("jobmaster_threads_stuck", _G, "Threads in handlers that were given up and do not end."),
+    "handlers_stuck": Metric(
+        "jobmaster_handlers_stuck", _G, "Async handlers that were given up (cancelled, and they go on) and do not end."
+    ),
     "jobs_queued": Metric("jobmaster_jobs_queued", _G, "Claimed jobs waiting for a slot."),
     "outcomes_waiting": Metric("jobmaster_outcomes_waiting", _G, "Outcomes on their way to the master."),
     "job_wait_seconds": Metric(
@@ -235,6 +238,7 @@ class Telemetry:
         self.transactions: Tally = Tally(int)
         self.jobs_running = 0
         self.threads_stuck = 0
+        self.handlers_stuck = 0
         self.jobs_queued = 0
         self.outcomes_waiting = 0
         self.jobs_aside = 0

@@ -70,6 +70,12 @@ class Run(Protocol):
     deadline: float
     context: Any
     cause: StopCause | None
+    attempt: AttemptTransaction | Confirmation | None
+    """What the handler has been given."""
+    is_ending: bool
+    """The handler has ended; what is left to do is ours."""
+    given_up: bool
+    """It does not stop, and the job has its verdict."""
 
 
 class Attended:
@@ -92,11 +98,13 @@ class Attended:
         self._holdings = holdings
         self._now = clock.boottime
         self._telemetry = telemetry
+        self.is_over = False
+        """The process ends: a cancellation is not the job's any more."""
 
     # ------------------------------------------------------------ on the loop
 
     async def run(self, run: Run) -> None:
-        """Run one attempt to its verdict. Cancelled without a cause, the process ends, and there is none."""
+        """Run one attempt to its verdict. There is none when the process ends, or when it was given up."""
         job, verdicts = run.job, self._verdicts
         handler, source = job.handler, self._source
         assert handler is not None
@@ -107,6 +115,7 @@ class Attended:
             if explicit
             else AttemptTransaction(source, verdicts.success_row(job, run.started))
         )
+        run.attempt = attempt
         try:
             arguments = handler.decode(job.entry.args)
             if handler.wants_context:
@@ -116,12 +125,25 @@ class Attended:
             else:
                 result = await handler.function(**arguments)
         except BaseException as error:
-            if _is_end_of_process(run, error):
+            if self.is_over and isinstance(error, asyncio.CancelledError) and run.cause is None:
                 await attempt.rollback()
                 raise
-            await undisturbed(self._failed(run, attempt, error), lambda: run.cause is not None)
+            if not _is_current_task(error):
+                raise  # somebody closes our coroutine
+            await self._to_its_end(run, attempt, self._failed(run, attempt, error))
             return
-        await undisturbed(self._returned(run, attempt, result), lambda: run.cause is not None)
+        await self._to_its_end(run, attempt, self._returned(run, attempt, result))
+
+    async def _to_its_end(
+        self, run: Run, attempt: AttemptTransaction | Confirmation, work: Coroutine[Any, Any, None]
+    ) -> None:
+        run.is_ending = True
+        if run.given_up:
+            work.close()
+            await attempt.rollback()
+            return
+        # A cancellation that the handler has left behind in its own task is none of the process.
+        await undisturbed(work, lambda: not self.is_over)
 
     async def _failed(self, run: Run, attempt: AttemptTransaction | Confirmation, error: BaseException) -> None:
         await attempt.rollback()
@@ -285,10 +307,14 @@ class _Patient:
         return await self._insist("confirm", lambda: self._source.begin(attempt))
 
 
-def _is_end_of_process(run: Run, error: BaseException) -> bool:
-    task = asyncio.current_task()
-    cancelled = isinstance(error, asyncio.CancelledError) and run.cause is None
-    return cancelled and task is not None and task.cancelling() > 0
+def _is_current_task(error: BaseException) -> bool:
+    """False when a coroutine is being closed from outside: ``GeneratorExit`` and nobody runs it."""
+    if not isinstance(error, GeneratorExit):
+        return True
+    try:
+        return asyncio.current_task() is not None
+    except RuntimeError:  # no loop runs here
+        return False
 
 
 async def undisturbed(work: Coroutine[Any, Any, None], is_stop: Callable[[], bool]) -> None:

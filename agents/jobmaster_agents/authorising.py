@@ -22,13 +22,22 @@ class FencedStarts:
 
     Args:
         authorise: awaits an accepted PROCESSING write; False = do not run, None = not now.
+        is_over: true when the process ends.
     """
 
-    def __init__(self, holdings: Holdings, verdicts: Verdicts, authorise: Authorise, now: Callable[[], float]) -> None:
+    def __init__(
+        self,
+        holdings: Holdings,
+        verdicts: Verdicts,
+        authorise: Authorise,
+        now: Callable[[], float],
+        is_over: Callable[[], bool],
+    ) -> None:
         self._holdings = holdings
         self._verdicts = verdicts
         self._authorise = authorise
         self._now = now
+        self._is_over = is_over
 
     async def ask(self, slot: Slot, queue: BucketQueue, job: LiveJob, give_up: Callable[[], None]) -> bool:
         """True: call it now. False: it has its verdict, is set aside, or is not ours to judge any more.
@@ -41,10 +50,12 @@ class FencedStarts:
             if not self._holdings.suspended:
                 allowed = await self._authorise(job)
         except asyncio.CancelledError:
-            if slot.cause is None:
-                raise  # the process ends
-        cause = slot.cause
-        slot.clear_cancellation()
+            if self._is_over():
+                raise
+            slot.soiled = (
+                True  # with or without a cause: an earlier job of this task may have left a cancellation behind
+            )
+        cause, slot.cause = slot.cause, None
         now = self._now()
         if allowed and cause is None and _runs(job) and self._holdings.may_start(now):
             return True

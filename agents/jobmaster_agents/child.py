@@ -16,7 +16,7 @@ from collections.abc import Callable, Coroutine
 
 from jobmaster.model.errors import JobMasterError
 from jobmaster_agents.control import ControlLine
-from jobmaster_agents.events import EventLog, configure
+from jobmaster_agents.events import Event, EventLog, configure
 from jobmaster_agents.launch import ChildConfig, read_order
 from jobmaster_agents.liveness import Deadline, disarm_kernel_timer
 
@@ -51,12 +51,26 @@ def serve(arguments: list[str], run_agent: Callable[[], RunAgent]) -> int:
     )
     try:
         # Never closed: closing waits for the default executor's threads, and a stuck one must not keep us.
-        return asyncio.Runner(loop_factory=_loop_factory()).run(run_agent()(config))
+        loop = asyncio.Runner(loop_factory=_loop_factory()).get_loop()
+        return run_to_its_end(loop, run_agent()(config), EventLog({"agent": order.agent_id, "name": order.name}))
     except JobMasterError as error:
         sys.stderr.write(f"error: {error}\n")
         return error.exit_code
     finally:
         disarm_kernel_timer()
+
+
+def run_to_its_end(loop: asyncio.AbstractEventLoop, work: Coroutine[object, object, int], log: EventLog) -> int:
+    """Run the agent's main coroutine. A ``SystemExit`` out of a task that a handler has started would stop the loop, and
+    leave every job of the process behind; it is the handler's affair, which finds it when it awaits that task."""
+    main = loop.create_task(work, name="jobmaster-main")
+    while True:
+        try:
+            return loop.run_until_complete(main)
+        except (SystemExit, KeyboardInterrupt) as error:
+            if main.done():
+                raise
+            log.error(Event.EXIT_REFUSED, {"error": type(error).__name__, "reason": str(error)}, trace=True)
 
 
 def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:

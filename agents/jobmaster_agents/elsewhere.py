@@ -16,17 +16,21 @@ import asyncio
 import functools
 from collections import deque
 from collections.abc import Callable, Coroutine
+from contextvars import copy_context
 from dataclasses import dataclass
 
 from jobmaster.clock import Clock
 from jobmaster.handlers import JobContext
 from jobmaster.model.errors import Unavailable
 from jobmaster.model.job import ErrorInfo, RunMode
+from jobmaster_agents.attempt_transaction import AttemptTransaction
 from jobmaster_agents.attended import Attended
+from jobmaster_agents.confirmation import Confirmation
 from jobmaster_agents.holdings import Holdings
 from jobmaster_agents.isolation import IsolatedPool
 from jobmaster_agents.isolation_wire import IsolatedJob, IsolatedResult, ResultKind
 from jobmaster_agents.portions import LiveJob, Phase
+from jobmaster_agents.slots import CANCEL_AGAIN_SECONDS, GivenUp, is_to_be_given_up
 from jobmaster_agents.threads import ThreadJob, ThreadRunner
 from jobmaster_agents.verdicts import StopCause, Verdicts, is_at_most_once, needs_master, needs_write
 
@@ -35,7 +39,8 @@ Done = Callable[[LiveJob], None]
 _WORKER_GRACE_SECONDS = 5.0
 """The sweep here comes first; the pool's own deadline is a second line behind it."""
 _NOT_STARTED_PAUSE_SECONDS = 5.0
-_CANCEL_AGAIN_SECONDS = 2.0
+_CLOSE_SECONDS = 10.0
+"""For workers to be killed and transactions to be rolled back when the process ends."""
 
 
 class _Room:
@@ -67,8 +72,13 @@ class _Away:
     thread: ThreadJob | None = None
     task: asyncio.Task[None] | None = None
     cause: StopCause | None = None
+    asked_at: float = 0.0
+    """When a handler on the loop was first asked to stop; 0: it was not asked, or is killed instead."""
     nag_at: float = 0.0
-    """When a task that was asked to stop is asked again; 0: it was not asked, or is killed instead."""
+    """When it is asked again."""
+    attempt: AttemptTransaction | Confirmation | None = None
+    is_ending: bool = False
+    given_up: bool = False
 
 
 class ElsewhereRunner:
@@ -92,6 +102,7 @@ class ElsewhereRunner:
         process_jobs: int,
         attended: Attended,
         attended_jobs: int,
+        on_given_up: GivenUp,
     ) -> None:
         self._loop = asyncio.get_running_loop()
         self._threads = threads
@@ -111,6 +122,11 @@ class ElsewhereRunner:
             RunMode.ASYNC: self._in_tasks,
         }
         self._away: dict[LiveJob, _Away] = {}
+        self._stuck: set[_Away] = set()
+        self._rollbacks: set[asyncio.Task[None]] = set()
+        self._on_given_up = on_given_up
+        self._context = copy_context()
+        """What every job finds: the context variables as the agent has them."""
 
     # ------------------------------------------------------------ the execution's side
 
@@ -135,7 +151,8 @@ class ElsewhereRunner:
             away.context.cancelled = True
         now = self._now()
         if away.task is not None:
-            away.nag_at = now + _CANCEL_AGAIN_SECONDS if away.room is self._in_tasks else 0.0
+            if away.room is self._in_tasks:
+                away.asked_at, away.nag_at = now, now + CANCEL_AGAIN_SECONDS
             away.task.cancel()
             return
         if not away.inside:
@@ -149,9 +166,13 @@ class ElsewhereRunner:
         for away in list(self._away.values()):
             if away.started and away.cause is None and now >= away.deadline:
                 self.stop(away.job, StopCause.TIMEOUT)
-            elif away.nag_at and now >= away.nag_at and away.task is not None:
-                away.nag_at = now + _CANCEL_AGAIN_SECONDS  # it swallowed the cancellation and can only be asked again
-                away.task.cancel()
+            elif away.asked_at and not away.is_ending and away.cause is not None:
+                if is_to_be_given_up(away.cause, now - away.asked_at):
+                    self._give_up(away, away.cause, now)
+                else:
+                    self._ask_again(away, now)
+        for away in self._stuck:
+            self._ask_again(away, now)
         for room in (*self._rooms.values(), self._alone):
             if room.waiting:
                 self._admit(room)
@@ -160,6 +181,29 @@ class ElsewhereRunner:
         """Jobs that have really been started before a moment."""
         return [away.job for away in self._away.values() if 0.0 < away.started < moment]
 
+    @staticmethod
+    def _ask_again(away: _Away, now: float) -> None:
+        if now >= away.nag_at and away.task is not None:
+            away.nag_at = now + CANCEL_AGAIN_SECONDS  # it swallowed the cancellation and can only be asked again
+            away.task.cancel()
+
+    def _give_up(self, away: _Away, cause: StopCause, now: float) -> None:
+        """Its handler swallows every cancellation: the job gets its verdict, another one the place. It is asked on."""
+        away.given_up = True
+        self._stuck.add(away)
+        if away.attempt is not None:  # nothing of it is committed any more, and the connection is wanted
+            rollback = self._loop.create_task(away.attempt.rollback(), name="jobmaster-rollback")
+            self._rollbacks.add(rollback)
+            rollback.add_done_callback(self._rollbacks.discard)
+        self._verdicts.stopped(away.job, cause, away.started, now)
+        self._on_given_up(away.job, cause, now - away.asked_at)
+        self._finish(away)
+
+    @property
+    def stuck(self) -> int:
+        """Handlers in tasks that were given up and have not ended."""
+        return len(self._stuck)
+
     def waits(self, job: LiveJob) -> bool:
         """True of a job that was passed on to here and has not begun."""
         away = self._away.get(job)
@@ -167,11 +211,13 @@ class ElsewhereRunner:
 
     async def aclose(self, timeout_seconds: float) -> None:
         """Kill workers, give up threads; nobody gets a verdict any more."""
+        self._attended.is_over = True
         self._pool.kill_all()
-        tasks = [away.task for away in self._away.values() if away.task is not None]
+        tasks = [away.task for away in (*self._away.values(), *self._stuck) if away.task is not None]
         for task in tasks:
             task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        if tasks:
+            await asyncio.wait(tasks, timeout=_CLOSE_SECONDS)
         await self._pool.close()
         await self._threads.close(timeout_seconds)
 
@@ -199,8 +245,10 @@ class ElsewhereRunner:
         def ended(task: asyncio.Task[None]) -> None:
             if task.cancelled() and away.cause is not None and self._away.get(away.job) is away:
                 self._turn_away(away)  # stopped before its first step: nothing of the coroutine has run
+            self._stuck.discard(away)
 
-        away.task = task = self._loop.create_task(work, name=name)
+        # A fresh context: whoever lets a job in may be another one that has just ended.
+        away.task = task = self._loop.create_task(work, name=name, context=self._context.copy())
         task.add_done_callback(ended)
 
     def _next(self, room: _Room, now: float) -> _Away | None:
@@ -339,7 +387,8 @@ class ElsewhereRunner:
             self._turn_away(away)
             return
         await self._attended.run(away)
-        self._finish(away)
+        if not away.given_up:
+            self._finish(away)
 
     # ------------------------------------------------------------ worker processes
 

@@ -80,6 +80,8 @@ class Event(StrEnum):
     PARTITIONS_MADE = "partitions_made"
     DUTY_FAILED = "duty_failed"
     DUTY_RECOVERED = "duty_recovered"
+    EXIT_REFUSED = "exit_refused"
+    HANDLER_GIVEN_UP = "handler_given_up"
     THREADS_EXHAUSTED = "threads_exhausted"
     LOOP_STALLED = "loop_stalled"
     CHILD_STARTED = "child_started"

@@ -5,6 +5,10 @@ costs no task and no loop turn; ``asyncio.timeout``, task groups and anyio scope
 a real task runs it (stepping coroutines by hand was measured as fast and breaks all three). A slot wakes one more slot
 before it runs a job while others wait, so jobs that suspend spread over as many slots as there are jobs.
 
+What a job leaves in the slot's task does not reach the next one: after a changed context variable or a cancellation, the
+handler's own ones included, the slot ends with its task and a new one with a fresh context takes its place. A handler that
+swallows every cancellation is given up after a while: its job gets its verdict, and another slot its place.
+
 What is on the hot path stays off it: one deadline sweep for all slots instead of a timer per job, one clock reading per
 job, no ``current_task``/``timeout``/``gather`` (a third of the throughput on CPython 3.11).
 
@@ -18,13 +22,22 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterable
+from contextvars import copy_context
 
 from jobmaster.clock import Clock
 from jobmaster.settings.model import AgentSettings
 from jobmaster_agents.authorising import Authorise, FencedStarts
 from jobmaster_agents.holdings import Holding, Holdings
 from jobmaster_agents.portions import LiveJob, Phase, Portion
-from jobmaster_agents.slots import BucketQueue, Elsewhere, Slot, choose
+from jobmaster_agents.slots import (
+    CANCEL_AGAIN_SECONDS,
+    BucketQueue,
+    Elsewhere,
+    GivenUp,
+    Slot,
+    choose,
+    is_to_be_given_up,
+)
 from jobmaster_agents.verdicts import StopCause, Verdicts, needs_master
 
 TURN_SECONDS = 0.005
@@ -32,7 +45,6 @@ TURN_SECONDS = 0.005
 _SWEEP_SECONDS = 0.05
 _BURST_JOBS = 32
 """Jobs a slot takes from one bucket before it compares priorities again."""
-_CANCEL_AGAIN_SECONDS = 2.0
 _CLOSE_SECONDS = 1.0
 _NEVER = float("inf")
 _QUEUED, _RUNNING = Phase.QUEUED, Phase.RUNNING  # found once: an enum's member costs 50 ns on CPython 3.11
@@ -44,6 +56,7 @@ class Execution:
     Args:
         authorise: awaits an accepted PROCESSING write for a ``start="fenced"`` job; False = do not run, None = not now.
         on_room: a bucket that asked by ``want_room`` has room for more jobs.
+        on_given_up: told of handlers that do not stop.
     """
 
     def __init__(
@@ -56,6 +69,7 @@ class Execution:
         elsewhere: Elsewhere,
         authorise: Authorise,
         on_room: Callable[[bytes], None],
+        on_given_up: GivenUp,
     ) -> None:
         self._loop = asyncio.get_running_loop()
         self._settings = settings
@@ -64,10 +78,15 @@ class Execution:
         self._holdings = holdings
         self._verdicts = verdicts
         self._elsewhere = elsewhere
-        self._fenced_starts = FencedStarts(holdings, verdicts, authorise, self._now)
+        self._fenced_starts = FencedStarts(holdings, verdicts, authorise, self._now, lambda: self._closed)
         self._on_room = on_room
+        self._on_given_up = on_given_up
+        self._context = copy_context()
+        """What every job finds: the context variables as the agent has them."""
         self._queues: dict[bytes, BucketQueue] = {}
-        self._slots: list[Slot] = []
+        self._slots: dict[Slot, None] = {}
+        self._stuck: dict[Slot, None] = {}
+        """Slots that are none any more: their handlers were given up and go on."""
         self._parked: list[asyncio.Future[None]] = []
         self._waking = False
         """A slot is on its way to the queues; it wakes the next one itself."""
@@ -85,7 +104,10 @@ class Execution:
 
     async def run(self) -> None:
         """Never returns. Raises what a slot died of: an invariant of ours is broken, and the lease makes leaving safe."""
-        await asyncio.shield(self._broken)
+        try:
+            await asyncio.shield(self._broken)
+        finally:
+            self._end_slots()  # from here on a cancellation means the process and not the job
 
     # ------------------------------------------------------------ buckets and jobs in
 
@@ -157,20 +179,45 @@ class Execution:
 
     async def aclose(self) -> None:
         """End all slots; running handlers are cancelled without a verdict. One that ignores it is not waited for."""
-        self._closed = True
-        tasks = [slot.task for slot in self._slots if slot.task is not None]
-        for task in tasks:
-            task.cancel()
+        tasks = self._end_slots()
         if tasks:
             await asyncio.wait(tasks, timeout=_CLOSE_SECONDS)
         self._slots.clear()
 
+    def _end_slots(self) -> list[asyncio.Task[None]]:
+        self._closed = True
+        tasks = [slot.task for slot in (*self._slots, *self._stuck) if slot.task is not None]
+        for task in tasks:
+            task.cancel()
+        return tasks
+
     def _stop_slot(self, slot: Slot, cause: StopCause) -> None:
+        now = self._now()
+        if slot.cause is None:
+            slot.asked_at = now
         if slot.cause is None or cause is StopCause.SUPERSEDED:
             slot.cause = cause
-        slot.nagged_at = self._now()
+        slot.nagged_at = now
         if slot.task is not None:
             slot.task.cancel()
+
+    def _give_up(self, slot: Slot, job: LiveJob, cause: StopCause) -> None:
+        """Its handler swallows every cancellation: the job gets its verdict, another slot the place. It is asked on."""
+        slot.given_up = slot.soiled = True
+        del self._slots[slot]
+        self._stuck[slot] = None
+        queue = self._queues.get(job.portion.holding.fence.bucket_id)
+        now = self._end(slot, queue)
+        self._verdicts.stopped(job, cause, slot.started, now)
+        self._on_given_up(job, cause, now - slot.asked_at)
+        self._wake_slot()
+        if queue is not None and queue.hungry and len(queue.jobs) <= queue.low_water:
+            self._say_room(queue)
+
+    @property
+    def stuck(self) -> int:
+        """Handlers that were given up and have not ended."""
+        return len(self._stuck)
 
     # ------------------------------------------------------------ slots
 
@@ -185,19 +232,32 @@ class Execution:
                 return
         if len(self._slots) < self._settings.max_running and not self._closed:
             slot = Slot()
-            slot.task = self._loop.create_task(self._work(slot), name="jobmaster-slot")
-            slot.task.add_done_callback(self._slot_ended)
-            self._slots.append(slot)
+            # A fresh context: whoever wakes a slot may be a job.
+            slot.task = self._loop.create_task(self._work(slot), name="jobmaster-slot", context=self._context.copy())
+            slot.cancelling = slot.task.cancelling
+            slot.task.add_done_callback(lambda task: self._slot_ended(slot, task))
+            self._slots[slot] = None
             self._waking = True
 
-    def _slot_ended(self, task: asyncio.Task[None]) -> None:
-        if task.cancelled() or (error := task.exception()) is None:
-            return
-        if not self._broken.done():
-            self._broken.set_exception(error)
+    def _slot_ended(self, slot: Slot, task: asyncio.Task[None]) -> None:
+        self._stuck.pop(slot, None)
+        if not task.cancelled() and (error := task.exception()) is not None:
+            if not self._broken.done():
+                self._broken.set_exception(error)
+        elif slot in self._slots and not self._closed:
+            # Cancelled between two jobs: a former job of its has left somebody behind who does that.
+            del self._slots[slot]
+            self._waking = False
+            self._wake_slot()
+
+    def _retire(self, slot: Slot) -> None:
+        """Its task has been soiled by a job: another one takes its place."""
+        if slot in self._slots:
+            del self._slots[slot]
+            self._wake_slot()
 
     async def _work(self, slot: Slot) -> None:
-        while not self._closed:
+        while not (self._closed or slot.soiled):
             self._waking = False
             now = self._now()
             if now > self._turn_ends:
@@ -216,6 +276,8 @@ class Execution:
                 if others:  # who was told of them while this slot was on its way relied on it
                     self._wake_slot()
                 await self._burst(slot, queue, now)
+        if not self._closed:
+            self._retire(slot)
 
     async def _park(self) -> None:
         parked = self._loop.create_future()
@@ -239,6 +301,8 @@ class Execution:
                 now = await self._run(slot, queue, job, now)
             if queue.hungry and len(jobs) <= queue.low_water:
                 self._say_room(queue)
+            if slot.soiled:
+                break
 
     def _say_room(self, queue: BucketQueue) -> None:
         queue.hungry = False
@@ -288,38 +352,56 @@ class Execution:
             self._start_sweep()
         try:
             result = await (verdicts.call(job, now) if handler.wants_context else handler.call(entry.args))
-        except GeneratorExit:
-            raise
         except BaseException as error:  # SystemExit of a handler must not end its neighbours
             return self._ended_by(slot, queue, job, error, now)
+        cause = slot.cause
+        if cause is not None and slot.given_up:
+            return now
         slot.job = None
         queue.running -= 1
         self.running -= 1
         self.finished += 1
         ended = self._now()
-        if (cause := slot.cause) is not None:  # it swallowed the cancellation and came to a result
-            slot.clear_cancellation()
+        if cause is not None or slot.cancelling():
+            slot.soiled = True  # it swallowed the cancellation, ours or its own, and came to a result
             if cause is StopCause.SUPERSEDED:
                 return ended
+        try:  # 30 ns: who has changed nothing shares the very same mapping
+            if copy_context() != self._context:
+                slot.soiled = True
+        except Exception:  # values are foreign code, and so is their comparison
+            slot.soiled = True
         verdicts.returned(job, result, now, ended)
         return ended
 
     def _ended_by(self, slot: Slot, queue: BucketQueue, job: LiveJob, error: BaseException, started: float) -> float:
         """The verdict on a job whose handler ended by an exception; raises it when the process ends."""
-        ended, cause = self._end(slot, queue), slot.cause
-        cancelled = isinstance(error, asyncio.CancelledError)
-        if cancelled and cause is None and slot.task is not None and slot.task.cancelling():
+        if isinstance(error, GeneratorExit) and not self._is_in(slot):
+            raise error  # somebody closes our coroutine
+        cancelled, cause = isinstance(error, asyncio.CancelledError), slot.cause
+        if cancelled and cause is None and self._closed:
             raise error  # nothing is recorded, the claimed list keeps the job
-        slot.clear_cancellation()
+        if slot.given_up:
+            return started
+        ended = self._end(slot, queue)
+        slot.soiled = True  # a new task costs less than to look for what it may have left
         if cause is not None and cancelled:
             self._verdicts.stopped(job, cause, started, ended)
         elif cause is not StopCause.SUPERSEDED:
             self._verdicts.raised(job, error, started, ended)
         return ended
 
-    def _end(self, slot: Slot, queue: BucketQueue) -> float:
+    def _is_in(self, slot: Slot) -> bool:
+        """True while the slot's own task is being run by the loop."""
+        try:
+            return asyncio.current_task() is slot.task
+        except RuntimeError:  # no loop runs here
+            return False
+
+    def _end(self, slot: Slot, queue: BucketQueue | None) -> float:
         slot.job = None
-        queue.running -= 1
+        if queue is not None:
+            queue.running -= 1
         self.running -= 1
         self.finished += 1
         return self._now()
@@ -371,15 +453,16 @@ class Execution:
 
     def _start_sweep(self) -> None:
         self._sweeping = True
-        self._loop.call_later(_SWEEP_SECONDS, self._sweep)
+        # Not in the context of the job that happens to be the first: this goes on while others run.
+        self._loop.call_later(_SWEEP_SECONDS, self._sweep, context=self._context)
 
     def _sweep(self) -> None:
         """Time out what ran too long; runs only while something runs."""
         now = self._now()
-        busy = bool(self._away)
-        if busy:
+        busy = bool(self._away or self._stuck)
+        if self._away:
             self._elsewhere.sweep(now)
-        for slot in self._slots:
+        for slot in list(self._slots):
             if slot.job is None:
                 continue
             busy = True
@@ -388,10 +471,15 @@ class Execution:
             if slot.cause is None:
                 if now >= slot.deadline:
                     self._stop_slot(slot, StopCause.TIMEOUT)
-            elif now - slot.nagged_at > _CANCEL_AGAIN_SECONDS:
-                # It swallowed the first cancellation; a coroutine cannot be killed, only asked again.
-                self._stop_slot(slot, slot.cause)
+            elif is_to_be_given_up(slot.cause, now - slot.asked_at):
+                self._give_up(slot, slot.job, slot.cause)
+            elif now - slot.nagged_at > CANCEL_AGAIN_SECONDS:
+                self._stop_slot(slot, slot.cause)  # it swallowed the cancellation and can only be asked again
+        for slot in self._stuck:
+            if slot.task is not None and now - slot.nagged_at > CANCEL_AGAIN_SECONDS:
+                slot.nagged_at = now
+                slot.task.cancel()
         if busy and not self._closed:
-            self._loop.call_later(_SWEEP_SECONDS, self._sweep)
+            self._loop.call_later(_SWEEP_SECONDS, self._sweep, context=self._context)
         else:
             self._sweeping = False

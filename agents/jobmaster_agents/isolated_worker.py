@@ -25,6 +25,7 @@ import socket
 import sys
 import threading
 from collections.abc import Coroutine
+from contextvars import copy_context
 from types import FrameType
 from typing import Any, NoReturn
 
@@ -241,7 +242,8 @@ class Worker:
                     self._armed = number
                     if self._stop_number == number:
                         raise Interrupted("stopped by the agent before it began")
-                    value = handler.function(*args, **kwargs)
+                    # In a copy of the context, so that no context variable leaks into the next job.
+                    value = copy_context().run(handler.function, *args, **kwargs)
             finally:
                 self._armed = 0
                 if os.getpid() != self._pid:

@@ -33,24 +33,57 @@ class Elsewhere(Protocol):
         ...
 
 
+GivenUp = Callable[[LiveJob, StopCause, float], None]
+"""Told of a handler on the loop that does not stop: its job, why it was to stop, seconds since it was first asked."""
+
+CANCEL_AGAIN_SECONDS = 2.0
+"""A coroutine that has swallowed its cancellation can only be asked again."""
+_GIVE_UP_SECONDS = 10.0
+_GIVE_UP_RELEASED_SECONDS = 4.0
+"""Less than an agent that leaves waits for handlers to stop."""
+
+
+def is_to_be_given_up(cause: StopCause, asked_seconds: float) -> bool:
+    """True for a handler on the loop that has been asked to stop for so long and goes on.
+
+    Args:
+        asked_seconds: time since it was first asked.
+    """
+    return asked_seconds >= (_GIVE_UP_RELEASED_SECONDS if cause is StopCause.RELEASE else _GIVE_UP_SECONDS)
+
+
 class Slot:
     """One task that runs jobs one after another."""
 
-    __slots__ = ("cause", "deadline", "job", "nagged_at", "started", "task")
+    __slots__ = (
+        "asked_at",
+        "cancelling",
+        "cause",
+        "deadline",
+        "given_up",
+        "job",
+        "nagged_at",
+        "soiled",
+        "started",
+        "task",
+    )
 
     def __init__(self) -> None:
         self.task: asyncio.Task[None] | None = None
+        self.cancelling: Callable[[], int] = int
+        """The task's own."""
         self.job: LiveJob | None = None
         self.started = 0.0
         self.deadline = 0.0
         self.cause: StopCause | None = None
+        self.asked_at = 0.0
+        """When its job was first asked to stop."""
         self.nagged_at = 0.0
-
-    def clear_cancellation(self) -> None:
-        """A cancellation meant for this job must not hit the slot's next one."""
-        self.cause = None
-        while self.task is not None and self.task.cancelling():
-            self.task.uncancel()
+        """When it was last asked."""
+        self.soiled = False
+        """A job has left something in the task (a cancellation, a context variable): it must not run another one."""
+        self.given_up = False
+        """Its job has its verdict, and its handler goes on."""
 
 
 class BucketQueue:

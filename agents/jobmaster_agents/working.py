@@ -109,7 +109,8 @@ class Working:
         attended = Attended(transactions, master, self.reporter, self.verdicts, holdings, clock, telemetry)
         threads = ThreadRunner(agent.threads, clock.boottime)
         self.threads_exhausted = threads.exhausted
-        """Set when every thread is stuck in a handler that was given up: no other can be run here any more."""
+        """Set when every thread is stuck in a handler that was given up, or as many handlers on the loop as may run at once:
+        the process is to be replaced."""
         telemetry.read_from("threads_stuck", lambda: threads.quarantined)
         self._elsewhere = ElsewhereRunner(
             threads,
@@ -122,6 +123,7 @@ class Working:
             process_jobs=agent.isolated_processes,
             attended=attended,
             attended_jobs=settings.master.transactions,
+            on_given_up=self._given_up,
         )
         self.execution = Execution(
             agent,
@@ -132,6 +134,7 @@ class Working:
             self._elsewhere,
             self.in_flight.authorise,
             self._room,
+            self._given_up,
         )
         self.reporter.runner = self.execution
         self.onboarding = Onboarding(
@@ -329,6 +332,15 @@ class Working:
     def _stop(self, job: LiveJob, cause: StopCause) -> None:
         self.execution.stop_job(job, cause)
 
+    def _given_up(self, job: LiveJob, cause: StopCause, seconds: float) -> None:
+        fields = {"job": job.entry.id, "handler": job.entry.handler, "reason": cause.value, "seconds": seconds}
+        self._log.error(Event.HANDLER_GIVEN_UP, fields)
+        if self._stuck() >= self._agent.max_running:
+            self.threads_exhausted.set()
+
+    def _stuck(self) -> int:
+        return self.execution.stuck + self._elsewhere.stuck
+
     def _room(self, bucket_id: bytes) -> None:
         pump = self.pumps.get(bucket_id)
         if pump is not None:
@@ -351,6 +363,7 @@ class Working:
         telemetry.read_from("jobs_running", lambda: execution.running)
         telemetry.read_from("jobs_queued", lambda: sum(map(execution.backlog, self.pumps)) - execution.running)
         telemetry.read_from("jobs_started", lambda: execution.finished + execution.running)
+        telemetry.read_from("handlers_stuck", self._stuck)
         telemetry.read_from("jobs_aside", lambda: sum(map(execution.aside, self.pumps)))
         telemetry.read_from("outcomes_waiting", lambda: reporter.backlog)
         telemetry.read_from("jobs_claimed", self._claimed)

@@ -76,12 +76,22 @@ class Bench:
         self.memory = Memory()
         self.verdicts = Verdicts(self.sink, JobDefaults(), Limits(), 300.0, CLOCK, random.Random(1))
 
+        self.given_up: list[LiveJob] = []
+
         async def authorise(job: LiveJob) -> bool:
             await asyncio.sleep(0)
             return allow
 
         self.execution = Execution(
-            settings, 900.0, CLOCK, self.holdings, self.verdicts, NotElsewhere(), authorise, lambda bucket_id: None
+            settings,
+            900.0,
+            CLOCK,
+            self.holdings,
+            self.verdicts,
+            NotElsewhere(),
+            authorise,
+            lambda bucket_id: None,
+            lambda job, cause, seconds: self.given_up.append(job),
         )
         self.names = 0
 

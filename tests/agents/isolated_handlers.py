@@ -12,6 +12,7 @@ import sys
 import tempfile
 import threading
 import time
+from contextvars import ContextVar
 from pathlib import Path
 from typing import Any
 
@@ -386,3 +387,20 @@ def open_files(inode: int) -> bool:
         except OSError:
             continue
     return False
+
+
+tenant: ContextVar[str] = ContextVar("tenant", default="nobody")
+
+
+@handlers.job(name="iso.speaks_for")
+def speaks_for(name: str) -> str:
+    before = tenant.get()
+    tenant.set(name)
+    return before
+
+
+@handlers.job(name="iso.async_speaks_for", mode="process")
+async def async_speaks_for(name: str) -> str:
+    before = tenant.get()
+    tenant.set(name)
+    return before

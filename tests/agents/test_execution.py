@@ -236,7 +236,7 @@ async def test_a_handler_that_ignores_the_end_of_the_process_does_not_hold_it_up
     bench = Bench(handlers, AgentSettings())
     bench.put(bench.bucket(), [("deaf", b"{}")])
     await until(lambda: bench.execution.running)
-    task = bench.execution._slots[0].task
+    task = next(iter(bench.execution._slots)).task
     async with asyncio.timeout(PATIENCE_SECONDS):
         await bench.execution.aclose()
     ears.set()

@@ -89,6 +89,17 @@ async def test_stopped_while_it_is_asked_about_it_gives_its_worker_back(make_poo
         assert await value(pool, "double", value=4) == 8
 
 
+# ---------------------------------------------------------------- what jobs leave in the process
+
+
+async def test_no_job_finds_the_context_variables_of_another(make_pool: Make) -> None:
+    pool = make_pool()
+    said = {
+        await value(pool, name, name=f"customer-{n}") for n in range(3) for name in ("speaks_for", "async_speaks_for")
+    }
+    assert said == {"nobody"}
+
+
 # ---------------------------------------------------------------- floods
 
 
