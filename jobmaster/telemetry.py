@@ -237,8 +237,7 @@ class Telemetry:
         self.batches_fenced = 0
         self.transactions: Tally = Tally(int)
         self.jobs_running = 0
-        self.threads_stuck = 0
-        self.handlers_stuck = 0
+        self.threads_stuck = self.handlers_stuck = 0
         self.jobs_queued = 0
         self.outcomes_waiting = 0
         self.jobs_aside = 0

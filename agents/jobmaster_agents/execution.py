@@ -56,7 +56,6 @@ class Execution:
     Args:
         authorise: awaits an accepted PROCESSING write for a ``start="fenced"`` job; False = do not run, None = not now.
         on_room: a bucket that asked by ``want_room`` has room for more jobs.
-        on_given_up: told of handlers that do not stop.
     """
 
     def __init__(
@@ -69,7 +68,6 @@ class Execution:
         elsewhere: Elsewhere,
         authorise: Authorise,
         on_room: Callable[[bytes], None],
-        on_given_up: GivenUp,
     ) -> None:
         self._loop = asyncio.get_running_loop()
         self._settings = settings
@@ -80,7 +78,8 @@ class Execution:
         self._elsewhere = elsewhere
         self._fenced_starts = FencedStarts(holdings, verdicts, authorise, self._now, lambda: self._closed)
         self._on_room = on_room
-        self._on_given_up = on_given_up
+        self.on_given_up: GivenUp = lambda job, cause, seconds: None
+        """Told of handlers that do not stop."""
         self._context = copy_context()
         """What every job finds: the context variables as the agent has them."""
         self._queues: dict[bytes, BucketQueue] = {}
@@ -209,7 +208,7 @@ class Execution:
         queue = self._queues.get(job.portion.holding.fence.bucket_id)
         now = self._end(slot, queue)
         self._verdicts.stopped(job, cause, slot.started, now)
-        self._on_given_up(job, cause, now - slot.asked_at)
+        self.on_given_up(job, cause, now - slot.asked_at)
         self._wake_slot()
         if queue is not None and queue.hungry and len(queue.jobs) <= queue.low_water:
             self._say_room(queue)

@@ -134,8 +134,8 @@ class Working:
             self._elsewhere,
             self.in_flight.authorise,
             self._room,
-            self._given_up,
         )
+        self.execution.on_given_up = self._given_up
         self.reporter.runner = self.execution
         self.onboarding = Onboarding(
             master,

@@ -76,8 +76,6 @@ class Bench:
         self.memory = Memory()
         self.verdicts = Verdicts(self.sink, JobDefaults(), Limits(), 300.0, CLOCK, random.Random(1))
 
-        self.given_up: list[LiveJob] = []
-
         async def authorise(job: LiveJob) -> bool:
             await asyncio.sleep(0)
             return allow
@@ -91,7 +89,6 @@ class Bench:
             NotElsewhere(),
             authorise,
             lambda bucket_id: None,
-            lambda job, cause, seconds: self.given_up.append(job),
         )
         self.names = 0
 
