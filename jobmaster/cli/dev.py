@@ -123,6 +123,7 @@ def _status_lines(found: ClusterStatus) -> list[str]:
 
 def _run(invocation: Invocation, agents: int, modules: tuple[str, ...]) -> int:
     from jobmaster.handlers import load_handlers
+    from jobmaster.settings.masking import mask_secrets
     from jobmaster.wiring import addresses
 
     settings = invocation.settings
@@ -132,9 +133,9 @@ def _run(invocation: Invocation, agents: int, modules: tuple[str, ...]) -> int:
     with _servers(invocation):
         _migrate(invocation)
         where = addresses(settings)
-        invocation.note(f"master      {where.dsn}")
+        invocation.note(f"master      {mask_secrets(where.dsn)}")
         for name, url in where.urls.items():
-            invocation.note(f"store       {name}: {url}")
+            invocation.note(f"store       {name}: {mask_secrets(url)}")
         _greet(invocation, agents, modules)
         return _serve(invocation, agents, modules)
 

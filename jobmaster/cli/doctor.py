@@ -9,14 +9,14 @@ import click
 from jobmaster.cli.findings import Finding, Verdict
 from jobmaster.cli.invocation import Invocation, pass_invocation
 from jobmaster.cli.running import reader_of, run_async
-from jobmaster.cli.tables import Column, emit_json, render
+from jobmaster.cli.tables import Column, emit_json, render, terminal_width
 
 if TYPE_CHECKING:
     from jobmaster.audit import AuditReport
     from jobmaster.settings.model import ClusterSettings
 
 EXIT_FINDINGS = 5
-COLUMNS = (Column("", "verdict"), Column("CHECK", "name"), Column("DETAIL", "detail"))
+COLUMNS = (Column("", "verdict"), Column("CHECK", "name"), Column("DETAIL", "detail", whole=True))
 
 
 @click.command("doctor")
@@ -41,7 +41,7 @@ def doctor(ctx: click.Context, invocation: Invocation, audit_days: int) -> None:
         emit_json(_as_json(ok, findings, report))
     else:
         rows = [{"verdict": f.verdict.value, "name": f.name, "detail": f.detail} for f in findings]
-        click.echo(render(rows, COLUMNS))
+        click.echo(render(rows, COLUMNS, terminal_width()))
         for finding in findings:
             if finding.fix and finding.verdict is not Verdict.OK:
                 click.echo(f"-> {finding.name}: {finding.fix}")

@@ -13,7 +13,7 @@ import click
 from jobmaster.cli.invocation import Invocation, pass_invocation
 from jobmaster.cli.job_rows import ATTEMPT_COLUMNS, LIST_COLUMNS, RETRY_COLUMNS, job_record, listed, timeline
 from jobmaster.cli.running import id_range, reader_of, run_async
-from jobmaster.cli.tables import emit_json, emit_record, emit_rows, render
+from jobmaster.cli.tables import emit_json, emit_record, emit_rows, render, terminal_width
 from jobmaster.model.errors import Conflict, InputError, JobMasterError, NotFound
 from jobmaster.model.ids import text
 from jobmaster.model.job import FINAL_STATES, MASTER_STATES, Durability, JobState, JobView, Priority
@@ -265,7 +265,7 @@ def timeline_(invocation: Invocation, job: str) -> None:
     if invocation.json:
         emit_json(lines)
     else:
-        click.echo(render(lines, ATTEMPT_COLUMNS))
+        click.echo(render(lines, ATTEMPT_COLUMNS, terminal_width()))
 
 
 @job_group.command("wait")

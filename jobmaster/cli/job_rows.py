@@ -41,7 +41,7 @@ ATTEMPT_COLUMNS = (
     Column("EVENT", "event"),
     Column("BUCKET", "bucket_id"),
     Column("EPOCH", "bucket_epoch", right=True),
-    Column("DETAIL", "detail"),
+    Column("DETAIL", "detail", whole=True),
 )
 
 

@@ -26,7 +26,7 @@ COLUMNS = (
     Column("MOVED", "jobs_moved", right=True),
     Column("RESCUED", "jobs_rescued", right=True),
     Column("STATE", "state"),
-    Column("WHY", "reason"),
+    Column("WHY", "reason", whole=True),
 )
 
 _STATES = {BucketState.READY_TO_DELETE: "drained", BucketState.LOST: "lost again"}

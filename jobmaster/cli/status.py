@@ -9,7 +9,7 @@ import click
 from jobmaster.cli.bucket import buckets_with_depths
 from jobmaster.cli.invocation import Invocation, pass_invocation
 from jobmaster.cli.running import reader_of, run_async
-from jobmaster.cli.tables import Column, duration, emit_json, iso, render, thousands
+from jobmaster.cli.tables import Column, duration, emit_json, iso, render, terminal_width, thousands
 from jobmaster.model.job import Priority
 
 if TYPE_CHECKING:
@@ -59,7 +59,7 @@ def status(invocation: Invocation) -> None:
     ]
     click.echo("   ".join(parts))
     if report["groups"]:
-        click.echo(render(report["groups"], COLUMNS))
+        click.echo(render(report["groups"], COLUMNS, terminal_width()))
     else:
         click.echo("no buckets and no jobs held", err=True)
     for warning in report["warnings"]:

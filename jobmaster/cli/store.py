@@ -21,7 +21,7 @@ COLUMNS = (
     Column("APPEND-ONLY", "append_only", lambda on: "yes" if on else "NO"),
     Column("FSYNC", "append_fsync"),
     Column("GENERATION", "generation"),
-    Column("STATE", "state"),
+    Column("STATE", "state", whole=True),
 )
 
 

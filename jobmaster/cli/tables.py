@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import shutil
+import sys
+import textwrap
 import unicodedata
 from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
@@ -13,6 +16,8 @@ import click
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _LEFT, _RIGHT = "<", ">"
 CELL_CHARS_MAX = 72
+"""Characters of a cell on a terminal. In a pipe nothing is cut: who reads it there has no other place to look."""
+WRAP_CHARS_MIN = 32
 
 
 class Column(NamedTuple):
@@ -22,6 +27,8 @@ class Column(NamedTuple):
     key: str
     show: Callable[[Any], str] | None = None
     right: bool = False
+    whole: bool = False
+    """Reasons: wrapped on a terminal, never cut. For the last column."""
 
 
 def emit_rows(rows: Sequence[Mapping[str, Any]], columns: Sequence[Column], *, as_json: bool, empty: str) -> None:
@@ -29,7 +36,7 @@ def emit_rows(rows: Sequence[Mapping[str, Any]], columns: Sequence[Column], *, a
     if as_json:
         emit_json(list(rows))
     elif rows:
-        click.echo(render(rows, columns))
+        click.echo(render(rows, columns, terminal_width()))
     else:
         click.echo(empty, err=True)
 
@@ -54,9 +61,20 @@ def emit_record(record: Mapping[str, Any], *, as_json: bool) -> None:
             click.echo(f"{' ' * width}  {clean(line)}")
 
 
-def render(rows: Sequence[Mapping[str, Any]], columns: Sequence[Column]) -> str:
-    """The table as text; columns are as wide as their widest cell, counted in terminal cells."""
-    cells = [[_cell(row, column) for column in columns] for row in rows]
+def terminal_width() -> int | None:
+    """Cells of a line of the terminal (or ``$COLUMNS``); ``None`` when standard output is none."""
+    return shutil.get_terminal_size().columns if sys.stdout.isatty() else None
+
+
+def render(rows: Sequence[Mapping[str, Any]], columns: Sequence[Column], width: int | None = None) -> str:
+    """The table as text; columns are as wide as their widest cell, counted in terminal cells.
+
+    Args:
+        width: of the terminal's lines; ``None``: there is no terminal, and nothing is cut or wrapped.
+    """
+    cells = [[_cell(row, column, width) for column in columns] for row in rows]
+    if width is not None and columns[-1].whole:
+        cells = _wrapped(cells, columns, width)
     widths = [
         max(display_width(column.title), *(display_width(line[at]) for line in cells))
         for at, column in enumerate(columns)
@@ -69,14 +87,31 @@ def render(rows: Sequence[Mapping[str, Any]], columns: Sequence[Column]) -> str:
     )
 
 
-def _cell(row: Mapping[str, Any], column: Column) -> str:
+def _wrapped(cells: list[list[str]], columns: Sequence[Column], width: int) -> list[list[str]]:
+    """The last cell of each line in as many lines as it needs beside the others."""
+    others = [
+        max(display_width(column.title), *(display_width(line[at]) for line in cells))
+        for at, column in enumerate(columns[:-1])
+    ]
+    room = max(width - sum(others) - 2 * len(others), WRAP_CHARS_MIN)
+    lines = []
+    for *left, last in cells:
+        first, *more = textwrap.wrap(last, room) or [""]
+        lines.append([*left, first])
+        lines += [[*("" for _ in left), line] for line in more]
+    return lines
+
+
+def _cell(row: Mapping[str, Any], column: Column, width: int | None) -> str:
     value: Any = row
     for key in column.key.split("."):
         value = value.get(key) if isinstance(value, Mapping) else None
     if value is None:
         return "-"
     text = clean(column.show(value) if column.show else str(value))
-    return text if len(text) <= CELL_CHARS_MAX else text[: CELL_CHARS_MAX - 3] + "..."
+    if width is None or column.whole or len(text) <= CELL_CHARS_MAX:
+        return text
+    return text[: CELL_CHARS_MAX - 3] + "..."
 
 
 def _pad(text: str, width: int, side: str) -> str:

@@ -17,7 +17,7 @@ import asyncpg
 import msgspec
 
 from jobmaster.master import errors
-from jobmaster.master.connection import Calls, Connections, Opener, place_of
+from jobmaster.master.connection import Calls, Connections, Dialler, Opener
 from jobmaster.master.migrate import check_schema
 from jobmaster.master.statements import quoted, sql
 from jobmaster.model.archive import ArchiveRange, ArchiveState, LakeFile, Measure
@@ -60,10 +60,10 @@ class Archive:
             await check_schema(Calls(probe), schema)
         finally:
             await probe.close()
+        dialler = Dialler(dsn)
         try:
-            connection = await asyncpg.connect(
-                dsn,
-                timeout=settings.connect_timeout_seconds,
+            connection = await dialler.connect(
+                settings.connect_timeout_seconds,
                 server_settings={
                     "search_path": quoted(schema),
                     "application_name": _APPLICATION_NAME,
@@ -78,7 +78,7 @@ class Archive:
                 },
             )
         except errors.DRIVER_ERRORS as error:
-            raise errors.connecting(error, place_of(dsn)) from error
+            raise errors.connecting(error, dialler.place) from error
         return cls(connection)
 
     async def close(self) -> None:

@@ -8,18 +8,19 @@ statement is sent on lending or returning (asyncpg's pool resets with one): ours
 from __future__ import annotations
 
 import asyncio
+import os
 import random
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from typing import Any, TypeAlias, TypeVar
-from urllib.parse import parse_qs, urlsplit
 
 import asyncpg
 
 from jobmaster.master import errors
 from jobmaster.master.statements import quoted, sql
-from jobmaster.model.errors import Unavailable
+from jobmaster.model.errors import ConfigError, Unavailable
 from jobmaster.settings.model import MasterSettings
+from jobmaster.settings.urls import UrlError, parse_dsn
 
 Connection: TypeAlias = "asyncpg.Connection[asyncpg.Record]"
 Row: TypeAlias = asyncpg.Record
@@ -33,6 +34,15 @@ _TRIES = 5
 _RETRY_SECONDS = 0.01
 _AGAIN = (asyncpg.SerializationError, asyncpg.DeadlockDetectedError)
 
+_FILES = ("sslrootcert", "sslcert", "sslkey", "sslcrl")
+_NEXT_HOST = (
+    OSError,
+    TimeoutError,
+    asyncpg.TargetServerAttributeNotMatched,
+    asyncpg.CannotConnectNowError,
+    asyncpg.PostgresConnectionError,
+)
+
 EPOCH_2000_US = 946_684_800_000_000
 """PostgreSQL counts its microseconds from 2000-01-01; we count from 1970."""
 
@@ -44,9 +54,69 @@ def to_us(moment: tuple[int] | None) -> int:
 
 def place_of(dsn: str) -> str:
     """``host:port/database`` for messages, without the password."""
-    parts = urlsplit(dsn)
-    host = parts.hostname or parse_qs(parts.query).get("host", ["localhost"])[0]
-    return f"{host}:{parts.port or 5432}{parts.path}"
+    try:
+        return str(parse_dsn(dsn))
+    except UrlError:
+        return "of a DSN that cannot be understood"
+
+
+class Dialler:
+    """Opens connections to the database of one DSN.
+
+    A DSN may name several hosts, as at a failover: each gets its share of the time, the one that answered last is asked
+    first, and a standby is passed over unless ``target_session_attrs`` wants one.
+
+    Raises:
+        ConfigError: the DSN cannot be understood.
+    """
+
+    def __init__(self, dsn: str) -> None:
+        try:
+            self.url = parse_dsn(dsn)
+        except UrlError as error:
+            raise ConfigError(f"the DSN of the database cannot be used: {error.message}", hint=error.hint) from None
+        self.place = str(self.url)
+        self._dsn = dsn
+        self._first = 0
+
+    async def connect(self, seconds: float, **options: Any) -> Connection:
+        """A connection, or an error of the driver.
+
+        Args:
+            seconds: how long it may take, over all hosts.
+            options: what ``asyncpg.connect`` takes besides.
+        """
+        self._look_at_files()
+        hosts = self.url.hosts
+        wanted = self.url.parameters.get("target_session_attrs") or os.environ.get("PGTARGETSESSIONATTRS")
+        async with asyncio.timeout(seconds):
+            if len(hosts) < 2 or wanted == "prefer-standby":
+                return await asyncpg.connect(self._dsn, timeout=seconds, **options)
+            options["target_session_attrs"] = wanted or "primary"
+            for at in range(self._first, self._first + len(hosts)):
+                number = at % len(hosts)
+                try:
+                    connection = await self._one(*hosts[number], seconds / len(hosts), options)
+                except _NEXT_HOST as error:
+                    last: Exception = error
+                else:
+                    self._first = number
+                    return connection
+            raise last
+
+    async def _one(self, host: str, port: int, seconds: float, options: Mapping[str, Any]) -> Connection:
+        async with asyncio.timeout(seconds):
+            return await asyncpg.connect(self._dsn, host=host, port=port, timeout=seconds, **options)
+
+    def _look_at_files(self) -> None:
+        """The driver's error does not name the file that it misses."""
+        for name in _FILES:
+            file = self.url.parameters.get(name)
+            if file is not None and not os.path.exists(file):
+                raise ConfigError(
+                    f"the DSN of the database {self.place} names {name} {file}, which is not there",
+                    hint="mend its path, or put the file there",
+                )
 
 
 class Opener:
@@ -55,7 +125,8 @@ class Opener:
     def __init__(self, dsn: str, schema: str, settings: MasterSettings, application_name: str) -> None:
         self.dsn = dsn
         self.schema = schema
-        self.place = place_of(dsn)
+        self._dialler = Dialler(dsn)
+        self.place = self._dialler.place
         self.call_seconds = settings.statement_timeout_seconds + _ANSWER_SECONDS
         self._connect_seconds = settings.connect_timeout_seconds
         self._accepted = False
@@ -89,9 +160,8 @@ class Opener:
         plans = {"plan_cache_mode": "force_generic_plan"} if plan_once else {"enable_bitmapscan": "off"}
         try:
             async with asyncio.timeout(self._connect_seconds):
-                connection = await asyncpg.connect(
-                    self.dsn,
-                    timeout=self._connect_seconds,
+                connection = await self._dialler.connect(
+                    self._connect_seconds,
                     command_timeout=None if over else self.call_seconds,
                     server_settings={**self._server_settings, **plans, **(over or {})},
                 )

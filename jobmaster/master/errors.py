@@ -11,6 +11,7 @@ from collections.abc import Sequence
 import asyncpg
 
 from jobmaster.model.errors import (
+    ConfigError,
     InputError,
     JobMasterError,
     OutcomeUnknown,
@@ -19,8 +20,16 @@ from jobmaster.model.errors import (
     Unavailable,
     ValueRefused,
 )
+from jobmaster.settings.masking import mask_secrets
 
 _PASSWORD = (asyncpg.InvalidAuthorizationSpecificationError,)  # and InvalidPasswordError below it
+_PARAMETER = (
+    asyncpg.UndefinedObjectError,
+    asyncpg.InvalidParameterValueError,
+    asyncpg.CantChangeRuntimeParamError,
+)
+"""Answers to a start-up message: a parameter of the DSN that the server does not know or take."""
+_PREPARED = (asyncpg.DuplicatePreparedStatementError, asyncpg.InvalidSQLStatementNameError)
 _SCHEMA = (
     asyncpg.UndefinedTableError,
     asyncpg.UndefinedColumnError,
@@ -67,6 +76,8 @@ def connecting(error: Exception, place: str, *, accepted: bool = False) -> JobMa
         accepted: the server has let this program in before. Then a refused password is an outage like another: whoever mends
             it ends it, and a program that works meanwhile (with a store, with a connection it has) must not give up.
     """
+    if (pooler := _pooler(error)) is not None:
+        return pooler
     if isinstance(error, _PASSWORD):
         said = f"the master database {place} does not accept this user or password"
         hint = "mend the user and password of master.dsn, or pg_hba.conf on the server"
@@ -75,9 +86,39 @@ def connecting(error: Exception, place: str, *, accepted: bool = False) -> JobMa
         return Refused(f"{said}: {error}", hint=hint)
     if isinstance(error, asyncpg.InvalidCatalogNameError):
         return Refused(f"the master database {place} does not exist", hint="create it, or mend the name in master.dsn")
+    if isinstance(error, _PARAMETER):
+        return Refused(
+            f"the master database {place} does not take a parameter: {error}",
+            hint="mend what stands after the ? in master.dsn",
+        )
+    if isinstance(error, asyncpg.ClientConfigurationError):
+        return ConfigError(
+            f"the driver cannot use the DSN of the master database {place}: {mask_secrets(str(error))}",
+            hint="mend master.dsn, or the PG... variables of the environment",
+        )
+    if isinstance(error, asyncpg.TargetServerAttributeNotMatched):
+        return Unavailable(
+            f"no host of the master database {place} is of the kind that is wanted: {error}",
+            hint="is one of them the primary? target_session_attrs in master.dsn says which kind",
+        )
     if isinstance(error, TimeoutError):
         return Unavailable(f"the master database {place} did not answer in time")
     return Unavailable(f"the master database {place} cannot be reached: {_said(error)}")
+
+
+def _pooler(error: Exception) -> Refused | None:
+    """A pooler between us and the master, by what PgBouncer and those built on it answer; ``None``: no sign of one.
+
+    They refuse the settings that our connections start with. Told to ignore those, they hand the statements of one
+    connection to several servers, where the prepared ones are unknown or there already.
+    """
+    said = str(error)
+    if not isinstance(error, _PREPARED) and "unsupported startup parameter" not in said:
+        return None
+    return Refused(
+        f"a pooler such as PgBouncer stands between this program and the master: {said.splitlines()[0]}",
+        hint="connect directly: point master.dsn at PostgreSQL itself, which sees few connections (master.pool_size)",
+    )
 
 
 def calling(error: Exception, what: str, *, writes: bool, ids: Sequence[bytes] = ()) -> JobMasterError:
@@ -88,6 +129,8 @@ def calling(error: Exception, what: str, *, writes: bool, ids: Sequence[bytes] =
         writes: whether it may have changed something.
         ids: the jobs it was about.
     """
+    if (pooler := _pooler(error)) is not None:
+        return pooler
     if isinstance(error, asyncpg.ReadOnlySQLTransactionError):
         return Unavailable(f"the master database is read-only: {error}", hint="point master.dsn at the primary")
     if isinstance(error, _SCHEMA):

@@ -8,7 +8,7 @@ from typing import Any
 import asyncpg
 
 from jobmaster.master import errors
-from jobmaster.master.connection import Connection, place_of
+from jobmaster.master.connection import Connection, Dialler, place_of
 from jobmaster.master.export import DELIMITER, NULL, QUOTE
 from jobmaster.master.statements import quoted
 from jobmaster.model.errors import InputError, JobMasterError, Unavailable
@@ -68,9 +68,8 @@ async def copy_query(dsn: str, text: str, output: Callable[[bytes], Coroutine[An
 
 async def _open(dsn: str) -> Connection:
     try:
-        return await asyncpg.connect(
-            dsn,
-            timeout=_CONNECT_SECONDS,
+        return await Dialler(dsn).connect(
+            _CONNECT_SECONDS,
             server_settings={
                 "application_name": "jobmaster-spark",
                 "default_transaction_read_only": "on",
@@ -78,7 +77,7 @@ async def _open(dsn: str) -> Connection:
                 "extra_float_digits": "3",
             },
         )
-    except (*errors.DRIVER_ERRORS, ValueError) as error:
+    except errors.DRIVER_ERRORS as error:
         raise Unavailable(f"the database {place_of(dsn)} cannot be reached: {error}") from error
 
 

@@ -11,7 +11,7 @@ from typing import Any
 import asyncpg
 
 from jobmaster.master import errors
-from jobmaster.master.connection import place_of
+from jobmaster.master.connection import Dialler
 from jobmaster.master.statements import quoted, sql
 
 STATEMENT_SECONDS = 120.0
@@ -33,10 +33,10 @@ class Reader:
         Raises:
             Unavailable: the server cannot be reached. Refused: it will not have us (password, database).
         """
+        dialler = Dialler(dsn)
         try:
-            connection = await asyncpg.connect(
-                dsn,
-                timeout=connect_timeout_seconds,
+            connection = await dialler.connect(
+                connect_timeout_seconds,
                 command_timeout=STATEMENT_SECONDS + 5,
                 server_settings={
                     "search_path": quoted(schema),
@@ -48,7 +48,7 @@ class Reader:
                 },
             )
         except errors.DRIVER_ERRORS as error:
-            raise errors.connecting(error, place_of(dsn)) from error
+            raise errors.connecting(error, dialler.place) from error
         return cls(connection)
 
     async def close(self) -> None:

@@ -19,7 +19,7 @@ import msgspec
 from asyncpg.pgproto.pgproto import UUID
 
 from jobmaster.master import errors
-from jobmaster.master.connection import close_politely, place_of
+from jobmaster.master.connection import Dialler, close_politely
 from jobmaster.master.statements import sql, statement
 from jobmaster.model.errors import InputError, Unavailable
 from jobmaster.model.job import Conclusion, FinalRow
@@ -53,6 +53,7 @@ class Transactions:
 
     def __init__(self, access: MasterAccess) -> None:
         self.access: Final = access
+        self._dialler = Dialler(access.dsn)
         self._free = asyncio.Semaphore(access.settings.transactions)
         self._idle: list[asyncpg.Connection[asyncpg.Record]] = []
         self._lent: set[asyncpg.Connection[asyncpg.Record]] = set()
@@ -80,7 +81,7 @@ class Transactions:
             try:
                 return await self._begin(await self._open(), attempt)
             except errors.DRIVER_ERRORS as error:
-                raise errors.connecting(error, place_of(self.access.dsn)) from error
+                raise errors.connecting(error, self._dialler.place) from error
         except BaseException:
             self._free.release()
             raise
@@ -100,16 +101,14 @@ class Transactions:
             "lock_timeout": settings.transaction_lock_timeout_seconds,
             "idle_in_transaction_session_timeout": settings.transaction_idle_timeout_seconds,
         }
-        async with asyncio.timeout(settings.connect_timeout_seconds):
-            return await asyncpg.connect(
-                access.dsn,
-                timeout=settings.connect_timeout_seconds,
-                command_timeout=settings.transaction_statement_timeout_seconds + _ANSWER_SECONDS,
-                server_settings={
-                    "application_name": access.application_name,
-                    **{name: f"{seconds * 1000:.0f}" for name, seconds in limits.items()},
-                },
-            )
+        return await self._dialler.connect(
+            settings.connect_timeout_seconds,
+            command_timeout=settings.transaction_statement_timeout_seconds + _ANSWER_SECONDS,
+            server_settings={
+                "application_name": access.application_name,
+                **{name: f"{seconds * 1000:.0f}" for name, seconds in limits.items()},
+            },
+        )
 
     async def _begin(self, connection: asyncpg.Connection[asyncpg.Record], attempt: str) -> Transaction:
         try:

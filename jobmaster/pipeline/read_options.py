@@ -6,13 +6,13 @@ import json
 import os
 from collections.abc import Mapping
 from typing import Any, NamedTuple
-from urllib.parse import urlsplit
 
 from jobmaster.model.errors import InputError
 from jobmaster.pipeline.place import place_of
 from jobmaster.pipeline.reader import ReadPlan
 from jobmaster.pipeline.selection import selection_of
 from jobmaster.pipeline.tables import FLAG, INT, LONG, SHORT, TEXT, TIME, Choice, Table, table_of
+from jobmaster.settings.masking import mask_secrets
 
 TASKS_MAX = 16
 """Tasks, and so connections, where nothing else is said."""
@@ -97,7 +97,8 @@ def keep_options(table: Table, columns: tuple[str, ...], options: Mapping[str, s
     """
     from pyspark.sql import types
 
-    if urlsplit(options.get("dsn") or "").password:
+    dsn = options.get("dsn") or ""
+    if mask_secrets(dsn) != dsn:
         raise InputError(
             "a table of the catalogue would keep the password of its dsn", hint="give dsnEnv or config, or no password"
         )

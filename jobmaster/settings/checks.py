@@ -13,6 +13,7 @@ from jobmaster.settings.leaves import suggest
 from jobmaster.settings.model import AgentMode, AgentSettings, BucketCounts, ClusterSettings
 from jobmaster.settings.nodes import join_path
 from jobmaster.settings.origins import Origin, Problem
+from jobmaster.settings.urls import UrlError, check_store_url, parse_dsn
 
 
 @dataclass(slots=True)
@@ -33,7 +34,23 @@ def check_relations(settings: ClusterSettings, findings: Findings) -> None:
         _check_buckets(name, agent, findings)
     _check_served(settings, findings)
     _check_handlers(settings, findings)
+    _check_urls(settings, findings)
     _check_store_urls(settings, findings)
+
+
+def _check_urls(settings: ClusterSettings, findings: Findings) -> None:
+    """Every URL must be one that the drivers read as it was meant. Nothing of it is quoted: it may be a password's part."""
+    checks: list[tuple[str, str | None, Callable[[str], object]]] = [("master.dsn", settings.master.dsn, parse_dsn)]
+    checks += [
+        (f"{join_path('stores', name)}.url", store.url, check_store_url) for name, store in settings.stores.items()
+    ]
+    for path, url, check in checks:
+        try:
+            if url is not None:
+                check(url)
+        except UrlError as error:
+            message = f"this URL cannot be used: {error.message}"
+            findings.problems.append(Problem(findings.place_of(path), path, message, error.hint))
 
 
 def _check_store(name: str, agent: AgentSettings, settings: ClusterSettings, findings: Findings) -> None:

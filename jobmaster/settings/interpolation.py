@@ -2,7 +2,8 @@
 
 Done after parsing, so that what is put in can never become structure; done once, so that what is put in is never
 looked at again (a variable that holds ``${OTHER}`` stays that text). A missing variable or file is an error, never an
-empty text. ``$${`` is a literal ``${``. Errors quote the reference, not what it held.
+empty text. ``$${`` is a literal ``${``. Errors quote the reference, not what it held. What is put into the user, the
+password or a parameter's value of a URL is percent-encoded: a password may hold any character.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from pathlib import Path
 
 from jobmaster.settings.nodes import Entry, MappingNode, Node, ScalarNode, SequenceNode, Style, join_path
 from jobmaster.settings.origins import Problem
+from jobmaster.settings.urls import encode_parts
 
 FILE_BYTES_MAX = 64 * 1024
 
@@ -67,7 +69,7 @@ class Interpolator:
             return value
 
         try:
-            text = _REFERENCE.sub(follow, node.text)
+            text = encode_parts(node.text, follow, _REFERENCE)
         except _Missing as error:
             problems.append(Problem(node.origin, path, error.message, error.hint))
             return replace(node, style=Style.BROKEN)

@@ -13,27 +13,34 @@ import re
 MASK = "***"
 SHOWN_CHARS_MAX = 80
 
-_SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://")
+_SCHEME = re.compile(r"[A-Za-z0-9+.-]{1,32}\Z")
+# No expression here may look back over what it has read: a wrong value can have the length of a whole file.
 _KEYED = re.compile(
-    r"(?i)([\w-]*(?:password|passwd|passphrase|pwd|secret|token)\s*[=:]\s*)('(?:[^'\\]|\\.)*'?|\"(?:[^\"\\]|\\.)*\"?|(?:[^\s&\\]|\\.)+)"
+    r"(?i)((?:password|passwd|passphrase|pwd|secret|token)\s*[=:]\s*)('(?:[^'\\]|\\.)*'?|\"(?:[^\"\\]|\\.)*\"?|(?:[^\s&\\]|\\.)+)"
 )
-_TOKEN_SCHEMES = ("redis://", "rediss://", "unix://", "valkey://", "valkeys://")
+_TOKEN_SCHEMES = ("redis", "rediss", "unix", "valkey", "valkeys")
 
 
 def mask_secrets(text: str) -> str:
     """The same text with every password of a URL or of ``password=...`` replaced by ``***``."""
-    match = _SCHEME.search(text)
-    start = match.end() if match else 0
+    scheme = _scheme_of(text)
+    start = text.find("://") + 3 if scheme else 0
     last_at = text.rfind("@")
     if last_at >= start:
         colon = text.find(":", start, last_at)
-        scheme = match.group() if match else ""
         if colon >= 0:
             text = f"{text[: colon + 1]}{MASK}{text[last_at:]}"
-        elif scheme.lower() in _TOKEN_SCHEMES:
+        elif scheme in _TOKEN_SCHEMES:
             # What stands alone before the @ of a Redis URL is more often a pasted password than a user.
             text = f"{text[:start]}{MASK}{text[last_at:]}"
     return _KEYED.sub(rf"\1{MASK}", text)
+
+
+def _scheme_of(text: str) -> str:
+    """What stands before the first ``://``, in lower case; empty when there is none."""
+    end = text.find("://")
+    match = _SCHEME.search(text[max(end - 32, 0) : end]) if end > 0 else None
+    return match.group().lower() if match else ""
 
 
 def one_line(text: str) -> str:

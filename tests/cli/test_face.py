@@ -297,10 +297,45 @@ def test_text_cannot_steer_the_terminal() -> None:
     assert "\x1b" not in render([{"a": nasty}], (Column("A", "a"),))
 
 
-def test_long_cells_are_cut() -> None:
-    line = render([{"a": "x" * 500}], (Column("A", "a"),)).splitlines()[1]
+def test_long_cells_are_cut_on_a_terminal_and_nowhere_else() -> None:
+    rows, columns = [{"a": "x" * 500}], (Column("A", "a"),)
+    line = render(rows, columns, 80).splitlines()[1]
     assert len(line) == 72
     assert line.endswith("...")
+    assert render(rows, columns).splitlines()[1] == "x" * 500
+
+
+def test_reasons_are_wrapped_on_a_terminal_and_never_cut() -> None:
+    reason = " ".join(f"word{number}" for number in range(60))
+    rows = [{"n": "store-one", "why": reason}, {"n": "b", "why": "short"}]
+    columns = (Column("NAME", "n"), Column("WHY", "why", whole=True))
+    for width in (10, 40, 80, 200):
+        title, *lines, last = render(rows, columns, width).splitlines()
+        assert title.startswith("NAME       WHY")
+        assert " ".join(line[11:] for line in lines) == reason
+        assert lines[0].startswith("store-one  word0")
+        assert all(line.startswith(" " * 11) for line in lines[1:])
+        assert last == "b          short"
+        assert max(map(len, lines)) <= max(width, 11 + 32)
+    assert render(rows, columns).splitlines()[1:] == [f"store-one  {reason}", "b          short"]
+
+
+def test_a_pipe_gets_the_whole_reason_of_a_store_and_a_terminal_gets_it_wrapped(
+    inside: Inside, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    reason = f"agent store 'default' at redis://127.0.0.1:1/0 cannot be reached: {'because ' * 30}end"
+    rows = [{"name": "default", "state": reason}]
+    from jobmaster.cli import store, tables
+
+    async def looked(*_: object, **__: object) -> list[dict[str, str]]:
+        return rows
+
+    monkeypatch.setattr(store, "_each", looked)
+    assert reason in inside("store", "check").out
+    monkeypatch.setattr(tables, "terminal_width", lambda: 80)
+    out = inside("store", "check").out
+    assert max(map(len, out.splitlines())) < 100  # a reason gets 32 cells at least
+    assert "".join(out.split()).count("because") == 30
 
 
 @pytest.mark.parametrize(

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import json
+from pathlib import Path
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from jobmaster.settings.loader import load_settings
 from jobmaster.settings.masking import mask_secrets, show_value
+from jobmaster.settings.origins import InvalidSettings
 
 
 @pytest.mark.parametrize(
@@ -45,3 +50,22 @@ def test_a_shown_value_is_one_bounded_line(text: str) -> None:
     shown = show_value(text)
     assert shown.isprintable()
     assert len(shown) < 12 * 90
+
+
+@pytest.mark.parametrize(
+    "piece",
+    ["a", "-", "a.", "password", "password ", "password=", "pwd: '", "token=\\", "=", "://", "a://", ":@", "\\"],
+)
+def test_a_wrong_value_as_long_as_a_file_is_shown_as_quickly_as_a_short_one(piece: str, tmp_path: Path) -> None:
+    """With an expression that looks back, each of these took minutes or hours."""
+    long = piece * (100 * 1024 // len(piece))
+    assert len(show_value(long)) < 12 * 90
+    file = tmp_path / "jobmaster.yaml"
+    file.write_text(f"master: {{pool_size: {json.dumps(long)}}}\n")
+    with pytest.raises(InvalidSettings, match="pool_size"):
+        load_settings(file)
+
+
+def test_a_password_that_is_cut_off_is_masked_all_the_same() -> None:
+    assert show_value("postgresql://app:" + "s3cret" * 1000 + "@h/db") == '"postgresql://app:***@h/db"'
+    assert "s3cret" not in show_value("x" * 70 + " password='" + "s3cret " * 1000)

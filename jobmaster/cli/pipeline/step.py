@@ -12,7 +12,7 @@ import click
 
 from jobmaster.cli.failures import EXIT_FAILED
 from jobmaster.cli.invocation import Invocation, invocation_of
-from jobmaster.cli.tables import Column, emit_json, render, thousands
+from jobmaster.cli.tables import Column, emit_json, render, terminal_width, thousands
 
 if TYPE_CHECKING:
     from jobmaster.pipeline.running import Outcome, PipelineRun
@@ -105,7 +105,7 @@ def _carry_out(ctx: click.Context, name: str, run: PipelineRun, work: Callable[[
     for key, value in outcome.found.items():
         click.echo(f"{key.replace('_', ' ').ljust(width)}  {_told(value)}")
     if outcome.items:
-        click.echo(render(outcome.items, [Column(key.upper(), key) for key in outcome.items[0]]))
+        click.echo(render(outcome.items, [Column(key.upper(), key) for key in outcome.items[0]], terminal_width()))
     if outcome.note:
         click.echo(outcome.note)
     if outcome.rows:

@@ -1,0 +1,151 @@
+"""URLs of the master and of stores, read strictly, so that no part of a password is taken for a host, a port or a path.
+
+Whatever is wrong is said without a quote from the URL. A password in a URL has to be percent-encoded; what ``${...}`` puts
+in there is encoded by the loader (``encode_parts``).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from typing import NamedTuple
+from urllib.parse import parse_qs, quote, unquote, urlsplit
+
+PORT_DEFAULT = 5432
+PORT_MAX = 65535
+SSL_MODES = ("disable", "allow", "prefer", "require", "verify-ca", "verify-full")
+SESSION_ATTRIBUTES = ("any", "primary", "standby", "prefer-standby", "read-write", "read-only")
+_CHOICES = {"sslmode": SSL_MODES, "target_session_attrs": SESSION_ATTRIBUTES}
+ENCODE_HINT = (
+    "percent-encode user and password (/ is %2F, # is %23, @ is %40, ? is %3F, % is %25), or put them in with ${NAME} "
+    "or ${file:path}, which are encoded by the loader"
+)
+_REFERENCE = re.compile(r"\$\$\{|\$\{[^{}]*\}")
+_URL = re.compile(r"[a-z]+://")
+_HOST = re.compile(r"(\[[0-9A-Fa-f:.%]+\]|[^\[\]:]*)(?::(.*))?")
+
+
+class UrlError(ValueError):
+    """A URL that cannot be used: what is wrong with which part of it, and how to mend that. It quotes nothing."""
+
+    def __init__(self, message: str, hint: str) -> None:
+        super().__init__(message)
+        self.message, self.hint = message, hint
+
+
+class MasterUrl(NamedTuple):
+    """A DSN of PostgreSQL, taken apart."""
+
+    hosts: tuple[tuple[str, int], ...]
+    """In the order in which they are tried; none: the environment or the driver decides."""
+    database: str
+    parameters: dict[str, str]
+    """What stands after the ``?``, decoded."""
+
+    def __str__(self) -> str:
+        """``host:port/database`` for messages: without user, password and parameters."""
+        hosts = self.hosts or (("localhost", PORT_DEFAULT),)
+        return f"{','.join(f'{host}:{port}' for host, port in hosts)}/{self.database}"
+
+
+def parse_dsn(dsn: str) -> MasterUrl:
+    """A DSN of the master.
+
+    Raises:
+        UrlError: it cannot be used.
+    """
+    netloc, path, query = _parts(dsn)
+    parameters = _parameters(query)
+    for name, choices in _CHOICES.items():
+        if parameters.get(name, choices[0]) not in choices:
+            raise UrlError(f"{name} in its query is not one that there is", f"one of {', '.join(choices)}")
+    ports = [_port(one) for one in parameters.get("port", str(PORT_DEFAULT)).split(",")]
+    hosts = _hosts(netloc.rpartition("@")[2] or parameters.get("host", ""), ports)
+    return MasterUrl(hosts, unquote(path.removeprefix("/")), parameters)
+
+
+def check_store_url(url: str) -> None:
+    """``UrlError`` unless it is a URL that a store can have."""
+    netloc, path, query = _parts(url)
+    _parameters(query)
+    if url.startswith("unix://"):
+        return
+    hosts = _hosts(netloc.rpartition("@")[2], [0])
+    if len(hosts) > 1:
+        raise UrlError("it names several hosts", "a store is one server: name one, or give each a store of its own")
+    if not re.fullmatch(r"(/[0-9]*)?", path):
+        raise UrlError("its path is not the number of a database", "such as redis://host:6379/0")
+
+
+def encode_parts(template: str, replace: Callable[[re.Match[str]], str], reference: re.Pattern[str]) -> str:
+    """Replace references; of a URL, those in its user and password or in the value of a parameter are percent-encoded.
+
+    A URL that is one reference as a whole, and references for hosts, database or whole parameters are put in as they are.
+    """
+    # References may hold any character themselves: the shape of the URL is that of the text around them.
+    shape = _REFERENCE.sub(lambda match: "$" * len(match[0]), template)
+    start = _URL.match(shape)
+    if start is None:
+        return reference.sub(replace, template)
+    question = shape.find("?", start.end())
+    user_ends = shape.rfind("@", start.end(), question if question >= 0 else len(shape))
+
+    def follow(match: re.Match[str]) -> str:
+        text = replace(match)
+        in_user = match.start() < user_ends
+        in_value = question >= 0 and "=" in re.split("[?&]", shape[question : match.start()])[-1]
+        return quote(text, safe="") if match[0] != "$${" and (in_user or in_value) else text
+
+    return reference.sub(follow, template)
+
+
+def _parts(url: str) -> tuple[str, str, str]:
+    """Authority, path and query."""
+    if not url.isprintable():
+        raise UrlError("it holds a character that cannot be printed", ENCODE_HINT)
+    try:
+        parts = urlsplit(url)
+    except ValueError:  # its text quotes what it does not understand
+        raise UrlError("what stands before its path cannot be understood", ENCODE_HINT) from None
+    if "#" in url:
+        raise UrlError("it holds a #, which ends a URL", ENCODE_HINT)
+    if parts.netloc.count("@") != url.count("@") or url.count("@") > 1:
+        raise UrlError("it holds an @ that does not end user and password", ENCODE_HINT)
+    return parts.netloc, parts.path, parts.query
+
+
+def _parameters(query: str) -> dict[str, str]:
+    try:
+        return {name: values[-1] for name, values in parse_qs(query, strict_parsing=bool(query)).items()}
+    except ValueError:
+        hint = "write name=value, joined by &; in a password a ? is %3F"
+        raise UrlError("what stands after its ? is not a list of parameters", hint) from None
+
+
+def _hosts(text: str, ports: list[int]) -> tuple[tuple[str, int], ...]:
+    """Hosts, each with its own port or else the one that is given for it or for all."""
+    if not text:
+        return ()
+    names = text.split(",")
+    if len(ports) not in {1, len(names)}:
+        raise UrlError("it has another number of ports than of hosts", "give one port for all hosts, or one for each")
+    hosts = []
+    for name, default in zip(names, ports * len(names) if len(ports) == 1 else ports, strict=True):
+        if name.startswith("/"):  # the directory of a socket
+            hosts.append((name, default))
+            continue
+        match = _HOST.fullmatch(unquote(name))
+        if match is None or not name:
+            raise UrlError("a host in it cannot be understood", ENCODE_HINT)
+        host, given = match.groups()
+        hosts.append((host.strip("[]"), default if given is None else _port(given)))
+    return tuple(hosts)
+
+
+def _port(text: str) -> int:
+    if not (text.isascii() and text.isdigit() and 0 < int(text[:9]) <= PORT_MAX):
+        raise UrlError(
+            f"its port is not a number from 1 to {PORT_MAX}",
+            f"mend the port; if a part of the password stands there, {ENCODE_HINT}",
+        )
+    return int(text)
