@@ -79,14 +79,18 @@ class Dialler:
         self._dsn = dsn
         self._first = 0
 
-    async def connect(self, seconds: float, **options: Any) -> Connection:
+    async def connect(
+        self, seconds: float, *, server_settings: Mapping[str, str], command_timeout: float | None = None
+    ) -> Connection:
         """A connection, or an error of the driver.
 
         Args:
             seconds: how long it may take, over all hosts.
-            options: what ``asyncpg.connect`` takes besides.
+            server_settings: of the session.
+            command_timeout: how long the answer to a statement may take, in seconds.
         """
         self._look_at_files()
+        options: dict[str, Any] = {"server_settings": server_settings, "command_timeout": command_timeout}
         hosts = self.url.hosts
         wanted = self.url.parameters.get("target_session_attrs") or os.environ.get("PGTARGETSESSIONATTRS")
         async with asyncio.timeout(seconds):

@@ -99,7 +99,7 @@ async def test_a_host_that_is_silent_costs_its_share_of_the_time_and_once_only(w
     async with listener(server_root / f"silent-{id(world)}", counted) as silent:
         dialler = Dialler(behind(world, silent))
         for _ in range(3):
-            connection = await dialler.connect(PATIENCE_SECONDS / 10)
+            connection = await dialler.connect(PATIENCE_SECONDS / 10, server_settings={})
             await connection.close()
     assert came == 1
 
@@ -109,7 +109,7 @@ async def test_all_hosts_together_have_the_time_of_one(world: World, server_root
         dialler = Dialler(f"postgresql://app@/d?host={silent},{silent}")
         async with asyncio.timeout(PATIENCE_SECONDS):
             with pytest.raises(TimeoutError):
-                await dialler.connect(0.2)
+                await dialler.connect(0.2, server_settings={})
 
 
 async def test_a_standby_is_passed_over_unless_it_is_wanted(world: World, server_root: Path) -> None:
