@@ -42,8 +42,8 @@ def test_without_a_file_both_forms_work(load: Load) -> None:
 
 
 def test_the_text_of_a_leaf_is_taken_as_it_stands(load: Load) -> None:
-    dsn = "postgresql://app:#'\"{[*&! ${HOME} %@db/jobs"
-    assert load(None, {"JOBMASTER_MASTER__DSN": dsn}).settings.master.dsn == dsn
+    text = "/x:#'\"{[*&! ${HOME} %@db/jobs"
+    assert load(None, {"JOBMASTER_DATA_DIR": text}).settings.data_dir == text
     assert load(None, {"JOBMASTER_CLUSTER": "no"}).settings.cluster == "no"
     assert load(None, {"JOBMASTER_CLUSTER": "123"}).settings.cluster == "123"
     assert load(None, {}, ["master.dsn=postgresql://a:b=c@d"]).settings.master.dsn == "postgresql://a:b=c@d"
