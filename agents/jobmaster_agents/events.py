@@ -41,6 +41,7 @@ class Event(StrEnum):
     STORE_SILENT = "store_silent"
     STORE_HEARD_AGAIN = "store_heard_again"
     STORE_JOINED = "store_joined"
+    STORE_UNFIT = "store_unfit"
     STORE_EMPTIED = "store_emptied"
     BUCKETS_OPENED = "buckets_opened"
     BUCKET_FORGOTTEN = "bucket_forgotten"

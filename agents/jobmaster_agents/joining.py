@@ -20,7 +20,8 @@ from jobmaster.wiring import OTHERS_SECONDS
 from jobmaster_agents.events import Event, EventLog
 
 AGAIN_SECONDS = 5.0
-IDLE_SECONDS = 3600.0
+VERIFY_SECONDS = 60.0
+"""How often an agent looks whether its own store still has the settings that jobs need."""
 
 
 class GenerationMaster(Protocol):
@@ -50,6 +51,9 @@ class Joining:
         self.usable: dict[str, AgentStore] = {}
         """Claimed for the cluster. It grows while the agent lives."""
         self.on_joined: Callable[[str], None] | None = None
+        self._own: AgentStore | None = None
+        self._verify_at = 0.0
+        self._unfit = ""
 
     async def begin(self, needed: str) -> None:
         """Ask each store once, all at the same time. The needed one is waited for; the others have a moment longer, and are
@@ -62,6 +66,7 @@ class Joining:
         asked = {name: asyncio.ensure_future(self._join(name, store)) for name, store in self._missing.items()}
         try:
             await asked[needed]
+            self._own = self.usable[needed]
             await asyncio.wait(asked.values(), timeout=OTHERS_SECONDS)
             for name, answer in asked.items():
                 try:
@@ -76,7 +81,8 @@ class Joining:
             await _end(asked.values())
 
     async def tick(self) -> float:
-        """Ask those again that have not answered yet, all at the same time."""
+        """Ask those again that have not answered yet, all at the same time, and look at the agent's own now and then."""
+        await self._verify()
         missing = list(self._missing.items())
         answers = await asyncio.gather(*(self._join(name, store) for name, store in missing), return_exceptions=True)
         failure: BaseException | None = None
@@ -91,7 +97,25 @@ class Joining:
                 self.on_joined(name)
         if failure is not None:
             raise failure
-        return AGAIN_SECONDS if self._missing else IDLE_SECONDS
+        return AGAIN_SECONDS if self._missing else VERIFY_SECONDS
+
+    async def _verify(self) -> None:
+        """The own store may have been set to evict keys, or made a replica, since it was claimed. Jobs that wait in it are at
+        risk then; an agent that stopped would empty it no sooner, so it goes on, and logs it."""
+        now = asyncio.get_running_loop().time()
+        if self._own is None or now < self._verify_at:
+            return
+        self._verify_at = now + VERIFY_SECONDS * 0.5
+        unfit = ""
+        try:
+            await self._own.verify()
+        except Unavailable:
+            return
+        except Refused as error:
+            unfit = str(error)
+        if unfit and unfit != self._unfit:
+            self._log.error(Event.STORE_UNFIT, {"store": self._own.name, "reason": unfit})
+        self._unfit = unfit
 
     async def _join(self, name: str, store: AgentStore) -> None:
         await self._adopt(name, store)
@@ -111,7 +135,9 @@ class Joining:
         if emptied:
             # Its buckets are without their meta now: their owners learn it from the next call and declare them lost, and
             # the rows the master knows go back to HELD. What only the store knew is gone.
-            reason = "it served this cluster before and holds nothing now"
+            reason = (
+                "it served this cluster before and holds nothing now: it was emptied, or its URL is another database"
+            )
             self._log.error(Event.STORE_EMPTIED, {"store": name, "reason": reason})
 
 

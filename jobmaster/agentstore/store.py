@@ -94,6 +94,15 @@ class AgentStore(ProducerStore):
         self._fences.generation = cast(bytes, answer[1])
         return self._fences.generation
 
+    async def verify(self) -> None:
+        """Look again whether jobs may be kept here: settings of a server can be changed while it runs.
+
+        Raises:
+            StoreRefused: no longer; as ``initialise``.
+            Unavailable: it does not answer.
+        """
+        check_fit(*await self._look(), self._calls.where)
+
     async def load_functions(self) -> None:
         """Load the function library unless the server holds ours or a higher build, then check what it holds.
 

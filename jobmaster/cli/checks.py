@@ -29,6 +29,8 @@ LOSSES_MAX = 1000
 LOOK_JOBS = 1000
 """Jobs of each lane and priority, the oldest first, whose handlers are looked for."""
 _NAMES_MAX = 3
+_SETTLED_SECONDS = 30.0
+"""A bucket younger than this may not have been opened in its store yet, or its loss may not be known."""
 _BOUND = re.compile(r"FROM \('([0-9a-f-]+)'\) TO \('([0-9a-f-]+)'\)")
 OK, WARN, FAIL = Verdict.OK, Verdict.WARN, Verdict.FAIL
 
@@ -311,6 +313,7 @@ async def store_findings(settings: ClusterSettings, reader: Reader) -> tuple[lis
     known = {row["name"]: row["generation"].bytes for row in await reader.report("stores")}
     uid = (await reader.report("server"))[0]["cluster_uid"].bytes
     findings, stores = [], {}
+    buckets = await reader.report("buckets", False)
     for name, url in addresses(settings).urls.items():
         try:
             store = await AgentStore.connect(
@@ -320,6 +323,7 @@ async def store_findings(settings: ClusterSettings, reader: Reader) -> tuple[lis
             record = store_record(name, await store.health(), uid, known.get(name))
             if record["state"] == "ok":
                 await store.depths([uid])  # any id: answered only where the functions are loaded
+                findings += await _elsewhere(name, store, buckets)
         except JobMasterError as error:
             findings.append(Finding(f"store.{name}", FAIL, error.message, error.hint or ""))
             continue
@@ -330,12 +334,29 @@ async def store_findings(settings: ClusterSettings, reader: Reader) -> tuple[lis
     return findings, stores
 
 
+async def _elsewhere(name: str, store: AgentStore, buckets: Sequence[Mapping[str, Any]]) -> list[Finding]:
+    """Buckets that living agents work on under this store's name, and that this store does not have."""
+    working = [
+        row["id"].bytes
+        for row in buckets
+        if (row["store"], row["state"]) == (name, "ACTIVE")
+        and row["owner_leased"]
+        and row["unchanged_seconds"] > _SETTLED_SECONDS
+    ]
+    missing = sum(depth is None for depth in await store.depths(working)) if working else 0
+    if not missing:
+        return []
+    said = f"{missing} of {len(working)} buckets of living agents are not in this store"
+    fix = "do all agents and this configuration have the same URL of it, database number included?"
+    return [Finding(f"store.{name}.buckets", FAIL, said, fix)]
+
+
 def _store(name: str, record: Mapping[str, Any]) -> Finding:
     said = f"{record['server']}, eviction {record['eviction_policy']}, append-only {'on' if record['append_only'] else 'off'}"
     if record["append_only"]:
         said += f" (fsync {record['append_fsync']})"
     if record["state"] != "ok":
-        fix = "jobmaster store init" if record["state"] == "not initialised" else "see jobmaster store check"
+        fix = "jobmaster store init" if record["state"] == "not initialised" else "see jobmaster store check -o json"
         verdict = WARN if record["state"] == "not initialised" else FAIL
         return Finding(f"store.{name}", verdict, f"{said}: {record['state']}", fix)
     if not record["append_only"]:

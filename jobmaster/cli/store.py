@@ -25,6 +25,9 @@ COLUMNS = (
 )
 
 
+EMPTY_REMEDY = "if the URL's host and database number are right, it was emptied: `jobmaster store init` claims it again"
+
+
 @click.group("store")
 def store_group() -> None:
     """Prepare and check agent stores."""
@@ -111,9 +114,9 @@ async def _look(name: str, store: AgentStore, uid: bytes, generation: bytes | No
 def store_record(name: str, health: Any, uid: bytes, generation: bytes | None) -> dict[str, Any]:
     """One store as it is printed; ``state`` is ``ok`` or a sentence."""
     if health.eviction_policy not in ("noeviction", "unknown"):
-        state = f"evicts keys: {health.eviction_policy}"
+        state = f"evicts keys: {health.eviction_policy} (run `CONFIG SET maxmemory-policy noeviction`)"
     elif health.generation is None:
-        state = "not initialised" if generation is None else "EMPTY, but the master knows it"
+        state = "not initialised" if generation is None else f"EMPTY, but the master knows it ({EMPTY_REMEDY})"
     elif health.cluster_uid != uid:
         state = "belongs to another cluster"
     elif health.generation != generation:

@@ -9,11 +9,11 @@ import pytest
 
 from jobmaster.agentstore.store import AgentStore
 from jobmaster.master.master import ClusterRow
-from jobmaster.model.errors import Refused, Unavailable
+from jobmaster.model.errors import Refused, StoreRefused, Unavailable
 from jobmaster.ports import StoreHealth
 from jobmaster_agents import joining
-from jobmaster_agents.events import EventLog
-from jobmaster_agents.joining import AGAIN_SECONDS, IDLE_SECONDS, Joining
+from jobmaster_agents.events import Event, EventLog
+from jobmaster_agents.joining import AGAIN_SECONDS, VERIFY_SECONDS, Joining
 from tests.agents.scripted import until
 
 
@@ -31,7 +31,16 @@ class Store:
     def __init__(self, *, up: bool = True, generation: bytes | None = None) -> None:
         self.up = up
         self.silent = False
+        self.looks = 0
+        self.unfit = ""
         self.generation = generation
+
+    name = "own"
+
+    async def verify(self) -> None:
+        self.looks += 1
+        if self.unfit:
+            raise StoreRefused(self.unfit)
 
     async def health(self) -> StoreHealth:
         return StoreHealth("9", "valkey", "noeviction", True, "everysec", self.generation, None)
@@ -59,7 +68,7 @@ async def test_a_store_that_comes_back_joins_the_others_in_the_same_mapping() ->
     assert list(usable) == ["own"]
     assert await duty.tick() == AGAIN_SECONDS
     other.up = True
-    assert await duty.tick() == IDLE_SECONDS
+    assert await duty.tick() == VERIFY_SECONDS
     assert list(usable) == ["own", "other"]
     assert told == ["other"]
 
@@ -92,3 +101,36 @@ async def test_a_silent_store_does_not_keep_another_from_joining() -> None:
 async def test_a_swapped_store_is_refused() -> None:
     with pytest.raises(Refused, match="another generation"):
         await joining_of(own=Store(generation=b"g" * 16)).begin(needed="own")
+
+
+async def test_settings_that_were_changed_at_run_time_are_named_once(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(joining, "VERIFY_SECONDS", 0.0)
+    own = Store()
+    duty = joining_of(own=own)
+    await duty.begin(needed="own")
+
+    def told() -> int:
+        return sum(record.getMessage() == Event.STORE_UNFIT for record in caplog.records)
+
+    await duty.tick()
+    assert (own.looks, told()) == (1, 0)
+    own.unfit = "maxmemory-policy allkeys-lru"
+    for _ in range(3):
+        await duty.tick()
+    assert told() == 1
+    own.unfit = ""
+    await duty.tick()
+    own.unfit = "maxmemory-policy allkeys-lru"
+    await duty.tick()
+    assert told() == 2
+
+
+async def test_the_settings_of_a_store_are_not_looked_at_with_every_try_to_join_another() -> None:
+    own = Store()
+    duty = joining_of(own=own, other=Store(up=False))
+    await duty.begin(needed="own")
+    for _ in range(5):
+        await duty.tick()
+    assert own.looks == 1

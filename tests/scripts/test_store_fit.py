@@ -181,6 +181,18 @@ async def test_a_host_that_never_answers_is_given_up_in_time(connect: Connect, f
         silent.close()
 
 
+async def test_a_policy_that_is_changed_at_run_time_is_seen(connect: Connect, new_valkey: NewServer) -> None:
+    server = new_valkey()
+    store = await connect(url=server.url)
+    await store.verify()
+    async with redis.asyncio.Redis.from_url(server.url) as raw:
+        await raw.config_set("maxmemory-policy", "allkeys-lru")
+        with pytest.raises(StoreRefused, match="allkeys-lru"):
+            await store.verify()
+        await raw.config_set("maxmemory-policy", "noeviction")
+    await store.verify()
+
+
 HELD: list[asyncio.StreamWriter] = []
 
 

@@ -139,6 +139,9 @@ class SimStore(AgentStore):
         found: list[str] = await self._wire.call("known_lists", effect, writes=False)
         return found
 
+    async def verify(self) -> None:
+        await self.health()
+
     async def ping(self) -> None:
         await self._wire.call("ping", _nothing, writes=False)
 

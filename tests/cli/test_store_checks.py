@@ -1,0 +1,57 @@
+"""What `store check` and the doctor say of a store whose contents or settings are not what the master knows."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, cast
+from uuid import UUID
+
+from jobmaster.agentstore.store import AgentStore
+from jobmaster.cli.checks import _elsewhere
+from jobmaster.cli.findings import Verdict
+from jobmaster.cli.store import store_record
+from jobmaster.clock import new_id
+from jobmaster.model.bucket import BucketDepth
+from jobmaster.ports import StoreHealth
+
+UID, GENERATION = new_id(), new_id()
+
+
+def health(**other: Any) -> StoreHealth:
+    return StoreHealth("9", "valkey", "noeviction", True, "everysec", GENERATION, UID)._replace(**other)
+
+
+def test_an_emptied_store_is_named_with_its_remedy() -> None:
+    state = store_record("default", health(generation=None, cluster_uid=None), UID, GENERATION)["state"]
+    assert state.startswith("EMPTY, but the master knows it")
+    assert "jobmaster store init" in state
+    assert "database number" in state
+
+
+def test_a_policy_that_evicts_is_named_with_its_remedy() -> None:
+    state = store_record("default", health(eviction_policy="allkeys-lru"), UID, GENERATION)["state"]
+    assert "CONFIG SET maxmemory-policy noeviction" in state
+
+
+class Store:
+    def __init__(self, there: Sequence[bytes]) -> None:
+        self.there = there
+
+    async def depths(self, bucket_ids: Sequence[bytes]) -> list[BucketDepth | None]:
+        return [BucketDepth(0, 0, 0, 0, 0) if each in self.there else None for each in bucket_ids]
+
+
+def row(**other: object) -> dict[str, object]:
+    fresh = {"id": UUID(bytes=new_id()), "store": "default", "state": "ACTIVE", "owner_leased": True}
+    return {**fresh, "unchanged_seconds": 300.0, **other}
+
+
+async def test_buckets_of_living_agents_that_lie_in_another_database_are_named() -> None:
+    here, elsewhere = row(), row()
+    others = [row(store="west"), row(state="LOST"), row(owner_leased=False), row(unchanged_seconds=1.0)]
+    store = cast(AgentStore, Store([cast(UUID, here["id"]).bytes]))
+    (found,) = await _elsewhere("default", store, [here, elsewhere, *others])
+    assert (found.name, found.verdict) == ("store.default.buckets", Verdict.FAIL)
+    assert "1 of 2" in found.detail
+    assert "database number" in found.fix
+    assert await _elsewhere("default", store, [here, *others]) == []
