@@ -13,7 +13,7 @@ from uuid import UUID
 import asyncpg
 
 from jobmaster.master import errors
-from jobmaster.master.connection import EPOCH_2000_US, Connection, Opener
+from jobmaster.master.connection import Connection, Opener
 from jobmaster.master.statements import quoted, sql
 from jobmaster.model.errors import Refused
 
@@ -153,14 +153,45 @@ async def bounds(connection: Connection, low: UUID, high: UUID, parts: int, page
     return sorted({UUID(bytes=bytes(one)) for one in found or ()})
 
 
-async def horizon(connection: Connection, at_us: int) -> dict[str, Any]:
-    """How far every transaction has ended, and what of the time after ``at_us`` (microseconds since 1970) is gone."""
+async def horizon(connection: Connection) -> tuple[int, str]:
+    """The first transaction that may still be under way, and which server's transactions these are."""
     try:
-        row = await connection.fetchrow(sql("export/horizon"), (at_us - EPOCH_2000_US,))
+        row = await connection.fetchrow(sql("export/horizon"))
     except errors.DRIVER_ERRORS as error:
         raise errors.calling(error, "export/horizon", writes=False) from error
     assert row is not None
-    return dict(row)
+    return row["xid"], row["system"]
+
+
+async def refuse_dropped(
+    connection: Connection, began: int, unread: int, ids: tuple[UUID, UUID], *, jobs: bool
+) -> None:
+    """Keep every range in the master until the connection's transaction ends, if none is missing for a reader of streams.
+
+    Args:
+        began: first transaction that had not ended when the stream began.
+        unread: first transaction that it has not read.
+        ids: lowest job id that it reads, and the one beyond the highest.
+        jobs: whether it reads jobs; otherwise attempts.
+
+    Raises:
+        Refused: a range with rows that it has not read was dropped.
+    """
+    try:
+        # Locks first: they are waited for before the transaction sees anything, so what is dropped by now is seen as dropped.
+        await connection.execute(sql("export/keep_ranges"))
+        await connection.execute(sql("export/keep_attempts"))
+        low, high = (one.bytes for one in ids)
+        rows = await connection.fetch(sql("export/dropped"), unread, began, jobs, low, high)
+        names = [row["name"] for row in rows]
+    except errors.DRIVER_ERRORS as error:
+        raise errors.calling(error, "export/dropped", writes=False) from error
+    if names:
+        raise Refused(
+            f"{names[0]}{f' and {len(names) - 1} more ranges' if names[1:] else ''} left the master before this stream "
+            "had read all of it",
+            hint="read what it lacks from the lake (a discarded range is gone), and start it with a new checkpoint",
+        )
 
 
 async def cut_window(

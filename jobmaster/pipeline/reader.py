@@ -13,7 +13,7 @@ from pyspark.sql.datasource import DataSourceReader, Filter, InputPartition
 from jobmaster.master.export import bounds, open_scan
 from jobmaster.pipeline.narrowing import narrow
 from jobmaster.pipeline.place import Place
-from jobmaster.pipeline.scanning import Scan
+from jobmaster.pipeline.scanning import Scan, Window
 from jobmaster.pipeline.selection import Selection
 from jobmaster.pipeline.tables import Cut, table_of
 
@@ -41,7 +41,7 @@ class ReadPlan(NamedTuple):
 class IdRange(InputPartition):
     """Ids from ``low``, below ``high``; of a stream, what the transactions of ``window`` recorded of them."""
 
-    def __init__(self, low: UUID, high: UUID, window: tuple[int, int] | None = None) -> None:
+    def __init__(self, low: UUID, high: UUID, window: Window | None = None) -> None:
         super().__init__(None)
         self.low = low
         self.high = high

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, NamedTuple
 from uuid import UUID
 
-from jobmaster.master.export import copy_rows, open_scan
+from jobmaster.master.connection import Connection
+from jobmaster.master.export import copy_rows, open_scan, refuse_dropped
 from jobmaster.pipeline.flowing import Flow, Output, arrow_type
 from jobmaster.pipeline.place import Place
 from jobmaster.pipeline.selection import Selection
-from jobmaster.pipeline.tables import RECORDED, table_of
+from jobmaster.pipeline.tables import RECORDED, Cut, table_of
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -30,12 +31,33 @@ def arrow_schema(selection: Selection) -> pa.Schema:
     return pa.schema([pa.field(name, arrow_type(table.type_of(name))) for name in selection.columns])
 
 
+class Window(NamedTuple):
+    """Part of a stream: what some transactions have recorded."""
+
+    began: int
+    """First transaction that had not ended when the stream began."""
+    first: int
+    end: int
+    """First transaction that is not wanted any more."""
+
+
+async def check_window(connection: Connection, selection: Selection, window: Window) -> None:
+    """Keep what a window needs in the master while the transaction is open.
+
+    Raises:
+        Refused: some of it was dropped before it was read.
+    """
+    if table_of(selection.table).cut is Cut.JOB_ID:
+        ids = (selection.low, selection.high)
+        await refuse_dropped(connection, window.began, window.first, ids, jobs=selection.table == "jobs")
+
+
 class Scan:
     """Reads ranges of one selection.
 
     Args:
         snapshot: what all tasks see; ``None``: each what there is when it begins.
-        window: only what the transactions from the first one on, below the second, have recorded.
+        window: of a stream, which transactions' rows are wanted.
     """
 
     def __init__(
@@ -45,7 +67,7 @@ class Scan:
         block_bytes: int,
         *,
         snapshot: str | None = None,
-        window: tuple[int, int] | None = None,
+        window: Window | None = None,
     ) -> None:
         self._place = place
         self._selection = selection
@@ -70,7 +92,11 @@ class Scan:
             connection = await open_scan(self._place.opener(), self._snapshot)
             try:
                 name = selection.table if self._window is None else RECORDED[selection.table]
-                values = [*(self._window or ()), *selection.values(low, high)]
+                values: list[Any] = []
+                if self._window is not None:
+                    await check_window(connection, selection, self._window)
+                    values += [self._window.first, self._window.end]
+                values += selection.values(low, high)
                 await copy_rows(connection, name, asked.names, values, output)
             finally:
                 connection.terminate()

@@ -121,6 +121,21 @@ def test_a_stream_passes_over_nothing_that_commits_late(ground: Ground) -> None:
     assert (files.count(), files.select("id").distinct().count()) == (52, 52)
 
 
+def test_a_stream_that_has_missed_a_range_ends_with_one_sentence(ground: Ground) -> None:
+    """Its checkpoint is from before, the range was dropped since, and the trigger is that of the command."""
+    from jobmaster.pipeline.streaming import carry_out
+    from tests.source.test_streams import archived, drop, old
+
+    old(ground, 10)
+    assert carry_out(ground.run(), "jobs", None, 100_000, "earliest").rows == 10
+    old(ground, 5)
+    archived(ground, drop)
+    with pytest.raises(
+        Refused, match=r"^job_day_\d+ left the master before this stream had read all of it \(read what"
+    ):
+        carry_out(ground.run(), "jobs", None, 100_000, "earliest")
+
+
 def test_a_stream_admits_about_as_many_rows_as_it_was_told(ground: Ground) -> None:
     from jobmaster.pipeline.streaming import carry_out
 

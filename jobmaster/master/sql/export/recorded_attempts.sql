@@ -9,11 +9,16 @@
 --      refused_count integer
 -- move: nothing
 -- fence: every transaction below $2 has ended when $2 was taken, so nothing can come in below it any more
--- index: none, see recorded_jobs; a line that is marked as refused comes again
-SELECT (xmin::text::bigint - $1::bigint) & 4294967295 AS distance,
+--        A row that was moved, or marked as refused, bears the transaction that recorded it, so it does not come again.
+-- index: none, see recorded_jobs
+SELECT distance,
        job_id, token, bucket_id, bucket_epoch, outcome, at, ran_us, convert_from(error, 'UTF8') AS error, refused_at,
        refused_count
-FROM (SELECT xmin, * FROM attempt UNION ALL SELECT xmin, * FROM attempt_detached) AS kept
-WHERE ((xmin::text::bigint - $1::bigint) & 4294967295) < $2::bigint - $1::bigint
+FROM (
+    SELECT coalesce(recorded_xid - $1::bigint, (xmin::text::bigint - $1) & 4294967295) AS distance, * FROM attempt
+    UNION ALL
+    SELECT coalesce(recorded_xid - $1, (xmin::text::bigint - $1) & 4294967295) AS distance, * FROM attempt_detached
+) AS kept
+WHERE distance >= 0 AND distance < $2::bigint - $1
   AND job_id >= $3::uuid AND job_id < $4::uuid
   AND ($5::uuid[] IS NULL OR bucket_id = ANY ($5::uuid[]))

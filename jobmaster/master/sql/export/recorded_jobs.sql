@@ -15,8 +15,9 @@
 --      args text, headers text, result text, error text
 -- move: nothing
 -- fence: every transaction below $2 has ended when $2 was taken, so nothing can come in below it any more
+--        A row that was moved bears the transaction that recorded it, so it does not come again.
 -- index: none: xmin has none, and a column with one would cost every outcome more than this scan costs a poll
-SELECT (xmin::text::bigint - $1::bigint) & 4294967295 AS distance,
+SELECT distance,
        id, state::text AS state, priority_label(priority) AS priority, priority AS priority_level, lane, handler,
        uuid_moment(id) AS created_at, due_at,
        CASE WHEN state IN ('SUCCEEDED', 'FAILED') THEN changed_at - ran_us * interval '1 microsecond' END AS started_at,
@@ -24,9 +25,13 @@ SELECT (xmin::text::bigint - $1::bigint) & 4294967295 AS distance,
        cancel_requested, convert_from(args, 'UTF8') AS args,
        CASE WHEN length(headers) > 0 THEN convert_from(headers, 'UTF8') ELSE '{}' END AS headers,
        convert_from(result, 'UTF8') AS result, convert_from(error, 'UTF8') AS error
-FROM (SELECT xmin, * FROM job UNION ALL SELECT xmin, * FROM job_detached) AS kept
+FROM (
+    SELECT coalesce(recorded_xid - $1::bigint, (xmin::text::bigint - $1) & 4294967295) AS distance, * FROM job
+    UNION ALL
+    SELECT coalesce(recorded_xid - $1, (xmin::text::bigint - $1) & 4294967295) AS distance, * FROM job_detached
+) AS kept
 WHERE state IN ('SUCCEEDED', 'FAILED', 'CANCELLED', 'EXPIRED')
-  AND ((xmin::text::bigint - $1::bigint) & 4294967295) < $2::bigint - $1::bigint
+  AND distance >= 0 AND distance < $2::bigint - $1
   AND id >= $3::uuid AND id < $4::uuid
   AND ($5::text[] IS NULL OR state::text = ANY ($5::text[]))
   AND ($6::text[] IS NULL OR handler = ANY ($6::text[]))

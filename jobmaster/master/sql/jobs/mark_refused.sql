@@ -12,4 +12,7 @@ SELECT id, token, bucket_id, bucket_epoch, 'refused', clock_timestamp(), 1
 FROM unnest($1::uuid[], $2::integer[], $3::uuid[], $4::bigint[]) AS late (id, token, bucket_id, bucket_epoch)
 ORDER BY id, token
 ON CONFLICT (job_id, token, bucket_id, bucket_epoch) DO UPDATE
-SET refused_at = clock_timestamp(), refused_count = a.refused_count + 1
+SET refused_at = clock_timestamp(), refused_count = a.refused_count + 1,
+    -- The line was recorded before; a number ahead of every transaction fills in the bits that xmin lacks.
+    recorded_xid = coalesce(a.recorded_xid, pg_snapshot_xmax(pg_current_snapshot())::text::bigint + 1073741824
+        - ((pg_snapshot_xmax(pg_current_snapshot())::text::bigint + 1073741824 - a.xmin::text::bigint) & 4294967295))
