@@ -1,5 +1,8 @@
 """Telling owners that HELD jobs of their lane and priority are due, through their stores, so that nobody polls the master.
 
+Two owners of each lane and priority are told at a time, in turn; one with a greater share of the jobs has more turns. Where
+owners differ in their handlers, two of each kind are told: whether a job's handler is among them, the hint does not say.
+
 Used by the coordinator every second and by a rescuer after it has drained a bucket. Keeps the cluster's ACTIVE buckets as
 seen when they were last needed; a stale entry costs one hint that nobody reads.
 
@@ -11,16 +14,19 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterable, Mapping, Sequence
-from operator import attrgetter
+from operator import itemgetter
 from typing import Protocol
 
 from jobmaster.clock import Clock
 from jobmaster.model.bucket import Bucket, BucketState
 from jobmaster.model.errors import CodeError, JobMasterError
+from jobmaster.ports import Traits
 from jobmaster.telemetry import Telemetry
 from jobmaster_agents.reach import Reach
 
 PER_GROUP = 2
+TURNS_MAX = 20
+"""Turns of one owner for each turn of the one with the least share."""
 HINT_SECONDS = 1.0
 """How long one hint may take; after that the turn passes on."""
 IDLE_SECONDS = 3600.0
@@ -36,11 +42,29 @@ class BucketMap(Protocol):
 
     async def buckets(self, *, states: Sequence[BucketState] = ()) -> list[Bucket]: ...
 
+    async def served(self) -> dict[bytes, Traits]: ...
+
 
 class HintStore(Protocol):
     """Where an owner is told."""
 
     async def hint(self, bucket_id: bytes) -> None: ...
+
+
+class _Round:
+    """Buckets of one lane and priority whose owners have the same handlers, in the order of their turns."""
+
+    __slots__ = ("turns",)
+
+    def __init__(self, buckets: Sequence[Bucket], traits: Mapping[bytes, Traits]) -> None:
+        shares = [traits[bucket.owner].share if bucket.owner in traits else 1.0 for bucket in buckets]
+        least = min(shares)
+        turns = []
+        for bucket, share in zip(buckets, shares, strict=True):
+            times = min(round(share / least), TURNS_MAX)
+            turns += [((turn + 0.5) / times, bucket.id, bucket) for turn in range(times)]
+        turns.sort(key=itemgetter(0, 1))
+        self.turns = [bucket for _, _, bucket in turns]
 
 
 class Hints:
@@ -69,9 +93,9 @@ class Hints:
         self._now = clock.boottime
         self._telemetry = telemetry
         self._map_seconds = map_seconds
-        self._map: dict[Group, list[Bucket]] = {}
+        self._map: dict[Group, dict[frozenset[str], _Round]] = {}
         self._map_at = float("-inf")
-        self._turns: dict[Group, int] = {}
+        self._turns: dict[tuple[Group, frozenset[str]], int] = {}
         self._asked: set[Group] = set()
         self.kicked = asyncio.Event()
 
@@ -95,32 +119,37 @@ class Hints:
     async def tick(self) -> float:
         """Tell the owners of what was asked since the last time."""
         asked, self._asked = self._asked, set()
-        await asyncio.gather(*(self._tell(group) for group in asked if group in self._map))
+        rounds = [(group, kind) for group in asked if group in self._map for kind in self._map[group]]
+        await asyncio.gather(*(self._tell(group, kind) for group, kind in rounds))
         return IDLE_SECONDS
 
     async def _refresh(self) -> None:
         asked = self._now()
-        fresh: dict[Group, list[Bucket]] = {}
-        for bucket in await self._master.buckets(states=(BucketState.ACTIVE,)):
-            fresh.setdefault((bucket.lane, bucket.priority), []).append(bucket)
-        for buckets in fresh.values():
-            buckets.sort(key=attrgetter("id"))  # they are told in turn, from one picture to the next
-        self._map, self._map_at = fresh, asked
+        fresh: dict[Group, dict[frozenset[str], list[Bucket]]] = {}
+        buckets = await self._master.buckets(states=(BucketState.ACTIVE,))
+        traits = await self._master.served()
+        for bucket in buckets:
+            kind = traits[bucket.owner].handlers if bucket.owner in traits else frozenset()
+            fresh.setdefault((bucket.lane, bucket.priority), {}).setdefault(kind, []).append(bucket)
+        self._map = {
+            group: {kind: _Round(alike, traits) for kind, alike in kinds.items()} for group, kinds in fresh.items()
+        }
+        self._map_at = asked
 
-    async def _tell(self, group: Group) -> None:
+    async def _tell(self, group: Group, kind: frozenset[str]) -> None:
         """The next two owners in turn; a store that does not answer passes the turn on."""
-        buckets = self._map[group]
-        told = 0
-        first = self._turns.get(group, 0)
-        for step in range(len(buckets)):
-            bucket = buckets[(first + step) % len(buckets)]
-            if not self._reach.answers(bucket.store) or not await self._hint(bucket):
+        turns = self._map[group][kind].turns
+        told: set[bytes] = set()
+        first = self._turns.get((group, kind), 0)
+        for step in range(len(turns)):
+            bucket = turns[(first + step) % len(turns)]
+            if bucket.id in told or not self._reach.answers(bucket.store) or not await self._hint(bucket):
                 continue
-            told += 1
-            self._turns[group] = (first + step + 1) % len(buckets)
-            if told == PER_GROUP:
+            told.add(bucket.id)
+            self._turns[group, kind] = (first + step + 1) % len(turns)
+            if len(told) == PER_GROUP:
                 break
-        self._telemetry.hints += told
+        self._telemetry.hints += len(told)
 
     async def _hint(self, bucket: Bucket) -> bool:
         try:

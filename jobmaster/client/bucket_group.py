@@ -17,7 +17,7 @@ from jobmaster.codec import encode_entry
 from jobmaster.model.errors import ClockSkew, CodeError, JobMasterError, OutcomeUnknown, Refused, Unavailable
 from jobmaster.model.job import Entry, Level, NewJob
 from jobmaster.ports import Intake, Submitted, Word, Written
-from jobmaster.rules.placement import choose
+from jobmaster.rules.placement import goes_first, pair
 from jobmaster.telemetry import Telemetry
 
 ATTEMPTS_MAX = 8
@@ -245,7 +245,12 @@ class BucketGroup:
             return None
         if len(free) == 1:
             return free[0]
-        return free[choose([o.depth + o.unsent for o in free], random.random(), random.random())]
+        shares = [outlet.share for outlet in free] if self._buckets.uneven else None
+        first, second = pair(len(free), random.random(), random.random(), shares)
+        one, other = free[first], free[second]
+        if goes_first(one.depth + one.unsent, one.share, other.depth + other.unsent, other.share):
+            return one
+        return other
 
     # ------------------------------------------------------------ a committed row first
 

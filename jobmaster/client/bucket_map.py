@@ -16,7 +16,7 @@ from jobmaster.client.durability import StoreWatch
 from jobmaster.clock import Clock
 from jobmaster.model.bucket import Bucket, BucketState
 from jobmaster.model.errors import JobMasterError
-from jobmaster.ports import Queries
+from jobmaster.ports import EVERY_OWNER, Queries, Traits
 
 REFRESH_AGAIN_SECONDS = 0.2
 """Least time between two refreshes, whoever asks."""
@@ -30,7 +30,8 @@ class Outlet:
     """One bucket as this producer sees it."""
 
     __slots__ = (
-        "active", "avoid_until", "depth", "epoch", "failures", "full_until", "id", "lane", "owner", "priority", "unsent",
+        "active", "avoid_until", "depth", "epoch", "failures", "full_until", "id", "lane", "owner", "priority", "share",
+        "unsent",
         "watch",
     )  # fmt: skip
 
@@ -40,6 +41,8 @@ class Outlet:
         """It takes jobs, as far as the master knows."""
         self.epoch = bucket.epoch
         self.owner = bucket.owner
+        self.share = 1.0
+        """Jobs its owner takes, against those of an owner with share 1."""
         self.lane = bucket.lane
         self.priority = bucket.priority
         self.watch = watch
@@ -78,10 +81,12 @@ class BucketMap:
         self._clock = clock
         self._max_age = max_age_seconds
         self._groups: dict[tuple[str, int], tuple[Outlet, ...]] = {}
-        self._served: dict[bytes, frozenset[str]] = {}
+        self._served: dict[bytes, Traits] = {}
         self._serving: dict[tuple[str, int, str], tuple[Outlet, ...]] = {}
         self.mixed = False
         """True while owners of buckets differ in the handlers they have."""
+        self.uneven = False
+        """True while they differ in the share of the jobs they take."""
         self._by_id: dict[bytes, Outlet] = {}
         self._known: tuple[bytes, ...] = ()
         self._lanes: set[str] = set()
@@ -100,9 +105,14 @@ class BucketMap:
         found = self._serving.get(key)
         if found is None:
             outlets = self.outlets(lane, priority)
-            found = tuple(each for each in outlets if handler in self._served.get(each.owner, (handler,)))
+            found = tuple(each for each in outlets if self._has(each.owner, handler))
             self._serving[key] = found
         return found
+
+    def _has(self, owner: bytes, handler: str) -> bool:
+        """Of who is not named nothing is known that speaks against it."""
+        traits = self._served.get(owner) or self._served.get(EVERY_OWNER)
+        return traits is None or handler in traits.handlers
 
     def all_outlets(self) -> list[Outlet]:
         """Every bucket that may hold jobs, whether it still takes some or not, as last known."""
@@ -191,7 +201,7 @@ class BucketMap:
         buckets = await self._master.buckets()
         self._take(buckets, await self._master.served())
 
-    def _take(self, buckets: list[Bucket], served: dict[bytes, frozenset[str]]) -> None:
+    def _take(self, buckets: list[Bucket], served: dict[bytes, Traits]) -> None:
         groups: dict[tuple[str, int], list[Outlet]] = {}
         by_id: dict[bytes, Outlet] = {}
         for bucket in buckets:
@@ -204,9 +214,13 @@ class BucketMap:
                 outlet = Outlet(bucket, watch)
             by_id[bucket.id] = outlet
             outlet.active = bucket.state is BucketState.ACTIVE
+            if (traits := served.get(bucket.owner) or served.get(EVERY_OWNER)) is not None:
+                outlet.share = traits.share
             if outlet.active:
                 groups.setdefault((bucket.lane, bucket.priority), []).append(outlet)
         self._by_id, self._known = by_id, tuple(bucket.id for bucket in buckets)
         self._groups = {key: tuple(outlets) for key, outlets in groups.items()}
-        self._served, self._serving, self.mixed = served, {}, bool(served)
+        self._served, self._serving = served, {}
+        self.mixed = len({traits.handlers for traits in served.values()}) > 1
+        self.uneven = len({traits.share for traits in served.values()}) > 1
         self._read_at = self._clock.boottime()

@@ -15,7 +15,7 @@ from jobmaster.model.bucket import Bucket, BucketState
 from jobmaster.model.errors import OutcomeUnknown
 from jobmaster.model.ids import Identity
 from jobmaster.model.job import JobState, JobView, NewJob, Priority
-from jobmaster.ports import SentBefore, SentRow
+from jobmaster.ports import EVERY_OWNER, SentBefore, SentRow, Traits
 from jobmaster.rules.serving import Lack
 
 _SPEC = msgspec.json.Decoder(HandlerSpec)
@@ -73,9 +73,12 @@ class Queries:
             for row in await self._data.ask("queries/agents", all_)
         ]
 
-    async def served(self) -> dict[bytes, frozenset[str]]:
-        """Owner of buckets -> the handlers it has; empty when all owners have the same."""
-        return {row["id"]: frozenset(row["handlers"]) for row in await self._data.ask("queries/served")}
+    async def served(self) -> dict[bytes, Traits]:
+        """Owner of buckets -> its traits; ``EVERY_OWNER`` alone when all are alike, nothing when there is none."""
+        return {
+            id_ or EVERY_OWNER: Traits(frozenset(handlers), share)
+            for id_, handlers, share in await self._data.ask("queries/served")
+        }
 
     async def lacks(self, job_ids: Sequence[bytes]) -> dict[bytes, Lack]:
         """Those of the jobs that wait in the master for a handler nobody brings, and what is missing."""

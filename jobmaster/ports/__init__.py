@@ -15,7 +15,7 @@ from __future__ import annotations
 from jobmaster.ports.membership import Membership, Renewal
 from jobmaster.ports.onboarding import Onboarded, Onboarding
 from jobmaster.ports.outcomes import CancelledRow, Outcomes
-from jobmaster.ports.queries import Queries, SentBefore, SentRow
+from jobmaster.ports.queries import EVERY_OWNER, Queries, SentBefore, SentRow, Traits
 from jobmaster.ports.rescue import Rescue, Swept, Unfit
 from jobmaster.ports.store import (
     FIND_IDS_MAX,
@@ -33,6 +33,7 @@ from jobmaster.ports.upkeep import DueGroup, Help, Leftover, RowRef, Tended, Uns
 from jobmaster.ports.written import Written
 
 __all__ = [
+    "EVERY_OWNER",
     "FIND_IDS_MAX",
     "CancelledRow",
     "Claimed",
@@ -58,6 +59,7 @@ __all__ = [
     "Submitted",
     "Swept",
     "Tended",
+    "Traits",
     "Unfit",
     "Unserved",
     "Upkeep",

@@ -21,6 +21,18 @@ class SentRow(NamedTuple):
     bucket_id: bytes | None
 
 
+class Traits(NamedTuple):
+    """What matters of an owner of buckets to who gives it jobs."""
+
+    handlers: frozenset[str]
+    share: float
+    """Jobs it takes, against those of an owner with share 1."""
+
+
+EVERY_OWNER = b""
+"""Stands for all owners where they are alike."""
+
+
 class SentBefore(NamedTuple):
     """What the master knows of jobs that may have been sent before."""
 
@@ -55,8 +67,8 @@ class Queries(Protocol):
         """Confirm a run from outside: whether it is confirmed now, and the state of the job (``None``: no row)."""
         ...
 
-    async def served(self) -> dict[bytes, frozenset[str]]:
-        """Owner of buckets -> the handlers it has; empty when all owners have the same."""
+    async def served(self) -> dict[bytes, Traits]:
+        """Owner of buckets -> its traits; ``EVERY_OWNER`` alone when all are alike, nothing when there is none."""
         ...
 
     async def lacks(self, job_ids: Sequence[bytes]) -> dict[bytes, Lack]:

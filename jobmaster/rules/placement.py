@@ -2,7 +2,8 @@
 
 Buckets are chosen by power-of-two-choices (Mitzenmacher 1996): look at two random ones, take the emptier. Against one
 stale picture of the depths that many producers share, "always the emptiest" sends everybody to the same bucket; two random
-choices do not, and come within a constant of the best.
+choices do not, and come within a constant of the best. Where owners take different shares of the jobs, the two are drawn
+and compared by them.
 """
 
 from __future__ import annotations
@@ -38,18 +39,44 @@ def way(due_us: int, now_us: int, transient_threshold_seconds: float, durability
     return Way.BUCKET
 
 
-def choose(loads: Sequence[int], first: float, second: float) -> int:
-    """Index of the bucket to take.
+def pair(count: int, first: float, second: float, shares: Sequence[float] | None = None) -> tuple[int, int]:
+    """Two different places among ``count`` (at least two), the first one with a chance that grows with its share.
 
     Args:
-        loads: jobs known to wait in each candidate; at least one.
         first: a number in [0, 1) from the caller's source of randomness.
         second: another one.
+        shares: of each place; ``None``: they are alike.
     """
-    count = len(loads)
-    if count == 1:
-        return 0
-    one = int(first * count)
-    # The second choice is another one, so that two buckets are always compared.
-    other = (one + 1 + int(second * (count - 1))) % count
-    return one if loads[one] <= loads[other] else other
+    if shares is None:
+        one = int(first * count)
+        # The second choice is another one, so that two buckets are always compared.
+        return one, (one + 1 + int(second * (count - 1))) % count
+    total = sum(shares)
+    one = _at(shares, first * total, -1)
+    return one, _at(shares, second * (total - shares[one]), one)
+
+
+def _at(shares: Sequence[float], point: float, without: int) -> int:
+    """The place that covers a point when all but one of them lie end to end, as long as their shares."""
+    last = 0
+    for place, share in enumerate(shares):
+        if place == without:
+            continue
+        last = place
+        point -= share
+        if point < 0.0:
+            break
+    return last
+
+
+def goes_first(load: int, share: float, other_load: int, other_share: float) -> bool:
+    """Whether the first of two buckets gets the job: the one that has less to do for its share. Where both have equally
+    much, the first: it was drawn by share, so that idle buckets get jobs by their shares, too.
+
+    Args:
+        load: jobs that were waiting in it by its last answer. That counts the job it was the answer to, which an idle owner
+            has taken long ago; against another share it would weigh.
+    """
+    if share == other_share:
+        return load <= other_load
+    return max(load - 1, 0) * other_share <= max(other_load - 1, 0) * share

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from collections.abc import Sequence
 
 import pytest
@@ -11,7 +12,7 @@ from jobmaster.agentstore.errors import OutOfMemory
 from jobmaster.clock import new_id
 from jobmaster.model.bucket import Bucket, BucketState
 from jobmaster.model.errors import JobMasterError, Unavailable
-from jobmaster.ports import DueGroup, Tended
+from jobmaster.ports import DueGroup, Tended, Traits
 from jobmaster.settings.model import AgentMode, Leases
 from jobmaster.telemetry import Telemetry
 from jobmaster_agents import hints, reach
@@ -31,6 +32,7 @@ class Master:
         self.overdue = False
         self.heir: bytes | None = None
         self.active: list[Bucket] = []
+        self.traits: dict[bytes, Traits] = {}
 
     async def lead(self, agent_id: bytes, weight: int, lease_seconds: float) -> int | None:
         self.queries.append("lead")
@@ -63,6 +65,9 @@ class Master:
         self.queries.append("buckets")
         assert list(states) == [BucketState.ACTIVE]
         return self.active
+
+    async def served(self) -> dict[bytes, Traits]:
+        return self.traits
 
 
 class Store:
@@ -274,6 +279,34 @@ async def test_due_jobs_are_told_to_two_owners_in_turn() -> None:
     told = bench.stores["one"].hinted + bench.stores["two"].hinted
     assert sorted(told) == sorted([b.id for b in buckets[:3]] * 2)  # 3 seconds x 2 hints, evenly
     assert bench.telemetry.hints == 6
+
+
+async def test_an_owner_with_a_greater_share_has_more_turns_and_all_have_some() -> None:
+    bench = Bench()
+    small, big, huge = buckets = [a_bucket("one"), a_bucket("one"), a_bucket("one")]
+    bench.master.active = buckets
+    shares = {small: 0.5, big: 1.0, huge: 2.5}
+    bench.master.traits = {bucket.owner: Traits(frozenset(), share) for bucket, share in shares.items()}
+    for _ in range(80):
+        await bench.hints.tell({("default", 3)})
+        await bench.hints.tick()
+    told = Counter(bench.stores["one"].hinted)
+    assert sum(told.values()) == 160
+    assert told[huge.id] > told[big.id] > told[small.id] >= 80 / (1 + 2 + 5)
+
+
+async def test_where_owners_differ_in_their_handlers_two_of_each_kind_are_told() -> None:
+    bench = Bench()
+    many = [a_bucket("one") for _ in range(10)]
+    rare = a_bucket("two")
+    bench.master.active = [*many, rare]
+    bench.master.traits = {bucket.owner: Traits(frozenset({"common"}), 1.0) for bucket in many}
+    bench.master.traits[rare.owner] = Traits(frozenset({"rare"}), 1.0)
+    for _ in range(5):
+        await bench.hints.tell({("default", 3)})
+        await bench.hints.tick()
+    assert Counter(bench.stores["one"].hinted) == dict.fromkeys((bucket.id for bucket in many), 1)
+    assert bench.stores["two"].hinted == [rare.id] * 5
 
 
 async def test_the_bucket_map_is_read_only_when_it_is_needed() -> None:

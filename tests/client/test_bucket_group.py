@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from collections.abc import Sequence
 
 import pytest
@@ -15,7 +16,7 @@ from jobmaster.codec import encode_entry
 from jobmaster.model.bucket import Bucket, BucketState
 from jobmaster.model.errors import ClockSkew, DurabilityRefused, OutcomeUnknown, StoreRefused, Unavailable
 from jobmaster.model.job import Entry, Level
-from jobmaster.ports import Queries, StoreHealth, Submitted, Word
+from jobmaster.ports import Queries, StoreHealth, Submitted, Traits, Word
 from tests.client.paper_stores import HEALTHY, Answer, HandClock, PaperStore, Script, bucket, until
 
 NO_LOG = HEALTHY._replace(append_only=False)
@@ -30,6 +31,7 @@ class Listing:
         self.listed: list[Bucket] | Exception = buckets
         self.asked = 0
         self.has: dict[bytes, frozenset[str]] = {}
+        self.shares: dict[bytes, float] = {}
 
     async def buckets(self, *, states: Sequence[BucketState] = ()) -> list[Bucket]:
         self.asked += 1
@@ -37,8 +39,9 @@ class Listing:
             raise self.listed
         return self.listed
 
-    async def served(self) -> dict[bytes, frozenset[str]]:
-        return self.has
+    async def served(self) -> dict[bytes, Traits]:
+        owners = self.has.keys() | self.shares.keys()
+        return {each: Traits(self.has.get(each, frozenset()), self.shares.get(each, 1.0)) for each in owners}
 
 
 class Bench:
@@ -344,3 +347,19 @@ async def test_what_an_agent_has_is_read_with_the_buckets() -> None:
     await bench.map.renew()
     assert not bench.map.mixed
     assert {(await bench.group.place(entries(1))).bucket_id for _ in range(40)} == {able.id, other.id}
+
+
+async def test_owners_get_jobs_by_their_shares() -> None:
+    small, big = bucket(), bucket()
+    store = PaperStore()
+    bench = Bench({"default": store}, [small, big])
+    bench.listing.shares = {small.owner: 0.5, big.owner: 1.5}
+    for _ in range(400):
+        await bench.group.place(entries(1))
+    assert not bench.map.mixed
+    went = Counter(bucket_id for bucket_id, _ in store.calls)
+    assert 240 < went[big.id] < 360, "three quarters, give or take seven standard deviations"
+    outlet = bench.map.outlet(big.id)
+    assert outlet is not None
+    outlet.depth = 1000
+    assert {(await bench.group.place(entries(1))).bucket_id for _ in range(20)} == {small.id}

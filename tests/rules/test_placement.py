@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Sequence
 
 import pytest
 
 from jobmaster.model.job import Durability
-from jobmaster.rules.placement import Way, choose, way
+from jobmaster.rules.placement import Way, goes_first, pair, way
 
 NOW = 1_800_000_000_000_000
 MINUTE = 60_000_000
@@ -32,6 +33,12 @@ def test_the_way_of_a_job(due_us: int, durability: Durability, expected: Way) ->
     assert way(due_us, NOW, 300.0, durability) is expected
 
 
+def choose(loads: Sequence[int], first: float, second: float, shares: Sequence[float] | None = None) -> int:
+    one, other = pair(len(loads), first, second, shares)
+    each = shares or [1.0] * len(loads)
+    return one if goes_first(loads[one], each[one], loads[other], each[other]) else other
+
+
 def test_of_two_buckets_the_emptier_is_taken_whatever_the_dice_say() -> None:
     for first in (0.0, 0.3, 0.6, 0.999):
         for second in (0.0, 0.5, 0.999):
@@ -52,3 +59,32 @@ def test_two_choices_spread_better_than_one() -> None:
     for _ in range(50_000):
         loads[choose(loads, chance.random(), chance.random())] += 1
     assert max(loads) - min(loads) < 20
+
+
+DICE = [step / 100 for step in range(100)]
+
+
+@pytest.mark.parametrize("shares", [None, [1.0, 1.0, 1.0], [0.1, 5.0, 1.0]])
+def test_two_different_places_are_drawn_whatever_the_shares(shares: list[float] | None) -> None:
+    drawn = {pair(3, first, second, shares) for first in DICE for second in [*DICE, 1 - 1e-16]}
+    assert drawn == {(one, other) for one in range(3) for other in range(3) if one != other}
+
+
+@pytest.mark.parametrize("rate", [0, 3], ids=["idle", "busy"])
+def test_jobs_are_spread_by_shares_while_buckets_are_idle_and_while_they_are_busy(rate: int) -> None:
+    """Idle: every job is gone before the next one comes, and its bucket's last answer counted it. Busy: nothing ever goes."""
+    chance = random.Random(7)
+    shares = [1.0, 1.0, 2.0, 6.0]
+    loads, got = [0] * 4, [0] * 4
+    for _ in range(20_000):
+        place = choose(loads, chance.random(), chance.random(), shares)
+        got[place] += 1
+        loads[place] = loads[place] + 1 if rate else 1
+    for count, share in zip(got, shares, strict=True):
+        assert count == pytest.approx(2000 * share, rel=0.1)
+
+
+def test_of_two_buckets_the_one_with_less_for_its_share_is_taken() -> None:
+    for first in DICE:
+        assert choose([6, 10], first, 0.0, [1.0, 2.0]) == 1
+        assert choose([5, 10], first, 0.0, [1.0, 2.0]) == 0

@@ -9,6 +9,7 @@ from jobmaster.clock import new_id
 from jobmaster.model.agent import AgentState, HandlerSpec
 from jobmaster.model.bucket import Bucket, BucketState
 from jobmaster.model.errors import Conflict
+from jobmaster.ports import EVERY_OWNER
 from tests.statements.kit import World, in_flight_row, new_job, uuids
 
 _OVERDUE = "UPDATE agent SET lease_until = clock_timestamp() - interval '1 ms' WHERE id = $1"
@@ -401,11 +402,17 @@ async def test_a_judge_goes_by_what_the_accused_promised_and_not_by_its_own_sett
 
 
 async def test_who_can_run_what_is_told_where_owners_of_buckets_differ(world: World) -> None:
-    assert await world.master.served() == {}
+    assert await world.master.served() == {EVERY_OWNER: (frozenset(), 1.0)}
     other = await world.agent(new_id())
     await world.bucket(other)
-    assert await world.master.served() == {}, "all have the same"
+    assert await world.master.served() == {EVERY_OWNER: (frozenset(), 1.0)}, "all are alike"
+    await world.sql.execute("UPDATE agent SET share = 2.5 WHERE id = $1", *uuids([other]))
+    assert await world.master.served() == {world.owner: (frozenset(), 1.0), other: (frozenset(), 2.5)}
     await world.sql.execute("UPDATE agent SET handlers = '{a,b}' WHERE id = $1", *uuids([other]))
     idle = await world.agent(new_id())
     await world.sql.execute("UPDATE agent SET handlers = '{c}' WHERE id = $1", *uuids([idle]))
-    assert await world.master.served() == {world.owner: frozenset(), other: frozenset({"a", "b"})}
+    assert await world.master.served() == {
+        world.owner: (frozenset(), 1.0), other: (frozenset({"a", "b"}), 2.5),
+    }  # fmt: skip
+    await world.sql.execute("UPDATE bucket SET state = 'FROZEN'")
+    assert await world.master.served() == {}

@@ -1,11 +1,15 @@
--- served: who can run what, where owners of buckets differ in that
+-- served: what owners of buckets can run and what share of the jobs they take: each of them where they differ, else all in one row
 -- in: nothing
--- out: id uuid, handlers text[]
+-- out: id uuid (NULL: every owner), handlers text[], share double precision
 -- move: nothing
 -- fence: none: a preference of producers, nothing depends on it
 -- index: bucket_owner; the tables are small
 WITH owners AS MATERIALIZED (
-    SELECT a.id, a.handlers FROM agent a
+    SELECT a.id, a.handlers, a.share FROM agent a
     WHERE a.state = 'ACTIVE' AND EXISTS (SELECT FROM bucket b WHERE b.owner = a.id AND b.state = 'ACTIVE')
+), kinds AS MATERIALIZED (
+    SELECT DISTINCT handlers, share FROM owners
 )
-SELECT id, handlers FROM owners WHERE (SELECT count(DISTINCT handlers) FROM owners) > 1
+SELECT id, handlers, share FROM owners WHERE (SELECT count(*) FROM kinds) > 1
+UNION ALL
+SELECT NULL, handlers, share FROM kinds WHERE (SELECT count(*) FROM kinds) = 1
