@@ -184,10 +184,10 @@ class BucketGroup:
     def _understand(self, outlet: Outlet, answer: Submitted, trial: _Trial) -> bool:
         match answer.word:
             case Word.OK:
-                outlet.answered(answer.depth)
+                outlet.answered(answer.depth, self._clock.boottime())
                 return True
             case Word.FULL:
-                outlet.answered(answer.depth)
+                outlet.answered(answer.depth, self._clock.boottime())
                 outlet.full_until = self._clock.boottime() + FULL_SECONDS
                 trial.full = True
             case Word.CLOSED | Word.NO_BUCKET | Word.GENERATION:
@@ -245,12 +245,13 @@ class BucketGroup:
             return None
         if len(free) == 1:
             return free[0]
-        shares = [outlet.share for outlet in free] if self._buckets.uneven else None
-        first, second = pair(len(free), random.random(), random.random(), shares)
+        if self._buckets.uneven:
+            first, second = pair(len(free), random.random(), random.random(), [outlet.share for outlet in free])
+            one, other = free[first], free[second]
+            return one if goes_first(one.load(now), one.share, other.load(now), other.share) else other
+        first, second = pair(len(free), random.random(), random.random())
         one, other = free[first], free[second]
-        if goes_first(one.depth + one.unsent, one.share, other.depth + other.unsent, other.share):
-            return one
-        return other
+        return one if one.depth + one.unsent <= other.depth + other.unsent else other
 
     # ------------------------------------------------------------ a committed row first
 

@@ -23,6 +23,10 @@ REFRESH_AGAIN_SECONDS = 0.2
 CLOSED_SECONDS = 5.0
 """A bucket that answered CLOSED or NOBUCKET is left alone this long, though the master may still list it."""
 
+DEPTH_SECONDS = 1.0
+"""Where owners take different shares, an older answer about the depth of a bucket says nothing: one that seems fuller for its
+share gets no jobs, and so no newer answer."""
+
 _log = logging.getLogger(__name__)
 
 
@@ -30,9 +34,8 @@ class Outlet:
     """One bucket as this producer sees it."""
 
     __slots__ = (
-        "active", "avoid_until", "depth", "epoch", "failures", "full_until", "id", "lane", "owner", "priority", "share",
-        "unsent",
-        "watch",
+        "active", "answered_at", "avoid_until", "depth", "epoch", "failures", "full_until", "id", "lane", "owner",
+        "priority", "share", "unsent", "watch",
     )  # fmt: skip
 
     def __init__(self, bucket: Bucket, watch: StoreWatch) -> None:
@@ -48,11 +51,16 @@ class Outlet:
         self.watch = watch
         self.depth = 0
         """Jobs waiting, as last reported by the store."""
+        self.answered_at = 0.0
         self.unsent = 0
         """Own jobs on their way."""
         self.full_until = 0.0
         self.avoid_until = 0.0
         self.failures = 0
+
+    def load(self, now: float) -> int:
+        """Jobs that may be waiting in it now."""
+        return self.unsent + (self.depth if now - self.answered_at < DEPTH_SECONDS else 0)
 
     def closed(self, now: float) -> None:
         """The store says it takes no more."""
@@ -63,10 +71,10 @@ class Outlet:
         self.failures = min(self.failures + 1, 6)
         self.avoid_until = now + min(0.1 * 2**self.failures, 5.0)
 
-    def answered(self, depth: int) -> None:
+    def answered(self, depth: int, now: float) -> None:
         """The store took the jobs."""
         if depth >= 0:
-            self.depth = depth
+            self.depth, self.answered_at = depth, now
         self.failures = 0
 
 

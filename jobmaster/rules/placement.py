@@ -13,6 +13,9 @@ from enum import StrEnum
 
 from jobmaster.model.job import Durability
 
+FEW_JOBS = 16
+"""So many jobs may wait in a bucket whose owner has nothing to do."""
+
 
 class Way(StrEnum):
     """How a new job enters the cluster."""
@@ -73,10 +76,9 @@ def goes_first(load: int, share: float, other_load: int, other_share: float) -> 
     """Whether the first of two buckets gets the job: the one that has less to do for its share. Where both have equally
     much, the first: it was drawn by share, so that idle buckets get jobs by their shares, too.
 
-    Args:
-        load: jobs that were waiting in it by its last answer. That counts the job it was the answer to, which an idle owner
-            has taken long ago; against another share it would weigh.
+    Between different shares a few jobs do not count: an idle owner has taken them before the next one comes, and were they
+    compared, a bucket of small share would be left alone for as long as its last answer, which nobody renews then, names one.
     """
     if share == other_share:
         return load <= other_load
-    return max(load - 1, 0) * other_share <= max(other_load - 1, 0) * share
+    return max(load - FEW_JOBS, 0) * other_share <= max(other_load - FEW_JOBS, 0) * share

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 import pytest
 
 from jobmaster.client.bucket_group import ALL_FULL, NO_BUCKET, BucketGroup, Capacity, Placed
-from jobmaster.client.bucket_map import BucketMap
+from jobmaster.client.bucket_map import DEPTH_SECONDS, BucketMap
 from jobmaster.client.durability import RECHECK_SECONDS, StoreWatch
 from jobmaster.clock import new_id
 from jobmaster.codec import encode_entry
@@ -361,5 +361,9 @@ async def test_owners_get_jobs_by_their_shares() -> None:
     assert 240 < went[big.id] < 360, "three quarters, give or take seven standard deviations"
     outlet = bench.map.outlet(big.id)
     assert outlet is not None
-    outlet.depth = 1000
+    outlet.answered(1000, bench.clock.now)
     assert {(await bench.group.place(entries(1))).bucket_id for _ in range(20)} == {small.id}
+    bench.clock.now += DEPTH_SECONDS
+    assert {(await bench.group.place(entries(1))).bucket_id for _ in range(40)} == {small.id, big.id}, (
+        "that is long ago"
+    )

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from pathlib import Path
 
 import pytest
 
 from jobmaster.client.cluster import Cluster
+from jobmaster.client.receipts import JobReceipt
 from jobmaster.model.job import JobState
 from tests.cluster.conftest import Rig, until
 from tests.cluster.jobs import noop, until_file
@@ -42,6 +44,25 @@ async def test_a_heavier_agent_that_comes_later_gets_the_office_once(rig: Rig, c
     assert await (await cluster.submit(noop, {}, after=0.5, durability="master")).wait(timeout=PATIENCE_SECONDS)
     assert [each.count("coordinator_elected") for each in (light, heavy)] == [1, 1]
     assert (await rig.fetch("SELECT epoch FROM lease"))[0]["epoch"] == 2
+
+
+async def test_agents_get_jobs_by_their_shares(rig: Rig, cluster: Cluster) -> None:
+    only = {"critical": 0, "high": 0, "medium": 1, "low": 0, "very_low": 0}
+    rig.document["agents"] = {
+        "small": {"buckets": dict(only), "share": 1},
+        "big": {"buckets": dict(only), "share": 3},
+    }
+    for name in ("small", "big"):
+        await (await rig.start_agent("--name", name)).wait_event("buckets_opened")
+    receipts: list[JobReceipt[None]] = []
+    for _ in range(30):  # a few at a time: an agent that has no time to claim them is given fewer
+        receipts += [await cluster.submit(noop, {}) for _ in range(10)]
+        ended = await cluster.wait_all(receipts[-10:], timeout=PATIENCE_SECONDS)
+        assert set(ended.values()) == {JobState.SUCCEEDED}
+    owners = await rig.fetch("SELECT b.id, a.name FROM bucket b JOIN agent a ON a.id = b.owner")
+    names = {row["id"].bytes: row["name"] for row in owners}
+    went = Counter(names[receipt.bucket_id] for receipt in receipts if receipt.bucket_id)
+    assert 180 < went["big"] < 270, "three quarters, give or take some"
 
 
 async def test_an_execution_agent_works_and_never_leads(rig: Rig, cluster: Cluster) -> None:
