@@ -20,6 +20,7 @@ from jobmaster.model.job import NewJob
 
 _TRIES = 6
 _PAUSE_SECONDS = 0.25
+_TIME_BYTES = 6
 _LIMITS = {"statement_timeout": "300s", "lock_timeout": "120s"}
 _AGAIN = (asyncpg.SerializationError, asyncpg.DeadlockDetectedError)
 
@@ -31,11 +32,21 @@ class Part(NamedTuple):
     number: int
 
 
-class Importer:
-    """Writes chunks on one connection, which it opens again when it breaks: a chunk sent twice is in once."""
+def row_key(job_id: bytes) -> bytes:
+    """What an id made of data says about its row: all of it but the time."""
+    return bytes(_TIME_BYTES) + job_id[_TIME_BYTES:]
 
-    def __init__(self, opener: Opener, part: Part) -> None:
+
+class Importer:
+    """Writes chunks on one connection, which it opens again when it breaks: a chunk sent twice is in once.
+
+    Args:
+        source: number of the source whose rows are remembered; a row that an earlier run has handed in is left out.
+    """
+
+    def __init__(self, opener: Opener, part: Part, source: int | None = None) -> None:
         self._opener = opener
+        self._source = source
         self.part = part
         self._connection: Connection | None = None
 
@@ -75,6 +86,13 @@ class Importer:
     async def _insert(self, jobs: Sequence[NewJob]) -> int:
         connection = await self._open()
         async with connection.transaction():
+            if self._source is not None:
+                ids = [job.id for job in jobs]
+                claimed = await rows_of(connection, "pipeline/claim_keys", self._source, [*map(row_key, ids)], ids)
+                ours = frozenset(claimed[0]["job_ids"])
+                jobs = [job for job in jobs if job.id in ours]
+                if not jobs:
+                    return 0
             rows = await rows_of(connection, "jobs/insert_held", *columns(jobs))
             count = len(rows[0]["accepted"])
             await rows_of(connection, "pipeline/count_in", self.part.run_id, self.part.number, count)

@@ -24,3 +24,8 @@ def batch_id(as_of_ms: int, handler: str, key: str) -> bytes:
     bits = int.from_bytes(digest, "big")
     rest = ((bits >> 62) & _RAND_A) << 64 | (bits & _RAND_B)
     return (as_of_ms << 80 | _VERSION_7 | _VARIANT | rest).to_bytes(16, "big")
+
+
+def moment_bounds(as_of_ms: int) -> tuple[bytes, bytes]:
+    """The lowest id of a moment, and the lowest one after it."""
+    return (as_of_ms << 80).to_bytes(16, "big"), (as_of_ms + 1 << 80).to_bytes(16, "big")

@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
+from jobmaster.model.errors import InputError
 from jobmaster.pipeline.lake import Lake
 from jobmaster.pipeline.running import Outcome, PipelineRun
 
@@ -39,12 +40,28 @@ def list_lake(run: PipelineRun) -> Outcome:
             streams[match["table"]] = streams.get(match["table"], 0) + 1
     for table, files in streams.items():
         lines.append({"kind": "stream", "name": table, "state": f"{files} files", "rows": None, "run": None})
+    for row in run.link.ask("pipeline/sources"):
+        lines.append({"kind": "source", "name": row["name"], "state": "REMEMBERED", "rows": row["rows"], "run": None})
     for row in run.link.ask("pipeline/writes"):
         state = "WRITTEN" if row["ended"] else "UNFINISHED"
         lines.append(
             {"kind": "batch", "name": row["batch"], "state": state, "rows": row["inserted"], "run": row["run_id"]}
         )
     return Outcome(found={"lake": run.lake}, items=lines)
+
+
+def forget(run: PipelineRun, name: str) -> Outcome:
+    """Rows of a source are not remembered any more: handed in again, every one is a new job.
+
+    Raises:
+        InputError: no source has that name.
+    """
+    known = {str(row["name"]): int(row["rows"]) for row in run.link.ask("pipeline/sources")}
+    if name not in known:
+        raise InputError(f"no source is called {name!r}", hint=f"sources are {', '.join(known) or 'none'}")
+    if not run.dry_run:
+        run.link.tell("pipeline/forget_source", name)
+    return Outcome(rows=known[name], found={"source": name, "forgotten_rows": known[name]})
 
 
 def vacuum(run: PipelineRun, older_than_seconds: float) -> Outcome:

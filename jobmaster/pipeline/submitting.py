@@ -45,9 +45,10 @@ def submit(run: PipelineRun, order: Order) -> Outcome:
     run.tell(f"arguments: {', '.join(found.arguments) or 'none'}")
     if found.unused:
         run.tell(f"columns that are not used: {', '.join(found.unused)}")
-    batch = order.batch or f"{order.handler} from {order.source.said}"[:_BATCH_CHARS]
     options = {**order.options, "handler": order.handler, "lax": str(order.source.is_text).lower()}
-    return write(run, found.rows, batch, options, order.tasks)
+    if order.batch is None and "asOf" not in options:
+        options.setdefault("remember", f"{order.handler} from {order.source.said}"[:_BATCH_CHARS])
+    return write(run, found.rows, order.batch, options, order.tasks)
 
 
 def replay(run: PipelineRun, choice: Mapping[str, str], batch: str, options: Mapping[str, str]) -> Outcome:
@@ -67,7 +68,9 @@ def replay(run: PipelineRun, choice: Mapping[str, str], batch: str, options: Map
     return write(run, frame.withColumnRenamed("id", "key"), batch, {**options, "replay": "true"}, None)
 
 
-def write(run: PipelineRun, rows: DataFrame, batch: str, options: Mapping[str, str], tasks: int | None) -> Outcome:
+def write(
+    run: PipelineRun, rows: DataFrame, batch: str | None, options: Mapping[str, str], tasks: int | None
+) -> Outcome:
     """Write rows and say what became of them."""
     if run.dry_run:
         return _dry(run, rows, batch, options)
@@ -75,12 +78,16 @@ def write(run: PipelineRun, rows: DataFrame, batch: str, options: Mapping[str, s
     rejects = options.get("rejects") or f"{run.lake}/rejects"
     if "://" not in rejects:
         rejects = str(run.local(rejects).absolute())  # tasks may have another working directory
-    every = {**run.source_options(), **options, "batch": batch, "runId": run_id, "rejects": rejects}
+    every = {**run.source_options(), **options, **_named(batch), "runId": run_id, "rejects": rejects}
     if tasks is not None:
         rows = rows.coalesce(tasks)
     with Progress(run, run_id):
         spoken(lambda: rows.write.format("jobmaster").options(**every).mode("append").save())
     return _outcome(run, run_id, rejects)
+
+
+def _named(batch: str | None) -> dict[str, str]:
+    return {} if batch is None else {"batch": batch}
 
 
 def _outcome(run: PipelineRun, run_id: str, rejects: str) -> Outcome:
@@ -109,19 +116,24 @@ def _reasons(run: PipelineRun, rejects: str, run_id: str) -> dict[str, int]:
     return {row["reason"]: int(row["count"]) for row in rows}
 
 
-def _dry(run: PipelineRun, rows: DataFrame, batch: str, options: Mapping[str, str]) -> Outcome:
+def _dry(run: PipelineRun, rows: DataFrame, batch: str | None, options: Mapping[str, str]) -> Outcome:
     """Check every row as a write would, and write none."""
     from pyspark.sql import functions as F
 
     from jobmaster.pipeline.trying import tried
 
-    every = {**run.source_options(), **options, "batch": batch}
+    every = {**run.source_options(), **options, **_named(batch)}
     frame = tried(rows, every)
     counts = spoken(lambda: frame.groupBy("reason").agg(F.sum("rows").alias("rows")).collect())
     reasons = {row["reason"]: int(row["rows"]) for row in counts if row["reason"] is not None}
     offered = sum(int(row["rows"]) for row in counts)
     most = dict(sorted(reasons.items(), key=lambda item: -item[1])[:REASONS_SHOWN])
-    found = {"batch": batch, "offered": offered, "rejected": sum(reasons.values()), "reasons": most}
+    found = {
+        "batch": batch or options.get("remember"),
+        "offered": offered,
+        "rejected": sum(reasons.values()),
+        "reasons": most,
+    }
     return Outcome(rows=offered, found=found)
 
 

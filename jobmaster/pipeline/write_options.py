@@ -18,6 +18,7 @@ from jobmaster.model.agent import HandlerSpec
 from jobmaster.model.errors import Conflict, InputError
 from jobmaster.model.ids import text
 from jobmaster.model.job import Headers, Priority
+from jobmaster.pipeline.batch_ids import moment_bounds
 from jobmaster.pipeline.place import Place, place_of
 from jobmaster.pipeline.read_options import PLACE_OPTIONS, flag, number, refuse_unknown
 from jobmaster.pipeline.rows import COLUMNS, Terms
@@ -26,8 +27,8 @@ from jobmaster.pipeline.selection import moment_of
 CHUNK_ROWS = 10_000
 BATCH_CHARS_MAX = 200
 KNOWN = (
-    *PLACE_OPTIONS, "batch", "asOf", "runId", "handler", "priority", "lane", "dueAt", "headers", "lax", "allowUnregistered",
-    "rejects", "replay", "onDuplicate", "rowsPerSecond", "chunkRows",
+    *PLACE_OPTIONS, "batch", "asOf", "remember", "runId", "handler", "priority", "lane", "dueAt", "headers", "lax",
+    "allowUnregistered", "rejects", "replay", "onDuplicate", "rowsPerSecond", "chunkRows",
 )  # fmt: skip
 _TYPES = {
     "key": ("string", "bigint", "int", "smallint", "tinyint"),
@@ -51,6 +52,8 @@ class WritePlan(NamedTuple):
     rows_per_second: int | None
     rejects: str | None
     refuse_duplicates: bool
+    source: int | None
+    """Number of the source whose rows are remembered."""
 
 
 class _Found(NamedTuple):
@@ -62,6 +65,7 @@ class _Found(NamedTuple):
     ceiling: bytes
     specs: dict[str, HandlerSpec]
     lanes: frozenset[str]
+    source: int | None
 
 
 def write_plan(options: Mapping[str, str], schema: Any, *, dry: bool = False) -> WritePlan:
@@ -77,8 +81,10 @@ def write_plan(options: Mapping[str, str], schema: Any, *, dry: bool = False) ->
     refuse_unknown(options, KNOWN)
     _check_schema(schema, options)
     place = place_of(options)
-    batch, moment = _batch(options)
-    found = asyncio.run(_ask(place, batch, moment, dry=dry))
+    run_id = check_name(options.get("runId") or new_id().hex(), "option runId", 64)
+    batch, moment = _batch(options, run_id)
+    remember = check_name(options["remember"], "option remember", BATCH_CHARS_MAX) if options.get("remember") else None
+    found = asyncio.run(_ask(place, batch, moment, remember, dry=dry))
     _check_moment(batch, found)
     word = options.get("onDuplicate") or "ignore"
     if word not in ("ignore", "fail"):
@@ -86,23 +92,28 @@ def write_plan(options: Mapping[str, str], schema: Any, *, dry: bool = False) ->
     return WritePlan(
         place=place,
         batch=batch,
-        run_id=check_name(options.get("runId") or new_id().hex(), "option runId", 64),
+        run_id=run_id,
         terms=_terms(options, place, found),
         chunk_rows=number(options, "chunkRows", CHUNK_ROWS),
         rows_per_second=number(options, "rowsPerSecond", 1) if options.get("rowsPerSecond") else None,
         rejects=options.get("rejects"),
         refuse_duplicates=word == "fail",
+        source=found.source,
     )
 
 
-def _batch(options: Mapping[str, str]) -> tuple[str, datetime | None]:
-    """Name of the batch, and the moment that a new one is to have."""
+def _batch(options: Mapping[str, str], run_id: str) -> tuple[str, datetime | None]:
+    """Name of the batch, and the moment that a new one is to have. A run that remembers its rows is a batch of its own: its
+    jobs are of its own time."""
     batch = options.get("batch")
+    if not batch and (source := options.get("remember")):
+        batch = f"{source[: BATCH_CHARS_MAX - len(run_id) - 3]} ({run_id})"
     moment = moment_of("asOf", options["asOf"]) if options.get("asOf") else None
     if not batch and moment is None:
         raise InputError(
             "a write needs a name for its batch",
-            hint="give option batch, such as import-2030-01-31: the same rows under the same name are let in once",
+            hint="give option batch, such as import-2030-01-31: the same rows under the same name are let in once; or option"
+            " remember, a name for data that is handed in again and again: no row of it is let in twice",
         )
     return check_name(batch or f"as of {moment}", "the batch's name", BATCH_CHARS_MAX), moment
 
@@ -113,7 +124,9 @@ def _check_moment(batch: str, found: _Found) -> None:
     if first < found.floor:
         raise Conflict(
             f"batch {batch!r} is of a time whose history has been retired (ids below {text(found.floor)} are not taken)",
-            hint="if these rows are to run again, hand them in under a new name",
+            hint="under another name every row would be a new job, also those that have run. Data that grows and is handed in"
+            " again and again needs no batch: jobmaster pipeline submit without --batch (in Spark: option remember) lets in"
+            " only what no run before has let in",
         )
     if first >= found.ceiling:
         raise InputError(
@@ -150,7 +163,7 @@ def _terms(options: Mapping[str, str], place: Place, found: _Found) -> Terms:
     )
 
 
-async def _ask(place: Place, batch: str, moment: Any, *, dry: bool) -> _Found:
+async def _ask(place: Place, batch: str, moment: Any, remember: str | None, *, dry: bool) -> _Found:
     connections = Connections(place.opener(), 1)
     try:
         calls = Calls(connections)
@@ -160,10 +173,24 @@ async def _ask(place: Place, batch: str, moment: Any, *, dry: bool) -> _Found:
         handlers = [msgspec.json.decode(one["spec"], type=HandlerSpec) for one in await calls.ask("queries/handlers")]
         lanes = frozenset(one["lane"] for one in await calls.ask("pipeline/lanes"))
         return _Found(
-            row["as_of_us"], row["now_us"], row["floor"], row["ceiling"], {one.name: one for one in handlers}, lanes
+            row["as_of_us"],
+            row["now_us"],
+            row["floor"],
+            row["ceiling"],
+            {one.name: one for one in handlers},
+            lanes,
+            None if remember is None or dry else await _source(calls, remember),
         )
     finally:
         await connections.close()
+
+
+async def _source(calls: Calls, name: str) -> int:
+    """Number of a source. Where it had a batch of its name before, the rows of that are remembered, too."""
+    row = (await calls.tell("pipeline/open_source", name))[0]
+    if row["adopts_us"] is not None:
+        await calls.tell("pipeline/adopt_batch", row["id"], *moment_bounds(row["adopts_us"] // 1000))
+    return int(row["id"])
 
 
 def _check_schema(schema: Any, options: Mapping[str, str]) -> None:

@@ -80,7 +80,7 @@ class _Task:
     def __init__(self, plan: WritePlan, number: int) -> None:
         self._plan = plan
         self._rows = RowReader(plan.terms)
-        self._importer = Importer(plan.place.opener(), Part(plan.run_id, number))
+        self._importer = Importer(plan.place.opener(), Part(plan.run_id, number), plan.source)
         self._inserted = self._sent = 0
 
     async def run(self, batches: Iterator[pa.RecordBatch]) -> Written:

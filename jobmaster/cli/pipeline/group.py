@@ -10,6 +10,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "archive": ("jobmaster.cli.pipeline.archive:archive", "Move old ranges of jobs from the master to the lake."),
     "audit": ("jobmaster.cli.pipeline.audit:audit", "Check the invariants over the whole history."),
     "doctor": ("jobmaster.cli.pipeline.doctor:doctor", "Check Java, Spark, the master and the lake."),
+    "forget": ("jobmaster.cli.pipeline.forget:forget", "Remember the rows of a source no longer."),
     "ls": ("jobmaster.cli.pipeline.ls:ls", "Show what the lake holds, and the latest batches."),
     "plan": ("jobmaster.cli.pipeline.plan:plan", "Recommend how many buckets each lane and priority needs."),
     "replay": ("jobmaster.cli.pipeline.replay:replay", "Run jobs that failed again, each as a new job."),

@@ -32,7 +32,10 @@ if TYPE_CHECKING:
 @click.option("--priority", type=click.Choice(["critical", "high", "medium", "low", "very_low"]))
 @click.option("--lane")
 @click.option("--tag", "tags", multiple=True)
-@click.option("--batch", help="Name of the batch: the same rows under the same name are let in once.")
+@click.option(
+    "--batch", help="Name of a batch that is handed in once: its rows are remembered as long as their jobs are kept."
+)
+@click.option("--remember", metavar="NAME", help="Name of data that is handed in again and again: no row twice, ever.")
 @click.option("--as-of", help="Time part of the ids of a new batch.  [default: now]")
 @click.option("--rate", type=click.IntRange(1), metavar="N", help="At most so many jobs a second, all tasks together.")
 @click.option("--tasks", type=click.IntRange(1), help="At most so many connections write.")
@@ -44,7 +47,9 @@ def submit(run: PipelineRun, **words: Any) -> Outcome:
 
     SOURCE is a path (CSV, JSON, Parquet, ORC; directories and * too) or postgresql://... Arguments come from columns of
     their name, or as --map says. Every row is checked against the handler's published signature; what does not fit goes to
-    the rejects with its reason, the rest is written. Handed in again, the same rows insert nothing.
+    the rejects with its reason, the rest is written. Handed in again, the same rows insert nothing: they are remembered by
+    their keys under the name of the handler and SOURCE (or --remember), also when their jobs are long gone. With --batch or
+    --as-of nothing is remembered but the jobs themselves.
 
     \b
     Examples:
@@ -65,6 +70,7 @@ def submit(run: PipelineRun, **words: Any) -> Outcome:
         "headers": json.dumps({"tags": words["tags"]}) if words["tags"] else None,
         "rowsPerSecond": words["rate"],
         "rejects": words["rejects"],
+        "remember": words["remember"],
         "onDuplicate": words["on_duplicate"],
         "allowUnregistered": "true" if words["allow_unregistered"] else None,
     }
