@@ -53,6 +53,9 @@ METRICS: dict[str, Metric] = {
         "jobmaster_jobs_submitted", _C, "Jobs taken over from callers of this process, by level reached.", "level"
     ),
     "jobs_claimed": Metric("jobmaster_jobs_claimed", _C, "Jobs taken from buckets into memory."),
+    "claim_seconds": Metric(
+        "jobmaster_claim_seconds", _H, "One claim of a bucket's jobs, all tries.", None, STEP_SECONDS
+    ),
     "jobs_onboarded": Metric("jobmaster_jobs_onboarded", _C, "Jobs moved from the master into buckets."),
     "jobs_started": Metric("jobmaster_jobs_started", _C, "Handlers started."),
     "jobs_ended": Metric("jobmaster_jobs_ended", _C, "Outcomes of its jobs in the master, by final state.", "state"),
@@ -95,6 +98,9 @@ METRICS: dict[str, Metric] = {
     "beats": Metric("jobmaster_store_beats", _C, "Heartbeats in the agent store, by result.", "result"),
     "renewals": Metric("jobmaster_lease_renewals", _C, "Lease renewals in the master, by result.", "result"),
     "lease_seconds_left": Metric("jobmaster_lease_seconds_left", _G, "Seconds of trust left in the own lease."),
+    "renewal_seconds": Metric(
+        "jobmaster_lease_renewal_seconds", _H, "One renewal of the lease in the master, answered.", None, STEP_SECONDS
+    ),
     "suspended": Metric(
         "jobmaster_suspended", _G, "1 while the master does not answer and work goes on from the store."
     ),
@@ -138,6 +144,9 @@ METRICS: dict[str, Metric] = {
     ),
     "drain_seconds": Metric("jobmaster_drain_seconds", _H, "One lost bucket, taken to closed.", None, STEP_SECONDS),
     # anti-entropy
+    "anti_entropy_seconds": Metric(
+        "jobmaster_anti_entropy_seconds", _H, "One comparison of a bucket with its rows.", None, STEP_SECONDS
+    ),
     "rows_released": Metric("jobmaster_rows_released", _C, "In-flight rows without a copy, given back."),
     "rows_without_memory": Metric(
         "jobmaster_rows_without_memory", _C, "PROCESSING rows nobody ran (a failover, or a defect of ours)."
@@ -161,6 +170,26 @@ METRICS: dict[str, Metric] = {
     "jobs_expired": Metric("jobmaster_jobs_expired", _C, "HELD jobs past their expiry."),
     "jobs_unconfirmed": Metric("jobmaster_jobs_unconfirmed", _C, "Jobs whose confirmation has not come in time."),
     "buckets_dropped": Metric("jobmaster_buckets_dropped", _C, "Tombstones of retired buckets deleted."),
+    # what the supervisor counts for the place of this process; it goes on when the process is replaced
+    "place_deaths": Metric(
+        "jobmaster_supervisor_deaths", _C, "Former processes in this one's place that did not leave in order."
+    ),
+    "place_kills": Metric(
+        "jobmaster_supervisor_kills", _C, "Of these: killed by the supervisor at the end of the lease or the grace."
+    ),
+    "place_refusals": Metric("jobmaster_supervisor_refusals", _C, "Of these: refused before they were registered."),
+    "place_crash_loops": Metric(
+        "jobmaster_supervisor_crash_loops", _C, "Of these: the third or a later death in a row."
+    ),
+    "place_deaths_in_a_row": Metric(
+        "jobmaster_supervisor_deaths_in_a_row", _G, "Deaths in a row before this process; from 3 on a crash loop."
+    ),
+    "place_certificates": Metric(
+        "jobmaster_supervisor_certificates", _C, "Death certificates that the supervisor had written for them."
+    ),
+    "place_certificates_failed": Metric(
+        "jobmaster_supervisor_certificates_failed", _C, "Death certificates that it could not have written in time."
+    ),
     # duties
     "duty_ticks": Metric("jobmaster_duty_ticks", _C, "Ticks of background duties.", "duty"),
     "duty_failures": Metric("jobmaster_duty_failures", _C, "Ticks that failed.", "duty"),
@@ -222,6 +251,7 @@ class Telemetry:
     def __init__(self) -> None:
         self.jobs_submitted: Tally = Tally(int)
         self.jobs_claimed = 0
+        self.claim_seconds = Histogram(STEP_SECONDS)
         self.jobs_onboarded = 0
         self.jobs_started = 0
         self.jobs_ended: Tally = Tally(int)
@@ -246,6 +276,7 @@ class Telemetry:
         self.outcome_write_seconds = Histogram(STEP_SECONDS)
         self.beats: Tally = Tally(int)
         self.renewals: Tally = Tally(int)
+        self.renewal_seconds = Histogram(STEP_SECONDS)
         self.lease_seconds_left = 0.0
         self.suspended = 0
         self.suspensions = 0
@@ -263,13 +294,16 @@ class Telemetry:
         self.jobs_given_up = self.jobs_abandoned = self.jobs_at_risk = self.jobs_salvaged = 0
         self.drain_refusals = self.entries_put_aside = 0
         self.drain_seconds = Histogram(STEP_SECONDS)
+        self.anti_entropy_seconds = Histogram(STEP_SECONDS)
+        self.place_deaths = self.place_kills = self.place_refusals = self.place_crash_loops = 0
+        self.place_deaths_in_a_row = self.place_certificates = self.place_certificates_failed = 0
         self.rows_released = 0
         self.rows_without_memory = 0
         self.buckets_resurrected = 0
         self.coordinating = 0
         self.elections_won = 0
         self.hints = 0
-        self.groups_unserved = 0
+        self.groups_unserved = self.stores_silent = 0
         self.handlers_unserved = 0
         self.orphans_returned = 0
         self.rows_forgotten = 0
@@ -298,10 +332,11 @@ class Telemetry:
     def registry(self) -> CollectorRegistry:
         """A registry of this process alone, to be served or tested."""
         # Imported late: a producer's process counts too, and should not pay for the library unless it is scraped.
-        from prometheus_client import CollectorRegistry
+        from prometheus_client import CollectorRegistry, ProcessCollector
 
         registry = CollectorRegistry(auto_describe=False)
         registry.register(_Collector(self))
+        ProcessCollector(registry=registry)  # processor time, memory, open files; nothing where there is no /proc
         return registry
 
     def exposition(self) -> bytes:

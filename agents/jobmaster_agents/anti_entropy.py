@@ -128,6 +128,7 @@ class AntiEntropy:
             if watch.next_at <= now and holding is not None and not holding.applies and self._holdings.may_start(now):
                 watch.next_at = now + self._every
                 await self.compare(holding, watch)
+                self._telemetry.anti_entropy_seconds.observe(self._now() - now)
         soonest = min((watch.next_at for watch in self._watches.values()), default=now + self._every)
         return max(soonest - self._now(), PACE_SECONDS)
 

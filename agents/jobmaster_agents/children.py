@@ -109,10 +109,17 @@ class Certificates:
     TIMEOUT_SECONDS = 10.0
     RETRY_SECONDS = 0.5
 
-    def __init__(self, command: Sequence[str], log: EventLog, on_written: Callable[[bytes], None]) -> None:
+    def __init__(
+        self,
+        command: Sequence[str],
+        log: EventLog,
+        on_written: Callable[[bytes], None],
+        on_given_up: Callable[[bytes], None] = lambda agent_id: None,
+    ) -> None:
         self._command = command
         self._log = log
         self._on_written = on_written
+        self._on_given_up = on_given_up
         self._open: list[_Certificate] = []
 
     def ask(self, order: CertificateOrder, now: float) -> None:
@@ -171,6 +178,7 @@ class Certificates:
         elif now >= found.give_up_at:
             self._open.remove(found)
             self._log.error(Event.CERTIFICATE_FAILED, {**fields, "left_to": "the judgement of other agents"})
+            self._on_given_up(found.order.agent_id)
         elif found.attempts == 1:
             self._log.warning(Event.CERTIFICATE_FAILED, fields)
         return True

@@ -24,6 +24,7 @@ from jobmaster.model.job import Entry
 from jobmaster.ports import Claimed, StoreOwner, Word
 from jobmaster.rules.batching import BATCH_BYTES, CLAIMED_BYTES
 from jobmaster.settings.model import AgentSettings, StoreSettings
+from jobmaster.telemetry import STEP_SECONDS, Histogram
 from jobmaster_agents.cancelling import Cancelling
 from jobmaster_agents.events import Event, EventLog
 from jobmaster_agents.execution import Execution
@@ -116,6 +117,8 @@ class Pump:
         self._spill_jobs = store_settings.high_water_jobs * 4 // 5
         self._log = log or EventLog()
         self._told = told
+        self.claim_seconds = Histogram(STEP_SECONDS)
+        """How long claims take; one for all buckets of a process."""
         self._names = 0
         self._asking: str | None = None
         """The list of a claim whose answer has not arrived yet."""
@@ -235,6 +238,7 @@ class Pump:
                 True  # a try before the refusal may have moved jobs, and nothing may be claimed past them
             )
             return None  # the bucket was lost meanwhile: the list, if there is one, is the rescuer's
+        self.claim_seconds.observe(self._now() - first_asked)
         answer, asked_at = found
         self.waiting = answer.remaining
         if answer.entries:

@@ -198,6 +198,7 @@ class Heartbeat:
             return
         finally:
             self._asked_at = None
+        self._telemetry.renewal_seconds.observe(self._now() - sent)
         if not answer.alive:
             if self._retiring:
                 return

@@ -16,12 +16,13 @@ import os
 import signal
 import tempfile
 from enum import IntEnum
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
     from asyncio import AbstractEventLoop  # the supervisor imports this module and stays small without it
 
 SIZE = mmap.PAGESIZE
+_FIGURES_AT = 8
 KERNEL_SLACK_SECONDS = 0.5
 """How long after the deadline the kernel's timer fires: the supervisor, who can tell the story, goes first."""
 
@@ -39,8 +40,27 @@ class Phase(IntEnum):
     """Registered, and its buckets were opened."""
 
 
+class PlaceFigures(NamedTuple):
+    """What the supervisor has counted for one place among its children, over all processes that were in it."""
+
+    deaths: int = 0
+    """Processes that did not leave in order."""
+    kills: int = 0
+    """Of these: killed by the supervisor."""
+    refusals: int = 0
+    """Of these: refused before they were registered."""
+    crash_loops: int = 0
+    """Of these: the third or a later one in a row."""
+    deaths_in_a_row: int = 0
+    certificates: int = 0
+    """Death certificates written."""
+    certificates_failed: int = 0
+    """Death certificates given up."""
+
+
 class Deadline:
-    """A page shared by one child and its supervisor. The child writes, the supervisor reads.
+    """A page shared by one child and its supervisor. The child writes, the supervisor reads; the supervisor's figures go the
+    other way.
 
     Each field is one aligned machine word, so no reader sees half of a value.
     """
@@ -87,6 +107,16 @@ class Deadline:
     @phase.setter
     def phase(self, value: Phase) -> None:
         self._numbers[2] = value
+
+    @property
+    def figures(self) -> PlaceFigures:
+        """What the supervisor has counted; written by the supervisor."""
+        return PlaceFigures(*self._numbers[_FIGURES_AT : _FIGURES_AT + len(PlaceFigures._fields)])
+
+    @figures.setter
+    def figures(self, value: PlaceFigures) -> None:
+        for place, number in enumerate(value, start=_FIGURES_AT):
+            self._numbers[place] = number
 
     def close(self) -> None:
         """Give the page back."""

@@ -13,6 +13,7 @@ from operator import itemgetter
 from jobmaster.model.job import FinalRow, HoldRow, JobState
 from jobmaster.ports import Written
 from jobmaster.telemetry import Telemetry
+from jobmaster_agents.liveness import Deadline, PlaceFigures
 
 _RAN = (JobState.SUCCEEDED, JobState.FAILED)
 """A job can be cancelled or expire without a start: its times would say 0."""
@@ -68,3 +69,9 @@ class Measures:
     def wrote(self, seconds: float) -> None:
         """One batch has its answer."""
         self._telemetry.outcome_write_seconds.observe(seconds)
+
+
+def show_figures(telemetry: Telemetry, page: Deadline) -> None:
+    """Numbers of the supervisor, which writes them into the page that it shares with this process."""
+    for name in PlaceFigures._fields:
+        telemetry.read_from(f"place_{name}", lambda name=name: getattr(page.figures, name))  # type: ignore[misc]

@@ -29,6 +29,7 @@ from jobmaster_agents.insisting import Backoff
 from jobmaster_agents.joining import Joining
 from jobmaster_agents.launch import ChildConfig, ControlWord
 from jobmaster_agents.loop import run_duty
+from jobmaster_agents.measuring import show_figures
 from jobmaster_agents.parts import Parts
 from jobmaster_agents.serving import Serving, port_of
 from jobmaster_agents.watchdog import Watchdog
@@ -59,6 +60,28 @@ class Endings:
         """What a server that is needed to start answers."""
         self.serving: Parts | None = None
         """Set once its buckets are open."""
+        self.leaves_at: float | None = None
+        """CLOCK_BOOTTIME seconds at which its grace is over, once it leaves."""
+
+    def why_not_started(self) -> str | None:
+        """What the startup probe says: nothing any more once its buckets have been open."""
+        return self._before() if self.serving is None else None
+
+    def _before(self) -> str:
+        return f"it waits for a server: {self.waits_for}" if self.waits_for else "it is starting"
+
+    def draining(self) -> dict[str, object]:
+        """What is left to do, and how long it may take until running jobs are given back."""
+        left = None if self.leaves_at is None else round(max(self.leaves_at - self._now(), 0.0), 1)
+        working = self.serving.working if self.serving is not None else None
+        return {
+            "draining": self.leaves_at is not None or self.leave.is_set(),
+            "in_flight": 0 if working is None else len(working.memory),
+            "running": 0 if working is None else working.execution.running,
+            "outcomes_waiting": 0 if working is None else working.reporter.backlog,
+            "buckets": 0 if self.serving is None else len(self.serving.holdings.buckets),
+            "seconds_left": left,
+        }
 
     def why_not_ready(self) -> str | None:
         """What the readiness probe says. Read from the very flags that the end waits for: it says no before any bucket
@@ -68,7 +91,7 @@ class Endings:
         if self.leave.is_set():
             return f"it is leaving: {self.reason}"
         if self.serving is None:
-            return f"it waits for a server: {self.waits_for}" if self.waits_for else "it is starting"
+            return self._before()
         if self.serving.stop_asked.is_set():
             return "it is leaving: drain requested"
         if self.serving.working.threads_exhausted.is_set():
@@ -79,6 +102,10 @@ class Endings:
         if holdings.standing(self._now()) not in (Standing.TRUSTED, Standing.SUSPENDED):
             return "its lease has not been renewed in time: it starts nothing"
         return None
+
+    def leaves_from(self, grace_seconds: float) -> None:
+        """It leaves from now on."""
+        self.leaves_at = self._now() + grace_seconds
 
     def remark(self) -> str | None:
         """What the readiness probe adds: it takes work, but not as usual."""
@@ -105,16 +132,18 @@ async def run_agent(config: ChildConfig) -> int:
     agent = _agent_settings(config)
     log = EventLog({"agent": config.agent_id, "name": config.name})
     clock, telemetry = SystemClock(), Telemetry()
+    if config.deadline is not None:
+        show_figures(telemetry, config.deadline)
     endings = Endings(clock)
     loop = asyncio.get_running_loop()
     for signum in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(signum, endings.on_signal, signum)
     handlers = load_handlers(config.settings.handlers)
     async with AsyncExitStack() as stack:
-        if (port := port_of(config.settings, config.index)) is not None:
-            serving = Serving(telemetry, endings.why_not_ready, log, endings.remark)
+        if (port := port_of(config.settings, config.agent, config.index)) is not None:
+            serving = Serving(telemetry, endings, log)
             stack.push_async_callback(serving.close)
-            await serving.start(port)
+            await serving.start(config.settings.observability.metrics_host, port)
         servers = await _servers(config, agent, endings, stack, log)
         if servers is None:
             return 0  # told to leave before it could begin
@@ -246,6 +275,7 @@ async def _until_over(config: ChildConfig, parts: Parts, endings: Endings, log: 
             log.error(Event.THREADS_EXHAUSTED, {"threads": config.settings.agents[config.agent].threads})
         reason = _STUCK if recycled else endings.reason or "drain requested"
         log.info(Event.AGENT_STOPPING, {"reason": reason, "grace_seconds": parts.grace_seconds})
+        endings.leaves_from(parts.grace_seconds)
         leaving = asyncio.ensure_future(parts.leave(parts.grace_seconds, reason))
         hurrying = asyncio.ensure_future(_hurry(parts, endings))
         try:

@@ -1,4 +1,7 @@
-"""The numbers and the health of one agent process over HTTP, on 127.0.0.1 alone: ``/metrics``, ``/live``, ``/ready``.
+"""The numbers and the health of one agent process over HTTP: ``/metrics``, ``/live``, ``/startup``, ``/ready``, ``/drain``.
+
+It serves on the machine itself alone, unless ``observability.metrics_host`` names another address: there is no password, and
+the answers tell how much work there is, and of which handlers.
 
 The agent's own loop answers, so ``/live`` says that it turns by answering at all. Nothing here asks a store or the master:
 a probe is cheap, and an outage of a server ends no healthy process (Celery's probes, which go through the broker, do both).
@@ -9,19 +12,19 @@ the agent a socket for some seconds.
 from __future__ import annotations
 
 import asyncio
+import errno
 import json
 import os
 import socket
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from http import HTTPStatus
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 from jobmaster.model.errors import ConfigError, Unavailable
 from jobmaster.settings.model import ClusterSettings
 from jobmaster.telemetry import CONTENT_TYPE, Telemetry
 from jobmaster_agents.events import Event, EventLog
 
-HOST = "127.0.0.1"
 PORT_MAX = 65535
 HEAD_BYTES_MAX = 8192
 REQUEST_SECONDS = 5.0
@@ -29,7 +32,11 @@ REQUEST_SECONDS = 5.0
 CONNECTIONS_MAX = 32
 _JSON = "application/json"
 _TEXT = "text/plain; charset=utf-8"
-_HINT = "give another port with observability.metrics_port, or 0 for any free one"
+_HINT = (
+    "give this kind of agents a port of its own with agents.<name>.metrics_port, or all of them another one with "
+    "observability.metrics_port; 0 is any free one"
+)
+_HOST_HINT = "mend observability.metrics_host: 127.0.0.1 is this machine alone, 0.0.0.0 every address"
 
 
 class Answer(NamedTuple):
@@ -40,46 +47,52 @@ class Answer(NamedTuple):
     body: bytes
 
 
+class Health(Protocol):
+    """What the probes ask, each at the moment of the probe."""
+
+    def why_not_started(self) -> str | None:
+        """``None`` from the moment when it has opened its buckets, for good."""
+
+    def why_not_ready(self) -> str | None:
+        """``None``: give it work."""
+
+    def remark(self) -> str | None:
+        """What a process that is ready has to say about it."""
+
+    def draining(self) -> Mapping[str, object]:
+        """How far it is with leaving."""
+
+
 class Serving:
-    """The HTTP server of one process.
+    """The HTTP server of one process."""
 
-    Args:
-        why_not_ready: asked at the moment of the probe; ``None``: give it work.
-        remark: what a process that is ready has to say about it.
-    """
-
-    def __init__(
-        self,
-        telemetry: Telemetry,
-        why_not_ready: Callable[[], str | None],
-        log: EventLog,
-        remark: Callable[[], str | None] = lambda: None,
-    ) -> None:
+    def __init__(self, telemetry: Telemetry, health: Health, log: EventLog) -> None:
         self._telemetry = telemetry
-        self._why_not_ready = why_not_ready
-        self._remark = remark
+        self._health = health
         self._log = log
         self._server: asyncio.Server | None = None
         self._connections: set[asyncio.Task[None]] = set()
         self._routes: dict[str, Callable[[], Answer]] = {
             "/metrics": self._metrics,
             "/live": self._live,
+            "/startup": self._startup,
             "/ready": self._ready,
+            "/drain": self._drain,
         }
         self.port = 0
 
-    async def start(self, port: int) -> None:
-        """Listen on a port, 0 = any free one.
+    async def start(self, host: str, port: int) -> None:
+        """Listen on a port of an address, 0 = any free one.
 
         Raises:
             Unavailable: the port is taken (perhaps only until a neighbour has left: the supervisor tries again).
         """
         try:
-            self._server = await asyncio.start_server(self._connected, HOST, port, limit=HEAD_BYTES_MAX)
+            self._server = await asyncio.start_server(self._connected, host, port, limit=HEAD_BYTES_MAX)
         except OSError as error:
-            raise Unavailable(_taken(port, error), hint=_HINT) from error
+            raise Unavailable(_taken(host, port, error), hint=_hint(error)) from error
         self.port = self._server.sockets[0].getsockname()[1]
-        self._log.info(Event.METRICS_SERVED, {"url": f"http://{HOST}:{self.port}/metrics", "port": self.port})
+        self._log.info(Event.METRICS_SERVED, {"url": f"{url_of(host, self.port)}/metrics", "port": self.port})
 
     async def close(self) -> None:
         """Stop listening and cut who is still there."""
@@ -129,7 +142,7 @@ class Serving:
             return _said(HTTPStatus.METHOD_NOT_ALLOWED, "GET and HEAD alone")
         return route()
 
-    # ------------------------------------------------------------ the three answers
+    # ------------------------------------------------------------ the answers
 
     def _metrics(self) -> Answer:
         return Answer(HTTPStatus.OK, CONTENT_TYPE, self._telemetry.exposition())
@@ -137,10 +150,19 @@ class Serving:
     def _live(self) -> Answer:
         return _state(HTTPStatus.OK, {"live": True})
 
-    def _ready(self) -> Answer:
-        why_not = self._why_not_ready()
+    def _startup(self) -> Answer:
+        why_not = self._health.why_not_started()
         if why_not is None:
-            remark = self._remark()
+            return _state(HTTPStatus.OK, {"started": True})
+        return _state(HTTPStatus.SERVICE_UNAVAILABLE, {"started": False, "reason": why_not})
+
+    def _drain(self) -> Answer:
+        return _state(HTTPStatus.OK, dict(self._health.draining()))
+
+    def _ready(self) -> Answer:
+        why_not = self._health.why_not_ready()
+        if why_not is None:
+            remark = self._health.remark()
             return _state(HTTPStatus.OK, {"ready": True} if remark is None else {"ready": True, "remark": remark})
         return _state(HTTPStatus.SERVICE_UNAVAILABLE, {"ready": False, "reason": why_not})
 
@@ -167,37 +189,57 @@ def _encoded(answer: Answer, *, with_body: bool) -> bytes:
 # ---------------------------------------------------------------- ports
 
 
-def port_of(settings: ClusterSettings, index: int) -> int | None:
-    """Port of the ``index``-th process of one supervisor; ``None`` = serve nothing."""
-    first = settings.observability.metrics_port
+def port_of(settings: ClusterSettings, agent: str, index: int) -> int | None:
+    """Port of the ``index``-th process of one supervisor; ``None`` = serve nothing.
+
+    Args:
+        agent: the kind of agents, a key under ``settings.agents``.
+    """
+    kind = settings.agents.get(agent)
+    own = kind.metrics_port if kind is not None else None
+    first = settings.observability.metrics_port if own is None else own
     return first + index if first else first
 
 
-def check_ports(settings: ClusterSettings, processes: int) -> None:
+def url_of(host: str, port: int) -> str:
+    """What to ask; of all addresses, that of this machine for itself."""
+    place = {"0.0.0.0": "127.0.0.1", "::": "[::1]"}.get(host, f"[{host}]" if ":" in host else host)
+    return f"http://{place}:{port}"
+
+
+def check_ports(settings: ClusterSettings, agent: str, processes: int) -> None:
     """See once, before any process is started, that each can have its port.
 
     Raises:
-        ConfigError: a port is taken, or there are not so many.
+        ConfigError: a port is taken, there are not so many, or the address is none of this machine's.
     """
-    if not settings.observability.metrics_port:
-        return
+    host = settings.observability.metrics_host
     for index in range(processes):
-        port = port_of(settings, index) or 0
+        port = port_of(settings, agent, index)
+        if not port:
+            return
         if port > PORT_MAX:
             raise ConfigError(
-                f"observability.metrics_port is {settings.observability.metrics_port}, and {processes} processes take one "
-                f"port each: there is no port {port}",
+                f"metrics_port is {port - index}, and {processes} processes take one port each: there is no port {port}",
                 hint=_HINT,
             )
-        with socket.socket() as probe:
-            # As the server does: old connections may linger.
-            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            try:
-                probe.bind((HOST, port))
-            except OSError as error:
-                raise ConfigError(_taken(port, error), hint=_HINT) from error
+        try:
+            for family, kind, _, _, address in socket.getaddrinfo(host, port, type=socket.SOCK_STREAM):
+                with socket.socket(family, kind) as probe:
+                    # As the server does: old connections may linger, and :: is for IPv6 alone.
+                    probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+                    if family == socket.AF_INET6:
+                        probe.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
+                    probe.bind(address)
+        except OSError as error:
+            raise ConfigError(_taken(host, port, error), hint=_hint(error)) from error
 
 
-def _taken(port: int, error: OSError) -> str:
-    why = os.strerror(error.errno) if error.errno else str(error)
-    return f"metrics and probes cannot be served on {HOST} port {port}: {why[:1].lower()}{why[1:]}"
+def _hint(error: OSError) -> str:
+    return _HINT if error.errno in (errno.EADDRINUSE, errno.EACCES) else _HOST_HINT
+
+
+def _taken(host: str, port: int, error: OSError) -> str:
+    why = error.strerror if isinstance(error, socket.gaierror) or not error.errno else os.strerror(error.errno)
+    why = why or str(error)
+    return f"metrics and probes cannot be served on {host} port {port}: {why[:1].lower()}{why[1:]}"

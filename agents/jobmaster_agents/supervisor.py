@@ -25,7 +25,7 @@ from jobmaster.settings.model import ClusterSettings
 from jobmaster_agents.children import STACKS_SIGNAL, Certificates, Child
 from jobmaster_agents.events import LOGGER_NAME, Event, EventLog
 from jobmaster_agents.launch import CertificateOrder, ControlWord, LaunchOrder
-from jobmaster_agents.liveness import Phase
+from jobmaster_agents.liveness import Phase, PlaceFigures
 from jobmaster_agents.reloading import Rereading, reloaded
 
 STOP_MARGIN_SECONDS = 5.0
@@ -34,6 +34,7 @@ HURRY_SECONDS = 5.0
 """How long a stop "now" may take."""
 STEADY_SECONDS = 30.0
 """A child that lived this long has not died "in a row"."""
+_CRASH_LOOP_DEATHS = 3
 RESTART_SECONDS = 0.5
 RESTART_SECONDS_MAX = 30.0
 AWAY_SECONDS_MAX = 3.0
@@ -105,7 +106,7 @@ def exit_text(returncode: int) -> str:
 class _Slot:
     """The place of one child."""
 
-    __slots__ = ("child", "deaths", "index", "last_code", "start_at")
+    __slots__ = ("child", "deaths", "figures", "index", "last_code", "start_at")
 
     def __init__(self, index: int) -> None:
         self.index = index
@@ -113,6 +114,14 @@ class _Slot:
         self.deaths = 0
         self.start_at: float | None = 0.0
         self.last_code = 0
+        self.figures = PlaceFigures()
+
+    def count(self, **more: int) -> None:
+        """Add to the figures of this place, where its process shows them."""
+        added = {name: getattr(self.figures, name) + number for name, number in more.items()}
+        self.figures = self.figures._replace(deaths_in_a_row=self.deaths, **added)
+        if self.child is not None:
+            self.child.deadline.figures = self.figures
 
 
 class Supervisor:
@@ -123,7 +132,9 @@ class Supervisor:
         self._log = (log or EventLog()).with_fields({"supervisor": os.getpid(), "name": plan.name})
         self._now = (clock or SystemClock()).boottime
         self._slots = [_Slot(index) for index in range(plan.processes)]
-        self._certificates = Certificates(plan.certificate_command, self._log, self._certified)
+        self._certificates = Certificates(plan.certificate_command, self._log, self._certified, self._not_certified)
+        self._places: dict[bytes, _Slot] = {}
+        """Agents whose certificates are open, and where they were."""
         self._rereading = Rereading(plan.reread_command, self._reread)
         self._stop_signals = 0
         self._kill_at: float | None = None
@@ -260,6 +271,7 @@ class Supervisor:
             self._log.error(Event.CRASH_LOOP, {"child": slot.index, "reason": str(error)})
             return
         slot.start_at = None
+        slot.child.deadline.figures = slot.figures
         self._log.info(Event.CHILD_STARTED, {"child": slot.index, "agent": order.agent_id, "pid": slot.child.pid})
 
     def _reap(self) -> None:
@@ -301,18 +313,21 @@ class Supervisor:
         if phase not in (Phase.STARTING, Phase.ENDED):  # before, the master knows nothing of it; after, it has left
             reason = f"supervisor saw it end: {exit_text(code)}"
             self._last_certificate_at = now
+            self._places[child.order.agent_id] = slot
             self._certificates.ask(
                 CertificateOrder(settings=self._plan.settings, agent_id=child.order.agent_id, reason=reason), now
             )
+        slot.deaths = slot.deaths + 1 if lived < STEADY_SECONDS else 1
+        looping = slot.deaths >= _CRASH_LOOP_DEATHS
+        slot.count(deaths=1, kills=int(child.killed), refusals=int(refused), crash_loops=int(looping))
         if self._kill_at is not None:
             return
-        slot.deaths = slot.deaths + 1 if lived < STEADY_SECONDS else 1
         delay = restart_delay(slot.deaths, code, phase)
         slot.start_at = now + delay
         again = {"child": slot.index, "deaths_in_a_row": slot.deaths, "next_start_seconds": delay}
         if refused:
             self._log.error(Event.CHILD_REFUSED, {**again, "how": exit_text(code), "reason": _REFUSED})
-        elif slot.deaths >= 3:
+        elif looping:
             self._log.error(Event.CRASH_LOOP, again)
 
     def _ran(self) -> bool:
@@ -382,7 +397,11 @@ class Supervisor:
             if slot.child is not None:
                 slot.child.tell(ControlWord.SETTINGS, data)
 
+    def _not_certified(self, agent_id: bytes) -> None:
+        self._places.pop(agent_id).count(certificates_failed=1)
+
     def _certified(self, agent_id: bytes) -> None:
+        self._places.pop(agent_id).count(certificates=1)
         for slot in self._slots:
             if slot.child is not None:
                 slot.child.tell(ControlWord.RESCUE)

@@ -210,6 +210,7 @@ class Working:
             log=self._log,
             told=self._claims_told,
         )
+        pump.claim_seconds = self._telemetry.claim_seconds
         self.pumps[bucket_id] = pump
         self.onboarding.open(holding)
         self.waker.changed()

@@ -78,7 +78,7 @@ def run(
     if print_settings:  # to the supervisor, which reads the configuration again by the command line it came from
         click.echo(msgspec.json.encode(settings))
         return
-    _check_before_start(settings, settings.agents[key].processes)
+    _check_before_start(settings, key)
     level = settings.observability.log_level
     agent = settings.agents[key]
     for line in _banner(settings, key, agent):
@@ -128,7 +128,7 @@ def _plan_settings(
     return changed, key
 
 
-def _check_before_start(settings: ClusterSettings, processes: int) -> None:
+def _check_before_start(settings: ClusterSettings, key: str) -> None:
     """What would fail in every child is said once, here: handlers that cannot be imported, servers that are not there,
     ports that are taken."""
     from jobmaster.handlers import load_handlers
@@ -137,7 +137,7 @@ def _check_before_start(settings: ClusterSettings, processes: int) -> None:
 
     load_handlers(settings.handlers)
     addresses(settings)
-    check_ports(settings, processes)
+    check_ports(settings, key, settings.agents[key].processes)
 
 
 def _import_path() -> tuple[str, ...]:
@@ -160,9 +160,12 @@ def _banner(settings: ClusterSettings, key: str, agent: AgentSettings) -> list[s
         f"slots    {agent.slots} a bucket, {agent.max_running} a process; store {agent.store}",
         f"handlers {', '.join(settings.handlers) or '(none: every job that arrives is given back)'}",
     ]
-    if port := settings.observability.metrics_port:
+    from jobmaster_agents.serving import port_of, url_of
+
+    if port := port_of(settings, key, 0):
         last = f" to {port + agent.processes - 1}" if agent.processes > 1 else ""
-        lines.append(f"metrics  http://127.0.0.1:{port}{last}: /metrics, /live, /ready")
+        place = url_of(settings.observability.metrics_host, port)
+        lines.append(f"metrics  {place}{last}: /metrics, /live, /startup, /ready, /drain")
     return lines
 
 

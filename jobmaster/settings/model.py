@@ -167,6 +167,8 @@ class AgentSettings(Section, frozen=True, kw_only=True):
     """Threads for ``thread`` handlers of one process."""
     isolated_processes: PositiveCount = 2
     """Worker processes for ``process`` handlers of one process."""
+    metrics_port: Annotated[int, Meta(ge=0, le=65535)] | None = None
+    """In place of ``observability.metrics_port``, for kinds of agents that share a machine."""
 
     def bucket_counts(self) -> dict[str, BucketCounts]:
         """Lane -> counts, with the shorthand ``buckets`` resolved."""
@@ -331,8 +333,10 @@ class Observability(Section, frozen=True, kw_only=True):
     """Least severe line that is logged: ``debug``, ``info``, ``warning`` or ``error``."""
     log_format: Annotated[str, Meta(pattern="^(text|json)$")] = "text"
     """``text`` for people, ``json`` (one object a line) for collectors."""
+    metrics_host: Annotated[str, Meta(min_length=1)] = "127.0.0.1"
+    """Address for metrics and probes; they ask for no password. In a container ``0.0.0.0`` (``::``): every address."""
     metrics_port: Annotated[int, Meta(ge=0, le=65535)] | None = None
-    """First port for metrics and probes on 127.0.0.1, the next ones for further processes; null = off, 0 = any free."""
+    """First port for metrics and probes, the next ones for further processes; null = off, 0 = any free."""
 
 
 class ClusterSettings(Section, frozen=True, kw_only=True):

@@ -85,7 +85,11 @@ class ScriptedAgent:
         if self.behaviour.child == "crash once" and not (self.directory / "crashed").exists():
             (self.directory / "crashed").touch()
             return 75
+        told = None
         while not self.over.is_set():
+            if (figures := deadline.figures) != told:
+                told = figures
+                tell(self.directory, what="figures", index=self.config.index, figures=figures._asdict())
             if self.behaviour.child == "blocked":
                 block_the_loop()
             self.renew()

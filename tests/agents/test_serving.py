@@ -6,7 +6,7 @@ import asyncio
 import json
 import signal
 import socket
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Mapping
 from types import SimpleNamespace
 
 import msgspec
@@ -15,15 +15,17 @@ import pytest
 from jobmaster.clock import new_id
 from jobmaster.model.errors import ConfigError, Unavailable
 from jobmaster.rules.lease import term
-from jobmaster.settings.model import ClusterSettings, Observability
+from jobmaster.settings.model import AgentSettings, ClusterSettings, Observability
 from jobmaster.telemetry import Telemetry
 from jobmaster_agents import serving as serving_module
 from jobmaster_agents.events import EventLog
 from jobmaster_agents.holdings import Holdings
 from jobmaster_agents.process import Endings
-from jobmaster_agents.serving import CONNECTIONS_MAX, HEAD_BYTES_MAX, HOST, Serving, check_ports, port_of
+from jobmaster_agents.serving import CONNECTIONS_MAX, HEAD_BYTES_MAX, Serving, check_ports, port_of, url_of
 from tests.agents.hand_clock import HandClock
 from tests.patience import PATIENCE_SECONDS
+
+HOST = "127.0.0.1"
 
 
 class Face:
@@ -32,7 +34,20 @@ class Face:
     def __init__(self) -> None:
         self.telemetry = Telemetry()
         self.why_not: str | None = None
-        self.server = Serving(self.telemetry, lambda: self.why_not, EventLog())
+        self.not_started: str | None = "it is starting"
+        self.server = Serving(self.telemetry, self, EventLog())
+
+    def why_not_started(self) -> str | None:
+        return self.not_started
+
+    def why_not_ready(self) -> str | None:
+        return self.why_not
+
+    def remark(self) -> str | None:
+        return None
+
+    def draining(self) -> Mapping[str, object]:
+        return {"draining": True, "in_flight": 3}
 
     async def ask(self, request: bytes) -> tuple[int, dict[str, str], bytes]:
         """Status, headers and body of one raw request."""
@@ -61,7 +76,7 @@ async def until(condition: Callable[[], bool]) -> None:
 @pytest.fixture
 async def face() -> AsyncIterator[Face]:
     made = Face()
-    await made.server.start(0)
+    await made.server.start(HOST, 0)
     yield made
     await made.server.close()
 
@@ -93,7 +108,7 @@ async def test_a_head_request_has_no_body(face: Face) -> None:
 @pytest.mark.parametrize(
     ("request_", "status", "said"),
     [
-        (b"GET / HTTP/1.1\r\n\r\n", 404, b"/metrics, /live, /ready"),
+        (b"GET / HTTP/1.1\r\n\r\n", 404, b"/metrics, /live, /startup, /ready, /drain"),
         (b"GET /metrics/x HTTP/1.0\r\n\r\n", 404, b"Not Found"),
         (b"POST /live HTTP/1.1\r\nContent-Length: 3\r\n\r\nabc", 405, b"GET and HEAD"),
         (b"hello\r\n\r\n", 400, b"Bad Request"),
@@ -140,7 +155,7 @@ async def test_there_are_only_so_many_at_once_and_room_comes_back(face: Face) ->
 
 async def test_closing_waits_for_nobody() -> None:
     face = Face()
-    await face.server.start(0)
+    await face.server.start(HOST, 0)
     reader, writer = await asyncio.open_connection(HOST, face.server.port)
     writer.write(b"GET ")
     await writer.drain()
@@ -160,9 +175,52 @@ def with_port(port: int | None) -> ClusterSettings:
 
 
 def test_every_process_has_its_port() -> None:
-    assert [port_of(with_port(9464), index) for index in range(3)] == [9464, 9465, 9466]
-    assert [port_of(with_port(0), index) for index in range(2)] == [0, 0]
-    assert port_of(with_port(None), 1) is None
+    assert [port_of(with_port(9464), "default", index) for index in range(3)] == [9464, 9465, 9466]
+    assert [port_of(with_port(0), "default", index) for index in range(2)] == [0, 0]
+    assert port_of(with_port(None), "default", 1) is None
+
+
+def test_kinds_of_agents_on_one_machine_have_ports_of_their_own() -> None:
+    kinds = {"east": AgentSettings(), "west": AgentSettings(metrics_port=9500), "quiet": AgentSettings(metrics_port=0)}
+    settings = msgspec.structs.replace(with_port(9464), agents=kinds)
+    assert [port_of(settings, name, 1) for name in kinds] == [9465, 9501, 0]
+    alone = msgspec.structs.replace(with_port(None), agents=kinds)
+    assert [port_of(alone, name, 0) for name in kinds] == [None, 9500, 0]
+
+
+async def test_it_is_served_on_the_address_that_is_configured() -> None:
+    face = Face()
+    await face.server.start("0.0.0.0", 0)
+    reader, writer = await asyncio.open_connection("127.0.0.2", face.server.port)
+    writer.write(b"GET /live HTTP/1.1\r\n\r\n")
+    assert b"200 OK" in await asyncio.wait_for(reader.read(), PATIENCE_SECONDS)
+    writer.close()
+    await face.server.close()
+    await face.server.start(HOST, 0)
+    with pytest.raises(OSError):
+        await asyncio.open_connection("127.0.0.2", face.server.port)
+    await face.server.close()
+
+
+def test_an_address_that_is_not_this_machines_is_one_clear_error() -> None:
+    observed = Observability(metrics_host="192.0.2.1", metrics_port=9464)
+    elsewhere = msgspec.structs.replace(ClusterSettings(), observability=observed)
+    with pytest.raises(ConfigError, match=r"on 192\.0\.2\.1 port 9464: cannot assign.*observability\.metrics_host"):
+        check_ports(elsewhere, "default", 1)
+
+
+def test_what_to_ask_is_told_as_an_address() -> None:
+    assert url_of("127.0.0.1", 1) == url_of("0.0.0.0", 1) == "http://127.0.0.1:1"
+    assert url_of("::", 1) == url_of("::1", 1) == "http://[::1]:1"
+    assert url_of("pod-1", 1) == "http://pod-1:1"
+
+
+async def test_startup_says_no_until_it_has_started_and_drain_tells_how_far_it_is(face: Face) -> None:
+    status, body = await face.get("/startup")
+    assert (status, json.loads(body)) == (503, {"started": False, "reason": "it is starting"})
+    face.not_started = None
+    assert await face.get("/startup") == (200, b'{"started": true}\n')
+    assert await face.get("/drain") == (200, b'{"draining": true, "in_flight": 3}\n')
 
 
 async def test_a_taken_port_is_one_clear_error() -> None:
@@ -172,16 +230,16 @@ async def test_a_taken_port_is_one_clear_error() -> None:
         port = other.getsockname()[1]
         sentence = f"port {port}: address already in use"
         with pytest.raises(Unavailable, match=sentence):
-            await Face().server.start(port)
+            await Face().server.start(HOST, port)
         with pytest.raises(ConfigError, match=sentence):
-            check_ports(with_port(port - 1), 2)
-    check_ports(with_port(0), 500)
-    check_ports(with_port(None), 500)
+            check_ports(with_port(port - 1), "default", 2)
+    check_ports(with_port(0), "default", 500)
+    check_ports(with_port(None), "default", 500)
 
 
 def test_there_must_be_a_port_for_each_process() -> None:
     with pytest.raises(ConfigError, match="no port 65536"):
-        check_ports(with_port(65535), 2)
+        check_ports(with_port(65535), "default", 2)
 
 
 # ---------------------------------------------------------------- why it is not ready
@@ -193,7 +251,12 @@ class Registered:
     def __init__(self) -> None:
         self.holdings = Holdings(new_id())
         self.stop_asked = asyncio.Event()
-        self.working = SimpleNamespace(threads_exhausted=asyncio.Event())
+        self.working = SimpleNamespace(
+            threads_exhausted=asyncio.Event(),
+            memory=[1, 2, 3],
+            execution=SimpleNamespace(running=2),
+            reporter=SimpleNamespace(backlog=1),
+        )
 
 
 @pytest.fixture
@@ -220,6 +283,28 @@ def test_it_is_not_ready_from_the_signal_on(working: Working) -> None:
     endings, _ = working
     endings.on_signal(signal.SIGTERM)
     assert endings.why_not_ready() == "it is leaving: SIGTERM"
+
+
+def test_once_started_it_has_started_for_good(working: Working) -> None:
+    endings, parts = working
+    assert endings.why_not_started() is None
+    endings.on_signal(signal.SIGTERM)
+    parts.holdings.fence("a certificate")
+    assert endings.why_not_started() is None
+    assert Endings(HandClock()).why_not_started() == "it is starting"
+
+
+def test_a_drain_is_told_with_what_is_left_and_how_long_it_may_take(working: Working, clock: HandClock) -> None:
+    endings, _ = working
+    left = {"in_flight": 3, "running": 2, "outcomes_waiting": 1, "buckets": 0}
+    assert endings.draining() == {"draining": False, **left, "seconds_left": None}
+    endings.on_signal(signal.SIGTERM)
+    assert endings.draining()["draining"] is True
+    endings.leaves_from(25.0)
+    clock.now += 5.0
+    assert endings.draining() == {"draining": True, **left, "seconds_left": 20.0}
+    clock.now += 30.0
+    assert endings.draining()["seconds_left"] == 0.0
 
 
 def test_it_is_not_ready_when_an_operator_sends_it_home(working: Working) -> None:

@@ -200,6 +200,26 @@ def test_also_when_every_child_is_refused_that_was_accepted_before(start: Callab
     run.children(2)
 
 
+def test_what_happened_in_its_place_is_shown_to_the_next_child(start: Callable[..., Run]) -> None:
+    """So that deaths, kills and certificates are in the metrics of the process that came after."""
+    run = start(processes=2, lease_seconds=1.0)
+    run.children(2)
+    index = run.story("child")[0]["index"]
+    os.kill(run.pid(0), signal.SIGSTOP)  # killed at the end of its lease
+
+    def figures() -> dict[object, dict[str, int]]:
+        return {line["index"]: line["figures"] for line in run.story("figures")}  # type: ignore[misc]
+
+    def told() -> bool:
+        found = figures().get(index, {})
+        return (found.get("deaths"), found.get("kills"), found.get("certificates")) == (1, 1, 1)
+
+    until(told, PATIENCE_SECONDS, "the figures of its place")
+    assert figures()[index]["deaths_in_a_row"] == 1
+    other = next(line["index"] for line in run.story("child") if line["index"] != index)
+    assert figures().get(other, {"deaths": 0})["deaths"] == 0
+
+
 def test_a_first_start_that_is_refused_ends_with_its_exit_code(start: Callable[..., Run], tmp_path: Path) -> None:
     (tmp_path / "refuse").touch()
     run = start(processes=2)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 
 import pytest
@@ -12,7 +13,9 @@ from prometheus_client.parser import text_string_to_metric_families
 from jobmaster.model.job import FinalRow, HoldRow, JobState
 from jobmaster.ports import Written
 from jobmaster.telemetry import JOB_SECONDS, METRICS, Histogram, Kind, Telemetry
-from jobmaster_agents.measuring import Measures
+from jobmaster_agents.liveness import Deadline, PlaceFigures
+from jobmaster_agents.liveness import Phase as LifePhase
+from jobmaster_agents.measuring import Measures, show_figures
 
 
 def test_every_listed_metric_has_its_number_and_every_number_is_listed() -> None:
@@ -56,6 +59,25 @@ def test_a_scrape_shows_plain_labelled_and_spread_numbers() -> None:
     assert samples["jobmaster_job_run_seconds_bucket", ("0.005",)] == 1
     assert samples["jobmaster_job_run_seconds_bucket", ("+Inf",)] == 2
     assert samples["jobmaster_job_run_seconds_count", ()] == 2
+
+
+def test_a_scrape_shows_what_the_process_costs() -> None:
+    text = Telemetry().exposition()
+    for name in (b"process_cpu_seconds_total", b"process_resident_memory_bytes", b"process_open_fds"):
+        assert b"\n" + name + b" " in text
+
+
+def test_the_supervisors_figures_are_read_from_the_shared_page() -> None:
+    page, fd = Deadline.create()
+    os.close(fd)
+    page.trusted_until, page.phase = 7.0, LifePhase.SERVING
+    telemetry = Telemetry()
+    show_figures(telemetry, page)
+    page.figures = PlaceFigures(*range(1, 1 + len(PlaceFigures._fields)))
+    assert [telemetry.value(f"place_{name}") for name in PlaceFigures._fields] == list(page.figures)
+    assert b"jobmaster_supervisor_kills_total 2.0" in telemetry.exposition()
+    assert (page.trusted_until, page.phase) == (7.0, LifePhase.SERVING)
+    page.close()
 
 
 def test_a_value_on_a_bound_counts_below_it() -> None:

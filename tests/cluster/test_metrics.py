@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import http.client
 import json
+import os
 import signal
 import socket
 from collections.abc import Callable
@@ -56,6 +57,7 @@ async def port_of(agent: AgentProcess, process: int = 1) -> int:
 async def served(rig: Rig) -> tuple[AgentProcess, int]:
     """An agent and the port of its metrics."""
     rig.document["observability"]["metrics_port"] = 0
+    rig.document["leases"]["grace"] = "600s"
     agent = await rig.start_agent()
     return agent, await port_of(agent)
 
@@ -131,6 +133,7 @@ async def test_ready_says_no_from_sigterm_on_while_a_job_still_runs(
 ) -> None:
     agent, port = served
     path, gate = str(rig.path("w")), str(rig.path("gate"))
+    assert json.loads((await get(port, "/drain"))[1])["draining"] is False
     assert await get(port, "/ready") == (200, '{"ready": true}\n')
     receipt = await cluster.submit(until_file, {"path": path, "gate": gate})
 
@@ -146,7 +149,15 @@ async def test_ready_says_no_from_sigterm_on_while_a_job_still_runs(
     await until(says_no, 10, "the probe to say no")
     status, body = await get(port, "/ready")
     assert (status, json.loads(body)) == (503, {"ready": False, "reason": "it is leaving: SIGTERM"})
-    assert (await get(port, "/live"))[0] == 200
+    assert (await get(port, "/live"))[0] == (await get(port, "/startup"))[0] == 200
+
+    async def counts_down() -> dict[str, Any]:
+        drain = json.loads((await get(port, "/drain"))[1])
+        return drain if drain["seconds_left"] is not None and drain["buckets"] == 1 else {}
+
+    drain = await until(counts_down, PATIENCE_SECONDS, "the buckets that are done to be retired")
+    assert 0.0 <= drain.pop("seconds_left") <= 600.0
+    assert drain == {"draining": True, "in_flight": 1, "running": 1, "outcomes_waiting": 0, "buckets": 1}
     assert (await scrape(port))["jobmaster_jobs_running"] == 1
     assert [line[-1] for line in rig.witnessed("w")] == ["began"]
     Path(gate).touch()
@@ -181,6 +192,26 @@ async def test_live_answers_while_postgresql_is_stopped(
         assert (await scrape(port))["jobmaster_lease_renewals_total:failed"] >= 1
     finally:
         agent.kill_all()
+
+
+async def test_a_death_and_its_certificate_are_shown_by_the_successor(
+    rig: Rig, served: tuple[AgentProcess, int]
+) -> None:
+    agent, _ = served
+    os.kill(agent.children()[0], signal.SIGKILL)
+    await agent.wait_event("agent_started", 2)
+    await agent.wait_event("certificate_written")
+    port = await port_of(agent, 2)
+
+    async def shown() -> bool:
+        found = await scrape(port)
+        names = ("deaths", "kills", "refusals", "certificates")
+        return [found[f"jobmaster_supervisor_{name}_total"] for name in names] == [1, 0, 0, 1]
+
+    await until(shown, PATIENCE_SECONDS, "the supervisor's figures")
+    found = await scrape(port)
+    assert found["jobmaster_lease_renewal_seconds_count"] >= 0
+    assert found["process_resident_memory_bytes"] > 1e6
 
 
 async def test_each_process_has_its_port_and_a_taken_one_is_one_clear_error(rig: Rig) -> None:
