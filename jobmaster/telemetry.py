@@ -268,9 +268,7 @@ class Telemetry:
         self.transactions: Tally = Tally(int)
         self.jobs_running = 0
         self.threads_stuck = self.handlers_stuck = 0
-        self.jobs_queued = 0
-        self.outcomes_waiting = 0
-        self.jobs_aside = 0
+        self.jobs_queued = self.outcomes_waiting = self.jobs_aside = 0
         self.job_wait_seconds = Histogram(JOB_SECONDS)
         self.job_run_seconds = Histogram(JOB_SECONDS)
         self.outcome_write_seconds = Histogram(STEP_SECONDS)
@@ -278,17 +276,11 @@ class Telemetry:
         self.renewals: Tally = Tally(int)
         self.renewal_seconds = Histogram(STEP_SECONDS)
         self.lease_seconds_left = 0.0
-        self.suspended = 0
-        self.suspensions = 0
-        self.buckets_owned = 0
-        self.buckets_frozen = 0
-        self.buckets_lost = 0
+        self.suspended = self.suspensions = 0
+        self.buckets_owned = self.buckets_frozen = self.buckets_lost = 0
         self.loop_stalls = 0
         self.agents_certified = 0
-        self.buckets_taken = 0
-        self.buckets_drained = 0
-        self.drains_superseded = 0
-        self.drains_postponed = 0
+        self.buckets_taken = self.buckets_drained = self.drains_superseded = self.drains_postponed = 0
         self.jobs_moved = 0
         self.jobs_rescued = 0
         self.jobs_given_up = self.jobs_abandoned = self.jobs_at_risk = self.jobs_salvaged = 0
@@ -300,9 +292,7 @@ class Telemetry:
         self.rows_released = 0
         self.rows_without_memory = 0
         self.buckets_resurrected = 0
-        self.coordinating = 0
-        self.elections_won = 0
-        self.hints = 0
+        self.coordinating = self.elections_won = self.hints = 0
         self.groups_unserved = self.stores_silent = 0
         self.handlers_unserved = 0
         self.orphans_returned = 0

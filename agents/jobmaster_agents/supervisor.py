@@ -116,10 +116,10 @@ class _Slot:
         self.last_code = 0
         self.figures = PlaceFigures()
 
-    def count(self, **more: int) -> None:
+    def count(self, more: PlaceFigures) -> None:
         """Add to the figures of this place, where its process shows them."""
-        added = {name: getattr(self.figures, name) + number for name, number in more.items()}
-        self.figures = self.figures._replace(deaths_in_a_row=self.deaths, **added)
+        added = PlaceFigures(*map(sum, zip(self.figures, more, strict=True)))
+        self.figures = added._replace(deaths_in_a_row=self.deaths)
         if self.child is not None:
             self.child.deadline.figures = self.figures
 
@@ -319,7 +319,7 @@ class Supervisor:
             )
         slot.deaths = slot.deaths + 1 if lived < STEADY_SECONDS else 1
         looping = slot.deaths >= _CRASH_LOOP_DEATHS
-        slot.count(deaths=1, kills=int(child.killed), refusals=int(refused), crash_loops=int(looping))
+        slot.count(PlaceFigures(1, int(child.killed), int(refused), int(looping)))
         if self._kill_at is not None:
             return
         delay = restart_delay(slot.deaths, code, phase)
@@ -398,10 +398,10 @@ class Supervisor:
                 slot.child.tell(ControlWord.SETTINGS, data)
 
     def _not_certified(self, agent_id: bytes) -> None:
-        self._places.pop(agent_id).count(certificates_failed=1)
+        self._places.pop(agent_id).count(PlaceFigures(certificates_failed=1))
 
     def _certified(self, agent_id: bytes) -> None:
-        self._places.pop(agent_id).count(certificates=1)
+        self._places.pop(agent_id).count(PlaceFigures(certificates=1))
         for slot in self._slots:
             if slot.child is not None:
                 slot.child.tell(ControlWord.RESCUE)
