@@ -94,12 +94,15 @@ def _groups(buckets: list[dict[str, Any]], held: list[dict[str, Any]], now_us: i
     groups: dict[tuple[str, int], dict[str, Any]] = {}
 
     def group(lane: str, level: int) -> dict[str, Any]:
-        empty = dict.fromkeys(("buckets", "pending", "assigned", "running", "held", "due", "overdue", "spilled"), 0)
+        empty = dict.fromkeys(
+            ("buckets", "frozen", "pending", "assigned", "running", "held", "due", "overdue", "spilled"), 0
+        )
         return groups.setdefault((lane, level), {"lane": lane, "priority": Priority(level).label, **empty})
 
     for bucket in buckets:
         found = group(bucket["lane"], int(Priority.parse(bucket["priority"])))
         found["buckets"] += bucket["state"] == "ACTIVE"
+        found["frozen"] += bucket["state"] == "FROZEN"
         for name in ("pending", "assigned", "spilled"):
             found[name] += bucket[name] or 0
         found["running"] += bucket["rows_processing"]
@@ -115,7 +118,11 @@ def _warnings(groups: list[dict[str, Any]], buckets: list[dict[str, Any]], agent
     warnings = []
     for group in groups:
         name = f"{group['lane']}/{group['priority']}"
-        if not group["buckets"] and group["held"]:
+        if not group["buckets"] and group["held"] and group["frozen"]:
+            warnings.append(
+                f"{name}: {group['held']} job(s) held and every bucket is frozen (jobmaster bucket unfreeze)"
+            )
+        elif not group["buckets"] and group["held"]:
             warnings.append(f"{name}: {group['held']} job(s) held and no bucket serves them")
         elif group["overdue"]:
             warnings.append(

@@ -279,6 +279,7 @@ def test_doctor_does_not_advise_new_buckets_where_all_are_frozen(dev: Terminal) 
         assert "every bucket of default/medium (1 held) is frozen" in checks["jobs.served"]["detail"]
         assert "unfreeze" in checks["jobs.served"]["fix"]
         assert "configure" not in checks["jobs.served"]["fix"]
+        assert any("every bucket is frozen" in each for each in dev.call("status", "-o", "json").json["warnings"])
         assert dev.call("job", "show", job.json["id"], "-o", "json").json["unserved"] == (
             "every bucket of default/medium is frozen"
         )

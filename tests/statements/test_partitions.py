@@ -10,12 +10,15 @@ from uuid import UUID
 import asyncpg
 import pytest
 
+from jobmaster.cli.checks import master_findings
+from jobmaster.cli.findings import Finding, Verdict
 from jobmaster.clock import new_id
 from jobmaster.master.archive import Archive
 from jobmaster.master.master import Master
 from jobmaster.master.migrate import migrate
+from jobmaster.master.reading import Reader
 from jobmaster.model.errors import Refused
-from jobmaster.settings.model import MasterSettings
+from jobmaster.settings.model import ClusterSettings, MasterSettings
 from tests.statements.kit import ERROR, SCHEMA, World, final_row, hold_row, new_job, uuids
 
 
@@ -177,3 +180,29 @@ async def test_a_straggler_in_the_attic_can_still_be_finished(fresh: World) -> N
     await fresh.master.onboard(fresh.fence, "default", 3, 60.0, 10)
     assert (await fresh.master.record_final([final_row(job_id, fresh.fence, 3)])).accepted == {job_id}
     assert await fresh.state(job_id) == "SUCCEEDED"
+
+
+@pytest.mark.parametrize("table", ["job", "attempt"])
+async def test_doctor_says_how_a_partition_that_was_detached_by_hand_is_attached_again(
+    fresh: World, table: str
+) -> None:
+    settings = ClusterSettings(master=MasterSettings(schema=SCHEMA))
+    reader = await Reader.connect(dsn=fresh.dsn, schema=SCHEMA)
+
+    async def finding() -> Finding:
+        found = {each.name: each for each in await master_findings(settings, reader)}
+        return found[f"master.partitions.{table}"]
+
+    day = await fresh.sql.fetchval("SELECT to_char(clock_timestamp() AT TIME ZONE 'UTC', 'YYYYMMDD')")
+    today = f"{table}_day_{day}"
+    assert (await finding()).verdict is Verdict.OK
+    before = await fresh.sql.fetch("SELECT * FROM partitions_of($1)", table)
+    await fresh.sql.execute(f"ALTER TABLE {table} DETACH PARTITION {today}")
+    said = await finding()
+    assert said.verdict is Verdict.FAIL
+    assert said.detail.startswith(f"{today}: there, and not attached")
+    _, _, attach = said.fix.partition("in psql: ")
+    await fresh.sql.execute(attach)
+    assert await fresh.sql.fetch("SELECT * FROM partitions_of($1)", table) == before
+    assert (await finding()).verdict is Verdict.OK
+    await reader.close()
