@@ -13,7 +13,6 @@ from jobmaster.cli.status import OVERDUE_SECONDS
 from jobmaster.cli.store import store_record
 from jobmaster.cli.tables import duration
 from jobmaster.clock import SystemClock
-from jobmaster.master.statements import quoted
 from jobmaster.model.errors import JobMasterError
 from jobmaster.model.job import Priority
 from jobmaster.rules.serving import Lack
@@ -110,15 +109,10 @@ async def _partitions(settings: ClusterSettings, reader: Reader, table: str, now
         return any(low <= lowest < high for low, high in ranges)
 
     if away := await reader.report("detached", table):
-        first = away[0]
         said = (
             f"{', '.join(row['name'] for row in away)}: there, and not attached; its rows are neither seen nor written"
         )
-        attach = (
-            f"SET search_path TO {quoted(settings.schema_name())}; ALTER TABLE {table} ATTACH PARTITION {first['name']} "
-            f"FOR VALUES FROM ('{first['lo']}') TO ('{first['hi']}')"
-        )
-        return Finding(name, FAIL, said, f"somebody has detached it; in psql: {attach}")
+        return Finding(name, FAIL, said, f"somebody has detached it; in psql: {away[0]['attach']}")
     days = next((day for day in range(ahead + 1) if not covered(day)), ahead + 1) - 1
     fix = "an agent makes them when it starts and while it coordinates: is one running?"
     if days < 0:
