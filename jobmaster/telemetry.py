@@ -57,6 +57,11 @@ METRICS: dict[str, Metric] = {
         "jobmaster_claim_seconds", _H, "One claim of a bucket's jobs, all tries.", None, STEP_SECONDS
     ),
     "jobs_onboarded": Metric("jobmaster_jobs_onboarded", _C, "Jobs moved from the master into buckets."),
+    "onboarded_behind_cursor": Metric(
+        "jobmaster_onboarded_behind_cursor",
+        _C,
+        "Jobs that a look from the oldest due time found before the place where later looks had begun.",
+    ),
     "jobs_started": Metric("jobmaster_jobs_started", _C, "Handlers started."),
     "jobs_ended": Metric("jobmaster_jobs_ended", _C, "Outcomes of its jobs in the master, by final state.", "state"),
     "jobs_retried": Metric("jobmaster_jobs_retried", _C, "Failed attempts that will be tried again."),
@@ -253,6 +258,7 @@ class Telemetry:
         self.jobs_claimed = 0
         self.claim_seconds = Histogram(STEP_SECONDS)
         self.jobs_onboarded = 0
+        self.onboarded_behind_cursor = 0
         self.jobs_started = 0
         self.jobs_ended: Tally = Tally(int)
         self.jobs_retried = 0

@@ -48,7 +48,9 @@ class Onboarder(Protocol):
 
     def kick(self, bucket_id: bytes) -> None: ...
 
-    def claimed(self, bucket_id: bytes, onboarded: int, next_due_seconds: float | None, *, crowded: bool) -> None: ...
+    def claimed(
+        self, bucket_id: bytes, jobs: int, onboarded: int, next_due_seconds: float | None, *, crowded: bool
+    ) -> None: ...
 
 
 class Capacity(NamedTuple):
@@ -252,6 +254,7 @@ class Pump:
         next_due = (answer.next_due_us - answer.now_us) / 1e6 if answer.next_due_us else None
         self._onboarder.claimed(
             self._bucket_id,
+            len(answer.entries),
             len(answer.entries) - list(map(_token, answer.entries)).count(1),
             next_due,
             crowded=answer.remaining > self._spill_jobs,

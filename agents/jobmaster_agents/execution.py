@@ -134,9 +134,16 @@ class Execution:
         queue = self._queues.get(bucket_id)
         return len(queue.jobs) + queue.running if queue else 0
 
-    def want_room(self, bucket_id: bytes) -> None:
-        """Call ``on_room`` once when the bucket's queue has fallen to its low-water mark."""
+    @property
+    def slots(self) -> int:
+        """How many jobs of one bucket may run at once."""
+        return self._settings.slots
+
+    def want_room(self, bucket_id: bytes, at: int | None = None) -> None:
+        """Call ``on_room`` once when the bucket's queue has fallen to so many jobs (default: its low-water mark)."""
         if (queue := self._queues.get(bucket_id)) is not None:
+            wanted = queue.low_water if at is None else at
+            queue.level = max(queue.level, wanted) if queue.hungry else wanted
             queue.hungry = True
 
     def take_queued(self, bucket_id: bytes) -> list[LiveJob]:
@@ -298,7 +305,7 @@ class Execution:
                 if jobs and not self._waking:
                     self._wake_slot()
                 now = await self._run(slot, queue, job, now)
-            if queue.hungry and len(jobs) <= queue.low_water:
+            if queue.hungry and len(jobs) <= queue.level:
                 self._say_room(queue)
             if slot.soiled:
                 break
@@ -445,7 +452,7 @@ class Execution:
         self.running -= 1
         self.finished += 1
         self._wake_slot()
-        if queue.hungry and len(queue.jobs) <= queue.low_water:
+        if queue.hungry and len(queue.jobs) <= queue.level:
             self._say_room(queue)
 
     # ------------------------------------------------------------ deadlines

@@ -3,7 +3,12 @@
 Driven, never polling: the coordinator (or a producer after its commit) leaves a hint in a bucket, a claim brings it here,
 and as long as the master says "more", the next batch is fetched when the bucket falls below its low-water mark. A bucket
 that is full of jobs due later still takes those that are due now, so that what waits for its time never blocks what has
-come to it. A crash between the two steps leaves ASSIGNED rows without a copy, which anti-entropy or the rescue returns to
+come to it.
+
+Where the cluster has other agents, nobody takes more than its turn, so that jobs which come due together spread over all
+buckets with room: a few jobs for each slot, and as many as the bucket gets done in a second. A hint is worth one turn. After
+that the bucket takes what is due now, and only while it is short of work; what it leaves is there for the next who is hinted.
+A crash between the two steps leaves ASSIGNED rows without a copy, which anti-entropy or the rescue returns to
 HELD.
 """
 
@@ -21,6 +26,7 @@ from jobmaster.ports import Word
 from jobmaster.settings.model import Thresholds
 from jobmaster_agents.assigning import Assigning
 from jobmaster_agents.events import EventLog
+from jobmaster_agents.execution import Execution
 from jobmaster_agents.holdings import Holding, Holdings, OnForgotten
 from jobmaster_agents.insisting import Backoff
 
@@ -30,10 +36,19 @@ _ASKING = 2
 never waits for the store."""
 
 
+TURN_SLOTS = 2
+"""Jobs for each slot that a bucket takes in one turn, beside what it gets done in a second."""
+_RATE_SECONDS = 1.0
+"""What a bucket gets done is measured over at least so long. (The coordinator hints as often.)"""
+
+
 class _Due:
     """What is known about one bucket's held jobs."""
 
-    __slots__ = ("ahead", "asking", "coming", "crowded", "hinted", "holding", "more", "only_later")
+    __slots__ = (
+        "ahead", "asking", "backlog", "claimed", "coming", "crowded", "hinted", "holding", "measured_at", "more",
+        "only_later", "per_second",
+    )  # fmt: skip
 
     def __init__(self, holding: Holding) -> None:
         self.holding = holding
@@ -44,13 +59,18 @@ class _Due:
         self.hinted = False
         """Somebody said that HELD jobs are due, and they have not been looked for since."""
         self.more = False
-        """The last full look ended at its limit."""
+        """The last look ended at its limit."""
         self.asking = False
         """The master is being asked. While one batch is put into the store, the next may be asked for."""
         self.only_later = True
         """At the last claim, no onboarded job that was due waited in the bucket."""
         self.crowded = False
         """The bucket is over its high-water mark: what is put in would only be spilled again."""
+        self.per_second = 0.0
+        """Jobs that it has got done a second, lately."""
+        self.measured_at = 0.0
+        self.claimed = self.backlog = 0
+        """Since ``measured_at``, and in memory then."""
 
 
 class Onboarding:
@@ -66,6 +86,7 @@ class Onboarding:
         self,
         master: OnboardingPort,
         assigning: Assigning,
+        execution: Execution,
         holdings: Holdings,
         thresholds: Thresholds,
         clock: Clock,
@@ -75,6 +96,7 @@ class Onboarding:
     ) -> None:
         self._master = master
         self._assigning = assigning
+        self._execution = execution
         self._holdings = holdings
         self._thresholds = thresholds
         self._now = clock.boottime
@@ -85,8 +107,12 @@ class Onboarding:
         self._kicked: dict[bytes, None] = {}
         self._work = asyncio.Event()
         self._asking = 0
+        self.alone = False
+        """No other agent lives, as far as the master has said: nobody is waiting for a turn."""
         self.onboarded = 0
         self.released = 0
+        self.behind = 0
+        """Jobs that had come to lie before the place where looks began (given back, or passed by)."""
 
     # ------------------------------------------------------------ signals
 
@@ -107,10 +133,19 @@ class Onboarding:
             due.hinted = True
             self._queue(due)
 
-    def claimed(self, bucket_id: bytes, onboarded: int, next_due_seconds: float | None, *, crowded: bool) -> None:
+    def room(self, bucket_id: bytes) -> None:
+        """The bucket has got work done."""
+        due = self._due.get(bucket_id)
+        if due is not None:
+            self._queue(due)
+
+    def claimed(
+        self, bucket_id: bytes, jobs: int, onboarded: int, next_due_seconds: float | None, *, crowded: bool
+    ) -> None:
         """What a claim has told about the bucket.
 
         Args:
+            jobs: how many were claimed.
             onboarded: how many of the claimed jobs had come from the master.
             next_due_seconds: when the next such job is due, negative when it is overdue; ``None``: none waits.
             crowded: more jobs of producers wait than the bucket should hold.
@@ -121,7 +156,16 @@ class Onboarding:
         due.ahead = 0 if next_due_seconds is None else max(due.ahead - onboarded, 0)
         due.only_later = next_due_seconds is None or next_due_seconds > 0.0
         due.crowded = crowded
+        self._measure(due, jobs)
         self._queue(due)
+
+    def _measure(self, due: _Due, claimed: int) -> None:
+        due.claimed += claimed
+        now = self._now()
+        if now - due.measured_at >= _RATE_SECONDS:
+            backlog = self._execution.backlog(due.holding.fence.bucket_id)
+            due.per_second = max(due.claimed - (backlog - due.backlog), 0) / (now - due.measured_at)
+            due.measured_at, due.claimed, due.backlog = now, 0, backlog
 
     def _queue(self, due: _Due) -> None:
         if self._horizon(due) is not None:
@@ -133,9 +177,23 @@ class Onboarding:
         # A closed bucket is asked for again when it is resumed. To queue it meanwhile would spin without a pause.
         if due.holding.closed or due.holding.lost or due.crowded or not (due.hinted or due.more):
             return None
-        if due.ahead + due.coming < self._thresholds.assigned_low_water:
+        below = due.ahead + due.coming < self._thresholds.assigned_low_water
+        if below and (due.hinted or self.alone):
             return self._thresholds.transient_threshold_seconds
-        return 0.0 if due.hinted and due.only_later else None
+        if self.alone:
+            return 0.0 if due.hinted and due.only_later else None
+        wanted = 2 * self._turn(due)  # while one batch is put the next is asked for
+        bucket_id = due.holding.fence.bucket_id
+        unclaimed = due.coming + (0 if due.only_later else due.ahead)
+        if self._execution.backlog(bucket_id) + unclaimed < wanted:
+            return 0.0
+        self._execution.want_room(bucket_id, wanted - self._execution.slots - 1)
+        return None
+
+    def _turn(self, due: _Due) -> int:
+        """The most that the bucket takes at once."""
+        batch = self._thresholds.transfer_batch
+        return batch if self.alone else min(TURN_SLOTS * self._execution.slots + int(due.per_second), batch)
 
     # ------------------------------------------------------------ fetching
 
@@ -197,7 +255,7 @@ class Onboarding:
 
     async def _ask(self, due: _Due) -> tuple[Fence, list[Entry]]:
         """The next of them, ASSIGNED under the fence that is returned."""
-        holding, limits = due.holding, self._thresholds
+        holding = due.holding
         while not self._holdings.may_start(self._now()):
             await self._holdings.wait_trusted()
         fence = holding.fence
@@ -206,14 +264,15 @@ class Onboarding:
             return fence, []
         due.hinted = False
         answer = await self._master.onboard(
-            fence, holding.lane, holding.priority, horizon, limits.transfer_batch, self._handlers
+            fence, holding.lane, holding.priority, horizon, self._turn(due), self._handlers
         )
+        self.behind += answer.behind
         if not answer.bucket_ok:
             due.more = False
             if not holding.closed:
                 self._holdings.refused(holding, "onboarding was refused by the bucket's lock")
             return fence, []
-        if horizon > 0.0:
+        if horizon > 0.0 or not self.alone:
             due.more = answer.more
         else:
             due.hinted = due.hinted or answer.more

@@ -294,6 +294,7 @@ class Parts:
             self.rescuers.kick(renewal.lost_stores)
         if renewal.cancel_requested:
             self.working.cancel(renewal.cancel_requested)
+        self.working.onboarding.alone = renewal.agents <= 1
         self.coordination.saw_coordinator(renewal.coordinator)
         if self._agent.mode in _WORKING_MODES:
             self.ownership.renewed(renewal)

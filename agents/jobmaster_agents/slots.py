@@ -89,7 +89,7 @@ class Slot:
 class BucketQueue:
     """Claimed jobs of one bucket that wait for a slot."""
 
-    __slots__ = ("aside", "bucket_id", "holding", "hungry", "jobs", "low_water", "running", "slots")
+    __slots__ = ("aside", "bucket_id", "holding", "hungry", "jobs", "level", "low_water", "running", "slots")
 
     def __init__(self, holding: Holding, slots: int, low_water: int) -> None:
         self.holding = holding
@@ -101,7 +101,8 @@ class BucketQueue:
         self.slots = slots
         self.low_water = low_water
         self.hungry = False
-        """More jobs wait in the store: whoever sees the queue at its low-water mark says so, once."""
+        """More jobs wait in the store or the master: whoever sees so few jobs in the queue says so, once."""
+        self.level = low_water
 
     def take(self) -> list[LiveJob]:
         """Remove and return what waits."""

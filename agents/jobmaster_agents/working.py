@@ -140,6 +140,7 @@ class Working:
         self.onboarding = Onboarding(
             master,
             self.reporter.assigning,
+            self.execution,
             holdings,
             settings.thresholds,
             clock,
@@ -346,6 +347,7 @@ class Working:
         pump = self.pumps.get(bucket_id)
         if pump is not None:
             pump.room()
+        self.onboarding.room(bucket_id)
 
     def is_idle(self) -> bool:
         """Nothing claimed, running or on its way to the master."""
@@ -369,6 +371,7 @@ class Working:
         telemetry.read_from("outcomes_waiting", lambda: reporter.backlog)
         telemetry.read_from("jobs_claimed", self._claimed)
         telemetry.read_from("jobs_onboarded", lambda: self.onboarding.onboarded)
+        telemetry.read_from("onboarded_behind_cursor", lambda: self.onboarding.behind)
         telemetry.read_from("jobs_retried", lambda: verdicts.retried)
         telemetry.read_from(
             "jobs_conflicting", lambda: self._conflicts_before + sum(p.conflicting for p in self.pumps.values())

@@ -43,7 +43,9 @@ class Onboarding:
     over all the dead index entries before it (a long transaction elsewhere may pin them for hours). Claims that overlap
     share that place, or every second one would read them all. Older rows that come back meanwhile, or were locked by
     somebody who left them, wait for the next batch that begins at the start: after 16 batches (while such a look is slow,
-    ten times as long as the last one took, at most 5 s), or as soon as one is not full.
+    ten times as long as the last one took, at most 5 s), or as soon as one is not full. Such a look also counts what it finds
+    before the place that the others began at. The place is not kept in the master: a process that has none begins at the
+    oldest job, which is always right, and pays for the dead entries once.
     """
 
     _data: Calls
@@ -60,7 +62,7 @@ class Onboarding:
     ) -> Onboarded:
         """The oldest due-soon HELD rows become ASSIGNED to the bucket, under its lock, SKIP LOCKED."""
         key = (lane, priority, horizon_seconds)
-        asked, began_us = _now(), self._begin(key)
+        asked, passed_us, began_us = _now(), self._cursor(key).due_us, self._begin(key)
         rows = await self._data.tell("jobs/onboard", *fence, lane, priority, horizon_seconds, limit, began_us, handlers)
         entries = [
             Entry(id_, token, handler, args, to_us(due), headers, attempt, rescues)
@@ -77,7 +79,8 @@ class Onboarding:
         else:
             self._cursors.pop(key, None)
         # A batch that began further on and was not full says nothing about what lies before it.
-        return Onboarded(rows[0]["bucket_ok"], entries, full or began_us > 0)
+        behind = 0 if began_us else sum(entry.due_us < passed_us for entry in entries)
+        return Onboarded(rows[0]["bucket_ok"], entries, full or began_us > 0, behind)
 
     def _cursor(self, key: _Key) -> Cursor:
         return self._cursors.get(key, _FROM_THE_OLDEST)

@@ -18,6 +18,8 @@ class Onboarded(NamedTuple):
     """Rows that are now ASSIGNED to the bucket, token already increased."""
     more: bool
     """True when the batch was full: ask again."""
+    behind: int = 0
+    """Of the entries, those due before the place where the looks before this one had begun."""
 
 
 class Onboarding(Protocol):

@@ -160,6 +160,20 @@ async def test_more_jobs_than_fit_are_all_claimed_from_one_wake_token(slots: int
         assert kit.store.tokens.empty()
 
 
+async def test_no_more_is_claimed_than_slots_and_buffer_hold() -> None:
+    async with Kit(handlers, AgentSettings(slots=3, bucket_buffer=4)) as kit:
+        bucket = kit.bucket()
+        await until(lambda: names(kit))
+        kit.submit(bucket, [job("wait") for _ in range(30)])
+        await until(lambda: len(ran) == 3)
+        await turns()
+        assert len(kit.working.memory) == 7, "three run, four wait in memory"
+        assert len(kit.store.buckets[bucket.fence.bucket_id].pending) == 23
+        go.set()
+        await kit.settled()
+        assert len(ran) == 30
+
+
 async def test_a_free_slot_is_filled_while_the_others_run_on() -> None:
     async with Kit(handlers, AgentSettings(slots=3, bucket_buffer=0)) as kit:
         bucket = kit.bucket()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator, Callable
 
 import pytest
@@ -11,6 +12,7 @@ from jobmaster.handlers import Handlers
 from jobmaster.model.errors import Refused
 from jobmaster.model.job import Entry, JobState
 from jobmaster.ports import Word
+from jobmaster.settings.model import AgentSettings, Thresholds
 from jobmaster_agents import insisting
 from jobmaster_agents.holdings import Holding
 from tests.agents.ports_kit import DOWN, LOST, Gate, Kit, Row, turns, until
@@ -24,6 +26,14 @@ async def note() -> None:
     ran.append(0)
 
 
+finish = asyncio.Semaphore(0)
+
+
+@handlers.job(name="wait", timeout=1e6)
+async def wait() -> None:
+    await finish.acquire()
+
+
 @pytest.fixture(autouse=True)
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(insisting, "BACKOFF_SECONDS", 0.0)
@@ -33,6 +43,7 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture
 async def kit() -> AsyncIterator[Kit]:
     async with Kit(handlers) as made:
+        made.working.onboarding.alone = True
         yield made
 
 
@@ -71,6 +82,16 @@ async def test_a_hint_brings_everything_that_is_due_batch_by_batch(kit: Kit) -> 
     asked = len(kit.master.of("onboard"))
     await turns()
     assert len(kit.master.of("onboard")) == asked, "with nothing left the master is left alone"
+
+
+async def test_a_batch_is_no_larger_than_the_configured_one(kit: Kit) -> None:
+    bucket = await opened(kit)
+    kit.working.onboarding._thresholds = Thresholds(transfer_batch=7)
+    before, ids = len(kit.master.of("onboard")), held(kit, 30)
+    hint(kit, bucket)
+    await until(lambda: states(kit, ids) == {JobState.SUCCEEDED})
+    assert {limit for _, _, limit in kit.master.of("onboard")[before:]} == {7}
+    assert max(len(items) for _, items in kit.store.of("assign")) == 7
 
 
 async def test_a_new_bucket_looks_once_by_itself(kit: Kit) -> None:
@@ -276,12 +297,12 @@ async def test_nothing_is_marked_past_half_the_lease(kit: Kit) -> None:
 async def test_a_bucket_over_its_high_water_mark_takes_no_more(kit: Kit) -> None:
     bucket = await opened(kit)
     held(kit, 3)
-    kit.working.onboarding.claimed(bucket.fence.bucket_id, 0, None, crowded=True)
+    kit.working.onboarding.claimed(bucket.fence.bucket_id, 0, 0, None, crowded=True)
     asked = len(kit.master.of("onboard"))
     kit.working.onboarding.kick(bucket.fence.bucket_id)
     await turns()
     assert len(kit.master.of("onboard")) == asked
-    kit.working.onboarding.claimed(bucket.fence.bucket_id, 0, None, crowded=False)
+    kit.working.onboarding.claimed(bucket.fence.bucket_id, 0, 0, None, crowded=False)
     await until(lambda: len(ran) == 3)
 
 
@@ -325,3 +346,56 @@ async def test_a_put_that_is_repeated_starts_no_finished_job_again(kit: Kit) -> 
     await kit.settled()
     assert len(ran) == 2
     assert len(kit.store.of("assign")) == 1, "nothing is left to be put"
+
+
+# ---------------------------------------------------------------- among others
+
+
+@pytest.fixture
+async def crowd() -> AsyncIterator[Kit]:
+    """An agent of a cluster that has others, with five slots."""
+    async with Kit(handlers, AgentSettings(slots=5)) as made:
+        yield made
+
+
+def owned(kit: Kit, bucket: Holding, ids: list[bytes]) -> int:
+    """How many of the jobs the bucket has taken."""
+    return sum(kit.master.rows[job_id].bucket_id == bucket.fence.bucket_id for job_id in ids)
+
+
+async def test_jobs_that_come_due_together_spread_over_all_buckets_that_are_hinted(crowd: Kit) -> None:
+    buckets = [await opened(crowd) for _ in range(3)]
+    ids = held(crowd, 150)
+    for job_id in ids:
+        crowd.master.entries[job_id] = Entry(job_id, 1, "wait", b"{}")
+    for bucket in buckets:
+        hint(crowd, bucket)
+    await until(lambda: all(owned(crowd, bucket, ids) >= 20 for bucket in buckets), "each to have a share")
+    await turns()
+    assert [owned(crowd, bucket, ids) for bucket in buckets] == [20, 20, 20], "four for a slot that is busy, no more"
+    for _ in range(150):  # whoever gets work done takes more, and a hint is worth a turn
+        finish.release()
+    await until(lambda: states(crowd, ids) == {JobState.SUCCEEDED})
+
+
+async def test_jobs_due_later_are_taken_turn_by_turn(crowd: Kit) -> None:
+    buckets = [await opened(crowd) for _ in range(3)]
+    ids = held(crowd, 150, due_seconds=200.0)
+    for turn in range(1, 4):
+        for bucket in buckets:
+            hint(crowd, bucket)
+        await until(lambda: all(owned(crowd, bucket, ids) >= turn * 10 for bucket in buckets))  # noqa: B023
+        await turns()
+        assert [owned(crowd, bucket, ids) for bucket in buckets] == [turn * 10] * 3
+
+
+async def test_a_bucket_that_gets_much_done_takes_much(crowd: Kit) -> None:
+    bucket = await opened(crowd)
+    for _ in range(3):
+        crowd.clock.now += 1.5
+        crowd.trust()
+        crowd.master.now_us = crowd.clock.wall_us()
+        ids = held(crowd, 3000)
+        hint(crowd, bucket)
+        await until(lambda: states(crowd, ids) == {JobState.SUCCEEDED})  # noqa: B023
+    assert max(limit for _, _, limit in crowd.master.of("onboard")) == 1000

@@ -213,6 +213,21 @@ class TestOnboarding:
         at_the_oldest = [number for number, due_us in enumerate(began) if due_us == 0][2:]
         assert [later - one for one, later in pairwise(at_the_oldest)] == [17] * 3
 
+    async def test_what_comes_to_lie_behind_that_place_is_counted_when_it_is_found(
+        self, world: World, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(onboarding, "_REST", 0.0)
+        monkeypatch.setattr(onboarding, "_LEAPS_MAX", 2)
+        now = await world.sql.fetchval("SELECT to_us(clock_timestamp())")
+        await world.master.insert_held([new_job(new_id(), due_us=now - 1000 + n) for n in range(40)])
+        counted = [(await world.master.onboard(world.fence, LANE, PRIORITY, 60.0, 4)).behind for _ in range(4)]
+        assert counted == [0, 0, 0, 0], "in order nothing comes to lie there"
+        late = [new_id() for _ in range(3)]
+        await world.master.insert_held([new_job(job_id, due_us=now - 5000) for job_id in late])
+        answers = [await world.master.onboard(world.fence, LANE, PRIORITY, 60.0, 4) for _ in range(3)]
+        assert sum(answer.behind for answer in answers) == 3
+        assert set(late) <= {entry.id for answer in answers for entry in answer.entries}
+
     async def test_slow_looks_at_the_oldest_come_less_often(
         self, world: World, monkeypatch: pytest.MonkeyPatch
     ) -> None:
