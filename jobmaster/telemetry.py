@@ -257,8 +257,7 @@ class Telemetry:
         self.jobs_submitted: Tally = Tally(int)
         self.jobs_claimed = 0
         self.claim_seconds = Histogram(STEP_SECONDS)
-        self.jobs_onboarded = 0
-        self.onboarded_behind_cursor = 0
+        self.jobs_onboarded = self.onboarded_behind_cursor = 0
         self.jobs_started = 0
         self.jobs_ended: Tally = Tally(int)
         self.jobs_retried = 0
@@ -301,8 +300,7 @@ class Telemetry:
         self.coordinating = self.elections_won = self.hints = 0
         self.groups_unserved = self.stores_silent = 0
         self.handlers_unserved = 0
-        self.orphans_returned = 0
-        self.rows_forgotten = 0
+        self.orphans_returned = self.rows_forgotten = 0
         self.jobs_expired = 0
         self.jobs_unconfirmed = 0
         self.buckets_dropped = 0
