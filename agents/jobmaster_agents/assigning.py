@@ -55,7 +55,7 @@ class Assigning:
         self._memory = memory
         self._insist = insist
         self._now = clock.boottime
-        self._log = log
+        self.log = log
         self._under_way: dict[_Put, None] = {}
         self._unsure: deque[_Put] = deque()
 
@@ -64,7 +64,7 @@ class Assigning:
 
         Returns: the store's word, ``None`` when it gave no answer; and, unless it is OK, the jobs that still want a copy.
         """
-        backoff = Backoff("assign", self._log)
+        backoff = Backoff("assign", self.log)
         put = _Put(entries)
         self._under_way[put] = None
         try:

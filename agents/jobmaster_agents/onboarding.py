@@ -25,7 +25,6 @@ from jobmaster.ports import Onboarding as OnboardingPort
 from jobmaster.ports import Word
 from jobmaster.settings.model import Thresholds
 from jobmaster_agents.assigning import Assigning
-from jobmaster_agents.events import EventLog
 from jobmaster_agents.execution import Execution
 from jobmaster_agents.holdings import Holding, Holdings, OnForgotten
 from jobmaster_agents.insisting import Backoff
@@ -91,7 +90,6 @@ class Onboarding:
         thresholds: Thresholds,
         clock: Clock,
         on_forgotten: OnForgotten,
-        log: EventLog | None = None,
         handlers: Sequence[str] | None = None,
     ) -> None:
         self._master = master
@@ -101,7 +99,6 @@ class Onboarding:
         self._thresholds = thresholds
         self._now = clock.boottime
         self._on_forgotten = on_forgotten
-        self._log = log or EventLog()
         self._handlers = handlers
         self._due: dict[bytes, _Due] = {}
         self._kicked: dict[bytes, None] = {}
@@ -204,7 +201,7 @@ class Onboarding:
                 group.create_task(self._fetch_loop(), name="jobmaster-onboarding")
 
     async def _fetch_loop(self) -> None:
-        backoff = Backoff("onboard", self._log)
+        backoff = Backoff("onboard", self._assigning.log)
         while True:
             due = self._next()
             if due is None:

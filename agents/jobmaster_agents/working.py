@@ -145,7 +145,6 @@ class Working:
             settings.thresholds,
             clock,
             self.forget,
-            log,
             list(self._handlers),
         )
         self.cancelling = Cancelling(master, store, self.memory, self.reporter, self._stop, self._room, telemetry)
