@@ -3,14 +3,16 @@ out, or other code in the place of the product's own; the product has no hook fo
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+import asyncio
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from jobmaster.agentstore.errors import OutOfMemory
 from jobmaster.master import buckets
 from jobmaster.master.batches import NOTHING, Batch, ids_of
 from jobmaster.model.bucket import Bucket, BucketState
-from jobmaster.model.errors import JobMasterError
+from jobmaster.model.errors import JobMasterError, Unavailable
 from jobmaster.model.ids import Fence
 from jobmaster.ports import Written
 from jobmaster.rules.lease import Term
@@ -19,13 +21,16 @@ from jobmaster_agents import ownership
 from jobmaster_agents.cancelling import Cancelling
 from jobmaster_agents.claiming import Pump
 from jobmaster_agents.completing import Completing
-from jobmaster_agents.heartbeat import Heartbeat
+from jobmaster_agents.heartbeat import Heartbeat, StoreBeat
 from jobmaster_agents.holdings import Holding, Holdings
 from jobmaster_agents.portions import LiveJob, Phase, by_holding
+from jobmaster_agents.reach import Reach
 from jobmaster_agents.reporting import Reporter
+from jobmaster_agents.rescue import Rescue, Rescuers
 from jobmaster_agents.salvaging import Salvaging
 from jobmaster_agents.verdicts import StopCause
 from tests.simulation.history import History, Result
+from tests.simulation.store_intake import IntakeFunctions
 from tests.simulation.surroundings import Patch
 
 SEEDS_MAX = 2000
@@ -136,6 +141,41 @@ def _in_memory_alone() -> list[Patch]:
     return [(Cancelling, "requested", stop_what_is_here)]
 
 
+def _one_rescuer() -> list[Patch]:
+    make = Rescuers.__init__
+
+    def one_after_the_other(self: Rescuers, duties: Mapping[str, Rescue]) -> None:
+        make(self, duties)
+        turn = asyncio.Lock()
+        for duty in duties.values():
+            duty._at_work = turn
+
+    def always(self: Reach, store: str) -> bool:
+        return store in self._stores
+
+    def never(self: Reach, store: str) -> float | None:
+        return None
+
+    return [(Rescuers, "__init__", one_after_the_other), (Reach, "answers", always), (Reach, "silent_seconds", never)]
+
+
+def _beats_need_room() -> list[Patch]:
+    call = IntakeFunctions.call
+
+    def without_beats(self: IntakeFunctions, verb: str, keys: Sequence[bytes], args: Sequence[Any]) -> list[Any]:
+        if self.full and verb == "beat":
+            raise OutOfMemory("beat: out of memory")
+        return call(self, verb, keys, args)
+
+    async def refused(self: StoreBeat) -> None:
+        try:
+            await self._store.beat(self._agent_id, 1.0)
+        except OutOfMemory as error:
+            raise Unavailable(error.message) from None
+
+    return [(IntakeFunctions, "call", without_beats), (StoreBeat, "_beat", refused)]
+
+
 ABLATIONS = {
     "identity on the row": Ablation(
         "an outcome or in-flight write asks whether the row is in flight, not whose it is", frozenset({"identity"})
@@ -169,5 +209,9 @@ ABLATIONS = {
         "an owner that hears of a cancel request stops what it has in memory, and nothing else",
         patches=_in_memory_alone,
     ),
+    "one rescuer for each store": Ablation(
+        "one rescue for all stores, which asks a silent one again and again", patches=_one_rescuer
+    ),
+    "beats of a full store": Ablation("a store at its `maxmemory` takes no beats", patches=_beats_need_room),
     "watermark": Ablation("what lies below the floor may be written again", frozenset({"watermark"})),
 }

@@ -21,10 +21,16 @@ if TYPE_CHECKING:
 
 _WEIGHTS = {
     Blow.CRASH: 5, Blow.PAUSE: 5, Blow.LEAVE: 5, Blow.CUT: 4, Blow.STORE_DOWN: 1, Blow.MASTER_DOWN: 2, Blow.ROLLBACK: 1.2,
-    Blow.STORE_LOST: 0.5, Blow.FAILOVER: 1, Blow.CLOCKS: 1, Blow.ARCHIVE: 2, Blow.FREEZE: 2,
+    Blow.STORE_LOST: 0.5,
+    Blow.STORE_SILENT: 0.7, Blow.STORE_FULL: 0.7, Blow.FAILOVER: 1, Blow.CLOCKS: 1, Blow.ARCHIVE: 2, Blow.FREEZE: 2,
 }  # fmt: skip
 FAULTS_MIN = 3
 _DURATIONS = (0.1, 0.3, 0.7, 1.2, 2.0)
+OUTLAST_SECONDS = 10.0
+"""In this time agents that one store disturbs, and nothing else, must have come to rest."""
+STEADY_SECONDS = 2.0
+"""Rest: so long no process ends, and no bucket is lost. Two leases."""
+_LOOK_SECONDS = 0.1
 
 
 class Blows:
@@ -38,6 +44,8 @@ class Blows:
         self._history = history
         self._chance = chance
         self._down: list[Server] = []
+        self._lasting: tuple[Blow, StoreServer] | None = None
+        """The store that is silent, or full, until the end of the blows."""
         if history.faultless:
             kinds, count = [Blow.LEAVE], chance.randint(1, 3)
         else:
@@ -57,6 +65,8 @@ class Blows:
             self._strike(self._chance.choice((Blow.PAUSE, Blow.CRASH, Blow.CUT)))
             await asyncio.sleep(0.3)
         await asyncio.sleep(max(began + seconds - history.loop.now, 0.0))
+        if self._lasting is not None:
+            await self._outlast(*self._lasting)
 
     def _strike(self, kind: Blow) -> None:
         history = self._history
@@ -76,6 +86,64 @@ class Blows:
         """The operator lets go on what is frozen; asked again, because a stop whose answer was late is repeated too."""
         if any(bucket.state == "FROZEN" for bucket in self._history.master.statements.tables.buckets.values()):
             self._operate("unfreeze", None)
+
+    # ------------------------------------------------------------ one store, for several leases
+
+    def _store_silent(self) -> bool:
+        if self._lasting is not None:
+            return False
+        server = self._some_store()
+        self._lasting = Blow.STORE_SILENT, server
+        server.unread = []
+        return True
+
+    def _store_full(self) -> bool:
+        if self._lasting is not None:
+            return False
+        server = self._some_store()
+        self._lasting = Blow.STORE_FULL, server
+        server.functions.full = True
+        return True
+
+    async def _outlast(self, blow: Blow, server: StoreServer) -> None:
+        """Everything heals but this one store. Its own agents live on while it is full; the others are not concerned while it
+        is silent, although one of their machines disappears just now: its buckets are drained."""
+        history = self._history
+        history.nemesis.heal()
+        for each in list(self._down):
+            self._up(each)
+        silent = blow is Blow.STORE_SILENT
+        hosts = [host for host in history.hosts if not silent or self._store_of(host) != server.name]
+        gone = self._chance.choice(hosts) if silent and len(hosts) > 1 else None
+        if gone is not None:
+            hosts.remove(gone)
+            gone.away = True
+            if gone.process is not None and gone.process.alive:
+                history.nemesis.crash(gone.process)
+        ends = history.loop.now + OUTLAST_SECONDS
+        since, starts = history.loop.now, -1
+        while history.loop.now - since < STEADY_SECONDS and not history.audit.violations:
+            if history.loop.now >= ends:
+                history.audit.broken("outlast", f"{blow.value}: {server.name} keeps others from coming to rest")
+            self.let_go()
+            await asyncio.sleep(_LOOK_SECONDS)
+            before, starts = starts, sum(host.starts for host in hosts)
+            if starts != before or not self._at_rest(hosts, {server.name} if silent else set()):
+                since = history.loop.now
+        history.audit.hits[f"outlasted: {blow.value}"] += 1
+        if silent:
+            server.go_on()
+        if gone is not None:
+            gone.away = False
+        server.functions.full = False
+
+    def _at_rest(self, hosts: list[Host], but: set[str]) -> bool:
+        buckets = self._history.master.statements.tables.buckets.values()
+        lost = any(each.state in ("LOST", "DRAINING", "FROZEN") and each.store not in but for each in buckets)
+        return not lost and all(host.serving for host in hosts)
+
+    def _store_of(self, host: Host) -> str:
+        return self._history.settings.agents[host.agent].store
 
     # ------------------------------------------------------------ operators
 

@@ -27,6 +27,8 @@ BRANCHES: Mapping[str, str] = {
     "keys of a forgotten bucket are adopted": "bucket_resurrected",
     "a store joins late": "store_joined",
     "an emptied store is noticed": "store_emptied",
+    "a store is silent for several leases, and the others are not concerned": "outlasted: store silent for several leases",
+    "a store is full for several leases, and its agents live on": "outlasted: store full for several leases",
     "a store loses jobs of which their owner has the only copy": "only its owner has it",
     "... who writes them to the master": "salvaged",
     "outcomes are spilled": "outcomes_spilled",

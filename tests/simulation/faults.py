@@ -37,6 +37,8 @@ class Blow(Enum):
     MASTER_DOWN = "master down"
     ROLLBACK = "store rolled back"
     STORE_LOST = "store lost"
+    STORE_SILENT = "store silent for several leases"
+    STORE_FULL = "store full for several leases"
     FAILOVER = "failover that forgets"
     CLOCKS = "wall clocks jump"
     ARCHIVE = "finished jobs archived"

@@ -82,13 +82,15 @@ class Host:
     def __init__(self, history: History, number: int, agent: str, chance: Random) -> None:
         self._history = history
         self.number = number
-        self._agent = agent
+        self.agent = agent
         self._chance = chance
         self.process: Process | None = None
         self.endings: Endings | None = None
         self.clock: Clock = SimClock(history.loop, 500.0 * number)
         self._died: asyncio.Future[int] | None = None
         self.starts = 0
+        self.away = False
+        """The whole machine has gone: nobody tells of its agent's end, and none is started."""
 
     @property
     def serving(self) -> bool:
@@ -118,6 +120,8 @@ class Host:
             self.endings = None
             history.trace.note(loop.now, process.name, "ended", str(code))
             history.audit.hits[f"exit {code}"] += 1
+            while self.away:  # noqa: ASYNC110 (a flag of the simulation)
+                await asyncio.sleep(0.05)
             if code != 0 and self._chance.random() < 0.6:
                 supervisor = Process(f"supervisor{self.number}", history)
                 loop.spawn(supervisor, self._certify(process.agent_id))
@@ -127,8 +131,8 @@ class Host:
         history = self._history
         log = SimLog(history, process.name)
         master, stores = history.open_master(), history.open_stores()
-        config = ChildConfig(history.settings, self._agent, process.name, process.agent_id)
-        agent = history.settings.agents[self._agent]
+        config = ChildConfig(history.settings, self.agent, process.name, process.agent_id)
+        agent = history.settings.agents[self.agent]
         try:
             await master.ensure_partitions("day", 7)
             joining = Joining(master, stores, log)

@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+import re
 from bisect import insort
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from jobmaster.agentstore.errors import OutOfMemory
+from jobmaster.agentstore.library import sources
+
 Answer = list[Any]
+_FLAGS = re.compile(r"^  flags = \{(.*)\},$", re.MULTILINE)
+_ALLOWED = {"allow-oom", "no-writes"}
 WORKING = (b"ACTIVE", b"COMPLETING")
 INTAKE = (b"ACTIVE",)
 EMPTYING = (b"COMPLETING", b"DRAINING")
@@ -74,6 +80,12 @@ def made_us(item: bytes) -> int:
     return int.from_bytes(item[3:9], "big") * 1000
 
 
+def allowed_at_maxmemory() -> frozenset[str]:
+    """As the sources flag them."""
+    flags = {name: _FLAGS.search(source) for name, source in sources().items()}
+    return frozenset(name for name, found in flags.items() if found and _ALLOWED & set(found[1].split("'")))
+
+
 class IntakeFunctions:
     """The data of one store, and what producers and operators may do with them.
 
@@ -97,11 +109,17 @@ class IntakeFunctions:
         self._on_finished = on_finished
         self.buckets: dict[bytes, SimBucket] = {}
         """By the key of ``meta``."""
+        self.full = False
+        """At its ``maxmemory``."""
+        self.at_maxmemory = allowed_at_maxmemory()
+        """Functions that it executes then."""
         self.owner: tuple[bytes, bytes] | None = None
         """Cluster and generation."""
 
     def call(self, verb: str, keys: Sequence[bytes], args: Sequence[Any]) -> Answer:
         """FCALL ``jm1_<verb>``."""
+        if self.full and verb not in self.at_maxmemory:
+            raise OutOfMemory(f"{verb}: out of memory")
         answer: Answer = getattr(self, verb)(keys, args)
         return answer
 

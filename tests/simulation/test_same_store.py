@@ -21,6 +21,7 @@ from hypothesis.stateful import (
 )
 
 from jobmaster.agentstore.keys import BucketKeys
+from jobmaster.agentstore.library import LIBRARY
 from jobmaster.agentstore.store import AgentStore
 from jobmaster.clock import new_id
 from jobmaster.model.ids import AgentId, BucketId, Fence
@@ -29,7 +30,7 @@ from jobmaster.settings.model import StoreSettings
 from tests.scripts.workbench import HOUR_MS, make_items
 from tests.simulation.direct import PlainStore, store_server
 from tests.simulation.sim_store import StoreServer
-from tests.simulation.store_intake import SimBucket
+from tests.simulation.store_intake import SimBucket, allowed_at_maxmemory
 
 DUE_US = 1000
 LATER_US = 9 * 10**15
@@ -46,6 +47,22 @@ some_names = st.sets(names, max_size=2).map(sorted)
 COUNTERS = ("ver", "seq", "bytes", "vouched_for", "listed")
 Chosen = tuple[int, bytes] | None
 Call = Callable[[AgentStore], Coroutine[Any, Any, Any]]
+
+
+async def test_a_full_store_executes_the_same_functions(store_url: str) -> None:
+    async with redis.asyncio.Redis.from_url(store_url) as raw:
+        store = AgentStore(cluster="flags", name="default", url=store_url, settings=StoreSettings())
+        try:
+            await store.load_functions()
+            (loaded,) = await raw.function_list(LIBRARY)
+        finally:
+            await store.close()
+    fields = dict(zip(loaded[::2], loaded[1::2], strict=True))
+    functions = [dict(zip(each[::2], each[1::2], strict=True)) for each in fields[b"functions"]]
+    allowed = {f[b"name"].decode()[4:] for f in functions if {b"allow-oom", b"no-writes"} & set(f[b"flags"])}
+    assert allowed_at_maxmemory() == allowed
+    assert {"beat", "open_bucket", "adopt_store", "claim", "fence"} <= allowed
+    assert not {"submit", "put", "assign"} & allowed
 
 
 class TwoStores(RuleBasedStateMachine):

@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 
 CALL_SECONDS = 0.25
 """After that the sender gives a call up."""
+SILENT_CALL_SECONDS = 20.0
+"""The same for a server that takes what is sent and does not answer: whatever waits for it, waits in vain."""
 NOBODY = Context()
 
 Effect = Callable[[], Any]
@@ -62,6 +64,8 @@ class Server:
         self.name = name
         self.loop = loop
         self.up = True
+        self.unread: list[Sent] | None = None
+        """A list while it reads nothing: what was sent meanwhile, and is executed when it goes on."""
         self.waiting: dict[Sent, None] = {}
         """Begun and not ended: they wait for a lock, or the machine is slow."""
 
@@ -74,6 +78,12 @@ class Server:
             self.loop.call_later(delay, self.end, sent, context=NOBODY)
         else:
             self.end(sent)
+
+    def go_on(self) -> None:
+        """It reads again, and first what it has not read."""
+        unread, self.unread = self.unread or [], None
+        for sent in unread:
+            self.begin(sent, 0.0)
 
     def end(self, sent: Sent) -> None:
         """Its effect happens, all at once."""
@@ -141,12 +151,32 @@ class Wire:
                 return await reply
         if not self.server.up:
             raise await self._nobody_answers(what, writes=False, ids=ids)
+        if self.server.unread is not None:
+            return await self._unread(self.server.unread, what, effect, writes=writes, ids=ids)
         future: asyncio.Future[Any] = self._loop.create_future()
         sent = Sent(effect, future, process)
         self._send(sent, self._nemesis.latency(), sees)
         if self.server.up:
             return await future
         raise await self._nobody_answers(what, writes=writes, ids=ids)
+
+    async def _unread(
+        self, unread: list[Sent], what: str, effect: Effect, *, writes: bool, ids: Sequence[bytes]
+    ) -> Any:
+        """Executed when the server goes on, also when its sender is gone by then; answered if it still waits."""
+        reply: asyncio.Future[Any] = self._loop.create_future()
+
+        def give_up() -> None:
+            if not reply.done():
+                _fail(reply, self._error(what, writes=writes, ids=ids))
+
+        def wait() -> None:
+            if not reply.done():  # the server sees that the connection is closed, and waits for nobody
+                effect()
+
+        self._loop.call_later(SILENT_CALL_SECONDS, give_up, context=NOBODY)
+        unread.append(Sent(wait if what == "wait_wake" else effect, reply, PROCESS.get()))
+        return await reply
 
     def _send(self, sent: Sent, seconds: float, sees: Callable[[], None] | None) -> None:
         self._loop.call_later(seconds, self._arrive, sent, sees, context=NOBODY)
