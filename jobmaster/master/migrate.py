@@ -4,7 +4,8 @@ A schema fits when it has every migration of this program, and every further one
 on it (``-- programs: >= NNNN``). So agents and producers of two versions live side by side during an upgrade.
 
 Two migrators at once wait for each other (advisory lock); each migration is one transaction together with its line in
-``schema_migration``, so a crash leaves whole migrations. Locks are waited for shortly and often instead of long: a
+``schema_migration``, so a crash leaves whole migrations. Indexes on large partitions are built before it, while others write
+(see ``building``). Locks are waited for shortly and often instead of long: a
 migration that queues behind a slow reader would make every writer queue behind it.
 """
 
@@ -19,6 +20,7 @@ from typing import TypeVar
 import asyncpg
 
 from jobmaster.master import errors
+from jobmaster.master.building import build_indexes
 from jobmaster.master.connection import Calls, Connection, Opener, Row, rows_of, to_us
 from jobmaster.master.migrations import (
     Applied,
@@ -39,6 +41,7 @@ _T = TypeVar("_T")
 _APPLICATION_NAME = "jobmaster-migrate"
 _VERSION_MIN = 150_000
 _LOCK_TRIES = 30
+_ALONE_TRIES = 150
 _LOCK_PAUSE_SECONDS = 0.5
 _MIGRATION_SECONDS = 3600.0
 
@@ -65,7 +68,7 @@ async def migrate(
     """
     async with _connected(dsn, schema, settings) as connection:
         await _suits(connection)
-        await _patiently(lambda: rows_of(connection, "schema/lock", schema), progress)
+        await _patiently(lambda: _alone(connection, schema), progress, tries=_ALONE_TRIES)
         await connection.execute(statement("schema/create_schema").qualified(schema))
         await connection.execute(sql("schema/create_list"))
         await _patiently(lambda: connection.execute(sql("schema/complete_list")), progress)
@@ -75,6 +78,7 @@ async def migrate(
         pending = {line.number for line in lines if line.standing is Standing.PENDING}
         todo = [migration for migration in migrations() if migration.number in pending]
         for migration in todo:
+            await build_indexes(connection, migration, progress)
             progress(f"applying {migration.label}")
             await _patiently(lambda migration=migration: _apply(connection, migration), progress)  # type: ignore[misc]
         await connection.fetch(sql("schema/create_cluster"), cluster)
@@ -163,6 +167,12 @@ def _applied(rows: list[Row]) -> list[Applied]:
     ]
 
 
+async def _alone(connection: Connection, schema: str) -> None:
+    """One migrator at a time. Tried again and again: a statement that waits holds up the building of indexes."""
+    if not (await rows_of(connection, "schema/lock", schema))[0]["taken"]:
+        raise asyncpg.LockNotAvailableError("another session migrates the schema")
+
+
 async def _apply(connection: Connection, migration: Migration) -> None:
     async with connection.transaction():
         await connection.execute("SET LOCAL statement_timeout = 0")
@@ -170,13 +180,15 @@ async def _apply(connection: Connection, migration: Migration) -> None:
         await connection.fetch(sql("schema/record"), *recorded(migration))
 
 
-async def _patiently(step: Callable[[], Awaitable[_T]], progress: Callable[[str], None]) -> _T:
+async def _patiently(
+    step: Callable[[], Awaitable[_T]], progress: Callable[[str], None], *, tries: int = _LOCK_TRIES
+) -> _T:
     """Wait for locks shortly and often."""
-    for attempt in range(_LOCK_TRIES):
+    for attempt in range(tries):
         try:
             return await step()
         except asyncpg.LockNotAvailableError:
-            if attempt == _LOCK_TRIES - 1:
+            if attempt == tries - 1:
                 raise
             progress("waiting for a lock that somebody else holds")
             await asyncio.sleep(_LOCK_PAUSE_SECONDS * (0.5 + random.random()))

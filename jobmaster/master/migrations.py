@@ -17,6 +17,12 @@ from typing import NamedTuple
 from jobmaster.master.statements import quoted, statement
 from jobmaster.model.errors import CodeError, SchemaMismatch
 
+_INDEX = re.compile(r"^CREATE INDEX (?P<name>\w+) ON (?P<table>\w+) (?P<rest>[^;]+);", re.MULTILINE)
+_PARTITIONED = ("job", "attempt")
+_BUILD_AHEAD = (
+    "-- {name} is built while nobody writes to {table}. `jobmaster db migrate` builds it on each large partition before,\n"
+    "-- with CREATE INDEX CONCURRENTLY. By hand: the same statement on each of them; this one then attaches what it finds."
+)
 _PROGRAMS = re.compile(r"^-- programs: >= (?P<number>\d{4})$", re.MULTILINE)
 _FILE = re.compile(r"^(?P<number>\d{4})_(?P<name>[a-z0-9_]+)\.sql$")
 
@@ -150,6 +156,11 @@ def refuse_pending(lines: Sequence[MigrationStatus], schema: str) -> None:
         raise SchemaMismatch(f"schema {schema} of the master {what}", hint="run `jobmaster db migrate`")
 
 
+def indexes_of(migration: Migration) -> list[re.Match[str]]:
+    """The indexes that a migration makes: ``name``, ``table``, and the ``rest`` of each statement."""
+    return list(_INDEX.finditer(migration.sql))
+
+
 def script(schema: str, cluster: str, from_: int = 0) -> str:
     """The SQL that ``jobmaster db migrate`` would run for the migrations after number ``from_``: for people whose
     database may be changed by hand only. The same input gives the same text."""
@@ -162,6 +173,9 @@ def script(schema: str, cluster: str, from_: int = 0) -> str:
     parts.append(_filled("schema/complete_list", schema))
     for migration in migrations():
         if migration.number > from_:
+            if from_ > 0:
+                found = [one for one in indexes_of(migration) if one["table"] in _PARTITIONED]
+                parts += [_BUILD_AHEAD.format(name=one["name"], table=one["table"]) for one in found]
             parts.append(migration.sql.rstrip())
             parts.append(_filled("schema/record", schema, *recorded(migration)))
     if from_ == 0:

@@ -10,13 +10,13 @@ from typing import Any
 
 import pytest
 
-from benchmarks import drain, fallback, growth, idle, latency, memory, onboard, payloads, rescue, submit
+from benchmarks import drain, fallback, growth, idle, latency, memory, onboard, payloads, rescue, retire, submit
 from benchmarks.fleet import __main__ as fleet
 from benchmarks.fleet.measure import measured as fleet_costs
 from tests.patience import PATIENCE_SECONDS
 
 ROOT = Path(__file__).parents[2]
-COMMANDS = (drain, fallback, fleet, growth, idle, latency, memory, onboard, payloads, rescue, submit)
+COMMANDS = (drain, fallback, fleet, growth, idle, latency, memory, onboard, payloads, rescue, retire, submit)
 
 
 def measured(*arguments: str) -> dict[str, Any]:
@@ -82,6 +82,15 @@ def test_rescue() -> None:
     for case in ("child", "child_alone", "agent_short_leases"):
         assert 0 < found[case]["p50_seconds"] <= found[case]["p99_seconds"] <= found[case]["max_seconds"]
         assert found[case]["trials"] == 1
+
+
+@pytest.mark.slow
+@pytest.mark.cluster
+def test_retire() -> None:
+    found = measured("benchmarks.retire", "--finished", "300", "--unfinished", "200")
+    for case in ("first", "second"):
+        assert found[case]["moved"] == 200
+        assert found[case]["beside"]["max_ms"] > 0
 
 
 @pytest.mark.slow

@@ -10,6 +10,7 @@ from contextlib import AbstractContextManager, contextmanager
 import asyncpg
 import pytest
 
+from jobmaster.master import building
 from jobmaster.master import migrate as migrate_module
 from jobmaster.master import migrations as migrations_module
 from jobmaster.master.master import Master
@@ -248,6 +249,76 @@ async def test_the_printed_sql_makes_the_same_schema(master_dsn: str) -> None:
     master = await _connect(master_dsn)
     assert master.cluster.name == "test"
     await master.close()
+
+
+def test_the_printed_sql_tells_how_an_index_is_built_while_others_write() -> None:
+    assert "job_unconfirmed is built while nobody writes to job." in script(SCHEMA, "test", from_=3)
+    assert "is built while" not in script(SCHEMA, "test"), "nobody writes to what is not there"
+
+
+_FINISHED = """
+INSERT INTO job (id, state, priority, lane, handler, token, bucket_id, bucket_epoch, args)
+SELECT (substr(uuid_floor(clock_timestamp())::text, 1, 14) || '7000-8000-' || lpad(to_hex(n), 12, '0'))::uuid, 'SUCCEEDED', 3,
+       'default', 'h', 1, gen_random_uuid(), 1, '{}'
+FROM generate_series($1::integer, $1 + 99) n
+"""
+_UNCONFIRMED = """
+SELECT count(*) FROM pg_index i JOIN pg_class c ON c.oid = i.indexrelid
+WHERE i.indisvalid AND pg_get_indexdef(i.indexrelid) ~ 'USING btree \\(expires_at\\) WHERE .*WAITING'
+"""
+
+
+@pytest.fixture
+async def before_its_index(
+    master_dsn: str, admin: asyncpg.Connection[asyncpg.Record], monkeypatch: pytest.MonkeyPatch
+) -> str:
+    """A cluster with jobs, of the program that knew migration 8 only; every partition that holds a row counts as large."""
+    with monkeypatch.context() as older:
+        older.setattr(migrate_module, "migrations", lambda: migrations()[:8])
+        await _migrate(master_dsn)
+    monkeypatch.setattr(building, "_LARGE_BYTES", 1)
+    await admin.execute(_FINISHED, 1)
+    return master_dsn
+
+
+async def test_writers_go_on_while_an_index_on_job_is_built(
+    before_its_index: str, admin: asyncpg.Connection[asyncpg.Record]
+) -> None:
+    """The building waits for an old transaction; nobody waits for the building."""
+    reader = await asyncpg.connect(before_its_index, server_settings={"search_path": SCHEMA})
+    transaction = reader.transaction(isolation="repeatable_read")
+    await transaction.start()
+    await reader.fetchval("SELECT count(*) FROM cluster")
+    told: list[str] = []
+    task = asyncio.ensure_future(
+        migrate(dsn=before_its_index, schema=SCHEMA, cluster="test", settings=SETTINGS, progress=told.append)
+    )
+    building_waits = """SELECT count(*) FROM pg_stat_activity
+                        WHERE query LIKE '%CREATE INDEX CONCURRENTLY%' AND wait_event = 'virtualxid'"""
+    while not await admin.fetchval(building_waits):
+        assert not task.done(), told
+    for number in range(20):
+        await admin.execute(_FINISHED, 1000 * (number + 1))
+    assert await admin.fetchval(building_waits) == 1
+    await transaction.rollback()
+    await task
+    assert any(line.startswith("building job_unconfirmed on job_day_") for line in told)
+    parts = await admin.fetchval("SELECT count(*) FROM pg_partition_tree('job')")
+    assert await admin.fetchval(_UNCONFIRMED) == parts, "one for job and one for each partition"
+    await reader.close()
+
+
+async def test_an_index_whose_building_was_broken_off_is_built_anew(
+    before_its_index: str, admin: asyncpg.Connection[asyncpg.Record]
+) -> None:
+    leaf = await admin.fetchval("SELECT tableoid::regclass::text FROM job LIMIT 1")
+    await admin.execute(f"CREATE INDEX {leaf}_job_unconfirmed ON {leaf} (expires_at)")
+    await admin.execute(
+        "UPDATE pg_index SET indisvalid = false WHERE indexrelid = $1::text::regclass", f"{leaf}_job_unconfirmed"
+    )
+    await _migrate(before_its_index)
+    parts = await admin.fetchval("SELECT count(*) FROM pg_partition_tree('job')")
+    assert await admin.fetchval(_UNCONFIRMED) == parts
 
 
 def test_the_printed_sql_may_begin_later() -> None:
