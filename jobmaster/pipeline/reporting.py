@@ -256,11 +256,23 @@ def _plan(plan: Mapping[str, Any] | None) -> list[str]:
     groups = plan["groups"]
     lines = [
         [f"{one['lane']} / {one['priority']}", str(one["buckets"]), duration(one["objective_us"]),
-         *(duration(one["waits_us"][name]) for name in ("p50", "p95", "p99")), f"{one['utilisation']:.0%}",
+         *(duration(one["waits_us"][name]) for name in ("p50", "p95", "p99")), duration(one.get("measured_us")),
+         duration(one.get("unexplained_us")), f"{one['utilisation']:.0%}",
          "yes" if one["met"] else "no"]
         for one in groups
     ]  # fmt: skip
-    columns = ["lane / priority", "buckets", "objective", "p50", "p95", "p99", "busy", "met"]
+    columns = [
+        "lane / priority",
+        "buckets",
+        "objective",
+        "p50",
+        "p95",
+        "p99",
+        "measured",
+        "not by queues",
+        "busy",
+        "met",
+    ]
     parts = [page.heading("Plan", plan["said"]), page.card(page.table(columns, lines))]
     for one in groups:
         curve = [(float(point["buckets"]), max(point["wait_us"], 1.0)) for point in one["curve"]]

@@ -96,7 +96,7 @@ def test_an_objective_that_no_number_meets_is_marked_in_the_file(tmp_path: Path)
     choice = Choice(
         lane="payroll", priority="high", buckets=5, objective_us=1e6, interval_us=None, utilisation=0.5, screened=4,
         waits_us={"p50": 1.0, "p95": 2.0, "p99": 3e6, "objective": 3e6}, screened_wait_us=-1.0, jobs=9, curve=[(5, 3e6)],
-        met=False,
+        present=5, measured_us=3e6, unexplained_us=0.0, met=False,
     )  # fmt: skip
     out = tmp_path / "buckets.yaml"
     out.write_text(yaml_of([choice], "default", ClusterSettings().agents["default"], 2, ["Made."]))
@@ -155,7 +155,7 @@ def test_the_plan_is_a_configuration_that_the_strict_loader_takes_and_holds_on_t
     past.sql(lambda connection: fill_day(connection, 3, 3000, 0.02))
     past.sql(lambda connection: fill_day(connection, 2, 3000, 0.02))
     out = tmp_path / "buckets.yaml"
-    options = PlanOptions({"critical": 0.5, "payroll/low": 0.05}, slots=1, agents=2, out=out)
+    options = PlanOptions({"critical": 0.5, "payroll/low": 0.5}, slots=1, agents=2, out=out)
     outcome = plan(past.run(), options)
     settings = load_settings(out, {}, []).settings
     lanes = settings.agents["default"].bucket_counts()
@@ -171,6 +171,29 @@ def test_the_plan_is_a_configuration_that_the_strict_loader_takes_and_holds_on_t
     assert "Waiting against buckets" in page
     checked = plan(past.run(), options._replace(check=True))
     assert (checked.failed, checked.found["missed"]) == (False, [])
+
+
+@pytest.mark.slow
+def test_what_waited_for_another_reason_than_buckets_is_not_called_met(past: Past, tmp_path: Path) -> None:
+    """All jobs waited ten seconds, whatever the replay says of its queues."""
+    from jobmaster.pipeline.planning.planning import PlanOptions, plan
+
+    past.sql(lambda connection: fill_day(connection, 3, 1000, 0.02))
+    past.sql(lambda connection: fill_day(connection, 2, 1000, 0.02))
+    past.execute("UPDATE job SET waited_us = 10000000, changed_at = changed_at + interval '10 s'")
+    out = tmp_path / "buckets.yaml"
+    options = PlanOptions({"critical": 1.0, "very_low": 60.0}, slots=1, out=out)
+    outcome = plan(past.run(), options)
+    assert outcome.found["met"] is False
+    assert "default/critical waited 9.91 s among 4 buckets" in (outcome.note or "")
+    assert "have another cause than the number of buckets" in (outcome.note or "")
+    assert "very_low" not in (outcome.note or ""), "ten seconds are within a minute"
+    assert outcome.found["plan"]["default/critical"] == 4, "nothing speaks for another number"
+    assert "critical: 4  # NOT MET: of 9.91 s measured" in out.read_text()
+    checked = plan(past.run(), options._replace(check=True))
+    assert checked.failed
+    assert "default/critical" in checked.found["missed"]
+    assert "default/very_low" not in checked.found["missed"]
 
 
 @pytest.mark.slow

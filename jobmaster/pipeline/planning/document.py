@@ -31,15 +31,22 @@ class Choice(NamedTuple):
     jobs: int
     """That were replayed."""
     curve: Sequence[tuple[int, float]]
-    """Wait at the quantile, against buckets."""
+    """Wait at the quantile, against buckets, with what the replay does not explain."""
+    present: int
+    """Buckets that had jobs of the group in the median busy hour."""
+    measured_us: float
+    """Wait at the quantile that was measured among them."""
+    unexplained_us: float
+    """How much longer that is than the same jobs wait in the replay among as many buckets: no bucket takes it away."""
     met: bool
 
 
 CANNOT_KNOW = (
     "Service times were measured under the present concurrency; more buckets may slow what they share (a database, a disk).",
     "What never came because producers were held up is not in the history.",
-    "Jobs were placed by hash; the real placement prefers the emptier of two buckets, so waits tend to be shorter.",
-    "Limits across buckets (max_running, threads, cores) are not part of the replay.",
+    "Jobs were placed by hash; the real placement prefers the emptier of two buckets.",
+    "Limits across buckets (max_running, threads, cores) are not part of the replay. What they cost was measured, as the wait"
+    " that the replay of the present buckets does not explain, and is added to every wait.",
 )
 
 
@@ -76,6 +83,9 @@ def _reason(choice: Choice, agents: int) -> str:
     if choice.interval_us is not None:
         certain = f" ({duration(choice.interval_us[0])} to {duration(choice.interval_us[1])} over days)"
     met = "" if choice.met else "NOT MET: "
+    if choice.unexplained_us >= choice.objective_us:
+        unexplained = duration(choice.unexplained_us)
+        met += f"of {duration(choice.measured_us)} measured, {unexplained} have another cause than buckets; "
     waits, told = choice.waits_us, duration
     return (
         f"{met}{shared}waits p50 {told(waits['p50'])}, p99 {told(waits['p99'])}, at the objective's quantile "

@@ -22,6 +22,7 @@ from jobmaster.pipeline.planning.document import Choice, yaml_of
 from jobmaster.pipeline.planning.queueing import Load, around, between, screened, utilisation, wait_seconds
 from jobmaster.pipeline.reporting import PLAN, write_report
 from jobmaster.pipeline.running import Outcome, PipelineRun
+from jobmaster.pipeline.telling import duration
 from jobmaster.settings.loader import load_settings
 from jobmaster.settings.units import parse_duration
 
@@ -32,10 +33,22 @@ OBJECTIVES = {"critical": 1.0, "high": 5.0, "medium": 30.0, "low": 120.0, "very_
 """Seconds; where nothing else is asked for."""
 _RESAMPLES = 200
 _INTERVAL = (0.05, 0.95)
-_JOB_COLUMNS = ("id", "lane", "priority", "ended_at", "waited_us", "ran_us")
+_JOB_COLUMNS = ("id", "lane", "priority", "ended_at", "waited_us", "ran_us", "bucket_id")
 _ATTEMPT_COLUMNS = ("job_id", "at", "outcome", "ran_us")
 Group = tuple[str, str]
 Histograms = Mapping[tuple[Group, int], Mapping[date, Sequence[tuple[int, int]]]]
+
+
+class Present(NamedTuple):
+    """A group as it was measured."""
+
+    buckets: int
+    days: dict[date, list[tuple[int, int]]]
+    """Histograms of waiting."""
+
+    def wait(self, quantile: float) -> float:
+        """Microseconds."""
+        return quantiles([one for day in self.days.values() for one in day], (quantile,))[0] or 0.0
 
 
 class PlanOptions(NamedTuple):
@@ -109,9 +122,22 @@ def plan(run: PipelineRun, options: PlanOptions) -> Outcome:
     if not run.dry_run:
         _validate(text)
         found |= _write(run, lake, options, choices, text, said)
-    unmet = [f"{one.lane}/{one.priority}" for one in choices if not one.met]
-    note = f"no number of buckets meets the objective of {', '.join(unmet)}" if unmet else None
-    return Outcome(rows=sum(one.jobs for one in choices), found=found, note=note)
+    return Outcome(rows=sum(one.jobs for one in choices), found=found, note=_unmet(choices))
+
+
+def _unmet(choices: Sequence[Choice]) -> str | None:
+    """What no number of buckets does, and why."""
+    elsewhere = [one for one in choices if not one.met and one.unexplained_us >= one.objective_us]
+    others = [f"{one.lane}/{one.priority}" for one in choices if not one.met and one not in elsewhere]
+    said = [
+        f"{one.lane}/{one.priority} waited {duration(one.measured_us)} among {one.present} buckets, of which"
+        f" {duration(one.unexplained_us)} have another cause than the number of buckets (cores, max_running, threads,"
+        " a stalled server, agents that were away)"
+        for one in elsewhere
+    ]
+    if others:
+        said.append(f"no number of buckets meets the objective of {', '.join(others)}")
+    return "; ".join(said) or None
 
 
 def _kind(run: PipelineRun, options: PlanOptions) -> tuple[str, int]:
@@ -143,23 +169,48 @@ def _choose(run: PipelineRun, options: PlanOptions, started: DataFrame, slots: i
     """The fewest buckets of each lane and priority that meet its objective in the replay."""
     hours = trace.busiest(started, options.hours)
     loads = {(row["lane"], row["priority"]): _load(row) for row in trace.loads(started, hours).collect()}
+    run.tell(f"replaying the busiest hours of {len(loads)} lanes and priorities")
+    present = _present(started, hours)
+    found = dict(_replay(run, started, hours, {group: [one.buckets] for group, one in present.items()}, slots))
+    gaps = {group: _unexplained(found, group, present.get(group), options.quantile) for group in loads}
     first = {
-        group: screened(load, slots, options.quantile, options.objective_us(*group) / 1e6)
+        group: screened(load, slots, options.quantile, _left(group, gaps, options) / 1e6)
         for group, load in loads.items()
     }
-    run.tell(f"replaying the busiest hours of {len(loads)} lanes and priorities")
-    found = dict(_replay(run, started, hours, {group: around(buckets) for group, buckets in first.items()}, slots))
+    found |= _replay(run, started, hours, {group: around(buckets) for group, buckets in first.items()}, slots)
     closer = {}
     for group in loads:
-        passing, failing = _bracket(found, group, options)
+        passing, failing = _bracket(found, group, options, gaps[group])
         if passing is not None and between(failing, passing):
             closer[group] = between(failing, passing)
     if closer:
         found |= _replay(run, started, hours, closer, slots)
     return [
-        _choice(group, load, found, options, slots, first[group])
+        _choice(group, load, found, options, slots, first[group], present.get(group), gaps[group])
         for group, load in sorted(loads.items(), key=_by_urgency)
     ]
+
+
+def _present(started: DataFrame, hours: DataFrame) -> dict[Group, Present]:
+    """Every group as it was measured in its busy hours."""
+    found: dict[Group, Present] = {}
+    for row in trace.measured(started, hours).collect():
+        one = found.setdefault((row["lane"], row["priority"]), Present(row["present"], {}))
+        one.days.setdefault(row["day"], []).append((row["bin"], row["jobs"]))
+    return found
+
+
+def _unexplained(found: Histograms, group: Group, present: Present | None, quantile: float) -> float:
+    """Measured wait, less what the replay says of the same jobs among the same number of buckets; never below zero."""
+    if present is None or (group, present.buckets) not in found:
+        return 0.0
+    return max(0.0, present.wait(quantile) - _wait(found, group, present.buckets, quantile))
+
+
+def _left(group: Group, gaps: Mapping[Group, float], options: PlanOptions) -> float:
+    """What the objective leaves for queues in buckets; the whole of it where nothing is left."""
+    objective = options.objective_us(*group)
+    return objective - gaps[group] if gaps[group] < objective else objective
 
 
 def _by_urgency(item: tuple[Group, Load]) -> tuple[str, int]:
@@ -197,19 +248,30 @@ def _wait(found: Histograms, group: Group, buckets: int, quantile: float) -> flo
     return quantiles(bins, (quantile,))[0] or 0.0
 
 
-def _bracket(found: Histograms, group: Group, options: PlanOptions) -> tuple[int | None, int]:
+def _bracket(found: Histograms, group: Group, options: PlanOptions, gap: float) -> tuple[int | None, int]:
     """The fewest buckets that pass, and the most below them that do not (0: none was tried)."""
     tried = sorted(buckets for one, buckets in found if one == group)
     objective = options.objective_us(*group)
-    passing = [buckets for buckets in tried if _wait(found, group, buckets, options.quantile) <= objective]
+    passing = [buckets for buckets in tried if _wait(found, group, buckets, options.quantile) + gap <= objective]
     if not passing:
         return None, tried[-1]
     return passing[0], max((buckets for buckets in tried if buckets < passing[0]), default=0)
 
 
-def _choice(group: Group, load: Load, found: Histograms, options: PlanOptions, slots: int, by_formula: int) -> Choice:
-    passing, failing = _bracket(found, group, options)
-    buckets = passing or failing
+def _choice(
+    group: Group,
+    load: Load,
+    found: Histograms,
+    options: PlanOptions,
+    slots: int,
+    by_formula: int,
+    present: Present | None,
+    gap: float,
+) -> Choice:
+    passing, failing = _bracket(found, group, options, gap)
+    # Where the cause is another one, nothing speaks for another number than the present one.
+    elsewhere = present is not None and gap >= options.objective_us(*group)
+    buckets = present.buckets if present is not None and elsewhere else passing or failing
     days = found[group, buckets]
     bins = [one for day in days.values() for one in day]
     p50, p95, p99, asked = (value or 0.0 for value in quantiles(bins, (0.5, 0.95, 0.99, options.quantile)))
@@ -219,13 +281,16 @@ def _choice(group: Group, load: Load, found: Histograms, options: PlanOptions, s
         priority=group[1],
         buckets=buckets,
         objective_us=options.objective_us(*group),
-        waits_us={"p50": p50, "p95": p95, "p99": p99, "objective": asked},
+        waits_us={"p50": p50, "p95": p95, "p99": p99, "objective": asked + gap},
         interval_us=resampled(days, options.quantile),
         utilisation=utilisation(load, buckets, slots),
         screened=by_formula,
         screened_wait_us=_finite(wait_seconds(load, buckets, slots, options.quantile) * 1e6),
         jobs=sum(count for _, count in bins),
-        curve=[(count, _wait(found, group, count, options.quantile)) for count in tried],
+        curve=[(count, _wait(found, group, count, options.quantile) + gap) for count in tried],
+        present=present.buckets if present is not None else 0,
+        measured_us=present.wait(options.quantile) if present is not None else 0.0,
+        unexplained_us=gap,
         met=passing is not None,
     )
 
@@ -262,12 +327,17 @@ def _check(run: PipelineRun, options: PlanOptions, started: DataFrame, days: Seq
     choices = _choose(run, options, before, slots)
     that_day = _between(started, last, last + timedelta(days=1))
     hours = trace.busiest(that_day, options.hours)
-    found = _replay(run, that_day, hours, {(one.lane, one.priority): [one.buckets] for one in choices}, slots)
+    present = _present(that_day, hours)
+    wanted = {(one.lane, one.priority): {one.buckets} for one in choices}
+    for group, as_it_was in present.items():
+        wanted.setdefault(group, set()).add(as_it_was.buckets)
+    found = _replay(run, that_day, hours, {group: sorted(counts) for group, counts in wanted.items()}, slots)
     answers = []
     for one in choices:
         key = ((one.lane, one.priority), one.buckets)
         if key in found:
-            wait = _wait(found, *key, options.quantile)
+            gap = _unexplained(found, key[0], present.get(key[0]), options.quantile)
+            wait = _wait(found, *key, options.quantile) + gap
             answers.append(
                 {**_record(one), "day": days[-1].isoformat(), "waited_us": wait, "held": wait <= one.objective_us}
             )

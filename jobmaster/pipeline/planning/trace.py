@@ -29,23 +29,25 @@ def arrivals(jobs: DataFrame, attempts: DataFrame) -> DataFrame:
     """Everything that was started, when it could have been, and how long it ran.
 
     Args:
-        jobs: ``id, lane, priority, ended_at, waited_us, ran_us``.
+        jobs: ``id, lane, priority, ended_at, waited_us, ran_us, bucket_id``.
         attempts: ``job_id, at, outcome, ran_us``; those that a dead agent left behind say nothing of their length.
 
     Returns:
-        ``id, lane, priority, ready_us, service_us``.
+        ``id, lane, priority, ready_us, service_us``, and of those that concluded their job ``measured_us`` (how long it did
+        wait) and ``bucket_id`` (where).
     """
     ran = jobs.where("ran_us IS NOT NULL AND waited_us IS NOT NULL AND ended_at IS NOT NULL")
     ended = ran.select(
         "id", *GROUP, (F.unix_micros("ended_at") - F.col("ran_us") - F.col("waited_us")).alias("ready_us"),
-        F.col("ran_us").alias("service_us"),
+        F.col("ran_us").alias("service_us"), F.col("waited_us").alias("measured_us"), "bucket_id",
     )  # fmt: skip
     tried = attempts.where(F.col("outcome").isin(AttemptOutcome.FAILED.value, AttemptOutcome.TIMED_OUT.value)).where(
         "ran_us IS NOT NULL"
     )
     again = tried.select(
         F.col("job_id").alias("id"), (F.unix_micros("at") - F.col("ran_us")).alias("ready_us"),
-        F.col("ran_us").alias("service_us"),
+        F.col("ran_us").alias("service_us"), F.lit(None).cast("bigint").alias("measured_us"),
+        F.lit(None).cast("string").alias("bucket_id"),
     ).join(jobs.select("id", *GROUP), "id")  # fmt: skip
     return ended.unionByName(again)
 
@@ -94,6 +96,28 @@ def loads(started: DataFrame, hours: DataFrame) -> DataFrame:
         .select(*GROUP, "jobs", "seconds", "service_us", "service_var", mean.alias("count_mean"),
                 (F.col("squares") / F.col("seconds") - mean * mean).alias("count_var"))
     )  # fmt: skip
+
+
+def measured(started: DataFrame, hours: DataFrame) -> DataFrame:
+    """What the history itself says of the busy hours.
+
+    Returns:
+        ``lane, priority, day, bin, jobs`` (how long jobs did wait) and ``present`` (buckets that had jobs of the group in the
+        median hour; the same in every row of a group).
+    """
+    within = started.where("measured_us IS NOT NULL").withColumn("hour", _hour(F.col("ready_us")))
+    within = within.join(F.broadcast(hours), [*GROUP, "hour"])
+    present = (
+        within.groupBy(*GROUP, "hour")
+        .agg(F.count_distinct("bucket_id").alias("buckets"))
+        .groupBy(*GROUP)
+        .agg(F.greatest(F.percentile_approx("buckets", 0.5), F.lit(1)).cast("int").alias("present"))
+    )
+    return (
+        within.groupBy(*GROUP, F.to_date("hour").alias("day"), bin_of(F.col("measured_us")).alias("bin"))
+        .agg(F.count("*").alias("jobs"))
+        .join(F.broadcast(present), list(GROUP))
+    )
 
 
 def spread(started: DataFrame, hours: DataFrame, candidates: DataFrame) -> DataFrame:
