@@ -109,11 +109,23 @@ def retire(invocation: Invocation, older_than: float, discard: bool, lost_stores
       jobmaster db retire --older-than 30d
       jobmaster db retire --older-than 90d --discard
     """
-    done = run_async(_retire(invocation, older_than, discard, lost_stores))
+    done = run_async(_retire_and_note(invocation, older_than, discard, lost_stores))
     if invocation.json:
         emit_json(done)
     else:
         click.echo(f"{len(done['retired'])} ranges retired, {len(done['discarded'])} dropped")
+
+
+async def _retire_and_note(
+    invocation: Invocation, older_than: float, discard: bool, lost_stores: tuple[str, ...]
+) -> dict[str, list[str]]:
+    from jobmaster.cli.operating import note_acts
+
+    done = await _retire(invocation, older_than, discard, lost_stores)
+    names = dict.fromkeys([*done["retired"], *done["discarded"]])
+    acts = {name: {"retired": name in done["retired"], "discarded": name in done["discarded"]} for name in names}
+    await note_acts(invocation.settings, "db retire", acts)
+    return done
 
 
 async def _retire(

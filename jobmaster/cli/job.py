@@ -339,8 +339,13 @@ def retry(invocation: Invocation, jobs: tuple[str, ...]) -> None:
       jobmaster job retry 019a9f3c-55d1
     """
 
+    from jobmaster.cli.operating import note_acts
+
     async def work(cluster: Cluster) -> list[dict[str, Any]]:
-        return [await _retry(cluster, await _view(cluster, invocation.settings, job)) for job in jobs]
+        records = [await _retry(cluster, await _view(cluster, invocation.settings, job)) for job in jobs]
+        acts = {record["retry_of"]: {"job": record["id"]} for record in records if not record["duplicate"]}
+        await note_acts(invocation.settings, "job retry", acts)
+        return records
 
     records = run_async(_with_cluster(invocation.settings, work))
     emit_rows(records, RETRY_COLUMNS, as_json=invocation.json, empty="")

@@ -24,6 +24,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "doctor": ("jobmaster.cli.doctor:doctor", "Check the cluster, its servers and its invariants."),
     "drill": ("jobmaster.cli.drill:drill_group", "Play failures step by step, and check the books."),
     "job": ("jobmaster.cli.job:job_group", "Submit, find, cancel and retry jobs."),
+    "log": ("jobmaster.cli.log:log_group", "See who did what to the cluster."),
     "pipeline": (
         "jobmaster.cli.pipeline.group:pipeline_group",
         "Move jobs and their history by the million, with Spark.",

@@ -119,6 +119,12 @@ TABLES = {
             Cut.TIME,
             (Choice.BUCKETS,),
         ),
+        Table(
+            "operations",
+            (("seq", LONG), ("at", TIME), ("actor", TEXT), ("action", TEXT), ("subject", TEXT), ("detail", TEXT)),
+            Cut.TIME,
+            (),
+        ),
     )
 }  # fmt: skip
 

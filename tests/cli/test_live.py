@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from jobmaster.cli.operating import operator_name
 from tests.cli.conftest import Terminal, until
 
 pytestmark = [pytest.mark.cluster, pytest.mark.slow]
@@ -85,6 +86,11 @@ def test_a_failed_job_exits_with_1_and_can_be_retried_once(dev: Terminal, tmp_pa
     new = dev.call("job", "wait", first.json[0]["id"], "--within", "20s", "-o", "json")
     assert new.code == 1
     assert new.json["metadata"] == {"retry_of": record["id"]}
+    (act,) = dev.call("log", "list", "--subject", record["id"], "-o", "json").json
+    assert (act["action"], act["detail"]) == ("job retry", {"job": first.json[0]["id"]})
+    assert act["actor"] == operator_name()
+    assert dev.call("log", "list", "--actor", "nobody", "-o", "json").json == []
+    assert "job retry" in dev.call("log", "list", "--since", "1h").out
     assert new.json["tags"] == ["red"]
     assert len(Path(path).read_text().splitlines()) == 4
     assert dev.call("job", "show", record["id"], "-o", "json").json["state"] == "FAILED"

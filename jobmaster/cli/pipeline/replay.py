@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from jobmaster.cli.pipeline.step import step
+from jobmaster.cli.pipeline.step import note_batch, step
 
 if TYPE_CHECKING:
     from jobmaster.pipeline.running import Outcome, PipelineRun
@@ -47,4 +47,5 @@ def replay(
     choice |= {"handlers": ",".join(handlers) or None, "lanes": ",".join(lanes) or None}
     options = {"rowsPerSecond": str(rate)} if rate is not None else {}
     name = batch or f"replay {run.today()}"
-    return carry_out(run, {key: value for key, value in choice.items() if value}, name, options)
+    done = carry_out(run, {key: value for key, value in choice.items() if value}, name, options)
+    return note_batch(run, "pipeline replay", done)

@@ -12,6 +12,7 @@ import click
 
 from jobmaster.cli.failures import EXIT_FAILED
 from jobmaster.cli.invocation import Invocation, invocation_of
+from jobmaster.cli.operating import NOTE, note_values
 from jobmaster.cli.tables import Column, emit_json, render, terminal_width, thousands
 
 if TYPE_CHECKING:
@@ -87,6 +88,14 @@ def open_run(
 def share(ctx: click.Context, run: PipelineRun) -> None:
     """Let the steps below this context use one run."""
     ctx.meta[_SHARED] = run
+
+
+def note_batch(run: PipelineRun, action: str, outcome: Outcome) -> Outcome:
+    """A line in the operator's log about a batch of jobs that a step has made; the outcome."""
+    if not run.dry_run:
+        counts = {key: value for key, value in outcome.found.items() if type(value) is int}
+        run.link.tell(NOTE, *note_values(action, {str(outcome.found["batch"]): counts}))
+    return outcome
 
 
 def _carry_out(ctx: click.Context, name: str, run: PipelineRun, work: Callable[[], Outcome]) -> Outcome:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from jobmaster.cli.pipeline.step import step
+from jobmaster.cli.pipeline.step import note_batch, step
 
 if TYPE_CHECKING:
     from jobmaster.pipeline.running import Outcome, PipelineRun
@@ -89,4 +89,4 @@ def submit(run: PipelineRun, **words: Any) -> Outcome:
         {name: str(value) for name, value in options.items() if value is not None},
         words["tasks"],
     )
-    return carry_out(run, order)
+    return note_batch(run, "pipeline submit", carry_out(run, order))

@@ -1,0 +1,69 @@
+"""``jobmaster log``: who did what to the cluster."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+import click
+
+from jobmaster.cli.invocation import Invocation, pass_invocation
+from jobmaster.cli.job import DURATION
+from jobmaster.cli.running import reader_of, run_async
+from jobmaster.cli.tables import Column, emit_rows, iso
+
+COLUMNS = (
+    Column("TIME (UTC)", "at"),
+    Column("BY", "actor"),
+    Column("ACTION", "action"),
+    Column("SUBJECT", "subject"),
+    Column("DETAIL", "said", whole=True),
+)
+
+
+@click.group("log")
+def log_group() -> None:
+    """See who did what to the cluster."""
+
+
+@log_group.command("list")
+@click.option("--subject", help="Only what was done to this: an id or the beginning of it, a batch, a range.")
+@click.option("--actor", help="Only what this operator did: user@host, or the user alone.")
+@click.option("--since", type=DURATION, help="Only of the last 30m, 2h, 7d ...")
+@click.option("--limit", type=click.IntRange(1, 100_000), default=50, show_default=True)
+@pass_invocation
+def list_(invocation: Invocation, subject: str | None, actor: str | None, since: float | None, limit: int) -> None:
+    """List the acts of operators, the latest first.
+
+    Cancelled, confirmed and retried jobs, drained agents, frozen buckets, retired ranges, submitted and replayed batches;
+    cancels and confirmations also from the Python client, by the actor that the caller named.
+
+    \b
+    Examples:
+      jobmaster log list --since 7d
+      jobmaster log list --subject 0199a1f3 -o json
+      jobmaster log list --actor ann
+    """
+
+    async def work() -> list[dict[str, Any]]:
+        async with reader_of(invocation.settings) as reader:
+            return [_record(row) for row in await reader.report("operations", subject, actor, since, limit)]
+
+    records = run_async(work())
+    rows = records if invocation.json else [{**record, "said": _said(record["detail"])} for record in records]
+    emit_rows(rows, COLUMNS, as_json=invocation.json, empty="no operator has done anything")
+
+
+def _record(row: Mapping[str, Any]) -> dict[str, Any]:
+    return {
+        "at": iso(row["at_us"]),
+        "actor": row["actor"],
+        "action": row["action"],
+        "subject": row["subject"],
+        "detail": json.loads(row["detail"]),
+    }
+
+
+def _said(detail: Mapping[str, Any]) -> str:
+    return ", ".join(f"{key} {value}" for key, value in detail.items() if value is not None)
