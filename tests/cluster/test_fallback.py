@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import time
 from typing import Any
 
 import pytest
 
 from jobmaster.client.cluster import Cluster
-from jobmaster.model.errors import Unserved
+from jobmaster.model.errors import Unserved, WaitTimeout
 from jobmaster.model.job import JobState
+from jobmaster.wiring import open_cluster
 from tests.cluster.conftest import Rig, until
 from tests.cluster.jobs import noop
+from tests.cluster.other_jobs import handlers as other_jobs
+from tests.cluster.other_jobs import rare
 from tests.patience import PATIENCE_SECONDS
 
 pytestmark = [pytest.mark.cluster, pytest.mark.slow]
@@ -80,3 +84,26 @@ async def test_nobody_helps_in_a_lane_that_its_kind_does_not_name(rig: Rig, clus
     assert other.count("buckets_opened") == 1
     with pytest.raises(Unserved, match="no bucket serves other/low"):
         await cluster.submit(noop, {}, priority="low", lane="other", on_unserved="raise")
+
+
+async def test_a_job_whose_handler_nobody_has_is_put_off_and_runs_when_somebody_has_it(rig: Rig) -> None:
+    rig.document["thresholds"] = {"fallback_after": "600ms"}
+    agent = await rig.start_agent()
+    async with await open_cluster(rig.settings, other_jobs) as cluster:
+        receipt = await cluster.submit(rare, {}, durability="master")
+
+        async def put_off() -> bool:
+            return bool(
+                await rig.fetch("SELECT FROM job WHERE state = 'HELD' AND due_at > now() + interval '50 minutes'")
+            )
+
+        await until(put_off, 20, lambda: f"the job to be put off: {agent.log.read_text()}")
+        said = await agent.wait_event("handler_unserved")
+        assert said["reason"] == "no living agent has the handler 'rare'"
+        due_us = (await receipt.get()).due_us
+        assert due_us is not None
+        assert due_us < time.time() * 1e6, "its own due time is shown"
+        with pytest.raises(WaitTimeout, match="no living agent has the handler 'rare'"):
+            await receipt.wait(timeout=0.1)
+        await rig.start_agent("--handlers", "tests.cluster.other_jobs")
+        assert await receipt.result(timeout=PATIENCE_SECONDS) == "found"
