@@ -59,7 +59,7 @@ demo: $(STAMP) ## Run a whole cluster on this machine over real work, with crash
 demo-pipeline: $(PIPELINE_STAMP) ## The same, and then Spark over its history: figures, audit, plan, a report
 	@$(BIN)/jobmaster demo --pipeline
 
-dev: $(STAMP) ## Run a development cluster until Ctrl-C; its data stays in .jobmaster
+dev: $(STAMP) ## Run a development cluster until Ctrl-C; its data stays in ~/.jobmaster
 	@$(BIN)/jobmaster dev
 
 test: test-fast ## Everything: the fast part, then the slow one with the race drill 25 times
@@ -106,6 +106,6 @@ lock: $(STAMP) ## Resolve the dependencies anew into requirements/lock.txt
 		--no-emit-index-url --no-emit-find-links --no-emit-trusted-host --no-emit-options --constraint $(LOCK) \
 		--extra pipeline --extra java --extra connect --output-file $(PIPELINE_LOCK) pyproject.toml
 
-clean: ## Remove .venv, caches and build output; the data in .jobmaster stays
+clean: ## Remove .venv, caches and build output; the data in ~/.jobmaster stays
 	@rm -rf $(VENV) build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
 	@find . -name __pycache__ -type d -prune -exec rm -rf {} +

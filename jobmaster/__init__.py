@@ -1,4 +1,4 @@
-"""JobMaster: a background-job cluster that is as fast as its stores allow and never loses a job.
+"""JobMaster: a background-job cluster that is as fast as its stores allow and keeps each job as safe as was asked for.
 
 This module holds public names only, each loaded when it is first asked for: importing it loads no driver, and
 ``jobmaster --help`` stays quick.

@@ -31,6 +31,7 @@ _JSON = msgspec.json.Encoder()
 _HEADERS = msgspec.json.Decoder(Headers)
 _ERROR = msgspec.json.Decoder(ErrorInfo)
 _ANY = msgspec.json.Decoder()
+_KEYS = msgspec.json.Decoder(dict[str, int])
 _NO_HEADERS = Headers()
 
 
@@ -80,8 +81,11 @@ def decode_headers(data: bytes) -> Headers:
 # ---------------------------------------------------------------- arguments and results
 
 
-def encode_args(args: Mapping[str, object]) -> bytes:
+def encode_args(args: Mapping[str, object], mappings: bool = True) -> bytes:
     """JSON object of a job's arguments.
+
+    Args:
+        mappings: whether a value may hold a mapping; ``False`` spares the look for keys that become one.
 
     Raises:
         InvalidArguments: a value cannot travel; the sentence names the argument.
@@ -90,7 +94,7 @@ def encode_args(args: Mapping[str, object]) -> bytes:
         data = _JSON.encode(args)
     except (TypeError, ValueError, RecursionError, OverflowError) as error:
         raise _unencodable_argument(args, error) from None
-    if b"null" in data or _may_be_deep(data):
+    if b"null" in data or _may_be_deep(data) or (mappings and data.find(b"{", 1) >= 0 and _lost_keys(data)):
         for name, value in args.items():
             check_value(value, f"argument {name!r}")
     return data
@@ -112,6 +116,11 @@ def _may_be_deep(data: bytes) -> bool:
     return len(data) > 2 * DEPTH_MAX and data.count(b"[") + data.count(b"{") > DEPTH_MAX
 
 
+def _lost_keys(data: bytes) -> bool:
+    """True when reading the text gives less than was written: two keys of a mapping have the same text."""
+    return len(_JSON.encode(_ANY.decode(data))) != len(data)
+
+
 def decode_json(data: bytes) -> object:
     """Plain Python value of JSON; ``msgspec.DecodeError`` when it is none."""
     value: object = _ANY.decode(data)
@@ -119,7 +128,7 @@ def decode_json(data: bytes) -> object:
 
 
 def check_value(value: object, what: str) -> None:
-    """Refuse NaN, Infinity and nesting beyond ``DEPTH_MAX``, naming the place inside ``what``.
+    """Refuse NaN, Infinity, keys that become one and nesting beyond ``DEPTH_MAX``, naming the place inside ``what``.
 
     Walks with a list of its own, so that a deep value cannot exhaust the interpreter's stack here.
     """
@@ -136,11 +145,24 @@ def check_value(value: object, what: str) -> None:
         elif depth > DEPTH_MAX:
             raise InvalidArguments(f"{what} is nested deeper than {DEPTH_MAX} levels", hint="flatten it")
         elif isinstance(item, Mapping):
+            _refuse_equal_keys(item, f"{what}{place}")
             todo.extend((inner, f"{place}[{key!r}]", depth + 1) for key, inner in item.items())
         elif isinstance(item, list | tuple | set | frozenset):
             todo.extend((inner, f"{place}[{index}]", depth + 1) for index, inner in enumerate(item))
         elif not isinstance(plain := msgspec.to_builtins(item), str):
             todo.append((plain, place, depth))
+
+
+def _refuse_equal_keys(item: Mapping[object, object], where: str) -> None:
+    seen: dict[object, object] = {}
+    for key in item:
+        written = next(iter(_KEYS.decode(_JSON.encode({key: 0}))))
+        if written in seen:
+            raise InvalidArguments(
+                f"{where} has the keys {seen[written]!r} and {key!r}, which are both written as {written!r}",
+                hint="JSON knows text as keys only: one of the two would be lost",
+            )
+        seen[written] = key
 
 
 def _unencodable_argument(args: Mapping[str, object], error: Exception) -> InvalidArguments:

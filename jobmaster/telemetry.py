@@ -44,6 +44,11 @@ class Metric(NamedTuple):
     """Name of its one label, if it has one; the values come from small closed sets (states, duties)."""
     bounds: tuple[float, ...] = ()
 
+    @property
+    def served(self) -> str:
+        """The name in the exposition, which is the one for queries, alerts and pages."""
+        return f"{self.name}_total" if self.kind is Kind.COUNTER else self.name
+
 
 _C, _G, _H = Kind.COUNTER, Kind.GAUGE, Kind.HISTOGRAM
 

@@ -189,7 +189,7 @@ async def open_cluster(settings: ClusterSettings, handlers: Handlers | None = No
 
     ::
 
-        async with await open_cluster(load_settings(env=os.environ).settings) as cluster:
+        async with await open_cluster(load_settings().settings) as cluster:
             receipt = await cluster.submit("images.resize", {"path": "a.png"})
     """
     async with AsyncExitStack() as stack:

@@ -29,6 +29,8 @@ class Invocation:
     debug: bool = False
     verbosity: int = 0
     """-1 says errors only, 0 what a person needs, 1 and above more."""
+    handed_in: str | None = None
+    """Id of a job that this call has handed in: whatever ends the call must name it, for the job goes on."""
     _loaded: LoadedSettings | None = None
 
     @property

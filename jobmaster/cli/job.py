@@ -14,7 +14,7 @@ from jobmaster.cli.invocation import Invocation, pass_invocation
 from jobmaster.cli.job_rows import ATTEMPT_COLUMNS, LIST_COLUMNS, RETRY_COLUMNS, job_record, listed, timeline
 from jobmaster.cli.running import id_range, reader_of, run_async
 from jobmaster.cli.tables import emit_json, emit_record, emit_rows, render, terminal_width
-from jobmaster.model.errors import Conflict, InputError, JobMasterError, NotFound
+from jobmaster.model.errors import Conflict, InputError, NotFound
 from jobmaster.model.ids import text
 from jobmaster.model.job import FINAL_STATES, MASTER_STATES, Durability, JobState, JobView, Priority
 
@@ -104,6 +104,7 @@ def submit(invocation: Invocation, handler: str, values: tuple[str, ...], **give
         if not waits and within is None:
             return record, None
         invocation.note(f"submitted {record['id']}", level=1)
+        invocation.handed_in = text(receipt.id)
         await cluster.wait(receipt, timeout=within)
         return record, await cluster.get(receipt)
 
@@ -170,7 +171,8 @@ def _moment(value: str) -> Any:
     except ValueError:
         raise InvalidDueTime(f"--at {value!r} is not a time", hint="such as 2030-01-31T12:00:00Z") from None
     if moment.tzinfo is None:
-        raise InvalidDueTime(f"--at {value!r} has no time zone", hint=f"such as {value}Z or {value}+01:00")
+        whole = moment.isoformat()
+        raise InvalidDueTime(f"--at {value!r} has no time zone", hint=f"such as {whole}Z or {whole}+01:00")
     return moment
 
 
@@ -332,7 +334,7 @@ def retry(invocation: Invocation, jobs: tuple[str, ...]) -> None:
     """Run jobs that FAILED, were CANCELLED or EXPIRED again, each as a new job.
 
     What has ended stays as it ended; the new job bears metadata retry_of=ID. Asked twice, the second answer is the same new
-    job.
+    job, unless that one has FAILED, was CANCELLED or EXPIRED meanwhile: then it is the one that is run again.
 
     \b
     Example:
@@ -352,6 +354,19 @@ def retry(invocation: Invocation, jobs: tuple[str, ...]) -> None:
 
 
 async def _retry(cluster: Cluster, view: JobView) -> dict[str, Any]:
+    """A new job for the last one of the retries there have been."""
+    while (record := await _retry_once(cluster, view))["duplicate"]:
+        try:
+            later = await cluster.get(record["id"])
+        except NotFound:  # dropped by retention since
+            break
+        if later.state not in RETRYABLE:
+            break
+        view = later
+    return record
+
+
+async def _retry_once(cluster: Cluster, view: JobView) -> dict[str, Any]:
     from jobmaster.codec import decode_headers
 
     if view.state not in RETRYABLE:
@@ -414,5 +429,5 @@ async def _job_id(settings: ClusterSettings, job: str) -> bytes:
     if not found:
         raise NotFound(f"the master has no job {job}...", hint="a job it does not know yet needs its whole id")
     if len(found) > 1:
-        raise JobMasterError(f"several jobs begin with {job}", hint="give more of the id")
+        raise InputError(f"several jobs begin with {job}", hint="give more of the id")
     return bytes(found[0]["id"].bytes)

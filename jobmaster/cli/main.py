@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import click
 
-from jobmaster.cli.failures import guarded
+from jobmaster.cli.failures import EXIT_FAILED, guarded
 from jobmaster.cli.invocation import Invocation, attach_common_options, hand_down
 from jobmaster.cli.lazy import lazily
 
@@ -45,7 +45,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
 )
 @click.pass_context
 def root(ctx: click.Context) -> None:
-    """Background jobs on PostgreSQL and Valkey that are never lost."""
+    """Background jobs on PostgreSQL and Valkey, each as safe as was asked for."""
     hand_down(ctx)
 
 
@@ -55,6 +55,10 @@ attach_common_options(root)
 def run(arguments: Sequence[str]) -> int:
     """Run one command line; returns the exit code."""
     invocation = Invocation()
+    if sys.stdout is None:  # closed by whoever started this: there is no place for any answer
+        if sys.stderr is not None:
+            click.echo("error: standard output is closed", err=True)
+        return EXIT_FAILED
     return guarded(
         lambda: root.main(list(arguments), prog_name="jobmaster", standalone_mode=False, obj=invocation),
         invocation,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from typing import Any, Generic, Protocol, TypeVar
 from uuid import UUID
 
 import msgspec
@@ -10,16 +10,38 @@ import msgspec
 from jobmaster.model import ids
 from jobmaster.model.job import JobState, JobView, Level
 
-if TYPE_CHECKING:
-    from jobmaster.client.cluster import Cluster
-
 R = TypeVar("R")
+
+
+class Follows(Protocol):
+    """What a receipt needs of the cluster that gave it. A type of its own, so that the receipt's annotations can be read at
+    any time, by ``help()`` too."""
+
+    async def confirm(self, job: JobReceipt[Any], *, timeout: float | None = None) -> None:
+        """Wait until the master has the job."""
+        ...
+
+    async def wait(self, job: JobReceipt[Any], *, timeout: float | None = None) -> JobState:
+        """Wait until it has ended."""
+        ...
+
+    async def result(self, job: JobReceipt[Any], *, timeout: float | None = None) -> Any:
+        """Wait for its result."""
+        ...
+
+    async def get(self, job: JobReceipt[Any]) -> JobView:
+        """The job as it is now."""
+        ...
+
+    async def cancel(self, job: JobReceipt[Any]) -> JobState:
+        """Ask to cancel it."""
+        ...
 
 
 class JobReceipt(msgspec.Struct, Generic[R], frozen=True, eq=False, gc=False):
     """One acknowledged job. ``level`` is what was truly reached, never more, and never less than was asked for."""
 
-    cluster: Cluster
+    cluster: Follows
     id: bytes
     """16 bytes of a UUIDv7."""
     level: Level

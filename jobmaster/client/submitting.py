@@ -82,14 +82,22 @@ class Submitter:
 
     def encode(self, plan: Plan, args: object) -> bytes:
         """Encoded arguments, checked for size and (when the handler is declared here) against its signature."""
-        data = encode_args(args if type(args) is dict else arguments_mapping(args))
+        named = args if type(args) is dict else arguments_mapping(args)
+        handler = plan.handler
+        data = encode_args(named, handler is None or handler.mappings)
         if len(data) > self._args_max:
             raise InvalidArguments(
                 f"the arguments of handler {plan.name!r} have {len(data)} bytes, the limit is {self._args_max}",
-                hint="send a reference to large data, or raise limits.args_bytes",
+                hint="send a reference to large data, or raise limits.args",
             )
-        if plan.handler is not None:
-            plan.handler.check(data)
+        if handler is not None:
+            handler.check(data)
+            for name in handler.texts:
+                if type(named.get(name)) is bytes:
+                    raise InvalidArguments(
+                        f"handler {plan.name!r}: argument {name!r} is text, and bytes were given",
+                        hint="decode them first; bytes travel as base64, for a parameter declared as bytes",
+                    )
         return data
 
     def terms(self, options: SubmitOptions | BulkOptions) -> Terms:

@@ -1,7 +1,8 @@
 """The cluster without ``await``: for scripts, threads, Django and Flask.
 
 One event loop in a background thread does the work; any number of threads may call at once, and their submits coalesce like
-those of coroutines. A process that was forked off has no such thread: it must open a cluster of its own, and is told so.
+those of coroutines. The thread starts with the first call, so a cluster may be made before a fork (``gunicorn --preload``)
+and used after it. One that was used before has no thread in the child, which is told so.
 """
 
 from __future__ import annotations
@@ -104,7 +105,8 @@ class SyncCluster:
         self._opener = opener
         self.handlers = handlers if handlers is not None else Handlers()
         self.job = self.handlers.job
-        self._pid = os.getpid()
+        self._pid: int | None = None
+        """The process of the thread; one that was forked off before there was a thread may start its own."""
         self._lock = threading.Lock()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._thread: threading.Thread | None = None
@@ -230,10 +232,10 @@ class SyncCluster:
             raise JobMasterError("the cluster was closed while the call was under way") from None
 
     def _started(self) -> tuple[asyncio.AbstractEventLoop, Cluster]:
-        if os.getpid() != self._pid:
+        if self._pid is not None and os.getpid() != self._pid:
             raise JobMasterError(
-                "this SyncCluster was opened before the process was forked",
-                hint="open it after the fork (in the worker's start hook)",
+                "this SyncCluster was used before the process was forked",
+                hint="use it for the first time after the fork, or open one in the worker's start hook",
             )
         loop, cluster = self._loop, self._cluster
         if loop is not None and cluster is not None and not self._closed:
@@ -248,6 +250,7 @@ class SyncCluster:
     def _start(self) -> tuple[asyncio.AbstractEventLoop, Cluster]:
         if self._loop is None:
             self._loop = asyncio.new_event_loop()
+            self._pid = os.getpid()
             self._thread = threading.Thread(target=_run, args=(self._loop,), name="jobmaster-client", daemon=True)
             self._thread.start()
             atexit.register(_close_at_exit, weakref.ref(self))

@@ -36,6 +36,7 @@ class Handler:
         "_typed_result",
         "function",
         "is_async",
+        "mappings",
         "name",
         "options",
         "returns_none",
@@ -43,6 +44,7 @@ class Handler:
         "runs_on_loop",
         "spec",
         "takes_nothing",
+        "texts",
         "wants_context",
     )
 
@@ -63,6 +65,10 @@ class Handler:
         """The common kind: called on the event loop, under the lease alone."""
         self.runs_elsewhere = options.mode is not RunMode.ASYNC or options.records_itself
         """Not in a slot: in a thread, a worker process, or a task of its own."""
+        self.texts = signature.texts
+        """Parameters that are text."""
+        self.mappings = signature.mappings
+        """Some parameter may hold a mapping."""
         self._signature = signature
         self._decode = msgspec.json.Decoder(signature.struct).decode
         self._optional = len(signature.required) < len(signature.parameters)

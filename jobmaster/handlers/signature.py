@@ -18,6 +18,8 @@ from jobmaster.handlers.context import JobContext
 from jobmaster.model.errors import ConfigError
 
 _PLACE = re.compile(r"^(?P<what>.*) - at `\$(?:\.(?P<name>\w+))?(?P<rest>.*)`$", re.DOTALL)
+# A tuple: annotations need not be hashable.
+_SCALARS = tuple(kind | none for kind in (str, int, float, bool, bytes, UUID, date, datetime) for none in (kind, None))
 _UNTYPED = (inspect.Parameter.empty, Any, object)
 
 
@@ -35,6 +37,10 @@ class Signature(NamedTuple):
     """JSON Schema of the arguments object."""
     by_position: bool = False
     """No parameter is keyword-only."""
+    texts: tuple[str, ...] = ()
+    """Parameters that are text; ``bytes`` would arrive there as base64."""
+    mappings: bool = True
+    """Some parameter may hold a mapping."""
 
 
 def read_signature(function: Callable[..., object], name: str) -> Signature:
@@ -71,7 +77,9 @@ def read_signature(function: Callable[..., object], name: str) -> Signature:
     names = tuple(parameter.name for parameter in parameters)
     by_position = all(parameter.kind is not inspect.Parameter.KEYWORD_ONLY for parameter in parameters)
     schema = _schema(struct, parameters)
-    return Signature(struct, names, tuple(required), wants_context, returns, schema, by_position)
+    texts = tuple(name for name in names if hints.get(name) in (str, str | None))
+    mappings = any(hints.get(name) not in _SCALARS for name in names)
+    return Signature(struct, names, tuple(required), wants_context, returns, schema, by_position, texts, mappings)
 
 
 def _hints(function: Callable[..., object], name: str) -> dict[str, Any]:

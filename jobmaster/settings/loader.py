@@ -1,6 +1,7 @@
 """The only way to a configuration: command line over environment over file over defaults, checked as one.
 
-Nothing here reads the process environment: it is an argument, so that tests and embedding programs decide.
+The environment is an argument, so that tests and embedding programs decide; without one it is that of the process, so that a
+producer, an agent and a command started at one place mean the same cluster.
 """
 
 from __future__ import annotations
@@ -54,22 +55,22 @@ class _Layers:
 
 
 def load_settings(
-    path: Path | None = None, env: Mapping[str, str] | None = None, overrides: Sequence[str] = ()
+    path: Path | str | None = None, env: Mapping[str, str] | None = None, overrides: Sequence[str] = ()
 ) -> LoadedSettings:
     """Settings from file, environment and command line.
 
     Args:
         path: the file; ``None`` looks for ``$JOBMASTER_CONFIG``, ``./jobmaster.yaml``, ``./cluster.yaml``, and does
             without a file when there is none of them.
-        env: variables, normally ``os.environ``; ``None`` is an empty environment.
+        env: variables; ``None``: those of the process, ``{}``: none.
         overrides: ``key.path=value`` texts, the last one of a key counts.
 
     Raises:
         InvalidSettings: (a ``ConfigError``) with every problem.
     """
-    env = env or {}
+    env = os.environ if env is None else env
     layers = _Layers()
-    source = find_file(path, env, layers.warnings)
+    source = find_file(None if path is None else Path(path), env, layers.warnings)
     origin = Origin(OriginKind.FILE, str(source)) if source else DEFAULT_ORIGIN
     root, whole = _read_root(source, path is None, env, origin, layers)
     command_line = read_command_line(overrides, layers.problems)

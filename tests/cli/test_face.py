@@ -9,12 +9,14 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from uuid import UUID
 
 import click
 import pytest
 
 from jobmaster.cli.failures import failure_json, failure_of, failure_text, guarded
 from jobmaster.cli.invocation import Invocation
+from jobmaster.cli.job import _moment
 from jobmaster.cli.main import COMMANDS, root
 from jobmaster.cli.tables import Column, clean, display_width, duration, iso, render
 from jobmaster.model import errors
@@ -271,6 +273,50 @@ def test_the_reason_inside_a_group_is_what_is_told() -> None:
 def test_interrupted_is_130(capsys: pytest.CaptureFixture[str]) -> None:
     assert guarded(raising(KeyboardInterrupt()), Invocation(), ()) == 130
     assert capsys.readouterr().err == "interrupted\n"
+    assert guarded(raising(KeyboardInterrupt()), Invocation(output="json"), ()) == 130
+    assert json.loads(capsys.readouterr().err)["error"]["code"] == "interrupted"
+
+
+JOB = "019a9f3c-55d1-7000-8000-000000000001"
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt(), errors.WaitTimeout("not there"), errors.Unavailable("down")])
+def test_whatever_ends_a_call_names_the_job_that_it_has_handed_in(
+    capsys: pytest.CaptureFixture[str], error: BaseException
+) -> None:
+    guarded(raising(error), Invocation(handed_in=JOB), ())
+    assert f"the job is {JOB}: jobmaster job show {JOB}" in capsys.readouterr().err
+    guarded(raising(error), Invocation(handed_in=JOB, output="json"), ())
+    assert json.loads(capsys.readouterr().err)["error"]["job_id"] == JOB
+
+
+def test_an_unknown_outcome_names_the_job() -> None:
+    failure = failure_of(errors.OutcomeUnknown("no answer", job_ids=[UUID(JOB).bytes]))
+    assert JOB in failure_text(failure)
+    assert json.loads(failure_json(failure))["error"]["job_id"] == JOB
+
+
+@pytest.mark.parametrize(
+    ("redirection", "said"), [(">/dev/full", "cannot be written: No space left"), (">&-", "standard output is closed")]
+)
+def test_output_that_cannot_be_written_is_told(redirection: str, said: str) -> None:
+    for words in ("db sql", "version", "config show -o json"):
+        command = f"{sys.executable} -m jobmaster.cli.main {words} {redirection}"
+        done = subprocess.run(["bash", "-c", command], cwd=REPOSITORY, capture_output=True, text=True, check=False)
+        assert done.returncode == 1
+        assert said in done.stderr
+        assert "report it" not in done.stderr
+        assert "Exception ignored" not in done.stderr
+
+
+@pytest.mark.parametrize("given", ["2030-01-01", "2030-01-01+01:00", "2030-01-01T10:00"])
+def test_the_times_that_a_hint_names_are_taken(given: str) -> None:
+    with pytest.raises(errors.InvalidDueTime) as caught:
+        _moment(given)
+    offered = re.findall(r"\d{4}-\d\d-\d\d\S*", caught.value.hint or "")
+    assert len(offered) == 2
+    for text in offered:
+        assert _moment(text).tzinfo is not None
 
 
 def test_a_reader_that_has_gone_is_no_error() -> None:

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import json
 import re
+import signal
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from jobmaster.cli.operating import operator_name
-from tests.cli.conftest import Terminal, until
+from tests.cli.conftest import REPOSITORY, Terminal, until
 
 pytestmark = [pytest.mark.cluster, pytest.mark.slow]
 
@@ -80,9 +83,6 @@ def test_a_failed_job_exits_with_1_and_can_be_retried_once(dev: Terminal, tmp_pa
     assert events == ["submitted", "failed", "started", "FAILED"]
     first = dev.call("job", "retry", record["id"], "-o", "json")
     assert first.code == 0, first.err
-    again = dev.call("job", "retry", record["id"], "-o", "json")
-    assert again.json[0]["id"] == first.json[0]["id"] != record["id"]
-    assert again.json[0]["duplicate"] is True
     new = dev.call("job", "wait", first.json[0]["id"], "--within", "20s", "-o", "json")
     assert new.code == 1
     assert new.json["metadata"] == {"retry_of": record["id"]}
@@ -94,6 +94,34 @@ def test_a_failed_job_exits_with_1_and_can_be_retried_once(dev: Terminal, tmp_pa
     assert new.json["tags"] == ["red"]
     assert len(Path(path).read_text().splitlines()) == 4
     assert dev.call("job", "show", record["id"], "-o", "json").json["state"] == "FAILED"
+
+
+def test_a_wait_that_ends_before_the_job_names_it(dev: Terminal, tmp_path: Path) -> None:
+    words = ("job", "submit", "until_file", f"path={tmp_path / 'w'}", f"gate={tmp_path / 'gate'}")
+    late = dev.call(*words, "--within", "0.2s", "-o", "json")
+    assert (late.code, late.error["code"]) == (6, "wait_timeout")
+    assert dev.call("job", "show", late.error["job_id"], "-o", "json").json["handler"] == "until_file"
+    before = {row["id"] for row in dev.call("job", "list", "--handler", "until_file", "-o", "json").json}
+    process = subprocess.Popen(
+        [sys.executable, "-m", "jobmaster.cli.main", *words, "--wait"],
+        env=dev.environment, cwd=REPOSITORY, stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
+    )  # fmt: skip
+
+    def new() -> set[str]:
+        return {row["id"] for row in dev.call("job", "list", "--handler", "until_file", "-o", "json").json} - before
+
+    (job,) = until(new, 20, "the job")
+    process.send_signal(signal.SIGINT)
+    _, said = process.communicate(timeout=600)
+    assert (process.returncode, said.strip()) == (130, f"interrupted; the job is {job}: jobmaster job show {job}")
+    (tmp_path / "gate").touch()
+    assert dev.call("job", "wait", job, "--within", "60s").code == 0
+
+
+def test_an_id_that_names_several_jobs_is_a_wrong_command_line(dev: Terminal) -> None:
+    jobs = [submitted(dev, "noop", "--after", "1h")["id"] for _ in range(2)]
+    result = dev.call("job", "show", jobs[0][:6])
+    assert (result.code, "several jobs begin with" in result.err) == (2, True)
 
 
 def test_what_succeeded_is_neither_retried_nor_cancelled(dev: Terminal) -> None:

@@ -114,6 +114,19 @@ def test_what_cannot_travel_is_refused_by_name(value: object, words: str) -> Non
         encode_args({"good": 1, "bad": value})
 
 
+@pytest.mark.parametrize(
+    ("value", "words"),
+    [
+        ({1: "a", "1": "b"}, r"argument 'x' has the keys 1 and '1', which are both written as '1'"),
+        ([{"deep": {2.5: 1, "2.5": 2}}], r"argument 'x'\[0\]\['deep'\] has the keys 2.5 and '2.5'"),
+    ],
+)
+def test_keys_that_would_become_one_are_refused(value: object, words: str) -> None:
+    with pytest.raises(InvalidArguments, match=words):
+        encode_args({"x": value})
+    assert encode_args({"x": {1: "a", 2: {"1": "b"}}}) == b'{"x":{"1":"a","2":{"1":"b"}}}'
+
+
 def test_nesting_is_bounded_so_that_what_was_accepted_can_be_read_anywhere() -> None:
     assert decode_json(encode_args({"x": nested(DEPTH_MAX)})) == {"x": nested(DEPTH_MAX)}
     with pytest.raises(InvalidArguments, match="argument 'x' is nested deeper"):

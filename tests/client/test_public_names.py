@@ -2,12 +2,20 @@
 
 from __future__ import annotations
 
+import enum
+import inspect
+import pydoc
 import subprocess
 import sys
+import typing
+from collections.abc import Iterator
 
 import pytest
 
 import jobmaster
+from jobmaster import wiring
+from jobmaster.client import options
+from jobmaster.model import errors
 
 
 @pytest.mark.parametrize("name", jobmaster.__all__)
@@ -19,6 +27,35 @@ def test_every_public_name_is_there(name: str) -> None:
 def test_an_unknown_name_is_an_attribute_error() -> None:
     with pytest.raises(AttributeError, match="nonsense"):
         _ = jobmaster.nonsense
+
+
+def everything() -> Iterator[tuple[str, object]]:
+    """Every public class and function, and every public member of a class of ours."""
+    named = {f"jobmaster.{name}": getattr(jobmaster, name) for name in jobmaster.__all__}
+    for module in (errors, options, wiring):
+        named |= {f"{module.__name__}.{name}": one for name, one in vars(module).items() if not name.startswith("_")}
+    for path, one in named.items():
+        if not str(getattr(one, "__module__", "")).startswith("jobmaster"):
+            continue
+        yield path, one
+        if inspect.isclass(one):
+            members = ((name, member) for name, member in vars(one).items() if not name.startswith("_"))
+            yield from ((f"{path}.{name}", member) for name, member in members if inspect.isroutine(member))
+
+
+@pytest.mark.parametrize(("path", "one"), [*everything()], ids=lambda one: one if isinstance(one, str) else "")
+def test_help_and_signature_work_for_everything_that_is_public(path: str, one: object) -> None:
+    assert pydoc.render_doc(one)
+    if callable(one) and not (inspect.isclass(one) and issubclass(one, enum.Enum | dict)):
+        assert str(inspect.signature(one)).startswith("(")
+    if inspect.isclass(one) and "__annotations__" in vars(one):
+        assert typing.get_type_hints(one) is not None
+
+
+def test_help_of_the_package_shows_its_classes() -> None:
+    text = pydoc.plain(pydoc.render_doc(jobmaster))
+    for name in ("class Cluster", "class JobReceipt", "class SyncCluster", "submit("):
+        assert name in text
 
 
 def test_importing_the_library_loads_no_driver() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import math
+import re
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -11,6 +12,7 @@ import msgspec
 import pytest
 
 from jobmaster.client import plans
+from jobmaster.client.bulk import BulkFailed
 from jobmaster.client.cluster import Cluster
 from jobmaster.client.intake import digest
 from jobmaster.client.receipts import JobReceipt
@@ -32,6 +34,7 @@ from jobmaster.model.errors import (
 )
 from jobmaster.model.ids import text
 from jobmaster.model.job import JobState, Level
+from jobmaster.settings.loader import load_settings
 from jobmaster.settings.model import JobDefaults, Limits
 from tests.client.conftest import OpenCluster
 from tests.client.workshop import HandAgent, Workshop, pay, resize
@@ -372,3 +375,19 @@ async def test_a_receipt_says_that_nobody_serves_the_job_or_the_submit_raises(sh
     wrong: Any = {"on_unserved": "sink"}
     with pytest.raises(InputError, match="'on_unserved' must be 'hold' or 'raise'"):
         await shop.cluster.submit(resize, {"path": "a"}, **wrong)
+
+
+async def test_bytes_are_no_text(shop: Workshop) -> None:
+    """They would arrive as base64, and the handler would take that for the text."""
+    with pytest.raises(InvalidArguments, match="argument 'path' is text, and bytes were given"):
+        await shop.cluster.submit(resize, {"path": b"a.png"})
+    with pytest.raises(BulkFailed, match=r"item 0: .*argument 'path' is text, and bytes were given"):
+        await shop.cluster.submit_many([{"path": b"a.png"}], resize)
+    assert await shop.waiting() == {}
+
+
+async def test_the_hint_of_a_limit_names_a_key_that_exists(shop: Workshop) -> None:
+    with pytest.raises(InvalidArguments, match=r"raise limits\.args") as caught:
+        await shop.cluster.submit(resize, {"path": "x" * 200_000})
+    (key,) = re.findall(r"limits\.\w+", caught.value.hint or "")
+    assert load_settings(None, {}, [f"{key}=1MiB"]).settings.limits.args_bytes == 1024 * 1024

@@ -140,6 +140,32 @@ async def test_a_forked_child_is_told_to_open_its_own(plain: SyncCluster) -> Non
     assert "before the process was forked" in await asyncio.to_thread(work)
 
 
+async def test_a_cluster_made_before_a_fork_and_not_used_works_in_every_process(shop: Workshop) -> None:
+    url = shop.settings.stores["default"].url
+    script = f"""
+import os, sys
+from jobmaster.client.sync import SyncCluster
+from tests.client.test_sync import open_for_script
+cluster = SyncCluster(lambda: open_for_script({shop.dsn!r}, {url!r}, {shop.settings.cluster!r}))
+children = []
+for _ in range(2):
+    child = os.fork()
+    if child == 0:
+        print(cluster.submit("images.resize", {{"path": "a"}}).level.value, flush=True)
+        cluster.close()
+        os._exit(0)
+    children.append(child)
+codes = [os.waitpid(child, 0)[1] for child in children]
+print(cluster.submit("images.resize", {{"path": "a"}}).level.value)
+cluster.close()
+sys.exit(any(codes))
+"""
+    ran = await asyncio.to_thread(subprocess.run, [sys.executable, "-c", script], capture_output=True, text=True)
+    assert ran.returncode == 0, ran.stderr
+    assert ran.stdout.split() == ["agent"] * 3
+    assert len(await shop.waiting()) == 3
+
+
 async def test_a_script_that_forgets_to_close_ends_all_the_same(shop: Workshop) -> None:
     url = shop.settings.stores["default"].url
     script = f"""

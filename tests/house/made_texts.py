@@ -67,7 +67,7 @@ def metric_table() -> str:
     lines = ["| metric | kind | label | what it says |", "| --- | --- | --- | --- |"]
     for key, metric in METRICS.items():
         if key not in idle:
-            lines.append(f"| `{metric.name}` | {metric.kind.value} | {metric.label or ''} | {metric.help} |")
+            lines.append(f"| `{metric.served}` | {metric.kind.value} | {metric.label or ''} | {metric.help} |")
     if idle:
         names = ", ".join(f"`{METRICS[key].name}`" for key in METRICS if key in idle)
         lines += ["", f"Declared, and fed by nothing yet (they stay at 0): {names}."]

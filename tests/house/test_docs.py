@@ -12,6 +12,7 @@ import pytest
 from jobmaster.cli.main import root as command_line
 from jobmaster.settings.model import ClusterSettings
 from jobmaster.settings.overrides import UnknownPath, resolve
+from jobmaster.telemetry import METRICS, Telemetry
 from jobmaster_agents.events import Event
 from jobmaster_agents.holdings import FENCED_EXIT_CODE
 from jobmaster_agents.process import LEFT_BEHIND_EXIT_CODE, ORPHANED_EXIT_CODE, RECYCLED_EXIT_CODE
@@ -38,6 +39,27 @@ def text_of(path: Path) -> str:
 
 def prose_of(path: Path) -> str:
     return _BLOCK.sub("", text_of(path))
+
+
+def served_names() -> set[str]:
+    """Names of the metrics as a scrape shows them."""
+    telemetry = Telemetry()
+    for key, metric in METRICS.items():
+        if metric.label is not None:
+            getattr(telemetry, key)["some"] += 1
+    samples = re.findall(
+        r"^(jobmaster_\w+?)(?:_bucket|_sum|_count)?[{ ]", telemetry.exposition().decode(), re.MULTILINE
+    )
+    return set(samples)
+
+
+@pytest.mark.parametrize("page", pages())
+def test_names_of_metrics_are_those_that_are_served(page: Path) -> None:
+    """An alert that is copied from a page must match something."""
+    served, bare = served_names(), {metric.name for metric in METRICS.values()}
+    named = set(re.findall(r"\bjobmaster_[a-z_]+\b", text_of(page)))
+    of_metrics = {name for name in named if name.removesuffix("_total") in bare}
+    assert of_metrics - served == set()
 
 
 # ---------------------------------------------------------------- links and names

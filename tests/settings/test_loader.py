@@ -342,11 +342,21 @@ def test_the_search_prefers_the_argument_then_the_variable_then_two_names(here: 
     assert load_settings(None, {}).settings.cluster == "cluster"
 
 
-def test_the_process_environment_is_never_read(load: Load, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_environment_is_that_of_the_process_unless_another_is_given(
+    load: Load, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A producer that says nothing means the cluster that agents and commands started beside it mean."""
     monkeypatch.setenv("JOBMASTER_CLUSTER", "other")
-    monkeypatch.setenv("JOBMASTER_NONSENSE", "1")
+    monkeypatch.setenv("NAME", "put-in")
     assert load("cluster: mine").settings.cluster == "mine"
-    assert load_settings().settings.cluster == "mine"
+    assert load_settings(env={}).settings.cluster == "mine"
+    assert load_settings().settings.cluster == "other"
+    assert load_settings("cluster.yaml").settings == load_settings().settings
+    monkeypatch.delenv("JOBMASTER_CLUSTER")
+    Path("named.yaml").write_text("cluster: ${NAME}\n")
+    assert load_settings("named.yaml").settings.cluster == "put-in"
+    monkeypatch.setenv("JOBMASTER_CONFIG", "named.yaml")
+    assert load_settings().settings.cluster == "put-in"
 
 
 def test_the_error_counts_and_carries_its_warnings(load: Load) -> None:
