@@ -69,7 +69,7 @@ def metric_table() -> str:
         if key not in idle:
             lines.append(f"| `{metric.served}` | {metric.kind.value} | {metric.label or ''} | {metric.help} |")
     if idle:
-        names = ", ".join(f"`{METRICS[key].name}`" for key in METRICS if key in idle)
+        names = ", ".join(f"`{METRICS[key].served}`" for key in METRICS if key in idle)
         lines += ["", f"Declared, and fed by nothing yet (they stay at 0): {names}."]
     return "\n".join(lines)
 
