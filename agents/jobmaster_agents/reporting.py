@@ -114,21 +114,18 @@ class Reporter:
 
     def final(self, job: LiveJob) -> None:
         """Queue a ``FinalRow``."""
-        self._weigh(job)
+        job.weight = weight = job.row.payload_bytes  # type: ignore[union-attr]  # (no call more: this is the hot path)
+        self._bytes += weight
         (self._upsert if job.has_row else self._copy).append(job)
         if self._resting:
             self._work.set()
 
     def hold(self, job: LiveJob, *, here: bool) -> None:
         """Queue a ``HoldRow``; ``here`` keeps the job in its bucket if that still takes jobs."""
-        self._weigh(job)
+        job.weight = job.row.payload_bytes  # type: ignore[union-attr]
+        self._bytes += job.weight
         (self._heres if here and not job.portion.holding.closed else self._holds).append(job)
         self._work.set()
-
-    def _weigh(self, job: LiveJob) -> None:
-        assert job.row is not None
-        job.weight = job.row.payload_bytes
-        self._bytes += job.weight
 
     @property
     def backlog(self) -> int:

@@ -12,6 +12,7 @@ from jobmaster.master.connection import Calls, to_us
 from jobmaster.model.ids import Fence
 from jobmaster.model.job import Entry, JobState
 from jobmaster.ports import Onboarded, Written
+from jobmaster.rules.batching import BATCH_BYTES
 
 _LEAPS_MAX = 16
 """Claims in a row that may begin further on than at the oldest job."""
@@ -60,16 +61,19 @@ class Onboarding:
         limit: int,
         handlers: Sequence[str] | None = None,
     ) -> Onboarded:
-        """The oldest due-soon HELD rows become ASSIGNED to the bucket, under its lock, SKIP LOCKED."""
+        """The oldest due-soon HELD rows become ASSIGNED to the bucket, under its lock, SKIP LOCKED; at most ``limit``, and as
+        many as ``BATCH_BYTES`` holds."""
         key = (lane, priority, horizon_seconds)
         asked, passed_us, began_us = _now(), self._cursor(key).due_us, self._begin(key)
-        rows = await self._data.tell("jobs/onboard", *fence, lane, priority, horizon_seconds, limit, began_us, handlers)
+        wanted = (lane, priority, horizon_seconds, limit, began_us, handlers, BATCH_BYTES)
+        rows = await self._data.tell("jobs/onboard", *fence, *wanted)
         entries = [
             Entry(id_, token, handler, args, to_us(due), headers, attempt, rescues)
-            for _, id_, token, handler, args, due, headers, attempt, rescues in rows
+            for _, _, id_, token, handler, args, due, headers, attempt, rescues in rows
             if id_ is not None
         ]
-        full = len(entries) == limit
+        found = rows[0]["found"]
+        full = found == limit or found > len(entries)
         if full:
             cursor = self._cursor(key)._replace(due_us=max(entry.due_us for entry in entries))
             if not began_us:

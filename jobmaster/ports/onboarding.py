@@ -34,8 +34,8 @@ class Onboarding(Protocol):
         limit: int,
         handlers: Sequence[str] | None = None,
     ) -> Onboarded:
-        """Claim due-soon HELD rows for a bucket under its lock, SKIP LOCKED, oldest due first; only jobs of the named
-        handlers (``None``: any)."""
+        """Claim due-soon HELD rows for a bucket under its lock, SKIP LOCKED, oldest due first: at most ``limit``, and as many
+        as one batch holds (``rules.batching.BATCH_BYTES``); only jobs of the named handlers (``None``: any)."""
         ...
 
     async def release(self, fence: Fence, identities: Sequence[tuple[bytes, int]]) -> Written:

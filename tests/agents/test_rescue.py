@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
+from typing import Any
 
 import pytest
 
 from jobmaster.clock import new_id
 from jobmaster.codec import encode_entry
+from jobmaster.master.master import Master
 from jobmaster.model.bucket import BucketState
-from jobmaster.model.ids import text
+from jobmaster.model.ids import Fence, text
 from jobmaster.model.job import Entry
-from jobmaster.ports import Word
+from jobmaster.ports import Page, Word, Written
+from jobmaster.rules.batching import BATCH_BYTES
+from jobmaster.settings.model import MasterSettings
 from jobmaster_agents.draining import Drain, DrainEnd
 from jobmaster_agents.events import Event
 from tests.agents.stage import HIGH_WATER, Ending, Killed, Stage, When, check, hold_row, in_flight
@@ -36,6 +41,78 @@ async def test_small_pages_move_the_same(stage: Stage) -> None:
     await owner.die()
     await rescuer.rescue(page_jobs=2).tick()
     await check(stage, owner, lived)
+
+
+class Watched:
+    """A port whose method is another's, and which notes what its calls were about.
+
+    Args:
+        more: in the place of methods of that name.
+    """
+
+    def __init__(self, port: object, **more: object) -> None:
+        self._port = port
+        self._more = more
+
+    def __getattr__(self, name: str) -> Any:
+        return self._more.get(name) or getattr(self._port, name)
+
+
+async def test_a_bucket_full_of_large_jobs_is_moved_in_pages_of_bounded_bytes(stage: Stage) -> None:
+    owner, rescuer = await stage.owner(), await stage.agent()
+    size, count = 120 * 1024, 45
+    entries = [Entry(new_id(), 1, "work", b'"' + b"x" * size + b'"') for _ in range(count)]
+    submitted = await owner.store.submit(owner.fence.bucket_id, [encode_entry(e) for e in entries], **HIGH_WATER)
+    assert submitted.word is Word.OK
+    first = await owner.store.claim(owner.fence, "one", count)
+    assert sum(map(len, first.raw)) <= BATCH_BYTES < sum(map(len, first.raw)) + size
+    await owner.die()
+    pages: list[int] = []
+
+    async def read_page(fence: Fence, limit: int, bytes_max: int) -> Page:
+        page = await rescuer.store.read_page(fence, limit, bytes_max)
+        pages.append(sum(map(len, page.raw)))
+        return page
+
+    await rescuer.rescue(store=Watched(rescuer.store, read_page=read_page)).tick()
+    assert rescuer.telemetry.buckets_drained == 1
+    assert max(pages) <= BATCH_BYTES
+    rows = await stage.rows("SELECT state::text FROM job WHERE lane = $1", owner.lane)
+    assert [row["state"] for row in rows] == ["HELD"] * count
+
+
+async def test_a_page_that_the_master_does_not_write_in_its_time_goes_in_parts(stage: Stage) -> None:
+    """The real time-out of a real statement: each row takes a twentieth of it."""
+    owner, rescuer = await stage.owner(), await stage.agent()
+    submitted = await owner.submit(60)
+    await owner.die()
+    settings = MasterSettings(pool_size=1, statement_timeout_seconds=0.5)
+    slow = await Master.connect(dsn=stage.dsn, schema=stage.schema, settings=settings, application_name="slow")
+    stage.opened.append(slow)
+    await stage.rows(
+        f"CREATE FUNCTION be_slow() RETURNS trigger LANGUAGE plpgsql AS "
+        f"$$ BEGIN IF NEW.lane = '{owner.lane}' THEN PERFORM pg_sleep(0.025); END IF; RETURN NEW; END $$"
+    )
+    await stage.rows("CREATE TRIGGER slow BEFORE INSERT ON job FOR EACH ROW EXECUTE FUNCTION be_slow()")
+    tries: list[int] = []
+
+    async def rescue_page(fence: Fence, entries: Sequence[Entry], *args: Any, **options: Any) -> Written:
+        tries.append(len(entries))
+        return await slow.rescue_page(fence, entries, *args, **options)
+
+    try:
+        rescue = rescuer.rescue(Watched(rescuer.master, rescue_page=rescue_page))
+        await rescue.tick()
+        while not rescuer.telemetry.buckets_drained:  # (a single row that is late, on a busy machine)
+            await asyncio.sleep(0.1)
+            await rescue.tick()
+    finally:
+        await stage.rows("DROP TRIGGER slow ON job")
+        await stage.rows("DROP FUNCTION be_slow")
+    assert tries[0] == 60
+    assert max(tries[1:]) <= 30, "what timed out was not sent again as it was"
+    rows = await stage.rows("SELECT id, state::text FROM job WHERE lane = $1", owner.lane)
+    assert sorted((row["id"].bytes, row["state"]) for row in rows) == sorted((job_id, "HELD") for job_id in submitted)
 
 
 async def test_the_event_of_a_drained_bucket_tells_how_many_jobs_moved(stage: Stage) -> None:

@@ -15,6 +15,7 @@ from jobmaster.model.bucket import Bucket, BucketState
 from jobmaster.model.errors import JobMasterError, Unavailable
 from jobmaster.model.ids import Fence
 from jobmaster.ports import Written
+from jobmaster.rules.batching import Size
 from jobmaster.rules.lease import Term
 from jobmaster.rules.ownership import Title, title
 from jobmaster_agents import ownership
@@ -27,7 +28,7 @@ from jobmaster_agents.portions import LiveJob, Phase, by_holding
 from jobmaster_agents.reach import Reach
 from jobmaster_agents.reporting import Reporter
 from jobmaster_agents.rescue import Rescue, Rescuers
-from jobmaster_agents.salvaging import Salvaging
+from jobmaster_agents.salvaging import Salvaging, Saved
 from jobmaster_agents.verdicts import StopCause
 from tests.simulation.history import History, Result
 from tests.simulation.store_intake import IntakeFunctions
@@ -125,8 +126,8 @@ def _retired_is_lost() -> list[Patch]:
 
 
 def _forgotten() -> list[Patch]:
-    async def nothing(self: Salvaging, holding: Holding) -> int:
-        return 0
+    async def nothing(self: Salvaging, holding: Holding) -> Saved:
+        return Saved(0, 0)
 
     return [(Salvaging, "write", nothing)]
 
@@ -176,6 +177,13 @@ def _beats_need_room() -> list[Patch]:
     return [(IntakeFunctions, "call", without_beats), (StoreBeat, "_beat", refused)]
 
 
+def _as_large() -> list[Patch]:
+    def as_it_is(self: Size, rows: int, size: int) -> None:
+        return None
+
+    return [(Size, "timed_out", as_it_is)]
+
+
 ABLATIONS = {
     "identity on the row": Ablation(
         "an outcome or in-flight write asks whether the row is in flight, not whose it is", frozenset({"identity"})
@@ -213,5 +221,8 @@ ABLATIONS = {
         "one rescue for all stores, which asks a silent one again and again", patches=_one_rescuer
     ),
     "beats of a full store": Ablation("a store at its `maxmemory` takes no beats", patches=_beats_need_room),
+    "halving of what timed out": Ablation(
+        "a batch that the master did not finish in its time is sent again as it is", patches=_as_large
+    ),
     "watermark": Ablation("what lies below the floor may be written again", frozenset({"watermark"})),
 }

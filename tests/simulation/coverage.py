@@ -41,6 +41,7 @@ BRANCHES: Mapping[str, str] = {
     "... meets a cancel request": "verdict persisted: cancelled",
     "a key belongs to another job": "duplicate key",
     "finished jobs are archived": "row archived",
+    "a batch is halved because the master did not finish it in its time": "statement timed out",
     "an owner puts aside what the master refuses for its value": "job_unwritable",
     "... finds such outcomes among those that its bucket keeps": "kept outcomes that cannot be written",
     "a rescuer finds such an entry in a claimed list": "entry_quarantined: claimed",

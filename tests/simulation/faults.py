@@ -68,6 +68,8 @@ class Nemesis:
         kinds = list(AGENT_ACTS)
         self._kinds = tuple(chance.sample(kinds, chance.randint(3, len(kinds))))
         self._locks = 0.0 if faultless else chance.choice((0.0, 0.0, 0.02, 0.08))
+        self.statement_bytes = None if faultless else chance.choice((None, 1200, 2400))
+        """Payload above which the master cancels a statement of several rows for its time; it never becomes faster."""
         self._cuts: dict[tuple[str, str], Act] = {}
         self.crashes = 0
         self.calls_disturbed = 0

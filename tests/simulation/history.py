@@ -97,6 +97,7 @@ class History:
         self.store_offset_us = 0
         self.master = MasterServer("master", self.loop, ClusterStatements(self._master_us, self.audit, without))
         self.audit.terminate = self.master.terminate
+        self.master.statement_bytes = self.nemesis.statement_bytes
         self.stores = {
             name: StoreServer(name, self.loop, self._store_us, self.audit.emptying) for name in SETTINGS.stores
         }

@@ -10,6 +10,7 @@ import asyncpg
 
 from jobmaster.master.connection import Calls
 from jobmaster.master.master import ClusterRow, Master
+from jobmaster.model.errors import Unavailable
 from tests.simulation.binary_copy import rows_of
 from tests.simulation.loop import SimLoop
 from tests.simulation.statements_cluster import ClusterStatements
@@ -18,6 +19,8 @@ from tests.simulation.wire import Server, Wire
 
 _T = TypeVar("_T")
 CLUSTER_UID = b"simulated-cluste"
+_CARRIERS = frozenset({"jobs/record_final", "jobs/persist", "jobs/hold", "jobs/retry_here", "jobs/rescue_page"})
+"""Statements of agents that carry what jobs carry."""
 
 
 class MasterServer(Server):
@@ -26,6 +29,8 @@ class MasterServer(Server):
     def __init__(self, name: str, loop: SimLoop, statements: ClusterStatements) -> None:
         super().__init__(name, loop)
         self.statements = statements
+        self.statement_bytes: int | None = None
+        """Payload of several rows above which a statement of an agent does not end in its time."""
 
     def snapshot(self) -> Snapshot:
         """What a statement that begins now sees without locks."""
@@ -66,10 +71,23 @@ class SimConnection:
         self.old = self._server.snapshot()
 
     async def fetch(self, text: str, *args: Any) -> list[Record]:
-        return self._server.execute(_name_of(text), self.old, args)
+        name = _name_of(text)
+        if name in _CARRIERS:
+            columns = [arg for arg in args if isinstance(arg, list)]
+            self._be_in_time(name, len(columns[0]), sum(len(v) for c in columns for v in c if isinstance(v, bytes)))
+        return self._server.execute(name, self.old, args)
+
+    def _be_in_time(self, what: str, rows: int, size: int) -> None:
+        """Cancelled without an effect, whatever is sent again as large as this."""
+        bytes_max = self._server.statement_bytes
+        if bytes_max is not None and rows > 1 and size > bytes_max:
+            self._server.statements.hits["statement timed out"] += 1
+            raise Unavailable(f"the master gave up {what}, nothing was changed: statement timeout", timed_out=True)
 
     async def copy_to_table(self, table: str, *, source: Any, columns: tuple[str, ...], format: str) -> str:  # noqa: A002
-        records = rows_of(b"".join([piece async for piece in source]), columns)
+        body = b"".join([piece async for piece in source])
+        records = rows_of(body, columns)
+        self._be_in_time("copy_final", len(records), len(body))
         written = self._server.statements.copy(records)
         if written < 0:
             raise asyncpg.UniqueViolationError("duplicate key")

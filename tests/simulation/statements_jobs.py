@@ -11,6 +11,7 @@ from typing import Any
 
 from jobmaster.codec import decode_headers
 from jobmaster.master.connection import EPOCH_2000_US
+from jobmaster.rules.batching import fitting
 from tests.simulation.misfits import demand_values
 from tests.simulation.tables import FINAL, IN_FLIGHT, BucketRow, JobRow, Record, Refusal, Snapshot
 from tests.simulation.tables_guarded import Guarded
@@ -237,11 +238,11 @@ class JobStatements(Guarded):
 
     def jobs_onboard(
         self, old: Snapshot, bucket_id: bytes, epoch: int, owner: bytes, lane: str, priority: int, horizon: float,
-        limit: int, from_us: int, handlers: Sequence[str] | None,
+        limit: int, from_us: int, handlers: Sequence[str] | None, bytes_max: int,
     ) -> list[Record]:  # fmt: skip
         names = ("id", "token", "handler", "args", "due_at", "headers", "attempt", "rescues")
         if not self._lock(old, bucket_id, epoch, owner, ("ACTIVE",)):
-            return [Record(bucket_ok=False, **dict.fromkeys(names))]
+            return [Record(bucket_ok=False, found=0, **dict.fromkeys(names))]
         latest = self.now_us() + int(horizon * 1e6)
         due = sorted(
             (row for row in self.tables.jobs.values()
@@ -251,15 +252,15 @@ class JobStatements(Guarded):
             key=lambda row: (row.due_us, row.id),
         )[:limit]  # fmt: skip
         answer = []
-        for row in due:
+        for row in due[: fitting([len(row.args) + len(row.headers) for row in due], bytes_max)]:
             moved = row._replace(state="ASSIGNED", token=row.token + 1, bucket_id=bucket_id, bucket_epoch=epoch,
                                  expires_us=None, changed_us=self.now_us())  # fmt: skip
             self._put(moved)
             self.audit.bound(self.tables, "onboard", bucket_id, epoch, owner)
             values = (row.id, moved.token, row.handler, row.args, self.moment(row.due_us), row.headers, row.attempt,
                       row.rescues)  # fmt: skip
-            answer.append(Record(bucket_ok=True, **dict(zip(names, values, strict=True))))
-        return answer or [Record(bucket_ok=True, **dict.fromkeys(names))]
+            answer.append(Record(bucket_ok=True, found=len(due), **dict(zip(names, values, strict=True))))
+        return answer or [Record(bucket_ok=True, found=len(due), **dict.fromkeys(names))]
 
     def jobs_release(
         self, old: Snapshot, bucket_id: bytes, epoch: int, ids: Ids, tokens: list[int], low: bytes, high: bytes

@@ -19,6 +19,7 @@ from jobmaster_agents import (
     anti_entropy,
     applying,
     bucket_count,
+    claiming,
     completing,
     hints,
     insisting,
@@ -28,6 +29,7 @@ from jobmaster_agents import (
     reach,
     reporting,
     rescue,
+    spilling,
     waking,
     working,
 )
@@ -59,8 +61,12 @@ PERIODS: list[Patch] = [
     (completing, "_STOP_SECONDS", 0.5),
     (applying, "_AGAIN_SECONDS", 1.5),
     (reporting, "_UNWRITABLE_AGAIN_SECONDS", 1.5),
+    (claiming, "BATCH_BYTES", 1500),
+    (claiming, "CLAIMED_BYTES", 3000),
+    (reporting, "OUTCOME_BYTES", 3000),
+    (spilling, "BATCH_BYTES", 1500),
 ]
-"""Leases last one second here instead of ten."""
+"""Leases last one second here instead of ten, and jobs carry a kilobyte at most instead of 256."""
 _COUNTED = ("final", "persisted", "held", "kept_here")
 CHORE_SPEED = 40.0
 """The coordinator's chores come so much more often."""

@@ -144,6 +144,8 @@ class Clients:
     def _options(self, job: Job) -> dict[str, Any]:
         chance = self._chance
         options: dict[str, Any] = {"job_id": job.id}
+        if size := chance.choice((0, 0, 0, 300, 1000)):
+            options["metadata"] = {"carried": "x" * size}
         if job.kind == "later":
             options["after"] = 0.1 + 0.5 * chance.random()
         elif job.kind == "far":

@@ -170,6 +170,20 @@ class TestOnboarding:
             taken += [e.id for e in answer.entries]
         assert len(taken) == len(set(taken)) == 300
 
+    async def test_never_more_bytes_than_a_batch_and_always_one(
+        self, world: World, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(onboarding, "BATCH_BYTES", 1000)
+        now = await world.sql.fetchval("SELECT to_us(clock_timestamp())")
+        sizes = [400, 400, 400, 5000, 100, 100, 700, 400]
+        jobs = [new_job(new_id(), due_us=now - 1000 + n)._replace(args=b"x" * size) for n, size in enumerate(sizes)]
+        await world.master.insert_held(jobs)
+        taken: list[list[int]] = []
+        while (answer := await world.master.onboard(world.fence, LANE, PRIORITY, 60.0, 10)).entries:
+            taken.append(sorted(len(entry.args) for entry in answer.entries))
+            assert answer.more, "what was cut off waits, and older jobs may have come back"
+        assert taken == [[400, 400], [400], [5000], [100, 100, 700], [400]]
+
     async def test_an_older_job_that_comes_back_during_a_backlog_is_not_forgotten(self, world: World) -> None:
         now = await world.sql.fetchval("SELECT to_us(clock_timestamp())")
         await world.master.insert_held([new_job(new_id(), due_us=now - 1000 + n) for n in range(40)])

@@ -88,7 +88,9 @@ async def test_two_claimers_share_the_due_jobs_and_neither_waits(world: World) -
     await world.master.insert_held([new_job(id_) for id_ in ids])
     second = await world.bucket()
     bucket, owner = uuids([world.fence.bucket_id, world.fence.owner])
-    async with world.open_transaction("jobs/onboard", bucket, 1, owner, LANE, PRIORITY, 60.0, 12, 0, None) as commit:
+    async with world.open_transaction(
+        "jobs/onboard", bucket, 1, owner, LANE, PRIORITY, 60.0, 12, 0, None, 10**6
+    ) as commit:
         answer = await world.master.onboard(second, LANE, PRIORITY, 60.0, 12)
         assert len(answer.entries) == 8, "what the other has locked is skipped"
         await commit()

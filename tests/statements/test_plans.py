@@ -52,7 +52,7 @@ async def filled(world: World) -> World:
 async def test_onboarding_reads_the_due_index_and_updates_by_key(filled: World, analysed: bool) -> None:
     if analysed:
         await filled.sql.execute("ANALYZE job")
-    nodes = await _plan(filled, "jobs/onboard", *filled.fence, LANE, PRIORITY, 60.0, 100, 0, None)
+    nodes = await _plan(filled, "jobs/onboard", *filled.fence, LANE, PRIORITY, 60.0, 100, 0, None, 10**6)
     used = {index for _, index in _scans(nodes)}
     assert used == {"_lane_priority_due_at_idx", "_pkey"}
     due = [node for node in nodes if str(node.get("Index Name", "")).endswith("_due_at_idx")]

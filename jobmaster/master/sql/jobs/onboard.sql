@@ -8,10 +8,12 @@
 -- in: $7 integer limit
 -- in: $8 bigint due time below which nothing is looked for, microseconds since 1970, 0 = from the oldest
 -- in: $9 text[] handlers the owner has, NULL = any: a job goes only to an agent that can run it
--- out: bucket_ok boolean, id uuid (NULL: no row), token integer, handler text, args bytea, due_at timestamptz, headers bytea, attempt integer, rescues integer
+-- in: $10 bigint payload bytes of all rows together; the oldest is taken whatever it carries
+-- out: bucket_ok boolean, found integer (due rows up to the limit, those included that carry too much), id uuid (NULL: no row), token integer, handler text, args bytea, due_at timestamptz, headers bytea, attempt integer, rescues integer
 -- move: HELD -> ASSIGNED
 -- fence: bucket lock (id, epoch, owner, ACTIVE) FOR SHARE, taken before the scan; FOR UPDATE SKIP LOCKED: two claimers
---        never take the same row. MATERIALIZED, or the limit may be applied more than once.
+--        never take the same row. MATERIALIZED, or the limit may be applied more than once. The payload is summed over the
+--        limited rows alone, by sizes that stand in the rows: nothing is read from their toast for it.
 -- index: job_due, read in order up to the limit (statement_timestamp(), because a volatile clock is no index condition),
 --        from a given due time on: before it lie the dead entries of what was just onboarded, until the next vacuum;
 --        job_pkey for the update, one partition a row
@@ -20,7 +22,7 @@ WITH b AS MATERIALIZED (
     WHERE id = $1::uuid AND epoch = $2::bigint AND owner = $3::uuid AND state = 'ACTIVE'
     FOR SHARE
 ), due AS MATERIALIZED (
-    SELECT j.id FROM job j
+    SELECT j.id, j.due_at, (octet_length(j.args) + octet_length(j.headers))::bigint AS size FROM job j
     WHERE j.state = 'HELD' AND j.lane = $4::text AND j.priority = $5::smallint
       AND j.due_at <= statement_timestamp() + make_interval(secs => $6::double precision)
       AND j.due_at >= from_us($8::bigint)
@@ -30,13 +32,16 @@ WITH b AS MATERIALIZED (
     ORDER BY j.due_at
     LIMIT $7::integer
     FOR UPDATE SKIP LOCKED
+), fitting AS (
+    SELECT d.id FROM (SELECT due.id, due.size, sum(due.size) OVER (ORDER BY due.due_at, due.id) AS total FROM due) AS d
+    WHERE d.total <= $10::bigint OR d.total = d.size
 ), moved AS (
     UPDATE job j
     SET state = 'ASSIGNED', token = j.token + 1, bucket_id = $1, bucket_epoch = $2, expires_at = NULL,
         changed_at = clock_timestamp()
-    FROM due
-    WHERE j.id = due.id
+    FROM fitting
+    WHERE j.id = fitting.id
     RETURNING j.id, j.token, j.handler, j.args, j.due_at, j.headers, j.attempt, j.rescues
 )
-SELECT (SELECT count(*) FROM b) > 0 AS bucket_ok, moved.*
+SELECT (SELECT count(*) FROM b) > 0 AS bucket_ok, (SELECT count(*) FROM due)::integer AS found, moved.*
 FROM (SELECT) AS always LEFT JOIN moved ON true
