@@ -111,7 +111,8 @@ class ProducerStore:
         keys = self.keys.bucket(bucket_id)
         limits = (high_water_jobs, high_water_bytes, skew_ms_max)
         try:
-            answer = await self._calls.function(SUBMIT, (keys.meta, keys.pending, keys.wake), (*limits, *items))
+            of_bucket = (keys.meta, keys.pending, keys.wake, keys.assigned)
+            answer = await self._calls.function(SUBMIT, of_bucket, (*limits, *items))
         except OutOfMemory:
             return Submitted(Word.FULL, -1)
         except OutcomeUnknown as error:
@@ -121,13 +122,26 @@ class ProducerStore:
             return Submitted(word, 0, answer[1])
         return Submitted(word, answer[1] if len(answer) > 1 else 0)
 
-    async def put(self, bucket_id: bytes, epoch: int, items: Sequence[tuple[int, bytes]]) -> Word:
-        """``(due_us, entry)`` of a master submit into ``assigned``. OK, NO_BUCKET, FENCED (another epoch) or CLOSED."""
+    async def put(
+        self,
+        bucket_id: bytes,
+        epoch: int,
+        items: Sequence[tuple[int, bytes]],
+        *,
+        high_water_jobs: int,
+        high_water_bytes: int,
+    ) -> Submitted:
+        """``(due_us, entry)`` of a master submit into ``assigned``; all or none. OK, NO_BUCKET, FENCED (another epoch),
+        CLOSED or FULL, also (depth -1: unknown) when the store is at its ``maxmemory``."""
         keys = self.keys.bucket(bucket_id)
-        arguments: list[Argument] = [epoch]
+        arguments: list[Argument] = [epoch, high_water_jobs, high_water_bytes]
         for item in items:
             arguments += item
-        return word_of(await self._calls.function(PUT, (keys.meta, keys.assigned, keys.wake), arguments))
+        try:
+            answer = await self._calls.function(PUT, (keys.meta, keys.assigned, keys.wake, keys.pending), arguments)
+        except OutOfMemory:
+            return Submitted(Word.FULL, -1)
+        return Submitted(word_of(answer), answer[1] if len(answer) > 1 else 0)
 
     async def hint(self, bucket_id: bytes) -> None:
         """Tell the owner that HELD jobs of its lane and priority are due. A bucket that is gone needs no hint."""

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Awaitable, Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import partial
 from typing import NamedTuple
 
@@ -15,6 +15,7 @@ from jobmaster.client.bucket_map import BucketMap, Outlet
 from jobmaster.clock import Clock
 from jobmaster.codec import encode_entry
 from jobmaster.model.errors import ClockSkew, CodeError, JobMasterError, OutcomeUnknown, Refused, Unavailable
+from jobmaster.model.ids import AgentId, BucketId, Fence
 from jobmaster.model.job import Entry, Level, NewJob
 from jobmaster.ports import Intake, Submitted, Word, Written
 from jobmaster.rules.placement import goes_first, pair
@@ -256,7 +257,8 @@ class BucketGroup:
     # ------------------------------------------------------------ a committed row first
 
     async def assign(self, master: Intake, jobs: list[NewJob]) -> tuple[Written, bytes | None]:
-        """Rows that are ASSIGNED to a bucket from the start, then the copies into it; HELD rows when no bucket is there.
+        """Rows that are ASSIGNED to a bucket from the start, then the copies into it; HELD rows when no bucket is there, or
+        those there are full.
 
         A put that fails leaves ASSIGNED rows without copies: their owner's anti-entropy gives them back.
         """
@@ -276,25 +278,46 @@ class BucketGroup:
                 break
             written = await _again(partial(master.insert_assigned, outlet.id, outlet.epoch, jobs), trial)
             if written.bucket_ok:
-                await self._put(outlet, [job for job in jobs if job.id in written.accepted])
-                return written, outlet.id
+                put = await self._put(master, outlet, [job for job in jobs if job.id in written.accepted])
+                return written, outlet.id if put else None
             outlet.closed(self._clock.boottime())
             trial.tried.add(outlet.id)
         return await _again(partial(master.insert_held, jobs), trial), None
 
-    async def _put(self, outlet: Outlet, jobs: list[NewJob]) -> None:
+    async def _put(self, master: Intake, outlet: Outlet, jobs: list[NewJob]) -> bool:
+        """False: the bucket is full, and the rows are HELD."""
         if not jobs:
-            return
+            return True
         items = [
             (job.due_us, encode_entry(Entry(job.id, 2, job.handler, job.args, job.due_us, job.headers))) for job in jobs
         ]
+        capacity = self._capacities[outlet.watch.name]
+        outlet.unsent += len(jobs)
         try:
-            word = await outlet.watch.store.put(outlet.id, outlet.epoch, items)
+            answer = await outlet.watch.store.put(
+                outlet.id,
+                outlet.epoch,
+                items,
+                high_water_jobs=capacity.high_water_jobs,
+                high_water_bytes=capacity.high_water_bytes,
+            )
         except (Unavailable, Refused):
             outlet.failed(self._clock.boottime())
+            return True
+        finally:
+            outlet.unsent -= len(jobs)
+        if answer.word is Word.OK:
+            outlet.answered(answer.depth, self._clock.boottime())
+        elif answer.word is Word.FULL:
+            outlet.answered(answer.depth, self._clock.boottime())
+            outlet.full_until = self._clock.boottime() + FULL_SECONDS
+            fence = Fence(BucketId(outlet.id), outlet.epoch, AgentId(outlet.owner))
+            with suppress(JobMasterError):  # the rows are safe, and their owner's anti-entropy gives them back
+                await master.release(fence, [(job.id, 2) for job in jobs])
+            return False
         else:
-            if word is not Word.OK:
-                outlet.closed(self._clock.boottime())
+            outlet.closed(self._clock.boottime())
+        return True
 
 
 async def hold(master: Intake, jobs: list[NewJob]) -> Written:

@@ -36,7 +36,7 @@ class Word(StrEnum):
 class Submitted(NamedTuple):
     word: Word
     depth: int
-    """Jobs waiting in the bucket afterwards (pending)."""
+    """Jobs waiting in the bucket afterwards (pending, and what of assigned is due)."""
     skew_ms: int = 0
     """With SKEW: id time minus store time."""
 
@@ -103,8 +103,17 @@ class StoreIntake(Protocol):
         """Append encoded entries to ``pending`` and leave a wake token; all or none."""
         ...
 
-    async def put(self, bucket_id: bytes, epoch: int, items: Sequence[tuple[int, bytes]]) -> Word:
-        """``(due_us, encoded entry)`` into ``assigned`` of an ACTIVE bucket of this epoch (a master submit due now)."""
+    async def put(
+        self,
+        bucket_id: bytes,
+        epoch: int,
+        items: Sequence[tuple[int, bytes]],
+        *,
+        high_water_jobs: int,
+        high_water_bytes: int,
+    ) -> Submitted:
+        """``(due_us, encoded entry)`` into ``assigned`` of an ACTIVE bucket of this epoch (a master submit due now); all or
+        none."""
         ...
 
     async def hint(self, bucket_id: bytes) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Protocol
 
+from jobmaster.model.ids import Fence
 from jobmaster.model.job import NewJob
 from jobmaster.ports.written import Written
 
@@ -18,6 +19,10 @@ class Intake(Protocol):
 
     async def insert_assigned(self, bucket_id: bytes, epoch: int, jobs: Sequence[NewJob]) -> Written:
         """ASSIGNED rows with token 2, under the bucket lock (bucket ACTIVE, this epoch)."""
+        ...
+
+    async def release(self, fence: Fence, identities: Sequence[tuple[bytes, int]]) -> Written:
+        """``(id, token)`` ASSIGNED in this bucket -> HELD: its store has no room for the copies."""
         ...
 
     async def reserve_keys(

@@ -58,7 +58,15 @@ class PaperStore:
             raise answer
         return answer
 
-    async def put(self, bucket_id: bytes, epoch: int, items: Sequence[tuple[int, bytes]]) -> Word:
+    async def put(
+        self,
+        bucket_id: bytes,
+        epoch: int,
+        items: Sequence[tuple[int, bytes]],
+        *,
+        high_water_jobs: int,
+        high_water_bytes: int,
+    ) -> Submitted:
         raise NotImplementedError
 
     async def hint(self, bucket_id: bytes) -> None:

@@ -317,6 +317,23 @@ async def hasty(shop: Workshop, open_cluster: OpenCluster, on_full_timeout_secon
     return await open_cluster(settings=settings)
 
 
+async def test_jobs_at_level_master_that_find_full_buckets_wait_in_the_master(
+    shop: Workshop, open_cluster: OpenCluster
+) -> None:
+    """Their rows are committed either way, so nothing has to be refused or to wait."""
+    cluster = await hasty(shop, open_cluster, 30.0)
+    receipts = []
+    for policy in ("block", "raise") * 10:
+        some = (cluster.submit(resize, {"path": "a"}, durability="master", on_full=policy) for _ in range(4))
+        receipts += await asyncio.gather(*some)
+    assert {receipt.level for receipt in receipts} == {"master"}
+    rows, waiting = await shop.rows(), await shop.waiting()
+    assert set(rows) == {receipt.id for receipt in receipts}
+    assert {job_id for job_id, state in rows.items() if state == "ASSIGNED"} == set(waiting), "no row without a copy"
+    assert 0 < len(waiting) <= 20, "ten in each of two buckets"
+    assert {state for job_id, state in rows.items() if job_id not in waiting} == {"HELD"}
+
+
 async def test_full_buckets_raise_or_spill_or_block_as_asked(shop: Workshop, open_cluster: OpenCluster) -> None:
     cluster = await hasty(shop, open_cluster, 0.3)
     patient = await hasty(shop, open_cluster, 60.0)

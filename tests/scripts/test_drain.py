@@ -11,7 +11,7 @@ from jobmaster.codec import decode_entry
 from jobmaster.model.ids import AgentId, Fence
 from jobmaster.ports import Page, Word
 from tests.scripts.conftest import Connect
-from tests.scripts.workbench import Bench, assert_ok, make_items, new_fence
+from tests.scripts.workbench import ROOM, Bench, assert_ok, make_items, new_fence
 
 
 @pytest.fixture
@@ -25,8 +25,8 @@ async def test_a_higher_epoch_takes_the_bucket_and_shuts_everybody_out(bench: Be
     assert await bench.store.fence(rescuer) == (Word.OK, 2)
     assert (await bench.store.claim(bench.fence, "a", 1)).word is Word.FENCED
     assert (await bench.submit(make_items(1))).word is Word.CLOSED
-    assert await bench.store.put(bench.bucket_id, 1, [(0, make_items(1)[0])]) is Word.FENCED
-    assert await bench.store.put(bench.bucket_id, 2, [(0, make_items(1)[0])]) is Word.CLOSED
+    assert (await bench.store.put(bench.bucket_id, 1, [(0, make_items(1)[0])], **ROOM)).word is Word.FENCED
+    assert (await bench.store.put(bench.bucket_id, 2, [(0, make_items(1)[0])], **ROOM)).word is Word.CLOSED
 
 
 async def test_the_same_fence_again_is_accepted(bench: Bench, rescuer: Fence) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from jobmaster.codec import encode_entry
 from jobmaster.model.ids import Fence
 from jobmaster.ports import Word
-from tests.scripts.workbench import Bench, assert_ok, make_entry, make_items, new_fence
+from tests.scripts.workbench import ROOM, Bench, assert_ok, make_entry, make_items, new_fence
 
 LIST = "thawed-1"
 
@@ -27,7 +27,9 @@ async def test_a_frozen_bucket_takes_nothing_and_gives_nothing(bench: Bench) -> 
     assert (await bench.submit(make_items(1))).word is Word.CLOSED
     assert (await store.claim(fence, "a", 10)).word is Word.CLOSED
     assert await store.assign(fence, [(0, encode_entry(make_entry(token=2)))]) is Word.CLOSED
-    assert await store.put(fence.bucket_id, fence.epoch, [(0, encode_entry(make_entry(token=2)))]) is Word.CLOSED
+    assert (
+        await store.put(fence.bucket_id, fence.epoch, [(0, encode_entry(make_entry(token=2)))], **ROOM)
+    ).word is Word.CLOSED
     assert await store.close_intake(fence) is Word.CLOSED
     assert await bench.contents() == before
 

@@ -14,7 +14,7 @@ from jobmaster.model.bucket import BucketState
 from jobmaster.model.ids import AgentId, Fence
 from jobmaster.ports import Page, Word
 from tests.scripts.conftest import Connect
-from tests.scripts.workbench import Bench, assert_ok, make_entry, make_items, new_fence, submit
+from tests.scripts.workbench import ROOM, Bench, assert_ok, make_entry, make_items, new_fence, submit
 
 Call = Callable[[AgentStore, Fence], Awaitable[Word]]
 ITEM = encode_entry(make_entry())
@@ -117,7 +117,7 @@ async def test_a_counter_below_one_that_was_seen_is_a_rollback(used: Bench, name
     await _refused(used, name, used.fence, Word.ROLLBACK)
     # New jobs must not carry the counter past the floor: the loss would never be noticed.
     await used.submit(make_items(5))
-    await used.store.put(used.bucket_id, 1, [(9 * 10**15, make_items(1)[0])])
+    await used.store.put(used.bucket_id, 1, [(9 * 10**15, make_items(1)[0])], **ROOM)
     await _refused(used, name, used.fence, Word.ROLLBACK)
 
 

@@ -18,7 +18,7 @@ from jobmaster.model.ids import Fence
 from jobmaster.ports import StoreOwner, Word
 from jobmaster.settings.model import StoreSettings
 from tests.scripts.conftest import Connect
-from tests.scripts.workbench import assert_ok, eventually, make_items, new_fence, submit
+from tests.scripts.workbench import ROOM, assert_ok, eventually, make_items, new_fence, submit
 
 NewServer = Callable[..., ValkeyServer]
 
@@ -216,7 +216,7 @@ async def test_a_full_store_refuses_new_jobs_and_lets_everything_be_emptied(
         with pytest.raises(Unavailable, match="out of memory"):
             await store.assign(fence, [(1, make_items(1)[0])])
         with pytest.raises(Unavailable, match="out of memory"):
-            await store.put(fence.bucket_id, 1, [(1, make_items(1)[0])])
+            await store.put(fence.bucket_id, 1, [(1, make_items(1)[0])], **ROOM)
         (depth,) = await store.depths([fence.bucket_id])
         assert depth is not None
         assert (depth.pending, depth.assigned) == (4, 1)

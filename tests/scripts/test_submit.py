@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import msgspec
 import pytest
 
@@ -12,7 +14,7 @@ from jobmaster.model.bucket import BucketDepth
 from jobmaster.model.errors import CodeError, JobMasterError
 from jobmaster.model.job import Entry
 from jobmaster.ports import FIND_IDS_MAX, Submitted, Word
-from tests.scripts.workbench import HOUR_MS, Bench, assert_ok, make_entry, make_items, submit
+from tests.scripts.workbench import HOUR_MS, ROOM, Bench, assert_ok, make_entry, make_items, submit
 
 
 async def test_a_batch_lies_in_pending_in_order(bench: Bench) -> None:
@@ -59,7 +61,7 @@ async def test_only_an_active_bucket_takes_jobs(bench: Bench, state: str) -> Non
     await bench.force(state=state)
     before = await bench.contents()
     assert (await bench.submit(make_items(1))).word is Word.CLOSED
-    assert await bench.store.put(bench.bucket_id, 1, [(0, make_items(1)[0])]) is Word.CLOSED
+    assert (await bench.store.put(bench.bucket_id, 1, [(0, make_items(1)[0])], **ROOM)).word is Word.CLOSED
     await bench.store.hint(bench.bucket_id)
     assert await bench.contents() == before
 
@@ -105,7 +107,7 @@ async def test_what_does_not_begin_with_an_id_is_our_own_fault(bench: Bench, bad
     with pytest.raises(CodeError, match="entry 2"):
         await bench.submit([*make_items(1), bad, *make_items(1)])
     with pytest.raises(CodeError, match="pair 1"):
-        await bench.store.put(bench.bucket_id, 1, [(0, bad)])
+        await bench.store.put(bench.bucket_id, 1, [(0, bad)], **ROOM)
     with pytest.raises(CodeError, match="pair 1"):
         await bench.store.assign(bench.fence, [(0, bad)])
     assert await bench.contents() == before
@@ -113,14 +115,14 @@ async def test_what_does_not_begin_with_an_id_is_our_own_fault(bench: Bench, bad
 
 async def test_put_places_jobs_by_due_time(bench: Bench) -> None:
     late, soon = make_items(2)
-    assert await bench.store.put(bench.bucket_id, 1, [(2, late), (1, soon)]) is Word.OK
+    assert (await bench.store.put(bench.bucket_id, 1, [(2, late), (1, soon)], **ROOM)).word is Word.OK
     assert (await bench.store.claim(bench.fence, "a", 10)).raw == [soon, late]
 
 
 async def test_put_of_another_epoch_is_refused(bench: Bench) -> None:
     before = await bench.contents()
-    assert await bench.store.put(bench.bucket_id, 2, [(0, make_items(1)[0])]) is Word.FENCED
-    assert await bench.store.put(new_id(), 1, [(0, make_items(1)[0])]) is Word.NO_BUCKET
+    assert (await bench.store.put(bench.bucket_id, 2, [(0, make_items(1)[0])], **ROOM)).word is Word.FENCED
+    assert (await bench.store.put(new_id(), 1, [(0, make_items(1)[0])], **ROOM)).word is Word.NO_BUCKET
     assert await bench.contents() == before
 
 
@@ -224,3 +226,35 @@ def test_an_id_of_another_length_makes_a_copy_undecodable() -> None:
     broken = encode_entry(Entry(b"short", 1, "handler", b"{}"))
     (entry,) = read_entries([broken])
     assert (len(entry.id), entry.handler) == (16, "jobmaster.undecodable")
+
+
+async def test_jobs_that_are_due_count_toward_the_mark_wherever_they_lie(bench: Bench) -> None:
+    """What a master submit puts stands in the same line as what producers submit; what is due later does not."""
+    limits = {"high_water_jobs": 10, "high_water_bytes": 10**9}
+    await assert_ok(bench.store.assign(bench.fence, [(9 * 10**15, item) for item in make_items(20)]))
+    put = await bench.store.put(bench.bucket_id, 1, [(1, item) for item in make_items(6)], **limits)
+    assert put == (Word.OK, 6, 0)
+    assert await submit(bench.store, bench.bucket_id, make_items(3), **limits) == (Word.OK, 9, 0)
+    before = await bench.contents()
+    assert await bench.store.put(bench.bucket_id, 1, [(1, item) for item in make_items(2)], **limits) == (
+        Word.FULL,
+        9,
+        0,
+    )
+    assert await submit(bench.store, bench.bucket_id, make_items(2), **limits) == (Word.FULL, 9, 0)
+    assert await bench.contents() == before, "all of them or none"
+    by_bytes = {"high_water_jobs": 100, "high_water_bytes": sum(map(len, make_items(10)))}
+    assert (
+        await bench.store.put(bench.bucket_id, 1, [(1, item) for item in make_items(4)], **by_bytes)
+    ).word is Word.FULL
+    assert (await submit(bench.store, bench.bucket_id, make_items(4), **by_bytes)).word is Word.FULL
+
+
+async def test_calls_of_earlier_builds_are_understood(bench: Bench) -> None:
+    keys = bench.store.keys.bucket(bench.bucket_id)
+    (first, second) = make_items(2)
+    put: Any = bench.raw.fcall("jm1_put", 3, keys.meta, keys.assigned, keys.wake, 1, 5, first)
+    assert (await put)[0] == b"OK"
+    sent: Any = bench.raw.fcall("jm1_submit", 3, keys.meta, keys.pending, keys.wake, 10, 10**6, HOUR_MS, second)
+    assert await sent == [b"OK", 1]
+    assert {entry.id for entry in (await bench.store.claim(bench.fence, "a", 5)).entries} == {first[3:19], second[3:19]}

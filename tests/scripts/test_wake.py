@@ -12,7 +12,7 @@ from jobmaster.clock import new_id
 from jobmaster.model.errors import CodeError, Unavailable
 from jobmaster.ports import Word
 from tests.scripts.conftest import Connect
-from tests.scripts.workbench import Bench, assert_ok, blocked_pops, eventually, make_items, new_fence, submit
+from tests.scripts.workbench import ROOM, Bench, assert_ok, blocked_pops, eventually, make_items, new_fence, submit
 
 LONG_SECONDS = 30.0
 """Longer than any test may take: who gets here has missed a wake-up."""
@@ -23,7 +23,7 @@ async def _wake_by_submit(bench: Bench) -> None:
 
 
 async def _wake_by_put(bench: Bench) -> None:
-    await assert_ok(bench.store.put(bench.bucket_id, 1, [(1, make_items(1)[0])]))
+    assert (await bench.store.put(bench.bucket_id, 1, [(1, make_items(1)[0])], **ROOM)).word is Word.OK
 
 
 async def _wake_by_assign(bench: Bench) -> None:

@@ -17,6 +17,8 @@ from jobmaster.ports import StoreIntake, Submitted, Word
 from tests.patience import patient
 
 HOUR_MS = 3_600_000
+ROOM = {"high_water_jobs": 10**9, "high_water_bytes": 10**15}
+"""Limits of a bucket that is never full."""
 
 
 def make_entry(job_id: bytes | None = None, *, token: int = 1, size: int = 16) -> Entry:
@@ -75,7 +77,7 @@ class Bench(NamedTuple):
 
 async def submit(store: StoreIntake, bucket_id: bytes, items: Sequence[bytes], **limits: int) -> Submitted:
     """Submit with limits that do not matter, unless given."""
-    wide = {"high_water_jobs": 10**9, "high_water_bytes": 10**15, "skew_ms_max": HOUR_MS}
+    wide = ROOM | {"skew_ms_max": HOUR_MS}
     return await store.submit(bucket_id, items, **{**wide, **limits})
 
 

@@ -137,11 +137,11 @@ class IntakeFunctions:
             return [b"NOBUCKET"]
         if bucket.state not in INTAKE:
             return [b"CLOSED"]
-        depth = len(bucket.pending)
+        depth, waiting_bytes = self._backlog(bucket)
         if not items:
             return [b"OK", depth]
         size = sum(map(len, items))
-        if depth + len(items) > jobs_max or bucket.bytes + size > bytes_max:
+        if depth + len(items) > jobs_max or waiting_bytes + size > bytes_max:
             return [b"FULL", depth]
         now = self.now_us() // 1000
         times = [int.from_bytes(item[3:9], "big") for item in items]
@@ -153,7 +153,14 @@ class IntakeFunctions:
         bucket.seq += len(items)
         bucket.bytes += size
         self._wake(keys[0], bucket)
-        return [b"OK", len(bucket.pending)]
+        return [b"OK", depth + len(items)]
+
+    def _backlog(self, bucket: SimBucket) -> tuple[int, int]:
+        """Jobs that wait to be run, and about their bytes."""
+        due = [item for due_us, item in bucket.assigned if due_us <= self.now_us()]
+        sample = due[:10]
+        due_bytes = sum(map(len, sample)) * len(due) // len(sample) if sample else 0
+        return len(bucket.pending) + len(due), bucket.bytes + due_bytes
 
     def put(self, keys: Sequence[bytes], args: Sequence[Any]) -> Answer:
         bucket = self.buckets.get(keys[0])
@@ -163,8 +170,12 @@ class IntakeFunctions:
             return [b"FENCED"]
         if bucket.state not in INTAKE:
             return [b"CLOSED"]
-        self._add_assigned(keys[0], bucket, args[1:])
-        return [b"OK"]
+        jobs_max, bytes_max, *pairs = args[1:]
+        depth, waiting_bytes = self._backlog(bucket)
+        if depth + len(pairs) // 2 > jobs_max or waiting_bytes + sum(map(len, pairs[1::2])) > bytes_max:
+            return [b"FULL", depth]
+        self._add_assigned(keys[0], bucket, pairs)
+        return [b"OK", depth + len(pairs) // 2]
 
     def _add_assigned(self, meta: bytes, bucket: SimBucket, pairs: Sequence[Any]) -> None:
         if not pairs:

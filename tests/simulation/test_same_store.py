@@ -129,10 +129,13 @@ class TwoStores(RuleBasedStateMachine):
             self.both(process, lambda store: store.submit(
                 self.bucket_id, items, high_water_jobs=high, high_water_bytes=500, skew_ms_max=HOUR_MS))  # fmt: skip
 
-    @rule(process=processes, epoch=st.integers(1, 3), due_us=dues, count=counts)
-    def put(self, process: int, epoch: int, due_us: int, count: int) -> None:
+    @rule(process=processes, epoch=st.integers(1, 3), due_us=dues, count=counts, high=st.integers(2, 9))
+    def put(self, process: int, epoch: int, due_us: int, count: int, high: int) -> None:
         items = [(due_us, item) for item in self.some_items(count)]
-        self.both(process, lambda store: store.put(self.bucket_id, epoch, items))
+        self.both(
+            process,
+            lambda store: store.put(self.bucket_id, epoch, items, high_water_jobs=high, high_water_bytes=500),
+        )
 
     @rule(process=processes, known=st.booleans(), scan=st.sampled_from([1000, 1000, 2]))
     def cancel_and_find(self, process: int, known: bool, scan: int) -> None:

@@ -139,3 +139,18 @@ local function add_assigned(assigned, wake, args, first)
     wake_owner(wake)
   end
 end
+
+-- How many jobs of a bucket wait to be run, and their bytes: all that is pending, and what of assigned is due. The bytes of
+-- the latter are reckoned from the ten that are due first.
+local SAMPLE = 10
+local function backlog(pending, assigned, pending_bytes, now)
+  local due, bytes = redis.call('ZCOUNT', assigned, '-inf', now), pending_bytes
+  if due > 0 then
+    local some, size = redis.call('ZRANGE', assigned, 0, math.min(due, SAMPLE) - 1), 0
+    for i = 1, #some do
+      size = size + #some[i]
+    end
+    bytes = bytes + math.floor(size * due / #some)
+  end
+  return redis.call('LLEN', pending) + due, bytes
+end

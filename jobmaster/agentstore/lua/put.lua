@@ -1,23 +1,26 @@
 -- put: jobs that the master has just assigned to this bucket, put there by a producer.
--- keys: meta assigned wake
--- args: epoch (due_us entry)...
--- answers: OK | NOBUCKET | FENCED | CLOSED
+-- keys: meta assigned wake pending
+-- args: epoch high_water_jobs high_water_bytes (due_us entry)...
+-- answers: OK depth | FULL depth | NOBUCKET | FENCED | CLOSED
 -- effects: assigned +n; a wake token when something is due earlier than before
 -- flags: none
 -- why: the row names (bucket, epoch); a copy in a bucket of another epoch could never be recorded. The same entry again is
---      the same member of the sorted set.
+--      the same member of the sorted set. They are due now, so they stand in the same line as pending and count with it. Of
+--      earlier builds come 3 keys and no limits.
 
 redis.register_function{
   function_name = 'jm1_put',
   callback = function(keys, args)
-    if #keys ~= 3 or not whole(args[1]) then
-      return redis.error_reply('JMARGS put takes 3 keys and an epoch before the pairs')
+    local limited, first = #keys == 4, #keys == 4 and 4 or 2
+    local jobs_max, bytes_max = whole(args[2]), whole(args[3])
+    if #keys < 3 or #keys > 4 or not whole(args[1]) or (limited and not (jobs_max and bytes_max)) then
+      return redis.error_reply('JMARGS put takes 4 keys, an epoch and 2 limits before the pairs')
     end
-    local bad = bad_pair(args, 2)
+    local bad = bad_pair(args, first)
     if bad then
       return bad
     end
-    local found = redis.call('HMGET', keys[1], 'epoch', 'state')
+    local found = redis.call('HMGET', keys[1], 'epoch', 'state', 'bytes')
     if not found[1] then
       return { 'NOBUCKET' }
     end
@@ -27,7 +30,18 @@ redis.register_function{
     if not INTAKE[found[2]] then
       return { 'CLOSED' }
     end
-    add_assigned(keys[2], keys[3], args, 2)
-    return { 'OK' }
+    local depth, count = 0, (#args - first + 1) / 2
+    if limited then
+      local bytes
+      depth, bytes = backlog(keys[4], keys[2], tonumber(found[3]) or 0, now_us())
+      for i = first + 1, #args, 2 do
+        bytes = bytes + #args[i]
+      end
+      if depth + count > jobs_max or bytes > bytes_max then
+        return { 'FULL', depth }
+      end
+    end
+    add_assigned(keys[2], keys[3], args, first)
+    return { 'OK', depth + count }
   end,
 }
