@@ -85,6 +85,14 @@ async def master_findings(settings: ClusterSettings, reader: Reader) -> list[Fin
     findings.append(_clock(settings, (local_us - server["now_us"]) / 1_000_000))
     for table in ("job", "attempt"):
         findings.append(await _partitions(settings, reader, table, server["now_us"]))
+    for row in await reader.report("retirement"):
+        if not row["at_work"]:
+            said = (
+                f"{row['name']} was left on its way out of job; every change of an old job is noted until it goes on "
+                f"({row['noted_bytes'] // 1024} KiB so far)"
+            )
+            fix = "run `jobmaster db retire` or `jobmaster pipeline archive` again, with the age of last time"
+            findings.append(Finding("master.retirement", WARN, said, fix))
     return findings
 
 

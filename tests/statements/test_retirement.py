@@ -15,14 +15,16 @@ import asyncpg
 import pytest
 
 from benchmarks.history import lower_floor
+from jobmaster.cli.checks import master_findings
 from jobmaster.clock import new_id
 from jobmaster.master import archive as archive_module
 from jobmaster.master.archive import Archive
 from jobmaster.master.master import Master
 from jobmaster.master.migrate import migrate
+from jobmaster.master.reading import Reader
 from jobmaster.master.statements import sql as statement_text
 from jobmaster.model.errors import Refused, Unavailable
-from jobmaster.settings.model import MasterSettings
+from jobmaster.settings.model import ClusterSettings, MasterSettings
 from tests.statements.kit import ERROR, SCHEMA, World, final_row, hold_row, new_job
 
 UNFINISHED, FINISHED = 700, 300
@@ -366,3 +368,23 @@ async def test_a_job_whose_copy_was_lost_stops_the_retirement(fresh: World) -> N
     with pytest.raises(Refused, match="holds 1 unfinished jobs that are not in the attic"):
         await archive.finish()
     await archive.close()
+
+
+async def test_doctor_names_a_range_whose_archiver_has_died(fresh: World) -> None:
+    settings = ClusterSettings(master=MasterSettings(schema=SCHEMA))
+    reader = await Reader.connect(dsn=fresh.dsn, schema=SCHEMA)
+
+    async def found() -> list[str]:
+        return [one.detail for one in await master_findings(settings, reader) if one.name == "master.retirement"]
+
+    assert await found() == []
+    name = await _copied(fresh)
+    archive = await _archive(fresh)
+    assert await archive.take("job_attic")
+    assert await found() == [], "one is at work"
+    await archive.let_go("job_attic")
+    assert [said.startswith(f"{name} was left on its way out of job") for said in await found()] == [True]
+    await archive.detach(_safe())
+    assert await found() == []
+    await archive.close()
+    await reader.close()
