@@ -111,6 +111,9 @@ METRICS: dict[str, Metric] = {
     "renewal_seconds": Metric(
         "jobmaster_lease_renewal_seconds", _H, "One renewal of the lease in the master, answered.", None, STEP_SECONDS
     ),
+    "clock_ahead_seconds": Metric(
+        "jobmaster_clock_ahead_seconds", _G, "This machine's wall clock against the master's; behind: negative."
+    ),
     "suspended": Metric(
         "jobmaster_suspended", _G, "1 while the master does not answer and work goes on from the store."
     ),
@@ -285,7 +288,7 @@ class Telemetry:
         self.beats: Tally = Tally(int)
         self.renewals: Tally = Tally(int)
         self.renewal_seconds = Histogram(STEP_SECONDS)
-        self.lease_seconds_left = 0.0
+        self.lease_seconds_left = self.clock_ahead_seconds = 0.0
         self.suspended = self.suspensions = 0
         self.buckets_owned = self.buckets_frozen = self.buckets_lost = 0
         self.loop_stalls = 0

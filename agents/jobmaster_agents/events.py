@@ -32,6 +32,7 @@ class Event(StrEnum):
     AGENT_CERTIFIED_DEAD = "agent_certified_dead"
     DRAIN_REQUESTED = "drain_requested"
     LEASE_RENEWAL_FAILED = "lease_renewal_failed"
+    CLOCK_SKEWED = "clock_skewed"
     LEASE_TRUSTED_AGAIN = "lease_trusted_again"
     AGENT_SUSPENDED = "agent_suspended"
     AGENT_RESUMED = "agent_resumed"

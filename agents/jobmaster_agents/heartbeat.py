@@ -24,6 +24,7 @@ from jobmaster.ports import Renewal
 from jobmaster.rules.lease import Rhythm, renewed, rhythm, shortened
 from jobmaster.settings.model import Leases
 from jobmaster.telemetry import Telemetry
+from jobmaster_agents.clock_watch import ClockWatch
 from jobmaster_agents.events import Event, EventLog
 from jobmaster_agents.holdings import Holdings
 from jobmaster_agents.liveness import Progress
@@ -136,6 +137,8 @@ class Heartbeat:
         self._on_trust = on_trust
         self._telemetry = telemetry
         self._log = log
+        self.clock_watch: ClockWatch | None = None
+        """Told of every answer, to compare the clocks."""
         self._failures = 0
         self._next = 0.0
         self._asked_at: float | None = None
@@ -184,6 +187,7 @@ class Heartbeat:
             self._failed("withheld", wrong, now)
             return
         sent = self._asked_at = self._now()
+        asked_us = self.clock_watch.now_us() if self.clock_watch is not None else 0
         promised = self._rhythm.lease_seconds
         self._promise(sent, promised)
         try:
@@ -199,6 +203,8 @@ class Heartbeat:
         finally:
             self._asked_at = None
         self._telemetry.renewal_seconds.observe(self._now() - sent)
+        if self.clock_watch is not None:
+            self.clock_watch.compare(asked_us, answer.now_us)
         if not answer.alive:
             if self._retiring:
                 return

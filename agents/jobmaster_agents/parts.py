@@ -22,10 +22,12 @@ from jobmaster.master.transactions import Transactions
 from jobmaster.model.agent import Agent, AgentState
 from jobmaster.model.errors import JobMasterError, Unavailable
 from jobmaster.ports import Renewal
+from jobmaster.settings.agreement import common
 from jobmaster.settings.model import AgentMode, AgentSettings, ClusterSettings
 from jobmaster.telemetry import Telemetry
 from jobmaster_agents.anti_entropy import AntiEntropy
 from jobmaster_agents.bucket_count import BucketCount
+from jobmaster_agents.clock_watch import ClockWatch
 from jobmaster_agents.coordination import Coordination, may_lead
 from jobmaster_agents.disowning import Disowning
 from jobmaster_agents.events import LOGGER_NAME, Event, EventLog
@@ -92,6 +94,7 @@ class Parts:
         self.heartbeat = Heartbeat(
             self.holdings, master, settings.leases, clock, attest, self._renewed, self._trusted, telemetry, log
         )
+        self.heartbeat.clock_watch = ClockWatch(settings.limits.clock_skew_seconds, clock, telemetry, log)
         self.working = Working(
             settings,
             agent,
@@ -220,6 +223,8 @@ class Parts:
             started_us=0,
             share=self._agent.share,
             helps=tuple(self._agent.helps),
+            settings=common(settings),
+            clock_us=self._clock.wall_us(),
         )
         lanes = list(self._agent.bucket_counts()) if self._agent.mode in _WORKING_MODES else []
         specs = [handler.spec for handler in self._handlers] if lanes else []

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -176,6 +177,7 @@ def agent_record(row: Any) -> dict[str, Any]:
     """One agent as it is printed."""
     record = dict(row)
     record["id"] = str(row["id"])
+    record["settings"] = json.loads(row["settings"])
     for name in ("started", "ended"):
         record[name] = iso(record.pop(f"{name}_us"))
     if record["state"] in ("DEAD", "RETIRED"):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -20,7 +21,8 @@ from jobmaster.wiring import addresses
 
 if TYPE_CHECKING:
     from jobmaster.master.reading import Reader
-    from jobmaster.settings.model import ClusterSettings
+    from jobmaster.settings.agreement import differences
+from jobmaster.settings.model import ClusterSettings
 
 POSTGRES_MIN = 15
 CLOCK_WARN_SECONDS = 1.0
@@ -143,6 +145,8 @@ async def agent_findings(settings: ClusterSettings, reader: Reader) -> list[Find
     return [
         _alive(agents, alive),
         _coordinated(server, alive),
+        _alike(alive),
+        _clocks(settings, alive),
         _handlers(alive, lacking),
         _runnable(lacking, server["now_us"]),
         _served(buckets, held),
@@ -177,6 +181,27 @@ def _coordinated(server: Mapping[str, Any], alive: Sequence[Mapping[str, Any]]) 
         )
     fix = "run an agent of mode full or coordinator with a weight above 0"
     return Finding("agents.coordinator", FAIL if alive else WARN, "no agent may coordinate", fix)
+
+
+def _alike(alive: Sequence[Mapping[str, Any]]) -> Finding:
+    """Agents with other leases or thresholds work, but nobody can say when what happens."""
+    published = [(str(agent["name"]), json.loads(agent["settings"])) for agent in alive]
+    if found := differences(published):
+        fix = "give all agents of a cluster the same leases, thresholds and jobs.max_rescues, and restart the others"
+        return Finding("agents.settings", WARN, "; ".join(found), fix)
+    return Finding("agents.settings", OK, f"{len(alive)} agent(s) with the same leases and thresholds")
+
+
+def _clocks(settings: ClusterSettings, alive: Sequence[Mapping[str, Any]]) -> Finding:
+    """As it was when each was started; later on an agent logs it (``clock_skewed``) and shows it as a metric."""
+    off = [agent for agent in alive if abs(agent["clock_ahead_seconds"] or 0.0) > CLOCK_WARN_SECONDS]
+    if not off:
+        return Finding("agents.clock", OK, "the agents' clocks agreed with the master's when they were started")
+    said = [f"{agent['name']} on {agent['host']} by {duration(abs(agent['clock_ahead_seconds']))}" for agent in off]
+    worst = max(abs(agent["clock_ahead_seconds"]) for agent in off)
+    verdict = FAIL if worst >= settings.limits.clock_skew_seconds else WARN
+    fix = "synchronise the clocks (NTP), and restart these agents"
+    return Finding("agents.clock", verdict, f"off from the master's: {', '.join(said)}", fix)
 
 
 def _handlers(alive: Sequence[Mapping[str, Any]], lacking: Sequence[_Waiting]) -> Finding:

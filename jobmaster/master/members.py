@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import msgspec
 
-from jobmaster.master.connection import Calls, Connection, Row, rows_of
+from jobmaster.master.connection import Calls, Connection, Row, rows_of, to_us
 from jobmaster.model.agent import Agent, HandlerSpec
 from jobmaster.model.errors import Conflict
 from jobmaster.model.ids import text
@@ -40,6 +40,8 @@ class Members:
             sorted(spec.name for spec in handlers),
             agent.share,
             list(agent.helps),
+            _JSON.encode(agent.settings).decode(),
+            agent.clock_us,
         )
         if not rows:
             raise Conflict(f"agent {text(agent.id)} has ended; an id is used once", hint="start a new process")
@@ -73,6 +75,7 @@ class Members:
             row["epochs"],
             row["agents"],
             frozenset(zip(row["help_lanes"], row["help_priorities"], strict=True)),
+            to_us(row["now_at"]),
         )
 
     async def end_agent(self, agent_id: bytes, *, dead: bool, reason: str) -> bool:

@@ -36,6 +36,10 @@ class Agent(msgspec.Struct, frozen=True, kw_only=True):
     """Jobs it is given, against those of an agent with share 1."""
     helps: tuple[str, ...] = ()
     """Lanes in which it opens a bucket when it is asked to."""
+    settings: dict[str, object] = {}
+    """What all agents of a cluster should be told alike, by its key in the configuration."""
+    clock_us: int | None = None
+    """Its wall clock, when it registers."""
 
 
 class HandlerSpec(msgspec.Struct, frozen=True, kw_only=True):

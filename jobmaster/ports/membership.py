@@ -32,6 +32,8 @@ class Renewal(NamedTuple):
     """Living agents of the cluster: with many of them each renews less often."""
     helps: frozenset[tuple[str, int]] = frozenset()
     """Lanes and priorities that nobody serves and in which this agent is asked to have a bucket."""
+    now_us: int | None = None
+    """The master's clock; ``None``: not said."""
 
 
 class Membership(Protocol):

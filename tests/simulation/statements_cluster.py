@@ -78,6 +78,7 @@ class ClusterStatements(RescueStatements):
                 b.epoch for b in buckets.values()
                 if b.owner == agent_id and b.state in ("ACTIVE", "COMPLETING", "FROZEN")
             ),
+            now_at=self.moment(now),
             agents=sum(each.state in ALIVE for each in self.tables.agents.values()),
             help_lanes=[], help_priorities=[],
         )]  # fmt: skip

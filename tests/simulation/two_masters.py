@@ -149,6 +149,8 @@ def _plain(answer: Any) -> Any:
             if name in fields:
                 fields[name] = _rough(fields[name], time.time_ns() // 1000) if name == "due_us" else None
         return fields
+    if hasattr(answer, "now_us"):
+        return answer._replace(now_us=answer.now_us is not None)
     if hasattr(answer, "entries"):
         now_us = time.time_ns() // 1000
         return answer._replace(

@@ -416,3 +416,14 @@ async def test_who_can_run_what_is_told_where_owners_of_buckets_differ(world: Wo
     }  # fmt: skip
     await world.sql.execute("UPDATE bucket SET state = 'FROZEN'")
     assert await world.master.served() == {}
+
+
+async def test_an_agent_publishes_what_must_be_alike_and_how_its_clock_stands(world: World) -> None:
+    agent = (await world.master.agents())[0]
+    now_us = (await world.master.renew(agent.id, 30.0)).now_us
+    assert now_us is not None
+    fresh = msgspec.structs.replace(agent, id=new_id(), settings={"leases.lease": 9.0}, clock_us=now_us + 60_000_000)
+    await world.master.register(fresh, ["default"], [])
+    (row,) = await world.sql.fetch("SELECT settings, clock_ahead_seconds FROM agent WHERE id = $1", *uuids([fresh.id]))
+    assert row["settings"] == '{"leases.lease": 9.0}'
+    assert 0.0 < row["clock_ahead_seconds"] <= 60.0

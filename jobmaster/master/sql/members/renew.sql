@@ -2,7 +2,7 @@
 -- in: $1 uuid agent
 -- in: $2 double precision lease, seconds
 -- out: drain_requested boolean, coordinator uuid, lost_stores text[], cancel_requested uuid[], frozen uuid[], at_work bigint, epochs bigint, agents bigint,
---      help_lanes text[], help_priorities smallint[]
+--      help_lanes text[], help_priorities smallint[], now_at timestamptz
 -- move: ACTIVE|STOPPING -> ACTIVE|STOPPING
 -- fence: one compare-and-set on the agent row: a certificate that came first leaves no row, this renewal that came first
 --        makes the certificate match nothing. Locks no other row, so no lock of a job can starve a heartbeat.
@@ -34,5 +34,6 @@ SELECT me.drain_requested,
        (SELECT coalesce(sum(epoch), 0)::bigint FROM mine WHERE state IN ('ACTIVE', 'COMPLETING', 'FROZEN')) AS epochs,
        (SELECT count(*) FROM agent WHERE state IN ('ACTIVE', 'STOPPING')) AS agents,
        ARRAY (SELECT lane FROM bucket_request WHERE agent_id = $1 ORDER BY lane, priority, handler) AS help_lanes,
-       ARRAY (SELECT priority FROM bucket_request WHERE agent_id = $1 ORDER BY lane, priority, handler) AS help_priorities
+       ARRAY (SELECT priority FROM bucket_request WHERE agent_id = $1 ORDER BY lane, priority, handler) AS help_priorities,
+       clock_timestamp() AS now_at
 FROM me

@@ -1,0 +1,30 @@
+"""What agents must be told alike."""
+
+from __future__ import annotations
+
+import msgspec
+
+from jobmaster.settings.agreement import common, differences
+from jobmaster.settings.model import ClusterSettings, JobDefaults, Leases
+
+PLAIN = ClusterSettings()
+
+
+def test_leases_thresholds_and_rescues_are_published_by_their_keys() -> None:
+    found = common(PLAIN)
+    assert found["leases.lease"] == 10.0
+    assert found["thresholds.transfer_batch"] == 1000
+    assert found["jobs.max_rescues"] == 3
+    assert "leases.grace" not in found, "each agent's own affair"
+
+
+def test_what_differs_is_named_with_its_values_and_agents() -> None:
+    other = msgspec.structs.replace(
+        PLAIN, leases=Leases(lease_seconds=20.0, grace_seconds=1.0), jobs=JobDefaults(max_rescues=5)
+    )
+    published = [("a", common(PLAIN)), ("b", common(other)), ("c", common(PLAIN)), ("old", {})]
+    assert differences(published) == [
+        "jobs.max_rescues is 3 on a, c and 5 on b",
+        "leases.lease is 10.0 on a, c and 20.0 on b",
+    ]
+    assert differences([("a", common(PLAIN)), ("c", common(PLAIN))]) == []
