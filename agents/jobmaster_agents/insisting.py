@@ -10,7 +10,7 @@ What the master did not finish in its time may have been too much at once: who c
 A ``Refused`` while working (rights revoked, password rotated, schema changed under us) is an outage that needs a person:
 leaving would only make a circle of restarts in which every job counts a rescue. So it is asked again like an outage, and
 said aloud in the log at the 1st, 2nd, 4th, 8th ... time. Where one row among many may be to blame, the caller wants to know:
-``refusals=False``.
+``refusals=False``; with ``rows=True`` only then, for a table that is gone or a right that is missing is no row's fault.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from collections.abc import Callable, Coroutine
 from typing import TypeVar
 
 from jobmaster.clock import Clock
-from jobmaster.model.errors import InputError, JobMasterError, Refused, Unavailable
+from jobmaster.model.errors import AccessRefused, InputError, JobMasterError, Refused, SchemaMismatch, Unavailable
 from jobmaster_agents.events import Event, EventLog
 from jobmaster_agents.holdings import Holdings
 
@@ -105,12 +105,14 @@ class Insisting:
         call: Callable[[], Coroutine[object, object, _T]],
         *,
         refusals: bool = True,
+        rows: bool = False,
         timeouts: bool = True,
     ) -> _T:
         """Answer of ``call``, asked again after ``Unavailable`` and ``OutcomeUnknown``.
 
         Args:
             refusals: ask again after ``Refused`` and ``InputError`` too.
+            rows: and, without ``refusals``, after those that no row can be to blame for.
             timeouts: ask again, as much at once, for what the master did not finish in its time.
 
         Raises:
@@ -128,6 +130,6 @@ class Insisting:
                     raise
                 await backoff.pause(error)
             except (Refused, InputError) as error:
-                if not refusals:
+                if not refusals and not (rows and isinstance(error, SchemaMismatch | AccessRefused)):
                     raise
                 await backoff.pause(error)

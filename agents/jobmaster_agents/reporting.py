@@ -211,7 +211,7 @@ class Reporter:
         backoff = Backoff(what, self._log)
 
         async def insist(some: Jobs) -> Written:
-            answer = await self.insist(what, lambda: send(some), refusals=False, timeouts=len(some) == 1)
+            answer = await self.insist(what, lambda: send(some), refusals=False, rows=True, timeouts=len(some) == 1)
             backoff.succeeded()
             return answer
 

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 import asyncpg
 
 from jobmaster.model.errors import (
+    AccessRefused,
     ConfigError,
     InputError,
     JobMasterError,
@@ -106,7 +107,7 @@ def connecting(error: Exception, place: str, *, accepted: bool = False) -> JobMa
     return Unavailable(f"the master database {place} cannot be reached: {_said(error)}")
 
 
-def _pooler(error: Exception) -> Refused | None:
+def _pooler(error: Exception) -> AccessRefused | None:
     """A pooler between us and the master, by what PgBouncer and those built on it answer; ``None``: no sign of one.
 
     They refuse the settings that our connections start with. Told to ignore those, they hand the statements of one
@@ -115,7 +116,7 @@ def _pooler(error: Exception) -> Refused | None:
     said = str(error)
     if not isinstance(error, _PREPARED) and "unsupported startup parameter" not in said:
         return None
-    return Refused(
+    return AccessRefused(
         f"a pooler such as PgBouncer stands between this program and the master: {said.splitlines()[0]}",
         hint="connect directly: point master.dsn at PostgreSQL itself, which sees few connections (master.pool_size)",
     )
@@ -136,7 +137,8 @@ def calling(error: Exception, what: str, *, writes: bool, ids: Sequence[bytes] =
     if isinstance(error, _SCHEMA):
         return SchemaMismatch(f"the master's schema does not fit this program: {error}", hint=MIGRATE_HINT)
     if isinstance(error, asyncpg.InsufficientPrivilegeError):
-        return Refused(f"the master does not allow {what}: {error}", hint="grant the rights to the user of master.dsn")
+        hint = "grant the rights to the user of master.dsn"
+        return AccessRefused(f"the master does not allow {what}: {error}", hint=hint)
     if isinstance(error, _ROLLED_BACK):
         timed_out = isinstance(error, asyncpg.QueryCanceledError)
         return Unavailable(f"the master gave up {what}, nothing was changed: {error}", timed_out=timed_out)

@@ -122,6 +122,10 @@ class ValueRefused(Refused):
     """The master cannot store a value of a row (text with NUL, a number out of its range), now or ever; other rows it may."""
 
 
+class AccessRefused(Refused):
+    """The master or a store does not allow this user something, or something stands between. No job is to blame for it."""
+
+
 class SchemaMismatch(Refused):
     """The master's schema is older or newer than this program."""
 

@@ -9,7 +9,7 @@ import pytest
 
 from jobmaster.clock import new_id
 from jobmaster.handlers import Handlers
-from jobmaster.model.errors import CodeError, InputError, Refused
+from jobmaster.model.errors import AccessRefused, CodeError, InputError, Refused, SchemaMismatch
 from jobmaster.model.job import Entry, JobState
 from jobmaster.ports import Written
 from jobmaster_agents import insisting, reporting
@@ -304,6 +304,22 @@ async def test_a_general_refusal_is_waited_for_like_an_outage(kit: Kit) -> None:
     kit.master.script["record_final"] += [Refused("permission denied")] * 3
     kit.submit(bucket, [job() for _ in range(8)])
     await kit.settled()
+    assert len(kit.master.outcomes) == 8
+    assert not kit.lists(bucket)
+
+
+@pytest.mark.parametrize("error", [SchemaMismatch('relation "job" does not exist'), AccessRefused("permission denied")])
+async def test_what_no_row_is_to_blame_for_is_one_error_and_puts_no_job_aside(
+    kit: Kit, error: Refused, caplog: pytest.LogCaptureFixture
+) -> None:
+    bucket = kit.bucket()
+    kit.master.script["copy_final"].append(error)
+    kit.master.script["record_final"] += [error] * 9
+    kit.submit(bucket, [job() for _ in range(8)])
+    await kit.settled()
+    assert len(kit.master.of("record_final")) == 10
+    assert {len(rows) for (rows,) in kit.master.of("record_final")} == {8}, "it is never halved"
+    assert "job_unwritable" not in caplog.text
     assert len(kit.master.outcomes) == 8
     assert not kit.lists(bucket)
 

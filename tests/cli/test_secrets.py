@@ -62,7 +62,7 @@ def tcp_postgres(server_root: Path) -> Iterator[PostgresServer]:
 
 
 def give(wanted: str, postgres: PostgresServer, valkey: ValkeyServer) -> None:
-    """The user ``app`` gets this password in both servers."""
+    """The user ``app`` gets this password in both servers, and in the store the rights that docs/operations.md names."""
 
     async def both() -> None:
         connection = await asyncpg.connect(postgres.tcp_dsn)
@@ -76,9 +76,10 @@ def give(wanted: str, postgres: PostgresServer, valkey: ValkeyServer) -> None:
                 enabled=True,
                 reset=True,
                 passwords=[f"+{wanted}"],
-                keys=["*"],
-                channels=["*"],
-                categories=["+@all"],
+                keys=["jm:*"],
+                channels=["jm:*"],
+                categories=["+@read", "+@write", "+@connection", "+@scripting", "+@pubsub"],
+                commands=["+info", "+time", "+config|get"],
             )
 
     asyncio.run(both())
@@ -194,7 +195,8 @@ def test_neither_dev_nor_its_agent_prints_one(
             "-o",
             "json",
         )
-        assert json.loads(done.out)["state"] == "SUCCEEDED", done
+        assert done.code == 0, done
+        assert json.loads(done.out)["state"] == "SUCCEEDED"
     finally:
         dev.send_signal(signal.SIGTERM)
         assert dev.wait(600) == 0

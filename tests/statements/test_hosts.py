@@ -12,14 +12,15 @@ from urllib.parse import parse_qs, urlsplit
 import asyncpg
 import pytest
 
+from jobmaster.clock import new_id
 from jobmaster.master.connection import Dialler
 from jobmaster.master.errors import calling, connecting
 from jobmaster.master.master import Master
 from jobmaster.master.reading import Reader
-from jobmaster.model.errors import ConfigError, JobMasterError, Refused, Unavailable
+from jobmaster.model.errors import ConfigError, JobMasterError, Refused, SchemaMismatch, Unavailable
 from jobmaster.settings.model import MasterSettings
 from tests.patience import PATIENCE_SECONDS
-from tests.statements.kit import SCHEMA, World
+from tests.statements.kit import SCHEMA, World, final_row
 
 Answer = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
 
@@ -165,3 +166,17 @@ def test_nor_do_statements_get_through_one(error: asyncpg.PostgresError) -> None
         assert isinstance(answer, Refused)
         assert "connect directly" in str(answer)
         assert "\n" not in str(answer)
+
+
+async def test_a_schema_that_is_dropped_in_mid_work_is_a_schema_that_does_not_fit(world: World) -> None:
+    """And never a value of one row: whoever writes waits for the schema instead of putting its jobs aside."""
+    row = final_row(new_id(), world.fence)
+    assert (await world.master.record_final([row])).accepted
+    await world.sql.execute(f"ALTER SCHEMA {SCHEMA} RENAME TO elsewhere")
+    try:
+        for _ in range(2):
+            with pytest.raises(SchemaMismatch):
+                await world.master.record_final([final_row(new_id(), world.fence)])
+    finally:
+        await world.sql.execute(f"ALTER SCHEMA elsewhere RENAME TO {SCHEMA}")
+    assert (await world.master.record_final([final_row(new_id(), world.fence)])).accepted
