@@ -166,6 +166,12 @@ class ProducerStore:
         commands = [pack_function(FIND, *self._find_call(bucket_id, job_ids, scan_max)) for bucket_id in bucket_ids]
         return [found_in(answer) for answer in await self._calls.look(commands)]
 
+    async def is_claimed(self, bucket_id: bytes, job_id: bytes, scan_max: int) -> bool:
+        """True when the copy of this job that ``find`` would answer lies in a claimed list: an agent has it in memory."""
+        keys, arguments = self._find_call(bucket_id, [job_id], scan_max)
+        answer = await self._calls.function(FIND, keys, (*arguments, b"places"), mutating=False)
+        return word_of(answer) is Word.OK and answer[2] > 0
+
     def _find_call(
         self, bucket_id: bytes, job_ids: Sequence[bytes], scan_max: int
     ) -> tuple[Sequence[bytes], Sequence[Argument]]:

@@ -25,7 +25,8 @@ class Finder:
         self._buckets = buckets
 
     async def get(self, job_id: bytes, bucket_id: bytes | None = None) -> JobView:
-        """The job's row, or its entry in a bucket as ``SAVE_PENDING`` (``ASSIGNED`` when it came from the master).
+        """The job's row, or its entry in a bucket as ``SAVE_PENDING`` (``ASSIGNED`` when it came from the master), or as
+        ``QUEUED`` when an agent has it in memory.
 
         Raises:
             NotFound: neither has it. It may be in an agent's hands for a moment (``persist_within``): ``confirm`` waits.
@@ -34,10 +35,17 @@ class Finder:
         if view is None:
             found = await self._find(job_id, bucket_id)
             # Between the two looks it may have got its row.
-            view = await self._master.get(job_id) if found is None else _view(*found)
+            view = await self._master.get(job_id) if found is None else await self._of_copy(*found)
         if view is None:
             raise _not_found(job_id)
         return view
+
+    async def _of_copy(self, entry: Entry, outlet: Outlet) -> JobView:
+        try:
+            claimed = await outlet.watch.store.is_claimed(outlet.id, entry.id, SCAN_JOBS_MAX)
+        except JobMasterError:
+            claimed = False
+        return _view(entry, outlet, claimed)
 
     async def cancel(self, job_id: bytes, bucket_id: bytes | None = None, *, actor: str) -> JobState:
         """Ask to cancel; the state after the request. A job in flight has a flag then and ends as CANCELLED unless it
@@ -128,11 +136,11 @@ async def _copies_in(
                 found.setdefault(job_id, (entry, outlet))
 
 
-def _view(entry: Entry, outlet: Outlet) -> JobView:
-    pending = entry.token == 1
+def _view(entry: Entry, outlet: Outlet, claimed: bool) -> JobView:
+    waiting = JobState.SAVE_PENDING if entry.token == 1 else JobState.ASSIGNED
     return JobView(
         id=entry.id,
-        state=JobState.SAVE_PENDING if pending else JobState.ASSIGNED,
+        state=JobState.QUEUED if claimed else waiting,
         priority=Priority(outlet.priority),
         lane=outlet.lane,
         handler=entry.handler,

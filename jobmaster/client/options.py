@@ -96,13 +96,19 @@ def checked_terms(options: SubmitOptions | BulkOptions, limits: Limits, now_us: 
         )
     get = given.get
     key = get("idempotency_key")
+    due_us, expires_us = _due_us(get("at"), get("after"), now_us, limits), _expires_us(get("expires"), now_us, limits)
+    if expires_us is not None and expires_us <= due_us:
+        raise InvalidDueTime(
+            "'expires' is not after the due time: the job could never start",
+            hint="give a later 'expires', or an earlier 'at' or 'after'",
+        )
     headers = Headers(
         tags=_tags(get("tags"), limits),
         metadata=_metadata(get("metadata")),
         timeout_seconds=_positive(get("timeout"), "timeout"),
         max_attempts=_attempts(get("max_attempts")),
         at_most_once=_at_most_once(get("delivery"), get("max_attempts")),
-        expires_us=_expires_us(get("expires"), now_us, limits),
+        expires_us=expires_us,
         key=None if key is None else check_name(key, "idempotency_key", KEY_CHARS_MAX),
     )
     data = encode_headers(headers)
@@ -112,7 +118,7 @@ def checked_terms(options: SubmitOptions | BulkOptions, limits: Limits, now_us: 
             hint="put large data into the arguments or a store of its own",
         )
     return Terms(
-        due_us=_due_us(get("at"), get("after"), now_us, limits),
+        due_us=due_us,
         headers=data,
         priority=_choice(Priority.parse, get("priority")),
         lane=None if (lane := get("lane")) is None else check_lane(lane),

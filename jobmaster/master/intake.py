@@ -11,11 +11,13 @@ from jobmaster.master import errors, verdicts
 from jobmaster.master.batches import NOTHING, Batch, Sent, columns, ids_of, tell_batch
 from jobmaster.master.connection import Calls
 from jobmaster.master.statements import statement
-from jobmaster.model.errors import CodeError, InputError
+from jobmaster.model.errors import InputError, OutcomeUnknown
 from jobmaster.model.job import NewJob
 from jobmaster.ports import Written
 
 _INSERT_HELD = "jobs/insert_held"
+_RESERVATIONS = 5
+"""How often keys are reserved that were forgotten before their holders could be read."""
 
 
 class Intake:
@@ -90,9 +92,14 @@ class Intake:
         if not keys:
             return []
         names, ids, digests = columns(keys)
-        await self._data.tell("jobs/reserve_keys", scope, names, ids, digests, ids=ids)
-        # A second statement, because the first one's snapshot does not show who won a race against it.
-        holders = {row["key"]: tuple(row) for row in await self._data.ask("jobs/held_keys", scope, names)}
-        if len(holders) < len(set(names)):
-            raise CodeError("an idempotency key vanished between being reserved and being read")
+        holders: dict[str, tuple[str, bytes, bytes]] = {}
+        for _ in range(_RESERVATIONS):
+            await self._data.tell("jobs/reserve_keys", scope, names, ids, digests, ids=ids)
+            # A second statement, because the first one's snapshot does not show who won a race against it. A key that another
+            # job held may be forgotten in between (its job was dropped long ago): then it is free, and reserved again.
+            holders = {row["key"]: tuple(row) for row in await self._data.ask("jobs/held_keys", scope, names)}
+            if len(holders) == len(set(names)):
+                break
+        else:
+            raise OutcomeUnknown("idempotency keys were forgotten as fast as they were reserved", job_ids=ids)
         return [holders[name] for name in names]

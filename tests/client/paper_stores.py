@@ -75,6 +75,9 @@ class PaperStore:
     async def request_cancel(self, bucket_id: bytes, job_id: bytes) -> Word:
         raise NotImplementedError
 
+    async def is_claimed(self, bucket_id: bytes, job_id: bytes, scan_max: int) -> bool:
+        raise NotImplementedError
+
     async def find(
         self, bucket_ids: Sequence[bytes], job_ids: Sequence[bytes], scan_max: int
     ) -> list[dict[bytes, Entry]]:

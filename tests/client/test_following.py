@@ -204,7 +204,9 @@ async def test_get_finds_a_job_wherever_it_is(shop: Workshop, open_cluster: Open
         assert view.bucket_id == receipt.bucket_id
     bucket = next(b for b in shop.agent.buckets["default", 3] if b.id == receipt.bucket_id)
     claimed = await shop.agent.claim(bucket)
-    assert (await receipt.get()).state is JobState.SAVE_PENDING
+    view = await receipt.get()
+    assert view.state is JobState.QUEUED, "an agent has it in memory, and it has no row yet"
+    assert (view.handler, view.bucket_id) == ("images.resize", receipt.bucket_id)
     await shop.agent.finish(bucket, claimed, result=SIZE)
     view = await receipt.get()
     assert (view.state, view.result) == (JobState.SUCCEEDED, SIZE)

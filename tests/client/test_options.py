@@ -97,6 +97,8 @@ def test_due_times(options: dict[str, Any], due_us: int) -> None:
         ({"after": "5m"}, "finite seconds"),
         ({"after": True}, "finite"),
         ({"expires": 0}, "not in the future"),
+        ({"after": 100, "expires": 50}, "not after the due time"),
+        ({"after": 100, "expires": 100}, "not after the due time"),
         ({"expires": NOW}, "not in the future"),
         ({"expires": datetime(2027, 5, 1)}, "naive"),  # noqa: DTZ001
     ],

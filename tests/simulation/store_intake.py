@@ -222,12 +222,17 @@ class IntakeFunctions:
         if bucket is None or bucket.state is None:
             return [b"NOBUCKET"]
         wanted = {args[0][at : at + 16] for at in range(0, len(args[0]), 16)}
-        found: dict[bytes, bytes] = {}
-        lists = [[item for _, item in bucket.assigned], *bucket.claimed.values(), bucket.pending]
-        for item in [item for items in lists for item in items][: args[1]]:
+        found: dict[bytes, tuple[int, bytes]] = {}
+        claimed = [item for items in bucket.claimed.values() for item in items]
+        places = [[item for _, item in bucket.assigned], claimed, bucket.pending]
+        lying = [(place, item) for place, items in enumerate(places) for item in items]
+        for place, item in lying[: args[1]]:
             if id_of(item) in wanted:
-                found.setdefault(id_of(item), item)
-        return [b"OK", *found.values()]
+                found.setdefault(id_of(item), (place, item))
+        entries = [item for _, item in found.values()]
+        if len(args) > 3:
+            return [b"OK", *(sum(place == wanted_ for place, _ in found.values()) for wanted_ in (0, 1)), *entries]
+        return [b"OK", *entries]
 
     def depth(self, keys: Sequence[bytes], args: Sequence[Any]) -> Answer:
         bucket = self.buckets.get(keys[0])

@@ -144,6 +144,7 @@ class TwoStores(RuleBasedStateMachine):
         job_id = there[-1][3:19] if known and there else b"x" * 16
         self.both(process, lambda store: store.request_cancel(self.bucket_id, job_id))
         some = [job_id, *(item[3:19] for item in there[:3]), b"y" * 16, job_id]
+        self.both(process, lambda store: store.is_claimed(self.bucket_id, job_id, 1000))
         asked = [self.bucket_id, b"z" * 16]
         for wanted in ([job_id], some):
             self.both(process, lambda store, wanted=wanted: store.find(asked, wanted, 1000))  # type: ignore[misc]

@@ -75,6 +75,26 @@ async def test_expiry_is_read_from_the_headers_and_kept_through_every_hold(world
     assert view.error.reason == "expired"
 
 
+async def test_a_key_that_is_forgotten_while_it_is_asked_for_is_reserved_again(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another job held it when it was reserved; then the house-keeping forgot it; then the holder was read."""
+    older, job_id = new_id(), new_id()
+    await world.master.reserve_keys("mail", [("a", older, b"1")])
+    ask, forgotten = world.master._data.ask, 0
+
+    async def late(name: str, *args: Any) -> list[Row]:
+        nonlocal forgotten
+        if name == "jobs/held_keys" and not forgotten:
+            forgotten += 1
+            await world.sql.execute("DELETE FROM idempotency")
+        return await ask(name, *args)
+
+    monkeypatch.setattr(world.master._data, "ask", late)
+    assert await world.master.reserve_keys("mail", [("a", job_id, b"2")]) == [("a", job_id, b"2")]
+    assert forgotten == 1
+
+
 class TestInTheCallersTransaction:
     async def test_the_rows_stand_when_the_caller_commits_and_not_before(self, world: World) -> None:
         kept, dropped = new_id(), new_id()

@@ -1,7 +1,8 @@
 -- find: look for some jobs in the lists of one bucket.
 -- keys: meta assigned lists pending
--- args: job_ids (16 bytes each, one after the other, at most IDS_MAX) scan_max claimed_prefix
+-- args: job_ids (16 bytes each, one after the other, at most IDS_MAX) scan_max claimed_prefix [places]
 -- answers: OK entry ... (of those among the first scan_max, one for each id) | NOBUCKET
+--          with places: OK assigned claimed entry ... (so many of the entries lie in each, in this order; the rest is pending)
 -- effects: none
 -- flags: no-writes
 -- why: a job without a row can be looked at and cancelled; bounded, because the server serves nobody else meanwhile.
@@ -17,7 +18,7 @@ redis.register_function{
   flags = { 'no-writes' },
   callback = function(keys, args)
     local ids, left = args[1], whole(args[2])
-    if #keys ~= 4 or #args ~= 3 or #ids % 16 ~= 0 or #ids > 16 * IDS_MAX or not left then
+    if #keys ~= 4 or #args < 3 or #args > 4 or #ids % 16 ~= 0 or #ids > 16 * IDS_MAX or not left then
       return redis.error_reply('JMARGS find takes 4 keys, at most 500 ids of 16 bytes, a bound and the prefix of claimed lists')
     end
     if redis.call('EXISTS', keys[1]) == 0 then
@@ -56,10 +57,16 @@ redis.register_function{
       end
     end
     among('ZRANGE', keys[2])
+    local assigned = #answer - 1
     for _, name in ipairs(redis.call('SMEMBERS', keys[3])) do
       among('LRANGE', args[3] .. name)
     end
+    local claimed = #answer - 1 - assigned
     among('LRANGE', keys[4])
+    if args[4] then
+      table.insert(answer, 2, claimed)
+      table.insert(answer, 2, assigned)
+    end
     return answer
   end,
 }
