@@ -87,6 +87,8 @@ class Execution:
         self._stuck: dict[Slot, None] = {}
         """Slots that are none any more: their handlers were given up and go on."""
         self._parked: list[asyncio.Future[None]] = []
+        self._lifted_last = False
+        """The last job was started before others of a higher priority, because of its age."""
         self._waking = False
         """A slot is on its way to the queues; it wakes the next one itself."""
         self._away: dict[LiveJob, BucketQueue] = {}
@@ -271,7 +273,8 @@ class Execution:
                 if not await self._yield_turn():
                     await self._park()
                 continue
-            queue, others = choose(self._queues.values(), now, self._age_boost_seconds)
+            choice = choose(self._queues.values(), now, self._age_boost_seconds, lifted_last=self._lifted_last)
+            queue = choice.queue
             if queue is None or self.running >= self._settings.max_running:
                 await self._park()
             elif now >= self._holdings.soft_until and not self._holdings.may_start_in(queue.holding, now):
@@ -279,9 +282,10 @@ class Execution:
                     self._holdings.wait_trusted()
                 )  # past half the lease nothing starts, unless the store stands for it
             else:
-                if others:  # who was told of them while this slot was on its way relied on it
+                if choice.others:  # who was told of them while this slot was on its way relied on it
                     self._wake_slot()
-                await self._burst(slot, queue, now)
+                self._lifted_last = choice.lifted
+                await self._burst(slot, queue, now, 1 if choice.contested else _BURST_JOBS)
         if not self._closed:
             self._retire(slot)
 
@@ -290,14 +294,14 @@ class Execution:
         self._parked.append(parked)
         await parked
 
-    async def _burst(self, slot: Slot, queue: BucketQueue, now: float) -> None:
-        """Some jobs of one bucket, one after another, until the loop is to have its turn."""
+    async def _burst(self, slot: Slot, queue: BucketQueue, now: float, count: int) -> None:
+        """So many jobs of one bucket, one after another, or less when the loop is to have its turn."""
         jobs = queue.jobs
         limit = self._settings.max_running
         # The lease is looked at between bursts, so a burst ends with the turn it began in: who has waited inside a job must
         # not go on in a turn that others have begun meanwhile.
         turn_ends = self._turn_ends
-        for _ in range(_BURST_JOBS):
+        for _ in range(count):
             if not jobs or queue.running >= queue.slots or self.running >= limit or now > turn_ends:
                 break
             job = jobs.popleft()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Callable, Iterable
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from jobmaster.rules.fairness import effective_level
 from jobmaster_agents.holdings import Holding
@@ -112,14 +112,49 @@ class BucketQueue:
         return jobs
 
 
-def choose(queues: Iterable[BucketQueue], now: float, age_boost_seconds: float) -> tuple[BucketQueue | None, bool]:
-    """The queue to serve next, of those that have jobs and room; and whether there are others like it."""
+class Choice(NamedTuple):
+    """What a slot does next."""
+
+    queue: BucketQueue | None
+    """The bucket to serve; ``None``: none has jobs and room."""
+    others: bool
+    """There are others like it."""
+    contested: bool
+    """Another bucket has the higher priority, or waits longer: one job, then compare again."""
+    lifted: bool
+    """A job of lower priority goes first, because of its age."""
+
+
+def choose(queues: Iterable[BucketQueue], now: float, age_boost_seconds: float, *, lifted_last: bool) -> Choice:
+    """The queue to serve next, of those that have jobs and room.
+
+    Age lifts one job at a time: when the last start was a lifted one, the next is by priority alone. So neither starves
+    the other, however many have waited (``rules.fairness``).
+
+    Args:
+        now: CLOCK_BOOTTIME seconds.
+        lifted_last: ``lifted`` of the choice before this one.
+    """
+    first: BucketQueue | None = None
     best: BucketQueue | None = None
-    best_level, others = -1.0, False
+    first_level = best_level = -1.0
+    others = False
     for queue in queues:
         if queue.jobs and queue.running < queue.slots:
             others = best is not None
-            level = effective_level(queue.holding.priority, now - queue.jobs[0].portion.claimed_at, age_boost_seconds)
+            priority = queue.holding.priority
+            level = effective_level(priority, waited_seconds(queue.jobs[0], now), age_boost_seconds)
             if level > best_level:
                 best, best_level = queue, level
-    return best, others
+            if first is None or (priority, level) > (first.holding.priority, first_level):
+                first, first_level = queue, level
+    if best is first:
+        return Choice(best, others, False, False)
+    return Choice(first, others, True, False) if lifted_last else Choice(best, others, True, True)
+
+
+def waited_seconds(job: LiveJob, now: float) -> float:
+    """Since when a job could have run: since it was due, or was made; by the clock of its store."""
+    entry = job.entry
+    since_us = entry.due_us or int.from_bytes(entry.id[:6], "big") * 1000
+    return now + (job.portion.clock_us - since_us) / 1e6

@@ -185,7 +185,8 @@ class Thresholds(Section, frozen=True, kw_only=True):
     persist_within_seconds: PositiveSeconds = 1.0
     """A claimed job that has not ended by then gets its row in the master."""
     age_boost_seconds: Seconds = 900.0
-    """Waiting this long lifts a job by one priority when one process must choose; 0 turns it off."""
+    """Waiting (since it was due, or made) that lifts a job by one priority when a process must choose: then at least every
+    second start goes to the job lifted highest, and at least every second one to the highest priority. 0 turns it off."""
     fallback_after_seconds: Seconds = 150.0
     """Jobs that nobody serves for so long get a bucket of an agent that helps out; 0 turns it off."""
     fallback_idle_seconds: PositiveSeconds = 600.0
