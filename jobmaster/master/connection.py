@@ -66,17 +66,21 @@ class Dialler:
     A DSN may name several hosts, as at a failover: each gets its share of the time, the one that answered last is asked
     first, and a standby is passed over unless ``target_session_attrs`` wants one.
 
+    Args:
+        connection_class: the class of the connections, when it is not the driver's.
+
     Raises:
         ConfigError: the DSN cannot be understood.
     """
 
-    def __init__(self, dsn: str) -> None:
+    def __init__(self, dsn: str, connection_class: type[Connection] | None = None) -> None:
         try:
             self.url = parse_dsn(dsn)
         except UrlError as error:
             raise ConfigError(f"the DSN of the database cannot be used: {error.message}", hint=error.hint) from None
         self.place = str(self.url)
         self._dsn = dsn
+        self._class = connection_class
         self._first = 0
 
     async def connect(
@@ -91,6 +95,8 @@ class Dialler:
         """
         self._look_at_files()
         options: dict[str, Any] = {"server_settings": server_settings, "command_timeout": command_timeout}
+        if self._class is not None:
+            options["connection_class"] = self._class
         hosts = self.url.hosts
         wanted = self.url.parameters.get("target_session_attrs") or os.environ.get("PGTARGETSESSIONATTRS")
         async with asyncio.timeout(seconds):

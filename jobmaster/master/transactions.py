@@ -1,8 +1,9 @@
 """Transactions of handlers on the master: what a handler writes is committed together with its job's outcome, or not at all.
 
 The connections are the application's to use and therefore as its own would be: usual codecs, usual search path, usual plans.
-Only their limits in time are set, and their application name is the agent's id, so that whoever rescues a dead agent's jobs
-ends its open transactions, too.
+Each attempt finds one as it was opened, whatever the attempt before has done to its session: temporary tables, roles,
+settings, prepared statements, codecs, locks. Only their limits in time are set, and their application name is the agent's id,
+so that whoever rescues a dead agent's jobs ends its open transactions, too.
 
 Order of an attempt: begin -> whatever the handler does -> the outcome, as the last statement, by the same guarded upsert as
 every outcome -> commit. No lock of ours is held before that last statement. A commit whose answer is lost is *unknown*; the
@@ -12,11 +13,12 @@ row tells, because the outcome on it stands there if and only if the rest stands
 from __future__ import annotations
 
 import asyncio
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import asyncpg
 import msgspec
 from asyncpg.pgproto.pgproto import UUID
+from asyncpg.prepared_stmt import PreparedStatement
 
 from jobmaster.master import errors
 from jobmaster.master.connection import Dialler, close_politely
@@ -39,6 +41,76 @@ _UNKNOWN = (
 """After these a commit may have happened."""
 
 
+class _OurStatements(NamedTuple):
+    """Prepared while nobody has touched the connection: with the usual codecs, and plans that stay."""
+
+    begin: PreparedStatement[asyncpg.Record]
+    still_open: PreparedStatement[asyncpg.Record]
+    record_final: PreparedStatement[asyncpg.Record]
+
+    @classmethod
+    async def on(cls, connection: AttemptConnection, schema: str) -> _OurStatements:
+        return cls(
+            await connection.prepare(sql("transactions/begin")),
+            await connection.prepare(sql("transactions/still_open")),
+            await connection.prepare(statement("jobs/record_final").qualified(schema)),
+        )
+
+
+if TYPE_CHECKING:
+    _Connection = asyncpg.Connection[asyncpg.Record]
+else:
+    _Connection = asyncpg.Connection  # generic for type checkers alone
+
+
+class AttemptConnection(_Connection):
+    """A connection that can be made as new for the next attempt, or knows that it cannot."""
+
+    is_soiled = False
+    """The attempt has left something that cannot be taken back."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self._set_codecs: dict[tuple[str, str], None] = {}
+        self.ours: _OurStatements | None = None
+
+    def get_reset_query(self) -> str:
+        """The driver's own leaves temporary tables, prepared statements and roles as they are."""
+        return sql("transactions/forget")
+
+    async def renew(self) -> None:
+        """As it was when it was opened: the session in the server, and what the driver remembers of it."""
+        while self._set_codecs:
+            (name, schema), _ = self._set_codecs.popitem()
+            try:
+                await self.reset_type_codec(name, schema=schema)
+            except ValueError:  # the type is gone
+                self.is_soiled = True
+        await self.reset()
+        # Statements of the attempt may name its temporary tables: the next one's, of another shape, would be an error.
+        self._drop_local_statement_cache()  # type: ignore[attr-defined]
+
+    async def set_type_codec(self, typename: str, *, schema: str = "public", **options: Any) -> None:
+        """The driver's own, noted."""
+        self._set_codecs[typename, schema] = None
+        await super().set_type_codec(typename, schema=schema, **options)
+
+    async def set_builtin_type_codec(self, typename: str, *, schema: str = "public", **options: Any) -> None:
+        """The driver's own, noted."""
+        self._set_codecs[typename, schema] = None
+        await super().set_builtin_type_codec(typename, schema=schema, **options)
+
+    def add_query_logger(self, callback: Any) -> None:
+        """The driver's own, noted."""
+        self.is_soiled = True
+        super().add_query_logger(callback)
+
+    def add_termination_listener(self, callback: Any) -> None:
+        """The driver's own, noted."""
+        self.is_soiled = True
+        super().add_termination_listener(callback)
+
+
 class MasterAccess(msgspec.Struct, frozen=True, kw_only=True):
     """What a process needs to know to open transactions on the master."""
 
@@ -53,10 +125,10 @@ class Transactions:
 
     def __init__(self, access: MasterAccess) -> None:
         self.access: Final = access
-        self._dialler = Dialler(access.dsn)
+        self._dialler = Dialler(access.dsn, AttemptConnection)
         self._free = asyncio.Semaphore(access.settings.transactions)
-        self._idle: list[asyncpg.Connection[asyncpg.Record]] = []
-        self._lent: set[asyncpg.Connection[asyncpg.Record]] = set()
+        self._idle: list[AttemptConnection] = []
+        self._lent: set[AttemptConnection] = set()
         self._closed = False
 
     async def begin(self, attempt: str) -> Transaction:
@@ -94,14 +166,14 @@ class Transactions:
         idle, self._idle = self._idle, []
         await asyncio.gather(*(close_politely(connection) for connection in idle))
 
-    async def _open(self) -> asyncpg.Connection[asyncpg.Record]:
+    async def _open(self) -> AttemptConnection:
         access, settings = self.access, self.access.settings
         limits = {
             "statement_timeout": settings.transaction_statement_timeout_seconds,
             "lock_timeout": settings.transaction_lock_timeout_seconds,
             "idle_in_transaction_session_timeout": settings.transaction_idle_timeout_seconds,
         }
-        return await self._dialler.connect(
+        connection = await self._dialler.connect(
             settings.connect_timeout_seconds,
             command_timeout=settings.transaction_statement_timeout_seconds + _ANSWER_SECONDS,
             server_settings={
@@ -109,19 +181,23 @@ class Transactions:
                 **{name: f"{seconds * 1000:.0f}" for name, seconds in limits.items()},
             },
         )
+        assert isinstance(connection, AttemptConnection), "as the dialler was told"
+        return connection
 
-    async def _begin(self, connection: asyncpg.Connection[asyncpg.Record], attempt: str) -> Transaction:
+    async def _begin(self, connection: AttemptConnection, attempt: str) -> Transaction:
         try:
+            if (ours := connection.ours) is None:
+                ours = connection.ours = await _OurStatements.on(connection, self.access.schema)
             transaction = connection.transaction()
             await transaction.start()
-            await connection.fetchval(sql("transactions/begin"), attempt)
+            await ours.begin.fetchval(attempt)
         except BaseException:
             connection.terminate()
             raise
         self._lent.add(connection)
         return Transaction(connection, transaction, attempt, self)
 
-    async def take_back(self, connection: asyncpg.Connection[asyncpg.Record], *, sound: bool) -> None:
+    async def take_back(self, connection: AttemptConnection, *, sound: bool) -> None:
         """A transaction is over; ``sound``: and in a known way, so that its connection may serve another one."""
         self._lent.discard(connection)
         try:
@@ -130,8 +206,11 @@ class Transactions:
                 return
             try:
                 async with asyncio.timeout(_TIDY_SECONDS):
-                    await connection.reset()  # what a handler has set for its session does not reach the next one
-                self._idle.append(connection)
+                    await connection.renew()  # what a handler has done to its session does not reach the next one
+                if connection.is_soiled:
+                    await close_politely(connection)
+                else:
+                    self._idle.append(connection)
             except errors.DRIVER_ERRORS:
                 connection.terminate()
         finally:
@@ -141,9 +220,7 @@ class Transactions:
 class Transaction:
     """One open transaction. Ends by ``commit`` or ``rollback``."""
 
-    def __init__(
-        self, connection: asyncpg.Connection[asyncpg.Record], transaction: Any, attempt: str, source: Transactions
-    ) -> None:
+    def __init__(self, connection: AttemptConnection, transaction: Any, attempt: str, source: Transactions) -> None:
         self.connection: Final = connection
         self._transaction = transaction
         self._attempt = attempt
@@ -175,23 +252,21 @@ class Transaction:
             InputError: the handler has ended the transaction by itself, or went on after an error that had spoilt it.
             Exception: the server's or the driver's own.
         """
-        connection = self.connection
+        connection, ours = self.connection, self.connection.ours
+        assert ours is not None, "they were prepared before the attempt began"
         if connection.is_closed():
             raise InputError(
                 "the transaction's connection is closed: nothing of it was committed",
                 hint="the server ends it when it idles too long (master.transaction_idle_timeout), or the handler closed it",
             )
         try:
-            same = connection.is_in_transaction() and await connection.fetchval(
-                sql("transactions/still_open"), self._attempt
-            )
+            same = connection.is_in_transaction() and await ours.still_open.fetchval(self._attempt)
             if not same:
                 raise InputError(
                     "the handler has ended its transaction by itself: its outcome cannot be part of it any more",
                     hint="leave COMMIT and ROLLBACK out; connection.transaction() inside the block is a savepoint",
                 )
-            text = statement("jobs/record_final").qualified(self._source.access.schema)
-            found = await connection.fetchrow(text, *_columns(row))
+            found = await ours.record_final.fetchrow(*_columns(row))
         except asyncpg.InFailedSQLTransactionError as error:
             raise InputError(
                 "an error that the handler has caught had spoilt its transaction: nothing of it was committed",

@@ -2,7 +2,7 @@
 
 Level = priority + waiting / age_boost (Ratchet's age boost, continuous instead of in steps, so that two jobs of one class
 never overtake each other). Waiting counts from the moment a job could have run: its due time, or its creation. With a boost
-of 15 minutes a ``low`` job that has waited 46 minutes has a higher level than a fresh ``critical`` one; a boost of 0 turns it off.
+of 15 minutes a ``low`` job that has waited 46 minutes has a higher level than a fresh ``critical`` one; 0 turns it off.
 
 Age lifts one job at a time. Where the job of the highest level is not of the highest priority, starts alternate between the
 two. So while a process has more to do than it can:

@@ -206,6 +206,90 @@ async def test_connections_are_few_wait_for_each_other_and_are_as_new(world: Wor
     assert await effects(world) == ["1"]
 
 
+def doubled(value: str) -> str:
+    return value * 2
+
+
+async def leaves_things_behind(connection: asyncpg.Connection[asyncpg.Record]) -> None:
+    """What a handler may do to its session; it must be able to do it again in the next attempt."""
+    await connection.execute("CREATE TEMP TABLE work (n int); INSERT INTO work VALUES (1)")
+    assert await connection.fetchval("SELECT count(*) FROM work") == 1
+    await connection.execute("PREPARE mine AS SELECT 1")
+    await connection.execute("DECLARE rows CURSOR WITH HOLD FOR SELECT 1")
+    await connection.execute("SELECT pg_advisory_lock(42)")
+    await connection.execute("SET statement_timeout = 1234; SET ROLE attempt_role")
+    await connection.fetchval("SELECT current_user")
+
+
+async def session(connection: asyncpg.Connection[asyncpg.Record]) -> tuple[object, ...]:
+    row = await connection.fetchrow(
+        "SELECT current_user, session_user, current_setting('statement_timeout'), "
+        "to_regclass('pg_temp.work'), (SELECT count(*) FROM pg_prepared_statements WHERE from_sql), "
+        "(SELECT count(*) FROM pg_cursors WHERE is_holdable), "
+        "(SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND pid = pg_backend_pid())"
+    )
+    return tuple(row or ())
+
+
+async def test_an_attempt_finds_nothing_of_the_session_of_the_one_before(world: World, source: Transactions) -> None:
+    await world.sql.execute("DROP ROLE IF EXISTS attempt_role; CREATE ROLE attempt_role")
+    await world.sql.execute(f'GRANT USAGE ON SCHEMA "{SCHEMA}" TO attempt_role')
+    first = await source.begin("attempt")
+    fresh = await session(first.connection)
+    await first.rollback()
+    pids = set()
+    for _ in range(3):
+        transaction = await source.begin("attempt")
+        assert await session(transaction.connection) == fresh
+        await leaves_things_behind(transaction.connection)
+        await transaction.connection.execute("RESET ROLE")
+        assert await conclude(transaction, final_row(new_id(), world.fence), always) is Conclusion.COMMITTED
+        pids.add(transaction.connection.get_server_pid())
+    for _ in range(2):  # committed with the role still set: the commit makes that last
+        transaction = await source.begin("attempt")
+        assert await session(transaction.connection) == fresh
+        await transaction.connection.execute("SET ROLE attempt_role; COMMIT")
+        await transaction.rollback()
+    assert len(pids) == 1, "one connection was good for all of them"
+
+
+async def test_a_table_of_another_shape_under_the_same_name_is_no_error(world: World, source: Transactions) -> None:
+    """The driver keeps prepared statements; a plan for the last attempt's temporary table would fail inside a transaction."""
+    for shape in ("n int", "n text", "n int, m int"):
+        transaction = await source.begin("attempt")
+        await transaction.connection.execute(f"CREATE TEMP TABLE work ({shape})")
+        await transaction.connection.fetch("SELECT * FROM work")
+        assert await conclude(transaction, final_row(new_id(), world.fence), always) is Conclusion.COMMITTED
+
+
+@pytest.mark.parametrize("name", ["text", "uuid", "bytea", "jsonb"])
+async def test_codecs_of_a_handler_change_neither_its_outcome_nor_the_next_attempt(
+    world: World, source: Transactions, name: str
+) -> None:
+    first = await source.begin("attempt")
+    await first.connection.set_type_codec(
+        name, encoder=lambda _: "x", decoder=lambda _: "decoded", schema="pg_catalog", format="text"
+    )
+    assert await first.connection.fetchval(f"SELECT null_of::{name} FROM (SELECT NULL AS null_of) AS t") is None
+    job_id = new_id()
+    assert await conclude(first, final_row(job_id, world.fence), always) is Conclusion.COMMITTED
+    assert (await world.view(job_id)).result == b"1"
+    second = await source.begin("attempt")
+    assert second.connection is first.connection
+    assert await second.connection.fetchval("SELECT 'a'::text") == "a"
+    assert await conclude(second, final_row(new_id(), world.fence), always) is Conclusion.COMMITTED
+
+
+async def test_what_cannot_be_taken_back_costs_the_connection(world: World, source: Transactions) -> None:
+    first = await source.begin("attempt")
+    heard: list[object] = []
+    first.connection.add_query_logger(heard.append)
+    assert await conclude(first, final_row(new_id(), world.fence), always) is Conclusion.COMMITTED
+    second = await source.begin("attempt")
+    assert second.connection is not first.connection
+    await second.rollback()
+
+
 async def test_a_connection_that_died_idle_is_replaced(world: World, source: Transactions) -> None:
     await (await begun(source)).rollback()
     ended = "SELECT pg_terminate_backend(pid, 5000) FROM pg_stat_activity WHERE application_name = 'an agent'"
