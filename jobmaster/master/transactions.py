@@ -13,6 +13,7 @@ row tells, because the outcome on it stands there if and only if the rest stands
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import asyncpg
@@ -69,10 +70,9 @@ class AttemptConnection(_Connection):
     is_soiled = False
     """The attempt has left something that cannot be taken back."""
 
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
-        super().__init__(*args, **kwargs)
-        self._set_codecs: dict[tuple[str, str], None] = {}
-        self.ours: _OurStatements | None = None
+    ours: _OurStatements | None = None
+    _set_codecs: tuple[tuple[str, str], ...] = ()
+    """Names and schemas of types that the attempt has codecs of its own for."""
 
     def get_reset_query(self) -> str:
         """The driver's own leaves temporary tables, prepared statements and roles as they are."""
@@ -80,8 +80,8 @@ class AttemptConnection(_Connection):
 
     async def renew(self) -> None:
         """As it was when it was opened: the session in the server, and what the driver remembers of it."""
-        while self._set_codecs:
-            (name, schema), _ = self._set_codecs.popitem()
+        codecs, self._set_codecs = self._set_codecs, ()
+        for name, schema in set(codecs):
             try:
                 await self.reset_type_codec(name, schema=schema)
             except ValueError:  # the type is gone
@@ -90,15 +90,30 @@ class AttemptConnection(_Connection):
         # Statements of the attempt may name its temporary tables: the next one's, of another shape, would be an error.
         self._drop_local_statement_cache()  # type: ignore[attr-defined]
 
-    async def set_type_codec(self, typename: str, *, schema: str = "public", **options: Any) -> None:
+    async def set_type_codec(
+        self,
+        typename: str,
+        *,
+        schema: str = "public",
+        encoder: Callable[[Any], Any],
+        decoder: Callable[[Any], Any],
+        format: str = "text",  # noqa: A002 - the name of the driver
+    ) -> None:
         """The driver's own, noted."""
-        self._set_codecs[typename, schema] = None
-        await super().set_type_codec(typename, schema=schema, **options)
+        self._set_codecs += ((typename, schema),)
+        await super().set_type_codec(typename, schema=schema, encoder=encoder, decoder=decoder, format=format)
 
-    async def set_builtin_type_codec(self, typename: str, *, schema: str = "public", **options: Any) -> None:
+    async def set_builtin_type_codec(
+        self,
+        typename: str,
+        *,
+        schema: str = "public",
+        codec_name: str,
+        format: str | None = None,  # noqa: A002
+    ) -> None:
         """The driver's own, noted."""
-        self._set_codecs[typename, schema] = None
-        await super().set_builtin_type_codec(typename, schema=schema, **options)
+        self._set_codecs += ((typename, schema),)
+        await super().set_builtin_type_codec(typename, schema=schema, codec_name=codec_name, format=format)
 
     def add_query_logger(self, callback: Any) -> None:
         """The driver's own, noted."""
