@@ -11,7 +11,7 @@ from bisect import bisect_left, bisect_right
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator
 from enum import StrEnum
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 if TYPE_CHECKING:
     from prometheus_client import CollectorRegistry
@@ -41,7 +41,8 @@ class Metric(NamedTuple):
     kind: Kind
     help: str
     label: str | None = None
-    """Name of its one label, if it has one; the values come from small closed sets (states, duties)."""
+    """Name of its label, if it has one, or names with commas between them; the values come from small closed sets (states,
+    duties, names of handlers)."""
     bounds: tuple[float, ...] = ()
 
     @property
@@ -49,6 +50,8 @@ class Metric(NamedTuple):
         """The name in the exposition, which is the one for queries, alerts and pages."""
         return f"{self.name}_total" if self.kind is Kind.COUNTER else self.name
 
+
+FAILURE_LABELS = "handler, lane, priority, reason"
 
 _C, _G, _H = Kind.COUNTER, Kind.GAUGE, Kind.HISTOGRAM
 
@@ -69,6 +72,18 @@ METRICS: dict[str, Metric] = {
     ),
     "jobs_started": Metric("jobmaster_jobs_started", _C, "Handlers started."),
     "jobs_ended": Metric("jobmaster_jobs_ended", _C, "Outcomes of its jobs in the master, by final state.", "state"),
+    "jobs_failed": Metric(
+        "jobmaster_jobs_failed",
+        _C,
+        "Outcomes other than success in the master, by what they ended with.",
+        FAILURE_LABELS,
+    ),
+    "attempts_failed": Metric(
+        "jobmaster_attempts_failed",
+        _C,
+        "Failed attempts in the master, tried again or not, time-outs included, by what they ended with.",
+        FAILURE_LABELS,
+    ),
     "jobs_retried": Metric("jobmaster_jobs_retried", _C, "Failed attempts that will be tried again."),
     "jobs_held": Metric("jobmaster_jobs_held", _C, "Jobs given back to the master unrun (flush, release, spill)."),
     "jobs_duplicate": Metric("jobmaster_jobs_duplicate", _C, "Second copies of an id seen in memory."),
@@ -255,6 +270,8 @@ class Histogram:
 
 
 Tally = defaultdict[str, int]
+Tallies = defaultdict[tuple[str, ...], int]
+"""By the values of several labels, in the order of their names."""
 Reading = Callable[[], float]
 
 
@@ -268,6 +285,7 @@ class Telemetry:
         self.jobs_onboarded = self.onboarded_behind_cursor = 0
         self.jobs_started = 0
         self.jobs_ended: Tally = Tally(int)
+        self.jobs_failed, self.attempts_failed = Tallies(int), Tallies(int)
         self.jobs_retried = 0
         self.jobs_held = 0
         self.jobs_duplicate = 0
@@ -323,12 +341,12 @@ class Telemetry:
             raise ValueError(f"{key} has labels or buckets: it cannot be one reading")
         self._readings[key] = reading
 
-    def value(self, key: str) -> float | dict[str, int] | Histogram:
+    def value(self, key: str) -> float | dict[Any, int] | Histogram:
         """Present value of a metric by its key in ``METRICS``."""
         reading = self._readings.get(key)
         if reading is not None:
             return reading()
-        found: float | dict[str, int] | Histogram = getattr(self, key)
+        found: float | dict[Any, int] | Histogram = getattr(self, key)
         return found
 
     def registry(self) -> CollectorRegistry:
@@ -362,7 +380,7 @@ class _Collector:
 
         for key, metric in METRICS.items():
             value = self._telemetry.value(key)
-            labels = [metric.label] if metric.label else None
+            labels = metric.label.split(", ") if metric.label else None
             if isinstance(value, Histogram):
                 spread = HistogramMetricFamily(metric.name, metric.help)
                 spread.add_metric([], value.cumulative(), value.total)
@@ -372,7 +390,7 @@ class _Collector:
             family = make(metric.name, metric.help, labels=labels)
             if isinstance(value, dict):
                 for label, count in sorted(value.items()):
-                    family.add_metric([label], count)
+                    family.add_metric([label] if isinstance(label, str) else list(label), count)
             else:
                 family.add_metric([], value)
             yield family

@@ -61,7 +61,7 @@ class Applying:
         self._reporter = reporter
         self._insist = reporter.insist
         self._on_forgotten = on_forgotten
-        self._measures = Measures(telemetry)
+        self._measures = Measures(telemetry, reporter.failures)
         self._telemetry = telemetry
         self._log = log
         self._backoff = Backoff("apply", log)

@@ -26,6 +26,8 @@ class Surroundings:
     def __init__(self) -> None:
         self._directory = os.open(".", os.O_RDONLY | os.O_CLOEXEC)
         self._umask = _read_umask()
+        self._resident_bytes = 0
+        """After the first job."""
         self._environment = dict(os.environ)
         self._handlers = {number: signal.getsignal(number) for number in _SIGNALS}
         self._mask = signal.pthread_sigmask(signal.SIG_BLOCK, ())
@@ -50,12 +52,13 @@ class Surroundings:
         if sys.stdout is not self._streams[0] or sys.stderr is not self._streams[1]:
             sys.stdout, sys.stderr = self._streams
 
-    def leftovers(self, ours: Callable[[threading.Thread], bool], memory_bytes: int) -> str:
+    def leftovers(self, ours: Callable[[threading.Thread], bool], growth_bytes: int) -> str:
         """Why the process must not run another job; empty when it may.
 
         Args:
             ours: true for threads that belong to the worker itself.
-            memory_bytes: resident size that is too large; 0 = no limit.
+            growth_bytes: growth of the resident size since the first job that is too much; 0 = no limit. (The first job may
+                load what all others need.)
         """
         threads = [
             thread.name
@@ -66,9 +69,15 @@ class Surroundings:
             return f"the job left {len(threads)} thread(s) behind: {', '.join(threads[:5])}"
         if self._watch_children and _living_children():
             return "the job left child processes behind"
-        if memory_bytes and (resident := _resident_bytes()) > memory_bytes:
-            return f"the worker has grown to {resident} bytes, the limit is {memory_bytes}"
+        if growth_bytes and (grown := self._grown_bytes()) > growth_bytes:
+            return f"the worker has grown by {grown} bytes since its first job, the limit is {growth_bytes}"
         return ""
+
+    def _grown_bytes(self) -> int:
+        resident = _resident_bytes()
+        if not self._resident_bytes:
+            self._resident_bytes = resident
+        return resident - self._resident_bytes
 
 
 class CountingExecutor(ThreadPoolExecutor):

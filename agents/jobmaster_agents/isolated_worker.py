@@ -111,7 +111,7 @@ class Worker:
         self._send(Ready())
         while (run := self._inbox.get()) is not None:
             self._send(Ended(run.number, self._run(run)))
-            self._send(Ready(replace=self._tidy(surroundings, setup.memory_bytes)))
+            self._send(Ready(replace=self._tidy(surroundings, setup.growth_bytes)))
 
     def _first_frame(self) -> Setup:
         while True:
@@ -310,7 +310,7 @@ class Worker:
 
     # ------------------------------------------------------------ after it
 
-    def _tidy(self, surroundings: Surroundings, memory_bytes: int) -> str:
+    def _tidy(self, surroundings: Surroundings, growth_bytes: int) -> str:
         """Put everything back; why this process must not run another job, or empty."""
         try:
             surroundings.restore()
@@ -318,7 +318,7 @@ class Worker:
                 return left
             for stream in (sys.stdout, sys.stderr):
                 stream.flush()
-            return surroundings.leftovers(self._is_ours, memory_bytes)
+            return surroundings.leftovers(self._is_ours, growth_bytes)
         except Exception as error:  # the job has closed or broken something that cannot be put back
             return f"it cannot be put back as it was before the job: {type(error).__name__}: {error}"
 

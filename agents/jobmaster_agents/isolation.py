@@ -17,7 +17,7 @@ from collections.abc import Awaitable, Callable, Iterator, Sequence
 
 from jobmaster.clock import Clock
 from jobmaster.model.job import ErrorInfo
-from jobmaster_agents.isolation_process import StartFailed, WorkerLimits, WorkerProcess
+from jobmaster_agents.isolation_process import OnOutput, StartFailed, WorkerLimits, WorkerProcess
 from jobmaster_agents.isolation_wire import IsolatedJob, IsolatedResult, ResultKind, Setup
 
 __all__ = ["Begin", "IsolatedJob", "IsolatedPool", "IsolatedResult", "ResultKind", "WorkerLimits"]
@@ -64,6 +64,7 @@ class IsolatedPool:
         handler_paths: module paths, as for ``load_handlers``.
         size: workers at most, each with one job at a time; as many again for ``run_alone``.
         result_bytes, error_bytes: limits of what one attempt may send back.
+        on_output: told of each line that a worker prints.
         access: how workers open transactions on the master (``Setup.access``).
     """
 
@@ -77,12 +78,14 @@ class IsolatedPool:
         logger: logging.Logger,
         clock: Clock,
         limits: WorkerLimits | None = None,
+        on_output: OnOutput = lambda line, pid, job: None,
         access: bytes = b"",
     ) -> None:
         if size < 1:
             raise ValueError(f"a pool needs at least one worker process, not {size}")
         self._limits = limits or WorkerLimits()
         self._logger = logger
+        self._on_output = on_output
         self._now = clock.boottime
         self._size = size
         self._setup = Setup(
@@ -91,7 +94,7 @@ class IsolatedPool:
             python_path=os.environ.get("PYTHONPATH"),
             result_bytes=result_bytes,
             error_bytes=error_bytes,
-            memory_bytes=self._limits.memory_bytes,
+            growth_bytes=self._limits.growth_bytes,
             access=access,
         )
         self._loop = asyncio.get_running_loop()
@@ -298,7 +301,7 @@ class IsolatedPool:
                 pass
         if self._closing.is_set():
             raise _closed()
-        worker = WorkerProcess(self._setup, self._limits, self._logger, self._now, on_idle, self._went)
+        worker = WorkerProcess(self._setup, self._limits, self._logger, self._now, on_idle, self._went, self._on_output)
         self._processes.add(worker)
         try:
             await worker.start()

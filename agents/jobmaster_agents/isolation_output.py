@@ -1,4 +1,4 @@
-"""What a worker process prints: read at a bounded rate, its end kept, the rest counted and let go.
+"""What a worker process prints: read at a bounded rate, passed on line by line within bounds, its end kept.
 
 The pipe is always read in the end, so a printing handler is never blocked for ever; it is read slowly when it floods, so
 that the handler waits in its own ``write`` instead of taking the agent's time.
@@ -8,9 +8,57 @@ from __future__ import annotations
 
 import asyncio
 import os
+from collections.abc import Callable
 
 _READ_BYTES = 64 * 1024
 _PAUSE_SECONDS = 0.05
+
+
+LINES = 100
+"""Lines of one job that are passed on."""
+_LINE_BYTES = 1000
+
+
+class OutputLines:
+    """What one worker prints, as lines: the first of each job, and how many more there were.
+
+    Args:
+        emit: told of each line.
+    """
+
+    def __init__(self, emit: Callable[[str], None]) -> None:
+        self._emit = emit
+        self._begun = bytearray()
+        self._lines = 0
+
+    def feed(self, data: bytes) -> None:
+        """Some output."""
+        *whole, rest = data.split(b"\n")
+        for part in whole:
+            self._add(part)
+            self._end_line()
+        self._add(rest)
+
+    def end(self) -> None:
+        """The job is over."""
+        if self._begun:
+            self._end_line()
+        if self._lines > LINES:
+            self._emit(f"[... {self._lines - LINES} more lines]")
+        self._lines = 0
+
+    def _add(self, part: bytes) -> None:
+        if self._lines < LINES and len(self._begun) <= _LINE_BYTES:
+            self._begun += part[: _LINE_BYTES + 1]
+        elif not self._begun and part:
+            self._begun += b"."  # of a line that is only counted
+
+    def _end_line(self) -> None:
+        line, self._begun = bytes(self._begun), bytearray()
+        self._lines += 1
+        if self._lines <= LINES and line.strip():
+            cut = " [...]" if len(line) > _LINE_BYTES else ""
+            self._emit(line[:_LINE_BYTES].decode("utf-8", "replace").rstrip("\r") + cut)
 
 
 class OutputTail:
@@ -20,15 +68,24 @@ class OutputTail:
         fd: read end; owned and closed here.
         keep_bytes: how much of the end is kept.
         bytes_per_second: reading pauses when more comes.
+        lines: told of everything that is read.
     """
 
-    def __init__(self, loop: asyncio.AbstractEventLoop, fd: int, keep_bytes: int, bytes_per_second: int) -> None:
+    def __init__(
+        self,
+        loop: asyncio.AbstractEventLoop,
+        fd: int,
+        keep_bytes: int,
+        bytes_per_second: int,
+        lines: OutputLines | None = None,
+    ) -> None:
         self._loop = loop
         self._fd = fd
         self._keep = keep_bytes
         self._allowance = max(int(bytes_per_second * _PAUSE_SECONDS), _READ_BYTES)
         self._left = self._allowance
         self._tail = bytearray()
+        self._lines = lines
         self._resume: asyncio.TimerHandle | None = None
         self.seen_bytes = 0
         """Printed since ``begin``."""
@@ -69,6 +126,8 @@ class OutputTail:
             return 0
         self.seen_bytes += len(data)
         self._tail += data
+        if self._lines is not None and data:
+            self._lines.feed(data)
         if len(self._tail) > 2 * self._keep:
             del self._tail[: -self._keep]
         return len(data)

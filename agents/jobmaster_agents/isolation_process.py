@@ -19,7 +19,7 @@ import msgspec
 
 from jobmaster.codec import cut_text
 from jobmaster.model.job import ErrorInfo
-from jobmaster_agents.isolation_output import OutputTail
+from jobmaster_agents.isolation_output import OutputLines, OutputTail
 from jobmaster_agents.isolation_wire import (
     Ended,
     FrameReader,
@@ -55,12 +55,16 @@ class WorkerLimits(msgspec.Struct, frozen=True, kw_only=True):
     """For a worker to tidy up behind a job; a slower one is replaced."""
     jobs_per_worker: int = 1000
     """Jobs after which a worker is replaced (slow leaks)."""
-    memory_bytes: int = 0
-    """Resident size above which a worker is replaced after its job; 0 = no limit."""
+    growth_bytes: int = 0
+    """Growth of its resident size since its first job above which a worker is replaced after its job; 0 = no limit."""
     output_kept_bytes: int = 8 * 1024
     """How much of the end of a job's output goes into the error of a crash."""
     output_bytes_per_second: int = 4 * 1024 * 1024
     """A handler that prints faster is slowed down."""
+
+
+OnOutput = Callable[[str, int, "IsolatedJob | None"], None]
+"""Told of each line that a worker has printed, with its process id and the job that it runs."""
 
 
 class StartFailed(Exception):
@@ -77,6 +81,7 @@ class WorkerProcess(asyncio.Protocol):
     Args:
         on_idle: the worker may have another job.
         on_gone: the process has ended or could not be started; called once.
+        on_output: told of what it prints.
     """
 
     def __init__(
@@ -87,6 +92,7 @@ class WorkerProcess(asyncio.Protocol):
         now: Callable[[], float],
         on_idle: Callable[[WorkerProcess], None],
         on_gone: Callable[[WorkerProcess], None],
+        on_output: OnOutput,
     ) -> None:
         self._loop = asyncio.get_running_loop()
         self._setup = setup
@@ -95,6 +101,7 @@ class WorkerProcess(asyncio.Protocol):
         self._now = now
         self._on_idle = on_idle
         self._on_gone = on_gone
+        self._lines = OutputLines(lambda line: on_output(line, self.pid, self._job))
         self._frames = FrameReader(setup.result_bytes + 2 * setup.error_bytes + _FRAME_SPARE_BYTES)
         self._transport: asyncio.WriteTransport | None = None
         self._lifeline = -1
@@ -154,7 +161,7 @@ class WorkerProcess(asyncio.Protocol):
         life_read, self._lifeline = os.pipe()
         out_read, out_write = os.pipe()
         self._output = OutputTail(
-            self._loop, out_read, self._limits.output_kept_bytes, self._limits.output_bytes_per_second
+            self._loop, out_read, self._limits.output_kept_bytes, self._limits.output_bytes_per_second, self._lines
         )
         try:
             ours.setblocking(False)
@@ -292,6 +299,9 @@ class WorkerProcess(asyncio.Protocol):
             self.kill()
 
     def _settle(self, result: IsolatedResult) -> None:
+        if self._output is not None:
+            self._output.drain()  # what it printed before it said how it ended
+            self._lines.end()
         ended, self._ended, self._job = self._ended, None, None
         self._cancel_timers()
         if ended is not None and not ended.done():

@@ -86,8 +86,8 @@ class Setup(msgspec.Struct, frozen=True, tag="setup", array_like=True):
     """PYTHONPATH of the parent's own environment, to be put back."""
     result_bytes: int
     error_bytes: int
-    memory_bytes: int
-    """Resident size above which the worker wants to be replaced; 0 = never."""
+    growth_bytes: int
+    """Growth of its resident size since its first job above which the worker wants to be replaced; 0 = never."""
     access: bytes = b""
     """How transactions on the master are opened: MessagePack of ``MasterAccess``, empty = not at all."""
 

@@ -13,6 +13,7 @@ from operator import itemgetter
 from jobmaster.model.job import FinalRow, HoldRow, JobState
 from jobmaster.ports import Written
 from jobmaster.telemetry import Telemetry
+from jobmaster_agents.failing import Failures
 from jobmaster_agents.liveness import Deadline, PlaceFigures
 
 _RAN = (JobState.SUCCEEDED, JobState.FAILED)
@@ -24,8 +25,9 @@ _state, _waited_us, _ran_us = (itemgetter(FinalRow._fields.index(name)) for name
 class Measures:
     """Counts what a reporter has written."""
 
-    def __init__(self, telemetry: Telemetry) -> None:
+    def __init__(self, telemetry: Telemetry, failures: Failures) -> None:
         self._telemetry = telemetry
+        self._failures = failures
 
     def ended(self, rows: Sequence[FinalRow]) -> None:
         """These outcomes are in the master."""
@@ -36,11 +38,14 @@ class Measures:
         first = states[0]
         if states.count(first) == len(states):
             telemetry.jobs_ended[first] += len(states)
+            if first != JobState.SUCCEEDED:
+                self._failures.ended(rows)
             if first not in _RAN:
                 return
         else:
             for state, count in Counter(states).items():
                 telemetry.jobs_ended[state] += count
+            self._failures.ended(row for row in rows if row.state != JobState.SUCCEEDED)
             rows = [row for row in rows if row.state in _RAN]
         telemetry.job_wait_seconds.observe_batch_us(list(map(_waited_us, rows)))
         telemetry.job_run_seconds.observe_batch_us(list(map(_ran_us, rows)))
@@ -60,9 +65,9 @@ class Measures:
         if written.cancelled:
             telemetry.jobs_ended[JobState.CANCELLED] += len(written.cancelled)
         done = [row for row in rows if row.id in written.accepted]
-        tried = [row.ran_us for row in done if row.error is not None]
-        if tried:
-            telemetry.job_run_seconds.observe_batch_us(tried)
+        if tried := [row for row in done if row.error is not None]:
+            telemetry.job_run_seconds.observe_batch_us([row.ran_us for row in tried])
+            self._failures.tried(tried)
         if not here:
             telemetry.jobs_held += sum(row.error is None and row.id not in written.cancelled for row in done)
 

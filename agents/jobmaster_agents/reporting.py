@@ -34,6 +34,7 @@ from jobmaster.rules.batching import OUTCOME_BYTES, Size, fitting
 from jobmaster.telemetry import Telemetry
 from jobmaster_agents.assigning import Assigning
 from jobmaster_agents.events import Event, EventLog
+from jobmaster_agents.failing import Failures
 from jobmaster_agents.halving import Halving
 from jobmaster_agents.holdings import Holding, Holdings, OnForgotten
 from jobmaster_agents.insisting import Backoff, Insisting
@@ -84,9 +85,11 @@ class Reporter:
         self._holdings = holdings
         self._memory = memory
         self._now = clock.boottime
-        self._measures = Measures(telemetry or Telemetry())
         self._on_forgotten = on_forgotten
         self._log = log or EventLog()
+        telemetry = telemetry or Telemetry()
+        self.failures = Failures(telemetry, self._log, clock.boottime)
+        self._measures = Measures(telemetry, self.failures)
         self.insist = Insisting(holdings, clock, self._log)
         self.settling = Settling(store, memory, self.forget, self._log)
         self.assigning = Assigning(master, store, memory, self.insist, clock, self._log)

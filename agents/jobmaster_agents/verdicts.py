@@ -17,6 +17,7 @@ import msgspec
 from jobmaster.clock import Clock
 from jobmaster.codec import decode_headers, encode_error, error_of
 from jobmaster.handlers import Cancel, HandlerOptions, JobContext, Retry
+from jobmaster.handlers.context import RETRY_SECONDS_MAX
 from jobmaster.model.errors import InvalidArguments
 from jobmaster.model.job import Delivery, ErrorInfo, FinalRow, Headers, HoldRow, JobState, Priority, StartRule
 from jobmaster.rules.retry import backoff_seconds, may_retry, runs_alone
@@ -36,7 +37,6 @@ _ABANDONED = ErrorInfo(
 UNCONFIRMED = ErrorInfo(type="Unconfirmed", message="nobody has confirmed it", reason="unconfirmed")
 _NEVER_RAN = (JobState.CANCELLED, JobState.EXPIRED)
 """States that a job can reach without a start; they then use up no attempt."""
-_RETRY_SECONDS_MAX = 3660 * 86_400.0
 
 
 class StopCause(Enum):
@@ -295,7 +295,7 @@ class Verdicts:
             self._fail(job, info, started, ended)
             return
         self.retried += 1
-        delay = self._backoff(job, used) if after_seconds is None else min(max(after_seconds, 0.0), _RETRY_SECONDS_MAX)
+        delay = self._backoff(job, used) if after_seconds is None else min(max(after_seconds, 0.0), RETRY_SECONDS_MAX)
         due_us = _store_us(job, ended) + int(delay * 1e6)
         job.phase = Phase.ENDED
         job.row = self._hold_row(job, used, due_us, encode_error(info), _us(ended - started))

@@ -32,7 +32,8 @@ from jobmaster_agents.events import LOGGER_NAME, Event, EventLog
 from jobmaster_agents.execution import Execution
 from jobmaster_agents.holdings import Holding, Holdings
 from jobmaster_agents.insisting import Told
-from jobmaster_agents.isolation import IsolatedPool
+from jobmaster_agents.isolation import IsolatedPool, WorkerLimits
+from jobmaster_agents.isolation_wire import IsolatedJob
 from jobmaster_agents.onboarding import Onboarding
 from jobmaster_agents.persisting import InFlight, Persisting
 from jobmaster_agents.portions import LiveJob, Memory, Phase
@@ -104,6 +105,8 @@ class Working:
             error_bytes=settings.limits.error_bytes,
             logger=logging.getLogger(LOGGER_NAME),
             clock=clock,
+            limits=WorkerLimits(jobs_per_worker=agent.isolated_jobs, growth_bytes=agent.isolated_growth_bytes),
+            on_output=self._printed,
             access=msgspec.msgpack.encode(transactions.access) if transactions is not None else b"",
         )
         attended = Attended(transactions, master, self.reporter, self.verdicts, holdings, clock, telemetry)
@@ -332,6 +335,10 @@ class Working:
 
     def _stop(self, job: LiveJob, cause: StopCause) -> None:
         self.execution.stop_job(job, cause)
+
+    def _printed(self, line: str, pid: int, job: IsolatedJob | None) -> None:
+        whose = {"job": job.job_id, "handler": job.handler} if job is not None else {}
+        self._log.info(Event.HANDLER_OUTPUT, {**whose, "worker": pid, "line": line})
 
     def _given_up(self, job: LiveJob, cause: StopCause, seconds: float) -> None:
         fields = {"job": job.entry.id, "handler": job.entry.handler, "reason": cause.value, "seconds": seconds}

@@ -45,6 +45,11 @@ ATTEMPT_COLUMNS = (
 )
 
 
+def present_attempt(state: str, used: int) -> int:
+    """Number of the attempt that runs or was the last one; a row counts those that are over."""
+    return used + 1 if state == JobState.PROCESSING else used
+
+
 def listed(row: Mapping[str, Any]) -> dict[str, Any]:
     """One row of ``job list``."""
     headers = decode_headers(row["headers"])
@@ -54,7 +59,7 @@ def listed(row: Mapping[str, Any]) -> dict[str, Any]:
         "handler": row["handler"],
         "priority": Priority(row["priority"]).label,
         "lane": row["lane"],
-        "attempt": row["attempt"],
+        "attempt": present_attempt(row["state"], row["attempt"]),
         "rescues": row["rescues"],
         "token": row["token"],
         "bucket_id": str(row["bucket_id"]) if row["bucket_id"] else None,
@@ -85,7 +90,7 @@ def job_record(view: JobView, lack: Lack | None = None) -> dict[str, Any]:
         "result": _plain(view.result),
         "error": {"type": error.type, "message": error.message, "reason": error.reason} if error else None,
         "traceback": error.traceback if error else None,
-        "attempt": view.attempt,
+        "attempt": present_attempt(view.state, view.attempt),
         "rescues": view.rescues,
         "token": view.token,
         "bucket_id": text(view.bucket_id) if view.bucket_id else None,
@@ -126,7 +131,7 @@ def timeline(view: JobView, attempts: Sequence[Mapping[str, Any]], lack: Lack | 
         "token": view.token,
         "bucket_id": text(view.bucket_id) if view.bucket_id else None,
         "bucket_epoch": view.bucket_epoch,
-        "attempt": view.attempt or None,
+        "attempt": present_attempt(view.state, view.attempt) or None,
     }
     if view.state.final and view.ran_us is not None and view.state in (JobState.SUCCEEDED, JobState.FAILED):
         waited = f"waited {micros(view.waited_us)}" if view.waited_us is not None else ""

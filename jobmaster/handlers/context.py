@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from contextlib import AbstractAsyncContextManager
 from datetime import timedelta
+from math import isfinite
 from typing import Any, Protocol
 from uuid import UUID
 
@@ -14,23 +15,42 @@ from jobmaster.model.errors import InputError
 from jobmaster.model.job import Headers, Priority
 
 _CLOCK = SystemClock()
+RETRY_SECONDS_MAX = 3660 * 86_400.0
+"""Longest pause that a handler may ask for."""
 
 
 class Retry(Exception):
     """Raised by a handler: this attempt failed, run the job again.
 
     Args:
-        after: seconds (or a timedelta) until the next attempt; ``None`` = the handler's own back-off.
+        after: seconds (or a timedelta) until the next attempt, below 0: at once; ``None`` = the handler's own back-off.
         reason: text for the attempt's record.
+
+    Raises:
+        InputError: ``after`` is no time, or more than 3660 days. (The attempt then has failed with that error.)
     """
 
     def __init__(self, after: float | timedelta | None = None, reason: str = "") -> None:
         super().__init__(after, reason)
-        self.after_seconds = after.total_seconds() if isinstance(after, timedelta) else after
+        self.after_seconds = _pause(after)
         self.reason = reason
 
     def __str__(self) -> str:
         return self.reason or "the handler asked for another attempt"
+
+
+def _pause(after: object) -> float | None:
+    if after is None:
+        return None
+    seconds = after.total_seconds() if isinstance(after, timedelta) else after
+    if isinstance(seconds, bool) or not isinstance(seconds, int | float) or not isfinite(seconds):
+        raise InputError(
+            f"Retry(after={after!r}) is no time until the next attempt",
+            hint="give seconds as a number, a timedelta, or None for the handler's own back-off",
+        )
+    if seconds > RETRY_SECONDS_MAX:
+        raise InputError(f"Retry(after={after!r}) is more than {RETRY_SECONDS_MAX / 86_400:g} days ahead")
+    return max(float(seconds), 0.0)
 
 
 class Cancel(Exception):

@@ -5,12 +5,15 @@ from __future__ import annotations
 import math
 import re
 from datetime import timedelta
-from typing import Literal, TypedDict
+from enum import StrEnum
+from typing import Literal, TypedDict, TypeVar
 
 import msgspec
 
 from jobmaster.model.errors import ConfigError, InputError
 from jobmaster.model.job import Confirm, Delivery, Priority, RunMode, StartRule
+
+_Word = TypeVar("_Word", bound=StrEnum)
 
 NAME_CHARS_MAX = 200
 LANE = re.compile(r"[a-z0-9][a-z0-9_-]{0,47}")
@@ -84,9 +87,9 @@ def checked_options(options: JobOptions, *, handler: str, is_async: bool) -> Han
             hint=f"valid are {', '.join(JobOptions.__annotations__)}",
         )
     try:
-        mode = RunMode(options.get("mode", RunMode.ASYNC if is_async else RunMode.THREAD))
-        start = StartRule(options.get("start", StartRule.LEASE))
-        delivery = Delivery(options.get("delivery", Delivery.AT_LEAST_ONCE))
+        mode = _one_of(RunMode, options.get("mode", RunMode.ASYNC if is_async else RunMode.THREAD), "mode")
+        start = _one_of(StartRule, options.get("start", StartRule.LEASE), "start")
+        delivery = _one_of(Delivery, options.get("delivery", Delivery.AT_LEAST_ONCE), "delivery")
         priority = None if (given := options.get("priority")) is None else Priority.parse(given)
         checked = HandlerOptions(
             priority=priority,
@@ -100,13 +103,20 @@ def checked_options(options: JobOptions, *, handler: str, is_async: bool) -> Han
             mode=_fitting(mode, is_async),
             start=start,
             transactional=_transactional(options.get("transactional", False), is_async),
-            confirm=Confirm(options.get("confirm", Confirm.RETURN)),
+            confirm=_one_of(Confirm, options.get("confirm", Confirm.RETURN), "confirm"),
             confirm_within_seconds=_seconds(options.get("confirm_within"), "confirm_within", above=0.0),
         )
         checked = _confirmable(checked, options, is_async)
         return _started_once(checked, options) if delivery is Delivery.AT_MOST_ONCE else checked
     except (ValueError, TypeError, InputError) as error:
         raise ConfigError(f"handler {handler!r}: {error}") from None
+
+
+def _one_of(words: type[_Word], value: object, what: str) -> _Word:
+    valid = [word.value for word in words]
+    if not isinstance(value, str) or value not in valid:
+        raise ValueError(f"{what} must be one of {', '.join(map(repr, valid))}, not {value!r}")
+    return words(value)
 
 
 def _fitting(mode: RunMode, is_async: bool) -> RunMode:

@@ -61,7 +61,7 @@ class Handlers:
 
     def add(self, function: Callable[..., Any], **options: Unpack[JobOptions]) -> Handler:
         """Declare a handler without decorator syntax; see ``job``."""
-        name = options.get("name") or default_name(function)
+        name = default_name(function) if (given := options.get("name")) is None else given
         try:
             check_name(name, f"the name of handler {name!r}")
         except InputError as error:

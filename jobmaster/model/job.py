@@ -57,7 +57,7 @@ class Priority(IntEnum):
                 return cls[value.strip().upper()]
             except KeyError:
                 pass
-        elif value in cls._value2member_map_:
+        elif type(value) in (int, cls) and value in cls._value2member_map_:  # True is no priority
             return cls(value)
         raise ValueError(f"unknown priority {value!r}; valid are {', '.join(p.label for p in cls)}")
 

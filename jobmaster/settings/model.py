@@ -167,6 +167,10 @@ class AgentSettings(Section, frozen=True, kw_only=True):
     """Threads for ``thread`` handlers of one process."""
     isolated_processes: PositiveCount = 2
     """Worker processes for ``process`` handlers of one process."""
+    isolated_jobs: PositiveCount = 1000
+    """Jobs after which a worker process is replaced."""
+    isolated_growth_bytes: Bytes = 512 * 1024 * 1024
+    """Growth of a worker process's resident memory since its first job after which it is replaced (Linux); 0 = never."""
     metrics_port: Annotated[int, Meta(ge=0, le=65535)] | None = None
     """In place of ``observability.metrics_port``, for kinds of agents that share a machine."""
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import ctypes
+import logging
 import os
 import signal
 import socket
@@ -404,3 +405,21 @@ async def async_speaks_for(name: str) -> str:
     before = tenant.get()
     tenant.set(name)
     return before
+
+
+@job(name="iso.prints_lines", mode="process")
+def prints_lines(lines: list[str], end: str) -> None:
+    for line in lines:
+        sys.stdout.write(line + "\n")
+    sys.stdout.write(end)
+    sys.stdout.flush()
+
+
+@job(name="iso.logs_and_fails", mode="process")
+def logs_and_fails() -> None:
+    logging.warning("about to fail")
+    try:
+        _ = 1 / 0
+    except ZeroDivisionError:
+        logging.getLogger("app").exception("it failed")
+        raise

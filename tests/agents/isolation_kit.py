@@ -14,6 +14,7 @@ import msgspec
 
 from jobmaster.clock import SystemClock, new_id
 from jobmaster_agents.isolation import IsolatedJob, IsolatedPool, ResultKind, WorkerLimits
+from jobmaster_agents.isolation_process import OnOutput
 from tests.patience import PATIENCE_SECONDS
 
 MODULE = "tests.agents.isolated_handlers"
@@ -74,10 +75,11 @@ async def pools() -> AsyncIterator[Make]:
         size: int = 1,
         limits: WorkerLimits | None = None,
         paths: tuple[str, ...] = (MODULE,),
+        on_output: OnOutput = lambda line, pid, job: None,
     ) -> IsolatedPool:
         pool = IsolatedPool(
             paths, size, result_bytes=RESULT_BYTES, error_bytes=ERROR_BYTES, logger=LOGGER, clock=SystemClock(),
-            limits=limits,
+            limits=limits, on_output=on_output,
         )  # fmt: skip
         pools.append(pool)
         return pool

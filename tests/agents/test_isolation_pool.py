@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from jobmaster_agents.isolation import IsolatedResult, ResultKind, WorkerLimits
-from jobmaster_agents.isolation_output import OutputTail
+from jobmaster_agents.isolation_output import LINES, OutputTail
 from tests.agents.isolation_kit import (
     ERROR_BYTES,
     LOGGER,
@@ -209,12 +209,65 @@ async def test_a_worker_is_replaced_after_its_number_of_jobs(make_pool: Make) ->
     assert [pids.count(pid) for pid in dict.fromkeys(pids)] == [3, 3, 1]
 
 
-async def test_a_worker_that_has_grown_too_large_is_replaced(make_pool: Make) -> None:
-    pool = make_pool(limits=WorkerLimits(memory_bytes=200 * 1024 * 1024))
-    pid = await value(pool, "pid")
-    assert await value(pool, "grows", megabytes=1) == pid
-    assert await value(pool, "grows", megabytes=200) == pid
-    assert await value(pool, "pid") != pid
+async def test_a_leaking_handler_cannot_fill_the_machine(make_pool: Make) -> None:
+    limit, leak = 100, 30
+    pool = make_pool(limits=WorkerLimits(growth_bytes=limit * MEGABYTE))
+    pids, sizes = [], []
+    for _ in range(14):
+        pids.append(pid := await value(pool, "grows", megabytes=leak))
+        sizes.append(resident(pid))
+    assert len(set(pids)) > 2
+    assert max(sizes) - min(sizes) < (limit + 2 * leak) * MEGABYTE
+
+
+async def test_what_the_first_job_loads_is_no_growth(make_pool: Make) -> None:
+    pool = make_pool(limits=WorkerLimits(growth_bytes=100 * MEGABYTE))
+    pid = await value(pool, "grows", megabytes=200)
+    assert [await value(pool, "grows", megabytes=1) for _ in range(3)] == [pid] * 3
+
+
+MEGABYTE = 1024 * 1024
+
+
+def resident(pid: int) -> int:
+    """Bytes; 0 when the process has ended."""
+    try:
+        return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+    except OSError:
+        return 0
+
+
+# ---------------------------------------------------------------- what they print
+
+
+async def test_what_a_handler_prints_is_passed_on_with_its_job(make_pool: Make) -> None:
+    said: list[tuple[str, bytes | None]] = []
+    pool = make_pool(on_output=lambda line, pid, job: said.append((line, job and job.job_id)))
+    job = make_job("prints_lines", lines=["one", "two\r", "", "x" * 5000], end="no line break")
+    assert (await pool.run(job)).kind is ResultKind.OK
+    assert [line for line, whose in said if whose == job.job_id] == [
+        "one",
+        "two",
+        "x" * 1000 + " [...]",
+        "no line break",
+    ]
+
+
+async def test_of_a_chatty_handler_the_first_lines_are_passed_on(make_pool: Make) -> None:
+    said: list[str] = []
+    pool = make_pool(on_output=lambda line, pid, job: said.append(line))
+    for _ in range(2):
+        said.clear()
+        assert (await pool.run(make_job("prints_lines", lines=["line"] * 500, end=""))).kind is ResultKind.OK
+        assert said == ["line"] * LINES + [f"[... {500 - LINES} more lines]"]
+
+
+async def test_what_a_failing_handler_says_last_is_passed_on(make_pool: Make) -> None:
+    said: list[str] = []
+    pool = make_pool(on_output=lambda line, pid, job: said.append(line))
+    assert (await pool.run(make_job("logs_and_fails"))).kind is ResultKind.ERROR
+    assert any("about to fail" in line for line in said)
+    assert any("ZeroDivisionError" in line for line in said), "the traceback of log.exception"
 
 
 # ---------------------------------------------------------------- alone

@@ -10,9 +10,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from prometheus_client.parser import text_string_to_metric_families
 
-from jobmaster.model.job import FinalRow, HoldRow, JobState
+from jobmaster.codec import encode_error
+from jobmaster.model.job import ErrorInfo, FinalRow, HoldRow, JobState
 from jobmaster.ports import Written
 from jobmaster.telemetry import JOB_SECONDS, METRICS, Histogram, Kind, Telemetry
+from jobmaster_agents.events import EventLog, JsonLines
+from jobmaster_agents.failing import LINES, WINDOW_SECONDS, Failures
 from jobmaster_agents.liveness import Deadline, PlaceFigures
 from jobmaster_agents.liveness import Phase as LifePhase
 from jobmaster_agents.measuring import Measures, show_figures
@@ -120,7 +123,7 @@ def ids(*rows: FinalRow | HoldRow) -> frozenset[bytes]:
 
 def test_only_what_the_master_accepted_is_counted_and_only_what_ran_has_a_time() -> None:
     telemetry = Telemetry()
-    measures = Measures(telemetry)
+    measures = Measures(telemetry, Failures(telemetry, EventLog(), lambda: 0.0))
     good, bad, refused = final(1, JobState.SUCCEEDED), final(2, JobState.FAILED), final(3, JobState.SUCCEEDED)
     never = final(4, JobState.EXPIRED, 0)
     measures.accepted([good, bad, refused, never], Written(True, ids(good, bad, never), refused=ids(refused)))
@@ -136,7 +139,7 @@ def test_only_what_the_master_accepted_is_counted_and_only_what_ran_has_a_time()
 
 def test_given_back_means_unrun_in_the_master_and_accepted() -> None:
     telemetry = Telemetry()
-    measures = Measures(telemetry)
+    measures = Measures(telemetry, Failures(telemetry, EventLog(), lambda: 0.0))
     unrun, tried, cancelled, refused = held(1, None), held(2, b"{}"), held(3, None), held(4, None)
     answer = Written(True, ids(unrun, tried, cancelled), cancelled=ids(cancelled), refused=ids(refused))
     measures.given_back([unrun, tried, cancelled, refused], answer, here=False)
@@ -156,3 +159,52 @@ def test_two_processes_in_one_do_not_share_numbers() -> None:
 def test_a_labelled_metric_cannot_be_one_reading() -> None:
     with pytest.raises(ValueError, match="labels"):
         Telemetry().read_from("jobs_ended", lambda: 1)
+
+
+def error(reason: str, message: str = "as asked") -> bytes:
+    return encode_error(ErrorInfo(type="ValueError", message=message, reason=reason))
+
+
+def test_what_did_not_succeed_is_counted_by_what_it_ended_with_and_logged(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("INFO", "jobmaster")
+    telemetry = Telemetry()
+    measures = Measures(telemetry, Failures(telemetry, EventLog(), lambda: 0.0))
+    failed = final(1, JobState.FAILED)._replace(error=error("timeout"))
+    expired = final(2, JobState.EXPIRED)._replace(error=error("expired"))
+    tried = held(3, error("error"))
+    measures.ended([failed, expired, final(4, JobState.SUCCEEDED)])
+    measures.given_back([tried, held(5, None)], Written(True, ids(tried)), here=True)
+    assert telemetry.jobs_failed == {("h", "d", "medium", "timeout"): 1, ("h", "d", "medium", "expired"): 1}
+    assert telemetry.attempts_failed == {("h", "d", "medium", "timeout"): 1, ("h", "d", "medium", "error"): 1}
+    assert b'jobmaster_jobs_failed_total{handler="h",lane="d",priority="medium",reason="timeout"} 1.0' in (
+        telemetry.exposition()
+    )
+    assert [record.message for record in caplog.records] == ["job_failed", "attempt_failed"]
+    line = JsonLines().format(caplog.records[0])
+    assert '"reason":"timeout"' in line.replace(" ", "")
+    assert "as asked" in line
+
+
+def test_a_flood_of_failures_is_a_few_lines_and_the_next_one_says_how_many_were_left_out(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    now, telemetry = [0.0], Telemetry()
+    failures = Failures(telemetry, EventLog(), lambda: now[0])
+    rows = [final(number, JobState.FAILED)._replace(error=error("error", "x" * 10_000)) for number in range(200)]
+    failures.ended(rows)
+    assert len(caplog.records) == LINES
+    failures.ended([rows[0]._replace(handler="another")])
+    assert len(caplog.records) == LINES + 1, "each handler has lines of its own"
+    now[0] += WINDOW_SECONDS
+    failures.ended(rows[:1])
+    assert f'"left_out":{200 - LINES}' in JsonLines().format(caplog.records[-1]).replace(" ", "")
+    assert sum(telemetry.jobs_failed.values()) == 202
+    assert max(len(JsonLines().format(record)) for record in caplog.records) < 1500
+
+
+def test_names_that_nobody_has_registered_make_no_new_series() -> None:
+    telemetry = Telemetry()
+    failures = Failures(telemetry, EventLog(), lambda: 0.0)
+    row = final(1, JobState.CANCELLED)._replace(error=error("cancelled"))
+    failures.ended(row._replace(handler=f"made up {number}") for number in range(5000))
+    assert len(telemetry.jobs_failed) == 1001

@@ -13,7 +13,7 @@ import msgspec
 import pytest
 
 from jobmaster.handlers import Cancel, Handler, Handlers, JobContext, Retry
-from jobmaster.model.errors import ConfigError, InvalidArguments
+from jobmaster.model.errors import ConfigError, InputError, InvalidArguments
 from jobmaster.model.job import Delivery, ErrorInfo, Headers, Priority, RunMode, StartRule
 
 if TYPE_CHECKING:
@@ -233,7 +233,15 @@ def test_what_cannot_be_a_handler_is_refused_at_declaration(function: Callable[.
     ("options", "words"),
     [
         ({"mode": "async"}, "would block the agent's event loop"),
-        ({"mode": "fibre"}, "fibre"),
+        ({"mode": "fibre"}, "mode must be one of 'async', 'thread', 'process', not 'fibre'"),
+        ({"start": "now"}, "start must be one of 'lease', 'fenced', not 'now'"),
+        ({"delivery": 1}, "delivery must be one of 'at_least_once', 'at_most_once', not 1"),
+        ({"confirm": "perhaps"}, "confirm must be one of 'return', 'explicit', not 'perhaps'"),
+        ({"priority": []}, r"unknown priority \[\]; valid are very_low"),
+        ({"priority": True}, "unknown priority True; valid are very_low"),
+        ({"priority": 2.0}, "unknown priority 2.0; valid are very_low"),
+        ({"name": ""}, "is empty"),
+        ({"name": 7}, "must be text"),
         ({"priority": "urgent"}, "valid are very_low"),
         ({"lane": "Pay Roll"}, "not the name of a lane"),
         ({"timeout": 0}, "more than 0"),
@@ -338,3 +346,14 @@ def test_bind_names_positional_arguments() -> None:
         handler.bind(("a.png",), {"path": "b.png"})
     with pytest.raises(InvalidArguments, match="takes 3 arguments, 4"):
         handler.bind((1, 2, 3, 4), {})
+
+
+@pytest.mark.parametrize("after", ["5s", math.nan, math.inf, -math.inf, True, 1e18, [5]])
+def test_a_pause_that_makes_no_sense_is_one_clear_error(after: object) -> None:
+    with pytest.raises(InputError, match=r"Retry\(after=.*\) is (no time|more than 3660 days)"):
+        Retry(after=after)  # type: ignore[arg-type]
+
+
+def test_a_pause_below_zero_is_none_at_all() -> None:
+    assert (Retry(after=-3).after_seconds, Retry().after_seconds) == (0.0, None)
+    assert Retry(after=datetime.timedelta(minutes=2)).after_seconds == 120.0

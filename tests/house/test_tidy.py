@@ -29,6 +29,7 @@ MANY_PARAMETERS = {
     "agents/jobmaster_agents/coordination.py:Coordination.__init__": "wired once, in parts.py, by name",
     "agents/jobmaster_agents/elsewhere.py:ElsewhereRunner.__init__": "wired once, in working.py; one per way of running",
     "agents/jobmaster_agents/heartbeat.py:Heartbeat.__init__": "wired once, in parts.py; its callbacks are its only way out",
+    "agents/jobmaster_agents/isolation.py:IsolatedPool.__init__": "wired once, in working.py, by name",
     "agents/jobmaster_agents/parts.py:Parts.__init__": "made once, in process.py, of all that an agent is made of",
     "agents/jobmaster_agents/rescue.py:Rescue.__init__": "wired once, in parts.py",
     "agents/jobmaster_agents/suspension.py:Suspension.__init__": "wired once, in parts.py, like the heartbeat",
