@@ -23,8 +23,6 @@ WINDOW_SECONDS = 60.0
 _NAMES = 1000
 """Names of handlers that are told apart. A job that is cancelled or expires may bear any name."""
 _MESSAGE_CHARS = 500
-_NEVER_FAILED = ("cancelled", "expired")
-"""Reasons of outcomes that are nobody's failure: counted, not logged, and no failed attempts."""
 
 
 class _Window(NamedTuple):
@@ -55,16 +53,18 @@ class Failures:
             info = _read(row.error)
             labels = self._labels(row, info)
             self._telemetry.jobs_failed[labels] += 1
-            if row.state is JobState.FAILED or row.state == JobState.FAILED:
+            if row.state == JobState.FAILED:
                 self._telemetry.attempts_failed[labels] += 1
-                self._write(Event.JOB_FAILED, row, info)
+                if (fields := self._line(Event.JOB_FAILED, row, info)) is not None:
+                    self._log.warning(Event.JOB_FAILED, fields)
 
     def tried(self, rows: Iterable[HoldRow]) -> None:
         """These failed attempts are in the master, and others follow."""
         for row in rows:
             info = _read(row.error)
             self._telemetry.attempts_failed[self._labels(row, info)] += 1
-            self._write(Event.ATTEMPT_FAILED, row, info)
+            if (fields := self._line(Event.ATTEMPT_FAILED, row, info)) is not None:
+                self._log.info(Event.ATTEMPT_FAILED, fields)
 
     def _labels(self, row: FinalRow | HoldRow, info: ErrorInfo) -> tuple[str, ...]:
         name = row.handler
@@ -75,16 +75,17 @@ class Failures:
                 name = "other"
         return name, row.lane, Priority(row.priority).label, info.reason
 
-    def _write(self, event: Event, row: FinalRow | HoldRow, info: ErrorInfo) -> None:
+    def _line(self, event: Event, row: FinalRow | HoldRow, info: ErrorInfo) -> dict[str, object] | None:
+        """What the line says; ``None``: there have been enough."""
         key, now = (row.handler if row.handler in self._names else "", event), self._now()
         since, lines, left_out = self._windows.get(key, _Window(now, 0, 0))
         if now - since >= WINDOW_SECONDS:
             since, lines = now, 0
         if lines >= LINES:
             self._windows[key] = _Window(since, lines, left_out + 1)
-            return
+            return None
         self._windows[key] = _Window(since, lines + 1, 0)
-        fields = {
+        return {
             "job": row.id,
             "handler": row.handler,
             "attempt": row.attempt,
@@ -93,10 +94,6 @@ class Failures:
             "message": info.message[:_MESSAGE_CHARS],
             **({"left_out": left_out} if left_out else {}),
         }
-        if event is Event.JOB_FAILED:
-            self._log.warning(event, fields)
-        else:
-            self._log.info(event, fields)
 
 
 def _read(error: bytes | None) -> ErrorInfo:
