@@ -57,6 +57,8 @@ class Scripted:
             answer = effect() if step.late else None
             step.reached.set()
             await step.opened.wait()
+            if step.late and step.then is LOST:
+                raise OutcomeUnknown(f"{name}: the answer was lost")
             if step.late:
                 return answer
             step = step.then
