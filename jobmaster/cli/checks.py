@@ -17,12 +17,12 @@ from jobmaster.clock import SystemClock
 from jobmaster.model.errors import JobMasterError
 from jobmaster.model.job import Priority
 from jobmaster.rules.serving import Lack
+from jobmaster.settings.agreement import differences
 from jobmaster.wiring import addresses
 
 if TYPE_CHECKING:
     from jobmaster.master.reading import Reader
-    from jobmaster.settings.agreement import differences
-from jobmaster.settings.model import ClusterSettings
+    from jobmaster.settings.model import ClusterSettings
 
 POSTGRES_MIN = 15
 CLOCK_WARN_SECONDS = 1.0
