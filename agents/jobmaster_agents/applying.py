@@ -170,7 +170,7 @@ class Applying:
 
             async def hold(rows: Sequence[HoldRow], fence: Fence = fence) -> Written:
                 written = await self._insist(
-                    "hold", lambda: self._master.hold(fence, rows), refusals=False, timeouts=len(rows) == 1
+                    "hold", lambda: self._master.hold(fence, rows), refusals=False, rows=True, timeouts=len(rows) == 1
                 )
                 self._measures.given_back(rows, written, here=False)
                 return written
@@ -193,7 +193,7 @@ class Applying:
             if isinstance(error, Unavailable) and error.timed_out and len(rows) > 1:
                 raise
         written = await self._insist(
-            "record_final", lambda: self._master.record_final(rows), refusals=False, timeouts=len(rows) == 1
+            "record_final", lambda: self._master.record_final(rows), refusals=False, rows=True, timeouts=len(rows) == 1
         )
         self._measures.accepted(rows, written)
         return written

@@ -338,7 +338,7 @@ class Observability(Section, frozen=True, kw_only=True):
     """Least severe line that is logged: ``debug``, ``info``, ``warning`` or ``error``."""
     log_format: Annotated[str, Meta(pattern="^(text|json)$")] = "text"
     """``text`` for people, ``json`` (one object a line) for collectors."""
-    metrics_host: Annotated[str, Meta(min_length=1)] = "127.0.0.1"
+    metrics_host: Annotated[str, Meta(min_length=1, max_length=255, pattern=r"^[A-Za-z0-9_.:%-]+$")] = "127.0.0.1"
     """Address for metrics and probes; they ask for no password. In a container ``0.0.0.0`` (``::``): every address."""
     metrics_port: Annotated[int, Meta(ge=0, le=65535)] | None = None
     """First port for metrics and probes, the next ones for further processes; null = off, 0 = any free."""
