@@ -19,6 +19,8 @@ ORIGINS = {
     "Beyond the five",
 }
 STATES = ("works", "planned", "not needed")
+NUMBERED = {"J": 62, "R": 61, "F": 25, "T": 24, "C": 15}
+"""Rows of the inventory of the origins, by letter."""
 
 
 class Row(NamedTuple):
@@ -53,6 +55,8 @@ def fault(row: Row) -> str:
         return f"{row.feature}: the state begins with none of {', '.join(STATES)}"
     if row.word == "planned":
         return ""
+    if row.word == "not needed" and not row.tests:
+        return "" if ":" in row.state else f"{row.feature}: no reason is given"
     if not row.tests:
         return f"{row.feature}: no test is named"
     missing = [test for test in row.tests if not is_test(test)]
@@ -81,6 +85,11 @@ def test_every_origin_has_its_table() -> None:
     assert len(ROWS) == len({(row.origin, row.feature) for row in ROWS})
 
 
+def test_every_row_of_the_inventory_has_its_line_once() -> None:
+    numbers = [match[1] for row in ROWS if (match := re.match(r"([A-Z]\d+)\. ", row.feature))]
+    assert numbers == [f"{letter}{number}" for letter, last in NUMBERED.items() for number in range(1, last + 1)]
+
+
 @pytest.mark.parametrize("row", ROWS, ids=lambda row: f"{row.origin}: {row.feature}"[:60])
 def test_what_works_names_its_test(row: Row) -> None:
     assert fault(row) == ""
@@ -91,5 +100,6 @@ def test_a_false_row_is_found() -> None:
     good = "| x | works | `tests/house/test_features.py::test_a_false_row_is_found` |\n"
     assert [fault(row) for row in rows_of(text + good)] == [""]
     for bad in ("| x | works | |", "| x | works | `tests/house/test_nothing.py` |", "| x | maybe | |",
-                "| x | works | `tests/house/test_features.py::test_nothing` |", "| x | works | `docs` |"):  # fmt: skip
+                "| x | works | `tests/house/test_features.py::test_nothing` |", "| x | works | `docs` |",
+                "| x | not needed | |"):  # fmt: skip
         assert [fault(row) for row in rows_of(text + bad)] != [""]
