@@ -32,6 +32,7 @@ _STOP_SECONDS = 5.0
 _RETIRE_SECONDS = 10.0
 """At least so long the last steps may take, however short the grace was."""
 _PAGE_JOBS = 1000
+_ON_ITS_WAY = (BucketState.COMPLETING, BucketState.READY_TO_DELETE)
 
 
 class LeavingMaster(Membership, Protocol):
@@ -136,15 +137,18 @@ class Completing:
         holding = pump.holding
         holding.closed = True
         fence = holding.fence
+        on_its_way = holding.state in _ON_ITS_WAY  # completed already for another reason, and now the agent leaves
         while not holding.lost and self._now() < last:
             try:
-                moved = holding.state is BucketState.COMPLETING or await self._master.move_bucket(
+                moved = holding.state in _ON_ITS_WAY or await self._master.move_bucket(
                     fence.bucket_id, fence.epoch, fence.owner, BucketState.COMPLETING, reason
                 )
                 if not moved:
                     return False
-                holding.state = BucketState.COMPLETING
-                if await self._store.close_intake(fence) is not Word.OK:
+                if holding.state not in _ON_ITS_WAY:
+                    holding.state = BucketState.COMPLETING
+                word = await self._store.close_intake(fence)
+                if word is not Word.OK and not (on_its_way and word is Word.CLOSED):
                     return False
             except (Unavailable, Refused):
                 await asyncio.sleep(_RETRY_SECONDS)

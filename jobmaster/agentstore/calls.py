@@ -12,7 +12,7 @@ from typing import Any, cast
 import redis.exceptions as driver
 from hiredis import pack_command
 
-from jobmaster.agentstore.errors import FunctionsMissing, NoReply, NotSent, translate
+from jobmaster.agentstore.errors import ArgumentsRefused, FunctionsMissing, NoReply, NotSent, translate
 from jobmaster.agentstore.library import PREFIX
 from jobmaster.agentstore.line import Line
 from jobmaster.model.errors import CodeError
@@ -56,7 +56,8 @@ class Calls:
         self._line = line
         self.where = where
         self.reload: Callable[[], Awaitable[None]] | None = None
-        """Loads the functions; set by agents. A store that was restarted without its log has forgotten them."""
+        """Loads the functions where ours are not; set by agents. A store that was restarted without its log has forgotten
+        them, and an agent of an earlier build may have been the first to load its own."""
 
     async def call(self, command: bytes, *, mutating: bool) -> Any:
         """Reply of one packed command.
@@ -79,10 +80,10 @@ class Calls:
             raise translate(error, where=self.where, mutating=mutating) from None
 
     async def look(self, commands: Sequence[bytes]) -> list[Any]:
-        """Answers of several read-only functions; missing functions are loaded as by ``function``."""
+        """Answers of several read-only functions; functions are loaded as by ``function``."""
         try:
             return await self.call_all(commands, mutating=False)
-        except FunctionsMissing:
+        except (FunctionsMissing, ArgumentsRefused):
             if self.reload is None:
                 raise
             await self.reload()
@@ -91,11 +92,12 @@ class Calls:
     async def function(
         self, name: bytes, keys: Sequence[bytes], arguments: Sequence[Argument] = (), *, mutating: bool = True
     ) -> Answer:
-        """Answer of one function. Missing functions are loaded once and called again, where ``reload`` is set."""
+        """Answer of one function. Those that are missing, or do not take the arguments, are loaded once and called again,
+        where ``reload`` is set."""
         command = pack_function(name, keys, arguments)
         try:
             return cast(Answer, await self.call(command, mutating=mutating))
-        except FunctionsMissing:
+        except (FunctionsMissing, ArgumentsRefused):
             if self.reload is None:
                 raise
             await self.reload()

@@ -37,6 +37,10 @@ class FunctionsMissing(StoreRefused):
     """The store does not know our functions."""
 
 
+class ArgumentsRefused(CodeError):
+    """A function does not take what it was given: a defect, or the function is one of another build."""
+
+
 class OutOfMemory(Unavailable):
     """The store is at its ``maxmemory`` and refused a command that needs room; nothing was written."""
 
@@ -90,5 +94,8 @@ def _translate_reply(error: Exception, where: str) -> JobMasterError:
             hint="run `jobmaster store init` or start an agent",
         )
     if text.startswith("JMARGS"):
-        return CodeError(f"{where} refused the arguments of one of its functions: {text[7:]}")
+        return ArgumentsRefused(
+            f"{where} refused the arguments of one of its functions: {text[7:]}",
+            hint="are its functions of an earlier build? agents of this one load theirs, and so does `jobmaster store init`",
+        )
     return StoreRefused(f"{where} answered with an error: {text}", hint="is it a Redis >= 7.0 or Valkey >= 7.2?")

@@ -174,7 +174,10 @@ class KitStore(Scripted):
 
     async def close_intake(self, fence: Fence) -> Word:
         def effect() -> Word:
-            self.buckets[fence.bucket_id].state = BucketState.COMPLETING
+            bucket = self.buckets[fence.bucket_id]
+            if bucket.state not in (BucketState.ACTIVE, BucketState.COMPLETING):
+                return self.refusal(fence) or Word.CLOSED
+            bucket.state = BucketState.COMPLETING
             return self.refusal(fence) or Word.OK
 
         word: Word = await self.do("close_intake", (fence,), effect)

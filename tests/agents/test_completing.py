@@ -364,3 +364,19 @@ async def test_a_second_copy_promoted_at_the_end_is_given_back(kit: Kit) -> None
     go.set()
     assert await leaving == []
     assert len(ran) == 1
+
+
+async def test_an_exit_that_meets_a_bucket_on_its_way_out_waits_for_its_end(kit: Kit) -> None:
+    """The configuration has fewer buckets, or help is not asked for any more, and at that moment the agent leaves."""
+    bucket = kit.bucket()
+    retiring = Gate()
+    kit.master.script["move_bucket"] += [None, retiring]
+    first = leave(kit, bucket)
+    await retiring.reached.wait()
+    assert kit.store.buckets[bucket.fence.bucket_id].state is BucketState.READY_TO_DELETE
+    second = leave(kit, bucket)
+    await turns()
+    retiring.opened.set()
+    assert await first == []
+    assert await second == []
+    assert is_retired(kit, bucket)

@@ -10,6 +10,8 @@ import redis.asyncio
 
 from jobmaster.agentstore import library, producer, store
 from jobmaster.embedded import ValkeyServer
+from jobmaster.model.errors import CodeError
+from jobmaster.ports import Word
 from tests.scripts.conftest import Connect
 from tests.scripts.workbench import assert_ok, new_fence
 
@@ -100,6 +102,27 @@ async def test_an_older_build_gives_way(connect: Connect, new_valkey: NewServer)
     await _load(server.url, _of_build(0))
     await connect(url=server.url)
     assert await _code(server.url) == library.text()
+
+
+async def test_an_earlier_build_that_was_loaded_meanwhile_gives_way_to_the_call_that_it_does_not_understand(
+    connect: Connect, new_valkey: NewServer
+) -> None:
+    """A store that was restarted without its log has no functions; in a rolling upgrade an older agent may load them first."""
+    server = new_valkey()
+    store_ = await connect(url=server.url)
+    fence = new_fence()
+    await assert_ok(store_.open_bucket(fence))
+    earlier = _of_build(0).replace(b"#args < 6 or #args > 7", b"#args ~= 6")
+    assert earlier != _of_build(0)
+    await _load(server.url, earlier)
+    assert (await store_.claim(fence, "list-1", 1)).word is Word.OK
+    assert await _code(server.url) == library.text()
+
+
+async def test_arguments_that_our_own_build_refuses_are_a_defect(connect: Connect, new_valkey: NewServer) -> None:
+    store_ = await connect(url=new_valkey().url)
+    with pytest.raises(CodeError, match="refused the arguments"):
+        await store_.claim(new_fence(), "list-1", -1)
 
 
 async def test_a_newer_build_stays(connect: Connect, new_valkey: NewServer) -> None:
