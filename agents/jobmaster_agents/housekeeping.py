@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Protocol
 
 from jobmaster.model.bucket import Bucket, BucketState
-from jobmaster.model.errors import Unavailable
+from jobmaster.model.errors import Refused, Unavailable
 from jobmaster.model.job import Priority
 from jobmaster.ports import Leftover, Swept, Word
 from jobmaster.settings.model import ClusterSettings
@@ -171,25 +171,33 @@ class Housekeeping:
         in the configuration only the tombstone goes; keys that should lie there are found by ``adopt_resurrected`` when it
         is configured again."""
         leases = self._settings.leases
-        answering = [name for name in self._stores if self._reach.answers(name)]
-        retired = await self._master.forget_buckets(leases.tombstone_seconds, answering)
-        for bucket in retired[:_DROPS_MAX]:
-            if not self._reach.answers(bucket.store):
-                continue  # it has fallen silent since: the tombstone waits for it
+        refusal: Refused | None = None
+        for name in [name for name in self._stores if self._reach.answers(name)]:
             try:
-                word = await self._stores[bucket.store].delete_bucket(bucket.id)
-            except Unavailable as error:
-                self._reach.failed(bucket.store, error)
-                continue
-            if word is Word.NOT_EMPTY:
-                reason = "keys of a retired bucket hold jobs again"
-                if await self._master.adopt_remains(bucket, reason):
-                    self._note_resurrected(bucket.id, bucket.store, reason)
-                continue
-            await self._drop(bucket)
+                await self._forget_of(name)
+            except Refused as error:  # a matter of this store: the others have their turn first
+                refusal = error
         age = max(leases.tombstone_seconds, leases.store_dead_seconds)
         strangers = await self._master.forget_buckets(age, list(self._settings.stores), others=True)
         for bucket in strangers[:_DROPS_MAX]:
+            await self._drop(bucket)
+        if refusal is not None:
+            raise refusal
+
+    async def _forget_of(self, store: str) -> None:
+        """Tombstones of one store; those that are left when it falls silent wait for it."""
+        retired = await self._master.forget_buckets(self._settings.leases.tombstone_seconds, [store])
+        for bucket in retired[:_DROPS_MAX]:
+            try:
+                word = await self._stores[store].delete_bucket(bucket.id)
+            except Unavailable as error:
+                self._reach.failed(store, error)
+                return
+            if word is Word.NOT_EMPTY:
+                reason = "keys of a retired bucket hold jobs again"
+                if await self._master.adopt_remains(bucket, reason):
+                    self._note_resurrected(bucket.id, store, reason)
+                continue
             await self._drop(bucket)
 
     async def _drop(self, bucket: Bucket) -> None:
@@ -206,6 +214,7 @@ class Housekeeping:
         and passes over a list whose name the store has lost.
         """
         found: dict[bytes, str] = {}
+        refusal: Refused | None = None
         for name, store in list(self._stores.items()):  # one may join meanwhile
             if not self._reach.answers(name):
                 continue
@@ -213,9 +222,9 @@ class Housekeeping:
                 found.update((bucket_id, name) for bucket_id in await store.known_buckets())
             except Unavailable as error:
                 self._reach.failed(name, error)
-        if not found:
-            return
-        known = {bucket.id for bucket in await self._master.buckets()}
+            except Refused as error:  # a matter of this store: the others have their turn first
+                refusal = error
+        known = {bucket.id for bucket in await self._master.buckets()} if found else set()
         for bucket_id in [b for b in found if b not in known][:_DROPS_MAX]:
             if not self._reach.answers(found[bucket_id]):
                 continue
@@ -223,6 +232,10 @@ class Housekeeping:
                 await self._adopt(bucket_id, found[bucket_id])
             except Unavailable as error:  # (of the store or of the master: the next look begins again)
                 self._reach.failed(found[bucket_id], error)
+            except Refused as error:
+                refusal = error
+        if refusal is not None:
+            raise refusal
 
     async def _adopt(self, bucket_id: bytes, store: str) -> None:
         keys = self._stores[store]

@@ -2,8 +2,8 @@
 
 It starts the children, each as a new agent with a new id; when one dies, the proof (waitpid) becomes a death certificate at
 once, so that rescue need not wait for the lease, and the living siblings are told; it starts a new agent in its place, with
-a growing delay when they die in a row. What refuses every child before one has ever been registered (a wrong configuration,
-password or schema) ends it with one error; later the same is a disturbance that may pass, and no reason to stop siblings that
+a growing delay when they die in a row. What refuses every child before one has ever served (a wrong configuration, password,
+schema or right) ends it with one error; later the same is a disturbance that may pass, and no reason to stop siblings that
 live: it is tried again for as long as it lasts. It enforces each child's lease from outside: past its deadline a child is
 killed, whatever it does. First SIGTERM or SIGINT: the children complete within the grace time; second: they stop now; after
 the deadline they are killed and certified. It leaves no process behind.
@@ -51,12 +51,14 @@ REFUSED_SECONDS_MAX = 10.0
 CERTIFICATE_WAIT_SECONDS = 5.0
 """How long an ending supervisor waits for the last certificates."""
 REFUSED_EXIT_CODES = frozenset({2, 77, 78})
-"""A child that ends so before it is registered would end so again until somebody mends it: wrong input, refused, wrong
+"""A child that ends so before it serves would end so again until somebody mends it: wrong input, refused, wrong
 configuration."""
 
 
+_BEFORE_SERVING = (Phase.STARTING, Phase.REGISTERED)
+"""A child is REGISTERED before it asks for that: the master may refuse it then, and the store its buckets."""
 _REFUSED = (
-    "it was refused before it was registered (its own error says by whom); agents of this supervisor were accepted before, "
+    "it was refused before it served (its own error says by whom); agents of this supervisor were accepted before, "
     "so it is tried again until that is mended; its siblings go on"
 )
 
@@ -86,10 +88,10 @@ def restart_delay(deaths_in_a_row: int, exit_code: int, phase: Phase = Phase.STA
         return 0.0
     if exit_code in AWAY_EXIT_CODES:
         longest = AWAY_SECONDS_MAX
-    elif phase is Phase.STARTING:
+    elif phase in _BEFORE_SERVING:
         longest = REFUSED_SECONDS_MAX if exit_code in REFUSED_EXIT_CODES else RESTART_SECONDS_MAX
     else:
-        longest = RESTART_SECONDS_MAX if phase is Phase.REGISTERED else SERVED_SECONDS_MAX
+        longest = SERVED_SECONDS_MAX
     return min(RESTART_SECONDS * 2.0 ** min(deaths_in_a_row - 2, 16), longest)
 
 
@@ -141,7 +143,7 @@ class Supervisor:
         self._hangups = 0
         self._given_up: int | None = None
         self._has_run = False
-        """True once a child of this plan was registered: the plan is sound, and a refusal may pass."""
+        """True once a child of this plan has opened its buckets: the plan is sound, and a refusal may pass."""
         self._last_certificate_at = 0.0
         self._selector = selectors.DefaultSelector()
 
@@ -300,16 +302,12 @@ class Supervisor:
         if code == -signal.SIGTERM and self._kill_at is not None and phase is Phase.STARTING:
             code = 0  # our own signal met it before it had begun: there is nothing to mend
         slot.last_code = code
-        self._has_run = self._has_run or phase is not Phase.STARTING
+        self._has_run = self._has_run or phase not in _BEFORE_SERVING
         fields = {"child": slot.index, "agent": child.order.agent_id, "how": exit_text(code), "lived_seconds": lived}
         if code == 0:
             self._log.info(Event.CHILD_EXITED, fields)
             return  # it has left in order, by our signal or by an operator's drain
         self._log.warning(Event.CHILD_EXITED, fields)
-        refused = phase is Phase.STARTING and code in REFUSED_EXIT_CODES
-        if refused and not self._ran():
-            self._give_up(code)
-            return
         if phase not in (Phase.STARTING, Phase.ENDED):  # before, the master knows nothing of it; after, it has left
             reason = f"supervisor saw it end: {exit_text(code)}"
             self._last_certificate_at = now
@@ -317,6 +315,10 @@ class Supervisor:
             self._certificates.ask(
                 CertificateOrder(settings=self._plan.settings, agent_id=child.order.agent_id, reason=reason), now
             )
+        refused = phase in _BEFORE_SERVING and code in REFUSED_EXIT_CODES
+        if refused and not self._ran():
+            self._give_up(code)
+            return
         slot.deaths = slot.deaths + 1 if lived < STEADY_SECONDS else 1
         looping = slot.deaths >= _CRASH_LOOP_DEATHS
         slot.count(PlaceFigures(1, int(child.killed), int(refused), int(looping)))
@@ -331,9 +333,9 @@ class Supervisor:
             self._log.error(Event.CRASH_LOOP, again)
 
     def _ran(self) -> bool:
-        """True when a child of this plan has been registered, be it one that lives."""
+        """True when a child of this plan has opened its buckets, be it one that lives."""
         living = [slot.child for slot in self._slots if slot.child is not None]
-        return self._has_run or any(child.deadline.phase is not Phase.STARTING for child in living)
+        return self._has_run or any(child.deadline.phase not in _BEFORE_SERVING for child in living)
 
     def _give_up(self, code: int) -> None:
         self._given_up = code

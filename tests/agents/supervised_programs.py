@@ -73,6 +73,8 @@ class ScriptedAgent:
             return 69
         deadline.phase = Phase.REGISTERED
         self.renew()
+        if self.behaviour.child == "forbidden":
+            return 77
         worker = ""
         if self.behaviour.child == "parent":
             worker = str(subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"]).pid)
@@ -85,6 +87,7 @@ class ScriptedAgent:
         if self.behaviour.child == "crash once" and not (self.directory / "crashed").exists():
             (self.directory / "crashed").touch()
             return 75
+        deadline.phase = Phase.SERVING
         told = None
         while not self.over.is_set():
             if (figures := deadline.figures) != told:

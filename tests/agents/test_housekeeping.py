@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import msgspec
+import pytest
 
 from jobmaster.clock import new_id
 from jobmaster.model.bucket import Bucket, BucketState
-from jobmaster.model.errors import JobMasterError, Unavailable
+from jobmaster.model.errors import JobMasterError, StoreRefused, Unavailable
 from jobmaster.ports import Leftover, Swept, Word
 from jobmaster.settings.model import AgentSettings, ClusterSettings, StoreSettings
 from jobmaster.telemetry import Telemetry
@@ -173,6 +174,31 @@ async def test_tombstones_of_a_silent_store_do_not_stop_the_deletion_of_others()
     assert set(bench.master.ledger) == {bucket.id for bucket in waiting}
     assert not set(bench.master.ledger) & {bucket.id for bucket in others}
     assert bench.stores["two"].asked == 1
+
+
+async def test_nor_do_those_of_a_store_that_refuses() -> None:
+    """Its user has lost a right. The refusal is told after all others have had their turn."""
+    bench = Bench()
+    waiting = [bench.master.retired("one") for _ in range(1100)]
+    others = [bench.master.retired("two") for _ in range(30)]
+    gone = bench.master.retired("gone")
+    bench.master.age = float("inf")
+    bench.stores["one"].failure = StoreRefused("no right")
+    with pytest.raises(StoreRefused):
+        await bench.house.forget_buckets()
+    assert set(bench.master.ledger) == {bucket.id for bucket in waiting}
+    assert not set(bench.master.ledger) & {gone.id, *(bucket.id for bucket in others)}
+    assert bench.stores["one"].asked == 1
+
+
+async def test_a_store_that_refuses_does_not_stop_the_look_at_the_others() -> None:
+    bench = Bench()
+    bench.stores["one"].failure = StoreRefused("no right")
+    risen = new_id()
+    bench.stores["two"].keys = {risen: 1}
+    with pytest.raises(StoreRefused):
+        await bench.house.adopt_resurrected()
+    assert bench.master.ledger[risen].state is BucketState.LOST
 
 
 async def test_tombstones_of_a_store_outside_the_configuration_are_forgotten_later() -> None:

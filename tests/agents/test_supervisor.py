@@ -168,6 +168,15 @@ def test_a_child_that_can_never_work_ends_the_supervisor_with_its_exit_code(star
     assert not run.story("certificate")
 
 
+def test_so_does_one_whose_registration_is_refused(start: Callable[..., Run]) -> None:
+    """It counts as registered from before it asks. Of what it may have left there is a certificate."""
+    run = start(child="forbidden", processes=2)
+    assert run.wait(PATIENCE_SECONDS) == 77
+    assert not run.events("child_refused")
+    assert not run.events("crash_loop")
+    assert run.story("certificate")
+
+
 def test_what_refuses_a_child_later_stops_nobody_and_passes(start: Callable[..., Run]) -> None:
     """A password that is wrong for a minute, a migration that this program does not know yet."""
     run = start(processes=2, lease_seconds=600.0)
@@ -383,7 +392,7 @@ def test_how_long_a_restart_waits_depends_on_how_far_the_child_had_come() -> Non
 
     assert longest(1, Phase.STARTING) == longest(1, Phase.REGISTERED) == RESTART_SECONDS_MAX
     assert longest(-9, Phase.SERVING) == SERVED_SECONDS_MAX
-    assert longest(77, Phase.STARTING) == REFUSED_SECONDS_MAX
+    assert longest(77, Phase.STARTING) == longest(77, Phase.REGISTERED) == REFUSED_SECONDS_MAX
 
 
 def test_an_agent_that_cannot_reach_a_server_is_started_again_every_few_seconds(start: Callable[..., Run]) -> None:

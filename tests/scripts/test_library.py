@@ -107,7 +107,7 @@ async def test_an_older_build_gives_way(connect: Connect, new_valkey: NewServer)
 async def test_an_earlier_build_that_was_loaded_meanwhile_gives_way_to_the_call_that_it_does_not_understand(
     connect: Connect, new_valkey: NewServer
 ) -> None:
-    """A store that was restarted without its log has no functions; in a rolling upgrade an older agent may load them first."""
+    """A store that was restarted without its log has no functions. In a rolling upgrade an older agent may be first."""
     server = new_valkey()
     store_ = await connect(url=server.url)
     fence = new_fence()
