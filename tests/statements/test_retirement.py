@@ -388,3 +388,42 @@ async def test_doctor_names_a_range_whose_archiver_has_died(fresh: World) -> Non
     assert await found() == []
     await archive.close()
     await reader.close()
+
+
+async def test_a_role_that_only_writes_jobs_gets_no_rights_by_tables_of_its_own(fresh: World) -> None:
+    """The notes and the guards of the attic run with their maker's rights: a temporary table of their tables' names, which
+    could have triggers, is none of theirs."""
+    await _copied(fresh)
+    role = f"writer_{new_id().hex()}"
+    (job_id,) = await _held(fresh)
+    await fresh.sql.execute(f"CREATE ROLE {role}; GRANT USAGE ON SCHEMA {SCHEMA} TO {role}")
+    await fresh.sql.execute(f"GRANT SELECT, INSERT, UPDATE ON job TO {role}")
+    session = await fresh.connect()
+    try:
+        await session.execute(f"SET ROLE {role}")
+        await session.execute("CREATE TEMP TABLE job_touched (id uuid); CREATE TEMP TABLE job_attic (id uuid)")
+        late = UUID(bytes=bytes(6) + new_id()[6:])
+        await session.execute("INSERT INTO pg_temp.job_attic VALUES ($1)", late)
+        await session.execute(
+            f"INSERT INTO {SCHEMA}.job (id, state, priority, lane, handler, token, due_at, args) "
+            "VALUES ($1, 'HELD', 3, 'default', 'handler', 1, now(), '{}')",
+            late,
+        )
+        await session.execute(
+            f"UPDATE {SCHEMA}.job SET state = 'CANCELLED', changed_at = clock_timestamp() WHERE id = $1",
+            UUID(bytes=job_id),
+        )
+        assert await session.fetchval("SELECT count(*) FROM pg_temp.job_touched") == 0
+    finally:
+        await session.close()
+        await fresh.sql.execute(f"DROP OWNED BY {role}; DROP ROLE {role}")
+    assert await fresh.sql.fetchval("SELECT count(*) FROM job_touched WHERE id = $1", UUID(bytes=job_id)) == 1
+    assert await fresh.sql.fetchval("SELECT count(*) FROM job WHERE id = $1", late) == 0
+
+
+async def test_what_runs_with_its_makers_rights_looks_at_temporary_tables_last(fresh: World) -> None:
+    paths = await fresh.sql.fetch(
+        "SELECT proname, proconfig FROM pg_proc WHERE prosecdef AND pronamespace = current_schema()::regnamespace"
+    )
+    assert len(paths) >= 3
+    assert [row["proname"] for row in paths if f"search_path={SCHEMA}, pg_temp" not in row["proconfig"]] == []
