@@ -51,9 +51,12 @@ def test_a_row_whose_job_is_gone_is_not_handed_in_again(ground: Ground, tmp_path
     assert ground.value("SELECT count(*) FROM job") == 10
 
 
+@pytest.mark.parametrize("rows", [7, 10, 20_000])
 def test_rows_of_a_batch_that_was_written_before_rows_were_remembered_are_taken_over(
-    ground: Ground, tmp_path: Path
+    ground: Ground, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, rows: int
 ) -> None:
+    """Some with each statement: one for a batch of millions would take longer than a statement may."""
+    monkeypatch.setattr("jobmaster.pipeline.write_options.ADOPT_ROWS", rows)
     path = tmp_path / "orders.csv"
     frame = ground.spark.createDataFrame(
         [(f"p{n}", f'{{"path":"p{n}"}}') for n in range(30)], "key string, args string"
@@ -80,9 +83,13 @@ def test_a_task_that_runs_again_puts_in_nothing_and_is_counted_once(ground: Grou
     assert ground.value("SELECT count(*) FROM job") == 60
 
 
-def test_what_is_forgotten_is_new_again(ground: Ground, tmp_path: Path) -> None:
+@pytest.mark.parametrize("rows", [7, 20_000])
+def test_what_is_forgotten_is_new_again(
+    ground: Ground, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, rows: int
+) -> None:
     from jobmaster.pipeline.keeping import forget, list_lake
 
+    monkeypatch.setattr("jobmaster.pipeline.keeping.FORGET_ROWS", rows)
     path = tmp_path / "orders.csv"
     daily(ground, path, 30)
     name = f"images.resize from {path}"

@@ -1,16 +1,19 @@
--- adopt_batch: the rows of a batch, written before its source was remembered, as far as the master still has them
+-- adopt_batch: rows of a batch, written before its source was remembered, as far as the master still has them, some at a time
 -- in: $1 integer source
--- in: $2 uuid lowest id of the batch's moment
--- in: $3 uuid lowest id after it
--- out: nothing
+-- in: $2 uuid lowest id that was not read yet: at first that of the batch's moment, then the last one that was read
+-- in: $3 uuid lowest id after the batch's moment
+-- in: $4 integer rows, at least two
+-- out: found bigint (fewer than $4: these were all), last uuid (NULL: there is none)
 -- move: nothing
 -- fence: the primary key; done again it adds nothing
--- index: job_pkey, pipeline_key_pkey, pipeline_source_pkey
-WITH rows AS (
+-- index: job_pkey, in order up to the limit; pipeline_key_pkey
+WITH page AS MATERIALIZED (
+    SELECT id FROM job_kept WHERE id >= $2::uuid AND id < $3::uuid ORDER BY id LIMIT $4::integer
+), rows AS (
     INSERT INTO pipeline_key (source, row_key, job_id)
     SELECT $1::integer, ('00000000-0000-' || substr(id::text, 15))::uuid, id
-    FROM jobs
-    WHERE id >= $2::uuid AND id < $3::uuid
+    FROM page
+    ORDER BY 2
     ON CONFLICT (source, row_key) DO NOTHING
 )
-UPDATE pipeline_source SET adopted_at = clock_timestamp() WHERE id = $1::integer
+SELECT (SELECT count(*) FROM page) AS found, (SELECT id FROM page ORDER BY id DESC LIMIT 1) AS last

@@ -1,4 +1,4 @@
--- forget_source: the rows of a source are not remembered any more
+-- forget_source: a source, and what forget_rows has left of its rows, are not remembered any more
 -- in: $1 text name
 -- out: forgotten bigint
 -- move: nothing
