@@ -23,8 +23,8 @@ AWAKE_SECONDS = 1.0
 """So long after its certificate (or after it was woken) an agent may still be on its way out."""
 _EXAMPLES = 5
 FENCED = "chaos.fenced"
-ONCE = "chaos.once"
-"""At most once, in a thread."""
+ONCE = frozenset({"chaos.once", "chaos.once_isolated"})
+"""At most once, in a thread or a worker process."""
 QUIET_SECONDS = 5.0
 """An acknowledged cancel of a waiting job holds if its time was so far off, and nothing failed until then."""
 UNBEGUN_MAX = 3
@@ -209,7 +209,7 @@ def _starts(history: History, verdict: Verdict) -> None:
 
 def _at_most_once(history: History, verdict: Verdict) -> None:
     for job, runs in history.runs.items():
-        if runs[0].handler == ONCE and len(runs) > 1:
+        if runs[0].handler in ONCE and len(runs) > 1:
             _note(verdict, "once_twice", job, f"began {len(runs)} times")
     unbegun = [job for job, row in history.rows.items() if row.reason == "abandoned" and job not in history.runs]
     for job in unbegun[UNBEGUN_MAX * len(history.strikes) :]:

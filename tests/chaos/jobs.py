@@ -106,3 +106,12 @@ def once(ctx: JobContext, value: int) -> int:
     time.sleep(0.1)
     ended(ctx, value, "chaos.once")
     return ctx.token
+
+
+@handlers.job(name="chaos.once_isolated", mode="process", delivery="at_most_once")
+def once_isolated(ctx: JobContext, value: int) -> int:
+    """At most once, in a worker process, of which there are fewer still."""
+    began(ctx, value, "chaos.once_isolated")
+    time.sleep(0.1)
+    ended(ctx, value, "chaos.once_isolated")
+    return ctx.token

@@ -176,8 +176,9 @@ class Producer:
 
     async def _once(self) -> None:
         values = self._values(_SINGLES // 2, "agent")
+        handler = jobs.once if self._rng.random() < 0.7 else jobs.once_isolated
         await asyncio.gather(
-            *(self._submit(v, jobs.once, {"value": v}, durability="agent", job_id=new_id()) for v in values)
+            *(self._submit(v, handler, {"value": v}, durability="agent", job_id=new_id()) for v in values)
         )
 
     async def _long(self) -> None:

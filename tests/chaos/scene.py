@@ -75,7 +75,9 @@ def document(form: Form) -> dict[str, Any]:
         "jobs": {"max_rescues": 1000},
         "observability": {"log_format": "json"},
         # Few threads: at-most-once jobs wait for one, and must not be taken for started ones.
-        "agents": {name: {"store": name, "threads": THREADS} for name in ("default", "synced")},
+        "agents": {
+            name: {"store": name, "threads": THREADS, "isolated_processes": 1} for name in ("default", "synced")
+        },
     }
 
 
