@@ -366,6 +366,9 @@ class WorkerProcess(asyncio.Protocol):
     def _became_ready(self, message: Ready) -> None:
         if self._leaving:
             return
+        if self._ended is not None or self._idle:
+            # Taken for the end of the job it would bring the worker a second one while the first runs.
+            raise ValueError("it is ready out of turn")
         self._cancel_timers()
         if not self._first_ready.done():
             self._first_ready.set_result(message)

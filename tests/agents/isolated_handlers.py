@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from jobmaster.handlers import Cancel, Handlers, JobContext, Retry
+from jobmaster_agents.isolation_wire import Ready, encode_frame
 
 handlers = Handlers()
 job = handlers.job
@@ -176,14 +177,24 @@ def close_everything() -> None:
 
 @job(name="iso.garbage", mode="process")
 def garbage() -> None:
-    """Write nonsense into every socket that is there."""
+    _write_everywhere(b"\xff" * 64)
+    time.sleep(FOREVER_SECONDS)
+
+
+@job(name="iso.ready_out_of_turn", mode="process")
+def ready_out_of_turn() -> None:
+    _write_everywhere(encode_frame(Ready()))
+    time.sleep(FOREVER_SECONDS)
+
+
+def _write_everywhere(data: bytes) -> None:
+    """Into every socket that is there."""
     for fd in range(3, 64):
         try:
             with socket.socket(fileno=os.dup(fd)) as sock:
-                sock.send(b"\xff" * 64)
+                sock.send(data)
         except OSError:
             pass
-    time.sleep(FOREVER_SECONDS)
 
 
 # ---------------------------------------------------------------- hanging

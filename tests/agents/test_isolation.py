@@ -199,6 +199,7 @@ async def test_a_huge_error_text_is_cut(make_pool: Make) -> None:
         ("kill_self", {}, "SIGKILL"),
         ("close_everything", {}, "SIGKILL"),
         ("garbage", {}, "SIGKILL"),
+        ("ready_out_of_turn", {}, "SIGKILL"),
     ],
 )
 async def test_a_handler_that_ends_its_process_hurts_only_its_own_attempt(
