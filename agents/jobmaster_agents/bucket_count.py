@@ -30,7 +30,8 @@ REPLACE_SECONDS = 1.0
 """Pause before a bucket that was lost alone is replaced, so that a broken store is not asked in a tight circle."""
 PUT_BACK_JOBS = 1000
 """Jobs that were put off and come back when a bucket for them is opened; the coordinator sees to the rest."""
-_TRIES = 5
+AGAIN_SECONDS_MAX = 60.0
+"""Longest pause before a bucket that could not be completed is tried again."""
 _REASON = "the configuration has fewer buckets, and this one is not asked for"
 
 Group = tuple[str, int]
@@ -120,10 +121,12 @@ class BucketCount:
                 self._log.info(Event.BUCKETS_OPENED, {"buckets": len(missing), "lanes": _lanes(missing)})
             surplus = have - wanted
         leaving = [bucket_id for group in surplus for bucket_id in self._emptiest(mine, group)[: surplus[group]]]
-        for _ in range(_TRIES):
-            if not leaving or self._is_over():
-                return
+        pause = REPLACE_SECONDS
+        while leaving and not self._is_over():
             leaving = await self._working.complete(leaving, grace_seconds, _REASON)
+            if leaving:  # a server is away, or what lies there cannot be written yet; it takes no jobs any more
+                await asyncio.sleep(pause)
+                pause = min(pause * 2.0, AGAIN_SECONDS_MAX)
 
     def _emptiest(self, mine: Iterable[Holding], group: Group) -> list[bytes]:
         ids = [each.fence.bucket_id for each in mine if (each.lane, each.priority) == group]

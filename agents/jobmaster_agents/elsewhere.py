@@ -293,6 +293,11 @@ class ElsewhereRunner:
         away.started = now
         away.deadline = now + self._verdicts.timeout_seconds(away.job)
 
+    @staticmethod
+    def _take_back(away: _Away) -> None:
+        """Nothing of it has begun after all."""
+        away.started = away.deadline = 0.0
+
     async def _may_begin(self, away: _Away) -> bool:
         """True: it begins now. False: it was stopped, it is not ours (any more), or it waits again (``_turn_away``)."""
         answer: bool | None = True
@@ -394,12 +399,15 @@ class ElsewhereRunner:
 
     async def _isolated(self, away: _Away) -> None:
         job = away.job
-        run = self._pool.run_alone if away.room is self._alone else self._pool.run
+        begin = functools.partial(self._may_begin, away)
         order: IsolatedJob | None = None
         result: IsolatedResult | None = None
         try:
             order = self._order(away)
-            result = await run(order, functools.partial(self._may_begin, away))
+            if away.room is self._alone:
+                result = await self._pool.run_alone(order, begin)
+            else:
+                result = await self._pool.run(order, begin, functools.partial(self._take_back, away))
         except asyncio.CancelledError:
             if away.cause is None:
                 raise  # the process ends

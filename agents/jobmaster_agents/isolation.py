@@ -124,8 +124,14 @@ class IsolatedPool:
 
     # ------------------------------------------------------------ running jobs
 
-    async def run(self, job: IsolatedJob, begin: Begin = _at_once) -> IsolatedResult:
+    async def run(
+        self, job: IsolatedJob, begin: Begin = _at_once, take_back: Callable[[], None] = lambda: None
+    ) -> IsolatedResult:
         """Run one attempt in the next free worker.
+
+        Args:
+            take_back: called when its worker has died while the job was asked about: it has not begun, whatever ``begin``
+                said, and is asked about again when the next worker is there.
 
         Cancelling the caller stops the handler before the ``CancelledError`` is passed on: when ``await run(...)`` has
         ended, however it did, the handler does not run any more.
@@ -145,8 +151,9 @@ class IsolatedPool:
                     self._became_idle(worker)
             if not begins:
                 return _TOO_LATE
-            if worker.usable:  # else it has died while the job was asked about: the next one is asked for
+            if worker.usable:
                 return await self._run_on(worker, job)
+            take_back()
 
     async def run_alone(self, job: IsolatedJob, begin: Begin = _at_once) -> IsolatedResult:
         """Run one attempt in a fresh process that is retired afterwards, so that only this job can be blamed for what

@@ -61,7 +61,8 @@ class Joining:
 
         Raises:
             Unavailable: the needed one does not answer.
-            Refused: a store belongs to somebody else, or was swapped.
+            Refused: the needed one belongs to somebody else, was swapped, or may not keep jobs. Of another store this is
+                logged, and the duty meets it again: agents that can do without it replace those that have died.
         """
         asked = {name: asyncio.ensure_future(self._join(name, store)) for name, store in self._missing.items()}
         try:
@@ -76,6 +77,9 @@ class Joining:
                     reason = "it has not answered yet"
                 except Unavailable as error:
                     reason = str(error)
+                except Refused as error:
+                    self._log.error(Event.STORE_UNFIT, {"store": name, "reason": str(error)})
+                    continue
                 self._log.warning(Event.STORE_UNREACHABLE, {"store": name, "reason": reason})
         finally:
             await _end(asked.values())

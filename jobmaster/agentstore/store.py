@@ -14,6 +14,7 @@ from typing import cast
 from jobmaster.agentstore import library
 from jobmaster.agentstore.calls import Argument, function, pack, word_of
 from jobmaster.agentstore.entries import read_entries
+from jobmaster.agentstore.errors import OutOfMemory
 from jobmaster.agentstore.fences import Fences
 from jobmaster.agentstore.health import check_fit
 from jobmaster.agentstore.producer import ProducerStore
@@ -108,7 +109,13 @@ class AgentStore(ProducerStore):
 
         ``initialise`` does this, too; alone it is what a deployment does whose agents may not load functions."""
         if library.must_load(await self._installed()):
-            await self._calls.call(pack(b"FUNCTION", b"LOAD", b"REPLACE", library.text()), mutating=False)
+            try:
+                await self._calls.call(pack(b"FUNCTION", b"LOAD", b"REPLACE", library.text()), mutating=False)
+            except OutOfMemory as error:
+                raise OutOfMemory(
+                    f"{self._calls.where} is out of memory, so the functions of this build cannot be loaded into it",
+                    hint="raise its maxmemory for the upgrade; or let agents of the build that it has empty it first",
+                ) from error
             if library.must_load(await self._installed()):
                 raise StoreRefused(
                     f"{self._calls.where} did not keep the function library {library.LIBRARY}",

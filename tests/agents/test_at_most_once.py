@@ -327,6 +327,19 @@ async def test_in_worker_processes_only_what_never_began_comes_again(
         assert outcome(kit, entry) == (state, reason)
 
 
+async def test_one_whose_worker_died_before_it_began_and_whose_next_one_is_not_there_yet_is_given_back(
+    kit: Kit,
+) -> None:
+    pool: SlowPool = kit.pool  # type: ignore[attr-defined]
+    pool.dying = 1
+    bucket, entry = kit.bucket(), job("process")
+    kit.submit(bucket, [entry])
+    await until(lambda: starts(kit) == {entry.id} and not pool.ready.is_set())
+    assert await leave(kit, bucket) == []
+    assert kit.master.rows[entry.id].state == "HELD"
+    assert is_quiet(kit)
+
+
 async def test_a_worker_process_that_fails_in_an_unknown_way_abandons_its_job(kit: Kit) -> None:
     pool: SlowPool = kit.pool  # type: ignore[attr-defined]
     entry = job("process")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import functools
 import threading
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from typing import Any
 
 import pytest
@@ -68,14 +68,23 @@ class SlowPool:
         self.ready = asyncio.Event()
         """Workers are there."""
         self.ready.set()
+        self.dying = 0
+        """Workers that are dead when their job has been asked about; the next one is not there yet."""
         self.stopping = asyncio.Event()
         self.stopping.set()
 
-    async def run(self, job: IsolatedJob, begin: Begin) -> IsolatedResult:
+    async def run(self, job: IsolatedJob, begin: Begin, take_back: Callable[[], None] = lambda: None) -> IsolatedResult:
         future: asyncio.Future[IsolatedResult] = asyncio.get_running_loop().create_future()
         self.orders.setdefault(job.job_id, []).append(future)
         await self.ready.wait()
-        if not await begin():
+        begins = await begin()
+        while begins and self.dying:
+            self.dying -= 1
+            take_back()
+            self.ready.clear()
+            await self.ready.wait()
+            begins = await begin()
+        if not begins:
             return IsolatedResult(kind=ResultKind.NOT_STARTED)
         self.begun.add(job.job_id)
         try:

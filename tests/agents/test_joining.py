@@ -103,6 +103,16 @@ async def test_a_swapped_store_is_refused() -> None:
         await joining_of(own=Store(generation=b"g" * 16)).begin(needed="own")
 
 
+async def test_another_store_that_refuses_keeps_no_agent_from_its_work(caplog: pytest.LogCaptureFixture) -> None:
+    """Swapped, or set to evict keys: that is mended in its own time, and agents that do not live on it start meanwhile."""
+    begun = joining_of(unfit=Store(generation=b"g" * 16), own=Store(), other=Store())
+    await begun.begin(needed="own")
+    assert sorted(begun.usable) == ["other", "own"]
+    assert [record.getMessage() for record in caplog.records] == [Event.STORE_UNFIT]
+    with pytest.raises(Refused, match="another generation"):
+        await begun.tick()
+
+
 async def test_settings_that_were_changed_at_run_time_are_named_once(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:

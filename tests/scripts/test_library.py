@@ -9,6 +9,7 @@ import pytest
 import redis.asyncio
 
 from jobmaster.agentstore import library, producer, store
+from jobmaster.agentstore.errors import OutOfMemory
 from jobmaster.embedded import ValkeyServer
 from jobmaster.model.errors import CodeError
 from jobmaster.ports import Word
@@ -116,6 +117,20 @@ async def test_an_earlier_build_that_was_loaded_meanwhile_gives_way_to_the_call_
     assert earlier != _of_build(0)
     await _load(server.url, earlier)
     assert (await store_.claim(fence, "list-1", 1)).word is Word.OK
+    assert await _code(server.url) == library.text()
+
+
+async def test_a_full_store_takes_no_other_build_and_the_error_tells_the_way_out(
+    connect: Connect, new_valkey: NewServer
+) -> None:
+    server = new_valkey()
+    await _load(server.url, _of_build(0))
+    async with redis.asyncio.Redis.from_url(server.url) as raw:
+        await raw.config_set("maxmemory", 1)
+        with pytest.raises(OutOfMemory, match="functions of this build cannot be loaded"):
+            await connect(url=server.url)
+        await raw.config_set("maxmemory", 0)
+    await connect(url=server.url)
     assert await _code(server.url) == library.text()
 
 

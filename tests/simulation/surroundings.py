@@ -100,7 +100,7 @@ class SimPool:
     def __init__(self, *args: Any, **options: Any) -> None:
         pass
 
-    async def run(self, job: IsolatedJob, begin: Begin) -> IsolatedResult:
+    async def run(self, job: IsolatedJob, begin: Begin, take_back: object = None) -> IsolatedResult:
         return await self.run_alone(job, begin)
 
     async def run_alone(self, job: IsolatedJob, begin: Begin) -> IsolatedResult:
