@@ -22,6 +22,7 @@ ENCODE_HINT = (
 )
 _REFERENCE = re.compile(r"\$\$\{|\$\{[^{}]*\}")
 _URL = re.compile(r"[a-z]+://")
+_DSN = re.compile(r"postgres(ql)?://")
 _HOST = re.compile(r"(\[[0-9A-Fa-f:.%]+\]|[^\[\]:]*)(?::(.*))?")
 
 
@@ -54,6 +55,8 @@ def parse_dsn(dsn: str) -> MasterUrl:
     Raises:
         UrlError: it cannot be used.
     """
+    if not _DSN.match(dsn):
+        raise UrlError("it is no URL of PostgreSQL", "such as postgresql://user:password@host:5432/database")
     netloc, path, query = _parts(dsn)
     parameters = _parameters(query)
     for name, choices in _CHOICES.items():

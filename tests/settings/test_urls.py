@@ -126,6 +126,16 @@ def test_reading_a_dsn_ends_in_a_place_or_in_one_kind_of_error(text: str, form: 
 
 
 @pytest.mark.parametrize(
+    "dsn", ["host=h dbname=d password=s3cret", "password=s3cret", "mysql://u:s3cret@h/d", "s3cret"]
+)
+def test_a_dsn_of_another_form_is_refused_and_not_quoted(dsn: str) -> None:
+    """An option of a data source comes here without the check of the configuration."""
+    with pytest.raises(ConfigError, match="no URL of PostgreSQL") as caught:
+        Dialler(dsn)
+    assert "s3cret" not in f"{caught.value}{caught.value.hint}{place_of(dsn)}"
+
+
+@pytest.mark.parametrize(
     ("dsn", "place"),
     [
         ("postgresql://u:p@h1,h2/db", "h1:5432,h2:5432/db"),
