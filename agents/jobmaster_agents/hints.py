@@ -119,8 +119,9 @@ class Hints:
     async def tick(self) -> float:
         """Tell the owners of what was asked since the last time."""
         asked, self._asked = self._asked, set()
-        rounds = [(group, kind) for group in asked if group in self._map for kind in self._map[group]]
-        await asyncio.gather(*(self._tell(group, kind) for group, kind in rounds))
+        # Read here: the map may be another one before the first store is asked.
+        rounds = [(group, *kind) for group in asked if group in self._map for kind in self._map[group].items()]
+        await asyncio.gather(*(self._tell(group, kind, each.turns) for group, kind, each in rounds))
         return IDLE_SECONDS
 
     async def _refresh(self) -> None:
@@ -136,9 +137,8 @@ class Hints:
         }
         self._map_at = asked
 
-    async def _tell(self, group: Group, kind: frozenset[str]) -> None:
+    async def _tell(self, group: Group, kind: frozenset[str], turns: Sequence[Bucket]) -> None:
         """The next two owners in turn; a store that does not answer passes the turn on."""
-        turns = self._map[group][kind].turns
         told: set[bytes] = set()
         first = self._turns.get((group, kind), 0)
         for step in range(len(turns)):

@@ -184,7 +184,8 @@ class Onboarding:
         unclaimed = due.coming + (0 if due.only_later else due.ahead)
         if self._execution.backlog(bucket_id) + unclaimed < wanted:
             return 0.0
-        self._execution.want_room(bucket_id, wanted - self._execution.slots - 1)
+        # What is wanted may all be running: then every end of a job is the moment to look again.
+        self._execution.want_room(bucket_id, max(wanted - self._execution.slots - 1, 0))
         return None
 
     def _turn(self, due: _Due) -> int:

@@ -322,6 +322,20 @@ async def test_the_bucket_map_is_read_only_when_it_is_needed() -> None:
     assert bench.master.queries.count("buckets") == 1
 
 
+async def test_owners_are_told_although_the_map_is_read_again_at_that_moment() -> None:
+    """A rescue asks for it afresh; the last owner of a group may have gone, and it is a group of the others, too."""
+    bench = Bench()
+    gone, stays = a_bucket(), a_bucket(lane="payroll")
+    bench.master.active = [gone, stays]
+    await bench.hints.tell([("default", 3), ("payroll", 3)])
+    telling = asyncio.ensure_future(bench.hints.tick())
+    await asyncio.sleep(0)  # up to its first question
+    bench.master.active = [stays]
+    await bench.hints.tell([("payroll", 3)], afresh=True)
+    await telling
+    assert stays.id in bench.stores["one"].hinted
+
+
 async def test_a_store_that_does_not_answer_passes_its_turn_on() -> None:
     bench = Bench()
     bench.master.active = [a_bucket("one"), a_bucket("two"), a_bucket("nowhere")]

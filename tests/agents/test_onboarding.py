@@ -399,3 +399,18 @@ async def test_a_bucket_that_gets_much_done_takes_much(crowd: Kit) -> None:
         hint(crowd, bucket)
         await until(lambda: states(crowd, ids) == {JobState.SUCCEEDED})  # noqa: B023
     assert max(limit for _, _, limit in crowd.master.of("onboard")) == 1000
+
+
+async def test_a_bucket_of_more_slots_than_two_batches_goes_on_without_a_hint_for_each() -> None:
+    async with Kit(handlers, AgentSettings(slots=40)) as kit:
+        kit.working.onboarding._thresholds = Thresholds(transfer_batch=5)
+        bucket = await opened(kit)
+        ids = held(kit, 60)
+        for job_id in ids:
+            kit.master.entries[job_id] = Entry(job_id, 1, "wait", b"{}")
+        hint(kit, bucket)
+        await until(lambda: kit.working.execution.running >= 10)
+        await turns()
+        for _ in ids:
+            finish.release()
+        await until(lambda: states(kit, ids) == {JobState.SUCCEEDED}, "all of them, after one hint")
