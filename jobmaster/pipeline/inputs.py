@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from jobmaster.model.errors import InputError
 from jobmaster.pipeline.saying import spoken
+from jobmaster.settings.masking import mask_secrets
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -59,7 +60,7 @@ class Input(NamedTuple):
         if self.place is None:
             return f"query {self.sql}"
         if _DATABASE.match(self.place):
-            return f"{self.place.rpartition('@')[2]} {self.table or self.sql}"
+            return f"{mask_secrets(self.place.rpartition('@')[2])} {self.table or self.sql}"
         return self.place if self.sql is None else f"{self.place} {self.sql}"
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from hashlib import sha256
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from jobmaster.clock import new_id
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
 
 REPLAYABLE = (JobState.FAILED, JobState.CANCELLED, JobState.EXPIRED)
 REASONS_SHOWN = 10
-_BATCH_CHARS = 200
+_BATCH_CHARS, _DIGEST_CHARS = 200, 16
 
 
 class Order(NamedTuple):
@@ -47,8 +48,18 @@ def submit(run: PipelineRun, order: Order) -> Outcome:
         run.tell(f"columns that are not used: {', '.join(found.unused)}")
     options = {**order.options, "handler": order.handler, "lax": str(order.source.is_text).lower()}
     if order.batch is None and "asOf" not in options:
-        options.setdefault("remember", f"{order.handler} from {order.source.said}"[:_BATCH_CHARS])
+        options.setdefault("remember", source_name(order))
     return write(run, found.rows, order.batch, options, order.tasks)
+
+
+def source_name(order: Order) -> str:
+    """What the rows are remembered under when nothing else is said: of two sources never the same, however long they are.
+    Rows of one would be left out as rows of the other."""
+    name = f"{order.handler} from {order.source.said}"
+    if len(name) <= _BATCH_CHARS:
+        return name
+    digest = sha256(name.encode()).hexdigest()[:_DIGEST_CHARS]
+    return f"{name[: _BATCH_CHARS - _DIGEST_CHARS - 1]} {digest}"
 
 
 def replay(run: PipelineRun, choice: Mapping[str, str], batch: str, options: Mapping[str, str]) -> Outcome:
