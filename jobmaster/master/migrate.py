@@ -187,7 +187,7 @@ async def _patiently(
     for attempt in range(tries):
         try:
             return await step()
-        except asyncpg.LockNotAvailableError:
+        except (asyncpg.LockNotAvailableError, asyncpg.DeadlockDetectedError):
             if attempt == tries - 1:
                 raise
             progress("waiting for a lock that somebody else holds")

@@ -341,3 +341,31 @@ async def test_a_migration_that_fails_leaves_nothing(
         await admin.fetch("SELECT oid FROM pg_class WHERE relnamespace = $1::regnamespace ORDER BY oid", SCHEMA)
         == before
     )
+
+
+async def test_a_migration_that_dies_of_a_deadlock_is_tried_again(
+    master_dsn: str, admin: asyncpg.Connection[asyncpg.Record], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of a reader that comes to two tables in another order than the migration."""
+    known = migrations()
+    crossing = "LOCK TABLE job IN ACCESS EXCLUSIVE MODE; LOCK TABLE attempt IN ACCESS EXCLUSIVE MODE;"
+    newer = migration_of(len(known) + 1, "crossing", crossing.encode())
+    await _migrate(master_dsn)
+    monkeypatch.setattr(migrate_module, "migrations", lambda: (*known, newer))
+    await admin.execute("SET deadlock_timeout = '1h'")  # the other side is the victim
+    transaction = admin.transaction()
+    await transaction.start()
+    await admin.execute("LOCK TABLE attempt IN ACCESS SHARE MODE")
+    told: list[str] = []
+    settings = MasterSettings(lock_timeout_seconds=PATIENCE_SECONDS / 4)  # far beyond the server's look for deadlocks
+    task = asyncio.ensure_future(
+        migrate(dsn=master_dsn, schema=SCHEMA, cluster="test", settings=settings, progress=told.append)
+    )
+    waits = "SELECT count(*) FROM pg_locks WHERE relation = 'attempt'::regclass AND NOT granted"
+    async with asyncio.timeout(PATIENCE_SECONDS):
+        while not await admin.fetchval(waits):
+            assert not task.done()
+        await admin.execute("LOCK TABLE job IN ACCESS SHARE MODE")  # granted when the migration has been ended
+    await transaction.rollback()
+    assert await task == [newer]
+    assert "waiting for a lock that somebody else holds" in told
