@@ -14,7 +14,7 @@ import signal
 import sys
 from collections.abc import Callable, Coroutine
 
-from jobmaster.model.errors import JobMasterError
+from jobmaster.model.errors import CodeError, JobMasterError
 from jobmaster_agents.control import ControlLine
 from jobmaster_agents.events import Event, EventLog, configure
 from jobmaster_agents.launch import ChildConfig, read_order
@@ -53,11 +53,23 @@ def serve(arguments: list[str], run_agent: Callable[[], RunAgent]) -> int:
         # Never closed: closing waits for the default executor's threads, and a stuck one must not keep us.
         loop = asyncio.Runner(loop_factory=_loop_factory()).get_loop()
         return run_to_its_end(loop, run_agent()(config), EventLog({"agent": order.agent_id, "name": order.name}))
-    except JobMasterError as error:
-        sys.stderr.write(f"error: {error}\n")
-        return error.exit_code
+    except (JobMasterError, BaseExceptionGroup) as error:
+        if (cause := only_cause(error)) is None:
+            raise
+        sys.stderr.write(f"error: {cause}\n")
+        return cause.exit_code
     finally:
         disarm_kernel_timer()
+
+
+def only_cause(error: BaseException) -> JobMasterError | None:
+    """The error that a person can mend, also where it ended a group of tasks. ``None``: several things, or a defect in one of
+    the tasks, of which the traceback tells more."""
+    if isinstance(error, JobMasterError):
+        return error
+    while isinstance(error, BaseExceptionGroup) and len(error.exceptions) == 1:
+        error = error.exceptions[0]
+    return error if isinstance(error, JobMasterError) and not isinstance(error, CodeError) else None
 
 
 def run_to_its_end(loop: asyncio.AbstractEventLoop, work: Coroutine[object, object, int], log: EventLog) -> int:

@@ -99,3 +99,13 @@ async def test_a_first_start_with_a_wrong_password_ends_with_one_error(guarded: 
     answer = guarded.run("agent", "run")
     assert answer.returncode == 77, answer.stderr
     assert answer.stderr.count("does not accept this user or password") == 1, answer.stderr
+
+
+@pytest.mark.parametrize("table", ["agent", "bucket"])
+async def test_so_does_one_without_a_right(guarded: Rig, account: Account, table: str) -> None:
+    """Refused when it registers, or when it makes its buckets."""
+    await account.say(f'REVOKE INSERT ON "{guarded.settings.schema_name()}".{table} FROM app')
+    answer = guarded.run("agent", "run")
+    assert answer.returncode == 77, answer.stderr
+    assert answer.stderr.count("error: ") == 1, answer.stderr
+    assert "Traceback" not in answer.stderr, answer.stderr
