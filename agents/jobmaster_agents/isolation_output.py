@@ -12,11 +12,37 @@ from collections.abc import Callable
 
 _READ_BYTES = 64 * 1024
 _PAUSE_SECONDS = 0.05
-
-
 LINES = 100
 """Lines of one job that are passed on."""
+LINES_PER_SECOND = 1000
+"""Of all workers together. A line in the log costs the agent's loop about 20 microseconds."""
 _LINE_BYTES = 1000
+
+
+class LineRate:
+    """Bounds what is passed on of all workers together.
+
+    Args:
+        now: seconds on a clock that only goes forward.
+    """
+
+    def __init__(self, now: Callable[[], float]) -> None:
+        self._now = now
+        self._since = float("-inf")
+        self._lines = 0
+        self._left_out = 0
+
+    def admit(self) -> int | None:
+        """How many lines were left out before this one; ``None``: this one is left out."""
+        now = self._now()
+        if now - self._since >= 1.0:
+            self._since, self._lines = now, 0
+        if self._lines >= LINES_PER_SECOND:
+            self._left_out += 1
+            return None
+        self._lines += 1
+        left_out, self._left_out = self._left_out, 0
+        return left_out
 
 
 class OutputLines:

@@ -33,6 +33,7 @@ from jobmaster_agents.execution import Execution
 from jobmaster_agents.holdings import Holding, Holdings
 from jobmaster_agents.insisting import Told
 from jobmaster_agents.isolation import IsolatedPool, WorkerLimits
+from jobmaster_agents.isolation_output import LineRate
 from jobmaster_agents.isolation_wire import IsolatedJob
 from jobmaster_agents.onboarding import Onboarding
 from jobmaster_agents.persisting import InFlight, Persisting
@@ -98,6 +99,7 @@ class Working:
             clock,
             random.Random(random.getrandbits(64)),
         )
+        self._line_rate = LineRate(clock.boottime)
         pool = IsolatedPool(
             settings.handlers,
             agent.isolated_processes,
@@ -337,8 +339,11 @@ class Working:
         self.execution.stop_job(job, cause)
 
     def _printed(self, line: str, pid: int, job: IsolatedJob | None) -> None:
+        if (left_out := self._line_rate.admit()) is None:
+            return
         whose = {"job": job.job_id, "handler": job.handler} if job is not None else {}
-        self._log.info(Event.HANDLER_OUTPUT, {**whose, "worker": pid, "line": line})
+        before = {"left_out": left_out} if left_out else {}
+        self._log.info(Event.HANDLER_OUTPUT, {**whose, "worker": pid, "line": line, **before})
 
     def _given_up(self, job: LiveJob, cause: StopCause, seconds: float) -> None:
         fields = {"job": job.entry.id, "handler": job.entry.handler, "reason": cause.value, "seconds": seconds}

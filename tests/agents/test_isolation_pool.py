@@ -15,7 +15,8 @@ from pathlib import Path
 import pytest
 
 from jobmaster_agents.isolation import IsolatedResult, ResultKind, WorkerLimits
-from jobmaster_agents.isolation_output import LINES, OutputTail
+from jobmaster_agents.isolation_output import LINES, LINES_PER_SECOND, LineRate, OutputTail
+from tests.agents.hand_clock import HandClock
 from tests.agents.isolation_kit import (
     ERROR_BYTES,
     LOGGER,
@@ -243,6 +244,15 @@ def resident(pid: int) -> int:
 
 
 # ---------------------------------------------------------------- what they print
+
+
+def test_lines_of_all_workers_together_are_bounded_by_the_second_and_what_is_left_out_is_counted() -> None:
+    clock = HandClock()
+    rate = LineRate(clock.boottime)
+    assert [rate.admit() for _ in range(LINES_PER_SECOND)] == [0] * LINES_PER_SECOND
+    assert [rate.admit() for _ in range(7)] == [None] * 7
+    clock.now += 1.0
+    assert [rate.admit(), rate.admit()] == [7, 0]
 
 
 async def test_what_a_handler_prints_is_passed_on_with_its_job(make_pool: Make) -> None:
