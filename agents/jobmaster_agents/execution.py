@@ -219,7 +219,7 @@ class Execution:
         self._verdicts.stopped(job, cause, slot.started, now)
         self.on_given_up(job, cause, now - slot.asked_at)
         self._wake_slot()
-        if queue is not None and queue.hungry and len(queue.jobs) <= queue.low_water:
+        if queue is not None and queue.hungry and len(queue.jobs) <= queue.level:
             self._say_room(queue)
 
     @property
@@ -470,7 +470,8 @@ class Execution:
         """Time out what ran too long; runs only while something runs."""
         now = self._now()
         busy = bool(self._away or self._stuck)
-        if self._away:
+        if self._away or self._elsewhere.stuck:
+            busy = True
             self._elsewhere.sweep(now)
         for slot in list(self._slots):
             if slot.job is None:

@@ -32,6 +32,11 @@ class Elsewhere(Protocol):
         """Jobs that have really been started before a moment."""
         ...
 
+    @property
+    def stuck(self) -> int:
+        """Handlers that were given up and go on; ``sweep`` asks them again."""
+        ...
+
 
 GivenUp = Callable[[LiveJob, StopCause, float], None]
 """Told of a handler on the loop that does not stop: its job, why it was to stop, seconds since it was first asked."""

@@ -52,6 +52,8 @@ class Sink:
 
 
 class NotElsewhere:
+    stuck = 0
+
     def start(self, job: LiveJob, done: Callable[[LiveJob], None]) -> None:
         raise AssertionError("these handlers run on the loop")
 

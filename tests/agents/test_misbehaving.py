@@ -27,6 +27,7 @@ from tests.agents.ports_kit import Kit, until
 handlers = Handlers()
 tenant: ContextVar[str] = ContextVar("tenant", default="nobody")
 seen: list[str] = []
+swallowed: list[str] = []
 ears = asyncio.Event()
 
 
@@ -127,8 +128,10 @@ async def innocent() -> str:
 async def deaf() -> str:
     seen.append("deaf")
     while not ears.is_set():
-        with contextlib.suppress(asyncio.CancelledError):
+        try:
             await ears.wait()
+        except asyncio.CancelledError:
+            swallowed.append("deaf")
     return "too late"
 
 
@@ -329,6 +332,10 @@ async def test_one_that_swallows_every_cancellation_is_given_up(
     assert state(kit, other) == "SUCCEEDED"
     assert kit.working.execution.running == 0
     assert await kit.working.complete(list(kit.holdings.buckets), 5.0, "the test says so") == []
+    before = len(swallowed)
+    kit.clock.now += 3.0
+    kit.trust()
+    await until(lambda: len(swallowed) > before, "it is asked again, though nothing else runs")
     ears.set()
     await until(lambda: not kit.working._telemetry.value("handlers_stuck"))
     assert len(kit.master.outcomes) == 2, "a late result is thrown away"
