@@ -27,6 +27,7 @@ from jobmaster.model.errors import (
     BucketsFull,
     Conflict,
     InputError,
+    JobMasterError,
     OutcomeUnknown,
     Refused,
     Unavailable,
@@ -43,6 +44,8 @@ STORE_CALLS_MAX = 2
 """Calls of one (lane, priority) under way at once: while two are, later jobs gather."""
 MASTER_CALLS_MAX = 2
 _PAUSE_SECONDS = 0.02
+_RECEIPT_SECONDS = 1.0
+"""So long a receipt may wait for the picture of the buckets; without one it does not say that nobody serves the job."""
 _PAUSE_SECONDS_MAX = 0.5
 
 
@@ -147,6 +150,14 @@ class IntakeDesk:
         await self.buckets.renew()
         return not self.buckets.serving(lane, priority, handler)
 
+    async def seems_unserved(self, lane: str, priority: int, handler: str) -> bool:
+        """`is_unserved` of a job that is stored: nothing is raised, and a master that does not answer is not waited for."""
+        try:
+            async with asyncio.timeout(_RECEIPT_SECONDS):
+                return await self.is_unserved(lane, priority, handler)
+        except (TimeoutError, JobMasterError):
+            return False
+
     async def refuse_unserved(self, order: Order) -> None:
         """``Unserved`` when the order says so and nobody serves it."""
         job = order.job
@@ -209,7 +220,7 @@ class IntakeDesk:
         await self.refuse_unserved(order)
         receipt = await self._place_anew(order)
         if receipt.bucket_id is None and not receipt.duplicate:
-            unserved = await self.is_unserved(job.lane, job.priority, job.handler)
+            unserved = await self.seems_unserved(job.lane, job.priority, job.handler)
             receipt = receipt._replace(unserved=unserved)
         return receipt
 

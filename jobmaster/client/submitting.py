@@ -61,7 +61,7 @@ class Submitter:
     async def is_unserved(self, started: Started) -> bool:
         """No agent has a bucket for a started submit that has gone to the master."""
         group = started.line.group
-        return await self.desk.is_unserved(group.lane, group.priority, decode_entry(started.entry).handler)
+        return await self.desk.seems_unserved(group.lane, group.priority, decode_entry(started.entry).handler)
 
     async def submit(self, handler: Callable[..., Any] | str, args: object, options: SubmitOptions) -> Receipt:
         """One job, the long way. See ``Cluster.submit``."""
@@ -153,5 +153,5 @@ class Submitter:
         duplicate = known or job.id not in written.accepted
         if not duplicate:
             self.desk.telemetry.jobs_submitted[Level.TRANSACTION] += 1
-        unserved = not duplicate and await self.desk.is_unserved(job.lane, job.priority, job.handler)
+        unserved = not duplicate and await self.desk.seems_unserved(job.lane, job.priority, job.handler)
         return Receipt(job.id, Level.TRANSACTION, None, duplicate, unserved)

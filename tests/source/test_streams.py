@@ -15,6 +15,8 @@ from jobmaster.master.archive import Archive
 from jobmaster.model.errors import Refused
 from tests.source.conftest import Ground, ground_of
 
+pytestmark = [pytest.mark.slow, pytest.mark.spark]
+
 _T = TypeVar("_T")
 _OLD = """
 INSERT INTO job (id, state, priority, lane, handler, token, bucket_id, bucket_epoch, due_at, waited_us, ran_us, args)
