@@ -46,6 +46,7 @@ async def test_jobs_of_a_killed_child_run_again_long_before_its_lease_ends(
     await until(runs_again, 10, "the job to run again")
     Path(gate).touch()
     assert await receipt.wait(timeout=PATIENCE_SECONDS) is JobState.SUCCEEDED
+    await agent.wait_event("certificate_written")
     assert agent.count("certificate_written") == 1
 
 
