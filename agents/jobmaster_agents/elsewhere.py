@@ -125,6 +125,8 @@ class ElsewhereRunner:
         self._stuck: set[_Away] = set()
         self._rollbacks: set[asyncio.Task[None]] = set()
         self._on_given_up = on_given_up
+        self.on_broken: Callable[[BaseException], None] = lambda error: None
+        """Told of what the task of a job died of: no error of a handler, but an invariant of ours that is broken."""
         self._context = copy_context()
         """What every job finds: the context variables as the agent has them."""
 
@@ -246,6 +248,8 @@ class ElsewhereRunner:
             if task.cancelled() and away.cause is not None and self._away.get(away.job) is away:
                 self._turn_away(away)  # stopped before its first step: nothing of the coroutine has run
             self._stuck.discard(away)
+            if not task.cancelled() and (error := task.exception()) is not None:
+                self.on_broken(error)
 
         # A fresh context: whoever lets a job in may be another one that has just ended.
         away.task = task = self._loop.create_task(work, name=name, context=self._context.copy())

@@ -110,6 +110,11 @@ class Execution:
         finally:
             self._end_slots()  # from here on a cancellation means the process and not the job
 
+    def break_off(self, error: BaseException) -> None:
+        """End ``run`` with an error."""
+        if not self._broken.done():
+            self._broken.set_exception(error)
+
     # ------------------------------------------------------------ buckets and jobs in
 
     def open(self, holding: Holding) -> None:
@@ -250,8 +255,7 @@ class Execution:
     def _slot_ended(self, slot: Slot, task: asyncio.Task[None]) -> None:
         self._stuck.pop(slot, None)
         if not task.cancelled() and (error := task.exception()) is not None:
-            if not self._broken.done():
-                self._broken.set_exception(error)
+            self.break_off(error)
         elif slot in self._slots and not self._closed:
             # Cancelled between two jobs: a former job of its has left somebody behind who does that.
             del self._slots[slot]

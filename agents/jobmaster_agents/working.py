@@ -141,6 +141,7 @@ class Working:
             self._room,
         )
         self.execution.on_given_up = self._given_up
+        self._elsewhere.on_broken = self.execution.break_off
         self.reporter.runner = self.execution
         self.onboarding = Onboarding(
             master,

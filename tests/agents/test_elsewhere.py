@@ -13,7 +13,7 @@ import pytest
 from jobmaster.clock import new_id
 from jobmaster.codec import decode_error
 from jobmaster.handlers import Handlers, JobContext
-from jobmaster.model.errors import Unavailable
+from jobmaster.model.errors import CodeError, Unavailable
 from jobmaster.model.job import Entry, ErrorInfo, FinalRow, JobState
 from jobmaster.settings.model import AgentSettings
 from jobmaster_agents import insisting
@@ -400,3 +400,24 @@ async def test_stopped_before_the_first_step_of_its_task_it_keeps_no_place(kit: 
     assert kit.master.rows[live.entry.id].state == "HELD"
     assert counters_are_back(kit)
     assert elsewhere._in_processes.inside == 0
+
+
+async def test_a_defect_beside_the_handler_ends_the_process_and_keeps_no_place_for_ever(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """As in a slot: the lease makes leaving safe, and a job that nobody attends to would hold up the exit."""
+
+    async def broken(*_: object) -> bool:
+        raise CodeError("an answer that leaves out a row")
+
+    async def live() -> None:
+        async with PoolKit() as kit:
+            monkeypatch.setattr(kit.working._elsewhere, "_authorise", broken)
+            kit.submit(kit.bucket(), [job("quick", rescues=1)])
+            run = kit._run
+            assert run is not None
+            await until(run.done, "the end of the process")
+
+    with pytest.raises(BaseExceptionGroup, match="unhandled errors") as ended:
+        await live()
+    assert ended.group_contains(CodeError)
