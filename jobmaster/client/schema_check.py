@@ -53,9 +53,7 @@ def whole_numbers(schema: Schema, value: Any, defs: Schema | None = None) -> Any
         schema = defs.get(str(reference).rpartition("/")[2], {})
     choices = [*schema.get("anyOf", ()), *schema.get("oneOf", ())]
     if choices:
-        if not any(True for choice in choices for _ in _check(choice, value, "", defs)) or _fits_any(
-            choices, value, defs
-        ):
+        if _fits_any(choices, value, defs):
             return value
         tried = (whole_numbers(choice, value, defs) for choice in choices)
         return next((one for one in tried if _fits_any(choices, one, defs)), value)
