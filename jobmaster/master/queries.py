@@ -102,11 +102,13 @@ class Queries:
             rows = await self._data.tell("jobs/cancel", job_id, actor, ids=[job_id])
             if not rows:
                 rows = await self._data.ask("queries/states", [job_id], job_id, job_id)
+                if rows and not JobState(rows[0]["state"]).final:
+                    continue  # the row was inserted between the two statements, and it has no cancel request yet
             if not rows and tombstone is None:
                 return None
             if not rows and tombstone is not None:
                 rows = await self._data.tell("jobs/cancel_rowless", *tombstone, actor, ids=[job_id])
-            if rows and rows[0]["state"] is not None:
+            if rows:
                 return JobState(rows[0]["state"])
         raise OutcomeUnknown("the job's row kept changing under the cancel", job_ids=[job_id])
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from jobmaster.clock import new_id
@@ -90,6 +92,32 @@ async def test_a_job_the_master_has_not_seen_is_refused_later(world: World) -> N
     assert (await world.master.insert_held([new_job(job_id)])).refused == {job_id}
     view = await world.view(job_id)
     assert (view.state, view.changed_us) == ("CANCELLED", before)
+
+
+@pytest.mark.parametrize("with_tombstone", [False, True])
+async def test_a_row_that_appears_while_it_is_asked_for_gets_the_request(
+    world: World, monkeypatch: pytest.MonkeyPatch, with_tombstone: bool
+) -> None:
+    """A flush inserts the row and another bucket takes it, between the update that finds no row and the look for it."""
+    job = new_job(new_id())
+    update = world.master._data.tell
+    missed: list[Any] = []
+
+    async def late(name: str, *arguments: Any, **options: Any) -> Any:
+        rows = await update(name, *arguments, **options)
+        if name == "jobs/cancel" and not missed:
+            missed.append(rows)
+            await world.master.insert_held([job])
+            assert [e.id for e in (await world.master.onboard(world.fence, LANE, PRIORITY, 60.0, 10)).entries] == [
+                job.id
+            ]
+        return rows
+
+    monkeypatch.setattr(world.master._data, "tell", late)
+    state = await world.master.cancel(job.id, tombstone=job if with_tombstone else None, actor="test")
+    assert missed == [[]]
+    assert state is JobState.ASSIGNED
+    assert (await world.master.renew(world.owner, 10.0)).cancel_requested == [job.id]
 
 
 @pytest.mark.parametrize("processing", [False, True])
