@@ -19,9 +19,9 @@ from benchmarks.fleet.shape import Fleet
 from benchmarks.fleet.stations import Histogram, Log, Station, Timeline
 from jobmaster.client.intake import STORE_CALLS_MAX
 from jobmaster.settings.model import AgentSettings, Limits
-from jobmaster_agents.claiming import CLAIM_JOBS_MAX
-from jobmaster_agents.execution import TURN_SECONDS
-from jobmaster_agents.reporting import BACKLOG_ROWS_MAX, BACKLOG_ROWS_RELIEF, BATCH_ROWS, WRITERS
+from jobmaster_agents.execute.executor import TURN_SECONDS
+from jobmaster_agents.fetch.claimer import CLAIM_JOBS_MAX
+from jobmaster_agents.outcomes.writer import BACKLOG_ROWS_MAX, BACKLOG_ROWS_RELIEF, BATCH_ROWS, WRITERS
 
 _AGENT = AgentSettings()
 CAPACITY = _AGENT.bucket_buffer + _AGENT.slots

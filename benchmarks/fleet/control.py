@@ -13,8 +13,8 @@ from benchmarks.fleet.cluster import Agent, Cluster, Producer
 from benchmarks.fleet.stations import Histogram
 from jobmaster.rules.lease import MARGIN_SHARE, SOFT_SHARE, rhythm
 from jobmaster.settings.model import Leases
-from jobmaster_agents.anti_entropy import IDLE_FACTOR
-from jobmaster_agents.waking import Waker
+from jobmaster_agents.buckets.anti_entropy import IDLE_FACTOR
+from jobmaster_agents.fetch.wake_listener import Waker
 
 _RENEW_TRIES = 3.0
 """A failed renewal is tried again after this part of the rhythm."""

@@ -12,11 +12,11 @@ from collections import deque
 from benchmarks.fleet.cluster import Agent, Cluster, taken
 from benchmarks.fleet.control import SMALL_BYTES, Control, Lease
 from jobmaster.settings.model import Thresholds
-from jobmaster_agents.applying import PAGE_JOBS
-from jobmaster_agents.hints import PER_GROUP
-from jobmaster_agents.judging import CERTIFICATES_MAX
-from jobmaster_agents.reporting import WRITERS
-from jobmaster_agents.rescue import RETRY_SECONDS, RETRY_SECONDS_MAX
+from jobmaster_agents.leader.due_notifier import PER_GROUP
+from jobmaster_agents.outcomes.kept_replay import PAGE_JOBS
+from jobmaster_agents.outcomes.writer import WRITERS
+from jobmaster_agents.rescue.failure_detector import CERTIFICATES_MAX
+from jobmaster_agents.rescue.rescuer import RETRY_SECONDS, RETRY_SECONDS_MAX
 
 PAGE = Thresholds().transfer_batch
 AHEAD = Thresholds().assigned_low_water
@@ -32,7 +32,7 @@ class Rescue:
         self.lost: deque[Agent | None] = deque()
         """Lost buckets: of an agent the one with jobs, else an empty one."""
         self.held: deque[tuple[float, int]] = deque()
-        self.holding = 0
+        self.owned = 0
         self.rescued = 0
         self.certified = 0
         self.drained = 0
@@ -106,7 +106,7 @@ class Rescue:
                     self._dead.remove(lease)
                     self._lose(lease.agent)
                 self.begin(self.control.leases[0].agent)
-            if self.holding:
+            if self.owned:
                 self._hint()
         cluster.time.at(now + 1.0, self._tend)
 
@@ -176,7 +176,7 @@ class Rescue:
         if victim is not None and victim.waiting:
             moved += victim.waiting
             self.rescued += victim.waiting
-            self.holding += victim.waiting
+            self.owned += victim.waiting
             self.held.extend(victim.pending)
             victim.pending.clear()
             victim.waiting = 0
@@ -189,11 +189,11 @@ class Rescue:
     # ------------------------------------------------------------ held jobs into buckets
 
     def _fetch(self, agent: Agent) -> None:
-        if not agent.alive or not self.holding or agent.waiting >= AHEAD or agent.number in self._fetching:
+        if not agent.alive or not self.owned or agent.waiting >= AHEAD or agent.number in self._fetching:
             return
         self._fetching.add(agent.number)
-        cluster, count = self.cluster, min(self.holding, PAGE)
-        self.holding -= count
+        cluster, count = self.cluster, min(self.owned, PAGE)
+        self.owned -= count
         groups = taken(self.held, count)
         end = cluster.master.serve(cluster.time.now, cluster.costs.onboard.of(count))
         cluster.time.at(end, self._marked, (agent, groups, count))
@@ -208,14 +208,14 @@ class Rescue:
         end = agent.store.serve(cluster.time.now, cluster.costs.submit.of(count))
         for asked, some in groups:
             cluster.put(agent, asked, some, end)
-        if self.holding:
+        if self.owned:
             self.cluster.time.at(end, self._again, agent)
 
     def _again(self, agent: Agent) -> None:
         """The next batch when the bucket has fallen below its low-water mark."""
         if agent.waiting < AHEAD:
             self._fetch(agent)
-        elif self.holding:
+        elif self.owned:
             self.cluster.time.at(self.cluster.time.now + 0.02, self._again, agent)
 
 

@@ -72,8 +72,8 @@ def run(
     """
     import msgspec
 
-    from jobmaster_agents.supervising import SupervisionOrder, become_supervisor
-    from jobmaster_agents.supervisor import Plan
+    from jobmaster_agents.supervisor.main import SupervisionOrder, become_supervisor
+    from jobmaster_agents.supervisor.supervisor import Plan
 
     settings, key = _plan_settings(invocation, name, processes, mode, modules)
     if print_settings:  # to the supervisor, which reads the configuration again by the command line it came from
@@ -134,7 +134,7 @@ def _check_before_start(settings: ClusterSettings, key: str) -> None:
     ports that are taken."""
     from jobmaster.handlers import load_handlers
     from jobmaster.wiring import addresses
-    from jobmaster_agents.serving import check_ports
+    from jobmaster_agents.http_server import check_ports
 
     load_handlers(settings.handlers)
     addresses(settings)
@@ -161,7 +161,7 @@ def _banner(settings: ClusterSettings, key: str, agent: AgentSettings) -> list[s
         f"slots    {agent.slots} a bucket, {agent.max_running} a process; store {agent.store}",
         f"handlers {', '.join(settings.handlers) or '(none: every job that arrives is given back)'}",
     ]
-    from jobmaster_agents.serving import port_of, url_of
+    from jobmaster_agents.http_server import port_of, url_of
 
     if port := port_of(settings, key, 0):
         last = f" to {port + agent.processes - 1}" if agent.processes > 1 else ""

@@ -13,8 +13,8 @@ from jobmaster.cli.running import run_async
 from jobmaster.cli.tables import emit_json
 
 if TYPE_CHECKING:
+    from jobmaster.demo.lease_race.lease_race import Course, Verdict
     from jobmaster.settings.model import ClusterSettings
-    from jobmaster_agents.drills.lease_race import Course, Verdict
 
 
 @click.group("drill")
@@ -70,7 +70,7 @@ def lease_race(
       jobmaster drill lease-race --runs 25 --clock-shift 3600 --json | tail -1
       jobmaster drill lease-race --servers configured --config cluster.yaml
     """
-    from jobmaster_agents.drills.lease_race import Course
+    from jobmaster.demo.lease_race.lease_race import Course
 
     if as_json:
         invocation.output = "json"
@@ -108,9 +108,9 @@ def _servers(invocation: Invocation, servers: str) -> Iterator[ClusterSettings]:
 
 
 async def _play(settings: ClusterSettings, course: Course, runs: int, *, as_json: bool) -> list[Verdict]:
-    from jobmaster_agents.drills.ground import throw_away
-    from jobmaster_agents.drills.lease_race import LeaseRace
-    from jobmaster_agents.drills.story import Story
+    from jobmaster.demo.lease_race.ground import throw_away
+    from jobmaster.demo.lease_race.lease_race import LeaseRace
+    from jobmaster.demo.lease_race.story import Story
 
     verdicts = []
     async with throw_away(settings) as drill:

@@ -112,7 +112,7 @@ class IntakeDesk:
         self._lines: dict[_Key, Line] = {}
         self._assigning: dict[tuple[str, int], Coalescer[NewJob, Receipt]] = {}
         self._keys: dict[str, Coalescer[tuple[str, bytes, bytes], tuple[bytes, bytes]]] = {}
-        self._holding: Coalescer[NewJob, Receipt] = self._coalescer(self._hold)
+        self._owned: Coalescer[NewJob, Receipt] = self._coalescer(self._hold)
         self._rows: Coalescer[bytes, bool] = self._coalescer(self._have_rows)
         self._served = {
             lane
@@ -123,7 +123,7 @@ class IntakeDesk:
 
     async def close(self) -> None:
         """Finish the calls under way; refuse what has not left."""
-        every: list[Coalescer[Any, Any] | OwnIds] = [self._holding, self._rows, self._own_ids]
+        every: list[Coalescer[Any, Any] | OwnIds] = [self._owned, self._rows, self._own_ids]
         every += [line.gathering for line in self._lines.values()]
         every += [*self._assigning.values(), *self._keys.values()]
         await asyncio.gather(*(line.close() for line in every))
@@ -287,7 +287,7 @@ class IntakeDesk:
         if placed.full:
             placed = await self.wait_for_room([entry], group, on_full)
         if placed.level is None:
-            await self._holding.put(new_job(entry, group.lane, group.priority), len(entry))
+            await self._owned.put(new_job(entry, group.lane, group.priority), len(entry))
             placed = Placed(Level.MASTER, None)
         return placed
 
@@ -296,7 +296,7 @@ class IntakeDesk:
     async def _place_row(self, order: Order, where: Way) -> Receipt:
         job = order.job
         if where is Way.HELD:
-            receipt = await self._holding.put(job, len(job.args))
+            receipt = await self._owned.put(job, len(job.args))
         else:
             receipt = await self._assign_line(job.lane, job.priority).put(job, len(job.args))
         if receipt.duplicate:

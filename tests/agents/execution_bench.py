@@ -13,10 +13,10 @@ from jobmaster.model.ids import AgentId, BucketId, Fence
 from jobmaster.model.job import Entry, FinalRow, HoldRow
 from jobmaster.rules.lease import term
 from jobmaster.settings.model import AgentSettings, JobDefaults, Limits
-from jobmaster_agents.execution import Execution
-from jobmaster_agents.holdings import Holding, Holdings
-from jobmaster_agents.portions import LiveJob, Memory, Portion
-from jobmaster_agents.verdicts import StopCause, Verdicts
+from jobmaster_agents.execute.executor import Executor
+from jobmaster_agents.outcomes.outcome import OutcomeBuilder, StopCause
+from jobmaster_agents.state.job_table import ClaimedJob, ClaimedList, JobTable
+from jobmaster_agents.state.ownership import OwnedBucket, Ownership
 from tests.patience import PATIENCE_SECONDS
 
 CLOCK = SystemClock()
@@ -30,11 +30,11 @@ class Sink:
         self.heres: list[bool] = []
         self.changed = asyncio.Event()
 
-    def final(self, job: LiveJob) -> None:
+    def final(self, job: ClaimedJob) -> None:
         assert isinstance(job.row, FinalRow)
         self._keep(job.row)
 
-    def hold(self, job: LiveJob, *, here: bool) -> None:
+    def hold(self, job: ClaimedJob, *, here: bool) -> None:
         assert isinstance(job.row, HoldRow)
         self.heres.append(here)
         self._keep(job.row)
@@ -54,16 +54,16 @@ class Sink:
 class NotElsewhere:
     stuck = 0
 
-    def start(self, job: LiveJob, done: Callable[[LiveJob], None]) -> None:
+    def start(self, job: ClaimedJob, done: Callable[[ClaimedJob], None]) -> None:
         raise AssertionError("these handlers run on the loop")
 
-    def stop(self, job: LiveJob, cause: StopCause) -> None:
+    def stop(self, job: ClaimedJob, cause: StopCause) -> None:
         raise AssertionError("these handlers run on the loop")
 
     def sweep(self, now: float) -> None:
         raise AssertionError("these handlers run on the loop")
 
-    def started_before(self, moment: float) -> list[LiveJob]:
+    def started_before(self, moment: float) -> list[ClaimedJob]:
         return []
 
 
@@ -72,38 +72,38 @@ class Bench:
 
     def __init__(self, handlers: Handlers, settings: AgentSettings, allow: bool = True) -> None:
         self.handlers = {handler.name: handler for handler in handlers}
-        self.holdings = Holdings(b"a" * 16)
-        self.holdings.trust(term(CLOCK.boottime(), 60.0))
+        self.ownership = Ownership(b"a" * 16)
+        self.ownership.trust(term(CLOCK.boottime(), 60.0))
         self.sink = Sink()
-        self.memory = Memory()
-        self.verdicts = Verdicts(self.sink, JobDefaults(), Limits(), 300.0, CLOCK, random.Random(1))
+        self.job_table = JobTable()
+        self.outcome_builder = OutcomeBuilder(self.sink, JobDefaults(), Limits(), 300.0, CLOCK, random.Random(1))
 
-        async def authorise(job: LiveJob) -> bool:
+        async def authorise(job: ClaimedJob) -> bool:
             await asyncio.sleep(0)
             return allow
 
-        self.execution = Execution(
+        self.executor = Executor(
             settings,
             900.0,
             CLOCK,
-            self.holdings,
-            self.verdicts,
+            self.ownership,
+            self.outcome_builder,
             NotElsewhere(),
             authorise,
             lambda bucket_id: None,
         )
         self.names = 0
 
-    def bucket(self, priority: int = 3) -> Holding:
-        holding = Holding(Fence(BucketId(new_id()), 1, AgentId(b"a" * 16)), "default", priority, "default")
-        holding.state = BucketState.ACTIVE
-        self.execution.open(holding)
-        return holding
+    def bucket(self, priority: int = 3) -> OwnedBucket:
+        owned = OwnedBucket(Fence(BucketId(new_id()), 1, AgentId(b"a" * 16)), "default", priority, "default")
+        owned.state = BucketState.ACTIVE
+        self.executor.open(owned)
+        return owned
 
-    def put(self, holding: Holding, calls: Iterable[tuple[str, bytes]], age_seconds: float = 0.0) -> list[LiveJob]:
+    def put(self, owned: OwnedBucket, calls: Iterable[tuple[str, bytes]], age_seconds: float = 0.0) -> list[ClaimedJob]:
         self.names += 1
-        portion = Portion(holding, str(self.names), CLOCK.boottime() - age_seconds, CLOCK.wall_us())
+        claimed_list = ClaimedList(owned, str(self.names), CLOCK.boottime() - age_seconds, CLOCK.wall_us())
         entries = [Entry(new_id(), 1, name, args) for name, args in calls]
-        jobs = self.memory.adopt(portion, entries, self.handlers)
-        self.execution.enqueue(jobs)
+        jobs = self.job_table.adopt(claimed_list, entries, self.handlers)
+        self.executor.enqueue(jobs)
         return jobs

@@ -16,10 +16,10 @@ from jobmaster.ports import Word
 from jobmaster.rules.lease import term
 from jobmaster.settings.model import AgentSettings, ClusterSettings
 from jobmaster.telemetry import Telemetry
-from jobmaster_agents.events import EventLog
-from jobmaster_agents.holdings import Holding
-from jobmaster_agents.ownership import Ownership
-from jobmaster_agents.working import Working
+from jobmaster_agents.bucket_worker import BucketWorker
+from jobmaster_agents.buckets.ownership_check import OwnershipCheck
+from jobmaster_agents.event_log import EventLog
+from jobmaster_agents.state.ownership import OwnedBucket
 from tests.agents.ports_kit import until
 from tests.agents.stage import HIGH_WATER, PRIORITY, Owner, Stage
 from tests.patience import PATIENCE_SECONDS
@@ -53,19 +53,21 @@ class Life:
 
     def __init__(self, owner: Owner) -> None:
         self.owner = owner
-        owner.holdings.trust(term(SystemClock().boottime(), 600.0))
+        owner.ownership.trust(term(SystemClock().boottime(), 600.0))
         telemetry = Telemetry()
-        self.holding = Holding(owner.fence, owner.lane, PRIORITY, "default")
+        self.owned = OwnedBucket(owner.fence, owner.lane, PRIORITY, "default")
         self.lost: list[str] = []
-        owner.holdings.on_lost.append(lambda _, why: self.lost.append(why))
-        self.working = Working(
+        owner.ownership.on_lost.append(lambda _, why: self.lost.append(why))
+        self.bucket_worker = BucketWorker(
             ClusterSettings(),
             AgentSettings(slots=2, bucket_buffer=4),
-            owner.master, owner.store, owner.holdings, handlers, SystemClock(), telemetry, EventLog(),
+            owner.master, owner.store, owner.ownership, handlers, SystemClock(), telemetry, EventLog(),
             owner.agent_id.hex()[-12:],
         )  # fmt: skip
-        self.ownership = Ownership(owner.holdings, owner.master, owner.store, self.working, telemetry, EventLog())
-        self.working.persisting._within_seconds = 0.0
+        self.ownership_check = OwnershipCheck(
+            owner.ownership, owner.master, owner.store, self.bucket_worker, telemetry, EventLog()
+        )
+        self.bucket_worker.in_flight_writer._within_seconds = 0.0
         self.telemetry = telemetry
 
     async def submit(self, *entries: bytes) -> Word:
@@ -81,8 +83,8 @@ class Life:
 
     async def beat(self) -> None:
         """A renewal, and what follows from it."""
-        self.ownership.renewed(await self.owner.master.renew(self.owner.agent_id, 600.0))
-        await self.ownership.tick()
+        self.ownership_check.renewed(await self.owner.master.renew(self.owner.agent_id, 600.0))
+        await self.ownership_check.tick()
 
 
 @asynccontextmanager
@@ -92,14 +94,14 @@ async def living(stage: Stage) -> AsyncIterator[Life]:
     gates.clear()
     gates.update({name: asyncio.Event() for name in ("first", "fails", "then")})
     made = Life(await stage.owner())
-    running = asyncio.ensure_future(made.working.run())
-    made.working.open(made.holding)
+    running = asyncio.ensure_future(made.bucket_worker.run())
+    made.bucket_worker.open(made.owned)
     yield made
     for gate in gates.values():
         gate.set()
     running.cancel()
     await asyncio.gather(running, return_exceptions=True)
-    await made.working.aclose()
+    await made.bucket_worker.aclose()
 
 
 async def eventually(condition: Callable[[], Awaitable[bool]]) -> None:
@@ -114,7 +116,7 @@ async def look_at_nothing(bucket_id: bytes) -> None:
 
 async def nothing_lies_there(life: Life) -> None:
     """Every claimed list has been deleted."""
-    await until(lambda: life.working.is_idle() and life.working.reporter.settling.idle)
+    await until(lambda: life.bucket_worker.is_idle() and life.bucket_worker.outcome_writer.acknowledger.idle)
     depth = (await life.owner.store.depths([life.owner.fence.bucket_id]))[0]
     assert depth is not None
     assert (depth.pending, depth.assigned, depth.claimed_lists, depth.spilled) == (0, 0, 0, 0)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from jobmaster.clock import new_id
 from jobmaster.rules.lease import term
-from jobmaster_agents.holdings import Holdings
+from jobmaster_agents.state.ownership import Ownership
 
 
 class HandClock:
@@ -20,8 +20,8 @@ class HandClock:
         return round(self.now * 1e6)
 
 
-def trusted(clock: HandClock, lease_seconds: float = 1e6) -> Holdings:
+def trusted(clock: HandClock, lease_seconds: float = 1e6) -> Ownership:
     """An agent whose lease outlasts the test."""
-    holdings = Holdings(new_id())
-    holdings.trust(term(clock.now, lease_seconds))
-    return holdings
+    ownership = Ownership(new_id())
+    ownership.trust(term(clock.now, lease_seconds))
+    return ownership

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from jobmaster.handlers import Cancel, Handlers, JobContext, Retry
-from jobmaster_agents.isolation_wire import Ready, encode_frame
+from jobmaster_agents.execute.process_pool.protocol import Ready, encode_frame
 
 handlers = Handlers()
 job = handlers.job

@@ -13,8 +13,8 @@ from typing import Any
 import msgspec
 
 from jobmaster.clock import SystemClock, new_id
-from jobmaster_agents.isolation import IsolatedJob, IsolatedPool, ResultKind, WorkerLimits
-from jobmaster_agents.isolation_process import OnOutput
+from jobmaster_agents.execute.process_pool.pool import ProcessJob, ProcessPool, ResultKind, WorkerLimits
+from jobmaster_agents.execute.process_pool.worker_process import OnOutput
 from tests.patience import PATIENCE_SECONDS
 
 MODULE = "tests.agents.isolated_handlers"
@@ -24,11 +24,11 @@ QUICK = WorkerLimits(kill_grace_seconds=0.2)
 NEVER_KILLED = WorkerLimits(kill_grace_seconds=2 * PATIENCE_SECONDS)
 """Whoever relies on the kill runs out of patience first."""
 LOGGER = logging.getLogger("tests.isolation")
-Make = Callable[..., IsolatedPool]
+Make = Callable[..., ProcessPool]
 
 
-def make_job(handler: str, *, timeout: float = PATIENCE_SECONDS, **args: Any) -> IsolatedJob:
-    return IsolatedJob(
+def make_job(handler: str, *, timeout: float = PATIENCE_SECONDS, **args: Any) -> ProcessJob:
+    return ProcessJob(
         job_id=new_id(),
         handler=f"iso.{handler}",
         args=msgspec.json.encode(args),
@@ -68,7 +68,7 @@ async def told(path: Path) -> str:
 @asynccontextmanager
 async def pools() -> AsyncIterator[Make]:
     """Pools that are closed at the end, with the proof that no process of theirs is left."""
-    pools: list[IsolatedPool] = []
+    pools: list[ProcessPool] = []
     seen: set[int] = set()
 
     def make(
@@ -76,8 +76,8 @@ async def pools() -> AsyncIterator[Make]:
         limits: WorkerLimits | None = None,
         paths: tuple[str, ...] = (MODULE,),
         on_output: OnOutput = lambda line, pid, job: None,
-    ) -> IsolatedPool:
-        pool = IsolatedPool(
+    ) -> ProcessPool:
+        pool = ProcessPool(
             paths, size, result_bytes=RESULT_BYTES, error_bytes=ERROR_BYTES, logger=LOGGER, clock=SystemClock(),
             limits=limits, on_output=on_output,
         )  # fmt: skip
@@ -93,7 +93,7 @@ async def pools() -> AsyncIterator[Make]:
     assert [pid for pid in seen if alive(pid)] == []
 
 
-async def value(pool: IsolatedPool, handler: str, **args: Any) -> Any:
+async def value(pool: ProcessPool, handler: str, **args: Any) -> Any:
     """Result of a job that must succeed."""
     ended = await pool.run(make_job(handler, **args))
     assert ended.kind is ResultKind.OK, ended

@@ -158,8 +158,8 @@ class PaperKit(Kit):
         super().__init__(handlers, AgentSettings(slots=10))
         self.source = PaperSource(self)
         self.pool = SlowPool()
-        elsewhere = self.working._elsewhere
-        elsewhere._attended._source = self.source
+        elsewhere = self.bucket_worker._elsewhere
+        elsewhere._transactional._source = self.source
         elsewhere._pool = self.pool  # type: ignore[assignment]
         elsewhere._in_tasks.size = 2
 

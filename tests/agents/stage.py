@@ -26,11 +26,11 @@ from jobmaster.ports import Word
 from jobmaster.rules.lease import term
 from jobmaster.settings.model import Leases, MasterSettings, StoreSettings
 from jobmaster.telemetry import Telemetry
-from jobmaster_agents.events import EventLog
-from jobmaster_agents.holdings import Holdings
-from jobmaster_agents.reach import Reach
-from jobmaster_agents.rescue import Rescue
-from jobmaster_agents.spilled import spill_final, spill_hold
+from jobmaster_agents.event_log import EventLog
+from jobmaster_agents.outcomes.kept_entry import keep_final, keep_hold
+from jobmaster_agents.rescue.rescuer import Rescue
+from jobmaster_agents.state.ownership import Ownership
+from jobmaster_agents.state.store_reach import StoreReach
 
 PRIORITY = 3
 HIGH_WATER = {"high_water_jobs": 10_000, "high_water_bytes": 1 << 30, "skew_ms_max": 3_600_000}
@@ -95,16 +95,16 @@ class Participant:
         self.agent_id = agent_id
         self.telemetry = Telemetry()
         self.told: list[set[tuple[str, int]]] = []
-        self.holdings = Holdings(agent_id)
-        self.holdings.trust(term(SystemClock().boottime(), lease_seconds))
+        self.ownership = Ownership(agent_id)
+        self.ownership.trust(term(SystemClock().boottime(), lease_seconds))
         self.stores = {store.name: store}
         self.heard: list[str] = []
-        self.reach = Reach(["default"], self.stores, SystemClock(), self.heard.append, self.telemetry, EventLog())
+        self.reach = StoreReach(["default"], self.stores, SystemClock(), self.heard.append, self.telemetry, EventLog())
 
     def rescue(self, master: Any = None, store: Any = None, page_jobs: int = 100, of: str = "default") -> Rescue:
         """Its rescue duty for one store, perhaps over ports that end it."""
         return Rescue(
-            self.holdings,
+            self.ownership,
             master or self.master,
             of,
             store or self.stores[of],
@@ -199,8 +199,8 @@ class Owner(Participant):
             await self.master.cancel(job_id, tombstone=None, actor="test")
         lived.spilled_final, lived.spilled_hold = await self.submit(count), await self.submit(count)
         entries = await self.claim("spill", 2 * count)
-        outcomes = [spill_final(self.fence, self.final(entry)) for entry in entries[:count]]
-        outcomes += [spill_hold(self.fence, hold_row(entry, self.lane)) for entry in entries[count:]]
+        outcomes = [keep_final(self.fence, self.final(entry)) for entry in entries[:count]]
+        outcomes += [keep_hold(self.fence, hold_row(entry, self.lane)) for entry in entries[count:]]
         assert await self.store.spill(self.fence, outcomes, ["spill"]) is Word.OK
         lived.processing = await self.submit(count)
         await self.persist(await self.claim("run", count))

@@ -19,11 +19,11 @@ import msgspec
 
 from jobmaster.clock import SystemClock
 from jobmaster.settings.model import ClusterSettings, Leases
-from jobmaster_agents import child
-from jobmaster_agents.events import configure
-from jobmaster_agents.launch import CertificateOrder, ChildConfig
-from jobmaster_agents.liveness import Phase, arm_kernel_timer
-from jobmaster_agents.supervisor import Plan, Supervisor
+from jobmaster_agents import agent_main
+from jobmaster_agents.event_log import configure
+from jobmaster_agents.launch.order import CertificateOrder, ChildConfig
+from jobmaster_agents.launch.shared_deadline import Phase, arm_kernel_timer
+from jobmaster_agents.supervisor.supervisor import Plan, Supervisor
 
 HERE = str(Path(__file__).resolve())
 
@@ -34,7 +34,7 @@ class Behaviour(msgspec.Struct, frozen=True, kw_only=True):
     processes: int = 1
     lease_seconds: float = 3.0
     grace_seconds: float = 5.0
-    child: str = "steady"
+    agent_main: str = "steady"
     certificates_fail: int = 0
     kernel_timer: bool = False
 
@@ -152,7 +152,7 @@ def main(role: str, directory: Path, rest: list[str]) -> int:
         async def run_agent(config: ChildConfig) -> int:
             return await ScriptedAgent(directory, behaviour, config).run()
 
-        return child.serve(rest, lambda: run_agent)
+        return agent_main.serve(rest, lambda: run_agent)
     order = msgspec.json.decode(sys.stdin.buffer.read(), type=CertificateOrder)
     tries = directory / "tries"
     tries.write_text(str(count := int(tries.read_text() if tries.exists() else 0) + 1))
@@ -165,5 +165,5 @@ def main(role: str, directory: Path, rest: list[str]) -> int:
 if __name__ == "__main__":
     exit_code = main(sys.argv[1], Path(sys.argv[2]), sys.argv[3:])
     if sys.argv[1] == "child":
-        child.leave(exit_code)
+        agent_main.leave(exit_code)
     sys.exit(exit_code)

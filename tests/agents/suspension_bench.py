@@ -11,11 +11,11 @@ from jobmaster.ports import Renewal, Word
 from jobmaster.rules.lease import Standing
 from jobmaster.settings.model import Leases
 from jobmaster.telemetry import Telemetry
-from jobmaster_agents.events import EventLog
-from jobmaster_agents.heartbeat import Heartbeat, StoreBeat, attestation
-from jobmaster_agents.holdings import Holding, Holdings
-from jobmaster_agents.liveness import Progress
-from jobmaster_agents.suspension import Suspension
+from jobmaster_agents.event_log import EventLog
+from jobmaster_agents.launch.shared_deadline import Progress
+from jobmaster_agents.lease.heartbeat import Heartbeat, StoreBeat, attestation
+from jobmaster_agents.lease.store_lease import StoreLease
+from jobmaster_agents.state.ownership import OwnedBucket, Ownership
 from tests.agents.hand_clock import HandClock
 
 FINE = Renewal(alive=True, drain_requested=False, coordinator=None, lost_stores=[], cancel_requested=[])
@@ -70,38 +70,38 @@ class Bench:
         self.clock = HandClock()
         self.master, self.store = Master(self.clock), Store(self.clock)
         self.telemetry = Telemetry()
-        self.holdings = Holdings(new_id())
+        self.ownership = Ownership(new_id())
         self.progress = Progress()
         self.trusts: list[float] = []
         self.lost: list[str] = []
         log = EventLog()
-        self.beat = StoreBeat(self.holdings.agent_id, self.store, leases, self.clock, self.telemetry, log)
+        self.beat = StoreBeat(self.ownership.agent_id, self.store, leases, self.clock, self.telemetry, log)
         self.heartbeat = Heartbeat(
-            self.holdings, self.master, leases, self.clock, attestation(self.beat, self.progress),
+            self.ownership, self.master, leases, self.clock, attestation(self.beat, self.progress),
             lambda renewal: None, self.trusts.append, self.telemetry, log,
         )  # fmt: skip
-        self.suspension = Suspension(
-            self.holdings, self.store, leases, self.clock, self.heartbeat.unanswered, lambda: self.beat.heard_at,
+        self.store_lease = StoreLease(
+            self.ownership, self.store, leases, self.clock, self.heartbeat.unanswered, lambda: self.beat.heard_at,
             self.trusts.append, self._forget, self.telemetry, log,
         )  # fmt: skip
         self.buckets = [
-            Holding(Fence(BucketId(new_id()), 1, AgentId(self.holdings.agent_id)), "default", 3, "default")
+            OwnedBucket(Fence(BucketId(new_id()), 1, AgentId(self.ownership.agent_id)), "default", 3, "default")
             for _ in range(buckets)
         ]
-        for holding in self.buckets:
-            self.holdings.add(holding)
+        for owned in self.buckets:
+            self.ownership.add(owned)
         self.heartbeat.registered(self.clock.now)
 
     def _forget(self, bucket_id: bytes, why: str, said: Word | None = None) -> None:
         self.lost.append(why)
-        self.holdings.lose(bucket_id, why, said)
+        self.ownership.lose(bucket_id, why, said)
 
     @property
     def standing(self) -> Standing:
-        return self.holdings.standing(self.clock.now)
+        return self.ownership.standing(self.clock.now)
 
-    def may_start(self, holding: Holding | None = None) -> bool:
-        return self.holdings.may_start_in(holding or self.buckets[0], self.clock.now)
+    def may_start(self, owned: OwnedBucket | None = None) -> bool:
+        return self.ownership.may_start_in(owned or self.buckets[0], self.clock.now)
 
     async def live(self, seconds: float, step: float = 0.25) -> None:
         """Everything ticks for so long."""
@@ -111,10 +111,10 @@ class Bench:
             self.clock.now += step
             await self.beat.tick()
             await self.heartbeat.tick()
-            await self.suspension.tick()
+            await self.store_lease.tick()
 
     async def suspended(self) -> None:
         """The master has been away until the store stood for the agent, and its lease is over."""
         self.master.says = AWAY
         await self.live(12.0)
-        assert self.holdings.suspended
+        assert self.ownership.suspended

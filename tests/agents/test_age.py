@@ -11,7 +11,7 @@ import pytest
 from jobmaster.handlers import Handlers
 from jobmaster.model.job import Entry, Priority
 from jobmaster.settings.model import AgentSettings
-from jobmaster_agents.holdings import Holding
+from jobmaster_agents.state.ownership import OwnedBucket
 from tests.agents.ports_kit import Kit, until
 
 HOUR = 3600.0
@@ -57,7 +57,7 @@ def due_at(kit: Kit, name: str, age_seconds: float) -> Entry:
 class Stream:
     """Keeps more critical jobs waiting than the agent can run."""
 
-    def __init__(self, kit: Kit, bucket: Holding) -> None:
+    def __init__(self, kit: Kit, bucket: OwnedBucket) -> None:
         self.kit, self.bucket, self.sent = kit, bucket, 0
 
     def top_up(self, waiting: int) -> None:
@@ -74,7 +74,7 @@ async def test_five_thousand_that_waited_an_hour_and_a_stream_of_critical_ones_d
     stream = Stream(kit, urgent)
     stream.top_up(500)
     kit.submit(old, [made_at(kit, "low", HOUR) for _ in range(OLD)])
-    await until(lambda: kit.working.execution.backlog(old.fence.bucket_id), "the first old jobs to be claimed")
+    await until(lambda: kit.bucket_worker.executor.backlog(old.fence.bucket_id), "the first old jobs to be claimed")
     began = len(order)
     while order.count("low") < OLD:
         stream.top_up(500)

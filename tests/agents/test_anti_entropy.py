@@ -11,9 +11,9 @@ from jobmaster.model.job import Entry
 from jobmaster.ports import RowRef, Written
 from jobmaster.settings.model import Leases
 from jobmaster.telemetry import Telemetry
-from jobmaster_agents.anti_entropy import GRACE_SHARE, PACE_SECONDS, AntiEntropy, _Watch
-from jobmaster_agents.events import EventLog
-from jobmaster_agents.holdings import Holding
+from jobmaster_agents.buckets.anti_entropy import GRACE_SHARE, PACE_SECONDS, AntiEntropy, _Watch
+from jobmaster_agents.event_log import EventLog
+from jobmaster_agents.state.ownership import OwnedBucket
 from tests.agents.hand_clock import HandClock, trusted
 
 GRACE_SECONDS = Leases().anti_entropy_seconds * GRACE_SHARE
@@ -22,12 +22,14 @@ GRACE_SECONDS = Leases().anti_entropy_seconds * GRACE_SHARE
 class World:
     def __init__(self) -> None:
         self.clock = HandClock()
-        self.holdings = trusted(self.clock)
-        self.holding = Holding(Fence(BucketId(new_id()), 4, AgentId(self.holdings.agent_id)), "default", 3, "default")
-        self.holdings.add(self.holding)
+        self.ownership = trusted(self.clock)
+        self.owned = OwnedBucket(
+            Fence(BucketId(new_id()), 4, AgentId(self.ownership.agent_id)), "default", 3, "default"
+        )
+        self.ownership.add(self.owned)
         self.rows: dict[bytes, RowRef] = {}
         self.copies: dict[bytes, Entry] = {}
-        self.memory: set[bytes] = set()
+        self.job_table: set[bytes] = set()
         self.settled: set[tuple[bytes, int]] = set()
         self.released: list[tuple[bytes, int]] = []
         self.given_back: list[RowRef] = []
@@ -38,18 +40,18 @@ class World:
         self.on_find: Callable[[], None] = lambda: None
         self.telemetry = Telemetry()
         self.watch = _Watch(0.0)
-        self.duty = AntiEntropy(self.holdings, self, self, self, self.adopt, self.clock, self.telemetry, EventLog(),
+        self.duty = AntiEntropy(self.ownership, self, self, self, self.adopt, self.clock, self.telemetry, EventLog(),
                                 every_seconds=Leases().anti_entropy_seconds)  # fmt: skip
 
     def ids_of(self, bucket_id: bytes) -> set[bytes]:
-        return set(self.memory)
+        return set(self.job_table)
 
     def settled_of(self, bucket_id: bytes) -> set[tuple[bytes, int]]:
         return self.settled
 
     def row(self, *, state: str = "ASSIGNED", token: int = 2, epoch: int = 4) -> bytes:
         job_id = new_id()
-        identity = Identity(token, self.holding.fence.bucket_id, epoch)
+        identity = Identity(token, self.owned.fence.bucket_id, epoch)
         self.rows[job_id] = RowRef(job_id, identity, state, 0)
         return job_id
 
@@ -64,7 +66,7 @@ class World:
         return sorted(row for row in self.rows.values() if after is None or row.id > after)[:limit]
 
     async def release(self, fence: Fence, identities: Sequence[tuple[bytes, int]]) -> Written:
-        assert fence == self.holding.fence
+        assert fence == self.owned.fence
         if not self.bucket_ok:
             return Written(False, frozenset())
         self.released.extend(identities)
@@ -90,14 +92,14 @@ class World:
 
     async def compare(self, later: float = 30.0) -> None:
         self.clock.now += later
-        await self.duty.compare(self.holding, self.watch)
+        await self.duty.compare(self.owned, self.watch)
 
 
 async def test_a_row_without_any_copy_is_given_back_after_the_grace_period() -> None:
     world = World()
     orphan, waiting, running = world.row(), world.row(), world.row(state="PROCESSING")
     world.copy(waiting)
-    world.memory = {running}
+    world.job_table = {running}
     await world.compare()
     assert world.released == []
     await world.compare(GRACE_SECONDS - 1.0)
@@ -111,7 +113,7 @@ async def test_a_row_that_was_assigned_again_meanwhile_starts_its_grace_anew() -
     world = World()
     orphan = world.row(token=2)
     await world.compare()
-    world.rows[orphan] = world.rows[orphan]._replace(identity=Identity(3, world.holding.fence.bucket_id, 4))
+    world.rows[orphan] = world.rows[orphan]._replace(identity=Identity(3, world.owned.fence.bucket_id, 4))
     await world.compare()
     assert world.released == []
     await world.compare()
@@ -145,7 +147,7 @@ async def test_a_job_that_moves_into_memory_during_the_comparison_is_not_lost() 
     world = World()
     moving = world.row()
     await world.compare()
-    world.on_find = lambda: world.memory.add(moving)
+    world.on_find = lambda: world.job_table.add(moving)
     await world.compare()
     assert world.released == []
 
@@ -155,13 +157,13 @@ async def test_while_the_bucket_keeps_outcomes_no_row_is_taken_for_one_without_a
     world = World()
     world.row()
     world.row(state="PROCESSING")
-    world.holding.kept = 2
+    world.owned.kept = 2
     for _ in range(5):
         await world.compare()
         world.clock.now += 100.0
         await world.duty.tick()
     assert (world.released, world.given_back) == ([], [])
-    world.holding.kept = 0
+    world.owned.kept = 0
     world.clock.now += 100.0
     await world.compare()
     await world.compare()
@@ -172,8 +174,8 @@ async def test_an_outcome_that_the_master_will_not_take_keeps_no_other_row_from_
     """It may lie in the bucket for as long as the bucket lives; it is a copy of its own job, and of no other."""
     world = World()
     orphan, lost, unwritable = world.row(), world.row(state="PROCESSING"), world.row(state="PROCESSING")
-    world.holding.kept = world.holding.unwritable = 1
-    world.holding.unwritable_ids = frozenset({unwritable})
+    world.owned.kept = world.owned.unwritable = 1
+    world.owned.unwritable_ids = frozenset({unwritable})
     for _ in range(3):
         world.clock.now += 100.0
         await world.duty.tick()
@@ -194,7 +196,7 @@ async def test_a_row_from_before_an_operators_stop_that_nobody_runs_is_given_bac
     world = World()
     forgotten, running = world.row(epoch=3), world.row(state="PROCESSING", epoch=3)
     world.copy(forgotten)
-    world.memory = {running}
+    world.job_table = {running}
     await world.compare()
     assert world.given_back == []
     await world.compare()
@@ -205,7 +207,7 @@ async def test_a_row_from_before_an_operators_stop_that_nobody_runs_is_given_bac
 async def test_a_running_row_without_memory_is_told_of_and_given_back_after_the_grace_period() -> None:
     world = World()
     lost, running = world.row(state="PROCESSING"), world.row(state="PROCESSING")
-    world.memory = {running}
+    world.job_table = {running}
     await world.compare()
     await world.compare(GRACE_SECONDS - 1.0)
     assert world.given_back == []
@@ -222,7 +224,7 @@ async def test_a_release_refused_by_the_lock_loses_the_bucket() -> None:
     world.bucket_ok = False
     await world.compare()
     await world.compare()
-    assert world.holding.lost
+    assert world.owned.lost
 
 
 async def test_when_counts_agree_only_a_sample_is_looked_up() -> None:
@@ -250,8 +252,8 @@ async def test_a_missing_row_is_found_among_many_although_a_stale_copy_hides_it(
 async def test_an_agent_with_many_idle_buckets_asks_rarely() -> None:
     world = World()
     for _ in range(14):
-        fence = Fence(BucketId(new_id()), 1, AgentId(world.holdings.agent_id))
-        world.holdings.add(Holding(fence, "default", 3, "default"))
+        fence = Fence(BucketId(new_id()), 1, AgentId(world.ownership.agent_id))
+        world.ownership.add(OwnedBucket(fence, "default", 3, "default"))
     begin, queries_before = world.clock.now, 0
     while world.clock.now < begin + 1200.0:
         delay = await world.duty.tick()
@@ -259,8 +261,8 @@ async def test_an_agent_with_many_idle_buckets_asks_rarely() -> None:
         if world.clock.now < begin + 120.0:
             queries_before = world.queries  # the first round starts at random moments
         world.clock.now += delay
-    renewals, judging = 1 / Leases().renew_seconds, 1 / Leases().lease_seconds
-    assert (world.queries - queries_before) / 1080.0 + renewals + judging < 0.7
+    renewals, failure_detector = 1 / Leases().renew_seconds, 1 / Leases().lease_seconds
+    assert (world.queries - queries_before) / 1080.0 + renewals + failure_detector < 0.7
 
 
 async def test_lists_that_memory_does_not_know_are_looked_for_first() -> None:
@@ -271,7 +273,7 @@ async def test_lists_that_memory_does_not_know_are_looked_for_first() -> None:
 
 async def test_past_half_the_lease_nothing_is_compared() -> None:
     world = World()
-    world.holdings.fence("in doubt")
+    world.ownership.fence("in doubt")
     for _ in range(100):
         world.clock.now += await world.duty.tick()
     assert world.queries == 0

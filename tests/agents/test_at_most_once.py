@@ -13,9 +13,9 @@ from jobmaster.codec import decode_error, encode_headers
 from jobmaster.handlers import Handlers, Retry
 from jobmaster.model.job import Entry, ErrorInfo, FinalRow, Headers, JobState
 from jobmaster.settings.model import AgentSettings
-from jobmaster_agents import insisting
-from jobmaster_agents.holdings import Holding
-from jobmaster_agents.isolation_wire import IsolatedResult, ResultKind
+from jobmaster_agents import retrying
+from jobmaster_agents.execute.process_pool.protocol import AttemptResult, ResultKind
+from jobmaster_agents.state.ownership import OwnedBucket
 from tests.agents.ports_kit import LOST, Gate, Kit, turns, until
 from tests.agents.test_elsewhere import SlowPool
 
@@ -77,7 +77,7 @@ async def in_process() -> None:
 
 @pytest.fixture(autouse=True)
 def quick(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    monkeypatch.setattr(insisting, "BACKOFF_SECONDS", 0.0)
+    monkeypatch.setattr(retrying, "BACKOFF_SECONDS", 0.0)
     ran.clear()
     go.clear()
     release.clear()
@@ -89,7 +89,7 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 async def kit() -> AsyncIterator[Kit]:
     made = Kit(handlers, AgentSettings(slots=4, threads=1, isolated_processes=1))
     made.pool = pool = SlowPool()  # type: ignore[attr-defined]
-    made.working._elsewhere._pool = pool  # type: ignore[assignment]
+    made.bucket_worker._elsewhere._pool = pool  # type: ignore[assignment]
     async with made:
         yield made
 
@@ -104,8 +104,8 @@ def outcome(kit: Kit, entry: Entry) -> tuple[str, str]:
     return row.state, decode_error(row.error).reason if row.error else ""
 
 
-def leave(kit: Kit, bucket: Holding) -> asyncio.Task[list[bytes]]:
-    return asyncio.ensure_future(kit.working.complete([bucket.fence.bucket_id], 0.0, "the test says so"))
+def leave(kit: Kit, bucket: OwnedBucket) -> asyncio.Task[list[bytes]]:
+    return asyncio.ensure_future(kit.bucket_worker.complete([bucket.fence.bucket_id], 0.0, "the test says so"))
 
 
 @pytest.mark.parametrize(("name", "headers"), [("once", b""), ("usual", ONCE)], ids=["handler says so", "job says so"])
@@ -165,7 +165,7 @@ async def test_past_the_grace_one_that_runs_is_abandoned_and_one_that_waits_is_g
     assert [outcome(kit, entry) for entry in runs] == [("FAILED", "abandoned")] * 4
     assert kit.master.rows[waits.id].state == "HELD"
     assert not kit.master.attempts
-    assert kit.working.verdicts.abandoned == 4
+    assert kit.bucket_worker.outcome_builder.abandoned == 4
 
 
 def starts(kit: Kit) -> set[bytes]:
@@ -177,14 +177,14 @@ async def persisted(kit: Kit) -> None:
     """Whatever is claimed gets its row, as a crash would find it."""
     kit.clock.now += 2.0
     kit.trust()
-    await kit.working.persisting.tick()
+    await kit.bucket_worker.in_flight_writer.tick()
 
 
 async def test_in_threads_only_what_a_thread_has_begun_is_marked_as_begun(kit: Kit) -> None:
     bucket = kit.bucket()
     runs, waits = job("thread"), [job("thread"), job("usual_thread", ONCE), job("fenced_thread")]
     kit.submit(bucket, [runs, *waits])
-    await until(lambda: ran and kit.working.execution.running == 4)
+    await until(lambda: ran and kit.bucket_worker.executor.running == 4)
     await persisted(kit)
     assert starts(kit) == {runs.id}
     assert {kit.master.rows[entry.id].state for entry in waits} == {"ASSIGNED"}
@@ -198,7 +198,7 @@ async def test_what_waited_for_a_thread_is_authorised_when_its_turn_has_come(kit
     bucket = kit.bucket()
     runs, waits = job("thread"), job("thread")
     kit.submit(bucket, [runs, waits])
-    await until(lambda: ran and kit.working.execution.running == 2)
+    await until(lambda: ran and kit.bucket_worker.executor.running == 2)
     write = Gate()
     kit.master.script["persist"].append(write)
     release.set()
@@ -212,7 +212,7 @@ async def test_what_waited_for_a_thread_is_authorised_when_its_turn_has_come(kit
     assert [outcome(kit, entry)[0] for entry in (runs, waits)] == ["SUCCEEDED", "SUCCEEDED"]
 
 
-async def authorising(kit: Kit, name: str = "thread") -> tuple[Holding, Entry, Gate]:
+async def authorising(kit: Kit, name: str = "thread") -> tuple[OwnedBucket, Entry, Gate]:
     """A job that the room has let in and whose write is under way."""
     bucket, write, entry = kit.bucket(), Gate(), job(name)
     kit.master.script["persist"].append(write)
@@ -222,8 +222,8 @@ async def authorising(kit: Kit, name: str = "thread") -> tuple[Holding, Entry, G
 
 
 def is_quiet(kit: Kit) -> bool:
-    rooms = [kit.working._elsewhere._in_threads, kit.working._elsewhere._in_processes]
-    return not any(room.inside or room.waiting for room in rooms) and not kit.working.execution.running
+    rooms = [kit.bucket_worker._elsewhere._in_threads, kit.bucket_worker._elsewhere._in_processes]
+    return not any(room.inside or room.waiting for room in rooms) and not kit.bucket_worker.executor.running
 
 
 @pytest.mark.parametrize("name", ["thread", "process"])
@@ -241,7 +241,7 @@ async def test_stopped_while_its_start_is_being_written_it_never_began(kit: Kit,
 @pytest.mark.parametrize("name", ["thread", "process"])
 async def test_cancelled_while_its_start_is_being_written_it_ends_unstarted(kit: Kit, name: str) -> None:
     _, entry, write = await authorising(kit, name)
-    kit.working.cancel([entry.id])
+    kit.bucket_worker.cancel([entry.id])
     await turns()
     write.opened.set()
     await kit.settled()
@@ -254,7 +254,7 @@ async def test_cancelled_while_its_start_is_being_written_it_ends_unstarted(kit:
 async def test_its_bucket_lost_while_its_start_is_being_written_it_does_not_start(kit: Kit, name: str) -> None:
     bucket, _, write = await authorising(kit, name)
     kit.rescue(bucket)
-    kit.working.forget(bucket.fence.bucket_id, "the test says so")
+    kit.bucket_worker.forget(bucket.fence.bucket_id, "the test says so")
     write.opened.set()
     await until(lambda: is_quiet(kit))
     assert not ran
@@ -272,17 +272,17 @@ async def test_the_master_gone_while_its_start_is_being_written_it_gives_its_pla
     kit.submit(bucket, [other])
     if name == "process":
         await until(lambda: other.id in pool.begun)
-        pool.orders[other.id][-1].set_result(IsolatedResult(kind=ResultKind.OK))
+        pool.orders[other.id][-1].set_result(AttemptResult(kind=ResultKind.OK))
     else:
         await until(lambda: ran == ["leased"])
-    await until(lambda: kit.working.execution.running == 1)
+    await until(lambda: kit.bucket_worker.executor.running == 1)
     assert entry.id not in pool.begun
     write.opened.set()
     kit.trust()
     release.set()
     if name == "process":
         await until(lambda: entry.id in pool.begun)
-        pool.orders[entry.id][-1].set_result(IsolatedResult(kind=ResultKind.OK))
+        pool.orders[entry.id][-1].set_result(AttemptResult(kind=ResultKind.OK))
     await kit.settled()
     assert outcome(kit, entry)[0] == "SUCCEEDED"
     assert is_quiet(kit)
@@ -298,7 +298,7 @@ async def test_in_worker_processes_it_is_authorised_when_its_process_is_there(ki
     assert kit.master.rows[entry.id].state == "ASSIGNED", "its process has not even been started"
     pool.ready.set()
     await until(lambda: starts(kit) == {entry.id})
-    pool.orders[entry.id][0].set_result(IsolatedResult(kind=ResultKind.OK))
+    pool.orders[entry.id][0].set_result(AttemptResult(kind=ResultKind.OK))
     await kit.settled()
 
 
@@ -320,7 +320,7 @@ async def test_in_worker_processes_only_what_never_began_comes_again(
     kit.submit(kit.bucket(), [entry])
     await until(lambda: entry.id in pool.orders)
     info = ErrorInfo(type="X", message="x", reason=reason or "crashed")
-    pool.orders[entry.id][0].set_result(IsolatedResult(kind=kind, error=info))
+    pool.orders[entry.id][0].set_result(AttemptResult(kind=kind, error=info))
     await kit.settled()
     assert kit.master.rows[entry.id].state == state
     if state == "FAILED":

@@ -10,16 +10,16 @@ import pytest
 from jobmaster.clock import new_id
 from jobmaster.codec import decode_error
 from jobmaster.model.job import Conclusion, Entry, ErrorInfo
-from jobmaster_agents import insisting
-from jobmaster_agents.isolation_wire import IsolatedResult, ResultKind
-from jobmaster_agents.verdicts import StopCause
+from jobmaster_agents import retrying
+from jobmaster_agents.execute.process_pool.protocol import AttemptResult, ResultKind
+from jobmaster_agents.outcomes.outcome import StopCause
 from tests.agents.paper_transactions import PaperKit, go, log
 from tests.agents.ports_kit import DOWN, LOST, Gate, Row, turns, until
 
 
 @pytest.fixture(autouse=True)
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(insisting, "BACKOFF_SECONDS", 0.0)
+    monkeypatch.setattr(retrying, "BACKOFF_SECONDS", 0.0)
     log.clear()
     go.clear()
 
@@ -42,8 +42,8 @@ async def test_it_is_committed_after_the_handler_has_returned_and_reported_once(
     assert (row.state, row.result, row.attempt) == ("SUCCEEDED", b'"paid"', 1)
     assert kit.source.effects == ["wrote"]
     assert not kit.master.of("copy_final")
-    assert kit.working.verdicts.succeeded == 1
-    assert kit.working._telemetry.transactions == {"committed": 1}
+    assert kit.bucket_worker.outcome_builder.succeeded == 1
+    assert kit.bucket_worker._telemetry.transactions == {"committed": 1}
 
 
 async def test_others_of_the_bucket_do_not_wait_for_it(kit: PaperKit) -> None:
@@ -67,7 +67,7 @@ async def test_no_more_run_at_once_than_there_are_connections(kit: PaperKit) -> 
     go.set()
     await kit.settled()
     assert len(kit.source.effects) == 5
-    assert kit.working.execution.running == 0
+    assert kit.bucket_worker.executor.running == 0
 
 
 @pytest.mark.parametrize("name", ["fails_inside", "fails_after", "twice", "too_large", "exits"])
@@ -112,7 +112,7 @@ async def test_a_lost_answer_to_a_commit_is_found_on_the_row(kit: PaperKit, look
     assert (kit.state(entry), kit.source.effects) == ("SUCCEEDED", ["wrote"])
     assert len(kit.master.outcomes) == 1
     assert not kit.master.attempts
-    assert kit.working._telemetry.transactions == {"unknown": 1, "committed": 1}
+    assert kit.bucket_worker._telemetry.transactions == {"unknown": 1, "committed": 1}
 
 
 async def test_a_commit_that_did_not_happen_is_another_attempt(kit: PaperKit) -> None:
@@ -137,7 +137,7 @@ async def test_a_commit_that_happens_after_the_look_refuses_what_is_written_inst
     await kit.settled()
     assert (kit.state(entry), kit.source.effects) == ("SUCCEEDED", ["wrote"])
     assert not kit.master.attempts
-    assert kit.working.reporter.refused == 1
+    assert kit.bucket_worker.outcome_writer.refused == 1
 
 
 async def test_a_superseded_attempt_is_rolled_back_counted_and_traced(kit: PaperKit) -> None:
@@ -151,7 +151,7 @@ async def test_a_superseded_attempt_is_rolled_back_counted_and_traced(kit: Paper
     await kit.settled()
     assert kit.state(entry) == "HELD"
     assert kit.source.effects == []
-    assert kit.working.reporter.refused == 1
+    assert kit.bucket_worker.outcome_writer.refused == 1
     assert len(kit.master.of("mark_refused")) == 1
     assert not kit.master.outcomes
 
@@ -173,10 +173,10 @@ async def test_a_time_out_that_comes_during_the_commit_disturbs_nothing(kit: Pap
     go.set()
     (entry,) = kit.put("pays")
     await gate.reached.wait()
-    live = kit.working.memory.get(entry.id)
+    live = kit.bucket_worker.job_table.get(entry.id)
     assert live is not None
     for _ in range(3):
-        kit.working.execution.stop_job(live, StopCause.TIMEOUT)
+        kit.bucket_worker.executor.stop_job(live, StopCause.TIMEOUT)
         await turns()
     gate.opened.set()
     await kit.settled()
@@ -185,7 +185,7 @@ async def test_a_time_out_that_comes_during_the_commit_disturbs_nothing(kit: Pap
 
 async def test_one_that_swallows_its_cancellation_is_asked_again(kit: PaperKit) -> None:
     (entry,) = kit.put("holds_out")
-    await until(lambda: kit.working.execution.running == 1)
+    await until(lambda: kit.bucket_worker.executor.running == 1)
     await turns()
     kit.clock.now += 101.0
     kit.trust()
@@ -202,8 +202,8 @@ async def test_a_bucket_lost_while_it_runs_takes_everything_back(kit: PaperKit) 
     entry = Entry(new_id(), 1, "pays", b"{}")
     kit.submit(bucket, [entry])
     await until(lambda: log)
-    kit.working.forget(bucket.fence.bucket_id, "the test says so")
-    await until(lambda: kit.working.execution.running == 0)
+    kit.bucket_worker.forget(bucket.fence.bucket_id, "the test says so")
+    await until(lambda: kit.bucket_worker.executor.running == 0)
     await turns()
     assert kit.source.rolled_back == 1
     assert (kit.state(entry), kit.source.effects, kit.master.attempts) == ("none", [], [])
@@ -216,7 +216,7 @@ async def test_no_row_in_flight_is_written_while_it_commits(kit: PaperKit) -> No
     kit.put("pays")
     await gate.reached.wait()
     kit.clock.now += 1.0
-    await kit.working.persisting.tick()
+    await kit.bucket_worker.in_flight_writer.tick()
     assert not kit.master.of("persist")
     gate.opened.set()
     await kit.settled()
@@ -227,7 +227,7 @@ async def test_past_the_lease_nothing_is_committed_and_no_attempt_is_used_up(kit
     await until(lambda: log)
     kit.expire()
     go.set()
-    await until(lambda: kit.working.execution.running == 0)
+    await until(lambda: kit.bucket_worker.executor.running == 0)
     kit.trust()
     await kit.settled()
     assert kit.state(entry) == "HELD"
@@ -246,29 +246,29 @@ async def test_a_graceful_exit_gives_it_back_with_nothing_done(kit: PaperKit) ->
     entry = Entry(new_id(), 1, "pays", b"{}")
     kit.submit(bucket, [entry])
     await until(lambda: log)
-    assert await kit.working.complete([bucket.fence.bucket_id], 0.0, "the test says so") == []
+    assert await kit.bucket_worker.complete([bucket.fence.bucket_id], 0.0, "the test says so") == []
     assert (kit.state(entry), kit.source.effects, kit.master.attempts) == ("HELD", [], [])
 
 
 # ---------------------------------------------------------------- worker processes
 
 
-async def in_worker(kit: PaperKit, result: IsolatedResult, *, recorded: bool = False) -> Entry:
+async def in_worker(kit: PaperKit, result: AttemptResult, *, recorded: bool = False) -> Entry:
     """A worker process ended like this; perhaps its commit had happened."""
     (entry,) = kit.put("process")
     await until(lambda: entry.id in kit.pool.orders)
-    live = kit.working.memory.get(entry.id)
+    live = kit.bucket_worker.job_table.get(entry.id)
     assert live is not None
     if recorded:
-        row = kit.working.verdicts.success_row(live, 0.0)
+        row = kit.bucket_worker.outcome_builder.success_row(live, 0.0)
         kit.master._conclude(row)
     kit.pool.orders[entry.id][0].set_result(result)
-    await until(lambda: kit.working.execution.running == 0)
+    await until(lambda: kit.bucket_worker.executor.running == 0)
     return entry
 
 
 async def test_a_worker_that_committed_is_not_reported_again(kit: PaperKit) -> None:
-    done = IsolatedResult(kind=ResultKind.OK, result=b"1", conclusion=Conclusion.COMMITTED)
+    done = AttemptResult(kind=ResultKind.OK, result=b"1", conclusion=Conclusion.COMMITTED)
     entry = await in_worker(kit, done, recorded=True)
     await kit.settled()
     assert len(kit.master.outcomes) == 1
@@ -279,24 +279,24 @@ async def test_a_worker_that_committed_is_not_reported_again(kit: PaperKit) -> N
 @pytest.mark.parametrize("kind", [ResultKind.CRASHED, ResultKind.TIMEOUT, ResultKind.CANCELLED])
 @pytest.mark.parametrize("recorded", [True, False])
 async def test_a_worker_that_died_is_judged_by_the_row(kit: PaperKit, kind: ResultKind, recorded: bool) -> None:
-    dead = IsolatedResult(kind=kind, error=ErrorInfo(type="X", message="x", reason="crashed"))
+    dead = AttemptResult(kind=kind, error=ErrorInfo(type="X", message="x", reason="crashed"))
     entry = await in_worker(kit, dead, recorded=recorded)
-    await until(kit.working.is_idle)
+    await until(kit.bucket_worker.is_idle)
     assert (kit.state(entry) == "SUCCEEDED") is recorded
     assert bool(kit.master.attempts) is (not recorded and kind is not ResultKind.CANCELLED)
-    assert kit.working.reporter.refused == 0
+    assert kit.bucket_worker.outcome_writer.refused == 0
 
 
 async def test_a_worker_that_was_refused_has_ended_as_superseded(kit: PaperKit) -> None:
-    refused = IsolatedResult(kind=ResultKind.OK, result=b"1", conclusion=Conclusion.REFUSED)
+    refused = AttemptResult(kind=ResultKind.OK, result=b"1", conclusion=Conclusion.REFUSED)
     entry = await in_worker(kit, refused)
     await kit.settled()
     assert kit.state(entry) == "none"
-    assert kit.working.reporter.refused == 1
+    assert kit.bucket_worker.outcome_writer.refused == 1
 
 
 async def test_a_worker_whose_handler_did_without_is_reported_as_usual(kit: PaperKit) -> None:
-    entry = await in_worker(kit, IsolatedResult(kind=ResultKind.OK, result=b"1"))
+    entry = await in_worker(kit, AttemptResult(kind=ResultKind.OK, result=b"1"))
     await kit.settled()
     assert kit.state(entry) == "SUCCEEDED"
     assert kit.batched() == 1

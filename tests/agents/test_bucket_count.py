@@ -9,9 +9,9 @@ import pytest
 
 from jobmaster.model.job import Priority
 from jobmaster.settings.model import AgentSettings, BucketCounts
-from jobmaster_agents import bucket_count
-from jobmaster_agents.bucket_count import BucketCount
-from jobmaster_agents.events import EventLog
+from jobmaster_agents.buckets import provisioner
+from jobmaster_agents.buckets.provisioner import BucketProvisioner
+from jobmaster_agents.event_log import EventLog
 from tests.agents.ports_kit import Kit
 from tests.agents.test_completing import handlers
 
@@ -20,10 +20,10 @@ AWAY = 12
 
 
 async def test_a_bucket_that_is_not_wanted_is_tried_until_it_is_completed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(bucket_count, "REPLACE_SECONDS", 0.0)
+    monkeypatch.setattr(provisioner, "REPLACE_SECONDS", 0.0)
     async with Kit(handlers, AgentSettings()) as kit:
         bucket = kit.bucket()
-        complete, tries = kit.working.complete, 0
+        complete, tries = kit.bucket_worker.complete, 0
 
         async def completed(ids: Sequence[bytes], grace_seconds: float, reason: str) -> list[bytes]:
             nonlocal tries
@@ -33,11 +33,13 @@ async def test_a_bucket_that_is_not_wanted_is_tried_until_it_is_completed(monkey
                 return list(ids)
             return await complete(ids, grace_seconds, reason)
 
-        monkeypatch.setattr(kit.working, "complete", completed)
+        monkeypatch.setattr(kit.bucket_worker, "complete", completed)
         none = {each.label: 0 for each in Priority}
         own = AgentSettings(buckets=BucketCounts(**none), lanes={bucket.lane: BucketCounts(**none)})
         ports = cast("Any", None)
-        count = BucketCount(own, ports, ports, bucket.store, kit.holdings, kit.working, lambda: False, EventLog())
+        count = BucketProvisioner(
+            own, ports, ports, bucket.store, kit.ownership, kit.bucket_worker, lambda: False, EventLog()
+        )
         await count._reconcile()
         assert tries == AWAY + 1
-        assert kit.holdings.buckets == {}
+        assert kit.ownership.buckets == {}

@@ -13,8 +13,8 @@ from jobmaster.handlers import Handlers
 from jobmaster.model.job import Entry, JobState
 from jobmaster.ports import Claimed, Word
 from jobmaster.settings.model import AgentSettings
-from jobmaster_agents import insisting
-from jobmaster_agents.holdings import Holding
+from jobmaster_agents import retrying
+from jobmaster_agents.state.ownership import OwnedBucket
 from tests.agents.kit_store import REQUESTS_MAX
 from tests.agents.ports_kit import LOST, Gate, Kit, Row, turns, until
 
@@ -42,7 +42,7 @@ async def fails() -> None:
 
 @pytest.fixture(autouse=True)
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(insisting, "BACKOFF_SECONDS", 0.0)
+    monkeypatch.setattr(retrying, "BACKOFF_SECONDS", 0.0)
     ran.clear()
     go.clear()
 
@@ -60,7 +60,7 @@ def claims(kit: Kit) -> int:
     return len(kit.store.of("claim"))
 
 
-async def later(kit: Kit, bucket: Holding, token: int = 2) -> Entry:
+async def later(kit: Kit, bucket: OwnedBucket, token: int = 2) -> Entry:
     """A job that was onboarded ahead of its time."""
     due_us = kit.clock.wall_us() + MINUTE_US
     entry = Entry(new_id(), token, "note", b"{}", due_us)
@@ -69,7 +69,7 @@ async def later(kit: Kit, bucket: Holding, token: int = 2) -> Entry:
     return entry
 
 
-def hint(kit: Kit, bucket: Holding, *job_ids: bytes) -> None:
+def hint(kit: Kit, bucket: OwnedBucket, *job_ids: bytes) -> None:
     """What a producer leaves in the bucket. (A bucket without room is looked at now and then.)"""
     kit.clock.now += 1.0
     kit.trust()
@@ -77,12 +77,12 @@ def hint(kit: Kit, bucket: Holding, *job_ids: bytes) -> None:
     kit.store.tokens.put_nowait(bucket.fence.bucket_id)
 
 
-async def time_passes(kit: Kit, bucket: Holding) -> None:
+async def time_passes(kit: Kit, bucket: OwnedBucket) -> None:
     """Everything that waits for its time has it."""
     kit.clock.now += 120.0
     kit.trust()
     before = claims(kit)
-    kit.working.pumps[bucket.fence.bucket_id].ask()
+    kit.bucket_worker.claimers[bucket.fence.bucket_id].ask()
     await until(lambda: claims(kit) > before)
     await kit.settled()
 
@@ -101,11 +101,11 @@ async def test_a_job_that_waits_for_its_time_ends_at_once_and_its_copy_is_taken_
     if how == "hint":
         hint(kit, bucket, victim.id)
     else:
-        kit.working.cancel([victim.id])
+        kit.bucket_worker.cancel([victim.id])
     there = kit.store.buckets[bucket.fence.bucket_id]
     await until(lambda: kit.master.rows[victim.id].state == "CANCELLED", "the end of a job that was not due")
     await until(lambda: [entry.id for _, entry in there.assigned] == [neighbour.id], "its copy to be taken out")
-    await until(lambda: not there.cancelled and not len(kit.working.cancelling), "the request to be over")
+    await until(lambda: not there.cancelled and not len(kit.bucket_worker.cancellation), "the request to be over")
     await until(lambda: victim.id in kit.store.news, "those who wait for the job to be told")
     await time_passes(kit, bucket)
     assert ran == ["note"], "the neighbour alone"
@@ -122,7 +122,7 @@ async def test_a_copy_that_is_claimed_while_the_row_is_asked_about_is_not_starte
     await time_passes(kit, bucket)
     assert not ran
     gate.opened.set()
-    await until(lambda: not len(kit.working.cancelling))
+    await until(lambda: not len(kit.bucket_worker.cancellation))
     assert kit.master.rows[victim.id].state == "CANCELLED"
 
 
@@ -133,12 +133,12 @@ async def test_a_copy_that_is_still_on_its_way_into_the_bucket_is_not_started(ki
     there = kit.store.buckets[bucket.fence.bucket_id]
     on_its_way, there.assigned = there.assigned, []
     kit.master.rows[victim.id].cancel = True
-    kit.working.cancel([victim.id])
+    kit.bucket_worker.cancel([victim.id])
     await until(lambda: kit.store.of("withdraw"))
     there.assigned += on_its_way
     await time_passes(kit, bucket)
     assert not ran
-    await until(lambda: not len(kit.working.cancelling))
+    await until(lambda: not len(kit.bucket_worker.cancellation))
 
 
 async def test_a_retry_that_is_on_its_way_back_into_the_bucket_is_not_started(kit: Kit) -> None:
@@ -168,7 +168,7 @@ async def test_an_outcome_that_happened_stays_the_outcome(kit: Kit) -> None:
     await kit.store.assign(bucket.fence, [(0, encode_entry(job))])
     await gate.reached.wait()
     kit.master.rows[job.id].cancel = True
-    kit.working.cancel([job.id])
+    kit.bucket_worker.cancel([job.id])
     await turns()
     gate.opened.set()
     await kit.settled()
@@ -198,14 +198,14 @@ async def test_a_put_that_is_repeated_does_not_bring_back_what_was_taken_out(kit
     for entry in (victim, neighbour):
         kit.master.rows[entry.id] = Row("HELD", 1, due_us=kit.clock.wall_us() + MINUTE_US)
         kit.master.entries[entry.id] = entry
-    kit.working.onboarding.kick(bucket.fence.bucket_id)
+    kit.bucket_worker.onboarding.kick(bucket.fence.bucket_id)
     await first.reached.wait()
     kit.master.rows[victim.id].cancel = True
     hint(kit, bucket, victim.id)
     await until(lambda: kit.store.of("withdraw"))
     first.opened.set()
     second.opened.set()
-    await until(lambda: kit.working.onboarding.onboarded == 2)
+    await until(lambda: kit.bucket_worker.onboarding.onboarded == 2)
     await time_passes(kit, bucket)
     assert ran == ["note"]
     assert [kit.master.rows[entry.id].state for entry in (victim, neighbour)] == ["CANCELLED", "SUCCEEDED"]
@@ -235,7 +235,7 @@ async def test_no_request_is_forgotten_however_many_there_are(kit: Kit) -> None:
     assert ran == ["wait", "note"]
     kit.submit(bucket, [Entry(new_id(), 1, "note", b"{}")])
     await kit.settled()
-    await until(lambda: not len(kit.working.cancelling), "nothing to be kept of requests whose jobs are over")
+    await until(lambda: not len(kit.bucket_worker.cancellation), "nothing to be kept of requests whose jobs are over")
 
 
 async def test_requests_in_a_reply_that_was_lost_come_again(kit: Kit) -> None:
@@ -260,7 +260,7 @@ async def test_a_second_copy_of_a_cancelled_job_does_not_take_over(kit: Kit) -> 
     kit.submit(one, [entry])
     await until(lambda: ran)
     kit.submit(two, [entry])
-    await until(lambda: kit.working.memory.duplicates)
+    await until(lambda: kit.bucket_worker.job_table.duplicates)
     kit.master.rows[entry.id] = Row("CANCELLED", 1)
     hint(kit, one, entry.id)
     await kit.settled()
@@ -281,7 +281,7 @@ async def test_a_list_of_an_abandoned_claim_is_read_before_anything_is_claimed_p
         await until(lambda: not kit.store.script["claim"])
         hint(kit, bucket, victim.id)
         await until(lambda: not kit.store.buckets[bucket.fence.bucket_id].cancelled)
-        await kit.working.pumps[bucket.fence.bucket_id].adopt_unknown_lists()
+        await kit.bucket_worker.claimers[bucket.fence.bucket_id].adopt_unknown_lists()
         go.set()
         await kit.settled()
         assert ran == ["wait"]
@@ -294,6 +294,6 @@ async def test_nothing_is_kept_of_a_bucket_that_is_gone(kit: Kit) -> None:
     kit.submit(bucket, [Entry(new_id(), 1, "note", b"{}")])
     hint(kit, bucket, new_id(), new_id())
     await until(lambda: kit.store.of("withdraw"))
-    await until(lambda: len(kit.working.cancelling) == 2)
-    kit.working.forget(bucket.fence.bucket_id, "the test says so")
-    assert not len(kit.working.cancelling)
+    await until(lambda: len(kit.bucket_worker.cancellation) == 2)
+    kit.bucket_worker.forget(bucket.fence.bucket_id, "the test says so")
+    assert not len(kit.bucket_worker.cancellation)

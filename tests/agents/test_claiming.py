@@ -13,7 +13,8 @@ from jobmaster.handlers import Handlers
 from jobmaster.model.job import Entry, Headers, JobState
 from jobmaster.ports import Claimed, Word
 from jobmaster.settings.model import AgentSettings
-from jobmaster_agents import claiming, insisting
+from jobmaster_agents import retrying
+from jobmaster_agents.fetch import claimer
 from tests.agents.ports_kit import DOWN, LOST, Gate, Kit, Row, turns, until
 
 handlers = Handlers()
@@ -40,7 +41,7 @@ async def one_by_one(value: int = 0) -> None:
 
 @pytest.fixture(autouse=True)
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(insisting, "BACKOFF_SECONDS", 0.0)
+    monkeypatch.setattr(retrying, "BACKOFF_SECONDS", 0.0)
     ran.clear()
     go.clear()
 
@@ -86,7 +87,7 @@ async def test_the_clock_of_a_claim_is_that_of_the_answer_and_its_promise_that_o
     await until(lambda: ran == [-1])
     await turns()
     assert ran == [-1], "five seconds of waiting for a reply do not make a job due three seconds early"
-    assert kit.working.memory.unpersisted(kit.clock.now - 4.0), "persist_within counts from the first try"
+    assert kit.bucket_worker.job_table.unpersisted(kit.clock.now - 4.0), "persist_within counts from the first try"
     go.set()
     await kit.settled()
 
@@ -96,7 +97,7 @@ async def test_lists_whose_reply_never_came_are_read_again(kit: Kit) -> None:
     await until(lambda: names(kit))
     entry = job()
     kit.store.buckets[bucket.fence.bucket_id].claimed["me-99"] = [entry]
-    await kit.working.pumps[bucket.fence.bucket_id].adopt_unknown_lists()
+    await kit.bucket_worker.claimers[bucket.fence.bucket_id].adopt_unknown_lists()
     await kit.settled()
     assert ran == [0]
     assert not kit.lists(bucket)
@@ -108,9 +109,9 @@ async def test_a_bucket_that_was_fenced_in_silence_is_noticed(kit: Kit) -> None:
     bucket_id = bucket.fence.bucket_id
     await until(lambda: names(kit))
     kit.store.script["claimed_lists"].append((Word.FENCED, []))
-    await kit.working.pumps[bucket_id].adopt_unknown_lists()
+    await kit.bucket_worker.claimers[bucket_id].adopt_unknown_lists()
     assert bucket.lost
-    assert bucket_id not in kit.working.pumps
+    assert bucket_id not in kit.bucket_worker.claimers
 
 
 async def test_the_list_of_a_claim_under_way_is_not_adopted_before_its_answer(kit: Kit) -> None:
@@ -121,13 +122,13 @@ async def test_the_list_of_a_claim_under_way_is_not_adopted_before_its_answer(ki
     kit.submit(bucket, [job()])
     await gate.reached.wait()
     assert kit.lists(bucket)
-    await kit.working.pumps[bucket.fence.bucket_id].adopt_unknown_lists()
+    await kit.bucket_worker.claimers[bucket.fence.bucket_id].adopt_unknown_lists()
     await turns()
-    assert not kit.working.memory.duplicates
+    assert not kit.bucket_worker.job_table.duplicates
     gate.opened.set()
     await kit.settled()
     await turns()
-    assert not kit.working.memory.duplicates
+    assert not kit.bucket_worker.job_table.duplicates
     assert ran == [0]
 
 
@@ -140,7 +141,7 @@ async def test_an_abandoned_claim_leaves_its_list_to_be_read(kit: Kit) -> None:
     await until(lambda: len(names(kit)) == 3)
     await turns()
     assert kit.lists(bucket)
-    await kit.working.pumps[bucket.fence.bucket_id].adopt_unknown_lists()
+    await kit.bucket_worker.claimers[bucket.fence.bucket_id].adopt_unknown_lists()
     await kit.settled()
     assert ran == [0]
 
@@ -167,7 +168,7 @@ async def test_no_more_is_claimed_than_slots_and_buffer_hold() -> None:
         kit.submit(bucket, [job("wait") for _ in range(30)])
         await until(lambda: len(ran) == 3)
         await turns()
-        assert len(kit.working.memory) == 7, "three run, four wait in memory"
+        assert len(kit.bucket_worker.job_table) == 7, "three run, four wait in memory"
         assert len(kit.store.buckets[bucket.fence.bucket_id].pending) == 23
         go.set()
         await kit.settled()
@@ -218,7 +219,7 @@ async def test_the_next_due_job_arms_a_timer(kit: Kit) -> None:
     await until(lambda: names(kit))
     due = kit.clock.wall_us() + 20_000
     kit.store.buckets[bucket.fence.bucket_id].assigned.append((due, job(token=2, due_us=due)))
-    kit.working.pumps[bucket.fence.bucket_id].ask()
+    kit.bucket_worker.claimers[bucket.fence.bucket_id].ask()
     await turns()
     assert not ran
     kit.clock.now += 0.03
@@ -228,7 +229,7 @@ async def test_the_next_due_job_arms_a_timer(kit: Kit) -> None:
 async def test_nothing_is_claimed_past_half_the_lease(kit: Kit) -> None:
     bucket = kit.bucket()
     await until(lambda: names(kit))
-    kit.clock.now = kit.holdings.soft_until + 1.0
+    kit.clock.now = kit.ownership.soft_until + 1.0
     kit.submit(bucket, [job()])
     await turns()
     assert len(names(kit)) == 1
@@ -243,13 +244,13 @@ async def test_nothing_is_claimed_past_half_the_lease(kit: Kit) -> None:
 async def test_without_room_cancellations_are_read_and_a_full_bucket_is_spilled() -> None:
     async with Kit(handlers, AgentSettings(slots=2, bucket_buffer=0)) as kit:
         bucket = kit.bucket()
-        kit.working.pumps[bucket.fence.bucket_id]._spill_jobs = 50
+        kit.bucket_worker.claimers[bucket.fence.bucket_id]._spill_jobs = 50
         await until(lambda: names(kit))
         running = [job("wait"), job("wait")]
         kit.submit(bucket, running)
         await until(lambda: len(ran) == 2)
         kit.clock.now += 1.0
-        waiting = [job() for _ in range(claiming.CLAIM_JOBS_MAX + 70)]
+        waiting = [job() for _ in range(claimer.CLAIM_JOBS_MAX + 70)]
         kit.submit(bucket, waiting)
         await until(lambda: len(kit.store.buckets[bucket.fence.bucket_id].pending) == 0, "the spill")
         await until(lambda: sum(row.state == "HELD" for row in kit.master.rows.values()) == len(waiting))
@@ -301,7 +302,7 @@ async def test_cancel_ends_what_waits_at_once_and_what_runs() -> None:
         first, second = job("wait"), job()
         kit.submit(bucket, [first, second])
         await until(lambda: ran)
-        kit.working.cancel([second.id, first.id])
+        kit.bucket_worker.cancel([second.id, first.id])
         await kit.settled()
         assert [kit.master.rows[each.id].state for each in (first, second)] == ["CANCELLED", "CANCELLED"]
         assert ran == [-1]
@@ -348,7 +349,7 @@ async def test_a_fenced_claim_forgets_the_bucket_and_runs_nothing_more(kit: Kit)
     kit.rescue(bucket)
     kit.submit(bucket, [job()])
     await until(lambda: bucket.lost)
-    await until(lambda: kit.working.execution.running == 0)
+    await until(lambda: kit.bucket_worker.executor.running == 0)
     await turns()
     assert ran == [-1]
     assert not kit.master.outcomes
@@ -359,8 +360,8 @@ async def test_what_only_a_lost_buckets_store_and_memory_knew_is_counted() -> No
     async with Kit(handlers, AgentSettings(slots=1, bucket_buffer=1)) as kit:
         bucket = kit.bucket()
         kit.submit(bucket, [job("wait", token=2), *(job("wait") for _ in range(4))])
-        await until(lambda: kit.working.pumps[bucket.fence.bucket_id].waiting == 3)
-        kit.holdings.lose(bucket.fence.bucket_id, "its store was emptied")
+        await until(lambda: kit.bucket_worker.claimers[bucket.fence.bucket_id].waiting == 3)
+        kit.ownership.lose(bucket.fence.bucket_id, "its store was emptied")
         assert bucket.at_risk == 4, "three that waited and one in memory; the fifth has its row"
 
 
@@ -370,9 +371,9 @@ async def test_a_copy_promoted_from_a_lost_bucket_runs_in_its_own(kit: Kit) -> N
     kit.submit(one, [entry])
     await until(lambda: ran)
     kit.submit(two, [entry])
-    await until(lambda: kit.working.memory.duplicates)
+    await until(lambda: kit.bucket_worker.job_table.duplicates)
     kit.rescue(one)
-    kit.working.forget(one.fence.bucket_id, "the test says so")
+    kit.bucket_worker.forget(one.fence.bucket_id, "the test says so")
     await until(lambda: len(ran) == 2)
     go.set()
     await kit.settled()
@@ -389,7 +390,7 @@ async def test_a_promoted_copy_that_is_not_due_is_not_run_early(kit: Kit) -> Non
     kit.submit(one, [entry])
     await write.reached.wait()
     kit.submit(two, [entry])
-    await until(lambda: kit.working.memory.duplicates)
+    await until(lambda: kit.bucket_worker.job_table.duplicates)
     kit.master.rows[entry.id] = Row("HELD", 1)
     write.opened.set()
     await turns()
@@ -399,7 +400,7 @@ async def test_a_promoted_copy_that_is_not_due_is_not_run_early(kit: Kit) -> Non
 async def test_failed_claims_of_many_buckets_are_told_as_of_one_store(
     kit: Kit, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(insisting, "BACKOFF_SECONDS", 0.0)
+    monkeypatch.setattr(retrying, "BACKOFF_SECONDS", 0.0)
     for _ in range(8):
         kit.store.script["claim"] += [DOWN] * 4
     buckets = [kit.bucket() for _ in range(8)]

@@ -7,8 +7,8 @@ import logging
 import pytest
 
 from jobmaster.telemetry import Telemetry
-from jobmaster_agents.clock_watch import ClockWatch
-from jobmaster_agents.events import EventLog
+from jobmaster_agents.event_log import EventLog
+from jobmaster_agents.lease.clock_check import ClockCheck
 from tests.agents.hand_clock import HandClock
 
 
@@ -22,9 +22,9 @@ class Wall(HandClock):
 
 
 @pytest.fixture
-def watch() -> tuple[ClockWatch, Wall, Telemetry]:
+def watch() -> tuple[ClockCheck, Wall, Telemetry]:
     wall, telemetry = Wall(), Telemetry()
-    return ClockWatch(3600.0, wall, telemetry, EventLog()), wall, telemetry
+    return ClockCheck(3600.0, wall, telemetry, EventLog()), wall, telemetry
 
 
 def lines(caplog: pytest.LogCaptureFixture) -> int:
@@ -32,7 +32,7 @@ def lines(caplog: pytest.LogCaptureFixture) -> int:
 
 
 def test_it_is_said_once_from_a_tenth_of_the_limit_on(
-    watch: tuple[ClockWatch, Wall, Telemetry], caplog: pytest.LogCaptureFixture
+    watch: tuple[ClockCheck, Wall, Telemetry], caplog: pytest.LogCaptureFixture
 ) -> None:
     compared, wall, telemetry = watch
     caplog.set_level(logging.INFO, logger="jobmaster")
@@ -42,7 +42,7 @@ def test_it_is_said_once_from_a_tenth_of_the_limit_on(
         assert lines(caplog) == told, ahead
 
 
-def test_the_time_of_the_call_is_no_error(watch: tuple[ClockWatch, Wall, Telemetry]) -> None:
+def test_the_time_of_the_call_is_no_error(watch: tuple[ClockCheck, Wall, Telemetry]) -> None:
     compared, wall, telemetry = watch
     asked = compared.now_us()
     wall.us += 2_000_000

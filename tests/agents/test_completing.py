@@ -15,8 +15,9 @@ from jobmaster.model.errors import Refused
 from jobmaster.model.job import Entry, JobState
 from jobmaster.ports import Claimed, Word
 from jobmaster.settings.model import AgentSettings
-from jobmaster_agents import completing, insisting
-from jobmaster_agents.holdings import Holding
+from jobmaster_agents import retrying
+from jobmaster_agents.buckets import graceful_shutdown
+from jobmaster_agents.state.ownership import OwnedBucket
 from tests.agents.ports_kit import DOWN, LOST, Gate, Kit, Row, turns, until
 from tests.patience import PATIENCE_SECONDS
 
@@ -52,9 +53,9 @@ async def fenced() -> None:
 
 @pytest.fixture(autouse=True)
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(insisting, "BACKOFF_SECONDS", 0.0)
-    monkeypatch.setattr(completing, "_LOOK_SECONDS", 0.0)
-    monkeypatch.setattr(completing, "_RETRY_SECONDS", 0.0)
+    monkeypatch.setattr(retrying, "BACKOFF_SECONDS", 0.0)
+    monkeypatch.setattr(graceful_shutdown, "_LOOK_SECONDS", 0.0)
+    monkeypatch.setattr(graceful_shutdown, "_RETRY_SECONDS", 0.0)
     ran.clear()
     go.clear()
     deaf.clear()
@@ -71,11 +72,13 @@ def job(name: str = "note") -> Entry:
     return Entry(new_id(), 1, name, b"{}")
 
 
-def leave(kit: Kit, bucket: Holding, grace_seconds: float = 100.0) -> asyncio.Future[list[bytes]]:
-    return asyncio.ensure_future(kit.working.complete([bucket.fence.bucket_id], grace_seconds, "the test says so"))
+def leave(kit: Kit, bucket: OwnedBucket, grace_seconds: float = 100.0) -> asyncio.Future[list[bytes]]:
+    return asyncio.ensure_future(
+        kit.bucket_worker.complete([bucket.fence.bucket_id], grace_seconds, "the test says so")
+    )
 
 
-def is_retired(kit: Kit, bucket: Holding) -> bool:
+def is_retired(kit: Kit, bucket: OwnedBucket) -> bool:
     bucket_id = bucket.fence.bucket_id
     return (
         kit.master.states[bucket_id] is BucketState.READY_TO_DELETE
@@ -183,7 +186,7 @@ async def test_a_second_signal_does_not_wait_for_the_grace(kit: Kit) -> None:
     await until(lambda: ran)
     leaving = leave(kit, bucket, grace_seconds=1e5)
     await turns()
-    kit.working.completing.hurry.set()
+    kit.bucket_worker.graceful_shutdown.hurry.set()
     assert await leaving == []
     assert kit.master.rows[entry.id].state == "HELD"
 
@@ -223,11 +226,11 @@ async def test_a_handler_that_will_not_stop_leaves_its_bucket_to_the_rescue(kit:
     kit.submit(bucket, [job("deaf")])
     await until(lambda: ran)
     ids = [bucket.fence.bucket_id, other.fence.bucket_id]
-    leaving = asyncio.ensure_future(kit.working.complete(ids, 100.0, "the test says so"))
+    leaving = asyncio.ensure_future(kit.bucket_worker.complete(ids, 100.0, "the test says so"))
     await turns()
     kit.clock.now += 101.0
     await turns()
-    kit.clock.now += completing._STOP_SECONDS + 1.0
+    kit.clock.now += graceful_shutdown._STOP_SECONDS + 1.0
     assert await leaving == [bucket.fence.bucket_id]
     assert is_retired(kit, other), "one deaf handler holds up no other bucket"
     assert kit.lists(bucket), "the list keeps the job for the rescuer"
@@ -247,8 +250,8 @@ async def test_a_server_that_stays_away_does_not_hold_up_the_exit(kit: Kit, wher
 async def test_a_write_that_never_gets_its_answer_does_not_hold_up_the_exit(
     kit: Kit, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(completing, "_STOP_SECONDS", 0.05)
-    monkeypatch.setattr(completing, "_RETIRE_SECONDS", 0.0)
+    monkeypatch.setattr(graceful_shutdown, "_STOP_SECONDS", 0.05)
+    monkeypatch.setattr(graceful_shutdown, "_RETIRE_SECONDS", 0.0)
     one, two = kit.bucket(), kit.bucket()
     copy, hold = Gate(), Gate()
     kit.master.script["copy_final"].append(copy)
@@ -260,7 +263,7 @@ async def test_a_write_that_never_gets_its_answer_does_not_hold_up_the_exit(
     kit.store.buckets[two.fence.bucket_id].assigned.append((entry.due_us, entry))
     ids = [one.fence.bucket_id, two.fence.bucket_id]
     async with asyncio.timeout(PATIENCE_SECONDS):
-        left = await kit.working.complete(ids, 0.02, "the test says so")
+        left = await kit.bucket_worker.complete(ids, 0.02, "the test says so")
     assert hold.reached.is_set()
     assert left == ids
     assert kit.lists(one)
@@ -279,7 +282,7 @@ async def test_a_fenced_start_that_waits_for_the_master_is_given_up(kit: Kit) ->
     leaving = leave(kit, bucket)
     await turns()
     kit.clock.now += 101.0
-    await until(lambda: kit.working.execution.running == 0)
+    await until(lambda: kit.bucket_worker.executor.running == 0)
     write.opened.set()
     assert await leaving == []
     assert kit.master.rows[entry.id].state == "HELD"
@@ -301,7 +304,7 @@ async def test_news_that_goes_out_after_the_bucket_was_closed_is_no_sign_of_a_lo
     leaving = leave(kit, bucket)
     await retiring.reached.wait()
     late = new_id()
-    kit.working.reporter.settling.publish(bucket, [late])
+    kit.bucket_worker.outcome_writer.acknowledger.publish(bucket, [late])
     await until(lambda: late in kit.store.news)
     await turns()
     assert not bucket.lost
@@ -315,10 +318,10 @@ async def test_nor_is_news_that_goes_out_while_the_other_buckets_are_still_compl
     kit.submit(two, [job("wait")])
     await until(lambda: ran)
     ids = [one.fence.bucket_id, two.fence.bucket_id]
-    leaving = asyncio.ensure_future(kit.working.complete(ids, 100.0, "the test says so"))
+    leaving = asyncio.ensure_future(kit.bucket_worker.complete(ids, 100.0, "the test says so"))
     await until(lambda: one.state is BucketState.READY_TO_DELETE)
     late = new_id()
-    kit.working.reporter.settling.publish(one, [late])
+    kit.bucket_worker.outcome_writer.acknowledger.publish(one, [late])
     await until(lambda: late in kit.store.news)
     await turns()
     assert not one.lost
@@ -333,14 +336,14 @@ async def test_a_retired_bucket_leaves_memory_at_once_while_another_still_works(
     kit.submit(two, [job("wait")])
     await until(lambda: ran)
     ids = [one.fence.bucket_id, two.fence.bucket_id]
-    leaving = asyncio.ensure_future(kit.working.complete(ids, 100.0, "the test says so"))
+    leaving = asyncio.ensure_future(kit.bucket_worker.complete(ids, 100.0, "the test says so"))
     await until(lambda: one.state is BucketState.READY_TO_DELETE)
     await turns()
-    assert list(kit.holdings.buckets) == [two.fence.bucket_id]
+    assert list(kit.ownership.buckets) == [two.fence.bucket_id]
     assert not one.lost
     go.set()
     assert await leaving == []
-    assert list(kit.holdings.buckets) == []
+    assert list(kit.ownership.buckets) == []
 
 
 async def test_a_bucket_that_is_anothers_is_left_alone(kit: Kit) -> None:
@@ -357,7 +360,7 @@ async def test_a_second_copy_promoted_at_the_end_is_given_back(kit: Kit) -> None
     kit.submit(one, [entry])
     await until(lambda: ran)
     kit.submit(two, [entry])
-    await until(lambda: kit.working.memory.duplicates)
+    await until(lambda: kit.bucket_worker.job_table.duplicates)
     leaving = leave(kit, two, grace_seconds=50.0)
     await turns()
     assert not leaving.done(), "its list may go only after the kept copy has settled"

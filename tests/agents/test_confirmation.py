@@ -14,8 +14,8 @@ from jobmaster.handlers import Handlers, JobContext
 from jobmaster.model.errors import ConfigError
 from jobmaster.model.ids import text
 from jobmaster.model.job import Conclusion, Entry, ErrorInfo, StartRule
-from jobmaster_agents import insisting
-from jobmaster_agents.isolation_wire import IsolatedResult, ResultKind
+from jobmaster_agents import retrying
+from jobmaster_agents.execute.process_pool.protocol import AttemptResult, ResultKind
 from tests.agents import paper_transactions
 from tests.agents.paper_transactions import PaperKit
 from tests.agents.ports_kit import DOWN, LOST, Row, turns, until
@@ -85,7 +85,7 @@ async def in_process() -> None:
 
 @pytest.fixture
 async def kit(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[PaperKit]:
-    monkeypatch.setattr(insisting, "BACKOFF_SECONDS", 0.0)
+    monkeypatch.setattr(retrying, "BACKOFF_SECONDS", 0.0)
     monkeypatch.setattr(paper_transactions, "handlers", handlers)
     log.clear()
     go.clear()
@@ -101,22 +101,22 @@ async def test_it_is_done_when_it_says_so_and_what_follows_changes_nothing(kit: 
     (row,) = kit.master.outcomes
     assert (row.result, row.attempt) == (b'"done"', 1)
     kit.clock.now += 1.0
-    await kit.working.persisting.tick()
+    await kit.bucket_worker.in_flight_writer.tick()
     assert not kit.master.of("persist"), "nothing is written over it"
     go.set()
     await kit.settled()
     assert len(kit.master.outcomes) == 1
-    assert kit.working.reporter.refused == 0
+    assert kit.bucket_worker.outcome_writer.refused == 0
 
 
 @pytest.mark.parametrize("name", ["breaks_afterwards", "twice"])
 async def test_what_was_confirmed_stands(kit: PaperKit, name: str) -> None:
     (entry,) = kit.put(name)
     await kit.settled()
-    await until(lambda: kit.working.execution.running == 0)
+    await until(lambda: kit.bucket_worker.executor.running == 0)
     assert kit.state(entry) == "SUCCEEDED"
     assert not kit.master.attempts
-    assert kit.working.reporter.refused == 0, "nothing else is even tried"
+    assert kit.bucket_worker.outcome_writer.refused == 0, "nothing else is even tried"
     assert all("confirmed already" in said for said in log)
 
 
@@ -135,7 +135,7 @@ async def test_a_superseded_run_hears_it_and_records_nothing(kit: PaperKit) -> N
     await kit.settled()
     assert log == ["Conflict"]
     assert kit.state(entry) == "HELD"
-    assert kit.working.reporter.refused == 1
+    assert kit.bucket_worker.outcome_writer.refused == 1
 
 
 @pytest.mark.parametrize("step", [LOST, DOWN])
@@ -150,7 +150,7 @@ async def test_a_lost_answer_is_found_on_the_row(kit: PaperKit, step: Any) -> No
 async def test_while_the_master_is_away_a_confirmation_waits(kit: PaperKit) -> None:
     kit.source.down = True
     (entry,) = kit.put("hears")
-    await until(lambda: kit.working.execution.running == 1)
+    await until(lambda: kit.bucket_worker.executor.running == 1)
     await turns()
     assert (kit.state(entry), log) == ("none", [])
     kit.source.down = False
@@ -186,7 +186,7 @@ async def test_confirmed_from_outside_while_it_runs_it_is_done(kit: PaperKit) ->
     go.set()
     await kit.settled()
     assert kit.state(entry) == "SUCCEEDED"
-    assert kit.working.reporter.refused == 0
+    assert kit.bucket_worker.outcome_writer.refused == 0
 
 
 async def test_a_bucket_lost_after_the_confirmation_changes_nothing(kit: PaperKit) -> None:
@@ -194,9 +194,9 @@ async def test_a_bucket_lost_after_the_confirmation_changes_nothing(kit: PaperKi
     entry = Entry(new_id(), 1, "confirms", b"{}")
     kit.submit(bucket, [entry])
     await until(lambda: log)
-    kit.working.forget(bucket.fence.bucket_id, "the test says so")
+    kit.bucket_worker.forget(bucket.fence.bucket_id, "the test says so")
     go.set()
-    await until(lambda: kit.working.execution.running == 0)
+    await until(lambda: kit.bucket_worker.executor.running == 0)
     await turns()
     assert (kit.state(entry), len(kit.master.outcomes)) == ("SUCCEEDED", 1)
 
@@ -206,7 +206,7 @@ async def test_a_time_out_after_the_confirmation_ends_the_handler_and_not_the_jo
     await until(lambda: log)
     kit.clock.now += 101.0
     kit.trust()
-    await until(lambda: kit.working.execution.running == 0)
+    await until(lambda: kit.bucket_worker.executor.running == 0)
     await kit.settled()
     assert (kit.state(entry), kit.master.attempts) == ("SUCCEEDED", [])
 
@@ -214,18 +214,18 @@ async def test_a_time_out_after_the_confirmation_ends_the_handler_and_not_the_jo
 @pytest.mark.parametrize(
     ("result", "state"),
     [
-        (IsolatedResult(kind=ResultKind.OK, result=b"1", conclusion=Conclusion.COMMITTED), "SUCCEEDED"),
-        (IsolatedResult(kind=ResultKind.OK), "FAILED"),
-        (IsolatedResult(kind=ResultKind.CRASHED, error=ErrorInfo(type="X", message="x", reason="crashed")), "FAILED"),
+        (AttemptResult(kind=ResultKind.OK, result=b"1", conclusion=Conclusion.COMMITTED), "SUCCEEDED"),
+        (AttemptResult(kind=ResultKind.OK), "FAILED"),
+        (AttemptResult(kind=ResultKind.CRASHED, error=ErrorInfo(type="X", message="x", reason="crashed")), "FAILED"),
     ],
 )
-async def test_in_a_worker_process_it_is_the_same(kit: PaperKit, result: IsolatedResult, state: str) -> None:
+async def test_in_a_worker_process_it_is_the_same(kit: PaperKit, result: AttemptResult, state: str) -> None:
     (entry,) = kit.put("process")
     await until(lambda: entry.id in kit.pool.orders)
-    live = kit.working.memory.get(entry.id)
+    live = kit.bucket_worker.job_table.get(entry.id)
     assert live is not None
     if state == "SUCCEEDED":
-        kit.master._conclude(kit.working.verdicts.success_row(live, 0.0))
+        kit.master._conclude(kit.bucket_worker.outcome_builder.success_row(live, 0.0))
     kit.pool.orders[entry.id][0].set_result(result)
     await kit.settled()
     assert kit.state(entry) == state

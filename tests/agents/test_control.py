@@ -11,9 +11,9 @@ import pytest
 from jobmaster.clock import new_id
 from jobmaster.model.errors import CodeError
 from jobmaster.settings.model import ClusterSettings, MasterSettings
-from jobmaster_agents.control import ControlLine
-from jobmaster_agents.events import EventLog
-from jobmaster_agents.launch import ControlWord, LaunchOrder, read_order, write_order
+from jobmaster_agents.event_log import EventLog
+from jobmaster_agents.launch.control_pipe import ControlPipe
+from jobmaster_agents.launch.order import ControlMessage, LaunchOrder, read_order, write_order
 from tests.agents.waiting import until
 from tests.patience import PATIENCE_SECONDS
 
@@ -47,15 +47,15 @@ def test_half_an_order_is_no_order(sent: bytes) -> None:
 async def test_words_before_and_after_the_attachment_arrive_in_order() -> None:
     read_end, write_end = os.pipe()
     left = threading.Event()
-    line = ControlLine(read_end, EventLog(), orphan_seconds=0.0, leave=left.set)
+    line = ControlPipe(read_end, EventLog(), orphan_seconds=0.0, leave=left.set)
     line.start()
     os.write(write_end, b"rescue\nword of a newer superv")
     until(lambda: line.waiting == 1, 5.0, "the early word is kept")
     heard: asyncio.Queue[str] = asyncio.Queue()
     line.attach(asyncio.get_running_loop(), heard.put_nowait, lambda: heard.put_nowait("orphaned"))
-    assert await asyncio.wait_for(heard.get(), PATIENCE_SECONDS) == ControlWord.RESCUE
+    assert await asyncio.wait_for(heard.get(), PATIENCE_SECONDS) == ControlMessage.RESCUE
     os.write(write_end, b"isor\nrescue\n")
-    assert await asyncio.wait_for(heard.get(), PATIENCE_SECONDS) == ControlWord.RESCUE
+    assert await asyncio.wait_for(heard.get(), PATIENCE_SECONDS) == ControlMessage.RESCUE
     assert not left.is_set()
     os.close(write_end)
     assert await asyncio.wait_for(heard.get(), PATIENCE_SECONDS) == "orphaned"
@@ -67,7 +67,7 @@ async def test_who_attaches_after_the_supervisors_death_is_told_at_once() -> Non
     read_end, write_end = os.pipe()
     os.close(write_end)
     left = threading.Event()
-    line = ControlLine(read_end, EventLog(), orphan_seconds=0.0, leave=left.set)
+    line = ControlPipe(read_end, EventLog(), orphan_seconds=0.0, leave=left.set)
     line.start()
     assert await asyncio.to_thread(left.wait, 5.0)
     told = asyncio.Event()

@@ -15,11 +15,12 @@ from jobmaster.model.errors import JobMasterError, Unavailable
 from jobmaster.ports import DueGroup, Tended, Traits
 from jobmaster.settings.model import AgentMode, Leases
 from jobmaster.telemetry import Telemetry
-from jobmaster_agents import hints, reach
-from jobmaster_agents.coordination import IDLE_SECONDS, Chore, Coordination, may_lead
-from jobmaster_agents.events import EventLog
-from jobmaster_agents.hints import Hints
-from jobmaster_agents.reach import Reach
+from jobmaster_agents.event_log import EventLog
+from jobmaster_agents.leader import due_notifier
+from jobmaster_agents.leader.due_notifier import DueNotifier
+from jobmaster_agents.leader.leader import IDLE_SECONDS, Leader, MaintenanceTask, may_lead
+from jobmaster_agents.state import store_reach
+from jobmaster_agents.state.store_reach import StoreReach
 from tests.agents.hand_clock import HandClock, trusted
 
 
@@ -101,18 +102,20 @@ def a_bucket(store: str = "one", lane: str = "default", priority: int = 3) -> Bu
 
 
 class Bench:
-    def __init__(self, chores: Sequence[Chore] = (), master: Master | None = None) -> None:
+    def __init__(self, chores: Sequence[MaintenanceTask] = (), master: Master | None = None) -> None:
         self.clock = HandClock()
         self.master = master or Master()
         self.stores = {"one": Store(), "two": Store()}
         self.telemetry = Telemetry()
         self.overdue = 0
-        self.holdings = trusted(self.clock)
+        self.ownership = trusted(self.clock)
         map_seconds = Leases().bucket_map_seconds
-        self.reach = Reach(self.stores, self.stores, self.clock, lambda _: None, self.telemetry, EventLog())
-        self.hints = Hints(self.master, self.stores, self.reach, self.clock, self.telemetry, map_seconds=map_seconds)
-        self.duty = Coordination(
-            self.holdings, self.master, self.hints, chores, Leases(), self.clock, self.count, self.telemetry,
+        self.reach = StoreReach(self.stores, self.stores, self.clock, lambda _: None, self.telemetry, EventLog())
+        self.due_notifier = DueNotifier(
+            self.master, self.stores, self.reach, self.clock, self.telemetry, map_seconds=map_seconds
+        )
+        self.duty = Leader(
+            self.ownership, self.master, self.due_notifier, chores, Leases(), self.clock, self.count, self.telemetry,
             EventLog(), weight=1, horizon_seconds=300.0,
         )  # fmt: skip
 
@@ -122,7 +125,7 @@ class Bench:
     async def second(self) -> float:
         self.clock.now += 1.0
         delay = await self.duty.tick()
-        await self.hints.tick()
+        await self.due_notifier.tick()
         return delay
 
 
@@ -200,8 +203,8 @@ async def test_an_agent_that_a_renewal_names_as_coordinator_takes_the_office_up(
     bench = Bench()
     bench.master.holder, bench.master.epoch = new_id(), 7
     await bench.duty.tick()
-    bench.master.holder, bench.master.epoch = bench.holdings.agent_id, 8
-    bench.duty.saw_coordinator(bench.holdings.agent_id)
+    bench.master.holder, bench.master.epoch = bench.ownership.agent_id, 8
+    bench.duty.saw_coordinator(bench.ownership.agent_id)
     await bench.duty.tick()
     assert bench.duty.epoch == 8
 
@@ -221,7 +224,7 @@ async def test_a_coordinator_in_doubt_of_its_own_lease_does_nothing() -> None:
     bench = Bench()
     await bench.duty.tick()
     before = len(bench.master.queries)
-    bench.holdings.fence("certificate seen")
+    bench.ownership.fence("certificate seen")
     await bench.second()
     assert bench.duty.epoch is None
     assert len(bench.master.queries) == before
@@ -278,7 +281,7 @@ async def test_due_jobs_are_told_to_two_owners_in_turn() -> None:
         await bench.second()
     told = bench.stores["one"].hinted + bench.stores["two"].hinted
     assert sorted(told) == sorted([b.id for b in buckets[:3]] * 2)  # 3 seconds x 2 hints, evenly
-    assert bench.telemetry.hints == 6
+    assert bench.telemetry.due_notifier == 6
 
 
 async def test_an_owner_with_a_greater_share_has_more_turns_and_all_have_some() -> None:
@@ -288,8 +291,8 @@ async def test_an_owner_with_a_greater_share_has_more_turns_and_all_have_some() 
     shares = {small: 0.5, big: 1.0, huge: 2.5}
     bench.master.traits = {bucket.owner: Traits(frozenset(), share) for bucket, share in shares.items()}
     for _ in range(80):
-        await bench.hints.tell({("default", 3)})
-        await bench.hints.tick()
+        await bench.due_notifier.tell({("default", 3)})
+        await bench.due_notifier.tick()
     told = Counter(bench.stores["one"].hinted)
     assert sum(told.values()) == 160
     assert told[huge.id] > told[big.id] > told[small.id] >= 80 / (1 + 2 + 5)
@@ -303,8 +306,8 @@ async def test_where_owners_differ_in_their_handlers_two_of_each_kind_are_told()
     bench.master.traits = {bucket.owner: Traits(frozenset({"common"}), 1.0) for bucket in many}
     bench.master.traits[rare.owner] = Traits(frozenset({"rare"}), 1.0)
     for _ in range(5):
-        await bench.hints.tell({("default", 3)})
-        await bench.hints.tick()
+        await bench.due_notifier.tell({("default", 3)})
+        await bench.due_notifier.tick()
     assert Counter(bench.stores["one"].hinted) == dict.fromkeys((bucket.id for bucket in many), 1)
     assert bench.stores["two"].hinted == [rare.id] * 5
 
@@ -327,11 +330,11 @@ async def test_owners_are_told_although_the_map_is_read_again_at_that_moment() -
     bench = Bench()
     gone, stays = a_bucket(), a_bucket(lane="payroll")
     bench.master.active = [gone, stays]
-    await bench.hints.tell([("default", 3), ("payroll", 3)])
-    telling = asyncio.ensure_future(bench.hints.tick())
+    await bench.due_notifier.tell([("default", 3), ("payroll", 3)])
+    telling = asyncio.ensure_future(bench.due_notifier.tick())
     await asyncio.sleep(0)  # up to its first question
     bench.master.active = [stays]
-    await bench.hints.tell([("payroll", 3)], afresh=True)
+    await bench.due_notifier.tell([("payroll", 3)], afresh=True)
     await telling
     assert stays.id in bench.stores["one"].hinted
 
@@ -349,7 +352,7 @@ async def test_a_store_that_does_not_answer_passes_its_turn_on() -> None:
 async def test_a_silent_store_delays_neither_the_office_nor_the_owners_of_other_stores(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(hints, "HINT_SECONDS", 0.01)
+    monkeypatch.setattr(due_notifier, "HINT_SECONDS", 0.01)
     bench = Bench()
     healthy = [a_bucket("two") for _ in range(2)]
     bench.master.active = [*(a_bucket("one") for _ in range(30)), *healthy]
@@ -366,8 +369,8 @@ async def test_a_silent_store_delays_neither_the_office_nor_the_owners_of_other_
 
 
 async def test_a_store_is_told_again_once_it_answers(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(hints, "HINT_SECONDS", 0.01)
-    monkeypatch.setattr(reach, "PING_SECONDS", 0.01)
+    monkeypatch.setattr(due_notifier, "HINT_SECONDS", 0.01)
+    monkeypatch.setattr(store_reach, "PING_SECONDS", 0.01)
     bench = Bench()
     bench.master.active = [a_bucket("one")]
     bench.master.due = [DueGroup("default", 3)]
@@ -400,7 +403,7 @@ async def test_a_chore_that_takes_long_does_not_hold_up_the_office() -> None:
     async def wait() -> None:
         await never.wait()
 
-    bench = Bench([Chore("long", 60.0, wait)])
+    bench = Bench([MaintenanceTask("long", 60.0, wait)])
     await bench.duty.tick()
     assert bench.duty.chores.kicked.is_set(), "who is elected begins with the chores at once"
     chore = asyncio.ensure_future(bench.duty.chores.tick())
@@ -418,7 +421,7 @@ async def test_chores_wait_for_the_office() -> None:
     async def work() -> None:
         done.append("work")
 
-    bench = Bench([Chore("work", 30.0, work)])
+    bench = Bench([MaintenanceTask("work", 30.0, work)])
     bench.master.holder, bench.master.epoch = new_id(), 1
     await bench.duty.tick()
     assert await bench.duty.chores.tick() == IDLE_SECONDS
@@ -429,11 +432,11 @@ async def test_a_rescuer_asks_for_the_buckets_as_they_are_now() -> None:
     """What was read a second ago may list the very owners that have just died."""
     bench = Bench()
     bench.master.active = [a_bucket()]
-    await bench.hints.tell({("default", 3)})
+    await bench.due_notifier.tell({("default", 3)})
     alive = a_bucket("two")
     bench.master.active = [alive]
-    await bench.hints.tell({("default", 3)}, afresh=True)
-    await bench.hints.tick()
+    await bench.due_notifier.tell({("default", 3)}, afresh=True)
+    await bench.due_notifier.tick()
     assert bench.stores["two"].hinted == [alive.id]
     assert bench.master.queries == ["buckets", "buckets"]
 
@@ -461,7 +464,7 @@ async def test_one_chore_a_tick_and_a_failing_one_does_not_take_every_turn() -> 
         done.append("fail")
         raise Unavailable("away")
 
-    bench = Bench([Chore("fail", 60.0, fail), Chore("work", 30.0, work)])
+    bench = Bench([MaintenanceTask("fail", 60.0, fail), MaintenanceTask("work", 30.0, work)])
     await bench.duty.tick()
     for second in range(62):
         await bench.second()
@@ -480,7 +483,7 @@ async def test_a_busy_coordinator_stays_within_two_queries_a_second() -> None:
         nonlocal counted
         counted += 1
 
-    bench = Bench([Chore(name, every, query) for name, every in
+    bench = Bench([MaintenanceTask(name, every, query) for name, every in
                    (("a", 3600.0), ("b", 60.0), ("c", 30.0), ("d", 30.0), ("e", 60.0))])  # fmt: skip
     bench.master.active = [a_bucket()]
     bench.master.due = [DueGroup("default", 3)]
@@ -488,6 +491,6 @@ async def test_a_busy_coordinator_stays_within_two_queries_a_second() -> None:
     for _ in range(600):
         await bench.second()
         await bench.duty.chores.tick()
-    judging = 600 / Leases().lease_seconds
+    failure_detector = 600 / Leases().lease_seconds
     heartbeat = 600 / Leases().renew_seconds
-    assert (len(bench.master.queries) + counted + heartbeat + judging) / 600 < 2.0
+    assert (len(bench.master.queries) + counted + heartbeat + failure_detector) / 600 < 2.0

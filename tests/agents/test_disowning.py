@@ -13,11 +13,11 @@ from jobmaster.model.errors import CodeError, JobMasterError, Refused, Unavailab
 from jobmaster.model.ids import Fence
 from jobmaster.ports import Renewal, Word
 from jobmaster.telemetry import Telemetry
-from jobmaster_agents.disowning import Disowning
-from jobmaster_agents.events import EventLog
-from jobmaster_agents.holdings import Holding, Holdings
-from jobmaster_agents.ownership import Ownership
-from jobmaster_agents.salvaging import Saved
+from jobmaster_agents.buckets.loss import BucketLoss
+from jobmaster_agents.buckets.memory_recovery import Saved
+from jobmaster_agents.buckets.ownership_check import OwnershipCheck
+from jobmaster_agents.event_log import EventLog
+from jobmaster_agents.state.ownership import OwnedBucket, Ownership
 
 
 class Ledger:
@@ -73,14 +73,14 @@ class Bench:
     def __init__(self, buckets: int = 1, copies: int = 3, waiting: int = 4) -> None:
         self.ledger = Ledger()
         self.telemetry = Telemetry()
-        self.holdings = Holdings(new_id())
+        self.ownership = Ownership(new_id())
         self.saved = Saved(copies, copies)
         self.written: list[bytes] = []
         self.told: list[bytes] = []
         self.blocked: asyncio.Event | None = None
         self.failing: dict[bytes, JobMasterError] = {}
-        self.duty = Disowning(
-            self.holdings,
+        self.duty = BucketLoss(
+            self.ownership,
             self.ledger,
             self,
             lambda lost: self.told.append(lost.fence.bucket_id),
@@ -92,25 +92,25 @@ class Bench:
     def _bucket(self, at_risk: int) -> bytes:
         bucket = Bucket(
             id=new_id(), store="one", lane="default", priority=3, state=BucketState.ACTIVE, epoch=1,
-            owner=self.holdings.agent_id,
+            owner=self.ownership.agent_id,
         )  # fmt: skip
         self.ledger.buckets[bucket.id] = bucket
-        self.holdings.add(Holding.of(bucket))
-        self.holdings.buckets[bucket.id].at_risk = at_risk
+        self.ownership.add(OwnedBucket.of(bucket))
+        self.ownership.buckets[bucket.id].at_risk = at_risk
         return bucket.id
 
-    async def write(self, holding: Holding) -> Saved:
+    async def write(self, owned: OwnedBucket) -> Saved:
         if self.blocked is not None:
             await self.blocked.wait()
         self.ledger.steps.append("write")
-        if holding.fence.bucket_id in self.failing:
-            raise self.failing[holding.fence.bucket_id]
-        self.written.append(holding.fence.bucket_id)
+        if owned.fence.bucket_id in self.failing:
+            raise self.failing[owned.fence.bucket_id]
+        self.written.append(owned.fence.bucket_id)
         return self.saved
 
     def lose(self, said: Word | None = Word.GENERATION) -> None:
         for bucket_id in self.ids:
-            self.holdings.lose(bucket_id, f"the store answered {said} to a claim", said)
+            self.ownership.lose(bucket_id, f"the store answered {said} to a claim", said)
 
 
 async def test_a_fenced_owner_that_the_master_still_names_declares_its_bucket_lost() -> None:
@@ -129,14 +129,14 @@ async def test_buckets_that_wait_and_that_this_agent_itself_declares_first_are_s
     """The write of the first takes long. Meanwhile two renewals count other buckets, and a rescuer takes what is LOST."""
     bench = Bench(buckets=3)
     unasked = Unasked()
-    ownership = Ownership(bench.holdings, bench.ledger, unasked, unasked, bench.telemetry, EventLog())  # type: ignore[arg-type]
+    ownership_check = OwnershipCheck(bench.ownership, bench.ledger, unasked, unasked, bench.telemetry, EventLog())  # type: ignore[arg-type]
     bench.blocked = asyncio.Event()
     bench.lose()
     task = asyncio.ensure_future(bench.duty.tick())
     await asyncio.sleep(0)
     for _ in range(2):
-        ownership.renewed(Renewal(True, False, None, [], [], at_work=3, epochs=3))
-    await ownership.tick()
+        ownership_check.renewed(Renewal(True, False, None, [], [], at_work=3, epochs=3))
+    await ownership_check.tick()
     assert {bucket.state for bucket in bench.ledger.buckets.values()} == {BucketState.LOST}
     for bucket_id in bench.ids:
         bench.ledger.rescue(bucket_id)

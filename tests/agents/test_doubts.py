@@ -11,26 +11,26 @@ from jobmaster.model.bucket import Bucket, BucketState
 from jobmaster.model.ids import Fence
 from jobmaster.ports import Word
 from jobmaster.telemetry import Telemetry
-from jobmaster_agents.events import EventLog
-from jobmaster_agents.holdings import Holding, Holdings
-from jobmaster_agents.ownership import Ownership
+from jobmaster_agents.buckets.ownership_check import OwnershipCheck
+from jobmaster_agents.event_log import EventLog
+from jobmaster_agents.state.ownership import OwnedBucket, Ownership
 
 
 class World:
     """A master whose answer is old when it arrives, a store, and whoever works on the buckets."""
 
     def __init__(self) -> None:
-        self.holdings = Holdings(new_id())
+        self.ownership = Ownership(new_id())
         self.bucket = Bucket(
             id=new_id(), store="one", lane="default", priority=3, state=BucketState.ACTIVE, epoch=1,
-            owner=self.holdings.agent_id,
+            owner=self.ownership.agent_id,
         )  # fmt: skip
-        self.holding = Holding.of(self.bucket)
-        self.holdings.add(self.holding)
+        self.owned = OwnedBucket.of(self.bucket)
+        self.ownership.add(self.owned)
         self.on_its_way: Callable[[], None] = lambda: None
         self.asked = 0
         self.done: list[str] = []
-        self.ownership = Ownership(self.holdings, self, Store(), self, Telemetry(), EventLog())
+        self.ownership_check = OwnershipCheck(self.ownership, self, Store(), self, Telemetry(), EventLog())
 
     async def owned_buckets(self, agent_id: bytes) -> list[Bucket]:
         self.asked += 1
@@ -41,13 +41,13 @@ class World:
     async def move_bucket(self, bucket_id: bytes, epoch: int, owner: bytes, to: BucketState, reason: str) -> bool:
         raise AssertionError("nothing is disowned")
 
-    def freeze(self, holding: Holding) -> None:
+    def freeze(self, owned: OwnedBucket) -> None:
         self.done.append("freeze")
 
-    def thaw(self, holding: Holding, epoch: int) -> None:
+    def thaw(self, owned: OwnedBucket, epoch: int) -> None:
         self.done.append("thaw")
 
-    def resume(self, holding: Holding) -> None:
+    def resume(self, owned: OwnedBucket) -> None:
         self.done.append("resume")
 
 
@@ -64,38 +64,38 @@ class Store:
 async def test_a_doubt_that_comes_while_the_master_is_asked_is_asked_about_again() -> None:
     """Else the jobs of the write that was refused would wait for a word on their bucket until a renewal shows the stop."""
     world = World()
-    world.ownership.doubt(world.holding, "a write was refused")
+    world.ownership_check.doubt(world.owned, "a write was refused")
 
     def stopped() -> None:
         world.bucket = msgspec.structs.replace(world.bucket, state=BucketState.FROZEN)
-        world.ownership.doubt(world.holding, "a write was refused")
+        world.ownership_check.doubt(world.owned, "a write was refused")
         world.on_its_way = lambda: None
 
     world.on_its_way = stopped
-    assert await world.ownership.tick() == 0.0, "at once"
+    assert await world.ownership_check.tick() == 0.0, "at once"
     assert world.done == ["resume"]
-    await world.ownership.tick()
+    await world.ownership_check.tick()
     assert (world.asked, world.done) == (2, ["resume", "freeze"])
 
 
 async def test_a_bucket_that_this_process_has_just_retired_is_no_loss() -> None:
     """The commit was faster than its answer, and two renewals crossed them."""
     world = World()
-    world.holding.closed = True
-    world.holding.state = BucketState.COMPLETING
+    world.owned.closed = True
+    world.owned.state = BucketState.COMPLETING
     world.bucket = msgspec.structs.replace(world.bucket, state=BucketState.READY_TO_DELETE)
-    world.ownership.doubt(world.holding, "the master counts other buckets of this agent")
-    await world.ownership.tick()
-    assert not world.holding.lost
-    assert list(world.holdings.buckets) == [world.bucket.id]
+    world.ownership_check.doubt(world.owned, "the master counts other buckets of this agent")
+    await world.ownership_check.tick()
+    assert not world.owned.lost
+    assert list(world.ownership.buckets) == [world.bucket.id]
 
 
 async def test_a_bucket_whose_row_is_gone_while_it_completes_is_a_loss() -> None:
     """A failover has forgotten it: what it held is salvaged, and the keys are adopted."""
     world = World()
-    world.holding.closed = True
-    world.holding.state = BucketState.COMPLETING
+    world.owned.closed = True
+    world.owned.state = BucketState.COMPLETING
     world.bucket = msgspec.structs.replace(world.bucket, id=new_id())
-    world.ownership.doubt(world.holding, "the master counts other buckets of this agent")
-    await world.ownership.tick()
-    assert world.holding.lost
+    world.ownership_check.doubt(world.owned, "the master counts other buckets of this agent")
+    await world.ownership_check.tick()
+    assert world.owned.lost

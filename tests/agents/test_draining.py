@@ -16,8 +16,8 @@ from jobmaster.model.ids import AgentId, BucketId, Fence
 from jobmaster.model.job import Entry, FinalRow, HoldRow
 from jobmaster.ports import Page, Swept, Unfit, Word, Written
 from jobmaster.rules.batching import BATCH_BYTES
-from jobmaster_agents.draining import Drain, DrainEnd
-from jobmaster_agents.spilled import spill_final, spill_hold
+from jobmaster_agents.outcomes.kept_entry import keep_final, keep_hold
+from jobmaster_agents.rescue.evacuation import Evacuation, EvacuationEnd
 
 EMPTY = Page(Word.OK, "", "", [], [])
 
@@ -112,11 +112,11 @@ class World:
         return self.closes.pop(0)
 
 
-def a_drain(world: World, sound: Callable[[], bool] = lambda: True) -> Drain:
+def a_drain(world: World, sound: Callable[[], bool] = lambda: True) -> Evacuation:
     bucket = Bucket(
         id=new_id(), store="one", lane="payroll", priority=4, state=BucketState.DRAINING, epoch=5, owner=new_id()
     )
-    return Drain(bucket, world, world, sound, page_jobs=100, max_rescues=3)
+    return Evacuation(bucket, world, world, sound, page_jobs=100, max_rescues=3)
 
 
 async def test_what_a_page_or_a_sweep_gives_up_is_counted() -> None:
@@ -127,7 +127,7 @@ async def test_what_a_page_or_a_sweep_gives_up_is_counted() -> None:
     world.answer = lambda entries: Written(True, frozenset(e.id for e in entries), failed=frozenset({given_up}))
     world.sweeps, world.failed = [2, 0], 2
     drain = a_drain(world)
-    assert await drain.run() is DrainEnd.DRAINED
+    assert await drain.run() is EvacuationEnd.DRAINED
     assert (drain.moved, drain.failed) == (5, 3)
 
 
@@ -135,7 +135,7 @@ async def test_pages_go_to_the_master_before_they_leave_the_store() -> None:
     world = World()
     world.pages = [a_page("claimed", 2), a_page("pending", 3), a_page("assigned", 1)]
     drain = a_drain(world)
-    assert await drain.run() is DrainEnd.DRAINED
+    assert await drain.run() is EvacuationEnd.DRAINED
     assert world.calls == [
         "fence", "read", "rescue 2", "remove", "read", "rescue 3", "remove", "read", "rescue 1", "remove", "read",
         "empty?", "sweep", "close 6 2",
@@ -149,7 +149,7 @@ async def test_an_entry_refused_by_its_row_is_settled_and_leaves_the_store() -> 
     world.pages = [a_page("claimed", 3)]
     world.answer = lambda entries: Written(True, frozenset(), refused=frozenset(entry.id for entry in entries))
     drain = a_drain(world)
-    assert await drain.run() is DrainEnd.DRAINED
+    assert await drain.run() is EvacuationEnd.DRAINED
     assert "remove" in world.calls
     assert (drain.moved, drain.rescued, drain.refused) == (0, 0, 3)
 
@@ -158,7 +158,7 @@ async def test_a_page_refused_by_the_buckets_lock_touches_no_key() -> None:
     world = World()
     world.pages = [a_page("claimed", 3)]
     world.answer = lambda entries: Written(False, frozenset())
-    assert await a_drain(world).run() is DrainEnd.SUPERSEDED
+    assert await a_drain(world).run() is EvacuationEnd.SUPERSEDED
     assert world.calls == ["fence", "read", "rescue 3"]
 
 
@@ -174,7 +174,7 @@ async def test_a_page_that_times_out_goes_in_halves_and_the_next_ones_are_as_sma
 
     world.answer = answer
     drain = a_drain(world)
-    assert await drain.run() is DrainEnd.DRAINED
+    assert await drain.run() is EvacuationEnd.DRAINED
     rescues = [int(call.removeprefix("rescue ")) for call in world.calls if call.startswith("rescue ")]
     assert rescues[:4] == [8, 4, 2, 2]
     assert max(rescues[4:]) <= 4, "nothing that is as large as what timed out before"
@@ -214,7 +214,7 @@ async def test_every_part_of_an_answer_counts_as_settled(part: str) -> None:
         refused=frozenset([entries[1].id] if part == "refused" else []),
         quarantined=frozenset([entries[1].id] if part == "quarantined" else []),
     )
-    assert await a_drain(world).run() is DrainEnd.DRAINED
+    assert await a_drain(world).run() is EvacuationEnd.DRAINED
 
 
 async def test_one_entry_the_master_refuses_does_not_hold_back_its_neighbours() -> None:
@@ -256,7 +256,7 @@ async def test_an_entry_that_no_table_takes_is_put_aside_before_it_leaves_the_st
     world.pages = [page, behind]
     world.answer = _takes_all_but(bad, moved)
     drain = a_drain(world)
-    assert await drain.run() is DrainEnd.DRAINED
+    assert await drain.run() is EvacuationEnd.DRAINED
     assert moved == {entry.id for entry in (*page.entries, *behind.entries)} - bad, "also those of the next page"
     assert [(each.id, each.kind, each.raw, each.why) for each in world.aside] == [
         (page.entries[at].id, "pending", page.raw[at], "text with NUL") for at in (0, 5)
@@ -270,7 +270,7 @@ async def test_a_page_of_nothing_but_unfit_entries_is_put_aside_at_once() -> Non
     page = a_page("assigned", 50)
     world.pages = [page]
     world.answer = _takes_all_but({entry.id for entry in page.entries}, set())
-    assert await a_drain(world).run() is DrainEnd.DRAINED
+    assert await a_drain(world).run() is EvacuationEnd.DRAINED
     assert world.calls.count("aside 50") == 1
 
 
@@ -284,7 +284,7 @@ async def test_what_cannot_even_be_put_aside_stays_in_the_store(error: Exception
         await a_drain(world).run()
     assert "remove" not in world.calls
     world.aside_fails = None
-    assert await a_drain(world).run() is DrainEnd.DRAINED
+    assert await a_drain(world).run() is EvacuationEnd.DRAINED
     assert [each.id for each in world.aside] == [page.entries[1].id]
 
 
@@ -298,7 +298,7 @@ async def test_a_superseded_rescuer_puts_nothing_aside() -> None:
         return Written(False, frozenset())
 
     world.answer = answer
-    assert await a_drain(world).run() is DrainEnd.SUPERSEDED
+    assert await a_drain(world).run() is EvacuationEnd.SUPERSEDED
     assert world.aside == []
 
 
@@ -325,10 +325,10 @@ async def test_spilled_outcomes_are_applied_under_their_own_identity() -> None:
     )
     hold = HoldRow(new_id(), 4, "payroll", "work", 3, 1, 0, 77, b"{}", b"", b"{}", 9)
     other = hold._replace(id=new_id())
-    raw = [spill_final(dead, final), spill_hold(dead, hold), spill_hold(older, other)]
+    raw = [keep_final(dead, final), keep_hold(dead, hold), keep_hold(older, other)]
     world.pages = [Page(Word.OK, "spilled", "", [], raw), a_page("claimed", 1)]
     drain = a_drain(world)
-    assert await drain.run() is DrainEnd.DRAINED
+    assert await drain.run() is EvacuationEnd.DRAINED
     assert world.finals == [final]
     assert world.holds == [(dead, hold), (older, other)]
     assert world.calls.index("final 1") < world.calls.index("rescue 1")
@@ -344,12 +344,12 @@ async def test_an_outcome_that_nobody_reads_or_no_table_takes_is_put_aside_and_h
         )
         for _ in range(4)
     ]
-    raw = [b"\x93junk", *(spill_final(dead, row) for row in rows), b""]
-    raw.append(spill_final(dead, rows[0]).replace(b"payroll", b"pay\xffoll"))  # no UTF-8
-    raw.append(spill_final(dead, rows[1]._replace(id=b"short")))  # the driver would take the connection down with it
+    raw = [b"\x93junk", *(keep_final(dead, row) for row in rows), b""]
+    raw.append(keep_final(dead, rows[0]).replace(b"payroll", b"pay\xffoll"))  # no UTF-8
+    raw.append(keep_final(dead, rows[1]._replace(id=b"short")))  # the driver would take the connection down with it
     world.unfit_rows = {rows[2].id}
     world.pages = [Page(Word.OK, "spilled", "", [], raw), a_page("pending", 1)]
-    assert await a_drain(world).run() is DrainEnd.DRAINED
+    assert await a_drain(world).run() is EvacuationEnd.DRAINED
     assert world.finals == [rows[0], rows[1], rows[3]]
     assert [(each.id, each.raw) for each in world.aside] == [
         (b"nk".ljust(16, b"\0"), raw[0]),
@@ -365,7 +365,7 @@ async def test_a_store_with_a_higher_epoch_is_reported_with_it() -> None:
     world = World()
     world.fence_answer = (Word.FENCED, 9)
     drain = a_drain(world)
-    assert await drain.run() is DrainEnd.OUTRUN
+    assert await drain.run() is EvacuationEnd.OUTRUN
     assert drain.store_epoch == 9
     assert world.calls == ["fence"]
 
@@ -374,17 +374,17 @@ async def test_a_store_with_a_higher_epoch_is_reported_with_it() -> None:
 async def test_a_store_that_refuses_a_step_is_asked_again_from_the_fence_later(word: Word) -> None:
     world = World()
     world.pages = [Page(word, "", "", [], [])]
-    assert await a_drain(world).run() is DrainEnd.NOT_YET
+    assert await a_drain(world).run() is EvacuationEnd.NOT_YET
     world = World()
     world.pages = [a_page("pending")]
     world.remove_word = word
-    assert await a_drain(world).run() is DrainEnd.NOT_YET
+    assert await a_drain(world).run() is EvacuationEnd.NOT_YET
 
 
 async def test_what_appears_before_the_close_is_moved_too() -> None:
     world = World()
     world.closes = [Word.NOT_EMPTY, Word.OK]
-    assert await a_drain(world).run() is DrainEnd.DRAINED
+    assert await a_drain(world).run() is EvacuationEnd.DRAINED
     assert world.calls.count("read") == 2
 
 
@@ -393,7 +393,7 @@ async def test_rows_are_swept_until_none_is_left_and_again_when_the_close_finds_
     world.sweeps = [100, 7, 0, 1, 0]
     world.closed = [False, True]
     drain = a_drain(world)
-    assert await drain.run() is DrainEnd.DRAINED
+    assert await drain.run() is EvacuationEnd.DRAINED
     assert (drain.swept, drain.moved, drain.rescued) == (108, 108, 53)
     assert world.calls[-1] == "close 108 53", "the event tells of them"
 
@@ -401,12 +401,12 @@ async def test_rows_are_swept_until_none_is_left_and_again_when_the_close_finds_
 async def test_a_close_that_fails_with_nothing_to_sweep_is_tried_later() -> None:
     world = World()
     world.closed = [False]
-    assert await a_drain(world).run() is DrainEnd.NOT_YET
+    assert await a_drain(world).run() is EvacuationEnd.NOT_YET
 
 
 async def test_a_rescuer_in_doubt_of_its_own_lease_stops_between_pages() -> None:
     world = World()
     world.pages = [a_page("pending"), a_page("pending")]
     answers = iter([True, True, False])  # before the fence, then before each page
-    assert await a_drain(world, lambda: next(answers)).run() is DrainEnd.STOPPED
+    assert await a_drain(world, lambda: next(answers)).run() is EvacuationEnd.STOPPED
     assert world.calls.count("rescue 3") == 1

@@ -16,12 +16,12 @@ from jobmaster.handlers import Handlers, JobContext
 from jobmaster.model.errors import CodeError, Unavailable
 from jobmaster.model.job import Entry, ErrorInfo, FinalRow, JobState
 from jobmaster.settings.model import AgentSettings
-from jobmaster_agents import insisting
-from jobmaster_agents.holdings import Holding
-from jobmaster_agents.isolation import Begin
-from jobmaster_agents.isolation_wire import IsolatedJob, IsolatedResult, ResultKind
-from jobmaster_agents.portions import LiveJob
-from jobmaster_agents.verdicts import StopCause
+from jobmaster_agents import retrying
+from jobmaster_agents.execute.process_pool.pool import Begin
+from jobmaster_agents.execute.process_pool.protocol import AttemptResult, ProcessJob, ResultKind
+from jobmaster_agents.outcomes.outcome import StopCause
+from jobmaster_agents.state.job_table import ClaimedJob
+from jobmaster_agents.state.ownership import OwnedBucket
 from tests.agents.ports_kit import Kit, turns, until
 from tests.agents.waiting import until as until_blocking
 
@@ -61,7 +61,7 @@ class SlowPool:
     """Worker processes that do what the test says (the real ones have tests of their own)."""
 
     def __init__(self) -> None:
-        self.orders: dict[bytes, list[asyncio.Future[IsolatedResult]]] = {}
+        self.orders: dict[bytes, list[asyncio.Future[AttemptResult]]] = {}
         self.alone: list[bytes] = []
         self.begun: set[bytes] = set()
         """Jobs that a worker was allowed to begin."""
@@ -73,8 +73,8 @@ class SlowPool:
         self.stopping = asyncio.Event()
         self.stopping.set()
 
-    async def run(self, job: IsolatedJob, begin: Begin, take_back: Callable[[], None] = lambda: None) -> IsolatedResult:
-        future: asyncio.Future[IsolatedResult] = asyncio.get_running_loop().create_future()
+    async def run(self, job: ProcessJob, begin: Begin, take_back: Callable[[], None] = lambda: None) -> AttemptResult:
+        future: asyncio.Future[AttemptResult] = asyncio.get_running_loop().create_future()
         self.orders.setdefault(job.job_id, []).append(future)
         await self.ready.wait()
         begins = await begin()
@@ -85,7 +85,7 @@ class SlowPool:
             await self.ready.wait()
             begins = await begin()
         if not begins:
-            return IsolatedResult(kind=ResultKind.NOT_STARTED)
+            return AttemptResult(kind=ResultKind.NOT_STARTED)
         self.begun.add(job.job_id)
         try:
             return await future
@@ -93,7 +93,7 @@ class SlowPool:
             await self.stopping.wait()  # asked first, killed after the grace time
             raise
 
-    async def run_alone(self, job: IsolatedJob, begin: Begin) -> IsolatedResult:
+    async def run_alone(self, job: ProcessJob, begin: Begin) -> AttemptResult:
         self.alone.append(job.job_id)
         return await self.run(job, begin)
 
@@ -106,7 +106,7 @@ class SlowPool:
 
 @pytest.fixture(autouse=True)
 def quick(monkeypatch: pytest.MonkeyPatch) -> Any:
-    monkeypatch.setattr(insisting, "BACKOFF_SECONDS", 0.0)
+    monkeypatch.setattr(retrying, "BACKOFF_SECONDS", 0.0)
     ran.clear()
     release.clear()
     yield
@@ -119,7 +119,7 @@ class PoolKit(Kit):
     def __init__(self) -> None:
         super().__init__(handlers, AgentSettings(threads=2, isolated_processes=2))
         self.pool = SlowPool()
-        self.working._elsewhere._pool = self.pool  # type: ignore[assignment]
+        self.bucket_worker._dispatcher._pool = self.pool  # type: ignore[assignment]
 
     async def __aenter__(self) -> PoolKit:
         await super().__aenter__()
@@ -138,8 +138,8 @@ def job(name: str, rescues: int = 0, token: int = 1) -> Entry:
 
 
 def counters_are_back(kit: PoolKit) -> bool:
-    execution = kit.working.execution
-    return execution.running == 0 and not execution._away and all(q.running == 0 for q in execution._queues.values())
+    executor = kit.bucket_worker.executor
+    return executor.running == 0 and not executor._away and all(q.running == 0 for q in executor._queues.values())
 
 
 def outcome(kit: PoolKit, entry: Entry) -> FinalRow:
@@ -161,7 +161,7 @@ async def test_a_job_that_waits_for_a_thread_is_not_timed_out(kit: PoolKit) -> N
     kit.submit(bucket, [first, second, third])
     await until(lambda: len(ran) == 2)
     kit.clock.now += 20.0
-    assert [each.entry.id for each in kit.working.execution.running_before(kit.clock.now)] == [first.id, second.id]
+    assert [each.entry.id for each in kit.bucket_worker.executor.running_before(kit.clock.now)] == [first.id, second.id]
     release.set()
     await kit.settled()
     assert outcome(kit, third).state == JobState.SUCCEEDED
@@ -183,15 +183,15 @@ async def test_a_thread_that_runs_too_long_is_given_up_and_replaced(kit: PoolKit
     assert len(kit.master.attempts) == 2, "late results are thrown away"
 
 
-async def ended_thread(kit: PoolKit) -> tuple[Holding, LiveJob]:
+async def ended_thread(kit: PoolKit) -> tuple[OwnedBucket, ClaimedJob]:
     """A job whose thread has come to its end, and whose loop has not heard of it yet."""
     bucket = kit.bucket()
     entry = job("thread")
     kit.submit(bucket, [entry])
     await until(lambda: ran)
-    live = kit.working.memory.get(entry.id)
+    live = kit.bucket_worker.job_table.get(entry.id)
     assert live is not None
-    thread = kit.working._elsewhere._away[live].thread
+    thread = kit.bucket_worker._dispatcher._away[live].thread
     assert thread is not None
     release.set()
     until_blocking(lambda: thread.over, 10, "the end of the thread")
@@ -200,7 +200,7 @@ async def ended_thread(kit: PoolKit) -> tuple[Holding, LiveJob]:
 
 async def test_a_thread_that_ended_just_before_its_timeout_counts(kit: PoolKit) -> None:
     _, live = await ended_thread(kit)
-    kit.working.execution.stop_job(live, StopCause.TIMEOUT)
+    kit.bucket_worker.executor.stop_job(live, StopCause.TIMEOUT)
     await kit.settled()
     assert outcome(kit, live.entry).state == JobState.SUCCEEDED
     assert not kit.master.attempts
@@ -209,11 +209,11 @@ async def test_a_thread_that_ended_just_before_its_timeout_counts(kit: PoolKit) 
 async def test_a_thread_that_ended_just_before_its_bucket_was_lost_records_nothing(kit: PoolKit) -> None:
     bucket, _ = await ended_thread(kit)
     kit.rescue(bucket)
-    kit.working.forget(bucket.fence.bucket_id, "the test says so")
+    kit.bucket_worker.forget(bucket.fence.bucket_id, "the test says so")
     await until(lambda: counters_are_back(kit))
     await turns()
     assert not kit.master.outcomes
-    assert not kit.working.reporter.backlog
+    assert not kit.bucket_worker.outcome_writer.backlog
 
 
 async def test_a_handlers_own_unavailable_is_its_failed_attempt(kit: PoolKit) -> None:
@@ -229,7 +229,7 @@ async def test_a_job_cancelled_while_it_waits_for_room_never_starts(kit: PoolKit
     entries = [job("thread"), job("thread"), job("thread")]
     kit.submit(bucket, entries)
     await until(lambda: len(ran) == 2)
-    kit.working.cancel([entries[2].id])
+    kit.bucket_worker.cancel([entries[2].id])
     await until(lambda: kit.master.outcomes)
     assert (kit.master.outcomes[0].id, kit.master.outcomes[0].attempt) == (entries[2].id, 0)
     release.set()
@@ -242,11 +242,11 @@ async def test_what_waited_for_room_starts_only_under_a_lease(kit: PoolKit) -> N
     bucket = kit.bucket()
     kit.submit(bucket, [job("thread"), job("thread"), job("thread")])
     await until(lambda: len(ran) == 2)
-    kit.clock.now = kit.holdings.soft_until + 1.0
-    execution = kit.working.execution
+    kit.clock.now = kit.ownership.soft_until + 1.0
+    executor = kit.bucket_worker.executor
     for _ in range(2):
         release.set()
-    await until(lambda: len(kit.master.outcomes) == 2 or execution.running == 1)
+    await until(lambda: len(kit.master.outcomes) == 2 or executor.running == 1)
     await turns()
     assert len(ran) == 2
     kit.trust()
@@ -263,15 +263,15 @@ async def test_worker_processes_get_as_many_jobs_as_there_are(kit: PoolKit) -> N
     assert len(kit.pool.orders) == 2
     kit.clock.now += 29.0
     for entry in entries[:2]:
-        kit.pool.orders[entry.id][0].set_result(IsolatedResult(kind=ResultKind.OK, result=b"1", ran_us=5))
+        kit.pool.orders[entry.id][0].set_result(AttemptResult(kind=ResultKind.OK, result=b"1", ran_us=5))
     await until(lambda: len(kit.pool.orders) == 4)
     kit.clock.now += 2.0  # more than the time-out since the claim, less since they were started
-    execution = kit.working.execution
-    execution._sweep()
+    executor = kit.bucket_worker.executor
+    executor._sweep()
     await turns()
     for entry in entries[2:]:
         await until(functools.partial(kit.pool.orders.__contains__, entry.id))
-        kit.pool.orders[entry.id][0].set_result(IsolatedResult(kind=ResultKind.OK, result=b"1", ran_us=5))
+        kit.pool.orders[entry.id][0].set_result(AttemptResult(kind=ResultKind.OK, result=b"1", ran_us=5))
     await kit.settled()
     assert {row.state for row in kit.master.outcomes} == {JobState.SUCCEEDED}
     assert counters_are_back(kit)
@@ -285,17 +285,17 @@ async def test_the_start_of_a_worker_process_is_not_the_jobs_time(kit: PoolKit) 
     await until(lambda: kit.pool.orders)
     kit.clock.now += 400.0
     kit.trust()
-    kit.working.execution._sweep()
+    kit.bucket_worker.executor._sweep()
     await turns()
     assert not kit.pool.orders[entry.id][0].cancelled()
     kit.pool.ready.set()
     await until(lambda: kit.pool.begun)
     kit.clock.now += 29.0
-    kit.working.execution._sweep()
+    kit.bucket_worker.executor._sweep()
     await turns()
     assert not kit.pool.orders[entry.id][0].cancelled()
     kit.clock.now += 2.0
-    kit.working.execution._sweep()
+    kit.bucket_worker.executor._sweep()
     await kit.settled()
     assert decode_error(outcome(kit, entry).error or b"").reason == "timeout"
 
@@ -303,13 +303,13 @@ async def test_the_start_of_a_worker_process_is_not_the_jobs_time(kit: PoolKit) 
 @pytest.mark.parametrize(
     ("result", "state"),
     [
-        (IsolatedResult(kind=ResultKind.OK, result=b"1"), "SUCCEEDED"),
+        (AttemptResult(kind=ResultKind.OK, result=b"1"), "SUCCEEDED"),
         (
-            IsolatedResult(kind=ResultKind.CRASHED, error=ErrorInfo(type="WorkerDied", message="x", reason="crashed")),
+            AttemptResult(kind=ResultKind.CRASHED, error=ErrorInfo(type="WorkerDied", message="x", reason="crashed")),
             "FAILED",
         ),
-        (IsolatedResult(kind=ResultKind.CANCEL, error=ErrorInfo(type="Cancel", message="x")), "CANCELLED"),
-        (IsolatedResult(kind=ResultKind.NOT_STARTED), "HELD"),
+        (AttemptResult(kind=ResultKind.CANCEL, error=ErrorInfo(type="Cancel", message="x")), "CANCELLED"),
+        (AttemptResult(kind=ResultKind.NOT_STARTED), "HELD"),
         (OSError("no more processes"), "HELD"),
         (ValueError("a defect of the pool"), "FAILED"),
     ],
@@ -343,7 +343,7 @@ async def test_a_job_that_one_more_rescue_would_end_runs_alone(kit: PoolKit) -> 
     entry = job("note", rescues=2, token=3)
     kit.submit(bucket, [entry])
     await until(lambda: kit.pool.alone == [entry.id])
-    kit.pool.orders[entry.id][0].set_result(IsolatedResult(kind=ResultKind.OK))
+    kit.pool.orders[entry.id][0].set_result(AttemptResult(kind=ResultKind.OK))
     await kit.settled()
     assert ran == []
     assert outcome(kit, entry).rescues == 2
@@ -355,14 +355,14 @@ async def test_a_superseded_copy_that_is_still_ending_does_not_take_the_next_one
     kit.submit(one, [entry])
     await until(lambda: kit.pool.orders)
     kit.submit(two, [entry])
-    await until(lambda: kit.working.memory.duplicates)
+    await until(lambda: kit.bucket_worker.job_table.duplicates)
     kit.pool.stopping.clear()
     kit.rescue(one)
-    kit.working.forget(one.fence.bucket_id, "the test says so")
+    kit.bucket_worker.forget(one.fence.bucket_id, "the test says so")
     await until(lambda: len(kit.pool.orders[entry.id]) == 2)
     kit.pool.stopping.set()
     await turns()
-    kit.pool.orders[entry.id][1].set_result(IsolatedResult(kind=ResultKind.OK, result=b"2"))
+    kit.pool.orders[entry.id][1].set_result(AttemptResult(kind=ResultKind.OK, result=b"2"))
     await kit.settled()
     assert [row.result for row in kit.master.outcomes] == [b"2"]
     assert counters_are_back(kit)
@@ -374,9 +374,9 @@ async def test_a_stopped_worker_gives_the_verdict_of_its_cause(kit: PoolKit, cau
     entry = job("process")
     kit.submit(bucket, [entry])
     await until(lambda: kit.pool.orders)
-    live = kit.working.memory.get(entry.id)
+    live = kit.bucket_worker.job_table.get(entry.id)
     assert live is not None
-    kit.working.execution.stop_job(live, cause)
+    kit.bucket_worker.executor.stop_job(live, cause)
     await kit.settled()
     expected = {StopCause.RELEASE: "HELD", StopCause.CANCEL: "CANCELLED", StopCause.TIMEOUT: "FAILED"}
     assert kit.master.rows[entry.id].state == expected[cause]
@@ -386,20 +386,20 @@ async def test_a_stopped_worker_gives_the_verdict_of_its_cause(kit: PoolKit, cau
 async def test_stopped_before_the_first_step_of_its_task_it_keeps_no_place(kit: PoolKit) -> None:
     bucket, entries = kit.bucket(), [job("process") for _ in range(3)]
     kit.submit(bucket, entries)
-    elsewhere = kit.working._elsewhere
-    await until(lambda: elsewhere._in_processes.waiting and len(kit.pool.orders) == 2)
-    live = elsewhere._in_processes.waiting[0].job
-    elsewhere._in_processes.size += 1
-    elsewhere._admit(elsewhere._in_processes)
-    kit.working.execution.stop_job(live, StopCause.RELEASE)
+    dispatcher = kit.bucket_worker._dispatcher
+    await until(lambda: dispatcher._in_processes.waiting and len(kit.pool.orders) == 2)
+    live = dispatcher._in_processes.waiting[0].job
+    dispatcher._in_processes.size += 1
+    dispatcher._admit(dispatcher._in_processes)
+    kit.bucket_worker.executor.stop_job(live, StopCause.RELEASE)
     for entry in entries:
         if entry.id != live.entry.id:
-            kit.pool.orders[entry.id][0].set_result(IsolatedResult(kind=ResultKind.OK))
+            kit.pool.orders[entry.id][0].set_result(AttemptResult(kind=ResultKind.OK))
     await kit.settled()
     assert live.entry.id not in kit.pool.orders
     assert kit.master.rows[live.entry.id].state == "HELD"
     assert counters_are_back(kit)
-    assert elsewhere._in_processes.inside == 0
+    assert dispatcher._in_processes.inside == 0
 
 
 async def test_a_defect_beside_the_handler_ends_the_process_and_keeps_no_place_for_ever(
@@ -412,7 +412,7 @@ async def test_a_defect_beside_the_handler_ends_the_process_and_keeps_no_place_f
 
     async def live() -> None:
         async with PoolKit() as kit:
-            monkeypatch.setattr(kit.working._elsewhere, "_authorise", broken)
+            monkeypatch.setattr(kit.bucket_worker._dispatcher, "_authorise", broken)
             kit.submit(kit.bucket(), [job("quick", rescues=1)])
             run = kit._run
             assert run is not None

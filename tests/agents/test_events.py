@@ -10,7 +10,7 @@ from uuid import UUID
 
 import pytest
 
-from jobmaster_agents.events import LOGGER_NAME, Event, EventLog, configure
+from jobmaster_agents.event_log import LOGGER_NAME, Event, EventLog, configure
 
 ID = UUID("01a1fc1a-96cd-70c1-b1d9-7ce5c08a9d3f")
 

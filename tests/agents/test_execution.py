@@ -14,8 +14,8 @@ from jobmaster.handlers import Handlers, JobContext, Retry
 from jobmaster.model.job import FinalRow, HoldRow, JobState
 from jobmaster.rules.lease import term
 from jobmaster.settings.model import AgentSettings
-from jobmaster_agents.portions import LiveJob
-from jobmaster_agents.verdicts import StopCause
+from jobmaster_agents.outcomes.outcome import StopCause
+from jobmaster_agents.state.job_table import ClaimedJob
 from tests.agents.execution_bench import CLOCK, Bench
 from tests.agents.ports_kit import turns, until
 from tests.patience import PATIENCE_SECONDS
@@ -29,7 +29,7 @@ async def bench() -> AsyncIterator[Bench]:
     seen.clear()
     made = Bench(handlers, AgentSettings(slots=20, max_running=50))
     yield made
-    await made.execution.aclose()
+    await made.executor.aclose()
 
 
 @handlers.job(name="echo")
@@ -222,11 +222,11 @@ async def test_a_result_whose_own_code_raises_is_a_failed_attempt(bench: Bench) 
 
 
 async def test_a_defect_of_our_own_in_a_slot_is_not_silent(bench: Bench) -> None:
-    def broken(job: LiveJob, error: BaseException, started: float, ended: float) -> None:
+    def broken(job: ClaimedJob, error: BaseException, started: float, ended: float) -> None:
         raise ZeroDivisionError
 
-    bench.verdicts.raised = broken  # type: ignore[method-assign]
-    watch = asyncio.create_task(bench.execution.run())
+    bench.outcome_builder.raised = broken  # type: ignore[method-assign]
+    watch = asyncio.create_task(bench.executor.run())
     bench.put(bench.bucket(), [("fails", b"{}")])
     with pytest.raises(ZeroDivisionError):
         await watch
@@ -235,10 +235,10 @@ async def test_a_defect_of_our_own_in_a_slot_is_not_silent(bench: Bench) -> None
 async def test_a_handler_that_ignores_the_end_of_the_process_does_not_hold_it_up() -> None:
     bench = Bench(handlers, AgentSettings())
     bench.put(bench.bucket(), [("deaf", b"{}")])
-    await until(lambda: bench.execution.running)
-    task = next(iter(bench.execution._slots)).task
+    await until(lambda: bench.executor.running)
+    task = next(iter(bench.executor._slots)).task
     async with asyncio.timeout(PATIENCE_SECONDS):
-        await bench.execution.aclose()
+        await bench.executor.aclose()
     ears.set()
     assert task is not None
     await asyncio.wait((task,))
@@ -260,34 +260,34 @@ async def test_a_cancellation_of_one_job_does_not_count_against_the_next_in_its_
     rows = await bench.sink.wait_rows(4)
     errors = [decode_error(row.error).type for row in rows if row.error is not None]
     assert errors == ["Timeout", "asyncio.exceptions.CancelledError", "ExceptionGroup"]
-    await bench.execution.aclose()
+    await bench.executor.aclose()
 
 
 async def test_jobs_of_several_buckets_that_come_in_one_turn_all_get_a_slot(bench: Bench) -> None:
     for priority in (1, 3, 5):
         bench.put(bench.bucket(priority), [("hangs", b"{}")])
-    await until(lambda: bench.execution.running == 3)
+    await until(lambda: bench.executor.running == 3)
 
 
 async def test_cancel_and_release_of_running_jobs(bench: Bench) -> None:
     bucket = bench.bucket()
     one, two, three = bench.put(bucket, [("hangs", b"{}")] * 3)
-    await until(lambda: bench.execution.running == 3)
-    bench.execution.stop_job(one, StopCause.CANCEL)
-    bench.execution.stop_job(two, StopCause.RELEASE)
-    bench.execution.stop_job(three, StopCause.SUPERSEDED)
+    await until(lambda: bench.executor.running == 3)
+    bench.executor.stop_job(one, StopCause.CANCEL)
+    bench.executor.stop_job(two, StopCause.RELEASE)
+    bench.executor.stop_job(three, StopCause.SUPERSEDED)
     rows = await bench.sink.wait_rows(2)
     final = next(row for row in rows if isinstance(row, FinalRow))
     held = next(row for row in rows if isinstance(row, HoldRow))
     assert (final.id, final.state) == (one.entry.id, JobState.CANCELLED)
     assert (held.id, held.attempt, held.error) == (two.entry.id, 0, None)
-    await until(lambda: not bench.execution.running)
+    await until(lambda: not bench.executor.running)
     assert len(bench.sink.rows) == 2, "a superseded job records nothing"
 
 
 async def test_priority_goes_first_and_age_lifts_one_job_at_a_time(bench: Bench) -> None:
     low, high = bench.bucket(2), bench.bucket(4)
-    bench.execution._settings = AgentSettings(max_running=1)
+    bench.executor._settings = AgentSettings(max_running=1)
     bench.put(low, [("note", b'{"value":2}')] * 3)
     bench.put(high, [("note", b'{"value":4}')] * 3)
     bench.put(bench.bucket(1), [("note", b'{"value":1}')] * 3, age_seconds=900.0 * 4)
@@ -296,12 +296,12 @@ async def test_priority_goes_first_and_age_lifts_one_job_at_a_time(bench: Bench)
 
 
 async def test_nothing_starts_past_half_the_lease(bench: Bench) -> None:
-    bench.holdings.soft_until = 0.0
+    bench.ownership.soft_until = 0.0
     bench.put(bench.bucket(), [("note", b'{"value":1}')])
     for _ in range(50):
         await asyncio.sleep(0)
     assert seen == []
-    bench.holdings.trust(term(CLOCK.boottime(), 60.0))
+    bench.ownership.trust(term(CLOCK.boottime(), 60.0))
     await bench.sink.wait_rows(1)
     assert seen == [1]
 
@@ -324,19 +324,19 @@ async def test_who_waited_inside_a_job_looks_at_the_lease_before_the_next_one() 
     bench.put(bench.bucket(), [("waits", b"{}"), ("starts", b"{}")])
     for _ in range(20):
         await asyncio.sleep(0)
-    assert bench.execution.running == 1
+    assert bench.executor.running == 1
     await asyncio.sleep(0.02)  # longer than the turn in which it began
-    bench.holdings.soft_until = 0.0
-    bench.execution._turn_ends = CLOCK.boottime() + 60.0
+    bench.ownership.soft_until = 0.0
+    bench.executor._turn_ends = CLOCK.boottime() + 60.0
     gate.set()
     await bench.sink.wait_rows(1)
     for _ in range(20):
         await asyncio.sleep(0)
     assert seen == []
-    bench.holdings.trust(term(CLOCK.boottime(), 60.0))
+    bench.ownership.trust(term(CLOCK.boottime(), 60.0))
     await bench.sink.wait_rows(2)
     assert seen == ["started"]
-    await bench.execution.aclose()
+    await bench.executor.aclose()
 
 
 @pytest.mark.parametrize("allow", [True, False])
@@ -346,9 +346,9 @@ async def test_a_fenced_start_needs_an_accepted_write(allow: bool) -> None:
     bench.put(bench.bucket(), [("fenced", b"{}"), ("echo", b'{"value":1}')])
     await bench.sink.wait_rows(2 if allow else 1)
     assert seen == (["ran"] if allow else [])
-    assert bench.execution.running == 0
-    assert bench.execution.finished == (2 if allow else 1), "what never began did not come to an end"
-    await bench.execution.aclose()
+    assert bench.executor.running == 0
+    assert bench.executor.finished == (2 if allow else 1), "what never began did not come to an end"
+    await bench.executor.aclose()
 
 
 async def test_jobs_that_never_suspend_leave_the_loop_its_turns(bench: Bench) -> None:
@@ -370,6 +370,6 @@ async def test_jobs_that_never_suspend_leave_the_loop_its_turns(bench: Bench) ->
 
 async def test_suspending_jobs_spread_over_all_slots(bench: Bench) -> None:
     bench.put(bench.bucket(), [("hangs", b"{}")] * 40)
-    await until(lambda: bench.execution.running == 20)
+    await until(lambda: bench.executor.running == 20)
     await turns()
-    assert bench.execution.running == 20, "slots is the limit of one bucket"
+    assert bench.executor.running == 20, "slots is the limit of one bucket"

@@ -26,7 +26,7 @@ from tests.agents.stage import PRIORITY, Stage
 
 async def test_a_fenced_start_that_is_asked_for_through_the_stop_goes_back(stage: Stage, life: Life) -> None:
     """Its write is under way while the bucket is stopped and goes on: under the epoch that is past it can never start."""
-    writes = life.working.persisting._in_flight._master
+    writes = life.bucket_worker.in_flight_writer._in_flight._master
     persist, sent, answer = writes.persist, asyncio.Event(), asyncio.Event()
 
     async def slow(fence: Fence, rows: Sequence[InFlightRow]) -> Written:
@@ -42,12 +42,12 @@ async def test_a_fenced_start_that_is_asked_for_through_the_stop_goes_back(stage
         await life.beat()
         await life.unfreeze()
         await life.beat()
-        assert life.holding.fence.epoch == 2
+        assert life.owned.fence.epoch == 2
         answer.set()
-        await until(lambda: life.working.execution.running == 0)
+        await until(lambda: life.bucket_worker.executor.running == 0)
 
     async def done() -> bool:
-        life.working.onboarding.kick(life.owner.fence.bucket_id)
+        life.bucket_worker.onboarding.kick(life.owner.fence.bucket_id)
         return await states(stage, [strict]) == {strict: "SUCCEEDED"}
 
     await eventually(done)
@@ -68,11 +68,11 @@ async def test_a_stop_that_was_over_before_the_owner_heard_of_it(stage: Stage, l
     await life.unfreeze()
     job_id, entry = encoded("first")
     await life.beat()
-    assert life.holding.fence.epoch == 1, "one renewal may have crossed the change"
+    assert life.owned.fence.epoch == 1, "one renewal may have crossed the change"
     await life.beat()
-    assert (life.holding.fence.epoch, life.holding.frozen) == (2, False)
+    assert (life.owned.fence.epoch, life.owned.frozen) == (2, False)
     assert await life.submit(entry) is Word.OK
-    await until(life.working.is_idle)
+    await until(life.bucket_worker.is_idle)
     assert await states(stage, [job_id]) == {job_id: "SUCCEEDED"}
     assert life.lost == []
 
@@ -86,15 +86,15 @@ async def test_a_stop_that_the_master_has_forgotten_ends(stage: Stage, life: Lif
     assert await life.owner.store.freeze(fence.bucket_id, fence.epoch, fence.owner) is Word.OK
     onboarded = NewJob(new_id(), PRIORITY, life.owner.lane, "gated", b'{"gate":"first"}', b"", 0)
     await life.owner.master.insert_held([onboarded])
-    life.working.onboarding.kick(fence.bucket_id)
+    life.bucket_worker.onboarding.kick(fence.bucket_id)
 
     async def goes_on() -> bool:
-        await life.ownership.tick()
-        life.working.onboarding.kick(fence.bucket_id)
+        await life.ownership_check.tick()
+        life.bucket_worker.onboarding.kick(fence.bucket_id)
         return await states(stage, [waits, onboarded.id]) == {waits: "SUCCEEDED", onboarded.id: "SUCCEEDED"}
 
     await eventually(goes_on)
-    assert life.holding.fence == fence
+    assert life.owned.fence == fence
     assert life.lost == []
     assert (began[waits], began[onboarded.id]) == (1, 1)
     await nothing_lies_there(life)
@@ -105,12 +105,12 @@ async def test_a_stop_that_the_master_forgets_when_the_owner_knows_of_it_ends_to
     gates["first"].set()
     await life.freeze()
     await life.beat()
-    assert life.holding.frozen
+    assert life.owned.frozen
     await stage.rows("UPDATE bucket SET state = 'ACTIVE'")  # what a failover that forgets leaves
     await life.beat()
-    assert not life.holding.frozen
+    assert not life.owned.frozen
     assert await life.submit(entry) is Word.OK
     await until(lambda: began[waits] == 1)
     await nothing_lies_there(life)
-    assert (life.holding.fence, life.lost) == (life.owner.fence, [])
+    assert (life.owned.fence, life.lost) == (life.owner.fence, [])
     assert await states(stage, [waits]) == {waits: "SUCCEEDED"}

@@ -14,10 +14,10 @@ from jobmaster.model.errors import JobMasterError, OutcomeUnknown, Unavailable
 from jobmaster.ports import Renewal
 from jobmaster.settings.model import Leases
 from jobmaster.telemetry import Telemetry
-from jobmaster_agents.events import EventLog
-from jobmaster_agents.heartbeat import Heartbeat, StoreBeat, attestation
-from jobmaster_agents.holdings import Holdings
-from jobmaster_agents.liveness import Progress
+from jobmaster_agents.event_log import EventLog
+from jobmaster_agents.launch.shared_deadline import Progress
+from jobmaster_agents.lease.heartbeat import Heartbeat, StoreBeat, attestation
+from jobmaster_agents.state.ownership import Ownership
 
 LEASES = Leases()
 FINE = Renewal(alive=True, drain_requested=False, coordinator=None, lost_stores=[], cancel_requested=[])
@@ -74,15 +74,15 @@ class Bench:
         self.master = Master(self.clock)
         self.store = Store()
         self.telemetry = Telemetry()
-        self.holdings = Holdings(new_id())
+        self.ownership = Ownership(new_id())
         self.progress = Progress()
         self.renewals: list[Renewal] = []
         self.trusts: list[float] = []
         log = EventLog()
-        self.beat = StoreBeat(self.holdings.agent_id, self.store, LEASES, self.clock, self.telemetry, log)
+        self.beat = StoreBeat(self.ownership.agent_id, self.store, LEASES, self.clock, self.telemetry, log)
         self.attest: Callable[[float], str | None] = attestation(self.beat, self.progress)
         self.heartbeat = Heartbeat(
-            self.holdings, self.master, LEASES, self.clock, self.attest, self.renewals.append,
+            self.ownership, self.master, LEASES, self.clock, self.attest, self.renewals.append,
             self.trusts.append, self.telemetry, log,
         )  # fmt: skip
         self.heartbeat.registered(self.clock.now)
@@ -96,7 +96,7 @@ class Bench:
 
 async def test_registration_gives_trust_from_its_sending() -> None:
     bench = Bench()
-    assert bench.holdings.trusted_until == 1010.0
+    assert bench.ownership.trusted_until == 1010.0
     assert bench.trusts == [1010.0]
 
 
@@ -109,7 +109,7 @@ async def test_a_full_store_is_heard() -> None:
         await bench.after(1.0)
     assert bench.beat.healthy
     assert bench.beat.heard_at is not None
-    assert not bench.holdings.fenced.is_set()
+    assert not bench.ownership.fenced.is_set()
     assert bench.telemetry.renewals["withheld"] == 0
 
 
@@ -120,7 +120,7 @@ async def test_it_renews_every_three_seconds_with_one_query_each() -> None:
     assert len(bench.master.calls) == 10
     assert bench.telemetry.renewals["ok"] == 10
     assert len(bench.renewals) == 10
-    assert bench.holdings.trusted_until == bench.master.calls[-1] + 10.0
+    assert bench.ownership.trusted_until == bench.master.calls[-1] + 10.0
     assert set(bench.master.promised) == {10.0}
 
 
@@ -134,7 +134,7 @@ async def test_trust_counts_from_the_moment_of_sending() -> None:
     bench = Bench()
     bench.master.takes = 2.0
     await bench.after(3.0)
-    assert bench.holdings.trusted_until == 1003.0 + 10.0
+    assert bench.ownership.trusted_until == 1003.0 + 10.0
 
 
 async def test_an_answer_after_the_deadline_does_not_extend_it() -> None:
@@ -142,8 +142,8 @@ async def test_an_answer_after_the_deadline_does_not_extend_it() -> None:
     bench = Bench()
     bench.master.takes = 5.0
     await bench.after(4.5)
-    assert bench.holdings.fenced.is_set()
-    assert bench.holdings.trusted_until == 1010.0
+    assert bench.ownership.fenced.is_set()
+    assert bench.ownership.trusted_until == 1010.0
     assert bench.telemetry.renewals["late"] == 1
     assert bench.renewals == []
 
@@ -153,13 +153,13 @@ async def test_after_a_suspend_nothing_is_sent_and_the_process_fences_itself() -
     bench = Bench()
     await bench.after(3600.0)
     assert bench.master.calls == []
-    assert bench.holdings.fenced.is_set()
+    assert bench.ownership.fenced.is_set()
 
 
 async def test_it_fences_before_the_lease_ends_when_no_renewal_succeeds() -> None:
     bench = Bench()
     bench.master.answers = [Unavailable("away")] * 50
-    while not bench.holdings.fenced.is_set():
+    while not bench.ownership.fenced.is_set():
         assert bench.clock.now < 1010.0
         await bench.after(0.25)
     assert 1009.0 <= bench.clock.now < 1010.0
@@ -173,16 +173,16 @@ async def test_failures_are_tried_again_sooner_and_one_success_mends_all() -> No
     assert bench.master.calls[0] == pytest.approx(1003.0, abs=0.15)
     assert bench.master.calls[1] == pytest.approx(1004.0, abs=0.25)
     assert bench.master.calls[2] == pytest.approx(1005.0, abs=0.35)
-    assert not bench.holdings.fenced.is_set()
-    assert bench.holdings.trusted_until == bench.master.calls[2] + 10.0
+    assert not bench.ownership.fenced.is_set()
+    assert bench.ownership.trusted_until == bench.master.calls[2] + 10.0
 
 
 async def test_a_death_certificate_fences_at_once() -> None:
     bench = Bench()
     bench.master.answers = [DEAD]
     await bench.after(3.0)
-    assert bench.holdings.fenced.is_set()
-    assert "certificate" in bench.holdings.fenced_why
+    assert bench.ownership.fenced.is_set()
+    assert "certificate" in bench.ownership.fenced_why
     assert bench.renewals == []
     before = len(bench.master.calls)
     await bench.after(3.0)
@@ -250,11 +250,11 @@ async def test_an_agent_that_ends_its_own_row_takes_that_for_no_certificate() ->
     bench = Bench()
     bench.heartbeat.retire()
     bench.master.answers = [DEAD]
-    assert await bench.after(4.0) == pytest.approx(bench.holdings.hard_until - bench.clock.now)
+    assert await bench.after(4.0) == pytest.approx(bench.ownership.hard_until - bench.clock.now)
     assert not bench.master.calls
-    assert not bench.holdings.fenced.is_set()
+    assert not bench.ownership.fenced.is_set()
     await bench.after(20.0)
-    assert bench.holdings.fenced.is_set(), "the deadline stands"
+    assert bench.ownership.fenced.is_set(), "the deadline stands"
 
 
 async def test_a_renewal_that_was_under_way_when_the_row_was_ended_fences_nobody() -> None:
@@ -267,7 +267,7 @@ async def test_a_renewal_that_was_under_way_when_the_row_was_ended_fences_nobody
 
     bench.heartbeat._master = Ending(bench.clock)
     await bench.after(4.0)
-    assert not bench.holdings.fenced.is_set()
+    assert not bench.ownership.fenced.is_set()
 
 
 async def test_in_a_large_cluster_it_renews_less_often_and_promises_longer() -> None:
@@ -277,8 +277,8 @@ async def test_in_a_large_cluster_it_renews_less_often_and_promises_longer() -> 
         await bench.after(0.5)
     assert bench.master.promised == [10.0] + [20.0] * 5, "twice as many agents as the budget bears"
     assert [later - before for before, later in itertools.pairwise(bench.master.calls)] == [3.0] + [6.0] * 4
-    assert bench.holdings.trusted_until == bench.master.calls[-1] + 20.0
-    assert bench.holdings.stretch == 2.0
+    assert bench.ownership.trusted_until == bench.master.calls[-1] + 20.0
+    assert bench.ownership.stretch == 2.0
 
 
 async def test_when_the_cluster_shrinks_it_trusts_the_shorter_promise_before_the_master_can_count_by_it() -> None:
@@ -287,10 +287,10 @@ async def test_when_the_cluster_shrinks_it_trusts_the_shorter_promise_before_the
     await bench.after(3.0)
     await bench.after(3.0)
     assert bench.master.promised == [10.0, 200.0]
-    assert bench.holdings.trusted_until == bench.clock.now + 200.0
+    assert bench.ownership.trusted_until == bench.clock.now + 200.0
     await bench.after(3.0)
     assert bench.master.promised == [10.0, 200.0]
     await bench.after(57.0)
     assert bench.master.promised == [10.0, 200.0, 10.0], "unanswered, and perhaps written"
-    assert bench.holdings.trusted_until == bench.master.calls[-1] + 10.0
-    assert bench.trusts[-1] == bench.holdings.trusted_until
+    assert bench.ownership.trusted_until == bench.master.calls[-1] + 10.0
+    assert bench.trusts[-1] == bench.ownership.trusted_until

@@ -13,12 +13,12 @@ from jobmaster.model.job import NewJob
 from jobmaster.ports import Word
 from jobmaster.rules.lease import term
 from jobmaster.settings.model import ClusterSettings, Leases
-from jobmaster_agents.anti_entropy import AntiEntropy, _Watch
-from jobmaster_agents.coordination import Coordination
-from jobmaster_agents.events import EventLog
-from jobmaster_agents.hints import Hints
-from jobmaster_agents.holdings import Holding
-from jobmaster_agents.housekeeping import Housekeeping
+from jobmaster_agents.buckets.anti_entropy import AntiEntropy, _Watch
+from jobmaster_agents.event_log import EventLog
+from jobmaster_agents.leader.due_notifier import DueNotifier
+from jobmaster_agents.leader.leader import Leader
+from jobmaster_agents.leader.maintenance import Maintenance
+from jobmaster_agents.state.ownership import OwnedBucket
 from tests.agents.hand_clock import HandClock
 from tests.agents.stage import PRIORITY, Participant, Stage
 
@@ -29,11 +29,13 @@ class Candidate:
     def __init__(self, agent: Participant, leases: Leases | None = None) -> None:
         self.agent = agent
         self.overdue = 0
-        self.hints = Hints(agent.master, agent.stores, agent.reach, SystemClock(), agent.telemetry, map_seconds=10.0)
-        self.duty = Coordination(
-            agent.holdings,
+        self.due_notifier = DueNotifier(
+            agent.master, agent.stores, agent.reach, SystemClock(), agent.telemetry, map_seconds=10.0
+        )
+        self.duty = Leader(
+            agent.ownership,
             agent.master,
-            self.hints,
+            self.due_notifier,
             [],
             leases or Leases(),
             SystemClock(),
@@ -109,10 +111,10 @@ async def test_the_owner_of_a_matching_bucket_is_told_of_due_jobs_and_nobody_els
     await owner.master.insert_held(jobs)
     await leader.duty.tick()
     await leader.duty.tick()
-    await leader.hints.tick()
+    await leader.due_notifier.tick()
     assert (await owner.store.claim(owner.fence, "one", 10)).hint
     assert not (await other.store.claim(other.fence, "one", 10)).hint
-    assert leader.agent.telemetry.hints == 1
+    assert leader.agent.telemetry.due_notifier == 1
 
 
 async def test_an_overdue_lease_is_seen_by_the_coordinator(stage: Stage) -> None:
@@ -135,16 +137,16 @@ async def test_a_row_marked_and_never_put_comes_back_and_its_neighbours_stay(sta
     claimed = await owner.claim("one", 2)
     in_memory = {claimed[0].id}  # the other one's reply was lost: it is in a claimed list, and nowhere else
     clock = HandClock()
-    owner.holdings.trust(term(clock.now, 1e6))
-    holding = Holding(owner.fence, owner.lane, PRIORITY, "default")
-    owner.holdings.add(holding)
+    owner.ownership.trust(term(clock.now, 1e6))
+    owned = OwnedBucket(owner.fence, owner.lane, PRIORITY, "default")
+    owner.ownership.add(owned)
     adopted: list[bytes] = []
 
     async def adopt(bucket_id: bytes) -> None:
         adopted.append(bucket_id)
 
     duty = AntiEntropy(
-        owner.holdings,
+        owner.ownership,
         owner.master,
         owner.store,
         Remembered(in_memory),
@@ -155,9 +157,9 @@ async def test_a_row_marked_and_never_put_comes_back_and_its_neighbours_stay(sta
         every_seconds=30.0,
     )
     watch = _Watch(0.0)
-    await duty.compare(holding, watch)
+    await duty.compare(owned, watch)
     clock.now += 30.0
-    await duty.compare(holding, watch)
+    await duty.compare(owned, watch)
     found = await stage.jobs()
     assert {job_id: found[job_id][0] for job_id in found} == {
         **{entry.id: "HELD" for entry in lost},
@@ -170,9 +172,9 @@ async def test_a_row_marked_and_never_put_comes_back_and_its_neighbours_stay(sta
 # ---------------------------------------------------------------- chores
 
 
-def a_house(agent: Participant, kicks: list[int], tombstone_seconds: float = 0.02) -> Housekeeping:
+def a_house(agent: Participant, kicks: list[int], tombstone_seconds: float = 0.02) -> Maintenance:
     leases = Leases(tombstone_seconds=tombstone_seconds, bucket_map_seconds=0.001)
-    return Housekeeping(
+    return Maintenance(
         agent.agent_id,
         agent.master,
         agent.stores,

@@ -13,9 +13,9 @@ from jobmaster.model.errors import JobMasterError, StoreRefused, Unavailable
 from jobmaster.ports import Leftover, Swept, Word
 from jobmaster.settings.model import AgentSettings, ClusterSettings, StoreSettings
 from jobmaster.telemetry import Telemetry
-from jobmaster_agents.events import EventLog
-from jobmaster_agents.housekeeping import Housekeeping
-from jobmaster_agents.reach import Reach
+from jobmaster_agents.event_log import EventLog
+from jobmaster_agents.leader.maintenance import Maintenance
+from jobmaster_agents.state.store_reach import StoreReach
 from tests.agents.hand_clock import HandClock
 
 SETTINGS = ClusterSettings(
@@ -128,8 +128,8 @@ class Bench:
         self.agent_id = new_id()
         self.kicks = 0
         clock = HandClock()
-        self.reach = Reach(self.stores, self.stores, clock, lambda _: None, self.telemetry, EventLog())
-        self.house = Housekeeping(
+        self.reach = StoreReach(self.stores, self.stores, clock, lambda _: None, self.telemetry, EventLog())
+        self.house = Maintenance(
             self.agent_id,
             self.master,
             self.stores,

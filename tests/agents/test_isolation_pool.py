@@ -14,8 +14,8 @@ from pathlib import Path
 
 import pytest
 
-from jobmaster_agents.isolation import IsolatedResult, ResultKind, WorkerLimits
-from jobmaster_agents.isolation_output import LINES, LINES_PER_SECOND, LineRate, OutputTail
+from jobmaster_agents.execute.process_pool.pool import AttemptResult, ResultKind, WorkerLimits
+from jobmaster_agents.execute.process_pool.worker_output import LINES, LINES_PER_SECOND, LineRate, OutputTail
 from tests.agents.hand_clock import HandClock
 from tests.agents.isolation_kit import (
     ERROR_BYTES,
@@ -454,7 +454,7 @@ async def test_close_does_not_wait_out_the_pause_after_failed_starts(make_pool: 
 async def test_kill_all_ends_every_handler_now(make_pool: Make, tmp_path: Path) -> None:
     pool = make_pool(2, limits=NEVER_KILLED)
     files = [tmp_path / "shared", tmp_path / "alone"]
-    runs: list[asyncio.Future[IsolatedResult]] = [
+    runs: list[asyncio.Future[AttemptResult]] = [
         asyncio.ensure_future(run(make_job("swallows", started=str(file))))
         for run, file in zip((pool.run, pool.run_alone), files, strict=True)
     ]
@@ -468,7 +468,7 @@ PARENT = """
 import asyncio, logging, sys
 sys.path[:] = {path!r}
 from jobmaster.clock import SystemClock
-from jobmaster_agents.isolation import IsolatedPool
+from jobmaster_agents.execute.process_pool.pool import IsolatedPool
 from tests.agents.isolation_kit import make_job
 async def main():
     pool = IsolatedPool([{module!r}], 1, result_bytes=1000, error_bytes=1000, logger=logging.getLogger(), clock=SystemClock())

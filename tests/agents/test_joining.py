@@ -11,9 +11,9 @@ from jobmaster.agentstore.store import AgentStore
 from jobmaster.master.master import ClusterRow
 from jobmaster.model.errors import Refused, StoreRefused, Unavailable
 from jobmaster.ports import StoreHealth
-from jobmaster_agents import joining
-from jobmaster_agents.events import Event, EventLog
-from jobmaster_agents.joining import AGAIN_SECONDS, VERIFY_SECONDS, Joining
+from jobmaster_agents import store_connector
+from jobmaster_agents.event_log import Event, EventLog
+from jobmaster_agents.store_connector import AGAIN_SECONDS, VERIFY_SECONDS, StoreConnector
 from tests.agents.scripted import until
 
 
@@ -54,8 +54,8 @@ class Store:
         return self.generation
 
 
-def joining_of(**stores: Store) -> Joining:
-    return Joining(Remembering(), cast("dict[str, AgentStore]", stores), EventLog())
+def joining_of(**stores: Store) -> StoreConnector:
+    return StoreConnector(Remembering(), cast("dict[str, AgentStore]", stores), EventLog())
 
 
 async def test_a_store_that_comes_back_joins_the_others_in_the_same_mapping() -> None:
@@ -79,7 +79,7 @@ async def test_an_agent_does_not_start_without_its_own_store() -> None:
 
 
 async def test_a_start_does_not_wait_for_stores_the_agent_does_not_live_on(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(joining, "OTHERS_SECONDS", 0.01)
+    monkeypatch.setattr(store_connector, "OTHERS_SECONDS", 0.01)
     silent, other = Store(), Store()
     silent.silent = True
     begun = joining_of(silent=silent, own=Store(), other=other)
@@ -116,7 +116,7 @@ async def test_another_store_that_refuses_keeps_no_agent_from_its_work(caplog: p
 async def test_settings_that_were_changed_at_run_time_are_named_once(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(joining, "VERIFY_SECONDS", 0.0)
+    monkeypatch.setattr(store_connector, "VERIFY_SECONDS", 0.0)
     own = Store()
     duty = joining_of(own=own)
     await duty.begin(needed="own")

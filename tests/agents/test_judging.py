@@ -7,13 +7,13 @@ from jobmaster.model.ids import AgentId
 from jobmaster.rules.lease import term
 from jobmaster.settings.model import Leases
 from jobmaster.telemetry import Telemetry
-from jobmaster_agents.events import EventLog
-from jobmaster_agents.holdings import Holdings
-from jobmaster_agents.judging import Judging
+from jobmaster_agents.event_log import EventLog
+from jobmaster_agents.rescue.failure_detector import FailureDetector
+from jobmaster_agents.state.ownership import Ownership
 from tests.agents.hand_clock import HandClock, trusted
 
 
-class Court:
+class DetectorMaster:
     def __init__(self) -> None:
         self.dead: list[bytes] = []
         self.judges: list[bytes] = []
@@ -24,58 +24,62 @@ class Court:
         return dead
 
 
-def a_judge(clock: HandClock, court: Court, holdings: Holdings) -> tuple[Judging, list[str], Telemetry]:
+def a_judge(
+    clock: HandClock, court: DetectorMaster, ownership: Ownership
+) -> tuple[FailureDetector, list[str], Telemetry]:
     told: list[str] = []
     telemetry = Telemetry()
-    judging = Judging(holdings, court, Leases(), clock, lambda: told.append("rescue"), telemetry, EventLog())
-    return judging, told, telemetry
+    failure_detector = FailureDetector(
+        ownership, court, Leases(), clock, lambda: told.append("rescue"), telemetry, EventLog()
+    )
+    return failure_detector, told, telemetry
 
 
 async def test_nobody_judges_in_its_own_first_term() -> None:
-    court = Court()
-    judging, _, _ = a_judge(HandClock(), court, trusted(HandClock()))
-    assert await judging.tick() == Leases().lease_seconds
+    court = DetectorMaster()
+    failure_detector, _, _ = a_judge(HandClock(), court, trusted(HandClock()))
+    assert await failure_detector.tick() == Leases().lease_seconds
     assert court.judges == []
 
 
 async def test_an_idle_agent_asks_once_per_lease() -> None:
-    clock, court = HandClock(), Court()
-    judging, told, _ = a_judge(clock, court, trusted(clock))
-    await judging.tick()
+    clock, court = HandClock(), DetectorMaster()
+    failure_detector, told, _ = a_judge(clock, court, trusted(clock))
+    await failure_detector.tick()
     for _ in range(5):
-        assert await judging.tick() == Leases().lease_seconds
+        assert await failure_detector.tick() == Leases().lease_seconds
     assert len(court.judges) == 5
     assert told == []
 
 
 async def test_a_certificate_starts_the_rescue() -> None:
-    clock, court = HandClock(), Court()
-    judging, told, telemetry = a_judge(clock, court, trusted(clock))
-    await judging.tick()
+    clock, court = HandClock(), DetectorMaster()
+    failure_detector, told, telemetry = a_judge(clock, court, trusted(clock))
+    await failure_detector.tick()
     court.dead = [AgentId(new_id()), AgentId(new_id())]
-    await judging.tick()
+    await failure_detector.tick()
     assert told == ["rescue"]
     assert telemetry.agents_certified == 2
 
 
 async def test_many_dead_are_judged_without_a_pause() -> None:
-    clock, court = HandClock(), Court()
-    judging, _, telemetry = a_judge(clock, court, trusted(clock))
-    await judging.tick()
+    clock, court = HandClock(), DetectorMaster()
+    failure_detector, _, telemetry = a_judge(clock, court, trusted(clock))
+    await failure_detector.tick()
     court.dead = [new_id() for _ in range(100)]
-    assert await judging.tick() == 0.0
-    assert await judging.tick() == Leases().lease_seconds
+    assert await failure_detector.tick() == 0.0
+    assert await failure_detector.tick() == Leases().lease_seconds
     assert telemetry.agents_certified == 100
 
 
 async def test_who_is_in_doubt_itself_does_not_judge() -> None:
-    clock, court = HandClock(), Court()
-    holdings = Holdings(new_id())
-    holdings.trust(term(clock.now, 10.0))
-    judging, _, _ = a_judge(clock, court, holdings)
-    await judging.tick()
+    clock, court = HandClock(), DetectorMaster()
+    ownership = Ownership(new_id())
+    ownership.trust(term(clock.now, 10.0))
+    failure_detector, _, _ = a_judge(clock, court, ownership)
+    await failure_detector.tick()
     clock.now += 6.0  # past half its lease
-    await judging.tick()
-    holdings.fence("certificate seen")
-    await judging.tick()
+    await failure_detector.tick()
+    ownership.fence("certificate seen")
+    await failure_detector.tick()
     assert court.judges == []

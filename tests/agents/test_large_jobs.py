@@ -14,8 +14,9 @@ from jobmaster.model.errors import OutcomeUnknown, Unavailable
 from jobmaster.model.job import Entry
 from jobmaster.rules.batching import BATCH_BYTES, CLAIMED_BYTES, OUTCOME_BYTES, Size
 from jobmaster.settings.model import AgentSettings
-from jobmaster_agents import insisting, reporting, spilling
-from jobmaster_agents.holdings import Holding
+from jobmaster_agents import retrying
+from jobmaster_agents.outcomes import kept, writer
+from jobmaster_agents.state.ownership import OwnedBucket
 from tests.agents.ports_kit import Gate, Kit, Row, turns, until
 
 handlers = Handlers()
@@ -44,8 +45,8 @@ async def fail(text: str) -> None:
 
 @pytest.fixture(autouse=True)
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(insisting, "BACKOFF_SECONDS", 0.0)
-    monkeypatch.setattr(spilling, "_LOOK_SECONDS", 0.0)
+    monkeypatch.setattr(retrying, "BACKOFF_SECONDS", 0.0)
+    monkeypatch.setattr(kept, "_LOOK_SECONDS", 0.0)
     started.clear()
     go.clear()
 
@@ -78,8 +79,8 @@ def sizes(calls: Sequence[tuple[Any, ...]]) -> list[int]:
     return [len(args[-1]) for args in calls]
 
 
-def claimed_bytes(kit: Kit, holding: Holding) -> int:
-    return sum(len(entry.args) for entries in kit.lists(holding).values() for entry in entries)
+def claimed_bytes(kit: Kit, owned: OwnedBucket) -> int:
+    return sum(len(entry.args) for entries in kit.lists(owned).values() for entry in entries)
 
 
 # ---------------------------------------------------------------- statements
@@ -103,8 +104,8 @@ async def test_in_flight_rows_are_cut_too(kit: Kit) -> None:
     bucket = kit.bucket()
     kit.submit(bucket, large(20, "wait"))
     await until(lambda: len(started) == 8)
-    jobs = kit.working.memory.of_bucket(bucket.fence.bucket_id)
-    await kit.working.in_flight.write(bucket, jobs)
+    jobs = kit.bucket_worker.job_table.of_bucket(bucket.fence.bucket_id)
+    await kit.bucket_worker.in_flight.write(bucket, jobs)
     assert max(batches(kit, "persist")) <= BATCH_BYTES
     assert sum(batches(kit, "persist")) == len(jobs) * MEBIBYTE
     go.append(True)
@@ -133,14 +134,14 @@ async def test_what_timed_out_is_sent_in_halves_and_never_again_at_that_size(kit
     gate.opened.set()
     await kit.settled()
     assert len({row.id for row in kit.master.outcomes}) == 65
-    assert kit.working.reporter.quarantined == kit.working.reporter.refused == 0
+    assert kit.bucket_worker.outcome_writer.quarantined == kit.bucket_worker.outcome_writer.refused == 0
 
 
 async def test_batches_after_a_time_out_are_as_small(kit: Kit) -> None:
     bucket = kit.bucket()
-    reporter = kit.working.reporter
-    reporter.size = Size(reporting.BATCH_ROWS, BATCH_BYTES)
-    reporter.size.timed_out(20, BATCH_BYTES)
+    outcome_writer = kit.bucket_worker.outcome_writer
+    outcome_writer.size = Size(writer.BATCH_ROWS, BATCH_BYTES)
+    outcome_writer.size.timed_out(20, BATCH_BYTES)
     kit.submit(bucket, small(300))
     await kit.settled()
     assert max(sizes(kit.master.of("copy_final"))) <= 200, "ten, and some more after each success"
@@ -159,7 +160,7 @@ async def test_a_single_row_that_times_out_is_insisted_upon(kit: Kit) -> None:
 async def test_what_is_given_back_is_halved_too(kit: Kit) -> None:
     bucket = kit.bucket()
     kit.master.script["hold"] += [timed_out(), timed_out()]
-    assert await kit.working.reporter.give_back(bucket, small(8))
+    assert await kit.bucket_worker.outcome_writer.give_back(bucket, small(8))
     tries = sizes(kit.master.of("hold"))
     assert tries[:4] == [8, 4, 2, 2]
     assert sum(tries[2:]) == 8
@@ -179,7 +180,7 @@ async def test_the_buffer_of_a_bucket_is_bounded_in_bytes_and_its_slots_are_fill
     go.append(True)
     await kit.settled()
     assert len(kit.master.outcomes) == 60
-    assert kit.working.memory.bytes_of(bucket.fence.bucket_id) == 0
+    assert kit.bucket_worker.job_table.bytes_of(bucket.fence.bucket_id) == 0
 
 
 async def test_more_slots_than_the_bound_holds_are_filled_all_the_same() -> None:
@@ -196,19 +197,19 @@ async def test_more_slots_than_the_bound_holds_are_filled_all_the_same() -> None
 
 async def test_outcomes_that_pile_up_stop_claims_by_their_bytes(kit: Kit) -> None:
     bucket = kit.bucket()
-    gates = [Gate() for _ in range(reporting.WRITERS)]
+    gates = [Gate() for _ in range(writer.WRITERS)]
     kit.master.script["copy_final"] += gates
     kit.submit(bucket, large(90))
-    await until(lambda: kit.working.reporter.crowded, "the backlog to be large")
+    await until(lambda: kit.bucket_worker.outcome_writer.crowded, "the backlog to be large")
     await turns()
-    assert kit.working.reporter.backlog < reporting.BACKLOG_ROWS_RELIEF
+    assert kit.bucket_worker.outcome_writer.backlog < writer.BACKLOG_ROWS_RELIEF
     lying = len(kit.store.buckets[bucket.fence.bucket_id].pending)
     assert lying >= 90 - OUTCOME_BYTES // MEBIBYTE - BATCH_BYTES // MEBIBYTE - 1, "claimed although outcomes pile up"
     for gate in gates:
         gate.opened.set()
     await kit.settled()
     assert len(kit.master.outcomes) == 90
-    assert not kit.working.reporter.crowded
+    assert not kit.bucket_worker.outcome_writer.crowded
 
 
 # ---------------------------------------------------------------- outcomes kept in the store

@@ -9,8 +9,8 @@ import pytest
 
 from jobmaster.model.errors import CodeError, Unavailable
 from jobmaster.telemetry import Telemetry
-from jobmaster_agents import loop as duty_loop
-from jobmaster_agents.loop import run_duty
+from jobmaster_agents import background_task as duty_loop
+from jobmaster_agents.background_task import run_periodically
 from tests.patience import PATIENCE_SECONDS
 
 
@@ -50,7 +50,7 @@ class Kicked(Scripted):
 async def test_a_tick_chooses_its_own_next_delay() -> None:
     stop = asyncio.Event()
     duty = Scripted(0.0, 0.0, 0.001, 3600.0)
-    task = asyncio.create_task(run_duty(duty, stop, Telemetry()))
+    task = asyncio.create_task(run_periodically(duty, stop, Telemetry()))
     await duty.wait_ticks(4)
     assert not task.done()
     stop.set()
@@ -61,14 +61,14 @@ async def test_a_tick_chooses_its_own_next_delay() -> None:
 async def test_stop_lets_the_present_tick_finish_and_no_other_begin() -> None:
     stop = asyncio.Event()
     duty = Scripted(0.0, after=lambda ticks: stop.set() if ticks == 3 else None)
-    await asyncio.wait_for(run_duty(duty, stop, Telemetry()), PATIENCE_SECONDS)
+    await asyncio.wait_for(run_periodically(duty, stop, Telemetry()), PATIENCE_SECONDS)
     assert duty.ticks == 3
 
 
 async def test_a_kick_wakes_a_duty_before_its_delay() -> None:
     stop = asyncio.Event()
     duty = Kicked(3600.0)
-    task = asyncio.create_task(run_duty(duty, stop, Telemetry()))
+    task = asyncio.create_task(run_periodically(duty, stop, Telemetry()))
     await duty.wait_ticks(1)
     duty.kicked.set()
     await duty.wait_ticks(2)
@@ -80,7 +80,7 @@ async def test_a_kick_during_a_tick_asks_for_another_one() -> None:
     stop = asyncio.Event()
     duty = Kicked(3600.0)
     duty.after = lambda ticks: duty.kicked.set() if ticks == 1 else None
-    task = asyncio.create_task(run_duty(duty, stop, Telemetry()))
+    task = asyncio.create_task(run_periodically(duty, stop, Telemetry()))
     await duty.wait_ticks(2)
     stop.set()
     await asyncio.wait_for(task, PATIENCE_SECONDS)
@@ -99,7 +99,7 @@ async def test_a_failing_tick_is_counted_and_tried_again_with_a_growing_delay(mo
     telemetry = Telemetry()
     failures = [Unavailable("the store is away")] * 10
     duty = Scripted(*failures, 1.0, after=lambda ticks: stop.set() if ticks == 11 else None)
-    await run_duty(duty, stop, telemetry, jitter=lambda: 0.0)
+    await run_periodically(duty, stop, telemetry, jitter=lambda: 0.0)
     assert telemetry.duty_failures["scripted"] == 10
     assert telemetry.duty_ticks["scripted"] == 11
     assert delays[:4] == [0.2, 0.4, 0.8, 1.6]
@@ -117,7 +117,7 @@ async def test_jitter_only_shortens(monkeypatch: pytest.MonkeyPatch) -> None:
     chances = iter([0.0, 0.5, 0.999999])
     stop = asyncio.Event()
     duty = Scripted(10.0, after=lambda ticks: stop.set() if ticks == 3 else None)
-    await run_duty(duty, stop, Telemetry(), jitter=lambda: next(chances))
+    await run_periodically(duty, stop, Telemetry(), jitter=lambda: next(chances))
     assert delays[0] == 10.0
     assert delays[1] == pytest.approx(9.5)
     assert delays[2] == pytest.approx(9.0, abs=0.001)
@@ -126,7 +126,7 @@ async def test_jitter_only_shortens(monkeypatch: pytest.MonkeyPatch) -> None:
 async def test_a_kick_does_not_cut_a_back_off_short() -> None:
     stop = asyncio.Event()
     duty = Kicked(Unavailable("away"), 3600.0)
-    task = asyncio.create_task(run_duty(duty, stop, Telemetry(), jitter=lambda: 0.0))
+    task = asyncio.create_task(run_periodically(duty, stop, Telemetry(), jitter=lambda: 0.0))
     await duty.wait_ticks(1)
     began = asyncio.get_running_loop().time()
     duty.kicked.set()
@@ -138,13 +138,13 @@ async def test_a_kick_does_not_cut_a_back_off_short() -> None:
 
 async def test_a_broken_invariant_ends_the_duty() -> None:
     with pytest.raises(CodeError):
-        await run_duty(Scripted(CodeError("impossible")), asyncio.Event(), Telemetry())
+        await run_periodically(Scripted(CodeError("impossible")), asyncio.Event(), Telemetry())
 
 
 async def test_cancelling_ends_the_duty_and_leaves_no_task() -> None:
     before = asyncio.all_tasks()
     duty = Kicked(3600.0)
-    task = asyncio.create_task(run_duty(duty, asyncio.Event(), Telemetry()))
+    task = asyncio.create_task(run_periodically(duty, asyncio.Event(), Telemetry()))
     await duty.wait_ticks(1)
     task.cancel()
     with pytest.raises(asyncio.CancelledError):

@@ -16,10 +16,10 @@ from jobmaster.codec import decode_error
 from jobmaster.handlers import Handlers, JobContext
 from jobmaster.model.job import Entry, FinalRow, HoldRow, JobState
 from jobmaster.settings.model import AgentSettings
-from jobmaster_agents import insisting
-from jobmaster_agents.child import run_to_its_end
-from jobmaster_agents.events import EventLog
-from jobmaster_agents.verdicts import StopCause
+from jobmaster_agents import retrying
+from jobmaster_agents.agent_main import run_to_its_end
+from jobmaster_agents.event_log import EventLog
+from jobmaster_agents.outcomes.outcome import StopCause
 from tests.agents.execution_bench import Bench
 from tests.agents.paper_transactions import PaperSource
 from tests.agents.ports_kit import Kit, until
@@ -188,7 +188,7 @@ async def sets_grid() -> str:
 
 @pytest.fixture(autouse=True)
 def fresh(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(insisting, "BACKOFF_SECONDS", 0.0)
+    monkeypatch.setattr(retrying, "BACKOFF_SECONDS", 0.0)
     seen.clear()
     ears.clear()
 
@@ -203,7 +203,7 @@ async def make() -> AsyncIterator[Callable[[int], Bench]]:
 
     yield bench
     for one in made:
-        await one.execution.aclose()
+        await one.executor.aclose()
 
 
 Make = Callable[[int], Bench]
@@ -216,7 +216,7 @@ Make = Callable[[int], Bench]
 @pytest.mark.parametrize("name", ENDS)
 async def test_it_ends_and_the_next_jobs_of_its_slot_end_as_ever(make: Make, name: str, max_running: int) -> None:
     bench = make(max_running)
-    broken = asyncio.ensure_future(bench.execution.run())
+    broken = asyncio.ensure_future(bench.executor.run())
     jobs = bench.put(
         bench.bucket(), [(name, b"{}"), ("innocent", b"{}"), ("awaits_cancelled", b"{}"), ("innocent", b"{}")] * 3
     )
@@ -224,7 +224,7 @@ async def test_it_ends_and_the_next_jobs_of_its_slot_end_as_ever(make: Make, nam
     states = {job.entry.id: row.state for job in jobs if isinstance(row := rows[job.entry.id], FinalRow)}
     expected = {name: ENDS[name], "awaits_cancelled": "FAILED", "innocent": "SUCCEEDED"}
     assert [states[job.entry.id] for job in jobs] == [expected[job.entry.handler] for job in jobs]
-    await until(lambda: not bench.execution.running)
+    await until(lambda: not bench.executor.running)
     assert not broken.done()
     broken.cancel()
 
@@ -244,7 +244,7 @@ async def test_the_end_of_the_process_is_still_no_verdict(make: Make) -> None:
     bench.put(bench.bucket(), [("deaf", b"{}"), ("cancelled_by_a_friend", b"{}")])
     await until(lambda: seen)
     ears.set()
-    await bench.execution.aclose()
+    await bench.executor.aclose()
     assert [row.state for row in bench.sink.rows if isinstance(row, FinalRow)] in ([], ["SUCCEEDED"])
 
 
@@ -264,7 +264,7 @@ class TransactionKit(Kit):
     def __init__(self) -> None:
         super().__init__(everything(), AgentSettings(slots=4))
         self.source = PaperSource(self)
-        self.working._elsewhere._attended._source = self.source
+        self.bucket_worker._elsewhere._transactional._source = self.source
 
     async def __aenter__(self) -> TransactionKit:
         await super().__aenter__()
@@ -279,9 +279,9 @@ async def kit() -> AsyncIterator[TransactionKit]:
 
 
 def put(kit: Kit, *names: str) -> list[Entry]:
-    holding = next(iter(kit.holdings.buckets.values()), None) or kit.bucket()
+    owned = next(iter(kit.ownership.buckets.values()), None) or kit.bucket()
     entries = [Entry(new_id(), 1, name, b"{}") for name in names]
-    kit.submit(holding, entries)
+    kit.submit(owned, entries)
     return entries
 
 
@@ -294,7 +294,7 @@ async def test_in_a_task_of_its_own_it_is_the_same(kit: TransactionKit, name: st
     entries = put(kit, *[f"{name}_transactional", "innocent"] * 3)
     await kit.settled()
     assert [state(kit, entry) for entry in entries] == [ENDS[name], "SUCCEEDED"] * 3
-    assert kit.working._elsewhere._in_tasks.inside == 0
+    assert kit.bucket_worker._elsewhere._in_tasks.inside == 0
 
 
 @pytest.mark.parametrize("suffix", ["", "_transactional"])
@@ -302,8 +302,8 @@ async def test_afterwards_the_agent_leaves_in_order(kit: TransactionKit, suffix:
     names = [name for name in ENDS if (handlers.get(name + suffix) or transactional.get(name + suffix))]
     put(kit, *[name + suffix for name in names])
     await kit.settled()
-    bucket_ids = list(kit.holdings.buckets)
-    assert await kit.working.complete(bucket_ids, 5.0, "the test says so") == []
+    bucket_ids = list(kit.ownership.buckets)
+    assert await kit.bucket_worker.complete(bucket_ids, 5.0, "the test says so") == []
 
 
 # ---------------------------------------------------------------- handlers that do not stop
@@ -325,26 +325,26 @@ async def test_one_that_swallows_every_cancellation_is_given_up(
     assert state(kit, entry) == "FAILED"
     (row,) = kit.master.outcomes
     assert decode_error(row.error or b"").reason == "timeout"
-    assert kit.working._telemetry.value("handlers_stuck") == 1
+    assert kit.bucket_worker._telemetry.value("handlers_stuck") == 1
     assert any(record.message == "handler_given_up" for record in caplog.records)
     (other,) = put(kit, "innocent")
     await kit.settled()
     assert state(kit, other) == "SUCCEEDED"
-    assert kit.working.execution.running == 0
-    assert await kit.working.complete(list(kit.holdings.buckets), 5.0, "the test says so") == []
+    assert kit.bucket_worker.executor.running == 0
+    assert await kit.bucket_worker.complete(list(kit.ownership.buckets), 5.0, "the test says so") == []
     before = len(swallowed)
     kit.clock.now += 3.0
     kit.trust()
     await until(lambda: len(swallowed) > before, "it is asked again, though nothing else runs")
     ears.set()
-    await until(lambda: not kit.working._telemetry.value("handlers_stuck"))
+    await until(lambda: not kit.bucket_worker._telemetry.value("handlers_stuck"))
     assert len(kit.master.outcomes) == 2, "a late result is thrown away"
     assert kit.source.effects == []
 
 
 def _asked(kit: Kit) -> bool:
-    execution, elsewhere = kit.working.execution, kit.working._elsewhere
-    return any(slot.cause is StopCause.TIMEOUT for slot in execution._slots) or any(
+    executor, elsewhere = kit.bucket_worker.executor, kit.bucket_worker._elsewhere
+    return any(slot.cause is StopCause.TIMEOUT for slot in executor._slots) or any(
         away.cause is StopCause.TIMEOUT for away in elsewhere._away.values()
     )
 
@@ -352,8 +352,8 @@ def _asked(kit: Kit) -> bool:
 async def test_past_the_grace_the_agent_leaves_without_it(kit: TransactionKit) -> None:
     (entry,) = put(kit, "deaf")
     await until(lambda: seen)
-    leaving = asyncio.ensure_future(kit.working.complete(list(kit.holdings.buckets), 0.0, "the test says so"))
-    await until(lambda: any(slot.cause is StopCause.RELEASE for slot in kit.working.execution._slots))
+    leaving = asyncio.ensure_future(kit.bucket_worker.complete(list(kit.ownership.buckets), 0.0, "the test says so"))
+    await until(lambda: any(slot.cause is StopCause.RELEASE for slot in kit.bucket_worker.executor._slots))
     kit.clock.now += 4.5
     kit.trust()
     assert await leaving == []
@@ -367,11 +367,11 @@ async def test_with_as_many_stuck_as_may_run_the_process_is_to_be_replaced() -> 
         kit.clock.now += 6.0
         kit.trust()
         await until(lambda: _asked(kit))
-        assert not kit.working.threads_exhausted.is_set()
+        assert not kit.bucket_worker.threads_exhausted.is_set()
         kit.clock.now += 11.0
         kit.trust()
         await kit.settled()
-        assert kit.working.threads_exhausted.is_set()
+        assert kit.bucket_worker.threads_exhausted.is_set()
         ears.set()
 
 
@@ -384,7 +384,7 @@ async def test_no_job_finds_the_context_variables_of_another(make: Make) -> None
     failing = [("speaks_and_fails", b'{"name":"customer-x"}')] * 3
     calls = [*speakers, *failing, ("sets_grid", b"{}"), *[("innocent", b"{}")] * 20, ("speaks_and_takes_back", b"{}")]
     token = grid.set(None)
-    bench.execution._context = copy_context()
+    bench.executor._context = copy_context()
     bench.put(bench.bucket(), [call for pair in zip(calls, reversed(calls), strict=True) for call in pair])
     rows = await bench.sink.wait_rows(2 * len(calls))
     grid.reset(token)
@@ -394,11 +394,11 @@ async def test_no_job_finds_the_context_variables_of_another(make: Make) -> None
 
 
 async def test_no_attended_job_finds_them_either(kit: TransactionKit) -> None:
-    holding = kit.bucket()
-    kit.working._elsewhere._in_tasks.size = 1  # each is let in by the one before it
+    owned = kit.bucket()
+    kit.bucket_worker._elsewhere._in_tasks.size = 1  # each is let in by the one before it
     entries = [Entry(new_id(), 1, "speaks_transactional", b'{"name":"customer-%d"}' % n) for n in range(10)]
     entries += [Entry(new_id(), 1, "speaks_for", b'{"name":"customer-%d"}' % n) for n in range(10)]
-    kit.submit(holding, entries)
+    kit.submit(owned, entries)
     await kit.settled()
     assert {row.result for row in kit.master.outcomes} == {b'"nobody"'}
     assert len(kit.master.outcomes) == 20
@@ -430,7 +430,7 @@ def test_an_exit_out_of_a_handlers_own_task_does_not_end_the_agent(
         bench = Bench(mine, AgentSettings())
         bench.put(bench.bucket(), [("waits", b"{}"), ("starts_an_exit", b"{}"), ("waits", b"{}")])
         rows = await bench.sink.wait_rows(3)
-        await bench.execution.aclose()
+        await bench.executor.aclose()
         return sum(isinstance(row, FinalRow) and row.state == JobState.SUCCEEDED for row in rows)
 
     loop = factory()

@@ -13,8 +13,8 @@ from jobmaster.model.errors import Refused
 from jobmaster.model.job import Entry, JobState
 from jobmaster.ports import Word
 from jobmaster.settings.model import AgentSettings, Thresholds
-from jobmaster_agents import insisting
-from jobmaster_agents.holdings import Holding
+from jobmaster_agents import retrying
+from jobmaster_agents.state.ownership import OwnedBucket
 from tests.agents.ports_kit import DOWN, LOST, Gate, Kit, Row, turns, until
 
 handlers = Handlers()
@@ -36,14 +36,14 @@ async def wait() -> None:
 
 @pytest.fixture(autouse=True)
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(insisting, "BACKOFF_SECONDS", 0.0)
+    monkeypatch.setattr(retrying, "BACKOFF_SECONDS", 0.0)
     ran.clear()
 
 
 @pytest.fixture
 async def kit() -> AsyncIterator[Kit]:
     async with Kit(handlers) as made:
-        made.working.onboarding.alone = True
+        made.bucket_worker.onboarding.alone = True
         yield made
 
 
@@ -57,7 +57,7 @@ def held(kit: Kit, count: int, due_seconds: float = 0.0) -> list[bytes]:
     return ids
 
 
-async def opened(kit: Kit) -> Holding:
+async def opened(kit: Kit) -> OwnedBucket:
     bucket = kit.bucket()
     await until(lambda: kit.master.of("onboard"))
     await turns()
@@ -68,7 +68,7 @@ def states(kit: Kit, ids: list[bytes]) -> set[str]:
     return {kit.master.rows[job_id].state for job_id in ids}
 
 
-def hint(kit: Kit, bucket: Holding) -> None:
+def hint(kit: Kit, bucket: OwnedBucket) -> None:
     kit.store.buckets[bucket.fence.bucket_id].hint = True
     kit.store.tokens.put_nowait(bucket.fence.bucket_id)
 
@@ -86,7 +86,7 @@ async def test_a_hint_brings_everything_that_is_due_batch_by_batch(kit: Kit) -> 
 
 async def test_a_batch_is_no_larger_than_the_configured_one(kit: Kit) -> None:
     bucket = await opened(kit)
-    kit.working.onboarding._thresholds = Thresholds(transfer_batch=7)
+    kit.bucket_worker.onboarding._thresholds = Thresholds(transfer_batch=7)
     before, ids = len(kit.master.of("onboard")), held(kit, 30)
     hint(kit, bucket)
     await until(lambda: states(kit, ids) == {JobState.SUCCEEDED})
@@ -202,14 +202,14 @@ async def test_the_store_closed_meanwhile_gives_the_rows_back_and_keeps_the_buck
     hint(kit, bucket)
     await until(lambda: kit.master.of("release"))
     assert states(kit, ids) <= {"HELD", "ASSIGNED", JobState.SUCCEEDED}
-    assert bucket_ok in kit.holdings.buckets
+    assert bucket_ok in kit.ownership.buckets
 
 
 async def test_refused_by_the_bucket_lock_the_bucket_is_forgotten(kit: Kit) -> None:
     bucket = await opened(kit)
     ids = held(kit, 2)
     kit.rescue(bucket)
-    kit.working.onboarding.kick(bucket.fence.bucket_id)
+    kit.bucket_worker.onboarding.kick(bucket.fence.bucket_id)
     await until(lambda: bucket.lost)
     assert states(kit, ids) == {"HELD"}
 
@@ -272,9 +272,9 @@ async def test_jobs_that_came_another_way_do_not_stall_the_count(kit: Kit) -> No
     """Retries here, and jobs a producer put: claimed with a token above 1 and never fetched by us. And the reverse: fetched
     by us and spilled unrun."""
     bucket = await opened(kit)
-    due = kit.working.onboarding._due[bucket.fence.bucket_id]
+    due = kit.bucket_worker.onboarding._due[bucket.fence.bucket_id]
     kit.store.buckets[bucket.fence.bucket_id].assigned += [(0, Entry(new_id(), 2, "note", b"{}")) for _ in range(10)]
-    kit.working.pumps[bucket.fence.bucket_id].ask()
+    kit.bucket_worker.claimers[bucket.fence.bucket_id].ask()
     await kit.settled()
     assert due.ahead == 0
     due.ahead = 5000  # whatever made it drift
@@ -286,8 +286,8 @@ async def test_jobs_that_came_another_way_do_not_stall_the_count(kit: Kit) -> No
 async def test_nothing_is_marked_past_half_the_lease(kit: Kit) -> None:
     bucket = await opened(kit)
     ids = held(kit, 2)
-    kit.clock.now = kit.holdings.soft_until + 1.0
-    kit.working.onboarding.kick(bucket.fence.bucket_id)
+    kit.clock.now = kit.ownership.soft_until + 1.0
+    kit.bucket_worker.onboarding.kick(bucket.fence.bucket_id)
     await turns()
     assert states(kit, ids) == {"HELD"}
     kit.trust()
@@ -297,12 +297,12 @@ async def test_nothing_is_marked_past_half_the_lease(kit: Kit) -> None:
 async def test_a_bucket_over_its_high_water_mark_takes_no_more(kit: Kit) -> None:
     bucket = await opened(kit)
     held(kit, 3)
-    kit.working.onboarding.claimed(bucket.fence.bucket_id, 0, 0, None, crowded=True)
+    kit.bucket_worker.onboarding.claimed(bucket.fence.bucket_id, 0, 0, None, crowded=True)
     asked = len(kit.master.of("onboard"))
-    kit.working.onboarding.kick(bucket.fence.bucket_id)
+    kit.bucket_worker.onboarding.kick(bucket.fence.bucket_id)
     await turns()
     assert len(kit.master.of("onboard")) == asked
-    kit.working.onboarding.claimed(bucket.fence.bucket_id, 0, 0, None, crowded=False)
+    kit.bucket_worker.onboarding.claimed(bucket.fence.bucket_id, 0, 0, None, crowded=False)
     await until(lambda: len(ran) == 3)
 
 
@@ -314,20 +314,20 @@ async def test_a_frozen_bucket_with_a_hint_is_left_alone_until_it_is_resumed(
     asked = len(kit.master.of("onboard"))
     looks = 0
 
-    def may_start(now: float, really: Callable[[float], bool] = kit.holdings.may_start) -> bool:
+    def may_start(now: float, really: Callable[[float], bool] = kit.ownership.may_start) -> bool:
         nonlocal looks
         looks += 1
         assert looks < 1000, "the fetcher spins"
         return really(now)
 
-    monkeypatch.setattr(kit.holdings, "may_start", may_start)
-    kit.working.freeze(bucket)
-    kit.working.onboarding.kick(bucket.fence.bucket_id)
+    monkeypatch.setattr(kit.ownership, "may_start", may_start)
+    kit.bucket_worker.freeze(bucket)
+    kit.bucket_worker.onboarding.kick(bucket.fence.bucket_id)
     await turns()
     assert len(kit.master.of("onboard")) == asked
     ids = held(kit, 3)
     bucket.step(bucket.fence.epoch)
-    kit.working.resume(bucket)
+    kit.bucket_worker.resume(bucket)
     await until(lambda: states(kit, ids) == {JobState.SUCCEEDED})
 
 
@@ -342,7 +342,7 @@ async def test_a_put_that_is_repeated_starts_no_finished_job_again(kit: Kit) -> 
     await until(lambda: states(kit, ids) == {JobState.SUCCEEDED})
     await kit.settled()
     put.opened.set()
-    await until(lambda: kit.working.onboarding.onboarded == 2)
+    await until(lambda: kit.bucket_worker.onboarding.onboarded == 2)
     await kit.settled()
     assert len(ran) == 2
     assert len(kit.store.of("assign")) == 1, "nothing is left to be put"
@@ -358,7 +358,7 @@ async def crowd() -> AsyncIterator[Kit]:
         yield made
 
 
-def owned(kit: Kit, bucket: Holding, ids: list[bytes]) -> int:
+def owned(kit: Kit, bucket: OwnedBucket, ids: list[bytes]) -> int:
     """How many of the jobs the bucket has taken."""
     return sum(kit.master.rows[job_id].bucket_id == bucket.fence.bucket_id for job_id in ids)
 
@@ -403,13 +403,13 @@ async def test_a_bucket_that_gets_much_done_takes_much(crowd: Kit) -> None:
 
 async def test_a_bucket_of_more_slots_than_two_batches_goes_on_without_a_hint_for_each() -> None:
     async with Kit(handlers, AgentSettings(slots=40)) as kit:
-        kit.working.onboarding._thresholds = Thresholds(transfer_batch=5)
+        kit.bucket_worker.onboarding._thresholds = Thresholds(transfer_batch=5)
         bucket = await opened(kit)
         ids = held(kit, 60)
         for job_id in ids:
             kit.master.entries[job_id] = Entry(job_id, 1, "wait", b"{}")
         hint(kit, bucket)
-        await until(lambda: kit.working.execution.running >= 10)
+        await until(lambda: kit.bucket_worker.executor.running >= 10)
         await turns()
         for _ in ids:
             finish.release()

@@ -10,7 +10,7 @@ import pytest
 from jobmaster.clock import new_id
 from jobmaster.handlers import Handlers
 from jobmaster.model.job import Entry, JobState
-from jobmaster_agents import insisting
+from jobmaster_agents import retrying
 from tests.agents.ports_kit import Gate, Kit, Row, turns, until
 
 handlers = Handlers()
@@ -42,7 +42,7 @@ async def fenced() -> None:
 
 @pytest.fixture(autouse=True)
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(insisting, "BACKOFF_SECONDS", 0.0)
+    monkeypatch.setattr(retrying, "BACKOFF_SECONDS", 0.0)
     ran.clear()
     go.clear()
 
@@ -70,7 +70,7 @@ async def test_the_list_of_a_second_copy_goes_only_after_the_first_has_settled(k
     kit.submit(two, [entry])
     await until(lambda: kit.lists(two))
     kit.clock.now += 1.0
-    await kit.working.persisting.tick()
+    await kit.bucket_worker.in_flight_writer.tick()
     await until(lambda: not kit.lists(one))
     assert kit.lists(two), "the row in flight protects the first copy, not the second one's list"
     go.set()
@@ -89,8 +89,8 @@ async def test_a_copy_that_was_onboarded_while_the_answer_was_on_its_way_has_its
     await held.reached.wait()
     kit.master.rows[entry.id] = Row("ASSIGNED", 2, two.fence.bucket_id, 1)
     kit.store.buckets[two.fence.bucket_id].assigned.append((0, Entry(entry.id, 2, "note", b"{}")))
-    kit.working.pumps[two.fence.bucket_id].ask()
-    await until(lambda: kit.working.memory.duplicates)
+    kit.bucket_worker.claimers[two.fence.bucket_id].ask()
+    await until(lambda: kit.bucket_worker.job_table.duplicates)
     held.opened.set()
     await until(lambda: ran)
     await kit.settled()
@@ -120,10 +120,10 @@ async def test_a_job_claimed_after_its_bucket_was_lost_is_not_adopted(kit: Kit) 
     await claim.reached.wait()
     claimed_for = kit.store.of("claim")[-1][0].bucket_id
     assert claimed_for == one.fence.bucket_id
-    kit.working.forget(one.fence.bucket_id, "the test says so")
+    kit.bucket_worker.forget(one.fence.bucket_id, "the test says so")
     claim.opened.set()
     await turns()
-    assert len(kit.working.memory) == 0
+    assert len(kit.bucket_worker.job_table) == 0
     assert kit.lists(one)
     kit.submit(two, [entry])
     await until(lambda: ran)
@@ -137,10 +137,10 @@ async def test_a_second_copy_with_another_payload_is_told_and_does_not_run(kit: 
     kit.submit(one, [entry])
     await until(lambda: ran)
     kit.submit(two, [Entry(entry.id, 1, "note", b'{"x":1}')])
-    await until(lambda: kit.working.memory.duplicates)
+    await until(lambda: kit.bucket_worker.job_table.duplicates)
     await turns()
-    assert kit.working._telemetry.value("jobs_conflicting") == 1
-    assert not kit.working.memory.conflicts
+    assert kit.bucket_worker._telemetry.value("jobs_conflicting") == 1
+    assert not kit.bucket_worker.job_table.conflicts
     go.set()
     await kit.settled()
     assert ran == [b"wait"]

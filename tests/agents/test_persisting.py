@@ -10,7 +10,7 @@ import pytest
 from jobmaster.clock import new_id
 from jobmaster.handlers import Handlers
 from jobmaster.model.job import Entry, JobState
-from jobmaster_agents import insisting
+from jobmaster_agents import retrying
 from tests.agents.ports_kit import LOST, Gate, Kit, Row, turns, until
 
 handlers = Handlers()
@@ -42,7 +42,7 @@ async def fenced() -> None:
 
 @pytest.fixture(autouse=True)
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(insisting, "BACKOFF_SECONDS", 0.0)
+    monkeypatch.setattr(retrying, "BACKOFF_SECONDS", 0.0)
     ran.clear()
     go.clear()
 
@@ -68,10 +68,10 @@ async def test_a_job_in_flight_frees_its_list_and_its_outcome_is_an_upsert(kit: 
     kit.submit(bucket, [entry])
     await until(lambda: ran)
     kit.clock.now += 1.0
-    await kit.working.persisting.tick()
+    await kit.bucket_worker.in_flight_writer.tick()
     await until(lambda: not kit.lists(bucket))
     assert state_of(kit, entry) == "PROCESSING"
-    assert not kit.working.memory.empty(bucket.fence.bucket_id)
+    assert not kit.bucket_worker.job_table.empty(bucket.fence.bucket_id)
     go.set()
     await kit.settled()
     assert state_of(kit, entry) == JobState.SUCCEEDED
@@ -88,7 +88,7 @@ async def test_a_job_persisted_while_it_waited_is_marked_when_it_runs() -> None:
         kit.submit(bucket, [first, second])
         await until(lambda: ran)
         kit.clock.now += 1.0
-        await kit.working.persisting.tick()
+        await kit.bucket_worker.in_flight_writer.tick()
         assert (state_of(kit, first), state_of(kit, second)) == ("PROCESSING", "ASSIGNED")
         go.set()
         await until(lambda: state_of(kit, first) == "SUCCEEDED" and len(ran) == 2)
@@ -98,15 +98,15 @@ async def test_a_job_persisted_while_it_waited_is_marked_when_it_runs() -> None:
         kit.submit(bucket, [third, fourth])
         await until(lambda: len(ran) == 3)
         kit.clock.now += 1.0
-        await kit.working.persisting.tick()
-        running = kit.working.memory.get(third.id)
+        await kit.bucket_worker.in_flight_writer.tick()
+        running = kit.bucket_worker.job_table.get(third.id)
         assert running is not None
         go.set()
         go.clear()
         await until(lambda: len(ran) == 4)
         assert state_of(kit, fourth) == "ASSIGNED"
         kit.clock.now += 1.0
-        await kit.working.persisting.tick()
+        await kit.bucket_worker.in_flight_writer.tick()
         assert state_of(kit, fourth) == "PROCESSING"
         go.set()
         await kit.settled()
@@ -125,7 +125,7 @@ async def test_a_queued_job_with_a_row_keeps_its_list_until_it_is_marked(kit: Ki
         await until(lambda: len(kit.lists(bucket)) == 2)
         for _ in range(2):
             kit.clock.now += 1.0
-            await kit.working.persisting.tick()
+            await kit.bucket_worker.in_flight_writer.tick()
         await until(lambda: len(kit.lists(bucket)) == 1)
         assert (state_of(kit, first), state_of(kit, second)) == ("PROCESSING", "ASSIGNED")
         written = [[row.state for row in rows] for _, rows in kit.master.of("persist")]
@@ -168,7 +168,7 @@ async def test_a_rescued_job_that_waits_for_its_turn_is_written_as_queued() -> N
         write.opened.set()
         await until(lambda: state_of(kit, first) == "PROCESSING")
         kit.clock.now += 1.0
-        await kit.working.persisting.tick()
+        await kit.bucket_worker.in_flight_writer.tick()
         assert (state_of(kit, first), state_of(kit, second)) == ("PROCESSING", "ASSIGNED")
 
 
@@ -179,7 +179,7 @@ async def test_an_unknown_persist_frees_no_list(kit: Kit) -> None:
     kit.submit(bucket, [job("wait")])
     await until(lambda: ran)
     kit.clock.now += 1.0
-    tick = asyncio.ensure_future(kit.working.persisting.tick())
+    tick = asyncio.ensure_future(kit.bucket_worker.in_flight_writer.tick())
     await again.reached.wait()
     await turns()
     assert kit.lists(bucket)
@@ -212,7 +212,7 @@ async def test_a_fenced_start_refused_by_its_row_does_not_run(kit: Kit) -> None:
     kit.submit(bucket, [entry])
     await kit.settled()
     assert not ran
-    assert kit.working.execution.running == 0
+    assert kit.bucket_worker.executor.running == 0
 
 
 async def test_a_fenced_start_whose_lease_is_half_over_is_given_back_unrun(kit: Kit) -> None:
@@ -222,7 +222,7 @@ async def test_a_fenced_start_whose_lease_is_half_over_is_given_back_unrun(kit: 
     entry = job("fenced")
     kit.submit(bucket, [entry])
     await write.reached.wait()
-    kit.clock.now = kit.holdings.soft_until + 1.0
+    kit.clock.now = kit.ownership.soft_until + 1.0
     write.opened.set()
     await until(lambda: state_of(kit, entry) == "HELD")
     assert not ran
@@ -236,12 +236,12 @@ async def test_a_job_cancelled_while_its_fenced_start_is_written_does_not_run(ki
     entry = job("fenced")
     kit.submit(bucket, [entry])
     await write.reached.wait()
-    kit.working.cancel([entry.id])
+    kit.bucket_worker.cancel([entry.id])
     write.opened.set()
     await kit.settled()
     assert not ran
     assert state_of(kit, entry) == JobState.CANCELLED
-    assert kit.working.execution.running == 0
+    assert kit.bucket_worker.executor.running == 0
 
 
 async def test_a_cancel_flag_on_the_row_refuses_the_fenced_start(kit: Kit) -> None:
@@ -262,12 +262,12 @@ async def test_a_job_that_ends_between_persist_and_its_answer_is_counted_as_its_
     kit.clock.now += 1.0
     write = Gate()
     kit.master.script["persist"].append(write)
-    tick = asyncio.ensure_future(kit.working.persisting.tick())
+    tick = asyncio.ensure_future(kit.bucket_worker.in_flight_writer.tick())
     await write.reached.wait()
     go.set()
     await until(lambda: kit.master.outcomes)
     write.opened.set()
     await tick
     await kit.settled()
-    assert kit.working.reporter.refused == 0
+    assert kit.bucket_worker.outcome_writer.refused == 0
     assert len(kit.master.outcomes) == 1

@@ -14,8 +14,8 @@ from jobmaster.master.master import Master
 from jobmaster.master.reading import Reader
 from jobmaster.model.job import Entry
 from jobmaster.ports import Unfit, Word
-from jobmaster_agents.events import Event
-from jobmaster_agents.spilled import spill_final
+from jobmaster_agents.event_log import Event
+from jobmaster_agents.outcomes.kept_entry import keep_final
 from tests.agents.stage import HIGH_WATER, Killed, Owner, Stage, When
 
 
@@ -32,7 +32,7 @@ async def _poisoned(owner: Owner) -> tuple[list[bytes], list[bytes]]:
             await owner.claim("one", 3)
     spilled = await owner.submit(1)
     lying = await owner.claim("two", 4)
-    outcomes = [b"\x93junk", *(spill_final(fence, owner.final(entry)) for entry in lying)]
+    outcomes = [b"\x93junk", *(keep_final(fence, owner.final(entry)) for entry in lying)]
     assert await store.spill(fence, outcomes, ["two"]) is Word.OK
     assert await store.submit(fence.bucket_id, [encode_entry(bad[1])], **HIGH_WATER)
     good += await owner.submit(2)

@@ -9,9 +9,9 @@ import pytest
 from jobmaster.agentstore.errors import OutOfMemory
 from jobmaster.model.errors import JobMasterError, StoreRefused, Unavailable
 from jobmaster.telemetry import Telemetry
-from jobmaster_agents import reach
-from jobmaster_agents.events import EventLog
-from jobmaster_agents.reach import IDLE_SECONDS, PING_EVERY_SECONDS, Reach
+from jobmaster_agents.event_log import EventLog
+from jobmaster_agents.state import store_reach
+from jobmaster_agents.state.store_reach import IDLE_SECONDS, PING_EVERY_SECONDS, StoreReach
 from tests.agents.hand_clock import HandClock
 
 
@@ -36,12 +36,12 @@ class Bench:
         self.heard: list[str] = []
         self.telemetry = Telemetry()
         names = ["one", "two", "late"]
-        self.reach = Reach(names, self.stores, self.clock, self.heard.append, self.telemetry, EventLog())
+        self.reach = StoreReach(names, self.stores, self.clock, self.heard.append, self.telemetry, EventLog())
 
 
 @pytest.fixture(autouse=True)
 def short(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(reach, "PING_SECONDS", 0.01)
+    monkeypatch.setattr(store_reach, "PING_SECONDS", 0.01)
 
 
 async def test_nobody_is_asked_while_every_store_answers() -> None:

@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 
 from jobmaster.settings.model import AgentSettings, BucketCounts, ClusterSettings, JobDefaults, Leases
-from jobmaster_agents.reloading import reloaded
+from jobmaster_agents.supervisor.config_reload import reloaded
 
 OLD = ClusterSettings(agents={"default": AgentSettings(slots=5), "other": AgentSettings()})
 

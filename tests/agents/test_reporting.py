@@ -12,8 +12,9 @@ from jobmaster.handlers import Handlers
 from jobmaster.model.errors import AccessRefused, CodeError, InputError, Refused, SchemaMismatch
 from jobmaster.model.job import Entry, JobState
 from jobmaster.ports import Written
-from jobmaster_agents import insisting, reporting
-from jobmaster_agents.portions import Phase
+from jobmaster_agents import retrying
+from jobmaster_agents.outcomes import writer
+from jobmaster_agents.state.job_table import Phase
 from tests.agents.ports_kit import DOWN, LOST, Gate, Kit, Row, turns, until
 
 handlers = Handlers()
@@ -45,7 +46,7 @@ async def fenced() -> None:
 
 @pytest.fixture(autouse=True)
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(insisting, "BACKOFF_SECONDS", 0.0)
+    monkeypatch.setattr(retrying, "BACKOFF_SECONDS", 0.0)
     ran.clear()
     go.clear()
 
@@ -109,7 +110,7 @@ async def test_an_unknown_commit_is_sent_again_and_the_list_stays_until_the_answ
     await kit.settled()
     assert not kit.lists(bucket)
     assert [row.id for row in kit.master.outcomes] == [entry.id], "recorded once, however often it was sent"
-    assert kit.working.reporter.refused == 0
+    assert kit.bucket_worker.outcome_writer.refused == 0
 
 
 async def test_an_outcome_that_never_arrived_is_not_taken_for_recorded(kit: Kit) -> None:
@@ -150,12 +151,12 @@ async def test_refused_by_its_row_the_entry_is_settled_and_the_handler_stopped(k
     await until(lambda: ran)
     kit.master.rows[entry.id] = Row("CANCELLED", 1, b"x" * 16, 1)
     kit.clock.now += 1.0
-    await kit.working.persisting.tick()
+    await kit.bucket_worker.in_flight_writer.tick()
     await kit.settled()
     assert not kit.lists(bucket)
-    assert kit.working.execution.running == 0
+    assert kit.bucket_worker.executor.running == 0
     assert not kit.master.outcomes
-    assert kit.working.reporter.refused == 1
+    assert kit.bucket_worker.outcome_writer.refused == 1
 
 
 async def test_refused_by_the_bucket_lock_nothing_is_settled_and_no_key_is_touched(kit: Kit) -> None:
@@ -164,13 +165,13 @@ async def test_refused_by_the_bucket_lock_nothing_is_settled_and_no_key_is_touch
     await until(lambda: len(ran) == 2)
     kit.rescue(bucket)
     kit.clock.now += 1.0
-    await kit.working.persisting.tick()
-    await until(lambda: kit.working.execution.running == 0)
+    await kit.bucket_worker.in_flight_writer.tick()
+    await until(lambda: kit.bucket_worker.executor.running == 0)
     await turns()
     assert len(kit.lists(bucket)) == 1, "the list is the rescuer's"
     assert not kit.store.of("settle")
     assert not kit.master.outcomes
-    assert len(kit.working.memory) == 0
+    assert len(kit.bucket_worker.job_table) == 0
     assert bucket.lost
 
 
@@ -181,9 +182,9 @@ async def test_a_verdict_of_a_bucket_that_was_lost_meanwhile_is_not_recorded(kit
     kit.submit(bucket, [job()])
     await copy.reached.wait()
     kit.submit(bucket, [job(), job()])
-    await until(lambda: kit.working.reporter.backlog == 3)
+    await until(lambda: kit.bucket_worker.outcome_writer.backlog == 3)
     kit.rescue(bucket)
-    kit.working.forget(bucket.fence.bucket_id, "the test says so")
+    kit.bucket_worker.forget(bucket.fence.bucket_id, "the test says so")
     copy.opened.set()
     kit.submit(other, [job()])
     await until(lambda: len(kit.master.of("copy_final")) == 2)
@@ -199,9 +200,9 @@ async def test_lists_of_a_bucket_lost_before_they_were_deleted_are_left_alone(ki
     kit.store.script["settle"].append(settle)
     kit.submit(bucket, [job()])
     await settle.reached.wait()
-    kit.working.forget(bucket.fence.bucket_id, "the test says so")
+    kit.bucket_worker.forget(bucket.fence.bucket_id, "the test says so")
     settle.opened.set()
-    await until(lambda: kit.working.reporter.settling.idle)
+    await until(lambda: kit.bucket_worker.outcome_writer.acknowledger.idle)
     assert [names for _, names, _ in kit.store.of("settle")][1:] in ([], [[]])
     assert kit.lists(bucket)
     assert kit.store.news, "that the job has its row is true whoever owns the bucket"
@@ -213,7 +214,7 @@ async def test_a_list_that_waits_for_its_deletion_is_not_taken_for_a_lost_one(ki
     kit.store.script["settle"].append(settle)
     kit.submit(bucket, [job()])
     await settle.reached.wait()
-    await kit.working.pumps[bucket.fence.bucket_id].adopt_unknown_lists()
+    await kit.bucket_worker.claimers[bucket.fence.bucket_id].adopt_unknown_lists()
     await turns()
     assert len(ran) == 1, "its job ran twice although nothing failed but the store"
     settle.opened.set()
@@ -246,7 +247,7 @@ async def test_a_verdict_after_the_hard_deadline_waits_for_a_new_lease(kit: Kit)
     await until(lambda: ran)
     kit.expire()
     go.set()
-    await until(lambda: kit.working.reporter.backlog)
+    await until(lambda: kit.bucket_worker.outcome_writer.backlog)
     await turns()
     assert not kit.master.of("copy_final")
     kit.trust()
@@ -289,7 +290,7 @@ async def test_one_value_the_master_refuses_holds_up_nobody_and_loses_nothing(ki
     kit.submit(bucket, entries)
     await until(lambda: len(kit.master.outcomes) == 4)
     await turns()
-    kept = kit.working.memory.get(bad.id)
+    kept = kit.bucket_worker.job_table.get(bad.id)
     assert kept is not None
     assert (kept.unwritable, kept.phase) == (True, Phase.ENDED)
     assert kit.lists(bucket), "its list is all that is left of it"
@@ -335,13 +336,13 @@ async def test_refusals_of_the_store_are_waited_for_too(kit: Kit) -> None:
 
 
 async def test_the_backlog_stops_claims_and_its_end_starts_them(kit: Kit, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(reporting, "BACKLOG_ROWS_MAX", 10)
-    monkeypatch.setattr(reporting, "BACKLOG_ROWS_RELIEF", 5)
+    monkeypatch.setattr(writer, "BACKLOG_ROWS_MAX", 10)
+    monkeypatch.setattr(writer, "BACKLOG_ROWS_RELIEF", 5)
     bucket = kit.bucket()
     gates = [Gate(), Gate()]
     kit.master.script["copy_final"] += gates
     kit.submit(bucket, [job() for _ in range(20)])
-    await until(lambda: kit.working.reporter.backlog == 20)
+    await until(lambda: kit.bucket_worker.outcome_writer.backlog == 20)
     kit.submit(bucket, [job() for _ in range(20)])
     await turns()
     assert len(kit.store.buckets[bucket.fence.bucket_id].pending) == 20, "claimed although outcomes pile up"

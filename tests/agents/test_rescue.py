@@ -17,8 +17,8 @@ from jobmaster.model.job import Entry
 from jobmaster.ports import Page, Word, Written
 from jobmaster.rules.batching import BATCH_BYTES
 from jobmaster.settings.model import MasterSettings
-from jobmaster_agents.draining import Drain, DrainEnd
-from jobmaster_agents.events import Event
+from jobmaster_agents.event_log import Event
+from jobmaster_agents.rescue.evacuation import Evacuation, EvacuationEnd
 from tests.agents.stage import HIGH_WATER, Ending, Killed, Stage, When, check, hold_row, in_flight
 
 # ---------------------------------------------------------------- the owner dies
@@ -314,7 +314,7 @@ async def test_a_zombie_rescuer_moves_nothing_and_removes_nothing(stage: Stage) 
     await owner.die()
     bucket = await zombie.master.take_lost(zombie.agent_id, ["default"], {})
     assert bucket is not None
-    drain = Drain(bucket, zombie.master, zombie.store, lambda: True, page_jobs=100, max_rescues=3)
+    drain = Evacuation(bucket, zombie.master, zombie.store, lambda: True, page_jobs=100, max_rescues=3)
     assert await zombie.store.fence(drain.fence) == (Word.OK, drain.fence.epoch)
     page = await zombie.store.read_page(drain.fence, 100)
     assert {entry.id for entry in page.entries} == {entry.id for entry in claimed}
@@ -327,8 +327,8 @@ async def test_a_zombie_rescuer_moves_nothing_and_removes_nothing(stage: Stage) 
     late = await master.rescue_page(drain.fence, page.entries, owner.lane, 3, claimed=True, max_rescues=3)
     assert (late.bucket_ok, late.accepted) == (False, frozenset())
     # The heir has not fenced the store yet: what keeps the page there is that the refusal was obeyed.
-    zombie_again = Drain(bucket, master, zombie.store, lambda: True, page_jobs=100, max_rescues=3)
-    assert await zombie_again.run() is DrainEnd.SUPERSEDED
+    zombie_again = Evacuation(bucket, master, zombie.store, lambda: True, page_jobs=100, max_rescues=3)
+    assert await zombie_again.run() is EvacuationEnd.SUPERSEDED
     depth = (await heir.store.depths([bucket.id]))[0]
     assert depth is not None
     assert (depth.pending, depth.claimed_lists) == (3, 1)
@@ -336,8 +336,8 @@ async def test_a_zombie_rescuer_moves_nothing_and_removes_nothing(stage: Stage) 
     assert not await master.close_drained(drain.fence, 0, 0)
     assert await stage.jobs() == {}
 
-    heirs = Drain(second, heir.master, heir.store, lambda: True, page_jobs=100, max_rescues=3)
-    assert await heirs.run() is DrainEnd.DRAINED
+    heirs = Evacuation(second, heir.master, heir.store, lambda: True, page_jobs=100, max_rescues=3)
+    assert await heirs.run() is EvacuationEnd.DRAINED
     rescues = {job_id: after[2] for job_id, after in (await stage.jobs()).items()}
     assert rescues == {job_id: int(job_id in {entry.id for entry in claimed}) for job_id in submitted}
     assert await zombie.store.remove_page(drain.fence, page) is Word.FENCED
@@ -350,7 +350,7 @@ async def test_an_older_drain_of_the_same_agent_is_refused_like_anybody_elses(st
     await owner.die()
     first = await rescuer.master.take_lost(rescuer.agent_id, ["default"], {})
     assert first is not None
-    old = Drain(first, rescuer.master, rescuer.store, lambda: True, page_jobs=100, max_rescues=3)
+    old = Evacuation(first, rescuer.master, rescuer.store, lambda: True, page_jobs=100, max_rescues=3)
     await rescuer.store.fence(old.fence)
     page = await rescuer.store.read_page(old.fence, 100)
     assert await rescuer.master.move_bucket(*old.fence, BucketState.LOST, "given back")
@@ -360,8 +360,8 @@ async def test_an_older_drain_of_the_same_agent_is_refused_like_anybody_elses(st
     late = await rescuer.master.rescue_page(old.fence, page.entries, owner.lane, 3, claimed=True, max_rescues=3)
     assert not late.bucket_ok
     assert await stage.jobs() == {}
-    new = Drain(second, rescuer.master, rescuer.store, lambda: True, page_jobs=100, max_rescues=3)
-    assert await new.run() is DrainEnd.DRAINED
+    new = Evacuation(second, rescuer.master, rescuer.store, lambda: True, page_jobs=100, max_rescues=3)
+    assert await new.run() is EvacuationEnd.DRAINED
     assert await stage.jobs() == dict.fromkeys(submitted, ("HELD", 2, 0))
 
 

@@ -14,9 +14,9 @@ from jobmaster.model.ids import AgentId, Fence, text
 from jobmaster.ports import Word
 from jobmaster.rules.lease import term
 from jobmaster.settings.model import Leases, StoreSettings
-from jobmaster_agents.events import EventLog
-from jobmaster_agents.judging import Judging
-from jobmaster_agents.reach import Reach
+from jobmaster_agents.event_log import EventLog
+from jobmaster_agents.rescue.failure_detector import FailureDetector
+from jobmaster_agents.state.store_reach import StoreReach
 from tests.agents.stage import Stage, check
 
 # ---------------------------------------------------------------- stores that disagree or are silent
@@ -144,7 +144,7 @@ async def test_rows_of_a_store_that_is_silent_for_too_long_no_longer_wait_for_it
     await owner.die()
     server.kill()
     del rescuer.stores["default"]
-    rescuer.reach = Reach(
+    rescuer.reach = StoreReach(
         ["default"], rescuer.stores, SystemClock(), rescuer.heard.append, rescuer.telemetry, EventLog()
     )
     duty = rescuer.rescue(store=rescuer.store)
@@ -166,17 +166,19 @@ async def test_jobs_of_a_silent_agent_are_held_within_its_lease_and_two_seconds(
     clock = SystemClock()
     rescue = rescuer.rescue()
     certified = asyncio.Event()
-    judging = Judging(rescuer.holdings, rescuer.master, leases, clock, certified.set, rescuer.telemetry, EventLog())
+    failure_detector = FailureDetector(
+        rescuer.ownership, rescuer.master, leases, clock, certified.set, rescuer.telemetry, EventLog()
+    )
     began = clock.boottime()
 
     async def renew_until(moment: float) -> None:
         while clock.boottime() < moment:
             sent = clock.boottime()
             assert (await rescuer.master.renew(rescuer.agent_id, leases.lease_seconds)).alive
-            rescuer.holdings.trust(term(sent, leases.lease_seconds))
+            rescuer.ownership.trust(term(sent, leases.lease_seconds))
             await asyncio.sleep(0.2)
 
-    await judging.tick()
+    await failure_detector.tick()
     await renew_until(began + leases.lease_seconds)  # nobody judges in its own first term
     owner = await stage.owner(leases.lease_seconds)
     lived = await owner.live(1)
@@ -184,7 +186,7 @@ async def test_jobs_of_a_silent_agent_are_held_within_its_lease_and_two_seconds(
     silent_since = clock.boottime()
     while not certified.is_set():
         await renew_until(clock.boottime() + 0.1)
-        await judging.tick()
+        await failure_detector.tick()
         assert clock.boottime() < silent_since + leases.lease_seconds + 2.0
     assert clock.boottime() >= silent_since + leases.lease_seconds * 0.99
     await rescue.tick()

@@ -12,7 +12,7 @@ from jobmaster.model.errors import InputError, Refused
 from jobmaster.model.ids import Fence
 from jobmaster.model.job import Entry, HoldRow, JobState
 from jobmaster.ports import Word, Written
-from jobmaster_agents import insisting
+from jobmaster_agents import retrying
 from tests.agents.ports_kit import DOWN, Gate, Kit, Row, until
 
 handlers = Handlers()
@@ -25,7 +25,7 @@ async def fail() -> None:
 
 @pytest.fixture(autouse=True)
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(insisting, "BACKOFF_SECONDS", 0.0)
+    monkeypatch.setattr(retrying, "BACKOFF_SECONDS", 0.0)
 
 
 @pytest.fixture
@@ -57,7 +57,7 @@ async def test_a_retry_is_marked_first_and_put_second(kit: Kit) -> None:
     assert (again.token, again.attempt, again.due_us) == (2, 1, due_us)
     assert due_us == kit.clock.wall_us() + 7_000_000
     kit.clock.now += 8.0
-    kit.working.pumps[bucket.fence.bucket_id].ask()
+    kit.bucket_worker.claimers[bucket.fence.bucket_id].ask()
     await until(lambda: state_of(kit, entry) == JobState.FAILED)
     assert len(kit.master.attempts) == 1
 

@@ -13,10 +13,11 @@ from jobmaster.model.errors import CodeError, Refused, Unavailable, ValueRefused
 from jobmaster.model.ids import AgentId, BucketId, Fence
 from jobmaster.model.job import Entry, FinalRow, HoldRow, JobState
 from jobmaster.ports import Unfit, Word, Written
-from jobmaster_agents import insisting, spilling
-from jobmaster_agents.holdings import Holding
-from jobmaster_agents.portions import LiveJob, Portion
-from jobmaster_agents.salvaging import Salvaging, Saved
+from jobmaster_agents import retrying
+from jobmaster_agents.buckets.memory_recovery import MemoryRecovery, Saved
+from jobmaster_agents.outcomes import kept
+from jobmaster_agents.state.job_table import ClaimedJob, ClaimedList
+from jobmaster_agents.state.ownership import OwnedBucket
 from tests.agents.ports_kit import DOWN, Gate, Kit, turns, until
 
 handlers = Handlers()
@@ -45,8 +46,8 @@ async def fail() -> None:
 
 @pytest.fixture(autouse=True)
 def afresh(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(insisting, "BACKOFF_SECONDS", 0.0)
-    monkeypatch.setattr(spilling, "_LOOK_SECONDS", 0.0)
+    monkeypatch.setattr(retrying, "BACKOFF_SECONDS", 0.0)
+    monkeypatch.setattr(kept, "_LOOK_SECONDS", 0.0)
     go.clear()
     ran.clear()
 
@@ -54,7 +55,7 @@ def afresh(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture
 async def kit() -> AsyncIterator[Kit]:
     async with Kit(handlers) as made:
-        made.working.persisting._within_seconds = 0.0
+        made.bucket_worker.in_flight_writer._within_seconds = 0.0
         yield made
         go.set()
 
@@ -76,19 +77,19 @@ async def test_an_outcome_of_a_job_whose_row_is_known_is_written_and_not_counted
     bucket, entry = kit.bucket(), job(name)
     kit.submit(bucket, [entry])
     await until(lambda: ran)
-    await kit.working.persisting.tick()
+    await kit.bucket_worker.in_flight_writer.tick()
     assert kit.master.rows[entry.id].state == "PROCESSING"
     on_its_way = {writer: Gate(DOWN) for writer in ("copy_final", "record_final", "hold")}
     for writer, gate in on_its_way.items():
         kit.master.script[writer].append(gate)
     go.set()
     await until(lambda: any(gate.reached.is_set() for gate in on_its_way.values()))
-    kit.holdings.lose(bucket.fence.bucket_id, "its store was emptied", Word.GENERATION)
+    kit.ownership.lose(bucket.fence.bucket_id, "its store was emptied", Word.GENERATION)
     assert bucket.at_risk == 0
     for writer, gate in on_its_way.items():
         if not gate.reached.is_set():
             kit.master.script[writer].clear()
-    assert await kit.working.salvaging.write(bucket) == Saved(0, 0)
+    assert await kit.bucket_worker.memory_recovery.write(bucket) == Saved(0, 0)
     assert kit.master.rows[entry.id].state == state
     assert len(kit.master.attempts) == (name == "fail")
     for gate in on_its_way.values():
@@ -99,11 +100,11 @@ async def test_a_job_that_runs_and_whose_row_is_known_is_left_to_the_sweep(kit: 
     bucket, entries = kit.bucket(), [job("wait"), job("once"), job("wait", token=2)]
     kit.submit(bucket, entries)
     await until(lambda: len(ran) == 3)
-    await kit.working.persisting.tick()
+    await kit.bucket_worker.in_flight_writer.tick()
     before = {job_id: row.state for job_id, row in kit.master.rows.items()}
-    kit.holdings.lose(bucket.fence.bucket_id, "its store was emptied", Word.GENERATION)
+    kit.ownership.lose(bucket.fence.bucket_id, "its store was emptied", Word.GENERATION)
     assert bucket.at_risk == 0
-    assert await kit.working.salvaging.write(bucket) == Saved(0, 0)
+    assert await kit.bucket_worker.memory_recovery.write(bucket) == Saved(0, 0)
     assert {job_id: row.state for job_id, row in kit.master.rows.items()} == before
 
 
@@ -113,11 +114,11 @@ async def test_outcomes_that_memory_let_go_to_a_lost_store_are_counted(kit: Kit)
     kit.submit(bucket, entries)
     await until(lambda: len(ran) == 5)
     go.set()
-    await until(lambda: bucket.kept == 5 and not len(kit.working.memory))
-    kit.working.forget(bucket.fence.bucket_id, "the store answered GEN", Word.GENERATION)
+    await until(lambda: bucket.kept == 5 and not len(kit.bucket_worker.job_table))
+    kit.bucket_worker.forget(bucket.fence.bucket_id, "the store answered GEN", Word.GENERATION)
     assert bucket.store_lost
     assert bucket.at_risk == 5
-    assert await kit.working.salvaging.write(bucket) == Saved(0, 0)
+    assert await kit.bucket_worker.memory_recovery.write(bucket) == Saved(0, 0)
 
 
 async def test_an_outcome_that_is_kept_in_the_store_and_in_memory_is_counted_once(kit: Kit) -> None:
@@ -127,22 +128,22 @@ async def test_an_outcome_that_is_kept_in_the_store_and_in_memory_is_counted_onc
     kit.submit(bucket, [job("wait")])
     await gate.reached.wait()
     await turns()
-    kit.clock.now = kit.holdings.soft_until + 1.0
-    await kit.working.spilling.spill()
+    kit.clock.now = kit.ownership.soft_until + 1.0
+    await kit.bucket_worker.kept_outcomes.spill()
     assert bucket.kept == 1
-    kit.working.forget(bucket.fence.bucket_id, "the store answered GEN", Word.GENERATION)
+    kit.bucket_worker.forget(bucket.fence.bucket_id, "the store answered GEN", Word.GENERATION)
     assert bucket.at_risk == 1
-    assert await kit.working.salvaging.write(bucket) == Saved(1, 1)
+    assert await kit.bucket_worker.memory_recovery.write(bucket) == Saved(1, 1)
     gate.opened.set()
 
 
 async def test_the_word_about_a_stopped_bucket_is_remembered_until_the_master_has_been_asked(kit: Kit) -> None:
     bucket = kit.bucket()
-    kit.holdings.on_doubt = lambda holding, why: None
-    kit.working.freeze(bucket)
-    kit.working.forget(bucket.fence.bucket_id, "the store answered NOBUCKET", Word.NO_BUCKET)
+    kit.ownership.on_doubt = lambda owned, why: None
+    kit.bucket_worker.freeze(bucket)
+    kit.bucket_worker.forget(bucket.fence.bucket_id, "the store answered NOBUCKET", Word.NO_BUCKET)
     assert not bucket.lost
-    kit.holdings.lose(bucket.fence.bucket_id, "the master says it is another's")
+    kit.ownership.lose(bucket.fence.bucket_id, "the master says it is another's")
     assert bucket.store_lost
 
 
@@ -186,18 +187,18 @@ class Copies:
 
     def __init__(self, ended: int, waiting: int) -> None:
         self.master = Master()
-        self.salvaging = Salvaging(self.master, lambda: True)
-        self.holding = Holding(Fence(BucketId(new_id()), 2, AgentId(new_id())), "default", 3, "default")
+        self.memory_recovery = MemoryRecovery(self.master, lambda: True)
+        self.owned = OwnedBucket(Fence(BucketId(new_id()), 2, AgentId(new_id())), "default", 3, "default")
         jobs = [self._copy(ended=True) for _ in range(ended)] + [self._copy(ended=False) for _ in range(waiting)]
         self.ids = [each.entry.id for each in jobs]
         self.jobs = jobs
 
     def keep(self) -> int:
-        return self.salvaging.keep(self.holding, self.jobs)
+        return self.memory_recovery.keep(self.owned, self.jobs)
 
-    def _copy(self, *, ended: bool) -> LiveJob:
-        past = self.holding.past(1) if ended else self.holding
-        copy = LiveJob(job("wait"), Portion(past, "list", 0.0, 0), None)
+    def _copy(self, *, ended: bool) -> ClaimedJob:
+        past = self.owned.past(1) if ended else self.owned
+        copy = ClaimedJob(job("wait"), ClaimedList(past, "list", 0.0, 0), None)
         if ended:
             entry = copy.entry
             copy.row = FinalRow(
@@ -213,10 +214,10 @@ async def test_a_copy_that_is_refused_for_another_reason_holds_up_no_other() -> 
     bad = copies.ids[2]
     copies.master.refusals[bad] = Refused("no partition may be made")
     with pytest.raises(Refused):
-        await copies.salvaging.write(copies.holding)
+        await copies.memory_recovery.write(copies.owned)
     assert sorted(copies.master.taken) == sorted(set(copies.ids) - {bad})
     copies.master.refusals.clear()
-    assert await copies.salvaging.write(copies.holding) == Saved(10, 10)
+    assert await copies.memory_recovery.write(copies.owned) == Saved(10, 10)
     assert sorted(copies.master.taken) == sorted(copies.ids), "each once: only what was left is sent again"
 
 
@@ -225,7 +226,7 @@ async def test_a_refusal_of_everything_does_not_become_a_storm() -> None:
     copies.keep()
     copies.master.refusals = dict.fromkeys(copies.ids, Refused("permission denied for table job"))
     with pytest.raises(Refused):
-        await copies.salvaging.write(copies.holding)
+        await copies.memory_recovery.write(copies.owned)
     assert copies.master.calls < 60
 
 
@@ -234,7 +235,7 @@ async def test_only_what_the_master_takes_counts_as_saved() -> None:
     copies.keep()
     copies.master.others = frozenset(copies.ids[1:3])
     copies.master.refusals[copies.ids[4]] = ValueRefused("text with NUL")
-    assert await copies.salvaging.write(copies.holding) == Saved(2, 5)
+    assert await copies.memory_recovery.write(copies.owned) == Saved(2, 5)
     assert copies.master.aside == [copies.ids[4]]
 
 
@@ -243,7 +244,7 @@ async def test_an_outcome_that_no_table_takes_is_left_to_its_row() -> None:
     copies.jobs[0].row_says = JobState.PROCESSING
     assert copies.keep() == 0
     copies.master.refusals[copies.ids[0]] = ValueRefused("text with NUL")
-    assert await copies.salvaging.write(copies.holding) == Saved(0, 0)
+    assert await copies.memory_recovery.write(copies.owned) == Saved(0, 0)
     assert not copies.master.aside, "the job is in its row"
 
 
@@ -252,13 +253,13 @@ async def test_an_answer_that_leaves_out_a_copy_settles_nothing() -> None:
     copies.keep()
     copies.master.silent = True
     with pytest.raises(CodeError):
-        await copies.salvaging.write(copies.holding)
+        await copies.memory_recovery.write(copies.owned)
 
 
 async def test_nothing_is_written_after_the_lease() -> None:
     copies = Copies(ended=2, waiting=2)
-    copies.salvaging = Salvaging(copies.master, lambda: False)
+    copies.memory_recovery = MemoryRecovery(copies.master, lambda: False)
     copies.keep()
     with pytest.raises(Unavailable):
-        await copies.salvaging.write(copies.holding)
+        await copies.memory_recovery.write(copies.owned)
     assert not copies.master.calls

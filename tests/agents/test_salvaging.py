@@ -21,11 +21,11 @@ from jobmaster.ports import Word
 from jobmaster.rules.lease import term
 from jobmaster.settings.model import AgentSettings, ClusterSettings
 from jobmaster.telemetry import Telemetry
-from jobmaster_agents.claiming import Capacity
-from jobmaster_agents.disowning import Disowning
-from jobmaster_agents.events import EventLog
-from jobmaster_agents.holdings import Holding
-from jobmaster_agents.working import Working
+from jobmaster_agents.bucket_worker import BucketWorker
+from jobmaster_agents.buckets.loss import BucketLoss
+from jobmaster_agents.event_log import EventLog
+from jobmaster_agents.fetch.claimer import Capacity
+from jobmaster_agents.state.ownership import OwnedBucket
 from tests.agents.ports_kit import until
 from tests.agents.stage import HIGH_WATER, PRIORITY, Owner, Stage
 
@@ -45,15 +45,20 @@ class Life:
 
     def __init__(self, owner: Owner, lane: str) -> None:
         self.owner = owner
-        owner.holdings.trust(term(SystemClock().boottime(), 600.0))
+        owner.ownership.trust(term(SystemClock().boottime(), 600.0))
         self.telemetry = Telemetry()
-        self.holding = Holding(owner.fence, lane, PRIORITY, "default")
-        self.working = Working(
-            ClusterSettings(), AgentSettings(slots=1, bucket_buffer=600), owner.master, owner.store, owner.holdings, handlers,
+        self.owned = OwnedBucket(owner.fence, lane, PRIORITY, "default")
+        self.bucket_worker = BucketWorker(
+            ClusterSettings(), AgentSettings(slots=1, bucket_buffer=600), owner.master, owner.store, owner.ownership, handlers,
             SystemClock(), self.telemetry, EventLog(), owner.agent_id.hex()[-12:],
         )  # fmt: skip
-        self.disowning = Disowning(
-            owner.holdings, owner.master, self.working.salvaging, lambda _: None, self.telemetry, EventLog()
+        self.bucket_loss = BucketLoss(
+            owner.ownership,
+            owner.master,
+            self.bucket_worker.memory_recovery,
+            lambda _: None,
+            self.telemetry,
+            EventLog(),
         )
 
     async def submit(self, entries: list[Entry]) -> None:
@@ -64,13 +69,13 @@ class Life:
 @asynccontextmanager
 async def living(owner: Owner, lane: str) -> AsyncIterator[Life]:
     life = Life(owner, lane)
-    running = asyncio.ensure_future(life.working.run())
-    life.working.open(life.holding)
+    running = asyncio.ensure_future(life.bucket_worker.run())
+    life.bucket_worker.open(life.owned)
     yield life
     gate.set()
     running.cancel()
     await asyncio.gather(running, return_exceptions=True)
-    await life.working.aclose()
+    await life.bucket_worker.aclose()
 
 
 async def emptied(stage: Stage) -> None:
@@ -94,13 +99,13 @@ async def test_jobs_that_wait_in_their_owners_buffer_outlive_their_store(stage: 
     unfit = Entry(new_id(), 1, "nul\0", b"{}")
     async with living(owner, owner.lane) as life:
         await life.submit(entries)
-        await until(lambda: len(life.working.memory) == 500 and len(ran) == 1)
+        await until(lambda: len(life.bucket_worker.job_table) == 500 and len(ran) == 1)
         await life.submit([unfit])
-        await until(lambda: len(life.working.memory) == 501)
+        await until(lambda: len(life.bucket_worker.job_table) == 501)
         await emptied(stage)
-        life.working.pumps[owner.fence.bucket_id].ask()
-        await until(lambda: life.holding.lost)
-        await life.disowning.tick()
+        life.bucket_worker.claimers[owner.fence.bucket_id].ask()
+        await until(lambda: life.owned.lost)
+        await life.bucket_loss.tick()
         assert life.telemetry.jobs_salvaged == 500, "one is safe in quarantine"
         assert life.telemetry.jobs_at_risk == 0
         assert set((await stage.jobs()).values()) == {("HELD", 1, 0)}
@@ -116,10 +121,14 @@ async def test_jobs_that_wait_in_their_owners_buffer_outlive_their_store(stage: 
     heir = await stage.owner()
     await stage.rows("UPDATE bucket SET lane = $1 WHERE id = $2::uuid", owner.lane, heir.fence.bucket_id.hex())
     async with living(heir, owner.lane) as life:
-        life.working.onboarding.kick(heir.fence.bucket_id)
-        await until(lambda: len(ran) > 1 and not len(life.working.memory) and not life.working.reporter.backlog)
+        life.bucket_worker.onboarding.kick(heir.fence.bucket_id)
+        await until(
+            lambda: (
+                len(ran) > 1 and not len(life.bucket_worker.job_table) and not life.bucket_worker.outcome_writer.backlog
+            )
+        )
         await until(lambda: set(ran) == {entry.id for entry in entries})
-        await life.working.reporter.wait_settled()
+        await life.bucket_worker.outcome_writer.wait_settled()
     after = await stage.jobs()
     assert after == {entry.id: ("SUCCEEDED", 2, 0) for entry in entries}
 
@@ -136,13 +145,13 @@ async def test_the_doctor_names_what_waited_in_a_store_that_was_emptied(stage: S
     assert (await _finding(stage)).verdict is Verdict.OK
     owner = await stage.owner()
     async with living(owner, owner.lane) as life:
-        life.working.pumps[owner.fence.bucket_id].capacity = Capacity(2, 0)
+        life.bucket_worker.claimers[owner.fence.bucket_id].capacity = Capacity(2, 0)
         await life.submit([Entry(new_id(), 1, "work", b"{}") for _ in range(5)])
-        await until(lambda: life.working.pumps[owner.fence.bucket_id].waiting == 3)
+        await until(lambda: life.bucket_worker.claimers[owner.fence.bucket_id].waiting == 3)
         await emptied(stage)
-        await life.working.pumps[owner.fence.bucket_id].adopt_unknown_lists()
-        assert life.holding.lost
-        await life.disowning.tick()
+        await life.bucket_worker.claimers[owner.fence.bucket_id].adopt_unknown_lists()
+        assert life.owned.lost
+        await life.bucket_loss.tick()
         assert (life.telemetry.jobs_at_risk, life.telemetry.jobs_salvaged) == (3, 2)
     finding = await _finding(stage)
     assert finding.verdict is Verdict.WARN
@@ -159,8 +168,8 @@ async def test_an_older_copy_that_comes_back_with_the_store_is_refused_by_the_ro
     async with living(owner, owner.lane) as life:
         await life.submit([entry])
         await until(lambda: len(ran) == 1)
-        owner.holdings.lose(owner.fence.bucket_id, "its store fell back")
-        await life.disowning.tick()
+        owner.ownership.lose(owner.fence.bucket_id, "its store fell back")
+        await life.bucket_loss.tick()
         assert await stage.jobs() == {entry.id: ("HELD", 1, 0)}
     duty = rescuer.rescue()
     await duty.tick()
@@ -178,7 +187,7 @@ async def test_an_owner_whose_bucket_is_anothers_writes_nothing(stage: Stage) ->
         await owner.die()
         await rescuer.rescue().tick()
         assert await stage.jobs() == {entry.id: ("HELD", 2, 1)}
-        owner.holdings.lose(owner.fence.bucket_id, "fenced")
-        await life.disowning.tick()
+        owner.ownership.lose(owner.fence.bucket_id, "fenced")
+        await life.bucket_loss.tick()
         assert life.telemetry.jobs_salvaged == 0
     assert await stage.jobs() == {entry.id: ("HELD", 2, 1)}

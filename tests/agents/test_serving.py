@@ -17,11 +17,11 @@ from jobmaster.model.errors import ConfigError, Unavailable
 from jobmaster.rules.lease import term
 from jobmaster.settings.model import AgentSettings, ClusterSettings, Observability
 from jobmaster.telemetry import Telemetry
-from jobmaster_agents import serving as serving_module
-from jobmaster_agents.events import EventLog
-from jobmaster_agents.holdings import Holdings
-from jobmaster_agents.process import Endings
-from jobmaster_agents.serving import CONNECTIONS_MAX, HEAD_BYTES_MAX, Serving, check_ports, port_of, url_of
+from jobmaster_agents import http_server as serving_module
+from jobmaster_agents.event_log import EventLog
+from jobmaster_agents.http_server import CONNECTIONS_MAX, HEAD_BYTES_MAX, HttpServer, check_ports, port_of, url_of
+from jobmaster_agents.run_agent import Endings
+from jobmaster_agents.state.ownership import Ownership
 from tests.agents.hand_clock import HandClock
 from tests.patience import PATIENCE_SECONDS
 
@@ -35,7 +35,7 @@ class Face:
         self.telemetry = Telemetry()
         self.why_not: str | None = None
         self.not_started: str | None = "it is starting"
-        self.server = Serving(self.telemetry, self, EventLog())
+        self.server = HttpServer(self.telemetry, self, EventLog())
 
     def why_not_started(self) -> str | None:
         return self.not_started
@@ -249,13 +249,13 @@ class Registered:
     """What the probe looks at of an agent that owns its buckets."""
 
     def __init__(self) -> None:
-        self.holdings = Holdings(new_id())
+        self.ownership = Ownership(new_id())
         self.stop_asked = asyncio.Event()
-        self.working = SimpleNamespace(
+        self.bucket_worker = SimpleNamespace(
             threads_exhausted=asyncio.Event(),
-            memory=[1, 2, 3],
-            execution=SimpleNamespace(running=2),
-            reporter=SimpleNamespace(backlog=1),
+            job_table=[1, 2, 3],
+            executor=SimpleNamespace(running=2),
+            outcome_writer=SimpleNamespace(backlog=1),
         )
 
 
@@ -265,37 +265,39 @@ def clock() -> HandClock:
 
 
 @pytest.fixture
-def working(clock: HandClock) -> tuple[Endings, Registered]:
+def bucket_worker(clock: HandClock) -> tuple[Endings, Registered]:
     """An agent that is ready."""
     endings, parts = Endings(clock), Registered()
     assert endings.why_not_ready() == "it is starting"
-    parts.holdings.trust(term(clock.now, 10.0))
+    parts.ownership.trust(term(clock.now, 10.0))
     endings.serving = parts  # type: ignore[assignment]
     assert endings.why_not_ready() is None
     return endings, parts
 
 
-Working = tuple[Endings, Registered]
+BucketWorker = tuple[Endings, Registered]
 
 
-def test_it_is_not_ready_from_the_signal_on(working: Working) -> None:
+def test_it_is_not_ready_from_the_signal_on(bucket_worker: BucketWorker) -> None:
     """Not a turn of the loop later: nothing can have told a bucket yet to take no more jobs."""
-    endings, _ = working
+    endings, _ = bucket_worker
     endings.on_signal(signal.SIGTERM)
     assert endings.why_not_ready() == "it is leaving: SIGTERM"
 
 
-def test_once_started_it_has_started_for_good(working: Working) -> None:
-    endings, parts = working
+def test_once_started_it_has_started_for_good(bucket_worker: BucketWorker) -> None:
+    endings, parts = bucket_worker
     assert endings.why_not_started() is None
     endings.on_signal(signal.SIGTERM)
-    parts.holdings.fence("a certificate")
+    parts.ownership.fence("a certificate")
     assert endings.why_not_started() is None
     assert Endings(HandClock()).why_not_started() == "it is starting"
 
 
-def test_a_drain_is_told_with_what_is_left_and_how_long_it_may_take(working: Working, clock: HandClock) -> None:
-    endings, _ = working
+def test_a_drain_is_told_with_what_is_left_and_how_long_it_may_take(
+    bucket_worker: BucketWorker, clock: HandClock
+) -> None:
+    endings, _ = bucket_worker
     left = {"in_flight": 3, "running": 2, "outcomes_waiting": 1, "buckets": 0}
     assert endings.draining() == {"draining": False, **left, "seconds_left": None}
     endings.on_signal(signal.SIGTERM)
@@ -307,25 +309,25 @@ def test_a_drain_is_told_with_what_is_left_and_how_long_it_may_take(working: Wor
     assert endings.draining()["seconds_left"] == 0.0
 
 
-def test_it_is_not_ready_when_an_operator_sends_it_home(working: Working) -> None:
-    endings, parts = working
+def test_it_is_not_ready_when_an_operator_sends_it_home(bucket_worker: BucketWorker) -> None:
+    endings, parts = bucket_worker
     parts.stop_asked.set()
     assert endings.why_not_ready() == "it is leaving: drain requested"
 
 
-def test_it_is_not_ready_past_half_its_lease(working: Working, clock: HandClock) -> None:
-    endings, parts = working
+def test_it_is_not_ready_past_half_its_lease(bucket_worker: BucketWorker, clock: HandClock) -> None:
+    endings, parts = bucket_worker
     clock.now += 4.9
     assert endings.why_not_ready() is None
     clock.now += 0.2
     assert "starts nothing" in str(endings.why_not_ready())
-    parts.holdings.trust(term(clock.now, 10.0))
+    parts.ownership.trust(term(clock.now, 10.0))
     assert endings.why_not_ready() is None
 
 
-def test_it_is_not_ready_once_it_is_fenced_or_orphaned(working: Working) -> None:
-    endings, parts = working
-    parts.holdings.fence("a certificate")
+def test_it_is_not_ready_once_it_is_fenced_or_orphaned(bucket_worker: BucketWorker) -> None:
+    endings, parts = bucket_worker
+    parts.ownership.fence("a certificate")
     assert endings.why_not_ready() == "it is fenced: a certificate"
     endings.orphaned.set()
     assert endings.why_not_ready() == "its supervisor died"

@@ -15,8 +15,8 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from jobmaster_agents.liveness import Phase
-from jobmaster_agents.supervisor import (
+from jobmaster_agents.launch.shared_deadline import Phase
+from jobmaster_agents.supervisor.supervisor import (
     AWAY_SECONDS_MAX,
     REFUSED_SECONDS_MAX,
     RESTART_SECONDS_MAX,

@@ -14,9 +14,10 @@ from jobmaster.model.errors import Refused
 from jobmaster.model.job import Entry, JobState
 from jobmaster.rules.batching import Size
 from jobmaster.settings.model import AgentSettings, StoreSettings
-from jobmaster_agents import insisting, spilling
-from jobmaster_agents.holdings import Holding
-from jobmaster_agents.spilled import decode_spilled
+from jobmaster_agents import retrying
+from jobmaster_agents.outcomes import kept
+from jobmaster_agents.outcomes.kept_entry import decode_kept
+from jobmaster_agents.state.ownership import OwnedBucket
 from tests.agents.ports_kit import DOWN, LOST, Gate, Kit, Row, turns, until
 
 handlers = Handlers()
@@ -65,8 +66,8 @@ def fenced_thread() -> None:
 
 @pytest.fixture(autouse=True)
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(insisting, "BACKOFF_SECONDS", 0.0)
-    monkeypatch.setattr(spilling, "_LOOK_SECONDS", 0.0)
+    monkeypatch.setattr(retrying, "BACKOFF_SECONDS", 0.0)
+    monkeypatch.setattr(kept, "_LOOK_SECONDS", 0.0)
     ran.clear()
     go.clear()
     free_thread.clear()
@@ -82,16 +83,16 @@ def job(name: str = "note") -> Entry:
     return Entry(new_id(), 1, name, b"{}")
 
 
-def kept(kit: Kit, bucket: Holding) -> list[bytes]:
+def kept(kit: Kit, bucket: OwnedBucket) -> list[bytes]:
     return kit.store.buckets[bucket.fence.bucket_id].spilled
 
 
-async def kept_are(kit: Kit, bucket: Holding, entries: list[Entry], *, also_in_memory: bool = False) -> None:
+async def kept_are(kit: Kit, bucket: OwnedBucket, entries: list[Entry], *, also_in_memory: bool = False) -> None:
     ids = {entry.id for entry in entries}
 
     def all_there() -> bool:
-        there = {decode_spilled(raw).id for raw in kept(kit, bucket)} == ids
-        return there and (also_in_memory or not any(kit.working.memory.get(job_id) for job_id in ids))
+        there = {decode_kept(raw).id for raw in kept(kit, bucket)} == ids
+        return there and (also_in_memory or not any(kit.bucket_worker.job_table.get(job_id) for job_id in ids))
 
     await until(all_there, "the outcomes in the store")
 
@@ -102,15 +103,15 @@ async def test_jobs_start_and_their_outcomes_leave_memory_for_the_store(kit: Kit
     entries = [job() for _ in range(50)]
     kit.submit(bucket, entries)
     await kept_are(kit, bucket, entries)
-    await until(lambda: not len(kit.working.memory), "memory to be empty")
+    await until(lambda: not len(kit.bucket_worker.job_table), "memory to be empty")
     await until(lambda: not kit.lists(bucket), "the claimed lists to be gone")
     assert ran.count("note") == 50
-    assert kit.working.reporter.backlog == 0
+    assert kit.bucket_worker.outcome_writer.backlog == 0
     assert not kit.master.calls, "the master is not asked"
 
 
 async def test_afterwards_every_outcome_is_written_and_then_removed(kit: Kit) -> None:
-    kit.working.applying.size = Size(20)
+    kit.bucket_worker.kept_replay.size = Size(20)
     bucket = kit.bucket()
     kit.suspend()
     entries = [job() for _ in range(50)]
@@ -145,7 +146,7 @@ async def test_master_first_store_second_and_an_unknown_commit_is_sent_again(kit
 
 
 async def test_a_removal_whose_answer_is_lost_removes_nothing_twice(kit: Kit) -> None:
-    kit.working.applying.size = Size(2)
+    kit.bucket_worker.kept_replay.size = Size(2)
     bucket = kit.bucket()
     kit.suspend()
     entries = [job() for _ in range(6)]
@@ -164,7 +165,7 @@ async def test_a_retry_is_kept_and_becomes_held(kit: Kit) -> None:
     entry = job("fail")
     kit.submit(bucket, [entry])
     await kept_are(kit, bucket, [entry])
-    assert kit.working.verdicts.retried == 1
+    assert kit.bucket_worker.outcome_builder.retried == 1
     kit.trust()
     await until(lambda: not kept(kit, bucket), "the store to be empty")
     row = kit.master.rows[entry.id]
@@ -180,7 +181,7 @@ async def test_what_needs_an_accepted_write_waits_and_keeps_no_slot(kit: Kit) ->
     await kept_are(kit, bucket, runs)
     await turns()
     assert "fenced" not in ran
-    assert kit.working.execution.aside(bucket.fence.bucket_id) == 5
+    assert kit.bucket_worker.executor.aside(bucket.fence.bucket_id) == 5
     kit.trust()
     await until(lambda: ran.count("fenced") == 5, "the fenced jobs to run")
     await kit.settled()
@@ -223,7 +224,7 @@ async def test_what_waits_for_a_thread_and_for_an_accepted_write_does_not_start_
         kit.submit(bucket, [job("busy-thread")])
         await until(lambda: ran == ["busy"], "the thread to be busy")
         kit.submit(bucket, [job("fenced-thread")])
-        await until(lambda: kit.working.execution.running == 2, "both to be out of the queue")
+        await until(lambda: kit.bucket_worker.executor.running == 2, "both to be out of the queue")
         kit.suspend()
         free_thread.set()
         await until(lambda: kept(kit, bucket), "the busy thread to end")
@@ -249,8 +250,8 @@ async def test_without_the_stores_word_nothing_starts_and_nothing_is_claimed(kit
 async def test_a_bucket_keeps_no_more_than_it_may(monkeypatch: pytest.MonkeyPatch) -> None:
     async with Kit(handlers, AgentSettings(slots=2, bucket_buffer=8)) as kit:
         bucket = kit.bucket()
-        pump = kit.working.pumps[bucket.fence.bucket_id]
-        pump._store_settings = StoreSettings(kept_outcomes=30)
+        claimer = kit.bucket_worker.claimers[bucket.fence.bucket_id]
+        claimer._store_settings = StoreSettings(kept_outcomes=30)
         kit.suspend()
         entries = [job() for _ in range(100)]
         kit.submit(bucket, entries)
@@ -272,9 +273,9 @@ async def test_jobs_whose_start_waits_for_the_master_are_bounded_too(kit: Kit) -
     bucket = kit.bucket()
     kit.suspend()
     kit.submit(bucket, [job("fenced") for _ in range(200)])
-    await until(lambda: kit.working.execution.aside(bucket.fence.bucket_id) >= 22, "what it may hold")
+    await until(lambda: kit.bucket_worker.executor.aside(bucket.fence.bucket_id) >= 22, "what it may hold")
     await turns()
-    assert len(kit.working.memory) <= 2 * 22
+    assert len(kit.bucket_worker.job_table) <= 2 * 22
 
 
 async def test_a_copy_behind_another_stays_in_memory_with_it(kit: Kit) -> None:
@@ -287,7 +288,7 @@ async def test_a_copy_behind_another_stays_in_memory_with_it(kit: Kit) -> None:
     await kept_are(kit, bucket, [entry], also_in_memory=True)
     await turns()
     assert kit.lists(bucket), "the second copy is in no other place"
-    assert len(kit.working.memory) == 1
+    assert len(kit.bucket_worker.job_table) == 1
     kit.trust()
     await kit.settled()
     assert len(kit.master.outcomes) == 1
@@ -306,7 +307,7 @@ async def test_what_a_writer_has_taken_stays_in_memory_and_counts_once(kit: Kit)
     kit.suspend()
     await kept_are(kit, bucket, entries, also_in_memory=True)
     await turns()
-    assert len(kit.working.memory) == 2
+    assert len(kit.bucket_worker.job_table) == 2
     kit.trust()
     gate.opened.set()
     await kit.settled()
@@ -320,10 +321,10 @@ async def test_one_job_that_goes_on_does_not_keep_its_neighbours_in_memory(kit: 
     long, others = job("wait"), [job() for _ in range(10)]
     kit.submit(bucket, [long, *others])
     await kept_are(kit, bucket, others)
-    await until(lambda: len(kit.working.memory) == 1, "memory")
+    await until(lambda: len(kit.bucket_worker.job_table) == 1, "memory")
     assert kit.lists(bucket), "the list holds the job that runs"
-    (portion,) = kit.working.memory.unpersisted(kit.clock.now)
-    assert len(portion.jobs) == 1
+    (claimed_list,) = kit.bucket_worker.job_table.unpersisted(kit.clock.now)
+    assert len(claimed_list.jobs) == 1
     go.set()
     await until(lambda: not kit.lists(bucket), "the list to go with its last job")
     kit.trust()
@@ -346,7 +347,7 @@ async def test_a_bucket_that_was_taken_is_not_emptied(kit: Kit) -> None:
     bucket = kit.bucket()
     kit.suspend()
     kit.submit(bucket, [job()])
-    await until(lambda: kept(kit, bucket) and not len(kit.working.memory), "the outcome")
+    await until(lambda: kept(kit, bucket) and not len(kit.bucket_worker.job_table), "the outcome")
     kit.rescue(bucket)
     kit.trust()
     await until(lambda: bucket.lost, "the loss")
@@ -365,7 +366,7 @@ async def test_a_kept_outcome_of_a_job_that_was_taken_away_is_refused_and_counte
     kit.trust()
     await until(lambda: not kept(kit, bucket), "the store to be empty")
     assert not kit.master.outcomes
-    assert kit.working.reporter.refused == 1
+    assert kit.bucket_worker.outcome_writer.refused == 1
 
 
 async def test_a_value_that_the_master_refuses_stays_and_the_rest_is_written(kit: Kit) -> None:

@@ -27,10 +27,10 @@ async def test_without_a_master_work_goes_on_for_as_long_as_the_store_stands_for
     for _ in range(600):
         await bench.live(1.0)
         assert bench.may_start(), bench.clock.now
-        assert not bench.holdings.fenced.is_set()
+        assert not bench.ownership.fenced.is_set()
     assert bench.standing is Standing.SUSPENDED
-    assert not bench.holdings.may_commit(bench.clock.now), "nothing is committed on the store's word"
-    assert not bench.holdings.may_start(bench.clock.now), "what needs an accepted write does not start"
+    assert not bench.ownership.may_commit(bench.clock.now), "nothing is committed on the store's word"
+    assert not bench.ownership.may_start(bench.clock.now), "what needs an accepted write does not start"
     assert bench.telemetry.suspensions == 1
     assert bench.telemetry.value("suspended") == 1
 
@@ -50,7 +50,7 @@ async def test_the_supervisor_and_the_kernel_are_told_of_every_term() -> None:
     """Who is stopped while the store stands for it must still be killed: a term after the last word, from its sending."""
     bench = Bench()
     await bench.suspended()
-    assert bench.trusts[-1] == bench.holdings.kill_at
+    assert bench.trusts[-1] == bench.ownership.kill_at
     assert bench.clock.now < bench.trusts[-1] <= bench.clock.now + 10.0
     assert bench.trusts == sorted(bench.trusts)
 
@@ -60,7 +60,7 @@ async def test_trust_counts_from_the_sending_of_the_question() -> None:
     await bench.suspended()
     bench.store.takes = 1.0
     sent = bench.clock.now
-    await bench.suspension.tick()
+    await bench.store_lease.tick()
     first = bench.buckets[0].vouched
     assert first is not None
     assert first.trusted_until == sent + 10.0
@@ -73,18 +73,18 @@ async def test_a_process_that_was_stopped_does_not_believe_the_store_afterwards(
     bench.clock.now += 9.5
     assert not bench.may_start()
     asked = len(bench.store.terms)
-    await bench.suspension.tick()
+    await bench.store_lease.tick()
     assert len(bench.store.terms) == asked
-    assert bench.holdings.fenced.is_set()
+    assert bench.ownership.fenced.is_set()
 
 
 async def test_an_answer_that_comes_after_the_deadline_moves_nothing() -> None:
     bench = Bench()
     await bench.suspended()
     bench.store.takes = 9.5
-    before = bench.holdings.fence_at
-    await bench.suspension.tick()
-    assert bench.holdings.fence_at == before
+    before = bench.ownership.fence_at
+    await bench.store_lease.tick()
+    assert bench.ownership.fence_at == before
     assert not bench.may_start()
 
 
@@ -94,18 +94,18 @@ async def test_past_half_of_its_word_nothing_starts() -> None:
     bench.clock.now += 5.5
     assert not bench.may_start()
     assert bench.standing is Standing.SUSPENDED
-    assert not bench.holdings.fenced.is_set()
+    assert not bench.ownership.fenced.is_set()
 
 
 async def test_with_store_and_master_away_the_process_fences_itself_before_the_words_end() -> None:
     bench = Bench()
     await bench.suspended()
     bench.store.away = True
-    ends = bench.holdings.kill_at
+    ends = bench.ownership.kill_at
     await bench.live(5.5)
     assert not bench.may_start()
     await bench.live(3.9)
-    assert bench.holdings.fenced.is_set()
+    assert bench.ownership.fenced.is_set()
     assert bench.clock.now < ends
 
 
@@ -114,8 +114,8 @@ async def test_with_store_and_master_away_from_the_start_it_is_as_it_always_was(
     began = bench.clock.now
     bench.master.says, bench.store.away = AWAY, True
     await bench.live(9.25)
-    assert bench.holdings.fenced.is_set()
-    assert not bench.holdings.suspended
+    assert bench.ownership.fenced.is_set()
+    assert not bench.ownership.suspended
     assert bench.clock.now < began + 10.0
 
 
@@ -166,21 +166,21 @@ async def test_a_bucket_that_the_store_stands_for_no_longer_is_given_up() -> Non
 async def test_a_renewal_that_is_accepted_ends_it() -> None:
     bench = Bench()
     resumed: list[float] = []
-    bench.holdings.on_resumed.append(lambda: resumed.append(bench.clock.now))
+    bench.ownership.on_resumed.append(lambda: resumed.append(bench.clock.now))
     await bench.suspended()
     await bench.live(120.0)
     bench.master.says = FINE
     await bench.live(3.0)
     assert bench.standing is Standing.TRUSTED
-    assert bench.holdings.may_commit(bench.clock.now)
+    assert bench.ownership.may_commit(bench.clock.now)
     assert len(resumed) == 1
-    assert not bench.holdings.suspended
+    assert not bench.ownership.suspended
     assert bench.buckets[0].vouched is None
     assert bench.store.terms[-2:] == [0.0, 0.0], "a rescuer need not wait for a word nobody relies on"
     asked = len(bench.store.terms)
     await bench.live(30.0)
     assert len(bench.store.terms) == asked
-    assert bench.trusts[-1] == bench.holdings.trusted_until
+    assert bench.trusts[-1] == bench.ownership.trusted_until
 
 
 async def test_a_certificate_ends_the_process() -> None:
@@ -188,8 +188,8 @@ async def test_a_certificate_ends_the_process() -> None:
     await bench.suspended()
     bench.master.says = DEAD
     await bench.live(2.0)
-    assert bench.holdings.fenced.is_set()
-    assert "certificate" in bench.holdings.fenced_why
+    assert bench.ownership.fenced.is_set()
+    assert "certificate" in bench.ownership.fenced_why
     assert not bench.may_start()
 
 
@@ -201,8 +201,8 @@ async def test_an_answer_too_late_to_count_is_asked_for_again() -> None:
     while not bench.telemetry.renewals["late"]:
         bench.clock.now += 0.05
         await bench.heartbeat.tick()
-    assert not bench.holdings.fenced.is_set()
-    assert bench.holdings.suspended
+    assert not bench.ownership.fenced.is_set()
+    assert bench.ownership.suspended
 
 
 async def test_a_refusal_is_an_answer_and_suspends_nobody() -> None:
@@ -210,7 +210,7 @@ async def test_a_refusal_is_an_answer_and_suspends_nobody() -> None:
     bench.master.says = Refused("no rights any more")
     await bench.live(9.25)
     assert not bench.store.terms
-    assert bench.holdings.fenced.is_set()
+    assert bench.ownership.fenced.is_set()
 
 
 async def test_a_refusal_while_the_store_stands_for_it_lets_the_word_run_out() -> None:
@@ -221,7 +221,7 @@ async def test_a_refusal_while_the_store_stands_for_it_lets_the_word_run_out() -
     asked = len(bench.store.terms)
     await bench.live(6.0)
     assert len(bench.store.terms) <= asked
-    assert bench.holdings.fenced.is_set()
+    assert bench.ownership.fenced.is_set()
 
 
 async def test_a_process_that_makes_no_progress_is_not_vouched_for() -> None:
@@ -229,7 +229,7 @@ async def test_a_process_that_makes_no_progress_is_not_vouched_for() -> None:
     await bench.suspended()
     bench.progress.expect("claiming", 0.5, bench.clock.now)
     await bench.live(10.5)
-    assert bench.holdings.fenced.is_set()
+    assert bench.ownership.fenced.is_set()
 
 
 async def test_a_process_whose_beats_fail_is_not_vouched_for() -> None:
@@ -242,7 +242,7 @@ async def test_a_process_whose_beats_fail_is_not_vouched_for() -> None:
     bench.store.beat = deaf  # type: ignore[method-assign]
     await bench.live(9.25)
     assert not bench.store.terms
-    assert bench.holdings.fenced.is_set()
+    assert bench.ownership.fenced.is_set()
 
 
 async def test_the_operator_may_forbid_it() -> None:
@@ -250,7 +250,7 @@ async def test_the_operator_may_forbid_it() -> None:
     bench.master.says = AWAY
     await bench.live(9.25)
     assert not bench.store.terms
-    assert bench.holdings.fenced.is_set()
+    assert bench.ownership.fenced.is_set()
 
 
 async def test_an_agent_without_buckets_waits_for_as_long_as_its_store_hears_it() -> None:
@@ -258,10 +258,10 @@ async def test_an_agent_without_buckets_waits_for_as_long_as_its_store_hears_it(
     bench = Bench(buckets=0)
     bench.master.says = AWAY
     await bench.live(300.0)
-    assert not bench.holdings.fenced.is_set()
+    assert not bench.ownership.fenced.is_set()
     bench.store.away = True
     await bench.live(10.0)
-    assert bench.holdings.fenced.is_set()
+    assert bench.ownership.fenced.is_set()
 
 
 async def test_a_renewal_that_hangs_counts_as_unanswered() -> None:
@@ -282,11 +282,11 @@ async def test_a_renewal_that_hangs_counts_as_unanswered() -> None:
     assert not bench.heartbeat.unanswered(bench.clock.now)
     bench.clock.now += 2.0
     await bench.beat.tick()
-    await bench.suspension.tick()
-    assert bench.holdings.suspended
+    await bench.store_lease.tick()
+    assert bench.ownership.suspended
     hung.set()
     await asking
-    assert not bench.holdings.suspended
+    assert not bench.ownership.suspended
 
 
 async def test_between_two_renewals_too_it_is_not_vouched_for_when_its_beats_fail() -> None:
@@ -300,7 +300,7 @@ async def test_between_two_renewals_too_it_is_not_vouched_for_when_its_beats_fai
     await bench.beat.tick()
     asked = len(bench.store.terms)
     assert bench.heartbeat.unanswered(bench.clock.now)
-    await bench.suspension.tick()
+    await bench.store_lease.tick()
     assert len(bench.store.terms) == asked
 
 
@@ -315,14 +315,14 @@ async def test_a_word_that_comes_after_the_renewal_suspends_nobody_again() -> No
         return await vouch(fence, term_seconds)
 
     bench.store.vouch = late  # type: ignore[method-assign]
-    asking = asyncio.ensure_future(bench.suspension.tick())
+    asking = asyncio.ensure_future(bench.store_lease.tick())
     await asked.wait()
     bench.master.says = FINE
     bench.clock.now += 1.5
     await bench.heartbeat.tick()
-    assert not bench.holdings.suspended
+    assert not bench.ownership.suspended
     answered.set()
     await asking
-    assert not bench.holdings.suspended
+    assert not bench.ownership.suspended
     assert bench.standing is Standing.TRUSTED
-    assert bench.trusts[-1] == bench.holdings.trusted_until
+    assert bench.trusts[-1] == bench.ownership.trusted_until

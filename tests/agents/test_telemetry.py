@@ -14,11 +14,11 @@ from jobmaster.codec import encode_error
 from jobmaster.model.job import ErrorInfo, FinalRow, HoldRow, JobState
 from jobmaster.ports import Written
 from jobmaster.telemetry import JOB_SECONDS, METRICS, Histogram, Kind, Telemetry
-from jobmaster_agents.events import EventLog, JsonLines
-from jobmaster_agents.failing import LINES, WINDOW_SECONDS, Failures
-from jobmaster_agents.liveness import Deadline, PlaceFigures
-from jobmaster_agents.liveness import Phase as LifePhase
-from jobmaster_agents.measuring import Measures, show_figures
+from jobmaster_agents.event_log import EventLog, JsonLines
+from jobmaster_agents.launch.shared_deadline import Deadline, PlaceFigures
+from jobmaster_agents.launch.shared_deadline import Phase as LifePhase
+from jobmaster_agents.outcomes.failures import LINES, WINDOW_SECONDS, Failures
+from jobmaster_agents.outcomes.metrics import OutcomeMetrics, show_figures
 
 
 def test_every_listed_metric_has_its_number_and_every_number_is_listed() -> None:
@@ -123,7 +123,7 @@ def ids(*rows: FinalRow | HoldRow) -> frozenset[bytes]:
 
 def test_only_what_the_master_accepted_is_counted_and_only_what_ran_has_a_time() -> None:
     telemetry = Telemetry()
-    measures = Measures(telemetry, Failures(telemetry, EventLog(), lambda: 0.0))
+    measures = OutcomeMetrics(telemetry, Failures(telemetry, EventLog(), lambda: 0.0))
     good, bad, refused = final(1, JobState.SUCCEEDED), final(2, JobState.FAILED), final(3, JobState.SUCCEEDED)
     never = final(4, JobState.EXPIRED, 0)
     measures.accepted([good, bad, refused, never], Written(True, ids(good, bad, never), refused=ids(refused)))
@@ -139,7 +139,7 @@ def test_only_what_the_master_accepted_is_counted_and_only_what_ran_has_a_time()
 
 def test_given_back_means_unrun_in_the_master_and_accepted() -> None:
     telemetry = Telemetry()
-    measures = Measures(telemetry, Failures(telemetry, EventLog(), lambda: 0.0))
+    measures = OutcomeMetrics(telemetry, Failures(telemetry, EventLog(), lambda: 0.0))
     unrun, tried, cancelled, refused = held(1, None), held(2, b"{}"), held(3, None), held(4, None)
     answer = Written(True, ids(unrun, tried, cancelled), cancelled=ids(cancelled), refused=ids(refused))
     measures.given_back([unrun, tried, cancelled, refused], answer, here=False)
@@ -168,7 +168,7 @@ def error(reason: str, message: str = "as asked") -> bytes:
 def test_what_did_not_succeed_is_counted_by_what_it_ended_with_and_logged(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level("INFO", "jobmaster")
     telemetry = Telemetry()
-    measures = Measures(telemetry, Failures(telemetry, EventLog(), lambda: 0.0))
+    measures = OutcomeMetrics(telemetry, Failures(telemetry, EventLog(), lambda: 0.0))
     failed = final(1, JobState.FAILED)._replace(error=error("timeout"))
     expired = final(2, JobState.EXPIRED)._replace(error=error("expired"))
     tried = held(3, error("error"))

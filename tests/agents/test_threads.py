@@ -17,7 +17,7 @@ from typing import Any, NoReturn
 import pytest
 
 from jobmaster.model.errors import Unavailable
-from jobmaster_agents.threads import ThreadJob, ThreadRunner
+from jobmaster_agents.execute.thread_pool import ThreadJob, ThreadPool
 from tests.patience import PATIENCE_SECONDS
 
 SIZE = 4
@@ -27,7 +27,7 @@ Outcome = tuple[BaseException | None, object, int]
 class Probe:
     """Submits jobs and collects how they ended."""
 
-    def __init__(self, runner: ThreadRunner) -> None:
+    def __init__(self, runner: ThreadPool) -> None:
         self.runner = runner
         self.ends: list[Outcome] = []
         self.loop_thread = threading.get_ident()
@@ -68,7 +68,7 @@ def our_threads() -> list[threading.Thread]:
 
 @pytest.fixture
 async def probe() -> AsyncIterator[Probe]:
-    runner = ThreadRunner(SIZE, time.monotonic)
+    runner = ThreadPool(SIZE, time.monotonic)
     yield Probe(runner)
     await runner.close(PATIENCE_SECONDS)
     await until(lambda: not our_threads())
@@ -280,7 +280,7 @@ async def test_nothing_of_a_job_stays_alive_after_it(probe: Probe) -> None:
 
 
 async def test_close_waits_for_what_runs_and_hands_back_what_waits() -> None:
-    runner = ThreadRunner(1, time.monotonic)
+    runner = ThreadPool(1, time.monotonic)
     probe = Probe(runner)
     started, release = threading.Event(), threading.Event()
 
@@ -303,7 +303,7 @@ async def test_close_waits_for_what_runs_and_hands_back_what_waits() -> None:
 
 
 async def test_close_gives_up_what_does_not_end() -> None:
-    runner = ThreadRunner(2, time.monotonic)
+    runner = ThreadPool(2, time.monotonic)
     probe = Probe(runner)
     release = threading.Event()
     job = probe.submit(release.wait, timeout=PATIENCE_SECONDS)
@@ -340,7 +340,7 @@ def test_threads_stuck_for_ever_do_not_hold_up_the_end_of_the_process(tmp_path: 
     script = (
         "import asyncio, sys, threading, time\n"
         f"sys.path[:] = {sys.path!r}\n"
-        "from jobmaster_agents.threads import ThreadRunner\n"
+        "from jobmaster_agents.execute.thread_pool import ThreadRunner\n"
         "async def main():\n"
         "    job = ThreadRunner(1, time.monotonic).submit(threading.Event().wait, {}, print)\n"
         "    while job.started_at is None:\n"

@@ -10,9 +10,9 @@ from jobmaster.ports import DueGroup, Help, Unserved
 from jobmaster.rules.serving import Lack
 from jobmaster.settings.model import Thresholds
 from jobmaster.telemetry import Telemetry
-from jobmaster_agents.coordination import AGAIN
-from jobmaster_agents.events import EventLog
-from jobmaster_agents.unserved import EVERY_SECONDS, NAME_AGAIN_SECONDS, UnservedJobs
+from jobmaster_agents.event_log import EventLog
+from jobmaster_agents.leader.leader import AGAIN
+from jobmaster_agents.leader.unserved import EVERY_SECONDS, NAME_AGAIN_SECONDS, UnservedJobs
 from tests.agents.hand_clock import HandClock
 
 LOST = Lack("default", 3, "lost", known=False, active=True, frozen=False)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 
 from jobmaster.ports import Word
-from jobmaster_agents.rescue import Rescue
+from jobmaster_agents.rescue.rescuer import Rescue
 from tests.agents.stage import Stage, check
 
 TERM = 3.0

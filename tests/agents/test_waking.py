@@ -9,7 +9,7 @@ import pytest
 from jobmaster.clock import new_id
 from jobmaster.handlers import Handlers
 from jobmaster.model.job import Entry
-from jobmaster_agents import waking
+from jobmaster_agents.fetch import wake_listener
 from tests.agents.ports_kit import Kit, turns, until
 from tests.patience import PATIENCE_SECONDS
 
@@ -26,7 +26,7 @@ async def test_a_bucket_whose_token_was_lost_is_asked_although_others_keep_the_a
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """The server popped it into a connection that is dead, which nobody has noticed; no pop of ours comes back empty."""
-    monkeypatch.setattr(waking.Waker, "wake_seconds", 0.05)
+    monkeypatch.setattr(wake_listener.WakeListener, "wake_seconds", 0.05)
     async with Kit(handlers) as kit:
         busy, quiet = kit.bucket(), kit.bucket()
         await until(lambda: any(len(args[0]) == 2 for args in kit.store.of("wait_wake")))

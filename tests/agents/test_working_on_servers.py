@@ -26,10 +26,11 @@ from jobmaster.ports import Word
 from jobmaster.rules.lease import term
 from jobmaster.settings.model import AgentSettings, ClusterSettings, JobDefaults
 from jobmaster.telemetry import Telemetry
-from jobmaster_agents import completing, insisting
-from jobmaster_agents.events import EventLog
-from jobmaster_agents.holdings import Holding
-from jobmaster_agents.working import Working
+from jobmaster_agents import retrying
+from jobmaster_agents.bucket_worker import BucketWorker
+from jobmaster_agents.buckets import graceful_shutdown
+from jobmaster_agents.event_log import EventLog
+from jobmaster_agents.state.ownership import OwnedBucket
 from tests.agents.ports_kit import until
 from tests.agents.stage import HIGH_WATER, PRIORITY, Killed, Owner, Stage
 from tests.patience import PATIENCE_SECONDS
@@ -116,20 +117,20 @@ class Life:
 
     def __init__(self, owner: Owner, fate: Fate) -> None:
         self.owner = owner
-        owner.holdings.trust(term(SystemClock().boottime(), 600.0))
-        self.working = Working(
+        owner.ownership.trust(term(SystemClock().boottime(), 600.0))
+        self.bucket_worker = BucketWorker(
             ClusterSettings(jobs=JobDefaults(backoff_seconds=0.0)),
             AgentSettings(slots=4, bucket_buffer=8),
             fate.over(owner.master),
             fate.over(owner.store),
-            owner.holdings,
+            owner.ownership,
             handlers,
             SystemClock(),
             Telemetry(),
             EventLog(),
             owner.agent_id.hex()[-12:],
         )
-        self.holding = Holding(owner.fence, owner.lane, PRIORITY, "default")
+        self.owned = OwnedBucket(owner.fence, owner.lane, PRIORITY, "default")
         self.jobs: dict[bytes, str] = {}
 
     def entry(self, name: str, due_us: int = 0) -> bytes:
@@ -153,19 +154,19 @@ class Life:
     async def play(self) -> list[bytes]:
         """From the first claim to the graceful exit; the buckets left behind."""
         await self.bring()
-        self.working.open(self.holding)
-        self.working.onboarding.kick(self.owner.fence.bucket_id)
+        self.bucket_worker.open(self.owned)
+        self.bucket_worker.onboarding.kick(self.owner.fence.bucket_id)
         await until(lambda: "slow" in ran and ran.count("note") >= 3)
-        self.working.persisting._within_seconds = 0.0
+        self.bucket_worker.in_flight_writer._within_seconds = 0.0
         with contextlib.suppress(Unavailable):
-            await self.working.persisting.tick()
+            await self.bucket_worker.in_flight_writer.tick()
         go.set()
-        await until(self.working.is_idle)
-        return await self.working.complete([self.owner.fence.bucket_id], 5.0, "the test says so")
+        await until(self.bucket_worker.is_idle)
+        return await self.bucket_worker.complete([self.owner.fence.bucket_id], 5.0, "the test says so")
 
     async def run(self) -> list[bytes] | None:
         """``play`` beside the pumps; ``None`` when the agent was killed."""
-        running = asyncio.ensure_future(self.working.run())
+        running = asyncio.ensure_future(self.bucket_worker.run())
         playing = asyncio.ensure_future(self.play())
         try:
             await asyncio.wait((running, playing), return_when=asyncio.FIRST_COMPLETED, timeout=PATIENCE_SECONDS)
@@ -179,7 +180,7 @@ class Life:
             for task in (running, playing):
                 task.cancel()
             await asyncio.gather(running, playing, return_exceptions=True)
-            await self.working.aclose()
+            await self.bucket_worker.aclose()
 
 
 def _was_killed(error: BaseException) -> bool:
@@ -188,9 +189,9 @@ def _was_killed(error: BaseException) -> bool:
 
 @pytest.fixture(autouse=True)
 def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(insisting, "BACKOFF_SECONDS", 0.001)
-    monkeypatch.setattr(completing, "_LOOK_SECONDS", 0.001)
-    monkeypatch.setattr(completing, "_RETRY_SECONDS", 0.001)
+    monkeypatch.setattr(retrying, "BACKOFF_SECONDS", 0.001)
+    monkeypatch.setattr(graceful_shutdown, "_LOOK_SECONDS", 0.001)
+    monkeypatch.setattr(graceful_shutdown, "_RETRY_SECONDS", 0.001)
 
 
 @pytest.fixture
@@ -271,19 +272,19 @@ async def test_what_had_ended_when_the_master_went_away_does_not_run_again(
 ) -> None:
     fate = Fate()
     life = await born(fate)
-    working = life.working
+    bucket_worker = life.bucket_worker
     fate.away = frozenset({"copy_final", "record_final", "hold", "retry_here", "persist"})
     entries = [life.entry("note") for _ in range(5)] + [life.entry("again"), life.entry("slow")]
-    running = asyncio.ensure_future(working.run())
+    running = asyncio.ensure_future(bucket_worker.run())
     await life.owner.store.submit(life.owner.fence.bucket_id, entries, **HIGH_WATER)
-    working.open(life.holding)
-    await until(lambda: working.reporter.backlog == 6 and "slow" in ran)
-    life.owner.holdings._term = None
-    life.owner.holdings.trust(term(SystemClock().boottime() - 30.0, 50.0))  # past half the lease
-    await working.spilling.spill()
+    bucket_worker.open(life.owned)
+    await until(lambda: bucket_worker.outcome_writer.backlog == 6 and "slow" in ran)
+    life.owner.ownership._term = None
+    life.owner.ownership.trust(term(SystemClock().boottime() - 30.0, 50.0))  # past half the lease
+    await bucket_worker.kept_outcomes.spill()
     running.cancel()
     await asyncio.gather(running, return_exceptions=True)
-    await working.aclose()
+    await bucket_worker.aclose()
     await life.owner.die()
     rescue = (await stage.agent()).rescue()
     while (await stage.bucket_state(life.owner.fence.bucket_id))[0] != "READY_TO_DELETE":

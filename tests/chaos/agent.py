@@ -11,8 +11,8 @@ import sys
 from pathlib import Path
 
 from jobmaster.settings.loader import load_settings
-from jobmaster_agents import supervisor
-from jobmaster_agents.events import configure
+from jobmaster_agents.event_log import configure
+from jobmaster_agents.supervisor.supervisor import supervisor
 
 _PR_SET_PDEATHSIG = 1
 

@@ -18,10 +18,10 @@ from jobmaster.agentstore.store import AgentStore
 from jobmaster.clock import SystemClock
 from jobmaster.master import batches
 from jobmaster.master.statements import sql
-from jobmaster_agents import child, parts, process
-from jobmaster_agents.heartbeat import Heartbeat
-from jobmaster_agents.holdings import Holdings
-from jobmaster_agents.liveness import Deadline
+from jobmaster_agents import agent, agent_main, run_agent
+from jobmaster_agents.launch.shared_deadline import Deadline
+from jobmaster_agents.lease.heartbeat import Heartbeat
+from jobmaster_agents.state.ownership import Ownership
 
 CLOCK = "CHAOS_CLOCK"
 MUTANT = "CHAOS_MUTANT"
@@ -85,14 +85,14 @@ def no_self_fence() -> None:
         return True
 
     for owner, name, instead in (
-        (Holdings, "fence", nothing),
-        (Holdings, "lose", nothing),
-        (Holdings, "may_start", always),
-        (Holdings, "may_commit", always),
+        (Ownership, "fence", nothing),
+        (Ownership, "lose", nothing),
+        (Ownership, "may_start", always),
+        (Ownership, "may_commit", always),
         (Heartbeat, "_fence", nothing),
     ):
         type.__setattr__(owner, name, instead)
-    vars(parts)["arm_kernel_timer"] = nothing
+    vars(agent)["arm_kernel_timer"] = nothing
     before: property = vars(Deadline)["trusted_until"]
     written = before.fset
     assert written is not None
@@ -119,18 +119,18 @@ MUTATIONS: dict[Mutant, Callable[[], None]] = {
 }
 
 
-def run_agent() -> child.RunAgent:
+def run_agent() -> agent_main.RunAgent:
     """The agent's main function, after what was asked for."""
     if clock := os.environ.get(CLOCK):
         turn_clock(Path(clock))
     if mutant := os.environ.get(MUTANT):
         MUTATIONS[Mutant(mutant)]()
-    return process.run_agent
+    return run_agent.run_agent
 
 
 if __name__ == "__main__":
     exit_code = 1
     try:
-        exit_code = child.serve(sys.argv[1:], run_agent)
+        exit_code = agent_main.serve(sys.argv[1:], run_agent)
     finally:
-        child.leave(exit_code)
+        agent_main.leave(exit_code)

@@ -62,7 +62,7 @@ class Member:
         found = []
         for pid in self.pids[1:]:
             with contextlib.suppress(OSError):
-                if b"jobmaster_agents.child" in (line := Path(f"/proc/{pid}/cmdline").read_bytes()) or (
+                if b"jobmaster_agents.agent_main" in (line := Path(f"/proc/{pid}/cmdline").read_bytes()) or (
                     b"tests.chaos.child" in line
                 ):
                     found.append(pid)

@@ -13,11 +13,11 @@ import asyncpg
 import pytest
 import redis.asyncio
 
+from jobmaster.demo.lease_race.ground import throw_away
+from jobmaster.demo.lease_race.lease_race import Course, LeaseRace, Verdict
+from jobmaster.demo.lease_race.story import Story
 from jobmaster.master.statements import sql
 from jobmaster.settings.model import ClusterSettings, MasterSettings, StoreSettings
-from jobmaster_agents.drills.ground import throw_away
-from jobmaster_agents.drills.lease_race import Course, LeaseRace, Verdict
-from jobmaster_agents.drills.story import Story
 from tests.cluster.conftest import ENVIRONMENT, REPOSITORY
 from tests.patience import PATIENCE_SECONDS
 

@@ -1,4 +1,4 @@
-"""An agent whose ports have faults: a main program like ``jobmaster_agents.child``, for the tests alone.
+"""An agent whose ports have faults: a main program like ``jobmaster_agents.agent_main``, for the tests alone.
 
 What the program under test is told by its own modules is exchanged here before it runs: the two functions that open its
 stores, and pauses of rare duties that would make a test wait for a minute.
@@ -16,13 +16,15 @@ from jobmaster.master.master import Master
 from jobmaster.master.transactions import Transaction, Transactions
 from jobmaster.settings.model import ClusterSettings
 from jobmaster.wiring import open_master, open_stores, open_transactions
-from jobmaster_agents import anti_entropy, child, coordination, housekeeping, process
+from jobmaster_agents import agent_main, run_agent
+from jobmaster_agents.buckets import anti_entropy
+from jobmaster_agents.leader import leader, maintenance
 from tests.faults.ports import VARIABLE, FaultyPort, Orders
 
 CHORE_SECONDS = 0.5
 
 
-def run_agent() -> child.RunAgent:
+def run_agent() -> agent_main.RunAgent:
     """The agent's main function, its ports replaced."""
     orders = Orders(Path(os.environ[VARIABLE]))
 
@@ -48,8 +50,8 @@ def run_agent() -> child.RunAgent:
         return FaultyTransactions(open_transactions(settings, **words))
 
     hasten()
-    vars(process).update(open_master=faulty_master, open_stores=faulty_stores, open_transactions=faulty_transactions)
-    return process.run_agent
+    vars(run_agent).update(open_master=faulty_master, open_stores=faulty_stores, open_transactions=faulty_transactions)
+    return run_agent.run_agent
 
 
 def hasten() -> None:
@@ -57,15 +59,15 @@ def hasten() -> None:
     anti_entropy.IDLE_FACTOR = 1.0
     anti_entropy.PACE_SECONDS = 0.1
 
-    def chore(name: str, every_seconds: float, run: Any) -> coordination.Chore:
-        return coordination.Chore(name, min(every_seconds, CHORE_SECONDS), run)
+    def chore(name: str, every_seconds: float, run: Any) -> leader.MaintenanceTask:
+        return leader.MaintenanceTask(name, min(every_seconds, CHORE_SECONDS), run)
 
-    vars(housekeeping)["Chore"] = chore
+    vars(maintenance)["MaintenanceTask"] = chore
 
 
 if __name__ == "__main__":
     exit_code = 1
     try:
-        exit_code = child.serve(sys.argv[1:], run_agent)
+        exit_code = agent_main.serve(sys.argv[1:], run_agent)
     finally:
-        child.leave(exit_code)
+        agent_main.leave(exit_code)

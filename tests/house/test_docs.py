@@ -13,10 +13,10 @@ from jobmaster.cli.main import root as command_line
 from jobmaster.settings.model import ClusterSettings
 from jobmaster.settings.overrides import UnknownPath, resolve
 from jobmaster.telemetry import METRICS, Telemetry
-from jobmaster_agents.events import Event
-from jobmaster_agents.holdings import FENCED_EXIT_CODE
-from jobmaster_agents.process import LEFT_BEHIND_EXIT_CODE, ORPHANED_EXIT_CODE, RECYCLED_EXIT_CODE
-from jobmaster_agents.supervisor import REFUSED_EXIT_CODES
+from jobmaster_agents.event_log import Event
+from jobmaster_agents.run_agent import LEFT_BEHIND_EXIT_CODE, ORPHANED_EXIT_CODE, RECYCLED_EXIT_CODE
+from jobmaster_agents.state.ownership import FENCED_EXIT_CODE
+from jobmaster_agents.supervisor.supervisor import REFUSED_EXIT_CODES
 from tests.house.made_texts import PAGES, PARTS, ROOT, made, parts_of
 from tests.house.tree import there
 

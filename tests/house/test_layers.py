@@ -17,13 +17,17 @@ ROOT = Path(__file__).parents[2]
 CONTRACTS = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["tool"]["importlinter"]["contracts"]
 
 OFFENCES = {
-    "a duty knows another": ("agents/jobmaster_agents/judging.py", "import jobmaster_agents.rescue", "duties"),
-    "a duty speaks to a server": ("agents/jobmaster_agents/judging.py", "import asyncpg", "asyncpg"),
+    "a duty knows another": (
+        "agents/jobmaster_agents/rescue/failure_detector.py",
+        "import jobmaster_agents.rescue.rescuer",
+        "duties",
+    ),
+    "a duty speaks to a server": ("agents/jobmaster_agents/rescue/failure_detector.py", "import asyncpg", "asyncpg"),
     "the client speaks to a store": ("jobmaster/client/options.py", "import redis", "redis"),
     "the client knows the master": ("jobmaster/client/options.py", "import jobmaster.master.statements", "arrow"),
     "a rule reads settings": ("jobmaster/rules/retry.py", "import jobmaster.settings.model", "arrow"),
     "a noun knows a rule": ("jobmaster/model/ids.py", "import jobmaster.rules.retry", "arrow"),
-    "the wiring knows the agents": ("jobmaster/wiring.py", "import jobmaster_agents.events", "arrow"),
+    "the wiring knows the agents": ("jobmaster/wiring.py", "import jobmaster_agents.event_log", "arrow"),
     "a room that is not listed": ("jobmaster/attic.py", "", "rooms"),
     "a duty that is not listed": ("agents/jobmaster_agents/loitering.py", "", "duties"),
     "a circle": ("jobmaster/settings/units.py", "import jobmaster.settings.loader", "circles"),
@@ -84,7 +88,10 @@ def test_an_offence_breaks_its_contract(copy: Path, offence: str) -> None:
         ),
         ("jobmaster.client.cluster", ("asyncpg", "redis", "yaml", "click", "jobmaster_agents", "jobmaster.master")),
         ("jobmaster.settings.model", ("asyncpg", "redis", "yaml", "click")),
-        ("jobmaster_agents.supervisor", ("asyncpg", "redis", "asyncio", "jobmaster.master", "jobmaster.agentstore")),
+        (
+            "jobmaster_agents.supervisor.supervisor",
+            ("asyncpg", "redis", "asyncio", "jobmaster.master", "jobmaster.agentstore"),
+        ),
         ("jobmaster.cli.main", ("asyncpg", "redis", "yaml", "asyncio", "jobmaster.master", "jobmaster_agents")),
     ],
 )

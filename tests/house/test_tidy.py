@@ -18,33 +18,33 @@ CODE = (*PRODUCT, "tests", "benchmarks")
 MIGRATIONS = sorted((ROOT / "master_schema" / "migrations").glob("*.sql"))
 
 LONG = {
-    "agents/jobmaster_agents/parts.py:__init__": "it introduces every duty of an agent, once, by name",
-    "agents/jobmaster_agents/working.py:__init__": "it wires every station of a job's way, once, by name",
+    "agents/jobmaster_agents/agent.py:__init__": "it introduces every duty of an agent, once, by name",
+    "agents/jobmaster_agents/bucket_worker.py:__init__": "it wires every station of a job's way, once, by name",
 }
 """Modules and functions that may be longer, and why."""
 
 MANY_PARAMETERS = {
-    "agents/jobmaster_agents/anti_entropy.py:AntiEntropy.__init__": "wired once, in parts.py",
-    "agents/jobmaster_agents/claiming.py:Pump.__init__": "a bucket's pump is introduced to every part of a job's way",
-    "agents/jobmaster_agents/coordination.py:Coordination.__init__": "wired once, in parts.py, by name",
-    "agents/jobmaster_agents/elsewhere.py:ElsewhereRunner.__init__": "wired once, in working.py; one per way of running",
-    "agents/jobmaster_agents/heartbeat.py:Heartbeat.__init__": "wired once, in parts.py; its callbacks are its only way out",
-    "agents/jobmaster_agents/isolation.py:IsolatedPool.__init__": "wired once, in working.py, by name",
-    "agents/jobmaster_agents/parts.py:Parts.__init__": "made once, in process.py, of all that an agent is made of",
-    "agents/jobmaster_agents/rescue.py:Rescue.__init__": "wired once, in parts.py",
-    "agents/jobmaster_agents/suspension.py:Suspension.__init__": "wired once, in parts.py, like the heartbeat",
-    "agents/jobmaster_agents/working.py:Working.__init__": "wired once, in parts.py",
+    "agents/jobmaster_agents/buckets/anti_entropy.py:AntiEntropy.__init__": "wired once, in parts.py",
+    "agents/jobmaster_agents/fetch/claimer.py:Pump.__init__": "a bucket's pump is introduced to every part of a job's way",
+    "agents/jobmaster_agents/leader/leader.py:Coordination.__init__": "wired once, in parts.py, by name",
+    "agents/jobmaster_agents/execute/dispatch.py:ElsewhereRunner.__init__": "wired once, in working.py; one per way of running",
+    "agents/jobmaster_agents/lease/heartbeat.py:Heartbeat.__init__": "wired once, in parts.py; its callbacks are its only way out",
+    "agents/jobmaster_agents/execute/process_pool/pool.py:IsolatedPool.__init__": "wired once, in working.py, by name",
+    "agents/jobmaster_agents/agent.py:Parts.__init__": "made once, in process.py, of all that an agent is made of",
+    "agents/jobmaster_agents/rescue/rescuer.py:Rescue.__init__": "wired once, in parts.py",
+    "agents/jobmaster_agents/lease/store_lease.py:Suspension.__init__": "wired once, in parts.py, like the heartbeat",
+    "agents/jobmaster_agents/bucket_worker.py:Working.__init__": "wired once, in parts.py",
 }
 
 CATCHES_EVERYTHING = {
-    "agents/jobmaster_agents/attended.py": "a handler is foreign code, and so is what the server says at its commit",
-    "agents/jobmaster_agents/elsewhere.py": "a pool that cannot start is not the job's fault; bad arguments are",
-    "agents/jobmaster_agents/execution.py": "a handler is foreign code; SystemExit must not end its neighbours",
-    "agents/jobmaster_agents/isolated_worker.py": "foreign code is imported and run here",
-    "agents/jobmaster_agents/isolation_process.py": "a worker that fails to start, however, has to be answered for",
-    "agents/jobmaster_agents/loop.py": "a duty that fails is logged, counted and tried again",
-    "agents/jobmaster_agents/threads.py": "a handler is foreign code",
-    "agents/jobmaster_agents/verdicts.py": "a result is foreign code while it is being encoded",
+    "agents/jobmaster_agents/execute/transactional/runner.py": "a handler is foreign code, and so is what the server says at its commit",
+    "agents/jobmaster_agents/execute/dispatch.py": "a pool that cannot start is not the job's fault; bad arguments are",
+    "agents/jobmaster_agents/execute/executor.py": "a handler is foreign code; SystemExit must not end its neighbours",
+    "agents/jobmaster_agents/execute/process_pool/worker_main.py": "foreign code is imported and run here",
+    "agents/jobmaster_agents/execute/process_pool/worker_process.py": "a worker that fails to start, however, has to be answered for",
+    "agents/jobmaster_agents/background_task.py": "a duty that fails is logged, counted and tried again",
+    "agents/jobmaster_agents/execute/thread_pool.py": "a handler is foreign code",
+    "agents/jobmaster_agents/outcomes/outcome.py": "a result is foreign code while it is being encoded",
     "jobmaster/agentstore/waiting.py": "handed on to whoever waits for the shared connection",
     "jobmaster/cli/failures.py": "the last stop: one line and an exit code instead of a traceback",
     "jobmaster/client/bulk.py": "handed on to the caller through the report",
@@ -55,7 +55,7 @@ CATCHES_EVERYTHING = {
 }
 
 OPEN_KEYWORDS = {
-    "agents/jobmaster_agents/isolated_tidy.py:submit": "the signature of concurrent.futures.Executor",
+    "agents/jobmaster_agents/execute/process_pool/worker_cleanup.py:submit": "the signature of concurrent.futures.Executor",
     "jobmaster/cli/job.py:submit": "click hands over one word per option",
     "jobmaster/cli/pipeline/plan.py:plan": "click hands over one word per option",
     "jobmaster/cli/pipeline/step.py:command": "click hands over one word per option",

@@ -18,18 +18,18 @@ from jobmaster.ports import Written
 from jobmaster.rules.batching import Size
 from jobmaster.rules.lease import Term
 from jobmaster.rules.ownership import Title, title
-from jobmaster_agents import ownership
-from jobmaster_agents.cancelling import Cancelling
-from jobmaster_agents.claiming import Pump
-from jobmaster_agents.completing import Completing
-from jobmaster_agents.heartbeat import Heartbeat, StoreBeat
-from jobmaster_agents.holdings import Holding, Holdings
-from jobmaster_agents.portions import LiveJob, Phase, by_holding
-from jobmaster_agents.reach import Reach
-from jobmaster_agents.reporting import Reporter
-from jobmaster_agents.rescue import Rescue, Rescuers
-from jobmaster_agents.salvaging import Salvaging, Saved
-from jobmaster_agents.verdicts import StopCause
+from jobmaster_agents.buckets import ownership_check
+from jobmaster_agents.buckets.graceful_shutdown import GracefulShutdown
+from jobmaster_agents.buckets.memory_recovery import MemoryRecovery, Saved
+from jobmaster_agents.execute.cancellation import Cancellation
+from jobmaster_agents.fetch.claimer import Claimer
+from jobmaster_agents.lease.heartbeat import Heartbeat, StoreBeat
+from jobmaster_agents.outcomes.outcome import StopCause
+from jobmaster_agents.outcomes.writer import OutcomeWriter
+from jobmaster_agents.rescue.rescuer import Rescue, Rescuers
+from jobmaster_agents.state.job_table import ClaimedJob, Phase, by_bucket
+from jobmaster_agents.state.ownership import OwnedBucket, Ownership
+from jobmaster_agents.state.store_reach import StoreReach
 from tests.simulation.history import History, Result
 from tests.simulation.store_intake import IntakeFunctions
 from tests.simulation.surroundings import Patch
@@ -61,52 +61,60 @@ def _confused() -> list[Patch]:
 
 
 def _deleted_first() -> list[Patch]:
-    write_copy = Reporter._write_copy
+    write_copy = OutcomeWriter._write_copy
 
-    async def delete_then_write(self: Reporter, jobs: Sequence[LiveJob]) -> None:
-        for holding, mine in by_holding(jobs):
-            over = {job.portion.name for job in mine if all(j.safe or j.phase is Phase.ENDED for j in job.portion.jobs)}
+    async def delete_then_write(self: OutcomeWriter, jobs: Sequence[ClaimedJob]) -> None:
+        for owned, mine in by_bucket(jobs):
+            over = {
+                job.claimed_list.name
+                for job in mine
+                if all(j.safe or j.phase is Phase.ENDED for j in job.claimed_list.jobs)
+            }
             try:
-                await self._store.settle(holding.fence, sorted(over), [])
+                await self._store.settle(owned.fence, sorted(over), [])
             except JobMasterError:
                 continue
         await write_copy(self, jobs)
 
-    return [(Reporter, "_write_copy", delete_then_write)]
+    return [(OutcomeWriter, "_write_copy", delete_then_write)]
 
 
 def _never_read_again() -> list[Patch]:
-    async def nothing(self: Pump) -> None:
+    async def nothing(self: Claimer) -> None:
         return None
 
-    return [(Pump, "adopt_unknown_lists", nothing)]
+    return [(Claimer, "adopt_unknown_lists", nothing)]
 
 
 def _trusting() -> list[Patch]:
-    trust = Holdings.trust
+    trust = Ownership.trust
 
-    def for_ever(self: Holdings, term: Term) -> None:
+    def for_ever(self: Ownership, term: Term) -> None:
         trust(self, Term(1e9, 1e9, 1e9))
 
     def any_time(self: Heartbeat, sent: float, lease_seconds: float) -> bool:
-        self._holdings.trust(Term(0.0, 0.0, 0.0))
+        self._ownership.trust(Term(0.0, 0.0, 0.0))
         return True
 
-    return [(Holdings, "trust", for_ever), (Heartbeat, "_extend", any_time)]
+    return [(Ownership, "trust", for_ever), (Heartbeat, "_extend", any_time)]
 
 
 def _retired_is_lost() -> list[Patch]:
     """Buckets leave memory together, at the end of the exit; the master's word on a retired one is that it is not theirs; and
     an owner may declare any bucket of its own LOST."""
-    complete = Completing.complete
+    complete = GracefulShutdown.complete
 
     async def together(
-        self: Completing, pumps: Sequence[Pump], grace_seconds: float, reason: str, on_retired: Callable[[Pump], None]
+        self: GracefulShutdown,
+        claimers: Sequence[Claimer],
+        grace_seconds: float,
+        reason: str,
+        on_retired: Callable[[Claimer], None],
     ) -> list[bytes]:
-        left = await complete(self, pumps, grace_seconds, reason, lambda pump: None)
-        for pump in pumps:
-            if pump.holding.fence.bucket_id not in left:
-                on_retired(pump)
+        left = await complete(self, claimers, grace_seconds, reason, lambda claimer: None)
+        for claimer in claimers:
+            if claimer.owned.fence.bucket_id not in left:
+                on_retired(claimer)
         return left
 
     sources_of = buckets.sources_of
@@ -119,27 +127,27 @@ def _retired_is_lost() -> list[Patch]:
         return Title.LOST if found is Title.RETIRED else found
 
     return [
-        (Completing, "complete", together),
-        (ownership, "title", not_retired),
+        (GracefulShutdown, "complete", together),
+        (ownership_check, "title", not_retired),
         (buckets, "sources_of", any_state),
     ]
 
 
 def _forgotten() -> list[Patch]:
-    async def nothing(self: Salvaging, holding: Holding) -> Saved:
+    async def nothing(self: MemoryRecovery, owned: OwnedBucket) -> Saved:
         return Saved(0, 0)
 
-    return [(Salvaging, "write", nothing)]
+    return [(MemoryRecovery, "write", nothing)]
 
 
 def _in_memory_alone() -> list[Patch]:
-    def stop_what_is_here(self: Cancelling, job_ids: Iterable[bytes]) -> list[bytes]:
+    def stop_what_is_here(self: Cancellation, job_ids: Iterable[bytes]) -> list[bytes]:
         for job in filter(None, map(self._present, job_ids)):
             if not job.cancelled:
                 self._stop(job, StopCause.CANCEL)
         return []
 
-    return [(Cancelling, "requested", stop_what_is_here)]
+    return [(Cancellation, "requested", stop_what_is_here)]
 
 
 def _one_rescuer() -> list[Patch]:
@@ -151,13 +159,17 @@ def _one_rescuer() -> list[Patch]:
         for duty in duties.values():
             duty._at_work = turn
 
-    def always(self: Reach, store: str) -> bool:
+    def always(self: StoreReach, store: str) -> bool:
         return store in self._stores
 
-    def never(self: Reach, store: str) -> float | None:
+    def never(self: StoreReach, store: str) -> float | None:
         return None
 
-    return [(Rescuers, "__init__", one_after_the_other), (Reach, "answers", always), (Reach, "silent_seconds", never)]
+    return [
+        (Rescuers, "__init__", one_after_the_other),
+        (StoreReach, "answers", always),
+        (StoreReach, "silent_seconds", never),
+    ]
 
 
 def _beats_need_room() -> list[Patch]:

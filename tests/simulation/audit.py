@@ -224,7 +224,7 @@ class Audit:
 
     def _renewed_at(self, process: Process) -> float:
         """When the newest renewal was sent of which this agent has the answer."""
-        held = process.parts.holdings
+        held = process.parts.ownership
         if held.suspended or held.term is None:
             return 0.0
         sent: float = 2.0 * held.term.soft_until - held.term.trusted_until

@@ -268,13 +268,13 @@ class Blows:
         for host in self._history.hosts:
             process = host.process
             parts: Any = process.parts if process is not None and process.alive else None
-            if not hasattr(parts, "working") or not parts.holdings.may_commit(host.clock.boottime()):
+            if not hasattr(parts, "working") or not parts.ownership.may_commit(host.clock.boottime()):
                 continue
-            live = parts.working.memory.get(job_id)
+            live = parts.bucket_worker.job_table.get(job_id)
             if live is None or live.entry.token > 1 or live.row_says is not None:
                 continue
-            holding = live.portion.holding
-            if holding.store == store and parts.holdings.get(holding.fence.bucket_id) is not None:
+            owned = live.claimed_list.owned
+            if owned.store == store and parts.ownership.get(owned.fence.bucket_id) is not None:
                 return process
         return None
 

@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING
 from jobmaster.clock import Clock
 from jobmaster.model.errors import CodeError, JobMasterError
 from jobmaster.telemetry import Telemetry
-from jobmaster_agents.events import Event, EventLog, Fields
-from jobmaster_agents.joining import Joining
-from jobmaster_agents.launch import ChildConfig
-from jobmaster_agents.parts import Parts
-from jobmaster_agents.process import Endings, live
+from jobmaster_agents.agent import Parts
+from jobmaster_agents.event_log import Event, EventLog, Fields
+from jobmaster_agents.launch.order import ChildConfig
+from jobmaster_agents.run_agent import Endings, live
+from jobmaster_agents.store_connector import StoreConnector
 from tests.simulation.loop import Process, SimLoop
 from tests.simulation.surroundings import CHORE_SPEED
 from tests.simulation.workload import HANDLERS
@@ -135,11 +135,11 @@ class Host:
         agent = history.settings.agents[self.agent]
         try:
             await master.ensure_partitions("day", 7)
-            joining = Joining(master, stores, log)
-            await joining.begin(needed=agent.store)
-            parts = Parts(config, agent, master, joining, HANDLERS, self.clock, Telemetry(), log)
+            store_connector = StoreConnector(master, stores, log)
+            await store_connector.begin(needed=agent.store)
+            parts = Parts(config, agent, master, store_connector, HANDLERS, self.clock, Telemetry(), log)
             process.parts = parts
-            for chore in parts.coordination.chores.all:
+            for chore in parts.leader.chores.all:
                 chore.every_seconds /= CHORE_SPEED
             self.endings = endings = Endings(self.clock)
             return await live(config, parts, endings, log)

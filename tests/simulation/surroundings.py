@@ -14,28 +14,17 @@ from contextlib import contextmanager
 from random import Random
 from typing import Any
 
-from jobmaster.master import verdicts
-from jobmaster_agents import (
-    anti_entropy,
-    applying,
-    bucket_count,
-    claiming,
-    completing,
-    hints,
-    insisting,
-    joining,
-    parts,
-    process,
-    reach,
-    reporting,
-    rescue,
-    spilling,
-    waking,
-    working,
-)
-from jobmaster_agents import loop as duty_loop
-from jobmaster_agents.isolation import Begin
-from jobmaster_agents.isolation_wire import IsolatedJob, IsolatedResult, ResultKind
+from jobmaster.master import outcome_builder
+from jobmaster_agents import agent, bucket_worker, retrying, run_agent, store_connector
+from jobmaster_agents import background_task as duty_loop
+from jobmaster_agents.buckets import anti_entropy, graceful_shutdown, provisioner
+from jobmaster_agents.execute.process_pool.pool import Begin
+from jobmaster_agents.execute.process_pool.protocol import AttemptResult, ProcessJob, ResultKind
+from jobmaster_agents.fetch import claimer, wake_listener
+from jobmaster_agents.leader import due_notifier
+from jobmaster_agents.outcomes import kept, kept_replay, writer
+from jobmaster_agents.rescue.rescuer import rescuer
+from jobmaster_agents.state import store_reach
 from tests.simulation.loop import PROCESS
 
 Patch = tuple[object, str, object]
@@ -43,28 +32,28 @@ Patch = tuple[object, str, object]
 PERIODS: list[Patch] = [
     (anti_entropy, "IDLE_FACTOR", 2.0),
     (anti_entropy, "PACE_SECONDS", 0.3),
-    (joining, "AGAIN_SECONDS", 0.4),
-    (rescue, "IDLE_SECONDS", 2.0),
-    (rescue, "RETRY_SECONDS", 0.1),
-    (rescue, "RETRY_SECONDS_MAX", 0.6),
-    (reach, "PING_EVERY_SECONDS", 0.1),
-    (reach, "PING_SECONDS", 0.2),
-    (hints, "HINT_SECONDS", 0.2),
-    (joining, "OTHERS_SECONDS", 0.2),
-    (process, "_LAST_TICKS_SECONDS", 0.2),
+    (store_connector, "AGAIN_SECONDS", 0.4),
+    (rescuer, "IDLE_SECONDS", 2.0),
+    (rescuer, "RETRY_SECONDS", 0.1),
+    (rescuer, "RETRY_SECONDS_MAX", 0.6),
+    (store_reach, "PING_EVERY_SECONDS", 0.1),
+    (store_reach, "PING_SECONDS", 0.2),
+    (due_notifier, "HINT_SECONDS", 0.2),
+    (store_connector, "OTHERS_SECONDS", 0.2),
+    (run_agent, "_LAST_TICKS_SECONDS", 0.2),
     (duty_loop, "BACKOFF_SECONDS", 0.05),
     (duty_loop, "BACKOFF_SECONDS_MAX", 0.5),
-    (insisting, "BACKOFF_SECONDS_MAX", 0.4),
-    (bucket_count, "REPLACE_SECONDS", 0.1),
-    (waking.Waker, "wake_seconds", 1.0),
-    (completing, "_RETIRE_SECONDS", 2.0),
-    (completing, "_STOP_SECONDS", 0.5),
-    (applying, "_AGAIN_SECONDS", 1.5),
-    (reporting, "_UNWRITABLE_AGAIN_SECONDS", 1.5),
-    (claiming, "BATCH_BYTES", 1500),
-    (claiming, "CLAIMED_BYTES", 3000),
-    (reporting, "OUTCOME_BYTES", 3000),
-    (spilling, "BATCH_BYTES", 1500),
+    (retrying, "BACKOFF_SECONDS_MAX", 0.4),
+    (provisioner, "REPLACE_SECONDS", 0.1),
+    (wake_listener.WakeListener, "wake_seconds", 1.0),
+    (graceful_shutdown, "_RETIRE_SECONDS", 2.0),
+    (graceful_shutdown, "_STOP_SECONDS", 0.5),
+    (kept_replay, "_AGAIN_SECONDS", 1.5),
+    (writer, "_UNWRITABLE_AGAIN_SECONDS", 1.5),
+    (claimer, "BATCH_BYTES", 1500),
+    (claimer, "CLAIMED_BYTES", 3000),
+    (writer, "OUTCOME_BYTES", 3000),
+    (kept, "BATCH_BYTES", 1500),
 ]
 """Leases last one second here instead of ten, and jobs carry a kilobyte at most instead of 256."""
 _COUNTED = ("final", "persisted", "held", "kept_here")
@@ -94,19 +83,19 @@ class Ids:
 class SimPool:
     """Worker processes: the handler runs after a while, and can be killed.
 
-    Stands for ``IsolatedPool``; a rescued job runs here whatever its handler's mode is.
+    Stands for ``ProcessPool``; a rescued job runs here whatever its handler's mode is.
     """
 
     def __init__(self, *args: Any, **options: Any) -> None:
         pass
 
-    async def run(self, job: IsolatedJob, begin: Begin, take_back: object = None) -> IsolatedResult:
+    async def run(self, job: ProcessJob, begin: Begin, take_back: object = None) -> AttemptResult:
         return await self.run_alone(job, begin)
 
-    async def run_alone(self, job: IsolatedJob, begin: Begin) -> IsolatedResult:
+    async def run_alone(self, job: ProcessJob, begin: Begin) -> AttemptResult:
         await asyncio.sleep(0.01)
         if not await begin():
-            return IsolatedResult(kind=ResultKind.NOT_STARTED)
+            return AttemptResult(kind=ResultKind.NOT_STARTED)
         return await _run_isolated(job, asyncio.get_running_loop().time())
 
     def kill_all(self) -> None:
@@ -116,7 +105,7 @@ class SimPool:
         return None
 
 
-async def _run_isolated(job: IsolatedJob, began: float) -> IsolatedResult:
+async def _run_isolated(job: ProcessJob, began: float) -> AttemptResult:
     process_ = PROCESS.get()
     assert process_ is not None
     result = await process_.history.run_isolated(job.job_id, job.token, job.attempt)
@@ -124,8 +113,8 @@ async def _run_isolated(job: IsolatedJob, began: float) -> IsolatedResult:
     if isinstance(result, Exception):
         from jobmaster.codec import error_of
 
-        return IsolatedResult(kind=ResultKind.ERROR, error=error_of(result, limit_bytes=1000), ran_us=ran_us)
-    return IsolatedResult(kind=ResultKind.OK, result=b"%d" % result, ran_us=ran_us)
+        return AttemptResult(kind=ResultKind.ERROR, error=error_of(result, limit_bytes=1000), ran_us=ran_us)
+    return AttemptResult(kind=ResultKind.OK, result=b"%d" % result, ran_us=ran_us)
 
 
 class Surroundings:
@@ -138,11 +127,11 @@ class Surroundings:
     def __init__(self, hits: Counter[str], new_id: Callable[[], bytes], more: list[Patch] | None = None) -> None:
         self._patches: list[Patch] = [
             *PERIODS,
-            (bucket_count, "new_id", new_id),
-            (joining, "new_id", new_id),
-            (parts, "version", lambda _: "0"),
-            (working, "IsolatedPool", SimPool),
-            *((verdicts, name, _counted(getattr(verdicts, name), name, hits)) for name in _COUNTED),
+            (provisioner, "new_id", new_id),
+            (store_connector, "new_id", new_id),
+            (agent, "version", lambda _: "0"),
+            (bucket_worker, "ProcessPool", SimPool),
+            *((outcome_builder, name, _counted(getattr(outcome_builder, name), name, hits)) for name in _COUNTED),
             *(more or []),
         ]  # fmt: skip
         self._before: list[Patch] = []

@@ -43,9 +43,9 @@ async def _run(job_id: bytes, token: int, attempt: int) -> int:
     process = PROCESS.get()
     assert process is not None
     history = process.history
-    live = process.parts.working.memory.get(job_id)
-    holding = live.portion.holding.fence if live is not None and live.entry.token == token else None
-    place = (None, None) if holding is None else (holding.bucket_id, holding.epoch)
+    live = process.parts.bucket_worker.job_table.get(job_id)
+    owned = live.claimed_list.owned.fence if live is not None and live.entry.token == token else None
+    place = (None, None) if owned is None else (owned.bucket_id, owned.epoch)
     job: Job = history.audit.jobs[job_id]
     identity = (job_id, token, *place)
     history.audit.started(process, identity, fenced=job.kind in FENCED, once=job.kind in ONCE)

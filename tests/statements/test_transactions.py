@@ -13,7 +13,7 @@ from jobmaster.master.transactions import MasterAccess, Transaction, Transaction
 from jobmaster.model.errors import InputError, Unavailable
 from jobmaster.model.job import Conclusion, FinalRow
 from jobmaster.settings.model import MasterSettings
-from jobmaster_agents.attempt_transaction import conclude
+from jobmaster_agents.execute.transactional.attempt import conclude
 from tests.patience import PATIENCE_SECONDS
 from tests.statements.kit import LANE, PRIORITY, SCHEMA, World, entry, final_row, hold_row, uuids
 

@@ -1,0 +1,339 @@
+"""The duties of one agent and how they hear of each other: the only place where duties are introduced to one another.
+
+Every arrow between duties is a callback set up here; no duty imports another.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import os
+import socket
+from functools import partial
+from importlib.metadata import version
+
+import msgspec
+
+from jobmaster.clock import Clock
+from jobmaster.handlers import Handlers
+from jobmaster.master.master import Master
+from jobmaster.master.transactions import Transactions
+from jobmaster.model.agent import Agent, AgentState
+from jobmaster.model.errors import JobMasterError, Unavailable
+from jobmaster.ports import Renewal
+from jobmaster.settings.agreement import common
+from jobmaster.settings.model import AgentMode, AgentSettings, ClusterSettings
+from jobmaster.telemetry import Telemetry
+from jobmaster_agents.background_task import PeriodicTask
+from jobmaster_agents.bucket_worker import BucketWorker
+from jobmaster_agents.buckets.anti_entropy import AntiEntropy
+from jobmaster_agents.buckets.fallback import FallbackBuckets
+from jobmaster_agents.buckets.loss import BucketLoss
+from jobmaster_agents.buckets.ownership_check import OwnershipCheck
+from jobmaster_agents.buckets.provisioner import BucketProvisioner
+from jobmaster_agents.event_log import LOGGER_NAME, Event, EventLog
+from jobmaster_agents.launch.order import ChildConfig
+from jobmaster_agents.launch.shared_deadline import Phase, Progress, arm_kernel_timer
+from jobmaster_agents.leader.due_notifier import DueNotifier
+from jobmaster_agents.leader.leader import Leader, may_lead
+from jobmaster_agents.leader.maintenance import Maintenance
+from jobmaster_agents.leader.unserved import UnservedJobs
+from jobmaster_agents.lease.clock_check import ClockCheck
+from jobmaster_agents.lease.heartbeat import Heartbeat, StoreBeat, attestation
+from jobmaster_agents.lease.store_lease import StoreLease
+from jobmaster_agents.rescue.failure_detector import FailureDetector
+from jobmaster_agents.rescue.rescuer import Rescue, Rescuers
+from jobmaster_agents.state.ownership import OwnedBucket, Ownership
+from jobmaster_agents.state.store_reach import StoreReach
+from jobmaster_agents.store_connector import StoreConnector
+
+SELF_CERTIFICATE_SECONDS = 0.3
+"""An orphan is killed by its own control thread soon after its supervisor's death."""
+_WORKING_MODES = (AgentMode.FULL, AgentMode.EXECUTION)
+
+
+class Parts:
+    """All duties of one agent, wired.
+
+    ``stop_asked`` is set when somebody other than a signal asks the agent to leave (an operator's drain).
+    """
+
+    def __init__(
+        self,
+        config: ChildConfig,
+        agent: AgentSettings,
+        master: Master,
+        store_connector: StoreConnector,
+        handlers: Handlers,
+        clock: Clock,
+        telemetry: Telemetry,
+        log: EventLog,
+        transactions: Transactions | None = None,
+    ) -> None:
+        settings = config.settings
+        self._config = config
+        self._agent = agent
+        self._master = master
+        self._store_connector = store_connector
+        stores = store_connector.usable
+        self._store = stores[agent.store]
+        self._handlers = handlers
+        self._clock = clock
+        self._log = log
+        self.telemetry = telemetry
+        self.handler_names = handlers.names()
+        self.stop_asked = asyncio.Event()
+        self._leaving = False
+        self.grace_seconds = settings.leases.grace_seconds
+        """How long a graceful exit may take; a reload may change it."""
+        self.ownership = Ownership(config.agent_id)
+        self.progress = Progress()
+        self.beat = StoreBeat(config.agent_id, self._store, settings.leases, clock, telemetry, log)
+        attest = attestation(self.beat, self.progress)
+        self.heartbeat = Heartbeat(
+            self.ownership, master, settings.leases, clock, attest, self._renewed, self._trusted, telemetry, log
+        )
+        self.heartbeat.clock_watch = ClockCheck(settings.limits.clock_skew_seconds, clock, telemetry, log)
+        self.bucket_worker = BucketWorker(
+            settings,
+            agent,
+            master,
+            self._store,
+            self.ownership,
+            handlers,
+            clock,
+            telemetry,
+            log,
+            list_prefix=config.agent_id.hex()[-12:],
+            transactions=transactions,
+        )
+        self.store_lease = StoreLease(
+            self.ownership,
+            self._store,
+            settings.leases,
+            clock,
+            self.heartbeat.unanswered,
+            lambda: self.beat.heard_at,
+            self._trusted,
+            self.bucket_worker.forget,
+            telemetry,
+            log,
+        )
+        self.reach = StoreReach(store_connector.every, stores, clock, self._heard, telemetry, log)
+        store_connector.on_joined = self.reach.joined
+        self.due_notifier = DueNotifier(
+            master, stores, self.reach, clock, telemetry, map_seconds=settings.leases.bucket_map_seconds
+        )
+        self.rescuers = Rescuers(
+            {
+                name: Rescue(
+                    self.ownership,
+                    master,
+                    name,
+                    store,
+                    self.reach,
+                    partial(self.due_notifier.tell, afresh=True),
+                    clock,
+                    telemetry,
+                    log,
+                    page_jobs=settings.thresholds.transfer_batch,
+                    max_rescues=settings.jobs.max_rescues,
+                    store_dead_seconds=settings.leases.store_dead_seconds,
+                )
+                for name, store in store_connector.every.items()
+            }
+        )
+        self.failure_detector = FailureDetector(
+            self.ownership, master, settings.leases, clock, self.somebody_died, telemetry, log
+        )
+        owns = agent if agent.mode in _WORKING_MODES else None
+        self.bucket_provisioner = BucketProvisioner(
+            owns,
+            master,
+            self._store,
+            agent.store,
+            self.ownership,
+            self.bucket_worker,
+            lambda: self._leaving or self.stop_asked.is_set(),
+            log,
+        )
+        self.fallback = FallbackBuckets(
+            self.ownership,
+            master,
+            self.bucket_worker,
+            lambda asked: self.bucket_provisioner.ask(asked, self.grace_seconds),
+            settings.thresholds.fallback_idle_seconds,
+            clock,
+            log,
+        )
+        self.bucket_loss = BucketLoss(
+            self.ownership, master, self.bucket_worker.memory_recovery, self._disowned, telemetry, log
+        )
+        self.ownership_check = OwnershipCheck(self.ownership, master, self._store, self.bucket_worker, telemetry, log)
+        self.anti_entropy = AntiEntropy(
+            self.ownership,
+            master,
+            self._store,
+            self.bucket_worker.job_table,
+            self._adopt_lists,
+            clock,
+            telemetry,
+            log,
+            every_seconds=settings.leases.anti_entropy_seconds,
+        )
+        house = Maintenance(config.agent_id, master, stores, self.reach, settings, self.rescuers.kick, telemetry, log)
+        unserved = UnservedJobs(master, settings.thresholds, clock, telemetry, log)
+        self.leader = Leader(
+            self.ownership,
+            master,
+            self.due_notifier,
+            [*house.chores(), *unserved.chores()],
+            settings.leases,
+            clock,
+            self.failure_detector.kick,
+            telemetry,
+            log,
+            weight=agent.weight,
+            horizon_seconds=settings.thresholds.transient_threshold_seconds,
+        )
+
+    # ------------------------------------------------------------ start and end
+
+    def duties(self) -> list[PeriodicTask]:
+        """What ticks, according to the agent's mode."""
+        duties: list[PeriodicTask] = [
+            self.heartbeat,
+            self.beat,
+            self.store_lease,
+            self.failure_detector,
+            self._store_connector,
+        ]
+        duties += [self.reach, self.due_notifier, *self.rescuers.duties.values()]
+        if self._agent.mode in _WORKING_MODES:
+            duties += [self.bucket_worker.in_flight_writer, self.anti_entropy, self.bucket_loss, self.ownership_check]
+        if may_lead(self._agent.mode, self._agent.weight):
+            duties += [self.leader, self.leader.chores]
+        return duties
+
+    async def register(self) -> None:
+        """Agent row with a fresh lease; trust counts from before the call."""
+        settings = self._config.settings
+        sent = self._clock.boottime()
+        row = Agent(
+            id=self._config.agent_id,
+            name=self._config.name,
+            host=socket.gethostname(),
+            pid=os.getpid(),
+            version=version("jobmaster"),
+            mode=self._agent.mode.value,
+            store=self._agent.store,
+            weight=self._agent.weight,
+            state=AgentState.ACTIVE,
+            lease_us=0,
+            lease_seconds=settings.leases.lease_seconds,
+            started_us=0,
+            share=self._agent.share,
+            helps=tuple(self._agent.helps),
+            settings=common(settings),
+            clock_us=self._clock.wall_us(),
+        )
+        lanes = list(self._agent.bucket_counts()) if self._agent.mode in _WORKING_MODES else []
+        specs = [handler.spec for handler in self._handlers] if lanes else []
+        self._phase(Phase.REGISTERED)
+        await self._master.register(row, lanes, specs)
+        self.heartbeat.registered(sent)
+
+    async def open_all(self) -> None:
+        """The buckets of the configuration."""
+        await self.bucket_provisioner.open_all()
+
+    def serves(self) -> None:
+        """Its buckets are open."""
+        self._phase(Phase.SERVING)
+
+    def reload(self, data: bytes) -> None:
+        """The configuration was read again; ``data`` is what is in force now (the rest of it waits for a restart)."""
+        settings = msgspec.json.decode(data, type=ClusterSettings)
+        agent = self._agent = settings.agents[self._config.agent]
+        logging.getLogger(LOGGER_NAME).setLevel(settings.observability.log_level.upper())
+        self.grace_seconds = settings.leases.grace_seconds
+        self.bucket_worker.retune(settings, agent)
+        if agent.mode in _WORKING_MODES:
+            self.bucket_provisioner.follow(agent, self.grace_seconds)
+
+    async def leave(self, grace_seconds: float, reason: str) -> bool:
+        """Graceful exit; True when nothing is left behind."""
+        self._leaving = True
+        self._phase(Phase.STOPPING)
+        with contextlib.suppress(Unavailable):  # for people only: a master that does not answer is met below
+            await self._master.announce_stopping(self._config.agent_id)
+        if may_lead(self._agent.mode, self._agent.weight):
+            with contextlib.suppress(Unavailable):  # the office's own lease says the same a little later
+                await self.leader.resign()
+        left = await self.bucket_worker.complete(list(self.ownership.buckets), grace_seconds, reason)
+        # An answer that is lost must not turn a clean exit into a death; how long may be asked, the lease says.
+        until_answered = self.bucket_worker.outcome_writer.until_answered
+        await until_answered("give_back", self.rescuers.give_back, refusals=False)
+        # What it still holds of buckets that a store has lost.
+        await until_answered("disown", self.bucket_loss.tick, refusals=False)
+        if left:
+            return False
+        self.heartbeat.retire()
+        end = partial(self._master.end_agent, self._config.agent_id, dead=False, reason=reason)
+        if not await until_answered("end_agent", end, refusals=False):
+            return False
+        self._phase(Phase.ENDED)
+        return True
+
+    async def certify_self(self, reason: str) -> None:
+        """The agent is going and can complete nothing: whoever rescues its jobs need not wait for its lease. Bounded, and
+        no harm when it fails: the lease says the same a little later.
+        """
+        try:
+            async with asyncio.timeout(SELF_CERTIFICATE_SECONDS):
+                await self._master.end_agent(self._config.agent_id, dead=True, reason=reason)
+        except (JobMasterError, TimeoutError):
+            return
+
+    # ------------------------------------------------------------ what duties tell each other
+
+    def somebody_died(self) -> None:
+        """A certificate was written: there are buckets to drain, and perhaps the coordinator's office is vacant."""
+        self.rescuers.kick()
+        self.leader.may_be_vacant()
+
+    def _heard(self, store: str) -> None:
+        self.rescuers.kick((store,))
+
+    def _renewed(self, renewal: Renewal) -> None:
+        if renewal.lost_stores:
+            self.rescuers.kick(renewal.lost_stores)
+        if renewal.cancel_requested:
+            self.bucket_worker.cancel(renewal.cancel_requested)
+        self.bucket_worker.onboarding.alone = renewal.agents <= 1
+        self.leader.saw_coordinator(renewal.coordinator)
+        if self._agent.mode in _WORKING_MODES:
+            self.ownership_check.renewed(renewal)
+            self.fallback.renewed(renewal.helps)
+        if renewal.drain_requested and not self.stop_asked.is_set():
+            self._log.info(Event.DRAIN_REQUESTED, {})
+            self.stop_asked.set()
+
+    def _trusted(self, trusted_until: float) -> None:
+        if self._config.deadline is not None:
+            self._config.deadline.trusted_until = trusted_until
+            arm_kernel_timer(trusted_until - self._clock.boottime())
+
+    def _phase(self, phase: Phase) -> None:
+        if self._config.deadline is not None:
+            self._config.deadline.phase = phase
+
+    async def _adopt_lists(self, bucket_id: bytes) -> None:
+        claimer = self.bucket_worker.claimers.get(bucket_id)
+        if claimer is not None:
+            await claimer.adopt_unknown_lists()
+
+    def _disowned(self, owned: OwnedBucket) -> None:
+        self.bucket_provisioner.replace_soon()
+        self.rescuers.kick()

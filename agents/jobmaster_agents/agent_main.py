@@ -1,0 +1,121 @@
+"""The main program of a supervised agent: ``python -m jobmaster_agents.agent_main <control fd> <deadline fd>``.
+
+Listens to the supervisor before anything heavy is imported, and leaves by ``os._exit``: a handler's stuck thread must not
+keep a process that has given everything back.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import faulthandler
+import logging
+import os
+import signal
+import sys
+from collections.abc import Callable, Coroutine
+
+from jobmaster.model.errors import CodeError, JobMasterError
+from jobmaster_agents.event_log import Event, EventLog, configure
+from jobmaster_agents.launch.control_pipe import ControlPipe
+from jobmaster_agents.launch.order import ChildConfig, read_order
+from jobmaster_agents.launch.shared_deadline import Deadline, disarm_kernel_timer
+
+RunAgent = Callable[[ChildConfig], Coroutine[object, object, int]]
+STACKS_SIGNAL = signal.SIGUSR2
+"""Writes the stacks of all threads to standard error, even while the loop is blocked: names who blocks it."""
+
+
+def serve(arguments: list[str], run_agent: Callable[[], RunAgent]) -> int:
+    """Receive the order, run the agent, return its exit code.
+
+    Args:
+        run_agent: imports and returns the agent's main coroutine function.
+    """
+    control_fd, deadline_fd = (int(argument) for argument in arguments)
+    for fd in (control_fd, deadline_fd):
+        os.set_inheritable(fd, False)  # a handler's process that kept the pipe would never let us notice its end
+    faulthandler.register(STACKS_SIGNAL, all_threads=True)
+    order = read_order(control_fd)
+    sys.path[:0] = [path for path in order.sys_path if path not in sys.path]
+    configure(order.settings.observability.log_level, order.settings.observability.log_format)
+    control = ControlPipe(control_fd, EventLog({"agent": order.agent_id, "name": order.name}))
+    control.start()
+    config = ChildConfig(
+        settings=order.settings,
+        agent=order.agent,
+        name=order.name,
+        agent_id=order.agent_id,
+        index=order.index,
+        deadline=Deadline(deadline_fd),
+        control=control,
+    )
+    try:
+        # Never closed: closing waits for the default executor's threads, and a stuck one must not keep us.
+        loop = asyncio.Runner(loop_factory=_loop_factory()).get_loop()
+        return run_to_its_end(loop, run_agent()(config), EventLog({"agent": order.agent_id, "name": order.name}))
+    except (JobMasterError, BaseExceptionGroup) as error:
+        if (cause := only_cause(error)) is None:
+            raise
+        sys.stderr.write(f"error: {cause}\n")
+        return cause.exit_code
+    finally:
+        disarm_kernel_timer()
+
+
+def only_cause(error: BaseException) -> JobMasterError | None:
+    """The error that a person can mend, also where it ended a group of tasks. ``None``: several things, or a defect in one of
+    the tasks, of which the traceback tells more."""
+    if isinstance(error, JobMasterError):
+        return error
+    while isinstance(error, BaseExceptionGroup) and len(error.exceptions) == 1:
+        error = error.exceptions[0]
+    return error if isinstance(error, JobMasterError) and not isinstance(error, CodeError) else None
+
+
+def run_to_its_end(loop: asyncio.AbstractEventLoop, work: Coroutine[object, object, int], log: EventLog) -> int:
+    """Run the agent's main coroutine. A ``SystemExit`` out of a task that a handler has started would stop the loop, and
+    leave every job of the process behind; it is the handler's affair, which finds it when it awaits that task."""
+    main = loop.create_task(work, name="jobmaster-main")
+    while True:
+        try:
+            return loop.run_until_complete(main)
+        except (SystemExit, KeyboardInterrupt) as error:
+            if main.done():
+                raise
+            log.error(Event.EXIT_REFUSED, {"error": type(error).__name__, "reason": str(error)}, trace=True)
+
+
+def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
+    try:
+        import uvloop  # only where the platform has it
+    except ImportError:
+        return None
+    return uvloop.new_event_loop
+
+
+def _import_agent() -> RunAgent:
+    # Imported late: a second of imports is a second in which the supervisor's death would go unnoticed.
+    from jobmaster_agents.run_agent import run_agent
+
+    return run_agent
+
+
+def leave(code: int) -> None:
+    """Show what went wrong, flush what people should read, and go."""
+    if (error := sys.exc_info()[1]) is not None:
+        sys.excepthook(type(error), error, error.__traceback__)
+    logging.shutdown()
+    for stream in (sys.stdout, sys.stderr):
+        try:
+            stream.flush()
+        except (OSError, ValueError):
+            pass
+    os._exit(code)
+
+
+if __name__ == "__main__":
+    exit_code = 1
+    try:
+        exit_code = serve(sys.argv[1:], _import_agent)
+    finally:
+        leave(exit_code)

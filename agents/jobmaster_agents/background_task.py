@@ -1,0 +1,124 @@
+"""The one shape of every background duty: a tick that returns its own next delay (solid_queue, oban-py).
+
+``run_periodically`` is the only place with ``except Exception``: a tick that fails is logged, counted and tried again with a
+growing, capped delay. ``CodeError`` (an invariant of our own is broken) goes through and ends the process, which the lease
+makes safe. A duty that has an ``asyncio.Event`` called ``kicked`` is woken by it before its delay is over.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Awaitable, Callable
+from typing import Protocol, runtime_checkable
+
+from jobmaster.model.errors import CodeError, Unavailable
+from jobmaster.telemetry import Telemetry
+from jobmaster_agents.event_log import Event, EventLog
+
+BACKOFF_SECONDS = 0.2
+BACKOFF_SECONDS_MAX = 15.0
+SPREAD = 0.1
+"""Share by which a delay is shortened at random, so that agents do not march in step. Never longer: delays are promises."""
+
+
+class PeriodicTask(Protocol):
+    """A background duty."""
+
+    @property
+    def name(self) -> str:
+        """One word, for logs, metrics and task names."""
+        ...
+
+    async def tick(self) -> float:
+        """Do what is due; seconds until the next tick."""
+        ...
+
+
+@runtime_checkable
+class Kickable(Protocol):
+    """A duty that may be woken before its delay is over."""
+
+    kicked: asyncio.Event
+
+
+class Stop(Protocol):
+    """``asyncio.Event`` or ``anyio.Event``: set once, when the duty is to end after its present tick."""
+
+    def is_set(self) -> bool: ...
+
+    def wait(self) -> Awaitable[object]: ...
+
+
+Chance = Callable[[], float]
+"""A number in [0, 1)."""
+
+
+async def run_periodically(
+    duty: PeriodicTask,
+    stop: Stop,
+    telemetry: Telemetry,
+    jitter: Chance = random.random,
+    log: EventLog | None = None,
+) -> None:
+    """Tick until ``stop`` is set (the present tick is finished) or the task is cancelled.
+
+    Raises:
+        CodeError: from a tick, unchanged.
+    """
+    log = log or EventLog()
+    stopped = asyncio.ensure_future(_wait(stop))
+    kicked = duty.kicked if isinstance(duty, Kickable) else None
+    failures = 0
+    try:
+        while not stop.is_set():
+            if kicked is not None:
+                kicked.clear()  # before the tick: a kick during it asks for another one
+            try:
+                delay = await duty.tick()
+            except CodeError:
+                raise
+            except Exception as error:
+                failures += 1
+                _note_failure(log, telemetry, duty.name, error, failures)
+                delay = min(BACKOFF_SECONDS * 2.0 ** min(failures - 1, 16), BACKOFF_SECONDS_MAX)
+            else:
+                if failures:
+                    log.info(Event.DUTY_RECOVERED, {"duty": duty.name, "failures": failures})
+                failures = 0
+            telemetry.duty_ticks[duty.name] += 1
+            # A kick does not cut a back-off short: kicks come in streams, and the store may just be down.
+            await _pause(delay * (1.0 - SPREAD * jitter()), stopped, None if failures else kicked)
+    finally:
+        stopped.cancel()
+
+
+async def _wait(stop: Stop) -> None:
+    await stop.wait()
+
+
+async def _pause(seconds: float, stopped: asyncio.Future[None], kicked: asyncio.Event | None) -> None:
+    """Wait for the delay, the stop or a kick, whichever is first."""
+    if seconds <= 0.0 or stopped.done() or (kicked is not None and kicked.is_set()):
+        await asyncio.sleep(0)  # a duty that always has work must not starve the loop
+        return
+    waiting: set[asyncio.Future[None]] = {stopped}
+    kick = asyncio.ensure_future(_wait(kicked)) if kicked is not None else None
+    if kick is not None:
+        waiting.add(kick)
+    try:
+        await asyncio.wait(waiting, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        if kick is not None:
+            kick.cancel()
+
+
+def _note_failure(log: EventLog, telemetry: Telemetry, name: str, error: Exception, failures: int) -> None:
+    telemetry.duty_failures[name] += 1
+    if failures & (failures - 1):
+        return  # the 1st, 2nd, 4th, 8th ... in a row: an outage is one story, not a line a second
+    fields = {"duty": name, "failures": failures, "error": type(error).__name__, "reason": str(error)}
+    if isinstance(error, Unavailable | TimeoutError):
+        log.warning(Event.DUTY_FAILED, fields)
+    else:
+        log.error(Event.DUTY_FAILED, fields, trace=True)

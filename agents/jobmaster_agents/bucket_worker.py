@@ -1,0 +1,412 @@
+"""The working half of an agent: everything between a bucket's lists and the master's rows, wired together once.
+
+Owns the life of a bucket inside this process: opened, worked on, forgotten when it turns out to be another's, completed
+when the agent leaves. The other half (lease, rescue, coordination) never sees a job.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+from collections.abc import Callable, Coroutine, Sequence
+from typing import Protocol
+
+import msgspec
+
+from jobmaster.clock import Clock
+from jobmaster.handlers import Handlers
+from jobmaster.master.transactions import Transactions
+from jobmaster.model.bucket import BucketState
+from jobmaster.ports import Onboarding as OnboardingPort
+from jobmaster.ports import Outcomes, StoreOwner, Word
+from jobmaster.settings.model import AgentSettings, ClusterSettings
+from jobmaster.telemetry import Telemetry
+from jobmaster_agents.buckets.graceful_shutdown import GracefulShutdown, ShutdownMaster
+from jobmaster_agents.buckets.memory_recovery import MemoryRecovery, SalvageMaster
+from jobmaster_agents.event_log import LOGGER_NAME, Event, EventLog
+from jobmaster_agents.execute.cancellation import Cancellation
+from jobmaster_agents.execute.dispatch import Dispatcher
+from jobmaster_agents.execute.executor import Executor
+from jobmaster_agents.execute.process_pool.pool import ProcessPool, WorkerLimits
+from jobmaster_agents.execute.process_pool.protocol import ProcessJob
+from jobmaster_agents.execute.process_pool.worker_output import LineRate
+from jobmaster_agents.execute.thread_pool import ThreadPool
+from jobmaster_agents.execute.transactional.runner import RecordMaster, TransactionalRunner
+from jobmaster_agents.fetch.claimer import Capacity, Claimer
+from jobmaster_agents.fetch.due_fetcher import Onboarding
+from jobmaster_agents.fetch.wake_listener import WakeListener
+from jobmaster_agents.outcomes.in_flight import InFlightRows, InFlightWriter
+from jobmaster_agents.outcomes.kept import KeptOutcomes
+from jobmaster_agents.outcomes.kept_replay import KeptReplay
+from jobmaster_agents.outcomes.outcome import OutcomeBuilder, StopCause
+from jobmaster_agents.outcomes.writer import OutcomeWriter
+from jobmaster_agents.retrying import Told
+from jobmaster_agents.state.job_table import ClaimedJob, JobTable, Phase
+from jobmaster_agents.state.ownership import OwnedBucket, Ownership
+
+
+class WorkMaster(Outcomes, OnboardingPort, ShutdownMaster, RecordMaster, SalvageMaster, Protocol):
+    """What working needs of the master."""
+
+
+class BucketWorker:
+    """Buckets, pumps, slots and reports of one process.
+
+    Args:
+        list_prefix: names of claimed lists start with it; unique per incarnation.
+        transactions: connections for handlers' transactions; ``None``: no handler uses any.
+    """
+
+    def __init__(
+        self,
+        settings: ClusterSettings,
+        agent: AgentSettings,
+        master: WorkMaster,
+        store: StoreOwner,
+        ownership: Ownership,
+        handlers: Handlers,
+        clock: Clock,
+        telemetry: Telemetry,
+        log: EventLog,
+        list_prefix: str,
+        transactions: Transactions | None = None,
+    ) -> None:
+        self._settings = settings
+        self._agent = agent
+        self._store = store
+        self._ownership = ownership
+        self._handlers = {handler.name: handler for handler in handlers}
+        self._clock = clock
+        self._log = log
+        self._telemetry = telemetry
+        self._list_prefix = list_prefix
+        self._group: asyncio.TaskGroup | None = None
+        self.claimers: dict[bytes, Claimer] = {}
+        self._claims_told = Told("claim", log)
+        self._claimed_before = 0
+        """Jobs that pumps of closed buckets had claimed: a counter must not fall."""
+        self._conflicts_before = 0
+        self.job_table = JobTable()
+        self.memory_recovery = MemoryRecovery(master, lambda: ownership.may_commit(clock.boottime()))
+        self.outcome_writer = OutcomeWriter(
+            master, store, ownership, self.job_table, clock, self.forget, log, telemetry
+        )
+        self.in_flight = InFlightRows(master, self.job_table, self.outcome_writer, self._stop, self._waits_elsewhere)
+        self.outcome_builder = OutcomeBuilder(
+            self.outcome_writer,
+            settings.jobs,
+            settings.limits,
+            settings.thresholds.transient_threshold_seconds,
+            clock,
+            random.Random(random.getrandbits(64)),
+        )
+        self._line_rate = LineRate(clock.boottime)
+        pool = ProcessPool(
+            settings.handlers,
+            agent.isolated_processes,
+            result_bytes=settings.limits.result_bytes,
+            error_bytes=settings.limits.error_bytes,
+            logger=logging.getLogger(LOGGER_NAME),
+            clock=clock,
+            limits=WorkerLimits(jobs_per_worker=agent.isolated_jobs, growth_bytes=agent.isolated_growth_bytes),
+            on_output=self._printed,
+            access=msgspec.msgpack.encode(transactions.access) if transactions is not None else b"",
+        )
+        transactional = TransactionalRunner(
+            transactions, master, self.outcome_writer, self.outcome_builder, ownership, clock, telemetry
+        )
+        threads = ThreadPool(agent.threads, clock.boottime)
+        self.threads_exhausted = threads.exhausted
+        """Set when every thread is stuck in a handler that was given up, or as many handlers on the loop as may run at once:
+        the process is to be replaced."""
+        telemetry.read_from("threads_stuck", lambda: threads.quarantined)
+        self._dispatcher = Dispatcher(
+            threads,
+            pool,
+            self.outcome_builder,
+            ownership,
+            clock,
+            self.in_flight.authorise,
+            thread_jobs=agent.threads,
+            process_jobs=agent.isolated_processes,
+            transactional=transactional,
+            attended_jobs=settings.master.transactions,
+            on_given_up=self._given_up,
+        )
+        self.executor = Executor(
+            agent,
+            settings.thresholds.age_boost_seconds,
+            clock,
+            ownership,
+            self.outcome_builder,
+            self._dispatcher,
+            self.in_flight.authorise,
+            self._room,
+        )
+        self.executor.on_given_up = self._given_up
+        self._dispatcher.on_broken = self.executor.break_off
+        self.outcome_writer.runner = self.executor
+        self.onboarding = Onboarding(
+            master,
+            self.outcome_writer.assigned_copies,
+            self.executor,
+            ownership,
+            settings.thresholds,
+            clock,
+            self.forget,
+            list(self._handlers),
+        )
+        self.cancellation = Cancellation(
+            master, store, self.job_table, self.outcome_writer, self._stop, self._room, telemetry
+        )
+        self.wake_listener = WakeListener(store, self.claimers, log)
+        self.kept_outcomes = KeptOutcomes(
+            store, ownership, self.job_table, self.outcome_writer, clock, self.forget, log
+        )
+        self.kept_replay = KeptReplay(master, store, ownership, self.outcome_writer, self.forget, telemetry, log)
+        self.graceful_shutdown = GracefulShutdown(
+            master,
+            store,
+            self.job_table,
+            self.executor,
+            self.outcome_writer,
+            self.kept_replay,
+            self.outcome_builder,
+            clock,
+        )
+        self.in_flight_writer = InFlightWriter(
+            self.job_table,
+            self.in_flight,
+            self.executor.running_before,
+            clock,
+            settings.thresholds.persist_within_seconds,
+        )
+        ownership.on_lost.append(self._lost)
+        ownership.on_suspended.append(self.in_flight.put_off)
+        self._observe(telemetry)
+
+    # ------------------------------------------------------------ life
+
+    async def run(self) -> None:
+        """Work until cancelled. An exception of any part ends all of it: the lease makes that safe."""
+        try:
+            async with asyncio.TaskGroup() as group:
+                self._group = group
+                group.create_task(self.outcome_writer.run(), name="jobmaster-reporter")
+                group.create_task(self.in_flight.run(), name="jobmaster-in-flight")
+                group.create_task(self.kept_outcomes.run(), name="jobmaster-spilling")
+                group.create_task(self.kept_replay.run(), name="jobmaster-applying")
+                group.create_task(self.executor.run(), name="jobmaster-execution")
+                group.create_task(self.wake_listener.run(), name="jobmaster-waker")
+                group.create_task(self.onboarding.run(), name="jobmaster-onboarding")
+                group.create_task(self.cancellation.run(), name="jobmaster-cancelling")
+                for claimer in self.claimers.values():
+                    group.create_task(claimer.run(), name="jobmaster-pump")
+        finally:
+            self._group = None
+
+    def open(self, owned: OwnedBucket) -> None:
+        """Serve a bucket that is ours in the master and open in the store."""
+        bucket_id = owned.fence.bucket_id
+        self._ownership.add(owned)
+        self.executor.open(owned)
+        self.cancellation.open(owned)
+        claimer = Claimer(
+            owned,
+            self._store,
+            self._ownership,
+            self.job_table,
+            self.executor,
+            self.outcome_writer,
+            self.outcome_builder,
+            self._handlers,
+            self._clock,
+            self.onboarding,
+            self.cancellation,
+            self.forget,
+            list_prefix=self._list_prefix,
+            capacity=Capacity.of(self._agent),
+            store_settings=self._settings.stores[owned.store],
+            log=self._log,
+            told=self._claims_told,
+        )
+        claimer.claim_seconds = self._telemetry.claim_seconds
+        self.claimers[bucket_id] = claimer
+        self.onboarding.open(owned)
+        self.wake_listener.changed()
+        if self._group is not None:
+            self._group.create_task(claimer.run(), name="jobmaster-pump")
+
+    async def complete(self, bucket_ids: Sequence[bytes], grace_seconds: float, reason: str) -> list[bytes]:
+        """Bring buckets to their graceful end; returns those left to the rescue."""
+        claimers = [self.claimers[bucket_id] for bucket_id in bucket_ids if bucket_id in self.claimers]
+        for claimer in claimers:
+            self.onboarding.close(claimer.owned.fence.bucket_id)
+
+        def retired(claimer: Claimer) -> None:
+            bucket_id = claimer.owned.fence.bucket_id
+            self._close(bucket_id)
+            self._ownership.retire(bucket_id)
+            self._log.info(Event.BUCKET_CLOSED, {"bucket": bucket_id, "reason": reason})
+
+        return await self.graceful_shutdown.complete(claimers, grace_seconds, reason, retired)
+
+    async def aclose(self) -> None:
+        """End slots, threads and worker processes."""
+        await self.executor.aclose()
+        await self._dispatcher.aclose(timeout_seconds=0.5)
+
+    # ------------------------------------------------------------ losing buckets
+
+    def forget(self, bucket_id: bytes, why: str, said: Word | None = None) -> None:
+        """A store or the master says that the bucket is another's: nothing of it may be settled or recorded.
+
+        Of a frozen one it may be the new epoch that speaks (the answer to our own unfreezing was lost): the master is asked.
+        """
+        owned = self._ownership.get(bucket_id)
+        if owned is not None and owned.frozen:
+            owned.heard(said)
+            self._ownership.refused(owned, why)
+        else:
+            self._ownership.lose(bucket_id, why, said)
+
+    def _lost(self, owned: OwnedBucket, why: str) -> None:
+        bucket_id = owned.fence.bucket_id
+        dropped, promoted = self.job_table.forget(bucket_id)
+        waiting = self.claimers[bucket_id].waiting if bucket_id in self.claimers else 0
+        alive = {job.entry.id for job in promoted}
+        alone = self.memory_recovery.keep(owned, [job for job in dropped if job.entry.id not in alive])
+        # Outcomes that lie there and that memory has let go; at most so many, an answer that was lost counts twice.
+        let_go = max(owned.kept - sum(job.spilled for job in dropped), 0)
+        owned.at_risk = waiting + alone + let_go
+        for job in dropped:
+            if job.phase is Phase.RUNNING:
+                self.executor.stop_job(job, StopCause.SUPERSEDED)
+            job.phase = Phase.GONE
+        self._close(bucket_id)
+        self._telemetry.buckets_lost += 1
+        self._log.warning(Event.BUCKET_FORGOTTEN, {"bucket": bucket_id, "reason": why, "jobs": len(dropped)})
+        if promoted:
+            self.executor.enqueue(promoted)
+
+    def _close(self, bucket_id: bytes) -> None:
+        self.executor.close(bucket_id)
+        self.onboarding.close(bucket_id)
+        self.cancellation.close(bucket_id)
+        claimer = self.claimers.pop(bucket_id, None)
+        if claimer is not None:
+            claimer.ended = True
+            claimer.ask()
+            self._claimed_before += claimer.claimed
+            self._conflicts_before += claimer.conflicting
+        self.wake_listener.changed()
+
+    # ------------------------------------------------------------ an operator's stop
+
+    def freeze(self, owned: OwnedBucket) -> None:
+        """Claim, start and bind nothing of the bucket any more; what runs is recorded."""
+        owned.freeze()
+        self.executor.set_slots()
+
+    def thaw(self, owned: OwnedBucket, epoch: int) -> None:
+        """The bucket goes on under a new epoch. What has a row under the old one ends under it; what had only been queued
+        there goes back to the master."""
+        past = owned.step(epoch)
+        for job in self.job_table.step(owned, past):
+            self.outcome_builder.release(job)
+        self.resume(owned)
+
+    def resume(self, owned: OwnedBucket) -> None:
+        """Whatever stopped for a word on the bucket goes on."""
+        bucket_id = owned.fence.bucket_id
+        self.executor.set_slots()
+        self.executor.enqueue([job for job in self.job_table.of_bucket(bucket_id) if job.phase is Phase.QUEUED])
+        self.onboarding.kick(bucket_id)
+        if (claimer := self.claimers.get(bucket_id)) is not None:
+            claimer.ask(lists=True)
+
+    # ------------------------------------------------------------ a configuration that was read again
+
+    def retune(self, settings: ClusterSettings, agent: AgentSettings) -> None:
+        """What can change while jobs run: slots, buffers, defaults of jobs."""
+        self._settings, self._agent = settings, agent
+        self.executor.set_slots(agent)
+        self.outcome_builder.defaults = settings.jobs
+        for claimer in self.claimers.values():
+            claimer.capacity = Capacity.of(agent)
+            claimer.ask()
+
+    # ------------------------------------------------------------ signals between the parts
+
+    def spawn(self, work: Callable[[], Coroutine[object, object, None]]) -> None:
+        """Run something beside the pumps; its failure ends the process like theirs. Nothing is begun once they have ended."""
+        if self._group is not None:
+            self._group.create_task(work(), name="jobmaster-replace")
+
+    def cancel(self, job_ids: Sequence[bytes]) -> None:
+        """Cancel requests that came with a renewal."""
+        self.cancellation.requested(job_ids)
+
+    def _waits_elsewhere(self, job: ClaimedJob) -> bool:
+        return self._dispatcher.waits(job)
+
+    def _stop(self, job: ClaimedJob, cause: StopCause) -> None:
+        self.executor.stop_job(job, cause)
+
+    def _printed(self, line: str, pid: int, job: ProcessJob | None) -> None:
+        if (left_out := self._line_rate.admit()) is None:
+            return
+        whose = {"job": job.job_id, "handler": job.handler} if job is not None else {}
+        before = {"left_out": left_out} if left_out else {}
+        self._log.info(Event.HANDLER_OUTPUT, {**whose, "worker": pid, "line": line, **before})
+
+    def _given_up(self, job: ClaimedJob, cause: StopCause, seconds: float) -> None:
+        fields = {"job": job.entry.id, "handler": job.entry.handler, "reason": cause.value, "seconds": seconds}
+        self._log.error(Event.HANDLER_GIVEN_UP, fields)
+        if self._stuck() >= self._agent.max_running:
+            self.threads_exhausted.set()
+
+    def _stuck(self) -> int:
+        return self.executor.stuck + self._dispatcher.stuck
+
+    def _room(self, bucket_id: bytes) -> None:
+        claimer = self.claimers.get(bucket_id)
+        if claimer is not None:
+            claimer.room()
+        self.onboarding.room(bucket_id)
+
+    def is_idle(self) -> bool:
+        """Nothing claimed, running or on its way to the master."""
+        return not len(self.job_table) and not self.outcome_writer.backlog
+
+    def serves(self) -> list[tuple[str, int]]:
+        """(lane, priority) of the buckets that take jobs."""
+        held = self._ownership.buckets.values()
+        return [(h.lane, h.priority) for h in held if h.state is BucketState.ACTIVE]
+
+    def _claimed(self) -> int:
+        return self._claimed_before + sum(claimer.claimed for claimer in self.claimers.values())
+
+    def _observe(self, telemetry: Telemetry) -> None:
+        outcome_writer, executor, outcome_builder = self.outcome_writer, self.executor, self.outcome_builder
+        telemetry.read_from("jobs_running", lambda: executor.running)
+        telemetry.read_from("jobs_queued", lambda: sum(map(executor.backlog, self.claimers)) - executor.running)
+        telemetry.read_from("jobs_started", lambda: executor.finished + executor.running)
+        telemetry.read_from("handlers_stuck", self._stuck)
+        telemetry.read_from("jobs_aside", lambda: sum(map(executor.aside, self.claimers)))
+        telemetry.read_from("outcomes_waiting", lambda: outcome_writer.backlog)
+        telemetry.read_from("jobs_claimed", self._claimed)
+        telemetry.read_from("jobs_onboarded", lambda: self.onboarding.onboarded)
+        telemetry.read_from("onboarded_behind_cursor", lambda: self.onboarding.behind)
+        telemetry.read_from("jobs_retried", lambda: outcome_builder.retried)
+        telemetry.read_from(
+            "jobs_conflicting", lambda: self._conflicts_before + sum(p.conflicting for p in self.claimers.values())
+        )
+        telemetry.read_from("jobs_duplicate", lambda: self.job_table.duplicates)
+        telemetry.read_from("jobs_refused", lambda: outcome_writer.refused)
+        telemetry.read_from("jobs_abandoned", lambda: outcome_builder.abandoned)
+        telemetry.read_from("jobs_quarantined", lambda: outcome_writer.quarantined)
+        telemetry.read_from("outcomes_spilled", lambda: self.kept_outcomes.spilled)
+        telemetry.read_from("batches_fenced", lambda: outcome_writer.fenced_batches)
+        telemetry.read_from("buckets_owned", lambda: len(self._ownership.buckets))

@@ -1,0 +1,219 @@
+"""The owner compares its rows with what it really has: in the store *and* in memory (rule G).
+
+A row that names this bucket and has no copy anywhere (a crash between mark and put, a store that lost a key, a failover of
+the master that forgot how the job went on) is given back by compare-and-set on its identity, but only when it was missing
+twice with the same identity, a grace period apart: what is being moved right now must not look lost. Claimed lists that
+memory does not know are adopted. One bucket per tick, so the master sees at most one question every few seconds from an
+agent however many buckets it owns.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Set as AbstractSet
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from jobmaster.clock import Clock
+from jobmaster.model.bucket import BucketDepth
+from jobmaster.model.ids import Fence, Identity
+from jobmaster.model.job import Entry, JobState
+from jobmaster.ports import FIND_IDS_MAX, RowRef, Written
+from jobmaster.telemetry import Telemetry
+from jobmaster_agents.event_log import Event, EventLog
+from jobmaster_agents.state.ownership import OwnedBucket, Ownership
+
+IDLE_FACTOR = 3.0
+"""An empty bucket is compared so much less often than one with jobs."""
+GRACE_SHARE = 5.0 / 6.0
+"""Share of the time between two comparisons that a row must miss its copy: the second one finds it overdue."""
+PACE_SECONDS = 2.0
+"""At most one bucket per this time."""
+_ROWS_MAX = 5000
+_SAMPLE = 100
+"""Looked up in one scan of the lists, which costs the same for one."""
+_SCAN_SLACK = 20_000
+
+
+class RowMaster(Protocol):
+    """What is compared, and given back."""
+
+    async def bucket_rows(self, bucket_id: bytes, after: bytes | None, limit: int) -> list[RowRef]: ...
+
+    async def release(self, fence: Fence, identities: Sequence[tuple[bytes, int]]) -> Written: ...
+
+    async def give_back(self, bucket_id: bytes, rows: Sequence[RowRef]) -> int: ...
+
+
+class CopyStore(Protocol):
+    """Where copies are looked for."""
+
+    async def depths(self, bucket_ids: Sequence[bytes]) -> list[BucketDepth | None]: ...
+
+    async def find(
+        self, bucket_ids: Sequence[bytes], job_ids: Sequence[bytes], scan_max: int
+    ) -> list[dict[bytes, Entry]]: ...
+
+
+class CopyMemory(Protocol):
+    """What this process holds."""
+
+    def ids_of(self, bucket_id: bytes) -> AbstractSet[bytes]: ...
+
+    def settled_of(self, bucket_id: bytes) -> AbstractSet[tuple[bytes, int]]:
+        """(id, token) of copies that are over and lie in a list that may not go yet: no copies of a row."""
+        ...
+
+
+@dataclass(slots=True)
+class _Watch:
+    """What is remembered of one bucket."""
+
+    next_at: float
+    suspects: dict[bytes, tuple[Identity, float]] = field(default_factory=dict)
+    """Job id -> (identity, first missed at)."""
+    after: bytes | None = None
+    """Where the next comparison of a long bucket goes on."""
+
+
+class AntiEntropy:
+    """The duty that compares.
+
+    Args:
+        memory: read after the store.
+        every_seconds: how often a bucket with jobs is compared.
+        adopt_lists: look for claimed lists of the bucket that memory does not know, and take them.
+    """
+
+    name = "anti-entropy"
+
+    def __init__(
+        self,
+        ownership: Ownership,
+        master: RowMaster,
+        store: CopyStore,
+        job_table: CopyMemory,
+        adopt_lists: Callable[[bytes], Awaitable[None]],
+        clock: Clock,
+        telemetry: Telemetry,
+        log: EventLog,
+        *,
+        every_seconds: float,
+    ) -> None:
+        self._every = every_seconds
+        self._ownership = ownership
+        self._master = master
+        self._store = store
+        self._job_table = job_table
+        self._adopt_lists = adopt_lists
+        self._now = clock.boottime
+        self._telemetry = telemetry
+        self._log = log
+        self._watches: dict[bytes, _Watch] = {}
+
+    async def tick(self) -> float:
+        """Compare the bucket that is most overdue."""
+        now = self._now()
+        self._watches = {
+            bucket_id: self._watches.get(bucket_id) or _Watch(now + self._every * random.random())
+            for bucket_id in self._ownership.buckets
+        }
+        if self._watches:
+            bucket_id = min(self._watches, key=lambda each: self._watches[each].next_at)
+            watch = self._watches[bucket_id]
+            owned = self._ownership.get(bucket_id)
+            # An outcome that the store keeps for the master is a copy, too, and not looked for: first it is applied. (What
+            # the master will not take may lie there for long, and which jobs it is of is known.)
+            if watch.next_at <= now and owned is not None and not owned.applies and self._ownership.may_start(now):
+                watch.next_at = now + self._every
+                await self.compare(owned, watch)
+                self._telemetry.anti_entropy_seconds.observe(self._now() - now)
+        soonest = min((watch.next_at for watch in self._watches.values()), default=now + self._every)
+        return max(soonest - self._now(), PACE_SECONDS)
+
+    async def compare(self, owned: OwnedBucket, watch: _Watch) -> None:
+        """One comparison of one bucket; gives back what was missing long enough."""
+        bucket_id = owned.fence.bucket_id
+        await self._adopt_lists(bucket_id)
+        rows = await self._master.bucket_rows(bucket_id, watch.after, _ROWS_MAX)
+        watch.after = rows[-1].id if len(rows) == _ROWS_MAX else None
+        depth = (await self._store.depths([bucket_id]))[0]
+        if depth is None or owned.lost:
+            return  # a store without the bucket: the next claim learns it, and the bucket is disowned
+        if not rows and not watch.suspects:
+            watch.next_at = self._now() + self._every * (1.0 if depth.assigned or depth.claimed_lists else IDLE_FACTOR)
+            return
+        missing = await self._missing(owned, rows, watch, depth)
+        now = self._now()
+        watch.suspects = {row.id: (row.identity, self._first_missed(watch, row, now)) for row in missing}
+        job_table = self._copies(owned)  # once more, after the store: a claim may have moved it meanwhile
+        overdue = [
+            row
+            for row in missing
+            if row.id not in job_table and now - watch.suspects[row.id][1] >= self._every * GRACE_SHARE
+        ]
+        if owned.applies:
+            return  # the master went away while this was compared
+        await self._give_back(owned, overdue)
+
+    def _copies(self, owned: OwnedBucket) -> AbstractSet[bytes]:
+        """Jobs that this process has, or whose outcome lies in the bucket because the master will not take it."""
+        return self._job_table.ids_of(owned.fence.bucket_id) | owned.unwritable_ids
+
+    @staticmethod
+    def _first_missed(watch: _Watch, row: RowRef, now: float) -> float:
+        known = watch.suspects.get(row.id)
+        return known[1] if known is not None and known[0] == row.identity else now
+
+    async def _missing(
+        self, owned: OwnedBucket, rows: Sequence[RowRef], watch: _Watch, depth: BucketDepth
+    ) -> list[RowRef]:
+        """Rows of ours that are neither in the store nor in memory. No copy in the store can be of one that is PROCESSING, or
+        of an epoch before an operator's stop."""
+        bucket_id = owned.fence.bucket_id
+        job_table = self._copies(owned)
+        absent = [row for row in rows if row.id not in job_table and row.identity.bucket_epoch <= owned.fence.epoch]
+        queued = [row for row in absent if _may_lie_in_store(row, owned)]
+        missing = [row for row in absent if not _may_lie_in_store(row, owned)]
+        # As many copies wait as rows want: only old suspects and a sample are looked up.
+        chosen = queued
+        if len(queued) <= depth.assigned:
+            sample = random.sample(queued, min(_SAMPLE, len(queued)))
+            chosen = [row for row in queued if row.id in watch.suspects] + sample
+        looked_for = {row.id: row for row in chosen[:FIND_IDS_MAX]}
+        if looked_for:
+            over = self._job_table.settled_of(bucket_id)
+            (copies,) = await self._store.find([bucket_id], list(looked_for), depth.assigned + _SCAN_SLACK)
+            for row in looked_for.values():
+                copy = copies.get(row.id)
+                # (A copy that is over, of a row that says it is not: a failover has forgotten how the job went on.)
+                if copy is None or copy.token != row.identity.token or (row.id, copy.token) in over:
+                    missing.append(row)
+        return missing
+
+    async def _give_back(self, owned: OwnedBucket, rows: Sequence[RowRef]) -> None:
+        queued = [(row.id, row.identity.token) for row in rows if _may_lie_in_store(row, owned)]
+        others = [row for row in rows if not _may_lie_in_store(row, owned)]
+        if others and not owned.lost:
+            # A running job's row and no job: the master has forgotten how it went on (a failover), or we have.
+            self._telemetry.rows_without_memory += len(others)
+            moved = await self._master.give_back(owned.fence.bucket_id, others)
+            self._telemetry.rows_released += moved
+            self._log.error(
+                Event.ROWS_WITHOUT_MEMORY,
+                {"bucket": owned.fence.bucket_id, "jobs": len(others), "given_back": moved, "first": others[0].id},
+            )
+        if not queued or owned.lost:
+            return
+        written = await self._master.release(owned.fence, queued)
+        if not written.bucket_ok:
+            self._ownership.refused(owned, "a release was refused by the bucket's lock")
+            return
+        if written.accepted:
+            self._telemetry.rows_released += len(written.accepted)
+            self._log.warning(Event.ROWS_RELEASED, {"bucket": owned.fence.bucket_id, "jobs": len(written.accepted)})
+
+
+def _may_lie_in_store(row: RowRef, owned: OwnedBucket) -> bool:
+    return row.state == JobState.ASSIGNED and row.identity.bucket_epoch == owned.fence.epoch

@@ -1,0 +1,244 @@
+"""Graceful exit of buckets: ACTIVE -> COMPLETING -> READY_TO_DELETE, with zero rescues and no attempt burnt.
+
+Block intake (master first, then the store: producers get CLOSED and go elsewhere, onboarding stops) -> flush what waits
+in the store to the master -> finish what is running and queued, within the grace -> give the rest back, also what was
+onboarded and is not due yet -> retire. Every step is idempotent and every wait is bounded; a bucket that cannot be retired
+in time (a handler that will not stop, a server that is down) is left to the rescue, like after a crash.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from typing import Protocol
+
+from jobmaster.clock import Clock
+from jobmaster.model.bucket import BucketState
+from jobmaster.model.errors import Refused, Unavailable
+from jobmaster.model.ids import Fence
+from jobmaster.model.job import JobState
+from jobmaster.ports import Membership, RowRef, StoreOwner, Word, Written
+from jobmaster_agents.execute.executor import Executor
+from jobmaster_agents.fetch.claimer import Claimer
+from jobmaster_agents.outcomes.kept_replay import KeptReplay
+from jobmaster_agents.outcomes.outcome import OutcomeBuilder, StopCause
+from jobmaster_agents.outcomes.writer import OutcomeWriter
+from jobmaster_agents.state.job_table import JobTable, Phase
+
+_LOOK_SECONDS = 0.02
+_RETRY_SECONDS = 0.2
+_STOP_SECONDS = 5.0
+"""How long after the grace a handler may take to stop when it is asked to."""
+_RETIRE_SECONDS = 10.0
+"""At least so long the last steps may take, however short the grace was."""
+_PAGE_JOBS = 1000
+_ON_ITS_WAY = (BucketState.COMPLETING, BucketState.READY_TO_DELETE)
+
+
+class ShutdownMaster(Membership, Protocol):
+    """Where buckets are retired, and rows without a copy go back."""
+
+    async def bucket_rows(self, bucket_id: bytes, after: bytes | None, limit: int) -> list[RowRef]: ...
+
+    async def release(self, fence: Fence, identities: Sequence[tuple[bytes, int]]) -> Written: ...
+
+
+class GracefulShutdown:
+    """Brings buckets to their graceful end."""
+
+    def __init__(
+        self,
+        master: ShutdownMaster,
+        store: StoreOwner,
+        job_table: JobTable,
+        executor: Executor,
+        outcome_writer: OutcomeWriter,
+        kept_replay: KeptReplay,
+        outcome_builder: OutcomeBuilder,
+        clock: Clock,
+    ) -> None:
+        self._master = master
+        self._store = store
+        self._job_table = job_table
+        self._executor = executor
+        self._outcome_writer = outcome_writer
+        self._kept_replay = kept_replay
+        self._outcome_builder = outcome_builder
+        self._now = clock.boottime
+        self.hurry = asyncio.Event()
+        """Set by a second signal: stop running handlers and give everything back now."""
+
+    async def complete(
+        self, claimers: Sequence[Claimer], grace_seconds: float, reason: str, on_retired: Callable[[Claimer], None]
+    ) -> list[bytes]:
+        """Bring the buckets of these pumps to READY_TO_DELETE; returns those that could not be retired (they are left
+        to the rescue). Takes at most twice the grace and some seconds.
+
+        Args:
+            on_retired: called of each as soon as its own end is committed, whatever the others still wait for: the master
+                does not count it among this agent's buckets any more, and neither may the agent.
+        """
+        deadline = self._now() + grace_seconds
+        last = deadline + max(grace_seconds, _RETIRE_SECONDS)
+
+        async def one(claimer: Claimer) -> bool:
+            retired = await self._complete(claimer, deadline, last, reason)
+            if retired:
+                on_retired(claimer)
+            return retired
+
+        done = await asyncio.gather(*map(one, claimers))
+        return [claimer.owned.fence.bucket_id for claimer, retired in zip(claimers, done, strict=True) if not retired]
+
+    async def _complete(self, claimer: Claimer, deadline: float, last: float, reason: str) -> bool:
+        try:
+            # Bounded from outside too: a step may wait for an answer of the master for as long as it is away.
+            async with asyncio.timeout(max(last - self._now(), 0.0) + _STOP_SECONDS):
+                if claimer.owned.frozen:
+                    return await self._leave_frozen(claimer, deadline, last, reason)
+                if not await self._close_intake(claimer, last, reason):
+                    return False
+                if not await self._finish_or_release(claimer, deadline):
+                    return False
+                return await self._retire(claimer, last)
+        except TimeoutError:
+            return False
+
+    # ------------------------------------------------------------ a bucket that an operator has stopped
+
+    async def _leave_frozen(self, claimer: Claimer, deadline: float, last: float, reason: str) -> bool:
+        """A frozen bucket cannot complete. What this process holds of it ends or goes back, so that nobody counts a rescue;
+        then it is LOST, and what waits in it goes back to the master by its rescuer's hands."""
+        fence = claimer.owned.fence
+        self._release_queued(fence.bucket_id)
+        if not await self._finish_or_release(claimer, deadline):
+            return False
+        while not self._job_table.empty(fence.bucket_id) and self._now() < last:
+            self._give_back(fence.bucket_id)
+            await asyncio.sleep(_LOOK_SECONDS)
+        while self._job_table.empty(fence.bucket_id) and self._now() < last:
+            try:
+                why = f"frozen, and its owner leaves: {reason}"
+                return await self._master.move_bucket(*fence, BucketState.LOST, why)
+            except (Unavailable, Refused):
+                await asyncio.sleep(_RETRY_SECONDS)
+        return False
+
+    def _release_queued(self, bucket_id: bytes) -> None:
+        self._executor.take_queued(bucket_id)
+        for job in self._job_table.of_bucket(bucket_id):
+            if job.phase is Phase.QUEUED:
+                self._outcome_builder.release(job)
+
+    # ------------------------------------------------------------ no more intake
+
+    async def _close_intake(self, claimer: Claimer, last: float, reason: str) -> bool:
+        """False: the bucket is not ours any more, its rescuer takes care."""
+        owned = claimer.owned
+        owned.closed = True
+        fence = owned.fence
+        on_its_way = owned.state in _ON_ITS_WAY  # completed already for another reason, and now the agent leaves
+        while not owned.lost and self._now() < last:
+            try:
+                moved = owned.state in _ON_ITS_WAY or await self._master.move_bucket(
+                    fence.bucket_id, fence.epoch, fence.owner, BucketState.COMPLETING, reason
+                )
+                if not moved:
+                    return False
+                if owned.state not in _ON_ITS_WAY:
+                    owned.state = BucketState.COMPLETING
+                word = await self._store.close_intake(fence)
+                if word is not Word.OK and not (on_its_way and word is Word.CLOSED):
+                    return False
+            except (Unavailable, Refused):
+                await asyncio.sleep(_RETRY_SECONDS)
+                continue
+            claimer.flushing = True
+            claimer.ask()
+            return True
+        return False
+
+    # ------------------------------------------------------------ what this process holds
+
+    async def _finish_or_release(self, claimer: Claimer, deadline: float) -> bool:
+        """Queued and running jobs end by themselves; at the deadline (or at a second signal) they are given back.
+
+        False: a handler did not stop when it was asked to.
+        """
+        bucket_id = claimer.owned.fence.bucket_id
+        asked_at: float | None = None
+        while self._executor.backlog(bucket_id):
+            now = self._now()
+            if now >= deadline or self.hurry.is_set():
+                asked_at = now if asked_at is None else asked_at
+                if now - asked_at > _STOP_SECONDS:
+                    return False
+                self._give_back(bucket_id)
+            await asyncio.sleep(_LOOK_SECONDS)
+        return True
+
+    def _give_back(self, bucket_id: bytes) -> None:
+        self._release_queued(bucket_id)
+        for job in self._job_table.of_bucket(bucket_id):
+            if job.phase is Phase.RUNNING:
+                self._executor.stop_job(job, StopCause.RELEASE)
+
+    # ------------------------------------------------------------ what lies in the store
+
+    async def _retire(self, claimer: Claimer, last: float) -> bool:
+        owned = claimer.owned
+        fence = owned.fence
+        while not owned.lost and self._now() < last:
+            if not self._job_table.empty(fence.bucket_id):
+                self._give_back(fence.bucket_id)  # a second copy whose turn came late
+                claimer.ask()
+                await asyncio.sleep(_LOOK_SECONDS)
+                continue
+            try:
+                word = await self._store.close_if_empty(fence)
+                if word is Word.NOT_EMPTY:
+                    if not await self._flush_page(claimer):
+                        return False
+                    continue
+                if word is not Word.OK or not await self._release_rows(fence):
+                    return False
+                if await self._master.move_bucket(
+                    fence.bucket_id, fence.epoch, fence.owner, BucketState.READY_TO_DELETE, "emptied by its owner"
+                ):
+                    owned.state = BucketState.READY_TO_DELETE
+                    return True
+                return False
+            except (Unavailable, Refused):
+                await asyncio.sleep(_RETRY_SECONDS)
+        return False
+
+    async def _release_rows(self, fence: Fence) -> bool:
+        """Rows that name the bucket although nothing lies there (marked, and the answer or the put was lost).
+
+        False: one of them is being run, by somebody else's account.
+        """
+        while rows := await self._master.bucket_rows(fence.bucket_id, None, _PAGE_JOBS):
+            mine = [row for row in rows if row.identity.bucket_epoch == fence.epoch and row.state == JobState.ASSIGNED]
+            if not mine:
+                return False
+            await self._master.release(fence, [(row.id, row.identity.token) for row in mine])
+        return True
+
+    async def _flush_page(self, claimer: Claimer) -> bool:
+        """What claims do not take: kept outcomes, and onboarded jobs that are not due yet. Written first, removed second.
+
+        False: there is something that cannot be written, or the bucket is another's.
+        """
+        owned = claimer.owned
+        page = await self._store.read_page(owned.fence, _PAGE_JOBS)
+        if page.word is not Word.OK:
+            return False
+        if page.kind == "spilled" and await self._kept_replay.apply(owned, page.raw):
+            return False
+        if page.kind == "claimed" and page.entries:  # of a claim whose reply was lost
+            await claimer.adopt_unknown_lists()
+            await asyncio.sleep(_LOOK_SECONDS)
+            return True
+        if page.entries and not await self._outcome_writer.give_back(owned, page.entries):
+            return False
+        return not page.kind or await self._store.remove_page(owned.fence, page) is Word.OK

@@ -1,0 +1,174 @@
+"""What a living owner still holds of a bucket that its store has lost: it goes to the master, and runs again.
+
+A store that was emptied, or has come back older, may have lost entries of which its owner has a copy in memory: waiting for
+a slot, running, or ended and on their way to the master. Without a row they would be gone. What the owner may still write
+about them is what it may always write: an outcome, or the job given back, under the copy's own identity. Neither needs the
+bucket (rule A). Where there is no row, the job has not ended (below the watermark nothing is written), and a row appears;
+where there is one, it bears this identity or it refuses. So it does not matter whether a rescuer is at work, has come first,
+or finds an older copy in the store afterwards: whoever is second is refused by the row.
+
+Therefore nobody asks whose the bucket is before they are written. It may be a rescuer's by our own declaration, whoever
+made it; then the copies are lost if they are not written. It may be a rescuer's because this agent was taken for dead: then
+its lease has ended, and nothing is written any more. Should it be a rescuer's for another reason, the store still has the
+entries, and whoever is second is refused.
+
+Of copies whose row is known only an outcome is written (or a retry, that is the outcome of an attempt): a row that would
+otherwise be swept says how the job has ended. Any other is left to the sweep. So a job that must not be started twice is not
+started a second time: it is started by an accepted row, and of such a copy the row is known.
+
+Owns these copies from the loss of their bucket on; must never touch a key of the store.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import NamedTuple, Protocol
+
+from jobmaster.codec import encode_entry
+from jobmaster.model.errors import InputError, Refused, Unavailable, ValueRefused
+from jobmaster.model.ids import Fence
+from jobmaster.model.job import Entry, FinalRow, HoldRow
+from jobmaster.ports import Unfit, Written
+from jobmaster.rules.batching import Size
+from jobmaster_agents.outcomes.batch_write import Halving
+from jobmaster_agents.state.job_table import ClaimedJob
+from jobmaster_agents.state.ownership import OwnedBucket
+
+_BATCH_ROWS = 500
+_UNMOVABLE_MAX = 8
+"""Copies refused for no value of theirs, after which no other of their kind is tried: a refusal of everything must not
+become a storm."""
+_KIND = "memory"
+
+
+class SalvageMaster(Protocol):
+    """What takes them."""
+
+    async def record_final(self, rows: Sequence[FinalRow]) -> Written: ...
+
+    async def hold(self, fence: Fence, rows: Sequence[HoldRow]) -> Written: ...
+
+    async def quarantine(self, bucket_id: bytes, entries: Sequence[Unfit]) -> None: ...
+
+
+class Saved(NamedTuple):
+    """What became of the copies of a bucket that may have had no row."""
+
+    written: int
+    """The master has taken them."""
+    settled: int
+    """Those, and what is safe there in another way: the job has a row of another identity, or lies in quarantine."""
+
+
+class _Copy(NamedTuple):
+    entry: Entry
+    row: FinalRow | HoldRow
+    alone: bool
+    """It may have no row."""
+
+
+class _Left:
+    """What is left of one bucket, by job."""
+
+    def __init__(self) -> None:
+        self.copies: dict[Fence, dict[bytes, _Copy]] = {}
+        self.written = self.settled = 0
+
+    def settle(self, fence: Fence, some: Sequence[_Copy], taken: frozenset[bytes]) -> None:
+        alone = [copy.entry.id for copy in some if copy.alone]
+        self.settled += len(alone)
+        self.written += sum(job_id in taken for job_id in alone)
+        for copy in some:
+            del self.copies[fence][copy.entry.id]
+
+
+class MemoryRecovery:
+    """Copies of lost buckets, until they are in the master or it is known that they need not be.
+
+    Args:
+        may_commit: False once the lease forbids it; asked before every write.
+    """
+
+    def __init__(self, master: SalvageMaster, may_commit: Callable[[], bool]) -> None:
+        self._master = master
+        self._may_commit = may_commit
+        self._left: dict[OwnedBucket, _Left] = {}
+        self._halving: Halving[_Copy] = Halving(Size(_BATCH_ROWS), _id_of, _bytes_of)
+
+    def keep(self, owned: OwnedBucket, dropped: Iterable[ClaimedJob]) -> int:
+        """A bucket is lost with these live copies; how many of them only its store had beside this process."""
+        left = _Left()
+        alone = 0
+        for job in dropped:
+            rowless = job.entry.token == 1 and job.row_says is None
+            if not rowless and (job.row is None or job.unwritable):
+                continue
+            alone += rowless
+            mine = left.copies.setdefault(job.claimed_list.owned.fence, {})
+            row = job.row or HoldRow.of(job.entry, job.claimed_list.owned.priority, job.claimed_list.owned.lane)
+            mine[job.entry.id] = _Copy(job.entry, row, rowless)
+        if left.copies:
+            self._left[owned] = left
+        return alone
+
+    async def write(self, owned: OwnedBucket) -> Saved:
+        """Write what is left of a bucket. After a failure: go on with what is left then.
+
+        Raises:
+            Unavailable: the master does not answer, or may not be written to now.
+            Refused, InputError: the last refusal of a copy for no value of its own, when all that can be written is.
+        """
+        left = self._left.get(owned)
+        if left is None:
+            return Saved(0, 0)
+        refusal: Refused | InputError | None = None
+        for fence, copies in left.copies.items():
+            for kind in (FinalRow, HoldRow):
+                some = [copy for copy in copies.values() if isinstance(copy.row, kind)]
+                refusal = await self._write(left, fence, some) or refusal
+        if refusal is not None:
+            raise refusal
+        del self._left[owned]
+        return Saved(left.written, left.settled)
+
+    async def _write(self, left: _Left, fence: Fence, copies: Sequence[_Copy]) -> Refused | InputError | None:
+        """Copies of one kind, in halves where the master refuses, so that nobody waits for an unfit neighbour. What it
+        refuses alone for its values goes to its quarantine; its last other refusal is returned."""
+        refusal: Refused | InputError | None = None
+        refusals = 0
+
+        def took(some: Sequence[_Copy], written: Written) -> None:
+            left.settle(fence, some, written.accepted | written.cancelled)
+
+        async def alone(copy: _Copy, error: Refused | InputError) -> bool:
+            nonlocal refusal, refusals
+            if isinstance(error, ValueRefused):
+                await self._put_aside(left, fence, copy, error)
+            else:
+                refusal = error
+                refusals += 1
+            return refusals < _UNMOVABLE_MAX
+
+        await self._halving.write(copies, lambda some: self._send(fence, some), took, alone)
+        return refusal
+
+    async def _send(self, fence: Fence, some: Sequence[_Copy]) -> Written:
+        if not self._may_commit():
+            raise Unavailable("the lease does not allow to commit")
+        if finals := [copy.row for copy in some if isinstance(copy.row, FinalRow)]:
+            return await self._master.record_final(finals)
+        return await self._master.hold(fence, [copy.row for copy in some if isinstance(copy.row, HoldRow)])
+
+    async def _put_aside(self, left: _Left, fence: Fence, copy: _Copy, error: ValueRefused) -> None:
+        if copy.alone:  # else the row stands for the job
+            unfit = Unfit(copy.entry.id, _KIND, encode_entry(copy.entry), error.message)
+            await self._master.quarantine(fence.bucket_id, [unfit])
+        left.settle(fence, [copy], frozenset())
+
+
+def _id_of(copy: _Copy) -> bytes:
+    return copy.entry.id
+
+
+def _bytes_of(copy: _Copy) -> int:
+    return copy.row.payload_bytes

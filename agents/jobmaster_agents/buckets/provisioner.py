@@ -1,0 +1,188 @@
+"""As many buckets as the configuration says: opened at the start, replaced when one is lost alone, followed at a reload.
+
+What is missing is opened at once, in the master first; what is too much completes, the emptier ones of a lane and priority
+first, while the others work on. An agent that is leaving opens nothing any more.
+
+One bucket more may be wanted for a time, in a lane and priority that nobody serves (``fallback``).
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
+from functools import partial
+from typing import Protocol
+
+from jobmaster.clock import new_id
+from jobmaster.model.bucket import Bucket, BucketState
+from jobmaster.model.errors import JobMasterError, Refused
+from jobmaster.model.ids import Fence
+from jobmaster.model.job import Priority
+from jobmaster.ports import Word
+from jobmaster.settings.model import AgentSettings
+from jobmaster_agents.bucket_worker import BucketWorker
+from jobmaster_agents.event_log import Event, EventLog
+from jobmaster_agents.state.ownership import OwnedBucket, Ownership
+
+REPLACE_SECONDS = 1.0
+"""Pause before a bucket that was lost alone is replaced, so that a broken store is not asked in a tight circle."""
+PUT_BACK_JOBS = 1000
+"""Jobs that were put off and come back when a bucket for them is opened; the coordinator sees to the rest."""
+AGAIN_SECONDS_MAX = 60.0
+"""Longest pause before a bucket that could not be completed is tried again."""
+_REASON = "the configuration has fewer buckets, and this one is not asked for"
+
+Group = tuple[str, int]
+"""Lane and priority."""
+
+
+class ProvisionerMaster(Protocol):
+    """Where buckets are made."""
+
+    async def create_buckets(self, buckets: Sequence[Bucket]) -> bool: ...
+
+    async def put_back(self, limit: int) -> int: ...
+
+
+class ProvisionerStore(Protocol):
+    """Where their keys are made."""
+
+    async def open_bucket(self, fence: Fence) -> Word: ...
+
+
+class BucketProvisioner:
+    """Opens and completes the buckets of one agent.
+
+    Args:
+        agent: its settings; none of an agent that owns no buckets.
+        leaving: true once the agent is on its way out.
+    """
+
+    def __init__(
+        self,
+        agent: AgentSettings | None,
+        master: ProvisionerMaster,
+        store: ProvisionerStore,
+        store_name: str,
+        ownership: Ownership,
+        bucket_worker: BucketWorker,
+        leaving: Callable[[], bool],
+        log: EventLog,
+    ) -> None:
+        self._configured = _counts(agent)
+        self._asked: frozenset[Group] = frozenset()
+        self._master = master
+        self._store = store
+        self._store_name = store_name
+        self._ownership = ownership
+        self._bucket_worker = bucket_worker
+        self._leaving = leaving
+        self._log = log
+        self._one = asyncio.Lock()
+
+    async def open_all(self) -> None:
+        """The buckets of the configuration."""
+        wanted = list(self._wanted().elements())
+        if wanted:
+            async with self._one:
+                await self._open(wanted)
+            self._log.info(Event.BUCKETS_OPENED, {"buckets": len(wanted), "lanes": _lanes(wanted)})
+
+    def replace_soon(self) -> None:
+        """A bucket was lost alone, the agent is sound: a new one takes its place."""
+        asyncio.get_running_loop().call_later(REPLACE_SECONDS, self._bucket_worker.spawn, self._reconcile)
+
+    def follow(self, agent: AgentSettings, grace_seconds: float) -> None:
+        """Other counts from now on."""
+        self._configured = _counts(agent)
+        self._bucket_worker.spawn(partial(self._reconcile, grace_seconds))
+
+    def ask(self, groups: frozenset[Group], grace_seconds: float) -> None:
+        """Where at least one bucket is wanted besides the configuration, from now on."""
+        self._asked = groups
+        self._bucket_worker.spawn(partial(self._reconcile, grace_seconds))
+
+    def _wanted(self) -> Counter[Group]:
+        return self._configured | Counter(dict.fromkeys(self._asked, 1))
+
+    # ------------------------------------------------------------ to the wanted number
+
+    async def _reconcile(self, grace_seconds: float = 0.0) -> None:
+        async with self._one:
+            if self._is_over():
+                return
+            mine = [each for each in self._ownership.buckets.values() if each.frozen or not each.closed]
+            have = Counter((each.lane, each.priority) for each in mine)
+            wanted = self._wanted()
+            if missing := list((wanted - have).elements()):
+                await self._open(missing)
+                self._log.info(Event.BUCKETS_OPENED, {"buckets": len(missing), "lanes": _lanes(missing)})
+            surplus = have - wanted
+        leaving = [bucket_id for group in surplus for bucket_id in self._emptiest(mine, group)[: surplus[group]]]
+        pause = REPLACE_SECONDS
+        while leaving and not self._is_over():
+            leaving = await self._bucket_worker.complete(leaving, grace_seconds, _REASON)
+            if leaving:  # a server is away, or what lies there cannot be written yet; it takes no jobs any more
+                await asyncio.sleep(pause)
+                pause = min(pause * 2.0, AGAIN_SECONDS_MAX)
+
+    def _emptiest(self, mine: Iterable[OwnedBucket], group: Group) -> list[bytes]:
+        ids = [each.fence.bucket_id for each in mine if (each.lane, each.priority) == group]
+        return sorted(ids, key=self._bucket_worker.executor.backlog)
+
+    def _is_over(self) -> bool:
+        return self._leaving() or self._ownership.fenced.is_set()
+
+    # ------------------------------------------------------------ making buckets
+
+    async def _open(self, wanted: Sequence[Group]) -> None:
+        """New buckets: in the master first, so that nobody finds keys of a bucket that does not exist."""
+        buckets = [
+            Bucket(
+                id=new_id(),
+                store=self._store_name,
+                lane=lane,
+                priority=priority,
+                state=BucketState.ACTIVE,
+                epoch=1,
+                owner=self._ownership.agent_id,
+            )
+            for lane, priority in wanted
+        ]
+        opening = {bucket.id for bucket in buckets}
+        self._ownership.opening |= opening
+        try:
+            await self._make(buckets)
+        finally:
+            self._ownership.opening -= opening
+
+    async def _make(self, buckets: Sequence[Bucket]) -> None:
+        until_answered = self._bucket_worker.outcome_writer.until_answered
+        if not await until_answered("create_buckets", partial(self._master.create_buckets, buckets), refusals=False):
+            self._ownership.fence("the master holds a death certificate for this agent")
+            return
+        ownership = [OwnedBucket.of(bucket) for bucket in buckets]
+        for owned in ownership:
+            word = await until_answered("open_bucket", partial(self._store.open_bucket, owned.fence), refusals=False)
+            if word is not Word.OK:
+                raise Refused(f"agent store {owned.store!r} answered {word} to a new bucket")
+        for owned in ownership:  # together, so that the wait for wake tokens is set up once
+            self._bucket_worker.open(owned)
+        with suppress(JobMasterError):
+            await self._master.put_back(PUT_BACK_JOBS)
+
+
+def _counts(agent: AgentSettings | None) -> Counter[Group]:
+    if agent is None:
+        return Counter()
+    return Counter({
+        (lane, int(priority)): counts.of(priority)
+        for lane, counts in agent.bucket_counts().items()
+        for priority in Priority
+    })  # fmt: skip
+
+
+def _lanes(groups: Iterable[Group]) -> list[str]:
+    return sorted({lane for lane, _ in groups})

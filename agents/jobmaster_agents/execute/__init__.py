@@ -1,0 +1,1 @@
+"""Running handlers: order, slots, threads, worker processes, transactions, cancellation."""

@@ -1,0 +1,249 @@
+"""Cancel requests for jobs of this process: what runs is stopped, what waits in memory ends, and what still lies in a bucket
+never starts.
+
+A request comes with a claim (a hint in the bucket) or with a renewal of the lease (a flag on the row). For a job that is not
+in memory two things follow. From that moment on every copy that is claimed is marked, so it ends without a start. And its
+row, if it is ASSIGNED here, becomes CANCELLED by a statement at once, after which the copy is taken out of the bucket: toward
+the master first, the store second.
+
+A marked id is kept until no copy can come any more. Jobs of producers are claimed in the order in which they arrived, so an
+id that came with a claim is kept until as many of them have been claimed as were waiting then. An id whose row this process
+has ended is kept until its copy was found: one that is on its way into the bucket will be claimed later. A bucket never
+outlives its owner, so memory is enough.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter, deque
+from collections.abc import Callable, Collection, Iterable, Sequence
+from itertools import islice
+
+from jobmaster.model.errors import Refused, Unavailable
+from jobmaster.model.job import HoldRow, JobState
+from jobmaster.ports import Outcomes, StoreOwner, Word
+from jobmaster.telemetry import Telemetry
+from jobmaster_agents.outcomes.outcome import StopCause
+from jobmaster_agents.outcomes.writer import OutcomeWriter
+from jobmaster_agents.retrying import Backoff
+from jobmaster_agents.state.job_table import ClaimedJob, ClaimedList, JobTable, Phase
+from jobmaster_agents.state.ownership import OwnedBucket
+
+BATCH_JOBS = 1000
+"""Jobs of one statement, and copies of one call of the store."""
+
+
+class _Bucket:
+    """What is remembered of one bucket."""
+
+    __slots__ = ("claimed", "copies", "late", "noted", "owned", "waiting")
+
+    def __init__(self, owned: OwnedBucket) -> None:
+        self.owned = owned
+        self.claimed = 0
+        """Jobs of producers claimed so far."""
+        self.waiting: deque[tuple[int, list[bytes]]] = deque()
+        """Requests that came with a claim, until so many jobs of producers are claimed."""
+        self.late: set[bytes] = set()
+        """Jobs whose rows were ended here, until their copies are found."""
+        self.noted: dict[bytes, None] = {}
+        """Requests that can be taken out of the bucket."""
+        self.copies: dict[bytes, int] = {}
+        """Copies to be taken out of it, and when they are due."""
+
+
+class Cancellation:
+    """Obeys cancel requests.
+
+    Args:
+        stop: ends one job of this process.
+        ask: claim from a bucket again, because more requests lie there than came with the last claim.
+    """
+
+    def __init__(
+        self,
+        master: Outcomes,
+        store: StoreOwner,
+        job_table: JobTable,
+        outcome_writer: OutcomeWriter,
+        stop: Callable[[ClaimedJob, StopCause], None],
+        ask: Callable[[bytes], None],
+        telemetry: Telemetry,
+    ) -> None:
+        self._master = master
+        self._store = store
+        self._job_table = job_table
+        self._until_answered = outcome_writer.until_answered
+        self._acknowledger = outcome_writer.acknowledger
+        self._assigned_copies = outcome_writer.assigned_copies
+        self._on_forgotten = outcome_writer.forget
+        self._stop = stop
+        self._ask = ask
+        self._telemetry = telemetry
+        self._buckets: dict[bytes, _Bucket] = {}
+        self._marked: Counter[bytes] = Counter()
+        """Ids of jobs that must not start, and for how many reasons."""
+        self._asked: dict[bytes, bool] = {}
+        """Jobs not in memory whose rows are to be looked at, and whether a copy has been claimed since."""
+        self._work = asyncio.Event()
+
+    def __len__(self) -> int:
+        """How many ids are kept."""
+        return len(self._marked)
+
+    # ------------------------------------------------------------ signals
+
+    def open(self, owned: OwnedBucket) -> None:
+        """Serve a bucket."""
+        self._buckets[owned.fence.bucket_id] = _Bucket(owned)
+
+    def close(self, bucket_id: bytes) -> None:
+        """The bucket is closed or lost: nothing is claimed from it any more."""
+        bucket = self._buckets.pop(bucket_id, None)
+        if bucket is not None:
+            self._forget(bucket.late)
+            for _, ids in bucket.waiting:
+                self._forget(ids)
+
+    def claimed(self, claimed_list: ClaimedList, of_producers: int) -> None:
+        """A claimed list is in memory: copies of cancelled jobs are marked. Called before any of them can start.
+
+        Args:
+            of_producers: how many of them producers had put there.
+        """
+        bucket = self._buckets.get(claimed_list.owned.fence.bucket_id)
+        if self._marked:
+            for job in claimed_list.jobs:
+                job_id = job.entry.id
+                if job_id in self._marked:
+                    job.cancelled = True
+                    if job_id in self._asked:
+                        self._asked[job_id] = True
+                    if bucket is not None and job_id in bucket.late:
+                        bucket.late.discard(job_id)
+                        self._forget((job_id,))
+        if bucket is not None:
+            bucket.claimed += of_producers
+            while bucket.waiting and bucket.waiting[0][0] <= bucket.claimed:
+                self._forget(bucket.waiting.popleft()[1])
+
+    def hinted(self, bucket_id: bytes, job_ids: Collection[bytes], remaining: int) -> None:
+        """Requests that a claim has brought, after the claimed jobs are in memory.
+
+        Args:
+            remaining: how many jobs of producers the claim left in the bucket.
+        """
+        bucket = self._buckets.get(bucket_id)
+        if bucket is None:
+            return
+        fresh = [job_id for job_id in job_ids if job_id not in bucket.noted]
+        bucket.noted.update(dict.fromkeys(fresh))
+        absent = self.requested(fresh)
+        if absent and remaining:
+            bucket.waiting.append((bucket.claimed + remaining, absent))
+            self._marked.update(absent)
+        if fresh:
+            self._work.set()
+
+    def requested(self, job_ids: Iterable[bytes]) -> list[bytes]:
+        """Jobs to be cancelled, from a claim or a renewal; those that are not in memory."""
+        absent: list[bytes] = []
+        for job_id in job_ids:
+            job = self._present(job_id)
+            if job is None:
+                absent.append(job_id)
+                if job_id not in self._asked:
+                    self._asked[job_id] = False
+                    self._marked[job_id] += 1
+                continue
+            for follower in job.followers or ():
+                follower.cancelled = True  # a second copy, which would take over
+            if not job.cancelled:
+                self._stop(job, StopCause.CANCEL)
+        if absent:
+            self._work.set()
+        return absent
+
+    def _present(self, job_id: bytes) -> ClaimedJob | None:
+        """The live copy, unless it is on its way back to the master or into the bucket: it will be another copy then."""
+        job = self._job_table.get(job_id)
+        if job is not None and job.phase is Phase.ENDED and isinstance(job.row, HoldRow):
+            job.cancelled = True
+            return None
+        return job
+
+    def _forget(self, job_ids: Iterable[bytes]) -> None:
+        for job_id in job_ids:
+            self._marked[job_id] -= 1
+            if self._marked[job_id] <= 0:
+                del self._marked[job_id]
+
+    # ------------------------------------------------------------ rows and copies
+
+    async def run(self) -> None:
+        """Obey until cancelled."""
+        backoff = Backoff("withdraw", self._until_answered.log)
+        while True:
+            self._work.clear()
+            if self._asked:
+                await self._end_rows(list(islice(self._asked, BATCH_JOBS)))
+            try:
+                for bucket in list(self._buckets.values()):
+                    if bucket.noted or bucket.copies:
+                        await self._withdraw(bucket)
+                backoff.succeeded()
+            except (Unavailable, Refused) as error:
+                await backoff.pause(error)
+                continue
+            if not self._asked:
+                await self._work.wait()
+
+    async def _end_rows(self, job_ids: Sequence[bytes]) -> None:
+        """ASSIGNED rows of jobs that are not in memory become CANCELLED."""
+        # One that was claimed meanwhile is marked, and ends by its own outcome.
+        absent = [job_id for job_id in job_ids if self._present(job_id) is None]
+        fences = [bucket.owned.fence for bucket in self._buckets.values()]
+        if absent and fences:
+            rows = await self._until_answered("cancel_waiting", lambda: self._master.cancel_waiting(fences, absent))
+            self._telemetry.jobs_ended[JobState.CANCELLED] += sum(row.ended for row in rows)
+            for row in rows:
+                bucket = self._buckets.get(row.bucket_id)
+                if bucket is None:
+                    continue  # closed or lost meanwhile: whoever empties it finds a final row
+                bucket.copies[row.id] = row.due_us
+                if not self._asked[row.id] and row.id not in bucket.late:
+                    bucket.late.add(row.id)
+                    self._marked[row.id] += 1
+                self._acknowledger.publish(bucket.owned, [row.id])
+        for job_id in job_ids:
+            del self._asked[job_id]
+        self._forget(job_ids)
+
+    async def _withdraw(self, bucket: _Bucket) -> None:
+        owned = bucket.owned
+        noted, copies = list(islice(bucket.noted, BATCH_JOBS)), dict(islice(bucket.copies.items(), BATCH_JOBS))
+        fence = owned.fence
+        pairs = [(due_us, job_id) for job_id, due_us in copies.items()]
+        word, removed = await self._store.withdraw(fence, noted, pairs)
+        if self._buckets.get(fence.bucket_id) is not bucket:
+            return
+        if word is not Word.OK:
+            if fence != owned.fence:
+                self._work.set()  # unfrozen under a new epoch while the call was on its way
+                return
+            bucket.noted.clear()
+            bucket.copies.clear()
+            if word is not Word.CLOSED:
+                self._on_forgotten(fence.bucket_id, f"the store answered {word} to a withdrawal", word)
+            return
+        for job_id in noted:
+            del bucket.noted[job_id]
+        for job_id in copies:
+            del bucket.copies[job_id]
+        found = removed & bucket.late
+        found -= self._assigned_copies.may_come(found)
+        bucket.late -= found
+        self._forget(found)
+        if len(noted) >= BATCH_JOBS or bucket.noted or bucket.copies:
+            self._ask(fence.bucket_id)  # there may be more
+            self._work.set()

@@ -1,0 +1,500 @@
+"""Running handlers: slots, order, deadlines, cancellation. One persistent task per slot, not one per job.
+
+A slot takes jobs one after another and awaits their coroutines directly inside its own task. A job that never suspends
+costs no task and no loop turn; ``asyncio.timeout``, task groups and anyio scopes work as a handler's first await because
+a real task runs it (stepping coroutines by hand was measured as fast and breaks all three). A slot wakes one more slot
+before it runs a job while others wait, so jobs that suspend spread over as many slots as there are jobs.
+
+What a job leaves in the slot's task does not reach the next one: after a changed context variable or a cancellation, the
+handler's own ones included, the slot ends with its task and a new one with a fresh context takes its place. A handler that
+swallows every cancellation is given up after a while: its job gets its verdict, and another slot its place.
+
+What is on the hot path stays off it: one deadline sweep for all slots instead of a timer per job, one clock reading per
+job, no ``current_task``/``timeout``/``gather`` (a third of the throughput on CPython 3.11).
+
+Starts are authorised by the lease, or by the bucket's store while the master does not answer (``Ownership.may_start_in``);
+for ``start="fenced"`` by an accepted PROCESSING write alone: such jobs are set aside until the master answers, so that they
+keep no slot from the others. What runs elsewhere is authorised there, when there is room for it. Outcomes go to the reporter;
+nothing here speaks to a store.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterable
+from contextvars import copy_context
+
+from jobmaster.clock import Clock
+from jobmaster.settings.model import AgentSettings
+from jobmaster_agents.execute.fenced_starts import Authorise, FencedStarts
+from jobmaster_agents.execute.run_queue import (
+    CANCEL_AGAIN_SECONDS,
+    BucketQueue,
+    Elsewhere,
+    GivenUp,
+    Slot,
+    choose,
+    is_to_be_given_up,
+)
+from jobmaster_agents.outcomes.outcome import OutcomeBuilder, StopCause, needs_master
+from jobmaster_agents.state.job_table import ClaimedJob, ClaimedList, Phase
+from jobmaster_agents.state.ownership import OwnedBucket, Ownership
+
+TURN_SECONDS = 0.005
+"""How long slots may run jobs back to back before the loop gets a turn (heartbeats, sockets)."""
+_SWEEP_SECONDS = 0.05
+_BURST_JOBS = 32
+"""Jobs a slot takes from one bucket before it compares priorities again."""
+_CLOSE_SECONDS = 1.0
+_NEVER = float("inf")
+_QUEUED, _RUNNING = Phase.QUEUED, Phase.RUNNING  # found once: an enum's member costs 50 ns on CPython 3.11
+
+
+class Executor:
+    """All slots of one process.
+
+    Args:
+        authorise: awaits an accepted PROCESSING write for a ``start="fenced"`` job; False = do not run, None = not now.
+        on_room: a bucket that asked by ``want_room`` has room for more jobs.
+    """
+
+    def __init__(
+        self,
+        settings: AgentSettings,
+        age_boost_seconds: float,
+        clock: Clock,
+        ownership: Ownership,
+        outcome_builder: OutcomeBuilder,
+        dispatcher: Elsewhere,
+        authorise: Authorise,
+        on_room: Callable[[bytes], None],
+    ) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._settings = settings
+        self._age_boost_seconds = age_boost_seconds
+        self._now = clock.boottime
+        self._ownership = ownership
+        self._outcome_builder = outcome_builder
+        self._dispatcher = dispatcher
+        self._fenced_starts = FencedStarts(ownership, outcome_builder, authorise, self._now, lambda: self._closed)
+        self._on_room = on_room
+        self.on_given_up: GivenUp = lambda job, cause, seconds: None
+        """Told of handlers that do not stop."""
+        self._context = copy_context()
+        """What every job finds: the context variables as the agent has them."""
+        self._queues: dict[bytes, BucketQueue] = {}
+        self._slots: dict[Slot, None] = {}
+        self._stuck: dict[Slot, None] = {}
+        """Slots that are none any more: their handlers were given up and go on."""
+        self._parked: list[asyncio.Future[None]] = []
+        self._lifted_last = False
+        """The last job was started before others of a higher priority, because of its age."""
+        self._waking = False
+        """A slot is on its way to the queues; it wakes the next one itself."""
+        self._away: dict[ClaimedJob, BucketQueue] = {}
+        """Jobs that run elsewhere. By copy and not by id: a superseded copy may still be ending when the next starts."""
+        self._turn_ends = 0.0
+        self._turn_asked = False
+        self._sweeping = False
+        self._closed = False
+        self._broken: asyncio.Future[None] = self._loop.create_future()
+        self.running = 0
+        self.finished = 0
+        """Handlers that came to an end since the start."""
+        ownership.on_resumed.append(self._take_aside_back)
+
+    async def run(self) -> None:
+        """Never returns. Raises what a slot died of: an invariant of ours is broken, and the lease makes leaving safe."""
+        try:
+            await asyncio.shield(self._broken)
+        finally:
+            self._end_slots()  # from here on a cancellation means the process and not the job
+
+    def break_off(self, error: BaseException) -> None:
+        """End ``run`` with an error."""
+        if not self._broken.done():
+            self._broken.set_exception(error)
+
+    # ------------------------------------------------------------ buckets and jobs in
+
+    def open(self, owned: OwnedBucket) -> None:
+        """Serve a bucket."""
+        settings = self._settings
+        self._queues[owned.fence.bucket_id] = BucketQueue(owned, settings.slots, settings.bucket_buffer // 2)
+
+    def enqueue(self, jobs: Iterable[ClaimedJob]) -> None:
+        """Queue claimed jobs (all of open buckets) and wake a slot."""
+        claimed_list: ClaimedList | None = None
+        queue: BucketQueue | None = None
+        for job in jobs:
+            if job.claimed_list is not claimed_list:  # neighbours mostly come from one claimed list
+                claimed_list = job.claimed_list
+                queue = self._queues.get(claimed_list.owned.fence.bucket_id)
+            if queue is not None:
+                queue.jobs.append(job)
+        if not self.running:
+            self._turn_ends = self._now() + TURN_SECONDS
+        self._wake_slot()
+
+    def backlog(self, bucket_id: bytes) -> int:
+        """Jobs of a bucket that wait or run."""
+        queue = self._queues.get(bucket_id)
+        return len(queue.jobs) + queue.running if queue else 0
+
+    @property
+    def slots(self) -> int:
+        """How many jobs of one bucket may run at once."""
+        return self._settings.slots
+
+    def want_room(self, bucket_id: bytes, at: int | None = None) -> None:
+        """Call ``on_room`` once when the bucket's queue has fallen to so many jobs (default: its low-water mark)."""
+        if (queue := self._queues.get(bucket_id)) is not None:
+            wanted = queue.low_water if at is None else at
+            queue.level = max(queue.level, wanted) if queue.hungry else wanted
+            queue.hungry = True
+
+    def take_queued(self, bucket_id: bytes) -> list[ClaimedJob]:
+        """Remove and return what waits in a bucket (to be handed back)."""
+        return queue.take() if (queue := self._queues.get(bucket_id)) is not None else []
+
+    def running_before(self, moment: float) -> list[ClaimedJob]:
+        """Jobs that run and were started before a moment."""
+        jobs = [slot.job for slot in self._slots if slot.job is not None and slot.started < moment]
+        return jobs + self._dispatcher.started_before(moment) if self._away else jobs
+
+    def set_slots(self, settings: AgentSettings | None = None) -> None:
+        """As many starts as the settings allow now; none of a frozen bucket."""
+        self._settings = settings or self._settings
+        for queue in self._queues.values():
+            queue.slots = 0 if queue.owned.frozen else self._settings.slots
+        self._wake_slot()
+
+    def close(self, bucket_id: bytes) -> None:
+        """Serve the bucket no more; what waits in it stays with the caller."""
+        self._queues.pop(bucket_id, None)
+
+    # ------------------------------------------------------------ stopping jobs
+
+    def stop_job(self, job: ClaimedJob, cause: StopCause) -> None:
+        """Stop one job. One that waits for a slot is ended at once when it is cancelled, and left alone otherwise."""
+        if cause is StopCause.CANCEL:
+            job.cancelled = True
+            if job.phase is Phase.QUEUED:
+                self._outcome_builder.without_running(job, self._now())
+                return
+        if job in self._away:
+            self._dispatcher.stop(job, cause)
+            return
+        for slot in self._slots:
+            if slot.job is job:
+                self._stop_slot(slot, cause)
+                return
+
+    async def aclose(self) -> None:
+        """End all slots; running handlers are cancelled without a verdict. One that ignores it is not waited for."""
+        tasks = self._end_slots()
+        if tasks:
+            await asyncio.wait(tasks, timeout=_CLOSE_SECONDS)
+        self._slots.clear()
+
+    def _end_slots(self) -> list[asyncio.Task[None]]:
+        self._closed = True
+        tasks = [slot.task for slot in (*self._slots, *self._stuck) if slot.task is not None]
+        for task in tasks:
+            task.cancel()
+        return tasks
+
+    def _stop_slot(self, slot: Slot, cause: StopCause) -> None:
+        now = self._now()
+        if slot.cause is None:
+            slot.asked_at = now
+        if slot.cause is None or cause is StopCause.SUPERSEDED:
+            slot.cause = cause
+        slot.nagged_at = now
+        if slot.task is not None:
+            slot.task.cancel()
+
+    def _give_up(self, slot: Slot, job: ClaimedJob, cause: StopCause) -> None:
+        """Its handler swallows every cancellation: the job gets its verdict, another slot the place. It is asked on."""
+        slot.given_up = slot.soiled = True
+        del self._slots[slot]
+        self._stuck[slot] = None
+        queue = self._queues.get(job.claimed_list.owned.fence.bucket_id)
+        now = self._end(slot, queue)
+        self._outcome_builder.stopped(job, cause, slot.started, now)
+        self.on_given_up(job, cause, now - slot.asked_at)
+        self._wake_slot()
+        if queue is not None and queue.hungry and len(queue.jobs) <= queue.level:
+            self._say_room(queue)
+
+    @property
+    def stuck(self) -> int:
+        """Handlers that were given up and have not ended."""
+        return len(self._stuck)
+
+    # ------------------------------------------------------------ slots
+
+    def _wake_slot(self) -> None:
+        if self._waking:
+            return
+        while self._parked:
+            parked = self._parked.pop()
+            if not parked.done():
+                parked.set_result(None)
+                self._waking = True
+                return
+        if len(self._slots) < self._settings.max_running and not self._closed:
+            slot = Slot()
+            # A fresh context: whoever wakes a slot may be a job.
+            slot.task = self._loop.create_task(self._work(slot), name="jobmaster-slot", context=self._context.copy())
+            slot.cancellation = slot.task.cancellation
+            slot.task.add_done_callback(lambda task: self._slot_ended(slot, task))
+            self._slots[slot] = None
+            self._waking = True
+
+    def _slot_ended(self, slot: Slot, task: asyncio.Task[None]) -> None:
+        self._stuck.pop(slot, None)
+        if not task.cancelled() and (error := task.exception()) is not None:
+            self.break_off(error)
+        elif slot in self._slots and not self._closed:
+            # Cancelled between two jobs: a former job of its has left somebody behind who does that.
+            del self._slots[slot]
+            self._waking = False
+            self._wake_slot()
+
+    def _retire(self, slot: Slot) -> None:
+        """Its task has been soiled by a job: another one takes its place."""
+        if slot in self._slots:
+            del self._slots[slot]
+            self._wake_slot()
+
+    async def _work(self, slot: Slot) -> None:
+        while not (self._closed or slot.soiled):
+            self._waking = False
+            now = self._now()
+            if now > self._turn_ends:
+                # One slot waits for the loop's next turn and then wakes the others; else each turn costs a round of all.
+                if not await self._yield_turn():
+                    await self._park()
+                continue
+            choice = choose(self._queues.values(), now, self._age_boost_seconds, lifted_last=self._lifted_last)
+            queue = choice.queue
+            if queue is None or self.running >= self._settings.max_running:
+                await self._park()
+            elif now >= self._ownership.soft_until and not self._ownership.may_start_in(queue.owned, now):
+                await (
+                    self._ownership.wait_trusted()
+                )  # past half the lease nothing starts, unless the store stands for it
+            else:
+                if choice.others:  # who was told of them while this slot was on its way relied on it
+                    self._wake_slot()
+                self._lifted_last = choice.lifted
+                await self._burst(slot, queue, now, 1 if choice.contested else _BURST_JOBS)
+        if not self._closed:
+            self._retire(slot)
+
+    async def _park(self) -> None:
+        parked = self._loop.create_future()
+        self._parked.append(parked)
+        await parked
+
+    async def _burst(self, slot: Slot, queue: BucketQueue, now: float, count: int) -> None:
+        """So many jobs of one bucket, one after another, or less when the loop is to have its turn."""
+        jobs = queue.jobs
+        limit = self._settings.max_running
+        # The lease is looked at between bursts, so a burst ends with the turn it began in: who has waited inside a job must
+        # not go on in a turn that others have begun meanwhile.
+        turn_ends = self._turn_ends
+        for _ in range(count):
+            if not jobs or queue.running >= queue.slots or self.running >= limit or now > turn_ends:
+                break
+            job = jobs.popleft()
+            if job.phase is _QUEUED:
+                if jobs and not self._waking:
+                    self._wake_slot()
+                now = await self._run(slot, queue, job, now)
+            if queue.hungry and len(jobs) <= queue.level:
+                self._say_room(queue)
+            if slot.soiled:
+                break
+
+    def _say_room(self, queue: BucketQueue) -> None:
+        queue.hungry = False
+        self._on_room(queue.bucket_id)
+
+    async def _yield_turn(self) -> bool:
+        if self._turn_asked:
+            return False
+        self._turn_asked = True
+        self._loop.call_soon(self._new_turn)
+        await asyncio.sleep(0)
+        return True
+
+    def _new_turn(self) -> None:
+        self._turn_asked = False
+        self._turn_ends = self._now() + TURN_SECONDS
+
+    # ------------------------------------------------------------ one job
+
+    async def _run(self, slot: Slot, queue: BucketQueue, job: ClaimedJob, now: float) -> float:
+        """Run one job to its verdict; returns the time at its end."""
+        entry, outcome_builder = job.entry, self._outcome_builder
+        barred = (entry.headers or entry.due_us) and outcome_builder.is_barred(job, now)
+        handler = job.handler  # read now: headers may have asked for another rule of delivery
+        if handler is None or job.cancelled or barred:
+            outcome_builder.without_running(job, now)
+            return now
+        queue.running += 1
+        self.running += 1
+        job.phase = _RUNNING
+        slot.job = job
+        slot.started = now
+        slot.deadline = _NEVER
+        if not handler.runs_on_loop or entry.rescues:
+            if self._ownership.suspended and needs_master(job):
+                self._put_aside(slot, queue, job)
+                return now
+            if handler.runs_elsewhere or outcome_builder.runs_alone(job):  # authorised when there is room for it
+                slot.job = None
+                self._run_elsewhere(queue, job)
+                return now
+            if not await self._authorised(slot, queue, job):
+                return self._now()
+            slot.started = now = self._now()
+        slot.deadline = 0.0
+        if not self._sweeping:
+            self._start_sweep()
+        try:
+            result = await (outcome_builder.call(job, now) if handler.wants_context else handler.call(entry.args))
+        except BaseException as error:  # SystemExit of a handler must not end its neighbours
+            return self._ended_by(slot, queue, job, error, now)
+        cause = slot.cause
+        if cause is not None and slot.given_up:
+            return now
+        slot.job = None
+        queue.running -= 1
+        self.running -= 1
+        self.finished += 1
+        ended = self._now()
+        if cause is not None or slot.cancellation():
+            slot.soiled = True  # it swallowed the cancellation, ours or its own, and came to a result
+            if cause is StopCause.SUPERSEDED:
+                return ended
+        try:  # 30 ns: who has changed nothing shares the very same mapping
+            if copy_context() != self._context:
+                slot.soiled = True
+        except Exception:  # values are foreign code, and so is their comparison
+            slot.soiled = True
+        outcome_builder.returned(job, result, now, ended)
+        return ended
+
+    def _ended_by(self, slot: Slot, queue: BucketQueue, job: ClaimedJob, error: BaseException, started: float) -> float:
+        """The verdict on a job whose handler ended by an exception; raises it when the process ends."""
+        if isinstance(error, GeneratorExit) and not self._is_in(slot):
+            raise error  # somebody closes our coroutine
+        cancelled, cause = isinstance(error, asyncio.CancelledError), slot.cause
+        if cancelled and cause is None and self._closed:
+            raise error  # nothing is recorded, the claimed list keeps the job
+        if slot.given_up:
+            return started
+        ended = self._end(slot, queue)
+        slot.soiled = True  # a new task costs less than to look for what it may have left
+        if cause is not None and cancelled:
+            self._outcome_builder.stopped(job, cause, started, ended)
+        elif cause is not StopCause.SUPERSEDED:
+            self._outcome_builder.raised(job, error, started, ended)
+        return ended
+
+    def _is_in(self, slot: Slot) -> bool:
+        """True while the slot's own task is being run by the loop."""
+        try:
+            return asyncio.current_task() is slot.task
+        except RuntimeError:  # no loop runs here
+            return False
+
+    def _end(self, slot: Slot, queue: BucketQueue | None) -> float:
+        slot.job = None
+        if queue is not None:
+            queue.running -= 1
+        self.running -= 1
+        self.finished += 1
+        return self._now()
+
+    async def _authorised(self, slot: Slot, queue: BucketQueue, job: ClaimedJob) -> bool:
+        def give_up() -> None:
+            self._end(slot, queue)
+            self.finished -= 1  # it never began
+
+        return await self._fenced_starts.ask(slot, queue, job, give_up)
+
+    def _put_aside(self, slot: Slot, queue: BucketQueue, job: ClaimedJob) -> None:
+        self._end(slot, queue)
+        self.finished -= 1
+        job.phase = Phase.QUEUED
+        queue.aside.append(job)
+
+    def aside(self, bucket_id: bytes) -> int:
+        """Jobs of a bucket whose start waits for the master to answer."""
+        queue = self._queues.get(bucket_id)
+        return len(queue.aside) if queue else 0
+
+    def _take_aside_back(self) -> None:
+        for queue in self._queues.values():
+            queue.jobs.extendleft(reversed(queue.aside))
+            queue.aside.clear()
+        self._wake_slot()
+
+    # ------------------------------------------------------------ elsewhere
+
+    def _run_elsewhere(self, queue: BucketQueue, job: ClaimedJob) -> None:
+        self._away[job] = queue
+        if not self._sweeping:
+            self._start_sweep()
+        self._dispatcher.start(job, self._back)
+
+    def _back(self, job: ClaimedJob) -> None:
+        queue = self._away.pop(job, None)
+        if queue is None:
+            return
+        queue.running -= 1
+        self.running -= 1
+        self.finished += 1
+        self._wake_slot()
+        if queue.hungry and len(queue.jobs) <= queue.level:
+            self._say_room(queue)
+
+    # ------------------------------------------------------------ deadlines
+
+    def _start_sweep(self) -> None:
+        self._sweeping = True
+        # Not in the context of the job that happens to be the first: this goes on while others run.
+        self._loop.call_later(_SWEEP_SECONDS, self._sweep, context=self._context)
+
+    def _sweep(self) -> None:
+        """Time out what ran too long; runs only while something runs."""
+        now = self._now()
+        busy = bool(self._away or self._stuck)
+        if self._away or self._dispatcher.stuck:
+            busy = True
+            self._dispatcher.sweep(now)
+        for slot in list(self._slots):
+            if slot.job is None:
+                continue
+            busy = True
+            if slot.deadline == 0.0:  # worked out here, because most jobs end before the first sweep
+                slot.deadline = slot.started + self._outcome_builder.timeout_seconds(slot.job)
+            if slot.cause is None:
+                if now >= slot.deadline:
+                    self._stop_slot(slot, StopCause.TIMEOUT)
+            elif is_to_be_given_up(slot.cause, now - slot.asked_at):
+                self._give_up(slot, slot.job, slot.cause)
+            elif now - slot.nagged_at > CANCEL_AGAIN_SECONDS:
+                self._stop_slot(slot, slot.cause)  # it swallowed the cancellation and can only be asked again
+        for slot in self._stuck:
+            if slot.task is not None and now - slot.nagged_at > CANCEL_AGAIN_SECONDS:
+                slot.nagged_at = now
+                slot.task.cancel()
+        if busy and not self._closed:
+            self._loop.call_later(_SWEEP_SECONDS, self._sweep, context=self._context)
+        else:
+            self._sweeping = False

@@ -1,0 +1,1 @@
+"""Handlers in processes of their own."""

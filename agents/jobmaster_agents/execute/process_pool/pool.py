@@ -1,0 +1,337 @@
+"""Handlers in processes of their own: a pool of workers in which nothing a handler does can hurt another job.
+
+A handler that raises, hangs, exits, crashes the interpreter, floods its output or leaves threads and children behind
+costs its own attempt and at most one worker process, which is replaced. Workers start when they are first needed.
+
+How a worker is stopped, kept and killed is in ``isolation_process``; here is who gets which worker and when one starts.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import sys
+from collections import deque
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+
+from jobmaster.clock import Clock
+from jobmaster.model.job import ErrorInfo
+from jobmaster_agents.execute.process_pool.protocol import AttemptResult, ProcessJob, ResultKind, Setup
+from jobmaster_agents.execute.process_pool.worker_process import OnOutput, StartFailed, WorkerLimits, WorkerProcess
+
+__all__ = ["AttemptResult", "Begin", "ProcessJob", "ProcessPool", "ResultKind", "WorkerLimits"]
+
+Begin = Callable[[], Awaitable[bool]]
+"""Asked for a job once its worker is there, because a process takes its time to start: whether the job begins now. A no is
+NOT_STARTED."""
+
+
+async def _at_once() -> bool:
+    return True
+
+
+_START_AGAIN_SECONDS = 0.25
+_START_AGAIN_SECONDS_MAX = 10.0
+
+
+class _Withdrawn(Exception):
+    """The job was cancelled while it waited for a worker."""
+
+
+class _Waiter:
+    """A job that waits for a worker."""
+
+    __slots__ = ("given", "job_id")
+
+    def __init__(self, job_id: bytes, given: asyncio.Future[WorkerProcess]) -> None:
+        self.job_id = job_id
+        self.given = given
+
+
+class _Ticket:
+    """A job of ``run_alone`` on its way to a process."""
+
+    def __init__(self, job_id: bytes) -> None:
+        self.job_id = job_id
+        self.withdrawn = False
+
+
+class ProcessPool:
+    """Worker processes for isolated handlers; all methods are for the loop's thread.
+
+    Args:
+        handler_paths: module paths, as for ``load_handlers``.
+        size: workers at most, each with one job at a time; as many again for ``run_alone``.
+        result_bytes, error_bytes: limits of what one attempt may send back.
+        on_output: told of each line that a worker prints.
+        access: how workers open transactions on the master (``Setup.access``).
+    """
+
+    def __init__(
+        self,
+        handler_paths: Sequence[str],
+        size: int,
+        *,
+        result_bytes: int,
+        error_bytes: int,
+        logger: logging.Logger,
+        clock: Clock,
+        limits: WorkerLimits | None = None,
+        on_output: OnOutput = lambda line, pid, job: None,
+        access: bytes = b"",
+    ) -> None:
+        if size < 1:
+            raise ValueError(f"a pool needs at least one worker process, not {size}")
+        self._limits = limits or WorkerLimits()
+        self._logger = logger
+        self._on_output = on_output
+        self._now = clock.boottime
+        self._size = size
+        self._setup = Setup(
+            handler_paths=list(handler_paths),
+            import_path=[os.path.abspath(path) for path in sys.path],
+            python_path=os.environ.get("PYTHONPATH"),
+            result_bytes=result_bytes,
+            error_bytes=error_bytes,
+            growth_bytes=self._limits.growth_bytes,
+            access=access,
+        )
+        self._loop = asyncio.get_running_loop()
+        self._processes: set[WorkerProcess] = set()
+        """Every process that is started and not gone, those of ``run_alone`` included."""
+        self._shared: set[WorkerProcess] = set()
+        """Ready workers of the pool proper: idle, running or tidying."""
+        self._free: list[WorkerProcess] = []
+        self._starting = 0
+        self._starters: set[asyncio.Task[None]] = set()
+        self._waiters: deque[_Waiter] = deque()
+        self._running: dict[bytes, WorkerProcess] = {}
+        self._alone = asyncio.Semaphore(size)
+        self._tickets: list[_Ticket] = []
+        """Jobs of ``run_alone`` that are not running yet. By ticket and not by id: a superseded copy of a job may still be on
+        its way out when the next one comes."""
+        self._failures = 0
+        self._not_before = 0.0
+        self._closing = asyncio.Event()
+        self.ended_processes = 0
+        """Workers that have ended since the start of the pool, in whatever way."""
+
+    @property
+    def pids(self) -> list[int]:
+        """Processes that run now."""
+        return [process.pid for process in self._processes if process.pid]
+
+    # ------------------------------------------------------------ running jobs
+
+    async def run(
+        self, job: ProcessJob, begin: Begin = _at_once, take_back: Callable[[], None] = lambda: None
+    ) -> AttemptResult:
+        """Run one attempt in the next free worker.
+
+        Args:
+            take_back: called when its worker has died while the job was asked about: it has not begun, whatever ``begin``
+                said, and is asked about again when the next worker is there.
+
+        Cancelling the caller stops the handler before the ``CancelledError`` is passed on: when ``await run(...)`` has
+        ended, however it did, the handler does not run any more.
+        """
+        while True:
+            try:
+                worker = await self._next_worker(job.job_id)
+            except StartFailed as error:
+                return AttemptResult(kind=ResultKind.NOT_STARTED, error=error.info)
+            except _Withdrawn:
+                return _CANCELLED_BEFORE
+            begins = False
+            try:
+                begins = await begin()
+            finally:
+                if not begins:
+                    self._became_idle(worker)
+            if not begins:
+                return _TOO_LATE
+            if worker.usable:
+                return await self._run_on(worker, job)
+            take_back()
+
+    async def run_alone(self, job: ProcessJob, begin: Begin = _at_once) -> AttemptResult:
+        """Run one attempt in a fresh process that is retired afterwards, so that only this job can be blamed for what
+        happens to it. Takes handlers of every mode."""
+        self._tickets.append(ticket := _Ticket(job.job_id))
+        try:
+            async with self._alone:
+                worker = await self._start_process(lambda worker: worker.leave("it has run its one job"))
+                self._tickets.remove(ticket)
+                if ticket.withdrawn:
+                    worker.leave("its one job was cancelled")
+                    return _CANCELLED_BEFORE
+                begins = False
+                try:
+                    begins = await begin() and worker.usable
+                finally:
+                    if not begins:
+                        worker.leave("its one job did not begin")
+                return await self._run_on(worker, job) if begins else _TOO_LATE
+        except StartFailed as error:
+            return AttemptResult(kind=ResultKind.NOT_STARTED, error=error.info)
+        finally:
+            if ticket in self._tickets:
+                self._tickets.remove(ticket)
+
+    def cancel(self, job_id: bytes, *, at_once: bool = False) -> bool:
+        """Stop a job that waits or runs here; its ``run`` returns CANCELLED, or what it came to after all.
+
+        Args:
+            at_once: kill its process now, without asking the handler first.
+
+        Returns: False when there is no such job here.
+        """
+        worker = self._running.get(job_id)
+        if worker is not None:
+            worker.stop(ResultKind.CANCELLED, at_once=at_once)
+            return True
+        for ticket in self._tickets:
+            if ticket.job_id == job_id and not ticket.withdrawn:
+                ticket.withdrawn = True
+                return True
+        for waiter in self._waiters:
+            if waiter.job_id == job_id and not waiter.given.done():
+                waiter.given.set_exception(_Withdrawn())
+                return True
+        return False
+
+    async def _run_on(self, worker: WorkerProcess, job: ProcessJob) -> AttemptResult:
+        self._running[job.job_id] = worker
+        try:
+            return await worker.run(job)
+        finally:
+            if self._running.get(job.job_id) is worker:
+                del self._running[job.job_id]
+
+    # ------------------------------------------------------------ the end
+
+    def kill_all(self) -> None:
+        """SIGKILL to every worker and all that it has started, now: the lease is about to end."""
+        for process in list(self._processes):
+            process.kill()
+
+    async def close(self) -> None:
+        """Take no more jobs, stop what runs (asked first, then killed), end the workers; nothing is left after it."""
+        self._closing.set()
+        for waiter in self._take_waiters():
+            waiter.given.set_exception(_closed())
+        while self._processes or self._starters:
+            for process in self._processes:
+                process.finish("the pool is closed")
+            waits = [self._loop.create_task(process.wait_gone()) for process in self._processes]
+            await asyncio.wait([*waits, *self._starters])
+
+    # ------------------------------------------------------------ who gets which worker
+
+    async def _next_worker(self, job_id: bytes) -> WorkerProcess:
+        while not self._closing.is_set():
+            worker = self._free.pop() if self._free else await self._wait_for_worker(job_id)
+            if worker.usable:
+                return worker
+        raise _closed()
+
+    async def _wait_for_worker(self, job_id: bytes) -> WorkerProcess:
+        waiter = _Waiter(job_id, self._loop.create_future())
+        self._waiters.append(waiter)
+        self._grow()
+        try:
+            return await waiter.given
+        except asyncio.CancelledError:
+            if waiter.given.done() and not waiter.given.cancelled() and waiter.given.exception() is None:
+                self._became_idle(waiter.given.result())
+            raise
+
+    def _take_waiters(self) -> Iterator[_Waiter]:
+        while self._waiters:
+            waiter = self._waiters.popleft()
+            if not waiter.given.done():
+                yield waiter
+
+    def _became_idle(self, worker: WorkerProcess) -> None:
+        if self._closing.is_set() or not worker.usable:
+            worker.finish("the pool is closed")
+            return
+        for waiter in self._take_waiters():
+            waiter.given.set_result(worker)
+            return
+        self._free.append(worker)  # the next job takes the last one: it has warm caches
+
+    def _went(self, worker: WorkerProcess) -> None:
+        self._processes.discard(worker)
+        self._shared.discard(worker)
+        if worker in self._free:
+            self._free.remove(worker)
+        self.ended_processes += 1
+        self._grow()
+
+    # ------------------------------------------------------------ starting workers
+
+    def _grow(self) -> None:
+        """Start workers while more jobs wait than workers are on their way and there is room."""
+        # One that tidies up behind its job is back sooner than a new one is there.
+        waiting = sum(not waiter.given.done() for waiter in self._waiters)
+        waiting -= sum(worker.tidying for worker in self._shared)
+        while self._starting < min(waiting, self._size - len(self._shared)) and not self._closing.is_set():
+            self._starting += 1
+            task = self._loop.create_task(self._start_shared(), name="jobmaster-worker-start")
+            self._starters.add(task)
+            task.add_done_callback(self._starters.discard)
+
+    async def _start_shared(self) -> None:
+        worker: WorkerProcess | None = None
+        try:
+            worker = await self._start_process(self._became_idle)
+        except StartFailed as error:
+            for waiter in self._take_waiters():
+                waiter.given.set_exception(error)
+                break
+        finally:
+            self._starting -= 1
+        if worker is not None:
+            self._shared.add(worker)
+            self._became_idle(worker)
+        self._grow()
+
+    async def _start_process(self, on_idle: Callable[[WorkerProcess], None]) -> WorkerProcess:
+        # After a failed start the next one waits, so that a broken module makes no storm of processes.
+        if (seconds := self._not_before - self._now()) > 0:
+            try:
+                async with asyncio.timeout(seconds):
+                    await self._closing.wait()
+            except TimeoutError:
+                pass
+        if self._closing.is_set():
+            raise _closed()
+        worker = WorkerProcess(self._setup, self._limits, self._logger, self._now, on_idle, self._went, self._on_output)
+        self._processes.add(worker)
+        try:
+            await worker.start()
+        except StartFailed as error:
+            self._failures += 1
+            delay = _START_AGAIN_SECONDS * 2.0 ** min(self._failures - 1, 16)
+            self._not_before = self._now() + min(delay, _START_AGAIN_SECONDS_MAX)
+            self._logger.error("a worker process did not start (%d in a row): %s", self._failures, error)
+            raise
+        self._failures = 0
+        return worker
+
+
+def _closed() -> StartFailed:
+    text = "the pool of worker processes is closed"
+    return StartFailed(ErrorInfo(type="PoolClosed", message=text, reason="crashed"))
+
+
+_CANCELLED_BEFORE = AttemptResult(
+    kind=ResultKind.CANCELLED,
+    error=ErrorInfo(type="Cancelled", message="cancelled before start", reason="cancelled"),
+)
+_TOO_LATE = AttemptResult(
+    kind=ResultKind.NOT_STARTED,
+    error=ErrorInfo(type="LeaseInDoubt", message="the lease was in doubt when its process was ready", reason="crashed"),
+)

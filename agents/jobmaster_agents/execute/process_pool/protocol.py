@@ -1,0 +1,167 @@
+"""What an agent and its worker processes say to each other, over a socket pair of their own.
+
+Frames are four bytes of length (big-endian) and a MessagePack array with a tag. Standard output is not used for it: a
+handler may print whatever it likes.
+
+Parent: ``Setup`` once, then any number of ``Run``, each with at most some ``Stop``; ``Leave`` at the end.
+Child: ``Ready`` after ``Setup``, then per ``Run`` one ``Ended`` and one ``Ready`` when it has tidied up behind the job.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from enum import StrEnum
+
+import msgspec
+
+from jobmaster.model.job import Conclusion, ErrorInfo, FinalRow
+
+_LENGTH_BYTES = 4
+
+
+class ProcessJob(msgspec.Struct, frozen=True, kw_only=True):
+    """One attempt to be run in a worker process."""
+
+    job_id: bytes
+    handler: str
+    args: bytes
+    """JSON object."""
+    token: int
+    attempt: int
+    """This attempt, counted from 1."""
+    max_attempts: int
+    rescues: int
+    lane: str
+    priority: int
+    timeout_seconds: float
+    """Counted from the moment the job is sent to a worker that is ready, not from ``run``."""
+    tags: tuple[str, ...] = ()
+    metadata: dict[str, str] = msgspec.field(default_factory=dict)
+    success: FinalRow | None = None
+    """Of transactional handlers: the outcome to be recorded with the transaction, but for its result."""
+
+
+class ResultKind(StrEnum):
+    """How an attempt in a worker process ended."""
+
+    OK = "ok"
+    ERROR = "error"
+    """The handler raised, or its result cannot be sent (reason ``result``), or its arguments do not fit it (reason
+    ``arguments``: it never ran)."""
+    TIMEOUT = "timeout"
+    CRASHED = "crashed"
+    """The process died under the job, or the handler tried to end it."""
+    RETRY = "retry"
+    """The handler asked for another attempt."""
+    CANCEL = "cancel"
+    """The handler cancelled its job."""
+    CANCELLED = "cancelled"
+    """Stopped by ``ProcessPool.cancel``."""
+    NOT_STARTED = "not_started"
+    """No worker could be had, or it has no such handler: the job did not run and has used up no attempt."""
+
+
+class AttemptResult(msgspec.Struct, frozen=True, kw_only=True):
+    """How it ended, with what to record."""
+
+    kind: ResultKind
+    result: bytes | None = None
+    """JSON, with OK only."""
+    error: ErrorInfo | None = None
+    """With every kind but OK."""
+    retry_after_seconds: float | None = None
+    """With RETRY: what the handler asked for; ``None`` = the usual back-off."""
+    conclusion: Conclusion | None = None
+    """How its transaction ended together with its outcome, when it had one."""
+    ran_us: int = 0
+
+
+class Setup(msgspec.Struct, frozen=True, tag="setup", array_like=True):
+    """First frame to a worker."""
+
+    handler_paths: list[str]
+    import_path: list[str]
+    """``sys.path`` of the parent."""
+    python_path: str | None
+    """PYTHONPATH of the parent's own environment, to be put back."""
+    result_bytes: int
+    error_bytes: int
+    growth_bytes: int
+    """Growth of its resident size since its first job above which the worker wants to be replaced; 0 = never."""
+    access: bytes = b""
+    """How transactions on the master are opened: MessagePack of ``MasterAccess``, empty = not at all."""
+
+
+class Run(msgspec.Struct, frozen=True, tag="run", array_like=True):
+    """Run a job."""
+
+    number: int
+    """Number of the job in this worker, so that a late ``Stop`` cannot hit the next one."""
+    job: ProcessJob
+
+
+class Stop(msgspec.Struct, frozen=True, tag="stop", array_like=True):
+    """Interrupt the job of that number."""
+
+    number: int
+
+
+class Leave(msgspec.Struct, frozen=True, tag="leave", array_like=True):
+    """End the process in the ordinary way (``atexit`` runs)."""
+
+
+class Ready(msgspec.Struct, frozen=True, tag="ready", array_like=True):
+    """The worker is tidy and waits for a job."""
+
+    problem: ErrorInfo | None = None
+    """It could not start and has ended: why."""
+    replace: str = ""
+    """It must not get another job: why (threads or processes left behind, too large)."""
+
+
+class Ended(msgspec.Struct, frozen=True, tag="ended", array_like=True):
+    """A job is over."""
+
+    number: int
+    result: AttemptResult
+
+
+ToWorker = Setup | Run | Stop | Leave
+ToParent = Ready | Ended
+
+_ENCODER = msgspec.msgpack.Encoder()
+to_worker = msgspec.msgpack.Decoder(ToWorker)
+to_parent = msgspec.msgpack.Decoder(ToParent)
+
+
+def encode_frame(message: ToWorker | ToParent) -> bytes:
+    """Length and body of one message."""
+    body = _ENCODER.encode(message)
+    return len(body).to_bytes(_LENGTH_BYTES, "big") + body
+
+
+class FrameReader:
+    """Cuts a stream of bytes into bodies.
+
+    Args:
+        body_bytes_max: longest body that is believed; a longer one raises ``ValueError``.
+    """
+
+    def __init__(self, body_bytes_max: int) -> None:
+        self._max = body_bytes_max
+        self._buffer = bytearray()
+
+    def feed(self, data: bytes) -> Iterator[bytes]:
+        """The bodies that are complete with this data."""
+        buffer = self._buffer
+        buffer += data
+        while len(buffer) >= _LENGTH_BYTES:
+            length = int.from_bytes(buffer[:_LENGTH_BYTES], "big")
+            if length > self._max:
+                raise ValueError(f"a frame of {length} bytes, at most {self._max} are allowed")
+            end = _LENGTH_BYTES + length
+            if len(buffer) < end:
+                return
+            body = bytes(buffer[_LENGTH_BYTES:end])
+            del buffer[:end]
+            yield body

@@ -1,0 +1,400 @@
+"""The worker process: ``python -m jobmaster_agents.execute.process_pool.worker_main <socket fd> <lifeline fd>``, started by an agent.
+
+The main thread runs one handler after another (async ones on a loop of its own that stays from job to job); a second
+thread reads what the agent sends, because a running handler must be stopped from outside it: a ``Stop`` cancels the task
+of an async handler, and raises ``Interrupted`` in the main thread under a plain one. A handler that holds out against
+both is killed by the agent.
+
+It never outlives its agent: the agent holds the other end of the *lifeline* pipe, and at its end, however it came, the
+kernel sends SIGKILL to this process and all that it has started. (PR_SET_PDEATHSIG alone was tried: it spares the
+handler's children, fires when the *thread* that forked ends, and no thread of ours can act while a handler holds the
+interpreter lock.)
+"""
+
+from __future__ import annotations
+
+import asyncio
+import faulthandler
+import fcntl
+import io
+import os
+import queue
+import select
+import signal
+import socket
+import sys
+import threading
+from collections.abc import Coroutine
+from contextvars import copy_context
+from types import FrameType
+from typing import Any, NoReturn
+
+from jobmaster.clock import SystemClock
+from jobmaster.codec import error_of
+from jobmaster.handlers import Cancel, Handler, Handlers, JobContext, Retry, load_handlers
+from jobmaster.model.errors import InvalidArguments
+from jobmaster.model.job import ErrorInfo, Headers, Priority
+from jobmaster_agents.execute.process_pool.protocol import (
+    AttemptResult,
+    Ended,
+    FrameReader,
+    Leave,
+    ProcessJob,
+    Ready,
+    ResultKind,
+    Run,
+    Setup,
+    Stop,
+    ToParent,
+    ToWorker,
+    encode_frame,
+    to_worker,
+)
+from jobmaster_agents.execute.process_pool.worker_cleanup import CountingExecutor, Surroundings
+from jobmaster_agents.execute.process_pool.worker_transaction import WorkerTransaction
+
+_F_SETSIG = 10
+"""Linux: which signal a descriptor with O_ASYNC sends; Python has no name for it."""
+_LEFT_TASKS_SECONDS = 1.0
+_READ_BYTES = 64 * 1024
+_BODY_BYTES_MAX = 1 << 30
+_AGENT_GONE = b"The worker ends itself: its agent is gone, or the job has closed the socket to it."
+_LOST = 70
+"""Exit code when the process cannot go on as a worker."""
+
+
+class Interrupted(BaseException):
+    """Raised inside a plain handler that is to stop; no ``except Exception`` holds it up."""
+
+
+class Worker:
+    """State of the process."""
+
+    def __init__(self, sock: socket.socket) -> None:
+        self._sock = sock
+        self._pid = os.getpid()
+        self._frames = FrameReader(_BODY_BYTES_MAX)
+        self._inbox: queue.SimpleQueue[Run | None] = queue.SimpleQueue()
+        self._main_thread = threading.get_ident()
+        self._clock = SystemClock()
+        self._handlers = Handlers()
+        self._setup: Setup | None = None
+        self._reader = threading.Thread(target=self._read, name="jobmaster-agent-reader", daemon=True)
+        # What a Stop may touch. `_armed` is the number of the plain handler that runs right now, 0 = none.
+        self._number = 0
+        self._armed = 0
+        self._stop_number = 0
+        self._context: JobContext | None = None
+        self._task: asyncio.Task[object] | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._helpers: CountingExecutor | None = None
+
+    # ------------------------------------------------------------ what the agent sends
+
+    def serve(self) -> None:
+        """Until the agent says ``Leave``."""
+        setup = self._first_frame()
+        self._setup = setup
+        take_over_import_path(setup)
+        try:
+            self._handlers = load_handlers(setup.handler_paths)
+        except BaseException as error:  # an import may raise anything, SystemExit too
+            self._send(Ready(error_of(error, reason="crashed", limit_bytes=setup.error_bytes)))
+            raise SystemExit(_LOST) from None
+        # After the import, so that a module's own handlers do not take these places. A plain function for SIGINT, not
+        # SIG_IGN, which the handlers' own programs would inherit.
+        signal.signal(signal.SIGTERM, self._on_signal)
+        signal.signal(signal.SIGINT, self._on_signal)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, (signal.SIGTERM,))  # whatever the agent had blocked
+        self._reader.start()
+        surroundings = Surroundings()
+        self._send(Ready())
+        while (run := self._inbox.get()) is not None:
+            self._send(Ended(run.number, self._run(run)))
+            self._send(Ready(replace=self._tidy(surroundings, setup.growth_bytes)))
+
+    def _first_frame(self) -> Setup:
+        while True:
+            data = self._sock.recv(_READ_BYTES)
+            if not data:
+                die(_AGENT_GONE)
+            for body in self._frames.feed(data):
+                message: ToWorker = to_worker.decode(body)
+                assert isinstance(message, Setup), "the first frame is the setup"
+                return message
+
+    def _read(self) -> None:
+        """The reader thread."""
+        data = b""  # what came in one piece with the setup is in the buffer already
+        try:
+            while True:
+                for body in self._frames.feed(data):
+                    message: ToWorker = to_worker.decode(body)
+                    if isinstance(message, Run):
+                        self._inbox.put(message)
+                    elif isinstance(message, Stop):
+                        self._stop(message.number)
+                    elif isinstance(message, Leave):
+                        self._inbox.put(None)
+                if not (data := self._sock.recv(_READ_BYTES)):
+                    return
+        finally:
+            die(_AGENT_GONE)
+
+    def _stop(self, number: int) -> None:
+        self._stop_number = number
+        if number != self._number:
+            return
+        context, task, loop = self._context, self._task, self._loop
+        if context is not None:
+            context.cancelled = True
+        if task is not None and loop is not None:
+            loop.call_soon_threadsafe(task.cancel)
+        else:
+            # Wakes the main thread out of a system call; `_on_signal` decides there whether it is still that job.
+            signal.pthread_kill(self._main_thread, signal.SIGTERM)
+
+    def _on_signal(self, number: int, frame: FrameType | None) -> None:
+        # A signal from anywhere else (a service manager stops the whole group) is for the agent to act on.
+        if self._armed and self._armed == self._stop_number:
+            self._armed = 0
+            raise Interrupted("stopped by the agent")
+
+    def _send(self, message: ToParent) -> None:
+        try:
+            self._sock.sendall(encode_frame(message))
+        except OSError:
+            die(_AGENT_GONE)
+
+    # ------------------------------------------------------------ one job
+
+    def _run(self, run: Run) -> AttemptResult:
+        job = run.job
+        handler = self._handlers.get(job.handler)
+        if handler is None:
+            text = f"the worker process has no handler {job.handler!r}"
+            return _failed(ResultKind.NOT_STARTED, ErrorInfo(type="UnknownHandler", message=text, reason="crashed"))
+        started = self._clock.boottime()
+        self._context = context = self._make_context(job, started)
+        self._number = run.number
+        try:
+            result = self._call(handler, job, context, run.number)
+        finally:
+            self._number = 0
+            self._context = self._task = None
+        ran_us = int((self._clock.boottime() - started) * 1e6)
+        return AttemptResult(
+            kind=result.kind,
+            result=result.result,
+            error=result.error,
+            retry_after_seconds=result.retry_after_seconds,
+            ran_us=ran_us,
+            conclusion=result.conclusion,
+        )
+
+    def _make_context(self, job: ProcessJob, started: float) -> JobContext:
+        return JobContext(
+            job_id=job.job_id,
+            token=job.token,
+            handler=job.handler,
+            lane=job.lane,
+            priority=Priority(job.priority),
+            attempt=job.attempt,
+            max_attempts=job.max_attempts,
+            rescues=job.rescues,
+            headers=Headers(tags=job.tags, metadata=job.metadata),
+            deadline_boottime=started + job.timeout_seconds,
+        )
+
+    def _call(self, handler: Handler, job: ProcessJob, context: JobContext, number: int) -> AttemptResult:
+        assert self._setup is not None
+        try:
+            kwargs = handler.decode(job.args)
+        except InvalidArguments as error:
+            return _failed(ResultKind.ERROR, self._describe(error, "arguments"))
+        work = self._transaction_of(handler, job, context)
+        if work is None:
+            return self._call_within(handler, kwargs, context, number, None)
+        try:
+            ended = self._call_within(handler, kwargs, context, number, work)
+        finally:
+            work.close()
+        conclusion, result = work.confirmed
+        # What was confirmed stands, however the handler ended afterwards.
+        return ended if conclusion is None else AttemptResult(kind=ResultKind.OK, result=result, conclusion=conclusion)
+
+    def _call_within(
+        self,
+        handler: Handler,
+        kwargs: dict[str, Any],
+        context: JobContext,
+        number: int,
+        work: WorkerTransaction | None,
+    ) -> AttemptResult:
+        assert self._setup is not None
+        args = (context,) if handler.wants_context else ()
+        conclusion = None
+        try:
+            try:
+                if handler.is_async:
+                    value = self._run_async(handler.function(*args, **kwargs))
+                else:
+                    self._armed = number
+                    if self._stop_number == number:
+                        raise Interrupted("stopped by the agent before it began")
+                    # In a copy of the context, so that no context variable leaks into the next job.
+                    value = copy_context().run(handler.function, *args, **kwargs)
+            finally:
+                self._armed = 0
+                if os.getpid() != self._pid:
+                    os._exit(_LOST)  # a child that the handler has forked: its parent speaks for the job
+            encoded = handler.encode_result(value, self._setup.result_bytes)
+            if isinstance(encoded, ErrorInfo):
+                return _failed(ResultKind.ERROR, encoded)
+            if work is not None:
+                conclusion = work.conclude(encoded)
+        except BaseException as error:
+            return self._raised(error, number)
+        return AttemptResult(kind=ResultKind.OK, result=encoded, conclusion=conclusion)
+
+    def _transaction_of(self, handler: Handler, job: ProcessJob, context: JobContext) -> WorkerTransaction | None:
+        setup = self._setup
+        assert setup is not None
+        if job.success is None:
+            return None
+        loop, started = self._open_loop(), self._clock.boottime()
+        work = WorkerTransaction(
+            setup.access,
+            job.success,
+            loop.run_until_complete,
+            lambda: int((self._clock.boottime() - started) * 1e6),
+            None if handler.options.transactional else lambda value: handler.encode_result(value, setup.result_bytes),
+        )
+        context.runtime = work.attempt
+        return work
+
+    def _raised(self, error: BaseException, number: int) -> AttemptResult:
+        if isinstance(error, Interrupted | asyncio.CancelledError) and self._stop_number == number:
+            return _failed(ResultKind.CANCELLED, self._describe(error, "cancelled"))
+        if isinstance(error, Retry):
+            info = self._describe(error, "error")
+            return AttemptResult(kind=ResultKind.RETRY, error=info, retry_after_seconds=error.after_seconds)
+        if isinstance(error, Cancel):
+            return _failed(ResultKind.CANCEL, self._describe(error, "cancelled"))
+        if isinstance(error, SystemExit):
+            text = f"the handler called sys.exit({error.code!r})"
+            info = self._describe(error, "crashed")
+            return _failed(ResultKind.CRASHED, ErrorInfo(info.type, text, info.reason, info.traceback, info.truncated))
+        return _failed(ResultKind.ERROR, self._describe(error, "error"))
+
+    def _describe(self, error: BaseException, reason: str) -> ErrorInfo:
+        assert self._setup is not None
+        return error_of(error, reason=reason, limit_bytes=self._setup.error_bytes)
+
+    def _open_loop(self) -> asyncio.AbstractEventLoop:
+        loop = self._loop
+        if loop is None:
+            # It stays: what a handler keeps from job to job (a connection pool) is bound to its loop.
+            self._loop = loop = asyncio.new_event_loop()
+            asyncio.set_event_loop(loop)
+            self._helpers = CountingExecutor()
+            loop.set_default_executor(self._helpers)
+        return loop
+
+    def _run_async(self, coroutine: Coroutine[Any, Any, object]) -> object:
+        loop = self._open_loop()
+        self._task = task = loop.create_task(coroutine)
+        if self._stop_number == self._number:
+            task.cancel()
+        return loop.run_until_complete(task)
+
+    # ------------------------------------------------------------ after it
+
+    def _tidy(self, surroundings: Surroundings, growth_bytes: int) -> str:
+        """Put everything back; why this process must not run another job, or empty."""
+        try:
+            surroundings.restore()
+            if self._loop is not None and (left := self._end_left_tasks(self._loop)):
+                return left
+            for stream in (sys.stdout, sys.stderr):
+                stream.flush()
+            return surroundings.leftovers(self._is_ours, growth_bytes)
+        except Exception as error:  # the job has closed or broken something that cannot be put back
+            return f"it cannot be put back as it was before the job: {type(error).__name__}: {error}"
+
+    def _end_left_tasks(self, loop: asyncio.AbstractEventLoop) -> str:
+        tasks = asyncio.all_tasks(loop)
+        for task in tasks:
+            task.cancel()
+        if tasks:
+            _, holding_out = loop.run_until_complete(asyncio.wait(tasks, timeout=_LEFT_TASKS_SECONDS))
+            if holding_out:
+                return f"the job left {len(holding_out)} task(s) behind that do not stop when cancelled"
+        if self._helpers is not None and self._helpers.busy:
+            return "the job left work behind in threads of the event loop"
+        return ""
+
+    @staticmethod
+    def _is_ours(thread: threading.Thread) -> bool:
+        return thread.name.startswith(CountingExecutor.PREFIX)
+
+
+def _failed(kind: ResultKind, error: ErrorInfo) -> AttemptResult:
+    return AttemptResult(kind=kind, error=error)
+
+
+def take_over_import_path(setup: Setup) -> None:
+    """Import as the agent does, and leave the environment as the agent had it."""
+    sys.path[:] = setup.import_path
+    if setup.python_path is None:
+        os.environ.pop("PYTHONPATH", None)
+    else:
+        os.environ["PYTHONPATH"] = setup.python_path
+
+
+def die(last_words: bytes) -> NoReturn:
+    """End this process and all that its jobs have started, at once."""
+    try:
+        os.write(2, last_words + b"\n")
+    except OSError:
+        pass  # nobody is left to read it
+    os.killpg(0, signal.SIGKILL)
+    os._exit(_LOST)
+
+
+def tie_to(lifeline_fd: int) -> None:
+    """Have the kernel kill this process group when the agent's end of the pipe is closed."""
+    if sys.platform == "linux":
+        fcntl.fcntl(lifeline_fd, fcntl.F_SETOWN, -os.getpgrp())
+        fcntl.fcntl(lifeline_fd, _F_SETSIG, signal.SIGKILL)
+        fcntl.fcntl(lifeline_fd, fcntl.F_SETFL, fcntl.fcntl(lifeline_fd, fcntl.F_GETFL) | os.O_ASYNC)
+    if select.select([lifeline_fd], [], [], 0)[0]:
+        die(_AGENT_GONE)  # before the line was tied
+
+
+def close_others(*ours: int) -> None:
+    """Close whatever the agent may have handed down: uvloop does not heed ``close_fds``."""
+    first = 3
+    for fd in (*sorted(ours), os.sysconf("SC_OPEN_MAX")):
+        os.closerange(first, fd)
+        first = fd + 1
+
+
+def main() -> None:
+    """Entry of the process."""
+    sock_fd, lifeline_fd = int(sys.argv[1]), int(sys.argv[2])
+    if os.getpgrp() != os.getpid():
+        os.setpgid(0, 0)  # we kill our group at the end: it must be ours alone
+    close_others(sock_fd, lifeline_fd)
+    for fd in (sock_fd, lifeline_fd):
+        os.set_inheritable(fd, False)  # programs that handlers start have no business with them
+    tie_to(lifeline_fd)
+    faulthandler.enable()  # a crash in C leaves its Python stack in the last output
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(line_buffering=True, errors="backslashreplace")
+    Worker(socket.socket(fileno=sock_fd)).serve()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,1 @@
+"""Handlers that record their own outcome, in a transaction or by a confirmation."""

@@ -1,0 +1,337 @@
+"""Handlers that record their own outcome: each in a task of its own on the loop, attended to its very end.
+
+The outcome of such a job is the last statement of the transaction that its handler has used; so it does not go through the
+reporter's batches, and the reporter is only told what became of it. Everything else (a failure, a time-out, another
+attempt) is a verdict like any other: it meets the row's guard, and a commit that was thought lost but did happen refuses it.
+
+Once the handler has returned nothing disturbs the end any more, neither a time-out nor a cancellation: it is the master's to
+say, within the limits of time of its connection.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from typing import Any, Protocol
+
+from jobmaster.clock import Clock
+from jobmaster.model.job import Conclusion, Confirm, ErrorInfo, FinalRow
+from jobmaster.telemetry import Telemetry
+from jobmaster_agents.execute.process_pool.protocol import AttemptResult, ResultKind
+from jobmaster_agents.execute.transactional.attempt import AttemptTransaction, OpenTransaction, TransactionSource
+from jobmaster_agents.execute.transactional.confirmation import Confirmation
+from jobmaster_agents.outcomes.outcome import UNCONFIRMED, OutcomeBuilder, StopCause, is_at_most_once
+from jobmaster_agents.retrying import UntilAnswered
+from jobmaster_agents.state.job_table import ClaimedJob, Phase
+from jobmaster_agents.state.ownership import Ownership
+
+_UNAVAILABLE_PAUSE_SECONDS = 5.0
+_UNSEEN = (ResultKind.CRASHED, ResultKind.TIMEOUT, ResultKind.CANCELLED)
+"""The worker process may have been killed at any point."""
+_NOT_COMMITTED = ErrorInfo(
+    type="CommitLost",
+    message="the connection to the master was lost at the commit, and nothing was committed",
+    reason="error",
+)
+
+
+class RecordMaster(Protocol):
+    """What tells whether an outcome stands."""
+
+    async def is_recorded(self, row: FinalRow) -> bool: ...
+
+    async def mark_refused(self, rows: list[FinalRow]) -> None: ...
+
+    async def await_confirmation(
+        self, row: FinalRow, within_seconds: float, pause_seconds: float, error: bytes | None
+    ) -> bool: ...
+
+
+class Recorder(Protocol):
+    """Who is told of outcomes that are recorded without him (the reporter)."""
+
+    refused: int
+
+    @property
+    def until_answered(self) -> UntilAnswered: ...
+
+    def recorded(self, row: FinalRow) -> None: ...
+
+    def settle_accepted(self, jobs: list[ClaimedJob]) -> None: ...
+
+    def settle_refused(self, job: ClaimedJob) -> None: ...
+
+
+class Run(Protocol):
+    """One job on its way, as whoever may stop it sees it."""
+
+    job: ClaimedJob
+    started: float
+    deadline: float
+    context: Any
+    cause: StopCause | None
+    attempt: AttemptTransaction | Confirmation | None
+    """What the handler has been given."""
+    is_ending: bool
+    """The handler has ended; what is left to do is ours."""
+    given_up: bool
+    """It does not stop, and the job has its verdict."""
+
+
+class TransactionalRunner:
+    """Runs attempts that record themselves, and says what became of those that worker processes ran."""
+
+    def __init__(
+        self,
+        source: TransactionSource | None,
+        master: RecordMaster,
+        recorder: Recorder,
+        outcome_builder: OutcomeBuilder,
+        ownership: Ownership,
+        clock: Clock,
+        telemetry: Telemetry,
+    ) -> None:
+        self._source = source
+        self._master = master
+        self._recorder = recorder
+        self._outcome_builder = outcome_builder
+        self._ownership = ownership
+        self._now = clock.boottime
+        self._telemetry = telemetry
+        self.is_over = False
+        """The process ends: a cancellation is not the job's any more."""
+
+    # ------------------------------------------------------------ on the loop
+
+    async def run(self, run: Run) -> None:
+        """Run one attempt to its verdict. There is none when the process ends, or when it was given up."""
+        job, outcome_builder = run.job, self._outcome_builder
+        handler, source = job.handler, self._source
+        assert handler is not None
+        assert source is not None, "an agent has connections for transactions"
+        explicit = handler.options.confirm is Confirm.EXPLICIT
+        attempt: AttemptTransaction | Confirmation = (
+            self._confirmation(run, source)
+            if explicit
+            else AttemptTransaction(source, outcome_builder.success_row(job, run.started))
+        )
+        run.attempt = attempt
+        try:
+            arguments = handler.decode(job.entry.args)
+            if handler.wants_context:
+                run.context = outcome_builder.context(job, run.deadline)
+                run.context.runtime = attempt
+                result = await handler.function(run.context, **arguments)
+            else:
+                result = await handler.function(**arguments)
+        except BaseException as error:
+            if self.is_over and isinstance(error, asyncio.CancelledError) and run.cause is None:
+                await attempt.rollback()
+                raise
+            if not _is_current_task(error):
+                raise  # somebody closes our coroutine
+            await self._to_its_end(run, attempt, self._failed(run, attempt, error))
+            return
+        await self._to_its_end(run, attempt, self._returned(run, attempt, result))
+
+    async def _to_its_end(
+        self, run: Run, attempt: AttemptTransaction | Confirmation, work: Coroutine[Any, Any, None]
+    ) -> None:
+        run.is_ending = True
+        if run.given_up:
+            work.close()
+            await attempt.rollback()
+            return
+        # A cancellation that the handler has left behind in its own task is none of the process.
+        await undisturbed(work, lambda: not self.is_over)
+
+    async def _failed(self, run: Run, attempt: AttemptTransaction | Confirmation, error: BaseException) -> None:
+        await attempt.rollback()
+        if isinstance(attempt, Confirmation) and await self._confirmed(run, attempt):
+            return  # it was done; what the handler did afterwards is its own affair
+        job, now, outcome_builder = run.job, self._now(), self._outcome_builder
+        cause = run.cause
+        if isinstance(error, asyncio.CancelledError) and cause is not None:
+            outcome_builder.stopped(job, cause, run.started, now)
+        elif cause is StopCause.SUPERSEDED:
+            return
+        elif error is attempt.unavailable and not is_at_most_once(job):
+            outcome_builder.release(
+                job, after_seconds=_UNAVAILABLE_PAUSE_SECONDS, now=now
+            )  # it could not begin its work
+        else:
+            outcome_builder.raised(job, error, run.started, now)
+
+    async def _returned(self, run: Run, attempt: AttemptTransaction | Confirmation, result: object) -> None:
+        job, started, now, outcome_builder = run.job, run.started, self._now(), self._outcome_builder
+        if isinstance(attempt, Confirmation):
+            if not await self._confirmed(run, attempt) and run.cause is not StopCause.SUPERSEDED:
+                await self.unconfirmed(job, started)
+        elif run.cause is StopCause.SUPERSEDED:
+            await attempt.rollback()
+        elif not attempt.pending:  # it did without a transaction, or has dealt with the failure of one
+            outcome_builder.returned(job, result, started, now)
+        elif isinstance(encoded := outcome_builder.encode(job, result), ErrorInfo):
+            await attempt.rollback()
+            outcome_builder.failed_elsewhere(job, encoded, started, now)
+        else:
+            if job.phase is Phase.RUNNING:
+                job.phase = Phase.ENDED  # no row in flight is written over what is about to be committed
+            job.has_row = True
+            ran_us = int((now - started) * 1e6)
+            row = outcome_builder.success_row(job, started)._replace(result=encoded, ran_us=ran_us)
+            try:
+                conclusion = await attempt.conclude(row, lambda: self._ownership.may_commit(self._now()))
+            except Exception as error:
+                self._telemetry.transactions["rolled_back"] += 1
+                outcome_builder.raised(job, error, started, self._now())
+            else:
+                await self.concluded(job, row, conclusion, started)
+
+    # ------------------------------------------------------------ explicit confirmation
+
+    def _confirmation(self, run: Run, source: TransactionSource) -> Confirmation:
+        job, outcome_builder = run.job, self._outcome_builder
+
+        def on_asked() -> None:
+            job.has_row = True
+            if job.phase is Phase.RUNNING:
+                job.phase = Phase.ENDED  # as above; and nobody stops it any more to give it back
+
+        return Confirmation(
+            _Patient(source, self._recorder.until_answered),
+            outcome_builder.success_row(job, run.started),
+            encode=lambda result: outcome_builder.encode(job, result),
+            ran_us=lambda: int((self._now() - run.started) * 1e6),
+            allowed=lambda: self._ownership.may_commit(self._now()),
+            on_asked=on_asked,
+            is_recorded=self._is_recorded,
+        )
+
+    async def _confirmed(self, run: Run, attempt: Confirmation) -> bool:
+        """The end of a handler that may have confirmed; True when that settles the job."""
+        conclusion = attempt.conclusion
+        if conclusion is None or (conclusion is Conclusion.UNKNOWN and not await self._is_recorded(attempt.row)):
+            return False
+        if conclusion is Conclusion.UNKNOWN:
+            conclusion = Conclusion.COMMITTED
+        await self.concluded(run.job, attempt.row, conclusion, run.started)
+        return True
+
+    async def unconfirmed(self, job: ClaimedJob, started: float) -> None:
+        """The handler has returned and nobody has confirmed: it waits for that, or the attempt has failed."""
+        outcome_builder, handler = self._outcome_builder, job.handler
+        assert handler is not None
+        now, within = self._now(), handler.options.confirm_within_seconds
+        if job.phase is Phase.GONE:
+            return
+        if within is None:
+            outcome_builder.failed_elsewhere(job, UNCONFIRMED, started, now)
+            return
+        row = outcome_builder.success_row(job, started)._replace(ran_us=int((now - started) * 1e6))
+        job.phase = Phase.ENDED
+        pause, error = outcome_builder.unless_confirmed(job)
+        until_answered, master = self._recorder.until_answered, self._master
+        waits = await until_answered("await_confirmation", lambda: master.await_confirmation(row, within, pause, error))
+        if job.phase is Phase.GONE:
+            return
+        if waits:
+            self._recorder.settle_accepted([job])
+        else:
+            self._recorder.refused += 1
+            self._recorder.settle_refused(job)
+
+    # ------------------------------------------------------------ in worker processes
+
+    async def settled(self, job: ClaimedJob, row: FinalRow, result: AttemptResult | None, started: float) -> bool:
+        """What a worker process did with its transaction; False when that settles nothing.
+
+        Args:
+            row: the outcome if it succeeded.
+            result: what the worker said, ``None`` when it was stopped without a word.
+        """
+        if result is not None and result.conclusion is not None:
+            row = row._replace(result=result.result, ran_us=result.ran_us)
+            if job.phase is Phase.RUNNING:
+                job.phase = Phase.ENDED
+            await self.concluded(job, row, result.conclusion, started)
+            return True
+        handler = job.handler
+        explicit = handler is not None and handler.options.confirm is Confirm.EXPLICIT
+        if explicit and result is not None and result.kind is ResultKind.OK:
+            await self.unconfirmed(job, started)
+            return True
+        unseen = result is None or result.kind in _UNSEEN
+        if unseen and job.phase is not Phase.GONE and await self._is_recorded(row):  # it died after its commit
+            await self.concluded(job, row, Conclusion.COMMITTED, started)
+            return True
+        return False
+
+    # ------------------------------------------------------------ what became of it
+
+    async def concluded(self, job: ClaimedJob, row: FinalRow, conclusion: Conclusion, started: float) -> None:
+        """The transaction has ended, perhaps in an unknown way; here it becomes known."""
+        if conclusion is Conclusion.UNKNOWN:
+            self._telemetry.transactions["unknown"] += 1
+            conclusion = Conclusion.COMMITTED if await self._is_recorded(row) else Conclusion.UNKNOWN
+        self._telemetry.transactions[conclusion.value if conclusion is not Conclusion.UNKNOWN else "rolled_back"] += 1
+        now, outcome_builder = self._now(), self._outcome_builder
+        if conclusion is Conclusion.COMMITTED:
+            outcome_builder.succeeded += 1
+            self._recorder.recorded(row)
+            if job.phase is not Phase.GONE:
+                self._recorder.settle_accepted([job])
+        elif job.phase is Phase.GONE:
+            return
+        elif conclusion is Conclusion.REFUSED:
+            self._recorder.refused += 1
+            self._recorder.settle_refused(job)
+            await self._recorder.until_answered("mark_refused", lambda: self._master.mark_refused([row]))
+        elif conclusion is Conclusion.WITHHELD:
+            outcome_builder.stopped(job, StopCause.RELEASE, started, now)
+        else:
+            outcome_builder.failed_elsewhere(job, _NOT_COMMITTED, started, now)
+
+    async def _is_recorded(self, row: FinalRow) -> bool:
+        """Ask the master until it answers. (A no may come while a commit is still under way; then the row refuses whatever
+        is written instead.)"""
+        return await self._recorder.until_answered("is_recorded", lambda: self._master.is_recorded(row))
+
+
+class _Patient:
+    """Transactions that are waited for while the master is away: what a handler confirms has been done already."""
+
+    def __init__(self, source: TransactionSource, until_answered: UntilAnswered) -> None:
+        self._source = source
+        self._until_answered = until_answered
+
+    async def begin(self, attempt: str) -> OpenTransaction:
+        return await self._until_answered("confirm", lambda: self._source.begin(attempt))
+
+
+def _is_current_task(error: BaseException) -> bool:
+    """False when a coroutine is being closed from outside: ``GeneratorExit`` and nobody runs it."""
+    if not isinstance(error, GeneratorExit):
+        return True
+    try:
+        return asyncio.current_task() is not None
+    except RuntimeError:  # no loop runs here
+        return False
+
+
+async def undisturbed(work: Coroutine[Any, Any, None], is_stop: Callable[[], bool]) -> None:
+    """Await some work to its end, whoever cancels us meanwhile, unless the process ends.
+
+    Args:
+        is_stop: whether a cancellation was meant for the job alone.
+    """
+    task = asyncio.ensure_future(work)
+    while not task.done():
+        try:
+            await asyncio.wait((task,))
+        except asyncio.CancelledError:
+            if not is_stop():
+                task.cancel()
+                await asyncio.wait((task,))
+                raise
+    task.result()

@@ -1,0 +1,364 @@
+"""From a bucket's lists into memory: woken, never polling; asked again under the same name when a reply was lost.
+
+One blocking pop over the wake keys of all buckets tells which bucket has something new; a claim's answer arms a timer for
+the next due job. Prefetch is bounded by free slots plus the buffer, by the bytes of the bucket's claimed lists, and by the
+reporter's backlog. After every reconnect, and when the blocking pop comes back empty, each bucket is asked once: a token
+may have died with the connection.
+
+A pump that leaves jobs behind always leaves a reason to come back: the queue says so at its low-water mark, the reporter
+when its backlog is down, the lease when it is renewed. While there is no room it still looks, at a bounded rate, for what
+cannot wait: cancellations, hints, and a bucket over its high-water mark, from which portions go to the master unrun.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from operator import attrgetter
+from typing import NamedTuple, Protocol
+
+from jobmaster.clock import Clock
+from jobmaster.handlers import Handler
+from jobmaster.model.errors import Refused, Unavailable
+from jobmaster.model.ids import text
+from jobmaster.model.job import Entry
+from jobmaster.ports import Claimed, StoreOwner, Word
+from jobmaster.rules.batching import BATCH_BYTES, CLAIMED_BYTES
+from jobmaster.settings.model import AgentSettings, StoreSettings
+from jobmaster.telemetry import STEP_SECONDS, Histogram
+from jobmaster_agents.event_log import Event, EventLog
+from jobmaster_agents.execute.cancellation import Cancellation
+from jobmaster_agents.execute.executor import Executor
+from jobmaster_agents.outcomes.outcome import OutcomeBuilder
+from jobmaster_agents.outcomes.writer import OutcomeWriter
+from jobmaster_agents.retrying import Backoff, Told
+from jobmaster_agents.state.job_table import ClaimedJob, ClaimedList, JobTable
+from jobmaster_agents.state.ownership import OnForgotten, OwnedBucket, Ownership, thawed_epoch
+
+CLAIM_JOBS_MAX = 1000
+_LOOK_SECONDS = 0.25
+"""How often a bucket without room is looked at when it is woken."""
+_TIMER_SLACK_SECONDS = 0.001
+"""Two clocks never agree to the microsecond: a timer that fires a hair too early would claim nothing, and again."""
+_due_us, _token = attrgetter("due_us"), attrgetter("token")
+_FENCED = (Word.FENCED, Word.GENERATION, Word.ROLLBACK, Word.NO_BUCKET)
+
+
+class Onboarder(Protocol):
+    """Who fetches HELD jobs for a bucket."""
+
+    def kick(self, bucket_id: bytes) -> None: ...
+
+    def claimed(
+        self, bucket_id: bytes, jobs: int, onboarded: int, next_due_seconds: float | None, *, crowded: bool
+    ) -> None: ...
+
+
+class Capacity(NamedTuple):
+    """How many jobs of a bucket an agent holds."""
+
+    slots: int
+    buffer: int
+    """So many more, while their claimed lists fit into memory."""
+
+    @classmethod
+    def of(cls, agent: AgentSettings) -> Capacity:
+        return cls(agent.slots, agent.bucket_buffer)
+
+    @property
+    def jobs(self) -> int:
+        return self.slots + self.buffer
+
+
+class Claimer:
+    """Claims for one bucket.
+
+    Args:
+        list_prefix: unique per incarnation of the agent; the lists are ``<prefix>-<n>``.
+        told: what is logged of failed claims, shared by all buckets of a store.
+        store_settings: at four fifths of its high-water mark, when there is no room, a portion is spilled to the master;
+            and how much the bucket may keep while the master is down.
+    """
+
+    def __init__(
+        self,
+        owned: OwnedBucket,
+        store: StoreOwner,
+        ownership: Ownership,
+        job_table: JobTable,
+        executor: Executor,
+        outcome_writer: OutcomeWriter,
+        outcome_builder: OutcomeBuilder,
+        handlers: dict[str, Handler],
+        clock: Clock,
+        onboarder: Onboarder,
+        cancellation: Cancellation,
+        on_forgotten: OnForgotten,
+        *,
+        list_prefix: str,
+        capacity: Capacity,
+        store_settings: StoreSettings,
+        log: EventLog | None = None,
+        told: Told | None = None,
+    ) -> None:
+        self.owned = owned
+        self._bucket_id = owned.fence.bucket_id
+        self._store = store
+        self._ownership = ownership
+        self._job_table = job_table
+        self._executor = executor
+        self._outcome_writer = outcome_writer
+        self._outcome_builder = outcome_builder
+        self._handlers = handlers
+        self._now = clock.boottime
+        self._onboarder = onboarder
+        self._cancellation = cancellation
+        self._on_forgotten = on_forgotten
+        self._list_prefix = list_prefix
+        self.capacity = capacity
+        self._store_settings = store_settings
+        self._spill_jobs = store_settings.high_water_jobs * 4 // 5
+        self._log = log or EventLog()
+        self._told = told
+        self.claim_seconds = Histogram(STEP_SECONDS)
+        """How long claims take; one for all buckets of a process."""
+        self._names = 0
+        self._asking: str | None = None
+        """The list of a claim whose answer has not arrived yet."""
+        self._asked = asyncio.Event()
+        self._timer: asyncio.TimerHandle | None = None
+        self._look_at = 0.0
+        self._look_for_lists = False
+        self.flushing = False
+        """True while completing: everything claimed goes back to the master unrun."""
+        self.ended = False
+        """True once the bucket is closed or lost: the loop leaves, and no answer counts any more."""
+        self.claimed = 0
+        self.conflicting = 0
+        self.waiting = 0
+        """Jobs of producers that the last claim left in the bucket."""
+
+    # ------------------------------------------------------------ signals (cheap, called from anywhere on the loop)
+
+    def ask(self, *, lists: bool = False) -> None:
+        """There may be something to claim; or ``lists`` that this process does not know."""
+        self._look_for_lists |= lists
+        self._asked.set()
+
+    def room(self) -> None:
+        """The bucket's queue has fallen to its low-water mark."""
+        self._asked.set()
+
+    # ------------------------------------------------------------ the loop
+
+    async def run(self) -> None:
+        """Claim until cancelled or the bucket is closed or lost."""
+        self._asked.set()
+        try:
+            await self.adopt_unknown_lists()
+            while not self.ended:
+                await self._asked.wait()
+                self._asked.clear()
+                if self._look_for_lists:
+                    self._look_for_lists = False
+                    await self.adopt_unknown_lists()
+                await self._claim_while_room()
+        finally:
+            self._arm(None)
+
+    def _free(self) -> int:
+        if self.flushing:
+            return CLAIM_JOBS_MAX
+        # The buffer is bounded in bytes too; free slots are filled whatever their jobs weigh.
+        size = self._job_table.bytes_of(self._bucket_id)
+        capacity = self.capacity.jobs if size < CLAIMED_BYTES else self.capacity.slots
+        return min(capacity - self._executor.backlog(self._bucket_id), CLAIM_JOBS_MAX)
+
+    def _bytes_max(self) -> int:
+        """Payload of one claim: up to what may be buffered, or of as many jobs as there are free slots."""
+        left = CLAIMED_BYTES - self._job_table.bytes_of(self._bucket_id)
+        return min(left, BATCH_BYTES) if left > 0 else BATCH_BYTES
+
+    async def _claim_while_room(self) -> None:
+        while not self.ended:
+            if self.owned.frozen:
+                return  # asked again when it is unfrozen
+            if (now := self._now()) >= self._ownership.soft_until and not self._goes_on(now):
+                await self._ownership.wait_trusted()
+            elif self._outcome_writer.crowded:
+                self._outcome_writer.when_relieved(self.ask)
+                return
+            elif (free := self._free()) <= 0:
+                self._executor.want_room(self._bucket_id)
+                await self._look()
+                return
+            else:
+                answer = await self._claim(free)
+                if answer is None or not (answer.entries and (answer.remaining or len(answer.entries) >= free)):
+                    return
+
+    def _goes_on(self, now: float) -> bool:
+        """Past half the lease: True while the store stands for the bucket, may keep more outcomes, and memory more jobs
+        whose start waits for the master."""
+        owned, store = self.owned, self._store_settings
+        if owned.closed or not self._ownership.may_start_in(owned, now):
+            return False
+        if owned.kept >= store.kept_outcomes or owned.kept_bytes >= store.kept_bytes:
+            if not owned.full:
+                owned.full = True
+                fields = {"bucket": self._bucket_id, "outcomes": owned.kept, "bytes": owned.kept_bytes}
+                self._log.error(Event.BUCKET_KEEPS_NO_MORE, fields)
+            return False
+        return self._executor.aside(self._bucket_id) < self.capacity.jobs
+
+    async def _look(self) -> None:
+        """Without room: read what cannot wait, and spill a bucket that is over its high-water mark."""
+        now = self._now()
+        if now < self._look_at:
+            self._arm(self._look_at - now)
+            return
+        self._look_at = now + _LOOK_SECONDS
+        answer = await self._claim(0)
+        self._arm(None)  # what falls due now has no room either
+        while answer is not None and answer.remaining > self._spill_jobs and self._free() <= 0:
+            if (
+                self.ended or self._outcome_writer.crowded or self._ownership.suspended
+            ):  # (the master takes nothing now)
+                return
+            answer = await self._claim(CLAIM_JOBS_MAX, spill=True)
+
+    # ------------------------------------------------------------ one claim
+
+    async def _claim(self, limit: int, *, spill: bool = False) -> Claimed | None:
+        """One claim, with everything that its answer says; ``None``: there is none, or it does not count."""
+        self._names += 1
+        name = self._asking = f"{self._list_prefix}-{self._names}"
+        first_asked = self._now()
+        try:
+            found = await self._until_answered(name, limit)
+        finally:
+            self._asking = None
+        if found is None or self.ended:
+            self._look_for_lists = (
+                True  # a try before the refusal may have moved jobs, and nothing may be claimed past them
+            )
+            return None  # the bucket was lost meanwhile: the list, if there is one, is the rescuer's
+        self.claim_seconds.observe(self._now() - first_asked)
+        answer, asked_at = found
+        self.waiting = answer.remaining
+        if answer.entries:
+            size = sum(map(len, answer.raw))
+            claimed_list = ClaimedList(self.owned, name, first_asked, answer.now_us, asked_at, size=size)
+            self._accept(claimed_list, answer.entries, give_back=spill)
+        if answer.cancelled:
+            self._cancellation.hinted(self._bucket_id, answer.cancelled, answer.remaining)
+        if answer.hint:
+            self._onboarder.kick(self._bucket_id)
+        next_due = (answer.next_due_us - answer.now_us) / 1e6 if answer.next_due_us else None
+        self._onboarder.claimed(
+            self._bucket_id,
+            len(answer.entries),
+            len(answer.entries) - list(map(_token, answer.entries)).count(1),
+            next_due,
+            crowded=answer.remaining > self._spill_jobs,
+        )
+        self._arm(None if next_due is None else max(next_due, 0.0))
+        return answer
+
+    async def _until_answered(self, name: str, limit: int) -> tuple[Claimed, float] | None:
+        """Ask under one name until an answer comes; with it, when it was asked for."""
+        backoff = Backoff("claim", self._log, self._told)
+        while not self.ended:
+            asked_at, fence = self._now(), self.owned.fence
+            try:
+                answer = await self._store.claim(fence, name, limit, self._bytes_max())
+            except (Unavailable, Refused) as error:
+                # The same name is asked again: if the lost reply had moved jobs, this returns the same list.
+                await backoff.pause(error)
+                continue
+            backoff.succeeded()
+            if answer.word is Word.OK:
+                return answer, asked_at
+            if fence != self.owned.fence:
+                continue  # unfrozen under a new epoch while the call was on its way
+            if answer.word in _FENCED:
+                self._on_forgotten(self._bucket_id, f"the store answered {answer.word} to a claim", answer.word)
+            elif not self.owned.closed and self._ownership.on_doubt is not None:
+                self._ownership.refused(self.owned, f"the store answered {answer.word} to a claim")
+            return None
+        return None
+
+    def _accept(self, claimed_list: ClaimedList, entries: list[Entry], *, give_back: bool) -> None:
+        fresh = self._job_table.adopt(claimed_list, entries, self._handlers)
+        self.claimed += len(entries)
+        if self._job_table.conflicts:
+            self._tell_conflicts()
+        self._cancellation.claimed(claimed_list, list(map(_token, entries)).count(1))
+        if give_back or self.flushing:
+            for job in fresh:
+                self._outcome_builder.release(job)
+        else:
+            ready = self._ready(fresh) if any(map(_due_us, entries)) else fresh
+            if ready:
+                self._executor.enqueue(ready)
+
+    def _tell_conflicts(self) -> None:
+        """One id was sent with two payloads to buckets of this agent: the first copy has it, and a person should know."""
+        conflicts, self._job_table.conflicts = self._job_table.conflicts, []
+        for job_id, first, second in conflicts:
+            self.conflicting += 1
+            fields = {"job": text(job_id), "handler": first, "other_handler": second, "bucket": self._bucket_id}
+            self._log.error(Event.JOB_CONFLICT, fields)
+
+    def _ready(self, jobs: list[ClaimedJob]) -> list[ClaimedJob]:
+        """Jobs due now; a SavePending job due later goes to the master, which brings it back in time."""
+        now = self._now()
+        ready: list[ClaimedJob] = []
+        for job in jobs:
+            if job.cancelled or not self._outcome_builder.is_early(job, now):
+                ready.append(job)
+            else:
+                self._outcome_builder.postpone(job, now)
+        return ready
+
+    def _arm(self, seconds: float | None) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        if seconds is not None:
+            self._timer = asyncio.get_running_loop().call_later(seconds + _TIMER_SLACK_SECONDS, self.ask)
+
+    # ------------------------------------------------------------ lists whose reply was lost
+
+    async def adopt_unknown_lists(self) -> None:
+        """Take lists of this bucket that the store has and memory has not (lost replies, a rolled-back store).
+
+        A bucket that was fenced takes no submits, so nothing wakes it and no claim would ever tell: this does.
+        """
+        fence = self.owned.fence
+        try:
+            word, names = await self._store.claimed_lists(fence)
+            if word in _FENCED and not self.ended and fence == self.owned.fence:
+                self._on_forgotten(self._bucket_id, f"the store answered {word} to a look at its lists", word)
+            if word is not Word.OK:
+                return
+            for name in names:
+                if self._is_known(name):
+                    continue
+                asked_at = self._now()
+                answer = await self._store.read_claimed(fence, name)
+                if self.ended:
+                    return
+                if answer.word is Word.OK and answer.entries and not self._is_known(name):
+                    self._adopt(name, asked_at, answer)
+        except (Unavailable, Refused):
+            return  # asked again by the next round of anti-entropy
+
+    def _adopt(self, name: str, asked_at: float, answer: Claimed) -> None:
+        """A list of a claim, or what had been onboarded before the bucket was unfrozen: that goes back."""
+        epoch = thawed_epoch(name)
+        owned = self.owned if epoch is None else self.owned.past(epoch)
+        claimed_list = ClaimedList(owned, name, asked_at, answer.now_us, size=sum(map(len, answer.raw)))
+        self._accept(claimed_list, answer.entries, give_back=epoch is not None)
+
+    def _is_known(self, name: str) -> bool:
+        return name == self._asking or self._job_table.knows(self._bucket_id, name)

@@ -1,0 +1,303 @@
+"""HELD jobs that are due soon move into this agent's buckets. Away from the master: mark first, put second.
+
+Driven, never polling: the coordinator (or a producer after its commit) leaves a hint in a bucket, a claim brings it here,
+and as long as the master says "more", the next batch is fetched when the bucket falls below its low-water mark. A bucket
+that is full of jobs due later still takes those that are due now, so that what waits for its time never blocks what has
+come to it.
+
+Where the cluster has other agents, nobody takes more than its turn, so that jobs which come due together spread over all
+buckets with room: a few jobs for each slot, and as many as the bucket gets done in a second. A hint is worth one turn. After
+that the bucket takes what is due now, and only while it is short of work; what it leaves is there for the next who is hinted.
+A crash between the two steps leaves ASSIGNED rows without a copy, which anti-entropy or the rescue returns to
+HELD.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+
+from jobmaster.clock import Clock
+from jobmaster.model.errors import Refused, Unavailable
+from jobmaster.model.ids import Fence
+from jobmaster.model.job import Entry
+from jobmaster.ports import Onboarding as OnboardingPort
+from jobmaster.ports import Word
+from jobmaster.settings.model import Thresholds
+from jobmaster_agents.execute.executor import Executor
+from jobmaster_agents.outcomes.assigned_copies import AssignedCopies
+from jobmaster_agents.retrying import Backoff
+from jobmaster_agents.state.ownership import OnForgotten, OwnedBucket, Ownership
+
+_FETCHERS = 4
+_ASKING = 2
+"""Claims in flight in the master, for different buckets. The batches of other fetchers are being put meanwhile: the master
+never waits for the store."""
+
+
+TURN_SLOTS = 2
+"""Jobs for each slot that a bucket takes in one turn, beside what it gets done in a second."""
+_RATE_SECONDS = 1.0
+"""What a bucket gets done is measured over at least so long. (The coordinator hints as often.)"""
+
+
+class _Due:
+    """What is known about one bucket's held jobs."""
+
+    __slots__ = (
+        "ahead",
+        "asking",
+        "backlog",
+        "claimed",
+        "coming",
+        "crowded",
+        "hinted",
+        "measured_at",
+        "more",
+        "only_later",
+        "owned",
+        "per_second",
+    )  # fmt: skip
+
+    def __init__(self, owned: OwnedBucket) -> None:
+        self.owned = owned
+        self.ahead = 0
+        """Jobs put into the bucket and not yet claimed from it (an estimate: retries pass by it)."""
+        self.coming = 0
+        """Jobs that are being put into it."""
+        self.hinted = False
+        """Somebody said that HELD jobs are due, and they have not been looked for since."""
+        self.more = False
+        """The last look ended at its limit."""
+        self.asking = False
+        """The master is being asked. While one batch is put into the store, the next may be asked for."""
+        self.only_later = True
+        """At the last claim, no onboarded job that was due waited in the bucket."""
+        self.crowded = False
+        """The bucket is over its high-water mark: what is put in would only be spilled again."""
+        self.per_second = 0.0
+        """Jobs that it has got done a second, lately."""
+        self.measured_at = 0.0
+        self.claimed = self.backlog = 0
+        """Since ``measured_at``, and in memory then."""
+
+
+class Onboarding:
+    """Fetches for all buckets of one process: of one bucket the next batch is asked for while the last is being put.
+
+    Args:
+        on_forgotten: the bucket turned out to be another's.
+    """
+
+    name = "onboarding"
+
+    def __init__(
+        self,
+        master: OnboardingPort,
+        assigned_copies: AssignedCopies,
+        executor: Executor,
+        ownership: Ownership,
+        thresholds: Thresholds,
+        clock: Clock,
+        on_forgotten: OnForgotten,
+        handlers: Sequence[str] | None = None,
+    ) -> None:
+        self._master = master
+        self._assigned_copies = assigned_copies
+        self._executor = executor
+        self._ownership = ownership
+        self._thresholds = thresholds
+        self._now = clock.boottime
+        self._on_forgotten = on_forgotten
+        self._handlers = handlers
+        self._due: dict[bytes, _Due] = {}
+        self._kicked: dict[bytes, None] = {}
+        self._work = asyncio.Event()
+        self._asking = 0
+        self.alone = False
+        """No other agent lives, as far as the master has said: nobody is waiting for a turn."""
+        self.onboarded = 0
+        self.released = 0
+        self.behind = 0
+        """Jobs that had come to lie before the place where looks began (given back, or passed by)."""
+
+    # ------------------------------------------------------------ signals
+
+    def open(self, owned: OwnedBucket) -> None:
+        """Serve a bucket; asked once at once."""
+        self._due[owned.fence.bucket_id] = _Due(owned)
+        self.kick(owned.fence.bucket_id)
+
+    def close(self, bucket_id: bytes) -> None:
+        """Fetch no more for the bucket."""
+        self._due.pop(bucket_id, None)
+        self._kicked.pop(bucket_id, None)
+
+    def kick(self, bucket_id: bytes) -> None:
+        """HELD jobs of the bucket's lane and priority are due soon."""
+        due = self._due.get(bucket_id)
+        if due is not None:
+            due.hinted = True
+            self._queue(due)
+
+    def room(self, bucket_id: bytes) -> None:
+        """The bucket has got work done."""
+        due = self._due.get(bucket_id)
+        if due is not None:
+            self._queue(due)
+
+    def claimed(
+        self, bucket_id: bytes, jobs: int, onboarded: int, next_due_seconds: float | None, *, crowded: bool
+    ) -> None:
+        """What a claim has told about the bucket.
+
+        Args:
+            jobs: how many were claimed.
+            onboarded: how many of the claimed jobs had come from the master.
+            next_due_seconds: when the next such job is due, negative when it is overdue; ``None``: none waits.
+            crowded: more jobs of producers wait than the bucket should hold.
+        """
+        due = self._due.get(bucket_id)
+        if due is None:
+            return
+        due.ahead = 0 if next_due_seconds is None else max(due.ahead - onboarded, 0)
+        due.only_later = next_due_seconds is None or next_due_seconds > 0.0
+        due.crowded = crowded
+        self._measure(due, jobs)
+        self._queue(due)
+
+    def _measure(self, due: _Due, claimed: int) -> None:
+        due.claimed += claimed
+        now = self._now()
+        if now - due.measured_at >= _RATE_SECONDS:
+            backlog = self._executor.backlog(due.owned.fence.bucket_id)
+            due.per_second = max(due.claimed - (backlog - due.backlog), 0) / (now - due.measured_at)
+            due.measured_at, due.claimed, due.backlog = now, 0, backlog
+
+    def _queue(self, due: _Due) -> None:
+        if self._horizon(due) is not None:
+            self._kicked[due.owned.fence.bucket_id] = None
+            self._work.set()
+
+    def _horizon(self, due: _Due) -> float | None:
+        """How far ahead to fetch now, in seconds; ``None``: not at all, until a claim or a hint says otherwise."""
+        # A closed bucket is asked for again when it is resumed. To queue it meanwhile would spin without a pause.
+        if due.owned.closed or due.owned.lost or due.crowded or not (due.hinted or due.more):
+            return None
+        below = due.ahead + due.coming < self._thresholds.assigned_low_water
+        if below and (due.hinted or self.alone):
+            return self._thresholds.transient_threshold_seconds
+        if self.alone:
+            return 0.0 if due.hinted and due.only_later else None
+        wanted = 2 * self._turn(due)  # while one batch is put the next is asked for
+        bucket_id = due.owned.fence.bucket_id
+        unclaimed = due.coming + (0 if due.only_later else due.ahead)
+        if self._executor.backlog(bucket_id) + unclaimed < wanted:
+            return 0.0
+        # What is wanted may all be running: then every end of a job is the moment to look again.
+        self._executor.want_room(bucket_id, max(wanted - self._executor.slots - 1, 0))
+        return None
+
+    def _turn(self, due: _Due) -> int:
+        """The most that the bucket takes at once."""
+        batch = self._thresholds.transfer_batch
+        return batch if self.alone else min(TURN_SLOTS * self._executor.slots + int(due.per_second), batch)
+
+    # ------------------------------------------------------------ fetching
+
+    async def run(self) -> None:
+        """Fetch until cancelled."""
+        async with asyncio.TaskGroup() as group:
+            for _ in range(_FETCHERS):
+                group.create_task(self._fetch_loop(), name="jobmaster-onboarding")
+
+    async def _fetch_loop(self) -> None:
+        backoff = Backoff("onboard", self._assigned_copies.log)
+        while True:
+            due = self._next()
+            if due is None:
+                self._work.clear()
+                await self._work.wait()
+                continue
+            try:
+                await self._fetch(due)
+                backoff.succeeded()
+            except (Unavailable, Refused) as error:
+                # Rows may be ASSIGNED without a copy now: anti-entropy returns them after its grace period.
+                due.hinted = True
+                await backoff.pause(error)
+            self._again(due)
+
+    def _again(self, due: _Due) -> None:
+        if self._due.get(due.owned.fence.bucket_id) is due:
+            self._queue(due)
+
+    def _next(self) -> _Due | None:
+        if self._asking == _ASKING:
+            return None
+        for bucket_id in self._kicked:
+            due = self._due[bucket_id]
+            if not due.asking:
+                del self._kicked[bucket_id]
+                return due
+        return None
+
+    async def _fetch(self, due: _Due) -> None:
+        """One batch."""
+        due.asking = True
+        self._asking += 1
+        try:
+            fence, entries = await self._ask(due)
+        finally:
+            due.asking = False
+            self._asking -= 1
+            if self._kicked:
+                self._work.set()
+        if entries:
+            due.coming += len(entries)
+            self._again(due)
+            try:
+                await self._put(due, fence, entries)
+            finally:
+                due.coming -= len(entries)
+
+    async def _ask(self, due: _Due) -> tuple[Fence, list[Entry]]:
+        """The next of them, ASSIGNED under the fence that is returned."""
+        owned = due.owned
+        while not self._ownership.may_start(self._now()):
+            await self._ownership.wait_trusted()
+        fence = owned.fence
+        horizon = self._horizon(due)
+        if horizon is None:
+            return fence, []
+        due.hinted = False
+        answer = await self._master.onboard(fence, owned.lane, owned.priority, horizon, self._turn(due), self._handlers)
+        self.behind += answer.behind
+        if not answer.bucket_ok:
+            due.more = False
+            if not owned.closed:
+                self._ownership.refused(owned, "onboarding was refused by the bucket's lock")
+            return fence, []
+        if horizon > 0.0 or not self.alone:
+            due.more = answer.more
+        else:
+            due.hinted = due.hinted or answer.more
+        if answer.entries:
+            due.only_later = False  # until a claim knows better
+        return fence, answer.entries
+
+    async def _put(self, due: _Due, fence: Fence, entries: list[Entry]) -> None:
+        """The copies; the rows of what the bucket does not take go back by their identity."""
+        word, left = await self._assigned_copies.put(fence, entries)
+        if word is Word.OK or not left:
+            self.onboarded += len(entries)
+            due.ahead += len(entries)
+            return
+        while not self._ownership.may_commit(self._now()):
+            await self._ownership.wait_trusted()
+        self.released += len(left)
+        await self._master.release(fence, [(entry.id, entry.token) for entry in left])
+        if word is None:
+            raise Unavailable("the agent store did not take a batch of onboarded jobs; they were given back")
+        if word is not Word.CLOSED and fence == due.owned.fence:
+            self._on_forgotten(fence.bucket_id, f"the store answered {word} to an assignment", word)

@@ -1,0 +1,72 @@
+"""One blocking pop over the wake keys of all buckets: which of them has something new.
+
+A token is a hint and may be lost with a connection; every job is claimed all the same, because every bucket is asked after
+each interruption, and now and then without one.
+"""
+
+from __future__ import annotations
+
+import asyncio
+
+from jobmaster.model.errors import Refused, Unavailable
+from jobmaster.ports import StoreOwner
+from jobmaster_agents.event_log import EventLog
+from jobmaster_agents.fetch.claimer import Claimer
+from jobmaster_agents.retrying import Backoff
+
+
+class WakeListener:
+    """One blocking pop for all buckets of the process."""
+
+    wake_seconds = 5.0
+    """Time-out of the blocking pop: only there to notice a dead connection. And how often every bucket is asked at least: a
+    server that has not noticed a dead connection pops the next token into it, and while other buckets keep us awake no pop
+    would ever come back empty."""
+
+    def __init__(self, store: StoreOwner, claimers: dict[bytes, Claimer], log: EventLog | None = None) -> None:
+        self._store = store
+        self._claimers = claimers
+        self._change: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._backoff = Backoff("wait_wake", log or EventLog())
+
+    def changed(self) -> None:
+        """The set of buckets changed: a pop that waits for the old set is given up."""
+        if not self._change.done():
+            self._change.set_result(None)
+
+    async def run(self) -> None:
+        """Dispatch wake tokens until cancelled."""
+        time = asyncio.get_running_loop().time
+        all_asked = time()
+        while True:
+            if self._change.done():
+                await asyncio.sleep(0)  # several buckets opened in one go are one change
+                self._change = asyncio.get_running_loop().create_future()
+            buckets = [bucket_id for bucket_id, claimer in self._claimers.items() if not claimer.ended]
+            if not buckets:
+                await asyncio.wait((self._change,))
+                continue
+            try:
+                woken = await self._wait(buckets)
+                self._backoff.succeeded()
+            except (Unavailable, Refused) as error:
+                await self._backoff.pause(error)
+                woken = None
+            if woken is None or time() - all_asked >= self.wake_seconds:
+                all_asked = time()
+                # Time-out, change or broken connection: a popped token may be lost, so every bucket is asked once.
+                for claimer in list(self._claimers.values()):
+                    claimer.ask()
+            elif (found := self._claimers.get(woken)) is not None:
+                found.ask()
+
+    async def _wait(self, buckets: list[bytes]) -> bytes | None:
+        """The bucket that was woken; ``None`` after the time-out or when the set of buckets has changed."""
+        pop = asyncio.ensure_future(self._store.wait_wake(buckets, self.wake_seconds))
+        try:
+            await asyncio.wait((pop, self._change), return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            if not pop.done():
+                pop.cancel()  # drops its connection; the next pop must not begin before that is over
+                await asyncio.wait((pop,))
+        return None if pop.cancelled() else pop.result()

@@ -1,0 +1,245 @@
+"""The numbers and the health of one agent process over HTTP: ``/metrics``, ``/live``, ``/startup``, ``/ready``, ``/drain``.
+
+It serves on the machine itself alone, unless ``observability.metrics_host`` names another address: there is no password, and
+the answers tell how much work there is, and of which handlers.
+
+The agent's own loop answers, so ``/live`` says that it turns by answering at all. Nothing here asks a store or the master:
+a probe is cheap, and an outage of a server ends no healthy process (Celery's probes, which go through the broker, do both).
+Every connection carries one request, is bounded in bytes and time, and there are few at once: who cannot speak HTTP costs
+the agent a socket for some seconds.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import json
+import os
+import socket
+from collections.abc import Callable, Mapping
+from http import HTTPStatus
+from typing import NamedTuple, Protocol
+
+from jobmaster.model.errors import ConfigError, Unavailable
+from jobmaster.settings.model import ClusterSettings
+from jobmaster.telemetry import CONTENT_TYPE, Telemetry
+from jobmaster_agents.event_log import Event, EventLog
+
+PORT_MAX = 65535
+HEAD_BYTES_MAX = 8192
+REQUEST_SECONDS = 5.0
+"""How long a request may take to arrive, and its answer to be taken."""
+CONNECTIONS_MAX = 32
+_JSON = "application/json"
+_TEXT = "text/plain; charset=utf-8"
+_HINT = (
+    "give this kind of agents a port of its own with agents.<name>.metrics_port, or all of them another one with "
+    "observability.metrics_port; 0 is any free one"
+)
+_HOST_HINT = "mend observability.metrics_host: 127.0.0.1 is this machine alone, 0.0.0.0 every address"
+
+
+class Answer(NamedTuple):
+    """One HTTP answer."""
+
+    status: HTTPStatus
+    content_type: str
+    body: bytes
+
+
+class Health(Protocol):
+    """What the probes ask, each at the moment of the probe."""
+
+    def why_not_started(self) -> str | None:
+        """``None`` from the moment when it has opened its buckets, for good."""
+
+    def why_not_ready(self) -> str | None:
+        """``None``: give it work."""
+
+    def remark(self) -> str | None:
+        """What a process that is ready has to say about it."""
+
+    def draining(self) -> Mapping[str, object]:
+        """How far it is with leaving."""
+
+
+class HttpServer:
+    """The HTTP server of one process."""
+
+    def __init__(self, telemetry: Telemetry, health: Health, log: EventLog) -> None:
+        self._telemetry = telemetry
+        self._health = health
+        self._log = log
+        self._server: asyncio.Server | None = None
+        self._connections: set[asyncio.Task[None]] = set()
+        self._routes: dict[str, Callable[[], Answer]] = {
+            "/metrics": self._metrics,
+            "/live": self._live,
+            "/startup": self._startup,
+            "/ready": self._ready,
+            "/drain": self._drain,
+        }
+        self.port = 0
+
+    async def start(self, host: str, port: int) -> None:
+        """Listen on a port of an address, 0 = any free one.
+
+        Raises:
+            Unavailable: the port is taken (perhaps only until a neighbour has left: the supervisor tries again).
+        """
+        try:
+            self._server = await asyncio.start_server(self._connected, host, port, limit=HEAD_BYTES_MAX)
+        except OSError as error:
+            raise Unavailable(_taken(host, port, error), hint=_hint(error)) from error
+        self.port = self._server.sockets[0].getsockname()[1]
+        self._log.info(Event.METRICS_SERVED, {"url": f"{url_of(host, self.port)}/metrics", "port": self.port})
+
+    async def close(self) -> None:
+        """Stop listening and cut who is still there."""
+        if self._server is not None:
+            self._server.close()
+        for task in list(self._connections):
+            task.cancel()
+        await asyncio.gather(*self._connections, return_exceptions=True)
+
+    # ------------------------------------------------------------ one connection
+
+    async def _connected(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        task = asyncio.current_task()
+        if task is None or len(self._connections) >= CONNECTIONS_MAX:
+            writer.close()
+            return
+        self._connections.add(task)
+        try:
+            async with asyncio.timeout(REQUEST_SECONDS):
+                writer.write(await self._exchange(reader))
+                await writer.drain()
+        except (TimeoutError, ConnectionError, asyncio.IncompleteReadError):
+            pass  # who does not ask gets no answer
+        except asyncio.CancelledError:
+            pass  # the process leaves; nobody waits for this task
+        finally:
+            self._connections.discard(task)
+            writer.close()
+
+    async def _exchange(self, reader: asyncio.StreamReader) -> bytes:
+        try:
+            head = await reader.readuntil(b"\r\n\r\n")
+        except asyncio.LimitOverrunError:
+            return _encoded(_said(HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE), with_body=True)
+        words = head.split(b"\r\n", 1)[0].decode("latin-1").split(" ")
+        if len(words) != 3 or not words[2].startswith("HTTP/1."):
+            return _encoded(_said(HTTPStatus.BAD_REQUEST), with_body=True)
+        method, target, _ = words
+        return _encoded(self.answer(method, target), with_body=method != "HEAD")
+
+    def answer(self, method: str, target: str) -> Answer:
+        """What a request is answered."""
+        route = self._routes.get(target.split("?", 1)[0])
+        if route is None:
+            return _said(HTTPStatus.NOT_FOUND, f"here are {', '.join(self._routes)}")
+        if method not in ("GET", "HEAD"):
+            return _said(HTTPStatus.METHOD_NOT_ALLOWED, "GET and HEAD alone")
+        return route()
+
+    # ------------------------------------------------------------ the answers
+
+    def _metrics(self) -> Answer:
+        return Answer(HTTPStatus.OK, CONTENT_TYPE, self._telemetry.exposition())
+
+    def _live(self) -> Answer:
+        return _state(HTTPStatus.OK, {"live": True})
+
+    def _startup(self) -> Answer:
+        why_not = self._health.why_not_started()
+        if why_not is None:
+            return _state(HTTPStatus.OK, {"started": True})
+        return _state(HTTPStatus.SERVICE_UNAVAILABLE, {"started": False, "reason": why_not})
+
+    def _drain(self) -> Answer:
+        return _state(HTTPStatus.OK, dict(self._health.draining()))
+
+    def _ready(self) -> Answer:
+        why_not = self._health.why_not_ready()
+        if why_not is None:
+            remark = self._health.remark()
+            return _state(HTTPStatus.OK, {"ready": True} if remark is None else {"ready": True, "remark": remark})
+        return _state(HTTPStatus.SERVICE_UNAVAILABLE, {"ready": False, "reason": why_not})
+
+
+def _state(status: HTTPStatus, body: dict[str, object]) -> Answer:
+    return Answer(status, _JSON, json.dumps(body).encode() + b"\n")
+
+
+def _said(status: HTTPStatus, more: str = "") -> Answer:
+    return Answer(status, _TEXT, (f"{status.phrase}: {more}\n" if more else f"{status.phrase}\n").encode())
+
+
+def _encoded(answer: Answer, *, with_body: bool) -> bytes:
+    head = (
+        f"HTTP/1.1 {answer.status.value} {answer.status.phrase}\r\n"
+        f"Content-Type: {answer.content_type}\r\nContent-Length: {len(answer.body)}\r\n"
+        "Cache-Control: no-store\r\nConnection: close\r\n"
+    )
+    if answer.status is HTTPStatus.METHOD_NOT_ALLOWED:
+        head += "Allow: GET, HEAD\r\n"
+    return head.encode() + b"\r\n" + (answer.body if with_body else b"")
+
+
+# ---------------------------------------------------------------- ports
+
+
+def port_of(settings: ClusterSettings, agent: str, index: int) -> int | None:
+    """Port of the ``index``-th process of one supervisor; ``None`` = serve nothing.
+
+    Args:
+        agent: the kind of agents, a key under ``settings.agents``.
+    """
+    kind = settings.agents.get(agent)
+    own = kind.metrics_port if kind is not None else None
+    first = settings.observability.metrics_port if own is None else own
+    return first + index if first else first
+
+
+def url_of(host: str, port: int) -> str:
+    """What to ask; of all addresses, that of this machine for itself."""
+    place = {"0.0.0.0": "127.0.0.1", "::": "[::1]"}.get(host, f"[{host}]" if ":" in host else host)
+    return f"http://{place}:{port}"
+
+
+def check_ports(settings: ClusterSettings, agent: str, processes: int) -> None:
+    """See once, before any process is started, that each can have its port.
+
+    Raises:
+        ConfigError: a port is taken, there are not so many, or the address is none of this machine's.
+    """
+    host = settings.observability.metrics_host
+    for index in range(processes):
+        port = port_of(settings, agent, index)
+        if not port:
+            return
+        if port > PORT_MAX:
+            raise ConfigError(
+                f"metrics_port is {port - index}, and {processes} processes take one port each: there is no port {port}",
+                hint=_HINT,
+            )
+        try:
+            for family, kind, _, _, address in socket.getaddrinfo(host, port, type=socket.SOCK_STREAM):
+                with socket.socket(family, kind) as probe:
+                    # As the server does: old connections may linger, and :: is for IPv6 alone.
+                    probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+                    if family == socket.AF_INET6:
+                        probe.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
+                    probe.bind(address)
+        except OSError as error:
+            raise ConfigError(_taken(host, port, error), hint=_hint(error)) from error
+
+
+def _hint(error: OSError) -> str:
+    return _HINT if error.errno in (errno.EADDRINUSE, errno.EACCES) else _HOST_HINT
+
+
+def _taken(host: str, port: int, error: OSError) -> str:
+    why = error.strerror if isinstance(error, socket.gaierror) or not error.errno else os.strerror(error.errno)
+    why = why or str(error)
+    return f"metrics and probes cannot be served on {host} port {port}: {why[:1].lower()}{why[1:]}"

@@ -1,0 +1,260 @@
+"""The coordinator's chores. Each may be done twice, by two agents at once, or be interrupted, without harm."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import Protocol
+
+from jobmaster.model.bucket import Bucket, BucketState
+from jobmaster.model.errors import Refused, Unavailable
+from jobmaster.model.job import Priority
+from jobmaster.ports import Leftover, Swept, Word
+from jobmaster.settings.model import ClusterSettings
+from jobmaster.telemetry import Telemetry
+from jobmaster_agents.event_log import Event, EventLog
+from jobmaster_agents.leader.leader import MaintenanceTask
+from jobmaster_agents.state.store_reach import StoreReach
+
+_ROUNDS_MAX = 20
+_DROPS_MAX = 64
+_VOID_LINES_DAYS = 1
+"""Lines of jobs that were put off and have gone another way since."""
+_ADOPTED_LANE = "default"
+_ADOPTED_PRIORITY = Priority.MEDIUM
+
+
+class MaintenanceMaster(Protocol):
+    """What the chores need of the master."""
+
+    async def return_orphans(self, grace_seconds: float, limit: int, *, max_rescues: int) -> Swept: ...
+
+    async def forget_buckets(
+        self, tombstone_seconds: float, stores: Sequence[str], *, others: bool = False
+    ) -> list[Bucket]: ...
+
+    async def drop_bucket(self, bucket_id: bytes) -> None: ...
+
+    async def expire_held(self, limit: int) -> int: ...
+
+    async def forget(self, what: Leftover, days: float, limit: int) -> int: ...
+
+    async def expire_unconfirmed(self, limit: int) -> int: ...
+
+    async def ensure_partitions(self, span: str, ahead_days: int) -> list[str]: ...
+
+    async def adopt_bucket(self, bucket: Bucket, reason: str) -> bool: ...
+
+    async def adopt_remains(self, bucket: Bucket, reason: str) -> bool: ...
+
+    async def buckets(self, *, states: Sequence[BucketState] = ()) -> list[Bucket]: ...
+
+
+class MaintenanceStore(Protocol):
+    """What the chores need of a store."""
+
+    async def delete_bucket(self, bucket_id: bytes, lists: Sequence[str] = ()) -> Word: ...
+
+    async def known_buckets(self) -> list[bytes]: ...
+
+    async def known_lists(self, bucket_id: bytes) -> list[str]: ...
+
+
+class Maintenance:
+    """The chores, and how often each is done.
+
+    Args:
+        on_lost: called when a chore made a bucket LOST (rescue may begin).
+    """
+
+    def __init__(
+        self,
+        agent_id: bytes,
+        master: MaintenanceMaster,
+        stores: Mapping[str, MaintenanceStore],
+        reach: StoreReach,
+        settings: ClusterSettings,
+        on_lost: Callable[[], None],
+        telemetry: Telemetry,
+        log: EventLog,
+    ) -> None:
+        self._agent_id = agent_id
+        self._master = master
+        self._stores = stores
+        self._reach = reach
+        self._settings = settings
+        self._on_lost = on_lost
+        self._telemetry = telemetry
+        self._log = log
+
+    def chores(self) -> list[MaintenanceTask]:
+        """All of them, due at once."""
+        return [
+            MaintenanceTask("partitions", 3600.0, self.make_partitions),
+            MaintenanceTask("orphans", 60.0, self.return_orphans),
+            MaintenanceTask("tombstones", 30.0, self.forget_buckets),
+            MaintenanceTask("expiry", 30.0, self.expire_jobs),
+            MaintenanceTask("resurrected", 60.0, self.adopt_resurrected),
+            MaintenanceTask("retention", 3600.0, self.forget_leftovers),
+        ]
+
+    async def make_partitions(self) -> None:
+        """Time ahead has a place to be written to."""
+        partitions = self._settings.partitions
+        made = await self._master.ensure_partitions(partitions.span, partitions.ahead_days)
+        if made:
+            self._log.info(Event.PARTITIONS_MADE, {"partitions": made})
+
+    async def return_orphans(self) -> None:
+        """In-flight rows that name no live bucket: nobody would ever come for them."""
+        limit, max_rescues = self._settings.thresholds.transfer_batch, self._settings.jobs.max_rescues
+        total = failed = 0
+        for _ in range(_ROUNDS_MAX):
+            swept = await self._master.return_orphans(
+                self._settings.leases.orphan_grace_seconds, limit, max_rescues=max_rescues
+            )
+            total += swept.moved
+            failed += swept.failed
+            if swept.moved < limit:
+                break
+        if total:
+            self._telemetry.orphans_returned += total
+            self._log.warning(Event.ORPHANS_RETURNED, {"jobs": total})
+        if failed:
+            self._telemetry.jobs_given_up += failed
+            self._log.error(Event.JOBS_GIVEN_UP, {"jobs": failed})
+
+    async def expire_jobs(self) -> None:
+        """HELD jobs past their expiry, and jobs whose confirmation has not come in time."""
+        if total := await self._rounds(self._master.expire_held):
+            self._telemetry.jobs_expired += total
+            self._log.info(Event.JOBS_EXPIRED, {"jobs": total})
+        if total := await self._rounds(self._master.expire_unconfirmed):
+            self._telemetry.jobs_unconfirmed += total
+            self._log.warning(Event.JOBS_UNCONFIRMED, {"jobs": total})
+
+    async def _rounds(self, call: Callable[[int], Awaitable[int]]) -> int:
+        limit = self._settings.thresholds.transfer_batch
+        total = 0
+        for _ in range(_ROUNDS_MAX):
+            count = await call(limit)
+            total += count
+            if count < limit:
+                break
+        return total
+
+    async def forget_leftovers(self) -> None:
+        """What is written beside jobs, when its time is over."""
+        keep, limit = self._settings.retention, self._settings.thresholds.transfer_batch
+        days = {
+            Leftover.AGENTS: keep.ended_agents_days,
+            Leftover.KEYS: keep.idempotency_keys_days,
+            Leftover.QUARANTINE: keep.quarantine_days,
+            Leftover.OPERATOR_LOG: keep.operator_log_days,
+            Leftover.BUCKET_EVENTS: keep.bucket_history_days,
+            Leftover.PUT_OFF: _VOID_LINES_DAYS,
+        }
+        forgotten: dict[str, int] = {}
+        for what, age in days.items():
+            for _ in range(_ROUNDS_MAX):
+                count = await self._master.forget(what, age, limit)
+                forgotten[what.value] = forgotten.get(what.value, 0) + count
+                if count < limit:
+                    break
+        if total := sum(forgotten.values()):
+            self._telemetry.rows_forgotten += total
+            self._log.info(Event.LEFTOVERS_FORGOTTEN, {what: count for what, count in forgotten.items() if count})
+
+    async def forget_buckets(self) -> None:
+        """Retired buckets lose their keys, then their tombstone. Keys that hold jobs again are adopted instead.
+
+        Only tombstones of stores that answer are read: those of another must not fill the page. Of a store that is no longer
+        in the configuration only the tombstone goes; keys that should lie there are found by ``adopt_resurrected`` when it
+        is configured again."""
+        leases = self._settings.leases
+        refusal: Refused | None = None
+        for name in [name for name in self._stores if self._reach.answers(name)]:
+            try:
+                await self._forget_of(name)
+            except Refused as error:  # a matter of this store: the others have their turn first
+                refusal = error
+        age = max(leases.tombstone_seconds, leases.store_dead_seconds)
+        strangers = await self._master.forget_buckets(age, list(self._settings.stores), others=True)
+        for bucket in strangers[:_DROPS_MAX]:
+            await self._drop(bucket)
+        if refusal is not None:
+            raise refusal
+
+    async def _forget_of(self, store: str) -> None:
+        """Tombstones of one store; those that are left when it falls silent wait for it."""
+        retired = await self._master.forget_buckets(self._settings.leases.tombstone_seconds, [store])
+        for bucket in retired[:_DROPS_MAX]:
+            try:
+                word = await self._stores[store].delete_bucket(bucket.id)
+            except Unavailable as error:
+                self._reach.failed(store, error)
+                return
+            if word is Word.NOT_EMPTY:
+                reason = "keys of a retired bucket hold jobs again"
+                if await self._master.adopt_remains(bucket, reason):
+                    self._note_resurrected(bucket.id, store, reason)
+                continue
+            await self._drop(bucket)
+
+    async def _drop(self, bucket: Bucket) -> None:
+        await self._master.drop_bucket(bucket.id)
+        self._telemetry.buckets_dropped += 1
+        self._log.debug(Event.BUCKET_DROPPED, {"bucket": bucket.id, "store": bucket.store})
+
+    async def adopt_resurrected(self) -> None:
+        """Keys of buckets the master knows nothing of: a store that was rolled back behind the tombstone.
+
+        The stores are listed first and the master after: a bucket is made in the master before it is opened in its store,
+        so what the second list lacks is no newborn. Lane and priority are not in the store; the jobs go to the default
+        lane with medium priority rather than nowhere. Claimed lists are looked for by their keys: a rescue goes by names,
+        and passes over a list whose name the store has lost.
+        """
+        found: dict[bytes, str] = {}
+        refusal: Refused | None = None
+        for name, store in list(self._stores.items()):  # one may join meanwhile
+            if not self._reach.answers(name):
+                continue
+            try:
+                found.update((bucket_id, name) for bucket_id in await store.known_buckets())
+            except Unavailable as error:
+                self._reach.failed(name, error)
+            except Refused as error:  # a matter of this store: the others have their turn first
+                refusal = error
+        known = {bucket.id for bucket in await self._master.buckets()} if found else set()
+        for bucket_id in [b for b in found if b not in known][:_DROPS_MAX]:
+            if not self._reach.answers(found[bucket_id]):
+                continue
+            try:
+                await self._adopt(bucket_id, found[bucket_id])
+            except Unavailable as error:  # (of the store or of the master: the next look begins again)
+                self._reach.failed(found[bucket_id], error)
+            except Refused as error:
+                refusal = error
+        if refusal is not None:
+            raise refusal
+
+    async def _adopt(self, bucket_id: bytes, store: str) -> None:
+        keys = self._stores[store]
+        if await keys.delete_bucket(bucket_id, await keys.known_lists(bucket_id)) is not Word.NOT_EMPTY:
+            return  # it was empty: its keys are gone now
+        bucket = Bucket(
+            id=bucket_id,
+            store=store,
+            lane=_ADOPTED_LANE,
+            priority=_ADOPTED_PRIORITY,
+            state=BucketState.LOST,
+            epoch=0,
+            owner=self._agent_id,
+        )
+        reason = "its store holds jobs of a bucket the master has forgotten"
+        if await self._master.adopt_bucket(bucket, reason):
+            self._note_resurrected(bucket_id, store, reason)
+
+    def _note_resurrected(self, bucket_id: bytes, store: str, reason: str) -> None:
+        self._telemetry.buckets_resurrected += 1
+        self._log.error(Event.BUCKET_RESURRECTED, {"bucket": bucket_id, "store": store, "reason": reason})
+        self._on_lost()

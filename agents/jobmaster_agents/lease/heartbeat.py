@@ -1,0 +1,281 @@
+"""Two beats: one in the agent's store every second, one renewal of the lease in the master every few.
+
+A renewal is sent only if the process has made progress since the last one and the last store beat succeeded: a lease means
+"this agent works", not "a timer fires". Trust counts from the moment of sending; an answer that comes after the deadline
+does not extend it, and after the deadline nothing is sent at all: the process fences itself and its supervisor starts a
+new agent. Failures are kept inside (a failed beat is the normal start of an outage), so the rhythm never backs off.
+
+While the store stands for the process (``store_lease``) the deadline is the store's, and renewals are tried until one is
+answered: alive, and the lease is trusted again; dead, and the process fences itself.
+
+Owns ``Ownership.trust``; must never touch a job or a bucket.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Protocol
+
+from jobmaster.agentstore.errors import OutOfMemory
+from jobmaster.clock import Clock
+from jobmaster.model.errors import CodeError, JobMasterError, Unavailable
+from jobmaster.ports import Renewal
+from jobmaster.rules.lease import Rhythm, renewed, rhythm, shortened
+from jobmaster.settings.model import Leases
+from jobmaster.telemetry import Telemetry
+from jobmaster_agents.event_log import Event, EventLog
+from jobmaster_agents.launch.shared_deadline import Progress
+from jobmaster_agents.lease.clock_check import ClockCheck
+from jobmaster_agents.state.ownership import Ownership
+
+BEAT_TTL_BEATS = 3.0
+"""A beat in the store lives this many beat intervals."""
+
+
+class BeatStore(Protocol):
+    """Where the agent beats."""
+
+    async def beat(self, agent_id: bytes, ttl_seconds: float) -> None: ...
+
+
+class LeaseMaster(Protocol):
+    """Where the agent renews."""
+
+    async def renew(self, agent_id: bytes, lease_seconds: float) -> Renewal: ...
+
+
+OnRenewal = Callable[[Renewal], None]
+OnTrust = Callable[[float], None]
+
+
+class StoreBeat:
+    """Beats in the agent's store."""
+
+    name = "store-beat"
+
+    def __init__(
+        self, agent_id: bytes, store: BeatStore, leases: Leases, clock: Clock, telemetry: Telemetry, log: EventLog
+    ) -> None:
+        self._agent_id = agent_id
+        self._store = store
+        self._every = leases.store_beat_seconds
+        self._telemetry = telemetry
+        self._log = log
+        self._failures = 0
+        self._now = clock.boottime
+        self._heard_at: float | None = None
+
+    @property
+    def heard_at(self) -> float | None:
+        """When the last beat was sent (CLOCK_BOOTTIME seconds); ``None`` when the store did not hear it."""
+        return None if self._failures else self._heard_at
+
+    @property
+    def healthy(self) -> bool:
+        """True while the last beat succeeded (also before the first one)."""
+        return self._failures == 0
+
+    async def tick(self) -> float:
+        """One beat, bounded in time."""
+        sent = self._now()
+        try:
+            async with asyncio.timeout(max(self._every, 0.5)):
+                await self._beat()
+        except CodeError:
+            raise
+        except (JobMasterError, TimeoutError) as error:
+            self._telemetry.beats["failed"] += 1
+            self._failures += 1
+            if self._failures == 1:
+                self._log.warning(Event.STORE_BEAT_FAILED, {"reason": _reason(error)})
+        else:
+            self._telemetry.beats["ok"] += 1
+            if self._failures:
+                self._log.info(Event.STORE_BEAT_AGAIN, {"failures": self._failures})
+            self._failures = 0
+            self._heard_at = sent
+        return self._every
+
+    async def _beat(self) -> None:
+        try:
+            await self._store.beat(self._agent_id, self._every * BEAT_TTL_BEATS)
+        except OutOfMemory:
+            return  # it answers, and only agents that go on can empty it
+
+
+class Heartbeat:
+    """Renews the lease in the master and watches its end.
+
+    Args:
+        attest: ``None`` when the process works, otherwise what is wrong (store beats and progress together).
+        on_renewal: told of every answer that counted.
+        on_trust: told of every new ``trusted_until`` (for the supervisor and the kernel's timer).
+    """
+
+    name = "heartbeat"
+
+    def __init__(
+        self,
+        ownership: Ownership,
+        master: LeaseMaster,
+        leases: Leases,
+        clock: Clock,
+        attest: Callable[[float], str | None],
+        on_renewal: OnRenewal,
+        on_trust: OnTrust,
+        telemetry: Telemetry,
+        log: EventLog,
+    ) -> None:
+        self._ownership = ownership
+        self._master = master
+        self._leases = leases
+        self._rhythm = Rhythm(leases.lease_seconds, leases.renew_seconds)
+        self._now = clock.boottime
+        self._attest = attest
+        self._on_renewal = on_renewal
+        self._on_trust = on_trust
+        self._telemetry = telemetry
+        self._log = log
+        self.clock_watch: ClockCheck | None = None
+        """Told of every answer, to compare the clocks."""
+        self._failures = 0
+        self._next = 0.0
+        self._asked_at: float | None = None
+        self._unanswered = False
+        self._retiring = False
+        telemetry.read_from("lease_seconds_left", lambda: max(ownership.trusted_until - self._now(), 0.0))
+
+    def registered(self, sent: float) -> None:
+        """The agent row was written with a fresh lease by a call that was sent at ``sent``."""
+        if not self._extend(sent, self._rhythm.lease_seconds):
+            self._ownership.fence("the registration was answered after its own lease had ended")
+        self._next = sent + self._leases.renew_seconds
+
+    def retire(self) -> None:
+        """The agent is about to end its own row: there is nothing to renew any more, and an answer that it has ended is no
+        certificate. The deadline stands."""
+        self._retiring = True
+
+    def unanswered(self, now: float) -> bool:
+        """True while the master does not answer renewals: the last one got none, or the present one waits for long. What
+        was withheld, refused, or said of us does not count."""
+        waits = self._asked_at is not None and now - self._asked_at >= self._leases.renew_seconds / 3.0
+        return self._unanswered or waits
+
+    async def tick(self) -> float:
+        """Renew when it is time; fence when the deadline has come."""
+        now = self._now()
+        if self._ownership.fenced.is_set():
+            return self._leases.renew_seconds
+        if now >= self._ownership.fence_at:
+            # Asleep, suspended, or cut off for too long. Even a renewal that the master would accept comes too late.
+            self._fence("the lease could not be renewed in time")
+            return self._leases.renew_seconds
+        if self._retiring:
+            return max(self._ownership.fence_at - now, 0.0)
+        if now >= self._next:
+            await self._renew(now)
+        return max(min(self._next, self._ownership.fence_at) - self._now(), 0.0)
+
+    async def _renew(self, now: float) -> None:
+        self._next = now + self._rhythm.renew_seconds
+        wrong = self._attest(now)
+        if wrong is not None:
+            self._telemetry.loop_stalls += 1
+            self._unanswered = False
+            self._failed("withheld", wrong, now)
+            return
+        sent = self._asked_at = self._now()
+        asked_us = self.clock_watch.now_us() if self.clock_watch is not None else 0
+        promised = self._rhythm.lease_seconds
+        self._promise(sent, promised)
+        try:
+            # Bounded so that a hung connection still leaves room for another try before the lease ends.
+            async with asyncio.timeout(self._leases.renew_seconds):
+                answer = await self._master.renew(self._ownership.agent_id, promised)
+        except CodeError:
+            raise
+        except (JobMasterError, TimeoutError) as error:
+            self._unanswered = isinstance(error, Unavailable | TimeoutError)
+            self._failed("failed", _reason(error), self._now())
+            return
+        finally:
+            self._asked_at = None
+        self._telemetry.renewal_seconds.observe(self._now() - sent)
+        if self.clock_watch is not None:
+            self.clock_watch.compare(asked_us, answer.now_us)
+        if not answer.alive:
+            if self._retiring:
+                return
+            self._fence("the master holds a death certificate for this agent")
+            return
+        if not self._extend(sent, promised):
+            self._telemetry.renewals["late"] += 1
+            if self._ownership.suspended:
+                self._next = self._now()  # it was answered, too late to count: asked again at once
+            else:
+                self._fence("the renewal was answered after the lease had ended")
+            return
+        self._unanswered = False
+        self._telemetry.renewals["ok"] += 1
+        if self._failures:
+            self._log.info(Event.LEASE_TRUSTED_AGAIN, {"failures": self._failures})
+        self._failures = 0
+        self._pace(answer.agents)
+        self._on_renewal(answer)
+
+    def _pace(self, agents: int) -> None:
+        """The rhythm of a cluster of so many agents, from the next renewal on."""
+        leases = self._leases
+        self._rhythm = rhythm(agents, leases.lease_seconds, leases.renew_seconds, leases.renewals_per_second)
+        self._ownership.stretch = self._rhythm.lease_seconds / leases.lease_seconds
+
+    def _promise(self, sent: float, lease_seconds: float) -> None:
+        """A renewal that promises less than what is trusted: the master may count by it, answered or not."""
+        present = self._ownership.term
+        if present is None or self._ownership.suspended:
+            return
+        less = shortened(present, sent, lease_seconds)
+        if less is not present:
+            self._ownership.trust(less)
+            self._on_trust(less.trusted_until)
+
+    def _extend(self, sent: float, lease_seconds: float) -> bool:
+        present = None if self._ownership.suspended else self._ownership.term
+        term = renewed(present, sent, self._now(), lease_seconds)
+        if term is None:
+            return False
+        self._ownership.trust(term)
+        self._on_trust(term.trusted_until)
+        return True
+
+    def _failed(self, result: str, reason: str, now: float) -> None:
+        self._telemetry.renewals[result] += 1
+        self._failures += 1
+        # Soon again: three failures in a row at the normal pace would already be the end of the lease.
+        self._next = min(self._next, now + self._rhythm.renew_seconds / 3.0)
+        if self._failures == 1:
+            left = self._ownership.fence_at - now
+            self._log.warning(Event.LEASE_RENEWAL_FAILED, {"reason": reason, "seconds_left": left})
+
+    def _fence(self, why: str) -> None:
+        self._log.error(Event.AGENT_FENCED, {"reason": why, "buckets": len(self._ownership.buckets)})
+        self._ownership.fence(why)
+
+
+def _reason(error: BaseException) -> str:
+    return str(error) or type(error).__name__
+
+
+def attestation(beat: StoreBeat, progress: Progress) -> Callable[[float], str | None]:
+    """The heartbeat's question: do the store and the loop still answer?"""
+
+    def attest(now: float) -> str | None:
+        wrong = progress.attest(now)
+        progress.ask(asyncio.get_running_loop())
+        if wrong is None and not beat.healthy:
+            wrong = "the agent's store does not answer"
+        return wrong
+
+    return attest

@@ -1,0 +1,140 @@
+"""Claimed lists that may go, and the news of what has got its row: the second half of every write, to the store.
+
+Everything that comes here is in the master already, so a failure costs memory and nothing else: it is asked again for as
+long as it takes. One call per bucket carries all that has come together since the last one.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable, Sequence
+
+from jobmaster.model.bucket import BucketState
+from jobmaster.model.errors import Refused, Unavailable
+from jobmaster.ports import StoreOwner, Word
+from jobmaster_agents.event_log import EventLog
+from jobmaster_agents.retrying import Backoff
+from jobmaster_agents.state.job_table import ClaimedList, JobTable
+from jobmaster_agents.state.ownership import OnForgotten, OwnedBucket
+
+_LISTS_MAX = 500
+_FROZEN_SECONDS = 0.1
+"""Pause while it is asked how a frozen bucket stands."""
+_NEWS_MAX = 20_000
+"""Ids of finished jobs in one call; news that a dead store cannot carry is dropped beyond this, oldest first."""
+
+
+_LEAVING = (BucketState.COMPLETING, BucketState.READY_TO_DELETE)
+
+
+class _Bucket:
+    """What waits for one bucket."""
+
+    __slots__ = ("names", "news", "owned")
+
+    def __init__(self, owned: OwnedBucket) -> None:
+        self.owned = owned
+        self.names: list[str] = []
+        self.news: list[bytes] = []
+
+
+class Acknowledger:
+    """Deletes claimed lists and publishes finished ids.
+
+    Args:
+        on_forgotten: the store said that a bucket is another's.
+    """
+
+    def __init__(self, store: StoreOwner, job_table: JobTable, on_forgotten: OnForgotten, log: EventLog) -> None:
+        self._store = store
+        self._job_table = job_table
+        self._on_forgotten = on_forgotten
+        self._log = log
+        self._waiting: dict[bytes, _Bucket] = {}
+        self._work = asyncio.Event()
+        self._busy = False
+        self._idle = asyncio.Event()
+
+    @property
+    def idle(self) -> bool:
+        """True when nothing waits and no call is under way."""
+        return not self._waiting and not self._busy
+
+    async def wait_idle(self) -> None:
+        """Wait until nothing waits."""
+        while not self.idle:
+            self._idle.clear()
+            await self._idle.wait()
+
+    def delete(self, claimed_lists: Iterable[ClaimedList]) -> None:
+        """Every entry of these lists is safe."""
+        for claimed_list in claimed_lists:
+            self._of(claimed_list.owned).names.append(claimed_list.name)
+            self._work.set()
+
+    def publish(self, owned: OwnedBucket, ids: Sequence[bytes]) -> None:
+        """These jobs have got a row or an outcome."""
+        if ids:
+            self._of(owned).news += ids
+            self._work.set()
+
+    def _of(self, owned: OwnedBucket) -> _Bucket:
+        owned = owned.present
+        bucket_id = owned.fence.bucket_id
+        found = self._waiting.get(bucket_id)
+        if found is None:
+            found = self._waiting[bucket_id] = _Bucket(owned)
+        return found
+
+    async def run(self) -> None:
+        """Settle until cancelled."""
+        backoff = Backoff("settle", self._log)
+        while True:
+            if not self._waiting:
+                self._idle.set()
+                self._work.clear()
+                await self._work.wait()
+            bucket = self._waiting.pop(next(iter(self._waiting)))
+            self._busy = True
+            try:
+                await self._settle(bucket)
+                backoff.succeeded()
+            except (Unavailable, Refused) as error:
+                self._put_back(bucket)
+                await backoff.pause(error)
+            finally:
+                self._busy = False
+
+    async def _settle(self, bucket: _Bucket) -> None:
+        owned = bucket.owned
+        fence = owned.fence
+        # Of a lost bucket no key may be touched any more; that a job has its row is true all the same.
+        names = [] if owned.lost else bucket.names[:_LISTS_MAX]
+        news = bucket.news[-_NEWS_MAX:]
+        if not names and not news:
+            return
+        word = await self._store.settle(fence, names, news)
+        if word is Word.OK:
+            self._job_table.deleted(fence.bucket_id, names)
+        elif fence != owned.fence:  # unfrozen under a new epoch while the call was on its way
+            self._put_back(bucket)
+            return
+        elif owned.frozen:
+            self._on_forgotten(fence.bucket_id, f"the store answered {word} to a settle", word)
+            self._put_back(bucket)
+            await asyncio.sleep(_FROZEN_SECONDS)
+            return
+        elif word is Word.CLOSED and not names and owned.state in _LEAVING:
+            pass  # closed by ourselves a moment ago, on its way out; the news was published all the same
+        elif not owned.lost:
+            self._on_forgotten(fence.bucket_id, f"the store answered {word} to a settle", word)
+        if len(bucket.names) > _LISTS_MAX and not owned.lost:
+            self._of(owned).names += bucket.names[_LISTS_MAX:]
+            self._work.set()
+
+    def _put_back(self, bucket: _Bucket) -> None:
+        """Asked again: deleting a deleted list and telling old news change nothing."""
+        waiting = self._of(bucket.owned)
+        waiting.names += bucket.names
+        waiting.news[:0] = bucket.news[-_NEWS_MAX:]
+        self._work.set()

@@ -1,0 +1,164 @@
+"""Outcomes that cannot reach the master are kept in the agent store, and applied when it is back (``kept_replay``).
+
+Past half the lease each outcome that waits is also put into its bucket, under its own identity, and claimed lists whose
+every entry is safe or kept there are deleted in the same step (rule E). If this process then has to stop, what has ended
+does not run again: whoever gets the bucket next applies what lies there before anything else.
+
+As long as the process may only be in doubt, the copy in the store is a will: memory keeps the outcome too, and writes it if
+the master comes back in time; the copy is found to be our own success later. While the store stands for the bucket
+(``store_lease``) it is a transfer: outcomes that no writer has taken yet leave memory, so that memory stays small however
+long the master is away; how much a bucket may keep is bounded where it claims.
+
+A retry, or a job to be given back, is kept as what it is: it becomes HELD when it is applied. It cannot be tried again before
+that, because an assignment is marked in the master first. Nothing is kept while the lease is in good order: a slow master
+must not fill the store.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable, Sequence
+
+from jobmaster.clock import Clock
+from jobmaster.model.errors import Refused, Unavailable
+from jobmaster.model.ids import Fence
+from jobmaster.model.job import FinalRow, HoldRow
+from jobmaster.ports import StoreOwner, Word
+from jobmaster.rules.batching import BATCH_BYTES, cut
+from jobmaster_agents.event_log import Event, EventLog
+from jobmaster_agents.outcomes.kept_entry import keep_final, keep_hold
+from jobmaster_agents.outcomes.writer import OutcomeWriter
+from jobmaster_agents.retrying import Backoff
+from jobmaster_agents.state.job_table import ClaimedJob, JobTable, Phase
+from jobmaster_agents.state.ownership import OnForgotten, OwnedBucket, Ownership
+
+_LOOK_SECONDS = 0.25
+_BATCH_JOBS = 500
+
+
+class KeptOutcomes:
+    """Keeps outcomes in the store when the lease is in doubt.
+
+    Args:
+        on_forgotten: the store said that a bucket is another's.
+    """
+
+    def __init__(
+        self,
+        store: StoreOwner,
+        ownership: Ownership,
+        job_table: JobTable,
+        outcome_writer: OutcomeWriter,
+        clock: Clock,
+        on_forgotten: OnForgotten,
+        log: EventLog | None = None,
+    ) -> None:
+        self._store = store
+        self._ownership = ownership
+        self._job_table = job_table
+        self._outcome_writer = outcome_writer
+        self._now = clock.boottime
+        self._on_forgotten = on_forgotten
+        self._log = log or EventLog()
+        self._backoff = Backoff("spill", self._log)
+        self._kept_now = self._told_at = 0
+        """Since the lease was last in good order, and how many of them when that was last said."""
+        self._suspended = asyncio.Event()
+        ownership.on_suspended.append(self._suspended.set)
+        self.spilled = 0
+        """Outcomes kept in the store since the start."""
+
+    async def run(self) -> None:
+        """Watch the lease until cancelled."""
+        while True:
+            in_doubt_in = self._ownership.soft_until - self._now()
+            if in_doubt_in > 0.0:
+                self._kept_now = self._told_at = 0
+                await self._wait_for_doubt(in_doubt_in)
+                continue
+            if self._ownership.fenced.is_set():
+                await self._ownership.wait_trusted()  # never: the process ends
+            await self.spill()
+            await asyncio.sleep(_LOOK_SECONDS)
+
+    async def _wait_for_doubt(self, at_most_seconds: float) -> None:
+        self._suspended.clear()
+        try:
+            async with asyncio.timeout(at_most_seconds):
+                await self._suspended.wait()
+        except TimeoutError:
+            return
+
+    async def spill(self) -> None:
+        """Keep every outcome that waits and is not kept yet; let go of what is kept and nobody writes."""
+        for owned, jobs in self._waiting().items():
+            for some in cut(jobs, [job.weight for job in jobs], _BATCH_JOBS, BATCH_BYTES):
+                await self._spill(owned, some)
+        if self._ownership.suspended:
+            self._let_go()
+
+    def _waiting(self) -> dict[OwnedBucket, list[ClaimedJob]]:
+        found: dict[OwnedBucket, list[ClaimedJob]] = {}
+        for job in self._job_table:
+            # What the master refuses to take from us it would refuse to take from the next owner, who cannot go round it.
+            if job.phase is Phase.ENDED and job.row is not None and not (job.spilled or job.unwritable):
+                found.setdefault(job.claimed_list.owned, []).append(job)
+        return found
+
+    async def _spill(self, owned: OwnedBucket, jobs: Sequence[ClaimedJob]) -> None:
+        jobs = [job for job in jobs if job.phase is Phase.ENDED]  # settled meanwhile, or forgotten with its bucket
+        present = owned.present
+        if not jobs or not self._ownership.may_keep(present, self._now()):
+            return
+        outcomes, fence = [_encode(owned.fence, job) for job in jobs], present.fence
+        for job in jobs:
+            job.spilled = True
+        names = {job.claimed_list.name for job in jobs if _is_covered(job.claimed_list.jobs)}
+        present.kept += len(jobs)  # from here on they may lie there, whatever becomes of the answer
+        present.kept_bytes += sum(map(len, outcomes))
+        try:
+            word = await self._store.spill(fence, outcomes, sorted(names))
+        except (Unavailable, Refused) as error:
+            for job in jobs:
+                job.spilled = False
+            await self._backoff.pause(error)
+            return
+        self._backoff.succeeded()
+        if word is not Word.OK and fence != present.fence:
+            for job in jobs:
+                job.spilled = False  # unfrozen under a new epoch meanwhile: the next look asks again
+        elif word is Word.OK:
+            self.spilled += len(jobs)
+            self._tell(fence.bucket_id, len(jobs))
+        else:
+            self._on_forgotten(fence.bucket_id, f"the store answered {word} to a spill", word)
+
+    def _tell(self, bucket_id: bytes, jobs: int) -> None:
+        """A line at the beginning, and whenever as many again have been kept: a line a call would be too much."""
+        self._kept_now += jobs
+        if self._kept_now >= self._told_at * 2:
+            self._told_at = self._kept_now
+            self._log.warning(Event.OUTCOMES_SPILLED, {"bucket": bucket_id, "jobs": jobs, "so_far": self._kept_now})
+
+    def _let_go(self) -> None:
+        done = self._job_table.let_go(self._outcome_writer.withdraw(_may_leave_memory))
+        self._outcome_writer.acknowledger.delete(done)
+
+
+def _may_leave_memory(job: ClaimedJob) -> bool:
+    """Kept, and no second copy waits behind it for its end."""
+    return job.spilled and job.phase is Phase.ENDED and job.followers is None
+
+
+def _encode(fence: Fence, job: ClaimedJob) -> bytes:
+    return keep_final(fence, job.row) if isinstance(job.row, FinalRow) else keep_hold(fence, _hold(job))
+
+
+def _hold(job: ClaimedJob) -> HoldRow:
+    assert isinstance(job.row, HoldRow)
+    return job.row
+
+
+def _is_covered(jobs: Iterable[ClaimedJob]) -> bool:
+    """True when the claimed list of these jobs is not needed any more: each is in the master, or kept with this call."""
+    return all(job.safe or (job.spilled and job.phase is Phase.ENDED) for job in jobs)

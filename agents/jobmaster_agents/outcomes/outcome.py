@@ -1,0 +1,398 @@
+"""From how a handler ended to what is to be recorded: the one place that builds outcome rows.
+
+Pure bookkeeping on the hot path: no I/O, no task, one tuple per job. The decision "again or over" is
+``rules.retry``; the rows go to the reporter.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Awaitable
+from enum import Enum
+from math import isfinite
+from typing import Protocol, cast
+
+import msgspec
+
+from jobmaster.clock import Clock
+from jobmaster.codec import decode_headers, encode_error, error_of
+from jobmaster.handlers import Cancel, HandlerOptions, JobContext, Retry
+from jobmaster.handlers.context import RETRY_SECONDS_MAX
+from jobmaster.model.errors import InvalidArguments
+from jobmaster.model.job import Delivery, ErrorInfo, FinalRow, Headers, HoldRow, JobState, Priority, StartRule
+from jobmaster.rules.retry import backoff_seconds, may_retry, runs_alone
+from jobmaster.settings.model import JobDefaults, Limits
+from jobmaster_agents.state.job_table import ClaimedJob, Phase
+
+_NO_HEADERS = Headers()
+_new_tuple = tuple.__new__
+_from_bytes = int.from_bytes  # the job's creation time (``model.ids.created_ms``, without a call of Python)
+_ENDED, _GONE, _SUCCEEDED = Phase.ENDED, Phase.GONE, JobState.SUCCEEDED  # as in ``claimed_lists``: found once
+_BAD_HEADERS = "the headers of the job cannot be read; was it submitted by a newer client?"
+_ABANDONED = ErrorInfo(
+    type="Abandoned",
+    message="stopped because its agent leaves; a job delivered at most once is not started again",
+    reason="abandoned",
+)
+UNCONFIRMED = ErrorInfo(type="Unconfirmed", message="nobody has confirmed it", reason="unconfirmed")
+_NEVER_RAN = (JobState.CANCELLED, JobState.EXPIRED)
+"""States that a job can reach without a start; they then use up no attempt."""
+
+
+class StopCause(Enum):
+    """Why a running job is being stopped."""
+
+    TIMEOUT = "timeout"
+    CANCEL = "cancel"
+    SUPERSEDED = "superseded"
+    """Its bucket or its row is not ours any more: nothing may be recorded."""
+    RELEASE = "release"
+    """Stop now: hand it back, no attempt is used up."""
+
+
+class Sink(Protocol):
+    """Where verdicts go (the reporter)."""
+
+    def final(self, job: ClaimedJob) -> None:
+        """``job.row`` is a ``FinalRow``."""
+        ...
+
+    def hold(self, job: ClaimedJob, *, here: bool) -> None:
+        """``job.row`` is a ``HoldRow``; ``here``: keep it in its bucket."""
+        ...
+
+
+class OutcomeBuilder:
+    """Turns ends into rows.
+
+    Args:
+        retry_here_seconds: a retry due within this time stays in its bucket (the transient threshold).
+    """
+
+    def __init__(
+        self,
+        sink: Sink,
+        defaults: JobDefaults,
+        limits: Limits,
+        retry_here_seconds: float,
+        clock: Clock,
+        chance: random.Random,
+    ) -> None:
+        self._sink = sink
+        self._clock = clock
+        self.defaults = defaults
+        self._limits = limits
+        self._retry_here_seconds = retry_here_seconds
+        self._chance = chance
+        self.succeeded = 0
+        self.failed = 0
+        self.retried = 0
+        self.abandoned = 0
+        self.timed_out = 0
+
+    # ------------------------------------------------------------ before and around the call
+
+    def runs_alone(self, job: ClaimedJob) -> bool:
+        """True when the job has been rescued so often that it gets a process of its own."""
+        return runs_alone(job.entry.rescues, self.defaults.max_rescues)
+
+    def call(self, job: ClaimedJob, started: float) -> Awaitable[object]:
+        """Decode the arguments and call the handler; the awaitable is the handler's own coroutine."""
+        handler = job.handler
+        assert handler is not None
+        if handler.wants_context:
+            arguments = handler.decode(job.entry.args)
+            context = self.context(job, started + self.timeout_seconds(job))
+            return cast("Awaitable[object]", handler.function(context, **arguments))
+        return cast("Awaitable[object]", handler.call(job.entry.args))
+
+    def context(self, job: ClaimedJob, deadline: float) -> JobContext:
+        """What the handler sees as ``ctx``."""
+        entry = job.entry
+        owned = job.claimed_list.owned
+        return JobContext(
+            job_id=entry.id,
+            token=entry.token,
+            handler=entry.handler,
+            lane=owned.lane,
+            priority=Priority(owned.priority),
+            attempt=entry.attempt + 1,
+            max_attempts=self.max_attempts(job),
+            rescues=entry.rescues,
+            headers=self.headers(job),
+            deadline_boottime=deadline,
+            clock=self._clock,
+        )
+
+    def headers(self, job: ClaimedJob) -> Headers:
+        """Decoded headers (most jobs have none). Unreadable ones are none: such a job is never started."""
+        headers = job.headers
+        if headers is None:
+            headers = job.headers = _read_headers(job.entry.headers) or _NO_HEADERS
+        return headers
+
+    def timeout_seconds(self, job: ClaimedJob) -> float:
+        """Call over handler over default."""
+        own = self.headers(job).timeout_seconds if job.entry.headers else None
+        if own is None and job.handler is not None:
+            own = job.handler.options.timeout_seconds
+        return self.defaults.timeout_seconds if own is None else own
+
+    def max_attempts(self, job: ClaimedJob) -> int:
+        """Call over handler over default; one for a job that is to be started at most once."""
+        own = self.headers(job).max_attempts if job.entry.headers and not is_at_most_once(job) else None
+        if own is None and job.handler is not None:
+            own = job.handler.options.max_attempts
+        return self.defaults.max_attempts if own is None else own
+
+    def is_early(self, job: ClaimedJob, now: float) -> bool:
+        """True when the job is due later."""
+        return job.entry.due_us > _store_us(job, now)
+
+    def is_barred(self, job: ClaimedJob, now: float) -> bool:
+        """True when a job with headers or a due time must not start now: expired, not due yet, headers unreadable."""
+        entry = job.entry
+        if entry.due_us and entry.due_us > _store_us(job, now):
+            return True
+        if not entry.headers:
+            return False
+        if (headers := _read_headers(entry.headers)) is None:
+            return True
+        job.headers = headers
+        if headers.at_most_once and job.handler is not None:
+            job.handler = job.handler.once()
+        return headers.expires_us is not None and _store_us(job, now) >= headers.expires_us
+
+    def without_running(self, job: ClaimedJob, now: float) -> None:
+        """A job that is not to be started: cancelled, unreadable, expired, not due yet, of a handler this agent lacks."""
+        entry = job.entry
+        if job.cancelled:
+            self.cancelled(job, "cancelled before it started", now, now)
+        elif entry.headers and _read_headers(entry.headers) is None:
+            self._fail(job, ErrorInfo(type="InvalidHeaders", message=_BAD_HEADERS, reason="arguments"), now, now)
+        elif (expires_us := self.headers(job).expires_us) is not None and _store_us(job, now) >= expires_us:
+            self._final(
+                job, JobState.EXPIRED, now, now, error=_error("Expired", "not started before it expired", "expired")
+            )
+        elif entry.due_us > _store_us(job, now):
+            self.postpone(job, now)
+        else:
+            self.release(job)  # it cannot bounce: onboarding asks only for jobs of handlers this agent has
+
+    # ------------------------------------------------------------ after it
+
+    def returned(self, job: ClaimedJob, result: object, started: float, ended: float) -> None:
+        """The handler returned."""
+        assert job.handler is not None
+        encoded = None if result is None and job.handler.returns_none else self.encode(job, result)
+        if isinstance(encoded, ErrorInfo):
+            self._attempt_failed(job, encoded, started, ended)
+        else:
+            self.encoded(job, encoded, started, ended)
+
+    def encode(self, job: ClaimedJob, result: object) -> bytes | ErrorInfo | None:
+        """The result as it will be recorded, or why it cannot be."""
+        assert job.handler is not None
+        try:
+            return job.handler.encode_result(result, self._limits.result_bytes)
+        except Exception as error:  # a result is foreign code: its properties and mappings may raise anything
+            return error_of(error, reason="result", limit_bytes=self._limits.error_bytes)
+
+    def success_row(self, job: ClaimedJob, started: float) -> FinalRow:
+        """The outcome of a job that succeeds, but for its result and how long it ran: for whoever records it himself."""
+        entry, owned = job.entry, job.claimed_list.owned
+        waited_us = (
+            job.claimed_list.clock_us + int(started * 1e6) - (entry.due_us or _from_bytes(entry.id[:6], "big") * 1000)
+        )
+        return FinalRow(
+            entry.id, JobState.SUCCEEDED, owned.priority, owned.lane, entry.handler, entry.token, *owned.fence[:2],
+            entry.attempt + 1, entry.rescues, entry.due_us, max(waited_us, 0), 0, entry.args, entry.headers, None, None,
+        )  # fmt: skip
+
+    def unless_confirmed(self, job: ClaimedJob) -> tuple[float, bytes | None]:
+        """What follows when nobody confirms this attempt: the pause before the next one, or the error it ends with."""
+        used = job.entry.attempt + 1
+        again = may_retry(used, self.max_attempts(job))
+        return (self._backoff(job, used), None) if again else (0.0, encode_error(UNCONFIRMED))
+
+    def encoded(self, job: ClaimedJob, result: bytes | None, started: float, ended: float) -> None:
+        """A result as JSON bytes, checked already; ``None`` for None."""
+        self.succeeded += 1
+        self._final(job, _SUCCEEDED, started, ended, result=result)
+
+    def raised(self, job: ClaimedJob, error: BaseException, started: float, ended: float) -> None:
+        """The handler raised."""
+        limit = self._limits.error_bytes
+        if isinstance(error, Retry):
+            info = error_of(error, reason="retry", limit_bytes=limit)
+            self._attempt_failed(job, info, started, ended, after_seconds=_seconds(error.after_seconds))
+        elif isinstance(error, Cancel):
+            self.cancelled(job, str(error), started, ended)
+        elif isinstance(error, InvalidArguments):  # it never ran and will never fit: no use in another attempt
+            self.unfit(job, error_of(error, reason="arguments", limit_bytes=limit), started, ended)
+        else:
+            self._attempt_failed(job, error_of(error, limit_bytes=limit), started, ended)
+
+    def unfit(self, job: ClaimedJob, info: ErrorInfo, started: float, ended: float) -> None:
+        """Its arguments do not fit the handler: no other attempt can help."""
+        self._fail(job, info, started, ended)
+
+    def cancelled(self, job: ClaimedJob, why: str, started: float, ended: float) -> None:
+        """The job ended itself, or was stopped on request."""
+        self._final(job, JobState.CANCELLED, started, ended, error=_error("Cancelled", why, "cancelled"))
+
+    def stopped(self, job: ClaimedJob, cause: StopCause, started: float, ended: float) -> None:
+        """We stopped it."""
+        if cause is StopCause.TIMEOUT:
+            self.timed_out += 1
+            text = f"ran for {ended - started:.3f} s, its timeout is {self.timeout_seconds(job):g} s"
+            self._attempt_failed(job, ErrorInfo(type="Timeout", message=text, reason="timeout"), started, ended)
+        elif cause is StopCause.CANCEL:
+            self.cancelled(job, "cancelled while running", started, ended)
+        elif cause is StopCause.RELEASE:
+            if is_at_most_once(job):
+                self.abandoned += 1
+                self._fail(job, _ABANDONED, started, ended)
+            else:
+                self.release(job)
+
+    def failed_elsewhere(
+        self, job: ClaimedJob, info: ErrorInfo, started: float, ended: float, after_seconds: float | None = None
+    ) -> None:
+        """An attempt failed in a thread or a worker process."""
+        self._attempt_failed(job, info, started, ended, after_seconds=_seconds(after_seconds))
+
+    def release(self, job: ClaimedJob, *, after_seconds: float = 0.0, now: float = 0.0) -> None:
+        """Give it back to the master; no attempt is used up, nothing is written about one.
+
+        Args:
+            after_seconds: when it should not bounce straight back: how long from ``now`` it stays away.
+        """
+        if job.phase is Phase.GONE:
+            return
+        entry = job.entry
+        due_us = _store_us(job, now + after_seconds) if after_seconds else entry.due_us
+        job.phase = Phase.ENDED
+        job.row = self._hold_row(job, entry.attempt, due_us, None, 0)
+        self._sink.hold(job, here=False)
+
+    def postpone(self, job: ClaimedJob, now: float) -> None:
+        """A SavePending copy that is due later: it waits in the master or, if soon, among the bucket's assigned jobs."""
+        entry = job.entry
+        job.phase = Phase.ENDED
+        job.row = self._hold_row(job, entry.attempt, entry.due_us, None, 0)
+        self._sink.hold(job, here=entry.due_us - _store_us(job, now) <= self._retry_here_seconds * 1e6)
+
+    # ------------------------------------------------------------ rows
+
+    def _attempt_failed(
+        self, job: ClaimedJob, info: ErrorInfo, started: float, ended: float, after_seconds: float | None = None
+    ) -> None:
+        if job.phase is Phase.GONE:
+            return
+        used = job.entry.attempt + 1
+        if not may_retry(used, self.max_attempts(job)):
+            self._fail(job, info, started, ended)
+            return
+        self.retried += 1
+        delay = self._backoff(job, used) if after_seconds is None else min(max(after_seconds, 0.0), RETRY_SECONDS_MAX)
+        due_us = _store_us(job, ended) + int(delay * 1e6)
+        job.phase = Phase.ENDED
+        job.row = self._hold_row(job, used, due_us, encode_error(info), _us(ended - started))
+        self._sink.hold(job, here=delay <= self._retry_here_seconds)
+
+    def _backoff(self, job: ClaimedJob, used: int) -> float:
+        own = job.handler.options if job.handler is not None else HandlerOptions()
+        default = self.defaults
+        return backoff_seconds(
+            used,
+            base=_first(own.backoff_seconds, default.backoff_seconds),
+            factor=_first(own.backoff_factor, default.backoff_factor),
+            maximum=_first(own.backoff_max_seconds, default.backoff_max_seconds),
+            jitter=_first(own.backoff_jitter, default.backoff_jitter),
+            chance=self._chance.random(),
+        )
+
+    def _fail(self, job: ClaimedJob, info: ErrorInfo, started: float, ended: float) -> None:
+        self.failed += 1
+        self._final(job, JobState.FAILED, started, ended, error=encode_error(info))
+
+    def _hold_row(self, job: ClaimedJob, attempt: int, due_us: int, error: bytes | None, ran_us: int) -> HoldRow:
+        owned = job.claimed_list.owned
+        row = HoldRow.of(job.entry, owned.priority, owned.lane)
+        return row._replace(attempt=attempt, due_us=due_us, error=error, ran_us=ran_us)
+
+    def _final(
+        self,
+        job: ClaimedJob,
+        state: JobState,
+        started: float,
+        ended: float,
+        *,
+        result: bytes | None = None,
+        error: bytes | None = None,
+    ) -> None:
+        if job.phase is _GONE:  # superseded or forgotten while it ran: nothing may be recorded
+            return
+        entry, claimed_list = job.entry, job.claimed_list
+        owned = claimed_list.owned
+        fence = owned.fence
+        job_id, due_us = entry.id, entry.due_us
+        waited_us = claimed_list.clock_us + int(started * 1e6) - (due_us or _from_bytes(job_id[:6], "big") * 1000)
+        attempt = entry.attempt if started == ended and state in _NEVER_RAN else entry.attempt + 1
+        job.phase = _ENDED
+        # The constructor of a NamedTuple is a Python function and takes three times as long.
+        job.row = _new_tuple(FinalRow, (
+            job_id, state, owned.priority, owned.lane, entry.handler, entry.token, fence[0], fence[1], attempt,
+            entry.rescues, due_us, waited_us if waited_us > 0 else 0, int((ended - started) * 1e6), entry.args,
+            entry.headers, result, error,
+        ))  # fmt: skip
+        self._sink.final(job)
+
+
+def needs_write(job: ClaimedJob) -> bool:
+    """True when an accepted PROCESSING write stands before the start of the job."""
+    return bool(job.entry.rescues) or job.handler is None or job.handler.options.start is StartRule.FENCED
+
+
+def needs_master(job: ClaimedJob) -> bool:
+    """True when the job cannot start while the master does not answer: an accepted write stands before its start, or its
+    handler uses a transaction there."""
+    return needs_write(job) or (job.handler is not None and job.handler.options.transactional)
+
+
+def is_at_most_once(job: ClaimedJob) -> bool:
+    """True when the job must not be started a second time (``is_barred`` has seen its headers)."""
+    return job.handler is not None and job.handler.options.delivery is Delivery.AT_MOST_ONCE
+
+
+def _seconds(asked: object) -> float | None:
+    """What a handler asked for as its pause, when it is a number that makes sense."""
+    return float(asked) if isinstance(asked, int | float) and isfinite(asked) else None
+
+
+def _first(own: float | None, default: float) -> float:
+    return default if own is None else own
+
+
+def _us(seconds: float) -> int:
+    return int(seconds * 1e6)
+
+
+def _store_us(job: ClaimedJob, moment: float) -> int:
+    """A moment of our boot-time clock by the clock of the job's store (as read at the claim)."""
+    return job.claimed_list.clock_us + int(moment * 1e6)
+
+
+def _read_headers(data: bytes) -> Headers | None:
+    """``None`` when they are no headers."""
+    if not data:
+        return _NO_HEADERS
+    try:
+        return decode_headers(data)
+    except (msgspec.DecodeError, ValueError):
+        return None
+
+
+def _error(type_: str, message: str, reason: str) -> bytes:
+    return encode_error(ErrorInfo(type=type_, message=message, reason=reason))

@@ -1,0 +1,443 @@
+"""Outcomes to the master, in batches, and claimed lists deleted afterwards. Toward the master: durable first, erase second.
+
+No timer makes a batch: while one write is under way, outcomes pile up for the next one, so light load commits each
+outcome at once and heavy load commits thousands at a time (group commit). Two writers run side by side, so that one
+commits while the other's rows are encoded.
+
+The rules of refusal are kept here (see ``ports.Written``): accepted, or refused *by the row* = settled; refused *by the
+bucket lock* = the bucket is forgotten, no key is touched; an id the answer does not name is nobody's to settle, and a defect.
+An uncertain commit is sent again through the guarded statement until the answer is known; a claimed list is never deleted
+on anything less. A batch in which the master refuses a value, or which it does not finish in its time, is halved
+(``halving``); a row that it refuses alone is put aside with its list, so that one job nobody can record never holds up its
+neighbours.
+
+A batch is bounded in bytes as well as in rows, and so is all that waits here: jobs may carry 256 KiB each.
+
+While the master is away outcomes wait here, up to a bound above which nothing more is claimed, until they lie in the store
+(``withdraw``): what is in neither when the process ends still lies in its claimed list and runs again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine, Iterable, Sequence
+from itertools import islice
+from operator import attrgetter
+from typing import Protocol, TypeVar
+
+from jobmaster.clock import Clock
+from jobmaster.model.errors import CodeError, InputError, JobMasterError, Refused, Unavailable
+from jobmaster.model.ids import Fence, text
+from jobmaster.model.job import Entry, FinalRow, HoldRow
+from jobmaster.ports import Outcomes, StoreOwner, Word, Written
+from jobmaster.rules.batching import OUTCOME_BYTES, Size, fitting
+from jobmaster.telemetry import Telemetry
+from jobmaster_agents.event_log import Event, EventLog
+from jobmaster_agents.outcomes.acknowledger import Acknowledger
+from jobmaster_agents.outcomes.assigned_copies import AssignedCopies
+from jobmaster_agents.outcomes.batch_write import Halving
+from jobmaster_agents.outcomes.failures import Failures
+from jobmaster_agents.outcomes.metrics import OutcomeMetrics
+from jobmaster_agents.retrying import Backoff, UntilAnswered
+from jobmaster_agents.state.job_table import ClaimedJob, JobTable, Phase, by_bucket
+from jobmaster_agents.state.ownership import OnForgotten, OwnedBucket, Ownership
+
+_row, _has_row, _weight, _ENDED = attrgetter("row"), attrgetter("has_row"), attrgetter("weight"), Phase.ENDED
+_id, _payload = attrgetter("id"), attrgetter("payload_bytes")  # found once, not for each job
+BATCH_ROWS = 2000
+WRITERS = 2
+_UNWRITABLE_AGAIN_SECONDS = 60.0
+BACKLOG_ROWS_MAX = 20_000
+"""Outcomes on the way to the master above which no more jobs are claimed."""
+BACKLOG_ROWS_RELIEF = 10_000
+
+_T = TypeVar("_T")
+Jobs = Sequence[ClaimedJob]
+Write = Callable[[Jobs], Coroutine[object, object, None]]
+
+
+class Runner(Protocol):
+    """What the reporter tells the execution."""
+
+    def enqueue(self, jobs: Iterable[ClaimedJob]) -> None: ...
+
+
+class OutcomeWriter:
+    """Batches verdicts into statements and settles claimed lists.
+
+    Args:
+        on_forgotten: a bucket turned out to be another's; called once per bucket with the reason.
+    """
+
+    def __init__(
+        self,
+        master: Outcomes,
+        store: StoreOwner,
+        ownership: Ownership,
+        job_table: JobTable,
+        clock: Clock,
+        on_forgotten: OnForgotten,
+        log: EventLog | None = None,
+        telemetry: Telemetry | None = None,
+    ) -> None:
+        self._master = master
+        self._store = store
+        self._ownership = ownership
+        self._job_table = job_table
+        self._now = clock.boottime
+        self._on_forgotten = on_forgotten
+        self._log = log or EventLog()
+        telemetry = telemetry or Telemetry()
+        self.failures = Failures(telemetry, self._log, clock.boottime)
+        self._measures = OutcomeMetrics(telemetry, self.failures)
+        self.until_answered = UntilAnswered(ownership, clock, self._log)
+        self.acknowledger = Acknowledger(store, job_table, self.forget, self._log)
+        self.assigned_copies = AssignedCopies(master, store, job_table, self.until_answered, clock, self._log)
+        self._copy: list[ClaimedJob] = []
+        self._upsert: list[ClaimedJob] = []
+        self._holds: list[ClaimedJob] = []
+        self._heres: list[ClaimedJob] = []
+        self._unwritable: list[ClaimedJob] = []
+        self._bytes = 0  # of all that is counted in the backlog
+        self.size = Size(BATCH_ROWS)
+        """Of the next statement to the master."""
+        self._work = asyncio.Event()
+        self._resting = 0  # writers that wait for work: only they are worth a call for each outcome
+        self._writing = 0
+        self._idle = asyncio.Event()
+        self._when_relieved: list[Callable[[], None]] = []
+        self.runner: Runner | None = None
+        self.copied = 0
+        self.upserted = 0
+        self.refused = 0
+        self.quarantined = 0
+        self.fenced_batches = 0
+
+    # ------------------------------------------------------------ verdicts in
+
+    def final(self, job: ClaimedJob) -> None:
+        """Queue a ``FinalRow``."""
+        job.weight = weight = job.row.payload_bytes  # type: ignore[union-attr]  # (no call more: this is the hot path)
+        self._bytes += weight
+        (self._upsert if job.has_row else self._copy).append(job)
+        if self._resting:
+            self._work.set()
+
+    def hold(self, job: ClaimedJob, *, here: bool) -> None:
+        """Queue a ``HoldRow``; ``here`` keeps the job in its bucket if that still takes jobs."""
+        job.weight = job.row.payload_bytes  # type: ignore[union-attr]
+        self._bytes += job.weight
+        (self._heres if here and not job.claimed_list.owned.closed else self._holds).append(job)
+        self._work.set()
+
+    @property
+    def backlog(self) -> int:
+        """Outcomes not yet settled."""
+        waiting = len(self._copy) + len(self._upsert) + len(self._holds) + len(self._heres)
+        return waiting + self._writing + len(self._unwritable)
+
+    @property
+    def crowded(self) -> bool:
+        """True when no more jobs should be claimed until outcomes have been written."""
+        return self.backlog > BACKLOG_ROWS_MAX or self._bytes > OUTCOME_BYTES
+
+    def when_relieved(self, call: Callable[[], None]) -> None:
+        """Call back once, when ``crowded`` is over for good measure."""
+        self._when_relieved.append(call)
+
+    async def wait_settled(self) -> None:
+        """Wait until every verdict given so far is in the master and its list deleted (tests; unbounded)."""
+        while self.backlog or not self.acknowledger.idle:
+            self._idle.clear()
+            if self.backlog:
+                await self._idle.wait()
+            await self.acknowledger.wait_idle()
+
+    # ------------------------------------------------------------ the loops
+
+    async def run(self) -> None:
+        """Write until cancelled."""
+        async with asyncio.TaskGroup() as group:
+            for _ in range(WRITERS):
+                group.create_task(self._write_loop(), name="jobmaster-reporting")
+            group.create_task(self.acknowledger.run(), name="jobmaster-settling")
+
+    async def _write_loop(self) -> None:
+        while True:
+            if not (self._copy or self._upsert or self._holds or self._heres):
+                self._work.clear()
+                if not self.backlog:
+                    self._idle.set()
+                self._resting += 1
+                await self._work.wait()
+                self._resting -= 1
+                continue
+            await self.until_answered.may_commit()  # before a batch is taken: later verdicts join it
+            await self._batch(self._copy, self._write_copy)
+            await self._batch(self._upsert, self._write_upsert)
+            await self._batch(self._holds, self._write_holds)
+            await self._batch(self._heres, self._write_heres)
+
+    async def _batch(self, queue: list[ClaimedJob], write: Write) -> None:
+        if not queue:
+            return
+        taken = queue[: self.size.rows]
+        weights = list(map(_weight, taken))
+        if (total := sum(weights)) > self.size.bytes:
+            taken = taken[: fitting(weights, self.size.bytes)]
+            total = sum(islice(weights, len(taken)))
+        del queue[: len(taken)]
+        jobs = [job for job in taken if job.phase is _ENDED]  # the rest was forgotten with its bucket
+        if queue is self._copy and True in map(_has_row, jobs):
+            # They were given rows while they waited here, and one known row would spoil the COPY for all.
+            known = [job for job in jobs if job.has_row]
+            self._upsert += known
+            total -= sum(map(_weight, known))
+            jobs = [job for job in jobs if not job.has_row]
+        self._writing += len(jobs)
+        try:
+            if jobs:
+                began = self._now()
+                await write(jobs)
+                self._measures.wrote(self._now() - began)
+        finally:
+            self._writing -= len(jobs)
+            self._bytes -= total
+        self._relieve()
+
+    async def send(self, what: str, jobs: Jobs, send: Callable[[Jobs], Coroutine[object, object, Written]]) -> Written:
+        """Answer about all jobs, sent in one statement or in several; those whose values the master refuses are put aside.
+
+        Put aside are also out of the answer: neither accepted nor refused, so nothing of theirs is settled. So is what the
+        bucket's lock refused; a part that was sent before may have been accepted.
+        """
+        backoff = Backoff(what, self._log)
+
+        async def until_answered(some: Jobs) -> Written:
+            answer = await self.until_answered(
+                what, lambda: send(some), refusals=False, rows=True, timeouts=len(some) == 1
+            )
+            backoff.succeeded()
+            return answer
+
+        async def alone(job: ClaimedJob, error: Refused | InputError) -> bool:
+            self._put_aside(job, error)
+            return True
+
+        halving: Halving[ClaimedJob] = Halving(self.size, _id_of, _bytes_of, backoff.pause)
+        return await _joined(halving, jobs, until_answered, alone)
+
+    async def _give_back(self, fence: Fence, rows: Sequence[HoldRow]) -> Written:
+        """Rows -> HELD, insisted upon."""
+
+        async def until_answered(some: Sequence[HoldRow]) -> Written:
+            return await self.until_answered("hold", lambda: self._master.hold(fence, some), timeouts=len(some) == 1)
+
+        async def alone(row: HoldRow, error: Refused | InputError) -> bool:
+            raise error  # who insists is told of no refusal
+
+        halving: Halving[HoldRow] = Halving(self.size, _id, _payload, Backoff("hold", self._log).pause)
+        written = await _joined(halving, rows, until_answered, alone)
+        self._measures.given_back(rows, written, here=False)
+        return written
+
+    def _put_aside(self, job: ClaimedJob, error: JobMasterError) -> None:
+        """Nobody can record this job as it is: kept in memory and in its list, tried again now and then."""
+        job.unwritable = True
+        self._log.error(
+            Event.JOB_UNWRITABLE, {"job": text(job.entry.id), "handler": job.entry.handler, "reason": str(error)}
+        )
+        if job.row is not None:
+            if not self._unwritable:
+                asyncio.get_running_loop().call_later(_UNWRITABLE_AGAIN_SECONDS, self._write_again)
+            self._unwritable.append(job)
+            self._bytes += job.weight
+
+    def _write_again(self) -> None:
+        jobs, self._unwritable = self._unwritable, []
+        for job in jobs:
+            (self._upsert if isinstance(job.row, FinalRow) else self._holds).append(job)
+        self._work.set()
+
+    def withdraw(self, is_kept: Callable[[ClaimedJob], bool]) -> list[ClaimedJob]:
+        """Take back what no writer has taken yet and lies in the store; what a writer has may be on its way."""
+        kept: list[ClaimedJob] = []
+        for queue in (self._copy, self._upsert, self._holds, self._heres):
+            kept += filter(is_kept, queue)
+            queue[:] = [job for job in queue if not is_kept(job)]
+        self._bytes -= sum(map(_weight, kept))
+        self._relieve()
+        return kept
+
+    def _relieve(self) -> None:
+        if self._when_relieved and self.backlog <= BACKLOG_ROWS_RELIEF and self._bytes <= OUTCOME_BYTES // 2:
+            calls, self._when_relieved = self._when_relieved, []
+            for call in calls:
+                call()
+
+    # ------------------------------------------------------------ final rows
+
+    async def _write_copy(self, jobs: Jobs) -> None:
+        rows: list[FinalRow] = list(map(_row, jobs))  # what waits for the COPY has a final row
+        try:
+            done = await self._master.copy_final(rows)
+        except (Unavailable, Refused, InputError) as error:
+            done = False  # perhaps written: the guarded statement finds our own rows and says so
+            if isinstance(error, Unavailable) and error.timed_out:
+                self.size.timed_out(len(jobs), sum(map(_weight, jobs)))
+        if done:
+            self.size.succeeded()
+            self.copied += len(rows)
+            self._measures.ended(rows)
+            self.settle_accepted(jobs)
+        else:
+            await self._write_upsert(jobs)
+
+    async def _write_upsert(self, jobs: Jobs) -> None:
+        written = await self.send("record_final", jobs, lambda some: self._master.record_final(_finals(some)))
+        self.upserted += len(written.accepted)
+        self._measures.accepted(_finals(jobs), written)
+        self._conclude(jobs, written)
+
+    # ------------------------------------------------------------ back to the master, or later here
+
+    async def _write_holds(self, jobs: Jobs) -> None:
+        for owned, mine in by_bucket(jobs):
+            written = await self.send("hold", mine, lambda some, f=owned.fence: self._master.hold(f, _holds(some)))  # type: ignore[misc]
+            self._measures.given_back(_holds(mine), written, here=False)
+            self._conclude(mine, written)
+
+    async def _write_heres(self, jobs: Jobs) -> None:
+        for owned, mine in by_bucket(jobs):
+            fence = owned.fence
+            written = await self.send(
+                "retry_here",
+                mine,
+                lambda some, f=fence: self._master.retry_here(f, _holds(some)),  # type: ignore[misc]
+            )
+            done = mine if written.bucket_ok else [job for job in mine if job.entry.id in written.settled]
+            self._measures.given_back(_holds(done), written, here=True)
+            rows = [row for row in _holds(done) if row.id in written.accepted and row.id not in written.cancelled]
+            self._conclude(done, written)
+            if rows:
+                await self._put_again(owned, fence, rows)
+            if not written.bucket_ok:
+                if not owned.closed:  # else it began to complete, or was frozen, meanwhile
+                    self.refused_by_bucket(owned, "a write was refused by the bucket's lock")
+                if not owned.lost:  # to give jobs back needs no bucket, only their own rows
+                    await self._write_holds([job for job in mine if job.entry.id not in written.settled])
+
+    async def _put_again(self, owned: OwnedBucket, fence: Fence, rows: Sequence[HoldRow]) -> None:
+        """The master has them ASSIGNED with token + 1; now the copies. A crash between is healed by anti-entropy.
+
+        What cannot be put goes back to the master under its new identity; should a copy lie there after all (a lost
+        answer), its row refuses it.
+        """
+        word, left = await self.assigned_copies.put(fence, list(map(_next_entry, rows)))
+        if word is Word.OK or not left:
+            return
+        if word is not None and word is not Word.CLOSED and fence == owned.fence:
+            self.forget(fence.bucket_id, f"the store answered {word} to a retry", word)
+            return  # the rescuer sweeps the rows
+        ids = {entry.id for entry in left}
+        back = [row._replace(token=row.token + 1, error=None, ran_us=0) for row in rows if row.id in ids]
+        await self._give_back(fence, back)
+
+    async def give_back(self, owned: OwnedBucket, entries: Sequence[Entry]) -> bool:
+        """Jobs that lie in a bucket that is being emptied -> HELD; True when the master has settled every one of them."""
+        rows = [HoldRow.of(entry, owned.priority, owned.lane) for entry in entries]
+        written = await self._give_back(owned.fence, rows)
+        self.refused += len(written.refused)
+        self.quarantined += len(written.quarantined)
+        self.acknowledger.publish(owned, sorted(written.accepted))
+        return written.bucket_ok and all(entry.id in written.settled for entry in entries)
+
+    # ------------------------------------------------------------ after a write
+
+    def _conclude(self, jobs: Jobs, written: Written) -> None:
+        self.refused += len(written.refused)
+        self.quarantined += len(written.quarantined)
+        over = written.refused | written.quarantined
+        accepted = written.accepted | written.cancelled if written.cancelled else written.accepted
+        if not over and len(accepted) >= len(jobs):
+            self.settle_accepted(jobs)
+            return
+        self.settle_accepted([job for job in jobs if job.entry.id in accepted])
+        for job in jobs:
+            job_id = job.entry.id
+            if job_id in over:
+                self.settle_refused(job)
+            elif job_id not in accepted and not job.unwritable:
+                raise CodeError(f"the master's answer to a write leaves out job {text(job_id)}")
+
+    def settle_accepted(self, jobs: Jobs) -> None:
+        """The master has taken what was written about these copies."""
+        claimed_lists, promoted = self._job_table.settle_accepted(jobs)
+        self.acknowledger.delete(claimed_lists)
+        for owned, mine in by_bucket(jobs):
+            self.acknowledger.publish(owned, [job.entry.id for job in mine])
+        self._resume(promoted)
+
+    def recorded(self, row: FinalRow) -> None:
+        """An outcome was recorded by its attempt itself."""
+        self._measures.ended([row])
+
+    def settle_refused(self, job: ClaimedJob) -> None:
+        """The row belongs to another assignment, or is final: the entry is over, nothing is recorded."""
+        claimed_lists, promoted = self._job_table.settle(job, accepted=False)
+        self.acknowledger.delete(claimed_lists)
+        self._resume(promoted)
+
+    def _resume(self, promoted: Jobs) -> None:
+        if promoted and self.runner is not None:
+            self.runner.enqueue(promoted)
+
+    def refused_by_bucket(self, owned: OwnedBucket, why: str) -> None:
+        """Refused by the bucket's lock: lost, or frozen by an operator. Nothing of it is settled."""
+        self.fenced_batches += 1
+        self._ownership.refused(owned, why)
+
+    def forget(self, bucket_id: bytes, why: str, said: Word | None = None) -> None:
+        """The bucket is another's: nothing of it is settled, no key of it is touched."""
+        self.fenced_batches += 1
+        self._on_forgotten(bucket_id, why, said)
+
+
+def _finals(jobs: Jobs) -> list[FinalRow]:
+    return [job.row for job in jobs if isinstance(job.row, FinalRow)]
+
+
+def _holds(jobs: Jobs) -> list[HoldRow]:
+    return [job.row for job in jobs if isinstance(job.row, HoldRow)]
+
+
+def _next_entry(row: HoldRow) -> Entry:
+    return Entry(row.id, row.token + 1, row.handler, row.args, row.due_us, row.headers, row.attempt, row.rescues)
+
+
+def _id_of(job: ClaimedJob) -> bytes:
+    return job.entry.id
+
+
+def _bytes_of(job: ClaimedJob) -> int:
+    return job.entry.payload_bytes if job.row is None else job.weight
+
+
+async def _joined(
+    halving: Halving[_T],
+    rows: Sequence[_T],
+    send: Callable[[Sequence[_T]], Coroutine[object, object, Written]],
+    alone: Callable[[_T, Refused | InputError], Coroutine[object, object, bool]],
+) -> Written:
+    """One answer about all rows."""
+    answers: list[Written] = []
+    refused = await halving.write(rows, send, lambda _, written: answers.append(written), alone)
+    if refused is not None:
+        answers.append(refused)
+    if len(answers) == 1:
+        return answers[0]
+
+    def all_of(name: str) -> frozenset[bytes]:
+        return frozenset().union(*(getattr(answer, name) for answer in answers))
+
+    return Written(refused is None, all_of("accepted"), all_of("cancelled"), all_of("refused"), all_of("quarantined"))

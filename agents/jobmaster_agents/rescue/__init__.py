@@ -1,0 +1,1 @@
+"""Dead agents are detected, and their buckets are evacuated to the master."""

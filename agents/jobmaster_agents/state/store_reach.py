@@ -1,0 +1,117 @@
+"""Which agent stores answer this process, so that a silent one is waited for by nobody but this duty.
+
+A call to a host that has vanished ends with its time-out, seconds later. Duties that go from store to store (hints, rescue,
+chores) ask here first, and report a call that failed. From then on the store counts as silent: a PING a second asks it
+again, and the first answer brings it back. A store that answers with a refusal is not silent, and neither is a full one.
+
+Stores of the configuration that this agent has not joined yet count as silent since its start.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import Callable, Collection, Mapping
+from typing import Protocol
+
+from jobmaster.agentstore.errors import OutOfMemory
+from jobmaster.clock import Clock
+from jobmaster.model.errors import JobMasterError, Unavailable
+from jobmaster.telemetry import Telemetry
+from jobmaster_agents.event_log import Event, EventLog
+
+PING_EVERY_SECONDS = 1.0
+PING_SECONDS = 2.0
+"""How long one PING may take."""
+IDLE_SECONDS = 3600.0
+
+
+class PingStore(Protocol):
+    """What is asked for an answer."""
+
+    async def ping(self) -> None: ...
+
+
+class StoreReach:
+    """The silent stores, and the duty that asks them again.
+
+    Args:
+        names: every store of the configuration.
+        stores: those that this agent has joined; the mapping may grow.
+        on_heard: told the name of a store that answers again.
+    """
+
+    name = "reach"
+
+    def __init__(
+        self,
+        names: Collection[str],
+        stores: Mapping[str, PingStore],
+        clock: Clock,
+        on_heard: Callable[[str], None],
+        telemetry: Telemetry,
+        log: EventLog,
+    ) -> None:
+        self._stores = stores
+        self._now = clock.boottime
+        self._on_heard = on_heard
+        self._log = log
+        now = self._now()
+        self._silent = {name: now for name in names if name not in stores}
+        """Store -> since when (CLOCK_BOOTTIME seconds)."""
+        self._told: set[str] = set()
+        self._silences: Counter[str] = Counter()
+        self.kicked = asyncio.Event()
+        telemetry.read_from("stores_silent", lambda: len(self._silent))
+
+    def answers(self, store: str) -> bool:
+        """False while a store is silent, and for one that is not in the configuration."""
+        return store in self._stores and store not in self._silent
+
+    def silent_seconds(self, store: str) -> float | None:
+        """For how long a store has been silent; ``None``: it answers."""
+        since = self._silent.get(store)
+        return None if since is None else self._now() - since
+
+    def silences(self, store: str) -> int:
+        """How many silences of a store are over (a PING had failed): what was put off because of one is due again."""
+        return self._silences[store]
+
+    def failed(self, store: str, error: BaseException) -> None:
+        """A call that may have gone to this store got no answer. (Perhaps it was the master's: the PING tells.)"""
+        if not isinstance(error, Unavailable | TimeoutError) or isinstance(error, OutOfMemory):
+            return
+        if store not in self._silent:
+            self._silent[store] = self._now()
+            self.kicked.set()
+
+    def joined(self, store: str) -> None:
+        """The agent has joined the store just now."""
+        if self._silent.pop(store, None) is not None:
+            self._silences[store] += 1
+            self._on_heard(store)
+
+    async def tick(self) -> float:
+        """Ask every silent store once, all at the same time."""
+        await asyncio.gather(*(self._ask(name) for name in list(self._silent) if name in self._stores))
+        return PING_EVERY_SECONDS if self._silent else IDLE_SECONDS
+
+    async def _ask(self, name: str) -> None:
+        try:
+            async with asyncio.timeout(PING_SECONDS):
+                await self._stores[name].ping()
+        except (Unavailable, TimeoutError) as error:
+            if name not in self._told:
+                self._told.add(name)
+                self._log.warning(Event.STORE_SILENT, {"store": name, "reason": str(error) or "no answer in time"})
+            return
+        except JobMasterError:
+            pass  # a refusal is an answer: the duties that use the store meet it, and tell
+        since = self._silent.pop(name, None)
+        if since is None:
+            return
+        if name in self._told:
+            self._told.discard(name)
+            self._silences[name] += 1
+            self._log.info(Event.STORE_HEARD_AGAIN, {"store": name, "seconds": self._now() - since})
+        self._on_heard(name)

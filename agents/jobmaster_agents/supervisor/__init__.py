@@ -1,0 +1,1 @@
+"""The parent of agent processes: starts, watches, kills and replaces them."""

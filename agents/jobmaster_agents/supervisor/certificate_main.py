@@ -1,0 +1,37 @@
+"""Writes one death certificate and ends: ``python -m jobmaster_agents.supervisor.certificate_main``, the order on standard input.
+
+A process of its own, because the supervisor that has the proof must neither grow by a database driver nor wait for a
+master that hangs. Exit code 0: the agent is certified, or needs no certificate.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from collections.abc import Callable
+
+import msgspec
+
+from jobmaster.model.errors import JobMasterError
+from jobmaster.wiring import open_master
+from jobmaster_agents.launch.order import CertificateOrder
+
+
+async def certify(order: CertificateOrder, report: Callable[[str], object]) -> int:
+    """0 when the certificate is written or not needed; the error's exit code otherwise."""
+    try:
+        master = await open_master(order.settings, application_name="jobmaster-certificate")
+        try:
+            await master.end_agent(order.agent_id, dead=True, reason=order.reason)
+        finally:
+            await master.close()
+    except JobMasterError as error:
+        report(f"error: no death certificate could be written: {error}\n")
+        return error.exit_code
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(
+        asyncio.run(certify(msgspec.json.decode(sys.stdin.buffer.read(), type=CertificateOrder), sys.stderr.write))
+    )
