@@ -28,9 +28,10 @@ from jobmaster_agents.event_log import LOGGER_NAME, Event, EventLog
 from jobmaster_agents.execute.cancellation import Cancellation
 from jobmaster_agents.execute.dispatch import Dispatcher
 from jobmaster_agents.execute.executor import Executor
-from jobmaster_agents.execute.process_pool.pool import ProcessPool, WorkerLimits
+from jobmaster_agents.execute.process_pool.pool import ProcessPool
 from jobmaster_agents.execute.process_pool.protocol import ProcessJob
 from jobmaster_agents.execute.process_pool.worker_output import LineRate
+from jobmaster_agents.execute.process_pool.worker_process import WorkerLimits
 from jobmaster_agents.execute.thread_pool import ThreadPool
 from jobmaster_agents.execute.transactional.runner import RecordMaster, TransactionalRunner
 from jobmaster_agents.fetch.claimer import Capacity, Claimer
@@ -41,7 +42,7 @@ from jobmaster_agents.outcomes.kept import KeptOutcomes
 from jobmaster_agents.outcomes.kept_replay import KeptReplay
 from jobmaster_agents.outcomes.outcome import OutcomeBuilder, StopCause
 from jobmaster_agents.outcomes.writer import OutcomeWriter
-from jobmaster_agents.retrying import Told
+from jobmaster_agents.retrying import Told, UntilAnswered
 from jobmaster_agents.state.job_table import ClaimedJob, JobTable, Phase
 from jobmaster_agents.state.ownership import OwnedBucket, Ownership
 
@@ -237,6 +238,23 @@ class BucketWorker:
         self.wake_listener.changed()
         if self._group is not None:
             self._group.create_task(claimer.run(), name="jobmaster-pump")
+
+    @property
+    def until_answered(self) -> UntilAnswered:
+        """Calls to the master, repeated until it answers."""
+        return self.outcome_writer.until_answered
+
+    def backlog(self, bucket_id: bytes) -> int:
+        """Jobs of a bucket that wait in memory or run."""
+        return self.executor.backlog(bucket_id)
+
+    def activity(self, lane: str, priority: int) -> tuple[int, bool] | None:
+        """Jobs claimed so far from the buckets of a lane and priority, and whether any is there; ``None``: no such bucket."""
+        claimers = [c for c in self.claimers.values() if (c.owned.lane, c.owned.priority) == (lane, priority)]
+        if not claimers:
+            return None
+        busy = any(self.backlog(claimer.owned.fence.bucket_id) or claimer.waiting for claimer in claimers)
+        return sum(claimer.claimed for claimer in claimers), busy
 
     async def complete(self, bucket_ids: Sequence[bytes], grace_seconds: float, reason: str) -> list[bytes]:
         """Bring buckets to their graceful end; returns those left to the rescue."""

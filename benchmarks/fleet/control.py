@@ -14,7 +14,7 @@ from benchmarks.fleet.stations import Histogram
 from jobmaster.rules.lease import MARGIN_SHARE, SOFT_SHARE, rhythm
 from jobmaster.settings.model import Leases
 from jobmaster_agents.buckets.anti_entropy import IDLE_FACTOR
-from jobmaster_agents.fetch.wake_listener import Waker
+from jobmaster_agents.fetch.wake_listener import WakeListener
 
 _RENEW_TRIES = 3.0
 """A failed renewal is tried again after this part of the rhythm."""
@@ -135,7 +135,9 @@ class Control:
             return
         fleet, costs = cluster.fleet, cluster.costs
         if agent.store.away_until <= now:
-            agent.store.serve(now, costs.beat + fleet.buckets * costs.empty * fleet.beat_seconds / Waker.wake_seconds)
+            agent.store.serve(
+                now, costs.beat + fleet.buckets * costs.empty * fleet.beat_seconds / WakeListener.wake_seconds
+            )
             if now < cluster.master_away and now >= lease.soft_until:
                 self._vouch(lease, now)
         cluster.time.at(now + fleet.beat_seconds, self._beat, lease)

@@ -13,8 +13,10 @@ from typing import Any
 import msgspec
 
 from jobmaster.clock import SystemClock, new_id
-from jobmaster_agents.execute.process_pool.pool import ProcessJob, ProcessPool, ResultKind, WorkerLimits
-from jobmaster_agents.execute.process_pool.worker_process import OnOutput
+from jobmaster_agents.execute.attempt_result import ResultKind
+from jobmaster_agents.execute.process_pool.pool import ProcessPool
+from jobmaster_agents.execute.process_pool.protocol import ProcessJob
+from jobmaster_agents.execute.process_pool.worker_process import OnOutput, WorkerLimits
 from tests.patience import PATIENCE_SECONDS
 
 MODULE = "tests.agents.isolated_handlers"

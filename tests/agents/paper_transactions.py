@@ -158,7 +158,7 @@ class PaperKit(Kit):
         super().__init__(handlers, AgentSettings(slots=10))
         self.source = PaperSource(self)
         self.pool = SlowPool()
-        elsewhere = self.bucket_worker._elsewhere
+        elsewhere = self.bucket_worker._dispatcher
         elsewhere._transactional._source = self.source
         elsewhere._pool = self.pool  # type: ignore[assignment]
         elsewhere._in_tasks.size = 2

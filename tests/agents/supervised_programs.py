@@ -34,7 +34,7 @@ class Behaviour(msgspec.Struct, frozen=True, kw_only=True):
     processes: int = 1
     lease_seconds: float = 3.0
     grace_seconds: float = 5.0
-    agent_main: str = "steady"
+    child: str = "steady"
     certificates_fail: int = 0
     kernel_timer: bool = False
 

@@ -14,7 +14,7 @@ from jobmaster.handlers import Handlers, Retry
 from jobmaster.model.job import Entry, ErrorInfo, FinalRow, Headers, JobState
 from jobmaster.settings.model import AgentSettings
 from jobmaster_agents import retrying
-from jobmaster_agents.execute.process_pool.protocol import AttemptResult, ResultKind
+from jobmaster_agents.execute.attempt_result import AttemptResult, ResultKind
 from jobmaster_agents.state.ownership import OwnedBucket
 from tests.agents.ports_kit import LOST, Gate, Kit, turns, until
 from tests.agents.test_elsewhere import SlowPool
@@ -89,7 +89,7 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 async def kit() -> AsyncIterator[Kit]:
     made = Kit(handlers, AgentSettings(slots=4, threads=1, isolated_processes=1))
     made.pool = pool = SlowPool()  # type: ignore[attr-defined]
-    made.bucket_worker._elsewhere._pool = pool  # type: ignore[assignment]
+    made.bucket_worker._dispatcher._pool = pool  # type: ignore[assignment]
     async with made:
         yield made
 
@@ -222,7 +222,7 @@ async def authorising(kit: Kit, name: str = "thread") -> tuple[OwnedBucket, Entr
 
 
 def is_quiet(kit: Kit) -> bool:
-    rooms = [kit.bucket_worker._elsewhere._in_threads, kit.bucket_worker._elsewhere._in_processes]
+    rooms = [kit.bucket_worker._dispatcher._in_threads, kit.bucket_worker._dispatcher._in_processes]
     return not any(room.inside or room.waiting for room in rooms) and not kit.bucket_worker.executor.running
 
 

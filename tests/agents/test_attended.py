@@ -11,7 +11,7 @@ from jobmaster.clock import new_id
 from jobmaster.codec import decode_error
 from jobmaster.model.job import Conclusion, Entry, ErrorInfo
 from jobmaster_agents import retrying
-from jobmaster_agents.execute.process_pool.protocol import AttemptResult, ResultKind
+from jobmaster_agents.execute.attempt_result import AttemptResult, ResultKind
 from jobmaster_agents.outcomes.outcome import StopCause
 from tests.agents.paper_transactions import PaperKit, go, log
 from tests.agents.ports_kit import DOWN, LOST, Gate, Row, turns, until

@@ -15,7 +15,7 @@ from jobmaster.model.errors import ConfigError
 from jobmaster.model.ids import text
 from jobmaster.model.job import Conclusion, Entry, ErrorInfo, StartRule
 from jobmaster_agents import retrying
-from jobmaster_agents.execute.process_pool.protocol import AttemptResult, ResultKind
+from jobmaster_agents.execute.attempt_result import AttemptResult, ResultKind
 from tests.agents import paper_transactions
 from tests.agents.paper_transactions import PaperKit
 from tests.agents.ports_kit import DOWN, LOST, Row, turns, until

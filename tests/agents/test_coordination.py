@@ -281,7 +281,7 @@ async def test_due_jobs_are_told_to_two_owners_in_turn() -> None:
         await bench.second()
     told = bench.stores["one"].hinted + bench.stores["two"].hinted
     assert sorted(told) == sorted([b.id for b in buckets[:3]] * 2)  # 3 seconds x 2 hints, evenly
-    assert bench.telemetry.due_notifier == 6
+    assert bench.telemetry.hints == 6
 
 
 async def test_an_owner_with_a_greater_share_has_more_turns_and_all_have_some() -> None:

@@ -17,8 +17,9 @@ from jobmaster.model.errors import CodeError, Unavailable
 from jobmaster.model.job import Entry, ErrorInfo, FinalRow, JobState
 from jobmaster.settings.model import AgentSettings
 from jobmaster_agents import retrying
+from jobmaster_agents.execute.attempt_result import AttemptResult, ResultKind
 from jobmaster_agents.execute.process_pool.pool import Begin
-from jobmaster_agents.execute.process_pool.protocol import AttemptResult, ProcessJob, ResultKind
+from jobmaster_agents.execute.process_pool.protocol import ProcessJob
 from jobmaster_agents.outcomes.outcome import StopCause
 from jobmaster_agents.state.job_table import ClaimedJob
 from jobmaster_agents.state.ownership import OwnedBucket

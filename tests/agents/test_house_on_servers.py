@@ -114,7 +114,7 @@ async def test_the_owner_of_a_matching_bucket_is_told_of_due_jobs_and_nobody_els
     await leader.due_notifier.tick()
     assert (await owner.store.claim(owner.fence, "one", 10)).hint
     assert not (await other.store.claim(other.fence, "one", 10)).hint
-    assert leader.agent.telemetry.due_notifier == 1
+    assert leader.agent.telemetry.hints == 1
 
 
 async def test_an_overdue_lease_is_seen_by_the_coordinator(stage: Stage) -> None:

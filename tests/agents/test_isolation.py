@@ -15,7 +15,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from jobmaster_agents.execute.process_pool.pool import ResultKind
+from jobmaster_agents.execute.attempt_result import ResultKind
 from tests.agents.isolation_kit import (
     ERROR_BYTES,
     RESULT_BYTES,

@@ -14,8 +14,9 @@ from pathlib import Path
 
 import pytest
 
-from jobmaster_agents.execute.process_pool.pool import AttemptResult, ResultKind, WorkerLimits
+from jobmaster_agents.execute.attempt_result import AttemptResult, ResultKind
 from jobmaster_agents.execute.process_pool.worker_output import LINES, LINES_PER_SECOND, LineRate, OutputTail
+from jobmaster_agents.execute.process_pool.worker_process import WorkerLimits
 from tests.agents.hand_clock import HandClock
 from tests.agents.isolation_kit import (
     ERROR_BYTES,

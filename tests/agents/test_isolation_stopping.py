@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from jobmaster_agents.execute.process_pool.pool import ResultKind
+from jobmaster_agents.execute.attempt_result import ResultKind
 from tests.agents.isolation_kit import (
     NEVER_KILLED,
     QUICK,

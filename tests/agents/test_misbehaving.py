@@ -264,7 +264,7 @@ class TransactionKit(Kit):
     def __init__(self) -> None:
         super().__init__(everything(), AgentSettings(slots=4))
         self.source = PaperSource(self)
-        self.bucket_worker._elsewhere._transactional._source = self.source
+        self.bucket_worker._dispatcher._transactional._source = self.source
 
     async def __aenter__(self) -> TransactionKit:
         await super().__aenter__()
@@ -294,7 +294,7 @@ async def test_in_a_task_of_its_own_it_is_the_same(kit: TransactionKit, name: st
     entries = put(kit, *[f"{name}_transactional", "innocent"] * 3)
     await kit.settled()
     assert [state(kit, entry) for entry in entries] == [ENDS[name], "SUCCEEDED"] * 3
-    assert kit.bucket_worker._elsewhere._in_tasks.inside == 0
+    assert kit.bucket_worker._dispatcher._in_tasks.inside == 0
 
 
 @pytest.mark.parametrize("suffix", ["", "_transactional"])
@@ -343,7 +343,7 @@ async def test_one_that_swallows_every_cancellation_is_given_up(
 
 
 def _asked(kit: Kit) -> bool:
-    executor, elsewhere = kit.bucket_worker.executor, kit.bucket_worker._elsewhere
+    executor, elsewhere = kit.bucket_worker.executor, kit.bucket_worker._dispatcher
     return any(slot.cause is StopCause.TIMEOUT for slot in executor._slots) or any(
         away.cause is StopCause.TIMEOUT for away in elsewhere._away.values()
     )
@@ -395,7 +395,7 @@ async def test_no_job_finds_the_context_variables_of_another(make: Make) -> None
 
 async def test_no_attended_job_finds_them_either(kit: TransactionKit) -> None:
     owned = kit.bucket()
-    kit.bucket_worker._elsewhere._in_tasks.size = 1  # each is let in by the one before it
+    kit.bucket_worker._dispatcher._in_tasks.size = 1  # each is let in by the one before it
     entries = [Entry(new_id(), 1, "speaks_transactional", b'{"name":"customer-%d"}' % n) for n in range(10)]
     entries += [Entry(new_id(), 1, "speaks_for", b'{"name":"customer-%d"}' % n) for n in range(10)]
     kit.submit(owned, entries)

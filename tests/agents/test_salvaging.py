@@ -49,8 +49,8 @@ class Life:
         self.telemetry = Telemetry()
         self.owned = OwnedBucket(owner.fence, lane, PRIORITY, "default")
         self.bucket_worker = BucketWorker(
-            ClusterSettings(), AgentSettings(slots=1, bucket_buffer=600), owner.master, owner.store, owner.ownership, handlers,
-            SystemClock(), self.telemetry, EventLog(), owner.agent_id.hex()[-12:],
+            ClusterSettings(), AgentSettings(slots=1, bucket_buffer=600), owner.master, owner.store, owner.ownership,
+            handlers, SystemClock(), self.telemetry, EventLog(), owner.agent_id.hex()[-12:],
         )  # fmt: skip
         self.bucket_loss = BucketLoss(
             owner.ownership,

@@ -83,7 +83,7 @@ def job(name: str = "note") -> Entry:
     return Entry(new_id(), 1, name, b"{}")
 
 
-def kept(kit: Kit, bucket: OwnedBucket) -> list[bytes]:
+def kept_in(kit: Kit, bucket: OwnedBucket) -> list[bytes]:
     return kit.store.buckets[bucket.fence.bucket_id].spilled
 
 
@@ -91,7 +91,7 @@ async def kept_are(kit: Kit, bucket: OwnedBucket, entries: list[Entry], *, also_
     ids = {entry.id for entry in entries}
 
     def all_there() -> bool:
-        there = {decode_kept(raw).id for raw in kept(kit, bucket)} == ids
+        there = {decode_kept(raw).id for raw in kept_in(kit, bucket)} == ids
         return there and (also_in_memory or not any(kit.bucket_worker.job_table.get(job_id) for job_id in ids))
 
     await until(all_there, "the outcomes in the store")
@@ -118,7 +118,7 @@ async def test_afterwards_every_outcome_is_written_and_then_removed(kit: Kit) ->
     kit.submit(bucket, entries)
     await kept_are(kit, bucket, entries)
     kit.trust()
-    await until(lambda: not kept(kit, bucket), "the store to be empty")
+    await until(lambda: not kept_in(kit, bucket), "the store to be empty")
     assert sorted(row.id for row in kit.master.outcomes) == sorted(entry.id for entry in entries)
     assert {row.state for row in kit.master.outcomes} == {JobState.SUCCEEDED}
     assert len(kit.store.of("remove_kept")) == 3
@@ -138,9 +138,9 @@ async def test_master_first_store_second_and_an_unknown_commit_is_sent_again(kit
     kit.trust()
     await lost.reached.wait()
     await turns()
-    assert len(kept(kit, bucket)) == 2, "removed only after the commit is known"
+    assert len(kept_in(kit, bucket)) == 2, "removed only after the commit is known"
     lost.opened.set()
-    await until(lambda: not kept(kit, bucket), "the store to be empty")
+    await until(lambda: not kept_in(kit, bucket), "the store to be empty")
     assert len(kit.master.of("record_final")) == 2
     assert len(kit.master.outcomes) == 2, "each once, although the first commit was answered to nobody"
 
@@ -155,7 +155,7 @@ async def test_a_removal_whose_answer_is_lost_removes_nothing_twice(kit: Kit) ->
     kit.store.script["remove_kept"] += [LOST, DOWN]
     kit.store.script["read_kept"] += [DOWN]
     kit.trust()
-    await until(lambda: not kept(kit, bucket), "the store to be empty")
+    await until(lambda: not kept_in(kit, bucket), "the store to be empty")
     assert sorted(row.id for row in kit.master.outcomes) == sorted(entry.id for entry in entries)
 
 
@@ -167,7 +167,7 @@ async def test_a_retry_is_kept_and_becomes_held(kit: Kit) -> None:
     await kept_are(kit, bucket, [entry])
     assert kit.bucket_worker.outcome_builder.retried == 1
     kit.trust()
-    await until(lambda: not kept(kit, bucket), "the store to be empty")
+    await until(lambda: not kept_in(kit, bucket), "the store to be empty")
     row = kit.master.rows[entry.id]
     assert (row.state, row.token) == ("HELD", 1)
     assert len(kit.master.attempts) == 1
@@ -211,7 +211,7 @@ async def test_threads_too_start_only_what_needs_no_accepted_write(kit: Kit) -> 
     kit.suspend()
     kit.submit(bucket, [job("fenced-thread"), job("thread")])
     await until(lambda: ran == ["thread"], "the thread")
-    await until(lambda: kept(kit, bucket), "its outcome")
+    await until(lambda: kept_in(kit, bucket), "its outcome")
     assert ran == ["thread"]
     kit.trust()
     await until(lambda: ran == ["thread", "fenced-thread"], "the other one")
@@ -227,7 +227,7 @@ async def test_what_waits_for_a_thread_and_for_an_accepted_write_does_not_start_
         await until(lambda: kit.bucket_worker.executor.running == 2, "both to be out of the queue")
         kit.suspend()
         free_thread.set()
-        await until(lambda: kept(kit, bucket), "the busy thread to end")
+        await until(lambda: kept_in(kit, bucket), "the busy thread to end")
         await asyncio.sleep(0.15)  # the sweep, which lets in what waits, goes by the loop's own time
         assert ran == ["busy"]
         kit.trust()
@@ -255,9 +255,9 @@ async def test_a_bucket_keeps_no_more_than_it_may(monkeypatch: pytest.MonkeyPatc
         kit.suspend()
         entries = [job() for _ in range(100)]
         kit.submit(bucket, entries)
-        await until(lambda: len(kept(kit, bucket)) >= 30, "the bound")
+        await until(lambda: len(kept_in(kit, bucket)) >= 30, "the bound")
         await turns()
-        assert len(kept(kit, bucket)) <= 30 + 10, "what was claimed when it was reached is finished"
+        assert len(kept_in(kit, bucket)) <= 30 + 10, "what was claimed when it was reached is finished"
         assert bucket.full
         claims = len(kit.store.of("claim"))
         kit.store.tokens.put_nowait(bucket.fence.bucket_id)
@@ -311,7 +311,7 @@ async def test_what_a_writer_has_taken_stays_in_memory_and_counts_once(kit: Kit)
     kit.trust()
     gate.opened.set()
     await kit.settled()
-    await until(lambda: not kept(kit, bucket), "the store to be empty")
+    await until(lambda: not kept_in(kit, bucket), "the store to be empty")
     assert sorted(row.id for row in kit.master.outcomes) == sorted(entry.id for entry in entries)
 
 
@@ -339,7 +339,7 @@ async def test_a_spill_that_is_fenced_forgets_the_bucket_and_what_it_held(kit: K
     kit.rescue(bucket)
     go.set()
     await until(lambda: bucket.lost, "the loss")
-    assert not kept(kit, bucket)
+    assert not kept_in(kit, bucket)
     assert kit.lists(bucket), "the rescuer finds it where it lies"
 
 
@@ -347,11 +347,11 @@ async def test_a_bucket_that_was_taken_is_not_emptied(kit: Kit) -> None:
     bucket = kit.bucket()
     kit.suspend()
     kit.submit(bucket, [job()])
-    await until(lambda: kept(kit, bucket) and not len(kit.bucket_worker.job_table), "the outcome")
+    await until(lambda: kept_in(kit, bucket) and not len(kit.bucket_worker.job_table), "the outcome")
     kit.rescue(bucket)
     kit.trust()
     await until(lambda: bucket.lost, "the loss")
-    assert len(kept(kit, bucket)) == 1
+    assert len(kept_in(kit, bucket)) == 1
     assert not kit.master.outcomes
 
 
@@ -364,7 +364,7 @@ async def test_a_kept_outcome_of_a_job_that_was_taken_away_is_refused_and_counte
     await kept_are(kit, bucket, [entry])
     kit.master.rows[entry.id] = Row("ASSIGNED", 2, b"x" * 16, 1)
     kit.trust()
-    await until(lambda: not kept(kit, bucket), "the store to be empty")
+    await until(lambda: not kept_in(kit, bucket), "the store to be empty")
     assert not kit.master.outcomes
     assert kit.bucket_worker.outcome_writer.refused == 1
 
@@ -379,6 +379,6 @@ async def test_a_value_that_the_master_refuses_stays_and_the_rest_is_written(kit
     kit.master.script["copy_final"] += [False] * 4
     kit.master.script["record_final"] += [no, no]
     kit.trust()
-    await until(lambda: len(kept(kit, bucket)) == 1, "all but one")
+    await until(lambda: len(kept_in(kit, bucket)) == 1, "all but one")
     await until(lambda: len(kit.master.outcomes) == 2, "the two that can be written")
     await until(lambda: bucket.kept == 1, "the count")

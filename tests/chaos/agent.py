@@ -12,7 +12,7 @@ from pathlib import Path
 
 from jobmaster.settings.loader import load_settings
 from jobmaster_agents.event_log import configure
-from jobmaster_agents.supervisor.supervisor import supervisor
+from jobmaster_agents.supervisor import supervisor
 
 _PR_SET_PDEATHSIG = 1
 

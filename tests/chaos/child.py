@@ -119,7 +119,7 @@ MUTATIONS: dict[Mutant, Callable[[], None]] = {
 }
 
 
-def run_agent() -> agent_main.RunAgent:
+def prepared() -> agent_main.RunAgent:
     """The agent's main function, after what was asked for."""
     if clock := os.environ.get(CLOCK):
         turn_clock(Path(clock))
@@ -131,6 +131,6 @@ def run_agent() -> agent_main.RunAgent:
 if __name__ == "__main__":
     exit_code = 1
     try:
-        exit_code = agent_main.serve(sys.argv[1:], run_agent)
+        exit_code = agent_main.serve(sys.argv[1:], prepared)
     finally:
         agent_main.leave(exit_code)

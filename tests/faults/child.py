@@ -24,7 +24,7 @@ from tests.faults.ports import VARIABLE, FaultyPort, Orders
 CHORE_SECONDS = 0.5
 
 
-def run_agent() -> agent_main.RunAgent:
+def prepared() -> agent_main.RunAgent:
     """The agent's main function, its ports replaced."""
     orders = Orders(Path(os.environ[VARIABLE]))
 
@@ -68,6 +68,6 @@ def hasten() -> None:
 if __name__ == "__main__":
     exit_code = 1
     try:
-        exit_code = agent_main.serve(sys.argv[1:], run_agent)
+        exit_code = agent_main.serve(sys.argv[1:], prepared)
     finally:
         agent_main.leave(exit_code)

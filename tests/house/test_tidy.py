@@ -24,24 +24,24 @@ LONG = {
 """Modules and functions that may be longer, and why."""
 
 MANY_PARAMETERS = {
-    "agents/jobmaster_agents/buckets/anti_entropy.py:AntiEntropy.__init__": "wired once, in parts.py",
-    "agents/jobmaster_agents/fetch/claimer.py:Pump.__init__": "a bucket's pump is introduced to every part of a job's way",
-    "agents/jobmaster_agents/leader/leader.py:Coordination.__init__": "wired once, in parts.py, by name",
-    "agents/jobmaster_agents/execute/dispatch.py:ElsewhereRunner.__init__": "wired once, in working.py; one per way of running",
-    "agents/jobmaster_agents/lease/heartbeat.py:Heartbeat.__init__": "wired once, in parts.py; its callbacks are its only way out",
-    "agents/jobmaster_agents/execute/process_pool/pool.py:IsolatedPool.__init__": "wired once, in working.py, by name",
-    "agents/jobmaster_agents/agent.py:Parts.__init__": "made once, in process.py, of all that an agent is made of",
-    "agents/jobmaster_agents/rescue/rescuer.py:Rescue.__init__": "wired once, in parts.py",
-    "agents/jobmaster_agents/lease/store_lease.py:Suspension.__init__": "wired once, in parts.py, like the heartbeat",
-    "agents/jobmaster_agents/bucket_worker.py:Working.__init__": "wired once, in parts.py",
+    "agents/jobmaster_agents/buckets/anti_entropy.py:AntiEntropy.__init__": "wired once, in agent.py",
+    "agents/jobmaster_agents/fetch/claimer.py:Claimer.__init__": "a bucket's claimer is known to every part of a job's way",
+    "agents/jobmaster_agents/leader/leader.py:Leader.__init__": "wired once, in agent.py, by name",
+    "agents/jobmaster_agents/execute/dispatch.py:Dispatcher.__init__": "wired once; one argument per way of running",
+    "agents/jobmaster_agents/lease/heartbeat.py:Heartbeat.__init__": "wired once; its callbacks are its only way out",
+    "agents/jobmaster_agents/execute/process_pool/pool.py:ProcessPool.__init__": "wired once, by name",
+    "agents/jobmaster_agents/agent.py:Parts.__init__": "made once, in run_agent.py, of all that an agent is made of",
+    "agents/jobmaster_agents/rescue/rescuer.py:Rescue.__init__": "wired once, in agent.py",
+    "agents/jobmaster_agents/lease/store_lease.py:StoreLease.__init__": "wired once, in agent.py, like the heartbeat",
+    "agents/jobmaster_agents/bucket_worker.py:BucketWorker.__init__": "wired once, in agent.py",
 }
 
 CATCHES_EVERYTHING = {
-    "agents/jobmaster_agents/execute/transactional/runner.py": "a handler is foreign code, and so is what the server says at its commit",
+    "agents/jobmaster_agents/execute/transactional/runner.py": "a handler is foreign code, and so is its commit",
     "agents/jobmaster_agents/execute/dispatch.py": "a pool that cannot start is not the job's fault; bad arguments are",
     "agents/jobmaster_agents/execute/executor.py": "a handler is foreign code; SystemExit must not end its neighbours",
     "agents/jobmaster_agents/execute/process_pool/worker_main.py": "foreign code is imported and run here",
-    "agents/jobmaster_agents/execute/process_pool/worker_process.py": "a worker that fails to start, however, has to be answered for",
+    "agents/jobmaster_agents/execute/process_pool/worker_process.py": "a failure of any kind to start is answered for",
     "agents/jobmaster_agents/background_task.py": "a duty that fails is logged, counted and tried again",
     "agents/jobmaster_agents/execute/thread_pool.py": "a handler is foreign code",
     "agents/jobmaster_agents/outcomes/outcome.py": "a result is foreign code while it is being encoded",

@@ -14,16 +14,17 @@ from contextlib import contextmanager
 from random import Random
 from typing import Any
 
-from jobmaster.master import outcome_builder
+from jobmaster.master import verdicts
 from jobmaster_agents import agent, bucket_worker, retrying, run_agent, store_connector
 from jobmaster_agents import background_task as duty_loop
 from jobmaster_agents.buckets import anti_entropy, graceful_shutdown, provisioner
+from jobmaster_agents.execute.attempt_result import AttemptResult, ResultKind
 from jobmaster_agents.execute.process_pool.pool import Begin
-from jobmaster_agents.execute.process_pool.protocol import AttemptResult, ProcessJob, ResultKind
+from jobmaster_agents.execute.process_pool.protocol import ProcessJob
 from jobmaster_agents.fetch import claimer, wake_listener
 from jobmaster_agents.leader import due_notifier
 from jobmaster_agents.outcomes import kept, kept_replay, writer
-from jobmaster_agents.rescue.rescuer import rescuer
+from jobmaster_agents.rescue import rescuer
 from jobmaster_agents.state import store_reach
 from tests.simulation.loop import PROCESS
 
@@ -131,7 +132,7 @@ class Surroundings:
             (store_connector, "new_id", new_id),
             (agent, "version", lambda _: "0"),
             (bucket_worker, "ProcessPool", SimPool),
-            *((outcome_builder, name, _counted(getattr(outcome_builder, name), name, hits)) for name in _COUNTED),
+            *((verdicts, name, _counted(getattr(verdicts, name), name, hits)) for name in _COUNTED),
             *(more or []),
         ]  # fmt: skip
         self._before: list[Patch] = []

@@ -6,14 +6,13 @@ has come, which the coordinator sees, or there has been nothing to do in it for 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from functools import partial
 from typing import Protocol
 
 from jobmaster.clock import Clock
 from jobmaster.model.errors import JobMasterError
 from jobmaster.model.job import Priority
-from jobmaster_agents.bucket_worker import BucketWorker
 from jobmaster_agents.event_log import Event, EventLog
 from jobmaster_agents.state.ownership import Ownership
 
@@ -25,6 +24,14 @@ class FallbackMaster(Protocol):
     """Where it is written who was asked."""
 
     async def stop_helping(self, agent_id: bytes, lane: str, priority: int) -> None: ...
+
+
+class FallbackHost(Protocol):
+    """What works on the buckets of this agent."""
+
+    def activity(self, lane: str, priority: int) -> tuple[int, bool] | None: ...
+
+    def spawn(self, work: Callable[[], Coroutine[object, object, None]]) -> None: ...
 
 
 class _Help:
@@ -52,7 +59,7 @@ class FallbackBuckets:
         self,
         ownership: Ownership,
         master: FallbackMaster,
-        bucket_worker: BucketWorker,
+        bucket_worker: FallbackHost,
         ask: Callable[[frozenset[Group]], None],
         idle_seconds: float,
         clock: Clock,
@@ -79,17 +86,9 @@ class FallbackBuckets:
 
     def _is_idle(self, group: Group, each: _Help) -> bool:
         """Nothing claimed for long, and nothing there. What is due later waits in the master as well as here."""
-        claimers = [
-            claimer
-            for claimer in self._bucket_worker.claimers.values()
-            if (claimer.owned.lane, claimer.owned.priority) == group
-        ]
-        claimed = sum(claimer.claimed for claimer in claimers)
-        busy = any(
-            self._bucket_worker.executor.backlog(claimer.owned.fence.bucket_id) or claimer.waiting
-            for claimer in claimers
-        )
-        if busy or claimed != each.claimed or not claimers:
+        activity = self._bucket_worker.activity(*group)
+        claimed, busy = activity or (0, True)
+        if busy or claimed != each.claimed:
             each.claimed, each.at = claimed, self._now()
             return False
         return not each.stopping and self._now() - each.at >= self._idle_seconds

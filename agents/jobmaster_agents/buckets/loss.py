@@ -4,10 +4,10 @@ Without this a bucket whose store was emptied or rolled back, or that was fenced
 forgotten by a failover, would stay ACTIVE for ever in the hands of a living agent that does not serve it. The declaration is
 a compare-and-set on (epoch, owner): when the bucket really is another's, nothing happens.
 
-Before that, what this process still holds of it is written to the master (``memory_recovery``), whoever has the bucket by now: it
-may have it because this very agent has declared it LOST (``ownership_check``), or because a declaration was not answered. First,
-so that outcomes stand before a rescuer sweeps the rows. A failure of one does not keep the other, nor the next bucket, from
-being tried.
+Before that, what this process still holds of it is written to the master (``memory_recovery``), whoever has the bucket by
+now: it may have it because this very agent has declared it LOST (``ownership_check``), or because a declaration was not
+answered. First, so that outcomes stand before a rescuer sweeps the rows. A failure of one does not keep the other, nor the
+next bucket, from being tried.
 
 Only a bucket of which the store itself said that it has lost it is noted as a loss: what lies in one that is another's, or
 whose store was slow, is there for the rescuer.

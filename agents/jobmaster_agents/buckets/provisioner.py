@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Sequence
 from contextlib import suppress
 from functools import partial
 from typing import Protocol
@@ -22,8 +22,8 @@ from jobmaster.model.ids import Fence
 from jobmaster.model.job import Priority
 from jobmaster.ports import Word
 from jobmaster.settings.model import AgentSettings
-from jobmaster_agents.bucket_worker import BucketWorker
 from jobmaster_agents.event_log import Event, EventLog
+from jobmaster_agents.retrying import UntilAnswered
 from jobmaster_agents.state.ownership import OwnedBucket, Ownership
 
 REPLACE_SECONDS = 1.0
@@ -52,6 +52,21 @@ class ProvisionerStore(Protocol):
     async def open_bucket(self, fence: Fence) -> Word: ...
 
 
+class BucketHost(Protocol):
+    """What works on the buckets that are opened here."""
+
+    @property
+    def until_answered(self) -> UntilAnswered: ...
+
+    def open(self, owned: OwnedBucket) -> None: ...
+
+    async def complete(self, bucket_ids: Sequence[bytes], grace_seconds: float, reason: str) -> list[bytes]: ...
+
+    def backlog(self, bucket_id: bytes) -> int: ...
+
+    def spawn(self, work: Callable[[], Coroutine[object, object, None]]) -> None: ...
+
+
 class BucketProvisioner:
     """Opens and completes the buckets of one agent.
 
@@ -67,7 +82,7 @@ class BucketProvisioner:
         store: ProvisionerStore,
         store_name: str,
         ownership: Ownership,
-        bucket_worker: BucketWorker,
+        bucket_worker: BucketHost,
         leaving: Callable[[], bool],
         log: EventLog,
     ) -> None:
@@ -130,7 +145,7 @@ class BucketProvisioner:
 
     def _emptiest(self, mine: Iterable[OwnedBucket], group: Group) -> list[bytes]:
         ids = [each.fence.bucket_id for each in mine if (each.lane, each.priority) == group]
-        return sorted(ids, key=self._bucket_worker.executor.backlog)
+        return sorted(ids, key=self._bucket_worker.backlog)
 
     def _is_over(self) -> bool:
         return self._leaving() or self._ownership.fenced.is_set()
@@ -159,16 +174,16 @@ class BucketProvisioner:
             self._ownership.opening -= opening
 
     async def _make(self, buckets: Sequence[Bucket]) -> None:
-        until_answered = self._bucket_worker.outcome_writer.until_answered
+        until_answered = self._bucket_worker.until_answered
         if not await until_answered("create_buckets", partial(self._master.create_buckets, buckets), refusals=False):
             self._ownership.fence("the master holds a death certificate for this agent")
             return
-        ownership = [OwnedBucket.of(bucket) for bucket in buckets]
-        for owned in ownership:
+        opened = [OwnedBucket.of(bucket) for bucket in buckets]
+        for owned in opened:
             word = await until_answered("open_bucket", partial(self._store.open_bucket, owned.fence), refusals=False)
             if word is not Word.OK:
                 raise Refused(f"agent store {owned.store!r} answered {word} to a new bucket")
-        for owned in ownership:  # together, so that the wait for wake tokens is set up once
+        for owned in opened:  # together, so that the wait for wake tokens is set up once
             self._bucket_worker.open(owned)
         with suppress(JobMasterError):
             await self._master.put_back(PUT_BACK_JOBS)

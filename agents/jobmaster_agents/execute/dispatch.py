@@ -23,8 +23,9 @@ from jobmaster.clock import Clock
 from jobmaster.handlers import JobContext
 from jobmaster.model.errors import Unavailable
 from jobmaster.model.job import ErrorInfo, RunMode
+from jobmaster_agents.execute.attempt_result import AttemptResult, ResultKind
 from jobmaster_agents.execute.process_pool.pool import ProcessPool
-from jobmaster_agents.execute.process_pool.protocol import AttemptResult, ProcessJob, ResultKind
+from jobmaster_agents.execute.process_pool.protocol import ProcessJob
 from jobmaster_agents.execute.run_queue import CANCEL_AGAIN_SECONDS, GivenUp, is_to_be_given_up
 from jobmaster_agents.execute.thread_pool import ThreadJob, ThreadPool
 from jobmaster_agents.execute.transactional.attempt import AttemptTransaction

@@ -247,7 +247,7 @@ class Executor:
             slot = Slot()
             # A fresh context: whoever wakes a slot may be a job.
             slot.task = self._loop.create_task(self._work(slot), name="jobmaster-slot", context=self._context.copy())
-            slot.cancellation = slot.task.cancellation
+            slot.cancelling = slot.task.cancelling
             slot.task.add_done_callback(lambda task: self._slot_ended(slot, task))
             self._slots[slot] = None
             self._waking = True
@@ -376,7 +376,7 @@ class Executor:
         self.running -= 1
         self.finished += 1
         ended = self._now()
-        if cause is not None or slot.cancellation():
+        if cause is not None or slot.cancelling():
             slot.soiled = True  # it swallowed the cancellation, ours or its own, and came to a result
             if cause is StopCause.SUPERSEDED:
                 return ended

@@ -62,7 +62,7 @@ class Slot:
 
     __slots__ = (
         "asked_at",
-        "cancellation",
+        "cancelling",
         "cause",
         "deadline",
         "given_up",
@@ -75,7 +75,7 @@ class Slot:
 
     def __init__(self) -> None:
         self.task: asyncio.Task[None] | None = None
-        self.cancellation: Callable[[], int] = int
+        self.cancelling: Callable[[], int] = int
         """The task's own."""
         self.job: ClaimedJob | None = None
         self.started = 0.0

@@ -149,7 +149,7 @@ class DueNotifier:
             self._turns[group, kind] = (first + step + 1) % len(turns)
             if len(told) == PER_GROUP:
                 break
-        self._telemetry.due_notifier += len(told)
+        self._telemetry.hints += len(told)
 
     async def _hint(self, bucket: Bucket) -> bool:
         try:

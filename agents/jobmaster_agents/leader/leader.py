@@ -5,8 +5,8 @@ lease is over. Owners of matching buckets are told by a hint through their store
 the master for due jobs.
 
 Only that statement, and the read of the bucket map, are on the path that keeps the office. Hints go out by a duty of their
-own (``due_notifier``), and so do the rare chores (``MaintenanceTasks``): one at a time and one a second at most, which bounds the load. A
-store that does not answer, or a chore that takes long, costs no office.
+own (``due_notifier``), and so do the rare chores (``MaintenanceTasks``): one at a time and one a second at most, which
+bounds the load. A store that does not answer, or a chore that takes long, costs no office.
 
 The office has an epoch. Losing it costs nothing: every chore is safe when two agents do it. An agent of greater weight that
 has been there for longer than its lease gets it from a lighter holder, by name, at the end of a tick.

@@ -263,7 +263,7 @@ class Rescue:
             return await self._draining
         except asyncio.CancelledError:
             task = asyncio.current_task()
-            if not self._leaving or (task is not None and task.cancellation()):
+            if not self._leaving or (task is not None and task.cancelling()):
                 raise
             return EvacuationEnd.STOPPED
         finally:

@@ -1,4 +1,4 @@
-"""Writes one death certificate and ends: ``python -m jobmaster_agents.supervisor.certificate_main``, the order on standard input.
+"""The program that writes one death certificate and ends; the order comes on standard input.
 
 A process of its own, because the supervisor that has the proof must neither grow by a database driver nor wait for a
 master that hangs. Exit code 0: the agent is certified, or needs no certificate.

@@ -71,24 +71,24 @@ class Actor:
         return actor
 
     @property
-    def pump(self) -> Claimer:
+    def claimer(self) -> Claimer:
         """Of its one bucket."""
-        (pump,) = self.parts.working.pumps.values()
-        return pump
+        (claimer,) = self.parts.bucket_worker.claimers.values()
+        return claimer
 
     @property
     def bucket_id(self) -> bytes:
         """Its one bucket."""
-        return bytes(self.pump.owned.fence.bucket_id)
+        return bytes(self.claimer.owned.fence.bucket_id)
 
     def work(self, group: asyncio.TaskGroup) -> None:
         """All loops of a working agent."""
-        self._tasks.append(group.create_task(self.parts.working.run(), name=f"drill-{self.name}"))
+        self._tasks.append(group.create_task(self.parts.bucket_worker.run(), name=f"drill-{self.name}"))
 
     def work_when_told(self, group: asyncio.TaskGroup) -> None:
-        """The loops from a claim to its outcome: it claims when its pump is asked."""
-        working = self.parts.working
-        loops = (working.reporter.run(), working.in_flight.run(), working.execution.run(), self.pump.run())
+        """The loops from a claim to its outcome: it claims when its claimer is asked."""
+        working = self.parts.bucket_worker
+        loops = (working.outcome_writer.run(), working.in_flight.run(), working.executor.run(), self.claimer.run())
         self._tasks += [group.create_task(loop, name=f"drill-{self.name}") for loop in loops]
 
     async def ask_whether_alive(self) -> bool:
@@ -107,5 +107,5 @@ class Actor:
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
-        await self.parts.working.aclose()
+        await self.parts.bucket_worker.aclose()
         await self._stack.aclose()

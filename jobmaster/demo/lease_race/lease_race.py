@@ -153,13 +153,13 @@ class LeaseRace:
             "producer", Step.SUBMITTED, {"job": receipt.id, "bucket": receipt.bucket_id, "acknowledged": receipt.level}
         )
         self._demand(receipt.bucket_id == a.bucket_id, "the job did not go into A's bucket")
-        a.pump.ask()
+        a.claimer.ask()
         await self._gate.running.wait()
         self._tell("A", Step.RUNNING, {"job": receipt.id, "token": 1})
         if self._course.known:
             a.clock.turn(PERSIST_WITHIN_SECONDS)
-            await a.parts.working.persisting.tick()
-            await a.parts.working.reporter.settling.wait_idle()
+            await a.parts.bucket_worker.in_flight_writer.tick()
+            await a.parts.bucket_worker.outcome_writer.acknowledger.wait_idle()
             state = await producer.state(receipt)
             self._demand(state is JobState.PROCESSING, f"the row of the running job says {state}")
             self._tell("A", Step.ROW_WRITTEN, {"job": receipt.id, "state": state})
@@ -172,12 +172,12 @@ class LeaseRace:
         been held for as long."""
         while not b.parts.telemetry.agents_certified:
             await b.renew()
-            await b.parts.judging.tick()
+            await b.parts.failure_detector.tick()
 
     async def _rescue(self, producer: Cluster, receipt: JobReceipt[object], b: Actor) -> None:
         for duty in b.parts.rescuers.duties.values():
             await duty.tick()
-        await b.parts.hints.tick()
+        await b.parts.due_notifier.tick()
         drained = b.parts.telemetry.buckets_drained
         self._demand(drained == 1, f"B drained {drained} buckets instead of A's")
         rescued = b.parts.telemetry.jobs_rescued
@@ -192,7 +192,7 @@ class LeaseRace:
         self._tell("A", Step.AWAKE)
         self._gate.awake.set()
         await self._gate.over.wait()
-        reporter = a.parts.working.reporter
+        reporter = a.parts.bucket_worker.outcome_writer
         await reporter.wait_settled()
         self._demand(reporter.refused == 1, f"A counted {reporter.refused} refused writes instead of 1")
         self._demand(not a.parts.telemetry.jobs_ended, "A counted an outcome of its own")
@@ -204,7 +204,7 @@ class LeaseRace:
         if ownership.buckets:
             lost = asyncio.Event()
             ownership.on_lost.append(lambda *_: lost.set())
-            a.pump.ask()
+            a.claimer.ask()
             await lost.wait()
         self._demand(not ownership.fenced.is_set(), "A was fenced before it met the certificate")
         self._demand(not await a.ask_whether_alive(), "the master still takes A for alive")

@@ -17,10 +17,9 @@ from collections.abc import Awaitable, Callable, Iterator, Sequence
 
 from jobmaster.clock import Clock
 from jobmaster.model.job import ErrorInfo
-from jobmaster_agents.execute.process_pool.protocol import AttemptResult, ProcessJob, ResultKind, Setup
+from jobmaster_agents.execute.attempt_result import AttemptResult, ResultKind
+from jobmaster_agents.execute.process_pool.protocol import ProcessJob, Setup
 from jobmaster_agents.execute.process_pool.worker_process import OnOutput, StartFailed, WorkerLimits, WorkerProcess
-
-__all__ = ["AttemptResult", "Begin", "ProcessJob", "ProcessPool", "ResultKind", "WorkerLimits"]
 
 Begin = Callable[[], Awaitable[bool]]
 """Asked for a job once its worker is there, because a process takes its time to start: whether the job begins now. A no is

@@ -1,4 +1,4 @@
-"""The worker process: ``python -m jobmaster_agents.execute.process_pool.worker_main <socket fd> <lifeline fd>``, started by an agent.
+"""The program of a worker process, started by an agent with the descriptors of a socket and of a lifeline.
 
 The main thread runs one handler after another (async ones on a loop of its own that stays from job to job); a second
 thread reads what the agent sends, because a running handler must be stopped from outside it: a ``Stop`` cancels the task
@@ -34,14 +34,13 @@ from jobmaster.codec import error_of
 from jobmaster.handlers import Cancel, Handler, Handlers, JobContext, Retry, load_handlers
 from jobmaster.model.errors import InvalidArguments
 from jobmaster.model.job import ErrorInfo, Headers, Priority
+from jobmaster_agents.execute.attempt_result import AttemptResult, ResultKind
 from jobmaster_agents.execute.process_pool.protocol import (
-    AttemptResult,
     Ended,
     FrameReader,
     Leave,
     ProcessJob,
     Ready,
-    ResultKind,
     Run,
     Setup,
     Stop,

@@ -19,14 +19,13 @@ import msgspec
 
 from jobmaster.codec import cut_text
 from jobmaster.model.job import ErrorInfo
+from jobmaster_agents.execute.attempt_result import AttemptResult, ResultKind
 from jobmaster_agents.execute.process_pool.protocol import (
-    AttemptResult,
     Ended,
     FrameReader,
     Leave,
     ProcessJob,
     Ready,
-    ResultKind,
     Run,
     Setup,
     Stop,
@@ -42,6 +41,8 @@ _STOPPED_TEXT = {
     ResultKind.TIMEOUT: ("Timeout", "ran longer than its timeout of {:g} s", "timeout"),
     ResultKind.CANCELLED: ("Cancelled", "cancelled while running", "cancelled"),
 }
+
+_PROGRAM = "jobmaster_agents.execute.process_pool.worker_main"
 
 
 class WorkerLimits(msgspec.Struct, frozen=True, kw_only=True):
@@ -167,7 +168,7 @@ class WorkerProcess(asyncio.Protocol):
             ours.setblocking(False)
             self._transport, _ = await self._loop.create_connection(lambda: self, sock=ours)
             process = await asyncio.create_subprocess_exec(
-                sys.executable, "-m", "jobmaster_agents.execute.process_pool.worker_main", str(theirs.fileno()), str(life_read),
+                sys.executable, "-m", _PROGRAM, str(theirs.fileno()), str(life_read),
                 stdin=subprocess.DEVNULL, stdout=out_write, stderr=out_write, close_fds=True,
                 pass_fds=(theirs.fileno(), life_read), start_new_session=True,
                 # Only until the child has read the setup: it then takes over our sys.path and puts the variable back.

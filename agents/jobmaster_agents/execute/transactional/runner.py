@@ -17,7 +17,7 @@ from typing import Any, Protocol
 from jobmaster.clock import Clock
 from jobmaster.model.job import Conclusion, Confirm, ErrorInfo, FinalRow
 from jobmaster.telemetry import Telemetry
-from jobmaster_agents.execute.process_pool.protocol import AttemptResult, ResultKind
+from jobmaster_agents.execute.attempt_result import AttemptResult, ResultKind
 from jobmaster_agents.execute.transactional.attempt import AttemptTransaction, OpenTransaction, TransactionSource
 from jobmaster_agents.execute.transactional.confirmation import Confirmation
 from jobmaster_agents.outcomes.outcome import UNCONFIRMED, OutcomeBuilder, StopCause, is_at_most_once
