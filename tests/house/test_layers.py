@@ -17,10 +17,10 @@ ROOT = Path(__file__).parents[2]
 CONTRACTS = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["tool"]["importlinter"]["contracts"]
 
 OFFENCES = {
-    "a duty knows another": (
+    "a folder of an agent knows one beside it": (
         "agents/jobmaster_agents/rescue/failure_detector.py",
-        "import jobmaster_agents.rescue.rescuer",
-        "duties",
+        "import jobmaster_agents.leader.leader",
+        "agent",
     ),
     "a duty speaks to a server": ("agents/jobmaster_agents/rescue/failure_detector.py", "import asyncpg", "asyncpg"),
     "the client speaks to a store": ("jobmaster/client/options.py", "import redis", "redis"),
@@ -29,7 +29,7 @@ OFFENCES = {
     "a noun knows a rule": ("jobmaster/model/ids.py", "import jobmaster.rules.retry", "arrow"),
     "the wiring knows the agents": ("jobmaster/wiring.py", "import jobmaster_agents.event_log", "arrow"),
     "a room that is not listed": ("jobmaster/attic.py", "", "rooms"),
-    "a duty that is not listed": ("agents/jobmaster_agents/loitering.py", "", "duties"),
+    "a module of an agent that is not listed": ("agents/jobmaster_agents/loitering.py", "", "agent"),
     "a circle": ("jobmaster/settings/units.py", "import jobmaster.settings.loader", "circles"),
 }
 
