@@ -40,7 +40,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     """The session of the run: two threads, no UI. Tests that want another one are processes of their own."""
     pytest.importorskip("pyspark", reason="the extra `pipeline` is not installed")
-    from jobmaster.pipeline.session import SessionOptions, open_session
+    from jobmaster.pipeline.spark.session import SessionOptions, open_session
 
     conf = {
         "spark.sql.shuffle.partitions": "4",

@@ -13,11 +13,11 @@ import asyncpg
 from benchmarks.history import fill_day, lower_floor
 from benchmarks.report import tell
 from jobmaster.master.migrate import migrate
-from jobmaster.pipeline.archiving import archive
-from jobmaster.pipeline.auditing import audit
-from jobmaster.pipeline.rolling import rollup
-from jobmaster.pipeline.running import PipelineOptions, PipelineRun
-from jobmaster.pipeline.session import SessionOptions
+from jobmaster.pipeline.context import PipelineOptions, PipelineRun
+from jobmaster.pipeline.spark.session import SessionOptions
+from jobmaster.pipeline.steps.archive import archive
+from jobmaster.pipeline.steps.audit import audit
+from jobmaster.pipeline.steps.rollup import rollup
 from jobmaster.settings.model import ClusterSettings, Limits, MasterSettings, StoreSettings
 
 

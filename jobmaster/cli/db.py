@@ -132,7 +132,7 @@ async def _retire(
     invocation: Invocation, older_than: float, discard: bool, lost_stores: tuple[str, ...]
 ) -> dict[str, list[str]]:
     from jobmaster.model.archive import ArchiveState
-    from jobmaster.pipeline.retiring import Retiring
+    from jobmaster.retention.retire import Retiring
     from jobmaster.wiring import open_archive
 
     async def drop_old(archive: Archive, retiring: Retiring) -> list[str]:

@@ -13,7 +13,7 @@ import msgspec
 from jobmaster.settings.model import ClusterSettings
 
 if TYPE_CHECKING:
-    from jobmaster.pipeline.running import Outcome
+    from jobmaster.pipeline.context import Outcome
 
 
 _SMALL = {
@@ -44,8 +44,8 @@ class PipelineSummary(msgspec.Struct, frozen=True, kw_only=True):
 
 def require_pipeline() -> None:
     """Refuse before anything has started when Spark or a Java is missing."""
-    from jobmaster.pipeline.java import find_java
-    from jobmaster.pipeline.session import require_extra
+    from jobmaster.pipeline.spark.java import find_java
+    from jobmaster.pipeline.spark.session import require_extra
 
     require_extra()
     find_java(os.environ)
@@ -58,11 +58,11 @@ def look_back(settings: ClusterSettings, lake: Path, report: Path, tell: Callabl
         lake: a directory of the demo's own.
         report: where the page is copied to; it survives the demo.
     """
-    from jobmaster.pipeline.auditing import audit
-    from jobmaster.pipeline.planning.planning import PlanOptions, plan
-    from jobmaster.pipeline.rolling import rollup
-    from jobmaster.pipeline.running import PipelineOptions, PipelineRun
-    from jobmaster.pipeline.session import SessionOptions
+    from jobmaster.pipeline.context import PipelineOptions, PipelineRun
+    from jobmaster.pipeline.plan.plan import PlanOptions, plan
+    from jobmaster.pipeline.spark.session import SessionOptions
+    from jobmaster.pipeline.steps.audit import audit
+    from jobmaster.pipeline.steps.rollup import rollup
 
     run = PipelineRun(settings, PipelineOptions(SessionOptions("local[*]", _SMALL), str(lake)), tell)
     began = run.clock.boottime()

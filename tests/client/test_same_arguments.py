@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from jobmaster.handlers import Handler, Handlers
 from jobmaster.model.agent import HandlerSpec
 from jobmaster.model.errors import InvalidArguments
-from jobmaster.pipeline.signatures import Checker
+from jobmaster.pipeline.datasource.args_checker import Checker
 
 
 class Point(msgspec.Struct):

@@ -50,7 +50,7 @@ CATCHES_EVERYTHING = {
     "jobmaster/client/bulk.py": "handed on to the caller through the report",
     "jobmaster/client/coalescing.py": "handed on to every caller of the batch",
     "jobmaster/codec.py": "an exception's own __str__ is foreign code",
-    "jobmaster/pipeline/flowing.py": "handed on to the thread that reads",
+    "jobmaster/pipeline/datasource/copy_to_arrow.py": "handed on to the thread that reads",
     "jobmaster/handlers/loading.py": "importing handlers runs foreign code; it becomes a ConfigError",
 }
 

@@ -17,7 +17,7 @@ from jobmaster.settings.model import ClusterSettings, Limits, MasterSettings, St
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from jobmaster.pipeline.running import PipelineRun
+    from jobmaster.pipeline.context import PipelineRun
 
 
 @dataclass
@@ -32,8 +32,8 @@ class Past:
 
     def run(self, *, dry_run: bool = False) -> PipelineRun:
         """A call of the pipeline in this process, on the session of all tests."""
-        from jobmaster.pipeline.running import PipelineOptions, PipelineRun
-        from jobmaster.pipeline.session import SessionOptions
+        from jobmaster.pipeline.context import PipelineOptions, PipelineRun
+        from jobmaster.pipeline.spark.session import SessionOptions
 
         options = PipelineOptions(SessionOptions("local[2]"), str(self.lake), dry_run)
         run = PipelineRun(self.settings, options, self.said.append, _session=self.spark)

@@ -37,7 +37,7 @@ def filled(past: Past) -> Past:
 
 
 def archive(past: Past, **words: Any) -> Any:
-    from jobmaster.pipeline.archiving import archive
+    from jobmaster.pipeline.steps.archive import archive
 
     return archive(past.run(), 2.0, keep=words.pop("keep", False), **words)
 
@@ -96,7 +96,7 @@ def test_what_spark_cannot_read_stays_in_the_master(filled: Past, monkeypatch: p
     """Arrow writes and verifies to a file system that this Spark has no library for."""
     archive(filled, keep=True)
     with monkeypatch.context() as patch:
-        patch.setattr("jobmaster.pipeline.lake.Lake.url", lambda self, path: f"s3a://a-bucket/{path}")
+        patch.setattr("jobmaster.pipeline.lake.lake.Lake.url", lambda self, path: f"s3a://a-bucket/{path}")
         with pytest.raises(
             Refused, match=r"is not taken from the master: Spark could not read .*S3AFileSystem"
         ) as caught:
@@ -110,15 +110,15 @@ def test_what_spark_cannot_read_stays_in_the_master(filled: Past, monkeypatch: p
 def test_a_lake_that_spark_cannot_read_is_refused_before_anything_leaves(
     filled: Past, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("jobmaster.pipeline.lake.Lake.url", lambda self, path: f"s3a://a-bucket/{path}")
-    monkeypatch.setattr("jobmaster.pipeline.lake.Lake.local", None)
+    monkeypatch.setattr("jobmaster.pipeline.lake.lake.Lake.url", lambda self, path: f"s3a://a-bucket/{path}")
+    monkeypatch.setattr("jobmaster.pipeline.lake.lake.Lake.local", None)
     with pytest.raises(Refused, match="the lake is not taken from the master"):
         archive(filled)
     assert states(filled) == []
 
 
 def test_a_dry_run_changes_nothing(filled: Past) -> None:
-    from jobmaster.pipeline.archiving import archive
+    from jobmaster.pipeline.steps.archive import archive
 
     outcome = archive(filled.run(dry_run=True), 2.0, keep=False)
     attached = filled.sql(lambda c: c.fetch("SELECT name FROM partitions_of('job') WHERE lo IS NOT NULL ORDER BY lo"))
@@ -188,21 +188,21 @@ def test_files_that_do_not_hold_what_the_tables_hold_are_never_published(
     """A file holds something else than it was given: once, and then for good."""
     from pyarrow import parquet
 
-    from jobmaster.pipeline import exporting
+    from jobmaster.pipeline.lake.lake import export
 
-    real = exporting.write
+    real = export.write
 
     def harming(spark: SparkSession, parts: Any, lake: Any, run_id: str) -> None:
         real(spark, parts, lake, run_id)
-        path = next((filled.lake / exporting.folder_of("jobs", run_id)).rglob("*.parquet"))
+        path = next((filled.lake / export.folder_of("jobs", run_id)).rglob("*.parquet"))
         parquet.write_table(_harmed(parquet.ParquetFile(path).read(), harm), path)
 
-    monkeypatch.setattr(exporting, "write", harming)
+    monkeypatch.setattr(export, "write", harming)
     with pytest.raises(Refused, match="do not hold what its tables hold"):
         archive(filled)
     assert "DROPPED" not in {state for _, state in states(filled)}
     assert filled.value("SELECT count(*) FROM jobs") == 2 * ROWS
-    monkeypatch.setattr(exporting, "write", real)
+    monkeypatch.setattr(export, "write", real)
     assert archive(filled).rows == 2 * ROWS
 
 
@@ -211,14 +211,14 @@ def test_a_file_that_is_damaged_before_it_is_verified_is_written_again(
     filled: Past, monkeypatch: pytest.MonkeyPatch, harm: str
 ) -> None:
     """As after a power cut: the state EXPORTED is committed, and the file is not all on the disk."""
-    from jobmaster.pipeline import exporting
+    from jobmaster.pipeline.lake.lake import export
 
     damaged: list[Path] = []
-    real = exporting.write
+    real = export.write
 
     def damaging(spark: SparkSession, parts: Any, lake: Any, run_id: str) -> None:
         real(spark, parts, lake, run_id)
-        for path in (filled.lake / exporting.folder_of("jobs", run_id)).rglob("*.parquet"):
+        for path in (filled.lake / export.folder_of("jobs", run_id)).rglob("*.parquet"):
             if len(damaged) < 2:
                 damaged.append(path)
                 if harm == "torn":
@@ -226,7 +226,7 @@ def test_a_file_that_is_damaged_before_it_is_verified_is_written_again(
                 else:
                     _damage(path)
 
-    monkeypatch.setattr(exporting, "write", damaging)
+    monkeypatch.setattr(export, "write", damaging)
     assert archive(filled).rows == 2 * ROWS
     assert len(damaged) == 2
     assert not {str(path) for path in damaged} & set(files_of(filled))
@@ -236,17 +236,17 @@ def test_what_a_task_that_was_repeated_has_left_is_no_part_of_the_run(
     filled: Past, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A first attempt wrote its file, and its answer was lost."""
-    from jobmaster.pipeline import exporting
+    from jobmaster.pipeline.lake.lake import export
 
-    real = exporting.PartFiles.write
-    real_write, runs = exporting.write, []
+    real = export.PartFiles.write
+    real_write, runs = export.write, []
 
     def repeated(spark: SparkSession, parts: Any, lake: Any, run_id: str) -> None:
-        first = exporting.PartFiles(lake, parts[0].dataset, run_id, "part-00000-lost.parquet")
-        runs.extend(real(first, exporting.rows_of(parts[0])))
+        first = export.PartFiles(lake, parts[0].dataset, run_id, "part-00000-lost.parquet")
+        runs.extend(real(first, export.rows_of(parts[0])))
         real_write(spark, parts, lake, run_id)
 
-    monkeypatch.setattr(exporting, "write", repeated)
+    monkeypatch.setattr(export, "write", repeated)
     assert archive(filled).rows == 2 * ROWS
     assert runs
     assert not any((filled.lake / path).exists() for path in runs)
@@ -257,10 +257,10 @@ def test_jobs_of_several_days_lie_in_the_folders_of_their_days(tmp_path: Path) -
 
     import pyarrow as pa
 
-    from jobmaster.pipeline.columns import completed, copied_of, schema_of
-    from jobmaster.pipeline.exporting import PartFiles
-    from jobmaster.pipeline.lake import Lake
-    from jobmaster.pipeline.measuring import measured_file
+    from jobmaster.pipeline.lake.export import PartFiles
+    from jobmaster.pipeline.lake.lake import Lake
+    from jobmaster.pipeline.lake.schema import completed, copied_of, schema_of
+    from jobmaster.pipeline.lake.verify import measured_file
 
     def job(day: int) -> dict[str, Any]:
         created = datetime(2026, 11, day, tzinfo=UTC)

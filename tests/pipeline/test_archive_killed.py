@@ -117,7 +117,7 @@ def _seen(past: Past) -> tuple[int, int]:
 
 
 def test_killed_before_every_commit_it_ends_with_every_job_in_the_lake_once(filled: Past) -> None:
-    from jobmaster.pipeline.archiving import archive
+    from jobmaster.pipeline.steps.archive import archive
 
     for before, state in zip((None, *STATES), STATES, strict=False):
         asyncio.run(_killed_at(filled, state, commits=False))
@@ -147,24 +147,24 @@ def test_a_master_that_restarts_in_the_middle_costs_a_run_and_nothing_else(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    from jobmaster.pipeline import exporting
-    from jobmaster.pipeline.archiving import archive
+    from jobmaster.pipeline.lake.lake import export
+    from jobmaster.pipeline.steps.archive import archive
 
     server = new_postgres()
     past = past_of(server.dsn, store_url, cluster_name, tmp_path)
     past.spark = spark
     past.sql(lambda connection: fill_day(connection, 3, ROWS))
-    real = exporting.write
+    real = export.write
 
     def restarting(*arguments: Any) -> None:
         server.kill()
         server.start()
         real(*arguments)
 
-    monkeypatch.setattr(exporting, "write", restarting)
+    monkeypatch.setattr(export, "write", restarting)
     with pytest.raises(Unavailable):
         archive(past.run(), 2.0, keep=False)
-    monkeypatch.setattr(exporting, "write", real)
+    monkeypatch.setattr(export, "write", real)
     assert _seen(past) == (ROWS, ROWS)
     assert archive(past.run(), 2.0, keep=False).rows == ROWS
     assert _seen(past) == (0, 0)

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from benchmarks.history import fill_day
-from jobmaster.pipeline.histograms import GAMMA, quantiles, value_of
+from jobmaster.pipeline.report.histograms import GAMMA, quantiles, value_of
 from tests.pipeline.conftest import Past
 
 if TYPE_CHECKING:
@@ -46,7 +46,7 @@ def test_nothing_has_no_quantile() -> None:
 def test_spark_finds_the_same_bins(spark: SparkSession) -> None:
     from pyspark.sql import functions as F
 
-    from jobmaster.pipeline.histograms import bin_of
+    from jobmaster.pipeline.report.histograms import bin_of
 
     values = [0, 1, 2, 50, 51, 999, 10**6, 10**9, 12_345_678]
     frame = spark.createDataFrame([(value,) for value in values], "us long")
@@ -74,7 +74,7 @@ def at(hour: int, minute: int = 0, day: int = 1) -> datetime:
 def test_every_event_is_counted_in_its_own_hour_with_the_agent_that_made_it(
     spark: SparkSession, first_of_second_part: str, attempt_rows: int
 ) -> None:
-    from jobmaster.pipeline.figures import latencies, throughput
+    from jobmaster.pipeline.report.aggregates import latencies, throughput
 
     def job(
         id_: str, state: str, created: datetime, ended: datetime | None, ran: int | None, **more: Any
@@ -136,15 +136,15 @@ def test_every_event_is_counted_in_its_own_hour_with_the_agent_that_made_it(
 
 
 def rolled(past: Past, **words: Any) -> Any:
-    from jobmaster.pipeline.rolling import rollup
+    from jobmaster.pipeline.steps.rollup import rollup
 
     return rollup(past.run(), **words)
 
 
 def figures(past: Past) -> list[tuple[Any, ...]]:
     """Everything, without what says which run wrote it."""
-    from jobmaster.pipeline.lake import Lake
-    from jobmaster.pipeline.rolling import read
+    from jobmaster.pipeline.lake.lake import Lake
+    from jobmaster.pipeline.steps.rollup import read
 
     run = past.run()
     return sorted(
@@ -154,7 +154,7 @@ def figures(past: Past) -> list[tuple[Any, ...]]:
 
 @pytest.mark.slow
 def test_a_rollup_is_the_same_from_the_master_from_the_lake_and_in_steps(past: Past) -> None:
-    from jobmaster.pipeline.archiving import archive
+    from jobmaster.pipeline.steps.archive import archive
 
     past.sql(lambda connection: fill_day(connection, 3, ROWS))
     assert rolled(past).found["rolled_up_jobs"] == ROWS
@@ -202,9 +202,9 @@ def counted(past: Past) -> dict[str, int]:
     """Sums of the throughput, and of the jobs in the histograms."""
     from pyspark.sql import functions as F
 
-    from jobmaster.pipeline.figures import COUNTS
-    from jobmaster.pipeline.lake import Lake
-    from jobmaster.pipeline.rolling import read
+    from jobmaster.pipeline.lake.lake import Lake
+    from jobmaster.pipeline.report.aggregates import COUNTS
+    from jobmaster.pipeline.steps.rollup import read
 
     frames = read(past.run(), Lake(str(past.lake)))
     row = frames["throughput"].agg(*(F.sum(name).alias(name) for name in COUNTS)).collect()[0]
@@ -214,7 +214,7 @@ def counted(past: Past) -> dict[str, int]:
 
 def retired(past: Past) -> None:
     """Every range that is old enough is dropped without a copy."""
-    from jobmaster.pipeline.retiring import Retiring
+    from jobmaster.retention.retire import Retiring
     from jobmaster.wiring import open_archive
 
     async def run() -> None:
@@ -234,7 +234,7 @@ def retired(past: Past) -> None:
 
 @pytest.mark.slow
 def test_what_a_crashed_rollup_left_counts_for_nothing(past: Past, monkeypatch: pytest.MonkeyPatch) -> None:
-    from jobmaster.pipeline.lake import Lake
+    from jobmaster.pipeline.lake.lake import Lake
 
     past.sql(lambda connection: fill_day(connection, 3, ROWS))
     real = Lake.sync
@@ -253,8 +253,8 @@ def _interrupted(*_: object) -> None:
 
 @pytest.mark.slow
 def test_the_audit_is_clean_over_a_lawful_history_and_names_what_is_broken(past: Past) -> None:
-    from jobmaster.pipeline.archiving import archive
-    from jobmaster.pipeline.auditing import audit
+    from jobmaster.pipeline.steps.archive import archive
+    from jobmaster.pipeline.steps.audit import audit
 
     past.sql(lambda connection: fill_day(connection, 3, ROWS))
     archive(past.run(), 2.0, keep=False)

@@ -12,8 +12,8 @@ from jobmaster.clock import new_id
 from jobmaster.model.errors import Conflict, InputError
 from jobmaster.model.ids import Fence, created_ms
 from jobmaster.model.job import JobState
-from jobmaster.pipeline.floor import age_checked, refuse_if_held_alone
 from jobmaster.ports import Word
+from jobmaster.retention.floor import age_checked, refuse_if_held_alone
 from jobmaster.settings.model import StoreSettings
 from tests.scripts.workbench import make_items, new_fence, submit
 

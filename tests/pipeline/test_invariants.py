@@ -17,7 +17,7 @@ JOBS_EACH = 1000
 
 
 def lines(spark: SparkSession, history: History) -> DataFrame:
-    from jobmaster.pipeline.invariants import LAKE, MASTER, lines_of
+    from jobmaster.pipeline.steps.invariants import LAKE, MASTER, lines_of
 
     def frame(rows: list[dict[str, object]], schema: str) -> DataFrame:
         names = [column.split()[0] for column in schema.split(", ")]
@@ -29,7 +29,7 @@ def lines(spark: SparkSession, history: History) -> DataFrame:
 
 
 def found(spark: SparkSession, history: History) -> set[tuple[str, str]]:
-    from jobmaster.pipeline.invariants import judged
+    from jobmaster.pipeline.steps.invariants import judged
 
     rows = judged(lines(spark, history), 4).collect()
     assert len({(row["check"], row["job_id"]) for row in rows}) == len(rows), "each is named once"
@@ -54,13 +54,13 @@ def test_exactly_what_was_broken_is_found(spark: SparkSession) -> None:
 
 def test_every_check_has_a_way_to_break_it() -> None:
     pytest.importorskip("pyspark")
-    from jobmaster.pipeline.invariants import CHECKS
+    from jobmaster.pipeline.steps.invariants import CHECKS
 
     assert {name.partition(":")[0] for name in BREAKS} == {check.name for check in CHECKS}
 
 
 def test_a_bucket_that_its_owner_lost_after_its_clean_end_is_found(spark: SparkSession) -> None:
-    from jobmaster.pipeline.invariants import CLEAN_EXIT, unclean_exits
+    from jobmaster.pipeline.steps.invariants import CLEAN_EXIT, unclean_exits
 
     events = [
         ("retired", "COMPLETING", "READY_TO_DELETE", "owner", "emptied by its owner"),
@@ -77,7 +77,7 @@ def test_a_bucket_that_its_owner_lost_after_its_clean_end_is_found(spark: SparkS
 
 
 def test_it_takes_one_shuffle_and_no_python(spark: SparkSession, capsys: pytest.CaptureFixture[str]) -> None:
-    from jobmaster.pipeline.invariants import judged
+    from jobmaster.pipeline.steps.invariants import judged
 
     judged(lines(spark, History(1, 5)), 4).explain()
     plan = capsys.readouterr().out

@@ -11,9 +11,9 @@ import pytest
 
 from benchmarks.history import fill_day
 from jobmaster.model.errors import Refused, Unavailable
-from jobmaster.pipeline.lake import Lake
-from jobmaster.pipeline.report import page, plots
-from jobmaster.pipeline.telling import duration, gini
+from jobmaster.pipeline.formatting import duration, gini
+from jobmaster.pipeline.lake.lake import Lake
+from jobmaster.pipeline.report import html, svg
 from tests.pipeline.conftest import Past
 
 
@@ -65,16 +65,16 @@ def test_paths_sizes_and_digests(tmp_path: Path) -> None:
 
 
 def test_plots_show_every_value_and_survive_none() -> None:
-    drawn = plots.lines({"p50": [(0, 1.0), (1, None), (2, 4.0)]}, tell_x=str, tell_y=str, log=True, goals={"goal": 2.0})
+    drawn = svg.lines({"p50": [(0, 1.0), (1, None), (2, 4.0)]}, tell_x=str, tell_y=str, log=True, goals={"goal": 2.0})
     assert drawn.count("<circle") == 2
     assert drawn.count("<polyline") == 2, "a gap is a gap"
     assert "goal" in drawn
-    assert plots.lines({"p50": []}, tell_x=str, tell_y=str) == plots.nothing()
-    assert plots.lines({"one": [(5, 3.0)]}, tell_x=str, tell_y=str).count("<circle") == 1
-    bars = plots.stacked(["a", "b"], [(0, (1, 2)), (1, (0, 3))], width=1, tell_x=str, tell_y=str)
+    assert svg.lines({"p50": []}, tell_x=str, tell_y=str) == svg.nothing()
+    assert svg.lines({"one": [(5, 3.0)]}, tell_x=str, tell_y=str).count("<circle") == 1
+    bars = svg.stacked(["a", "b"], [(0, (1, 2)), (1, (0, 3))], width=1, tell_x=str, tell_y=str)
     assert bars.count("<rect") == 3
-    assert "&lt;b&gt;" in plots.ranking([("<b>", 2.0)], tell=str), "names are text"
-    assert "<script" not in page.page("t", "s", [bars])
+    assert "&lt;b&gt;" in svg.ranking([("<b>", 2.0)], tell=str), "names are text"
+    assert "<script" not in html.page("t", "s", [bars])
 
 
 @pytest.mark.parametrize(
@@ -105,7 +105,7 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
 
 @pytest.mark.slow
 def test_a_full_disk_is_one_clear_error_and_nothing_is_dropped(past: Past, small_disk: Path) -> None:
-    from jobmaster.pipeline.archiving import archive
+    from jobmaster.pipeline.steps.archive import archive
 
     rows = 20_000
     past.lake = small_disk / "lake"

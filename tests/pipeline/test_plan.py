@@ -12,7 +12,7 @@ import pytest
 
 from benchmarks.history import fill_day
 from jobmaster.model.errors import InputError
-from jobmaster.pipeline.planning.queueing import (
+from jobmaster.pipeline.plan.queueing import (
     BUCKETS_MAX,
     Load,
     around,
@@ -66,7 +66,7 @@ def test_the_screen_never_plans_too_busy_and_says_so_when_nothing_will_do() -> N
 @pytest.mark.parametrize(("servers", "rate"), [(1, 7.0), (3, 24.0)])
 def test_a_replay_of_poisson_arrivals_waits_as_the_formula_says_within_five_per_cent(servers: int, rate: float) -> None:
     pytest.importorskip("pyspark")
-    from jobmaster.pipeline.planning.trace import kiefer_wolfowitz
+    from jobmaster.pipeline.plan.simulation import kiefer_wolfowitz
 
     dice, at, ready = random.Random(4), 0.0, []
     for _ in range(500_000):
@@ -80,7 +80,7 @@ def test_a_replay_of_poisson_arrivals_waits_as_the_formula_says_within_five_per_
 @pytest.mark.slow
 def test_days_drawn_again_say_how_sure_a_quantile_is() -> None:
     pytest.importorskip("pyspark")
-    from jobmaster.pipeline.planning.planning import resampled
+    from jobmaster.pipeline.plan.plan import resampled
 
     days = {date(2026, 3, day): [(100 + 10 * day, 50)] for day in range(1, 9)}
     interval = resampled(days, 0.5)
@@ -91,7 +91,7 @@ def test_days_drawn_again_say_how_sure_a_quantile_is() -> None:
 
 
 def test_an_objective_that_no_number_meets_is_marked_in_the_file(tmp_path: Path) -> None:
-    from jobmaster.pipeline.planning.document import Choice, yaml_of
+    from jobmaster.pipeline.plan.plan_yaml import Choice, yaml_of
 
     choice = Choice(
         lane="payroll", priority="high", buckets=5, objective_us=1e6, interval_us=None, utilisation=0.5, screened=4,
@@ -109,7 +109,7 @@ def test_an_objective_that_no_number_meets_is_marked_in_the_file(tmp_path: Path)
 @pytest.mark.parametrize("text", ["urgent=1s", "critical=soon", "critical", "payroll/=1s"])
 def test_an_objective_that_is_none_is_refused(text: str) -> None:
     pytest.importorskip("pyspark")
-    from jobmaster.pipeline.planning.planning import parse_objectives
+    from jobmaster.pipeline.plan.plan import parse_objectives
 
     with pytest.raises(InputError, match="--objective"):
         parse_objectives([text])
@@ -118,7 +118,7 @@ def test_an_objective_that_is_none_is_refused(text: str) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("slots", [1, 3])
 def test_spark_replays_what_a_loop_replays(spark: SparkSession, slots: int) -> None:
-    from jobmaster.pipeline.planning import trace
+    from jobmaster.pipeline.plan import simulation
 
     dice = random.Random(2)
     rows = [
@@ -129,9 +129,9 @@ def test_spark_replays_what_a_loop_replays(spark: SparkSession, slots: int) -> N
     wanted = spark.createDataFrame(
         [("default", "high", n) for n in (1, 3)], "lane string, priority string, buckets int"
     )
-    hours = trace.busiest(started, 5)
-    placed = trace.spread(started, hours, wanted)
-    found = trace.waits(placed, slots).collect()
+    hours = simulation.busiest(started, 5)
+    placed = simulation.spread(started, hours, wanted)
+    found = simulation.waits(placed, slots).collect()
     by_bucket: dict[tuple[int, int], list[tuple[int, str, int]]] = {}
     for row in placed.collect():
         by_bucket.setdefault((row["buckets"], row["bucket"]), []).append(
@@ -140,7 +140,7 @@ def test_spark_replays_what_a_loop_replays(spark: SparkSession, slots: int) -> N
     expected: list[tuple[int, int, int]] = []
     for (buckets, _), lines in by_bucket.items():
         lines.sort()
-        waited = trace.kiefer_wolfowitz([line[0] for line in lines], [line[2] for line in lines], slots)
+        waited = simulation.kiefer_wolfowitz([line[0] for line in lines], [line[2] for line in lines], slots)
         expected += [(buckets, line[0], wait) for line, wait in zip(lines, waited, strict=True)]
     assert sorted((row["buckets"], row["ready_us"], row["waited_us"]) for row in found) == sorted(expected)
     assert len(found) == 2 * len(rows)
@@ -150,7 +150,7 @@ def test_spark_replays_what_a_loop_replays(spark: SparkSession, slots: int) -> N
 def test_the_plan_is_a_configuration_that_the_strict_loader_takes_and_holds_on_the_next_day(
     past: Past, tmp_path: Path
 ) -> None:
-    from jobmaster.pipeline.planning.planning import PlanOptions, plan
+    from jobmaster.pipeline.plan.plan import PlanOptions, plan
 
     past.sql(lambda connection: fill_day(connection, 3, 3000, 0.02))
     past.sql(lambda connection: fill_day(connection, 2, 3000, 0.02))
@@ -176,7 +176,7 @@ def test_the_plan_is_a_configuration_that_the_strict_loader_takes_and_holds_on_t
 @pytest.mark.slow
 def test_what_waited_for_another_reason_than_buckets_is_not_called_met(past: Past, tmp_path: Path) -> None:
     """All jobs waited ten seconds, whatever the replay says of its queues."""
-    from jobmaster.pipeline.planning.planning import PlanOptions, plan
+    from jobmaster.pipeline.plan.plan import PlanOptions, plan
 
     past.sql(lambda connection: fill_day(connection, 3, 1000, 0.02))
     past.sql(lambda connection: fill_day(connection, 2, 1000, 0.02))
@@ -198,7 +198,7 @@ def test_what_waited_for_another_reason_than_buckets_is_not_called_met(past: Pas
 
 @pytest.mark.slow
 def test_a_check_without_a_second_day_is_refused(past: Past) -> None:
-    from jobmaster.pipeline.planning.planning import PlanOptions, plan
+    from jobmaster.pipeline.plan.plan import PlanOptions, plan
 
     past.sql(lambda connection: fill_day(connection, 2, 50, 0.01))
     with pytest.raises(InputError, match="needs two days"):
@@ -208,8 +208,8 @@ def test_a_check_without_a_second_day_is_refused(past: Past) -> None:
 @pytest.mark.slow
 def test_an_unknown_kind_of_agent_is_refused() -> None:
     pytest.importorskip("pyspark")
-    from jobmaster.pipeline.planning.planning import PlanOptions, plan
-    from jobmaster.pipeline.running import PipelineRun
+    from jobmaster.pipeline.context import PipelineRun
+    from jobmaster.pipeline.plan.plan import PlanOptions, plan
 
     run: Any = PipelineRun(ClusterSettings())
     with pytest.raises(InputError, match="no agents of kind 'x'"):

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from jobmaster.pipeline.inputs import Input
-from jobmaster.pipeline.mapping import Wanted
-from jobmaster.pipeline.submitting import Order, source_name
+from jobmaster.pipeline.steps.inputs import Input
+from jobmaster.pipeline.steps.mapping import Wanted
+from jobmaster.pipeline.steps.submit import Order, source_name
 
 
 def name_of(place: str, *, table: str | None = None, sql: str | None = None) -> str:

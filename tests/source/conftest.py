@@ -16,7 +16,7 @@ from jobmaster.settings.model import ClusterSettings, MasterSettings
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-    from jobmaster.pipeline.running import PipelineRun
+    from jobmaster.pipeline.context import PipelineRun
 
 SPEC = (
     '{"name":"images.resize","schema":{"type":"object","properties":{"path":{"type":"string"},'
@@ -55,8 +55,8 @@ class Ground:
 
     def run(self, *, dry_run: bool = False) -> PipelineRun:
         """A call of the pipeline in this process, on the session of all tests."""
-        from jobmaster.pipeline.running import PipelineOptions, PipelineRun
-        from jobmaster.pipeline.session import SessionOptions
+        from jobmaster.pipeline.context import PipelineOptions, PipelineRun
+        from jobmaster.pipeline.spark.session import SessionOptions
 
         options = PipelineOptions(SessionOptions("local[2]"), str(self.lake), dry_run)
         run = PipelineRun(self.settings, options, self.said.append, _session=self.spark)

@@ -36,7 +36,7 @@ def start(tmp_path: Path) -> Iterator[Start]:
     """Starts classes of Spark as processes; ends them, and what they started."""
     import pyspark
 
-    from jobmaster.pipeline.java import find_java
+    from jobmaster.pipeline.spark.java import find_java
 
     home = Path(pyspark.__file__).parent
     env = {**os.environ, "SPARK_HOME": str(home), "JAVA_HOME": str(find_java(os.environ).home)}

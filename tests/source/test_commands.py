@@ -12,9 +12,9 @@ import asyncpg
 import pytest
 
 from jobmaster.model.errors import InputError, InvalidArguments, Refused, UnknownHandler
-from jobmaster.pipeline.inputs import Input
-from jobmaster.pipeline.mapping import Wanted
-from jobmaster.pipeline.submitting import Order, submit
+from jobmaster.pipeline.steps.inputs import Input
+from jobmaster.pipeline.steps.mapping import Wanted
+from jobmaster.pipeline.steps.submit import Order, submit
 from tests.patience import PATIENCE_SECONDS
 from tests.source.conftest import Ground
 
@@ -92,7 +92,7 @@ def test_wrong_orders_are_one_sentence_each(ground: Ground, tmp_path: Path) -> N
 
 def test_a_stream_passes_over_nothing_that_commits_late(ground: Ground) -> None:
     """Two transactions get their numbers in one order and commit in the other."""
-    from jobmaster.pipeline.streaming import carry_out, folder_of
+    from jobmaster.pipeline.steps.stream import carry_out, folder_of
 
     def copied() -> int:
         return carry_out(ground.run(), "jobs", None, 100_000, "earliest").rows
@@ -123,7 +123,7 @@ def test_a_stream_passes_over_nothing_that_commits_late(ground: Ground) -> None:
 
 def test_a_stream_that_has_missed_a_range_ends_with_one_sentence(ground: Ground) -> None:
     """Its checkpoint is from before, the range was dropped since, and the trigger is that of the command."""
-    from jobmaster.pipeline.streaming import carry_out
+    from jobmaster.pipeline.steps.stream import carry_out
     from tests.source.test_streams import archived, drop, old
 
     old(ground, 10)
@@ -137,7 +137,7 @@ def test_a_stream_that_has_missed_a_range_ends_with_one_sentence(ground: Ground)
 
 
 def test_a_stream_admits_about_as_many_rows_as_it_was_told(ground: Ground) -> None:
-    from jobmaster.pipeline.streaming import carry_out
+    from jobmaster.pipeline.steps.stream import carry_out
 
     for _ in range(5):
         ground.ended(40)
@@ -149,9 +149,9 @@ def test_a_checkpoint_of_another_server_is_refused(ground: Ground) -> None:
     from pyspark.sql.streaming.datasource import ReadAllAvailable
     from pyspark.sql.types import StructType
 
-    from jobmaster.pipeline.read_options import read_options, read_plan
-    from jobmaster.pipeline.source import JobMasterSource
-    from jobmaster.pipeline.stream import JobMasterStreamReader
+    from jobmaster.pipeline.datasource.read_options import read_options, read_plan
+    from jobmaster.pipeline.datasource.source import JobMasterSource
+    from jobmaster.pipeline.datasource.stream_reader import JobMasterStreamReader
 
     stream = JobMasterStreamReader(read_plan(read_options(ground.options), StructType()))
     start = stream.initialOffset()

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from jobmaster.model.errors import Refused
-from jobmaster.pipeline import java
+from jobmaster.pipeline.spark import java
 
 
 def made(home: Path, version: str, *, release: bool = True) -> Path:

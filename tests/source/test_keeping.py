@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from jobmaster.pipeline.keeping import list_lake, vacuum
-from jobmaster.pipeline.running import PipelineOptions, PipelineRun
+from jobmaster.pipeline.context import PipelineOptions, PipelineRun
+from jobmaster.pipeline.steps.lake_admin import list_lake, vacuum
 from tests.source.conftest import ground_of
 
 

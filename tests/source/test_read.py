@@ -24,7 +24,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.spark]
 
 def failure(work: Any) -> JobMasterError:
     """The error that a user is told."""
-    from jobmaster.pipeline.saying import spoken
+    from jobmaster.pipeline.spark.errors import spoken
 
     with pytest.raises(JobMasterError) as caught:
         spoken(work)
@@ -141,9 +141,9 @@ def test_filters_of_spark_narrow_the_statement_and_lose_nothing(ground: Ground) 
 def test_a_filter_narrows_what_the_server_reads(ground: Ground) -> None:
     from pyspark.sql.datasource import EqualTo, GreaterThanOrEqual
 
-    from jobmaster.pipeline.narrowing import narrow
-    from jobmaster.pipeline.selection import Selection
-    from jobmaster.pipeline.tables import Choice
+    from jobmaster.pipeline.datasource.pushdown import narrow
+    from jobmaster.pipeline.datasource.selection import Selection
+    from jobmaster.pipeline.datasource.tables import Choice
 
     selection = Selection("jobs", ("id",))
     assert narrow(selection, EqualTo(("handler",), "x")).chosen == {Choice.HANDLERS: ("x",)}
@@ -171,9 +171,9 @@ def test_a_server_that_goes_away_in_the_middle_is_an_error_not_an_end(
     spark: object, new_postgres: Any, cluster_name: str, tmp_path: Path
 ) -> None:
     """A COPY that just ends would look like the end of the data."""
-    from jobmaster.pipeline.place import place_of
-    from jobmaster.pipeline.scanning import Scan
-    from jobmaster.pipeline.selection import HIGHEST, LOWEST, Selection
+    from jobmaster.pipeline.datasource.cluster_ref import place_of
+    from jobmaster.pipeline.datasource.range_scan import Scan
+    from jobmaster.pipeline.datasource.selection import HIGHEST, LOWEST, Selection
 
     server: PostgresServer = new_postgres()
     ground = ground_of(server.dsn, cluster_name, tmp_path)
@@ -189,9 +189,9 @@ def test_a_server_that_goes_away_in_the_middle_is_an_error_not_an_end(
 
 
 def test_nothing_of_a_reader_that_stops_early_stays_connected(ground: Ground) -> None:
-    from jobmaster.pipeline.place import place_of
-    from jobmaster.pipeline.scanning import Scan
-    from jobmaster.pipeline.selection import HIGHEST, LOWEST, Selection
+    from jobmaster.pipeline.datasource.cluster_ref import place_of
+    from jobmaster.pipeline.datasource.range_scan import Scan
+    from jobmaster.pipeline.datasource.selection import HIGHEST, LOWEST, Selection
 
     ground.ended(20_000)
     batches = Scan(place_of(ground.options), Selection("jobs", ("id",)), 1000).batches(LOWEST, HIGHEST)
@@ -221,7 +221,7 @@ def test_another_postgresql_without_jdbc(ground: Ground) -> None:
 
 
 def test_options_find_the_cluster(monkeypatch: pytest.MonkeyPatch) -> None:
-    from jobmaster.pipeline.place import place_of
+    from jobmaster.pipeline.datasource.cluster_ref import place_of
 
     monkeypatch.setitem(os.environ, "SOME_DSN", "postgresql://u:secret@h/d")
     place = place_of({"dsnEnv": "SOME_DSN", "cluster": "pay-roll"})

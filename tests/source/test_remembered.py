@@ -16,9 +16,9 @@ pytestmark = [pytest.mark.slow, pytest.mark.spark]
 
 def daily(ground: Ground, path: Path, rows: int) -> dict[str, Any]:
     """The file as it is today, handed in as the documentation says; the account."""
-    from jobmaster.pipeline.inputs import Input
-    from jobmaster.pipeline.mapping import Wanted
-    from jobmaster.pipeline.submitting import Order, submit
+    from jobmaster.pipeline.steps.inputs import Input
+    from jobmaster.pipeline.steps.mapping import Wanted
+    from jobmaster.pipeline.steps.submit import Order, submit
 
     path.write_text("path\n" + "".join(f"p{number}\n" for number in range(rows)))
     order = Order(Input(str(path), None, None, None, (), {}), "images.resize", Wanted(("path",)), None, {})
@@ -56,7 +56,7 @@ def test_rows_of_a_batch_that_was_written_before_rows_were_remembered_are_taken_
     ground: Ground, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, rows: int
 ) -> None:
     """Some with each statement: one for a batch of millions would take longer than a statement may."""
-    monkeypatch.setattr("jobmaster.pipeline.write_options.ADOPT_ROWS", rows)
+    monkeypatch.setattr("jobmaster.pipeline.datasource.write_options.ADOPT_ROWS", rows)
     path = tmp_path / "orders.csv"
     frame = ground.spark.createDataFrame(
         [(f"p{n}", f'{{"path":"p{n}"}}') for n in range(30)], "key string, args string"
@@ -87,9 +87,9 @@ def test_a_task_that_runs_again_puts_in_nothing_and_is_counted_once(ground: Grou
 def test_what_is_forgotten_is_new_again(
     ground: Ground, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, rows: int
 ) -> None:
-    from jobmaster.pipeline.keeping import forget, list_lake
+    from jobmaster.pipeline.steps.lake_admin import forget, list_lake
 
-    monkeypatch.setattr("jobmaster.pipeline.keeping.FORGET_ROWS", rows)
+    monkeypatch.setattr("jobmaster.pipeline.steps.lake_admin.FORGET_ROWS", rows)
     path = tmp_path / "orders.csv"
     daily(ground, path, 30)
     name = f"images.resize from {path}"

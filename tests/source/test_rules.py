@@ -13,13 +13,13 @@ from jobmaster.client.schema_check import problems, whole_numbers
 from jobmaster.handlers.signature import read_signature
 from jobmaster.model.agent import HandlerSpec
 from jobmaster.model.errors import InputError, JobMasterError, OutcomeUnknown, Refused, UnknownHandler
-from jobmaster.pipeline.batch_ids import batch_id
-from jobmaster.pipeline.mapping import parse_pairs
-from jobmaster.pipeline.saying import said_by
-from jobmaster.pipeline.selection import floor_id, selection_of
-from jobmaster.pipeline.session import parse_conf, require_extra, settings_of, threads_of
-from jobmaster.pipeline.signatures import Checker
-from jobmaster.pipeline.tables import TABLES
+from jobmaster.pipeline.datasource.args_checker import Checker
+from jobmaster.pipeline.datasource.batch_ids import batch_id
+from jobmaster.pipeline.datasource.selection import floor_id, selection_of
+from jobmaster.pipeline.datasource.tables import TABLES
+from jobmaster.pipeline.spark.errors import said_by
+from jobmaster.pipeline.spark.session import parse_conf, require_extra, settings_of, threads_of
+from jobmaster.pipeline.steps.mapping import parse_pairs
 
 
 def test_an_id_is_of_the_row_and_of_the_moment() -> None:
@@ -125,7 +125,7 @@ def test_what_the_user_says_about_spark() -> None:
 
 
 def test_a_missing_extra_is_one_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("jobmaster.pipeline.session.find_spec", lambda name: None)
+    monkeypatch.setattr("jobmaster.pipeline.spark.session.find_spec", lambda name: None)
     with pytest.raises(Refused) as caught:
         require_extra()
     assert "pyspark" in caught.value.message

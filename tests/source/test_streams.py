@@ -46,8 +46,8 @@ class Stream:
     def __init__(self, ground: Ground, table: str = "jobs", **options: str) -> None:
         from pyspark.sql.types import StringType, StructType
 
-        from jobmaster.pipeline.read_options import read_options, read_plan
-        from jobmaster.pipeline.stream import JobMasterStreamReader
+        from jobmaster.pipeline.datasource.read_options import read_options, read_plan
+        from jobmaster.pipeline.datasource.stream_reader import JobMasterStreamReader
 
         given = {**ground.options, "table": table, "numPartitions": "2", **options}
         self.key = "id" if table == "jobs" else "job_id"
@@ -183,7 +183,7 @@ def test_a_range_that_is_being_read_is_not_dropped_meanwhile(ground: Ground) -> 
 
     async def while_reading(archive: Archive) -> None:
         from jobmaster.master.export import open_scan
-        from jobmaster.pipeline.scanning import Window, check_window
+        from jobmaster.pipeline.datasource.range_scan import Window, check_window
 
         task = await open_scan(stream.reader.plan.place.opener())
         window = Window(end["began"], stream.at["xid"], end["xid"])

@@ -159,8 +159,8 @@ def test_a_task_that_ran_twice_is_counted_once(ground: Ground) -> None:
     import pyarrow as pa
     from pyspark.sql.types import StringType, StructField, StructType
 
-    from jobmaster.pipeline.write_options import write_plan
-    from jobmaster.pipeline.writer import JobMasterWriter
+    from jobmaster.pipeline.datasource.write_options import write_plan
+    from jobmaster.pipeline.datasource.writer import JobMasterWriter
 
     schema = StructType([StructField("key", StringType()), StructField("args", StringType())])
     options = {**ground.options, "handler": "images.resize", "batch": "b", "runId": "r", "chunkRows": "30"}
@@ -187,8 +187,8 @@ def test_a_master_that_restarts_in_mid_write_is_waited_for(ground: Ground) -> No
     import pyarrow as pa
     from pyspark.sql.types import StringType, StructField, StructType
 
-    from jobmaster.pipeline.write_options import write_plan
-    from jobmaster.pipeline.writer import JobMasterWriter
+    from jobmaster.pipeline.datasource.write_options import write_plan
+    from jobmaster.pipeline.datasource.writer import JobMasterWriter
 
     schema = StructType([StructField("key", StringType()), StructField("args", StringType())])
     writer = JobMasterWriter(
@@ -207,7 +207,7 @@ def test_a_master_that_restarts_in_mid_write_is_waited_for(ground: Ground) -> No
 
 
 def test_jobs_that_failed_run_again_as_new_ones(ground: Ground) -> None:
-    from jobmaster.pipeline.submitting import replay
+    from jobmaster.pipeline.steps.submit import replay
 
     ground.write(ground.rows(6))
     ground.value("UPDATE job SET state = 'FAILED', bucket_id = gen_random_uuid(), bucket_epoch = 1 WHERE true")

@@ -10,7 +10,7 @@ from jobmaster.cli.job import DURATION
 from jobmaster.cli.pipeline.step import step
 
 if TYPE_CHECKING:
-    from jobmaster.pipeline.running import Outcome, PipelineRun
+    from jobmaster.pipeline.context import Outcome, PipelineRun
 
 
 @step("archive")
@@ -30,6 +30,6 @@ def archive(run: PipelineRun, older_than: float, keep: bool, lost_stores: tuple[
       jobmaster pipeline archive --older-than 30d
       jobmaster pipeline archive --keep --lake /srv/lake
     """
-    from jobmaster.pipeline.archiving import archive
+    from jobmaster.pipeline.steps.archive import archive
 
     return archive(run, older_than, keep=keep, lost_stores=lost_stores)

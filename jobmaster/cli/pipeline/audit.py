@@ -9,7 +9,7 @@ import click
 from jobmaster.cli.pipeline.step import step
 
 if TYPE_CHECKING:
-    from jobmaster.pipeline.running import Outcome, PipelineRun
+    from jobmaster.pipeline.context import Outcome, PipelineRun
 
 
 @step("audit")
@@ -25,6 +25,6 @@ def audit(run: PipelineRun, evidence: int) -> Outcome:
       jobmaster pipeline audit
       jobmaster pipeline audit --evidence 100 -o json
     """
-    from jobmaster.pipeline.auditing import audit
+    from jobmaster.pipeline.steps.audit import audit
 
     return audit(run, evidence)

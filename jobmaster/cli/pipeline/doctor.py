@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from jobmaster.cli.pipeline.step import step
 
 if TYPE_CHECKING:
-    from jobmaster.pipeline.running import Outcome, PipelineRun
+    from jobmaster.pipeline.context import Outcome, PipelineRun
 
 
 @step("doctor")
@@ -22,6 +22,6 @@ def doctor(run: PipelineRun) -> Outcome:
       jobmaster pipeline doctor
       jobmaster pipeline doctor --master spark://host:7077 -o json
     """
-    from jobmaster.pipeline.examining import examine
+    from jobmaster.pipeline.steps.doctor import examine
 
     return examine(run)

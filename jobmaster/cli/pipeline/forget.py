@@ -9,7 +9,7 @@ import click
 from jobmaster.cli.pipeline.step import step
 
 if TYPE_CHECKING:
-    from jobmaster.pipeline.running import Outcome, PipelineRun
+    from jobmaster.pipeline.context import Outcome, PipelineRun
 
 
 @step("forget")
@@ -23,6 +23,6 @@ def forget(run: PipelineRun, name: str) -> Outcome:
     Example:
       jobmaster pipeline forget "bill from orders.parquet" --dry-run
     """
-    from jobmaster.pipeline.keeping import forget as carry_out
+    from jobmaster.pipeline.steps.lake_admin import forget as carry_out
 
     return carry_out(run, name)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from jobmaster.cli.pipeline.step import step
 
 if TYPE_CHECKING:
-    from jobmaster.pipeline.running import Outcome, PipelineRun
+    from jobmaster.pipeline.context import Outcome, PipelineRun
 
 
 @step("ls")
@@ -18,6 +18,6 @@ def ls(run: PipelineRun) -> Outcome:
     Example:
       jobmaster pipeline ls --lake lake -o json
     """
-    from jobmaster.pipeline.keeping import list_lake
+    from jobmaster.pipeline.steps.lake_admin import list_lake
 
     return list_lake(run)

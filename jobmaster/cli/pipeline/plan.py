@@ -10,7 +10,7 @@ import click
 from jobmaster.cli.pipeline.step import step
 
 if TYPE_CHECKING:
-    from jobmaster.pipeline.running import Outcome, PipelineRun
+    from jobmaster.pipeline.context import Outcome, PipelineRun
 
 
 @step("plan")
@@ -39,6 +39,6 @@ def plan(run: PipelineRun, objectives: tuple[str, ...], **words: Any) -> Outcome
       jobmaster pipeline plan --objective critical=200ms --objective payroll/medium=5s --out buckets.yaml
       jobmaster pipeline plan --check
     """
-    from jobmaster.pipeline.planning.planning import PlanOptions, parse_objectives, plan
+    from jobmaster.pipeline.plan.plan import PlanOptions, parse_objectives, plan
 
     return plan(run, PlanOptions(parse_objectives(objectives), **words))

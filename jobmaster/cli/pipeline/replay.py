@@ -9,7 +9,7 @@ import click
 from jobmaster.cli.pipeline.step import note_batch, step
 
 if TYPE_CHECKING:
-    from jobmaster.pipeline.running import Outcome, PipelineRun
+    from jobmaster.pipeline.context import Outcome, PipelineRun
 
 
 @step("replay")
@@ -41,7 +41,7 @@ def replay(
       jobmaster pipeline replay --since 2030-01-31 --dry-run
       jobmaster pipeline replay --handler images.resize --batch after-the-outage --rate 1000
     """
-    from jobmaster.pipeline.submitting import replay as carry_out
+    from jobmaster.pipeline.steps.submit import replay as carry_out
 
     choice = {"states": ",".join(states), "since": since, "until": until}
     choice |= {"handlers": ",".join(handlers) or None, "lanes": ",".join(lanes) or None}

@@ -9,7 +9,7 @@ import click
 from jobmaster.cli.pipeline.step import step
 
 if TYPE_CHECKING:
-    from jobmaster.pipeline.running import Outcome, PipelineRun
+    from jobmaster.pipeline.context import Outcome, PipelineRun
 
 
 @step("rollup")
@@ -26,6 +26,6 @@ def rollup(run: PipelineRun, rebuild: bool) -> Outcome:
       jobmaster pipeline rollup
       jobmaster pipeline rollup --rebuild -o json
     """
-    from jobmaster.pipeline.rolling import rollup
+    from jobmaster.pipeline.steps.rollup import rollup
 
     return rollup(run, rebuild=rebuild)

@@ -16,7 +16,7 @@ from jobmaster.cli.operating import NOTE, note_values
 from jobmaster.cli.tables import Column, emit_json, render, terminal_width, thousands
 
 if TYPE_CHECKING:
-    from jobmaster.pipeline.running import Outcome, PipelineRun
+    from jobmaster.pipeline.context import Outcome, PipelineRun
 
 _SHARED = "jobmaster.pipeline.run"
 """Where the steps of one ``run`` find what they share."""
@@ -78,8 +78,8 @@ def open_run(
     invocation: Invocation, spark_master: str, spark_conf: tuple[str, ...], lake: str | None, dry_run: bool
 ) -> PipelineRun:
     """What the steps of one call share."""
-    from jobmaster.pipeline.running import PipelineOptions, PipelineRun
-    from jobmaster.pipeline.session import SessionOptions, parse_conf
+    from jobmaster.pipeline.context import PipelineOptions, PipelineRun
+    from jobmaster.pipeline.spark.session import SessionOptions, parse_conf
 
     session = SessionOptions(spark_master, parse_conf(spark_conf))
     return PipelineRun(invocation.settings, PipelineOptions(session, lake, dry_run), invocation.note)

@@ -9,7 +9,7 @@ import click
 from jobmaster.cli.pipeline.step import step
 
 if TYPE_CHECKING:
-    from jobmaster.pipeline.running import Outcome, PipelineRun
+    from jobmaster.pipeline.context import Outcome, PipelineRun
 
 
 @step("stream")
@@ -29,6 +29,6 @@ def stream(run: PipelineRun, table: str, interval: float | None, rows: int, posi
       jobmaster pipeline stream
       jobmaster pipeline stream attempts --interval 60
     """
-    from jobmaster.pipeline.streaming import carry_out
+    from jobmaster.pipeline.steps.stream import carry_out
 
     return carry_out(run, table, interval, rows, position)

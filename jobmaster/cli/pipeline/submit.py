@@ -10,7 +10,7 @@ import click
 from jobmaster.cli.pipeline.step import note_batch, step
 
 if TYPE_CHECKING:
-    from jobmaster.pipeline.running import Outcome, PipelineRun
+    from jobmaster.pipeline.context import Outcome, PipelineRun
 
 
 @step("submit")
@@ -57,10 +57,10 @@ def submit(run: PipelineRun, **words: Any) -> Outcome:
       jobmaster pipeline submit orders.parquet --handler bill --key id --map "amount=cast(total * 100 as int)" --due due
       jobmaster pipeline submit postgresql://host/shop --table orders --handler bill --key id --rate 5000 --dry-run
     """
-    from jobmaster.pipeline.inputs import Input
-    from jobmaster.pipeline.mapping import Wanted, parse_pairs
-    from jobmaster.pipeline.submitting import Order
-    from jobmaster.pipeline.submitting import submit as carry_out
+    from jobmaster.pipeline.steps.inputs import Input
+    from jobmaster.pipeline.steps.mapping import Wanted, parse_pairs
+    from jobmaster.pipeline.steps.submit import Order
+    from jobmaster.pipeline.steps.submit import submit as carry_out
 
     options = {
         "priority": words["priority"],

@@ -10,7 +10,7 @@ from jobmaster.cli.job import DURATION
 from jobmaster.cli.pipeline.step import step
 
 if TYPE_CHECKING:
-    from jobmaster.pipeline.running import Outcome, PipelineRun
+    from jobmaster.pipeline.context import Outcome, PipelineRun
 
 HOUR = 3600.0
 
@@ -29,7 +29,7 @@ def vacuum(run: PipelineRun, older_than: float) -> Outcome:
       jobmaster pipeline vacuum --older-than 2d --dry-run
     """
     from jobmaster.model.errors import InputError
-    from jobmaster.pipeline.keeping import vacuum as carry_out
+    from jobmaster.pipeline.steps.lake_admin import vacuum as carry_out
 
     if older_than < HOUR:
         raise InputError("--older-than is less than an hour: the files of a run that is under way could go")

@@ -1,0 +1,137 @@
+"""One call of the pipeline: its settings, its Spark session, its connection to the master, and what it found.
+
+The session is made when it is first asked for, and shared by all steps of ``jobmaster pipeline run``.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from jobmaster.clock import Clock, SystemClock
+from jobmaster.pipeline.driver_connection import Link
+from jobmaster.pipeline.spark.session import SessionOptions, open_session
+from jobmaster.settings.model import ClusterSettings
+from jobmaster.wiring import data_directory, master_address
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+LAKE = "lake"
+"""Name of the lake in the data directory, where none is named."""
+
+
+class PipelineOptions(NamedTuple):
+    """What every command of the pipeline takes."""
+
+    session: SessionOptions = SessionOptions()
+    lake: str | None = None
+    """Directory or URL of the lake; ``None``: ``lake`` in the data directory."""
+    dry_run: bool = False
+    """Say what would be done, and change nothing."""
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What one step did; printed as its summary."""
+
+    rows: int = 0
+    """Rows that went through; the summary divides them by the time."""
+    found: Mapping[str, Any] = field(default_factory=dict)
+    """Figures and names, in the order of the summary."""
+    failed: bool = False
+    """A check found something: the program exits with 1."""
+    note: str | None = None
+    """One sentence for people."""
+    items: Sequence[Mapping[str, Any]] | None = None
+    """Lines of a table with the same keys each."""
+
+
+@dataclass
+class PipelineRun:
+    """What the steps of one call share. Close it at the end."""
+
+    settings: ClusterSettings
+    options: PipelineOptions = field(default_factory=PipelineOptions)
+    tell: Callable[[str], None] = lambda _: None
+    """One line of progress for people."""
+    clock: Clock = field(default_factory=SystemClock)
+    _session: SparkSession | None = None
+
+    @property
+    def dry_run(self) -> bool:
+        return self.options.dry_run
+
+    @property
+    def lake(self) -> str:
+        """Directory or URL of the lake."""
+        return self.options.lake or str(data_directory(self.settings) / LAKE)
+
+    @property
+    def lake_url(self) -> str:
+        """The lake as Spark takes it."""
+        return self.lake if "://" in self.lake else str(self.lake_path.absolute())
+
+    def today(self) -> str:
+        """The day, UTC, by this machine's clock: for names."""
+        return datetime.fromtimestamp(self.clock.wall_us() / 1_000_000, UTC).date().isoformat()
+
+    @property
+    def lake_path(self) -> Path:
+        """The lake as a local directory."""
+        return self.local(self.lake)
+
+    def local(self, path: str) -> Path:
+        """A path or ``file://`` URL as a local path."""
+        return Path(path.removeprefix("file://")).expanduser()
+
+    @cached_property
+    def dsn(self) -> str:
+        """Address of the master."""
+        return master_address(self.settings)
+
+    @cached_property
+    def link(self) -> Link:
+        """The driver's own connection to the master, opened when it is first used."""
+        return Link(self.settings, self.dsn)
+
+    @property
+    def spark(self) -> SparkSession:
+        """The session; it is made (some 5 seconds) when it is first asked for."""
+        if self._session is None:
+            self.tell(f"starting Spark on {self.options.session.master}")
+            self._session = open_session(self.options.session, os.environ)
+        return self._session
+
+    def source_options(self) -> dict[str, str]:
+        """Options by which the data source ``jobmaster`` finds this cluster."""
+        return {"dsn": self.dsn, "schema": self.settings.schema_name()}
+
+    def read(self, table: str, options: Mapping[str, str] | None = None) -> DataFrame:
+        """One of the tables of the data source (``jobs``, ``ledger``, ``attempts``, ``buckets``, ``events``).
+
+        Args:
+            options: as the data source takes them: ``columns``, ``since``, ``states``, ``snapshot`` ...
+        """
+        reader = self.spark.read.format("jobmaster").options(**self.source_options()).option("table", table)
+        return reader.options(**(options or {})).load()
+
+    @contextmanager
+    def snapshot(self) -> Iterator[str]:
+        """One state of the master for every task: give its name as the option ``snapshot`` while this is open."""
+        with self.link.snapshot() as name:
+            yield name
+
+    def close(self) -> None:
+        """Stop Spark, close the connection."""
+        if "link" in self.__dict__:
+            self.link.close()
+        if self._session is not None:
+            self._session.stop()
+            self._session = None

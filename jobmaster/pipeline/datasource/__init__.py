@@ -1,0 +1,1 @@
+"""The cluster as a Spark data source: batch and stream reads, batch and stream writes."""

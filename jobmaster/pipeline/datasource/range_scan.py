@@ -1,0 +1,137 @@
+"""One range of a table as Arrow batches."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any, NamedTuple
+from uuid import UUID
+
+from jobmaster.master.connection import Connection
+from jobmaster.master.export import copy_rows, open_scan, refuse_dropped
+from jobmaster.pipeline.datasource.cluster_ref import Place
+from jobmaster.pipeline.datasource.copy_to_arrow import Flow, Output, arrow_type
+from jobmaster.pipeline.datasource.selection import Selection
+from jobmaster.pipeline.datasource.tables import RECORDED, Cut, table_of
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+CREATED = "created_at"
+"""The time in a job's id. Read out of the id here: the server needs 6 us a row for it, as long as for all the rest."""
+_ID = "id"
+_ID_CHARS = 36
+_TIME_DIGITS = (0, 1, 2, 3, 4, 5, 6, 7, 9, 10, 11, 12)
+
+
+def arrow_schema(selection: Selection) -> pa.Schema:
+    """The schema of the batches, as Spark expects it."""
+    import pyarrow as pa
+
+    table = table_of(selection.table)
+    return pa.schema([pa.field(name, arrow_type(table.type_of(name))) for name in selection.columns])
+
+
+class Window(NamedTuple):
+    """Part of a stream: what some transactions have recorded."""
+
+    began: int
+    """First transaction that had not ended when the stream began."""
+    first: int
+    end: int
+    """First transaction that is not wanted any more."""
+
+
+async def check_window(connection: Connection, selection: Selection, window: Window) -> None:
+    """Keep what a window needs in the master while the transaction is open.
+
+    Raises:
+        Refused: some of it was dropped before it was read.
+    """
+    if table_of(selection.table).cut is Cut.JOB_ID:
+        ids = (selection.low, selection.high)
+        await refuse_dropped(connection, window.began, window.first, ids, jobs=selection.table == "jobs")
+
+
+class Scan:
+    """Reads ranges of one selection.
+
+    Args:
+        snapshot: what all tasks see; ``None``: each what there is when it begins.
+        window: of a stream, which transactions' rows are wanted.
+    """
+
+    def __init__(
+        self,
+        place: Place,
+        selection: Selection,
+        block_bytes: int,
+        *,
+        snapshot: str | None = None,
+        window: Window | None = None,
+    ) -> None:
+        self._place = place
+        self._selection = selection
+        self._block_bytes = block_bytes
+        self._snapshot = snapshot
+        self._window = window
+
+    def batches(self, low: UUID, high: UUID) -> Iterator[pa.RecordBatch]:
+        """The range from ``low``, below ``high``.
+
+        Raises:
+            Unavailable: the server went away in the middle. Nothing is read twice: the task fails, and Spark repeats it.
+            Refused: the snapshot is gone.
+        """
+        import pyarrow as pa
+
+        selection = self._selection
+        wanted = arrow_schema(selection)
+        asked = arrow_schema(selection._replace(columns=asked_for(selection)))
+
+        async def copy(output: Output) -> None:
+            connection = await open_scan(self._place.opener(), self._snapshot)
+            try:
+                name = selection.table if self._window is None else RECORDED[selection.table]
+                values: list[Any] = []
+                if self._window is not None:
+                    await check_window(connection, selection, self._window)
+                    values += [self._window.first, self._window.end]
+                values += selection.values(low, high)
+                await copy_rows(connection, name, asked.names, values, output)
+            finally:
+                connection.terminate()
+
+        for batch in Flow(copy, self._block_bytes).batches(asked, f"table {selection.table!r}"):
+            if asked.names == wanted.names:
+                yield batch
+                continue
+            columns = [
+                moments_of(batch.column(_ID)) if _from_id(selection, name) else batch.column(name)
+                for name in wanted.names
+            ]
+            yield pa.RecordBatch.from_arrays(columns, schema=wanted)
+
+
+def asked_for(selection: Selection) -> tuple[str, ...]:
+    """The columns that the server is asked for: all that are wanted but the time in the id, and the id for that."""
+    columns = tuple(name for name in selection.columns if not _from_id(selection, name))
+    wants_id = len(columns) < len(selection.columns) and _ID not in columns
+    return (*columns, _ID) if wants_id or not columns else columns
+
+
+def moments_of(ids: pa.Array) -> pa.Array:
+    """The times in some UUIDv7, which are written as text."""
+    import numpy as np
+    import pyarrow as pa
+
+    _, offsets, data = ids.buffers()
+    first = np.frombuffer(offsets, np.int32, 1, ids.offset * 4)[0]
+    text = np.frombuffer(data, np.uint8, len(ids) * _ID_CHARS, first).reshape(len(ids), _ID_CHARS)
+    digits = text[:, _TIME_DIGITS]
+    values = np.where(digits >= ord("a"), digits - (ord("a") - 10), digits - ord("0")).astype(np.int64)
+    milliseconds = values @ (16 ** np.arange(11, -1, -1, dtype=np.int64))
+    return pa.array(milliseconds * 1000, pa.int64()).cast(pa.timestamp("us", "UTC"))
+
+
+def _from_id(selection: Selection, column: str) -> bool:
+    return selection.table == "jobs" and column == CREATED

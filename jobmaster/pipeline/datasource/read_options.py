@@ -1,0 +1,157 @@
+"""The options of a read, checked: an unknown or impossible one is an error that names it."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+from jobmaster.model.errors import InputError
+from jobmaster.pipeline.datasource.batch_reader import ReadPlan
+from jobmaster.pipeline.datasource.cluster_ref import place_of
+from jobmaster.pipeline.datasource.selection import selection_of
+from jobmaster.pipeline.datasource.tables import FLAG, INT, LONG, SHORT, TEXT, TIME, Choice, Table, table_of
+from jobmaster.settings.masking import mask_secrets
+
+TASKS_MAX = 16
+"""Tasks, and so connections, where nothing else is said."""
+KEPT = "jobmaster.options"
+BLOCK_BYTES = 4 * 1024 * 1024
+PLACE_OPTIONS = ("dsn", "dsnEnv", "config", "cluster", "schema")
+KNOWN = (
+    *PLACE_OPTIONS, "table", "columns", *(choice.value for choice in Choice), "numPartitions", "maxConnections",
+    "batchBytes", "snapshot", "pushdown", "maxRowsPerBatch", "startingPosition",
+)  # fmt: skip
+_OF_A_TABLE = {
+    "path", "owner", "provider", "location", "external", "comment", "is_managed_location", "collation",
+    "serialization.format",
+}  # fmt: skip
+"""What Spark adds by itself to the options of a table of its catalogue."""
+_YES, _NO = {"true", "1", "yes"}, {"false", "0", "no"}
+
+
+class ReadOptions(NamedTuple):
+    """What the options of a read say."""
+
+    table: Table
+    columns: tuple[str, ...]
+    pushdown: bool
+    raw: Mapping[str, str]
+
+
+def read_options(options: Mapping[str, str]) -> ReadOptions:
+    """Check the options' names, the table and its columns.
+
+    Raises:
+        InputError: the first thing that is wrong.
+    """
+    refuse_unknown(options, KNOWN)
+    table = table_of(options.get("table") or "jobs")
+    columns = tuple(table.names)
+    if (text := options.get("columns")) is not None:
+        columns = tuple(dict.fromkeys(word.strip() for word in text.split(",") if word.strip()))
+        if not columns:
+            raise InputError("option columns is empty", hint="give names with commas between them, or leave it out")
+        for column in columns:
+            table.type_of(column)
+    return ReadOptions(table, columns, flag(options, "pushdown"), options)
+
+
+def read_plan(options: ReadOptions, schema: Any) -> ReadPlan:
+    """How to read; ``schema`` is what Spark wants, perhaps given by the user with ``.schema(...)``.
+
+    Raises:
+        InputError: the schema does not fit the table, or an option is wrong.
+    """
+    table, raw = options.table, options.raw
+    for field in schema.fields:
+        kind = table.type_of(field.name)
+        if field.dataType.simpleString() != kind:
+            raise InputError(
+                f"column {field.name!r} of table {table.name!r} is {kind}, the schema that was given says "
+                f"{field.dataType.simpleString()}",
+                hint="leave .schema(...) out and cast afterwards",
+            )
+    columns = tuple(field.name for field in schema.fields)
+    connections = number(raw, "maxConnections", TASKS_MAX)
+    return ReadPlan(
+        place=place_of(raw),
+        selection=selection_of(table, columns, raw),
+        tasks=min(number(raw, "numPartitions", 2 * (os.cpu_count() or 1)), connections),
+        block_bytes=number(raw, "batchBytes", BLOCK_BYTES),
+        snapshot=raw.get("snapshot"),
+        rows_per_batch=number(raw, "maxRowsPerBatch", 1) if raw.get("maxRowsPerBatch") else None,
+        from_now=_position(raw) == "latest",
+    )
+
+
+def keep_options(table: Table, columns: tuple[str, ...], options: Mapping[str, str]) -> Any:
+    """The schema of a table of Spark's catalogue, with its options beside the first column.
+
+    Spark hands the options of ``CREATE TABLE ... USING`` over when the table is made, and not when it is read; the schema it
+    keeps whole. It ends up in files that are made of the table, so no password may be in it.
+
+    Raises:
+        InputError: ``dsn`` has a password.
+    """
+    from pyspark.sql import types
+
+    dsn = options.get("dsn") or ""
+    if mask_secrets(dsn) != dsn:
+        raise InputError(
+            "a table of the catalogue would keep the password of its dsn", hint="give dsnEnv or config, or no password"
+        )
+    kept = {name: options[name] for name in KNOWN if options.get(name) is not None}
+    kinds = {
+        TEXT: types.StringType(),
+        SHORT: types.ShortType(),
+        INT: types.IntegerType(),
+        LONG: types.LongType(),
+        FLAG: types.BooleanType(),
+        TIME: types.TimestampType(),
+    }
+    schema = types.StructType([types.StructField(name, kinds[table.type_of(name)]) for name in columns])
+    schema.fields[0].metadata = {KEPT: json.dumps(kept)}
+    return schema
+
+
+def kept_options(schema: Any) -> dict[str, str]:
+    """What ``keep_options`` kept."""
+    for field in schema.fields:
+        if KEPT in (field.metadata or {}):
+            return dict(json.loads(field.metadata[KEPT]))
+    return {}
+
+
+def _position(options: Mapping[str, str]) -> str:
+    word = options.get("startingPosition") or "earliest"
+    if word not in ("earliest", "latest"):
+        raise InputError(f"option startingPosition is {word!r}", hint="give earliest or latest")
+    return word
+
+
+def refuse_unknown(options: Mapping[str, str], known: tuple[str, ...]) -> None:
+    """``InputError`` for an option that means nothing here (Spark hands names over in any case)."""
+    lower = {name.lower() for name in known} | _OF_A_TABLE
+    for name in options:
+        if name.lower() not in lower and not name.lower().startswith("option."):
+            raise InputError(f"the data source has no option {name!r}", hint=f"its options are {', '.join(known)}")
+
+
+def flag(options: Mapping[str, str], name: str) -> bool:
+    """A yes or no; no when it is not given."""
+    text = (options.get(name) or "false").lower()
+    if text not in _YES | _NO:
+        raise InputError(f"option {name} is {text!r}", hint="give true or false")
+    return text in _YES
+
+
+def number(options: Mapping[str, str], name: str, default: int) -> int:
+    """A whole number above 0."""
+    text = options.get(name)
+    if text is None:
+        return default
+    if not text.isascii() or not text.isdigit() or int(text) < 1:
+        raise InputError(f"option {name} is {text!r}", hint="give a whole number from 1 on")
+    return int(text)

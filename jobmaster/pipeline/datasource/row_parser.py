@@ -1,0 +1,211 @@
+"""From a batch of rows to jobs, or to rows that are refused with a reason. No row is dropped and no row stops the others."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import msgspec
+
+from jobmaster.codec import encode_headers
+from jobmaster.model.agent import HandlerSpec
+from jobmaster.model.job import Headers, NewJob, Priority
+from jobmaster.pipeline.datasource.args_checker import Checker
+from jobmaster.pipeline.datasource.batch_ids import batch_id
+from jobmaster.settings.model import Limits
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+KEY_CHARS_MAX = 512
+COLUMNS = ("key", "args", "handler", "priority", "lane", "due_at", "headers")
+"""What a row may say; only ``key`` must be there."""
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_MICROSECOND = timedelta(microseconds=1)
+_HEADERS = msgspec.json.Decoder(Headers)
+
+
+class Reject(NamedTuple):
+    """A row that does not become a job, as it came."""
+
+    key: str | None
+    handler: str | None
+    args: str | None
+    reason: str
+
+
+class Target(NamedTuple):
+    """Where jobs of one handler go when their row says nothing else."""
+
+    checker: Checker
+    lane: str
+    priority: int
+
+
+class Terms(NamedTuple):
+    """What holds for a whole write; goes to every task."""
+
+    as_of_ms: int
+    now_us: int
+    handler: str | None
+    priority: int | None
+    lane: str | None
+    due_us: int
+    headers: Headers
+    replay: bool
+    """The keys are ids of jobs that are to run again."""
+    lax: bool
+    allow_unregistered: bool
+    specs: Mapping[str, HandlerSpec]
+    lanes: frozenset[str]
+    default_lane: str
+    default_priority: int
+    limits: Limits
+
+
+class RowReader:
+    """Turns the batches of one task into jobs."""
+
+    def __init__(self, terms: Terms) -> None:
+        self._terms = terms
+        self._targets: dict[str, Target | str] = {}
+        self._due_max = terms.now_us + terms.limits.due_ahead_days * 86_400_000_000
+        self._plain = terms.headers == Headers()
+
+    def read(self, batch: pa.RecordBatch) -> tuple[list[NewJob], list[Reject]]:
+        """Jobs and refused rows of one batch, together as many as it has rows."""
+        jobs: list[NewJob] = []
+        rejects: list[Reject] = []
+        for row in self._rows(batch):
+            key, args, handler, *_ = row
+            job = self._job(*row)
+            if isinstance(job, NewJob):
+                jobs.append(job)
+            else:
+                rejects.append(Reject(key, handler or self._terms.handler, args.decode("utf-8", "replace"), job))
+        return jobs, rejects
+
+    def _rows(self, batch: pa.RecordBatch) -> Iterator[tuple[Any, ...]]:
+        """``(key, args, handler, priority, lane, due, headers)`` of each row."""
+        count = batch.num_rows
+        names = batch.schema.names
+        nothing: Sequence[Any] = [None] * count
+        found = {name: _values(batch.column(names.index(name)), name) if name in names else nothing for name in COLUMNS}
+        if "args" not in names:
+            found["args"] = [b"{}"] * count
+        return zip(*(found[name] for name in COLUMNS), strict=True)
+
+    def _job(
+        self, key: str | None, args: bytes, handler: str | None, priority: Any, lane: Any, due: Any, headers: Any
+    ) -> NewJob | str:
+        """A job, or the sentence that refuses the row."""
+        terms = self._terms
+        if not key:
+            return "the key is empty"
+        if len(key) > KEY_CHARS_MAX:
+            return f"the key has {len(key)} characters, at most {KEY_CHARS_MAX} are taken"
+        name = handler or terms.handler
+        if not name:
+            return "the row names no handler"
+        target = self._targets.get(name)
+        if target is None:
+            target = self._targets[name] = self._target(name)
+        if isinstance(target, str):
+            return target
+        checked = target.checker.check(args)
+        if checked.problem is not None:
+            return checked.problem
+        level, served, due_us = target.priority, target.lane, terms.due_us
+        if priority is not None:
+            try:
+                level = int(Priority.parse(priority))
+            except ValueError:
+                return f"{priority!r} is no priority"
+        if lane is not None and lane != served:
+            if lane not in terms.lanes:
+                return f"no agent serves lane {lane!r}"
+            served = lane
+        if due is not None:
+            moment = self._due_us(due)
+            if isinstance(moment, str):
+                return moment
+            due_us = moment
+        said = self._headers(key, headers)
+        if isinstance(said, str):
+            return said
+        return NewJob(batch_id(terms.as_of_ms, name, key), level, served, name, checked.args, said, due_us)
+
+    def _target(self, name: str) -> Target | str:
+        terms = self._terms
+        spec = terms.specs.get(name)
+        if spec is None and not terms.allow_unregistered:
+            return f"there is no handler {name!r}"
+        lane = terms.lane or (spec.lane if spec is not None else None) or terms.default_lane
+        if lane not in terms.lanes:
+            return f"no agent serves lane {lane!r}"
+        level = terms.priority
+        if level is None:
+            level = Priority.parse(spec.priority) if spec is not None and spec.priority else terms.default_priority
+        return Target(Checker(spec, lax=terms.lax, limit_bytes=terms.limits.args_bytes), lane, int(level))
+
+    def _due_us(self, due: Any) -> int | str:
+        if isinstance(due, str):
+            try:
+                moment = datetime.fromisoformat(due.strip())
+            except ValueError:
+                return f"due_at {due!r} is no time; write 2030-01-31T12:00:00Z"
+            if moment.tzinfo is None:
+                return f"due_at {due!r} has no time zone; write {due.strip()}Z for UTC"
+            due = (moment - _EPOCH) // _MICROSECOND
+        if due > self._due_max:
+            return f"the due time is more than {self._terms.limits.due_ahead_days} days ahead"
+        return int(due) if due > self._terms.now_us else 0
+
+    def _headers(self, key: str, headers: Any) -> bytes | str:
+        if headers is None and self._plain:
+            return b'{"key":' + msgspec.json.encode(key) + b"}"
+        said = self._terms.headers
+        if headers:
+            try:
+                own = _HEADERS.decode(headers)
+            except (msgspec.DecodeError, UnicodeDecodeError) as error:
+                return f"the headers cannot be read: {error}"
+            if self._terms.replay:
+                own = msgspec.structs.replace(own, metadata={**own.metadata, "replay_of": key}, expires_us=None)
+            said = Headers(
+                tags=tuple(dict.fromkeys((*said.tags, *own.tags))),
+                metadata={**own.metadata, **said.metadata},
+                timeout_seconds=said.timeout_seconds or own.timeout_seconds,
+                max_attempts=said.max_attempts or own.max_attempts,
+                expires_us=said.expires_us or own.expires_us,
+                at_most_once=said.at_most_once or own.at_most_once,
+            )
+        data = encode_headers(msgspec.structs.replace(said, key=key))
+        limit = self._terms.limits.headers_bytes
+        return data if len(data) <= limit else f"the headers have {len(data)} bytes, the limit is {limit}"
+
+
+def _values(column: pa.Array, name: str) -> list[Any]:
+    """Plain values of a column, in the form that ``_job`` takes."""
+    import pyarrow as pa
+
+    kind = column.type
+    if name == "args":
+        if pa.types.is_string(kind) or pa.types.is_large_string(kind):
+            return [b"{}" if one is None else one for one in column.cast(pa.binary()).to_pylist()]
+        return [msgspec.json.encode({} if one is None else _plain(one)) for one in column.to_pylist()]
+    if name == "headers":
+        return list(column.cast(pa.binary()).to_pylist())
+    if name == "due_at" and (pa.types.is_timestamp(kind) or pa.types.is_date(kind)):
+        return list(
+            column.cast(pa.timestamp("us", kind.tz if pa.types.is_timestamp(kind) else None))
+            .cast(pa.int64())
+            .to_pylist()
+        )
+    return list(column.cast(pa.string()).to_pylist())
+
+
+def _plain(value: Any) -> Any:
+    """Maps come as lists of pairs."""
+    return dict(value) if isinstance(value, list) else value

@@ -1,0 +1,73 @@
+"""The data source ``jobmaster``: what Spark sees of a cluster.
+
+Imported by every user of Spark in an environment (Spark asks each ``pyspark_*`` package for its source), so whatever is
+not needed to say its name is imported when it is.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from pyspark.sql.datasource import DataSource
+
+if TYPE_CHECKING:
+    from pyspark.sql.datasource import DataSourceReader, DataSourceStreamReader, DataSourceWriter
+    from pyspark.sql.types import StructType
+
+
+class JobMasterSource(DataSource):
+    """``spark.read.format("jobmaster").option("dsn", ...).option("table", "jobs").load()``
+
+    Options are described in the pipeline's page of the documentation; ``read_options`` lists them.
+    """
+
+    @classmethod
+    def name(cls) -> str:
+        return "jobmaster"
+
+    def schema(self) -> StructType | str:
+        """Columns of the table, or those of option ``columns``."""
+        from jobmaster.pipeline.datasource.read_options import keep_options, read_options
+
+        options = read_options(self.options)
+        if "provider" in self.options:
+            return keep_options(options.table, options.columns, self.options)
+        return options.table.ddl(options.columns)
+
+    def reader(self, schema: StructType) -> DataSourceReader:
+        """Reads the columns of ``schema``."""
+        from jobmaster.pipeline.datasource.batch_reader import FilteringReader, JobMasterReader
+        from jobmaster.pipeline.datasource.read_options import kept_options, read_options, read_plan
+
+        kept = kept_options(schema)
+        # The options of Spark do not mind the case of names; a plain mapping of them would.
+        options = read_options(type(self.options)({**kept, **self.options}) if kept else self.options)
+        kind: Any = FilteringReader if options.pushdown else JobMasterReader
+        reader: DataSourceReader = kind(read_plan(options, schema))
+        return reader
+
+    def streamReader(self, schema: StructType) -> DataSourceStreamReader:
+        """Reads what was recorded since the last batch: jobs that ended, attempts, events."""
+        from jobmaster.model.errors import InputError
+        from jobmaster.pipeline.datasource.read_options import read_options, read_plan
+        from jobmaster.pipeline.datasource.stream_reader import JobMasterStreamReader
+        from jobmaster.pipeline.datasource.tables import RECORDED
+
+        options = read_options(self.options)
+        if options.table.name not in RECORDED:
+            raise InputError(
+                f"table {options.table.name!r} cannot be read as a stream", hint=f"these can: {', '.join(RECORDED)}"
+            )
+        plan = read_plan(options, schema)
+        return JobMasterStreamReader(plan._replace(snapshot=None))
+
+    def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
+        """Writes rows as jobs; only ``mode("append")``."""
+        from jobmaster.model.errors import InputError
+        from jobmaster.pipeline.datasource.write_options import write_plan
+        from jobmaster.pipeline.datasource.writer import JobMasterWriter
+
+        if overwrite:
+            raise InputError("jobs are not overwritten", hint='use .mode("append")')
+        writer: DataSourceWriter = JobMasterWriter(write_plan(self.options, schema))
+        return writer

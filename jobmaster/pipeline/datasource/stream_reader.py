@@ -1,0 +1,115 @@
+"""Stream read: what was recorded since the last batch, by transaction.
+
+The offset is a transaction: everything below it has ended and was delivered. The highest number or time seen would not do:
+one transaction takes number 1, another takes 2 and commits first, and a reader that goes on from 2 never sees 1. So a
+transaction that stays open holds every stream back.
+
+The number of the transaction is the row's own ``xmin``, which costs writers nothing; a poll reads the attached ranges. A row
+that was moved afterwards bears the number in a column, so it does not come again.
+
+What was dropped before it was read is an error, never a gap: each range that is dropped leaves in the manifest which
+transaction was the last to record a row of it. Every task looks there, with the ranges locked against dropping until it ends.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine, Iterator, Sequence
+from functools import partial
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
+from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
+
+from jobmaster.master.connection import Connection
+from jobmaster.master.export import cut_window, horizon, open_scan
+from jobmaster.model.errors import Refused
+from jobmaster.pipeline.datasource.batch_reader import IdRange, ReadPlan, ranges, read_range
+from jobmaster.pipeline.datasource.range_scan import Window, check_window
+from jobmaster.pipeline.datasource.tables import RECORDED
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+Offset = dict[str, Any]
+_T = TypeVar("_T")
+_REACH = 1 << 31
+"""Rows know the lower half of the number of their transaction only: no farther back than this can be told apart."""
+_FIRST = 3
+"""Lower numbers have a meaning of their own."""
+
+
+class JobMasterStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+    """Delivers each recorded row once. Made anew for every batch, so it keeps nothing but the goal of ``AvailableNow``."""
+
+    def __init__(self, plan: ReadPlan) -> None:
+        self.plan = plan
+        self._goal: int | None = None
+
+    def initialOffset(self) -> Offset:
+        """From the first row there is, or from now."""
+        now, system = asyncio.run(self._ask(horizon))
+        first = now if self.plan.from_now else max(_FIRST, now - _REACH)
+        return {"xid": first, "began": now, "system": system}
+
+    def getDefaultReadLimit(self) -> ReadLimit:
+        """As option ``maxRowsPerBatch`` says."""
+        rows = self.plan.rows_per_batch
+        return ReadAllAvailable() if rows is None else ReadMaxRows(rows)
+
+    def prepareForTriggerAvailableNow(self) -> None:
+        """Nothing beyond what has ended by now."""
+        self._goal, _ = asyncio.run(self._ask(horizon))
+
+    def latestOffset(self, start: Offset, limit: ReadLimit) -> Offset:
+        """How far the next batch goes; ``start`` itself when there is nothing new.
+
+        Raises:
+            Refused: the server is another one than that of the checkpoint, or rows were dropped before they were read.
+        """
+        now, system = asyncio.run(self._ask(horizon))
+        if system != start["system"]:
+            raise Refused(
+                "the master is another server than the one this stream has read so far: its transactions begin anew",
+                hint="start the stream with a new checkpoint, and remove what comes twice by id",
+            )
+        end = now if self._goal is None else min(now, self._goal)
+        window = _window(start, {"xid": end})
+        asyncio.run(self._ask(partial(check_window, selection=self.plan.selection, window=window)))
+        if window.end <= window.first:
+            return start
+        if isinstance(limit, ReadMaxRows):
+            end = asyncio.run(self._cut(window.first, end, limit.max_rows))
+        return {**start, "xid": end}
+
+    def partitions(self, start: Offset, end: Offset) -> Sequence[InputPartition]:
+        """Ranges of ids, each with the transactions of the batch."""
+        window = _window(start, end)
+        if window.first >= window.end:
+            return []
+        return [IdRange(low, high, window) for low, high in ranges(self.plan)]
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """One range of one batch."""
+        return read_range(self.plan, partition)
+
+    async def _ask(self, question: Callable[[Connection], Coroutine[Any, Any, _T]]) -> _T:
+        connection = await open_scan(self.plan.place.opener())
+        try:
+            return await question(connection)
+        finally:
+            connection.terminate()
+
+    async def _cut(self, begin: int, end: int, rows: int) -> int:
+        selection = self.plan.selection
+
+        async def cut(connection: Connection) -> int:
+            values = selection.values(selection.low, selection.high)
+            return await cut_window(connection, RECORDED[selection.table], (begin, end), values, rows)
+
+        return await self._ask(cut)
+
+
+def _window(start: Offset, end: Offset) -> Window:
+    # A checkpoint of a version that kept no beginning: whatever was dropped counts.
+    return Window(int(start.get("began", 0)), int(start["xid"]), int(end["xid"]))

@@ -1,0 +1,241 @@
+"""The options of a write, checked, and what the master says about them, asked once per write."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from datetime import datetime
+from typing import Any, NamedTuple
+
+import msgspec
+
+from jobmaster.clock import new_id
+from jobmaster.handlers import check_lane, check_name
+from jobmaster.handlers.registry import unknown_handler
+from jobmaster.master.connection import EPOCH_2000_US, Calls, Connections
+from jobmaster.master.migrate import check_schema
+from jobmaster.model.agent import HandlerSpec
+from jobmaster.model.errors import Conflict, InputError
+from jobmaster.model.ids import text
+from jobmaster.model.job import Headers, Priority
+from jobmaster.pipeline.datasource.batch_ids import moment_bounds
+from jobmaster.pipeline.datasource.cluster_ref import Place, place_of
+from jobmaster.pipeline.datasource.read_options import PLACE_OPTIONS, flag, number, refuse_unknown
+from jobmaster.pipeline.datasource.row_parser import COLUMNS, Terms
+from jobmaster.pipeline.datasource.selection import moment_of
+
+CHUNK_ROWS = 10_000
+BATCH_CHARS_MAX = 200
+ADOPT_ROWS = 20_000
+"""Rows of an older batch that one statement takes over, in some tenths of a second."""
+KNOWN = (
+    *PLACE_OPTIONS, "batch", "asOf", "remember", "runId", "handler", "priority", "lane", "dueAt", "headers", "lax",
+    "allowUnregistered", "rejects", "replay", "onDuplicate", "rowsPerSecond", "chunkRows",
+)  # fmt: skip
+_TYPES = {
+    "key": ("string", "bigint", "int", "smallint", "tinyint"),
+    "args": ("string", "struct", "map"),
+    "handler": ("string",),
+    "priority": ("string",),
+    "lane": ("string",),
+    "due_at": ("timestamp", "string", "date"),
+    "headers": ("string",),
+}
+
+
+class WritePlan(NamedTuple):
+    """How a DataFrame becomes jobs; pickled to every task."""
+
+    place: Place
+    batch: str
+    run_id: str
+    terms: Terms
+    chunk_rows: int
+    rows_per_second: int | None
+    rejects: str | None
+    refuse_duplicates: bool
+    source: int | None
+    """Number of the source whose rows are remembered."""
+
+
+class _Found(NamedTuple):
+    """What the master says."""
+
+    as_of_us: int
+    now_us: int
+    floor: bytes
+    ceiling: bytes
+    specs: dict[str, HandlerSpec]
+    lanes: frozenset[str]
+    source: int | None
+
+
+def write_plan(options: Mapping[str, str], schema: Any, *, dry: bool = False) -> WritePlan:
+    """How to write rows of ``schema``.
+
+    Args:
+        dry: nothing is going to be written, and the batch is not remembered.
+
+    Raises:
+        InputError: an option, the schema or the handler is wrong; nothing was written.
+        Conflict: the batch is so old that ids of its moment are not taken any more.
+    """
+    refuse_unknown(options, KNOWN)
+    _check_schema(schema, options)
+    place = place_of(options)
+    run_id = check_name(options.get("runId") or new_id().hex(), "option runId", 64)
+    batch, moment = _batch(options, run_id)
+    remember = check_name(options["remember"], "option remember", BATCH_CHARS_MAX) if options.get("remember") else None
+    found = asyncio.run(_ask(place, batch, moment, remember, dry=dry))
+    _check_moment(batch, found)
+    word = options.get("onDuplicate") or "ignore"
+    if word not in ("ignore", "fail"):
+        raise InputError(f"option onDuplicate is {word!r}", hint="give ignore or fail")
+    return WritePlan(
+        place=place,
+        batch=batch,
+        run_id=run_id,
+        terms=_terms(options, place, found),
+        chunk_rows=number(options, "chunkRows", CHUNK_ROWS),
+        rows_per_second=number(options, "rowsPerSecond", 1) if options.get("rowsPerSecond") else None,
+        rejects=options.get("rejects"),
+        refuse_duplicates=word == "fail",
+        source=found.source,
+    )
+
+
+def _batch(options: Mapping[str, str], run_id: str) -> tuple[str, datetime | None]:
+    """Name of the batch, and the moment that a new one is to have. A run that remembers its rows is a batch of its own: its
+    jobs are of its own time."""
+    batch = options.get("batch")
+    if not batch and (source := options.get("remember")):
+        batch = f"{source[: BATCH_CHARS_MAX - len(run_id) - 3]} ({run_id})"
+    moment = moment_of("asOf", options["asOf"]) if options.get("asOf") else None
+    if not batch and moment is None:
+        raise InputError(
+            "a write needs a name for its batch",
+            hint="give option batch, such as import-2030-01-31: the same rows under the same name are let in once; or option"
+            " remember, a name for data that is handed in again and again: no row of it is let in twice",
+        )
+    return check_name(batch or f"as of {moment}", "the batch's name", BATCH_CHARS_MAX), moment
+
+
+def _check_moment(batch: str, found: _Found) -> None:
+    """Ids of the batch's moment are taken."""
+    first = (found.as_of_us // 1000 << 80).to_bytes(16, "big")
+    if first < found.floor:
+        raise Conflict(
+            f"batch {batch!r} is of a time whose history has been retired (ids below {text(found.floor)} are not taken)",
+            hint="under another name every row would be a new job, also those that have run. Data that grows and is handed in"
+            " again and again needs no batch: jobmaster pipeline submit without --batch (in Spark: option remember) lets in"
+            " only what no run before has let in",
+        )
+    if first >= found.ceiling:
+        raise InputError(
+            f"batch {batch!r} is of a time for which the master has no partition yet",
+            hint="give option asOf a time that has come",
+        )
+
+
+def _terms(options: Mapping[str, str], place: Place, found: _Found) -> Terms:
+    handler = options.get("handler")
+    if handler is not None and handler not in found.specs and not flag(options, "allowUnregistered"):
+        raise unknown_handler(handler, list(found.specs), "start an agent that has it, or set allowUnregistered")
+    lane = options.get("lane")
+    due = options.get("dueAt")
+    lanes = found.lanes | place.lanes
+    if lane and lane not in lanes:
+        raise InputError(f"no agent serves lane {lane!r}", hint=f"lanes are {', '.join(sorted(lanes)) or 'none'}")
+    return Terms(
+        as_of_ms=found.as_of_us // 1000,
+        now_us=found.now_us,
+        handler=handler,
+        priority=int(_priority(options["priority"])) if options.get("priority") else None,
+        lane=check_lane(lane) if lane else None,
+        due_us=_us(moment_of("dueAt", due)) if due else 0,
+        headers=_headers(options.get("headers")),
+        replay=flag(options, "replay"),
+        lax=flag(options, "lax"),
+        allow_unregistered=flag(options, "allowUnregistered"),
+        specs=found.specs,
+        lanes=lanes,
+        default_lane=place.lane,
+        default_priority=int(_priority(place.priority)),
+        limits=place.limits,
+    )
+
+
+async def _ask(place: Place, batch: str, moment: Any, remember: str | None, *, dry: bool) -> _Found:
+    connections = Connections(place.opener(), 1)
+    try:
+        calls = Calls(connections)
+        await check_schema(calls, place.schema)
+        wanted = None if moment is None else (_us(moment) - EPOCH_2000_US,)
+        row = (await calls.tell("pipeline/look_batch" if dry else "pipeline/open_batch", batch, wanted))[0]
+        handlers = [msgspec.json.decode(one["spec"], type=HandlerSpec) for one in await calls.ask("queries/handlers")]
+        lanes = frozenset(one["lane"] for one in await calls.ask("pipeline/lanes"))
+        return _Found(
+            row["as_of_us"],
+            row["now_us"],
+            row["floor"],
+            row["ceiling"],
+            {one.name: one for one in handlers},
+            lanes,
+            None if remember is None or dry else await _source(calls, remember),
+        )
+    finally:
+        await connections.close()
+
+
+async def _source(calls: Calls, name: str) -> int:
+    """Number of a source. Where it had a batch of its name before, the rows of that are remembered, too."""
+    row = (await calls.tell("pipeline/open_source", name))[0]
+    if row["adopts_us"] is not None:
+        low, high = moment_bounds(row["adopts_us"] // 1000)
+        found = ADOPT_ROWS
+        while found >= ADOPT_ROWS:
+            page = (await calls.tell("pipeline/adopt_batch", row["id"], low, high, ADOPT_ROWS))[0]
+            found, low = page["found"], page["last"]
+        await calls.tell("pipeline/note_adopted", row["id"])
+    return int(row["id"])
+
+
+def _check_schema(schema: Any, options: Mapping[str, str]) -> None:
+    names = [field.name for field in schema.fields]
+    for field in schema.fields:
+        kind = field.dataType.typeName()
+        kind = {"integer": "int", "long": "bigint", "short": "smallint", "byte": "tinyint"}.get(kind, kind)
+        if field.name not in COLUMNS:
+            raise InputError(
+                f"column {field.name!r} means nothing to a write",
+                hint=f"its columns are {', '.join(COLUMNS)}; put arguments into one column args: "
+                "to_json(struct(...)) or struct(...)",
+            )
+        if kind not in _TYPES[field.name]:
+            raise InputError(
+                f"column {field.name!r} of a write is {kind}", hint=f"it must be {' or '.join(_TYPES[field.name])}"
+            )
+    if "key" not in names:
+        raise InputError("a write needs a column key", hint="it says what makes a row unique: ids are made of it")
+    if "handler" not in names and not options.get("handler"):
+        raise InputError("a write needs a handler", hint="give option handler, or a column of that name")
+
+
+def _priority(word: str) -> Priority:
+    try:
+        return Priority.parse(word)
+    except ValueError as error:
+        raise InputError(str(error)) from None
+
+
+def _us(moment: Any) -> int:
+    return int(moment.timestamp() * 1_000_000)
+
+
+def _headers(text_: str | None) -> Headers:
+    if not text_:
+        return Headers()
+    try:
+        return msgspec.json.decode(text_, type=Headers)
+    except msgspec.DecodeError as error:
+        raise InputError(f"option headers cannot be read: {error}", hint='such as {"tags": ["import"]}') from None

@@ -1,0 +1,131 @@
+"""Batch write: rows become jobs of the master, HELD until they are due; the coordinator brings them into buckets.
+
+A task may die at any point and run again, and two copies of it may run at once: ids are made from the rows, so what is there
+already is not put in again, and it is counted in the transaction that puts it in.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from pyspark import TaskContext
+from pyspark.sql.datasource import DataSourceArrowWriter, WriterCommitMessage
+
+from jobmaster.clock import new_id
+from jobmaster.master.connection import Calls, Connections
+from jobmaster.master.importing import Importer, Part
+from jobmaster.model.errors import Conflict, InputError, Unavailable
+from jobmaster.pipeline.datasource.rejects_file import RejectsFile, discard, publish
+from jobmaster.pipeline.datasource.row_parser import Reject, RowReader
+from jobmaster.pipeline.datasource.write_options import WritePlan
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+
+@dataclass
+class Written(WriterCommitMessage):
+    """What one task did."""
+
+    offered: int
+    inserted: int
+    rejected: int
+    rejects_name: str | None
+
+
+class JobMasterWriter(DataSourceArrowWriter):
+    """Writes DataFrames as jobs. Made once, on the driver's side; every task gets a copy."""
+
+    def __init__(self, plan: WritePlan) -> None:
+        self.plan = plan
+        asyncio.run(self._call("pipeline/begin_write", plan.run_id, plan.batch))
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> Written:
+        """One task."""
+        context = TaskContext.get()
+        number = context.partitionId() if context is not None else 0
+        with asyncio.Runner() as runner:
+            return runner.run(_Task(self.plan, number).run(iterator))
+
+    def commit(self, messages: list[WriterCommitMessage | None]) -> None:
+        """All tasks are done."""
+        plan = self.plan
+        done = [message for message in messages if isinstance(message, Written)]
+        names = [message.rejects_name for message in done if message.rejects_name is not None]
+        if plan.rejects is not None and names:
+            publish(plan.rejects, plan.run_id, names)
+        offered = sum(message.offered for message in done)
+        rejected = sum(message.rejected for message in done)
+        asyncio.run(self._call("pipeline/end_write", plan.run_id, offered, rejected))
+
+    def abort(self, messages: list[WriterCommitMessage | None]) -> None:
+        """Some task failed for good. Rows that are in stay; handing the batch in again completes it."""
+        if self.plan.rejects is not None:
+            discard(self.plan.rejects, self.plan.run_id)
+
+    async def _call(self, name: str, *values: object) -> None:
+        connections = Connections(self.plan.place.opener(), 1)
+        try:
+            await Calls(connections).tell(name, *values)
+        finally:
+            await connections.close()
+
+
+class _Task:
+    """One task: batches in, chunks out."""
+
+    def __init__(self, plan: WritePlan, number: int) -> None:
+        self._plan = plan
+        self._rows = RowReader(plan.terms)
+        self._importer = Importer(plan.place.opener(), Part(plan.run_id, number), plan.source)
+        self._inserted = self._sent = 0
+
+    async def run(self, batches: Iterator[pa.RecordBatch]) -> Written:
+        plan = self._plan
+        name = f"part-{plan.run_id}-{self._importer.part.number:05d}-{new_id().hex()[-8:]}.parquet"
+        file = RejectsFile(plan.rejects, plan.run_id, plan.batch, name) if plan.rejects is not None else None
+        rejected = 0
+        try:
+            for batch in batches:
+                for start in range(0, batch.num_rows, plan.chunk_rows):
+                    jobs, rejects = self._rows.read(batch.slice(start, plan.chunk_rows))
+                    rejected += len(rejects)
+                    if rejects:
+                        self._keep(file, rejects)
+                    if jobs:
+                        await self._send(jobs)
+            if file is not None:
+                file.close()
+        finally:
+            await self._importer.close()
+        return Written(self._sent + rejected, self._inserted, rejected, file.name if file is not None else None)
+
+    def _keep(self, file: RejectsFile | None, rejects: list[Reject]) -> None:
+        if file is None:
+            first = rejects[0]
+            raise InputError(
+                f"row {first.key!r} for handler {first.handler!r} is refused: {first.reason}",
+                hint="set option rejects to a directory: refused rows go there with their reasons, the others are written",
+            )
+        try:
+            file.add(rejects)
+        except OSError as error:
+            raise Unavailable(f"refused rows cannot be written to {self._plan.rejects}: {error}") from error
+
+    async def _send(self, jobs: list[Any]) -> None:
+        plan = self._plan
+        # One statement cannot put a row in twice; of rows with one key the first counts, as it does across chunks.
+        unique = {job.id: job for job in reversed(jobs)}
+        if plan.rows_per_second is not None:
+            await self._importer.wait_for_turn(plan.batch, len(jobs) / plan.rows_per_second)
+        inserted = await self._importer.insert(list(unique.values()))
+        self._sent += len(jobs)
+        self._inserted += inserted
+        if plan.refuse_duplicates and inserted < len(jobs):
+            raise Conflict(
+                f"{len(jobs) - inserted} of {len(jobs)} rows are there already, or twice in the data",
+                hint="leave onDuplicate at ignore to go on past them",
+            )

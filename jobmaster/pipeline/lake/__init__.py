@@ -1,0 +1,1 @@
+"""History as verified Parquet files."""

@@ -1,0 +1,166 @@
+"""The whole history, once: what has left the master from the lake, the rest from the master under one snapshot.
+
+A range that is in both (published, not dropped yet) is read from the master. While the history is open no range can leave:
+a lock on the tables, as light as that of any reader, keeps whoever retires or drops waiting. Without it a range dropped in
+mid-read would be in neither place.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from functools import reduce
+from typing import TYPE_CHECKING, NamedTuple
+
+import msgspec
+
+from jobmaster.master.connection import rows_of
+from jobmaster.master.export import open_scan
+from jobmaster.model.archive import LakeFile
+from jobmaster.model.errors import Refused
+from jobmaster.model.ids import text
+from jobmaster.pipeline.context import PipelineRun
+from jobmaster.pipeline.datasource.tables import TABLES
+from jobmaster.pipeline.lake.lake import FORMAT, Lake
+from jobmaster.pipeline.lake.schema import SCHEMAS
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+_FILES = msgspec.json.Decoder(tuple[LakeFile, ...])
+
+
+class Archived(NamedTuple):
+    """One range that is in the lake alone."""
+
+    name: str
+    run_id: str
+    files: tuple[LakeFile, ...]
+    first: datetime
+    """Of the creations and ends in it ..."""
+    last: datetime
+    """... and the last one."""
+
+    def paths(self, dataset: str) -> list[str]:
+        return [file.path for file in self.files if file.dataset == dataset]
+
+    def rows(self, dataset: str) -> int:
+        return sum(file.rows for file in self.files if file.dataset == dataset)
+
+
+class History:
+    """Frames of one moment. Use them while it is open."""
+
+    def __init__(
+        self,
+        run: PipelineRun,
+        lake: Lake,
+        archived: Sequence[Archived],
+        discarded_since: datetime | None,
+        snapshot: str,
+        as_of: datetime,
+    ) -> None:
+        self._run = run
+        self._snapshot = snapshot
+        self.lake = lake
+        self.archived = archived
+        self.discarded_since = discarded_since
+        """Jobs created since then may be nowhere any more: their range was dropped without a copy. ``None``: all are here."""
+        self.as_of = as_of
+        """Before it nothing was still being written."""
+
+    def archived_frame(
+        self, dataset: str, columns: Sequence[str], ranges: Sequence[Archived] | None = None
+    ) -> DataFrame:
+        """Columns of ``jobs`` or ``attempts`` from the lake.
+
+        Args:
+            ranges: some of ``archived``; ``None``: all of them.
+        """
+        spark, schema = self._run.spark, SCHEMAS[dataset]
+        paths = [
+            self.lake.url(path) for one in (self.archived if ranges is None else ranges) for path in one.paths(dataset)
+        ]
+        frame = spark.read.schema(schema).parquet(*paths) if paths else spark.createDataFrame([], schema)
+        return frame.select(*columns)
+
+    def live_frame(self, table: str, columns: Sequence[str], options: dict[str, str] | None = None) -> DataFrame:
+        """Columns of a table of the master."""
+        names = {"columns": ",".join(columns), "snapshot": self._snapshot, **(options or {})}
+        return self._run.read(table, names).select(*columns)
+
+    def jobs(self, columns: Sequence[str]) -> DataFrame:
+        """Every job."""
+        return self.archived_frame("jobs", columns).unionByName(self.live_frame("jobs", columns))
+
+    def attempts(self, columns: Sequence[str]) -> DataFrame:
+        """Every attempt that did not conclude its job."""
+        return self.archived_frame("attempts", columns).unionByName(self.live_frame("attempts", columns))
+
+    def owners(self) -> DataFrame:
+        """``bucket_id, bucket_epoch, agent``: who acted for a bucket."""
+        rows = self._run.link.ask("export/bucket_owners")
+        values = [(text(row["bucket_id"]), row["bucket_epoch"], row["agent"]) for row in rows]
+        return self._run.spark.createDataFrame(values, "bucket_id string, bucket_epoch bigint, agent string")
+
+
+@contextmanager
+def history_of(run: PipelineRun) -> Iterator[History]:
+    """The history as it is now.
+
+    Raises:
+        Refused: the lake is another cluster's or a newer version's, or a range lies in another lake.
+        Unavailable: the master cannot be reached.
+    """
+    lake = Lake(run.lake)
+    lake.check(text(run.link.master.cluster.uid), create=not run.dry_run)
+    _ = run.spark  # some seconds, which need not pass while ranges are held up; and no expression is made without it
+    wait = run.link.wait
+    connection = wait(open_scan(run.link.opener))
+    try:
+        # The lock comes first: a snapshot taken before it could miss a range that was just retired.
+        wait(rows_of(connection, "export/keep_ranges"))
+        wait(rows_of(connection, "export/keep_attempts"))
+        snapshot, as_of = wait(rows_of(connection, "export/moment"))[0]
+        rows = wait(rows_of(connection, "export/archived"))
+        archived = [
+            Archived(
+                row["name"],
+                row["run_id"],
+                _FILES.decode(row["files"]),
+                *map(_moment, (row["first_us"], row["last_us"])),
+            )
+            for row in rows
+        ]
+        (gone,) = wait(rows_of(connection, "export/discarded"))[0]
+        _refuse_strange(lake, [(row["name"], row["lake"], row["format"]) for row in rows])
+        discarded_since = None if gone is None else _moment(gone)
+        yield History(run, lake, archived, discarded_since, snapshot, _moment(as_of))
+    finally:
+        connection.terminate()
+
+
+def _moment(microseconds: int) -> datetime:
+    return datetime.fromtimestamp(microseconds / 1e6, UTC)
+
+
+def _refuse_strange(lake: Lake, ranges: Sequence[tuple[str, str, int]]) -> None:
+    for name, where, format_ in ranges:
+        if where != lake.root:
+            raise Refused(f"range {name} lies in the lake {where}, not in {lake.root}", hint=f"give --lake {where}")
+        if format_ > FORMAT:
+            raise Refused(
+                f"range {name} was exported by a newer version (layout {format_}, ours is {FORMAT})",
+                hint="update this program",
+            )
+
+
+def columns_of(*tables: str) -> list[list[str]]:
+    """Names of the columns of some tables of the source."""
+    return [TABLES[table].names for table in tables]
+
+
+def union(frames: Sequence[DataFrame]) -> DataFrame:
+    """All of them, one below the other."""
+    return reduce(lambda one, other: one.unionByName(other), frames)

@@ -1,0 +1,89 @@
+"""Columns of the lake's two datasets, version 1: which are copied from the master, and which follow from those.
+
+Columns are added at the end, never renamed or removed. What follows from others is not asked of the server, which needs 6 us
+a row to find the time in an id alone, as long as for all the rest; and whoever reads the files can prove it anew.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from jobmaster.model.job import Priority
+from jobmaster.pipeline.datasource.copy_to_arrow import arrow_type
+from jobmaster.pipeline.datasource.range_scan import moments_of
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+JOBS = (
+    "id string, state string, priority string, priority_level smallint, lane string, handler string, created_at timestamp,"
+    " due_at timestamp, started_at timestamp, ended_at timestamp, changed_at timestamp, waited_us bigint, ran_us bigint,"
+    " attempt int, rescues int, token int, bucket_id string, bucket_epoch bigint, cancel_requested boolean, args string,"
+    " headers string, result string, error string, expires_at timestamp"
+)
+ATTEMPTS = (
+    "job_id string, token int, bucket_id string, bucket_epoch bigint, outcome string, at timestamp, ran_us bigint,"
+    " error string, refused_at timestamp, refused_count int"
+)
+SCHEMAS = {"jobs": JOBS, "attempts": ATTEMPTS}
+"""In Spark's words."""
+DERIVED = {"jobs": ("priority", "created_at", "started_at", "ended_at"), "attempts": ()}
+"""Columns that follow from others of the same row."""
+REPEATING = ("state", "priority", "priority_level", "lane", "handler", "bucket_id", "outcome")
+"""Columns of few values, which a dictionary makes small; for the others it is built in vain."""
+_RAN = ("SUCCEEDED", "FAILED")
+_ENDED = (*_RAN, "CANCELLED", "EXPIRED")
+_DAY_US = 86_400_000_000
+
+
+def schema_of(dataset: str) -> pa.Schema:
+    """Every column of a dataset."""
+    import pyarrow as pa
+
+    return pa.schema([(name, arrow_type(kind)) for name, kind in (one.split() for one in SCHEMAS[dataset].split(", "))])
+
+
+def copied_of(dataset: str) -> pa.Schema:
+    """The columns that the master is asked for, in the order of ``export/detached_...``."""
+    import pyarrow as pa
+
+    return pa.schema([field for field in schema_of(dataset) if field.name not in DERIVED[dataset]])
+
+
+def completed(batch: pa.RecordBatch, dataset: str) -> pa.RecordBatch:
+    """Copied columns, with all that follows from them.
+
+    Args:
+        batch: the copied columns, and any others.
+    """
+    import pyarrow as pa
+
+    schema = schema_of(dataset)
+    found = _derived(batch) if dataset == "jobs" else {}
+    columns = [found[name] if name in found else batch.column(name) for name in schema.names]
+    return pa.RecordBatch.from_arrays(columns, schema=schema)
+
+
+def days_of(batch: pa.RecordBatch, dataset: str) -> pa.Array:
+    """The day on which each row's job was created, in days since 1970."""
+    import pyarrow as pa
+    from pyarrow import compute as pc
+
+    created = batch.column("created_at") if dataset == "jobs" else moments_of(batch.column("job_id"))
+    return pc.divide(created.cast(pa.int64()), pa.scalar(_DAY_US))
+
+
+def _derived(batch: pa.RecordBatch) -> dict[str, pa.Array]:
+    import pyarrow as pa
+    from pyarrow import compute as pc
+
+    labels = pa.array([priority.label for priority in sorted(Priority)])
+    state, changed, ran = batch.column("state"), batch.column("changed_at"), batch.column("ran_us")
+    nothing = pa.scalar(None, changed.type)
+    started = pc.subtract(changed.cast(pa.int64()), ran).cast(changed.type)
+    return {
+        "priority": labels.take(pc.subtract(batch.column("priority_level"), pa.scalar(1, pa.int16()))),
+        "created_at": moments_of(batch.column("id")),
+        "started_at": pc.if_else(pc.is_in(state, pa.array(_RAN)), started, nothing),
+        "ended_at": pc.if_else(pc.is_in(state, pa.array(_ENDED)), changed, nothing),
+    }

@@ -1,0 +1,147 @@
+"""What the Parquet files of a run hold, read again from the lake.
+
+The checksum is computed twice by two programs: ``measure_detached`` in the master, ``checksum`` here; both add up the first
+52 bits of the md5 of every row's copied columns as text. What follows from those columns is computed anew and compared.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Iterator, Sequence
+from typing import TYPE_CHECKING
+
+from jobmaster.model.archive import LakeFile, Measure
+from jobmaster.pipeline.lake.export import folder_of
+from jobmaster.pipeline.lake.lake import Lake
+from jobmaster.pipeline.lake.schema import SCHEMAS, completed
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyspark.sql import SparkSession
+
+_WORDS = {
+    "jobs": (
+        *(
+            "id",
+            "state",
+            "priority_level",
+            "lane",
+            "handler",
+            "token",
+            "bucket_id",
+            "bucket_epoch",
+            "attempt",
+            "rescues",
+        ),
+        *("cancel_requested", "due_at", "expires_at", "changed_at", "waited_us", "ran_us", "args", "headers", "result"),
+        "error",
+    ),
+    "attempts": (
+        *("job_id", "token", "bucket_id", "bucket_epoch", "outcome", "at", "ran_us", "error", "refused_at"),
+        "refused_count",
+    ),
+}
+"""In the order of ``measure_detached``."""
+_ROWS = 16_384
+"""Rows at once: their texts and digests stay in the processor's cache."""
+_MEASURED = "dataset string, path string, rows bigint, bytes bigint, checksum string"
+
+
+def measured(session: Callable[[], SparkSession], lake: Lake, run_id: str) -> tuple[Measure, tuple[LakeFile, ...]]:
+    """What the files of a run hold, read again: rows and checksums, and every file with its rows.
+
+    Args:
+        session: is asked for when there is a file.
+
+    Raises:
+        PySparkException: a task has failed as often as Spark repeats it.
+    """
+    found = [
+        (dataset, path)
+        for dataset in SCHEMAS
+        for path in lake.files(folder_of(dataset, run_id))
+        if path.endswith(".parquet")
+    ]
+    files: list[LakeFile] = []
+    sums = dict.fromkeys(SCHEMAS, (0, 0))
+    if found:
+        numbers = session().range(0, len(found), 1, len(found))
+        for row in numbers.mapInArrow(_reader(found, lake.root), _MEASURED).collect():
+            files.append(LakeFile(row["dataset"], row["path"], row["rows"], row["bytes"]))
+            rows, total = sums[row["dataset"]]
+            sums[row["dataset"]] = (rows + row["rows"], total + int(row["checksum"]))
+    return Measure(*sums["jobs"], *sums["attempts"]), tuple(sorted(files, key=lambda file: file.path))
+
+
+def _reader(
+    found: Sequence[tuple[str, str]], root: str
+) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
+    """A task's work: the numbers of its files come in, what they hold goes out."""
+
+    def read(numbers: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        import pyarrow as pa
+
+        lake = Lake(root)
+        for batch in numbers:
+            for number in batch.column(0).to_pylist():
+                dataset, path = found[number]
+                rows, total = measured_file(lake, dataset, path)
+                line = {
+                    "dataset": dataset,
+                    "path": path,
+                    "rows": rows,
+                    "bytes": lake.size(path),
+                    "checksum": str(total),
+                }
+                yield pa.RecordBatch.from_pylist([line])
+
+    return read
+
+
+def measured_file(lake: Lake, dataset: str, path: str) -> tuple[int, int]:
+    """Rows and checksum of a file. Rows whose columns contradict each other are not counted, nor is any of a damaged file:
+    it may be torn by a crash of its machine, and is written again like every file that does not agree.
+
+    Raises:
+        Unavailable: the file system does not work, or the file is gone.
+    """
+    from pyarrow import parquet
+
+    rows = total = 0
+    with lake.reading(path) as stream:
+        try:
+            file = parquet.ParquetFile(stream)
+            for batch in file.iter_batches(_ROWS, use_threads=False):
+                if completed(batch, dataset).equals(batch):
+                    rows += len(batch)
+                total += checksum(batch, dataset)
+        except (ValueError, KeyError):
+            return 0, 0
+        except OSError as error:
+            if error.errno is not None:
+                raise
+            return 0, 0  # Arrow's word for pages that cannot be decompressed
+    return rows, total
+
+
+def checksum(batch: pa.RecordBatch, dataset: str) -> int:
+    """The sum of the rows' checksums, as ``measure_detached`` computes them."""
+    import numpy as np
+    import pyarrow as pa
+    from pyarrow import compute as pc
+
+    def words(name: str) -> pa.Array:
+        column = batch.column(name)
+        if pa.types.is_boolean(column.type) or pa.types.is_timestamp(column.type):
+            column = column.cast(pa.int64())
+        return (
+            column.cast(pa.binary()) if pa.types.is_string(column.type) else column.cast(pa.string()).cast(pa.binary())
+        )
+
+    texts = pc.binary_join_element_wise(
+        *map(words, _WORDS[dataset]), b"|", null_handling="replace", null_replacement=b"~"
+    )
+    digests = b"".join([hashlib.md5(text, usedforsecurity=False).digest() for text in texts.to_pylist()])
+    first = np.frombuffer(digests, ">u8")[::2] >> np.uint64(12)
+    # Two halves, so that no sum of 64 bits runs over.
+    return (int((first >> np.uint64(26)).sum()) << 26) + int((first & np.uint64((1 << 26) - 1)).sum())

@@ -1,0 +1,93 @@
+"""The plan as a configuration that agents read, with the reasons beside the numbers."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+from jobmaster.model.job import Priority
+from jobmaster.pipeline.formatting import duration
+from jobmaster.settings.model import AgentSettings
+
+
+class Choice(NamedTuple):
+    """What is recommended for one lane and priority."""
+
+    lane: str
+    priority: str
+    buckets: int
+    """In the whole cluster."""
+    objective_us: float
+    waits_us: Mapping[str, float]
+    """``p50``, ``p95``, ``p99`` and ``objective`` (at the quantile that was asked for), by the replay."""
+    interval_us: tuple[float, float] | None
+    """90 % of resampled days lie there, at the quantile that was asked for; ``None`` with one day only."""
+    utilisation: float
+    screened: int
+    """What the formula alone would say."""
+    screened_wait_us: float
+    """What the formula says of the chosen number."""
+    jobs: int
+    """That were replayed."""
+    curve: Sequence[tuple[int, float]]
+    """Wait at the quantile, against buckets, with what the replay does not explain."""
+    present: int
+    """Buckets that had jobs of the group in the median busy hour."""
+    measured_us: float
+    """Wait at the quantile that was measured among them."""
+    unexplained_us: float
+    """How much longer that is than the same jobs wait in the replay among as many buckets: no bucket takes it away."""
+    met: bool
+
+
+CANNOT_KNOW = (
+    "Service times were measured under the present concurrency; more buckets may slow what they share (a database, a disk).",
+    "What never came because producers were held up is not in the history.",
+    "Jobs were placed by hash; the real placement prefers the emptier of two buckets.",
+    "Limits across buckets (max_running, threads, cores) are not part of the replay. What they cost was measured, as the wait"
+    " that the replay of the present buckets does not explain, and is added to every wait.",
+)
+
+
+def yaml_of(choices: Sequence[Choice], kind: str, agent: AgentSettings, agents: int, head: Sequence[str]) -> str:
+    """A configuration with the bucket counts of one kind of agent.
+
+    Args:
+        agents: processes of that kind, among which the buckets are shared out.
+        head: sentences for the top.
+    """
+    present = agent.bucket_counts()
+    lanes = sorted({*present, *(choice.lane for choice in choices)})
+    by_group = {(choice.lane, choice.priority): choice for choice in choices}
+    text = [f"# {line}" for line in head]
+    text += ["#", "# What the history cannot tell:", *(f"# - {line}" for line in CANNOT_KNOW), ""]
+    text += ["agents:", f"  {kind}:", "    lanes:"]
+    for lane in lanes:
+        text.append(f"      {lane}:")
+        for priority in sorted(Priority, reverse=True):
+            choice = by_group.get((lane, priority.label))
+            if choice is None:
+                kept = present[lane].of(priority) if lane in present else 1
+                text.append(f"        {priority.label}: {kept}  # as it is; no job of it was seen")
+            else:
+                text.append(
+                    f"        {priority.label}: {math.ceil(choice.buckets / agents)}  # {_reason(choice, agents)}"
+                )
+    return "\n".join(text) + "\n"
+
+
+def _reason(choice: Choice, agents: int) -> str:
+    shared = f"{choice.buckets} in all, " if agents > 1 else ""
+    certain = ""
+    if choice.interval_us is not None:
+        certain = f" ({duration(choice.interval_us[0])} to {duration(choice.interval_us[1])} over days)"
+    met = "" if choice.met else "NOT MET: "
+    if choice.unexplained_us >= choice.objective_us:
+        unexplained = duration(choice.unexplained_us)
+        met += f"of {duration(choice.measured_us)} measured, {unexplained} have another cause than buckets; "
+    waits, told = choice.waits_us, duration
+    return (
+        f"{met}{shared}waits p50 {told(waits['p50'])}, p99 {told(waits['p99'])}, at the objective's quantile "
+        f"{told(waits['objective'])}{certain}; objective {told(choice.objective_us)}; {choice.utilisation:.0%} busy"
+    )

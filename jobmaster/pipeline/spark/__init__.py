@@ -1,0 +1,1 @@
+"""Spark itself: its session, the Java it runs on, its errors."""

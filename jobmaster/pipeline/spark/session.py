@@ -1,0 +1,144 @@
+"""One Spark session per call of the program, set up for this data: UTC, Arrow, compressed Parquet, quiet.
+
+``master`` decides where it runs: ``local[*]`` in this process's own JVM, anything else on a cluster. Whatever the user says
+with ``--conf`` wins over what stands here.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+from collections.abc import Mapping, Sequence
+from importlib.util import find_spec
+from typing import TYPE_CHECKING, NamedTuple
+
+from jobmaster.model.errors import InputError, Refused
+from jobmaster.pipeline.spark.java import find_java
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+DEFAULT_MASTER = "local[*]"
+_LOCAL = re.compile(r"^local(?:\[(?P<threads>\*|\d+)(?:,\d+)?\])?$")
+_NEEDED = ("pyspark", "pyarrow", "pandas")
+_PAIR = re.compile(r"^(?P<key>spark\.[\w.\-]+)=(?P<value>.*)$", re.DOTALL)
+
+
+class SessionOptions(NamedTuple):
+    """Where Spark runs, and with which settings over ours."""
+
+    master: str = DEFAULT_MASTER
+    """``local[*]``, ``local[2]``, ``spark://host:7077``, ``yarn``, ``k8s://...``, or ``sc://host`` for Spark Connect."""
+    conf: Mapping[str, str] = {}
+    name: str = "jobmaster pipeline"
+
+
+def parse_conf(pairs: Sequence[str]) -> dict[str, str]:
+    """``spark.key=value`` texts as a mapping.
+
+    Raises:
+        InputError: one is not of that form.
+    """
+    found = {}
+    for pair in pairs:
+        match = _PAIR.match(pair)
+        if match is None:
+            raise InputError(f"--conf {pair!r} is not spark.KEY=VALUE", hint="such as spark.driver.memory=4g")
+        found[match["key"]] = match["value"]
+    return found
+
+
+def require_extra() -> None:
+    """``Refused`` with the way out when the packages of the pipeline are not installed."""
+    missing = [name for name in _NEEDED if find_spec(name) is None]
+    if missing:
+        raise Refused(
+            f"the data pipeline needs {', '.join(missing)}, which this environment lacks",
+            hint='pip install "jobmaster[pipeline]", and for a Java from a wheel "jobmaster[pipeline,java]"',
+        )
+
+
+def threads_of(master: str) -> int | None:
+    """How many tasks run at once in this process; ``None`` when Spark runs elsewhere."""
+    match = _LOCAL.match(master)
+    if match is None:
+        return None
+    threads = match["threads"]
+    if threads is None:
+        return 1
+    if threads != "*":
+        return int(threads)
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def settings_of(master: str) -> dict[str, str]:
+    """Our settings for a master; all of them may be overridden."""
+    found = {
+        "spark.sql.session.timeZone": "UTC",
+        "spark.sql.parquet.compression.codec": "zstd",
+        "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
+        "spark.sql.python.filterPushdown.enabled": "true",
+        "spark.sql.execution.arrow.maxRecordsPerBatch": "50000",
+        "spark.sql.execution.arrow.pyspark.enabled": "true",
+        # Two copies of a task that writes to a database do twice the work; the second one inserts nothing, late.
+        "spark.speculation": "false",
+        "spark.ui.enabled": "false",
+        "spark.ui.showConsoleProgress": "false",
+        "spark.log.level": "ERROR",
+        "spark.driver.memory": "2g",
+        "spark.redaction.regex": "(?i)secret|password|token|access[.]?key|dsn",
+        "spark.sql.redaction.options.regex": "(?i)url|dsn|secret|password|token",
+    }
+    threads = threads_of(master)
+    if threads is not None:
+        found |= {
+            "spark.sql.shuffle.partitions": str(max(2, 2 * threads)),
+            "spark.driver.bindAddress": "127.0.0.1",
+            "spark.driver.host": "127.0.0.1",
+        }
+    return found
+
+
+def open_session(options: SessionOptions, env: Mapping[str, str]) -> SparkSession:
+    """A session with the data source ``jobmaster`` registered; the one that runs already, if there is one.
+
+    Args:
+        env: the environment, where a Java is looked for. ``JAVA_HOME`` of this process is set to what was found.
+
+    Raises:
+        Refused: PySpark or a Java is missing. InputError: the master is not known.
+    """
+    require_extra()
+    from pyspark.errors import PySparkException
+    from pyspark.sql import SparkSession
+
+    from jobmaster.pipeline.datasource.postgres_source import PostgresSource
+    from jobmaster.pipeline.datasource.source import JobMasterSource
+
+    conf = {**settings_of(options.master), **options.conf}
+    builder = SparkSession.builder.appName(options.name)
+    if options.master.startswith("sc://"):
+        builder = builder.remote(options.master)
+        conf = {key: value for key, value in conf.items() if key.startswith("spark.sql.")}
+    else:
+        java = find_java(env)
+        os.environ["JAVA_HOME"] = str(java.home)
+        if threads_of(options.master) is not None:
+            os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+            os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
+        builder = builder.master(options.master)
+    for key, value in conf.items():
+        builder = builder.config(key, value)
+    try:
+        session = builder.getOrCreate()
+        session.dataSource.register(JobMasterSource)
+        session.dataSource.register(PostgresSource)
+    except PySparkException as error:
+        raise Refused(f"Spark does not start on {options.master}: {first_line(error)}") from error
+    return session
+
+
+def first_line(error: BaseException) -> str:
+    """What an exception of Spark says before its JVM's stack."""
+    return (str(error).strip().splitlines() or [type(error).__name__])[0]

@@ -1,0 +1,347 @@
+"""``archive``: ranges leave the master for the lake, one step after the other, each step committed in the manifest.
+
+Killed anywhere, it is run again and goes on from what the manifest says. A range has one archiver at a time (a lock of the
+archiver's session), and its tables are dropped only after its files were read again and agreed in count and checksum, and
+once more looked at just before.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from datetime import datetime
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from jobmaster.clock import new_id
+from jobmaster.master.archive import Archive
+from jobmaster.model.archive import ArchiveRange, ArchiveState, LakeFile, Measure
+from jobmaster.model.errors import Conflict, JobMasterError, Refused, Unavailable
+from jobmaster.model.ids import text
+from jobmaster.pipeline.context import Outcome, PipelineRun
+from jobmaster.pipeline.lake.lake import FORMAT, MARK, Lake, export, verify
+from jobmaster.pipeline.spark.session import first_line, threads_of
+from jobmaster.retention.retire import Retiring
+from jobmaster.wiring import open_archive
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+MANIFEST = "_manifest/jobs"
+_REMOTE_TASKS = 8
+"""Connections at once when Spark runs elsewhere and its size is not known."""
+_EXPORTS = 2
+"""How often one run exports a range whose files do not agree, before it gives up."""
+
+
+def archive(run: PipelineRun, older_than_seconds: float, *, keep: bool, lost_stores: Sequence[str] = ()) -> Outcome:
+    """Archive every range that is old enough.
+
+    Args:
+        older_than_seconds: age of the youngest job of a range that leaves.
+        keep: leave what is published in the master, too, until a later run.
+        lost_stores: stores that are gone for good; what they held alone is lost.
+
+    Raises:
+        Refused: the lake is not ours, or files are not what they should be; nothing unverified was dropped.
+        Conflict: a store may hold a job of a range alone. What had left before is archived all the same.
+        Unavailable: the master, a store or the lake does not work; run it again.
+    """
+    with opened(run) as archiver:
+        archiver.lake.check(text(run.link.master.cluster.uid), create=not run.dry_run)
+        if run.dry_run:
+            return archiver.planned(older_than_seconds, lost_stores)
+        archiver.try_lake()
+        return archiver.run(older_than_seconds, keep=keep, lost_stores=lost_stores)
+
+
+@contextmanager
+def opened(run: PipelineRun) -> Iterator[Archiver]:
+    """An archiver with a session of its own in the master."""
+    connection = run.link.wait(open_archive(run.settings))
+    try:
+        yield Archiver(run, connection)
+    finally:
+        run.link.wait(connection.close())
+
+
+class Archiver:
+    """One run of ``archive``."""
+
+    def __init__(self, run: PipelineRun, archive: Archive) -> None:
+        self.lake = Lake(run.lake)
+        self._run = run
+        self._archive = archive
+        self._wait = run.link.wait
+        self._tell = run.tell
+        self.jobs = 0
+        self.archived: list[str] = []
+        self.dropped: list[str] = []
+        self.busy: list[str] = []
+
+    def planned(self, older_than_seconds: float, lost_stores: Sequence[str]) -> Outcome:
+        """What would be archived; nothing is changed."""
+
+        async def look() -> tuple[list[ArchiveRange], list[str]]:
+            async with Retiring.opened(self._run.settings, self._archive, older_than_seconds, lost_stores) as retiring:
+                return await self._archive.ranges(), await self._archive.leaving(retiring.bound)
+
+        ranges, leaving = self._wait(look())
+        unfinished = [found.name for found in ranges if found.state not in (ArchiveState.SEALED, ArchiveState.DROPPED)]
+        return Outcome(found={"to_finish": unfinished, "to_leave": leaving})
+
+    def run(self, older_than_seconds: float, *, keep: bool, lost_stores: Sequence[str]) -> Outcome:
+        """Retire what is old enough, then bring every retired range as far as it goes."""
+        held_up: Conflict | None = None
+        try:
+            self._wait(self._retire(older_than_seconds, lost_stores))
+        except Conflict as error:
+            held_up = error
+        for found in self._wait(self._archive.ranges()):
+            if found.state not in (ArchiveState.SEALED, ArchiveState.DROPPED):
+                self._alone(found.name, keep=keep)
+        if held_up is not None:
+            raise held_up
+        found_words = {
+            "archived": self.archived,
+            "dropped": self.dropped,
+            "archived_jobs": self.jobs,
+            "at_work_elsewhere": self.busy,
+            "lake": self.lake.where,
+        }
+        note = None if not self.busy else f"another archiver is at work on {', '.join(self.busy)}"
+        return Outcome(rows=self.jobs, found=found_words, note=note)
+
+    async def _retire(self, older_than_seconds: float, lost_stores: Sequence[str]) -> None:
+        async with Retiring.opened(self._run.settings, self._archive, older_than_seconds, lost_stores) as retiring:
+            async for _ in retiring.all(self._tell):
+                pass
+
+    def _alone(self, name: str, *, keep: bool) -> None:
+        """Work on one range unless another archiver does."""
+        if not self._wait(self._archive.take(name)):
+            self.busy.append(name)
+            return
+        try:
+            found = self._wait(self._archive.range(name))  # again, under the lock
+            if found is not None:
+                self.advance(found, keep=keep)
+        finally:
+            with _quietly():
+                self._wait(self._archive.let_go(name))
+
+    def advance(self, found: ArchiveRange, *, keep: bool) -> ArchiveRange:
+        """Bring a range as far as it goes. The caller holds it."""
+        found = self._in_this_lake(found)
+        exports = 0
+        while found.state is not ArchiveState.DROPPED:
+            match found.state:
+                case ArchiveState.DETACHED:
+                    exports += 1
+                    found = self._step("exported", found, self._export)
+                case ArchiveState.EXPORTED:
+                    found = self._step("verified", found, partial(self._verify, last=exports >= _EXPORTS))
+                case ArchiveState.VERIFIED:
+                    found = self._step("published", found, self._publish)
+                    self.archived.append(found.name)
+                    self.jobs += found.measure.rows if found.measure else 0
+                case ArchiveState.PUBLISHED if keep:
+                    return found
+                case ArchiveState.PUBLISHED:
+                    self._unchanged(found)
+                    self._read_by_spark(found)
+                    self._wait(self._archive.drop(found.name, tell=self._tell))
+                    self._tell(f"{found.name}: dropped from the master")
+                    self.dropped.append(found.name)
+                    return found
+                case _:
+                    raise Refused(f"range {found.name} is {found.state} and cannot be archived")
+        return found
+
+    def _step(self, done: str, found: ArchiveRange, work: Callable[[ArchiveRange], ArchiveRange]) -> ArchiveRange:
+        began = self._run.clock.boottime()
+        after = work(found)
+        seconds = self._run.clock.boottime() - began
+        rows = after.measure.rows if after.measure else 0
+        if after.state is not ArchiveState.DETACHED:
+            self._tell(f"{found.name}: {done} in {seconds:.1f} s, {rows} jobs")
+        return after
+
+    def _in_this_lake(self, found: ArchiveRange) -> ArchiveRange:
+        """What was begun in another lake begins anew here; what is published there stays there."""
+        if found.format is not None and found.format > FORMAT:
+            raise Refused(
+                f"range {found.name} was exported by a newer version (layout {found.format}, ours is {FORMAT})",
+                hint="update this program",
+            )
+        if found.lake is None or found.lake == self.lake.root:
+            return found
+        if found.state is ArchiveState.PUBLISHED:
+            raise Refused(
+                f"range {found.name} is published in the lake {found.lake}, not in {self.lake.root}",
+                hint=f"run this with --lake {found.lake}",
+            )
+        return self._wait(self._archive.export_again(found))
+
+    # ------------------------------------------------------------ steps
+
+    def _export(self, found: ArchiveRange) -> ArchiveRange:
+        run_id = new_id().hex()
+        tasks = threads_of(self._run.options.session.master) or _REMOTE_TASKS
+        parts = [
+            part
+            for dataset, table, tasks_ in (("jobs", found.name, tasks), ("attempts", found.attempts, 1))
+            for part in export.parts_of(
+                self._run.link.opener, dataset, table, self._wait(self._archive.pages(table)), tasks_
+            )
+        ]
+        spark = self._run.spark if parts else None
+
+        def write() -> None:
+            with lake_errors(self.lake):
+                if spark is not None:
+                    export.write(spark, parts, self.lake, run_id)
+
+        async def both() -> tuple[Measure, datetime | None, datetime | None]:
+            """The master measures while its tables are copied: nobody writes to them."""
+            copying = asyncio.create_task(asyncio.to_thread(write))
+            try:
+                return await self._archive.measure(found)
+            finally:
+                await copying
+
+        measured = self._wait(both())
+        return self._wait(self._archive.exported(found, self.lake.root, FORMAT, run_id, measured))
+
+    def _verify(self, found: ArchiveRange, *, last: bool) -> ArchiveRange:
+        assert found.run_id is not None
+        with lake_errors(self.lake):
+            measure, files = verify.measured(lambda: self._run.spark, self.lake, found.run_id)
+        if measure != found.measure:
+            self._tell(f"{found.name}: the files hold {_said(measure)}, the tables {_said(found.measure)}")
+            again = self._wait(self._archive.export_again(found))
+            if last:
+                raise Refused(
+                    f"the files of {found.name} do not hold what its tables hold, although they were written twice",
+                    hint="look at the disk of the lake; the range is still in the master",
+                )
+            return again
+        return self._wait(self._archive.verified(found, self._sealed(files)))
+
+    def _sealed(self, files: Sequence[LakeFile]) -> tuple[LakeFile, ...]:
+        """The files on the disk, with their digests."""
+        found = []
+        for file in files:
+            self.lake.sync(file.path)
+            found.append(msgspec.structs.replace(file, sha256=self.lake.digest(file.path)))
+        return tuple(found)
+
+    def _publish(self, found: ArchiveRange) -> ArchiveRange:
+        self.lake.write_json(f"{MANIFEST}/{found.name}.json", document_of(found))
+        return self._wait(self._archive.published(found))
+
+    def _unchanged(self, found: ArchiveRange) -> None:
+        """Just before the tables go: every file is still what was verified."""
+        for file in found.files:
+            if self.lake.size(file.path) != file.bytes or self.lake.digest(file.path) != file.sha256:
+                self._wait(self._archive.export_again(found))
+                raise Refused(
+                    f"{file.path} of the lake has changed since it was verified; {found.name} stays in the master",
+                    hint="look at the disk of the lake, then run the command again: it exports the range anew",
+                )
+
+    def try_lake(self) -> None:
+        """Before anything leaves: Spark reads the lake, too. Arrow alone writes to file systems that Spark may not know.
+
+        Raises:
+            Refused: it does not.
+        """
+        if self.lake.local is None:
+            self._spark_reads("the lake", lambda spark: spark.read.text(self.lake.url(MARK)).count() > 0)
+
+    def _read_by_spark(self, found: ArchiveRange) -> None:
+        """Just before the tables go: Spark reads what every later command reads through it."""
+        for dataset in ("jobs", "attempts"):
+            files = [file for file in found.files if file.dataset == dataset]
+            if files:
+                urls, rows = [self.lake.url(file.path) for file in files], sum(file.rows for file in files)
+                self._spark_reads(found.name, partial(_holds, urls, rows))
+
+    def _spark_reads(self, what: str, read: Callable[[SparkSession], bool]) -> None:
+        try:
+            with lake_errors(self.lake):
+                right = read(self._run.spark)
+        except Unavailable as error:
+            raise Refused(
+                f"{what} is not taken from the master: {error.message}",
+                hint="Spark needs a library for the lake's file system: for s3a:// give --conf spark.jars.packages="
+                "org.apache.hadoop:hadoop-aws:VERSION; Apache Spark has no s3://",
+            ) from error
+        if not right:
+            raise Refused(
+                f"{what} is not taken from the master: Spark reads other rows in {self.lake.where} than were verified",
+                hint="look at the disk of the lake, then run the command again",
+            )
+
+
+def _holds(urls: Sequence[str], rows: int, spark: SparkSession) -> bool:
+    return spark.read.parquet(*urls).count() == rows
+
+
+def document_of(found: ArchiveRange) -> dict[str, Any]:
+    """The copy of a manifest's row that lies in the lake, for readers without the master."""
+    return {
+        "dataset": "jobs",
+        "range": found.name,
+        "format": found.format,
+        "run": found.run_id,
+        "ids": [text(found.lo), text(found.hi)],
+        "ended": [_iso(found.ended_from), _iso(found.ended_to)],
+        "measure": msgspec.to_builtins(found.measure),
+        "files": msgspec.to_builtins(found.files),
+    }
+
+
+def _iso(moment: datetime | None) -> str | None:
+    return None if moment is None else moment.isoformat()
+
+
+def _said(measure: Measure | None) -> str:
+    return "nothing" if measure is None else f"{measure.rows} jobs and {measure.attempt_rows} attempts"
+
+
+@contextmanager
+def lake_errors(lake: Lake) -> Iterator[None]:
+    """What Spark raises while it reads or writes the lake, as one sentence."""
+    from py4j.protocol import Py4JError
+    from pyspark.errors import PySparkException
+
+    try:
+        yield
+    except (PySparkException, Py4JError) as error:
+        raise Unavailable(
+            f"Spark could not read or write the lake {lake.where}: {cause_of(error)}",
+            hint="nothing was dropped; mend it and run the command again",
+        ) from error
+
+
+def cause_of(error: BaseException) -> str:
+    """What a stack says innermost: our own error in a task, else the last cause that Java names, else the first line."""
+    lines = [line.strip() for line in str(error).splitlines()]
+    ours = [line for line in lines if line.startswith("jobmaster.model.errors.")]
+    causes = [line.removeprefix("Caused by: ") for line in lines if line.startswith("Caused by: ")]
+    if ours:
+        return ours[-1].partition(": ")[2]
+    return causes[-1] if causes else first_line(error)
+
+
+@contextmanager
+def _quietly() -> Iterator[None]:
+    """The lock ends with the session anyway; an error of giving it back must not hide the first one."""
+    try:
+        yield
+    except JobMasterError:
+        pass

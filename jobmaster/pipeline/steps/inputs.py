@@ -1,0 +1,133 @@
+"""What people have: files, a table or a query of a PostgreSQL, a query over files; each as a DataFrame."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, NamedTuple
+
+from jobmaster.model.errors import InputError
+from jobmaster.pipeline.spark.errors import spoken
+from jobmaster.settings.masking import mask_secrets
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+FORMATS = ("csv", "json", "parquet", "orc")
+_ENDINGS = {
+    ".csv": "csv", ".csv.gz": "csv", ".json": "json", ".jsonl": "json", ".ndjson": "json", ".json.gz": "json",
+    ".jsonl.gz": "json", ".parquet": "parquet", ".orc": "orc",
+}  # fmt: skip
+_DATABASE = re.compile(r"^postgres(ql)?://")
+_VIEW = re.compile(r"^(?P<name>[A-Za-z_]\w*)=(?P<path>.+)$")
+CORRUPT = "_corrupt_record"
+
+
+class Input(NamedTuple):
+    """Where rows come from."""
+
+    place: str | None
+    """A path or URL of files, or ``postgresql://`` of a database; ``None`` with ``sql`` over ``views``."""
+    format: str | None = None
+    """Of files; ``None``: by the ending of the name."""
+    table: str | None = None
+    """Of a database."""
+    sql: str | None = None
+    """A query: of the database, or over the files (they are called ``source``) and the views."""
+    views: tuple[str, ...] = ()
+    """``name=path`` of more files that the query names."""
+    options: Mapping[str, str] = {}
+    """For Spark's reader of the format."""
+
+    @property
+    def is_text(self) -> bool:
+        """Every value comes as text, whatever it stands for."""
+        return self.sql is None and self.place is not None and self.kind == "csv"
+
+    @property
+    def kind(self) -> str:
+        """Format of the files, or ``postgresql``.
+
+        Raises:
+            InputError: the name does not say it.
+        """
+        assert self.place is not None
+        return "postgresql" if _DATABASE.match(self.place) else format_of(self.place, self.format)
+
+    @property
+    def said(self) -> str:
+        """For people and for the name of a batch; without a password."""
+        if self.place is None:
+            return f"query {self.sql}"
+        if _DATABASE.match(self.place):
+            return f"{mask_secrets(self.place.rpartition('@')[2])} {self.table or self.sql}"
+        return self.place if self.sql is None else f"{self.place} {self.sql}"
+
+
+def format_of(path: str, wanted: str | None) -> str:
+    """The format of some files.
+
+    Raises:
+        InputError: it cannot be seen from the name.
+    """
+    if wanted is not None:
+        return wanted
+    bare = path.rstrip("/*").lower()
+    for ending, name in _ENDINGS.items():
+        if bare.endswith(ending):
+            return name
+    raise InputError(f"the name {path!r} does not say its format", hint=f"give --format, one of {', '.join(FORMATS)}")
+
+
+def read_input(spark: SparkSession, given: Input) -> DataFrame:
+    """The rows.
+
+    Raises:
+        InputError: the path, the table or the query is wrong.
+    """
+    if given.place is None:
+        if not given.sql:
+            raise InputError("nothing says where the rows come from", hint="name a file, a database, or give --sql")
+    elif given.kind == "postgresql":
+        if given.views:
+            raise InputError("--view goes with files", hint="a query of a database can name its own tables only")
+        options = {"dbtable": given.table} if given.sql is None else {"query": given.sql}
+        if given.table is None and given.sql is None:
+            raise InputError("a database has many tables", hint="give --table or --sql")
+        reader = spark.read.format("jobmaster_postgres").option("dsn", given.place)
+        return spoken(lambda: reader.options(**options).load())
+    if given.table is not None:
+        raise InputError("--table goes with a database", hint="such as postgresql://host/database --table orders")
+    frame = _files(spark, given.place, given.format, given.options) if given.place is not None else None
+    if given.sql is None:
+        assert frame is not None
+        return frame
+    if frame is not None:
+        frame.createOrReplaceTempView("source")
+    for view in given.views:
+        match = _VIEW.match(view)
+        if match is None:
+            raise InputError(f"--view {view!r} is not NAME=PATH", hint="such as orders=orders.parquet")
+        _files(spark, match["path"], None, given.options).createOrReplaceTempView(match["name"])
+    sql = given.sql
+    return _checked(lambda: spark.sql(sql), f"the query {sql!r}")
+
+
+def _files(spark: SparkSession, path: str, wanted: str | None, options: Mapping[str, str]) -> DataFrame:
+    kind = format_of(path, wanted)
+    ours = {"header": "true", "mode": "PERMISSIVE", "escape": '"', "multiLine": "true"} if kind == "csv" else {}
+    reader = spark.read.format(kind).options(**{**ours, **options})
+    return _checked(lambda: reader.load(path), path)
+
+
+def _checked(work, what: str) -> DataFrame:  # type: ignore[no-untyped-def]  # DataFrames are not checked types here
+    from pyspark.errors import AnalysisException
+
+    def tried() -> DataFrame:
+        try:
+            return work()
+        except AnalysisException as error:
+            first = (str(error).strip().splitlines() or [""])[0]
+            raise InputError(f"{what} cannot be read: {first}") from error
+
+    return spoken(tried)

@@ -1,0 +1,133 @@
+"""From columns of data to what a write takes: a key, arguments, and what else a row may say."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from jobmaster.model.agent import HandlerSpec
+from jobmaster.model.errors import InputError, InvalidArguments
+from jobmaster.pipeline.spark.errors import spoken
+from jobmaster.pipeline.steps.inputs import CORRUPT
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, DataFrame
+
+WHOLE_ROW = "*"
+_PAIR = re.compile(r"^(?P<name>[A-Za-z_]\w*)=(?P<expression>.+)$", re.DOTALL)
+
+
+class Wanted(NamedTuple):
+    """Which column, or expression of Spark's SQL, becomes what."""
+
+    key: tuple[str, ...]
+    """Columns that make a row unique; ``*``: all of them together."""
+    arguments: Mapping[str, str] = {}
+    """Argument -> expression; those that are not named are taken from columns of their name."""
+    due: str | None = None
+    priority: str | None = None
+    lane: str | None = None
+
+
+class Mapped(NamedTuple):
+    """Rows for a write, and what was done to get them."""
+
+    rows: DataFrame
+    arguments: tuple[str, ...]
+    unused: tuple[str, ...]
+    """Columns that nothing was made of."""
+
+
+def parse_pairs(pairs: Sequence[str], option: str) -> dict[str, str]:
+    """``name=expression`` texts.
+
+    Raises:
+        InputError: one is not of that form, or a name comes twice.
+    """
+    found: dict[str, str] = {}
+    for pair in pairs:
+        match = _PAIR.match(pair)
+        if match is None:
+            raise InputError(f"{option} {pair!r} is not NAME=EXPRESSION", hint=f"such as {option} width=w")
+        if match["name"] in found:
+            raise InputError(f"{option} names {match['name']!r} twice")
+        found[match["name"]] = match["expression"]
+    return found
+
+
+def mapped(frame: DataFrame, wanted: Wanted, spec: HandlerSpec | None) -> Mapped:
+    """The rows of ``frame`` as a write takes them.
+
+    Raises:
+        InputError: a column or an expression is wrong. InvalidArguments: the handler needs an argument that nothing gives.
+    """
+    from pyspark.sql import functions as F  # as everybody calls it
+
+    columns = [name for name in frame.columns if name != CORRUPT]
+    arguments = _arguments(columns, wanted, spec)
+    if missing := [name for name in wanted.key if name != WHOLE_ROW and name not in columns]:
+        raise InputError(f"there is no column {missing[0]!r} for the key", hint=f"columns are {', '.join(columns)}")
+    fields = [_expression(frame, text, f"argument {name!r}").alias(name) for name, text in arguments.items()]
+    args = F.to_json(F.struct(*fields)) if fields else F.lit("{}")
+    if CORRUPT in frame.columns:
+        # A line that could not be read goes on as it is, and is refused with its text.
+        args = F.coalesce(F.col(CORRUPT), args)
+    row: list[Any] = [_key(frame, wanted.key, columns).alias("key"), args.alias("args")]
+    for name, text in (("due_at", wanted.due), ("priority", wanted.priority), ("lane", wanted.lane)):
+        if text is not None:
+            row.append(_expression(frame, text, name).alias(name))
+    used = {*wanted.key, *arguments.values(), wanted.due, wanted.priority, wanted.lane}
+    said = " ".join(str(text) for text in used)
+    unused = tuple(name for name in columns if name not in used and not re.search(rf"\b{re.escape(name)}\b", said))
+    rows = spoken(lambda: frame.select(*row))
+    return Mapped(rows, tuple(arguments), unused if WHOLE_ROW not in wanted.key else ())
+
+
+def _arguments(columns: Sequence[str], wanted: Wanted, spec: HandlerSpec | None) -> dict[str, str]:
+    """Argument -> expression, in the order of the signature."""
+    if spec is None:
+        return dict(wanted.arguments) if wanted.arguments else {name: f"`{name}`" for name in columns}
+    schema: Any = spec.schema
+    known = list(schema.get("properties", {}))
+    if unknown := [name for name in wanted.arguments if name not in known]:
+        raise InvalidArguments(
+            f"handler {spec.name!r} has no argument {unknown[0]!r}", hint=f"it takes ({', '.join(known)})"
+        )
+    found = {}
+    for name in known:
+        if name in wanted.arguments:
+            found[name] = wanted.arguments[name]
+        elif name in columns:
+            found[name] = f"`{name}`"
+    missing = [name for name in schema.get("required", ()) if name not in found]
+    if missing:
+        raise InvalidArguments(
+            f"handler {spec.name!r} needs argument {', '.join(map(repr, missing))}, and no column of that name is there",
+            hint=f"give --map {missing[0]}=EXPRESSION; columns are {', '.join(columns)}",
+        )
+    return found
+
+
+def _key(frame: DataFrame, names: Sequence[str], columns: Sequence[str]) -> Column:
+    from pyspark.sql import functions as F
+
+    if WHOLE_ROW in names:
+        every = [F.col(f"`{name}`") for name in frame.columns]
+        return F.sha2(F.to_json(F.struct(*every)), 256)
+    if len(names) == 1:
+        return F.col(f"`{names[0]}`").cast("string")
+    return F.to_json(F.array(*(F.coalesce(F.col(f"`{name}`").cast("string"), F.lit("")) for name in names)))
+
+
+def _expression(frame: DataFrame, text: str, what: str) -> Column:
+    from pyspark.errors import PySparkException
+    from pyspark.sql import functions as F
+
+    try:
+        column = F.expr(text)
+        _ = frame.select(column).schema  # analysed now: a wrong name is found before anything runs
+    except PySparkException as error:
+        first = (str(error).strip().splitlines() or [""])[0]
+        raise InputError(f"{what}: the expression {text!r} does not fit: {first}") from None
+    return column

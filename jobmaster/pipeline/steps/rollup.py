@@ -1,0 +1,206 @@
+"""``rollup``: the figures of whole days, replaced and never added to, so that doing it again changes nothing.
+
+A day is named by one document in the lake; its files are those of the run that the document names. Only days that something
+touched since the last time are computed again, from every job that touches them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from datetime import UTC, date, datetime, time, timedelta
+from typing import TYPE_CHECKING, Any
+
+from jobmaster.clock import new_id
+from jobmaster.pipeline.context import Outcome, PipelineRun
+from jobmaster.pipeline.lake.full_history import Archived, History, history_of, union
+from jobmaster.pipeline.lake.lake import FORMAT, Lake
+from jobmaster.pipeline.report.aggregates import COUNTS, GROUPS, grown, latencies, throughput, touched_days
+from jobmaster.pipeline.report.build import write_report
+from jobmaster.pipeline.steps.archive import lake_errors
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+DAYS = "_manifest/rollup"
+_STATE = "_manifest/rollup_state.json"
+DATASETS = {
+    "throughput": "day date, hour timestamp, "
+    + ", ".join(f"{name} string" for name in (*GROUPS, "agent", "bucket_id"))
+    + ", "
+    + ", ".join(f"{name} bigint" for name in (*COUNTS, "ran_us", "waited_us")),
+    "latency": "day date, hour timestamp, "
+    + ", ".join(f"{name} string" for name in (*GROUPS, "metric"))
+    + ", bin int, jobs bigint",
+}
+"""Columns of the two datasets, version 1."""
+JOB_COLUMNS = (
+    "id", "state", *GROUPS, "created_at", "due_at", "ended_at", "changed_at", "waited_us", "ran_us", "attempt", "rescues",
+    "bucket_id", "bucket_epoch",
+)  # fmt: skip
+ATTEMPT_COLUMNS = ("job_id", "at", "outcome", "refused_at", "ran_us", "bucket_id", "bucket_epoch")
+
+
+def rollup(run: PipelineRun, *, rebuild: bool = False) -> Outcome:
+    """Bring the figures up to now.
+
+    Args:
+        rebuild: compute every day again, not only those that were touched.
+
+    Raises:
+        Refused: the lake is not ours. Unavailable: the master or the lake does not work; run it again.
+    """
+    with history_of(run) as history, lake_errors(Lake(run.lake)):
+        state = None if rebuild else history.lake.read_json(_STATE)
+        # The first time every day is made that comes out of it: nothing has to be read to find them.
+        days = _days(history, state) if run.dry_run or state is not None else None
+        if days is not None:
+            run.tell(f"{len(days)} days to roll up")
+        jobs = 0
+        if not run.dry_run and days != []:
+            days, jobs = _roll(run, history, days)
+            history.lake.write_json(_STATE, {"as_of": history.as_of.isoformat(), "ranges": _names(history.archived)})
+        found: dict[str, Any] = {"days": [day.isoformat() for day in days or ()], "rolled_up_jobs": jobs}
+    if not run.dry_run:
+        with lake_errors(Lake(run.lake)):
+            found["report"] = write_report(run, Lake(run.lake), read(run, Lake(run.lake)))
+    return Outcome(rows=jobs, found=found)
+
+
+def read(run: PipelineRun, lake: Lake) -> dict[str, DataFrame]:
+    """The figures of every day, by dataset."""
+    documents = lake.documents(DAYS).values()
+    frames = {}
+    for dataset, schema in DATASETS.items():
+        paths = [lake.url(path) for document in documents for path in document["files"][dataset]]
+        reader = run.spark.read.schema(schema)
+        base = lake.url(f"rollup/{dataset}/v{FORMAT}")
+        frames[dataset] = (
+            reader.option("basePath", base).parquet(*paths).drop("run")
+            if paths
+            else run.spark.createDataFrame([], schema)
+        )
+    return frames
+
+
+def _names(archived: Sequence[Archived]) -> list[str]:
+    return [one.name for one in archived]
+
+
+def _days(history: History, state: dict[str, Any] | None) -> list[date]:
+    """Days that something touched since the last time; all of them the first time."""
+    from pyspark.sql import functions as F
+
+    ranges = history.archived
+    jobs_since, attempts_since = F.lit(True), F.lit(True)
+    if state is not None:
+        as_of = F.lit(datetime.fromisoformat(state["as_of"]))
+        ranges = [one for one in history.archived if one.name not in state["ranges"]]
+        jobs_since = F.col("changed_at") >= as_of
+        attempts_since = F.greatest("at", "refused_at") >= as_of
+    jobs = [part.where(jobs_since) for part in _parts(history, "jobs", JOB_COLUMNS, ranges)]
+    attempts = union(_parts(history, "attempts", ATTEMPT_COLUMNS, ranges)).where(attempts_since)
+    return sorted(row["day"] for row in touched_days(jobs, attempts).collect())
+
+
+def _parts(history: History, table: str, columns: Sequence[str], ranges: Sequence[Archived]) -> list[DataFrame]:
+    """A table in the lake, if there is any of it, and in the master."""
+    archived = [history.archived_frame(table, columns, ranges)] if any(one.paths(table) for one in ranges) else []
+    return [*archived, history.live_frame(table, columns)]
+
+
+def _roll(run: PipelineRun, history: History, days: Sequence[date] | None) -> tuple[list[date], int]:
+    """Compute some days, or all there are, and name their new files; which they are, and how many jobs ended in them."""
+    ranges = [one for one in history.archived if days is None or _touches(one, days)]
+    with _kept() as keep:
+        # What is in the lake is cheap to read again, by columns. The master is asked once.
+        jobs = _parts(history, "jobs", JOB_COLUMNS, ranges)
+        jobs[-1] = keep(jobs[-1])
+        attempts = keep(union(_parts(history, "attempts", ATTEMPT_COLUMNS, ranges)))
+        frames = {
+            "throughput": throughput(jobs, attempts, attempts.count(), history.owners()),
+            "latency": latencies(jobs),
+        }
+        if history.discarded_since is not None:
+            frames = _never_smaller(run, history, frames, days)
+        run_id = new_id().hex()
+        files = {dataset: _written(history.lake, dataset, run_id, frame, days) for dataset, frame in frames.items()}
+    # A day without any figures has a document, too: it may have had some before.
+    found = sorted({day for named in files.values() for day in named}) if days is None else list(days)
+    for day in found:
+        named = {dataset: files[dataset].get(day, []) for dataset in DATASETS}
+        history.lake.write_json(
+            f"{DAYS}/{day.isoformat()}.json",
+            {"dataset": "rollup", "format": FORMAT, "run": run_id, "as_of": history.as_of.isoformat(), "files": named},
+        )
+    return found, _ended(run, history.lake, found)
+
+
+def _never_smaller(
+    run: PipelineRun, history: History, frames: dict[str, DataFrame], days: Sequence[date] | None
+) -> dict[str, DataFrame]:
+    """The figures, with what was counted before of days of which something was discarded since."""
+    from pyspark.sql import functions as F
+
+    assert history.discarded_since is not None
+    known = map(date.fromisoformat, history.lake.documents(DAYS))
+    spoilt = [day for day in known if day >= history.discarded_since.date() and (days is None or day in days)]
+    if not spoilt:
+        return frames
+    run.tell(f"{len(spoilt)} days keep figures of jobs that were discarded since")
+    ours, found = F.col("day").isin(spoilt), {}
+    for name, old in read(run, history.lake).items():
+        new = frames[name]
+        found[name] = new.where(~ours).unionByName(grown(old.where(ours), new.where(ours)))
+    return found
+
+
+@contextmanager
+def _kept() -> Iterator[Callable[[DataFrame], DataFrame]]:
+    """Frames that Spark keeps on its disks until the end: memory stays what it is, however many rows there are."""
+    from pyspark import StorageLevel
+
+    kept: list[DataFrame] = []
+
+    def keep(frame: DataFrame) -> DataFrame:
+        kept.append(frame.persist(StorageLevel.DISK_ONLY))
+        return kept[-1]
+
+    try:
+        yield keep
+    finally:
+        for frame in kept:
+            frame.unpersist()
+
+
+def _written(
+    lake: Lake, dataset: str, run_id: str, frame: DataFrame, days: Sequence[date] | None
+) -> dict[date, list[str]]:
+    """Write the figures of some days, or of all there are; the files of each day."""
+    from pyspark.sql import functions as F
+
+    wanted = frame if days is None else frame.where(F.col("day").isin(list(days)))
+    folder = f"rollup/{dataset}/v{FORMAT}/run={run_id}"
+    ordered = wanted.repartition("day").sortWithinPartitions("day", "hour", *GROUPS)
+    ordered.write.partitionBy("day").mode("append").parquet(lake.url(folder))
+    found: dict[date, list[str]] = {}
+    for path in lake.files(folder):
+        if path.endswith(".parquet"):
+            lake.sync(path)
+            found.setdefault(date.fromisoformat(path.split("day=")[1][:10]), []).append(path)
+    return found
+
+
+def _ended(run: PipelineRun, lake: Lake, days: Sequence[date]) -> int:
+    """How many jobs ended in some days, by their figures."""
+    from pyspark.sql import functions as F
+
+    ended = sum((F.sum(name) for name in COUNTS[1:5]), start=F.lit(0))
+    written = read(run, lake)["throughput"].where(F.col("day").isin(list(days)))
+    return int(written.agg(ended.alias("jobs")).collect()[0]["jobs"] or 0)
+
+
+def _touches(one: Archived, days: Sequence[date]) -> bool:
+    first = datetime.combine(min(days), time(), UTC)
+    beyond = datetime.combine(max(days), time(), UTC) + timedelta(days=1)
+    return one.first < beyond and one.last >= first
