@@ -20,7 +20,7 @@ from jobmaster.handlers import Handlers
 from jobmaster.master.archive import Archive
 from jobmaster.master.master import Master
 from jobmaster.master.migrate import drop, migrate
-from jobmaster.master.reading import Reader
+from jobmaster.master.reports import Reader
 from jobmaster.master.transactions import MasterAccess, Transactions
 from jobmaster.model.errors import ConfigError, Unavailable
 from jobmaster.settings.model import ClusterSettings

@@ -17,7 +17,7 @@ from collections import deque
 from benchmarks.fleet.costs import Costs
 from benchmarks.fleet.shape import Fleet
 from benchmarks.fleet.stations import Histogram, Log, Station, Timeline
-from jobmaster.client.intake import STORE_CALLS_MAX
+from jobmaster.client.submit_router import STORE_CALLS_MAX
 from jobmaster.settings.model import AgentSettings, Limits
 from jobmaster_agents.execute.executor import TURN_SECONDS
 from jobmaster_agents.fetch.claimer import CLAIM_JOBS_MAX

@@ -26,7 +26,7 @@ from benchmarks.fleet.store_desk import StoreDesk
 from benchmarks.report import tell
 from benchmarks.rig import Bench, bench
 from benchmarks.statements import Desk
-from jobmaster.client.bucket_map import BucketMap
+from jobmaster.client.bucket_directory import BucketMap
 from jobmaster.clock import new_id
 from jobmaster.master.statements import sql
 from jobmaster.model.agent import Agent, AgentState

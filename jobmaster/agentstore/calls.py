@@ -14,7 +14,7 @@ from hiredis import pack_command
 
 from jobmaster.agentstore.errors import ArgumentsRefused, FunctionsMissing, NoReply, NotSent, translate
 from jobmaster.agentstore.library import PREFIX
-from jobmaster.agentstore.line import Line
+from jobmaster.agentstore.pipelined_connection import Line
 from jobmaster.model.errors import CodeError
 from jobmaster.ports import Word
 

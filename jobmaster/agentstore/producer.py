@@ -9,14 +9,14 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Sequence
 from typing import Self, cast
 
+from jobmaster.agentstore.blocking import FinishedNews, WakeBell
 from jobmaster.agentstore.calls import Answer, Argument, Calls, function, pack, pack_function, word_of
 from jobmaster.agentstore.connections import Connector
 from jobmaster.agentstore.entries import read_entry
 from jobmaster.agentstore.errors import NotSent, OutOfMemory, translate
 from jobmaster.agentstore.health import health_of, parse_config, parse_info
 from jobmaster.agentstore.keys import Keys
-from jobmaster.agentstore.line import Line
-from jobmaster.agentstore.waiting import FinishedNews, WakeBell
+from jobmaster.agentstore.pipelined_connection import Line
 from jobmaster.model.bucket import BucketDepth
 from jobmaster.model.errors import OutcomeUnknown, StoreRefused
 from jobmaster.model.job import Entry

@@ -14,7 +14,7 @@ from jobmaster.cli.running import pick, reader_of, run_async
 from jobmaster.cli.tables import Column, duration, emit_record, emit_rows, iso
 
 if TYPE_CHECKING:
-    from jobmaster.master.reading import Reader
+    from jobmaster.master.reports import Reader
     from jobmaster.settings.model import AgentSettings, ClusterSettings
 
 MODES = ("full", "execution", "coordinator", "drain")

@@ -21,7 +21,7 @@ from jobmaster.settings.agreement import differences
 from jobmaster.wiring import addresses
 
 if TYPE_CHECKING:
-    from jobmaster.master.reading import Reader
+    from jobmaster.master.reports import Reader
     from jobmaster.settings.model import ClusterSettings
 
 POSTGRES_MIN = 15

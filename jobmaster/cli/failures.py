@@ -106,7 +106,7 @@ def failure_of(error: Exception) -> Failure:
 
 def _unknown_handler_hint(hint: str | None) -> str | None:
     """A hint that names an option of the library, for who types commands."""
-    from jobmaster.client.plans import UNKNOWN_HINT
+    from jobmaster.client.handler_lookup import UNKNOWN_HINT
 
     return hint and hint.replace(UNKNOWN_HINT, _UNKNOWN_HINT)
 

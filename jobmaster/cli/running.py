@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from jobmaster.model.errors import InputError, NotFound
 
 if TYPE_CHECKING:
-    from jobmaster.master.reading import Reader
+    from jobmaster.master.reports import Reader
     from jobmaster.settings.model import ClusterSettings
 
 T = TypeVar("T")

@@ -11,7 +11,7 @@ from contextlib import contextmanager, suppress
 from functools import partial
 from typing import NamedTuple
 
-from jobmaster.client.bucket_map import BucketMap, Outlet
+from jobmaster.client.bucket_directory import BucketMap, Outlet
 from jobmaster.clock import Clock
 from jobmaster.codec import encode_entry
 from jobmaster.model.errors import ClockSkew, CodeError, JobMasterError, OutcomeUnknown, Refused, Unavailable

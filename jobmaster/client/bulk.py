@@ -7,12 +7,12 @@ from collections.abc import AsyncIterable, Callable, Iterable, Iterator
 from typing import Any
 
 from jobmaster.client.bucket_group import BucketGroup, hold
-from jobmaster.client.coalescing import CHUNK_BYTES_MAX
-from jobmaster.client.durability import NEEDED
-from jobmaster.client.intake import IntakeDesk, new_job
+from jobmaster.client.coalescer import CHUNK_BYTES_MAX
+from jobmaster.client.handler_lookup import Plan
 from jobmaster.client.options import BulkOptions, Terms
-from jobmaster.client.plans import Plan
-from jobmaster.client.submitting import Submitter
+from jobmaster.client.store_handle import NEEDED
+from jobmaster.client.submit_router import IntakeDesk, new_job
+from jobmaster.client.submitter import Submitter
 from jobmaster.clock import new_id
 from jobmaster.codec import encode_entry
 from jobmaster.model.errors import InputError, JobMasterError, OutcomeUnknown

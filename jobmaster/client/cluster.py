@@ -8,18 +8,18 @@ from types import TracebackType
 from typing import Any, Self, TypeVar, Unpack, overload
 from uuid import UUID
 
-from jobmaster.client.bucket_map import BucketMap
+from jobmaster.client.bucket_directory import BucketMap
 from jobmaster.client.bulk import BulkSubmit, BulkSummary, Items
 from jobmaster.client.confirming import confirm_run
-from jobmaster.client.durability import StoreWatch
-from jobmaster.client.finding import Finder
-from jobmaster.client.intake import ClientMaster, IntakeDesk, Order
+from jobmaster.client.handler_lookup import Plans
+from jobmaster.client.lookup import Finder
 from jobmaster.client.options import BulkOptions, SubmitOptions
-from jobmaster.client.plans import Plans
 from jobmaster.client.receipts import JobReceipt
-from jobmaster.client.submitting import Submitter
+from jobmaster.client.result_waiter import Waiting
+from jobmaster.client.store_handle import StoreWatch
+from jobmaster.client.submit_router import ClientMaster, IntakeDesk, Order
+from jobmaster.client.submitter import Submitter
 from jobmaster.client.transactions import ClusterTransaction
-from jobmaster.client.waiting import Waiting
 from jobmaster.clock import Clock, SystemClock
 from jobmaster.codec import decode_json
 from jobmaster.handlers import Handlers

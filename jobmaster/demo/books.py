@@ -11,7 +11,7 @@ import msgspec
 from jobmaster.demo.handlers import INDEX_FILE
 from jobmaster.demo.history import PipelineSummary
 from jobmaster.demo.indexing import FileIndex, Totals, add_up, index_source
-from jobmaster.master.reading import Reader
+from jobmaster.master.reports import Reader
 
 _PAGE = 2000
 

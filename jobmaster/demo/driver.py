@@ -29,7 +29,7 @@ from jobmaster.demo.handlers import handlers, index_file
 from jobmaster.demo.history import look_back, require_pipeline
 from jobmaster.demo.indexing import standard_library_files
 from jobmaster.embedded import EmbeddedCluster, EmbeddedError, EmbeddedOptions
-from jobmaster.master.reading import Reader
+from jobmaster.master.reports import Reader
 from jobmaster.model.errors import WaitTimeout
 from jobmaster.model.ids import AgentId, BucketId, Fence
 from jobmaster.model.job import Priority

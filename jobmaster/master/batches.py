@@ -11,8 +11,8 @@ import msgspec
 
 from jobmaster.master import errors
 from jobmaster.master.connection import Calls
+from jobmaster.master.reread import Found, Verdict
 from jobmaster.master.statements import sql
-from jobmaster.master.verdicts import Found, Verdict
 from jobmaster.model.errors import OutcomeUnknown, Unavailable
 from jobmaster.ports import Written
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from asyncpg.pgproto.pgproto import UUID
 
-from jobmaster.master import errors, verdicts
+from jobmaster.master import errors, reread
 from jobmaster.master.batches import NOTHING, Batch, Sent, columns, ids_of, tell_batch
 from jobmaster.master.connection import Calls
 from jobmaster.master.statements import statement
@@ -32,7 +32,7 @@ class Intake:
         async def send(rows: Sequence[NewJob]) -> Sent:
             return await tell_batch(self._data, _INSERT_HELD, *columns(rows), ids=ids_of(rows))
 
-        return await Batch(self._data, _INSERT_HELD, send, verdicts.exists).write(jobs)
+        return await Batch(self._data, _INSERT_HELD, send, reread.exists).write(jobs)
 
     async def insert_held_in(self, connection: Any, jobs: Sequence[NewJob]) -> Written:
         """The same inside the caller's own transaction: the rows stand when the caller commits.
@@ -81,7 +81,7 @@ class Intake:
             self._data,
             "jobs/insert_assigned",
             send,
-            lambda _, found: verdicts.assigned(bucket_id, epoch, found),
+            lambda _, found: reread.assigned(bucket_id, epoch, found),
             bucket_id=bucket_id,
         ).write(jobs)
 

@@ -7,6 +7,7 @@ from typing import NamedTuple
 from jobmaster.master.buckets import Buckets
 from jobmaster.master.connection import Calls, Connections, Opener
 from jobmaster.master.intake import Intake
+from jobmaster.master.maintenance import Upkeep
 from jobmaster.master.members import Members
 from jobmaster.master.migrate import check_schema
 from jobmaster.master.onboarding import Onboarding
@@ -14,7 +15,6 @@ from jobmaster.master.outcomes import Outcomes
 from jobmaster.master.queries import Queries
 from jobmaster.master.rescue import Rescue
 from jobmaster.master.stores import Stores
-from jobmaster.master.upkeep import Upkeep
 from jobmaster.model.errors import SchemaMismatch
 from jobmaster.settings.model import MasterSettings
 

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Sequence
 from typing import NamedTuple, TypeAlias
 
-from jobmaster.master import verdicts
+from jobmaster.master import reread
 from jobmaster.master.batches import Batch, Sent, columns
 from jobmaster.master.connection import Calls, to_us
 from jobmaster.model.ids import Fence
@@ -110,10 +110,10 @@ class Onboarding:
             cancelled = [row["id"] for row in rows if row["state"] == JobState.CANCELLED]
             return Sent([row["id"] for row in rows], cancelled=cancelled)
 
-        def judge(row: tuple[bytes, int], found: verdicts.Found) -> verdicts.Verdict:
+        def judge(row: tuple[bytes, int], found: reread.Found) -> reread.Verdict:
             if found.state == JobState.PROCESSING:
-                return verdicts.Verdict.REFUSED  # it runs: somebody has the copy after all
-            return verdicts.held(row[1], fence.bucket_id, fence.epoch, found)
+                return reread.Verdict.REFUSED  # it runs: somebody has the copy after all
+            return reread.held(row[1], fence.bucket_id, fence.epoch, found)
 
         return await Batch(self._data, "jobs/release", send, judge, bucket_id=fence.bucket_id, rowless=False).write(
             identities

@@ -8,7 +8,7 @@ from operator import itemgetter
 
 import asyncpg
 
-from jobmaster.master import copying, verdicts
+from jobmaster.master import binary_copy, reread
 from jobmaster.master.batches import Batch, Sent, columns, ids_of, tell_batch
 from jobmaster.master.connection import Calls, Connection, to_us
 from jobmaster.model.ids import Fence
@@ -37,13 +37,13 @@ class Outcomes:
             return True
         # The whole batch is encoded before the COPY is opened, so that a client that freezes in between holds no lock.
         try:
-            parts = copying.encode(sorted(rows, key=_by_id))
+            parts = binary_copy.encode(sorted(rows, key=_by_id))
         except (struct.error, UnicodeEncodeError):
             return False  # no row was written; the guarded statement finds the one that is to blame
 
         async def copy(connection: Connection) -> str:
             return await connection.copy_to_table(
-                "job", source=copying.source(parts), columns=copying.COLUMNS, format="binary"
+                "job", source=binary_copy.source(parts), columns=binary_copy.COLUMNS, format="binary"
             )
 
         try:
@@ -63,7 +63,7 @@ class Outcomes:
         async def send(some: Sequence[FinalRow]) -> Sent:
             return await tell_batch(self._data, "jobs/record_final", *columns(some), ids=ids_of(some))
 
-        batch = Batch(self._data, "jobs/record_final", send, verdicts.final)
+        batch = Batch(self._data, "jobs/record_final", send, reread.final)
         written = await batch.write(rows)
         if batch.stale:
             await self.mark_refused(batch.stale)
@@ -91,12 +91,12 @@ class Outcomes:
         if await self._data.tell("jobs/await_confirmation", *identity, *values, ids=[row.id]):
             return True
         found = await self._data.ask("jobs/peek", [row.id], row.id, row.id)
-        return any(verdicts.Found(*each).identity == identity[1:] and each["state"] in _AWAITED for each in found)
+        return any(reread.Found(*each).identity == identity[1:] and each["state"] in _AWAITED for each in found)
 
     async def is_recorded(self, row: FinalRow) -> bool:
         """Whether the job's row says this very outcome, under this identity: what the lost answer to a commit was."""
         found = await self._data.ask("jobs/peek", [row.id], row.id, row.id)
-        return any(verdicts.final(row, verdicts.Found(*each)) is verdicts.Verdict.ACCEPTED for each in found)
+        return any(reread.final(row, reread.Found(*each)) is reread.Verdict.ACCEPTED for each in found)
 
     async def persist(self, fence: Fence, rows: Sequence[InFlightRow]) -> Written:
         """Guarded upsert of in-flight rows under the bucket lock. ``cancelled`` rows were left as they are."""
@@ -108,7 +108,7 @@ class Outcomes:
             self._data,
             "jobs/persist",
             send,
-            lambda row, found: verdicts.persisted(row.token, fence.bucket_id, fence.epoch, found),
+            lambda row, found: reread.persisted(row.token, fence.bucket_id, fence.epoch, found),
             bucket_id=fence.bucket_id,
             cancelled_is_accepted=False,
         ).write(rows)
@@ -125,7 +125,7 @@ class Outcomes:
             self._data,
             "jobs/hold",
             send,
-            lambda row, found: verdicts.held(row.token, fence.bucket_id, fence.epoch, found),
+            lambda row, found: reread.held(row.token, fence.bucket_id, fence.epoch, found),
             bucket_id=fence.bucket_id,
         ).write(rows)
 
@@ -139,7 +139,7 @@ class Outcomes:
             self._data,
             "jobs/retry_here",
             send,
-            lambda row, found: verdicts.kept_here(row, fence.bucket_id, fence.epoch, found),
+            lambda row, found: reread.kept_here(row, fence.bucket_id, fence.epoch, found),
             bucket_id=fence.bucket_id,
         ).write(rows)
 
@@ -147,7 +147,7 @@ class Outcomes:
         """Which of ``(id, token)`` still wait in their bucket, as far as their rows say."""
         tokens = dict(identities)
         found = [
-            verdicts.Found(*row) for row in await self._data.ask("jobs/peek", list(tokens), min(tokens), max(tokens))
+            reread.Found(*row) for row in await self._data.ask("jobs/peek", list(tokens), min(tokens), max(tokens))
         ]
         return frozenset(
             row.id for row in found

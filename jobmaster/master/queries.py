@@ -9,7 +9,7 @@ import msgspec
 from jobmaster.codec import decode_error
 from jobmaster.master.buckets import bucket_of
 from jobmaster.master.connection import Calls, Row, to_us
-from jobmaster.master.verdicts import Found
+from jobmaster.master.reread import Found
 from jobmaster.model.agent import Agent, AgentState, HandlerSpec
 from jobmaster.model.bucket import Bucket, BucketState
 from jobmaster.model.errors import OutcomeUnknown

@@ -6,7 +6,7 @@ import hashlib
 from collections.abc import Sequence
 
 from jobmaster.codec import encode_error
-from jobmaster.master import verdicts
+from jobmaster.master import reread
 from jobmaster.master.batches import Batch, Sent, columns, ids_of, tell_batch
 from jobmaster.master.connection import Calls
 from jobmaster.model.ids import Fence
@@ -62,9 +62,9 @@ class Rescue:
                 self._data, "jobs/rescue_page", *fence, priority, lane, *limits, *columns(some), ABANDONED, ids=ids
             )
 
-        def judge(_: _Copy, found: verdicts.Found) -> verdicts.Verdict:
+        def judge(_: _Copy, found: reread.Found) -> reread.Verdict:
             mine = found.in_flight and found.bucket_id == fence.bucket_id
-            return verdicts.Verdict.AGAIN if mine else verdicts.Verdict.REFUSED
+            return reread.Verdict.AGAIN if mine else reread.Verdict.REFUSED
 
         copies = [(e.id, e.token, e.handler, e.args, e.due_us, e.headers, e.attempt, e.rescues) for e in entries]
         return await Batch(self._data, "jobs/rescue_page", send, judge, bucket_id=fence.bucket_id).write(copies)

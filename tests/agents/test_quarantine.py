@@ -11,7 +11,7 @@ from jobmaster.cli.findings import Verdict
 from jobmaster.clock import new_id
 from jobmaster.codec import encode_entry
 from jobmaster.master.master import Master
-from jobmaster.master.reading import Reader
+from jobmaster.master.reports import Reader
 from jobmaster.model.job import Entry
 from jobmaster.ports import Unfit, Word
 from jobmaster_agents.event_log import Event

@@ -15,7 +15,7 @@ from jobmaster.cli.findings import Finding, Verdict
 from jobmaster.clock import SystemClock, new_id
 from jobmaster.codec import encode_entry
 from jobmaster.handlers import Handlers, JobContext
-from jobmaster.master.reading import Reader
+from jobmaster.master.reports import Reader
 from jobmaster.model.job import Entry
 from jobmaster.ports import Word
 from jobmaster.rules.lease import term

@@ -13,7 +13,7 @@ from jobmaster.agentstore.store import AgentStore
 from jobmaster.audit import AuditReport, AuditScope, audit
 from jobmaster.clock import new_id
 from jobmaster.master.migrate import migrate
-from jobmaster.master.reading import Reader
+from jobmaster.master.reports import Reader
 from jobmaster.settings.model import MasterSettings, StoreSettings
 
 SCHEMA = "audited"

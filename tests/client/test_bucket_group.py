@@ -8,9 +8,9 @@ from collections.abc import Sequence
 
 import pytest
 
+from jobmaster.client.bucket_directory import DEPTH_SECONDS, BucketMap
 from jobmaster.client.bucket_group import ALL_FULL, NO_BUCKET, BucketGroup, Capacity, Placed
-from jobmaster.client.bucket_map import DEPTH_SECONDS, BucketMap
-from jobmaster.client.durability import RECHECK_SECONDS, StoreWatch
+from jobmaster.client.store_handle import RECHECK_SECONDS, StoreWatch
 from jobmaster.clock import new_id
 from jobmaster.codec import encode_entry
 from jobmaster.model.bucket import Bucket, BucketState

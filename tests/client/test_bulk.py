@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from jobmaster.client import bulk, submitting
+from jobmaster.client import bulk, submitter
 from jobmaster.client.bulk import CHUNKS_MAX, BulkFailed
 from jobmaster.clock import new_id
 from jobmaster.handlers import Handlers
@@ -189,7 +189,7 @@ async def test_ids_that_the_master_refuses_are_never_acknowledged(
         return (int.from_bytes(made[:6], "big") + 63_072_000_000).to_bytes(6, "big") + made[6:]
 
     monkeypatch.setattr(bulk, "new_id", from_the_future)
-    monkeypatch.setattr(submitting, "new_id", from_the_future)
+    monkeypatch.setattr(submitter, "new_id", from_the_future)
     for options in ({"after": 3600}, {"durability": "master"}):
         given: Any = options
         with pytest.raises(BulkFailed, match="outside the master's partitions") as caught:

@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from jobmaster.client.coalescing import CHUNK_BYTES_MAX, Coalescer, Gate
+from jobmaster.client.coalescer import CHUNK_BYTES_MAX, Coalescer, Gate
 from jobmaster.model.errors import BucketsFull, OutcomeUnknown, Unavailable
 from tests.client.paper_stores import until
 

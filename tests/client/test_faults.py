@@ -13,7 +13,7 @@ import msgspec
 import pytest
 
 from jobmaster.agentstore.store import AgentStore
-from jobmaster.client import durability
+from jobmaster.client import store_handle
 from jobmaster.client.bulk import BulkFailed
 from jobmaster.clock import new_id
 from jobmaster.embedded import PostgresServer, ValkeyServer
@@ -143,7 +143,7 @@ async def test_a_log_turned_off_later_is_noticed(
 ) -> None:
     import redis.asyncio
 
-    monkeypatch.setattr(durability, "RECHECK_SECONDS", 0.0)
+    monkeypatch.setattr(store_handle, "RECHECK_SECONDS", 0.0)
     server = new_valkey(appendonly="yes")
     agent, settings = await second_store(shop, server, opened)
     cluster = await open_cluster(settings=settings, stores={"other": agent.store})

@@ -12,7 +12,7 @@ from urllib.parse import urlsplit
 import pytest
 
 from jobmaster.agentstore.store import AgentStore
-from jobmaster.client import waiting as waiting_module
+from jobmaster.client import result_waiter as waiting_module
 from jobmaster.clock import new_id
 from jobmaster.model.errors import InputError, JobFailed, NotFound, Unavailable, WaitTimeout
 from jobmaster.model.job import ErrorInfo, JobState, Level

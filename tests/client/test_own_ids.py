@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from jobmaster.agentstore.store import AgentStore
-from jobmaster.client import bucket_map, finding
+from jobmaster.client import bucket_directory, lookup
 from jobmaster.client.cluster import Cluster
 from jobmaster.client.receipts import JobReceipt
 from jobmaster.clock import new_id
@@ -93,7 +93,7 @@ async def test_callers_one_after_the_other_do_not_read_the_buckets_anew(shop: Wo
 
 async def test_a_copy_in_a_bucket_that_was_opened_just_now_is_seen(shop: Workshop, monkeypatch: Any) -> None:
     """This producer's picture of the buckets is older than the bucket, and it may not be renewed again so soon."""
-    monkeypatch.setattr(bucket_map, "REFRESH_AGAIN_SECONDS", 3600.0)
+    monkeypatch.setattr(bucket_directory, "REFRESH_AGAIN_SECONDS", 3600.0)
     await shop.cluster.submit(resize, {"path": "warm"})
     await shop.agent.open(count=1)
     newest = shop.agent.buckets["default", 3][-1]
@@ -175,7 +175,7 @@ async def test_a_store_that_is_away_is_not_asked_for_its_lost_buckets_by_every_c
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """They stay in rescue for as long as it is away, and each look would wait for it. So would each page of one look."""
-    monkeypatch.setattr(finding, "FINDS_MAX", 1)
+    monkeypatch.setattr(lookup, "FINDS_MAX", 1)
     server = new_valkey()
     agent, settings = await second_store(shop, server, opened)
     cluster = await open_cluster(settings=settings, stores={"default": shop.store, "other": agent.store})

@@ -11,11 +11,11 @@ from typing import Any
 import msgspec
 import pytest
 
-from jobmaster.client import plans
+from jobmaster.client import handler_lookup
 from jobmaster.client.bulk import BulkFailed
 from jobmaster.client.cluster import Cluster
-from jobmaster.client.intake import digest
 from jobmaster.client.receipts import JobReceipt
+from jobmaster.client.submit_router import digest
 from jobmaster.clock import new_id
 from jobmaster.codec import decode_headers, decode_json
 from jobmaster.handlers import Handlers
@@ -213,7 +213,7 @@ async def test_a_producer_hears_of_a_redeployed_signature_when_its_own_picture_s
     await HandAgent(shop.master, shop.store, "default").start(redeployed)
     with pytest.raises(InvalidArguments, match="unknown argument 'form'"):
         await cluster.submit("images.resize", {"path": "a", "form": "png"})
-    monkeypatch.setattr(plans, "REREAD_SECONDS", -1.0)
+    monkeypatch.setattr(handler_lookup, "REREAD_SECONDS", -1.0)
     receipt = await cluster.submit("images.resize", {"path": "a", "form": "png"})
     assert receipt.id in await shop.waiting()
 

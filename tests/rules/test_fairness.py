@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from jobmaster.model.job import Priority
-from jobmaster.rules.fairness import effective_level
+from jobmaster.rules.priority_order import effective_level
 
 BOOST = 900.0
 

@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from random import Random
 from typing import Any
 
-from jobmaster.master import verdicts
+from jobmaster.master import reread
 from jobmaster_agents import agent, bucket_worker, retrying, run_agent, store_connector
 from jobmaster_agents import background_task as duty_loop
 from jobmaster_agents.buckets import anti_entropy, graceful_shutdown, provisioner
@@ -132,7 +132,7 @@ class Surroundings:
             (store_connector, "new_id", new_id),
             (agent, "version", lambda _: "0"),
             (bucket_worker, "ProcessPool", SimPool),
-            *((verdicts, name, _counted(getattr(verdicts, name), name, hits)) for name in _COUNTED),
+            *((reread, name, _counted(getattr(reread, name), name, hits)) for name in _COUNTED),
             *(more or []),
         ]  # fmt: skip
         self._before: list[Patch] = []

@@ -16,7 +16,7 @@ from jobmaster.clock import new_id
 from jobmaster.master.connection import Dialler
 from jobmaster.master.errors import calling, connecting
 from jobmaster.master.master import Master
-from jobmaster.master.reading import Reader
+from jobmaster.master.reports import Reader
 from jobmaster.model.errors import ConfigError, JobMasterError, Refused, SchemaMismatch, Unavailable
 from jobmaster.settings.model import MasterSettings
 from tests.patience import PATIENCE_SECONDS

@@ -6,7 +6,7 @@ import json
 
 from jobmaster.cli.operating import NOTE, note_values, operator_name
 from jobmaster.clock import new_id
-from jobmaster.master.reading import Reader
+from jobmaster.master.reports import Reader
 from jobmaster.model.job import JobState
 from tests.statements.kit import SCHEMA, World, new_job
 

@@ -16,7 +16,7 @@ from jobmaster.clock import new_id
 from jobmaster.master.archive import Archive
 from jobmaster.master.master import Master
 from jobmaster.master.migrate import migrate
-from jobmaster.master.reading import Reader
+from jobmaster.master.reports import Reader
 from jobmaster.model.errors import Refused
 from jobmaster.settings.model import ClusterSettings, MasterSettings
 from tests.statements.kit import ERROR, SCHEMA, World, final_row, hold_row, new_job, uuids

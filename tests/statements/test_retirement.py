@@ -21,7 +21,7 @@ from jobmaster.master import archive as archive_module
 from jobmaster.master.archive import Archive
 from jobmaster.master.master import Master
 from jobmaster.master.migrate import migrate
-from jobmaster.master.reading import Reader
+from jobmaster.master.reports import Reader
 from jobmaster.master.statements import sql as statement_text
 from jobmaster.model.errors import Refused, Unavailable
 from jobmaster.settings.model import ClusterSettings, MasterSettings

@@ -7,7 +7,7 @@ from collections import deque
 from collections.abc import Callable, Iterable
 from typing import NamedTuple, Protocol
 
-from jobmaster.rules.fairness import effective_level
+from jobmaster.rules.priority_order import effective_level
 from jobmaster_agents.outcomes.outcome import StopCause
 from jobmaster_agents.state.job_table import ClaimedJob, Phase
 from jobmaster_agents.state.ownership import OwnedBucket

@@ -12,7 +12,7 @@ from jobmaster.agentstore.store import AgentStore
 from jobmaster.clock import new_id
 from jobmaster.demo.lease_race import handlers
 from jobmaster.master.master import Master
-from jobmaster.master.reading import Reader
+from jobmaster.master.reports import Reader
 from jobmaster.settings.model import (
     AgentSettings,
     BucketCounts,

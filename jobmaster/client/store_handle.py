@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 
-from jobmaster.client.coalescing import answer_of, closed
+from jobmaster.client.coalescer import answer_of, closed
 from jobmaster.clock import Clock
 from jobmaster.model.errors import DurabilityRefused, JobMasterError
 from jobmaster.model.job import Durability, Level

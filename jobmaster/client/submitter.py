@@ -11,9 +11,9 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from jobmaster.client.bucket_group import Placed
-from jobmaster.client.intake import IntakeDesk, Line, Order
+from jobmaster.client.handler_lookup import Plan, Plans, arguments_mapping
 from jobmaster.client.options import BulkOptions, SubmitOptions, Terms, checked_terms
-from jobmaster.client.plans import Plan, Plans, arguments_mapping
+from jobmaster.client.submit_router import IntakeDesk, Line, Order
 from jobmaster.clock import Clock, new_id
 from jobmaster.codec import decode_entry, encode_args, encode_entry
 from jobmaster.model.errors import InvalidArguments

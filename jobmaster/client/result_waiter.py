@@ -15,7 +15,7 @@ from collections.abc import AsyncGenerator, Callable, Iterable, Mapping
 from contextlib import aclosing
 from typing import cast
 
-from jobmaster.client.coalescing import Coalescer, Gate
+from jobmaster.client.coalescer import Coalescer, Gate
 from jobmaster.clock import Clock
 from jobmaster.model.errors import JobMasterError, Unavailable, WaitTimeout
 from jobmaster.model.job import JobState

@@ -15,11 +15,11 @@ from typing import Any, NamedTuple, Protocol
 
 import msgspec
 
+from jobmaster.client.bucket_directory import BucketMap
 from jobmaster.client.bucket_group import ALL_FULL, BucketGroup, Capacity, Placed, hold
-from jobmaster.client.bucket_map import BucketMap
-from jobmaster.client.coalescing import Coalescer, Gate
-from jobmaster.client.durability import NEEDED
-from jobmaster.client.own_ids import OwnIds, canonical, refuse_another
+from jobmaster.client.coalescer import Coalescer, Gate
+from jobmaster.client.dedup import OwnIds, canonical, refuse_another
+from jobmaster.client.store_handle import NEEDED
 from jobmaster.clock import Clock
 from jobmaster.codec import decode_entry, encode_entry
 from jobmaster.model import ids

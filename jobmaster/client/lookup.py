@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterable, Sequence
 
-from jobmaster.client.bucket_map import BucketMap, Outlet
+from jobmaster.client.bucket_directory import BucketMap, Outlet
 from jobmaster.model import ids
 from jobmaster.model.errors import JobMasterError, NotFound
 from jobmaster.model.job import IN_FLIGHT_STATES, Entry, JobState, JobView, NewJob, Priority

@@ -17,9 +17,9 @@ from typing import NamedTuple
 
 import msgspec
 
-from jobmaster.client.bucket_map import BucketMap, Outlet
-from jobmaster.client.coalescing import Coalescer, Gate
-from jobmaster.client.finding import copies
+from jobmaster.client.bucket_directory import BucketMap, Outlet
+from jobmaster.client.coalescer import Coalescer, Gate
+from jobmaster.client.lookup import copies
 from jobmaster.codec import decode_json
 from jobmaster.model import ids
 from jobmaster.model.errors import Conflict, JobMasterError, Unavailable

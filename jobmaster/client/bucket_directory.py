@@ -11,8 +11,8 @@ import contextlib
 import logging
 from collections.abc import Mapping
 
-from jobmaster.client.coalescing import answer_of, closed
-from jobmaster.client.durability import StoreWatch
+from jobmaster.client.coalescer import answer_of, closed
+from jobmaster.client.store_handle import StoreWatch
 from jobmaster.clock import Clock
 from jobmaster.model.bucket import Bucket, BucketState
 from jobmaster.model.errors import JobMasterError
