@@ -188,7 +188,7 @@ def test_files_that_do_not_hold_what_the_tables_hold_are_never_published(
     """A file holds something else than it was given: once, and then for good."""
     from pyarrow import parquet
 
-    from jobmaster.pipeline.lake.lake import export
+    from jobmaster.pipeline.lake import export
 
     real = export.write
 
@@ -211,7 +211,7 @@ def test_a_file_that_is_damaged_before_it_is_verified_is_written_again(
     filled: Past, monkeypatch: pytest.MonkeyPatch, harm: str
 ) -> None:
     """As after a power cut: the state EXPORTED is committed, and the file is not all on the disk."""
-    from jobmaster.pipeline.lake.lake import export
+    from jobmaster.pipeline.lake import export
 
     damaged: list[Path] = []
     real = export.write
@@ -236,7 +236,7 @@ def test_what_a_task_that_was_repeated_has_left_is_no_part_of_the_run(
     filled: Past, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A first attempt wrote its file, and its answer was lost."""
-    from jobmaster.pipeline.lake.lake import export
+    from jobmaster.pipeline.lake import export
 
     real = export.PartFiles.write
     real_write, runs = export.write, []

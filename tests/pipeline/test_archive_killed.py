@@ -147,7 +147,7 @@ def test_a_master_that_restarts_in_the_middle_costs_a_run_and_nothing_else(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    from jobmaster.pipeline.lake.lake import export
+    from jobmaster.pipeline.lake import export
     from jobmaster.pipeline.steps.archive import archive
 
     server = new_postgres()
