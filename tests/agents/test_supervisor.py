@@ -38,7 +38,7 @@ class Run:
         self.directory = directory
         (directory / "behaviour.json").write_bytes(msgspec.json.encode(behaviour))
         self.log = directory / "log"
-        root = Path(HERE).parents[2]
+        root = Path(HERE).parents[3]
         with self.log.open("wb") as log:
             self.process = subprocess.Popen(
                 [sys.executable, HERE, "supervisor", str(directory)],

@@ -19,7 +19,7 @@ import pytest
 from jobmaster.cli.main import run
 from tests.patience import patient
 
-REPOSITORY = Path(__file__).parents[2]
+REPOSITORY = Path(__file__).parents[3]
 MARK = "JM_TEST_MARK"
 
 

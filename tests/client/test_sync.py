@@ -181,7 +181,7 @@ print(cluster.submit("images.resize", {{"path": "a"}}).level.value)
         capture_output=True,
         text=True,
         timeout=PATIENCE_SECONDS,
-        cwd=Path(__file__).parents[2],
+        cwd=Path(__file__).parents[3],
         check=False,
     )
     assert (ended.stdout, ended.stderr, ended.returncode) == ("agent\n", "", 0)

@@ -20,7 +20,7 @@ from jobmaster.demo.books import Books, Summary, summarise
 from jobmaster.demo.indexing import FileIndex, add_up
 from tests.patience import PATIENCE_SECONDS, patient
 
-REPOSITORY = Path(__file__).parents[2]
+REPOSITORY = Path(__file__).parents[3]
 MARK = "JM_TEST_MARK"
 
 

@@ -188,7 +188,7 @@ def test_importing_the_commands_imports_neither_the_loader_nor_yaml() -> None:
 
 
 def _root() -> Path:
-    return Path(__file__).parents[2]
+    return Path(__file__).parents[3]
 
 
 @pytest.mark.parametrize("before", [True, False])

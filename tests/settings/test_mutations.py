@@ -18,7 +18,7 @@ from jobmaster.settings.origins import InvalidSettings, Origin, OriginKind
 from jobmaster.settings.rendering import settings_tree, yaml_lines
 from jobmaster.settings.yaml_nodes import parse_yaml
 
-CONFIG = Path(__file__).parents[2] / "config"
+CONFIG = Path(__file__).parents[3] / "config"
 VALID = [path.read_text(encoding="utf-8") for path in sorted(CONFIG.glob("*.yaml"))]
 SPICE = [
     "*", "&a", "*a", "!", "!!int", "<<", "<<: *a", "---", "...", "%YAML 1.1", "\t", "\0", "\ud800", "\ufeff", "\x85",

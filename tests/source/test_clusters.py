@@ -18,7 +18,7 @@ from tests.patience import PATIENCE_SECONDS
 from tests.source.conftest import Ground, ground_of
 
 pytestmark = [pytest.mark.slow, pytest.mark.cluster, pytest.mark.spark]
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[4]
 Start = Callable[..., subprocess.Popen[bytes]]
 
 

@@ -19,7 +19,7 @@ from tests.patience import PATIENCE_SECONDS
 from tests.source.conftest import Ground
 
 pytestmark = [pytest.mark.slow, pytest.mark.spark]
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[4]
 
 
 def order(source: Input, *keys: str, **given: object) -> Order:
