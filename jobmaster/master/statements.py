@@ -1,7 +1,7 @@
 """The SQL of this room: one statement a file, with a header that says what goes in, what comes out, and what fences it.
 
-The header is checked against a real server by ``tests/statements``; here only the text is of interest. A statement keeps
-its name as a leading comment, so that an operator finds it in ``pg_stat_activity``.
+The header is checked against a real server by ``tests/integration/postgres``; here only the text is of interest. A
+statement keeps its name as a leading comment, so that an operator finds it in ``pg_stat_activity``.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """The life of a range that leaves the master, as one table; a missing entry is the error.
 
-``tests/statements`` compares the headers of the statements in ``sql/archive`` with it. ``None`` is "no row in the
+``tests/integration/postgres`` compares the headers of the statements in ``sql/archive`` with it. ``None`` is "no row in the
 manifest yet".
 """
 

@@ -2,7 +2,7 @@
 
 Two lives: ``ACTIVE -> COMPLETING -> READY_TO_DELETE`` (graceful exit) and ``ACTIVE|COMPLETING|FROZEN -> LOST ->
 DRAINING -> READY_TO_DELETE`` (rescue). ``FROZEN`` is the operator's emergency stop. SQL and Lua restate only the guard;
-``tests/statements`` compares the header of every statement with this table.
+``tests/integration/postgres`` compares the header of every statement with this table.
 """
 
 from __future__ import annotations

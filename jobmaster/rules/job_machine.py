@@ -1,7 +1,7 @@
 """The life of a job as one table; a missing entry is the error.
 
-``None`` stands for "the master has no row yet" (a SavePending copy). SQL restates only the guard; ``tests/statements``
-compares the header of every statement with this table.
+``None`` stands for "the master has no row yet" (a SavePending copy). SQL restates only the guard;
+``tests/integration/postgres`` compares the header of every statement with this table.
 """
 
 from __future__ import annotations

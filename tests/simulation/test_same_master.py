@@ -20,9 +20,9 @@ from jobmaster.model.bucket import Bucket, BucketState
 from jobmaster.model.job import Entry, FinalRow, HoldRow, InFlightRow, NewJob
 from jobmaster.ports import CancelledRow, Unfit
 from jobmaster.settings.model import MasterSettings
+from tests.integration.postgres.kit import ERROR, SCHEMA, TIMEOUT
 from tests.simulation.misfits import INT4_MAX
 from tests.simulation.two_masters import TwoMasters
-from tests.statements.kit import ERROR, SCHEMA, TIMEOUT
 
 PAST_US = 1_700_000_000_000_000
 FUTURE_US = 4_000_000_000_000_000

@@ -22,7 +22,8 @@ from jobmaster.model.archive import ArchiveRange, ArchiveState, LakeFile, Measur
 from jobmaster.model.errors import Conflict, JobMasterError, Refused, Unavailable
 from jobmaster.model.ids import text
 from jobmaster.pipeline.context import Outcome, PipelineRun
-from jobmaster.pipeline.lake.lake import FORMAT, MARK, Lake, export, verify
+from jobmaster.pipeline.lake import export, verify
+from jobmaster.pipeline.lake.lake import FORMAT, MARK, Lake
 from jobmaster.pipeline.spark.session import first_line, threads_of
 from jobmaster.retention.retire import Retiring
 from jobmaster.wiring import open_archive

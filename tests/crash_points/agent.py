@@ -1,0 +1,35 @@
+"""``python -m tests.crash_points.agent CONFIG NAME``: an agent under its supervisor, with a child whose ports have faults."""
+
+from __future__ import annotations
+
+import ctypes
+import signal
+import sys
+from pathlib import Path
+
+from jobmaster.settings.loader import load_settings
+from jobmaster_agents.event_log import configure
+from jobmaster_agents.supervisor import supervisor
+
+_PR_SET_PDEATHSIG = 1
+
+
+def main(config: str, name: str) -> int:
+    # It starts its child again at once, for ever: it must not outlive the test.
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    settings = load_settings(Path(config), {}, []).settings
+    configure(settings.observability.log_level, settings.observability.log_format)
+    supervisor.STEADY_SECONDS = 0.0  # a test kills it many times: every death counts as the first
+    plan = supervisor.Plan(
+        settings=settings,
+        agent=name,
+        name=name,
+        processes=1,
+        sys_path=tuple(sys.path),
+        child_command=(sys.executable, "-m", "tests.crash_points.child"),
+    )
+    return supervisor.Supervisor(plan).run()
+
+
+if __name__ == "__main__":
+    sys.exit(main(*sys.argv[1:]))

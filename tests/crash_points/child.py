@@ -1,0 +1,73 @@
+"""An agent whose ports have faults: a main program like ``jobmaster_agents.agent_main``, for the tests alone.
+
+What the program under test is told by its own modules is exchanged here before it runs: the two functions that open its
+stores, and pauses of rare duties that would make a test wait for a minute.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+from typing import Any, cast
+
+from jobmaster.agentstore.store import AgentStore
+from jobmaster.master.master import Master
+from jobmaster.master.transactions import Transaction, Transactions
+from jobmaster.settings.model import ClusterSettings
+from jobmaster.wiring import open_master, open_stores, open_transactions
+from jobmaster_agents import agent_main, run_agent
+from jobmaster_agents.buckets import anti_entropy
+from jobmaster_agents.leader import leader, maintenance
+from tests.crash_points.ports import VARIABLE, FaultyPort, Orders
+
+CHORE_SECONDS = 0.5
+
+
+def prepared() -> agent_main.RunAgent:
+    """The agent's main function, its ports replaced."""
+    orders = Orders(Path(os.environ[VARIABLE]))
+
+    async def faulty_master(settings: ClusterSettings, **words: Any) -> Master:
+        return cast("Master", FaultyPort(await open_master(settings, **words), "master", orders))
+
+    async def faulty_stores(settings: ClusterSettings, **words: Any) -> dict[str, AgentStore]:
+        stores = await open_stores(settings, **words)
+        return {name: cast("AgentStore", FaultyPort(store, "store", orders)) for name, store in stores.items()}
+
+    class FaultyTransactions:
+        """Each transaction is a port of its own."""
+
+        def __init__(self, inner: Transactions) -> None:
+            self._inner = inner
+            self.access = inner.access
+            self.close = inner.close
+
+        async def begin(self, attempt: str) -> Transaction:
+            return cast("Transaction", FaultyPort(await self._inner.begin(attempt), "transaction", orders))
+
+    def faulty_transactions(settings: ClusterSettings, **words: Any) -> FaultyTransactions:
+        return FaultyTransactions(open_transactions(settings, **words))
+
+    hasten()
+    vars(run_agent).update(open_master=faulty_master, open_stores=faulty_stores, open_transactions=faulty_transactions)
+    return run_agent.run_agent
+
+
+def hasten() -> None:
+    """Duties that come every minute come every half second."""
+    anti_entropy.IDLE_FACTOR = 1.0
+    anti_entropy.PACE_SECONDS = 0.1
+
+    def chore(name: str, every_seconds: float, run: Any) -> leader.MaintenanceTask:
+        return leader.MaintenanceTask(name, min(every_seconds, CHORE_SECONDS), run)
+
+    vars(maintenance)["MaintenanceTask"] = chore
+
+
+if __name__ == "__main__":
+    exit_code = 1
+    try:
+        exit_code = agent_main.serve(sys.argv[1:], prepared)
+    finally:
+        agent_main.leave(exit_code)

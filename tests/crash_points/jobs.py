@@ -1,0 +1,76 @@
+"""What the agents under fault run. What a handler did is written to a file, independent of both stores."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+from jobmaster.handlers import Handlers, JobContext, Retry
+from tests.system.jobs import witness
+
+handlers = Handlers()
+
+VICTIM = "victim"
+"""Lane of the agent under fault."""
+PREY = "prey"
+"""Lane of an agent whose buckets the agent under fault has to rescue."""
+SLOW_SECONDS = 0.35
+"""Longer than ``persist_within`` in these clusters."""
+
+
+@handlers.job(name="quick", lane=VICTIM)
+async def quick(ctx: JobContext, path: str) -> None:
+    witness(ctx, path, "ran")
+
+
+@handlers.job(name="slow", lane=VICTIM)
+async def slow(ctx: JobContext, path: str) -> None:
+    await asyncio.sleep(SLOW_SECONDS)
+    witness(ctx, path, "ran")
+
+
+@handlers.job(name="fenced", lane=VICTIM, start="fenced")
+async def fenced(ctx: JobContext, path: str) -> None:
+    witness(ctx, path, "ran")
+
+
+@handlers.job(name="pays", lane=VICTIM, transactional=True)
+async def pays(ctx: JobContext, path: str) -> None:
+    """Its effect is a row in a table of its own, of which a second one would be no error."""
+    async with ctx.transaction() as connection:
+        await connection.execute("INSERT INTO public.payment VALUES ($1)", ctx.id)
+    witness(ctx, path, "ran")
+
+
+@handlers.job(name="fails", lane=VICTIM, max_attempts=2, backoff=0.01)
+async def fails(ctx: JobContext, path: str) -> None:
+    witness(ctx, path, "ran")
+    raise RuntimeError("as asked")
+
+
+@handlers.job(name="retries_here", lane=VICTIM, max_attempts=3)
+async def retries_here(ctx: JobContext, path: str) -> None:
+    witness(ctx, path, "ran")
+    if ctx.attempt < 3:
+        raise Retry(after=0.02)
+
+
+@handlers.job(name="retries_later", lane=VICTIM, max_attempts=2)
+async def retries_later(ctx: JobContext, path: str) -> None:
+    """Its second attempt is due beyond the transient threshold, so it waits for it in the master."""
+    witness(ctx, path, "ran")
+    if ctx.attempt < 2:
+        raise Retry(after=0.4)
+
+
+@handlers.job(name="endless", lane=VICTIM)
+async def endless(ctx: JobContext, path: str) -> None:
+    witness(ctx, path, "ran")
+    await asyncio.sleep(3600)
+
+
+@handlers.job(name="until_gate", lane=PREY)
+async def until_gate(ctx: JobContext, path: str, gate: str) -> None:
+    witness(ctx, path, "began")
+    while not Path(gate).exists():  # noqa: ASYNC110 - the gate is a file, so that other processes can open it
+        await asyncio.sleep(0.02)

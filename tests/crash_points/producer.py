@@ -1,0 +1,85 @@
+"""``python -m tests.crash_points.producer CONFIG LEDGER SCENE``: a producer whose ports have faults.
+
+Ids are written to the ledger before they are sent, so that whoever comes after it can send the same jobs again; what was
+acknowledged is written down as well.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from uuid import UUID
+
+from jobmaster.client.cluster import Cluster
+from jobmaster.clock import new_id
+from jobmaster.settings.loader import load_settings
+from jobmaster.wiring import open_master, open_stores
+from tests.crash_points import jobs
+from tests.crash_points.points import Scene
+from tests.crash_points.ports import VARIABLE, FaultyPort, Orders
+
+SINGLE_JOBS = 12
+BULK_JOBS = 120
+CHUNK_JOBS = 20
+
+
+class Ledger:
+    """Lines ``word hex``, each on the disk before the next step."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def add(self, word: str, job_id: bytes) -> None:
+        with self.path.open("a") as file:
+            file.write(f"{word} {job_id.hex()}\n")
+
+    def ids(self, word: str) -> list[bytes]:
+        lines = self.path.read_text().splitlines() if self.path.exists() else []
+        return [bytes.fromhex(line.split()[1]) for line in lines if line.startswith(f"{word} ")]
+
+
+async def main(config: str, ledger: Ledger, scene: Scene) -> None:
+    settings = load_settings(Path(config), {}, []).settings
+    orders = Orders(Path(os.environ[VARIABLE]))
+    master = await open_master(settings, application_name="jobmaster-client")
+    stores = await open_stores(settings)
+    faulty: Callable[[object, str], FaultyPort] = lambda port, name: FaultyPort(port, name, orders)  # noqa: E731
+    cluster = Cluster(
+        settings,
+        faulty(master, "master"),
+        {name: faulty(store, "store") for name, store in stores.items()},
+        handlers=jobs.handlers,
+    )
+    witness = {"path": str(ledger.path.with_name("witness"))}
+    if scene is Scene.SUBMIT:
+        await submit(cluster, ledger, witness)
+    elif scene is Scene.BULK:
+        summary = await cluster.submit_many([witness] * BULK_JOBS, handler=jobs.quick)
+        for job_id in summary.ids:
+            ledger.add("acknowledged", job_id)
+    else:
+        for job_id in ledger.ids("cancel"):
+            await cluster.cancel(job_id)
+    await cluster.close()
+    for store in stores.values():
+        await store.close()
+    await master.close()
+
+
+async def submit(cluster: Cluster, ledger: Ledger, witness: dict[str, str]) -> None:
+    """Jobs one by one; those of an earlier run that were never acknowledged first, under the same ids."""
+    acknowledged = set(ledger.ids("acknowledged"))
+    again = [job_id for job_id in ledger.ids("sent") if job_id not in acknowledged]
+    fresh = [new_id() for _ in range(SINGLE_JOBS - len(ledger.ids("sent")))]
+    for job_id in fresh:
+        ledger.add("sent", job_id)
+    for job_id in again + fresh:
+        await cluster.submit(jobs.quick, witness, job_id=UUID(bytes=job_id))
+        ledger.add("acknowledged", job_id)
+
+
+if __name__ == "__main__":
+    asyncio.run(main(sys.argv[1], Ledger(Path(sys.argv[2])), Scene(sys.argv[3])))

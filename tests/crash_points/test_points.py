@@ -1,0 +1,91 @@
+"""The table of crash points is whole, its calls exist, and the program itself knows nothing of it."""
+
+from __future__ import annotations
+
+import inspect
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+
+import pytest
+
+from jobmaster.agentstore.store import AgentStore
+from jobmaster.master.master import Master
+from jobmaster.master.transactions import Transaction
+from tests.crash_points.points import ABSENT, NAMED, POINTS, Scene
+from tests.crash_points.ports import VARIABLE, Action, FaultyPort, Order, Orders
+from tests.patience import PATIENCE_SECONDS
+from tests.system import test_crash_points, test_lost_replies
+
+TREE = Path(__file__).parents[2]
+PORTS = {"master": Master, "store": AgentStore, "transaction": Transaction}
+
+
+def called(call: str) -> object:
+    port, method = call.split(".")
+    return getattr(PORTS[port], method)
+
+
+def test_every_named_point_is_struck_or_excused() -> None:
+    assert NAMED - POINTS.keys() == ABSENT.keys()
+    assert not POINTS.keys() & ABSENT.keys()
+    assert all(sentence.endswith(".") for sentence in ABSENT.values())
+
+
+def test_every_point_is_a_call_of_a_port() -> None:
+    for name, point in POINTS.items():
+        if point.scene is not Scene.APART:
+            assert inspect.iscoroutinefunction(called(point.call)), name
+    for group in ("AT_WORK", "IN_A_RESCUE", "KEEPING_HOUSE", "ON_LEAVING", "AT_THE_START", "REPLACING"):
+        assert all(inspect.iscoroutinefunction(called(call)) for call in getattr(test_lost_replies, group))
+
+
+def test_every_point_of_its_own_kind_has_a_test() -> None:
+    tests = [name for name in vars(test_crash_points) if name.startswith("test_")]
+    apart = [name.lower() for name, point in POINTS.items() if point.scene is Scene.APART]
+    assert [name for name in apart if not any(test.startswith(f"test_{name}_") for test in tests)] == []
+
+
+@pytest.mark.slow
+def test_what_is_installed_has_no_hook(tmp_path: Path) -> None:
+    """Nobody can order a fault from a program that a user installs: neither the variable nor anything of these tests is in
+    the wheel."""
+    pip = [sys.executable, "-m", "pip", "--disable-pip-version-check", "--quiet", "wheel"]
+    argv = [*pip, "--no-deps", "--no-build-isolation", "--no-index", "--wheel-dir", str(tmp_path), str(TREE)]
+    answer = subprocess.run(argv, cwd=tmp_path, capture_output=True, text=True, timeout=PATIENCE_SECONDS, check=False)
+    assert answer.returncode == 0, answer.stderr
+    (wheel,) = tmp_path.glob("jobmaster*.whl")
+    with zipfile.ZipFile(wheel) as packed:
+        names = packed.namelist()
+        assert len([name for name in names if name.endswith(".py")]) > 100
+        assert {"jobmaster/__init__.py", "jobmaster_agents/__init__.py", "master_schema/__init__.py"} <= set(names)
+        assert not [name for name in names if {"tests", "crash_points"} & set(Path(name).parts)]
+        for name in names:
+            found = packed.read(name)
+            assert VARIABLE.encode() not in found, name
+            assert b"tests.crash_points" not in found, name
+
+
+async def test_orders_strike_once_at_the_named_occurrence(tmp_path: Path) -> None:
+    class Port:
+        calls = 0
+
+        async def write(self, word: str) -> str:
+            Port.calls += 1
+            return word.upper()
+
+    orders = Orders(tmp_path)
+    port = FaultyPort(Port(), "store", orders)
+    orders.give("second", Order("store.write", Action.LOSE_REPLY, 2, "YES"))
+    orders.give("unsent", Order("store.write", Action.FAIL, 1, "stop"))
+    answers = []
+    for word in ("yes", "no", "yes", "yes", "stop", "stop"):
+        try:
+            answers.append(await port.write(word))
+        except Exception as error:
+            answers.append(type(error).__name__)
+    assert answers == ["YES", "NO", "OutcomeUnknown", "YES", "Unavailable", "STOP"]
+    assert Port.calls == 5
+    assert orders.done("second")
+    assert not orders.waiting()

@@ -1,0 +1,57 @@
+"""A migrated database for every test of the statements."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import AsyncIterator
+from urllib.parse import urlsplit, urlunsplit
+
+import asyncpg
+import pytest
+
+from jobmaster.clock import new_id
+from jobmaster.embedded import PostgresServer
+from jobmaster.master.master import Master
+from jobmaster.master.migrate import migrate
+from jobmaster.settings.model import MasterSettings
+from tests.integration.postgres.kit import SCHEMA, World
+
+SETTINGS = MasterSettings()
+
+
+_TABLES = (
+    "job", "attempt", "bucket", "bucket_event", "agent", "agent_store", "lease", "handler", "operator_log", "quarantine",
+    "store_loss", "idempotency", "put_off", "bucket_request",
+)  # fmt: skip
+
+
+@pytest.fixture(scope="session")
+async def migrated(postgres_server: PostgresServer) -> str:
+    """DSN of a migrated database. A database a test would cost more than the tests: its partitions are 200 files."""
+    name = f"statements_{secrets.token_hex(6)}"
+    admin = await asyncpg.connect(postgres_server.dsn)
+    await admin.execute(f"CREATE DATABASE {name} TEMPLATE template0 STRATEGY file_copy")
+    await admin.close()
+    dsn = urlunsplit(urlsplit(postgres_server.dsn)._replace(path=f"/{name}"))
+    await migrate(dsn=dsn, schema=SCHEMA, cluster="test", settings=SETTINGS)
+    return dsn
+
+
+@pytest.fixture
+async def world(migrated: str) -> AsyncIterator[World]:
+    """A cluster with one living agent and one ACTIVE bucket, and nothing else in its tables."""
+    sql = await asyncpg.connect(migrated, server_settings={"search_path": SCHEMA})
+    await sql.execute(";".join(f"DELETE FROM {table}" for table in _TABLES))
+    master = await Master.connect(dsn=migrated, schema=SCHEMA, settings=SETTINGS, application_name="tests")
+    world = World(migrated, master, sql)
+    await world.agent(world.owner)
+    world.fence = await world.bucket()
+    yield world
+    await master.close()
+    await sql.close()
+
+
+@pytest.fixture
+async def rescuer(world: World) -> bytes:
+    """A second living agent."""
+    return await world.agent(new_id())

@@ -1,0 +1,146 @@
+"""The header of every statement tells the truth: parameters and columns by the server, moves by the tables of the rules."""
+
+from __future__ import annotations
+
+import re
+from importlib import resources
+from importlib.resources.abc import Traversable
+
+import pytest
+
+from jobmaster.master.buckets import sources_of
+from jobmaster.master.statements import Statement, statement
+from jobmaster.model.bucket import BucketState
+from jobmaster.model.job import FINAL_STATES, JobState
+from jobmaster.rules import archive_machine, bucket_machine, job_machine
+from tests.integration.postgres.kit import World
+
+_READING = "reading"
+"""Reports for people have a room and a form of their own."""
+_TYPES = {
+    "uuid": "uuid", "text": "text", "boolean": "bool", "smallint": "int2", "integer": "int4", "bigint": "int8",
+    "bytea": "bytea", "json": "json", "double precision": "float8", "timestamptz": "timestamptz",
+}  # fmt: skip
+_TYPE = "|".join(_TYPES)
+_IN = re.compile(rf"^\$(\d+) ((?:{_TYPE})(?:\[\])?)(?= |$)")
+_OUT = re.compile(rf"(?:^|, )([a-z_]+) ((?:{_TYPE})(?:\[\])?)(?= |,|$)")
+
+
+def _names() -> list[str]:
+    def walk(folder: Traversable, prefix: str) -> list[str]:
+        found = []
+        for item in folder.iterdir():
+            if item.is_dir():
+                found += walk(item, f"{prefix}{item.name}/")
+            elif item.name.endswith(".sql"):
+                found.append(prefix + item.name.removesuffix(".sql"))
+        return found
+
+    names = walk(resources.files("jobmaster.master").joinpath("sql"), "")
+    return sorted(name for name in names if not name.startswith(_READING))
+
+
+NAMES = _names()
+
+
+def _of(found: Statement, key: str) -> list[str]:
+    return [text for name, text in found.header if name == key]
+
+
+def _server_type(text: str) -> str:
+    return f"{_TYPES[text[:-2]]}[]" if text.endswith("[]") else _TYPES[text]
+
+
+SCRIPTS = frozenset({"transactions/forget"})
+"""Commands without parameters that go to the server in one message: a round trip for each would be most of an attempt."""
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_every_statement_has_a_whole_header(name: str) -> None:
+    found = statement(name)
+    keys = [key for key, _ in found.header]
+    assert keys[0] == name.split("/")[1], "the first line names the statement"
+    for key in ("in", "out", "fence", "index"):
+        assert key in keys, f"-- {key}: is missing"
+    if name not in SCRIPTS:
+        assert ";" not in re.sub(r"--.*", "", found.body), "one statement a file"
+
+
+async def test_parameters_and_columns_are_those_of_the_server(world: World) -> None:
+    for name in NAMES:
+        found = statement(name)
+        if name in ("schema/create_schema", "schema/drop_schema") or name in SCRIPTS:
+            continue
+        prepared = await world.sql.prepare(found.text)
+        told = [_IN.match(text) for text in _of(found, "in") if text.startswith("$")]
+        assert all(told), f"{name}: -- in: $n type meaning"
+        expected = [_server_type(match[2]) for match in told if match]
+        assert [match[1] for match in told if match] == [str(n + 1) for n in range(len(told))], name
+        assert [parameter.name for parameter in prepared.get_parameters()] == expected, name
+        out = _of(found, "out")[0]
+        columns = [] if out.startswith("nothing") else _OUT.findall(re.sub(r"\([^)]*\)", "", out))
+        told_columns = [(column, _server_type(kind)) for column, kind in columns]
+        returned = prepared.get_attributes()
+        assert out.startswith("nothing") or [(a.name, a.type.name) for a in returned] == told_columns, name
+
+
+def _moves(name: str) -> tuple[list[str], list[str]] | None:
+    moves = _of(statement(name), "move")
+    if not moves or " -> " not in moves[0]:
+        return None
+    before, after = moves[0].split(" -> ")
+    return before.split("|"), after.split("|")
+
+
+def _job_pairs() -> set[tuple[JobState | None, JobState]]:
+    return {(state, after) for (state, _), after in job_machine.TRANSITIONS.items()}
+
+
+@pytest.mark.parametrize("name", [n for n in NAMES if n.startswith(("jobs/", "upkeep/")) and _moves(n)])
+def test_every_move_of_a_job_is_in_the_table(name: str) -> None:
+    moves = _moves(name)
+    assert moves is not None
+    for before in moves[0]:
+        for after in moves[1]:
+            pair = (None if before == "none" else JobState(before), JobState(after))
+            assert pair in _job_pairs(), f"{name}: {before} -> {after}"
+            assert pair[0] not in FINAL_STATES
+
+
+def test_every_move_of_the_table_has_a_statement() -> None:
+    made = set()
+    for name in NAMES:
+        if name.startswith(("jobs/", "upkeep/")) and (moves := _moves(name)):
+            made |= {(b, a) for b in moves[0] for a in moves[1]}
+    asked = {("none" if b is None else str(b), str(a)) for b, a in _job_pairs()}
+    planned = {("WAITING", "EXPIRED")}  # nothing waits yet
+    assert asked - made == planned
+
+
+@pytest.mark.parametrize("name", [n for n in NAMES if n.startswith("buckets/") and _moves(n)])
+def test_every_move_of_a_bucket_is_in_the_table(name: str) -> None:
+    moves = _moves(name)
+    assert moves is not None
+    pairs = {(str(state), str(after)) for (state, _), after in bucket_machine.TRANSITIONS.items()}
+    pairs |= {("none", "ACTIVE"), ("none", "LOST"), ("READY_TO_DELETE", "none")}
+    for before in moves[0]:
+        assert any((before, after) in pairs for after in moves[1]), f"{name}: from {before}"
+    for after in moves[1]:
+        assert any((before, after) in pairs for before in moves[0]), f"{name}: to {after}"
+
+
+def test_ranges_move_by_the_table_and_every_move_of_it_has_a_statement() -> None:
+    asked = {(str(before or "none").split(".")[-1], str(to)) for (before, _), to in archive_machine.TRANSITIONS.items()}
+    made = set()
+    for name in NAMES:
+        if name.startswith("archive/") and (moves := _moves(name)):
+            made |= {(before, after) for before in moves[0] for after in moves[1]}
+    assert made == asked
+
+
+def test_an_owner_moves_its_bucket_by_the_table_and_never_without_a_new_epoch_where_one_is_needed() -> None:
+    assert sources_of(BucketState.COMPLETING) == ["ACTIVE"]
+    assert sources_of(BucketState.READY_TO_DELETE) == ["COMPLETING"]
+    assert sources_of(BucketState.LOST) == ["ACTIVE", "COMPLETING", "DRAINING", "FROZEN"]
+    assert sources_of(BucketState.DRAINING) == []
+    assert sources_of(BucketState.ACTIVE) == []

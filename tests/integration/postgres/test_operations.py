@@ -1,0 +1,37 @@
+"""The operator's log: written by the acts themselves, read by people and by Spark's source."""
+
+from __future__ import annotations
+
+import json
+
+from jobmaster.cli.operating import NOTE, note_values, operator_name
+from jobmaster.clock import new_id
+from jobmaster.master.reports import Reader
+from jobmaster.model.job import JobState
+from tests.integration.postgres.kit import SCHEMA, World, new_job
+
+
+async def test_acts_are_read_back_by_subject_actor_and_age(world: World) -> None:
+    job_id = new_id()
+    await world.master.insert_held([new_job(job_id)])
+    assert await world.master.cancel(job_id, tombstone=None, actor="ann@host") is JobState.CANCELLED
+    await world.master.calls.tell(NOTE, *note_values("db retire", {"job_1": {"retired": True}, "job_2": {}}))
+    reader = await Reader.connect(dsn=world.dsn, schema=SCHEMA)
+
+    async def found(*filters: object) -> list[tuple[str, str]]:
+        return [(row["action"], row["subject"]) for row in await reader.report("operations", *filters)]
+
+    try:
+        retired = {("db retire", "job_2"), ("db retire", "job_1")}
+        assert await found("job_2", None, None, 10) == [("db retire", "job_2")]
+        assert set(await found(None, operator_name(), 3600.0, 10)) == retired
+        for actor in ("ann", "ann@host"):
+            ((action, subject),) = await found(None, actor, None, 10)
+            assert (action, subject.replace("-", "")) == ("job cancel", job_id.hex())
+        assert await found(None, "an", None, 10) == [], "a name, not the beginning of it"
+        assert len(await found(None, None, None, 2)) == 2
+        assert await found(None, None, 0.0, 10) == []
+        details = [json.loads(row["detail"]) for row in await reader.report("operations", "job_", None, None, 10)]
+        assert {"retired": True} in details
+    finally:
+        await reader.close()

@@ -1,0 +1,208 @@
+"""Ranges of ids: made ahead, made on demand, retired whole; nothing comes back below the floor."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from datetime import UTC, datetime, timedelta
+from uuid import UUID
+
+import asyncpg
+import pytest
+
+from jobmaster.cli.checks import master_findings
+from jobmaster.cli.findings import Finding, Verdict
+from jobmaster.clock import new_id
+from jobmaster.master.archive import Archive
+from jobmaster.master.master import Master
+from jobmaster.master.migrate import migrate
+from jobmaster.master.reports import Reader
+from jobmaster.model.errors import Refused
+from jobmaster.settings.model import ClusterSettings, MasterSettings
+from tests.integration.postgres.kit import ERROR, SCHEMA, World, final_row, hold_row, new_job, uuids
+
+
+@pytest.fixture
+async def fresh(master_dsn: str) -> AsyncIterator[World]:
+    """A cluster in a database of its own, because partitions are changed."""
+    settings = MasterSettings()
+    await migrate(dsn=master_dsn, schema=SCHEMA, cluster="test", settings=settings)
+    sql = await asyncpg.connect(master_dsn, server_settings={"search_path": SCHEMA})
+    master = await Master.connect(dsn=master_dsn, schema=SCHEMA, settings=settings, application_name="tests")
+    world = World(master_dsn, master, sql)
+    await world.agent(world.owner)
+    world.fence = await world.bucket()
+    yield world
+    await master.close()
+    await sql.close()
+
+
+async def _ranges(world: World, parent: str = "job") -> list[tuple[str, UUID | None, UUID]]:
+    return [tuple(row) for row in await world.sql.fetch("SELECT * FROM partitions_of($1)", parent)]
+
+
+def _id_at(ms: int) -> bytes:
+    return ms.to_bytes(6, "big") + new_id()[6:]
+
+
+async def _now_ms(world: World) -> int:
+    return int(await world.sql.fetchval("SELECT to_us(clock_timestamp()) / 1000"))
+
+
+async def test_the_first_migration_leaves_no_gap_from_yesterday_to_a_week_ahead(fresh: World) -> None:
+    for parent in ("job", "attempt"):
+        ranges = await _ranges(fresh, parent)
+        assert ranges[0][:2] == (f"{parent}_attic", None)
+        assert [lower for _, lower, _ in ranges[1:]] == [upper for _, _, upper in ranges[:-1]], "no gap, no overlap"
+    now = await _now_ms(fresh)
+    assert ranges[0][2].bytes[:6] <= (now - 86_400_000).to_bytes(6, "big")
+    assert ranges[-1][2].bytes[:6] > (now + 7 * 86_400_000).to_bytes(6, "big")
+
+
+async def test_partitions_are_made_ahead_once(fresh: World) -> None:
+    made = await fresh.master.ensure_partitions("day", 9)
+    assert len(made) == 2
+    assert await fresh.master.ensure_partitions("day", 9) == []
+    assert [name for name, _, _ in await _ranges(fresh)][-2:] == made
+
+
+async def test_two_who_make_them_at_once_do_not_quarrel(fresh: World) -> None:
+    second = await Master.connect(dsn=fresh.dsn, schema=SCHEMA, settings=MasterSettings(), application_name="second")
+    answers = await asyncio.gather(fresh.master.ensure_partitions("day", 12), second.ensure_partitions("day", 12))
+    await second.close()
+    assert sorted(map(len, answers)) == [0, 5]
+
+
+async def test_making_them_does_not_wait_for_open_transactions_on_job(fresh: World) -> None:
+    """Created in place they would take an exclusive lock on job and wait for every reader."""
+    async with fresh.sql.transaction():
+        await fresh.sql.fetchval("SELECT count(*) FROM job")
+        await fresh.sql.execute("UPDATE job SET ran_us = 1")
+        assert len(await fresh.master.ensure_partitions("day", 8)) == 1
+
+
+async def test_a_longer_span_begins_where_the_last_range_ended(fresh: World) -> None:
+    made = await fresh.master.ensure_partitions("month", 40)
+    ranges = await _ranges(fresh)
+    assert all(name.startswith("job_month_") for name in made)
+    assert [lower for _, lower, _ in ranges[1:]] == [upper for _, _, upper in ranges[:-1]]
+    first_of_month = await fresh.sql.fetchval(
+        "SELECT extract(day FROM uuid_moment($1) AT TIME ZONE 'UTC')", ranges[-1][2]
+    )
+    assert first_of_month == 1
+
+
+async def test_spans_grow_before_the_limit_of_sixty_four_stops_the_cluster(fresh: World) -> None:
+    await fresh.master.ensure_partitions("day", 60)
+    names = [name for name, _, _ in await _ranges(fresh)]
+    assert sum(name.startswith("job_week_") for name in names) > 0
+    assert len(names) < 64
+    with pytest.raises(Refused, match="64 partitions attached"):
+        await fresh.master.ensure_partitions("day", 3000)
+    assert len(await _ranges(fresh)) == len(names), "all or nothing"
+
+
+async def test_an_unknown_span_is_refused(fresh: World) -> None:
+    with pytest.raises(Refused, match="a day, a week or a month, not hour"):
+        await fresh.master.ensure_partitions("hour", 1)
+
+
+async def test_a_range_that_nobody_made_in_time_is_made_on_demand(fresh: World) -> None:
+    """The coordinator was away for a week: the first write makes the range itself."""
+    for name, _, _ in (await _ranges(fresh))[3:]:
+        await fresh.sql.execute(f"DROP TABLE {name}")
+    for name, _, _ in (await _ranges(fresh, "attempt"))[3:]:
+        await fresh.sql.execute(f"DROP TABLE {name}")
+    tomorrow = _id_at(await _now_ms(fresh) + 86_400_000)
+    assert not await fresh.master.copy_final([final_row(tomorrow, fresh.fence)])
+    assert (await fresh.master.record_final([final_row(tomorrow, fresh.fence)])).accepted == {tomorrow}
+    assert await fresh.state(tomorrow) == "SUCCEEDED"
+
+
+async def _retire(world: World) -> tuple[str, int] | None:
+    """Retire the oldest range, as if its time had come; its name and how many unfinished jobs moved."""
+    archive = await Archive.connect(dsn=world.dsn, schema=SCHEMA, settings=MasterSettings())
+    try:
+        return await archive.detach(datetime.now(UTC) + timedelta(days=1))
+    finally:
+        await archive.close()
+
+
+async def test_a_range_retires_whole_and_its_unfinished_jobs_move_to_the_attic(fresh: World) -> None:
+    yesterday = await _now_ms(fresh) - 86_400_000
+    done, held, running, failed = (_id_at(yesterday) for _ in range(4))
+    await fresh.master.record_final([final_row(done, fresh.fence), final_row(failed, fresh.fence, state="FAILED")])
+    await fresh.master.insert_held([new_job(held)])
+    await fresh.master.hold(fresh.fence, [hold_row(running, error=ERROR)])
+    retired = await _retire(fresh)
+    assert retired is not None
+    name, moved = retired
+    assert name.startswith("job_day_")
+    assert moved == 2
+    assert [await fresh.state(id_) for id_ in (held, running)] == ["HELD", "HELD"]
+    assert await fresh.lines(running) == [(1, "failed")], "the attempts of a straggler move with it"
+    assert await fresh.state(done) == "SUCCEEDED", "people see it until the range is dropped"
+    assert await fresh.sql.fetchval("SELECT count(*) FROM job WHERE id = $1", UUID(bytes=done)) == 0
+    kept = await fresh.sql.fetch(f"SELECT id FROM {name} ORDER BY id")
+    assert [row["id"] for row in kept] == sorted(uuids([done, failed]))
+    ranges = await _ranges(fresh)
+    assert ranges[0][2] == ranges[1][1] == await fresh.sql.fetchval("SELECT floor FROM watermark")
+
+
+async def test_today_is_never_retired(fresh: World) -> None:
+    await _retire(fresh)
+    assert await _retire(fresh) is None
+
+
+async def test_a_late_copy_of_a_finished_and_retired_job_never_runs_again(fresh: World) -> None:
+    yesterday = await _now_ms(fresh) - 86_400_000
+    done, neighbour = _id_at(yesterday), new_id()
+    await fresh.master.record_final([final_row(done, fresh.fence)])
+    await _retire(fresh)
+    late = final_row(done, fresh.fence)
+    assert not await fresh.master.copy_final([late, final_row(neighbour, fresh.fence)]), "the count is short"
+    written = await fresh.master.record_final([late, final_row(neighbour, fresh.fence)])
+    assert written.accepted == {neighbour}
+    assert written.quarantined == {done}
+    assert (await fresh.master.hold(fresh.fence, [hold_row(done)])).quarantined == {done}
+    assert (await fresh.master.insert_held([new_job(done)])).quarantined == {done}
+    assert await fresh.sql.fetchval("SELECT count(*) FROM job WHERE id = $1", UUID(bytes=done)) == 0
+
+
+async def test_a_straggler_in_the_attic_can_still_be_finished(fresh: World) -> None:
+    job_id = _id_at(await _now_ms(fresh) - 86_400_000)
+    await fresh.master.insert_held([new_job(job_id)])
+    await _retire(fresh)
+    (entry,) = (await fresh.master.onboard(fresh.fence, "default", 3, 60.0, 10)).entries
+    assert (entry.id, entry.token) == (job_id, 2)
+    assert (await fresh.master.hold(fresh.fence, [hold_row(job_id, 2, error=ERROR)])).accepted == {job_id}
+    assert await fresh.lines(job_id) == [(2, "failed")]
+    await fresh.master.onboard(fresh.fence, "default", 3, 60.0, 10)
+    assert (await fresh.master.record_final([final_row(job_id, fresh.fence, 3)])).accepted == {job_id}
+    assert await fresh.state(job_id) == "SUCCEEDED"
+
+
+@pytest.mark.parametrize("table", ["job", "attempt"])
+async def test_doctor_says_how_a_partition_that_was_detached_by_hand_is_attached_again(
+    fresh: World, table: str
+) -> None:
+    settings = ClusterSettings(master=MasterSettings(schema=SCHEMA))
+    reader = await Reader.connect(dsn=fresh.dsn, schema=SCHEMA)
+
+    async def finding() -> Finding:
+        found = {each.name: each for each in await master_findings(settings, reader)}
+        return found[f"master.partitions.{table}"]
+
+    day = await fresh.sql.fetchval("SELECT to_char(clock_timestamp() AT TIME ZONE 'UTC', 'YYYYMMDD')")
+    today = f"{table}_day_{day}"
+    assert (await finding()).verdict is Verdict.OK
+    before = await fresh.sql.fetch("SELECT * FROM partitions_of($1)", table)
+    await fresh.sql.execute(f"ALTER TABLE {table} DETACH PARTITION {today}")
+    said = await finding()
+    assert said.verdict is Verdict.FAIL
+    assert said.detail.startswith(f"{today}: there, and not attached")
+    _, _, attach = said.fix.partition("in psql: ")
+    await fresh.sql.execute(attach)
+    assert await fresh.sql.fetch("SELECT * FROM partitions_of($1)", table) == before
+    assert (await finding()).verdict is Verdict.OK
+    await reader.close()

@@ -1,0 +1,123 @@
+"""The hot statements read what they should: the intended index, and no partition that cannot hold their ids."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from jobmaster.clock import new_ids
+from jobmaster.master.statements import statement
+from tests.integration.postgres.kit import LANE, PRIORITY, World, new_job
+
+_Node = dict[str, Any]
+
+
+def _nodes(plan: _Node) -> list[_Node]:
+    return [plan, *(node for child in plan.get("Plans", ()) for node in _nodes(child))]
+
+
+async def _plan(world: World, name: str, *args: object, generic: bool = False) -> list[_Node]:
+    """The nodes that were really executed, on one of the master's own connections; rolled back."""
+    async with world.master._data._connections.lend() as connection:
+        transaction = connection.transaction()
+        await transaction.start()
+        if generic:
+            await connection.execute("SET LOCAL plan_cache_mode = force_generic_plan")
+        text = f"EXPLAIN (ANALYZE, FORMAT JSON, COSTS OFF, TIMING OFF) {statement(name).text}"
+        rows = await connection.fetch(text, *args)
+        await transaction.rollback()
+    return [node for node in _nodes(json.loads(rows[0][0])[0]["Plan"]) if node.get("Actual Loops", 1)]
+
+
+def _scans(nodes: list[_Node], table: str = "job_day") -> set[tuple[str, str]]:
+    """``(partition, index or node type)`` of every executed scan of a partition."""
+    return {
+        (node["Relation Name"], str(node.get("Index Name") or node["Node Type"]).removeprefix(node["Relation Name"]))
+        for node in nodes
+        if str(node.get("Relation Name", "")).startswith(table) and "Scan" in node["Node Type"]
+    }
+
+
+@pytest.fixture
+async def filled(world: World) -> World:
+    """Enough rows that a sequential scan would be a mistake, and statistics from when the table was empty."""
+    for _ in range(10):
+        await world.master.insert_held([new_job(id_) for id_ in new_ids(1000)])
+    return world
+
+
+@pytest.mark.parametrize("analysed", [False, True])
+async def test_onboarding_reads_the_due_index_and_updates_by_key(filled: World, analysed: bool) -> None:
+    if analysed:
+        await filled.sql.execute("ANALYZE job")
+    nodes = await _plan(filled, "jobs/onboard", *filled.fence, LANE, PRIORITY, 60.0, 100, 0, None, 10**6)
+    used = {index for _, index in _scans(nodes)}
+    assert used == {"_lane_priority_due_at_idx", "_pkey"}
+    due = [node for node in nodes if str(node.get("Index Name", "")).endswith("_due_at_idx")]
+    assert max(node["Actual Rows"] for node in due) <= 100, "no more rows are read than are taken"
+    by_key = {table for table, index in _scans(nodes) if index == "_pkey"}
+    assert len(by_key) == 1, "each row is looked for in its own partition only"
+
+
+@pytest.mark.parametrize("generic", [False, True])
+async def test_statements_by_id_touch_one_partition(filled: World, generic: bool) -> None:
+    ids = new_ids(1000)
+    bounds = (min(ids), max(ids))
+    bucket, epoch, owner = filled.fence
+    cases: dict[str, tuple[object, ...]] = {
+        "jobs/peek": (ids, *bounds),
+        "queries/states": (ids, *bounds),
+        "queries/sent_before": (ids, *bounds, [bucket]),
+        "jobs/release": (bucket, epoch, ids, [2] * 1000, *bounds),
+        "queries/get": (ids[0],),
+        "jobs/cancel": (ids[0], "test"),
+    }
+    for name, args in cases.items():
+        scans = _scans(await _plan(filled, name, *args, generic=generic))
+        assert {index for _, index in scans} == {"_pkey"}, (name, scans)
+        assert len({table for table, _ in scans}) == 1, (name, scans)
+    assert owner
+
+
+async def test_a_heartbeat_reads_no_job_that_has_no_cancel_request(filled: World) -> None:
+    await filled.master.onboard(filled.fence, LANE, PRIORITY, 60.0, 1000)
+    nodes = await _plan(filled, "members/renew", filled.owner, 10.0, generic=True)
+    scans = _scans(nodes)
+    assert {index for _, index in scans} <= {"_bucket_id_idx1"}, "the partial index of cancel requests"
+    assert sum(node.get("Actual Rows", 0) for node in nodes if "job_day" in str(node.get("Relation Name"))) == 0
+
+
+async def test_a_sweep_reads_only_what_is_in_flight_in_its_bucket(filled: World, rescuer: bytes) -> None:
+    await filled.master.onboard(filled.fence, LANE, PRIORITY, 60.0, 50)
+    await filled.lost()
+    taken = await filled.take(rescuer)
+    nodes = await _plan(filled, "jobs/sweep", *taken, 10, 3, b"{}", b"{}")
+    assert {index for _, index in _scans(nodes)} <= {"_bucket_id_idx", "_pkey"}
+
+
+async def test_finding_due_groups_costs_two_probes_a_group(filled: World) -> None:
+    nodes = await _plan(filled, "upkeep/due_groups", 60.0, generic=True)
+    assert {index for _, index in _scans(nodes)} <= {"_lane_priority_due_at_idx"}
+    read = sum(
+        node["Actual Rows"] * node["Actual Loops"] for node in nodes if "job_day" in str(node.get("Relation Name"))
+    )
+    assert read <= 4, "10,000 waiting jobs are not counted"
+
+
+async def test_many_buckets_cost_nothing_when_none_is_lost(filled: World, rescuer: bytes) -> None:
+    """Every renewal of every agent asks whether there is one, and every idle rescuer."""
+    await filled.sql.execute(
+        "INSERT INTO bucket (id, store, lane, priority, state, epoch, owner)"
+        " SELECT gen_random_uuid(), store, lane, priority, 'ACTIVE', 1, gen_random_uuid()"
+        " FROM bucket, generate_series(1, 5000)"
+    )
+    await filled.sql.execute("ANALYZE bucket")
+    for name, args in (
+        ("members/renew", (filled.owner, 10.0)),
+        ("buckets/take_lost", (rescuer, ["default"], [], [])),
+    ):
+        nodes = [node for node in await _plan(filled, name, *args) if node.get("Relation Name") == "bucket"]
+        assert "bucket_lost" in {node.get("Index Name") for node in nodes}, name
+        assert sum(node["Actual Rows"] + node.get("Rows Removed by Filter", 0) for node in nodes) < 10, name

@@ -1,0 +1,191 @@
+"""``submit`` and ``stream`` on what people really have."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import asyncpg
+import pytest
+
+from jobmaster.model.errors import InputError, InvalidArguments, Refused, UnknownHandler
+from jobmaster.pipeline.steps.inputs import Input
+from jobmaster.pipeline.steps.mapping import Wanted
+from jobmaster.pipeline.steps.submit import Order, submit
+from tests.integration.spark.source.conftest import Ground
+from tests.patience import PATIENCE_SECONDS
+
+pytestmark = [pytest.mark.slow, pytest.mark.spark]
+ROOT = Path(__file__).parents[4]
+
+
+def order(source: Input, *keys: str, **given: object) -> Order:
+    wanted = Wanted(keys, **given)  # type: ignore[arg-type]  # as the test says
+    return Order(source, "images.resize", wanted, None, {})
+
+
+def test_csv_with_bad_rows_is_accounted_for_row_by_row(ground: Ground, tmp_path: Path) -> None:
+    file = tmp_path / "in.csv"
+    file.write_text('path,width,due\na,1,2030-01-31T12:00:00Z\n"b,""x""\ny",,\nc,wide,\nd,,soon\na,2,\n')
+    wanted = order(Input(str(file)), "path", due="due")
+    dry = submit(ground.run(dry_run=True), wanted)
+    assert (dry.rows, dry.found["rejected"], ground.value("SELECT count(*) FROM job")) == (5, 2, 0)
+    assert ground.value("SELECT count(*) FROM pipeline_batch") == 0
+    done = submit(ground.run(), wanted)
+    assert [done.found[name] for name in ("offered", "inserted", "duplicates", "rejected")] == [5, 2, 1, 2]
+    assert sorted(done.found["reasons"]) == [
+        "argument 'width': expected integer, got string",
+        "due_at 'soon' is no time; write 2030-01-31T12:00:00Z",
+    ]
+    again = submit(ground.run(), wanted)
+    assert [again.found[name] for name in ("offered", "inserted", "duplicates", "rejected")] == [5, 0, 3, 2]
+    assert sum(again.found["reasons"].values()) == 2
+    args = ground.sql(lambda c: c.fetch("SELECT args::text AS args FROM jobs ORDER BY args::text"))
+    assert [json.loads(row["args"]) for row in args] == [{"path": "a", "width": 1}, {"path": 'b,"x"\ny'}]
+
+
+def test_json_with_a_broken_line_and_expressions(ground: Ground, tmp_path: Path) -> None:
+    file = tmp_path / "in.jsonl"
+    file.write_text('{"id": 1, "name": "a", "size": 1.9}\n{"id": 2, "name": \n{"id": 3, "name": "c", "size": 3}\n')
+    arguments = {"path": "concat('img/', name)", "width": "cast(size AS int)"}
+    done = submit(ground.run(), order(Input(str(file)), "*", arguments=arguments))
+    assert (done.found["inserted"], done.found["rejected"]) == (2, 1)
+    assert "no JSON" in next(iter(done.found["reasons"]))
+    assert ground.value("SELECT args::text FROM jobs WHERE args->>'path' = 'img/a'") == '{"path":"img/a","width":1}'
+
+
+def test_a_table_of_another_database_and_a_query_over_files(ground: Ground, tmp_path: Path) -> None:
+    async def make(connection: asyncpg.Connection[asyncpg.Record]) -> None:
+        await connection.execute(
+            "CREATE TABLE pictures AS SELECT 'p' || n AS path, n AS width FROM generate_series(1, 7) n"
+        )
+
+    ground.sql(make)
+    dsn = ground.options["dsn"]
+    table = f"{ground.options['schema']}.pictures"
+    assert submit(ground.run(), order(Input(dsn, table=table), "path")).found["inserted"] == 7
+    folder = str(tmp_path / "p.parquet")
+    ground.rows(5).selectExpr("key AS path", "1 AS width").write.parquet(folder)
+    query = Input(folder, sql="SELECT * FROM source WHERE path < 'k3'")
+    assert submit(ground.run(), order(query, "path")).found["inserted"] == 3
+
+
+def test_wrong_orders_are_one_sentence_each(ground: Ground, tmp_path: Path) -> None:
+    file = tmp_path / "in.csv"
+    file.write_text("name,width\na,1\n")
+    for wrong, kind, said in (
+        (order(Input(str(tmp_path / "no.csv")), "name"), InputError, "no.csv cannot be read"),
+        (order(Input(str(tmp_path / "in")), "name"), InputError, "does not say its format"),
+        (order(Input(str(file)), "name"), InvalidArguments, "needs argument 'path'"),
+        (order(Input(str(file)), "nam", arguments={"path": "name"}), InputError, "no column 'nam' for the key"),
+        (order(Input(str(file)), "name", arguments={"path": "nam"}), InputError, "does not fit"),
+        (order(Input(str(file)), "name", arguments={"pfad": "name"}), InvalidArguments, "no argument 'pfad'"),
+        (order(Input(str(file)), "name")._replace(handler="images.resise"), UnknownHandler, "images.resise"),
+    ):
+        with pytest.raises(kind) as caught:
+            submit(ground.run(), wrong)
+        assert said in str(caught.value)
+
+
+def test_a_stream_passes_over_nothing_that_commits_late(ground: Ground) -> None:
+    """Two transactions get their numbers in one order and commit in the other."""
+    from jobmaster.pipeline.steps.stream import carry_out, folder_of
+
+    def copied() -> int:
+        return carry_out(ground.run(), "jobs", None, 100_000, "earliest").rows
+
+    insert = """INSERT INTO job (id, state, priority, lane, handler, token, bucket_id, bucket_epoch, waited_us, ran_us, args)
+                VALUES (uuid_floor(clock_timestamp()), 'SUCCEEDED', 3, 'default', $1, 1, gen_random_uuid(), 1, 0, 0, '{}')"""
+    ground.ended(50)
+    assert copied() == 50
+    assert copied() == 0
+
+    async def late(connection: asyncpg.Connection[asyncpg.Record]) -> list[int]:
+        import asyncio
+
+        counts = []
+        transaction = connection.transaction()
+        await transaction.start()
+        await connection.execute(insert, "first to begin")
+        await asyncio.to_thread(ground.sql, lambda other: other.execute(insert, "first to commit"))
+        counts.append(await asyncio.to_thread(copied))
+        await transaction.commit()
+        counts.append(await asyncio.to_thread(copied))
+        return counts
+
+    assert ground.sql(late) == [0, 2]
+    files = ground.spark.read.parquet(str(ground.lake / folder_of("jobs")))
+    assert (files.count(), files.select("id").distinct().count()) == (52, 52)
+
+
+def test_a_stream_that_has_missed_a_range_ends_with_one_sentence(ground: Ground) -> None:
+    """Its checkpoint is from before, the range was dropped since, and the trigger is that of the command."""
+    from jobmaster.pipeline.steps.stream import carry_out
+    from tests.integration.spark.source.test_streams import archived, drop, old
+
+    old(ground, 10)
+    assert carry_out(ground.run(), "jobs", None, 100_000, "earliest").rows == 10
+    old(ground, 5)
+    archived(ground, drop)
+    with pytest.raises(
+        Refused, match=r"^job_day_\d+ left the master before this stream had read all of it \(read what"
+    ):
+        carry_out(ground.run(), "jobs", None, 100_000, "earliest")
+
+
+def test_a_stream_admits_about_as_many_rows_as_it_was_told(ground: Ground) -> None:
+    from jobmaster.pipeline.steps.stream import carry_out
+
+    for _ in range(5):
+        ground.ended(40)
+    done = carry_out(ground.run(), "jobs", None, 90, "earliest")
+    assert (done.rows, done.found["batches"]) == (200, 3)  # whole transactions: two, two, one
+
+
+def test_a_checkpoint_of_another_server_is_refused(ground: Ground) -> None:
+    from pyspark.sql.streaming.datasource import ReadAllAvailable
+    from pyspark.sql.types import StructType
+
+    from jobmaster.pipeline.datasource.read_options import read_options, read_plan
+    from jobmaster.pipeline.datasource.source import JobMasterSource
+    from jobmaster.pipeline.datasource.stream_reader import JobMasterStreamReader
+
+    stream = JobMasterStreamReader(read_plan(read_options(ground.options), StructType()))
+    start = stream.initialOffset()
+    assert stream.latestOffset(start, ReadAllAvailable())["xid"] >= start["xid"]
+    with pytest.raises(Refused):
+        stream.latestOffset({**start, "system": "1"}, ReadAllAvailable())
+    with pytest.raises(InputError):
+        JobMasterSource({**ground.options, "table": "buckets"}).streamReader(StructType())
+
+
+def test_the_example_runs(ground: Ground, tmp_path: Path) -> None:
+    """As a user runs it: its own process, its own session; twice, and the second time adds nothing."""
+    ground.write(ground.rows(4))
+    ground.value("UPDATE job SET state = 'FAILED', bucket_id = gen_random_uuid(), bucket_epoch = 1 WHERE true")
+    env = {
+        **os.environ,
+        "MASTER_DSN": ground.options["dsn"],
+        "JOBMASTER_CLUSTER": ground.settings.cluster,
+        "REJECTS": str(tmp_path / "no"),
+        "PYSPARK_PYTHON": sys.executable,
+        "PYSPARK_SUBMIT_ARGS": "--master local[1] --conf spark.ui.enabled=false"
+        # Its few rows lie in one or two of the two hundred partitions that Spark makes by itself.
+        " --conf spark.sql.shuffle.partitions=2 pyspark-shell",
+    }
+    example = ROOT / "examples" / "spark" / "failures_by_hour.py"
+    done = subprocess.run(
+        [sys.executable, str(example)],
+        env=env,
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE_SECONDS,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    assert "|FAILED|4" in done.stdout.replace(" ", "")
+    assert ground.value("SELECT count(*) FROM job WHERE state = 'HELD'") == 4

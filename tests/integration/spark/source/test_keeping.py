@@ -1,0 +1,45 @@
+"""The lake is listed, and swept of what nothing names."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from jobmaster.pipeline.context import PipelineOptions, PipelineRun
+from jobmaster.pipeline.steps.lake_admin import list_lake, vacuum
+from tests.integration.spark.source.conftest import ground_of
+
+
+@pytest.mark.slow
+def test_only_old_files_of_unnamed_runs_go(master_dsn: str, cluster_name: str, tmp_path: Path) -> None:
+    ground = ground_of(master_dsn, cluster_name, tmp_path / "lake")
+    lake = tmp_path / "lake"
+    files = {
+        "jobs/v1/run=dead/day=2030-01-01/a.parquet": 10,
+        "jobs/v1/run=young/day=2030-01-01/a.parquet": 0,
+        "rollup/figures/v1/run=named/day=2030-01-01/a.parquet": 10,
+        "rollup/figures/v1/run=dead/day=2030-01-01/a.parquet": 10,
+        "rejects/.writing-dead/part.parquet": 10,
+        "rejects/part.parquet": 10,
+        "stream/jobs/v1/day=2030-01-01/a.parquet": 10,
+        "reports/report.html": 10,
+    }
+    (lake / "_manifest/rollup").mkdir(parents=True)
+    (lake / "_manifest/rollup/2030-01-01.json").write_text('{"run": "named"}')
+    for name, days in files.items():
+        path = lake / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text("x")
+        age = path.stat().st_mtime - days * 86400
+        os.utime(path, (age, age))
+    for dry in (True, False):
+        run = PipelineRun(ground.settings, PipelineOptions(lake=str(lake), dry_run=dry))
+        assert vacuum(run, 86400.0).found["files"] == 3
+        kinds = [item["kind"] for item in list_lake(run).items or ()]
+        assert kinds == ["rollup", "stream"]
+        run.close()
+    left = {str(path.relative_to(lake)) for path in lake.rglob("*") if path.is_file()}
+    assert left == {name for name in files if "dead" not in name} | {"_manifest/rollup/2030-01-01.json"}
+    assert not (lake / "jobs/v1/run=dead").exists()

@@ -1,0 +1,234 @@
+"""Reading a cluster through Spark: whole, consistent, and never less than there is."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING, Any
+from uuid import UUID
+
+import asyncpg
+import pytest
+
+from jobmaster.model.errors import InputError, JobMasterError, Refused, Unavailable
+from tests.integration.spark.source.conftest import Ground, ground_of
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from jobmaster.embedded import PostgresServer
+
+pytestmark = [pytest.mark.slow, pytest.mark.spark]
+
+
+def failure(work: Any) -> JobMasterError:
+    """The error that a user is told."""
+    from jobmaster.pipeline.spark.errors import spoken
+
+    with pytest.raises(JobMasterError) as caught:
+        spoken(work)
+    return caught.value
+
+
+def test_all_rows_and_columns_come_as_the_view_has_them(ground: Ground) -> None:
+    ground.ended(500)
+    ground.ended(20, "FAILED")
+    rows = {row["id"]: row for row in ground.read(numPartitions="4").collect()}
+    views = ground.sql(lambda connection: connection.fetch("SELECT * FROM jobs"))
+    assert len(rows) == len(views) == 520
+    for view in views:
+        row = rows[str(view["id"])].asDict()
+        assert {
+            name: row[name] for name in ("state", "priority", "handler", "waited_us", "ran_us", "args", "error")
+        } == {name: view[name] for name in ("state", "priority", "handler", "waited_us", "ran_us", "args", "error")}
+        for name in ("created_at", "due_at", "started_at", "ended_at", "changed_at"):
+            moment = view[name]
+            assert row[name] == (None if moment is None else moment.astimezone().replace(tzinfo=None)), name
+
+
+def test_ranges_cover_every_row_once_and_are_about_even(ground: Ground) -> None:
+    from pyspark.sql import functions as F
+
+    ground.ended(4000)
+    parts = ground.read(numPartitions="4", columns="id").groupBy(F.spark_partition_id()).count().collect()
+    assert sum(part["count"] for part in parts) == 4000
+    assert len(parts) == 4
+    assert max(part["count"] for part in parts) < 2000
+
+
+def test_choices_go_into_the_statement(ground: Ground) -> None:
+    ground.ended(400)
+    ground.ended(40, "FAILED")
+    assert ground.read(states="failed").count() == 40
+    assert ground.read(states="FAILED,SUCCEEDED", handlers="h1,h2").count() == 220
+    assert ground.read(priorities="critical", columns="priority").distinct().collect()[0][0] == "critical"
+    half = (datetime.now(UTC) - timedelta(seconds=200)).isoformat()
+    late, early = ground.read(since=half).count(), ground.read(until=half).count()
+    assert 0 < late < 440
+    assert late + early == 440
+    assert ground.read(until="2000-01-01").count() == 0
+
+
+def test_a_schema_of_the_users_own_reads_these_columns_only(ground: Ground) -> None:
+    ground.ended(10)
+    reader = ground.spark.read.format("jobmaster").options(**ground.options)
+    assert reader.schema("handler string, created_at timestamp").load().count() == 10
+    wrong = failure(lambda: reader.schema("handler int").load().collect())
+    assert "column 'handler' of table 'jobs' is string" in str(wrong)
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"tabel": "jobs"}, "no option 'tabel'"),
+        ({"table": "job"}, "no table 'job'"),
+        ({"columns": "id,colour"}, "no column 'colour'"),
+        ({"since": "soon"}, "option since is no time"),
+        ({"priorities": "urgent"}, "'urgent' is none"),
+        ({"numPartitions": "many"}, "option numPartitions is 'many'"),
+        ({"table": "attempts", "handlers": "x"}, "cannot be chosen from by 'handlers'"),
+        ({"dsn": "postgresql://nobody@127.0.0.1:1/x"}, "cannot be reached"),
+        ({"schema": "nowhere"}, "does not fit this program"),
+    ],
+)
+def test_a_wrong_option_is_one_sentence(ground: Ground, options: dict[str, str], said: str) -> None:
+    given = {**ground.options, **options}
+    error = failure(lambda: ground.spark.read.format("jobmaster").options(**given).load().collect())
+    assert said in str(error)
+    assert "Traceback" not in str(error)
+
+
+def test_every_table_can_be_read(ground: Ground) -> None:
+    ground.ended(5)
+    assert ground.read("ledger").count() == 5
+    for table in ("attempts", "buckets", "events"):
+        assert ground.read(table).collect() == []
+
+
+def test_all_tasks_see_one_state(ground: Ground) -> None:
+    ground.ended(300)
+    run = ground.run()
+    with run.snapshot() as name:
+        frame = ground.read(numPartitions="3", snapshot=name)
+        ground.ended(300)
+        assert frame.count() == 300
+        assert ground.read(numPartitions="3").count() == 600
+    error = failure(lambda: ground.read(numPartitions="3", snapshot=name).collect())
+    assert "the snapshot is gone" in str(error)
+
+
+def test_filters_of_spark_narrow_the_statement_and_lose_nothing(ground: Ground) -> None:
+    ground.ended(400)
+    every = ground.read().collect()
+    ids = sorted(row["id"] for row in every)
+    expected: dict[str, Callable[[Any], bool]] = {
+        "handler = 'h1' AND priority IN ('low', 'high')": lambda r: (
+            r["handler"] == "h1" and r["priority"] in ("low", "high")
+        ),
+        f"id >= '{ids[100]}' AND id < '{ids[300]}'": lambda r: ids[100] <= r["id"] < ids[300],
+        f"id = '{ids[7].upper()}'": lambda r: False,
+        "state <> 'SUCCEEDED' OR lane = 'default'": lambda r: True,
+    }
+    for condition, wanted in expected.items():
+        found = ground.read(pushdown="true").where(condition).collect()
+        assert sorted(row["id"] for row in found) == sorted(row["id"] for row in every if wanted(row)), condition
+    middle = every[0]["created_at"]
+    later = ground.read(pushdown="true").where(f"created_at >= timestamp'{middle.isoformat()}'").count()
+    assert later == sum(row["created_at"] >= middle for row in every)
+
+
+def test_a_filter_narrows_what_the_server_reads(ground: Ground) -> None:
+    from pyspark.sql.datasource import EqualTo, GreaterThanOrEqual
+
+    from jobmaster.pipeline.datasource.pushdown import narrow
+    from jobmaster.pipeline.datasource.selection import Selection
+    from jobmaster.pipeline.datasource.tables import Choice
+
+    selection = Selection("jobs", ("id",))
+    assert narrow(selection, EqualTo(("handler",), "x")).chosen == {Choice.HANDLERS: ("x",)}
+    assert narrow(selection, EqualTo(("args",), "x")) == selection
+    low = UUID(int=5 << 100)
+    assert narrow(selection, GreaterThanOrEqual(("id",), str(low))).low == low
+    assert narrow(selection, GreaterThanOrEqual(("id",), str(low).upper() + "x")) == selection
+
+
+def test_a_table_of_sql(ground: Ground) -> None:
+    ground.ended(30)
+    listed = ", ".join(f"{name} '{value}'" for name, value in ground.options.items())
+    ground.spark.sql(f"CREATE TABLE history USING jobmaster OPTIONS ({listed}, handlers 'h1')")
+    try:
+        assert ground.spark.sql("SELECT count(*) FROM history").collect()[0][0] == 8
+    finally:
+        ground.spark.sql("DROP TABLE history")
+    ground.spark.sql(f"CREATE TEMPORARY VIEW lately USING jobmaster OPTIONS ({listed}, handlers 'h2')")
+    assert ground.spark.sql("SELECT count(*) FROM lately").collect()[0][0] == 8
+    secret = "CREATE TABLE told USING jobmaster OPTIONS (dsn 'postgresql://u:secret@h/d')"
+    assert "would keep the password" in str(failure(lambda: ground.spark.sql(secret)))
+
+
+def test_a_server_that_goes_away_in_the_middle_is_an_error_not_an_end(
+    spark: object, new_postgres: Any, cluster_name: str, tmp_path: Path
+) -> None:
+    """A COPY that just ends would look like the end of the data."""
+    from jobmaster.pipeline.datasource.cluster_ref import place_of
+    from jobmaster.pipeline.datasource.range_scan import Scan
+    from jobmaster.pipeline.datasource.selection import HIGHEST, LOWEST, Selection
+
+    server: PostgresServer = new_postgres()
+    ground = ground_of(server.dsn, cluster_name, tmp_path)
+    ground.ended(20_000)
+    batches = Scan(place_of(ground.options), Selection("jobs", ("id", "args")), 10_000).batches(LOWEST, HIGHEST)
+    assert next(batches).num_rows > 0
+    server.kill()
+    with pytest.raises(Unavailable):
+        list(batches)
+    server.start()
+    again = Scan(place_of(ground.options), Selection("jobs", ("id",)), 10_000).batches(LOWEST, HIGHEST)
+    assert sum(batch.num_rows for batch in again) == 20_000
+
+
+def test_nothing_of_a_reader_that_stops_early_stays_connected(ground: Ground) -> None:
+    from jobmaster.pipeline.datasource.cluster_ref import place_of
+    from jobmaster.pipeline.datasource.range_scan import Scan
+    from jobmaster.pipeline.datasource.selection import HIGHEST, LOWEST, Selection
+
+    ground.ended(20_000)
+    batches = Scan(place_of(ground.options), Selection("jobs", ("id",)), 1000).batches(LOWEST, HIGHEST)
+    next(batches)
+    batches.close()  # type: ignore[attr-defined]  # it is a generator
+    count = "SELECT count(*) FROM pg_stat_activity WHERE application_name = 'jobmaster-spark' AND state = 'active'"
+    for _ in range(50):
+        if ground.value(count) == 0:
+            return
+    raise AssertionError("a COPY goes on without a reader")
+
+
+def test_another_postgresql_without_jdbc(ground: Ground) -> None:
+    async def make(connection: asyncpg.Connection[asyncpg.Record]) -> None:
+        await connection.execute("CREATE TABLE orders (n int, paid boolean, at timestamptz, note text, price numeric)")
+        await connection.execute(
+            "INSERT INTO orders VALUES (1, true, '2030-01-01T00:00Z', 'a\nb', 1.50), (2, null, null, '', null)"
+        )
+
+    ground.sql(make)
+    reader = ground.spark.read.format("jobmaster_postgres").option("dsn", ground.options["dsn"])
+    table = f"{ground.options['schema']}.orders"
+    rows = sorted(reader.option("dbtable", table).load().collect())
+    assert [tuple(row)[:2] + tuple(row)[3:] for row in rows] == [(1, True, "a\nb", "1.50"), (2, None, "", None)]
+    query = ground.spark.read.format("jobmaster_postgres").options(dsn=ground.options["dsn"], query="SELEC 1")
+    assert "does not take the query" in str(failure(query.load))
+
+
+def test_options_find_the_cluster(monkeypatch: pytest.MonkeyPatch) -> None:
+    from jobmaster.pipeline.datasource.cluster_ref import place_of
+
+    monkeypatch.setitem(os.environ, "SOME_DSN", "postgresql://u:secret@h/d")
+    place = place_of({"dsnEnv": "SOME_DSN", "cluster": "pay-roll"})
+    assert (place.dsn, place.schema) == ("postgresql://u:secret@h/d", "jobmaster_pay_roll")
+    assert "secret" not in repr(place)
+    with pytest.raises(InputError):
+        place_of({"dsnEnv": "SOME_DSN", "dsn": "postgresql://h/d"})
+    with pytest.raises(InputError):
+        place_of({"dsnEnv": "NO_SUCH_DSN"})
+    assert Refused.exit_code == 77

@@ -1,0 +1,312 @@
+"""Archiving for real: a real master, Spark, files; every fault ends in a correct result or in one clear error."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from benchmarks.history import fill_day
+from jobmaster.model.errors import Refused
+from tests.integration.spark.steps.conftest import Past
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+pytestmark = pytest.mark.slow
+ROWS = 400
+
+
+@pytest.fixture
+def filled(past: Past) -> Past:
+    """Two days of jobs, the younger one with odd text in it."""
+
+    async def fill(connection: Any) -> None:
+        await fill_day(connection, 3, ROWS)
+        await fill_day(connection, 2, ROWS)
+        await connection.execute(
+            r"""UPDATE job SET args = convert_to('{"a":"\\u0000, \"quoted\" | tab\\t ü€𝄞 \\N"}', 'UTF8'),
+                result = convert_to('""', 'UTF8')
+            WHERE id = (SELECT min(id::text)::uuid FROM job WHERE state = 'SUCCEEDED')"""
+        )
+
+    past.sql(fill)
+    return past
+
+
+def archive(past: Past, **words: Any) -> Any:
+    from jobmaster.pipeline.steps.archive import archive
+
+    return archive(past.run(), 2.0, keep=words.pop("keep", False), **words)
+
+
+def states(past: Past) -> list[tuple[str, str]]:
+    rows = past.sql(lambda c: c.fetch("SELECT name, state::text FROM archive_manifest ORDER BY lo, name"))
+    return [tuple(row) for row in rows]
+
+
+def published(past: Past) -> dict[str, Any]:
+    """Documents of the lake."""
+    return {p.stem: json.loads(p.read_text()) for p in sorted((past.lake / "_manifest" / "jobs").glob("*.json"))}
+
+
+def files_of(past: Past, dataset: str = "jobs") -> list[str]:
+    return [
+        str(past.lake / file["path"])
+        for document in published(past).values()
+        for file in document["files"]
+        if file["dataset"] == dataset
+    ]
+
+
+def test_every_job_and_attempt_is_in_the_lake_as_it_was_and_gone_from_the_master(
+    filled: Past, spark: SparkSession
+) -> None:
+    query = "SELECT id, state, handler, args::text, headers::text, result::text, error::text, ended_at FROM jobs"
+    before = {str(row["id"]): tuple(row)[1:] for row in filled.sql(lambda c: c.fetch(query))}
+    attempts = filled.value("SELECT count(*) FROM attempt")
+    outcome = archive(filled)
+    assert (outcome.rows, len(outcome.found["dropped"])) == (2 * ROWS, 3), "the empty range of yesterday left, too"
+    assert filled.value("SELECT count(*) FROM jobs") == filled.value("SELECT count(*) FROM ledger") == 0
+    assert {state for _, state in states(filled)} == {"DROPPED"}
+    frame = spark.read.parquet(*files_of(filled))
+    after = {
+        row["id"]: (*(row[name] for name in ("state", "handler", "args")), row["headers"] or "{}", row["result"],
+                    row["error"], row["ended_at"])
+        for row in frame.collect()
+    }  # fmt: skip
+    assert {id_: row[:-1] for id_, row in after.items()} == {id_: row[:-1] for id_, row in before.items()}
+    assert {row[-1].timestamp() for row in after.values()} == {row[-1].timestamp() for row in before.values()}
+    assert spark.read.parquet(*files_of(filled, "attempts")).count() == attempts > 0
+    assert archive(filled).rows == 0, "again does nothing"
+
+
+def test_what_is_kept_stays_in_the_views_until_a_later_run_drops_it(filled: Past) -> None:
+    outcome = archive(filled, keep=True)
+    assert outcome.found["dropped"] == []
+    assert {state for _, state in states(filled)} == {"PUBLISHED"}
+    assert filled.value("SELECT count(*) FROM jobs") == 2 * ROWS
+    assert len(archive(filled).found["dropped"]) == 3
+    assert filled.value("SELECT count(*) FROM jobs") == 0
+
+
+def test_what_spark_cannot_read_stays_in_the_master(filled: Past, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Arrow writes and verifies to a file system that this Spark has no library for."""
+    archive(filled, keep=True)
+    with monkeypatch.context() as patch:
+        patch.setattr("jobmaster.pipeline.lake.lake.Lake.url", lambda self, path: f"s3a://a-bucket/{path}")
+        with pytest.raises(
+            Refused, match=r"is not taken from the master: Spark could not read .*S3AFileSystem"
+        ) as caught:
+            archive(filled)
+        assert "hadoop-aws" in (caught.value.hint or "")
+    assert {state for _, state in states(filled)} == {"PUBLISHED"}
+    assert filled.value("SELECT count(*) FROM jobs") == 2 * ROWS
+    assert len(archive(filled).found["dropped"]) == 3
+
+
+def test_a_lake_that_spark_cannot_read_is_refused_before_anything_leaves(
+    filled: Past, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("jobmaster.pipeline.lake.lake.Lake.url", lambda self, path: f"s3a://a-bucket/{path}")
+    monkeypatch.setattr("jobmaster.pipeline.lake.lake.Lake.local", None)
+    with pytest.raises(Refused, match="the lake is not taken from the master"):
+        archive(filled)
+    assert states(filled) == []
+
+
+def test_a_dry_run_changes_nothing(filled: Past) -> None:
+    from jobmaster.pipeline.steps.archive import archive
+
+    outcome = archive(filled.run(dry_run=True), 2.0, keep=False)
+    attached = filled.sql(lambda c: c.fetch("SELECT name FROM partitions_of('job') WHERE lo IS NOT NULL ORDER BY lo"))
+    assert outcome.found["to_leave"] == [row["name"] for row in attached[:3]], "three days are over"
+    assert states(filled) == []
+    assert not filled.lake.exists()
+
+
+def _damage(path: Path) -> None:
+    """Flip one byte in the middle; the size stays."""
+    content = bytearray(path.read_bytes())
+    content[len(content) // 2] ^= 0xFF
+    path.write_bytes(content)
+
+
+def test_a_file_that_changes_after_it_was_verified_is_noticed_and_its_range_is_exported_anew(filled: Past) -> None:
+    archive(filled, keep=True)
+    _damage(Path(files_of(filled)[0]))
+    with pytest.raises(Refused, match=r"has changed since it was verified; job_day_[0-9]+ stays in the master"):
+        archive(filled)
+    assert filled.value("SELECT count(*) FROM jobs") == 2 * ROWS
+    assert archive(filled).found["archived_jobs"] == ROWS, "the damaged one once more"
+    assert filled.value("SELECT count(*) FROM jobs") == 0
+
+
+def _harmed(table: Any, harm: str) -> Any:
+    """The rows of a file as somebody else might have written them."""
+    import pyarrow as pa
+    from pyarrow import compute as pc
+
+    def instead(name: str, values: Any) -> Any:
+        return table.set_column(table.schema.get_field_index(name), table.schema.field(name), values)
+
+    match harm:
+        case "a row too few":
+            return table.slice(1)
+        case "a row twice":
+            return pa.concat_tables([table.slice(1), table.slice(1, 1)])
+        case "another value":
+            return instead("ran_us", pc.add(table["ran_us"], 1))
+        case "two rows have swapped a value":
+            first, second, *others = table["args"].to_pylist()
+            return instead("args", pa.chunked_array([[second, first, *others]]))
+        case "an empty text for none":
+            return instead("error", pc.fill_null(table["error"], ""))
+        case "another time of creation":
+            return instead("created_at", table["changed_at"])
+        case _:
+            return instead("started_at", pa.nulls(len(table), table.schema.field("started_at").type))
+
+
+@pytest.mark.parametrize(
+    "harm",
+    [
+        "a row too few",
+        "a row twice",
+        "another value",
+        "two rows have swapped a value",
+        "an empty text for none",
+        "another time of creation",
+        "no time of start",
+    ],
+)
+def test_files_that_do_not_hold_what_the_tables_hold_are_never_published(
+    filled: Past, monkeypatch: pytest.MonkeyPatch, harm: str
+) -> None:
+    """A file holds something else than it was given: once, and then for good."""
+    from pyarrow import parquet
+
+    from jobmaster.pipeline.lake import export
+
+    real = export.write
+
+    def harming(spark: SparkSession, parts: Any, lake: Any, run_id: str) -> None:
+        real(spark, parts, lake, run_id)
+        path = next((filled.lake / export.folder_of("jobs", run_id)).rglob("*.parquet"))
+        parquet.write_table(_harmed(parquet.ParquetFile(path).read(), harm), path)
+
+    monkeypatch.setattr(export, "write", harming)
+    with pytest.raises(Refused, match="do not hold what its tables hold"):
+        archive(filled)
+    assert "DROPPED" not in {state for _, state in states(filled)}
+    assert filled.value("SELECT count(*) FROM jobs") == 2 * ROWS
+    monkeypatch.setattr(export, "write", real)
+    assert archive(filled).rows == 2 * ROWS
+
+
+@pytest.mark.parametrize("harm", ["torn", "a byte"])
+def test_a_file_that_is_damaged_before_it_is_verified_is_written_again(
+    filled: Past, monkeypatch: pytest.MonkeyPatch, harm: str
+) -> None:
+    """As after a power cut: the state EXPORTED is committed, and the file is not all on the disk."""
+    from jobmaster.pipeline.lake import export
+
+    damaged: list[Path] = []
+    real = export.write
+
+    def damaging(spark: SparkSession, parts: Any, lake: Any, run_id: str) -> None:
+        real(spark, parts, lake, run_id)
+        for path in (filled.lake / export.folder_of("jobs", run_id)).rglob("*.parquet"):
+            if len(damaged) < 2:
+                damaged.append(path)
+                if harm == "torn":
+                    path.write_bytes(path.read_bytes()[:-100])
+                else:
+                    _damage(path)
+
+    monkeypatch.setattr(export, "write", damaging)
+    assert archive(filled).rows == 2 * ROWS
+    assert len(damaged) == 2
+    assert not {str(path) for path in damaged} & set(files_of(filled))
+
+
+def test_what_a_task_that_was_repeated_has_left_is_no_part_of_the_run(
+    filled: Past, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A first attempt wrote its file, and its answer was lost."""
+    from jobmaster.pipeline.lake import export
+
+    real = export.PartFiles.write
+    real_write, runs = export.write, []
+
+    def repeated(spark: SparkSession, parts: Any, lake: Any, run_id: str) -> None:
+        first = export.PartFiles(lake, parts[0].dataset, run_id, "part-00000-lost.parquet")
+        runs.extend(real(first, export.rows_of(parts[0])))
+        real_write(spark, parts, lake, run_id)
+
+    monkeypatch.setattr(export, "write", repeated)
+    assert archive(filled).rows == 2 * ROWS
+    assert runs
+    assert not any((filled.lake / path).exists() for path in runs)
+
+
+def test_jobs_of_several_days_lie_in_the_folders_of_their_days(tmp_path: Path) -> None:
+    from datetime import UTC, datetime
+
+    import pyarrow as pa
+
+    from jobmaster.pipeline.lake.export import PartFiles
+    from jobmaster.pipeline.lake.lake import Lake
+    from jobmaster.pipeline.lake.schema import completed, copied_of, schema_of
+    from jobmaster.pipeline.lake.verify import measured_file
+
+    def job(day: int) -> dict[str, Any]:
+        created = datetime(2026, 11, day, tzinfo=UTC)
+        digits = f"{int(created.timestamp() * 1000):012x}"
+        told = {"id": f"{digits[:8]}-{digits[8:]}-7000-8000-000000000000", "state": "SUCCEEDED", "priority_level": 3}
+        return dict.fromkeys(copied_of("jobs").names) | told | {"changed_at": created, "ran_us": 1}
+
+    batch = pa.RecordBatch.from_pylist([job(day) for day in (2, 1, 2)], schema=copied_of("jobs"))
+    lake = Lake(str(tmp_path))
+    paths = PartFiles(lake, "jobs", "x", "part.parquet").write(iter([completed(batch, "jobs")]))
+    assert paths == [f"jobs/v1/run=x/day=2026-11-0{day}/part.parquet" for day in (1, 2)]
+    assert [measured_file(lake, "jobs", path)[0] for path in paths] == [1, 2]
+    assert schema_of("jobs").names[:3] == ["id", "state", "priority"]
+
+
+def test_a_lake_of_a_newer_version_and_one_of_another_cluster_are_refused(filled: Past) -> None:
+    filled.lake.mkdir()
+    mark = filled.lake / "_lake.json"
+    mark.write_text(json.dumps({"format": 2, "cluster": "x"}))
+    with pytest.raises(Refused, match=r"was written by a newer version \(layout 2, ours is 1\)"):
+        archive(filled)
+    mark.write_text(json.dumps({"format": 1, "cluster": "x"}))
+    with pytest.raises(Refused, match="belongs to another cluster"):
+        archive(filled)
+    assert states(filled) == []
+
+
+def test_a_range_that_another_archiver_works_on_is_left_alone(filled: Past) -> None:
+    import asyncio
+
+    from jobmaster.master.archive import Archive
+
+    archive(filled, keep=True)
+    name = states(filled)[0][0]
+
+    async def other() -> Archive:
+        dsn = filled.settings.master.dsn
+        assert dsn is not None
+        second = await Archive.connect(dsn=dsn, schema=filled.settings.schema_name(), settings=filled.settings.master)
+        assert await second.take(name)
+        return second
+
+    with asyncio.Runner() as runner:
+        second = runner.run(other())
+        outcome = archive(filled)
+        assert outcome.found["at_work_elsewhere"] == [name]
+        assert name not in outcome.found["dropped"]
+        runner.run(second.close())
+    assert archive(filled).found["dropped"] == [name]

@@ -1,0 +1,171 @@
+"""The archiver dies just before it commits a step, at every step, and once the master dies in the middle; each time it is
+run again. In the end every job is in the lake once and in the master not at all, and nobody ever saw a gap."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import asyncpg
+import pytest
+
+from benchmarks.history import fill_day
+from jobmaster.embedded import PostgresServer
+from jobmaster.model.errors import Unavailable
+from tests.integration.spark.steps.conftest import Past, past_of
+from tests.patience import PATIENCE_SECONDS
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+pytestmark = [pytest.mark.slow, pytest.mark.cluster]
+REPOSITORY = Path(__file__).parents[4]
+ROWS = 300
+GATE = 4242
+STATES = ("SEALED", "DETACHED", "EXPORTED", "VERIFIED", "PUBLISHED", "DROPPED")
+
+
+def _command(past: Past) -> list[str]:
+    settings = past.settings
+    return [
+        *(sys.executable, "-m", "jobmaster.cli.main", "pipeline", "archive", "--older-than", "2s", "--lake", str(past.lake)),
+        *("--master", "local[2]", "--conf", "spark.driver.memory=512m", "-o", "json"),
+        # Eight of these start; for some hundred rows each would compile its queries anew.
+        *("--conf", "spark.sql.codegen.wholeStage=false", "--conf", "spark.sql.codegen.factoryMode=NO_CODEGEN"),
+        *("--set", f"cluster={settings.cluster}", "--set", f"master.dsn={settings.master.dsn}"),
+        *("--set", f"stores.default.url={settings.stores['default'].url}", "--set", "limits.clock_skew=1s"),
+    ]  # fmt: skip
+
+
+class Archiver:
+    """The command as a process, with its Java in the same group."""
+
+    def __init__(self, past: Past) -> None:
+        clean = {name: value for name, value in os.environ.items() if not name.startswith("JOBMASTER_")}
+        self.log = past.lake.parent / "archiver.log"
+        with self.log.open("ab") as log:
+            self.process = subprocess.Popen(
+                _command(past),
+                env={**clean, "PYTHONPATH": os.pathsep.join([str(REPOSITORY), str(REPOSITORY / "agents")])},
+                stdout=subprocess.PIPE,
+                stderr=log,
+                start_new_session=True,
+            )
+
+    def kill(self) -> None:
+        os.killpg(self.process.pid, signal.SIGKILL)
+        self.process.communicate()
+
+
+@pytest.fixture
+def filled(past: Past) -> Past:
+    past.sql(lambda connection: fill_day(connection, 3, ROWS))
+    # Stops the archiver inside its own transaction, before the state it is about to commit.
+    past.execute(
+        f"""
+        CREATE TABLE gate (state text);
+        CREATE FUNCTION wait_at_the_gate() RETURNS trigger LANGUAGE plpgsql SET lock_timeout = 0 AS $$
+        BEGIN
+            IF EXISTS (SELECT FROM {past.settings.schema_name()}.gate WHERE state = NEW.state::text) THEN
+                PERFORM pg_advisory_xact_lock({GATE});
+            END IF;
+            RETURN NEW;
+        END $$;
+        CREATE TRIGGER gate BEFORE INSERT OR UPDATE ON archive_manifest FOR EACH ROW EXECUTE FUNCTION wait_at_the_gate()
+        """
+    )
+    return past
+
+
+async def _killed_at(past: Past, state: str, *, commits: bool) -> None:
+    """Run the archiver until it is about to commit a state, and kill it there.
+
+    Args:
+        commits: the server carries the dead archiver's last statement out all the same; else its session is ended.
+    """
+    gate = await asyncpg.connect(past.settings.master.dsn, server_settings={"search_path": past.settings.schema_name()})
+    await gate.fetch("SELECT pg_advisory_lock($1)", GATE)
+    await gate.execute("INSERT INTO gate VALUES ($1)", state)
+    archiver = Archiver(past)
+    waiting = "SELECT pid FROM pg_locks WHERE locktype = 'advisory' AND objid = $1 AND NOT granted"
+    try:
+        async with asyncio.timeout(PATIENCE_SECONDS):
+            while (backend := await gate.fetchval(waiting, GATE)) is None:
+                assert archiver.process.poll() is None, archiver.log.read_text()
+                await asyncio.sleep(0.02)
+    finally:
+        archiver.kill()
+    if not commits:
+        await gate.fetch("SELECT pg_terminate_backend($1, 10000)", backend)
+    await gate.fetch("SELECT pg_advisory_unlock($1)", GATE)
+    await gate.execute("DELETE FROM gate")
+    async with asyncio.timeout(PATIENCE_SECONDS):
+        while commits and await gate.fetchval("SELECT count(*) FROM jobs"):
+            pass  # each look is a round trip to the server
+    await gate.close()
+
+
+def _seen(past: Past) -> tuple[int, int]:
+    return past.value("SELECT count(*) FROM jobs"), past.value("SELECT count(DISTINCT id) FROM jobs")
+
+
+def test_killed_before_every_commit_it_ends_with_every_job_in_the_lake_once(filled: Past) -> None:
+    from jobmaster.pipeline.steps.archive import archive
+
+    for before, state in zip((None, *STATES), STATES, strict=False):
+        asyncio.run(_killed_at(filled, state, commits=False))
+        assert _seen(filled) == (ROWS, ROWS), f"killed before {state}"
+        assert filled.value("SELECT state::text FROM archive_manifest ORDER BY lo LIMIT 1") == before
+    ids = sorted(str(row["id"]) for row in filled.sql(lambda c: c.fetch("SELECT id FROM jobs")))
+    asyncio.run(_killed_at(filled, "DROPPED", commits=True))
+    assert archive(filled.run(), 2.0, keep=False).rows == 0, "there is nothing left to do"
+    assert _seen(filled) == (0, 0)
+    assert filled.spark is not None
+    document = json.loads(next((filled.lake / "_manifest" / "jobs").glob("job_*.json")).read_text())
+    paths = [
+        str(filled.lake / file["path"])
+        for document in map(json.loads, (p.read_text() for p in (filled.lake / "_manifest" / "jobs").glob("*.json")))
+        for file in document["files"]
+        if file["dataset"] == "jobs"
+    ]
+    assert document["format"] == 1
+    assert sorted(row["id"] for row in filled.spark.read.parquet(*paths).select("id").collect()) == ids
+
+
+def test_a_master_that_restarts_in_the_middle_costs_a_run_and_nothing_else(
+    new_postgres: Callable[..., PostgresServer],
+    store_url: str,
+    cluster_name: str,
+    spark: SparkSession,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    from jobmaster.pipeline.lake import export
+    from jobmaster.pipeline.steps.archive import archive
+
+    server = new_postgres()
+    past = past_of(server.dsn, store_url, cluster_name, tmp_path)
+    past.spark = spark
+    past.sql(lambda connection: fill_day(connection, 3, ROWS))
+    real = export.write
+
+    def restarting(*arguments: Any) -> None:
+        server.kill()
+        server.start()
+        real(*arguments)
+
+    monkeypatch.setattr(export, "write", restarting)
+    with pytest.raises(Unavailable):
+        archive(past.run(), 2.0, keep=False)
+    monkeypatch.setattr(export, "write", real)
+    assert _seen(past) == (ROWS, ROWS)
+    assert archive(past.run(), 2.0, keep=False).rows == ROWS
+    assert _seen(past) == (0, 0)
+    past.close()

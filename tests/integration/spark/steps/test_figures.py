@@ -1,0 +1,274 @@
+"""Histograms are within one per cent; roll-ups count what is there, by whole days, the same however often they are made."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import random
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from benchmarks.history import fill_day
+from jobmaster.pipeline.report.histograms import GAMMA, quantiles, value_of
+from tests.integration.spark.steps.conftest import Past
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+ROWS = 500
+
+
+def _bin(microseconds: float) -> int:
+    return math.ceil(math.log(max(microseconds, 1)) / math.log(GAMMA))
+
+
+def test_a_quantile_of_a_histogram_is_within_one_per_cent_and_histograms_merge_by_adding() -> None:
+    dice = random.Random(1)
+    values = [dice.lognormvariate(10, 2) + 1 for _ in range(20_000)]
+    one, other = [(_bin(value), 1) for value in values[:500]], [(_bin(value), 1) for value in values[500:]]
+    ordered = sorted(values)
+    for share, found in zip(
+        (0.01, 0.5, 0.95, 0.99, 1.0), quantiles(one + other, (0.01, 0.5, 0.95, 0.99, 1.0)), strict=True
+    ):
+        exact = ordered[max(1, math.ceil(share * len(ordered))) - 1]
+        assert found == pytest.approx(exact, rel=0.0101)
+
+
+def test_nothing_has_no_quantile() -> None:
+    assert quantiles([], (0.5,)) == [None]
+    assert value_of(0) == pytest.approx(1.0, rel=0.01)
+
+
+@pytest.mark.slow
+def test_spark_finds_the_same_bins(spark: SparkSession) -> None:
+    from pyspark.sql import functions as F
+
+    from jobmaster.pipeline.report.histograms import bin_of
+
+    values = [0, 1, 2, 50, 51, 999, 10**6, 10**9, 12_345_678]
+    frame = spark.createDataFrame([(value,) for value in values], "us long")
+    assert [row[0] for row in frame.select(bin_of(F.col("us"))).collect()] == [_bin(value) for value in values]
+
+
+JOBS = (
+    "id string, state string, lane string, priority string, handler string, created_at timestamp, due_at timestamp,"
+    " ended_at timestamp, waited_us bigint, ran_us bigint, attempt int, rescues int, bucket_id string, bucket_epoch bigint"
+)
+ATTEMPTS = (
+    "job_id string, at timestamp, outcome string, refused_at timestamp, ran_us bigint,"
+    " bucket_id string, bucket_epoch bigint"
+)
+
+
+def at(hour: int, minute: int = 0, day: int = 1) -> datetime:
+    return datetime(2026, 3, day, hour, minute, tzinfo=UTC)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("first_of_second_part", "attempt_rows"), [("9", 1), ("3", 10**9)], ids=["broadcast", "two-parts-shuffled"]
+)
+def test_every_event_is_counted_in_its_own_hour_with_the_agent_that_made_it(
+    spark: SparkSession, first_of_second_part: str, attempt_rows: int
+) -> None:
+    from jobmaster.pipeline.report.aggregates import latencies, throughput
+
+    def job(
+        id_: str, state: str, created: datetime, ended: datetime | None, ran: int | None, **more: Any
+    ) -> tuple[Any, ...]:
+        bucket = more.get("bucket", "b1")
+        return (
+            id_,
+            state,
+            "default",
+            "high",
+            "h",
+            created,
+            more.get("due"),
+            ended,
+            10,
+            ran,
+            more.get("attempt", 0),
+            more.get("rescues", 0),
+            bucket,
+            1,
+        )
+
+    jobs = spark.createDataFrame(
+        [
+            job("1", "SUCCEEDED", at(1), at(1, 5), 1000),
+            job("2", "FAILED", at(1), at(2, 5), 2000, attempt=1, rescues=2, bucket="b2"),
+            job("3", "HELD", at(23), None, None, bucket=None),
+            job("4", "SUCCEEDED", at(23), at(0, 1, day=2), 3000, due=at(0, 0, day=2)),
+        ],
+        JOBS,
+    )
+    parts = [jobs.where(f"id {side} '{first_of_second_part}'") for side in ("<", ">=")]
+    attempts = spark.createDataFrame(
+        [("2", at(1, 50), "timed_out", at(2), 77, "b1", 1), ("2", at(2, 1), "lost", None, None, "b2", 1)], ATTEMPTS
+    )
+    owners = spark.createDataFrame(
+        [("b1", 1, "ann"), ("b2", 1, "bob")], "bucket_id string, bucket_epoch long, agent string"
+    )
+    rows = {
+        (row["hour"].replace(tzinfo=UTC), row["agent"]): row.asDict()
+        for row in throughput(parts, attempts, attempt_rows, owners).collect()
+    }
+    assert {key: row["submitted"] for key, row in rows.items() if row["submitted"]} == {
+        (at(1), None): 2,
+        (at(23), None): 2,
+    }
+    assert {key: row["succeeded"] for key, row in rows.items() if row["succeeded"]} == {
+        (at(1), "ann"): 1, (at(0, day=2), "ann"): 1,
+    }  # fmt: skip
+    assert [rows[at(2), "bob"][name] for name in ("failed", "rescued", "lost", "ran_us")] == [1, 2, 1, 2000]
+    tried = rows[at(1), "ann"]
+    assert (tried["retried"], tried["timed_out"], tried["refused"], tried["lost"]) == (1, 1, 1, 0)
+    totals = {row["bin"]: row["jobs"] for row in latencies(parts).where("metric = 'total'").collect()}
+    hour = 3_600_000_000
+    assert totals == {_bin(300_000_000): 1, _bin(hour + 300_000_000): 1, _bin(60_000_000): 1}
+
+
+# ---------------------------------------------------------------- the command
+
+
+def rolled(past: Past, **words: Any) -> Any:
+    from jobmaster.pipeline.steps.rollup import rollup
+
+    return rollup(past.run(), **words)
+
+
+def figures(past: Past) -> list[tuple[Any, ...]]:
+    """Everything, without what says which run wrote it."""
+    from jobmaster.pipeline.lake.lake import Lake
+    from jobmaster.pipeline.steps.rollup import read
+
+    run = past.run()
+    return sorted(
+        tuple(map(str, row)) for frame in read(run, Lake(run.lake)).values() for row in frame.collect()
+    )  # fmt: skip
+
+
+@pytest.mark.slow
+def test_a_rollup_is_the_same_from_the_master_from_the_lake_and_in_steps(past: Past) -> None:
+    from jobmaster.pipeline.steps.archive import archive
+
+    past.sql(lambda connection: fill_day(connection, 3, ROWS))
+    assert rolled(past).found["rolled_up_jobs"] == ROWS
+    assert rolled(past).found["days"] == [], "nothing was touched since"
+    first = figures(past)
+    archive(past.run(), 2.0, keep=False)
+    assert rolled(past).found["days"] == [], "its jobs have only moved"
+    rolled(past, rebuild=True)
+    assert figures(past) == first
+    past.sql(lambda connection: fill_day(connection, 0, ROWS, 0.001))
+    past.execute("UPDATE job SET changed_at = clock_timestamp(); UPDATE attempt SET at = clock_timestamp()")
+    later = rolled(past)
+    assert later.found["rolled_up_jobs"] == ROWS
+    in_steps = figures(past)
+    rolled(past, rebuild=True)
+    assert figures(past) == in_steps
+    page = Path(later.found["report"]).read_text()
+    assert "<svg" in page
+    assert "http" not in page.replace("http-equiv", ""), "nothing is fetched from anywhere"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("rebuild", [False, True])
+def test_figures_never_lose_what_was_discarded_since(past: Past, rebuild: bool) -> None:
+    """A late job of a day whose range was dropped without a copy: the day is counted again from what is left of it."""
+    past.sql(lambda connection: fill_day(connection, 3, ROWS))
+    late = past.value("UPDATE job SET state = 'HELD', bucket_id = NULL, bucket_epoch = NULL, due_at = now() + interval '1 h'"
+                      " WHERE id = (SELECT min(id::text)::uuid FROM job WHERE state = 'SUCCEEDED') RETURNING id")  # fmt: skip
+    rolled(past)
+    before = counted(past)
+    retired(past)
+    assert past.value("SELECT count(*) FROM jobs") == 1
+    past.sql(
+        lambda c: c.execute("UPDATE job SET state = 'CANCELLED', changed_at = clock_timestamp() WHERE id = $1", late)
+    )
+    again = rolled(past, rebuild=rebuild)
+    assert rebuild or len(again.found["days"]) == 2, "its day of creation, and today"
+    after = counted(past)
+    assert after == {**before, "cancelled": before["cancelled"] + 1}
+    rolled(past, rebuild=True)
+    assert counted(past) == after, "again and again"
+
+
+def counted(past: Past) -> dict[str, int]:
+    """Sums of the throughput, and of the jobs in the histograms."""
+    from pyspark.sql import functions as F
+
+    from jobmaster.pipeline.lake.lake import Lake
+    from jobmaster.pipeline.report.aggregates import COUNTS
+    from jobmaster.pipeline.steps.rollup import read
+
+    frames = read(past.run(), Lake(str(past.lake)))
+    row = frames["throughput"].agg(*(F.sum(name).alias(name) for name in COUNTS)).collect()[0]
+    binned = frames["latency"].agg(F.sum("jobs").alias("jobs")).collect()[0]["jobs"]
+    return {**{name: int(row[name]) for name in COUNTS}, "binned": int(binned)}
+
+
+def retired(past: Past) -> None:
+    """Every range that is old enough is dropped without a copy."""
+    from jobmaster.retention.retire import Retiring
+    from jobmaster.wiring import open_archive
+
+    async def run() -> None:
+        archive = await open_archive(past.settings)
+        try:
+            async with Retiring.opened(past.settings, archive, 2.0, ()) as retiring:
+                async for _ in retiring.all(past.said.append):
+                    pass
+            for found in await archive.ranges():
+                assert await archive.take(found.name)
+                await archive.drop(found.name, discard=True)
+        finally:
+            await archive.close()
+
+    asyncio.run(run())
+
+
+@pytest.mark.slow
+def test_what_a_crashed_rollup_left_counts_for_nothing(past: Past, monkeypatch: pytest.MonkeyPatch) -> None:
+    from jobmaster.pipeline.lake.lake import Lake
+
+    past.sql(lambda connection: fill_day(connection, 3, ROWS))
+    real = Lake.sync
+    monkeypatch.setattr(Lake, "sync", _interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        rolled(past)
+    monkeypatch.setattr(Lake, "sync", real)
+    assert list((past.lake / "rollup").rglob("*.parquet")) != []
+    assert figures(past) == []
+    assert rolled(past).found["rolled_up_jobs"] == ROWS
+
+
+def _interrupted(*_: object) -> None:
+    raise KeyboardInterrupt
+
+
+@pytest.mark.slow
+def test_the_audit_is_clean_over_a_lawful_history_and_names_what_is_broken(past: Past) -> None:
+    from jobmaster.pipeline.steps.archive import archive
+    from jobmaster.pipeline.steps.audit import audit
+
+    past.sql(lambda connection: fill_day(connection, 3, ROWS))
+    archive(past.run(), 2.0, keep=False)
+    past.sql(lambda connection: fill_day(connection, 0, ROWS, 0.001))
+    clean = audit(past.run(), 10)
+    assert (clean.rows, clean.found["audit_violations"], clean.failed) == (2 * ROWS, 0, False)
+    past.execute(
+        "UPDATE job SET error = '\\x7b7d' WHERE id = (SELECT min(id::text)::uuid FROM job WHERE state = 'SUCCEEDED')"
+    )
+    broken = audit(past.run(), 10)
+    assert (broken.found["audit_violations"], broken.failed) == (1, True)
+    assert [row["check"] for row in broken.found["evidence"]] == ["i2_outcome"]
+    path = next((past.lake / "jobs").rglob("*.parquet"))
+    path.write_bytes(path.read_bytes()[:-1])
+    assert audit(past.run(), 10).found["checks"]["a1_files"] == 1
+    path.unlink()
+    assert "is missing" in audit(past.run(), 10).found["evidence"][0]["detail"]

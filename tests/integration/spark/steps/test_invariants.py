@@ -1,0 +1,85 @@
+"""The audit finds exactly what was broken in random histories, and nothing in whole ones."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.integration.spark.steps.histories import ATTEMPTS, BREAKS, JOBS, History
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+pytestmark = pytest.mark.slow
+JOBS_EACH = 1000
+
+
+def lines(spark: SparkSession, history: History) -> DataFrame:
+    from jobmaster.pipeline.steps.invariants import LAKE, MASTER, lines_of
+
+    def frame(rows: list[dict[str, object]], schema: str) -> DataFrame:
+        names = [column.split()[0] for column in schema.split(", ")]
+        return spark.createDataFrame([tuple(row[name] for name in names) for row in rows], schema)
+
+    none = frame([], ATTEMPTS)
+    lake = lines_of(frame(history.lake, JOBS), frame(history.attempts, ATTEMPTS), LAKE)
+    return lake.unionByName(lines_of(frame(history.master, JOBS), none, MASTER))
+
+
+def found(spark: SparkSession, history: History) -> set[tuple[str, str]]:
+    from jobmaster.pipeline.steps.invariants import judged
+
+    rows = judged(lines(spark, history), 4).collect()
+    assert len({(row["check"], row["job_id"]) for row in rows}) == len(rows), "each is named once"
+    return {(row["check"], row["job_id"]) for row in rows}
+
+
+def test_a_lawful_history_has_no_violation(spark: SparkSession) -> None:
+    assert found(spark, History(1, 2 * JOBS_EACH)) == set()
+
+
+def test_exactly_what_was_broken_is_found(spark: SparkSession) -> None:
+    """Every way to break a rule, several times each, over two histories."""
+    broken: Counter[str] = Counter()
+    for seed in range(2):
+        history = History(seed, JOBS_EACH)
+        for _ in range(130):
+            history.break_one()
+        assert found(spark, history) == history.broken, f"seed {seed}"
+        broken.update(check for check, _ in history.broken)
+    assert set(broken) == {name.partition(":")[0] for name in BREAKS}
+
+
+def test_every_check_has_a_way_to_break_it() -> None:
+    pytest.importorskip("pyspark")
+    from jobmaster.pipeline.steps.invariants import CHECKS
+
+    assert {name.partition(":")[0] for name in BREAKS} == {check.name for check in CHECKS}
+
+
+def test_a_bucket_that_its_owner_lost_after_its_clean_end_is_found(spark: SparkSession) -> None:
+    from jobmaster.pipeline.steps.invariants import CLEAN_EXIT, unclean_exits
+
+    events = [
+        ("retired", "COMPLETING", "READY_TO_DELETE", "owner", "emptied by its owner"),
+        ("unclean", "READY_TO_DELETE", "LOST", "owner", "the master counts other buckets"),
+        ("remains", "READY_TO_DELETE", "LOST", None, "keys of a retired bucket hold jobs again"),
+        ("died", "COMPLETING", "LOST", "owner", "its lease ran out"),
+    ]
+    frame = spark.createDataFrame(
+        events, "bucket_id string, from_state string, to_state string, actor string, reason string"
+    )
+    (row,) = unclean_exits(frame).collect()
+    assert (row["check"], row["job_id"]) == (CLEAN_EXIT.name, "unclean")
+    assert "by its owner owner" in row["detail"]
+
+
+def test_it_takes_one_shuffle_and_no_python(spark: SparkSession, capsys: pytest.CaptureFixture[str]) -> None:
+    from jobmaster.pipeline.steps.invariants import judged
+
+    judged(lines(spark, History(1, 5)), 4).explain()
+    plan = capsys.readouterr().out
+    assert plan.count("Exchange hashpartitioning") == 1
+    assert "Python" not in plan

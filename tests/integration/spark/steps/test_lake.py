@@ -1,0 +1,119 @@
+"""The lake: whole documents, strangers refused, a full disk costs nothing; and plots hold what they show."""
+
+from __future__ import annotations
+
+import hashlib
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from benchmarks.history import fill_day
+from jobmaster.model.errors import Refused, Unavailable
+from jobmaster.pipeline.formatting import duration, gini
+from jobmaster.pipeline.lake.lake import Lake
+from jobmaster.pipeline.report import html, svg
+from tests.integration.spark.steps.conftest import Past
+
+
+def test_a_document_is_replaced_whole_and_a_crash_in_between_leaves_the_old_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lake = Lake(str(tmp_path / "lake"))
+    lake.write_json("_manifest/jobs/a.json", {"run": 1})
+    monkeypatch.setattr(Path, "replace", _crash)
+    with pytest.raises(KeyboardInterrupt):
+        lake.write_json("_manifest/jobs/a.json", {"run": 2})
+    assert lake.documents("_manifest/jobs") == {"a": {"run": 1}}
+    assert lake.read_json("_manifest/jobs/b.json") is None
+
+
+def _crash(*_: object) -> None:
+    raise KeyboardInterrupt
+
+
+def test_a_document_that_is_none_is_named(tmp_path: Path) -> None:
+    (tmp_path / "_lake.json").write_text("{")
+    with pytest.raises(Refused, match=r"_lake.json of the lake is no JSON"):
+        Lake(str(tmp_path)).check("uid", create=True)
+
+
+def test_a_lake_is_marked_once_and_belongs_to_one_cluster(tmp_path: Path) -> None:
+    lake = Lake(str(tmp_path / "new"))
+    lake.check("one", create=False)
+    assert not (tmp_path / "new").exists(), "a dry run marks nothing"
+    lake.check("one", create=True)
+    lake.check("one", create=True)
+    with pytest.raises(Refused, match=r"belongs to another cluster \(one, ours is two\)"):
+        lake.check("two", create=True)
+
+
+def test_paths_sizes_and_digests(tmp_path: Path) -> None:
+    lake = Lake(f"file://{tmp_path}/my lake")
+    lake.write("jobs/a.parquet", b"abc")
+    assert lake.files("jobs") == ["jobs/a.parquet"]
+    assert lake.files("nothing") == []
+    assert (lake.size("jobs/a.parquet"), lake.size("jobs/b.parquet")) == (3, None)
+    assert lake.digest("jobs/a.parquet") == hashlib.sha256(b"abc").hexdigest()
+    assert lake.relative(lake.url("jobs/a.parquet")) == "jobs/a.parquet"
+    assert lake.relative(f"file:{tmp_path}/my%20lake/jobs/b%25.parquet") == "jobs/b%.parquet", "as Spark names it"
+    with pytest.raises(Unavailable, match="does not lie in the lake"):
+        lake.relative("file:/elsewhere/a.parquet")
+    with pytest.raises(Unavailable, match="cannot read"):
+        lake.digest("jobs/b.parquet")
+
+
+def test_plots_show_every_value_and_survive_none() -> None:
+    drawn = svg.lines({"p50": [(0, 1.0), (1, None), (2, 4.0)]}, tell_x=str, tell_y=str, log=True, goals={"goal": 2.0})
+    assert drawn.count("<circle") == 2
+    assert drawn.count("<polyline") == 2, "a gap is a gap"
+    assert "goal" in drawn
+    assert svg.lines({"p50": []}, tell_x=str, tell_y=str) == svg.nothing()
+    assert svg.lines({"one": [(5, 3.0)]}, tell_x=str, tell_y=str).count("<circle") == 1
+    bars = svg.stacked(["a", "b"], [(0, (1, 2)), (1, (0, 3))], width=1, tell_x=str, tell_y=str)
+    assert bars.count("<rect") == 3
+    assert "&lt;b&gt;" in svg.ranking([("<b>", 2.0)], tell=str), "names are text"
+    assert "<script" not in html.page("t", "s", [bars])
+
+
+@pytest.mark.parametrize(
+    ("microseconds", "said"),
+    [(None, "-"), (12, "12 µs"), (1500, "1.5 ms"), (2e6, "2 s"), (90e6, "1.5 min"), (7.2e9, "2 h")],
+)
+def test_durations_are_said_as_people_say_them(microseconds: float | None, said: str) -> None:
+    assert duration(microseconds) == said
+
+
+def test_gini() -> None:
+    assert gini([5, 5, 5]) == 0.0
+    assert gini([0, 0, 9]) == pytest.approx(2 / 3)
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    """A disk of 300 KB; skipped where this user may not mount one."""
+    where = tmp_path / "disk"
+    where.mkdir()
+    mount = ["mount", "-t", "tmpfs", "-o", "size=300k", "tmpfs", str(where)]
+    mounted = subprocess.run(mount, check=False, capture_output=True)
+    if mounted.returncode != 0:
+        pytest.skip("this user may not mount a small disk")
+    yield where
+    subprocess.run(["umount", "-l", str(where)], check=True)
+
+
+@pytest.mark.slow
+def test_a_full_disk_is_one_clear_error_and_nothing_is_dropped(past: Past, small_disk: Path) -> None:
+    from jobmaster.pipeline.steps.archive import archive
+
+    rows = 20_000
+    past.lake = small_disk / "lake"
+    past.sql(lambda connection: fill_day(connection, 3, rows))
+    with pytest.raises(Unavailable, match="No space left on device"):
+        archive(past.run(), 2.0, keep=False)
+    assert past.value("SELECT count(*) FROM jobs") == rows
+    assert past.value("SELECT count(*) FROM archive_manifest WHERE state = 'DROPPED'") == 0
+    subprocess.run(["mount", "-o", "remount,size=64m", str(small_disk)], check=True)
+    assert archive(past.run(), 2.0, keep=False).rows == rows
+    assert past.value("SELECT count(*) FROM jobs") == 0

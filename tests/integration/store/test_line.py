@@ -1,0 +1,257 @@
+"""One connection for many calls: every caller gets its own answer or an honest error, whatever is cancelled or breaks."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import random
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Protocol
+from urllib.parse import urlsplit
+
+import pytest
+import redis.asyncio
+
+from jobmaster.agentstore.store import AgentStore
+from jobmaster.clock import new_id
+from jobmaster.model.errors import OutcomeUnknown, StoreRefused, Unavailable
+from jobmaster.ports import Word
+from tests.integration.store.conftest import Connect
+from tests.integration.store.slow_proxy import SlowProxy
+from tests.integration.store.workbench import Bench, assert_ok, eventually, make_items, new_fence, submit
+from tests.patience import PATIENCE_SECONDS
+
+
+class Server(Protocol):
+    """What these tests do with a store of their own."""
+
+    url: str
+
+    def kill(self) -> None: ...
+
+    def start(self) -> object: ...
+
+
+NewServer = Callable[..., Server]
+
+
+def _socket_of(url: str) -> Path:
+    return Path(urlsplit(url).path)
+
+
+@pytest.mark.parametrize("seed", range(3))
+async def test_a_storm_of_cancelled_calls_never_yields_a_foreign_answer(
+    bench: Bench, connect: Connect, store_url: str, seed: int
+) -> None:
+    """Bucket i holds i jobs; who asks for bucket i must hear i, while half of all calls are cancelled at any moment."""
+    fences = [new_fence() for _ in range(25)]
+    for count, fence in enumerate(fences):
+        await assert_ok(bench.store.open_bucket(fence))
+        await submit(bench.store, fence.bucket_id, make_items(count))
+    chance = random.Random(seed)
+    async with SlowProxy(_socket_of(store_url), seed=seed) as proxy:
+        store = await connect(url=proxy.url, initialise=False)
+
+        async def ask(number: int) -> int:
+            (depth,) = await store.depths([fences[number].bucket_id])
+            assert depth is not None
+            assert depth.pending == number
+            return number
+
+        calls = [asyncio.ensure_future(ask(number % len(fences))) for number in range(600)]
+        for call in calls:
+            if chance.random() < 0.5:
+                call.cancel()
+            if chance.random() < 0.2:
+                await asyncio.sleep(0)
+        late = [call for call in calls if chance.random() < 0.2]
+        await asyncio.wait(calls, return_when=asyncio.FIRST_COMPLETED)
+        for call in late:
+            call.cancel()
+        results = await asyncio.gather(*calls, return_exceptions=True)
+        assert {type(result) for result in results} == {int, asyncio.CancelledError}
+        # Nobody else paid for the cancelled: no call failed and no connection was made anew.
+        assert proxy.connections == 1
+        await store.close()
+
+
+async def test_cancelled_calls_to_a_paused_server_do_not_shift_the_answers(
+    connect: Connect, new_valkey: NewServer
+) -> None:
+    server = new_valkey()
+    store = await connect(url=server.url)
+    fences = [new_fence() for _ in range(5)]
+    for count, fence in enumerate(fences):
+        await assert_ok(store.open_bucket(fence))
+        await submit(store, fence.bucket_id, make_items(count))
+    async with redis.asyncio.Redis.from_url(server.url) as raw:
+        await raw.client_pause(300)
+        calls = [asyncio.ensure_future(store.depths([fences[number % 5].bucket_id])) for number in range(300)]
+        await asyncio.sleep(0)
+        for call in calls[::3]:
+            call.cancel()
+    for number, answer in enumerate(await asyncio.gather(*calls, return_exceptions=True)):
+        if number % 3 == 0:
+            assert isinstance(answer, asyncio.CancelledError)
+        else:
+            assert not isinstance(answer, BaseException)
+            assert answer[0] is not None
+            assert answer[0].pending == number % 5
+
+
+async def test_a_lost_connection_fails_what_was_under_way_and_nothing_after(
+    bench: Bench, connect: Connect, store_url: str
+) -> None:
+    async with SlowProxy(_socket_of(store_url), seed=0) as proxy:
+        store = await connect(url=proxy.url)
+        proxy.answers_pass.clear()
+        items = make_items(3)
+        write = asyncio.ensure_future(submit(store, bench.bucket_id, items))
+        await eventually(lambda: _depth_is(bench, 3), "the store has the jobs")
+        look = asyncio.ensure_future(store.depths([bench.bucket_id]))
+        await asyncio.sleep(0)
+        proxy.cut()
+        with pytest.raises(OutcomeUnknown) as caught:
+            await write
+        assert caught.value.job_ids == tuple(item[3:19] for item in items)
+        with pytest.raises(Unavailable) as only_read:
+            await look
+        assert not isinstance(only_read.value, OutcomeUnknown)
+        proxy.answers_pass.set()
+        (depth,) = await store.depths([bench.bucket_id])
+        assert depth is not None
+        assert depth.pending == 3
+        await store.close()
+
+
+async def _depth_is(bench: Bench, pending: int) -> bool:
+    (depth,) = await bench.store.depths([bench.bucket_id])
+    return depth is not None and depth.pending == pending
+
+
+async def test_a_claim_whose_answer_was_lost_is_asked_again(bench: Bench, connect: Connect, store_url: str) -> None:
+    items = make_items(4)
+    await bench.submit(items)
+    async with SlowProxy(_socket_of(store_url), seed=0) as proxy:
+        store = await connect(url=proxy.url)
+        proxy.answers_pass.clear()
+        claim = asyncio.ensure_future(store.claim(bench.fence, "a", 3))
+        await eventually(lambda: _depth_is(bench, 1), "the store has moved the jobs")
+        proxy.cut()
+        with pytest.raises(OutcomeUnknown):
+            await claim
+        proxy.answers_pass.set()
+        assert (await store.claim(bench.fence, "a", 3)).raw == items[:3]
+        assert await _depth_is(bench, 1)
+        await store.close()
+
+
+async def test_no_answer_in_time_is_an_unknown_outcome_and_the_line_recovers(
+    bench: Bench, connect: Connect, store_url: str
+) -> None:
+    async with SlowProxy(_socket_of(store_url), seed=0) as proxy:
+        store = await connect(url=proxy.url, call_timeout_seconds=0.2, connect_timeout_seconds=0.2)
+        proxy.answers_pass.clear()
+        with pytest.raises(OutcomeUnknown, match=r"no answer within 0\.2 s"):
+            await submit(store, bench.bucket_id, make_items(1))
+        with pytest.raises(Unavailable) as only_read:
+            await store.depths([bench.bucket_id])
+        assert not isinstance(only_read.value, OutcomeUnknown)
+        with pytest.raises(Unavailable):
+            await store.beat(new_id(), 5)
+        proxy.answers_pass.set()
+        assert await store.depths([bench.bucket_id]) == await bench.store.depths([bench.bucket_id])
+        await store.close()
+
+
+async def test_a_blocking_wait_whose_answer_never_comes_is_given_up(
+    bench: Bench, connect: Connect, store_url: str
+) -> None:
+    async with SlowProxy(_socket_of(store_url), seed=0) as proxy:
+        store = await connect(url=proxy.url, call_timeout_seconds=2.0)
+        assert await store.wait_wake([bench.bucket_id], 0.01) is None
+        proxy.answers_pass.clear()
+        async with asyncio.timeout(PATIENCE_SECONDS):
+            with pytest.raises(Unavailable, match="did not answer"):
+                await store.wait_wake([bench.bucket_id], 0.01)
+        proxy.answers_pass.set()
+        assert await store.wait_wake([bench.bucket_id], 0.01) is None
+        await store.close()
+
+
+async def test_a_loop_that_stood_still_does_not_blame_the_store(bench: Bench, connect: Connect) -> None:
+    store = await connect(call_timeout_seconds=0.2)
+    call = asyncio.ensure_future(store.depths([bench.bucket_id]))
+    # The command goes out, then this process blocks for longer than any answer may take.
+    while not store._line._link._waiting:  # type: ignore[union-attr]  # noqa: ASYNC110
+        await asyncio.sleep(0)
+    time.sleep(0.3)
+    assert await call != [None]
+
+
+async def test_a_server_that_is_gone_is_unavailable_and_all_callers_hear_it_together(
+    connect: Connect, new_valkey: NewServer
+) -> None:
+    server = new_valkey()
+    store = await connect(url=server.url)
+    fence = new_fence()
+    await assert_ok(store.open_bucket(fence))
+    server.kill()
+    results = await asyncio.gather(*[store.depths([fence.bucket_id]) for _ in range(50)], return_exceptions=True)
+    assert {type(result) for result in results} == {Unavailable}
+    # The first write may have met the dead connection; this one meets none, so nothing can have happened.
+    with pytest.raises(Unavailable) as caught:
+        await submit(store, fence.bucket_id, make_items(1))
+    assert type(caught.value) is Unavailable
+    with pytest.raises(Unavailable):
+        await store.wait_wake([fence.bucket_id], 1)
+    server.start()
+    # Its append-only file brought data and functions back.
+    assert (await store.claim(fence, "a", 1)).word is Word.OK
+    assert (await submit(store, fence.bucket_id, make_items(1))).word is Word.OK
+
+
+async def test_a_server_that_lost_everything_gets_its_functions_again_and_the_owner_hears_of_the_loss(
+    connect: Connect, new_valkey: NewServer
+) -> None:
+    server = new_valkey(appendonly="no")
+    owner = await connect(url=server.url)
+    producer = await connect(url=server.url, initialise=False)
+    fence = new_fence()
+    await assert_ok(owner.open_bucket(fence))
+    server.kill()
+    server.start()
+    await _meet_the_dead_connection(owner)
+    await _meet_the_dead_connection(producer)
+    with pytest.raises(StoreRefused, match=r"functions are missing.*jobmaster store init"):
+        await submit(producer, fence.bucket_id, make_items(1))
+    assert await owner.depths([fence.bucket_id]) == [None]
+    assert (await owner.claim(fence, "a", 1)).word is Word.GENERATION
+    assert (await submit(producer, fence.bucket_id, make_items(1))).word is Word.NO_BUCKET
+
+
+async def _meet_the_dead_connection(store: AgentStore) -> None:
+    """The server died while this loop stood still, so the first call is the one that notices."""
+    with contextlib.suppress(Unavailable):
+        await store.health()
+
+
+async def test_a_connection_attempt_outlives_the_caller_that_began_it(connect: Connect, new_valkey: NewServer) -> None:
+    server = new_valkey()
+    store = await connect(url=server.url)
+    await store._line._link.close()  # type: ignore[union-attr]
+    first = asyncio.ensure_future(store.known_buckets())
+    second = asyncio.ensure_future(store.known_buckets())
+    await asyncio.sleep(0)
+    first.cancel()
+    assert await second == []
+
+
+async def test_a_closed_store_says_so(connect: Connect) -> None:
+    store = await connect()
+    await store.close()
+    await store.close()
+    with pytest.raises(Unavailable, match="closed by this process"):
+        await store.health()

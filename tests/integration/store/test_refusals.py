@@ -1,0 +1,214 @@
+"""Every owner call refuses in the order GEN, ROLLBACK, FENCED, CLOSED, and a refusal writes nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+
+import pytest
+import redis.asyncio
+
+from jobmaster.agentstore.store import AgentStore
+from jobmaster.clock import new_id
+from jobmaster.codec import encode_entry
+from jobmaster.model.bucket import BucketState
+from jobmaster.model.ids import AgentId, Fence
+from jobmaster.ports import Page, Word
+from tests.integration.store.conftest import Connect
+from tests.integration.store.workbench import ROOM, Bench, assert_ok, make_entry, make_items, new_fence, submit
+
+Call = Callable[[AgentStore, Fence], Awaitable[Word]]
+ITEM = encode_entry(make_entry())
+PAGE = Page(Word.OK, "pending", "", [], [])
+
+
+async def _claim(store: AgentStore, fence: Fence) -> Word:
+    return (await store.claim(fence, "new", 10)).word
+
+
+async def _claimed_lists(store: AgentStore, fence: Fence) -> Word:
+    return (await store.claimed_lists(fence))[0]
+
+
+async def _read_claimed(store: AgentStore, fence: Fence) -> Word:
+    return (await store.read_claimed(fence, "kept")).word
+
+
+async def _read_page(store: AgentStore, fence: Fence) -> Word:
+    return (await store.read_page(fence, 10)).word
+
+
+async def _read_kept(store: AgentStore, fence: Fence) -> Word:
+    return (await store.read_kept(fence, 10)).word
+
+
+async def _remove_kept(store: AgentStore, fence: Fence) -> Word:
+    spilled = store.keys.bucket(fence.bucket_id).spilled
+    raw = await store._calls.call(_packed_range(spilled), mutating=False)
+    return await store.remove_kept(fence, raw or [b"nothing"], [])
+
+
+async def _remove_page(store: AgentStore, fence: Fence) -> Word:
+    # The page that really lies there, read behind the function's back: only the guard can keep it.
+    pending = store.keys.bucket(fence.bucket_id).pending
+    raw = await store._calls.call(_packed_range(pending), mutating=False)
+    return await store.remove_page(fence, PAGE._replace(raw=raw))
+
+
+def _packed_range(key: bytes) -> bytes:
+    return b"*4\r\n$6\r\nLRANGE\r\n$%d\r\n%s\r\n$1\r\n0\r\n$2\r\n-1\r\n" % (len(key), key)
+
+
+WORKING = {"ACTIVE", "COMPLETING"}
+EVERY = {state.value for state in BucketState}
+OWNED = EVERY - {"LOST", "READY_TO_DELETE"}
+EMPTYING = {"COMPLETING", "DRAINING"}
+CALLS: dict[str, tuple[Call, set[str]]] = {
+    "open_bucket": (lambda store, fence: store.open_bucket(fence), {"ACTIVE"}),
+    "claim": (_claim, WORKING),
+    "settle": (lambda store, fence: store.settle(fence, ["kept"], []), OWNED),
+    "assign": (lambda store, fence: store.assign(fence, [(1, ITEM)]), {"ACTIVE"}),
+    "spill": (lambda store, fence: store.spill(fence, [b"outcome"], ["kept"]), OWNED),
+    "vouch": (lambda store, fence: store.vouch(fence, 1.0), WORKING),
+    "read_kept": (_read_kept, OWNED),
+    "remove_kept": (_remove_kept, OWNED),
+    "claimed_lists": (_claimed_lists, EVERY),
+    "read_claimed": (_read_claimed, EVERY),
+    "close_intake": (lambda store, fence: store.close_intake(fence), WORKING),
+    "close_if_empty": (lambda store, fence: store.close_if_empty(fence), EMPTYING | {"READY_TO_DELETE"}),
+    "read_page": (_read_page, EMPTYING),
+    "remove_page": (_remove_page, EMPTYING),
+}
+
+every_call = pytest.mark.parametrize("name", CALLS)
+
+
+@pytest.fixture
+async def used(bench: Bench) -> Bench:
+    """A bucket in which something lies everywhere, seen by its owner at counter 3 or more."""
+    await bench.submit(make_items(5))
+    await bench.store.claim(bench.fence, "kept", 2)
+    await assert_ok(bench.store.assign(bench.fence, [(9 * 10**15, make_items(1)[0])]))
+    await bench.store.hint(bench.bucket_id)
+    return bench
+
+
+async def _refused(bench: Bench, name: str, fence: Fence, word: Word) -> None:
+    before = await bench.contents()
+    assert await CALLS[name][0](bench.store, fence) is word
+    assert await bench.contents() == before
+
+
+@every_call
+async def test_a_bucket_that_vanished_is_another_generation(used: Bench, name: str) -> None:
+    await used.raw.delete(used.meta)
+    await _refused(used, name, used.fence, Word.GENERATION)
+
+
+@every_call
+async def test_a_bucket_of_another_generation_is_refused(used: Bench, name: str) -> None:
+    await used.force(gen=new_id())
+    await _refused(used, name, used.fence, Word.GENERATION)
+
+
+@every_call
+async def test_a_counter_below_one_that_was_seen_is_a_rollback(used: Bench, name: str) -> None:
+    seen = int(await used.field("ver") or 0)
+    await used.force(ver=seen - 1)
+    await _refused(used, name, used.fence, Word.ROLLBACK)
+    # New jobs must not carry the counter past the floor: the loss would never be noticed.
+    await used.submit(make_items(5))
+    await used.store.put(used.bucket_id, 1, [(9 * 10**15, make_items(1)[0])], **ROOM)
+    await _refused(used, name, used.fence, Word.ROLLBACK)
+
+
+@every_call
+@pytest.mark.parametrize("how", ["lower epoch", "higher epoch", "another owner"])
+async def test_another_fence_is_refused(used: Bench, name: str, how: str) -> None:
+    fences = {
+        "lower epoch": used.fence._replace(epoch=0),
+        "higher epoch": used.fence._replace(epoch=2),
+        "another owner": used.fence._replace(owner=AgentId(new_id())),
+    }
+    await _refused(used, name, fences[how], Word.FENCED)
+
+
+@every_call
+@pytest.mark.parametrize("state", sorted(EVERY))
+async def test_a_state_that_does_not_allow_it_is_refused(used: Bench, name: str, state: str) -> None:
+    await used.force(state=state)
+    call, allowed = CALLS[name]
+    if state in allowed:
+        assert await call(used.store, used.fence) in {Word.OK, Word.NOT_EMPTY}
+    else:
+        await _refused(used, name, used.fence, Word.CLOSED)
+
+
+@every_call
+async def test_the_order_of_refusals(used: Bench, name: str) -> None:
+    """All at once, then one cause after the other taken away."""
+    right = {"gen": await used.field("gen"), "ver": await used.field("ver"), "epoch": b"1", "state": b"ACTIVE"}
+    await used.force(gen=new_id(), ver=0, epoch=7, state="LOST")
+    await _refused(used, name, used.fence, Word.GENERATION)
+    await used.force(gen=right["gen"] or b"")
+    await _refused(used, name, used.fence, Word.ROLLBACK)
+    await used.force(ver=right["ver"] or b"")
+    await _refused(used, name, used.fence, Word.FENCED)
+    await used.force(epoch=1)
+    if "LOST" not in CALLS[name][1]:
+        await _refused(used, name, used.fence, Word.CLOSED)
+
+
+async def test_an_emptied_store_is_noticed_by_owners_and_opened_by_none(
+    connect: Connect, new_valkey: Callable[..., object]
+) -> None:
+    server = new_valkey()
+    store = await connect(url=server.url)  # type: ignore[attr-defined]
+    fence = new_fence()
+    await assert_ok(store.open_bucket(fence))
+    await submit(store, fence.bucket_id, make_items(3))
+    async with redis.asyncio.Redis.from_url(server.url) as raw:  # type: ignore[attr-defined]
+        await raw.flushall()
+    old = store._fences.current()
+    assert (await store.health()).generation is None
+    assert (await store.claim(fence, "a", 1)).word is Word.GENERATION
+    assert await store.initialise(new_id(), new_id()) != old
+    assert (await store.claim(fence, "a", 1)).word is Word.GENERATION
+    # An owner that asks for "its" bucket again must not get an empty one and believe that nothing was lost.
+    assert await store.open_bucket(fence) is Word.GENERATION
+    rescuer = Fence(fence.bucket_id, 2, AgentId(new_id()))
+    assert await store.fence(rescuer) == (Word.OK, 2)
+    assert (await store.read_page(rescuer, 10)).kind == ""
+    await assert_ok(store.close_if_empty(rescuer))
+
+
+@pytest.mark.parametrize(
+    ("name", "state"),
+    [
+        ("claim", "ACTIVE"),
+        ("settle", "ACTIVE"),
+        ("assign", "ACTIVE"),
+        ("spill", "ACTIVE"),
+        ("remove_kept", "ACTIVE"),
+        ("close_intake", "ACTIVE"),
+        ("remove_page", "DRAINING"),
+    ],
+)
+async def test_every_change_by_the_owner_raises_the_counter_and_the_floor(used: Bench, name: str, state: str) -> None:
+    """Forget the bump in one function, and a store that loses exactly that change goes unnoticed."""
+    await used.force(state=state)
+    seen = int(await used.field("ver") or 0)
+    await assert_ok(CALLS[name][0](used.store, used.fence))
+    assert await used.field("ver") == str(seen + 1).encode()
+    await used.force(ver=seen)
+    assert (await used.store.claimed_lists(used.fence))[0] is Word.ROLLBACK
+
+
+async def test_closing_and_taking_a_bucket_raise_the_counter_and_the_floor(bench: Bench) -> None:
+    await assert_ok(bench.store.close_intake(bench.fence))
+    await assert_ok(bench.store.close_if_empty(bench.fence))
+    assert await bench.field("ver") == b"3"
+    rescuer = Fence(bench.bucket_id, 2, AgentId(new_id()))
+    await bench.store.fence(rescuer)
+    assert await bench.field("ver") == b"4"
+    await bench.force(ver=3)
+    assert (await bench.store.claimed_lists(rescuer))[0] is Word.ROLLBACK

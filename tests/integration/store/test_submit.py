@@ -1,0 +1,260 @@
+"""What producers may do: submit, put, hint, cancel, find, depths."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+import pytest
+
+from jobmaster.agentstore.entries import read_entries
+from jobmaster.clock import new_id
+from jobmaster.codec import decode_entry, encode_entry
+from jobmaster.model.bucket import BucketDepth
+from jobmaster.model.errors import CodeError, JobMasterError
+from jobmaster.model.job import Entry
+from jobmaster.ports import FIND_IDS_MAX, Submitted, Word
+from tests.integration.store.workbench import HOUR_MS, ROOM, Bench, assert_ok, make_entry, make_items, submit
+
+
+async def test_a_batch_lies_in_pending_in_order(bench: Bench) -> None:
+    items = make_items(3)
+    assert await bench.submit(items) == Submitted(Word.OK, 3)
+    claimed = await bench.store.claim(bench.fence, "a", 10)
+    assert claimed.raw == items
+    assert claimed.entries == [decode_entry(item) for item in items]
+
+
+async def test_counters_follow_the_batches(bench: Bench) -> None:
+    first, second = make_items(2, size=100), make_items(5, size=7)
+    await bench.submit(first)
+    await bench.submit(second)
+    size = sum(map(len, first + second))
+    assert await bench.field("seq") == b"7"
+    assert await bench.store.depths([bench.bucket_id]) == [BucketDepth(7, 0, 0, 0, size)]
+    await bench.store.claim(bench.fence, "a", 3)
+    assert await bench.store.depths([bench.bucket_id]) == [
+        BucketDepth(4, 0, 1, 0, size - sum(map(len, (first + second)[:3])))
+    ]
+
+
+async def test_20000_jobs_go_in_and_out_in_portions(bench: Bench) -> None:
+    items = make_items(20_000)
+    assert await bench.submit(items) == Submitted(Word.OK, 20_000)
+    claimed = await bench.store.claim(bench.fence, "a", 20_000)
+    assert claimed.raw == items
+    assert claimed.remaining == 0
+
+
+async def test_an_empty_batch_changes_nothing(bench: Bench) -> None:
+    before = await bench.contents()
+    assert await bench.submit([]) == Submitted(Word.OK, 0)
+    assert await bench.contents() == before
+
+
+async def test_a_missing_bucket_is_named_so(bench: Bench) -> None:
+    assert await submit(bench.store, new_id(), make_items(1)) == Submitted(Word.NO_BUCKET, 0)
+
+
+@pytest.mark.parametrize("state", ["COMPLETING", "DRAINING", "FROZEN", "LOST", "READY_TO_DELETE"])
+async def test_only_an_active_bucket_takes_jobs(bench: Bench, state: str) -> None:
+    await bench.force(state=state)
+    before = await bench.contents()
+    assert (await bench.submit(make_items(1))).word is Word.CLOSED
+    assert (await bench.store.put(bench.bucket_id, 1, [(0, make_items(1)[0])], **ROOM)).word is Word.CLOSED
+    await bench.store.hint(bench.bucket_id)
+    assert await bench.contents() == before
+
+
+async def test_the_high_water_mark_of_jobs_refuses_the_whole_batch(bench: Bench) -> None:
+    assert (await bench.submit(make_items(8), high_water_jobs=10)).word is Word.OK
+    before = await bench.contents()
+    assert await bench.submit(make_items(3), high_water_jobs=10) == Submitted(Word.FULL, 8)
+    assert await bench.contents() == before
+    assert await bench.submit(make_items(2), high_water_jobs=10) == Submitted(Word.OK, 10)
+
+
+async def test_the_high_water_mark_of_bytes_refuses_the_whole_batch(bench: Bench) -> None:
+    items = make_items(2, size=500)
+    limit = sum(map(len, items))
+    assert (await bench.submit(items[:1], high_water_bytes=limit)).word is Word.OK
+    before = await bench.contents()
+    assert (await bench.submit(make_items(1, size=501), high_water_bytes=limit)).word is Word.FULL
+    assert await bench.contents() == before
+    assert (await bench.submit(items[1:], high_water_bytes=limit)).word is Word.OK
+
+
+@pytest.mark.parametrize("hours", [-2, 2])
+@pytest.mark.parametrize("place", [0, 1, 2])
+async def test_an_id_of_another_time_refuses_the_whole_batch(bench: Bench, hours: int, place: int) -> None:
+    items = make_items(3)
+    entry = decode_entry(items[place])
+    skewed_ms = int.from_bytes(entry.id[:6], "big") + hours * HOUR_MS
+    items[place] = encode_entry(make_entry(skewed_ms.to_bytes(6, "big") + entry.id[6:]))
+    before = await bench.contents()
+    answer = await bench.submit(items)
+    assert answer.word is Word.SKEW
+    assert abs(answer.skew_ms - hours * HOUR_MS) < 60_000
+    assert await bench.contents() == before
+    assert (await bench.submit(items, skew_ms_max=3 * HOUR_MS)).word is Word.OK
+
+
+@pytest.mark.parametrize(
+    "bad", [b"", b"\xa3abc", b"\x98\xc4\x10short", b"\x98\xc4\x11" + b"i" * 40, b"\xdc" + b"i" * 40]
+)
+async def test_what_does_not_begin_with_an_id_is_our_own_fault(bench: Bench, bad: bytes) -> None:
+    before = await bench.contents()
+    with pytest.raises(CodeError, match="entry 2"):
+        await bench.submit([*make_items(1), bad, *make_items(1)])
+    with pytest.raises(CodeError, match="pair 1"):
+        await bench.store.put(bench.bucket_id, 1, [(0, bad)], **ROOM)
+    with pytest.raises(CodeError, match="pair 1"):
+        await bench.store.assign(bench.fence, [(0, bad)])
+    assert await bench.contents() == before
+
+
+async def test_put_places_jobs_by_due_time(bench: Bench) -> None:
+    late, soon = make_items(2)
+    assert (await bench.store.put(bench.bucket_id, 1, [(2, late), (1, soon)], **ROOM)).word is Word.OK
+    assert (await bench.store.claim(bench.fence, "a", 10)).raw == [soon, late]
+
+
+async def test_put_of_another_epoch_is_refused(bench: Bench) -> None:
+    before = await bench.contents()
+    assert (await bench.store.put(bench.bucket_id, 2, [(0, make_items(1)[0])], **ROOM)).word is Word.FENCED
+    assert (await bench.store.put(new_id(), 1, [(0, make_items(1)[0])], **ROOM)).word is Word.NO_BUCKET
+    assert await bench.contents() == before
+
+
+async def test_a_hint_reaches_the_next_claim_once(bench: Bench) -> None:
+    await bench.store.hint(bench.bucket_id)
+    assert (await bench.store.claim(bench.fence, "a", 0)).hint
+    assert not (await bench.store.claim(bench.fence, "b", 0)).hint
+
+
+async def test_a_hint_makes_no_bucket(bench: Bench) -> None:
+    ghost = Bench(bench.store, bench.fence._replace(bucket_id=type(bench.bucket_id)(new_id())), bench.raw)
+    await ghost.store.hint(ghost.bucket_id)
+    assert await ghost.store.request_cancel(ghost.bucket_id, new_id()) is Word.NO_BUCKET
+    assert await ghost.contents() == {}
+
+
+async def test_cancel_requests_come_with_claims_until_they_are_noted(bench: Bench) -> None:
+    ids = {new_id(), new_id()}
+    for job_id in ids:
+        await assert_ok(bench.store.request_cancel(bench.bucket_id, job_id))
+    assert (await bench.store.claim(bench.fence, "a", 0)).cancelled == ids
+    assert (await bench.store.claim(bench.fence, "b", 0)).cancelled == ids, "until their owner has noted them"
+    assert (await bench.store.withdraw(bench.fence, sorted(ids), []))[0] is Word.OK
+    assert (await bench.store.claim(bench.fence, "c", 0)).cancelled == frozenset()
+    await bench.force(state="READY_TO_DELETE")
+    assert await bench.store.request_cancel(bench.bucket_id, new_id()) is Word.CLOSED
+
+
+async def test_more_cancel_requests_than_one_answer_carries_come_with_the_next(bench: Bench) -> None:
+    ids = {new_id() for _ in range(1500)}
+    cancelled = bench.store.keys.bucket(bench.bucket_id).cancelled
+    await bench.raw.sadd(cancelled, *ids)
+    first = await bench.store.claim(bench.fence, "a", 0)
+    assert len(first.cancelled) == 1000
+    await bench.store.withdraw(bench.fence, sorted(first.cancelled), [])
+    second = await bench.store.claim(bench.fence, "b", 0)
+    assert first.cancelled | second.cancelled == ids
+
+
+async def test_find_looks_at_every_place_within_its_bound(bench: Bench) -> None:
+    store, bucket_id = bench.store, bench.bucket_id
+    waiting, claimed, assigned = make_items(1200), make_items(2), make_items(2)
+    await bench.submit(claimed)
+    await store.claim(bench.fence, "a", 2)
+    await bench.submit(waiting)
+    await store.assign(bench.fence, [(9 * 10**15, item) for item in assigned])
+    there = [decode_entry(item) for item in (claimed[1], assigned[1], waiting[0], waiting[1199])]
+    for entry in there:
+        assert await store.find([bucket_id], [entry.id], 10_000) == [{entry.id: entry}]
+    last = there[-1].id
+    assert await store.find([bucket_id], [last], 1203) == [{}]
+    assert (await store.find([bucket_id], [last], 1204))[0].keys() == {last}
+    everything = {entry.id: entry for entry in there}
+    asked = [new_id(), *everything, last, new_id()]
+    assert await store.find([new_id(), bucket_id, new_id()], asked, 10_000) == [{}, everything, {}]
+    assert (await store.find([bucket_id], asked, 1203))[0].keys() == everything.keys() - {last}
+    assert await store.find([], asked, 10_000) == []
+
+
+async def test_find_takes_as_many_ids_as_it_says_and_no_more(bench: Bench) -> None:
+    waiting = make_items(FIND_IDS_MAX)
+    await bench.submit(waiting)
+    ids = [decode_entry(item).id for item in waiting]
+    (found,) = await bench.store.find([bench.bucket_id], ids, 20_000)
+    assert found.keys() == set(ids)
+    with pytest.raises(JobMasterError, match="at most 500 ids"):
+        await bench.store.find([bench.bucket_id], [*ids, new_id()], 20_000)
+
+
+async def test_find_answers_one_copy_of_each_id_and_looks_no_further_than_the_last(bench: Bench) -> None:
+    (item,) = make_items(1)
+    entry = decode_entry(item)
+    await bench.submit([item, item])
+    await bench.store.assign(bench.fence, [(9 * 10**15, encode_entry(msgspec.structs.replace(entry, token=2)))])
+    (found,) = await bench.store.find([bench.bucket_id], [entry.id, entry.id], 10_000)
+    assert found[entry.id].token == 2, "assigned comes first"
+
+
+async def test_depths_tell_missing_buckets(bench: Bench) -> None:
+    await bench.submit(make_items(2))
+    missing, there, _ = await bench.store.depths([new_id(), bench.bucket_id, new_id()])
+    assert missing is None
+    assert there is not None
+    assert there.pending == 2
+    assert await bench.store.depths([]) == []
+
+
+async def test_a_copy_that_cannot_be_decoded_comes_back_with_all_its_bytes(bench: Bench) -> None:
+    good, job_id = make_items(1)[0], new_id()
+    broken = b"\x98\xc4\x10" + job_id + b"\xc1 not msgpack"
+    await bench.submit([good, broken])
+    claimed = await bench.store.claim(bench.fence, "a", 10)
+    assert claimed.entries[0] == decode_entry(good)
+    assert claimed.entries[1].id == job_id
+    assert claimed.entries[1].handler == "jobmaster.undecodable"
+    assert broken.hex().encode() in claimed.entries[1].args
+
+
+def test_an_id_of_another_length_makes_a_copy_undecodable() -> None:
+    """Sent to the master it would break the connection, for the neighbours as well."""
+    broken = encode_entry(Entry(b"short", 1, "handler", b"{}"))
+    (entry,) = read_entries([broken])
+    assert (len(entry.id), entry.handler) == (16, "jobmaster.undecodable")
+
+
+async def test_jobs_that_are_due_count_toward_the_mark_wherever_they_lie(bench: Bench) -> None:
+    """What a master submit puts stands in the same line as what producers submit; what is due later does not."""
+    limits = {"high_water_jobs": 10, "high_water_bytes": 10**9}
+    await assert_ok(bench.store.assign(bench.fence, [(9 * 10**15, item) for item in make_items(20)]))
+    put = await bench.store.put(bench.bucket_id, 1, [(1, item) for item in make_items(6)], **limits)
+    assert put == (Word.OK, 6, 0)
+    assert await submit(bench.store, bench.bucket_id, make_items(3), **limits) == (Word.OK, 9, 0)
+    before = await bench.contents()
+    assert await bench.store.put(bench.bucket_id, 1, [(1, item) for item in make_items(2)], **limits) == (
+        Word.FULL,
+        9,
+        0,
+    )
+    assert await submit(bench.store, bench.bucket_id, make_items(2), **limits) == (Word.FULL, 9, 0)
+    assert await bench.contents() == before, "all of them or none"
+    by_bytes = {"high_water_jobs": 100, "high_water_bytes": sum(map(len, make_items(10)))}
+    assert (
+        await bench.store.put(bench.bucket_id, 1, [(1, item) for item in make_items(4)], **by_bytes)
+    ).word is Word.FULL
+    assert (await submit(bench.store, bench.bucket_id, make_items(4), **by_bytes)).word is Word.FULL
+
+
+async def test_calls_of_earlier_builds_are_understood(bench: Bench) -> None:
+    keys = bench.store.keys.bucket(bench.bucket_id)
+    (first, second) = make_items(2)
+    put: Any = bench.raw.fcall("jm1_put", 3, keys.meta, keys.assigned, keys.wake, 1, 5, first)
+    assert (await put)[0] == b"OK"
+    sent: Any = bench.raw.fcall("jm1_submit", 3, keys.meta, keys.pending, keys.wake, 10, 10**6, HOUR_MS, second)
+    assert await sent == [b"OK", 1]
+    assert {entry.id for entry in (await bench.store.claim(bench.fence, "a", 5)).entries} == {first[3:19], second[3:19]}

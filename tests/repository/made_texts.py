@@ -1,0 +1,107 @@
+"""Parts of the pages that are made from the code: diagrams of the transition tables, invariants, metrics.
+
+``python -m tests.repository.made_texts`` writes them anew; ``test_docs`` compares what is kept with what would be written.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable
+from enum import StrEnum
+from pathlib import Path
+
+from jobmaster.audit.invariants import INVARIANTS
+from jobmaster.model.job import FINAL_STATES
+from jobmaster.rules import bucket_machine, job_machine
+from jobmaster.telemetry import METRICS
+
+ROOT = Path(__file__).parents[2]
+_PART = re.compile(r"(?P<begin><!-- made from the code: (?P<name>[a-z ]+) -->\n).*?(?P<end><!-- end -->)", re.DOTALL)
+_WORDS_IN_A_ROW = 3
+
+
+def diagram(
+    transitions: Iterable[tuple[tuple[StrEnum | None, StrEnum], StrEnum]],
+    bumps: Iterable[StrEnum],
+    bump_word: str,
+    final: Iterable[StrEnum],
+) -> str:
+    """A transition table as a mermaid state diagram: one arrow per pair of states, its events on it."""
+    arrows: dict[tuple[str, str], list[str]] = {}
+    for (source, event), target in transitions:
+        word = f"{event.value} ({bump_word})" if event in set(bumps) else event.value
+        arrows.setdefault((source.value if source else "[*]", target.value), []).append(word)
+    lines = ["```mermaid", "stateDiagram-v2"]
+    for (start, end), words in arrows.items():
+        rows = [", ".join(words[n : n + _WORDS_IN_A_ROW]) for n in range(0, len(words), _WORDS_IN_A_ROW)]
+        lines.append(f"    {start} --> {end}: {'<br>'.join(rows)}")
+    lines += [f"    {state.value} --> [*]" for state in sorted(final, key=lambda one: one.value)]
+    return "\n".join([*lines, "```"])
+
+
+def job_diagram() -> str:
+    """The life of a job's row."""
+    return diagram(job_machine.TRANSITIONS.items(), job_machine.TOKEN_BUMPS, "token + 1", FINAL_STATES)
+
+
+def bucket_diagram() -> str:
+    """The life of a bucket."""
+    table = bucket_machine.TRANSITIONS.items()
+    return diagram(table, bucket_machine.EPOCH_BUMPS, "epoch + 1", bucket_machine.SETTLED_STATES)
+
+
+def invariant_table() -> str:
+    """What the auditor checks."""
+    lines = ["| | invariant | checked |", "| --- | --- | --- |"]
+    for one in INVARIANTS:
+        checked = f"`{one.statement}.sql`" if one.statement else "in code, master and stores together"
+        if one.not_applicable:
+            checked = f"not yet: {one.not_applicable}"
+        lines.append(f"| {one.number} | {one.sentence} | {checked} |")
+    return "\n".join(lines)
+
+
+def metric_table() -> str:
+    """Every metric that something feeds, and the names of those that nothing feeds yet."""
+    idle = idle_metrics()
+    lines = ["| metric | kind | label | what it says |", "| --- | --- | --- | --- |"]
+    for key, metric in METRICS.items():
+        if key not in idle:
+            lines.append(f"| `{metric.served}` | {metric.kind.value} | {metric.label or ''} | {metric.help} |")
+    if idle:
+        names = ", ".join(f"`{METRICS[key].served}`" for key in METRICS if key in idle)
+        lines += ["", f"Declared, and fed by nothing yet (they stay at 0): {names}."]
+    return "\n".join(lines)
+
+
+def idle_metrics() -> set[str]:
+    """Keys of metrics that no module but their own names."""
+    rooms = (ROOT / "jobmaster", ROOT / "agents")
+    code = "\n".join(
+        path.read_text(encoding="utf-8") for room in rooms for path in room.rglob("*.py") if path.name != "telemetry.py"
+    )
+    return {key for key in METRICS if not re.search(rf"telemetry\.{key}\b|read_from\(\s*\"{key}\"", code)}
+
+
+PARTS: dict[str, Callable[[], str]] = {
+    "life of a job": job_diagram,
+    "life of a bucket": bucket_diagram,
+    "invariants": invariant_table,
+    "metrics": metric_table,
+}
+PAGES = (ROOT / "docs" / "architecture.md", ROOT / "docs" / "operations.md")
+
+
+def made(page: str) -> str:
+    """The page with every made part as it has to be; ``KeyError`` when a part is unknown."""
+    return _PART.sub(lambda part: f"{part['begin']}\n{PARTS[part['name']]()}\n\n{part['end']}", page)
+
+
+def parts_of(page: str) -> list[str]:
+    """Names of the made parts of a page."""
+    return [part["name"] for part in _PART.finditer(page)]
+
+
+if __name__ == "__main__":
+    for path in PAGES:
+        path.write_text(made(path.read_text(encoding="utf-8")), encoding="utf-8")

@@ -1,0 +1,288 @@
+"""The house linter over the whole tree; and every rule of it on a bad sample, because a linter must be able to fail."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Callable
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+from tests.repository import tidy
+from tests.repository import tree as tree_of
+
+ROOT = Path(__file__).parents[2]
+PRODUCT = ("jobmaster", "agents", "master_schema")
+CODE = (*PRODUCT, "tests", "benchmarks")
+MIGRATIONS = sorted((ROOT / "master_schema" / "migrations").glob("*.sql"))
+
+LONG = {
+    "agents/jobmaster_agents/agent.py:__init__": "it introduces every duty of an agent, once, by name",
+    "agents/jobmaster_agents/bucket_worker.py:__init__": "it wires every station of a job's way, once, by name",
+}
+"""Modules and functions that may be longer, and why."""
+
+MANY_PARAMETERS = {
+    "agents/jobmaster_agents/buckets/anti_entropy.py:AntiEntropy.__init__": "wired once, in agent.py",
+    "agents/jobmaster_agents/fetch/claimer.py:Claimer.__init__": "a bucket's claimer is known to every part of a job's way",
+    "agents/jobmaster_agents/leader/leader.py:Leader.__init__": "wired once, in agent.py, by name",
+    "agents/jobmaster_agents/execute/dispatch.py:Dispatcher.__init__": "wired once; one argument per way of running",
+    "agents/jobmaster_agents/lease/heartbeat.py:Heartbeat.__init__": "wired once; its callbacks are its only way out",
+    "agents/jobmaster_agents/execute/process_pool/pool.py:ProcessPool.__init__": "wired once, by name",
+    "agents/jobmaster_agents/agent.py:Parts.__init__": "made once, in run_agent.py, of all that an agent is made of",
+    "agents/jobmaster_agents/rescue/rescuer.py:Rescue.__init__": "wired once, in agent.py",
+    "agents/jobmaster_agents/lease/store_lease.py:StoreLease.__init__": "wired once, in agent.py, like the heartbeat",
+    "agents/jobmaster_agents/bucket_worker.py:BucketWorker.__init__": "wired once, in agent.py",
+}
+
+CATCHES_EVERYTHING = {
+    "agents/jobmaster_agents/execute/transactional/runner.py": "a handler is foreign code, and so is its commit",
+    "agents/jobmaster_agents/execute/dispatch.py": "a pool that cannot start is not the job's fault; bad arguments are",
+    "agents/jobmaster_agents/execute/executor.py": "a handler is foreign code; SystemExit must not end its neighbours",
+    "agents/jobmaster_agents/execute/process_pool/worker_main.py": "foreign code is imported and run here",
+    "agents/jobmaster_agents/execute/process_pool/worker_process.py": "a failure of any kind to start is answered for",
+    "agents/jobmaster_agents/background_task.py": "a duty that fails is logged, counted and tried again",
+    "agents/jobmaster_agents/execute/thread_pool.py": "a handler is foreign code",
+    "agents/jobmaster_agents/outcomes/outcome.py": "a result is foreign code while it is being encoded",
+    "jobmaster/agentstore/blocking.py": "handed on to whoever waits for the shared connection",
+    "jobmaster/cli/failures.py": "the last stop: one line and an exit code instead of a traceback",
+    "jobmaster/client/bulk.py": "handed on to the caller through the report",
+    "jobmaster/client/coalescer.py": "handed on to every caller of the batch",
+    "jobmaster/codec.py": "an exception's own __str__ is foreign code",
+    "jobmaster/pipeline/datasource/copy_to_arrow.py": "handed on to the thread that reads",
+    "jobmaster/handlers/loading.py": "importing handlers runs foreign code; it becomes a ConfigError",
+}
+
+OPEN_KEYWORDS = {
+    "agents/jobmaster_agents/execute/process_pool/worker_cleanup.py:submit": "the signature of concurrent.futures.Executor",
+    "jobmaster/cli/job.py:submit": "click hands over one word per option",
+    "jobmaster/cli/pipeline/plan.py:plan": "click hands over one word per option",
+    "jobmaster/cli/pipeline/step.py:command": "click hands over one word per option",
+    "jobmaster/cli/pipeline/submit.py:submit": "click hands over one word per option",
+}
+
+FOREIGN_TEXT = {
+    "jobmaster/agentstore/library.py": "the first line of a function library, which names its engine",
+    "jobmaster/master/export.py": "the columns that are wanted, around a statement",
+    "jobmaster/master/migrate.py": "SET LOCAL inside the transaction of a migration",
+    "jobmaster/master/migrations.py": "SET LOCAL at the head of the script for people",
+}
+"""Modules that hold SQL or Lua in a string, and why."""
+
+WORDS_ALLOWED = {
+    "jobmaster/embedded/directory.py": "sockets need a short path, which only these well-known directories give",
+}
+
+MASTER_HEADER = ("out", "move", "fence", "index")
+AUDIT_HEADER = ("in", "out", "index")
+LUA_HEADER = ("keys", "args", "answers", "effects", "why")
+
+
+@cache
+def tracked() -> list[Path] | None:
+    return tree_of.tracked(ROOT)
+
+
+def files(*rooms: str, suffix: str = "") -> list[Path]:
+    """Files of the rooms, new ones included; or, of the whole tree, those that belong to the project."""
+    found = (None if rooms else tracked()) or tree_of.walked(
+        [ROOT / room for room in rooms] or [ROOT], tree_of.ignored(ROOT)
+    )
+    return [path for path in found if path.name.endswith(suffix)]
+
+
+def place(path: Path) -> str:
+    return path.relative_to(ROOT).as_posix()
+
+
+def source(path: Path) -> str:
+    return path.read_text(encoding="utf-8")
+
+
+@cache
+def tree(path: Path) -> ast.Module:
+    return ast.parse(source(path))
+
+
+def over(check: Callable[[str, ast.Module], list[str]], *rooms: str) -> list[str]:
+    return [found for path in files(*rooms, suffix=".py") for found in check(place(path), tree(path))]
+
+
+def apart_from(found: list[str], listed: dict[str, str]) -> list[str]:
+    """Findings that are not listed; an entry of the list that excuses nothing any more is a finding, too."""
+    idle = [f"{key}: listed for nothing" for key in listed if not any(item.startswith(f"{key}:") for item in found)]
+    return [item for item in found if not any(item.startswith(f"{key}:") for key in listed)] + idle
+
+
+def none_of(found: list[str]) -> None:
+    assert not found, "\n" + "\n".join(found)
+
+
+# ---------------------------------------------------------------- the tree
+
+
+def test_modules_and_functions_are_short() -> None:
+    found = [item for path in files(*CODE, suffix=".py") for item in tidy.too_long(place(path), source(path))]
+    none_of(apart_from(found, LONG))
+
+
+def test_functions_take_few_parameters() -> None:
+    none_of(apart_from(over(tidy.too_many_parameters, *PRODUCT), MANY_PARAMETERS))
+
+
+def test_everything_is_caught_only_where_it_must_be() -> None:
+    none_of(apart_from(over(tidy.catches_everything, *PRODUCT), CATCHES_EVERYTHING))
+
+
+def test_no_module_keeps_state() -> None:
+    none_of(over(tidy.mutated_globals, *PRODUCT))
+
+
+def test_keywords_are_listed() -> None:
+    none_of(apart_from(over(tidy.open_keywords, *PRODUCT), OPEN_KEYWORDS))
+
+
+def test_ids_are_made_and_clocks_are_read_in_one_module() -> None:
+    assert {item.split(":")[0] for item in over(tidy.ids_made, *PRODUCT)} == {"jobmaster/clock.py"}
+    assert [
+        item for path in files(*PRODUCT, suffix=".py") for item in tidy.clock_ban_lifted(place(path), source(path))
+    ] == []
+
+
+def test_sql_and_lua_stand_in_files_of_their_own() -> None:
+    none_of(apart_from(over(tidy.foreign_text, *PRODUCT), FOREIGN_TEXT))
+
+
+def test_statements_and_functions_have_their_header() -> None:
+    rooms = {"jobmaster/master": MASTER_HEADER, "jobmaster/audit": AUDIT_HEADER, "master_schema/migrations": ()}
+    found = [
+        item
+        for room, wanted in rooms.items()
+        for path in files(room, suffix=".sql")
+        for item in tidy.header_lacks(place(path), source(path), wanted if path not in MIGRATIONS else ())
+        if path not in MIGRATIONS or not item.endswith("no line with its name")
+    ]
+    found += [
+        item
+        for path in files("jobmaster/agentstore", suffix=".lua")
+        for item in tidy.header_lacks(place(path), source(path), LUA_HEADER)
+    ]
+    none_of(found)
+    where = {path.parent for path in files(suffix=".sql")} - {(ROOT / "master_schema" / "migrations")}
+    assert {place(folder).split("/sql")[0] for folder in where} <= {"jobmaster/master", "jobmaster/audit"}
+
+
+def test_migrations_are_numbered_without_a_gap() -> None:
+    assert [int(path.name[:4]) for path in MIGRATIONS] == list(range(1, len(MIGRATIONS) + 1))
+    for path in MIGRATIONS:
+        number, name = path.stem.split("_", 1)
+        assert source(path).startswith(f"-- {number} {name.replace('_', ' ')}: ")
+
+
+def test_every_statement_and_function_is_used() -> None:
+    unused = []
+    # Any room may name a statement: what people read is asked for by the command line, the books by a drill.
+    words = {word for path in files("jobmaster", "agents", suffix=".py") for word in tidy.words_of(tree(path))}
+    for room in ("jobmaster/master", "jobmaster/audit"):
+        top = ROOT / room / "sql"
+        names = [path.relative_to(top).with_suffix("").as_posix() for path in files(room, suffix=".sql")]
+        unused += [f"{room}: {name}" for name in tidy.unused(names, words)]
+    unused += tidy.unused([path.stem for path in files("jobmaster/agentstore", suffix=".lua")], words)
+    none_of(unused)
+
+
+def test_no_name_says_nothing() -> None:
+    assert [item for path in files() for item in tidy.banned_name(path.relative_to(ROOT))] == []
+
+
+def test_no_unwelcome_word() -> None:
+    found = []
+    for path in files():
+        try:
+            text = source(path)
+        except UnicodeDecodeError:
+            continue  # no text
+        found += tidy.unwelcome_words(place(path), text)
+    none_of(apart_from(found, WORDS_ALLOWED))
+
+
+# ---------------------------------------------------------------- the rules themselves
+
+
+def parsed(check: Callable[[str, ast.Module], list[str]]) -> Callable[[str], list[str]]:
+    return lambda text: check("sample.py", ast.parse(text))
+
+
+LONG_FUNCTION = "def f():\n" + "    pass\n" * 60
+RULES: dict[str, tuple[Callable[[str], list[str]], str, str]] = {
+    "module length": (lambda text: tidy.too_long("sample.py", text), "x = 1\n" * 601, "x = 1\n" * 600),
+    "function length": (lambda text: tidy.too_long("sample.py", text), LONG_FUNCTION, LONG_FUNCTION[: -len("    pass\n")]),
+    "parameters": (
+        parsed(tidy.too_many_parameters),
+        "class A:\n    def f(self, a, b, c, d, /, e, *, f, g, h, i): ...",
+        "class A:\n    def f(self, a, b, c, d, /, e, *, f, g, h): ...",
+    ),
+    "exception": (
+        parsed(tidy.catches_everything),
+        "try: ...\nexcept (ValueError, Exception): pass",
+        "try: ...\nexcept ValueError: pass",
+    ),
+    "bare except": (parsed(tidy.catches_everything), "try: ...\nexcept: pass", "try: ...\nexcept BaseException:\n    raise"),
+    "wrapped": (
+        parsed(tidy.catches_everything),
+        "try: ...\nexcept Exception as e:\n    raise ValueError from e",
+        "try: ...\nexcept OSError as e:\n    raise ValueError from e",
+    ),
+    "global container": (
+        parsed(tidy.mutated_globals),
+        "seen: list[int] = []\ndef f(): seen.append(1)",
+        "KNOWN = [1]\ndef f(): return KNOWN[0]",
+    ),
+    "global item": (parsed(tidy.mutated_globals), "a = dict()\ndef f(): a[1] = 2", "a = {}\ndef f():\n    a = {1}"),
+    "global word": (parsed(tidy.mutated_globals), "n = 0\ndef f():\n    global n\n    n = 1", "def f():\n    n = 1"),
+    "keywords": (
+        parsed(tidy.open_keywords),
+        "def f(**kwargs: int): ...",
+        "def f(**options: Unpack[Options]): ...",
+    ),
+    "ids": (parsed(tidy.ids_made), "import uuid\nuuid.uuid4()", "import uuid\nuuid.UUID(bytes=b)"),
+    "id library": (parsed(tidy.ids_made), "import uuid_utils", "import uuid"),
+    "clock": (
+        lambda text: tidy.clock_ban_lifted("sample.py", text),
+        "import time  # noqa: S1, TID251",
+        "import time  # noqa: S1",
+    ),
+    "sql": (parsed(tidy.foreign_text), 'x = "SELECT id FROM job"', '"""SELECT id FROM job"""'),
+    "sql in parts": (parsed(tidy.foreign_text), 'x = f"UPDATE {t} j SET a = 1"\ny = "DELETE FROM job"', 'x = "SET of ids"'),
+    "lua": (parsed(tidy.foreign_text), "x = b\"return redis.call('GET', KEYS[1])\"", 'x = "redis.asyncio"'),
+    "header": (
+        lambda text: tidy.header_lacks("sql/peek.sql", text, ("out", "move")),
+        "-- peek: look\n-- out: id\nSELECT 1",
+        "-- peek: look\n-- out: id\n-- move: nothing\nSELECT 1",
+    ),
+    "header name": (
+        lambda text: tidy.header_lacks("sql/peek.sql", text, ()),
+        "-- pick: look\nSELECT 1",
+        "-- peek: look\nSELECT 1",
+    ),
+    "unused": (lambda text: tidy.unused(["jobs/hold"], {text}), "hold", "jobs/hold"),
+    "unfinished": (lambda text: tidy.unwelcome_words("a", text), "# TO" "DO: later", "# to do"),
+    "machine path": (lambda text: tidy.unwelcome_words("a", text), "cd /ro" "ot/x", "see docs/ro" "ot/x"),
+    "scratch path": (lambda text: tidy.unwelcome_words("a", text), "'/tm" "p/x'", "${TM" "P}/x"),
+    "registry": (lambda text: tidy.unwelcome_words("a", text), "https://py" "pi.org/", "a package index"),
+    "organisation": (lambda text: tidy.unwelcome_words("a", text), "see DES" "IGN.md", "see the design"),
+    "name": (lambda text: tidy.banned_name(Path(text)), "jobmaster/util" "s.py", "jobmaster/clock.py"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("rule", RULES)
+def test_every_rule_can_fail(rule: str) -> None:
+    check, bad, good = RULES[rule]
+    assert check(bad) != []
+    assert check(good) == []
+
+
+def test_an_exception_that_excuses_nothing_is_found() -> None:
+    assert apart_from(["a.py:3: wrong"], {"a.py": "because"}) == []
+    assert apart_from(["a.py:3: wrong"], {"b.py": "because"}) == ["a.py:3: wrong", "b.py: listed for nothing"]

@@ -1,0 +1,95 @@
+"""What users install is the wheel: it is built, installed outside the tree, and has to work there."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import sysconfig
+import venv
+import zipfile
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tests.patience import PATIENCE_SECONDS
+
+TREE = Path(__file__).parents[2]
+PACKAGES = {
+    "jobmaster": TREE / "jobmaster",
+    "jobmaster_agents": TREE / "agents" / "jobmaster_agents",
+    "master_schema": TREE / "master_schema",
+    "pyspark_jobmaster": TREE / "jobmaster" / "pipeline" / "spark_plugin" / "pyspark_jobmaster",
+}
+DATA_SUFFIXES = {".sql", ".lua", ".yaml", ".json", ".typed", ".html", ".css", ".js"}
+
+pytestmark = pytest.mark.slow
+
+Run = Callable[..., str]
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("wheel")
+    run([sys.executable, "-m", "hatchling", "build", "--target", "wheel", "--directory", str(folder)], TREE)
+    (built,) = folder.glob("*.whl")
+    return built
+
+
+@pytest.fixture(scope="module")
+def installed(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Directory of programs of a fresh environment that holds the wheel and, of the tree, nothing.
+
+    The dependencies are those of the running environment: a line in a .pth file adds their directory, but does not read
+    the .pth files in it, so an editable install of the tree stays out.
+    """
+    home = tmp_path_factory.mktemp("environment")
+    venv.create(home, with_pip=False, symlinks=True)
+    python = home / "bin" / "python"
+    pip = [sys.executable, "-m", "pip", "--python", str(python), "--disable-pip-version-check", "--quiet"]
+    run([*pip, "install", "--no-deps", "--no-index", str(wheel)], home)
+    (packages,) = home.glob("lib/python*/site-packages")
+    (packages / "dependencies.pth").write_text(sysconfig.get_path("purelib") + "\n")
+    return python.parent
+
+
+def test_the_wheel_holds_every_module_and_data_file(wheel: Path) -> None:
+    names = set(zipfile.ZipFile(wheel).namelist())
+    wanted = {
+        f"{package}/{path.relative_to(folder)}"
+        for package, folder in PACKAGES.items()
+        for path in folder.rglob("*")
+        if path.suffix in DATA_SUFFIXES | {".py"} and "__pycache__" not in path.parts
+        if package == "pyspark_jobmaster" or not path.is_relative_to(PACKAGES["pyspark_jobmaster"])
+    }
+    assert wanted
+    assert wanted - names == set()
+    strangers = {name.split("/")[0] for name in names if ".dist-info/" not in name} - set(PACKAGES)
+    assert strangers == set()
+
+
+def test_the_packages_come_from_the_environment(installed: Path) -> None:
+    for package in PACKAGES:
+        answer = run([str(installed / "python"), "-c", f"import {package}; print({package}.__path__[0])"], installed)
+        assert Path(answer.strip()).is_relative_to(installed.parent)
+
+
+def test_the_command_shows_its_help(installed: Path) -> None:
+    answer = run([str(installed / "jobmaster"), "--help"], installed)
+    assert answer.startswith("Usage: jobmaster")
+
+
+def test_the_embedded_servers_start(installed: Path, server_root: Path) -> None:
+    code = (
+        "import sys; from jobmaster.embedded import EmbeddedCluster\n"
+        "with EmbeddedCluster(sys.argv[1]) as cluster: print(cluster.status().running)"
+    )
+    answer = run([str(installed / "python"), "-c", code, str(server_root / "from-wheel")], installed)
+    assert answer == "True\n"
+
+
+def run(argv: list[str], folder: Path) -> str:
+    """Standard output; a failure shows both streams."""
+    answer = subprocess.run(argv, cwd=folder, capture_output=True, text=True, timeout=PATIENCE_SECONDS, check=False)
+    assert answer.returncode == 0, f"{argv}\n{answer.stdout}\n{answer.stderr}"
+    return answer.stdout

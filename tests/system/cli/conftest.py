@@ -1,0 +1,146 @@
+"""The command line as a user meets it: as a process, or inside this one for what needs no server."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+from uuid import uuid4
+
+import pytest
+
+from jobmaster.cli.main import run
+from tests.patience import patient
+
+REPOSITORY = Path(__file__).parents[3]
+MARK = "JM_TEST_MARK"
+
+
+@dataclass(frozen=True)
+class Result:
+    """How one command ended."""
+
+    code: int
+    out: str
+    err: str
+
+    @property
+    def json(self) -> Any:
+        """Standard output as JSON."""
+        return json.loads(self.out)
+
+    @property
+    def error(self) -> dict[str, Any]:
+        """The error of ``-o json``: the last line of standard error."""
+        error: dict[str, Any] = json.loads(self.err.splitlines()[-1])["error"]
+        return error
+
+
+@pytest.fixture
+def inside(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> Callable[..., Result]:
+    """Run one command in this process, in an empty directory and without settings in the environment."""
+    monkeypatch.chdir(tmp_path)
+    for name in [name for name in os.environ if name.startswith("JOBMASTER_")]:
+        monkeypatch.delenv(name)
+    monkeypatch.setenv("JOBMASTER_DATA_DIR", str(tmp_path / "nothing-here"))
+
+    def call(*arguments: str) -> Result:
+        code = run(arguments)
+        return Result(code, *capsys.readouterr())
+
+    return call
+
+
+class Terminal:
+    """A user's terminal: one data directory, commands as processes that can be found again."""
+
+    def __init__(self, data_dir: Path) -> None:
+        self.data_dir = data_dir
+        self.mark = uuid4().hex
+        self.started: list[subprocess.Popen[bytes]] = []
+
+    @property
+    def environment(self) -> dict[str, str]:
+        clean = {name: value for name, value in os.environ.items() if not name.startswith("JOBMASTER_")}
+        return {**clean, "JOBMASTER_DATA_DIR": str(self.data_dir), MARK: self.mark, "PYTHONPATH": _python_path()}
+
+    def start(self, *arguments: str) -> subprocess.Popen[bytes]:
+        """A command that goes on; what it says goes to a file."""
+        with (self.data_dir.parent / f"{self.data_dir.name}-{len(arguments)}.log").open("ab") as log:
+            process = subprocess.Popen(
+                [sys.executable, "-m", "jobmaster.cli.main", *arguments],
+                env=self.environment,
+                cwd=REPOSITORY,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+            )
+        self.started.append(process)
+        return process
+
+    def call(self, *arguments: str, given: str | None = None, seconds: float = 60) -> Result:
+        """A command, to its end."""
+        done = subprocess.run(
+            [sys.executable, "-m", "jobmaster.cli.main", *arguments],
+            env=self.environment,
+            cwd=REPOSITORY,
+            input=given,
+            stdin=subprocess.DEVNULL if given is None else None,
+            capture_output=True,
+            text=True,
+            timeout=patient(seconds),
+            check=False,
+        )
+        return Result(done.returncode, done.stdout, done.stderr)
+
+    def processes(self) -> list[str]:
+        """Command lines of every process that descends from a command of this terminal, servers included."""
+        found = []
+        for entry in Path("/proc").iterdir():
+            if not entry.name.isdigit():
+                continue
+            try:
+                environment = (entry / "environ").read_bytes()
+                command = (entry / "cmdline").read_bytes()
+                where = os.readlink(entry / "cwd")
+            except OSError:
+                continue
+            if f"{MARK}={self.mark}".encode() in environment or str(self.data_dir) in where:
+                found.append(command.replace(b"\0", b" ").decode(errors="replace"))
+        return found
+
+
+def _python_path() -> str:
+    return os.pathsep.join([str(REPOSITORY), str(REPOSITORY / "agents")])
+
+
+def until(condition: Callable[[], Any], seconds: float, what: str) -> Any:
+    """Ask until the answer is true; fails with ``what`` after ten times the ``seconds`` of an idle machine."""
+    end = time.monotonic() + (limit := patient(seconds))
+    while not (answer := condition()):
+        assert time.monotonic() < end, f"waited {limit} s for {what}"
+        time.sleep(0.05)
+    return answer
+
+
+@pytest.fixture(scope="module")
+def dev(server_root: Path) -> Iterator[Terminal]:
+    """A running ``jobmaster dev`` with the handlers of the cluster tests; the tests of a module share it."""
+    terminal = Terminal(server_root / f"dev-{uuid4().hex[:6]}")
+    process = terminal.start("dev", "--handlers", "tests.system.jobs")
+    try:
+        until(lambda: '"alive": 1' in terminal.call("status", "-o", "json").out, 60, "the agent of jobmaster dev")
+        yield terminal
+    finally:
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(60) == 0
+        until(lambda: not terminal.processes(), 10, f"the end of {terminal.processes()}")

@@ -1,0 +1,124 @@
+"""``jobmaster dev``: one per directory, data that stays, and nothing left behind, however it ends."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from uuid import uuid4
+
+import pytest
+
+from tests.system.cli.conftest import REPOSITORY, Terminal, until
+
+pytestmark = [pytest.mark.cluster, pytest.mark.slow]
+
+
+@pytest.fixture
+def terminal(server_root: Path) -> Iterator[Terminal]:
+    terminal = Terminal(server_root / f"dev-{uuid4().hex[:6]}")
+    yield terminal
+    terminal.call("dev", "stop")
+    for process in terminal.started:
+        process.wait(30)
+    until(lambda: not terminal.processes(), 20, f"the end of {terminal.processes()}")
+
+
+def ready(terminal: Terminal, agents: int = 1) -> None:
+    until(lambda: f'"alive": {agents}' in terminal.call("status", "-o", "json").out, 60, f"{agents} agents")
+
+
+def test_data_survives_and_stop_stops(terminal: Terminal) -> None:
+    first = terminal.start("dev")
+    ready(terminal)
+    job = terminal.call("job", "submit", "demo.index_file", f"path={__file__}", "--within", "20s", "-o", "json").json
+    assert (job["state"], job["result"]["parses"]) == ("SUCCEEDED", True)
+    held = terminal.call("job", "submit", "demo.index_file", "path=x", "--after", "1h", "-o", "json").json["id"]
+    assert terminal.call("dev", "stop").code == 0
+    assert first.wait(30) == 0
+    until(lambda: not terminal.processes(), 10, f"the end of {terminal.processes()}")
+    status = terminal.call("dev", "status", "-o", "json")
+    assert (status.code, status.json["running"], status.json["owner_pid"]) == (3, False, None)
+    second = terminal.start("dev", "--agents", "0")
+    until(lambda: terminal.call("dev", "status").code == 0, 30, "the servers")
+    assert terminal.call("job", "show", held, "-o", "json").json["state"] == "HELD"
+    assert terminal.call("job", "show", job["id"], "-o", "json").json["state"] == "SUCCEEDED"
+    second.send_signal(signal.SIGINT)
+    assert second.wait(30) == 0
+
+
+def test_a_second_one_attaches_and_leaves_the_servers_alone(terminal: Terminal) -> None:
+    owner = terminal.start("dev")
+    ready(terminal)
+    guest = terminal.start("dev", "--agents", "2")
+    ready(terminal, 3)
+    assert terminal.call("dev", "status", "-o", "json").json["owner_pid"] == owner.pid
+    guest.send_signal(signal.SIGINT)
+    assert guest.wait(40) == 0
+    ready(terminal, 1)
+    assert owner.poll() is None
+    report = terminal.call("doctor", "-o", "json").json
+    assert report["ok"] is True, report
+
+
+def test_nothing_is_left_after_sigkill(terminal: Terminal) -> None:
+    """Servers end by their guardians, agents because the other end of their standard input is gone."""
+    owner = terminal.start("dev")
+    ready(terminal)
+    assert len(terminal.processes()) >= 5  # dev, supervisor, agent, two servers
+    os.kill(owner.pid, signal.SIGKILL)
+    owner.wait()
+    until(lambda: not terminal.processes(), 40, f"the end of {terminal.processes()}")
+    again = terminal.start("dev")
+    ready(terminal)
+    again.send_signal(signal.SIGTERM)
+    assert again.wait(40) == 0
+
+
+def test_a_mistake_in_the_handlers_is_told_before_anything_starts(terminal: Terminal) -> None:
+    result = terminal.call("dev", "--handlers", "no_such_module_anywhere")
+    assert result.code == 78
+    assert "no_such_module_anywhere" in result.err
+    assert not terminal.data_dir.exists()
+
+
+def test_a_directory_that_cannot_be_used_is_one_sentence(terminal: Terminal) -> None:
+    terminal.data_dir.write_text("a file")
+    try:
+        result = terminal.call("dev")
+        assert result.code == 69
+        assert result.err.count("\n") == 1
+        assert str(terminal.data_dir) in result.err
+    finally:
+        terminal.data_dir.unlink()
+
+
+def test_ctrl_c_completes_the_running_job(terminal: Terminal, tmp_path: Path) -> None:
+    """A terminal sends SIGINT to the whole foreground group; the agents must complete before their servers go."""
+    owner = subprocess.Popen(
+        [sys.executable, "-m", "jobmaster.cli.main", "dev", "--handlers", "tests.system.jobs"],
+        env=terminal.environment,
+        cwd=REPOSITORY,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        process_group=0,
+    )
+    ready(terminal)
+    witness, gate = tmp_path / "w", tmp_path / "gate"
+    job = terminal.call("job", "submit", "until_file", f"path={witness}", f"gate={gate}", "-o", "json").json["id"]
+    until(witness.exists, 20, "the start of the job")
+    os.killpg(owner.pid, signal.SIGINT)
+    # Had the agents heard the signal twice (from the terminal and from dev), they would stop now and give the job back.
+    until(lambda: "COMPLETING" in terminal.call("bucket", "list", "-o", "json").out, 20, "the agent to complete")
+    gate.touch()
+    assert owner.wait(40) == 0
+    assert witness.read_text().split()[-1] == "ended"
+    again = terminal.start("dev", "--agents", "0")
+    until(lambda: terminal.call("dev", "status").code == 0, 30, "the servers")
+    assert terminal.call("job", "show", job, "-o", "json").json["state"] == "SUCCEEDED"
+    assert terminal.call("dev", "stop").code == 0
+    assert again.wait(30) == 0

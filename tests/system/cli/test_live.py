@@ -1,0 +1,323 @@
+"""Commands against a running cluster: one ``jobmaster dev`` for all of them, each command a process of its own."""
+
+from __future__ import annotations
+
+import json
+import re
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from jobmaster.cli.operating import operator_name
+from tests.system.cli.conftest import REPOSITORY, Terminal, until
+
+pytestmark = [pytest.mark.cluster, pytest.mark.slow]
+
+
+def submitted(dev: Terminal, *words: str) -> dict[str, Any]:
+    result = dev.call("job", "submit", *words, "-o", "json")
+    assert result.code in (0, 1), result.err
+    record: dict[str, Any] = result.json
+    return record
+
+
+def test_submit_and_wait(dev: Terminal) -> None:
+    result = dev.call("job", "submit", "add", "one=2", "other=40", "--within", "20s", "-o", "json")
+    assert result.code == 0, result.err
+    assert result.err == ""
+    record = result.json
+    assert (record["state"], record["result"], record["args"]) == ("SUCCEEDED", 42, {"one": 2, "other": 40})
+    assert record["level"] == "agent"
+
+
+def test_submit_with_everything(dev: Terminal) -> None:
+    result = dev.call(
+        *("job", "submit", "add", "--args", "-", "--priority", "high", "--durability", "master", "--tag", "blue"),
+        *("--meta", "who=me=you", "--key", "only-once", "--timeout", "1m", "--max-attempts", "2", "-o", "json"),
+        given='{"one": 1, "other": 1}',
+    )
+    assert result.code == 0, result.err
+    job = result.json["id"]
+    record = dev.call("job", "wait", job, "--within", "20s", "-o", "json").json
+    assert (record["priority"], record["tags"], record["metadata"]) == ("high", ["blue"], {"who": "me=you"})
+    assert record["key"] == "only-once"
+    same = ("--key", "only-once", "--priority", "high", "--tag", "blue", "--meta", "who=me=you")
+    again = submitted(dev, "add", "one=1", "other=1", *same, "--timeout", "1m", "--max-attempts", "2")
+    assert (again["id"], again["duplicate"]) == (job, True)
+    other = dev.call("job", "submit", "add", "one=5", "other=5", "--key", "only-once", "-o", "json")
+    assert other.code == 4
+    assert other.error["code"] == "conflict"
+    listed = dev.call("job", "list", "--tag", "blue", "-o", "json").json
+    assert [row["id"] for row in listed] == [job]
+    assert dev.call("job", "list", "--tag", "green", "-o", "json").json == []
+
+
+def test_bad_input_is_refused_with_a_sentence(dev: Terminal) -> None:
+    for words, said in (
+        (("ad", "one=1"), "did you mean 'add'"),
+        (("nobody", "one=1"), "say --allow-unregistered"),
+        (("add", "one=1"), "missing argument 'other'"),
+        (("add", "one=1", "other=2", "third=3"), "unknown argument 'third'"),
+        (("add", "one=x", "other=2"), "one"),
+        (("add", "one=1", "other=2", "--lane", "nowhere"), "nowhere"),
+        (("add", "one=1", "other=2", "--after", "9000d"), "days ahead"),
+    ):
+        result = dev.call("job", "submit", *words)
+        assert result.code == 2, (words, result)
+        assert said in result.err
+        assert result.err.count("\n") == 1
+
+
+def test_a_failed_job_exits_with_1_and_can_be_retried_once(dev: Terminal, tmp_path: Path) -> None:
+    path = str(tmp_path / "w")
+    result = dev.call("job", "submit", "fails", f"path={path}", "--within", "20s", "--tag", "red", "-o", "json")
+    assert result.code == 1
+    record = result.json
+    assert (record["state"], record["attempt"]) == ("FAILED", 2)
+    assert record["error"]["message"] == "as asked"
+    events = [line["event"] for line in dev.call("job", "timeline", record["id"], "-o", "json").json]
+    assert events == ["submitted", "failed", "started", "FAILED"]
+    first = dev.call("job", "retry", record["id"], "-o", "json")
+    assert first.code == 0, first.err
+    new = dev.call("job", "wait", first.json[0]["id"], "--within", "20s", "-o", "json")
+    assert new.code == 1
+    assert new.json["metadata"] == {"retry_of": record["id"]}
+    (act,) = dev.call("log", "list", "--subject", record["id"], "-o", "json").json
+    assert (act["action"], act["detail"]) == ("job retry", {"job": first.json[0]["id"]})
+    assert act["actor"] == operator_name()
+    assert dev.call("log", "list", "--actor", "nobody", "-o", "json").json == []
+    assert "job retry" in dev.call("log", "list", "--since", "1h").out
+    assert new.json["tags"] == ["red"]
+    assert len(Path(path).read_text().splitlines()) == 4
+    assert dev.call("job", "show", record["id"], "-o", "json").json["state"] == "FAILED"
+
+
+def test_a_wait_that_ends_before_the_job_names_it(dev: Terminal, tmp_path: Path) -> None:
+    words = ("job", "submit", "until_file", f"path={tmp_path / 'w'}", f"gate={tmp_path / 'gate'}")
+    late = dev.call(*words, "--within", "0.2s", "-o", "json")
+    assert (late.code, late.error["code"]) == (6, "wait_timeout")
+    assert dev.call("job", "show", late.error["job_id"], "-o", "json").json["handler"] == "until_file"
+    before = {row["id"] for row in dev.call("job", "list", "--handler", "until_file", "-o", "json").json}
+    process = subprocess.Popen(
+        [sys.executable, "-m", "jobmaster.cli.main", *words, "--wait"],
+        env=dev.environment, cwd=REPOSITORY, stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
+    )  # fmt: skip
+
+    def new() -> set[str]:
+        return {row["id"] for row in dev.call("job", "list", "--handler", "until_file", "-o", "json").json} - before
+
+    (job,) = until(new, 20, "the job")
+    process.send_signal(signal.SIGINT)
+    _, said = process.communicate(timeout=600)
+    assert (process.returncode, said.strip()) == (130, f"interrupted; the job is {job}: jobmaster job show {job}")
+    (tmp_path / "gate").touch()
+    assert dev.call("job", "wait", job, "--within", "60s").code == 0
+
+
+def test_an_id_that_names_several_jobs_is_a_wrong_command_line(dev: Terminal) -> None:
+    jobs = [submitted(dev, "noop", "--after", "1h")["id"] for _ in range(2)]
+    result = dev.call("job", "show", jobs[0][:6])
+    assert (result.code, "several jobs begin with" in result.err) == (2, True)
+
+
+def test_what_succeeded_is_neither_retried_nor_cancelled(dev: Terminal) -> None:
+    job = submitted(dev, "noop", "--within", "20s")["id"]
+    assert dev.call("job", "retry", job).code == 4
+    late = dev.call("job", "cancel", job, "-o", "json")
+    assert late.code == 4
+    assert late.error["code"] == "conflict"
+
+
+def test_cancel_what_waits_and_what_runs(dev: Terminal, tmp_path: Path) -> None:
+    held = submitted(dev, "noop", "--after", "1h")["id"]
+    assert dev.call("job", "show", held, "-o", "json").json["state"] == "HELD"
+    assert dev.call("job", "cancel", held, "-o", "json").json == [{"id": held, "state": "CANCELLED"}]
+    path = tmp_path / "w"
+    running = submitted(dev, "until_file", f"path={path}", f"gate={tmp_path / 'gate'}")["id"]
+    until(path.exists, 20, "the start of the job")
+    assert dev.call("job", "wait", running, "--within", "0.2s").code == 6
+    assert dev.call("job", "cancel", running).code == 0
+    ended = dev.call("job", "wait", running, "--within", "20s", "-o", "json")
+    assert (ended.code, ended.json["state"]) == (1, "CANCELLED")
+
+
+def test_a_job_is_found_by_the_beginning_of_its_id(dev: Terminal) -> None:
+    job = submitted(dev, "add", "one=1", "other=1", "--within", "20s")["id"]
+    assert dev.call("job", "show", job[:-2], "-o", "json").json["id"] == job
+    assert dev.call("job", "show", job.replace("-", "").upper(), "-o", "json").json["id"] == job
+    nobody = dev.call("job", "show", "0199" + "0" * 28, "-o", "json")
+    assert (nobody.code, nobody.error["code"]) == (3, "not_found")
+    assert dev.call("job", "show", "0000000001").code == 3
+    for wrong in ("xyz", "01a"):
+        assert dev.call("job", "show", wrong).code == 2
+
+
+def test_lists_filter_and_tables_have_titles(dev: Terminal) -> None:
+    job = submitted(dev, "add", "one=1", "other=1", "--within", "20s", "--priority", "low")["id"]
+    rows = dev.call(
+        "job", "list", "--state", "succeeded", "--handler", "add", "--priority", "low", "--since", "1h", "-o", "json"
+    ).json
+    assert job in [row["id"] for row in rows]
+    assert {row["handler"] for row in rows} == {"add"}
+    assert len(dev.call("job", "list", "--limit", "1", "-o", "json").json) == 1
+    table = dev.call("job", "list").out
+    assert table.startswith("ID ")
+    assert job in table
+    empty = dev.call("job", "list", "--handler", "nobody")
+    assert (empty.code, empty.out, empty.err) == (0, "", "no jobs\n")
+
+
+def test_agents_buckets_and_status(dev: Terminal) -> None:
+    agents = dev.call("agent", "list", "-o", "json").json
+    assert [agent["state"] for agent in agents] == ["ACTIVE"]
+    assert 0 < agents[0]["lease_left_seconds"] <= 10
+    assert "add" in agents[0]["handlers"]
+    assert dev.call("agent", "show", agents[0]["id"][:13], "-o", "json").json["id"] == agents[0]["id"]
+    assert dev.call("agent", "show", "default", "-o", "json").json["id"] == agents[0]["id"]
+    assert dev.call("agent", "show", "nobody").code == 3
+    buckets = dev.call("bucket", "list", "-o", "json").json
+    assert [bucket["priority"] for bucket in buckets] == ["critical", "high", "medium", "low", "very_low"]
+    assert {bucket["owner"] for bucket in buckets} == {agents[0]["id"]}
+    assert {bucket["pending"] for bucket in buckets} == {0}
+    assert dev.call("bucket", "list", "--lane", "payroll", "-o", "json").json == []
+    shown = dev.call("bucket", "show", buckets[0]["id"], "-o", "json").json
+    assert [(event["from_state"], event["to_state"]) for event in shown["events"]] == [(None, "ACTIVE")]
+    status = dev.call("status", "-o", "json").json
+    assert status["agents"] == {"alive": 1, "known": 1}
+    assert status["coordinator"] == "default"
+    assert len(status["groups"]) == 5
+    table = dev.call("status").out
+    assert table.startswith("CLUSTER default")
+    assert re.search(r"^default +critical +1 ", table, re.MULTILINE)
+
+
+def test_doctor_finds_a_running_cluster_well(dev: Terminal) -> None:
+    submitted(dev, "noop", "--within", "20s")
+    result = dev.call("doctor", "-o", "json", "--audit-days", "0")
+    assert result.code == 0, result.out
+    report = result.json
+    assert report["ok"] is True
+    assert {check["verdict"] for check in report["checks"]} == {"ok"}, report
+    assert report["invariants"] == dict.fromkeys(
+        ("I1", "I2", "I3", "I4", "I5", "I6", "I7", "I8", "I9", "I13", "I14"), 0
+    )
+    assert {check["name"] for check in report["checks"]} >= {
+        "master.schema",
+        "store.default",
+        "agents.alive",
+        "invariants",
+    }
+    assert "no violation" in dev.call("doctor").out
+
+
+def test_doctor_names_jobs_that_nobody_serves(dev: Terminal, tmp_path: Path) -> None:
+    """A configuration with a lane that no agent has: the job is held, status warns, doctor fails with 5."""
+    config = tmp_path / "more.yaml"
+    config.write_text("agents: {default: {}, payroll: {lanes: {payroll: {high: 1}}}}\n")
+    job = dev.call("job", "submit", "noop", "--lane", "payroll", "--config", str(config), "-o", "json")
+    assert job.code == 0, job.err
+    assert job.json["level"] == "master"
+    try:
+        result = dev.call("doctor", "-o", "json")
+        assert result.code == 5
+        assert result.json["ok"] is False
+        served = next(check for check in result.json["checks"] if check["name"] == "jobs.served")
+        assert served["verdict"] == "FAIL"
+        assert "payroll/medium (1 held)" in served["detail"]
+        assert any("payroll/medium" in warning for warning in dev.call("status", "-o", "json").json["warnings"])
+        assert "-> jobs.served:" in dev.call("doctor").out
+    finally:
+        assert dev.call("job", "cancel", job.json["id"]).code == 0
+
+
+def test_db_and_store(dev: Terminal) -> None:
+    assert dev.call("db", "migrate", "-o", "json").json == {"schema": "jobmaster_default", "applied": []}
+    assert {line["state"] for line in dev.call("db", "status", "-o", "json").json} == {"applied"}
+    other = dev.call("db", "status", "--set", "cluster=other", "-o", "json")
+    assert other.code == 77
+    assert {line["state"] for line in other.json} == {"pending"}
+    refused = dev.call("job", "list", "--set", "cluster=other")
+    assert refused.code == 77
+    assert "jobmaster db migrate" in refused.err
+    assert [row["state"] for row in dev.call("store", "check", "-o", "json").json] == ["ok"]
+    assert [row["state"] for row in dev.call("store", "init", "-o", "json").json] == ["ok"]
+    assert dev.call("store", "check", "nowhere").code == 3
+
+
+def test_unreachable_and_unwilling_servers(dev: Terminal) -> None:
+    dsn = next(line for line in dev.call("dev", "status").out.splitlines() if line.startswith("PostgreSQL")).split()[-1]
+    gone = dev.call("status", "--set", "master.dsn=postgresql://nobody@127.0.0.1:1/x", "-o", "json")
+    assert (gone.code, gone.error["code"]) == (69, "unavailable")
+    absent = dev.call("status", "--set", f"master.dsn={dsn.replace('/jobmaster?', '/nodb?')}")
+    assert absent.code == 77
+    assert "does not exist" in absent.err
+    dead = "stores.default.url=redis://127.0.0.1:1/0"
+    checked = dev.call("store", "check", "--set", dead, "-o", "json")
+    assert checked.code == 5
+    assert "cannot be reached" in checked.json[0]["state"]
+    assert dev.call("store", "init", "--set", dead).code == 69
+    doctor = dev.call("doctor", "--set", dead, "-o", "json")
+    assert doctor.code == 5
+    assert [c["name"] for c in doctor.json["checks"] if c["verdict"] == "FAIL"] == ["store.default"]
+
+
+def test_a_drained_agent_leaves_and_is_not_started_again(dev: Terminal) -> None:
+    """Last in this file: it adds an agent of its own and sends it home."""
+    extra = dev.start("agent", "run", "--name", "extra", "--handlers", "tests.system.jobs")
+    try:
+        until(lambda: dev.call("agent", "show", "extra").code == 0, 30, "the second agent")
+        asked = dev.call("agent", "drain", "extra", "-o", "json")
+        assert asked.json["drain_requested"] is True
+        assert extra.wait(45) == 0
+    finally:
+        if extra.poll() is None:
+            extra.kill()
+    ended = [row for row in dev.call("agent", "list", "--all", "-o", "json").json if row["name"] == "extra"]
+    assert [(row["state"], row["lease_left_seconds"]) for row in ended] == [("RETIRED", None)]
+    # Its buckets have gone their way, and nobody had to rescue anything.
+    report = json.loads(dev.call("doctor", "-o", "json").out)
+    assert report["invariants"]["I14"] == 0
+    assert report["ok"] is True
+
+
+def test_a_handler_that_no_agent_has_is_named_wherever_its_job_is_looked_at(dev: Terminal) -> None:
+    job = dev.call("job", "submit", "images.unknown", "--allow-unregistered", "-o", "json")
+    assert job.code == 0, job.err
+    job_id = job.json["id"]
+    said = "no living agent has the handler 'images.unknown'"
+    try:
+        waited = dev.call("job", "wait", job_id, "--within", "100ms")
+        while said not in waited.err:  # until the agent that got it has given it back
+            assert waited.code == 6, waited.err
+            waited = dev.call("job", "wait", job_id, "--within", "1s")
+        assert "start an agent with the module that declares it" in waited.err
+        assert dev.call("job", "show", job_id, "-o", "json").json["unserved"] == said
+        assert said in dev.call("job", "timeline", job_id, "-o", "json").json[-1]["detail"]
+        checks = {check["name"]: check for check in dev.call("doctor", "-o", "json").json["checks"]}
+        assert checks["jobs.handlers"]["verdict"] == "FAIL"
+        assert f"{said} (1 job(s) wait in default/medium" in checks["jobs.handlers"]["detail"]
+        assert checks["jobs.served"]["verdict"] == checks["jobs.overdue"]["verdict"] == "ok"
+    finally:
+        assert dev.call("job", "cancel", job_id).code == 0
+
+
+def test_doctor_does_not_advise_new_buckets_where_all_are_frozen(dev: Terminal) -> None:
+    assert dev.call("bucket", "freeze", "--all").code == 0
+    job = dev.call("job", "submit", "noop", "-o", "json")
+    try:
+        checks = {check["name"]: check for check in dev.call("doctor", "-o", "json").json["checks"]}
+        # Of tests before this one other jobs may be held there, too.
+        assert re.search(r"every bucket of default/medium \(\d+ held\) is frozen", checks["jobs.served"]["detail"])
+        assert "unfreeze" in checks["jobs.served"]["fix"]
+        assert "configure" not in checks["jobs.served"]["fix"]
+        assert any("every bucket is frozen" in each for each in dev.call("status", "-o", "json").json["warnings"])
+        assert dev.call("job", "show", job.json["id"], "-o", "json").json["unserved"] == (
+            "every bucket of default/medium is frozen"
+        )
+    finally:
+        assert dev.call("bucket", "unfreeze", "--all").code == 0
+    assert dev.call("job", "wait", job.json["id"], "--within", "60s").code == 0

@@ -1,0 +1,141 @@
+"""Graceful exit: no rescue, no attempt burnt, nothing left behind (invariant I14)."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+from pathlib import Path
+
+import pytest
+
+from jobmaster.client.cluster import Cluster
+from jobmaster.model.job import JobState
+from tests.patience import PATIENCE_SECONDS
+from tests.system.conftest import AgentProcess, Rig, until
+from tests.system.jobs import note, until_file
+
+pytestmark = [pytest.mark.cluster, pytest.mark.slow]
+
+
+async def none_rescued(rig: Rig) -> None:
+    assert await rig.bucket_events("LOST") == 0
+    assert await rig.bucket_events("DRAINING") == 0
+    spoilt = await rig.fetch("SELECT count(*) FROM job WHERE rescues > 0")
+    assert spoilt[0][0] == 0
+
+
+async def test_running_jobs_end_waiting_jobs_go_back_and_run_elsewhere(rig: Rig, cluster: Cluster) -> None:
+    rig.document["agents"]["default"] |= {"slots": 2, "bucket_buffer": 2}
+    first = await rig.start_agent()
+    path, gate = str(rig.path("w")), str(rig.path("gate"))
+    receipts = [await cluster.submit(until_file, {"path": path, "gate": gate}) for _ in range(30)]
+
+    async def some_run() -> bool:
+        return len(rig.witnessed("w")) >= 2
+
+    await until(some_run, 15, "running jobs")
+    first.process.send_signal(signal.SIGTERM)
+    await first.wait_event("agent_stopping")
+    Path(gate).touch()
+    assert await first.wait_exit() == 0, first.log.read_text()
+    await none_rescued(rig)
+    states = await rig.states()
+    assert states.get("SUCCEEDED", 0) + states.get("HELD", 0) == 30, states
+    await rig.start_agent()
+    assert {await receipt.wait(timeout=PATIENCE_SECONDS) for receipt in receipts} == {JobState.SUCCEEDED}
+    views = [await receipt.get() for receipt in receipts]
+    assert {view.attempt for view in views} == {1}
+    assert len(rig.witnessed("w")) == 60, "each began once and ended once"
+
+
+async def test_a_second_signal_hands_running_jobs_back(rig: Rig, cluster: Cluster, agent: AgentProcess) -> None:
+    path, gate = str(rig.path("w")), str(rig.path("gate"))
+    receipt = await cluster.submit(until_file, {"path": path, "gate": gate})
+
+    async def runs() -> bool:
+        return bool(rig.witnessed("w"))
+
+    await until(runs, 15, "the job to run")
+    agent.process.send_signal(signal.SIGTERM)
+    await agent.wait_event("agent_stopping")
+    agent.process.send_signal(signal.SIGTERM)
+    assert await agent.wait_exit(15) == 0, agent.log.read_text()
+    await none_rescued(rig)
+    view = await receipt.get()
+    assert (view.state, view.attempt, view.rescues) == (JobState.HELD, 0, 0)
+
+
+async def test_five_rolling_restarts_under_load(rig: Rig, cluster: Cluster) -> None:
+    path = str(rig.path("ran"))
+    agents = [await rig.start_agent(), await rig.start_agent()]
+    submitted = 0
+    stop = asyncio.Event()
+
+    async def load() -> None:
+        nonlocal submitted
+        while not stop.is_set():
+            await cluster.submit_many([(note, {"path": path})] * 50)
+            submitted += 50
+            await asyncio.sleep(0.01)
+
+    loading = asyncio.create_task(load())
+    for turn in range(5):
+        fresh = await rig.start_agent()
+        assert await agents.pop(0).terminate() == 0, f"restart {turn}"
+        agents.append(fresh)
+    stop.set()
+    await loading
+
+    async def done() -> bool:
+        return (await rig.states()).get("SUCCEEDED", 0) == submitted
+
+    await until(done, 60, f"{submitted} outcomes")
+    await none_rescued(rig)
+    ran = [line[0] for line in rig.witnessed("ran")]
+    assert len(ran) == len(set(ran)) == submitted
+
+
+async def waiting_for(rig: Rig, agent: AgentProcess, buckets: int) -> None:
+    """The agent has retired so many buckets, waits for the job in its last one, and has renewed often meanwhile."""
+    await agent.wait_event("bucket_closed", buckets, seconds=60)
+
+    async def renewals() -> int:
+        return int((await rig.fetch("SELECT round(extract(epoch FROM lease_until) * 1000) FROM agent LIMIT 1"))[0][0])
+
+    seen: set[int] = set()
+    while len(seen) < 6:
+        assert agent.process.poll() is None, agent.log.read_text()
+        seen.add(await renewals())
+        await asyncio.sleep(0.05)
+
+
+async def test_buckets_that_are_done_wait_for_a_long_job_in_another_and_none_is_rescued(
+    rig: Rig, cluster: Cluster
+) -> None:
+    """A graceful exit of many renewals: what the agent has retired is not among its buckets, and is no loss."""
+    rig.document["leases"]["grace"] = "120s"
+    first = await rig.start_agent()
+    path, gate = str(rig.path("w")), str(rig.path("gate"))
+    receipt = await cluster.submit(until_file, {"path": path, "gate": gate})
+
+    async def runs() -> bool:
+        return bool(rig.witnessed("w"))
+
+    await until(runs, 60, "the job to run")
+    first.process.send_signal(signal.SIGTERM)
+    await waiting_for(rig, first, 5)
+    Path(gate).touch()
+    assert await first.wait_exit(120) == 0, first.log.read_text()
+    assert await receipt.wait(timeout=60) is JobState.SUCCEEDED
+    await none_rescued(rig)
+    assert first.count("bucket_forgotten") == first.count("bucket_given_back") == 0
+    report = rig.run("doctor", "-o", "json")
+    assert '"I14": 0' in report.stdout, report.stdout
+
+
+async def test_an_operators_drain_is_a_graceful_exit(rig: Rig, agent: AgentProcess) -> None:
+    ids = await rig.fetch("SELECT id FROM agent WHERE state = 'ACTIVE'")
+    result = rig.run("agent", "drain", str(ids[0][0]))
+    assert result.returncode == 0, result.stderr
+    await agent.wait_event("agent_stopped")
+    await none_rescued(rig)

@@ -1,0 +1,57 @@
+"""Nothing polls: what an idle agent asks of the master, and that wake-ups are immediate all the same."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from jobmaster.client.cluster import Cluster
+from jobmaster.embedded import PostgresServer
+from jobmaster.model.job import JobState
+from tests.patience import PATIENCE_SECONDS
+from tests.system.conftest import AgentProcess, Rig
+from tests.system.jobs import noop
+
+pytestmark = [pytest.mark.cluster, pytest.mark.slow]
+
+
+def statements(log: Path, agent_id: str) -> Counter[str]:
+    """Names of the statements that the server's log shows for one agent."""
+    lines = log.read_text().splitlines()
+    mine = (line for line in lines if line.startswith(f"{agent_id} ") and "jobmaster " in line)
+    return Counter(line.split("/* jobmaster ", 1)[1].split(" ", 1)[0] for line in mine)
+
+
+async def test_an_idle_coordinator_asks_the_master_less_than_twice_a_second(
+    rig: Rig, new_postgres: Callable[..., PostgresServer]
+) -> None:
+    """Counted where they arrive: the server writes a line for each statement, with the name of who asked."""
+    server = new_postgres(log_statement="all", log_line_prefix="%a ")
+    rig.document["leases"] = {}
+    rig.document["master"]["dsn"] = rig.dsn = server.dsn
+    assert rig.run("db", "migrate").returncode == 0
+    await rig.start_agent()
+    [[agent_id]] = await rig.fetch("SELECT id::text FROM agent WHERE state = 'ACTIVE'")
+    await asyncio.sleep(8)  # what an agent does once, at its start and in its first seconds in office
+    before, began = statements(server.directory.log, agent_id), time.monotonic()
+    await asyncio.sleep(20)
+    found = statements(server.directory.log, agent_id) - before
+    per_second = found.total() / (time.monotonic() - began)
+    assert found["upkeep/tend"] > 15, found
+    assert per_second < 2.0, found
+
+
+async def test_a_job_after_a_quiet_minute_starts_at_once(rig: Rig, agent: AgentProcess, cluster: Cluster) -> None:
+    waits = []
+    for _ in range(10):
+        await asyncio.sleep(0.7)
+        began = time.perf_counter()
+        receipt = await cluster.submit(noop, {})
+        assert await receipt.wait(timeout=PATIENCE_SECONDS) is JobState.SUCCEEDED
+        waits.append(time.perf_counter() - began)
+    assert sorted(waits)[5] < 0.1, waits

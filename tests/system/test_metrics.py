@@ -1,0 +1,245 @@
+"""Metrics and probes of real agents: they add up to what the master says, and tell the truth at the edges of a life."""
+
+from __future__ import annotations
+
+import asyncio
+import http.client
+import json
+import os
+import signal
+import socket
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+
+from jobmaster.client.cluster import Cluster
+from jobmaster.client.receipts import JobReceipt
+from jobmaster.embedded import PostgresServer
+from jobmaster.model.job import JobState
+from tests.patience import PATIENCE_SECONDS
+from tests.system.conftest import AgentProcess, Rig, until
+from tests.system.jobs import fails, noop, third_time, until_file
+
+pytestmark = [pytest.mark.cluster, pytest.mark.slow]
+
+
+async def get(port: int, path: str) -> tuple[int, str]:
+    """Status and body."""
+
+    def ask() -> tuple[int, str]:
+        connection = http.client.HTTPConnection("127.0.0.1", port, timeout=PATIENCE_SECONDS)
+        connection.request("GET", path)
+        answer = connection.getresponse()
+        return answer.status, answer.read().decode()
+
+    return await asyncio.to_thread(ask)
+
+
+async def scrape(port: int) -> dict[str, float]:
+    """Sample name (with its label's value after a colon) -> value."""
+    status, text = await get(port, "/metrics")
+    assert status == 200
+    return {
+        ":".join([sample.name, *(value for name, value in sample.labels.items() if name != "le")]): sample.value
+        for family in text_string_to_metric_families(text)
+        for sample in family.samples
+    }
+
+
+async def port_of(agent: AgentProcess, process: int = 1) -> int:
+    return int((await agent.wait_event("metrics_served", process))["port"])
+
+
+@pytest.fixture
+async def served(rig: Rig) -> tuple[AgentProcess, int]:
+    """An agent and the port of its metrics."""
+    rig.document["observability"]["metrics_port"] = 0
+    rig.document["leases"]["grace"] = "600s"
+    agent = await rig.start_agent()
+    return agent, await port_of(agent)
+
+
+async def test_a_scrape_adds_up_to_what_the_master_says(
+    rig: Rig, cluster: Cluster, served: tuple[AgentProcess, int]
+) -> None:
+    _, port = served
+    before = await scrape(port)
+    assert before["jobmaster_buckets_owned"] == 6
+    assert before["jobmaster_jobs_claimed_total"] == before["jobmaster_job_run_seconds_count"] == 0
+    assert not [name for name in before if name.startswith("jobmaster_jobs_ended")]
+
+    receipts: list[JobReceipt[Any]] = [await cluster.submit(noop) for _ in range(150)]
+    receipts += [await cluster.submit(noop, durability="master") for _ in range(40)]
+    receipts += [await cluster.submit(fails, {"path": str(rig.path("w"))}) for _ in range(12)]
+    receipts += [await cluster.submit(third_time) for _ in range(8)]
+    await cluster.wait_all(receipts, timeout=PATIENCE_SECONDS)
+
+    rows = await rig.fetch("SELECT state::text, count(*), sum(attempt)::int FROM job GROUP BY 1")
+    ended = {row[0]: row[1] for row in rows}
+    attempts = sum(row[2] for row in rows)
+    again = (await rig.fetch("SELECT count(*) FROM attempt WHERE outcome = 'failed'"))[0][0]
+    assert ended == {"SUCCEEDED": 198, "FAILED": 12}
+    assert (attempts, again) == (150 + 40 + 24 + 24, 12 + 16)
+
+    async def counted() -> bool:
+        found = await scrape(port)
+        return sum(v for k, v in found.items() if k.startswith("jobmaster_jobs_ended_total")) == len(receipts)
+
+    await until(counted, 10, "the last batch to be counted")
+    after = await scrape(port)
+    assert after["jobmaster_jobs_ended_total:SUCCEEDED"] == ended["SUCCEEDED"]
+    assert after["jobmaster_jobs_ended_total:FAILED"] == ended["FAILED"]
+    assert after["jobmaster_jobs_started_total"] == after["jobmaster_job_run_seconds_count"] == attempts
+    assert after["jobmaster_job_wait_seconds_count"] == len(receipts)
+    assert after["jobmaster_jobs_retried_total"] == again
+    assert after["jobmaster_jobs_claimed_total"] == attempts
+    assert after["jobmaster_outcome_write_seconds_count"] >= 2
+    assert after["jobmaster_jobs_queued"] == after["jobmaster_jobs_running"] == after["jobmaster_outcomes_waiting"] == 0
+    ran_us = (await rig.fetch("SELECT (SELECT sum(ran_us) FROM job) + (SELECT sum(ran_us) FROM attempt)"))[0][0]
+    assert after["jobmaster_job_run_seconds_sum"] == pytest.approx(float(ran_us) / 1e6)
+    assert dict(cluster.telemetry.jobs_submitted) == {"agent": 170, "master": 40}
+
+
+async def test_jobs_given_back_are_counted(rig: Rig, cluster: Cluster) -> None:
+    rig.document["agents"]["default"] = {"slots": 1, "bucket_buffer": 0, "buckets": {"medium": 1}}
+    rig.document["observability"]["metrics_port"] = 0
+    agent = await rig.start_agent()
+    port = await port_of(agent)
+    path, gate = str(rig.path("w")), str(rig.path("gate"))
+    receipts = [await cluster.submit(until_file, {"path": path, "gate": gate}) for _ in range(50)]
+
+    async def runs() -> bool:
+        return (await scrape(port))["jobmaster_jobs_running"] == 1
+
+    await until(runs, 15, "the first job to run")
+    assert (await scrape(port))["jobmaster_jobs_held_total"] == 0
+    agent.process.send_signal(signal.SIGTERM)
+
+    async def flushed() -> bool:
+        return (await scrape(port))["jobmaster_jobs_held_total"] == len(receipts) - 1
+
+    await until(flushed, 15, "what waits to be given back")
+    assert (await rig.states())["HELD"] == len(receipts) - 1
+    Path(gate).touch()
+    assert await agent.wait_exit() == 0
+    assert await rig.states() == {"HELD": len(receipts) - 1, "SUCCEEDED": 1}
+
+
+async def test_ready_says_no_from_sigterm_on_while_a_job_still_runs(
+    rig: Rig, cluster: Cluster, served: tuple[AgentProcess, int]
+) -> None:
+    agent, port = served
+    path, gate = str(rig.path("w")), str(rig.path("gate"))
+    assert json.loads((await get(port, "/drain"))[1])["draining"] is False
+    assert await get(port, "/ready") == (200, '{"ready": true}\n')
+    receipt = await cluster.submit(until_file, {"path": path, "gate": gate})
+
+    async def runs() -> bool:
+        return bool(rig.witnessed("w"))
+
+    await until(runs, 15, "the job to run")
+    agent.process.send_signal(signal.SIGTERM)
+
+    async def says_no() -> bool:
+        return (await get(port, "/ready"))[0] == 503
+
+    await until(says_no, 10, "the probe to say no")
+    status, body = await get(port, "/ready")
+    assert (status, json.loads(body)) == (503, {"ready": False, "reason": "it is leaving: SIGTERM"})
+    assert (await get(port, "/live"))[0] == (await get(port, "/startup"))[0] == 200
+
+    async def counts_down() -> dict[str, Any]:
+        drain = json.loads((await get(port, "/drain"))[1])
+        return drain if drain["seconds_left"] is not None and drain["buckets"] == 1 else {}
+
+    drain = await until(counts_down, PATIENCE_SECONDS, "the buckets that are done to be retired")
+    assert 0.0 <= drain.pop("seconds_left") <= 600.0
+    assert drain == {"draining": True, "in_flight": 1, "running": 1, "outcomes_waiting": 0, "buckets": 1}
+    assert (await scrape(port))["jobmaster_jobs_running"] == 1
+    assert [line[-1] for line in rig.witnessed("w")] == ["began"]
+    Path(gate).touch()
+    assert await agent.wait_exit() == 0
+    assert await receipt.wait(timeout=PATIENCE_SECONDS) is JobState.SUCCEEDED
+    with pytest.raises(OSError):
+        await get(port, "/live")
+
+
+async def test_live_answers_while_postgresql_is_stopped(
+    tmp_path: Path, store_url: str, cluster_name: str, new_postgres: Callable[[], PostgresServer]
+) -> None:
+    server = new_postgres()
+    rig = Rig(tmp_path, server.dsn, store_url, cluster_name)
+    rig.document["leases"] |= {"lease": "8s", "renew": "1s"}
+    rig.document["observability"]["metrics_port"] = 0
+    assert rig.run("db", "migrate").returncode == 0
+    agent = await rig.start_agent()
+    try:
+        port = await port_of(agent)
+        assert (await get(port, "/ready"))[0] == 200
+        await asyncio.to_thread(server.stop)
+        assert (await get(port, "/live"))[0] == 200
+
+        async def noticed() -> bool:
+            """Not ready past half the lease; ready with a remark once its store stands for it. Either may be over soon."""
+            assert (await get(port, "/live"))[0] == 200
+            status, body = await get(port, "/ready")
+            return "lease" in body if status == 503 else "the master does not answer" in body
+
+        await until(noticed, PATIENCE_SECONDS, "the probe to notice that the lease is not renewed")
+        assert (await get(port, "/live"))[0] == 200
+        assert (await scrape(port))["jobmaster_lease_renewals_total:failed"] >= 1
+    finally:
+        agent.kill_all()
+
+
+async def test_a_death_and_its_certificate_are_shown_by_the_successor(
+    rig: Rig, served: tuple[AgentProcess, int]
+) -> None:
+    agent, _ = served
+    os.kill(agent.children()[0], signal.SIGKILL)
+    await agent.wait_event("agent_started", 2)
+    await agent.wait_event("certificate_written")
+    port = await port_of(agent, 2)
+
+    async def shown() -> bool:
+        found = await scrape(port)
+        names = ("deaths", "kills", "refusals", "certificates")
+        return [found[f"jobmaster_supervisor_{name}_total"] for name in names] == [1, 0, 0, 1]
+
+    await until(shown, PATIENCE_SECONDS, "the supervisor's figures")
+    found = await scrape(port)
+    assert found["jobmaster_lease_renewal_seconds_count"] >= 0
+    assert found["process_resident_memory_bytes"] > 1e6
+
+
+async def test_each_process_has_its_port_and_a_taken_one_is_one_clear_error(rig: Rig) -> None:
+    first = two_free_ports()
+    rig.document["observability"]["metrics_port"] = first
+    rig.document["agents"]["default"]["processes"] = 2
+    agent = await rig.start_agent(processes=2)
+    assert {await port_of(agent, 1), await port_of(agent, 2)} == {first, first + 1}
+    for port in (first, first + 1):
+        assert (await get(port, "/ready"))[0] == 200
+    second = rig.run("agent", "run")
+    assert second.returncode == 78
+    (line,) = second.stderr.splitlines()
+    assert line.startswith(
+        f"error: metrics and probes cannot be served on 127.0.0.1 port {first}: address already in use"
+    )
+    assert "observability.metrics_port" in line
+
+
+def two_free_ports() -> int:
+    """The first of two neighbours that nobody listens on."""
+    while True:
+        with socket.socket() as one, socket.socket() as other:
+            one.bind(("127.0.0.1", 0))
+            port = int(one.getsockname()[1])
+            try:
+                other.bind(("127.0.0.1", port + 1))
+            except OSError:
+                continue
+            return port

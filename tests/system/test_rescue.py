@@ -1,0 +1,180 @@
+"""Agents that die in mid-work: every job runs again and has one outcome."""
+
+from __future__ import annotations
+
+import os
+import signal
+from pathlib import Path
+
+import pytest
+
+from jobmaster.client.cluster import Cluster
+from jobmaster.model.job import JobState
+from tests.patience import PATIENCE_SECONDS
+from tests.system.conftest import AgentProcess, Rig, until
+from tests.system.jobs import (
+    blocks_loop,
+    dies,
+    isolated,
+    kills_agent,
+    kills_process,
+    note,
+    stuck,
+    threaded,
+    until_file,
+)
+
+pytestmark = [pytest.mark.cluster, pytest.mark.slow]
+
+
+async def running(rig: Rig, count: int) -> None:
+    async def began() -> bool:
+        return len(rig.witnessed("w")) >= count
+
+    await until(began, 20, f"{count} running jobs")
+
+
+async def audit(rig: Rig) -> None:
+    twice = await rig.fetch("SELECT id FROM job GROUP BY id HAVING count(*) > 1")
+    assert twice == []
+    astray = await rig.fetch("SELECT state::text, count(*) FROM job WHERE state <> 'SUCCEEDED' GROUP BY 1")
+    assert [tuple(row) for row in astray] == []
+
+
+@pytest.mark.parametrize(
+    "whole", [False, True], ids=["child killed under its supervisor", "supervisor and child killed"]
+)
+async def test_killed_in_mid_work(rig: Rig, cluster: Cluster, whole: bool) -> None:
+    rig.document["agents"]["default"] |= {"slots": 4, "bucket_buffer": 20}
+    victim = await rig.start_agent()
+    path, gate = str(rig.path("w")), str(rig.path("gate"))
+    receipts = [await cluster.submit(until_file, {"path": path, "gate": gate}) for _ in range(40)]
+    receipts += [await cluster.submit(until_file, {"path": path, "gate": gate}, durability="master") for _ in range(20)]
+    await running(rig, 4)
+    helper = await rig.start_agent()
+    if whole:
+        victim.kill_all()
+    else:
+        os.kill(victim.children()[0], signal.SIGKILL)
+    Path(gate).touch()
+    assert {await receipt.wait(timeout=PATIENCE_SECONDS) for receipt in receipts} == {JobState.SUCCEEDED}
+    await audit(rig)
+    rescued = await rig.fetch("SELECT count(*) FROM job WHERE rescues > 0")
+    assert rescued[0][0] >= 4, "what was running counts one rescue"
+    assert helper.process.poll() is None
+
+
+async def test_a_frozen_agent_records_nothing_when_it_wakes(rig: Rig, cluster: Cluster) -> None:
+    """SIGSTOP of supervisor and child past the lease, then SIGCONT: it finds itself superseded and leaves."""
+    victim = await rig.start_agent()
+    path, gate = str(rig.path("w")), str(rig.path("gate"))
+    receipt = await cluster.submit(until_file, {"path": path, "gate": gate})
+    await running(rig, 1)
+    frozen = [victim.process.pid, *victim.children()]
+    for pid in frozen:
+        os.kill(pid, signal.SIGSTOP)
+    await rig.start_agent()
+    await running(rig, 2)
+    Path(gate).touch()
+    assert await receipt.wait(timeout=PATIENCE_SECONDS) is JobState.SUCCEEDED
+    outcome = await receipt.get()
+    for pid in reversed(frozen):
+        os.kill(pid, signal.SIGCONT)
+
+    async def replaced() -> bool:
+        return frozen[1] not in victim.children()
+
+    await until(replaced, 15, "the zombie to leave")
+    assert await receipt.get() == outcome, "the outcome of the rescuer stands"
+
+
+async def test_a_handler_that_blocks_the_loop_is_named_and_its_neighbours_survive(rig: Rig, cluster: Cluster) -> None:
+    first = await rig.start_agent()
+    path = str(rig.path("w"))
+    culprit = await cluster.submit(blocks_loop, {"path": path})
+    await running(rig, 1)
+    neighbours = [await cluster.submit(note, {"path": str(rig.path("n"))}) for _ in range(50)]
+    await rig.start_agent()
+    assert {await receipt.wait(timeout=PATIENCE_SECONDS) for receipt in neighbours} == {JobState.SUCCEEDED}
+    views = [await receipt.get() for receipt in neighbours]
+    assert {view.attempt for view in views} == {1}, "no attempt burnt"
+    named = await first.wait_event("loop_stalled")
+    assert named["handler"] == "blocks_loop"
+    assert await culprit.wait(timeout=PATIENCE_SECONDS) is JobState.SUCCEEDED
+    assert (await culprit.get()).rescues == 1
+
+
+async def test_a_job_that_kills_its_agent_ends_alone_and_its_neighbours_never_reach_the_limit(
+    rig: Rig, agent: AgentProcess, cluster: Cluster
+) -> None:
+    path, gate = str(rig.path("w")), str(rig.path("gate"))
+    neighbours = [await cluster.submit(until_file, {"path": path, "gate": gate}) for _ in range(8)]
+    await running(rig, 8)
+    culprit = await cluster.submit(kills_process, {"path": str(rig.path("k"))})
+
+    async def killed_twice() -> bool:
+        return len(rig.witnessed("k")) >= 2
+
+    await until(killed_twice, 40, "two agents killed by the job")
+    Path(gate).touch()  # what runs alone takes turns, two at a time
+    assert await culprit.wait(timeout=PATIENCE_SECONDS) is JobState.FAILED
+    assert [line[-1] for line in rig.witnessed("k")] == ["0", "1", "2"]
+    assert agent.count("certificate_written") == 2, "the third time it killed nothing but its own process"
+    assert {await receipt.wait(timeout=PATIENCE_SECONDS) for receipt in neighbours} == {JobState.SUCCEEDED}
+    assert {(await receipt.get()).rescues for receipt in neighbours} == {2}
+
+
+async def test_a_job_that_kills_its_agent_at_once_is_counted_each_time_and_its_neighbours_are_not(
+    rig: Rig, cluster: Cluster
+) -> None:
+    """It waited behind another long enough to have its row, and dies before that row says that it runs."""
+    rig.document["agents"]["default"] |= {"buckets": {"medium": 1}, "slots": 1, "bucket_buffer": 40}
+    agent = await rig.start_agent()
+    gate = str(rig.path("gate"))
+    first = await cluster.submit(until_file, {"path": str(rig.path("w")), "gate": gate})
+    await running(rig, 1)
+    before = [await cluster.submit(note, {"path": str(rig.path("n"))}) for _ in range(5)]
+    poison = await cluster.submit(kills_agent, {"path": str(rig.path("p"))})
+    behind = [await cluster.submit(note, {"path": str(rig.path("n"))}) for _ in range(20)]
+
+    async def queued() -> bool:
+        return (await rig.states()).get("ASSIGNED") == 26
+
+    await until(queued, 20, "rows of what waits")
+    Path(gate).touch()
+    assert await poison.wait(timeout=PATIENCE_SECONDS) is JobState.FAILED
+    outcome = await poison.get()
+    assert outcome.error is not None
+    assert (outcome.error.reason, outcome.rescues) == ("agent_lost", 3)
+    assert len(rig.witnessed("p")) == 3, "it ran three times, and each one counted"
+    assert await first.wait(timeout=PATIENCE_SECONDS) is JobState.SUCCEEDED
+    assert {await receipt.wait(timeout=PATIENCE_SECONDS) for receipt in before + behind} == {JobState.SUCCEEDED}
+    views = [await receipt.get() for receipt in behind]
+    assert max(view.rescues for view in views) <= 2
+    assert {view.attempt for view in views} == {1}
+    assert agent.count("child_exited") == 3
+
+
+async def test_an_agent_whose_threads_are_all_stuck_is_replaced_in_order(rig: Rig, cluster: Cluster) -> None:
+    rig.document["agents"]["default"] |= {"threads": 2}
+    agent = await rig.start_agent()
+    hung = [await cluster.submit(stuck, {}) for _ in range(2)]
+    assert {await receipt.wait(timeout=PATIENCE_SECONDS) for receipt in hung} == {JobState.FAILED}
+    assert (await agent.wait_event("threads_exhausted"))["threads"] == 2
+    await agent.wait_event("agent_started", 2)
+    after = await cluster.submit(threaded, {"one": 1})
+    assert await after.wait(timeout=PATIENCE_SECONDS) is JobState.SUCCEEDED
+    assert (await agent.wait_event("child_exited"))["how"] == "exit code 71"
+    assert await rig.bucket_events("LOST") == 0
+    assert agent.count("certificate_written") == 0
+
+
+async def test_a_process_handler_that_kills_its_process_hurts_nobody(agent: AgentProcess, cluster: Cluster) -> None:
+    culprit = await cluster.submit(dies, {})
+    neighbour = await cluster.submit(isolated, {})
+    assert await culprit.wait(timeout=PATIENCE_SECONDS) is JobState.FAILED
+    error = (await culprit.get()).error
+    assert error is not None
+    assert error.reason == "crashed"
+    assert await neighbour.wait(timeout=PATIENCE_SECONDS) is JobState.SUCCEEDED
+    assert agent.count("child_exited") == 0

@@ -1,0 +1,368 @@
+"""Jobs that are started once and never again: who may start them, and what becomes of one that did not come to its end."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import AsyncIterator, Iterator
+
+import pytest
+
+from jobmaster.clock import new_id
+from jobmaster.codec import decode_error, encode_headers
+from jobmaster.handlers import Handlers, Retry
+from jobmaster.model.job import Entry, ErrorInfo, FinalRow, Headers, JobState
+from jobmaster.settings.model import AgentSettings
+from jobmaster_agents import retrying
+from jobmaster_agents.execute.attempt_result import AttemptResult, ResultKind
+from jobmaster_agents.state.ownership import OwnedBucket
+from tests.unit.agents.ports_kit import LOST, Gate, Kit, turns, until
+from tests.unit.agents.test_elsewhere import SlowPool
+
+ONCE = encode_headers(Headers(at_most_once=True))
+handlers = Handlers()
+ran: list[str] = []
+go = asyncio.Event()
+release = threading.Event()
+
+
+@handlers.job(name="once", delivery="at_most_once", timeout=1e6)
+async def once() -> str:
+    ran.append("once")
+    await go.wait()
+    return "done"
+
+
+@handlers.job(name="usual", timeout=1e6, max_attempts=4)
+async def usual() -> None:
+    ran.append("usual")
+    await go.wait()
+
+
+@handlers.job(name="asks_again", delivery="at_most_once")
+async def asks_again() -> None:
+    raise Retry(after=0)
+
+
+@handlers.job(name="thread", delivery="at_most_once", timeout=1e6)
+def in_thread() -> None:
+    ran.append("thread")
+    release.wait(10)
+
+
+@handlers.job(name="usual_thread", timeout=1e6)
+def in_a_thread_as_ever() -> None:
+    ran.append("usual thread")
+
+
+@handlers.job(name="fenced_thread", start="fenced", timeout=1e6)
+def fenced_in_thread() -> None:
+    ran.append("fenced thread")
+
+
+@handlers.job(name="leased_thread", timeout=1e6)
+def leased_in_thread() -> None:
+    ran.append("leased")
+
+
+@handlers.job(name="leased_process", mode="process", timeout=1e6)
+async def leased_in_process() -> None:
+    raise AssertionError("worker processes are not started here")
+
+
+@handlers.job(name="process", mode="process", delivery="at_most_once", timeout=1e6)
+async def in_process() -> None:
+    raise AssertionError("worker processes are not started here")
+
+
+@pytest.fixture(autouse=True)
+def quick(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    monkeypatch.setattr(retrying, "BACKOFF_SECONDS", 0.0)
+    ran.clear()
+    go.clear()
+    release.clear()
+    yield
+    release.set()
+
+
+@pytest.fixture
+async def kit() -> AsyncIterator[Kit]:
+    made = Kit(handlers, AgentSettings(slots=4, threads=1, isolated_processes=1))
+    made.pool = pool = SlowPool()  # type: ignore[attr-defined]
+    made.bucket_worker._dispatcher._pool = pool  # type: ignore[assignment]
+    async with made:
+        yield made
+
+
+def job(name: str, headers: bytes = b"") -> Entry:
+    return Entry(new_id(), 1, name, b"{}", headers=headers)
+
+
+def outcome(kit: Kit, entry: Entry) -> tuple[str, str]:
+    """Final state and reason."""
+    row: FinalRow = next(row for row in kit.master.outcomes if row.id == entry.id)
+    return row.state, decode_error(row.error).reason if row.error else ""
+
+
+def leave(kit: Kit, bucket: OwnedBucket) -> asyncio.Task[list[bytes]]:
+    return asyncio.ensure_future(kit.bucket_worker.complete([bucket.fence.bucket_id], 0.0, "the test says so"))
+
+
+@pytest.mark.parametrize(("name", "headers"), [("once", b""), ("usual", ONCE)], ids=["handler says so", "job says so"])
+async def test_it_starts_after_an_accepted_write_that_says_what_it_is(kit: Kit, name: str, headers: bytes) -> None:
+    bucket, write = kit.bucket(), Gate()
+    kit.master.script["persist"].append(write)
+    entry = job(name, headers)
+    kit.submit(bucket, [entry])
+    await write.reached.wait()
+    await turns()
+    assert not ran
+    ((_, (row,)),) = kit.master.of("persist")
+    assert (row.state, row.headers) == (JobState.PROCESSING, ONCE)
+    write.opened.set()
+    await until(lambda: ran)
+    go.set()
+    await kit.settled()
+    assert outcome(kit, entry) == ("SUCCEEDED", "")
+
+
+async def test_the_start_of_the_same_handler_without_the_word_is_as_ever(kit: Kit) -> None:
+    kit.submit(kit.bucket(), [job("usual")])
+    await until(lambda: ran)
+    assert not kit.master.of("persist")
+    go.set()
+    await kit.settled()
+
+
+async def test_an_unknown_start_is_asked_again_and_starts_once(kit: Kit) -> None:
+    kit.master.script["persist"] += [LOST, LOST]
+    kit.submit(kit.bucket(), [job("once")])
+    await until(lambda: ran)
+    go.set()
+    await kit.settled()
+    assert ran == ["once"]
+
+
+async def test_a_start_that_stays_unknown_until_the_bucket_is_anothers_does_not_happen(kit: Kit) -> None:
+    bucket, again = kit.bucket(), Gate()
+    kit.master.script["persist"] += [LOST, again]
+    kit.submit(bucket, [job("once")])
+    await again.reached.wait()
+    kit.rescue(bucket)
+    again.opened.set()
+    await until(lambda: bucket.lost)
+    await turns()
+    assert not ran
+    assert not kit.master.outcomes
+
+
+async def test_past_the_grace_one_that_runs_is_abandoned_and_one_that_waits_is_given_back(kit: Kit) -> None:
+    bucket = kit.bucket()
+    runs, waits = [job("once") for _ in range(4)], job("once")
+    kit.submit(bucket, [*runs, waits])
+    await until(lambda: len(ran) == 4)
+    assert await leave(kit, bucket) == []
+    assert [outcome(kit, entry) for entry in runs] == [("FAILED", "abandoned")] * 4
+    assert kit.master.rows[waits.id].state == "HELD"
+    assert not kit.master.attempts
+    assert kit.bucket_worker.outcome_builder.abandoned == 4
+
+
+def starts(kit: Kit) -> set[bytes]:
+    """Ids of the jobs whose rows say that they may have begun."""
+    return {job_id for job_id, row in kit.master.rows.items() if row.state == "PROCESSING"}
+
+
+async def persisted(kit: Kit) -> None:
+    """Whatever is claimed gets its row, as a crash would find it."""
+    kit.clock.now += 2.0
+    kit.trust()
+    await kit.bucket_worker.in_flight_writer.tick()
+
+
+async def test_in_threads_only_what_a_thread_has_begun_is_marked_as_begun(kit: Kit) -> None:
+    bucket = kit.bucket()
+    runs, waits = job("thread"), [job("thread"), job("usual_thread", ONCE), job("fenced_thread")]
+    kit.submit(bucket, [runs, *waits])
+    await until(lambda: ran and kit.bucket_worker.executor.running == 4)
+    await persisted(kit)
+    assert starts(kit) == {runs.id}
+    assert {kit.master.rows[entry.id].state for entry in waits} == {"ASSIGNED"}
+    assert await leave(kit, bucket) == []
+    assert outcome(kit, runs) == ("FAILED", "abandoned")
+    assert {kit.master.rows[entry.id].state for entry in waits} == {"HELD"}, "this agent knows that they never began"
+    assert ran == ["thread"]
+
+
+async def test_what_waited_for_a_thread_is_authorised_when_its_turn_has_come(kit: Kit) -> None:
+    bucket = kit.bucket()
+    runs, waits = job("thread"), job("thread")
+    kit.submit(bucket, [runs, waits])
+    await until(lambda: ran and kit.bucket_worker.executor.running == 2)
+    write = Gate()
+    kit.master.script["persist"].append(write)
+    release.set()
+    await write.reached.wait()
+    await turns()
+    assert ran == ["thread"], "not before the master has accepted it"
+    assert kit.master.of("persist")[-1][1][0].headers == ONCE
+    write.opened.set()
+    await kit.settled()
+    assert ran == ["thread", "thread"]
+    assert [outcome(kit, entry)[0] for entry in (runs, waits)] == ["SUCCEEDED", "SUCCEEDED"]
+
+
+async def authorising(kit: Kit, name: str = "thread") -> tuple[OwnedBucket, Entry, Gate]:
+    """A job that the room has let in and whose write is under way."""
+    bucket, write, entry = kit.bucket(), Gate(), job(name)
+    kit.master.script["persist"].append(write)
+    kit.submit(bucket, [entry])
+    await write.reached.wait()
+    return bucket, entry, write
+
+
+def is_quiet(kit: Kit) -> bool:
+    rooms = [kit.bucket_worker._dispatcher._in_threads, kit.bucket_worker._dispatcher._in_processes]
+    return not any(room.inside or room.waiting for room in rooms) and not kit.bucket_worker.executor.running
+
+
+@pytest.mark.parametrize("name", ["thread", "process"])
+async def test_stopped_while_its_start_is_being_written_it_never_began(kit: Kit, name: str) -> None:
+    bucket, entry, write = await authorising(kit, name)
+    leaving = leave(kit, bucket)
+    await turns()
+    write.opened.set()
+    assert await leaving == []
+    assert kit.master.rows[entry.id].state == "HELD"
+    assert is_quiet(kit)
+    assert not ran
+
+
+@pytest.mark.parametrize("name", ["thread", "process"])
+async def test_cancelled_while_its_start_is_being_written_it_ends_unstarted(kit: Kit, name: str) -> None:
+    _, entry, write = await authorising(kit, name)
+    kit.bucket_worker.cancel([entry.id])
+    await turns()
+    write.opened.set()
+    await kit.settled()
+    assert outcome(kit, entry)[0] == "CANCELLED"
+    assert is_quiet(kit)
+    assert not ran
+
+
+@pytest.mark.parametrize("name", ["thread", "process"])
+async def test_its_bucket_lost_while_its_start_is_being_written_it_does_not_start(kit: Kit, name: str) -> None:
+    bucket, _, write = await authorising(kit, name)
+    kit.rescue(bucket)
+    kit.bucket_worker.forget(bucket.fence.bucket_id, "the test says so")
+    write.opened.set()
+    await until(lambda: is_quiet(kit))
+    assert not ran
+    assert not kit.master.outcomes
+
+
+@pytest.mark.parametrize("name", ["thread", "process"])
+async def test_the_master_gone_while_its_start_is_being_written_it_gives_its_place_to_others(
+    kit: Kit, name: str
+) -> None:
+    pool: SlowPool = kit.pool  # type: ignore[attr-defined]
+    bucket, entry, write = await authorising(kit, name)
+    kit.suspend()
+    other = job("leased_thread" if name == "thread" else "leased_process")
+    kit.submit(bucket, [other])
+    if name == "process":
+        await until(lambda: other.id in pool.begun)
+        pool.orders[other.id][-1].set_result(AttemptResult(kind=ResultKind.OK))
+    else:
+        await until(lambda: ran == ["leased"])
+    await until(lambda: kit.bucket_worker.executor.running == 1)
+    assert entry.id not in pool.begun
+    write.opened.set()
+    kit.trust()
+    release.set()
+    if name == "process":
+        await until(lambda: entry.id in pool.begun)
+        pool.orders[entry.id][-1].set_result(AttemptResult(kind=ResultKind.OK))
+    await kit.settled()
+    assert outcome(kit, entry)[0] == "SUCCEEDED"
+    assert is_quiet(kit)
+
+
+async def test_in_worker_processes_it_is_authorised_when_its_process_is_there(kit: Kit) -> None:
+    pool: SlowPool = kit.pool  # type: ignore[attr-defined]
+    pool.ready.clear()
+    entry = job("process")
+    kit.submit(kit.bucket(), [entry])
+    await until(lambda: entry.id in pool.orders)
+    await persisted(kit)
+    assert kit.master.rows[entry.id].state == "ASSIGNED", "its process has not even been started"
+    pool.ready.set()
+    await until(lambda: starts(kit) == {entry.id})
+    pool.orders[entry.id][0].set_result(AttemptResult(kind=ResultKind.OK))
+    await kit.settled()
+
+
+@pytest.mark.parametrize(
+    ("kind", "state", "reason"),
+    [
+        (ResultKind.CANCELLED, "FAILED", "abandoned"),
+        (ResultKind.CRASHED, "FAILED", "crashed"),
+        (ResultKind.TIMEOUT, "FAILED", "timeout"),
+        (ResultKind.RETRY, "FAILED", "error"),
+        (ResultKind.NOT_STARTED, "HELD", ""),
+    ],
+)
+async def test_in_worker_processes_only_what_never_began_comes_again(
+    kit: Kit, kind: ResultKind, state: str, reason: str
+) -> None:
+    pool: SlowPool = kit.pool  # type: ignore[attr-defined]
+    entry = job("process")
+    kit.submit(kit.bucket(), [entry])
+    await until(lambda: entry.id in pool.orders)
+    info = ErrorInfo(type="X", message="x", reason=reason or "crashed")
+    pool.orders[entry.id][0].set_result(AttemptResult(kind=kind, error=info))
+    await kit.settled()
+    assert kit.master.rows[entry.id].state == state
+    if state == "FAILED":
+        assert outcome(kit, entry) == (state, reason)
+
+
+async def test_one_whose_worker_died_before_it_began_and_whose_next_one_is_not_there_yet_is_given_back(
+    kit: Kit,
+) -> None:
+    pool: SlowPool = kit.pool  # type: ignore[attr-defined]
+    pool.dying = 1
+    bucket, entry = kit.bucket(), job("process")
+    kit.submit(bucket, [entry])
+    await until(lambda: starts(kit) == {entry.id} and not pool.ready.is_set())
+    assert await leave(kit, bucket) == []
+    assert kit.master.rows[entry.id].state == "HELD"
+    assert is_quiet(kit)
+
+
+async def test_a_worker_process_that_fails_in_an_unknown_way_abandons_its_job(kit: Kit) -> None:
+    pool: SlowPool = kit.pool  # type: ignore[attr-defined]
+    entry = job("process")
+    kit.submit(kit.bucket(), [entry])
+    await until(lambda: entry.id in pool.orders)
+    pool.orders[entry.id][0].set_exception(BrokenPipeError("perhaps it has begun"))
+    await kit.settled()
+    assert kit.master.rows[entry.id].state == "FAILED"
+
+
+@pytest.mark.parametrize(("name", "headers"), [("asks_again", b""), ("asks_again", ONCE)])
+async def test_asking_for_another_attempt_is_a_failure(kit: Kit, name: str, headers: bytes) -> None:
+    entry = job(name, headers)
+    kit.submit(kit.bucket(), [entry])
+    await kit.settled()
+    assert outcome(kit, entry) == ("FAILED", "retry")
+
+
+async def test_a_time_out_is_its_end(kit: Kit) -> None:
+    entry = job("usual", encode_headers(Headers(at_most_once=True, timeout_seconds=5.0, max_attempts=3)))
+    kit.submit(kit.bucket(), [entry])
+    await until(lambda: ran)
+    kit.clock.now += 6.0
+    kit.trust()
+    await kit.settled()
+    assert outcome(kit, entry) == ("FAILED", "timeout")

@@ -1,0 +1,248 @@
+"""Handlers that say when their job is done: by ``ctx.confirm()``, or by leaving that to somebody outside."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+
+from jobmaster.clock import new_id
+from jobmaster.codec import decode_error
+from jobmaster.handlers import Handlers, JobContext
+from jobmaster.model.errors import ConfigError
+from jobmaster.model.ids import text
+from jobmaster.model.job import Conclusion, Entry, ErrorInfo, StartRule
+from jobmaster_agents import retrying
+from jobmaster_agents.execute.attempt_result import AttemptResult, ResultKind
+from tests.unit.agents import paper_transactions
+from tests.unit.agents.paper_transactions import PaperKit
+from tests.unit.agents.ports_kit import DOWN, LOST, Row, turns, until
+
+handlers = Handlers()
+log: list[str] = []
+go = asyncio.Event()
+
+
+@handlers.job(name="confirms", confirm="explicit", timeout=100, max_attempts=2, backoff=7, backoff_jitter=0.0)
+async def confirms(ctx: JobContext) -> str:
+    await ctx.confirm("done")
+    log.append("confirmed")
+    await go.wait()
+    return "something else"
+
+
+@handlers.job(name="breaks_afterwards", confirm="explicit", max_attempts=1)
+async def breaks_afterwards(ctx: JobContext) -> None:
+    await ctx.confirm(1)
+    raise RuntimeError("while tidying up")
+
+
+@handlers.job(name="forgets", confirm="explicit", max_attempts=1)
+async def forgets() -> str:
+    return "returned"
+
+
+@handlers.job(name="twice", confirm="explicit", max_attempts=1)
+async def twice(ctx: JobContext) -> None:
+    await ctx.confirm(1)
+    try:
+        await ctx.confirm(2)
+    except Exception as error:
+        log.append(str(error))
+
+
+@handlers.job(name="too_large", confirm="explicit", max_attempts=1)
+async def too_large(ctx: JobContext) -> None:
+    await ctx.confirm("x" * 1_000_000)
+
+
+@handlers.job(name="hears", confirm="explicit", max_attempts=1)
+async def hears(ctx: JobContext) -> None:
+    try:
+        await ctx.confirm(1)
+    except Exception as error:
+        log.append(type(error).__name__)
+        raise
+
+
+@handlers.job(name="leaves_it", confirm="explicit", confirm_within=60, max_attempts=2, backoff=7, backoff_jitter=0.0)
+async def leaves_it(ctx: JobContext) -> None:
+    log.append(ctx.confirmation)
+    await go.wait()
+
+
+@handlers.job(name="usual", max_attempts=1)
+async def usual(ctx: JobContext) -> None:
+    await ctx.confirm()
+
+
+@handlers.job(name="process", confirm="explicit", mode="process", max_attempts=1)
+async def in_process() -> None:
+    raise AssertionError("worker processes are not started here")
+
+
+@pytest.fixture
+async def kit(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[PaperKit]:
+    monkeypatch.setattr(retrying, "BACKOFF_SECONDS", 0.0)
+    monkeypatch.setattr(paper_transactions, "handlers", handlers)
+    log.clear()
+    go.clear()
+    async with PaperKit() as made:
+        yield made
+        go.set()
+
+
+async def test_it_is_done_when_it_says_so_and_what_follows_changes_nothing(kit: PaperKit) -> None:
+    (entry,) = kit.put("confirms")
+    await until(lambda: log)
+    assert kit.state(entry) == "SUCCEEDED"
+    (row,) = kit.master.outcomes
+    assert (row.result, row.attempt) == (b'"done"', 1)
+    kit.clock.now += 1.0
+    await kit.bucket_worker.in_flight_writer.tick()
+    assert not kit.master.of("persist"), "nothing is written over it"
+    go.set()
+    await kit.settled()
+    assert len(kit.master.outcomes) == 1
+    assert kit.bucket_worker.outcome_writer.refused == 0
+
+
+@pytest.mark.parametrize("name", ["breaks_afterwards", "twice"])
+async def test_what_was_confirmed_stands(kit: PaperKit, name: str) -> None:
+    (entry,) = kit.put(name)
+    await kit.settled()
+    await until(lambda: kit.bucket_worker.executor.running == 0)
+    assert kit.state(entry) == "SUCCEEDED"
+    assert not kit.master.attempts
+    assert kit.bucket_worker.outcome_writer.refused == 0, "nothing else is even tried"
+    assert all("confirmed already" in said for said in log)
+
+
+@pytest.mark.parametrize(("name", "reason"), [("forgets", "unconfirmed"), ("too_large", "error"), ("usual", "error")])
+async def test_without_a_confirmation_the_attempt_has_failed(kit: PaperKit, name: str, reason: str) -> None:
+    (entry,) = kit.put(name)
+    await kit.settled()
+    assert kit.state(entry) == "FAILED"
+    assert kit.error(entry).reason == reason
+
+
+async def test_a_superseded_run_hears_it_and_records_nothing(kit: PaperKit) -> None:
+    entry = Entry(new_id(), 1, "hears", b"{}")
+    kit.master.rows[entry.id] = Row("HELD", 2)
+    kit.submit(kit.bucket(), [entry])
+    await kit.settled()
+    assert log == ["Conflict"]
+    assert kit.state(entry) == "HELD"
+    assert kit.bucket_worker.outcome_writer.refused == 1
+
+
+@pytest.mark.parametrize("step", [LOST, DOWN])
+async def test_a_lost_answer_is_found_on_the_row(kit: PaperKit, step: Any) -> None:
+    kit.source.script = [step]
+    (entry,) = kit.put("hears")
+    await kit.settled()
+    assert kit.state(entry) == ("SUCCEEDED" if step is LOST else "FAILED")
+    assert log == ([] if step is LOST else ["OutcomeUnknown"])
+
+
+async def test_while_the_master_is_away_a_confirmation_waits(kit: PaperKit) -> None:
+    kit.source.down = True
+    (entry,) = kit.put("hears")
+    await until(lambda: kit.bucket_worker.executor.running == 1)
+    await turns()
+    assert (kit.state(entry), log) == ("none", [])
+    kit.source.down = False
+    await kit.settled()
+    assert (kit.state(entry), log) == ("SUCCEEDED", [])
+
+
+async def test_left_to_others_it_waits_in_the_master_with_all_that_follows(kit: PaperKit) -> None:
+    (entry,) = kit.put("leaves_it")
+    await until(lambda: log)
+    assert kit.state(entry) == "PROCESSING", "the row is there before anybody can confirm"
+    assert log[0].startswith(f"{text(entry.id)}:1:")
+    go.set()
+    await kit.settled()
+    ((row, within, pause, error),) = kit.master.of("await_confirmation")
+    assert (kit.state(entry), row.attempt, within, pause, error) == ("WAITING", 1, 60.0, 7.0, None)
+    assert not kit.master.outcomes
+
+
+async def test_after_its_last_attempt_the_error_is_ready(kit: PaperKit) -> None:
+    entry = Entry(new_id(), 1, "leaves_it", b"{}", attempt=1)
+    go.set()
+    kit.submit(kit.bucket(), [entry])
+    await kit.settled()
+    ((_, _, _, error),) = kit.master.of("await_confirmation")
+    assert decode_error(error).reason == "unconfirmed"
+
+
+async def test_confirmed_from_outside_while_it_runs_it_is_done(kit: PaperKit) -> None:
+    (entry,) = kit.put("leaves_it")
+    await until(lambda: log)
+    kit.master.rows[entry.id].state = "SUCCEEDED"
+    go.set()
+    await kit.settled()
+    assert kit.state(entry) == "SUCCEEDED"
+    assert kit.bucket_worker.outcome_writer.refused == 0
+
+
+async def test_a_bucket_lost_after_the_confirmation_changes_nothing(kit: PaperKit) -> None:
+    bucket = kit.bucket()
+    entry = Entry(new_id(), 1, "confirms", b"{}")
+    kit.submit(bucket, [entry])
+    await until(lambda: log)
+    kit.bucket_worker.forget(bucket.fence.bucket_id, "the test says so")
+    go.set()
+    await until(lambda: kit.bucket_worker.executor.running == 0)
+    await turns()
+    assert (kit.state(entry), len(kit.master.outcomes)) == ("SUCCEEDED", 1)
+
+
+async def test_a_time_out_after_the_confirmation_ends_the_handler_and_not_the_job(kit: PaperKit) -> None:
+    (entry,) = kit.put("confirms")
+    await until(lambda: log)
+    kit.clock.now += 101.0
+    kit.trust()
+    await until(lambda: kit.bucket_worker.executor.running == 0)
+    await kit.settled()
+    assert (kit.state(entry), kit.master.attempts) == ("SUCCEEDED", [])
+
+
+@pytest.mark.parametrize(
+    ("result", "state"),
+    [
+        (AttemptResult(kind=ResultKind.OK, result=b"1", conclusion=Conclusion.COMMITTED), "SUCCEEDED"),
+        (AttemptResult(kind=ResultKind.OK), "FAILED"),
+        (AttemptResult(kind=ResultKind.CRASHED, error=ErrorInfo(type="X", message="x", reason="crashed")), "FAILED"),
+    ],
+)
+async def test_in_a_worker_process_it_is_the_same(kit: PaperKit, result: AttemptResult, state: str) -> None:
+    (entry,) = kit.put("process")
+    await until(lambda: entry.id in kit.pool.orders)
+    live = kit.bucket_worker.job_table.get(entry.id)
+    assert live is not None
+    if state == "SUCCEEDED":
+        kit.master._conclude(kit.bucket_worker.outcome_builder.success_row(live, 0.0))
+    kit.pool.orders[entry.id][0].set_result(result)
+    await kit.settled()
+    assert kit.state(entry) == state
+    assert len(kit.master.outcomes) == 1
+
+
+def test_what_goes_together_is_checked_where_it_is_declared() -> None:
+    assert Handlers().add(leaves_it, confirm="explicit", confirm_within=5).options.start is StartRule.FENCED
+
+    def plain() -> None: ...
+
+    for function, options, said in (
+        (forgets, {"confirm_within": 5}, "goes with confirm 'explicit'"),
+        (forgets, {"confirm": "explicit", "transactional": True}, "exclude each other"),
+        (forgets, {"confirm": "explicit", "confirm_within": 5, "start": "lease"}, "must find the job's row"),
+        (plain, {"confirm": "explicit"}, "needs an 'async def'"),
+        (forgets, {"confirm": "maybe"}, "'maybe'"),
+    ):
+        with pytest.raises(ConfigError, match=said):
+            Handlers().add(function, **options)

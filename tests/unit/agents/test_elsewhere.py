@@ -1,0 +1,424 @@
+"""Threads and worker processes under the execution: room, deadlines, stops, and counters that always come back."""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import threading
+from collections.abc import AsyncIterator, Callable
+from typing import Any
+
+import pytest
+
+from jobmaster.clock import new_id
+from jobmaster.codec import decode_error
+from jobmaster.handlers import Handlers, JobContext
+from jobmaster.model.errors import CodeError, Unavailable
+from jobmaster.model.job import Entry, ErrorInfo, FinalRow, JobState
+from jobmaster.settings.model import AgentSettings
+from jobmaster_agents import retrying
+from jobmaster_agents.execute.attempt_result import AttemptResult, ResultKind
+from jobmaster_agents.execute.process_pool.pool import Begin
+from jobmaster_agents.execute.process_pool.protocol import ProcessJob
+from jobmaster_agents.outcomes.outcome import StopCause
+from jobmaster_agents.state.job_table import ClaimedJob
+from jobmaster_agents.state.ownership import OwnedBucket
+from tests.unit.agents.ports_kit import Kit, turns, until
+from tests.unit.agents.waiting import until as until_blocking
+
+handlers = Handlers()
+ran: list[str] = []
+release = threading.Event()
+
+
+@handlers.job(name="thread", mode="thread", timeout=30)
+def in_thread() -> str:
+    ran.append("thread")
+    release.wait(10)
+    return "done"
+
+
+@handlers.job(name="quick", mode="thread")
+def quick_thread(ctx: JobContext) -> int:
+    return ctx.attempt
+
+
+@handlers.job(name="unavailable", mode="thread", max_attempts=1)
+def says_unavailable() -> None:
+    raise Unavailable("a server of the handler's own is down")
+
+
+@handlers.job(name="process", mode="process", timeout=30, max_attempts=1)
+def in_process() -> None:
+    raise AssertionError("worker processes are not started here")
+
+
+@handlers.job(name="note")
+async def note() -> None:
+    ran.append("note")
+
+
+class SlowPool:
+    """Worker processes that do what the test says (the real ones have tests of their own)."""
+
+    def __init__(self) -> None:
+        self.orders: dict[bytes, list[asyncio.Future[AttemptResult]]] = {}
+        self.alone: list[bytes] = []
+        self.begun: set[bytes] = set()
+        """Jobs that a worker was allowed to begin."""
+        self.ready = asyncio.Event()
+        """Workers are there."""
+        self.ready.set()
+        self.dying = 0
+        """Workers that are dead when their job has been asked about; the next one is not there yet."""
+        self.stopping = asyncio.Event()
+        self.stopping.set()
+
+    async def run(self, job: ProcessJob, begin: Begin, take_back: Callable[[], None] = lambda: None) -> AttemptResult:
+        future: asyncio.Future[AttemptResult] = asyncio.get_running_loop().create_future()
+        self.orders.setdefault(job.job_id, []).append(future)
+        await self.ready.wait()
+        begins = await begin()
+        while begins and self.dying:
+            self.dying -= 1
+            take_back()
+            self.ready.clear()
+            await self.ready.wait()
+            begins = await begin()
+        if not begins:
+            return AttemptResult(kind=ResultKind.NOT_STARTED)
+        self.begun.add(job.job_id)
+        try:
+            return await future
+        except asyncio.CancelledError:
+            await self.stopping.wait()  # asked first, killed after the grace time
+            raise
+
+    async def run_alone(self, job: ProcessJob, begin: Begin) -> AttemptResult:
+        self.alone.append(job.job_id)
+        return await self.run(job, begin)
+
+    def kill_all(self) -> None:
+        pass
+
+    async def close(self) -> None:
+        pass
+
+
+@pytest.fixture(autouse=True)
+def quick(monkeypatch: pytest.MonkeyPatch) -> Any:
+    monkeypatch.setattr(retrying, "BACKOFF_SECONDS", 0.0)
+    ran.clear()
+    release.clear()
+    yield
+    release.set()
+
+
+class PoolKit(Kit):
+    """Two threads and two worker processes."""
+
+    def __init__(self) -> None:
+        super().__init__(handlers, AgentSettings(threads=2, isolated_processes=2))
+        self.pool = SlowPool()
+        self.bucket_worker._dispatcher._pool = self.pool  # type: ignore[assignment]
+
+    async def __aenter__(self) -> PoolKit:
+        await super().__aenter__()
+        return self
+
+
+@pytest.fixture
+async def kit() -> AsyncIterator[PoolKit]:
+    async with PoolKit() as made:
+        yield made
+        release.set()
+
+
+def job(name: str, rescues: int = 0, token: int = 1) -> Entry:
+    return Entry(new_id(), token, name, b"{}", rescues=rescues)
+
+
+def counters_are_back(kit: PoolKit) -> bool:
+    executor = kit.bucket_worker.executor
+    return executor.running == 0 and not executor._away and all(q.running == 0 for q in executor._queues.values())
+
+
+def outcome(kit: PoolKit, entry: Entry) -> FinalRow:
+    return next(row for row in kit.master.outcomes if row.id == entry.id)
+
+
+async def test_thread_jobs_run_and_the_counters_come_back(kit: PoolKit) -> None:
+    bucket = kit.bucket()
+    entries = [job("quick") for _ in range(20)]
+    kit.submit(bucket, entries)
+    await kit.settled()
+    assert {row.result for row in kit.master.outcomes} == {b"1"}
+    assert counters_are_back(kit)
+
+
+async def test_a_job_that_waits_for_a_thread_is_not_timed_out(kit: PoolKit) -> None:
+    bucket = kit.bucket()
+    first, second, third = job("thread"), job("thread"), job("thread")
+    kit.submit(bucket, [first, second, third])
+    await until(lambda: len(ran) == 2)
+    kit.clock.now += 20.0
+    assert [each.entry.id for each in kit.bucket_worker.executor.running_before(kit.clock.now)] == [first.id, second.id]
+    release.set()
+    await kit.settled()
+    assert outcome(kit, third).state == JobState.SUCCEEDED
+    assert counters_are_back(kit)
+
+
+async def test_a_thread_that_runs_too_long_is_given_up_and_replaced(kit: PoolKit) -> None:
+    bucket = kit.bucket()
+    kit.submit(bucket, [job("thread"), job("thread"), job("quick")])
+    await until(lambda: len(ran) == 2)
+    kit.clock.now += 31.0
+    kit.trust()
+    await until(lambda: len(kit.master.attempts) == 2)
+    assert {decode_error(row.error or b"").reason for row in kit.master.attempts} == {"timeout"}
+    await until(lambda: kit.master.outcomes, "the third job on a replaced thread")
+    release.set()
+    await kit.settled()
+    assert counters_are_back(kit)
+    assert len(kit.master.attempts) == 2, "late results are thrown away"
+
+
+async def ended_thread(kit: PoolKit) -> tuple[OwnedBucket, ClaimedJob]:
+    """A job whose thread has come to its end, and whose loop has not heard of it yet."""
+    bucket = kit.bucket()
+    entry = job("thread")
+    kit.submit(bucket, [entry])
+    await until(lambda: ran)
+    live = kit.bucket_worker.job_table.get(entry.id)
+    assert live is not None
+    thread = kit.bucket_worker._dispatcher._away[live].thread
+    assert thread is not None
+    release.set()
+    until_blocking(lambda: thread.over, 10, "the end of the thread")
+    return bucket, live
+
+
+async def test_a_thread_that_ended_just_before_its_timeout_counts(kit: PoolKit) -> None:
+    _, live = await ended_thread(kit)
+    kit.bucket_worker.executor.stop_job(live, StopCause.TIMEOUT)
+    await kit.settled()
+    assert outcome(kit, live.entry).state == JobState.SUCCEEDED
+    assert not kit.master.attempts
+
+
+async def test_a_thread_that_ended_just_before_its_bucket_was_lost_records_nothing(kit: PoolKit) -> None:
+    bucket, _ = await ended_thread(kit)
+    kit.rescue(bucket)
+    kit.bucket_worker.forget(bucket.fence.bucket_id, "the test says so")
+    await until(lambda: counters_are_back(kit))
+    await turns()
+    assert not kit.master.outcomes
+    assert not kit.bucket_worker.outcome_writer.backlog
+
+
+async def test_a_handlers_own_unavailable_is_its_failed_attempt(kit: PoolKit) -> None:
+    bucket = kit.bucket()
+    entry = job("unavailable")
+    kit.submit(bucket, [entry])
+    await kit.settled()
+    assert outcome(kit, entry).state == JobState.FAILED
+
+
+async def test_a_job_cancelled_while_it_waits_for_room_never_starts(kit: PoolKit) -> None:
+    bucket = kit.bucket()
+    entries = [job("thread"), job("thread"), job("thread")]
+    kit.submit(bucket, entries)
+    await until(lambda: len(ran) == 2)
+    kit.bucket_worker.cancel([entries[2].id])
+    await until(lambda: kit.master.outcomes)
+    assert (kit.master.outcomes[0].id, kit.master.outcomes[0].attempt) == (entries[2].id, 0)
+    release.set()
+    await kit.settled()
+    assert len(ran) == 2
+    assert counters_are_back(kit)
+
+
+async def test_what_waited_for_room_starts_only_under_a_lease(kit: PoolKit) -> None:
+    bucket = kit.bucket()
+    kit.submit(bucket, [job("thread"), job("thread"), job("thread")])
+    await until(lambda: len(ran) == 2)
+    kit.clock.now = kit.ownership.soft_until + 1.0
+    executor = kit.bucket_worker.executor
+    for _ in range(2):
+        release.set()
+    await until(lambda: len(kit.master.outcomes) == 2 or executor.running == 1)
+    await turns()
+    assert len(ran) == 2
+    kit.trust()
+    await kit.settled()
+    assert len(ran) == 3
+
+
+async def test_worker_processes_get_as_many_jobs_as_there_are(kit: PoolKit) -> None:
+    bucket = kit.bucket()
+    entries = [job("process") for _ in range(5)]
+    kit.submit(bucket, entries)
+    await until(lambda: len(kit.pool.orders) == 2)
+    await turns()
+    assert len(kit.pool.orders) == 2
+    kit.clock.now += 29.0
+    for entry in entries[:2]:
+        kit.pool.orders[entry.id][0].set_result(AttemptResult(kind=ResultKind.OK, result=b"1", ran_us=5))
+    await until(lambda: len(kit.pool.orders) == 4)
+    kit.clock.now += 2.0  # more than the time-out since the claim, less since they were started
+    executor = kit.bucket_worker.executor
+    executor._sweep()
+    await turns()
+    for entry in entries[2:]:
+        await until(functools.partial(kit.pool.orders.__contains__, entry.id))
+        kit.pool.orders[entry.id][0].set_result(AttemptResult(kind=ResultKind.OK, result=b"1", ran_us=5))
+    await kit.settled()
+    assert {row.state for row in kit.master.outcomes} == {JobState.SUCCEEDED}
+    assert counters_are_back(kit)
+
+
+async def test_the_start_of_a_worker_process_is_not_the_jobs_time(kit: PoolKit) -> None:
+    bucket = kit.bucket()
+    entry = job("process")
+    kit.pool.ready.clear()
+    kit.submit(bucket, [entry])
+    await until(lambda: kit.pool.orders)
+    kit.clock.now += 400.0
+    kit.trust()
+    kit.bucket_worker.executor._sweep()
+    await turns()
+    assert not kit.pool.orders[entry.id][0].cancelled()
+    kit.pool.ready.set()
+    await until(lambda: kit.pool.begun)
+    kit.clock.now += 29.0
+    kit.bucket_worker.executor._sweep()
+    await turns()
+    assert not kit.pool.orders[entry.id][0].cancelled()
+    kit.clock.now += 2.0
+    kit.bucket_worker.executor._sweep()
+    await kit.settled()
+    assert decode_error(outcome(kit, entry).error or b"").reason == "timeout"
+
+
+@pytest.mark.parametrize(
+    ("result", "state"),
+    [
+        (AttemptResult(kind=ResultKind.OK, result=b"1"), "SUCCEEDED"),
+        (
+            AttemptResult(kind=ResultKind.CRASHED, error=ErrorInfo(type="WorkerDied", message="x", reason="crashed")),
+            "FAILED",
+        ),
+        (AttemptResult(kind=ResultKind.CANCEL, error=ErrorInfo(type="Cancel", message="x")), "CANCELLED"),
+        (AttemptResult(kind=ResultKind.NOT_STARTED), "HELD"),
+        (OSError("no more processes"), "HELD"),
+        (ValueError("a defect of the pool"), "FAILED"),
+    ],
+)
+async def test_every_end_of_a_worker_has_one_verdict(kit: PoolKit, result: Any, state: str) -> None:
+    bucket = kit.bucket()
+    entry = job("process")
+    kit.submit(bucket, [entry])
+    await until(lambda: kit.pool.orders)
+    future = kit.pool.orders[entry.id][0]
+    future.set_exception(result) if isinstance(result, Exception) else future.set_result(result)
+    await kit.settled()
+    assert kit.master.rows[entry.id].state == state
+    assert counters_are_back(kit)
+    if state == "HELD":
+        assert not kit.master.attempts
+        assert kit.master.rows[entry.id].due_us > kit.clock.wall_us(), "it must not bounce straight back"
+
+
+async def test_a_job_rescued_once_runs_like_any_other(kit: PoolKit) -> None:
+    entry = job("note", rescues=1, token=3)
+    kit.submit(kit.bucket(), [entry])
+    await kit.settled()
+    assert kit.pool.alone == []
+    assert len(ran) == 1
+    assert outcome(kit, entry).rescues == 1
+
+
+async def test_a_job_that_one_more_rescue_would_end_runs_alone(kit: PoolKit) -> None:
+    bucket = kit.bucket()
+    entry = job("note", rescues=2, token=3)
+    kit.submit(bucket, [entry])
+    await until(lambda: kit.pool.alone == [entry.id])
+    kit.pool.orders[entry.id][0].set_result(AttemptResult(kind=ResultKind.OK))
+    await kit.settled()
+    assert ran == []
+    assert outcome(kit, entry).rescues == 2
+
+
+async def test_a_superseded_copy_that_is_still_ending_does_not_take_the_next_ones_place(kit: PoolKit) -> None:
+    one, two = kit.bucket(), kit.bucket()
+    entry = job("process")
+    kit.submit(one, [entry])
+    await until(lambda: kit.pool.orders)
+    kit.submit(two, [entry])
+    await until(lambda: kit.bucket_worker.job_table.duplicates)
+    kit.pool.stopping.clear()
+    kit.rescue(one)
+    kit.bucket_worker.forget(one.fence.bucket_id, "the test says so")
+    await until(lambda: len(kit.pool.orders[entry.id]) == 2)
+    kit.pool.stopping.set()
+    await turns()
+    kit.pool.orders[entry.id][1].set_result(AttemptResult(kind=ResultKind.OK, result=b"2"))
+    await kit.settled()
+    assert [row.result for row in kit.master.outcomes] == [b"2"]
+    assert counters_are_back(kit)
+
+
+@pytest.mark.parametrize("cause", [StopCause.RELEASE, StopCause.CANCEL, StopCause.TIMEOUT])
+async def test_a_stopped_worker_gives_the_verdict_of_its_cause(kit: PoolKit, cause: StopCause) -> None:
+    bucket = kit.bucket()
+    entry = job("process")
+    kit.submit(bucket, [entry])
+    await until(lambda: kit.pool.orders)
+    live = kit.bucket_worker.job_table.get(entry.id)
+    assert live is not None
+    kit.bucket_worker.executor.stop_job(live, cause)
+    await kit.settled()
+    expected = {StopCause.RELEASE: "HELD", StopCause.CANCEL: "CANCELLED", StopCause.TIMEOUT: "FAILED"}
+    assert kit.master.rows[entry.id].state == expected[cause]
+    assert counters_are_back(kit)
+
+
+async def test_stopped_before_the_first_step_of_its_task_it_keeps_no_place(kit: PoolKit) -> None:
+    bucket, entries = kit.bucket(), [job("process") for _ in range(3)]
+    kit.submit(bucket, entries)
+    dispatcher = kit.bucket_worker._dispatcher
+    await until(lambda: dispatcher._in_processes.waiting and len(kit.pool.orders) == 2)
+    live = dispatcher._in_processes.waiting[0].job
+    dispatcher._in_processes.size += 1
+    dispatcher._admit(dispatcher._in_processes)
+    kit.bucket_worker.executor.stop_job(live, StopCause.RELEASE)
+    for entry in entries:
+        if entry.id != live.entry.id:
+            kit.pool.orders[entry.id][0].set_result(AttemptResult(kind=ResultKind.OK))
+    await kit.settled()
+    assert live.entry.id not in kit.pool.orders
+    assert kit.master.rows[live.entry.id].state == "HELD"
+    assert counters_are_back(kit)
+    assert dispatcher._in_processes.inside == 0
+
+
+async def test_a_defect_beside_the_handler_ends_the_process_and_keeps_no_place_for_ever(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """As in a slot: the lease makes leaving safe, and a job that nobody attends to would hold up the exit."""
+
+    async def broken(*_: object) -> bool:
+        raise CodeError("an answer that leaves out a row")
+
+    async def live() -> None:
+        async with PoolKit() as kit:
+            monkeypatch.setattr(kit.bucket_worker._dispatcher, "_authorise", broken)
+            kit.submit(kit.bucket(), [job("quick", rescues=1)])
+            run = kit._run
+            assert run is not None
+            await until(run.done, "the end of the process")
+
+    with pytest.raises(BaseExceptionGroup, match="unhandled errors") as ended:
+        await live()
+    assert ended.group_contains(CodeError)

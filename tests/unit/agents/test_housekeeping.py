@@ -1,0 +1,291 @@
+"""The coordinator's chores."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import msgspec
+import pytest
+
+from jobmaster.clock import new_id
+from jobmaster.model.bucket import Bucket, BucketState
+from jobmaster.model.errors import JobMasterError, StoreRefused, Unavailable
+from jobmaster.ports import Leftover, Swept, Word
+from jobmaster.settings.model import AgentSettings, ClusterSettings, StoreSettings
+from jobmaster.telemetry import Telemetry
+from jobmaster_agents.event_log import EventLog
+from jobmaster_agents.leader.maintenance import Maintenance
+from jobmaster_agents.state.store_reach import StoreReach
+from tests.unit.agents.hand_clock import HandClock
+
+SETTINGS = ClusterSettings(
+    stores={"one": StoreSettings(url="redis://one"), "two": StoreSettings(url="redis://two")},
+    agents={"default": AgentSettings(store="one")},
+)
+
+
+class Master:
+    def __init__(self) -> None:
+        self.ledger: dict[bytes, Bucket] = {}
+        self.leftovers: dict[Leftover, int] = {}
+        self.asked: list[tuple[Leftover, float]] = []
+        self.orphans = 0
+        self.expired = 0
+        self.calls = 0
+        self.age = 130.0
+        """Of every tombstone, in seconds."""
+
+    def retired(self, store: str = "one") -> Bucket:
+        bucket = Bucket(
+            id=new_id(), store=store, lane="default", priority=3, state=BucketState.READY_TO_DELETE, epoch=2,
+            owner=new_id(),
+        )  # fmt: skip
+        self.ledger[bucket.id] = bucket
+        return bucket
+
+    async def return_orphans(self, grace_seconds: float, limit: int, *, max_rescues: int) -> Swept:
+        assert max_rescues == 3
+        self.calls += 1
+        moved = min(limit, self.orphans)
+        self.orphans -= moved
+        return Swept(moved, moved, min(moved, 7))
+
+    async def expire_unconfirmed(self, limit: int) -> int:
+        return 0
+
+    async def expire_held(self, limit: int) -> int:
+        moved = min(limit, self.expired)
+        self.expired -= moved
+        return moved
+
+    async def forget(self, what: Leftover, days: float, limit: int) -> int:
+        self.asked.append((what, days))
+        count = min(limit, self.leftovers.get(what, 0))
+        self.leftovers[what] = self.leftovers.get(what, 0) - count
+        return count
+
+    async def forget_buckets(
+        self, tombstone_seconds: float, stores: Sequence[str], *, others: bool = False
+    ) -> list[Bucket]:
+        """The oldest thousand, like the statement."""
+        old = [b for b in self.ledger.values() if self.age >= tombstone_seconds]
+        return [b for b in old if b.state is BucketState.READY_TO_DELETE and (b.store in stores) != others][:1000]
+
+    async def drop_bucket(self, bucket_id: bytes) -> None:
+        del self.ledger[bucket_id]
+
+    async def ensure_partitions(self, span: str, ahead_days: int) -> list[str]:
+        return [f"job_{span}"]
+
+    async def adopt_bucket(self, bucket: Bucket, reason: str) -> bool:
+        return self.ledger.setdefault(bucket.id, bucket) is bucket
+
+    async def adopt_remains(self, bucket: Bucket, reason: str) -> bool:
+        there = self.ledger.get(bucket.id)
+        if there is None or there.epoch != bucket.epoch:
+            return False
+        self.ledger[bucket.id] = msgspec.structs.replace(there, state=BucketState.LOST)
+        return True
+
+    async def buckets(self, *, states: Sequence[BucketState] = ()) -> list[Bucket]:
+        return list(self.ledger.values())
+
+
+class Store:
+    def __init__(self) -> None:
+        self.keys: dict[bytes, int] = {}
+        """Bucket -> jobs that lie in it."""
+        self.failure: JobMasterError | None = None
+        self.asked = 0
+
+    async def delete_bucket(self, bucket_id: bytes, lists: Sequence[str] = ()) -> Word:
+        self.asked += 1
+        if self.failure is not None:
+            raise self.failure
+        if self.keys.get(bucket_id):
+            return Word.NOT_EMPTY
+        self.keys.pop(bucket_id, None)
+        return Word.OK
+
+    async def known_buckets(self) -> list[bytes]:
+        if self.failure is not None:
+            raise self.failure
+        return list(self.keys)
+
+    async def ping(self) -> None:
+        if self.failure is not None:
+            raise self.failure
+
+    async def known_lists(self, bucket_id: bytes) -> list[str]:
+        return []
+
+
+class Bench:
+    def __init__(self) -> None:
+        self.master = Master()
+        self.stores = {"one": Store(), "two": Store()}
+        self.telemetry = Telemetry()
+        self.agent_id = new_id()
+        self.kicks = 0
+        clock = HandClock()
+        self.reach = StoreReach(self.stores, self.stores, clock, lambda _: None, self.telemetry, EventLog())
+        self.house = Maintenance(
+            self.agent_id,
+            self.master,
+            self.stores,
+            self.reach,
+            SETTINGS,
+            self.kick,
+            self.telemetry,
+            EventLog(),
+        )
+
+    def kick(self) -> None:
+        self.kicks += 1
+
+
+async def test_retired_buckets_lose_their_keys_before_their_tombstone() -> None:
+    bench = Bench()
+    empty = bench.master.retired()
+    bench.stores["one"].keys[empty.id] = 0
+    await bench.house.forget_buckets()
+    assert bench.stores["one"].keys == {}
+    assert bench.master.ledger == {}
+
+
+async def test_a_tombstone_waits_for_its_store() -> None:
+    bench = Bench()
+    waiting, other = bench.master.retired("two"), bench.master.retired("one")
+    bench.stores["two"].failure = Unavailable("away")
+    await bench.house.forget_buckets()
+    assert set(bench.master.ledger) == {waiting.id}
+    assert other.id not in bench.master.ledger
+
+
+async def test_tombstones_of_a_silent_store_do_not_stop_the_deletion_of_others() -> None:
+    """There may be more of them than one page or one round takes."""
+    bench = Bench()
+    waiting = [bench.master.retired("two") for _ in range(1100)]
+    others = [bench.master.retired("one") for _ in range(30)]
+    bench.stores["two"].failure = Unavailable("away")
+    await bench.house.forget_buckets()
+    assert bench.stores["two"].asked == 1, "the first silence is enough"
+    await bench.house.forget_buckets()
+    assert set(bench.master.ledger) == {bucket.id for bucket in waiting}
+    assert not set(bench.master.ledger) & {bucket.id for bucket in others}
+    assert bench.stores["two"].asked == 1
+
+
+async def test_nor_do_those_of_a_store_that_refuses() -> None:
+    """Its user has lost a right. The refusal is told after all others have had their turn."""
+    bench = Bench()
+    waiting = [bench.master.retired("one") for _ in range(1100)]
+    others = [bench.master.retired("two") for _ in range(30)]
+    gone = bench.master.retired("gone")
+    bench.master.age = float("inf")
+    bench.stores["one"].failure = StoreRefused("no right")
+    with pytest.raises(StoreRefused):
+        await bench.house.forget_buckets()
+    assert set(bench.master.ledger) == {bucket.id for bucket in waiting}
+    assert not set(bench.master.ledger) & {gone.id, *(bucket.id for bucket in others)}
+    assert bench.stores["one"].asked == 1
+
+
+async def test_a_store_that_refuses_does_not_stop_the_look_at_the_others() -> None:
+    bench = Bench()
+    bench.stores["one"].failure = StoreRefused("no right")
+    risen = new_id()
+    bench.stores["two"].keys = {risen: 1}
+    with pytest.raises(StoreRefused):
+        await bench.house.adopt_resurrected()
+    assert bench.master.ledger[risen].state is BucketState.LOST
+
+
+async def test_tombstones_of_a_store_outside_the_configuration_are_forgotten_later() -> None:
+    bench = Bench()
+    gone = [bench.master.retired("gone") for _ in range(70)]
+    others = [bench.master.retired("one") for _ in range(30)]
+    await bench.house.forget_buckets()
+    assert set(bench.master.ledger) == {bucket.id for bucket in gone}, "another agent's configuration may be newer"
+    bench.master.age = ClusterSettings().leases.store_dead_seconds
+    for _ in range(2):
+        await bench.house.forget_buckets()
+    assert bench.master.ledger == {}
+    assert bench.telemetry.buckets_dropped == len(gone) + len(others)
+
+
+async def test_keys_of_a_retired_bucket_that_hold_jobs_again_make_it_lost() -> None:
+    bench = Bench()
+    bucket = bench.master.retired()
+    bench.stores["one"].keys[bucket.id] = 3
+    await bench.house.forget_buckets()
+    assert bench.master.ledger[bucket.id].state is BucketState.LOST
+    assert bench.kicks == 1
+    assert bench.telemetry.buckets_resurrected == 1
+
+
+async def test_jobs_of_a_bucket_the_master_forgot_are_adopted_as_lost() -> None:
+    bench = Bench()
+    risen, empty = new_id(), new_id()
+    bench.stores["two"].keys = {risen: 5, empty: 0}
+    await bench.house.adopt_resurrected()
+    assert bench.master.ledger[risen].state is BucketState.LOST
+    assert bench.master.ledger[risen].store == "two"
+    assert empty not in bench.master.ledger
+    assert bench.stores["two"].keys == {risen: 5}
+    assert bench.kicks == 1
+    await bench.house.adopt_resurrected()
+    assert bench.kicks == 1  # known now
+
+
+async def test_a_newborn_bucket_is_no_resurrected_one() -> None:
+    """It appears between the two lists: made in the master before it is opened in its store, so the second list has it."""
+    bench = Bench()
+    newborn = bench.master.retired()
+    bench.stores["one"].keys[newborn.id] = 1
+    before = bench.master.ledger[newborn.id]
+    await bench.house.adopt_resurrected()
+    assert bench.master.ledger[newborn.id] == before
+    assert bench.kicks == 0
+
+
+async def test_a_silent_store_does_not_stop_the_look_at_the_others() -> None:
+    bench = Bench()
+    bench.stores["one"].failure = Unavailable("away")
+    risen = new_id()
+    bench.stores["two"].keys = {risen: 1}
+    await bench.house.adopt_resurrected()
+    assert bench.master.ledger[risen].state is BucketState.LOST
+
+
+async def test_orphans_and_expiries_are_worked_off_in_batches() -> None:
+    bench = Bench()
+    bench.master.orphans, bench.master.expired = 2500, 1000
+    await bench.house.return_orphans()
+    await bench.house.expire_jobs()
+    assert (bench.master.orphans, bench.master.expired) == (0, 0)
+    assert (bench.telemetry.orphans_returned, bench.telemetry.jobs_given_up) == (2500, 21)
+    assert bench.telemetry.jobs_expired == 1000
+    assert bench.master.calls == 3
+
+
+async def test_every_chore_has_its_time() -> None:
+    bench = Bench()
+    chores = {chore.name: chore for chore in bench.house.chores()}
+    assert chores["partitions"].every_seconds == 3600.0
+    assert chores["tombstones"].every_seconds == 30.0
+    for chore in chores.values():
+        await chore.run()
+
+
+async def test_leftovers_are_forgotten_by_their_own_retention_in_bounded_batches() -> None:
+    bench = Bench()
+    limit = ClusterSettings().thresholds.transfer_batch
+    bench.master.leftovers = {Leftover.KEYS: 2 * limit + 5, Leftover.AGENTS: 3, Leftover.OPERATOR_LOG: 100 * limit}
+    await bench.house.forget_leftovers()
+    keep = ClusterSettings().retention
+    assert bench.master.asked[0] == (Leftover.AGENTS, keep.ended_agents_days)
+    assert dict(bench.master.asked)[Leftover.BUCKET_EVENTS] == keep.bucket_history_days
+    assert bench.master.leftovers[Leftover.KEYS] == 0
+    assert bench.master.leftovers[Leftover.OPERATOR_LOG] == 80 * limit, "the rest waits for the next hour"
+    assert bench.telemetry.rows_forgotten == 2 * limit + 5 + 3 + 20 * limit

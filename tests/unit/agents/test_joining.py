@@ -1,0 +1,146 @@
+"""A store that was down when the agent started is used as soon as it is back."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import cast
+
+import pytest
+
+from jobmaster.agentstore.store import AgentStore
+from jobmaster.master.master import ClusterRow
+from jobmaster.model.errors import Refused, StoreRefused, Unavailable
+from jobmaster.ports import StoreHealth
+from jobmaster_agents import store_connector
+from jobmaster_agents.event_log import Event, EventLog
+from jobmaster_agents.store_connector import AGAIN_SECONDS, VERIFY_SECONDS, StoreConnector
+from tests.unit.agents.scripted import until
+
+
+class Remembering:
+    cluster = ClusterRow("test", b"u" * 16)
+
+    def __init__(self) -> None:
+        self.known: dict[str, bytes] = {}
+
+    async def store_generation(self, name: str, proposed: bytes) -> bytes:
+        return self.known.setdefault(name, proposed)
+
+
+class Store:
+    def __init__(self, *, up: bool = True, generation: bytes | None = None) -> None:
+        self.up = up
+        self.silent = False
+        self.looks = 0
+        self.unfit = ""
+        self.generation = generation
+
+    name = "own"
+
+    async def verify(self) -> None:
+        self.looks += 1
+        if self.unfit:
+            raise StoreRefused(self.unfit)
+
+    async def health(self) -> StoreHealth:
+        return StoreHealth("9", "valkey", "noeviction", True, "everysec", self.generation, None)
+
+    async def initialise(self, cluster_uid: bytes, generation: bytes) -> bytes:
+        if self.silent:
+            await asyncio.Event().wait()
+        if not self.up:
+            raise Unavailable("nobody answers")
+        self.generation = self.generation or generation
+        return self.generation
+
+
+def joining_of(**stores: Store) -> StoreConnector:
+    return StoreConnector(Remembering(), cast("dict[str, AgentStore]", stores), EventLog())
+
+
+async def test_a_store_that_comes_back_joins_the_others_in_the_same_mapping() -> None:
+    own, other = Store(), Store(up=False)
+    duty = joining_of(own=own, other=other)
+    told: list[str] = []
+    duty.on_joined = told.append
+    await duty.begin(needed="own")
+    usable = duty.usable
+    assert list(usable) == ["own"]
+    assert await duty.tick() == AGAIN_SECONDS
+    other.up = True
+    assert await duty.tick() == VERIFY_SECONDS
+    assert list(usable) == ["own", "other"]
+    assert told == ["other"]
+
+
+async def test_an_agent_does_not_start_without_its_own_store() -> None:
+    with pytest.raises(Unavailable):
+        await joining_of(own=Store(up=False), other=Store()).begin(needed="own")
+
+
+async def test_a_start_does_not_wait_for_stores_the_agent_does_not_live_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(store_connector, "OTHERS_SECONDS", 0.01)
+    silent, other = Store(), Store()
+    silent.silent = True
+    begun = joining_of(silent=silent, own=Store(), other=other)
+    await begun.begin(needed="own")
+    assert sorted(begun.usable) == ["other", "own"]
+
+
+async def test_a_silent_store_does_not_keep_another_from_joining() -> None:
+    silent, back = Store(up=False), Store(up=False)
+    begun = joining_of(own=Store(), silent=silent, back=back)
+    await begun.begin(needed="own")
+    silent.silent = back.up = True
+    tick = asyncio.ensure_future(begun.tick())
+    await until(lambda: "back" in begun.usable, "the store that is back")
+    assert not tick.done()
+    tick.cancel()
+
+
+async def test_a_swapped_store_is_refused() -> None:
+    with pytest.raises(Refused, match="another generation"):
+        await joining_of(own=Store(generation=b"g" * 16)).begin(needed="own")
+
+
+async def test_another_store_that_refuses_keeps_no_agent_from_its_work(caplog: pytest.LogCaptureFixture) -> None:
+    """Swapped, or set to evict keys: that is mended in its own time, and agents that do not live on it start meanwhile."""
+    begun = joining_of(unfit=Store(generation=b"g" * 16), own=Store(), other=Store())
+    await begun.begin(needed="own")
+    assert sorted(begun.usable) == ["other", "own"]
+    assert [record.getMessage() for record in caplog.records] == [Event.STORE_UNFIT]
+    with pytest.raises(Refused, match="another generation"):
+        await begun.tick()
+
+
+async def test_settings_that_were_changed_at_run_time_are_named_once(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(store_connector, "VERIFY_SECONDS", 0.0)
+    own = Store()
+    duty = joining_of(own=own)
+    await duty.begin(needed="own")
+
+    def told() -> int:
+        return sum(record.getMessage() == Event.STORE_UNFIT for record in caplog.records)
+
+    await duty.tick()
+    assert (own.looks, told()) == (1, 0)
+    own.unfit = "maxmemory-policy allkeys-lru"
+    for _ in range(3):
+        await duty.tick()
+    assert told() == 1
+    own.unfit = ""
+    await duty.tick()
+    own.unfit = "maxmemory-policy allkeys-lru"
+    await duty.tick()
+    assert told() == 2
+
+
+async def test_the_settings_of_a_store_are_not_looked_at_with_every_try_to_join_another() -> None:
+    own = Store()
+    duty = joining_of(own=own, other=Store(up=False))
+    await duty.begin(needed="own")
+    for _ in range(5):
+        await duty.tick()
+    assert own.looks == 1

@@ -1,0 +1,85 @@
+"""Who judges, when, and how often it costs a query."""
+
+from __future__ import annotations
+
+from jobmaster.clock import new_id
+from jobmaster.model.ids import AgentId
+from jobmaster.rules.lease import term
+from jobmaster.settings.model import Leases
+from jobmaster.telemetry import Telemetry
+from jobmaster_agents.event_log import EventLog
+from jobmaster_agents.rescue.failure_detector import FailureDetector
+from jobmaster_agents.state.ownership import Ownership
+from tests.unit.agents.hand_clock import HandClock, trusted
+
+
+class DetectorMaster:
+    def __init__(self) -> None:
+        self.dead: list[bytes] = []
+        self.judges: list[bytes] = []
+
+    async def certify_dead(self, judge: bytes, limit: int) -> list[bytes]:
+        self.judges.append(judge)
+        dead, self.dead = self.dead[:limit], self.dead[limit:]
+        return dead
+
+
+def a_judge(
+    clock: HandClock, court: DetectorMaster, ownership: Ownership
+) -> tuple[FailureDetector, list[str], Telemetry]:
+    told: list[str] = []
+    telemetry = Telemetry()
+    failure_detector = FailureDetector(
+        ownership, court, Leases(), clock, lambda: told.append("rescue"), telemetry, EventLog()
+    )
+    return failure_detector, told, telemetry
+
+
+async def test_nobody_judges_in_its_own_first_term() -> None:
+    court = DetectorMaster()
+    failure_detector, _, _ = a_judge(HandClock(), court, trusted(HandClock()))
+    assert await failure_detector.tick() == Leases().lease_seconds
+    assert court.judges == []
+
+
+async def test_an_idle_agent_asks_once_per_lease() -> None:
+    clock, court = HandClock(), DetectorMaster()
+    failure_detector, told, _ = a_judge(clock, court, trusted(clock))
+    await failure_detector.tick()
+    for _ in range(5):
+        assert await failure_detector.tick() == Leases().lease_seconds
+    assert len(court.judges) == 5
+    assert told == []
+
+
+async def test_a_certificate_starts_the_rescue() -> None:
+    clock, court = HandClock(), DetectorMaster()
+    failure_detector, told, telemetry = a_judge(clock, court, trusted(clock))
+    await failure_detector.tick()
+    court.dead = [AgentId(new_id()), AgentId(new_id())]
+    await failure_detector.tick()
+    assert told == ["rescue"]
+    assert telemetry.agents_certified == 2
+
+
+async def test_many_dead_are_judged_without_a_pause() -> None:
+    clock, court = HandClock(), DetectorMaster()
+    failure_detector, _, telemetry = a_judge(clock, court, trusted(clock))
+    await failure_detector.tick()
+    court.dead = [new_id() for _ in range(100)]
+    assert await failure_detector.tick() == 0.0
+    assert await failure_detector.tick() == Leases().lease_seconds
+    assert telemetry.agents_certified == 100
+
+
+async def test_who_is_in_doubt_itself_does_not_judge() -> None:
+    clock, court = HandClock(), DetectorMaster()
+    ownership = Ownership(new_id())
+    ownership.trust(term(clock.now, 10.0))
+    failure_detector, _, _ = a_judge(clock, court, ownership)
+    await failure_detector.tick()
+    clock.now += 6.0  # past half its lease
+    await failure_detector.tick()
+    ownership.fence("certificate seen")
+    await failure_detector.tick()
+    assert court.judges == []

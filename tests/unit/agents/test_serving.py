@@ -1,0 +1,333 @@
+"""The HTTP face of an agent process: what it answers, whom it cuts off, and when it says that it is not ready."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import signal
+import socket
+from collections.abc import AsyncIterator, Callable, Mapping
+from types import SimpleNamespace
+
+import msgspec
+import pytest
+
+from jobmaster.clock import new_id
+from jobmaster.model.errors import ConfigError, Unavailable
+from jobmaster.rules.lease import term
+from jobmaster.settings.model import AgentSettings, ClusterSettings, Observability
+from jobmaster.telemetry import Telemetry
+from jobmaster_agents import http_server as serving_module
+from jobmaster_agents.event_log import EventLog
+from jobmaster_agents.http_server import CONNECTIONS_MAX, HEAD_BYTES_MAX, HttpServer, check_ports, port_of, url_of
+from jobmaster_agents.run_agent import Endings
+from jobmaster_agents.state.ownership import Ownership
+from tests.patience import PATIENCE_SECONDS
+from tests.unit.agents.hand_clock import HandClock
+
+HOST = "127.0.0.1"
+
+
+class Face:
+    """A server and what it is told to say."""
+
+    def __init__(self) -> None:
+        self.telemetry = Telemetry()
+        self.why_not: str | None = None
+        self.not_started: str | None = "it is starting"
+        self.server = HttpServer(self.telemetry, self, EventLog())
+
+    def why_not_started(self) -> str | None:
+        return self.not_started
+
+    def why_not_ready(self) -> str | None:
+        return self.why_not
+
+    def remark(self) -> str | None:
+        return None
+
+    def draining(self) -> Mapping[str, object]:
+        return {"draining": True, "in_flight": 3}
+
+    async def ask(self, request: bytes) -> tuple[int, dict[str, str], bytes]:
+        """Status, headers and body of one raw request."""
+        reader, writer = await asyncio.open_connection(HOST, self.server.port)
+        writer.write(request)
+        whole = await asyncio.wait_for(reader.read(), PATIENCE_SECONDS)
+        writer.close()
+        head, _, body = whole.partition(b"\r\n\r\n")
+        first, *lines = head.decode().split("\r\n")
+        return int(first.split()[1]), dict(line.split(": ", 1) for line in lines), body
+
+    async def get(self, path: str) -> tuple[int, bytes]:
+        status, headers, body = await self.ask(f"GET {path} HTTP/1.1\r\nHost: x\r\n\r\n".encode())
+        assert headers["Content-Length"] == str(len(body))
+        assert headers["Connection"] == "close"
+        return status, body
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    """Wait for what another task does."""
+    async with asyncio.timeout(PATIENCE_SECONDS):
+        while not condition():  # noqa: ASYNC110 - the server's own book is looked at, which has no event
+            await asyncio.sleep(0)
+
+
+@pytest.fixture
+async def face() -> AsyncIterator[Face]:
+    made = Face()
+    await made.server.start(HOST, 0)
+    yield made
+    await made.server.close()
+
+
+# ---------------------------------------------------------------- answers
+
+
+async def test_metrics_are_what_the_process_counts(face: Face) -> None:
+    face.telemetry.jobs_started += 3
+    status, headers, body = await face.ask(b"GET /metrics?name=x HTTP/1.1\r\n\r\n")
+    assert (status, headers["Content-Type"]) == (200, "text/plain; version=0.0.4; charset=utf-8")
+    assert b"jobmaster_jobs_started_total 3.0\n" in body
+
+
+async def test_ready_says_why_not_in_one_line_of_json_and_live_does_not_care(face: Face) -> None:
+    assert await face.get("/ready") == (200, b'{"ready": true}\n')
+    face.why_not = "it is leaving"
+    status, body = await face.get("/ready")
+    assert (status, json.loads(body)) == (503, {"ready": False, "reason": "it is leaving"})
+    assert body.count(b"\n") == 1
+    assert await face.get("/live") == (200, b'{"live": true}\n')
+
+
+async def test_a_head_request_has_no_body(face: Face) -> None:
+    status, headers, body = await face.ask(b"HEAD /live HTTP/1.1\r\n\r\n")
+    assert (status, headers["Content-Length"], body) == (200, "15", b"")
+
+
+@pytest.mark.parametrize(
+    ("request_", "status", "said"),
+    [
+        (b"GET / HTTP/1.1\r\n\r\n", 404, b"/metrics, /live, /startup, /ready, /drain"),
+        (b"GET /metrics/x HTTP/1.0\r\n\r\n", 404, b"Not Found"),
+        (b"POST /live HTTP/1.1\r\nContent-Length: 3\r\n\r\nabc", 405, b"GET and HEAD"),
+        (b"hello\r\n\r\n", 400, b"Bad Request"),
+        (b"GET /live SPDY/9\r\n\r\n", 400, b"Bad Request"),
+        (b"\xff\xfe\x00 /live HTTP/1.1\r\n\r\n", 405, b"GET and HEAD"),
+        (b"GET /live HTTP/1.1\r\nX: " + b"x" * 2 * HEAD_BYTES_MAX + b"\r\n\r\n", 431, b"Too Large"),
+    ],
+    ids=["root", "below", "post", "no HTTP", "other protocol", "bytes", "long head"],
+)
+async def test_what_is_not_served_is_said(face: Face, request_: bytes, status: int, said: bytes) -> None:
+    found, _, body = await face.ask(request_)
+    assert found == status
+    assert said in body
+    assert (await face.get("/live"))[0] == 200
+
+
+# ---------------------------------------------------------------- bad company
+
+
+async def test_who_does_not_ask_is_cut_off(face: Face, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(serving_module, "REQUEST_SECONDS", 0.05)
+    reader, writer = await asyncio.open_connection(HOST, face.server.port)
+    writer.write(b"GET /live HT")
+    assert await asyncio.wait_for(reader.read(), PATIENCE_SECONDS) == b""
+    writer.close()
+
+
+async def test_there_are_only_so_many_at_once_and_room_comes_back(face: Face) -> None:
+    idle = [await asyncio.open_connection(HOST, face.server.port) for _ in range(CONNECTIONS_MAX)]
+    for _, writer in idle:
+        writer.write(b"GET ")
+        await writer.drain()
+    await until(lambda: len(face.server._connections) == CONNECTIONS_MAX)
+    reader, writer = await asyncio.open_connection(HOST, face.server.port)
+    assert await asyncio.wait_for(reader.read(), PATIENCE_SECONDS) == b"", "one too many"
+    writer.close()
+    idle[0][1].write(b"/live HTTP/1.1\r\n\r\n")
+    assert b"200 OK" in await asyncio.wait_for(idle[0][0].read(), PATIENCE_SECONDS)
+    await until(lambda: len(face.server._connections) < CONNECTIONS_MAX)
+    assert (await face.get("/live"))[0] == 200
+    for _, writer in idle:
+        writer.close()
+
+
+async def test_closing_waits_for_nobody() -> None:
+    face = Face()
+    await face.server.start(HOST, 0)
+    reader, writer = await asyncio.open_connection(HOST, face.server.port)
+    writer.write(b"GET ")
+    await writer.drain()
+    await until(lambda: bool(face.server._connections))
+    await asyncio.wait_for(face.server.close(), PATIENCE_SECONDS)
+    assert await reader.read() == b""
+    writer.close()
+    with pytest.raises(OSError):
+        await asyncio.open_connection(HOST, face.server.port)
+
+
+# ---------------------------------------------------------------- ports
+
+
+def with_port(port: int | None) -> ClusterSettings:
+    return msgspec.structs.replace(ClusterSettings(), observability=Observability(metrics_port=port))
+
+
+def test_every_process_has_its_port() -> None:
+    assert [port_of(with_port(9464), "default", index) for index in range(3)] == [9464, 9465, 9466]
+    assert [port_of(with_port(0), "default", index) for index in range(2)] == [0, 0]
+    assert port_of(with_port(None), "default", 1) is None
+
+
+def test_kinds_of_agents_on_one_machine_have_ports_of_their_own() -> None:
+    kinds = {"east": AgentSettings(), "west": AgentSettings(metrics_port=9500), "quiet": AgentSettings(metrics_port=0)}
+    settings = msgspec.structs.replace(with_port(9464), agents=kinds)
+    assert [port_of(settings, name, 1) for name in kinds] == [9465, 9501, 0]
+    alone = msgspec.structs.replace(with_port(None), agents=kinds)
+    assert [port_of(alone, name, 0) for name in kinds] == [None, 9500, 0]
+
+
+async def test_it_is_served_on_the_address_that_is_configured() -> None:
+    face = Face()
+    await face.server.start("0.0.0.0", 0)
+    reader, writer = await asyncio.open_connection("127.0.0.2", face.server.port)
+    writer.write(b"GET /live HTTP/1.1\r\n\r\n")
+    assert b"200 OK" in await asyncio.wait_for(reader.read(), PATIENCE_SECONDS)
+    writer.close()
+    await face.server.close()
+    await face.server.start(HOST, 0)
+    with pytest.raises(OSError):
+        await asyncio.open_connection("127.0.0.2", face.server.port)
+    await face.server.close()
+
+
+def test_an_address_that_is_not_this_machines_is_one_clear_error() -> None:
+    observed = Observability(metrics_host="192.0.2.1", metrics_port=9464)
+    elsewhere = msgspec.structs.replace(ClusterSettings(), observability=observed)
+    with pytest.raises(ConfigError, match=r"on 192\.0\.2\.1 port 9464: cannot assign.*observability\.metrics_host"):
+        check_ports(elsewhere, "default", 1)
+
+
+def test_what_to_ask_is_told_as_an_address() -> None:
+    assert url_of("127.0.0.1", 1) == url_of("0.0.0.0", 1) == "http://127.0.0.1:1"
+    assert url_of("::", 1) == url_of("::1", 1) == "http://[::1]:1"
+    assert url_of("pod-1", 1) == "http://pod-1:1"
+
+
+async def test_startup_says_no_until_it_has_started_and_drain_tells_how_far_it_is(face: Face) -> None:
+    status, body = await face.get("/startup")
+    assert (status, json.loads(body)) == (503, {"started": False, "reason": "it is starting"})
+    face.not_started = None
+    assert await face.get("/startup") == (200, b'{"started": true}\n')
+    assert await face.get("/drain") == (200, b'{"draining": true, "in_flight": 3}\n')
+
+
+async def test_a_taken_port_is_one_clear_error() -> None:
+    with socket.socket() as other:
+        other.bind((HOST, 0))
+        other.listen()
+        port = other.getsockname()[1]
+        sentence = f"port {port}: address already in use"
+        with pytest.raises(Unavailable, match=sentence):
+            await Face().server.start(HOST, port)
+        with pytest.raises(ConfigError, match=sentence):
+            check_ports(with_port(port - 1), "default", 2)
+    check_ports(with_port(0), "default", 500)
+    check_ports(with_port(None), "default", 500)
+
+
+def test_there_must_be_a_port_for_each_process() -> None:
+    with pytest.raises(ConfigError, match="no port 65536"):
+        check_ports(with_port(65535), "default", 2)
+
+
+# ---------------------------------------------------------------- why it is not ready
+
+
+class Registered:
+    """What the probe looks at of an agent that owns its buckets."""
+
+    def __init__(self) -> None:
+        self.ownership = Ownership(new_id())
+        self.stop_asked = asyncio.Event()
+        self.bucket_worker = SimpleNamespace(
+            threads_exhausted=asyncio.Event(),
+            job_table=[1, 2, 3],
+            executor=SimpleNamespace(running=2),
+            outcome_writer=SimpleNamespace(backlog=1),
+        )
+
+
+@pytest.fixture
+def clock() -> HandClock:
+    return HandClock()
+
+
+@pytest.fixture
+def bucket_worker(clock: HandClock) -> tuple[Endings, Registered]:
+    """An agent that is ready."""
+    endings, parts = Endings(clock), Registered()
+    assert endings.why_not_ready() == "it is starting"
+    parts.ownership.trust(term(clock.now, 10.0))
+    endings.serving = parts  # type: ignore[assignment]
+    assert endings.why_not_ready() is None
+    return endings, parts
+
+
+BucketWorker = tuple[Endings, Registered]
+
+
+def test_it_is_not_ready_from_the_signal_on(bucket_worker: BucketWorker) -> None:
+    """Not a turn of the loop later: nothing can have told a bucket yet to take no more jobs."""
+    endings, _ = bucket_worker
+    endings.on_signal(signal.SIGTERM)
+    assert endings.why_not_ready() == "it is leaving: SIGTERM"
+
+
+def test_once_started_it_has_started_for_good(bucket_worker: BucketWorker) -> None:
+    endings, parts = bucket_worker
+    assert endings.why_not_started() is None
+    endings.on_signal(signal.SIGTERM)
+    parts.ownership.fence("a certificate")
+    assert endings.why_not_started() is None
+    assert Endings(HandClock()).why_not_started() == "it is starting"
+
+
+def test_a_drain_is_told_with_what_is_left_and_how_long_it_may_take(
+    bucket_worker: BucketWorker, clock: HandClock
+) -> None:
+    endings, _ = bucket_worker
+    left = {"in_flight": 3, "running": 2, "outcomes_waiting": 1, "buckets": 0}
+    assert endings.draining() == {"draining": False, **left, "seconds_left": None}
+    endings.on_signal(signal.SIGTERM)
+    assert endings.draining()["draining"] is True
+    endings.leaves_from(25.0)
+    clock.now += 5.0
+    assert endings.draining() == {"draining": True, **left, "seconds_left": 20.0}
+    clock.now += 30.0
+    assert endings.draining()["seconds_left"] == 0.0
+
+
+def test_it_is_not_ready_when_an_operator_sends_it_home(bucket_worker: BucketWorker) -> None:
+    endings, parts = bucket_worker
+    parts.stop_asked.set()
+    assert endings.why_not_ready() == "it is leaving: drain requested"
+
+
+def test_it_is_not_ready_past_half_its_lease(bucket_worker: BucketWorker, clock: HandClock) -> None:
+    endings, parts = bucket_worker
+    clock.now += 4.9
+    assert endings.why_not_ready() is None
+    clock.now += 0.2
+    assert "starts nothing" in str(endings.why_not_ready())
+    parts.ownership.trust(term(clock.now, 10.0))
+    assert endings.why_not_ready() is None
+
+
+def test_it_is_not_ready_once_it_is_fenced_or_orphaned(bucket_worker: BucketWorker) -> None:
+    endings, parts = bucket_worker
+    parts.ownership.fence("a certificate")
+    assert endings.why_not_ready() == "it is fenced: a certificate"
+    endings.orphaned.set()
+    assert endings.why_not_ready() == "its supervisor died"

@@ -1,0 +1,307 @@
+"""Outcomes kept in the store when the lease is in doubt: whose list may go, and that they count once."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+
+import pytest
+
+from jobmaster.clock import new_id
+from jobmaster.handlers import Handlers
+from jobmaster.model.errors import CodeError, Refused
+from jobmaster.model.job import Entry, JobState
+from jobmaster.ports import Written
+from jobmaster_agents import retrying
+from jobmaster_agents.outcomes import kept
+from jobmaster_agents.outcomes.kept_entry import decode_kept
+from jobmaster_agents.state.ownership import OwnedBucket
+from tests.unit.agents.ports_kit import DOWN, LOST, Gate, Kit, Row, turns, until
+
+handlers = Handlers()
+ran: list[str] = []
+go = asyncio.Event()
+
+
+@handlers.job(name="note")
+async def note() -> str:
+    ran.append("note")
+    return "done"
+
+
+@handlers.job(name="wait", timeout=1e6)
+async def wait() -> None:
+    ran.append("wait")
+    await go.wait()
+
+
+@handlers.job(name="fail", backoff=7, backoff_jitter=0.0)
+async def fail() -> None:
+    raise RuntimeError("as asked")
+
+
+@pytest.fixture(autouse=True)
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(retrying, "BACKOFF_SECONDS", 0.0)
+    monkeypatch.setattr(kept, "_LOOK_SECONDS", 0.0)
+    ran.clear()
+    go.clear()
+
+
+@pytest.fixture
+async def kit() -> AsyncIterator[Kit]:
+    async with Kit(handlers) as made:
+        yield made
+
+
+def job(name: str = "note") -> Entry:
+    return Entry(new_id(), 1, name, b"{}")
+
+
+def spilled(kit: Kit, bucket: OwnedBucket) -> list[bytes]:
+    return kit.store.buckets[bucket.fence.bucket_id].spilled
+
+
+async def cut_off(kit: Kit, entries: list[Entry]) -> tuple[OwnedBucket, Gate]:
+    """The master does not answer while these jobs run, and the lease is half over."""
+    bucket = kit.bucket()
+    gate = Gate(DOWN)
+    kit.master.script["copy_final"].append(gate)
+    kit.master.script["retry_here"].append(gate)
+    kit.submit(bucket, entries)
+    await gate.reached.wait()
+    await turns()
+    kit.clock.now = kit.ownership.soft_until + 1.0
+    return bucket, gate
+
+
+async def test_an_outcome_that_waits_when_its_bucket_is_unfrozen_is_kept_under_its_own_identity(kit: Kit) -> None:
+    """A copy without a row goes on under the new epoch; its outcome was made under the old one."""
+    entries = [job(), job("fail")]
+    bucket, gate = await cut_off(kit, entries)
+    old = bucket.fence
+    kit.store.buckets[old.bucket_id].fence = old._replace(epoch=2)
+    kit.bucket_worker.thaw(bucket, 2)
+    await kit.bucket_worker.kept_outcomes.spill()
+    kept = {outcome.id: outcome for outcome in map(decode_kept, spilled(kit, bucket))}
+    assert set(kept) == {entry.id for entry in entries}
+    final = kept[entries[0].id]
+    assert final.final is not None
+    assert final.fence == old
+    assert (final.final.bucket_id, final.final.bucket_epoch) == (old.bucket_id, old.epoch)
+    kit.trust()
+    gate.opened.set()
+    await kit.settled()
+    assert [row.id for row in kit.master.outcomes] == [entries[0].id]
+
+
+async def test_finished_jobs_are_kept_and_their_list_goes_in_the_same_step(kit: Kit) -> None:
+    entries = [job(), job("fail")]
+    bucket, gate = await cut_off(kit, entries)
+    await kit.bucket_worker.kept_outcomes.spill()
+    assert {decode_kept(raw).id for raw in spilled(kit, bucket)} == {entry.id for entry in entries}
+    assert not kit.lists(bucket)
+    assert len(kit.store.of("spill")) == 1
+    await kit.bucket_worker.kept_outcomes.spill()
+    assert len(kit.store.of("spill")) == 1, "kept once"
+    gate.opened.set()
+
+
+async def test_the_list_of_a_job_that_still_runs_stays(kit: Kit) -> None:
+    bucket, gate = await cut_off(kit, [job(), job("wait")])
+    await kit.bucket_worker.kept_outcomes.spill()
+    assert len(spilled(kit, bucket)) == 1
+    assert kit.lists(bucket), "one of its jobs is nowhere else"
+    go.set()
+    await until(lambda: kit.bucket_worker.executor.running == 0)
+    await kit.bucket_worker.kept_outcomes.spill()
+    assert len(spilled(kit, bucket)) == 2
+    assert not kit.lists(bucket)
+    gate.opened.set()
+
+
+async def test_a_second_copy_keeps_its_list(kit: Kit) -> None:
+    entry = job()
+    bucket, gate = await cut_off(kit, [entry, entry])
+    await kit.bucket_worker.kept_outcomes.spill()
+    assert len(spilled(kit, bucket)) == 1
+    assert kit.lists(bucket)
+    gate.opened.set()
+
+
+async def test_a_failed_spill_deletes_nothing_and_is_tried_again(kit: Kit) -> None:
+    bucket, gate = await cut_off(kit, [job()])
+    kit.store.script["spill"] += [DOWN, Refused("NOPERM"), LOST]
+    for _ in range(2):
+        await kit.bucket_worker.kept_outcomes.spill()
+        assert kit.lists(bucket)
+    await kit.bucket_worker.kept_outcomes.spill()
+    await kit.bucket_worker.kept_outcomes.spill()
+    assert len(spilled(kit, bucket)) == 2, "there twice after a lost answer; the second is recognised by its identity"
+    assert not kit.lists(bucket)
+    gate.opened.set()
+
+
+async def test_nothing_is_kept_while_the_lease_is_in_good_order(kit: Kit) -> None:
+    bucket = kit.bucket()
+    gate = Gate(DOWN)
+    kit.master.script["copy_final"].append(gate)
+    kit.submit(bucket, [job()])
+    await gate.reached.wait()
+    await turns()
+    assert not kit.store.of("spill")
+    gate.opened.set()
+    await kit.settled()
+
+
+async def test_nothing_is_kept_after_the_hard_deadline_or_of_a_lost_bucket(kit: Kit) -> None:
+    bucket, gate = await cut_off(kit, [job()])
+    kit.expire()
+    await kit.bucket_worker.kept_outcomes.spill()
+    assert not kit.store.of("spill")
+    kit.trust()
+    kit.rescue(bucket)
+    kit.bucket_worker.forget(bucket.fence.bucket_id, "the test says so")
+    await kit.bucket_worker.kept_outcomes.spill()
+    assert not kit.store.of("spill")
+    gate.opened.set()
+
+
+async def test_a_fenced_spill_forgets_the_bucket(kit: Kit) -> None:
+    bucket, gate = await cut_off(kit, [job()])
+    kit.rescue(bucket)
+    await kit.bucket_worker.kept_outcomes.spill()
+    assert bucket.lost
+    assert kit.lists(bucket)
+    gate.opened.set()
+
+
+async def test_if_the_master_comes_back_in_time_every_outcome_counts_once(kit: Kit) -> None:
+    entries = [job(), job()]
+    bucket, gate = await cut_off(kit, entries)
+    await kit.bucket_worker.kept_outcomes.spill()
+    kit.trust()
+    gate.opened.set()
+    await kit.settled()
+    assert len(kit.master.outcomes) == 2
+    left = await kit.bucket_worker.complete([bucket.fence.bucket_id], 10.0, "the test says so")
+    assert left == []
+    assert not spilled(kit, bucket)
+    assert len(kit.master.outcomes) == 2
+
+
+async def test_what_lies_in_the_store_is_applied_before_the_bucket_is_retired(kit: Kit) -> None:
+    """The process that kept it is gone, or its own write never came through."""
+    entries = [job(), job("fail")]
+    bucket, gate = await cut_off(kit, entries)
+    await kit.bucket_worker.kept_outcomes.spill()
+    kept = list(spilled(kit, bucket))
+    gate.opened.set()
+    kit.trust()
+    await kit.settled()
+    await until(lambda: not spilled(kit, bucket), "the owner to apply it, too")
+    kit.master.rows.clear()
+    kit.master.outcomes.clear()
+    kit.store.buckets[bucket.fence.bucket_id].assigned.clear()
+    spilled(kit, bucket).extend(kept)
+    hold = Gate(LOST)
+    kit.master.script["hold"].append(hold)
+    leaving = asyncio.ensure_future(kit.bucket_worker.complete([bucket.fence.bucket_id], 10.0, "the test says so"))
+    await hold.reached.wait()
+    await turns()
+    assert spilled(kit, bucket) == kept, "removed only after the commit is known"
+    hold.opened.set()
+    assert await leaving == []
+    assert kit.master.rows[entries[0].id].state == JobState.SUCCEEDED
+    assert kit.master.rows[entries[1].id].state == "HELD"
+
+
+async def test_a_kept_outcome_of_a_superseded_job_is_refused_by_its_row(kit: Kit) -> None:
+    entry = job()
+    bucket, gate = await cut_off(kit, [entry])
+    await kit.bucket_worker.kept_outcomes.spill()
+    kit.master.rows[entry.id] = Row("ASSIGNED", 3, b"x" * 16, 1)
+    assert not await kit.bucket_worker.kept_replay.apply(bucket, spilled(kit, bucket)), "none goes back"
+    assert kit.master.rows[entry.id].token == 3
+    assert not kit.master.outcomes
+    gate.opened.set()
+
+
+async def test_an_answer_that_leaves_out_an_outcome_removes_nothing(kit: Kit) -> None:
+    bucket, gate = await cut_off(kit, [job()])
+    await kit.bucket_worker.kept_outcomes.spill()
+    kit.master.script["record_final"].append(Written(True, frozenset()))
+    kit.master.script["copy_final"].append(False)
+    with pytest.raises(CodeError):
+        await kit.bucket_worker.kept_replay.apply(bucket, spilled(kit, bucket))
+    assert spilled(kit, bucket)
+    gate.opened.set()
+
+
+async def test_what_cannot_be_read_or_written_stays_and_holds_up_nobody(kit: Kit) -> None:
+    bucket, gate = await cut_off(kit, [job(), job()])
+    await kit.bucket_worker.kept_outcomes.spill()
+    bad, good = spilled(kit, bucket)
+    kit.master.script["copy_final"] += [False, False, False]
+    kit.master.script["record_final"] += [Refused("a value"), Refused("a value")]
+    back = await kit.bucket_worker.kept_replay.apply(bucket, [b"no outcome", bad, good])
+    assert back == [b"no outcome", bad]
+    assert [row.id for row in kit.master.outcomes] == [decode_kept(good).id]
+    gate.opened.set()
+
+
+async def test_what_the_master_refuses_to_take_is_not_kept(kit: Kit) -> None:
+    bucket, gate = await cut_off(kit, [job()])
+    for live in kit.bucket_worker.job_table:
+        live.unwritable = True
+    await kit.bucket_worker.kept_outcomes.spill()
+    assert not kit.store.of("spill")
+    assert kit.lists(bucket)
+    gate.opened.set()
+
+
+async def test_what_was_kept_in_doubt_alone_is_applied_with_the_next_renewal(kit: Kit) -> None:
+    """Never suspended: renewals were withheld, or the operator forbids it. Else it would lie there for ever."""
+    bucket = kit.bucket()
+    gate = Gate(DOWN)
+    kit.master.script["copy_final"].append(gate)
+    kit.submit(bucket, [job()])
+    await gate.reached.wait()
+    await turns()
+    kit.clock.now = kit.ownership.soft_until + 1.0
+    await kit.bucket_worker.kept_outcomes.spill()
+    assert len(spilled(kit, bucket)) == bucket.kept == 1
+    kit.trust()
+    gate.opened.set()
+    await until(lambda: not spilled(kit, bucket) and not bucket.kept, "the store to be empty")
+    await kit.settled()
+    assert len(kit.master.outcomes) == 1
+
+
+async def test_when_the_master_goes_away_again_what_is_kept_then_is_applied_too(kit: Kit) -> None:
+    bucket = kit.bucket()
+    kit.suspend()
+    first, second = job(), job()
+    kit.submit(bucket, [first])
+    await until(lambda: len(spilled(kit, bucket)) == 1 and not len(kit.bucket_worker.job_table))
+    gate = Gate(DOWN)
+    kit.master.script["copy_final"].append(gate)
+    kit.trust()
+    await gate.reached.wait()
+    kit.suspend()
+    kit.submit(bucket, [second])
+    await until(lambda: len(spilled(kit, bucket)) == 2 and not len(kit.bucket_worker.job_table))
+    gate.opened.set()
+    kit.trust()
+    await until(lambda: not spilled(kit, bucket), "the store to be empty")
+    assert sorted(row.id for row in kit.master.outcomes) == sorted([first.id, second.id])
+    await until(lambda: bucket.kept == 0, "the count")
+
+
+async def test_a_leaving_agent_claims_nothing_while_the_master_is_away(kit: Kit) -> None:
+    bucket = kit.bucket()
+    bucket.closed = True
+    kit.suspend()
+    kit.submit(bucket, [job()])
+    await turns()
+    assert not ran

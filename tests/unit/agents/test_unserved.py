@@ -1,0 +1,112 @@
+"""The chore about jobs whose handler nobody brings: named now and then, put off where they would cost others something."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pytest
+
+from jobmaster.ports import DueGroup, Help, Unserved
+from jobmaster.rules.serving import Lack
+from jobmaster.settings.model import Thresholds
+from jobmaster.telemetry import Telemetry
+from jobmaster_agents.event_log import EventLog
+from jobmaster_agents.leader.leader import AGAIN
+from jobmaster_agents.leader.unserved import EVERY_SECONDS, NAME_AGAIN_SECONDS, UnservedJobs
+from tests.unit.agents.hand_clock import HandClock
+
+LOST = Lack("default", 3, "lost", known=False, active=True, frozen=False)
+
+
+class Master:
+    def __init__(self) -> None:
+        self.found: list[Lack] = []
+        self.off: list[tuple[DueGroup, tuple[str, ...]]] = []
+        self.moves = 0
+        self.returns = 0
+        self.asked: list[Lack] = []
+
+    async def unserved(self, overdue_seconds: float, look: int) -> list[Unserved]:
+        return [Unserved(lack, 7, 5) for lack in self.found]
+
+    async def put_off(
+        self, group: DueGroup, handlers: Sequence[str], overdue_seconds: float, again_seconds: float, limit: int
+    ) -> int:
+        self.off.append((group, tuple(handlers)))
+        return self.moves
+
+    async def put_back(self, limit: int) -> int:
+        return self.returns
+
+    async def ask_help(self, lacks: Sequence[Lack]) -> list[Help]:
+        self.asked += lacks
+        return []
+
+    async def end_help(self) -> list[Help]:
+        return []
+
+
+class Bench:
+    def __init__(self) -> None:
+        self.clock = HandClock()
+        self.master = Master()
+        self.telemetry = Telemetry()
+        self.chore = UnservedJobs(self.master, Thresholds(transfer_batch=10), self.clock, self.telemetry, EventLog())
+
+    async def minute(self) -> bool | None:
+        self.clock.now += EVERY_SECONDS
+        return await self.chore.look()
+
+
+async def test_a_handler_that_nobody_has_is_named_once_an_hour_while_it_lasts(caplog: pytest.LogCaptureFixture) -> None:
+    bench = Bench()
+    bench.master.found = [LOST, LOST._replace(priority=5)]
+    for _ in range(3):
+        await bench.minute()
+    assert [record.getMessage() for record in caplog.records] == ["handler_unserved"] * 2
+    assert vars(caplog.records[0])["jobmaster_fields"] == {
+        "handler": "lost", "group": "default/medium", "jobs": 7, "reason": "no living agent has the handler 'lost'",
+    }  # fmt: skip
+    assert bench.telemetry.handlers_unserved == 1
+    bench.clock.now += NAME_AGAIN_SECONDS
+    await bench.minute()
+    assert len(caplog.records) == 4
+    bench.master.found = []
+    await bench.minute()
+    assert bench.telemetry.handlers_unserved == 0
+    bench.master.found = [LOST]
+    await bench.minute()
+    assert len(caplog.records) == 5, "it is new again"
+
+
+async def test_only_what_others_would_read_over_is_put_off() -> None:
+    bench = Bench()
+    alone = Lack("payroll", 3, "lost", known=True, active=False, frozen=False)
+    bench.master.found = [LOST, LOST._replace(handler="other"), alone]
+    await bench.minute()
+    assert bench.master.off == [(DueGroup("default", 3), ("lost", "other"))]
+
+
+@pytest.mark.parametrize(("moves", "returns", "again"), [(10, 0, AGAIN), (9, 10, AGAIN), (9, 9, None)])
+async def test_it_comes_again_at_once_when_a_statement_was_full(moves: int, returns: int, again: bool | None) -> None:
+    bench = Bench()
+    bench.master.found = [LOST]
+    bench.master.moves, bench.master.returns = moves, returns
+    assert await bench.minute() is again
+
+
+async def test_help_is_asked_for_what_an_agent_could_run_and_no_operator_has_stopped() -> None:
+    bench = Bench()
+    helped = Lack("default", 1, "there", known=True, active=False, frozen=False)
+    bench.master.found = [LOST, helped, helped._replace(lane="stopped", frozen=True)]
+    await bench.minute()
+    bench.clock.now += Thresholds().fallback_after_seconds - 2 * EVERY_SECONDS
+    await bench.minute()
+    assert bench.master.asked == [], "not before its time"
+    await bench.minute()
+    assert bench.master.asked == [helped]
+    bench.master.found = []
+    await bench.minute()
+    bench.master.found = [helped]
+    await bench.minute()
+    assert bench.master.asked == [helped], "it was served meanwhile"

@@ -1,0 +1,38 @@
+"""Wake tokens are hints: one that is lost delays nobody for long."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from jobmaster.clock import new_id
+from jobmaster.handlers import Handlers
+from jobmaster.model.job import Entry
+from jobmaster_agents.fetch import wake_listener
+from tests.patience import PATIENCE_SECONDS
+from tests.unit.agents.ports_kit import Kit, turns, until
+
+handlers = Handlers()
+ran: list[int] = []
+
+
+@handlers.job(name="note")
+async def note() -> None:
+    ran.append(1)
+
+
+async def test_a_bucket_whose_token_was_lost_is_asked_although_others_keep_the_agent_awake(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The server popped it into a connection that is dead, which nobody has noticed; no pop of ours comes back empty."""
+    monkeypatch.setattr(wake_listener.WakeListener, "wake_seconds", 0.05)
+    async with Kit(handlers) as kit:
+        busy, quiet = kit.bucket(), kit.bucket()
+        await until(lambda: any(len(args[0]) == 2 for args in kit.store.of("wait_wake")))
+        await turns()
+        kit.store.buckets[quiet.fence.bucket_id].pending.append(Entry(new_id(), 1, "note", b"{}"))
+        async with asyncio.timeout(PATIENCE_SECONDS):
+            while not ran:
+                kit.store.tokens.put_nowait(busy.fence.bucket_id)
+                await asyncio.sleep(0)

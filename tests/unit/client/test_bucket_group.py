@@ -1,0 +1,369 @@
+"""Choosing a bucket, and going on to the next when one says no."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import Sequence
+
+import pytest
+
+from jobmaster.client.bucket_directory import DEPTH_SECONDS, BucketMap
+from jobmaster.client.bucket_group import ALL_FULL, NO_BUCKET, BucketGroup, Capacity, Placed
+from jobmaster.client.store_handle import RECHECK_SECONDS, StoreWatch
+from jobmaster.clock import new_id
+from jobmaster.codec import encode_entry
+from jobmaster.model.bucket import Bucket, BucketState
+from jobmaster.model.errors import ClockSkew, DurabilityRefused, OutcomeUnknown, StoreRefused, Unavailable
+from jobmaster.model.job import Entry, Level
+from jobmaster.ports import Queries, StoreHealth, Submitted, Traits, Word
+from tests.unit.client.paper_stores import HEALTHY, Answer, HandClock, PaperStore, Script, bucket, until
+
+NO_LOG = HEALTHY._replace(append_only=False)
+ALWAYS = HEALTHY._replace(append_fsync="always")
+UNKNOWN = HEALTHY._replace(append_fsync="unknown")
+
+
+class Listing:
+    """The one query of the master that the bucket map makes."""
+
+    def __init__(self, buckets: list[Bucket]) -> None:
+        self.listed: list[Bucket] | Exception = buckets
+        self.asked = 0
+        self.has: dict[bytes, frozenset[str]] = {}
+        self.shares: dict[bytes, float] = {}
+
+    async def buckets(self, *, states: Sequence[BucketState] = ()) -> list[Bucket]:
+        self.asked += 1
+        if isinstance(self.listed, Exception):
+            raise self.listed
+        return self.listed
+
+    async def served(self) -> dict[bytes, Traits]:
+        owners = self.has.keys() | self.shares.keys()
+        return {each: Traits(self.has.get(each, frozenset()), self.shares.get(each, 1.0)) for each in owners}
+
+
+class Bench:
+    """A group over paper stores."""
+
+    def __init__(
+        self,
+        stores: dict[str, PaperStore],
+        buckets: list[Bucket],
+        need: Level = Level.AGENT,
+        handler: str | None = None,
+    ) -> None:
+        self.clock = HandClock()
+        self.listing = Listing(buckets)
+        watches = {name: StoreWatch(name, store, self.clock) for name, store in stores.items()}
+        queries: Queries = self.listing  # type: ignore[assignment]  # one query is all that is asked
+        self.map = BucketMap(queries, watches, self.clock, 10.0)
+        capacities = dict.fromkeys(stores, Capacity(100, 10_000, 3_600_000))
+        self.group = BucketGroup("default", 3, need, self.map, capacities, self.clock, handler=handler)
+
+
+def entries(count: int) -> list[bytes]:
+    return [encode_entry(Entry(new_id(), 1, "h", b"{}")) for _ in range(count)]
+
+
+def answers(by_bucket: dict[bytes, Answer | list[Answer]]) -> Script:
+    def script(store: PaperStore, bucket_id: bytes, items: Sequence[bytes]) -> Answer:
+        answer = by_bucket.get(bucket_id, Submitted(Word.OK, 1))
+        return answer.pop(0) if isinstance(answer, list) else answer
+
+    return script
+
+
+async def test_a_batch_goes_to_one_active_bucket_of_its_lane_and_priority() -> None:
+    store = PaperStore()
+    right, other_lane, other_priority = bucket(), bucket(lane="payroll"), bucket(priority=5)
+    closing = Bucket(
+        id=new_id(), store="default", lane="default", priority=3, state=BucketState.COMPLETING, epoch=1, owner=new_id()
+    )
+    elsewhere = bucket(store="a-store-this-producer-does-not-know")
+    bench = Bench({"default": store}, [right, other_lane, other_priority, closing, elsewhere])
+    batch = entries(3)
+    for _ in range(20):
+        assert await bench.group.place(batch) == Placed(Level.AGENT, right.id)
+    assert store.calls == [(right.id, batch)] * 20
+
+
+@pytest.mark.parametrize(
+    "no",
+    [
+        Submitted(Word.CLOSED, 0),
+        Submitted(Word.NO_BUCKET, 0),
+        Submitted(Word.GENERATION, 0),
+        Submitted(Word.FULL, 100),
+        Submitted(Word.FULL, -1),
+        Unavailable("down"),
+        StoreRefused("no functions"),
+    ],
+)
+async def test_a_bucket_that_says_no_sends_the_batch_to_another(no: Answer) -> None:
+    bad, good = bucket(), bucket()
+    store = PaperStore(answers({bad.id: no}))
+    bench = Bench({"default": store}, [bad, good])
+    for _ in range(20):
+        assert await bench.group.place(entries(2)) == Placed(Level.AGENT, good.id)
+    # It was asked at most once: what said no is left alone for a while.
+    assert sum(1 for bucket_id, _ in store.calls if bucket_id == bad.id) <= 1
+
+
+async def test_full_everywhere_is_not_the_same_as_no_bucket() -> None:
+    one, two = bucket(), bucket()
+    full = Bench({"default": PaperStore(answers(dict.fromkeys([one.id, two.id], Submitted(Word.FULL, 9))))}, [one, two])
+    assert await full.group.place(entries(1)) == ALL_FULL
+    closed = Bench({"default": PaperStore(answers({one.id: Submitted(Word.CLOSED, 0)}))}, [one])
+    assert await closed.group.place(entries(1)) == NO_BUCKET
+    empty = Bench({"default": PaperStore()}, [])
+    assert await empty.group.place(entries(1)) == NO_BUCKET
+
+
+async def test_full_buckets_are_not_asked_again_at_once_but_soon() -> None:
+    one = bucket()
+    store = PaperStore(answers({one.id: [Submitted(Word.FULL, 9), Submitted(Word.OK, 1)]}))
+    bench = Bench({"default": store}, [one])
+    assert await bench.group.place(entries(1)) == ALL_FULL
+    assert await bench.group.place(entries(1)) == ALL_FULL
+    assert len(store.calls) == 1
+    bench.clock.now += 0.1
+    assert (await bench.group.place(entries(1))).bucket_id == one.id
+
+
+async def test_a_new_bucket_is_found_when_the_known_ones_are_closed() -> None:
+    old, new = bucket(), bucket()
+    store = PaperStore(answers({old.id: Submitted(Word.CLOSED, 0)}))
+    bench = Bench({"default": store}, [old])
+    await bench.map.fresh()
+    bench.listing.listed = [old, new]
+    bench.clock.now += 1
+    assert (await bench.group.place(entries(1))).bucket_id == new.id
+    assert bench.listing.asked == 2
+
+
+async def test_the_map_is_used_as_it_is_while_the_master_is_down() -> None:
+    one = bucket()
+    bench = Bench({"default": PaperStore()}, [one])
+    await bench.map.fresh()
+    bench.listing.listed = Unavailable("master down")
+    bench.clock.now += 1000
+    assert (await bench.group.place(entries(1))).bucket_id == one.id
+    await bench.map.close()
+
+
+async def test_without_any_map_the_master_being_down_is_said() -> None:
+    bench = Bench({"default": PaperStore()}, [])
+    bench.listing.listed = Unavailable("master down")
+    for ask in (bench.map.fresh, bench.map.renew, lambda: bench.group.place(entries(1))):
+        with pytest.raises(Unavailable, match="master down"):
+            await ask()
+
+
+async def test_many_callers_make_one_query_for_the_map() -> None:
+    bench = Bench({"default": PaperStore()}, [bucket()])
+    await asyncio.gather(*(bench.group.place(entries(1)) for _ in range(20)))
+    assert bench.listing.asked == 1
+
+
+async def test_a_lost_answer_is_asked_again_of_the_same_bucket_with_the_same_ids() -> None:
+    one, two = bucket(), bucket()
+    unknown: list[Answer] = [OutcomeUnknown("no answer"), Submitted(Word.OK, 3)]
+    store = PaperStore(answers({one.id: unknown, two.id: Unavailable("never")}))
+    bench = Bench({"default": store}, [one])
+    batch = entries(3)
+    assert (await bench.group.place(batch)).bucket_id == one.id
+    assert store.calls == [(one.id, batch), (one.id, batch)]
+
+
+async def test_what_nobody_knows_is_said_and_never_called_stored_or_lost() -> None:
+    one = bucket()
+    store = PaperStore(answers({one.id: OutcomeUnknown("no answer")}))
+    bench = Bench({"default": store}, [one])
+    with pytest.raises(OutcomeUnknown):
+        await bench.group.place(entries(1))
+    # Certain refusals afterwards do not make the first answer any more certain.
+    store.script = answers({one.id: [OutcomeUnknown("no answer"), Submitted(Word.FULL, 9)]})
+    bench.clock.now += 100
+    with pytest.raises(OutcomeUnknown):
+        await bench.group.place(entries(1))
+
+
+@pytest.mark.parametrize(
+    "then",
+    [
+        Submitted(Word.SKEW, 0, 7_200_000),
+        Unavailable("down"),
+        StoreRefused("no functions"),
+        Submitted(Word.CLOSED, 0),
+        Submitted(Word.GENERATION, 0),
+        Submitted(Word.FULL, 9),
+    ],
+    ids=str,
+)
+async def test_no_later_answer_turns_a_lost_one_into_a_certain_no(then: Answer) -> None:
+    """Nor does a store with another clock, which would say that the id's time is off, nor a master that is down."""
+    one, two = bucket("a"), bucket("b")
+    first, second = PaperStore(answers({one.id: OutcomeUnknown("no answer")})), PaperStore(answers({two.id: then}))
+    bench = Bench({"a": first, "b": second}, [one, two])
+    await bench.map.fresh()
+    bench.listing.listed = Unavailable("master down")
+    bench.clock.now += 1
+    outlet = bench.map.outlet(two.id)
+    assert outlet is not None
+    outlet.depth = 99  # the first store is asked first
+    batch = entries(2)
+    (answer,) = set(await asyncio.gather(bench.group.send(batch), return_exceptions=True))
+    assert isinstance(answer, OutcomeUnknown), answer
+    assert "no answer" in answer.message
+    assert {bucket_id for bucket_id, _ in first.calls + second.calls} == {one.id, two.id}
+
+
+@pytest.mark.parametrize(
+    ("health", "need", "level"),
+    [
+        (HEALTHY, Level.AGENT, Level.AGENT),
+        (ALWAYS, Level.AGENT, Level.AGENT_FSYNC),
+        (ALWAYS, Level.AGENT_FSYNC, Level.AGENT_FSYNC),
+        (NO_LOG, Level.VOLATILE, Level.VOLATILE),
+        (HEALTHY, Level.VOLATILE, Level.AGENT),
+        (UNKNOWN, Level.AGENT, Level.AGENT),
+    ],
+)
+async def test_the_receipt_says_what_was_truly_reached(health: StoreHealth, need: Level, level: Level) -> None:
+    bench = Bench({"default": PaperStore(health=health)}, [bucket()], need)
+    assert (await bench.group.place(entries(1))).level is level
+
+
+@pytest.mark.parametrize(
+    ("health", "need", "hint"),
+    [
+        (NO_LOG, Level.AGENT, "CONFIG SET appendonly yes"),
+        (NO_LOG, Level.AGENT_FSYNC, "CONFIG SET appendonly yes"),
+        (HEALTHY, Level.AGENT_FSYNC, "CONFIG SET appendfsync always"),
+        (UNKNOWN, Level.AGENT_FSYNC, "allow CONFIG GET"),
+    ],
+)
+async def test_a_level_out_of_reach_is_refused_with_the_cure_and_nothing_is_sent(
+    health: StoreHealth, need: Level, hint: str
+) -> None:
+    store = PaperStore(health=health)
+    bench = Bench({"default": store}, [bucket()], need)
+    with pytest.raises(DurabilityRefused, match=hint):
+        await bench.group.place(entries(1))
+    assert store.calls == []
+
+
+async def test_among_stores_only_those_worth_the_level_are_used() -> None:
+    weak, strong = PaperStore(health=NO_LOG), PaperStore()
+    buckets = [bucket("weak"), bucket("weak"), bucket("strong")]
+    bench = Bench({"weak": weak, "strong": strong}, buckets)
+    for _ in range(20):
+        assert (await bench.group.place(entries(1))).bucket_id == buckets[2].id
+    assert weak.calls == []
+
+
+async def test_a_store_that_loses_its_log_is_noticed() -> None:
+    store = PaperStore()
+    bench = Bench({"default": store}, [bucket()])
+    assert (await bench.group.place(entries(1))).level is Level.AGENT
+    store.health_is = NO_LOG
+    bench.clock.now += RECHECK_SECONDS + 1
+    for _ in range(3):
+        try:
+            await bench.group.place(entries(1))
+        except DurabilityRefused:
+            return
+    pytest.fail("the store was trusted for ever")
+
+
+async def test_one_bad_clock_in_a_batch_refuses_that_job_and_no_other() -> None:
+    batch = entries(9)
+    bad = batch[4]
+
+    def skewed(store: PaperStore, bucket_id: bytes, items: Sequence[bytes]) -> Answer:
+        return Submitted(Word.SKEW, 0, 7_200_000) if bad in items else Submitted(Word.OK, 1)
+
+    store = PaperStore(skewed)
+    bench = Bench({"default": store}, [bucket()])
+    placed = await bench.group.send(batch)
+    assert [isinstance(answer, ClockSkew) for answer in placed] == [item is bad for item in batch]
+    assert "+7200.000 s" in str(placed[4])
+    stored = [item for _, items in store.calls if bad not in items for item in items]
+    assert sorted(stored) == sorted(item for item in batch if item is not bad)
+
+
+async def test_the_emptier_bucket_gets_the_batch_own_jobs_under_way_included() -> None:
+    one, two = bucket(), bucket()
+    store = PaperStore()
+    bench = Bench({"default": store}, [one, two])
+    await bench.map.fresh()
+    outlet = bench.map.outlet(one.id)
+    assert outlet is not None
+    outlet.depth = 5
+    store.gate.clear()
+    tasks = [asyncio.create_task(bench.group.place(entries(10)))]
+    await until(lambda: len(store.calls) == 1)
+    tasks.append(asyncio.create_task(bench.group.place(entries(1))))
+    await until(lambda: len(store.calls) == 2)
+    store.gate.set()
+    await asyncio.gather(*tasks)
+    assert [bucket_id for bucket_id, _ in store.calls] == [two.id, one.id]
+
+
+# ---------------------------------------------------------------- agents with different handlers
+
+
+async def test_jobs_go_first_to_buckets_whose_owners_have_their_handler() -> None:
+    store = PaperStore()
+    able, other, unheard_of = bucket(), bucket(), bucket()
+    bench = Bench({"default": store}, [able, other, unheard_of], handler="h")
+    bench.listing.has = {able.owner: frozenset({"h", "x"}), other.owner: frozenset({"x"})}
+    went = {(await bench.group.place(entries(1))).bucket_id for _ in range(40)}
+    assert went == {able.id, unheard_of.id}
+    assert bench.map.mixed
+
+
+async def test_nothing_depends_on_it() -> None:
+    """Nobody has the handler, or who has it is closed: any bucket will do, and its agent gives the jobs back."""
+    able, other = bucket(), bucket()
+    store = PaperStore(answers({able.id: Submitted(Word.CLOSED, 0)}))
+    bench = Bench({"default": store}, [able, other], handler="h")
+    bench.listing.has = {able.owner: frozenset({"h"}), other.owner: frozenset({"x"})}
+    assert (await bench.group.place(entries(1))).bucket_id == other.id
+    bench = Bench({"default": PaperStore()}, [other], handler="unknown")
+    bench.listing.has = {other.owner: frozenset({"x"}), able.owner: frozenset({"h"})}
+    assert (await bench.group.place(entries(1))).bucket_id == other.id
+
+
+async def test_what_an_agent_has_is_read_with_the_buckets() -> None:
+    able, other = bucket(), bucket()
+    bench = Bench({"default": PaperStore()}, [able, other], handler="h")
+    bench.listing.has = {able.owner: frozenset({"h"}), other.owner: frozenset()}
+    assert {(await bench.group.place(entries(1))).bucket_id for _ in range(20)} == {able.id}
+    bench.listing.has = {}
+    bench.clock.now += 1.0
+    await bench.map.renew()
+    assert not bench.map.mixed
+    assert {(await bench.group.place(entries(1))).bucket_id for _ in range(40)} == {able.id, other.id}
+
+
+async def test_owners_get_jobs_by_their_shares() -> None:
+    small, big = bucket(), bucket()
+    store = PaperStore()
+    bench = Bench({"default": store}, [small, big])
+    bench.listing.shares = {small.owner: 0.5, big.owner: 1.5}
+    for _ in range(400):
+        await bench.group.place(entries(1))
+    assert not bench.map.mixed
+    went = Counter(bucket_id for bucket_id, _ in store.calls)
+    assert 240 < went[big.id] < 360, "three quarters, give or take seven standard deviations"
+    outlet = bench.map.outlet(big.id)
+    assert outlet is not None
+    outlet.answered(1000, bench.clock.now)
+    assert {(await bench.group.place(entries(1))).bucket_id for _ in range(20)} == {small.id}
+    bench.clock.now += DEPTH_SECONDS
+    assert {(await bench.group.place(entries(1))).bucket_id for _ in range(40)} == {small.id, big.id}, (
+        "that is long ago"
+    )
