@@ -295,7 +295,7 @@ SECTIONS: dict[str, tuple[str, Callable[[Report], list[str]]]] = {
     "fallback": ("When rows exist already", of_small),
     "safety_cost": ("What the safety costs", of_small),
     "idle": ("Idle", of_small),
-    "memory": ("JobTable", of_small),
+    "memory": ("Memory", of_small),
     "fleet_costs": ("What one call costs", of_fleet_costs),
     "fleet": ("A fleet, simulated", of_fleet),
 }

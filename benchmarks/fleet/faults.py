@@ -32,7 +32,7 @@ class Rescue:
         self.lost: deque[Agent | None] = deque()
         """Lost buckets: of an agent the one with jobs, else an empty one."""
         self.held: deque[tuple[float, int]] = deque()
-        self.owned = 0
+        self.holding = 0
         self.rescued = 0
         self.certified = 0
         self.drained = 0
@@ -106,7 +106,7 @@ class Rescue:
                     self._dead.remove(lease)
                     self._lose(lease.agent)
                 self.begin(self.control.leases[0].agent)
-            if self.owned:
+            if self.holding:
                 self._hint()
         cluster.time.at(now + 1.0, self._tend)
 
@@ -176,7 +176,7 @@ class Rescue:
         if victim is not None and victim.waiting:
             moved += victim.waiting
             self.rescued += victim.waiting
-            self.owned += victim.waiting
+            self.holding += victim.waiting
             self.held.extend(victim.pending)
             victim.pending.clear()
             victim.waiting = 0
@@ -189,11 +189,11 @@ class Rescue:
     # ------------------------------------------------------------ held jobs into buckets
 
     def _fetch(self, agent: Agent) -> None:
-        if not agent.alive or not self.owned or agent.waiting >= AHEAD or agent.number in self._fetching:
+        if not agent.alive or not self.holding or agent.waiting >= AHEAD or agent.number in self._fetching:
             return
         self._fetching.add(agent.number)
-        cluster, count = self.cluster, min(self.owned, PAGE)
-        self.owned -= count
+        cluster, count = self.cluster, min(self.holding, PAGE)
+        self.holding -= count
         groups = taken(self.held, count)
         end = cluster.master.serve(cluster.time.now, cluster.costs.onboard.of(count))
         cluster.time.at(end, self._marked, (agent, groups, count))
@@ -208,14 +208,14 @@ class Rescue:
         end = agent.store.serve(cluster.time.now, cluster.costs.submit.of(count))
         for asked, some in groups:
             cluster.put(agent, asked, some, end)
-        if self.owned:
+        if self.holding:
             self.cluster.time.at(end, self._again, agent)
 
     def _again(self, agent: Agent) -> None:
         """The next batch when the bucket has fallen below its low-water mark."""
         if agent.waiting < AHEAD:
             self._fetch(agent)
-        elif self.owned:
+        elif self.holding:
             self.cluster.time.at(self.cluster.time.now + 0.02, self._again, agent)
 
 

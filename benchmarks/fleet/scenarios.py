@@ -319,7 +319,7 @@ def killed(fleet: Fleet, costs: Costs, rate: float, seed: int, share: float = 0.
     rescue = Rescue(cluster, control)
     count = max(int(fleet.agents * share), 1)
     jobs = rescue.kill(count)
-    back = watch.run(BEFORE + 300.0, lambda: rescue.drained >= count * fleet.buckets and not rescue.owned)
+    back = watch.run(BEFORE + 300.0, lambda: rescue.drained >= count * fleet.buckets and not rescue.holding)
     return {
         **_told("agents_killed", fleet, rate, cluster, watch, back),
         "killed": count,
@@ -341,7 +341,7 @@ def store_away(fleet: Fleet, costs: Costs, rate: float, seed: int, seconds: floa
     cluster.stores[0].away(BEFORE + seconds)
     back = watch.run(
         BEFORE + 300.0,
-        lambda: cluster.time.now > BEFORE + seconds and not rescue.lost and not rescue.owned,
+        lambda: cluster.time.now > BEFORE + seconds and not rescue.lost and not rescue.holding,
     )
     return {
         **_told("store_away", fleet, rate, cluster, watch, back),

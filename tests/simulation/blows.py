@@ -268,7 +268,7 @@ class Blows:
         for host in self._history.hosts:
             process = host.process
             parts: Any = process.parts if process is not None and process.alive else None
-            if not hasattr(parts, "working") or not parts.ownership.may_commit(host.clock.boottime()):
+            if not hasattr(parts, "bucket_worker") or not parts.ownership.may_commit(host.clock.boottime()):
                 continue
             live = parts.bucket_worker.job_table.get(job_id)
             if live is None or live.entry.token > 1 or live.row_says is not None:

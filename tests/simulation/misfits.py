@@ -103,7 +103,7 @@ def _wrong_with_worn(history: History, job: Job, *, lies: bool, kept: bool) -> s
 
 
 def _live(parts: Any) -> list[Entry]:
-    return [live.entry for live in parts.bucket_worker.job_table] if hasattr(parts, "working") else []
+    return [live.entry for live in parts.bucket_worker.job_table] if hasattr(parts, "bucket_worker") else []
 
 
 def _is_whole(job: Job, reason: str, entry: bytes) -> bool:

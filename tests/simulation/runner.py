@@ -26,7 +26,7 @@ _CHUNK = 25
 _COLLECT_EVERY = 12
 
 
-class ClaimedList(NamedTuple):
+class Part(NamedTuple):
     """What one process has played."""
 
     results: list[Result]
@@ -43,11 +43,11 @@ class Report:
     cpu_seconds: dict[bool, float] = field(default_factory=lambda: {True: 0.0, False: 0.0})
     replayed: int = 0
 
-    def add(self, claimed_list: ClaimedList) -> None:
-        self.results += claimed_list.results
-        for faultless, seconds in claimed_list.cpu_seconds.items():
+    def add(self, part: Part) -> None:
+        self.results += part.results
+        for faultless, seconds in part.cpu_seconds.items():
             self.cpu_seconds[faultless] += seconds
-        self.replayed += claimed_list.replayed
+        self.replayed += part.replayed
 
     @property
     def hits(self) -> Counter[str]:
@@ -94,7 +94,7 @@ def seeds_of(first: int, faulty: int) -> list[int]:
     return found
 
 
-def play(seeds: Sequence[int], run: Callable[[int], Result] | None = None, *, frozen: bool = False) -> ClaimedList:
+def play(seeds: Sequence[int], run: Callable[[int], Result] | None = None, *, frozen: bool = False) -> Part:
     """Some seeds in this process.
 
     Args:
@@ -115,7 +115,7 @@ def play(seeds: Sequence[int], run: Callable[[int], Result] | None = None, *, fr
                 if again.digest != result.digest:
                     result = _with(result, f"determinism: seed {seed} has two traces")
             results.append(result)
-    return ClaimedList(results, spent, replayed)
+    return Part(results, spent, replayed)
 
 
 def _with(result: Result, violation: str) -> Result:
@@ -158,8 +158,8 @@ def play_all(seeds: Sequence[int], jobs: int, on_progress: Callable[[Report], No
     """All seeds in several processes."""
     report = Report()
     chunks = [seeds[start : start + _CHUNK] for start in range(0, len(seeds), _CHUNK)]
-    for claimed_list in _spread(partial(play, frozen=True), chunks, jobs):
-        report.add(claimed_list)
+    for part in _spread(partial(play, frozen=True), chunks, jobs):
+        report.add(part)
         on_progress(report)
     return report
 

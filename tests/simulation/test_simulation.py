@@ -13,14 +13,14 @@ from tests.simulation.runner import catch, play, play_all, seeds_of
 
 
 def test_a_hundred_histories_keep_every_promise() -> None:
-    claimed_list = play(seeds_of(1, 100))
-    assert [(result.seed, result.violations) for result in claimed_list.results if result.violations] == []
-    faulty = [result for result in claimed_list.results if not result.faultless]
+    report = play(seeds_of(1, 100))
+    assert [(result.seed, result.violations) for result in report.results if result.violations] == []
+    faulty = [result for result in report.results if not result.faultless]
     assert len(faulty) == 100
     assert min(result.faults for result in faulty) >= 3
     assert min(result.jobs for result in faulty) >= 20
     assert sorted(result.events for result in faulty)[50] >= 300
-    assert claimed_list.replayed >= 2
+    assert report.replayed >= 2
 
 
 @pytest.mark.parametrize("seed", [4, 7, 10, 438])

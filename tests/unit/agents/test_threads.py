@@ -340,9 +340,9 @@ def test_threads_stuck_for_ever_do_not_hold_up_the_end_of_the_process(tmp_path: 
     script = (
         "import asyncio, sys, threading, time\n"
         f"sys.path[:] = {sys.path!r}\n"
-        "from jobmaster_agents.execute.thread_pool import ThreadRunner\n"
+        "from jobmaster_agents.execute.thread_pool import ThreadPool\n"
         "async def main():\n"
-        "    job = ThreadRunner(1, time.monotonic).submit(threading.Event().wait, {}, print)\n"
+        "    job = ThreadPool(1, time.monotonic).submit(threading.Event().wait, {}, print)\n"
         "    while job.started_at is None:\n"
         "        await asyncio.sleep(0.001)\n"
         "asyncio.run(main())\n"
