@@ -13,6 +13,7 @@ from collections.abc import Awaitable, Callable
 from typing import Protocol, runtime_checkable
 
 from jobmaster.model.errors import CodeError, Unavailable
+from jobmaster.rules.backoff import backoff_delay, is_logged
 from jobmaster.telemetry import Telemetry
 from jobmaster_agents.event_log import Event, EventLog
 
@@ -81,7 +82,7 @@ async def run_periodically(
             except Exception as error:
                 failures += 1
                 _note_failure(log, telemetry, duty.name, error, failures)
-                delay = min(BACKOFF_SECONDS * 2.0 ** min(failures - 1, 16), BACKOFF_SECONDS_MAX)
+                delay = backoff_delay(failures, BACKOFF_SECONDS, BACKOFF_SECONDS_MAX)
             else:
                 if failures:
                     log.info(Event.DUTY_RECOVERED, {"duty": duty.name, "failures": failures})
@@ -115,8 +116,8 @@ async def _pause(seconds: float, stopped: asyncio.Future[None], kicked: asyncio.
 
 def _note_failure(log: EventLog, telemetry: Telemetry, name: str, error: Exception, failures: int) -> None:
     telemetry.duty_failures[name] += 1
-    if failures & (failures - 1):
-        return  # the 1st, 2nd, 4th, 8th ... in a row: an outage is one story, not a line a second
+    if not is_logged(failures):
+        return
     fields = {"duty": name, "failures": failures, "error": type(error).__name__, "reason": str(error)}
     if isinstance(error, Unavailable | TimeoutError):
         log.warning(Event.DUTY_FAILED, fields)

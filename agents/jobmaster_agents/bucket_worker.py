@@ -42,7 +42,7 @@ from jobmaster_agents.outcomes.kept import KeptOutcomes
 from jobmaster_agents.outcomes.kept_replay import KeptReplay
 from jobmaster_agents.outcomes.outcome import OutcomeBuilder, StopCause
 from jobmaster_agents.outcomes.writer import OutcomeWriter
-from jobmaster_agents.retrying import Told, UntilAnswered
+from jobmaster_agents.retrying import RepeatedLog, UntilAnswered
 from jobmaster_agents.state.job_table import ClaimedJob, JobTable, Phase
 from jobmaster_agents.state.ownership import OwnedBucket, Ownership
 
@@ -84,7 +84,7 @@ class BucketWorker:
         self._list_prefix = list_prefix
         self._group: asyncio.TaskGroup | None = None
         self.claimers: dict[bytes, Claimer] = {}
-        self._claims_told = Told("claim", log)
+        self._claim_failures = RepeatedLog("claim", log)
         self._claimed_before = 0
         """Jobs that pumps of closed buckets had claimed: a counter must not fall."""
         self._conflicts_before = 0
@@ -230,7 +230,7 @@ class BucketWorker:
             capacity=Capacity.of(self._agent),
             store_settings=self._settings.stores[owned.store],
             log=self._log,
-            told=self._claims_told,
+            repeated_log=self._claim_failures,
         )
         claimer.claim_seconds = self._telemetry.claim_seconds
         self.claimers[bucket_id] = claimer

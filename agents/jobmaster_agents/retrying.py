@@ -1,16 +1,15 @@
-"""Asking again until the answer is known: for calls that are idempotent by identity, name or content.
+"""Retries of idempotent calls: the caller does not see an outage, the call returns when the server has answered.
 
-Who insists is never told of an outage; he waits. Two things stand between two tries: a growing pause, and the lease,
-which is read again before every single try, so that nothing is sent to the master after the moment this process promised to
-stop (a try may itself have taken longer than the lease).
+Between two tries stand a growing pause and the lease. The lease is checked before every try, because a try may itself take
+longer than the lease: nothing is sent to the master after the moment at which this process promised to stop.
 
-What the master did not finish in its time may have been too much at once: who can send less asks for that to be told
-(``timeouts=False``) and halves it (``halving``).
+A time-out may mean that the call was too large. A caller that can send less sets ``timeouts=False`` and halves its batch
+(``outcomes.batch_write``).
 
-A ``Refused`` while working (rights revoked, password rotated, schema changed under us) is an outage that needs a person:
-leaving would only make a circle of restarts in which every job counts a rescue. So it is asked again like an outage, and
-said aloud in the log at the 1st, 2nd, 4th, 8th ... time. Where one row among many may be to blame, the caller wants to know:
-``refusals=False``; with ``rows=True`` only then, for a table that is gone or a right that is missing is no row's fault.
+``Refused`` at run time (rights revoked, password rotated, schema changed) is an outage that needs an operator. To exit would
+only restart the agent in a circle, and each restart would count as a rescue of every job. So the call is repeated as after an
+outage, and logged at the 1st, 2nd, 4th, 8th ... failure. A caller whose batch may contain a row that is to blame sets
+``refusals=False``; with ``rows=True`` a missing table or a missing right, which no row causes, is still repeated.
 """
 
 from __future__ import annotations
@@ -22,17 +21,20 @@ from typing import TypeVar
 
 from jobmaster.clock import Clock
 from jobmaster.model.errors import AccessRefused, InputError, JobMasterError, Refused, SchemaMismatch, Unavailable
+from jobmaster.rules.backoff import backoff_delay, is_logged
 from jobmaster_agents.event_log import Event, EventLog
 from jobmaster_agents.state.ownership import Ownership
 
 BACKOFF_SECONDS = 0.05
 BACKOFF_SECONDS_MAX = 2.0
+JITTER = 0.2
+"""Share by which a delay is shortened at random."""
 
 _T = TypeVar("_T")
 
 
-class Told:
-    """What is said of failures of one kind: a log line at the 1st, 2nd, 4th ... in a row, however many callers fail.
+class RepeatedLog:
+    """Logs failures of one kind at the 1st, 2nd, 4th ... in a row, however many callers fail.
 
     Args:
         what: what fails, for the log.
@@ -48,12 +50,12 @@ class Told:
         self._failures = 0
 
     def failed(self, error: JobMasterError) -> None:
-        """Count a failure, and say so if it is one of those that are told."""
+        """Count a failure; log it if its number is one of those."""
         self._failures += 1
-        if self._failures & (self._failures - 1) == 0:
+        if is_logged(self._failures):
             fields = {"what": self._what, "failures": self._failures, "reason": str(error)}
-            tell = self._log.warning if isinstance(error, Unavailable) else self._log.error
-            tell(Event.CALL_FAILED, fields)
+            write = self._log.warning if isinstance(error, Unavailable) else self._log.error
+            write(Event.CALL_FAILED, fields)
 
 
 class Backoff:
@@ -61,28 +63,28 @@ class Backoff:
 
     Args:
         what: what fails, for the log.
-        told: shared by callers that all ask the same server: together they write one line where each would write its own.
+        repeated_log: shared by callers of the same server: together they write one line where each would write its own.
     """
 
-    def __init__(self, what: str, log: EventLog, told: Told | None = None) -> None:
-        self._told = told or Told(what, log)
+    def __init__(self, what: str, log: EventLog, repeated_log: RepeatedLog | None = None) -> None:
+        self._repeated_log = repeated_log or RepeatedLog(what, log)
         self.failures = 0
 
     def succeeded(self) -> None:
         """The next failure is the first one again."""
         if self.failures:
             self.failures = 0
-            self._told.succeeded()
+            self._repeated_log.succeeded()
 
     def seconds(self, error: JobMasterError) -> float:
-        """Note a failure; how long to wait now."""
+        """Count a failure; how long to wait now."""
         self.failures += 1
-        self._told.failed(error)
-        delay = min(BACKOFF_SECONDS * 2.0 ** min(self.failures - 1, 10), BACKOFF_SECONDS_MAX)
-        return delay * (1.0 - 0.2 * random.random())
+        self._repeated_log.failed(error)
+        delay = backoff_delay(self.failures, BACKOFF_SECONDS, BACKOFF_SECONDS_MAX)
+        return delay * (1.0 - JITTER * random.random())
 
     async def pause(self, error: JobMasterError) -> None:
-        """Note a failure and wait."""
+        """Count a failure and wait."""
         await asyncio.sleep(self.seconds(error))
 
 
@@ -108,12 +110,12 @@ class UntilAnswered:
         rows: bool = False,
         timeouts: bool = True,
     ) -> _T:
-        """Answer of ``call``, asked again after ``Unavailable`` and ``OutcomeUnknown``.
+        """Answer of ``call``, which is repeated after ``Unavailable`` and ``OutcomeUnknown``.
 
         Args:
-            refusals: ask again after ``Refused`` and ``InputError`` too.
-            rows: and, without ``refusals``, after those that no row can be to blame for.
-            timeouts: ask again, as much at once, for what the master did not finish in its time.
+            refusals: repeat it after ``Refused`` and ``InputError`` too.
+            rows: without ``refusals``, repeat it after refusals that no row can cause.
+            timeouts: repeat it unchanged after a time-out of the master.
 
         Raises:
             Refused, InputError: only with ``refusals=False``.

@@ -11,6 +11,7 @@ from collections import deque
 
 from benchmarks.fleet.cluster import Agent, Cluster, taken
 from benchmarks.fleet.control import SMALL_BYTES, Control, Lease
+from jobmaster.rules.backoff import backoff_delay
 from jobmaster.settings.model import Thresholds
 from jobmaster_agents.leader.due_notifier import PER_GROUP
 from jobmaster_agents.outcomes.kept_replay import PAGE_JOBS
@@ -151,7 +152,7 @@ class Rescue:
         cluster, costs, now = self.cluster, self.cluster.costs, self.cluster.time.now
         store = victim.store if victim is not None else agent.store
         if store.away_until > now:
-            pause = min(RETRY_SECONDS * 2**failures, RETRY_SECONDS_MAX)
+            pause = backoff_delay(failures + 1, RETRY_SECONDS, RETRY_SECONDS_MAX)
             cluster.time.at(now + pause, self._drain, (agent, moved, victim, failures + 1))
             if not failures:
                 cluster.time.at(now, self._take, (agent, moved))  # others have their turn meanwhile

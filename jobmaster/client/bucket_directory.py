@@ -17,9 +17,12 @@ from jobmaster.clock import Clock
 from jobmaster.model.bucket import Bucket, BucketState
 from jobmaster.model.errors import JobMasterError
 from jobmaster.ports import EVERY_OWNER, Queries, Traits
+from jobmaster.rules.backoff import backoff_delay
 
 REFRESH_AGAIN_SECONDS = 0.2
 """Least time between two refreshes, whoever asks."""
+AVOID_SECONDS, AVOID_SECONDS_MAX = 0.2, 5.0
+"""How long a bucket is avoided whose store did not answer: the first time, and at most."""
 CLOSED_SECONDS = 5.0
 """A bucket that answered CLOSED or NOBUCKET is left alone this long, though the master may still list it."""
 
@@ -67,9 +70,9 @@ class Outlet:
         self.avoid_until = now + CLOSED_SECONDS
 
     def failed(self, now: float) -> None:
-        """The store did not answer: stay away, longer each time (0.2 s ... 5 s)."""
-        self.failures = min(self.failures + 1, 6)
-        self.avoid_until = now + min(0.1 * 2**self.failures, 5.0)
+        """The store did not answer: stay away, longer each time."""
+        self.failures += 1
+        self.avoid_until = now + backoff_delay(self.failures, AVOID_SECONDS, AVOID_SECONDS_MAX)
 
     def answered(self, depth: int, now: float) -> None:
         """The store took the jobs."""

@@ -20,6 +20,7 @@ from jobmaster.clock import Clock
 from jobmaster.model.errors import JobMasterError, Unavailable, WaitTimeout
 from jobmaster.model.job import JobState
 from jobmaster.ports import Queries, StoreIntake
+from jobmaster.rules.backoff import backoff_delays
 
 REREAD_SECONDS = 3.0
 REREAD_JOBS_PER_SECOND = 5000
@@ -33,6 +34,7 @@ LACKS_MAX = 3
 """Reasons that the error of a wait names."""
 READ_SECONDS = 1.0
 """How much longer than the wait itself its last reading may take; a frozen server would hold it for ever."""
+_BACKOFF_SECONDS = 0.1
 _BACKOFF_SECONDS_MAX = 5.0
 
 _log = logging.getLogger(__name__)
@@ -191,14 +193,14 @@ class Waiting:
             _log.info("not every store takes a subscription; waiting goes on by re-reading")
 
     async def _hear(self, name: str, store: StoreIntake) -> None:
-        pause = 0.1
+        pauses = backoff_delays(_BACKOFF_SECONDS, _BACKOFF_SECONDS_MAX)
         while True:
             try:
                 # The port promises an iterator; generators must be closed where they are abandoned.
                 async with aclosing(cast(AsyncGenerator[bytes, None], store.finished())) as news:
                     async for job_id in news:
                         if not job_id:
-                            pause = 0.1
+                            pauses = backoff_delays(_BACKOFF_SECONDS, _BACKOFF_SECONDS_MAX)
                             self._standing[name].set()
                             self._wake_all()
                             continue
@@ -210,8 +212,7 @@ class Waiting:
             except JobMasterError as error:
                 _log.info("store %s: its news stopped: %s", name, error)
             self._standing[name].clear()
-            await asyncio.sleep(pause)
-            pause = min(pause * 2, _BACKOFF_SECONDS_MAX)
+            await asyncio.sleep(next(pauses))
 
     def _wake_all(self) -> None:
         """Something may have been missed before the subscription stood."""

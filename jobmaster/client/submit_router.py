@@ -36,6 +36,7 @@ from jobmaster.model.errors import (
 )
 from jobmaster.model.job import Durability, Entry, JobView, Level, NewJob, OnFull, Priority, Receipt
 from jobmaster.ports import Intake, Queries, Written
+from jobmaster.rules.backoff import backoff_delays
 from jobmaster.rules.placement import Way, way
 from jobmaster.settings.model import ClusterSettings
 from jobmaster.telemetry import Telemetry
@@ -266,9 +267,10 @@ class IntakeDesk:
             BucketsFull: by policy, or because the time is over.
         """
         ends = self._clock.boottime() + self._full_timeout
-        pause = _PAUSE_SECONDS
+        pauses = backoff_delays(_PAUSE_SECONDS, _PAUSE_SECONDS_MAX)
         placed = ALL_FULL
         while placed.full and on_full is not OnFull.SPILL:
+            pause = next(pauses)
             if on_full is OnFull.RAISE or self._clock.boottime() + pause > ends:
                 waited = "" if on_full is OnFull.RAISE else f" for {self._full_timeout:g} s"
                 raise BucketsFull(
@@ -277,7 +279,6 @@ class IntakeDesk:
                     hint="add agents or buckets, or use on_full='spill' to write to the master",
                 )
             await asyncio.sleep(pause)
-            pause = min(pause * 2, _PAUSE_SECONDS_MAX)
             placed = await group.place(entries)
         return placed
 

@@ -17,6 +17,7 @@ from jobmaster.master.batches import columns
 from jobmaster.master.connection import Connection, Opener, rows_of
 from jobmaster.model.errors import Unavailable
 from jobmaster.model.job import NewJob
+from jobmaster.rules.backoff import backoff_delay
 
 _TRIES = 6
 _PAUSE_SECONDS = 0.25
@@ -65,7 +66,7 @@ class Importer:
                     if isinstance(error, Unavailable):
                         raise
                     raise errors.calling(error, "jobs/insert_held", writes=True) from error
-                await asyncio.sleep(_PAUSE_SECONDS * 2**attempt)
+                await asyncio.sleep(backoff_delay(attempt + 1, _PAUSE_SECONDS))
         raise AssertionError("the last try returns or raises")
 
     async def wait_for_turn(self, batch: str, seconds: float) -> None:

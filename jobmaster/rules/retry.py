@@ -1,12 +1,12 @@
 """When a failed job runs again: exponential back-off with a cap and symmetric jitter.
 
-The delay of the n-th failure is ``base * factor**(n-1)``, at most ``maximum``, then spread by ``jitter`` to both sides
-(exponent capped, so that no factor overflows). Jitter keeps 10^5 jobs that failed together from coming back together.
+The delay of the n-th failure is ``base * factor**(n-1)``, at most ``maximum``, then spread by ``jitter`` to both sides.
+Jitter keeps 10^5 jobs that failed together from coming back together.
 """
 
 from __future__ import annotations
 
-_EXPONENT_MAX = 64
+from jobmaster.rules.backoff import backoff_delay
 
 
 def backoff_seconds(
@@ -20,7 +20,7 @@ def backoff_seconds(
     """
     if failures < 1:
         raise ValueError(f"back-off is asked after a failure, not after {failures}")
-    delay = min(base * factor ** min(failures - 1, _EXPONENT_MAX), maximum)
+    delay = backoff_delay(failures, base, maximum, factor)
     return min(max(delay * (1.0 + jitter * (2.0 * chance - 1.0)), 0.0), maximum)
 
 

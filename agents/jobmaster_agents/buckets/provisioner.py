@@ -21,6 +21,7 @@ from jobmaster.model.errors import JobMasterError, Refused
 from jobmaster.model.ids import Fence
 from jobmaster.model.job import Priority
 from jobmaster.ports import Word
+from jobmaster.rules.backoff import backoff_delays
 from jobmaster.settings.model import AgentSettings
 from jobmaster_agents.event_log import Event, EventLog
 from jobmaster_agents.retrying import UntilAnswered
@@ -136,12 +137,11 @@ class BucketProvisioner:
                 self._log.info(Event.BUCKETS_OPENED, {"buckets": len(missing), "lanes": _lanes(missing)})
             surplus = have - wanted
         leaving = [bucket_id for group in surplus for bucket_id in self._emptiest(mine, group)[: surplus[group]]]
-        pause = REPLACE_SECONDS
+        pauses = backoff_delays(REPLACE_SECONDS, AGAIN_SECONDS_MAX)
         while leaving and not self._is_over():
             leaving = await self._bucket_worker.complete(leaving, grace_seconds, _REASON)
             if leaving:  # a server is away, or what lies there cannot be written yet; it takes no jobs any more
-                await asyncio.sleep(pause)
-                pause = min(pause * 2.0, AGAIN_SECONDS_MAX)
+                await asyncio.sleep(next(pauses))
 
     def _emptiest(self, mine: Iterable[OwnedBucket], group: Group) -> list[bytes]:
         ids = [each.fence.bucket_id for each in mine if (each.lane, each.priority) == group]

@@ -30,7 +30,7 @@ from jobmaster_agents.execute.cancellation import Cancellation
 from jobmaster_agents.execute.executor import Executor
 from jobmaster_agents.outcomes.outcome import OutcomeBuilder
 from jobmaster_agents.outcomes.writer import OutcomeWriter
-from jobmaster_agents.retrying import Backoff, Told
+from jobmaster_agents.retrying import Backoff, RepeatedLog
 from jobmaster_agents.state.job_table import ClaimedJob, ClaimedList, JobTable
 from jobmaster_agents.state.ownership import OnForgotten, OwnedBucket, Ownership, thawed_epoch
 
@@ -74,7 +74,7 @@ class Claimer:
 
     Args:
         list_prefix: unique per incarnation of the agent; the lists are ``<prefix>-<n>``.
-        told: what is logged of failed claims, shared by all buckets of a store.
+        repeated_log: logs failed claims; shared by all buckets of a store.
         store_settings: at four fifths of its high-water mark, when there is no room, a portion is spilled to the master;
             and how much the bucket may keep while the master is down.
     """
@@ -98,7 +98,7 @@ class Claimer:
         capacity: Capacity,
         store_settings: StoreSettings,
         log: EventLog | None = None,
-        told: Told | None = None,
+        repeated_log: RepeatedLog | None = None,
     ) -> None:
         self.owned = owned
         self._bucket_id = owned.fence.bucket_id
@@ -118,7 +118,7 @@ class Claimer:
         self._store_settings = store_settings
         self._spill_jobs = store_settings.high_water_jobs * 4 // 5
         self._log = log or EventLog()
-        self._told = told
+        self._repeated_log = repeated_log
         self.claim_seconds = Histogram(STEP_SECONDS)
         """How long claims take; one for all buckets of a process."""
         self._names = 0
@@ -266,7 +266,7 @@ class Claimer:
 
     async def _until_answered(self, name: str, limit: int) -> tuple[Claimed, float] | None:
         """Ask under one name until an answer comes; with it, when it was asked for."""
-        backoff = Backoff("claim", self._log, self._told)
+        backoff = Backoff("claim", self._log, self._repeated_log)
         while not self.ended:
             asked_at, fence = self._now(), self.owned.fence
             try:

@@ -19,6 +19,7 @@ from jobmaster.clock import Clock
 from jobmaster.model.bucket import Bucket, BucketState
 from jobmaster.model.errors import CodeError, JobMasterError
 from jobmaster.ports import Unfit
+from jobmaster.rules.backoff import backoff_delay, is_logged
 from jobmaster.telemetry import Telemetry
 from jobmaster_agents.event_log import Event, EventLog
 from jobmaster_agents.rescue.evacuation import Evacuation, EvacuationEnd, EvacuationMaster, EvacuationStore
@@ -287,9 +288,9 @@ class Rescue:
         if work.failures == 0:
             work.since = now
         work.failures += 1
-        work.next_at = now + min(RETRY_SECONDS * 2.0 ** min(work.failures - 1, 8), RETRY_SECONDS_MAX)
+        work.next_at = now + backoff_delay(work.failures, RETRY_SECONDS, RETRY_SECONDS_MAX)
         self._telemetry.drains_postponed += 1
-        if work.failures & (work.failures - 1) == 0:
+        if is_logged(work.failures):
             fields = {"failures": work.failures, "error": error, "reason": reason}
             self._log.warning(Event.BUCKET_DRAIN_POSTPONED, {**_fields(work.drain), **fields})
         if now - work.since >= self._store_dead_seconds:

@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 
 import msgspec
 
+from jobmaster.rules.backoff import backoff_delay
 from jobmaster_agents.event_log import Event, EventLog
 from jobmaster_agents.launch.order import CertificateOrder, ControlMessage, LaunchOrder, write_order
 from jobmaster_agents.launch.shared_deadline import Deadline, Phase
@@ -107,7 +108,8 @@ class DeathCertificates:
     """
 
     TIMEOUT_SECONDS = 10.0
-    RETRY_SECONDS = 0.5
+    RETRY_SECONDS = 1.0
+    RETRY_SECONDS_MAX = 16.0
 
     def __init__(
         self,
@@ -149,7 +151,7 @@ class DeathCertificates:
     def _start(self, certificate: _Certificate, now: float) -> None:
         certificate.attempts += 1
         certificate.timeout_at = now + self.TIMEOUT_SECONDS
-        certificate.next_at = now + self.RETRY_SECONDS * 2.0 ** min(certificate.attempts, 5)
+        certificate.next_at = now + backoff_delay(certificate.attempts, self.RETRY_SECONDS, self.RETRY_SECONDS_MAX)
         try:
             process = subprocess.Popen(list(self._command), stdin=subprocess.PIPE, start_new_session=True)
         except OSError as error:  # out of processes or memory: the next turn tries again

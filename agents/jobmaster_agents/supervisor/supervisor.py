@@ -21,6 +21,7 @@ from types import FrameType
 import msgspec
 
 from jobmaster.clock import Clock, SystemClock, new_id
+from jobmaster.rules.backoff import backoff_delay
 from jobmaster.settings.model import ClusterSettings
 from jobmaster_agents.event_log import LOGGER_NAME, Event, EventLog
 from jobmaster_agents.launch.order import CertificateOrder, ControlMessage, LaunchOrder
@@ -92,7 +93,7 @@ def restart_delay(deaths_in_a_row: int, exit_code: int, phase: Phase = Phase.STA
         longest = REFUSED_SECONDS_MAX if exit_code in REFUSED_EXIT_CODES else RESTART_SECONDS_MAX
     else:
         longest = SERVED_SECONDS_MAX
-    return min(RESTART_SECONDS * 2.0 ** min(deaths_in_a_row - 2, 16), longest)
+    return backoff_delay(deaths_in_a_row - 1, RESTART_SECONDS, longest)
 
 
 def exit_text(returncode: int) -> str:

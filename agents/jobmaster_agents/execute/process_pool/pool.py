@@ -17,6 +17,7 @@ from collections.abc import Awaitable, Callable, Iterator, Sequence
 
 from jobmaster.clock import Clock
 from jobmaster.model.job import ErrorInfo
+from jobmaster.rules.backoff import backoff_delay
 from jobmaster_agents.execute.attempt_result import AttemptResult, ResultKind
 from jobmaster_agents.execute.process_pool.protocol import ProcessJob, Setup
 from jobmaster_agents.execute.process_pool.worker_process import OnOutput, StartFailed, WorkerLimits, WorkerProcess
@@ -313,8 +314,8 @@ class ProcessPool:
             await worker.start()
         except StartFailed as error:
             self._failures += 1
-            delay = _START_AGAIN_SECONDS * 2.0 ** min(self._failures - 1, 16)
-            self._not_before = self._now() + min(delay, _START_AGAIN_SECONDS_MAX)
+            delay = backoff_delay(self._failures, _START_AGAIN_SECONDS, _START_AGAIN_SECONDS_MAX)
+            self._not_before = self._now() + delay
             self._logger.error("a worker process did not start (%d in a row): %s", self._failures, error)
             raise
         self._failures = 0
