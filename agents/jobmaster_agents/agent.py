@@ -94,7 +94,7 @@ class Parts:
         self.heartbeat = Heartbeat(
             self.ownership, master, settings.leases, clock, attest, self._renewed, self._trusted, telemetry, log
         )
-        self.heartbeat.clock_watch = ClockCheck(settings.limits.clock_skew_seconds, clock, telemetry, log)
+        self.heartbeat.clock_check = ClockCheck(settings.limits.clock_skew_seconds, clock, telemetry, log)
         self.bucket_worker = BucketWorker(
             settings,
             agent,
@@ -114,7 +114,7 @@ class Parts:
             settings.leases,
             clock,
             self.heartbeat.unanswered,
-            lambda: self.beat.heard_at,
+            lambda: self.beat.answered_at,
             self._trusted,
             self.bucket_worker.forget,
             telemetry,
@@ -311,7 +311,7 @@ class Parts:
             self.rescuers.kick(renewal.lost_stores)
         if renewal.cancel_requested:
             self.bucket_worker.cancel(renewal.cancel_requested)
-        self.bucket_worker.onboarding.alone = renewal.agents <= 1
+        self.bucket_worker.due_fetcher.alone = renewal.agents <= 1
         self.leader.saw_coordinator(renewal.coordinator)
         if self._agent.mode in _WORKING_MODES:
             self.ownership_check.renewed(renewal)

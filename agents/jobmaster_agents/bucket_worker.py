@@ -18,8 +18,7 @@ from jobmaster.clock import Clock
 from jobmaster.handlers import Handlers
 from jobmaster.master.transactions import Transactions
 from jobmaster.model.bucket import BucketState
-from jobmaster.ports import Onboarding as OnboardingPort
-from jobmaster.ports import Outcomes, StoreOwner, Word
+from jobmaster.ports import Onboarding, Outcomes, StoreOwner, Word
 from jobmaster.settings.model import AgentSettings, ClusterSettings
 from jobmaster.telemetry import Telemetry
 from jobmaster_agents.buckets.graceful_shutdown import GracefulShutdown, ShutdownMaster
@@ -35,7 +34,7 @@ from jobmaster_agents.execute.process_pool.worker_process import WorkerLimits
 from jobmaster_agents.execute.thread_pool import ThreadPool
 from jobmaster_agents.execute.transactional.runner import RecordMaster, TransactionalRunner
 from jobmaster_agents.fetch.claimer import Capacity, Claimer
-from jobmaster_agents.fetch.due_fetcher import Onboarding
+from jobmaster_agents.fetch.due_fetcher import DueFetcher
 from jobmaster_agents.fetch.wake_listener import WakeListener
 from jobmaster_agents.outcomes.in_flight import InFlightRows, InFlightWriter
 from jobmaster_agents.outcomes.kept import KeptOutcomes
@@ -47,7 +46,7 @@ from jobmaster_agents.state.job_table import ClaimedJob, JobTable, Phase
 from jobmaster_agents.state.ownership import OwnedBucket, Ownership
 
 
-class WorkMaster(Outcomes, OnboardingPort, ShutdownMaster, RecordMaster, SalvageMaster, Protocol):
+class WorkMaster(Outcomes, Onboarding, ShutdownMaster, RecordMaster, SalvageMaster, Protocol):
     """What working needs of the master."""
 
 
@@ -148,7 +147,7 @@ class BucketWorker:
         self.executor.on_given_up = self._given_up
         self._dispatcher.on_broken = self.executor.break_off
         self.outcome_writer.runner = self.executor
-        self.onboarding = Onboarding(
+        self.due_fetcher = DueFetcher(
             master,
             self.outcome_writer.assigned_copies,
             self.executor,
@@ -200,7 +199,7 @@ class BucketWorker:
                 group.create_task(self.kept_replay.run(), name="jobmaster-applying")
                 group.create_task(self.executor.run(), name="jobmaster-execution")
                 group.create_task(self.wake_listener.run(), name="jobmaster-waker")
-                group.create_task(self.onboarding.run(), name="jobmaster-onboarding")
+                group.create_task(self.due_fetcher.run(), name="jobmaster-onboarding")
                 group.create_task(self.cancellation.run(), name="jobmaster-cancelling")
                 for claimer in self.claimers.values():
                     group.create_task(claimer.run(), name="jobmaster-pump")
@@ -223,7 +222,7 @@ class BucketWorker:
             self.outcome_builder,
             self._handlers,
             self._clock,
-            self.onboarding,
+            self.due_fetcher,
             self.cancellation,
             self.forget,
             list_prefix=self._list_prefix,
@@ -234,7 +233,7 @@ class BucketWorker:
         )
         claimer.claim_seconds = self._telemetry.claim_seconds
         self.claimers[bucket_id] = claimer
-        self.onboarding.open(owned)
+        self.due_fetcher.open(owned)
         self.wake_listener.changed()
         if self._group is not None:
             self._group.create_task(claimer.run(), name="jobmaster-pump")
@@ -260,7 +259,7 @@ class BucketWorker:
         """Bring buckets to their graceful end; returns those left to the rescue."""
         claimers = [self.claimers[bucket_id] for bucket_id in bucket_ids if bucket_id in self.claimers]
         for claimer in claimers:
-            self.onboarding.close(claimer.owned.fence.bucket_id)
+            self.due_fetcher.close(claimer.owned.fence.bucket_id)
 
         def retired(claimer: Claimer) -> None:
             bucket_id = claimer.owned.fence.bucket_id
@@ -277,17 +276,17 @@ class BucketWorker:
 
     # ------------------------------------------------------------ losing buckets
 
-    def forget(self, bucket_id: bytes, why: str, said: Word | None = None) -> None:
+    def forget(self, bucket_id: bytes, why: str, reply: Word | None = None) -> None:
         """A store or the master says that the bucket is another's: nothing of it may be settled or recorded.
 
         Of a frozen one it may be the new epoch that speaks (the answer to our own unfreezing was lost): the master is asked.
         """
         owned = self._ownership.get(bucket_id)
         if owned is not None and owned.frozen:
-            owned.heard(said)
-            self._ownership.refused(owned, why)
+            owned.note_reply(reply)
+            self._ownership.write_refused(owned, why)
         else:
-            self._ownership.lose(bucket_id, why, said)
+            self._ownership.lose(bucket_id, why, reply)
 
     def _lost(self, owned: OwnedBucket, why: str) -> None:
         bucket_id = owned.fence.bucket_id
@@ -310,12 +309,12 @@ class BucketWorker:
 
     def _close(self, bucket_id: bytes) -> None:
         self.executor.close(bucket_id)
-        self.onboarding.close(bucket_id)
+        self.due_fetcher.close(bucket_id)
         self.cancellation.close(bucket_id)
         claimer = self.claimers.pop(bucket_id, None)
         if claimer is not None:
             claimer.ended = True
-            claimer.ask()
+            claimer.wake()
             self._claimed_before += claimer.claimed
             self._conflicts_before += claimer.conflicting
         self.wake_listener.changed()
@@ -327,10 +326,10 @@ class BucketWorker:
         owned.freeze()
         self.executor.set_slots()
 
-    def thaw(self, owned: OwnedBucket, epoch: int) -> None:
+    def unfreeze(self, owned: OwnedBucket, epoch: int) -> None:
         """The bucket goes on under a new epoch. What has a row under the old one ends under it; what had only been queued
         there goes back to the master."""
-        past = owned.step(epoch)
+        past = owned.advance_epoch(epoch)
         for job in self.job_table.step(owned, past):
             self.outcome_builder.release(job)
         self.resume(owned)
@@ -340,9 +339,9 @@ class BucketWorker:
         bucket_id = owned.fence.bucket_id
         self.executor.set_slots()
         self.executor.enqueue([job for job in self.job_table.of_bucket(bucket_id) if job.phase is Phase.QUEUED])
-        self.onboarding.kick(bucket_id)
+        self.due_fetcher.kick(bucket_id)
         if (claimer := self.claimers.get(bucket_id)) is not None:
-            claimer.ask(lists=True)
+            claimer.wake(lists=True)
 
     # ------------------------------------------------------------ a configuration that was read again
 
@@ -353,7 +352,7 @@ class BucketWorker:
         self.outcome_builder.defaults = settings.jobs
         for claimer in self.claimers.values():
             claimer.capacity = Capacity.of(agent)
-            claimer.ask()
+            claimer.wake()
 
     # ------------------------------------------------------------ signals between the parts
 
@@ -391,8 +390,8 @@ class BucketWorker:
     def _room(self, bucket_id: bytes) -> None:
         claimer = self.claimers.get(bucket_id)
         if claimer is not None:
-            claimer.room()
-        self.onboarding.room(bucket_id)
+            claimer.wake()
+        self.due_fetcher.has_room(bucket_id)
 
     def is_idle(self) -> bool:
         """Nothing claimed, running or on its way to the master."""
@@ -415,8 +414,8 @@ class BucketWorker:
         telemetry.read_from("jobs_aside", lambda: sum(map(executor.aside, self.claimers)))
         telemetry.read_from("outcomes_waiting", lambda: outcome_writer.backlog)
         telemetry.read_from("jobs_claimed", self._claimed)
-        telemetry.read_from("jobs_onboarded", lambda: self.onboarding.onboarded)
-        telemetry.read_from("onboarded_behind_cursor", lambda: self.onboarding.behind)
+        telemetry.read_from("jobs_onboarded", lambda: self.due_fetcher.onboarded)
+        telemetry.read_from("onboarded_behind_cursor", lambda: self.due_fetcher.behind)
         telemetry.read_from("jobs_retried", lambda: outcome_builder.retried)
         telemetry.read_from(
             "jobs_conflicting", lambda: self._conflicts_before + sum(p.conflicting for p in self.claimers.values())

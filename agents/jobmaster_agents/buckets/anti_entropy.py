@@ -208,7 +208,7 @@ class AntiEntropy:
             return
         written = await self._master.release(owned.fence, queued)
         if not written.bucket_ok:
-            self._ownership.refused(owned, "a release was refused by the bucket's lock")
+            self._ownership.write_refused(owned, "a release was refused by the bucket's lock")
             return
         if written.accepted:
             self._telemetry.rows_released += len(written.accepted)

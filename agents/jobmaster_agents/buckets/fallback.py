@@ -34,7 +34,7 @@ class FallbackHost(Protocol):
     def spawn(self, work: Callable[[], Coroutine[object, object, None]]) -> None: ...
 
 
-class _Help:
+class _FallbackGroup:
     """One lane and priority."""
 
     __slots__ = ("at", "claimed", "stopping")
@@ -72,19 +72,19 @@ class FallbackBuckets:
         self._idle_seconds = idle_seconds
         self._now = clock.boottime
         self._log = log
-        self._helps: dict[Group, _Help] = {}
+        self._groups: dict[Group, _FallbackGroup] = {}
 
     def renewed(self, asked: frozenset[Group]) -> None:
         """What a renewal says."""
-        if asked != self._helps.keys():
-            self._helps = {group: self._helps.get(group) or _Help(self._now()) for group in asked}
+        if asked != self._groups.keys():
+            self._groups = {group: self._groups.get(group) or _FallbackGroup(self._now()) for group in asked}
             self._ask(asked)
-        for group, each in self._helps.items():
+        for group, each in self._groups.items():
             if self._is_idle(group, each):
                 each.stopping = True
                 self._bucket_worker.spawn(partial(self._stop, group, each))
 
-    def _is_idle(self, group: Group, each: _Help) -> bool:
+    def _is_idle(self, group: Group, each: _FallbackGroup) -> bool:
         """Nothing claimed for long, and nothing there. What is due later waits in the master as well as here."""
         activity = self._bucket_worker.activity(*group)
         claimed, busy = activity or (0, True)
@@ -93,7 +93,7 @@ class FallbackBuckets:
             return False
         return not each.stopping and self._now() - each.at >= self._idle_seconds
 
-    async def _stop(self, group: Group, each: _Help) -> None:
+    async def _stop(self, group: Group, each: _FallbackGroup) -> None:
         try:
             await self._master.stop_helping(self._ownership.agent_id, *group)
         except JobMasterError:

@@ -154,7 +154,7 @@ class GracefulShutdown:
                 await asyncio.sleep(_RETRY_SECONDS)
                 continue
             claimer.flushing = True
-            claimer.ask()
+            claimer.wake()
             return True
         return False
 
@@ -191,7 +191,7 @@ class GracefulShutdown:
         while not owned.lost and self._now() < last:
             if not self._job_table.empty(fence.bucket_id):
                 self._give_back(fence.bucket_id)  # a second copy whose turn came late
-                claimer.ask()
+                claimer.wake()
                 await asyncio.sleep(_LOOK_SECONDS)
                 continue
             try:

@@ -72,14 +72,14 @@ class BucketLoss:
         ownership: Ownership,
         ledger: BucketLedger,
         salvage: Salvage,
-        on_disowned: Callable[[OwnedBucket], None],
+        on_declared: Callable[[OwnedBucket], None],
         telemetry: Telemetry,
         log: EventLog,
     ) -> None:
         self._ledger = ledger
         self._salvage = salvage
         self._telemetry = telemetry
-        self._on_disowned = on_disowned
+        self._on_declared = on_declared
         self._log = log
         self._waiting: deque[_Lost] = deque()
         self._at_work = asyncio.Lock()
@@ -136,7 +136,7 @@ class BucketLoss:
     async def _declare(self, lost: _Lost) -> None:
         if lost.declared is None:
             lost.declared = await self._ledger.move_bucket(*lost.owned.fence, BucketState.LOST, lost.why)
-            self._on_disowned(lost.owned)
+            self._on_declared(lost.owned)
 
     async def _note(self, lost: _Lost) -> None:
         """For people, when all is done."""

@@ -22,7 +22,7 @@ from jobmaster.rules.bucket_machine import WORKING_STATES
 from jobmaster.rules.ownership import Title, title
 from jobmaster.telemetry import Telemetry
 from jobmaster_agents.event_log import Event, EventLog
-from jobmaster_agents.state.ownership import OwnedBucket, Ownership, thawed_list
+from jobmaster_agents.state.ownership import OwnedBucket, Ownership, unfrozen_list
 
 IDLE_SECONDS = 3600.0
 _DIFFERENT_TIMES = 2
@@ -51,7 +51,7 @@ class Worker(Protocol):
 
     def freeze(self, owned: OwnedBucket) -> None: ...
 
-    def thaw(self, owned: OwnedBucket, epoch: int) -> None: ...
+    def unfreeze(self, owned: OwnedBucket, epoch: int) -> None: ...
 
     def resume(self, owned: OwnedBucket) -> None: ...
 
@@ -75,17 +75,17 @@ class OwnershipCheck:
         self._store = store
         self._worker = worker
         self._log = log
-        self._doubts: dict[bytes, str] = {}
-        self._different = 0
+        self._to_check: dict[bytes, str] = {}
+        self._mismatches = 0
         self.kicked = asyncio.Event()
-        ownership.on_doubt = self.doubt
+        ownership.on_refused_write = self.request_check
         telemetry.read_from("buckets_frozen", lambda: sum(each.frozen for each in ownership.buckets.values()))
 
     # ------------------------------------------------------------ what brings a question
 
-    def doubt(self, owned: OwnedBucket, why: str) -> None:
+    def request_check(self, owned: OwnedBucket, why: str) -> None:
         """A write to the bucket was refused by its lock, or its store takes nothing."""
-        self._doubts[owned.fence.bucket_id] = why
+        self._to_check[owned.fence.bucket_id] = why
         self.kicked.set()
 
     def renewed(self, renewal: Renewal) -> None:
@@ -93,14 +93,18 @@ class OwnershipCheck:
         frozen = set(renewal.frozen)
         for bucket_id, owned in self._ownership.buckets.items():
             if owned.frozen is not (bucket_id in frozen):
-                self.doubt(owned, "a renewal says so" if bucket_id in frozen else "a renewal does not say so any more")
+                self.request_check(
+                    owned, "a renewal says so" if bucket_id in frozen else "a renewal does not say so any more"
+                )
         if renewal.at_work is None or self._ownership.opening or self._agrees(renewal):
-            self._different = 0
+            self._mismatches = 0
             return
-        self._different += 1
-        if self._different >= _DIFFERENT_TIMES:
+        self._mismatches += 1
+        if self._mismatches >= _DIFFERENT_TIMES:
             for owned in self._ownership.buckets.values():
-                self.doubt(owned, "the master counts other buckets of this agent than it holds, or other epochs")
+                self.request_check(
+                    owned, "the master counts other buckets of this agent than it holds, or other epochs"
+                )
             self.kicked.set()
 
     def _agrees(self, renewal: Renewal) -> bool:
@@ -111,10 +115,10 @@ class OwnershipCheck:
 
     async def tick(self) -> float:
         """Ask once about everything in doubt. What fails stays in doubt."""
-        if not self._doubts and self._different < _DIFFERENT_TIMES:
+        if not self._to_check and self._mismatches < _DIFFERENT_TIMES:
             return IDLE_SECONDS
         # A doubt that comes from here on is a new one: the answer may be older than what it is about.
-        doubts, self._doubts = self._doubts, {}
+        doubts, self._to_check = self._to_check, {}
         try:
             said = {bucket.id: bucket for bucket in await self._master.owned_buckets(self._ownership.agent_id)}
             for bucket_id, why in list(doubts.items()):
@@ -122,11 +126,11 @@ class OwnershipCheck:
                     await self._settle(owned, said.get(bucket_id), why)
                 del doubts[bucket_id]
         finally:
-            self._doubts = doubts | self._doubts
-        if self._different >= _DIFFERENT_TIMES:
-            await self._disown([bucket for bucket in said.values() if bucket.state in WORKING_STATES])
-            self._different = 0
-        return 0.0 if self._doubts else IDLE_SECONDS
+            self._to_check = doubts | self._to_check
+        if self._mismatches >= _DIFFERENT_TIMES:
+            await self._declare_lost([bucket for bucket in said.values() if bucket.state in WORKING_STATES])
+            self._mismatches = 0
+        return 0.0 if self._to_check else IDLE_SECONDS
 
     async def _settle(self, owned: OwnedBucket, said: Bucket | None, why: str) -> None:
         what = title(said, owned.fence)
@@ -139,7 +143,7 @@ class OwnershipCheck:
         elif what is Title.FROZEN:
             await self._freeze(owned)
         elif what is Title.THAWED and said is not None:
-            await self._thaw(owned, said.epoch)
+            await self._unfreeze(owned, said.epoch)
         else:
             await self._go_on(owned)
 
@@ -153,7 +157,7 @@ class OwnershipCheck:
             owned.unfreeze()
             self._log.info(Event.BUCKET_UNFROZEN, {"bucket": owned.fence.bucket_id, "epoch": owned.fence.epoch})
         self._worker.resume(owned)
-        await self._store.thaw(owned.fence, thawed_list(owned.fence.epoch))
+        await self._store.thaw(owned.fence, unfrozen_list(owned.fence.epoch))
 
     async def _freeze(self, owned: OwnedBucket) -> None:
         if not owned.frozen:
@@ -162,19 +166,19 @@ class OwnershipCheck:
         # Whoever froze it may not have reached the store; what it answers is the next owner call's to judge.
         await self._store.freeze(*owned.fence)
 
-    async def _thaw(self, owned: OwnedBucket, epoch: int) -> None:
+    async def _unfreeze(self, owned: OwnedBucket, epoch: int) -> None:
         bucket_id = owned.fence.bucket_id
         fence = owned.fence
-        word = await self._store.thaw(fence._replace(epoch=epoch), thawed_list(fence.epoch))
+        word = await self._store.thaw(fence._replace(epoch=epoch), unfrozen_list(fence.epoch))
         if word is not Word.OK:
             # Ours under the new epoch, and its store has lost it: it is lost as what it is, with the copies that are here.
-            self._worker.thaw(owned, epoch)
+            self._worker.unfreeze(owned, epoch)
             self._ownership.lose(bucket_id, f"the store answered {word} when it was unfrozen", word)
             return
-        self._worker.thaw(owned, epoch)
+        self._worker.unfreeze(owned, epoch)
         self._log.info(Event.BUCKET_UNFROZEN, {"bucket": bucket_id, "epoch": epoch})
 
-    async def _disown(self, at_work: list[Bucket]) -> None:
+    async def _declare_lost(self, at_work: list[Bucket]) -> None:
         for bucket in at_work:
             if bucket.id in self._ownership.buckets or bucket.id in self._ownership.opening:
                 continue

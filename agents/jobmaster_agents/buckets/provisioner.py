@@ -88,7 +88,7 @@ class BucketProvisioner:
         log: EventLog,
     ) -> None:
         self._configured = _counts(agent)
-        self._asked: frozenset[Group] = frozenset()
+        self._fallback_groups: frozenset[Group] = frozenset()
         self._master = master
         self._store = store
         self._store_name = store_name
@@ -117,11 +117,11 @@ class BucketProvisioner:
 
     def ask(self, groups: frozenset[Group], grace_seconds: float) -> None:
         """Where at least one bucket is wanted besides the configuration, from now on."""
-        self._asked = groups
+        self._fallback_groups = groups
         self._bucket_worker.spawn(partial(self._reconcile, grace_seconds))
 
     def _wanted(self) -> Counter[Group]:
-        return self._configured | Counter(dict.fromkeys(self._asked, 1))
+        return self._configured | Counter(dict.fromkeys(self._fallback_groups, 1))
 
     # ------------------------------------------------------------ to the wanted number
 

@@ -32,7 +32,7 @@ from jobmaster_agents.outcomes.outcome import OutcomeBuilder
 from jobmaster_agents.outcomes.writer import OutcomeWriter
 from jobmaster_agents.retrying import Backoff, RepeatedLog
 from jobmaster_agents.state.job_table import ClaimedJob, ClaimedList, JobTable
-from jobmaster_agents.state.ownership import OnForgotten, OwnedBucket, Ownership, thawed_epoch
+from jobmaster_agents.state.ownership import OnForgotten, OwnedBucket, Ownership, unfrozen_epoch
 
 CLAIM_JOBS_MAX = 1000
 _LOOK_SECONDS = 0.25
@@ -43,7 +43,7 @@ _due_us, _token = attrgetter("due_us"), attrgetter("token")
 _FENCED = (Word.FENCED, Word.GENERATION, Word.ROLLBACK, Word.NO_BUCKET)
 
 
-class Onboarder(Protocol):
+class ClaimObserver(Protocol):
     """Who fetches HELD jobs for a bucket."""
 
     def kick(self, bucket_id: bytes) -> None: ...
@@ -90,7 +90,7 @@ class Claimer:
         outcome_builder: OutcomeBuilder,
         handlers: dict[str, Handler],
         clock: Clock,
-        onboarder: Onboarder,
+        claim_observer: ClaimObserver,
         cancellation: Cancellation,
         on_forgotten: OnForgotten,
         *,
@@ -110,7 +110,7 @@ class Claimer:
         self._outcome_builder = outcome_builder
         self._handlers = handlers
         self._now = clock.boottime
-        self._onboarder = onboarder
+        self._claim_observer = claim_observer
         self._cancellation = cancellation
         self._on_forgotten = on_forgotten
         self._list_prefix = list_prefix
@@ -122,9 +122,9 @@ class Claimer:
         self.claim_seconds = Histogram(STEP_SECONDS)
         """How long claims take; one for all buckets of a process."""
         self._names = 0
-        self._asking: str | None = None
+        self._unanswered_list: str | None = None
         """The list of a claim whose answer has not arrived yet."""
-        self._asked = asyncio.Event()
+        self._woken = asyncio.Event()
         self._timer: asyncio.TimerHandle | None = None
         self._look_at = 0.0
         self._look_for_lists = False
@@ -139,25 +139,21 @@ class Claimer:
 
     # ------------------------------------------------------------ signals (cheap, called from anywhere on the loop)
 
-    def ask(self, *, lists: bool = False) -> None:
+    def wake(self, *, lists: bool = False) -> None:
         """There may be something to claim; or ``lists`` that this process does not know."""
         self._look_for_lists |= lists
-        self._asked.set()
-
-    def room(self) -> None:
-        """The bucket's queue has fallen to its low-water mark."""
-        self._asked.set()
+        self._woken.set()
 
     # ------------------------------------------------------------ the loop
 
     async def run(self) -> None:
         """Claim until cancelled or the bucket is closed or lost."""
-        self._asked.set()
+        self._woken.set()
         try:
             await self.adopt_unknown_lists()
             while not self.ended:
-                await self._asked.wait()
-                self._asked.clear()
+                await self._woken.wait()
+                self._woken.clear()
                 if self._look_for_lists:
                     self._look_for_lists = False
                     await self.adopt_unknown_lists()
@@ -185,7 +181,7 @@ class Claimer:
             if (now := self._now()) >= self._ownership.soft_until and not self._goes_on(now):
                 await self._ownership.wait_trusted()
             elif self._outcome_writer.crowded:
-                self._outcome_writer.when_relieved(self.ask)
+                self._outcome_writer.when_relieved(self.wake)
                 return
             elif (free := self._free()) <= 0:
                 self._executor.want_room(self._bucket_id)
@@ -231,12 +227,12 @@ class Claimer:
     async def _claim(self, limit: int, *, spill: bool = False) -> Claimed | None:
         """One claim, with everything that its answer says; ``None``: there is none, or it does not count."""
         self._names += 1
-        name = self._asking = f"{self._list_prefix}-{self._names}"
+        name = self._unanswered_list = f"{self._list_prefix}-{self._names}"
         first_asked = self._now()
         try:
             found = await self._until_answered(name, limit)
         finally:
-            self._asking = None
+            self._unanswered_list = None
         if found is None or self.ended:
             self._look_for_lists = (
                 True  # a try before the refusal may have moved jobs, and nothing may be claimed past them
@@ -252,9 +248,9 @@ class Claimer:
         if answer.cancelled:
             self._cancellation.hinted(self._bucket_id, answer.cancelled, answer.remaining)
         if answer.hint:
-            self._onboarder.kick(self._bucket_id)
+            self._claim_observer.kick(self._bucket_id)
         next_due = (answer.next_due_us - answer.now_us) / 1e6 if answer.next_due_us else None
-        self._onboarder.claimed(
+        self._claim_observer.claimed(
             self._bucket_id,
             len(answer.entries),
             len(answer.entries) - list(map(_token, answer.entries)).count(1),
@@ -282,8 +278,8 @@ class Claimer:
                 continue  # unfrozen under a new epoch while the call was on its way
             if answer.word in _FENCED:
                 self._on_forgotten(self._bucket_id, f"the store answered {answer.word} to a claim", answer.word)
-            elif not self.owned.closed and self._ownership.on_doubt is not None:
-                self._ownership.refused(self.owned, f"the store answered {answer.word} to a claim")
+            elif not self.owned.closed and self._ownership.on_refused_write is not None:
+                self._ownership.write_refused(self.owned, f"the store answered {answer.word} to a claim")
             return None
         return None
 
@@ -291,7 +287,7 @@ class Claimer:
         fresh = self._job_table.adopt(claimed_list, entries, self._handlers)
         self.claimed += len(entries)
         if self._job_table.conflicts:
-            self._tell_conflicts()
+            self._log_conflicts()
         self._cancellation.claimed(claimed_list, list(map(_token, entries)).count(1))
         if give_back or self.flushing:
             for job in fresh:
@@ -301,7 +297,7 @@ class Claimer:
             if ready:
                 self._executor.enqueue(ready)
 
-    def _tell_conflicts(self) -> None:
+    def _log_conflicts(self) -> None:
         """One id was sent with two payloads to buckets of this agent: the first copy has it, and a person should know."""
         conflicts, self._job_table.conflicts = self._job_table.conflicts, []
         for job_id, first, second in conflicts:
@@ -325,7 +321,7 @@ class Claimer:
             self._timer.cancel()
             self._timer = None
         if seconds is not None:
-            self._timer = asyncio.get_running_loop().call_later(seconds + _TIMER_SLACK_SECONDS, self.ask)
+            self._timer = asyncio.get_running_loop().call_later(seconds + _TIMER_SLACK_SECONDS, self.wake)
 
     # ------------------------------------------------------------ lists whose reply was lost
 
@@ -355,10 +351,10 @@ class Claimer:
 
     def _adopt(self, name: str, asked_at: float, answer: Claimed) -> None:
         """A list of a claim, or what had been onboarded before the bucket was unfrozen: that goes back."""
-        epoch = thawed_epoch(name)
-        owned = self.owned if epoch is None else self.owned.past(epoch)
+        epoch = unfrozen_epoch(name)
+        owned = self.owned if epoch is None else self.owned.predecessor(epoch)
         claimed_list = ClaimedList(owned, name, asked_at, answer.now_us, size=sum(map(len, answer.raw)))
         self._accept(claimed_list, answer.entries, give_back=epoch is not None)
 
     def _is_known(self, name: str) -> bool:
-        return name == self._asking or self._job_table.knows(self._bucket_id, name)
+        return name == self._unanswered_list or self._job_table.knows(self._bucket_id, name)

@@ -21,8 +21,7 @@ from jobmaster.clock import Clock
 from jobmaster.model.errors import Refused, Unavailable
 from jobmaster.model.ids import Fence
 from jobmaster.model.job import Entry
-from jobmaster.ports import Onboarding as OnboardingPort
-from jobmaster.ports import Word
+from jobmaster.ports import Onboarding, Word
 from jobmaster.settings.model import Thresholds
 from jobmaster_agents.execute.executor import Executor
 from jobmaster_agents.outcomes.assigned_copies import AssignedCopies
@@ -30,7 +29,7 @@ from jobmaster_agents.retrying import Backoff
 from jobmaster_agents.state.ownership import OnForgotten, OwnedBucket, Ownership
 
 _FETCHERS = 4
-_ASKING = 2
+_QUERIES_MAX = 2
 """Claims in flight in the master, for different buckets. The batches of other fetchers are being put meanwhile: the master
 never waits for the store."""
 
@@ -46,7 +45,6 @@ class _Due:
 
     __slots__ = (
         "ahead",
-        "asking",
         "backlog",
         "claimed",
         "coming",
@@ -57,6 +55,7 @@ class _Due:
         "only_later",
         "owned",
         "per_second",
+        "querying",
     )  # fmt: skip
 
     def __init__(self, owned: OwnedBucket) -> None:
@@ -69,7 +68,7 @@ class _Due:
         """Somebody said that HELD jobs are due, and they have not been looked for since."""
         self.more = False
         """The last look ended at its limit."""
-        self.asking = False
+        self.querying = False
         """The master is being asked. While one batch is put into the store, the next may be asked for."""
         self.only_later = True
         """At the last claim, no onboarded job that was due waited in the bucket."""
@@ -82,7 +81,7 @@ class _Due:
         """Since ``measured_at``, and in memory then."""
 
 
-class Onboarding:
+class DueFetcher:
     """Fetches for all buckets of one process: of one bucket the next batch is asked for while the last is being put.
 
     Args:
@@ -93,7 +92,7 @@ class Onboarding:
 
     def __init__(
         self,
-        master: OnboardingPort,
+        master: Onboarding,
         assigned_copies: AssignedCopies,
         executor: Executor,
         ownership: Ownership,
@@ -113,7 +112,7 @@ class Onboarding:
         self._due: dict[bytes, _Due] = {}
         self._kicked: dict[bytes, None] = {}
         self._work = asyncio.Event()
-        self._asking = 0
+        self._querying = 0
         self.alone = False
         """No other agent lives, as far as the master has said: nobody is waiting for a turn."""
         self.onboarded = 0
@@ -140,7 +139,7 @@ class Onboarding:
             due.hinted = True
             self._queue(due)
 
-    def room(self, bucket_id: bytes) -> None:
+    def has_room(self, bucket_id: bytes) -> None:
         """The bucket has got work done."""
         due = self._due.get(bucket_id)
         if due is not None:
@@ -233,24 +232,24 @@ class Onboarding:
             self._queue(due)
 
     def _next(self) -> _Due | None:
-        if self._asking == _ASKING:
+        if self._querying == _QUERIES_MAX:
             return None
         for bucket_id in self._kicked:
             due = self._due[bucket_id]
-            if not due.asking:
+            if not due.querying:
                 del self._kicked[bucket_id]
                 return due
         return None
 
     async def _fetch(self, due: _Due) -> None:
         """One batch."""
-        due.asking = True
-        self._asking += 1
+        due.querying = True
+        self._querying += 1
         try:
             fence, entries = await self._ask(due)
         finally:
-            due.asking = False
-            self._asking -= 1
+            due.querying = False
+            self._querying -= 1
             if self._kicked:
                 self._work.set()
         if entries:
@@ -276,7 +275,7 @@ class Onboarding:
         if not answer.bucket_ok:
             due.more = False
             if not owned.closed:
-                self._ownership.refused(owned, "onboarding was refused by the bucket's lock")
+                self._ownership.write_refused(owned, "onboarding was refused by the bucket's lock")
             return fence, []
         if horizon > 0.0 or not self.alone:
             due.more = answer.more

@@ -56,9 +56,9 @@ class WakeListener:
                 all_asked = time()
                 # Time-out, change or broken connection: a popped token may be lost, so every bucket is asked once.
                 for claimer in list(self._claimers.values()):
-                    claimer.ask()
+                    claimer.wake()
             elif (found := self._claimers.get(woken)) is not None:
-                found.ask()
+                found.wake()
 
     async def _wait(self, buckets: list[bytes]) -> bytes | None:
         """The bucket that was woken; ``None`` after the time-out or when the set of buckets has changed."""

@@ -26,7 +26,7 @@ class ClockCheck:
         self._limit = limit_seconds
         self._wall_us = clock.wall_us
         self._log = log
-        self._told = False
+        self._warned = False
         self._ahead = 0.0
         telemetry.read_from("clock_ahead_seconds", lambda: self._ahead)
 
@@ -41,6 +41,6 @@ class ClockCheck:
         ahead_us = max(asked_us - master_us, 0) - max(master_us - self._wall_us(), 0)
         self._ahead = ahead_us / 1e6
         too_much = abs(self._ahead) > self._most
-        if too_much and not self._told:
+        if too_much and not self._warned:
             self._log.warning(Event.CLOCK_SKEWED, {"ahead_seconds": self._ahead, "refused_from_seconds": self._limit})
-        self._told = too_much
+        self._warned = too_much

@@ -64,12 +64,12 @@ class StoreBeat:
         self._log = log
         self._failures = 0
         self._now = clock.boottime
-        self._heard_at: float | None = None
+        self._answered_at: float | None = None
 
     @property
-    def heard_at(self) -> float | None:
+    def answered_at(self) -> float | None:
         """When the last beat was sent (CLOCK_BOOTTIME seconds); ``None`` when the store did not hear it."""
-        return None if self._failures else self._heard_at
+        return None if self._failures else self._answered_at
 
     @property
     def healthy(self) -> bool:
@@ -94,7 +94,7 @@ class StoreBeat:
             if self._failures:
                 self._log.info(Event.STORE_BEAT_AGAIN, {"failures": self._failures})
             self._failures = 0
-            self._heard_at = sent
+            self._answered_at = sent
         return self._every
 
     async def _beat(self) -> None:
@@ -137,7 +137,7 @@ class Heartbeat:
         self._on_trust = on_trust
         self._telemetry = telemetry
         self._log = log
-        self.clock_watch: ClockCheck | None = None
+        self.clock_check: ClockCheck | None = None
         """Told of every answer, to compare the clocks."""
         self._failures = 0
         self._next = 0.0
@@ -187,7 +187,7 @@ class Heartbeat:
             self._failed("withheld", wrong, now)
             return
         sent = self._asked_at = self._now()
-        asked_us = self.clock_watch.now_us() if self.clock_watch is not None else 0
+        asked_us = self.clock_check.now_us() if self.clock_check is not None else 0
         promised = self._rhythm.lease_seconds
         self._promise(sent, promised)
         try:
@@ -203,8 +203,8 @@ class Heartbeat:
         finally:
             self._asked_at = None
         self._telemetry.renewal_seconds.observe(self._now() - sent)
-        if self.clock_watch is not None:
-            self.clock_watch.compare(asked_us, answer.now_us)
+        if self.clock_check is not None:
+            self.clock_check.compare(asked_us, answer.now_us)
         if not answer.alive:
             if self._retiring:
                 return

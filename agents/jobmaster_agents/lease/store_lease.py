@@ -59,7 +59,7 @@ class StoreLease:
         leases: Leases,
         clock: Clock,
         unanswered: Callable[[float], bool],
-        heard_at: Callable[[], float | None],
+        answered_at: Callable[[], float | None],
         on_trust: Callable[[float], None],
         on_forgotten: OnForgotten,
         telemetry: Telemetry,
@@ -72,7 +72,7 @@ class StoreLease:
         self._goes_on = leases.master_down is MasterDown.CONTINUE
         self._now = clock.boottime
         self._unanswered = unanswered
-        self._heard_at = heard_at
+        self._answered_at = answered_at
         self._on_trust = on_trust
         self._on_forgotten = on_forgotten
         self._telemetry = telemetry
@@ -101,7 +101,7 @@ class StoreLease:
         if now >= ownership.fence_at:
             self._fence()
             return self._lease_seconds
-        works = self._heard_at() is not None
+        works = self._answered_at() is not None
         if not may_suspend(now, ownership.term, unanswered=self._unanswered(now), works=works):
             return _LOOK_SECONDS
         await self._ask(now)
@@ -114,11 +114,11 @@ class StoreLease:
         """Once for every bucket, all together, bounded so that the deadline is met."""
         ownership = list(self._ownership.buckets.values())
         if not ownership:
-            heard_at = (
-                self._heard_at()
+            answered_at = (
+                self._answered_at()
             )  # nobody to stand for: that the store hears this process is all there is to know
-            if heard_at is not None:
-                self._accept(heard_at, None)
+            if answered_at is not None:
+                self._accept(answered_at, None)
             return
         patience = min(self._ownership.fence_at - now, self._lease_seconds / 3.0)
         asked = [asyncio.ensure_future(self._ask_for(owned)) for owned in ownership]
@@ -152,7 +152,7 @@ class StoreLease:
         ownership = self._ownership
         if now < ownership.soft_until or now >= ownership.fence_at or now >= granted.hard_until:
             return  # a renewal came first; or the answer comes after a deadline, and does not move it
-        ownership.vouch(granted if starts else granted._replace(soft_until=0.0), owned)
+        ownership.trust_store(granted if starts else granted._replace(soft_until=0.0), owned)
         self._on_trust(ownership.kill_at)
 
     def _give_up_unconfirmed(self, now: float) -> None:
@@ -160,7 +160,7 @@ class StoreLease:
         if not self._ownership.suspended or now < self._ownership.hard_until:
             return
         for owned in list(self._ownership.buckets.values()):
-            if owned.vouched is None or now >= owned.vouched.hard_until:
+            if owned.store_term is None or now >= owned.store_term.hard_until:
                 self._on_forgotten(owned.fence.bucket_id, "neither the master nor the store stands for the bucket")
 
     # ------------------------------------------------------------ begin and end

@@ -68,7 +68,7 @@ class KeptReplay:
         self.size = Size(PAGE_JOBS)
         """Of the next page and of the statements that write it."""
         self._work = asyncio.Event()
-        ownership.on_kept.append(self._work.set)
+        ownership.on_replay_due.append(self._work.set)
 
     async def run(self) -> None:
         """Empty buckets whenever the master has come back, until cancelled."""

@@ -395,12 +395,12 @@ class OutcomeWriter:
     def refused_by_bucket(self, owned: OwnedBucket, why: str) -> None:
         """Refused by the bucket's lock: lost, or frozen by an operator. Nothing of it is settled."""
         self.fenced_batches += 1
-        self._ownership.refused(owned, why)
+        self._ownership.write_refused(owned, why)
 
-    def forget(self, bucket_id: bytes, why: str, said: Word | None = None) -> None:
+    def forget(self, bucket_id: bytes, why: str, reply: Word | None = None) -> None:
         """The bucket is another's: nothing of it is settled, no key of it is touched."""
         self.fenced_batches += 1
-        self._on_forgotten(bucket_id, why, said)
+        self._on_forgotten(bucket_id, why, reply)
 
 
 def _finals(jobs: Jobs) -> list[FinalRow]:

@@ -26,17 +26,17 @@ FENCED_EXIT_CODE = 75
 
 _STORE_LOST = frozenset((Word.GENERATION, Word.ROLLBACK, Word.NO_BUCKET))
 """What a store says that was emptied, swapped or put back, and by no other reason."""
-_THAWED_PREFIX = "thawed-"
+_UNFROZEN_LIST_PREFIX = "thawed-"
 
 
-def thawed_list(epoch: int) -> str:
+def unfrozen_list(epoch: int) -> str:
     """Name of the claimed list that holds what had been onboarded under an epoch when the bucket was unfrozen."""
-    return f"{_THAWED_PREFIX}{epoch}"
+    return f"{_UNFROZEN_LIST_PREFIX}{epoch}"
 
 
-def thawed_epoch(list_name: str) -> int | None:
+def unfrozen_epoch(list_name: str) -> int | None:
     """The epoch of such a list; ``None``: it is a claimed list like any other."""
-    return int(list_name.removeprefix(_THAWED_PREFIX)) if list_name.startswith(_THAWED_PREFIX) else None
+    return int(list_name.removeprefix(_UNFROZEN_LIST_PREFIX)) if list_name.startswith(_UNFROZEN_LIST_PREFIX) else None
 
 
 class OwnedBucket:
@@ -55,10 +55,10 @@ class OwnedBucket:
         "state",
         "store",
         "store_lost",
+        "store_term",
         "successor",
         "unwritable",
         "unwritable_ids",
-        "vouched",
     )
 
     def __init__(self, fence: Fence, lane: str, priority: int, store: str) -> None:
@@ -77,7 +77,7 @@ class OwnedBucket:
         """True once its store said that it has lost it, with all that lay in it; not when it merely is another's."""
         self.successor: OwnedBucket | None = None
         """Of an identity of the past (``step``): the holding of the same bucket that goes on."""
-        self.vouched: Term | None = None
+        self.store_term: Term | None = None
         """The term for which the store stands for it; only while the agent is suspended."""
         self.kept = 0
         """Outcomes that lie in the bucket and wait for the master, those of a lost answer included."""
@@ -95,9 +95,9 @@ class OwnedBucket:
         fence = Fence(BucketId(bucket.id), bucket.epoch, AgentId(bucket.owner))
         return cls(fence, bucket.lane, bucket.priority, bucket.store)
 
-    def heard(self, said: Word | None) -> None:
+    def note_reply(self, reply: Word | None) -> None:
         """What its store answered, when that was a refusal."""
-        self.store_lost = self.store_lost or said in _STORE_LOST
+        self.store_lost = self.store_lost or reply in _STORE_LOST
 
     @property
     def applies(self) -> bool:
@@ -124,15 +124,15 @@ class OwnedBucket:
         self.state = BucketState.ACTIVE
         self.closed = False
 
-    def past(self, epoch: int) -> OwnedBucket:
+    def predecessor(self, epoch: int) -> OwnedBucket:
         """What stands for this bucket under an older epoch, for copies that have a row under that; it takes no new jobs."""
         past = OwnedBucket(self.fence._replace(epoch=epoch), self.lane, self.priority, self.store)
         past.closed, past.successor = True, self
         return past
 
-    def step(self, epoch: int) -> OwnedBucket:
+    def advance_epoch(self, epoch: int) -> OwnedBucket:
         """Go on under a new epoch (in place: whoever refers to this bucket goes on with it); the holding of the old one."""
-        past = self.past(self.fence.epoch)
+        past = self.predecessor(self.fence.epoch)
         self.fence = self.fence._replace(epoch=epoch)
         self.unfreeze()
         return past
@@ -144,8 +144,8 @@ OnLost = Callable[[OwnedBucket, str], None]
 class OnForgotten(Protocol):
     """Who is told that a store, or the master, says that a bucket is another's."""
 
-    def __call__(self, bucket_id: bytes, why: str, said: Word | None = None) -> None:
-        """``said``: the word of its store, if it was the store that said so."""
+    def __call__(self, bucket_id: bytes, why: str, reply: Word | None = None) -> None:
+        """``reply``: the word of its store, if it was the store that said so."""
 
 
 class Ownership:
@@ -156,7 +156,7 @@ class Ownership:
         self.buckets: dict[bytes, OwnedBucket] = {}
         self.on_lost: list[OnLost] = []
         """Called once per lost bucket, synchronously, in order of subscription."""
-        self.on_doubt: OnLost | None = None
+        self.on_refused_write: OnLost | None = None
         """Who asks the master when a write was refused by a bucket's lock; nobody: that is a loss."""
         self.opening: set[bytes] = set()
         """Buckets that are being made: the master may count them already."""
@@ -169,13 +169,13 @@ class Ownership:
         """How many times its configured length the lease has now (a large cluster renews less often); the heartbeat's."""
         self.soft_until = 0.0
         self.hard_until = 0.0
-        self.vouched: Term | None = None
+        self.store_term: Term | None = None
         """The latest term for which the store stands for this process; ``None``: it is not suspended."""
         self.on_suspended: list[Callable[[], None]] = []
         """Called synchronously when the store begins to stand for this process."""
         self.on_resumed: list[Callable[[], None]] = []
         """Called synchronously when a renewal was accepted after that."""
-        self.on_kept: list[Callable[[], None]] = []
+        self.on_replay_due: list[Callable[[], None]] = []
         """Called synchronously with every renewal while a bucket keeps outcomes for the master."""
         self._term: Term | None = None
         self._trusted_again = asyncio.Event()
@@ -193,26 +193,26 @@ class Ownership:
             return
         self._term = term
         self.soft_until, self.hard_until, self.trusted_until = term
-        resumed, self.vouched = self.vouched is not None, None
+        resumed, self.store_term = self.store_term is not None, None
         for owned in self.buckets.values():
-            owned.vouched = None
+            owned.store_term = None
         self._wake()
         if resumed:
             for tell in self.on_resumed:
                 tell()
         if any(owned.applies for owned in self.buckets.values()):
-            for tell in self.on_kept:
+            for tell in self.on_replay_due:
                 tell()
 
-    def vouch(self, term: Term, owned: OwnedBucket | None = None) -> None:
+    def trust_store(self, term: Term, owned: OwnedBucket | None = None) -> None:
         """The store stands for this process, and for one of its buckets, until the end of a term (the suspension's call)."""
         if self.fenced.is_set():
             return
         if owned is not None and not owned.lost:
-            owned.vouched = term
-        began = self.vouched is None
-        if self.vouched is None or term.trusted_until > self.vouched.trusted_until:
-            self.vouched = term
+            owned.store_term = term
+        began = self.store_term is None
+        if self.store_term is None or term.trusted_until > self.store_term.trusted_until:
+            self.store_term = term
         self._wake()
         if began:
             for tell in self.on_suspended:
@@ -225,21 +225,21 @@ class Ownership:
     @property
     def suspended(self) -> bool:
         """True from the store's first word to the next accepted renewal."""
-        return self.vouched is not None
+        return self.store_term is not None
 
     @property
     def fence_at(self) -> float:
         """When this process must stop everything: the deadline of its lease, or of the store's word where that is later."""
-        return self.hard_until if self.vouched is None else max(self.hard_until, self.vouched.hard_until)
+        return self.hard_until if self.store_term is None else max(self.hard_until, self.store_term.hard_until)
 
     @property
     def kill_at(self) -> float:
         """When others may end this process: the end of its lease, or of the store's word."""
-        return self.trusted_until if self.vouched is None else max(self.trusted_until, self.vouched.trusted_until)
+        return self.trusted_until if self.store_term is None else max(self.trusted_until, self.store_term.trusted_until)
 
     def standing(self, now: float) -> Standing:
         """What may be done at ``now`` (CLOCK_BOOTTIME seconds)."""
-        return Standing.ENDED if self.fenced.is_set() else standing(now, self._term, self.vouched)
+        return Standing.ENDED if self.fenced.is_set() else standing(now, self._term, self.store_term)
 
     def may_start(self, now: float) -> bool:
         """True in the first half of the lease."""
@@ -250,13 +250,15 @@ class Ownership:
         write before it starts: that is ``may_start``."""
         if now < self.soft_until:
             return not self.fenced.is_set()
-        vouched = owned.vouched
-        return vouched is not None and now < vouched.soft_until and not self.fenced.is_set()
+        store_term = owned.store_term
+        return store_term is not None and now < store_term.soft_until and not self.fenced.is_set()
 
     def may_keep(self, owned: OwnedBucket, now: float) -> bool:
         """True when outcomes may be put into this bucket, whose store would refuse them of a fenced owner."""
-        vouched = owned.vouched
-        return self.may_commit(now) or (vouched is not None and now < vouched.hard_until and not self.fenced.is_set())
+        store_term = owned.store_term
+        return self.may_commit(now) or (
+            store_term is not None and now < store_term.hard_until and not self.fenced.is_set()
+        )
 
     def may_commit(self, now: float) -> bool:
         """True until the margin before the lease ends."""
@@ -284,27 +286,27 @@ class Ownership:
         """Holding of a bucket, unless it is not ours (any more)."""
         return self.buckets.get(bucket_id)
 
-    def lose(self, bucket_id: bytes, why: str, said: Word | None = None) -> bool:
+    def lose(self, bucket_id: bytes, why: str, reply: Word | None = None) -> bool:
         """The bucket is another's, or its store has lost it. False when it was not held (any more): losing twice is one
-        loss. ``said``: the word of its store, if that said so."""
+        loss. ``reply``: the word of its store, if that said so."""
         owned = self.buckets.pop(bucket_id, None)
         if owned is None:
             return False
-        owned.heard(said)
+        owned.note_reply(reply)
         owned.lost = owned.closed = True
-        owned.vouched = None
+        owned.store_term = None
         owned.state = BucketState.LOST
         for tell in self.on_lost:
             tell(owned, why)
         return True
 
-    def refused(self, owned: OwnedBucket, why: str) -> None:
+    def write_refused(self, owned: OwnedBucket, why: str) -> None:
         """A write was refused by the bucket's lock: nothing of it is settled. Lost, or stopped by an operator: the row says.
 
         Whoever calls this has used the present fence: of an older one a refusal says nothing.
         """
-        if self.on_doubt is not None:
-            self.on_doubt(owned, why)
+        if self.on_refused_write is not None:
+            self.on_refused_write(owned, why)
         else:
             self.lose(owned.fence.bucket_id, why)
 

@@ -59,7 +59,7 @@ class StoreReach:
         now = self._now()
         self._silent = {name: now for name in names if name not in stores}
         """Store -> since when (CLOCK_BOOTTIME seconds)."""
-        self._told: set[str] = set()
+        self._logged: set[str] = set()
         self._silences: Counter[str] = Counter()
         self.kicked = asyncio.Event()
         telemetry.read_from("stores_silent", lambda: len(self._silent))
@@ -101,8 +101,8 @@ class StoreReach:
             async with asyncio.timeout(PING_SECONDS):
                 await self._stores[name].ping()
         except (Unavailable, TimeoutError) as error:
-            if name not in self._told:
-                self._told.add(name)
+            if name not in self._logged:
+                self._logged.add(name)
                 self._log.warning(Event.STORE_SILENT, {"store": name, "reason": str(error) or "no answer in time"})
             return
         except JobMasterError:
@@ -110,8 +110,8 @@ class StoreReach:
         since = self._silent.pop(name, None)
         if since is None:
             return
-        if name in self._told:
-            self._told.discard(name)
+        if name in self._logged:
+            self._logged.discard(name)
             self._silences[name] += 1
             self._log.info(Event.STORE_HEARD_AGAIN, {"store": name, "seconds": self._now() - since})
         self._on_heard(name)

@@ -153,7 +153,7 @@ class LeaseRace:
             "producer", Step.SUBMITTED, {"job": receipt.id, "bucket": receipt.bucket_id, "acknowledged": receipt.level}
         )
         self._demand(receipt.bucket_id == a.bucket_id, "the job did not go into A's bucket")
-        a.claimer.ask()
+        a.claimer.wake()
         await self._gate.running.wait()
         self._tell("A", Step.RUNNING, {"job": receipt.id, "token": 1})
         if self._course.known:
@@ -204,7 +204,7 @@ class LeaseRace:
         if ownership.buckets:
             lost = asyncio.Event()
             ownership.on_lost.append(lambda *_: lost.set())
-            a.claimer.ask()
+            a.claimer.wake()
             await lost.wait()
         self._demand(not ownership.fenced.is_set(), "A was fenced before it met the certificate")
         self._demand(not await a.ask_whether_alive(), "the master still takes A for alive")

@@ -58,9 +58,9 @@ class Kit:
         """The lease is over, the master does not answer, and the store stands for every bucket."""
         self.clock.now = max(self.clock.now, self.ownership.hard_until + 1.0)
         granted = term(self.clock.now, term_seconds)
-        self.ownership.vouch(granted)
+        self.ownership.trust_store(granted)
         for owned in self.ownership.buckets.values():
-            self.ownership.vouch(granted, owned)
+            self.ownership.trust_store(granted, owned)
 
     def expire(self) -> None:
         """The lease is past its hard deadline, and not yet fenced."""

@@ -81,7 +81,7 @@ class Bench:
             lambda renewal: None, self.trusts.append, self.telemetry, log,
         )  # fmt: skip
         self.store_lease = StoreLease(
-            self.ownership, self.store, leases, self.clock, self.heartbeat.unanswered, lambda: self.beat.heard_at,
+            self.ownership, self.store, leases, self.clock, self.heartbeat.unanswered, lambda: self.beat.answered_at,
             self.trusts.append, self._forget, self.telemetry, log,
         )  # fmt: skip
         self.buckets = [
@@ -92,9 +92,9 @@ class Bench:
             self.ownership.add(owned)
         self.heartbeat.registered(self.clock.now)
 
-    def _forget(self, bucket_id: bytes, why: str, said: Word | None = None) -> None:
+    def _forget(self, bucket_id: bytes, why: str, reply: Word | None = None) -> None:
         self.lost.append(why)
-        self.ownership.lose(bucket_id, why, said)
+        self.ownership.lose(bucket_id, why, reply)
 
     @property
     def standing(self) -> Standing:

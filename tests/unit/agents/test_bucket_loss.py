@@ -60,7 +60,7 @@ class Unasked:
     def freeze(self, *_: object) -> None:
         raise AssertionError
 
-    def thaw(self, *_: object) -> None:
+    def unfreeze(self, *_: object) -> None:
         raise AssertionError
 
     def resume(self, *_: object) -> None:

@@ -82,7 +82,7 @@ async def time_passes(kit: Kit, bucket: OwnedBucket) -> None:
     kit.clock.now += 120.0
     kit.trust()
     before = claims(kit)
-    kit.bucket_worker.claimers[bucket.fence.bucket_id].ask()
+    kit.bucket_worker.claimers[bucket.fence.bucket_id].wake()
     await until(lambda: claims(kit) > before)
     await kit.settled()
 
@@ -198,14 +198,14 @@ async def test_a_put_that_is_repeated_does_not_bring_back_what_was_taken_out(kit
     for entry in (victim, neighbour):
         kit.master.rows[entry.id] = Row("HELD", 1, due_us=kit.clock.wall_us() + MINUTE_US)
         kit.master.entries[entry.id] = entry
-    kit.bucket_worker.onboarding.kick(bucket.fence.bucket_id)
+    kit.bucket_worker.due_fetcher.kick(bucket.fence.bucket_id)
     await first.reached.wait()
     kit.master.rows[victim.id].cancel = True
     hint(kit, bucket, victim.id)
     await until(lambda: kit.store.of("withdraw"))
     first.opened.set()
     second.opened.set()
-    await until(lambda: kit.bucket_worker.onboarding.onboarded == 2)
+    await until(lambda: kit.bucket_worker.due_fetcher.onboarded == 2)
     await time_passes(kit, bucket)
     assert ran == ["note"]
     assert [kit.master.rows[entry.id].state for entry in (victim, neighbour)] == ["CANCELLED", "SUCCEEDED"]

@@ -219,7 +219,7 @@ async def test_the_next_due_job_arms_a_timer(kit: Kit) -> None:
     await until(lambda: names(kit))
     due = kit.clock.wall_us() + 20_000
     kit.store.buckets[bucket.fence.bucket_id].assigned.append((due, job(token=2, due_us=due)))
-    kit.bucket_worker.claimers[bucket.fence.bucket_id].ask()
+    kit.bucket_worker.claimers[bucket.fence.bucket_id].wake()
     await turns()
     assert not ran
     kit.clock.now += 0.03

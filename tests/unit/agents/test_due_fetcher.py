@@ -43,7 +43,7 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture
 async def kit() -> AsyncIterator[Kit]:
     async with Kit(handlers) as made:
-        made.bucket_worker.onboarding.alone = True
+        made.bucket_worker.due_fetcher.alone = True
         yield made
 
 
@@ -86,7 +86,7 @@ async def test_a_hint_brings_everything_that_is_due_batch_by_batch(kit: Kit) -> 
 
 async def test_a_batch_is_no_larger_than_the_configured_one(kit: Kit) -> None:
     bucket = await opened(kit)
-    kit.bucket_worker.onboarding._thresholds = Thresholds(transfer_batch=7)
+    kit.bucket_worker.due_fetcher._thresholds = Thresholds(transfer_batch=7)
     before, ids = len(kit.master.of("onboard")), held(kit, 30)
     hint(kit, bucket)
     await until(lambda: states(kit, ids) == {JobState.SUCCEEDED})
@@ -209,7 +209,7 @@ async def test_refused_by_the_bucket_lock_the_bucket_is_forgotten(kit: Kit) -> N
     bucket = await opened(kit)
     ids = held(kit, 2)
     kit.rescue(bucket)
-    kit.bucket_worker.onboarding.kick(bucket.fence.bucket_id)
+    kit.bucket_worker.due_fetcher.kick(bucket.fence.bucket_id)
     await until(lambda: bucket.lost)
     assert states(kit, ids) == {"HELD"}
 
@@ -272,9 +272,9 @@ async def test_jobs_that_came_another_way_do_not_stall_the_count(kit: Kit) -> No
     """Retries here, and jobs a producer put: claimed with a token above 1 and never fetched by us. And the reverse: fetched
     by us and spilled unrun."""
     bucket = await opened(kit)
-    due = kit.bucket_worker.onboarding._due[bucket.fence.bucket_id]
+    due = kit.bucket_worker.due_fetcher._due[bucket.fence.bucket_id]
     kit.store.buckets[bucket.fence.bucket_id].assigned += [(0, Entry(new_id(), 2, "note", b"{}")) for _ in range(10)]
-    kit.bucket_worker.claimers[bucket.fence.bucket_id].ask()
+    kit.bucket_worker.claimers[bucket.fence.bucket_id].wake()
     await kit.settled()
     assert due.ahead == 0
     due.ahead = 5000  # whatever made it drift
@@ -287,7 +287,7 @@ async def test_nothing_is_marked_past_half_the_lease(kit: Kit) -> None:
     bucket = await opened(kit)
     ids = held(kit, 2)
     kit.clock.now = kit.ownership.soft_until + 1.0
-    kit.bucket_worker.onboarding.kick(bucket.fence.bucket_id)
+    kit.bucket_worker.due_fetcher.kick(bucket.fence.bucket_id)
     await turns()
     assert states(kit, ids) == {"HELD"}
     kit.trust()
@@ -297,12 +297,12 @@ async def test_nothing_is_marked_past_half_the_lease(kit: Kit) -> None:
 async def test_a_bucket_over_its_high_water_mark_takes_no_more(kit: Kit) -> None:
     bucket = await opened(kit)
     held(kit, 3)
-    kit.bucket_worker.onboarding.claimed(bucket.fence.bucket_id, 0, 0, None, crowded=True)
+    kit.bucket_worker.due_fetcher.claimed(bucket.fence.bucket_id, 0, 0, None, crowded=True)
     asked = len(kit.master.of("onboard"))
-    kit.bucket_worker.onboarding.kick(bucket.fence.bucket_id)
+    kit.bucket_worker.due_fetcher.kick(bucket.fence.bucket_id)
     await turns()
     assert len(kit.master.of("onboard")) == asked
-    kit.bucket_worker.onboarding.claimed(bucket.fence.bucket_id, 0, 0, None, crowded=False)
+    kit.bucket_worker.due_fetcher.claimed(bucket.fence.bucket_id, 0, 0, None, crowded=False)
     await until(lambda: len(ran) == 3)
 
 
@@ -322,11 +322,11 @@ async def test_a_frozen_bucket_with_a_hint_is_left_alone_until_it_is_resumed(
 
     monkeypatch.setattr(kit.ownership, "may_start", may_start)
     kit.bucket_worker.freeze(bucket)
-    kit.bucket_worker.onboarding.kick(bucket.fence.bucket_id)
+    kit.bucket_worker.due_fetcher.kick(bucket.fence.bucket_id)
     await turns()
     assert len(kit.master.of("onboard")) == asked
     ids = held(kit, 3)
-    bucket.step(bucket.fence.epoch)
+    bucket.advance_epoch(bucket.fence.epoch)
     kit.bucket_worker.resume(bucket)
     await until(lambda: states(kit, ids) == {JobState.SUCCEEDED})
 
@@ -342,7 +342,7 @@ async def test_a_put_that_is_repeated_starts_no_finished_job_again(kit: Kit) -> 
     await until(lambda: states(kit, ids) == {JobState.SUCCEEDED})
     await kit.settled()
     put.opened.set()
-    await until(lambda: kit.bucket_worker.onboarding.onboarded == 2)
+    await until(lambda: kit.bucket_worker.due_fetcher.onboarded == 2)
     await kit.settled()
     assert len(ran) == 2
     assert len(kit.store.of("assign")) == 1, "nothing is left to be put"
@@ -403,7 +403,7 @@ async def test_a_bucket_that_gets_much_done_takes_much(crowd: Kit) -> None:
 
 async def test_a_bucket_of_more_slots_than_two_batches_goes_on_without_a_hint_for_each() -> None:
     async with Kit(handlers, AgentSettings(slots=40)) as kit:
-        kit.bucket_worker.onboarding._thresholds = Thresholds(transfer_batch=5)
+        kit.bucket_worker.due_fetcher._thresholds = Thresholds(transfer_batch=5)
         bucket = await opened(kit)
         ids = held(kit, 60)
         for job_id in ids:

@@ -52,7 +52,7 @@ async def test_a_stop_in_the_middle_of_everything(stage: Stage, life: Life) -> N
     await until(lambda: bucket_worker.executor.backlog(owner.fence.bucket_id) == 6)
     onboarded = [NewJob(new_id(), PRIORITY, owner.lane, "gated", b'{"gate":"then"}', b"", 0) for _ in range(2)]
     await owner.master.insert_held(onboarded)
-    bucket_worker.onboarding.kick(owner.fence.bucket_id)
+    bucket_worker.due_fetcher.kick(owner.fence.bucket_id)
 
     async def lie_there() -> bool:
         depth = (await owner.store.depths([owner.fence.bucket_id]))[0]
@@ -80,7 +80,7 @@ async def test_a_stop_in_the_middle_of_everything(stage: Stage, life: Life) -> N
     others = [job_id for job_id, _ in queued + waiting] + [job.id for job in onboarded]
 
     async def all_done() -> bool:
-        bucket_worker.onboarding.kick(owner.fence.bucket_id)
+        bucket_worker.due_fetcher.kick(owner.fence.bucket_id)
         return set((await states(stage, others)).values()) == {"SUCCEEDED"} and len(await states(stage, others)) == 9
 
     await eventually(all_done)
@@ -116,7 +116,7 @@ async def test_a_failed_attempt_goes_back_to_the_master_and_a_fenced_start_waits
     await life.freeze(tell_store=False)
     strict = new_id()
     await life.submit(encode_entry(Entry(strict, 1, "fenced", b"{}")))
-    await until(lambda: bool(life.ownership_check._doubts))  # the start was refused
+    await until(lambda: bool(life.ownership_check._to_check))  # the start was refused
     gates["fails"].set()
     await until(lambda: life.bucket_worker.executor.running == 0 and not life.bucket_worker.outcome_writer.backlog)
     await life.ownership_check.tick()
@@ -126,7 +126,7 @@ async def test_a_failed_attempt_goes_back_to_the_master_and_a_fenced_start_waits
     await life.beat()
 
     async def done() -> bool:
-        life.bucket_worker.onboarding.kick(life.owner.fence.bucket_id)
+        life.bucket_worker.due_fetcher.kick(life.owner.fence.bucket_id)
         return await states(stage, [failing, strict]) == {failing: "SUCCEEDED", strict: "SUCCEEDED"}
 
     await eventually(done)
@@ -300,7 +300,7 @@ async def test_a_running_row_that_a_failover_brought_back_runs_again(stage: Stag
     life.owner.ownership.trust(term(SystemClock().boottime(), 600.0))
 
     async def done() -> bool:
-        life.bucket_worker.onboarding.kick(bucket_id)
+        life.bucket_worker.due_fetcher.kick(bucket_id)
         return await states(stage, [job_id]) == {job_id: "SUCCEEDED"}
 
     await eventually(done)

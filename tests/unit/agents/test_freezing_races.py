@@ -47,7 +47,7 @@ async def test_a_fenced_start_that_is_asked_for_through_the_stop_goes_back(stage
         await until(lambda: life.bucket_worker.executor.running == 0)
 
     async def done() -> bool:
-        life.bucket_worker.onboarding.kick(life.owner.fence.bucket_id)
+        life.bucket_worker.due_fetcher.kick(life.owner.fence.bucket_id)
         return await states(stage, [strict]) == {strict: "SUCCEEDED"}
 
     await eventually(done)
@@ -86,11 +86,11 @@ async def test_a_stop_that_the_master_has_forgotten_ends(stage: Stage, life: Lif
     assert await life.owner.store.freeze(fence.bucket_id, fence.epoch, fence.owner) is Word.OK
     onboarded = NewJob(new_id(), PRIORITY, life.owner.lane, "gated", b'{"gate":"first"}', b"", 0)
     await life.owner.master.insert_held([onboarded])
-    life.bucket_worker.onboarding.kick(fence.bucket_id)
+    life.bucket_worker.due_fetcher.kick(fence.bucket_id)
 
     async def goes_on() -> bool:
         await life.ownership_check.tick()
-        life.bucket_worker.onboarding.kick(fence.bucket_id)
+        life.bucket_worker.due_fetcher.kick(fence.bucket_id)
         return await states(stage, [waits, onboarded.id]) == {waits: "SUCCEEDED", onboarded.id: "SUCCEEDED"}
 
     await eventually(goes_on)

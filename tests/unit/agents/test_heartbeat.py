@@ -108,7 +108,7 @@ async def test_a_full_store_is_heard() -> None:
         await bench.beat.tick()
         await bench.after(1.0)
     assert bench.beat.healthy
-    assert bench.beat.heard_at is not None
+    assert bench.beat.answered_at is not None
     assert not bench.ownership.fenced.is_set()
     assert bench.telemetry.renewals["withheld"] == 0
 

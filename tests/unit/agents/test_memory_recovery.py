@@ -139,7 +139,7 @@ async def test_an_outcome_that_is_kept_in_the_store_and_in_memory_is_counted_onc
 
 async def test_the_word_about_a_stopped_bucket_is_remembered_until_the_master_has_been_asked(kit: Kit) -> None:
     bucket = kit.bucket()
-    kit.ownership.on_doubt = lambda owned, why: None
+    kit.ownership.on_refused_write = lambda owned, why: None
     kit.bucket_worker.freeze(bucket)
     kit.bucket_worker.forget(bucket.fence.bucket_id, "the store answered NOBUCKET", Word.NO_BUCKET)
     assert not bucket.lost
@@ -197,7 +197,7 @@ class Copies:
         return self.memory_recovery.keep(self.owned, self.jobs)
 
     def _copy(self, *, ended: bool) -> ClaimedJob:
-        past = self.owned.past(1) if ended else self.owned
+        past = self.owned.predecessor(1) if ended else self.owned
         copy = ClaimedJob(job("wait"), ClaimedList(past, "list", 0.0, 0), None)
         if ended:
             entry = copy.entry

@@ -89,7 +89,7 @@ async def test_a_copy_that_was_onboarded_while_the_answer_was_on_its_way_has_its
     await held.reached.wait()
     kit.master.rows[entry.id] = Row("ASSIGNED", 2, two.fence.bucket_id, 1)
     kit.store.buckets[two.fence.bucket_id].assigned.append((0, Entry(entry.id, 2, "note", b"{}")))
-    kit.bucket_worker.claimers[two.fence.bucket_id].ask()
+    kit.bucket_worker.claimers[two.fence.bucket_id].wake()
     await until(lambda: kit.bucket_worker.job_table.duplicates)
     held.opened.set()
     await until(lambda: ran)

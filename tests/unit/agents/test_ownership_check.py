@@ -44,8 +44,8 @@ class World:
     def freeze(self, owned: OwnedBucket) -> None:
         self.done.append("freeze")
 
-    def thaw(self, owned: OwnedBucket, epoch: int) -> None:
-        self.done.append("thaw")
+    def unfreeze(self, owned: OwnedBucket, epoch: int) -> None:
+        self.done.append("unfreeze")
 
     def resume(self, owned: OwnedBucket) -> None:
         self.done.append("resume")
@@ -64,11 +64,11 @@ class Store:
 async def test_a_doubt_that_comes_while_the_master_is_asked_is_asked_about_again() -> None:
     """Else the jobs of the write that was refused would wait for a word on their bucket until a renewal shows the stop."""
     world = World()
-    world.ownership_check.doubt(world.owned, "a write was refused")
+    world.ownership_check.request_check(world.owned, "a write was refused")
 
     def stopped() -> None:
         world.bucket = msgspec.structs.replace(world.bucket, state=BucketState.FROZEN)
-        world.ownership_check.doubt(world.owned, "a write was refused")
+        world.ownership_check.request_check(world.owned, "a write was refused")
         world.on_its_way = lambda: None
 
     world.on_its_way = stopped
@@ -84,7 +84,7 @@ async def test_a_bucket_that_this_process_has_just_retired_is_no_loss() -> None:
     world.owned.closed = True
     world.owned.state = BucketState.COMPLETING
     world.bucket = msgspec.structs.replace(world.bucket, state=BucketState.READY_TO_DELETE)
-    world.ownership_check.doubt(world.owned, "the master counts other buckets of this agent")
+    world.ownership_check.request_check(world.owned, "the master counts other buckets of this agent")
     await world.ownership_check.tick()
     assert not world.owned.lost
     assert list(world.ownership.buckets) == [world.bucket.id]
@@ -96,6 +96,6 @@ async def test_a_bucket_whose_row_is_gone_while_it_completes_is_a_loss() -> None
     world.owned.closed = True
     world.owned.state = BucketState.COMPLETING
     world.bucket = msgspec.structs.replace(world.bucket, id=new_id())
-    world.ownership_check.doubt(world.owned, "the master counts other buckets of this agent")
+    world.ownership_check.request_check(world.owned, "the master counts other buckets of this agent")
     await world.ownership_check.tick()
     assert world.owned.lost

@@ -57,7 +57,7 @@ async def test_a_retry_is_marked_first_and_put_second(kit: Kit) -> None:
     assert (again.token, again.attempt, again.due_us) == (2, 1, due_us)
     assert due_us == kit.clock.wall_us() + 7_000_000
     kit.clock.now += 8.0
-    kit.bucket_worker.claimers[bucket.fence.bucket_id].ask()
+    kit.bucket_worker.claimers[bucket.fence.bucket_id].wake()
     await until(lambda: state_of(kit, entry) == JobState.FAILED)
     assert len(kit.master.attempts) == 1
 

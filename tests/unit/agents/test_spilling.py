@@ -81,7 +81,7 @@ async def test_an_outcome_that_waits_when_its_bucket_is_unfrozen_is_kept_under_i
     bucket, gate = await cut_off(kit, entries)
     old = bucket.fence
     kit.store.buckets[old.bucket_id].fence = old._replace(epoch=2)
-    kit.bucket_worker.thaw(bucket, 2)
+    kit.bucket_worker.unfreeze(bucket, 2)
     await kit.bucket_worker.kept_outcomes.spill()
     kept = {outcome.id: outcome for outcome in map(decode_kept, spilled(kit, bucket))}
     assert set(kept) == {entry.id for entry in entries}

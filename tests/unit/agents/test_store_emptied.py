@@ -103,7 +103,7 @@ async def test_jobs_that_wait_in_their_owners_buffer_outlive_their_store(stage: 
         await life.submit([unfit])
         await until(lambda: len(life.bucket_worker.job_table) == 501)
         await emptied(stage)
-        life.bucket_worker.claimers[owner.fence.bucket_id].ask()
+        life.bucket_worker.claimers[owner.fence.bucket_id].wake()
         await until(lambda: life.owned.lost)
         await life.bucket_loss.tick()
         assert life.telemetry.jobs_salvaged == 500, "one is safe in quarantine"
@@ -121,7 +121,7 @@ async def test_jobs_that_wait_in_their_owners_buffer_outlive_their_store(stage: 
     heir = await stage.owner()
     await stage.rows("UPDATE bucket SET lane = $1 WHERE id = $2::uuid", owner.lane, heir.fence.bucket_id.hex())
     async with living(heir, owner.lane) as life:
-        life.bucket_worker.onboarding.kick(heir.fence.bucket_id)
+        life.bucket_worker.due_fetcher.kick(heir.fence.bucket_id)
         await until(
             lambda: (
                 len(ran) > 1 and not len(life.bucket_worker.job_table) and not life.bucket_worker.outcome_writer.backlog

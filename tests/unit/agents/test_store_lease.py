@@ -61,7 +61,7 @@ async def test_trust_counts_from_the_sending_of_the_question() -> None:
     bench.store.takes = 1.0
     sent = bench.clock.now
     await bench.store_lease.tick()
-    first = bench.buckets[0].vouched
+    first = bench.buckets[0].store_term
     assert first is not None
     assert first.trusted_until == sent + 10.0
 
@@ -175,7 +175,7 @@ async def test_a_renewal_that_is_accepted_ends_it() -> None:
     assert bench.ownership.may_commit(bench.clock.now)
     assert len(resumed) == 1
     assert not bench.ownership.suspended
-    assert bench.buckets[0].vouched is None
+    assert bench.buckets[0].store_term is None
     assert bench.store.terms[-2:] == [0.0, 0.0], "a rescuer need not wait for a word nobody relies on"
     asked = len(bench.store.terms)
     await bench.live(30.0)

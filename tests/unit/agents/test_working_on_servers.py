@@ -155,7 +155,7 @@ class Life:
         """From the first claim to the graceful exit; the buckets left behind."""
         await self.bring()
         self.bucket_worker.open(self.owned)
-        self.bucket_worker.onboarding.kick(self.owner.fence.bucket_id)
+        self.bucket_worker.due_fetcher.kick(self.owner.fence.bucket_id)
         await until(lambda: "slow" in ran and ran.count("note") >= 3)
         self.bucket_worker.in_flight_writer._within_seconds = 0.0
         with contextlib.suppress(Unavailable):
