@@ -12,6 +12,8 @@ from collections.abc import Sequence
 from enum import StrEnum
 from functools import cache
 from importlib import resources
+from importlib.resources.abc import Traversable
+from pathlib import Path
 from typing import NamedTuple
 
 from jobmaster.master.statements import quoted, statement
@@ -87,11 +89,18 @@ class MigrationStatus(NamedTuple):
 def migrations() -> tuple[Migration, ...]:
     """All migrations of this program in order; numbers are 1, 2, 3 ... without a gap."""
     found = []
-    for file in resources.files("master_schema").joinpath("migrations").iterdir():
+    for file in _folder().iterdir():
         if match := _FILE.match(file.name):
             found.append(migration_of(int(match["number"]), match["name"], file.read_bytes()))
     found.sort()
     return tuple(found)
+
+
+def _folder() -> Traversable:
+    """The migrations: inside the package where it is installed, at the top of the tree in an editable install."""
+    package = resources.files("jobmaster")
+    installed = package / "master_schema" / "migrations"
+    return installed if installed.is_dir() else Path(str(package)).parent / "master_schema" / "migrations"
 
 
 def migration_of(number: int, name: str, content: bytes) -> Migration:

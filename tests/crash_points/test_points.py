@@ -59,7 +59,7 @@ def test_what_is_installed_has_no_hook(tmp_path: Path) -> None:
     with zipfile.ZipFile(wheel) as packed:
         names = packed.namelist()
         assert len([name for name in names if name.endswith(".py")]) > 100
-        assert {"jobmaster/__init__.py", "jobmaster_agents/__init__.py", "master_schema/__init__.py"} <= set(names)
+        assert {"jobmaster/__init__.py", "jobmaster_agents/__init__.py"} <= set(names)
         assert not [name for name in names if {"tests", "crash_points"} & set(Path(name).parts)]
         for name in names:
             found = packed.read(name)

@@ -18,7 +18,6 @@ TREE = Path(__file__).parents[2]
 PACKAGES = {
     "jobmaster": TREE / "jobmaster",
     "jobmaster_agents": TREE / "agents" / "jobmaster_agents",
-    "master_schema": TREE / "master_schema",
     "pyspark_jobmaster": TREE / "jobmaster" / "pipeline" / "spark_plugin" / "pyspark_jobmaster",
 }
 DATA_SUFFIXES = {".sql", ".lua", ".yaml", ".json", ".typed", ".html", ".css", ".js"}
@@ -62,8 +61,10 @@ def test_the_wheel_holds_every_module_and_data_file(wheel: Path) -> None:
         if path.suffix in DATA_SUFFIXES | {".py"} and "__pycache__" not in path.parts
         if package == "pyspark_jobmaster" or not path.is_relative_to(PACKAGES["pyspark_jobmaster"])
     }
+    migrations = {f"jobmaster/{path.relative_to(TREE)}" for path in (TREE / "master_schema").rglob("*.sql")}
     assert wanted
-    assert wanted - names == set()
+    assert migrations
+    assert (wanted | migrations) - names == set()
     strangers = {name.split("/")[0] for name in names if ".dist-info/" not in name} - set(PACKAGES)
     assert strangers == set()
 
@@ -72,6 +73,12 @@ def test_the_packages_come_from_the_environment(installed: Path) -> None:
     for package in PACKAGES:
         answer = run([str(installed / "python"), "-c", f"import {package}; print({package}.__path__[0])"], installed)
         assert Path(answer.strip()).is_relative_to(installed.parent)
+
+
+def test_the_migrations_are_found(installed: Path) -> None:
+    code = "from jobmaster.master.migrations import migrations; print(len(migrations()))"
+    answer = run([str(installed / "python"), "-c", code], installed)
+    assert int(answer) == len(list((TREE / "master_schema" / "migrations").glob("*.sql")))
 
 
 def test_the_command_shows_its_help(installed: Path) -> None:
