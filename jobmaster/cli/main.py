@@ -26,7 +26,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "job": ("jobmaster.cli.job:job_group", "Submit, find, cancel and retry jobs."),
     "log": ("jobmaster.cli.log:log_group", "See who did what to the cluster."),
     "pipeline": (
-        "jobmaster.cli.pipeline.group:pipeline_group",
+        "jobmaster.cli.pipeline:pipeline_group",
         "Move jobs and their history by the million, with Spark.",
     ),
     "rescue": ("jobmaster.cli.rescue:rescue_group", "See what was lost, and what became of it."),

@@ -57,9 +57,9 @@ CATCHES_EVERYTHING = {
 OPEN_KEYWORDS = {
     "agents/jobmaster_agents/execute/process_pool/worker_cleanup.py:submit": "the signature of concurrent.futures.Executor",
     "jobmaster/cli/job.py:submit": "click hands over one word per option",
-    "jobmaster/cli/pipeline/plan.py:plan": "click hands over one word per option",
-    "jobmaster/cli/pipeline/step.py:command": "click hands over one word per option",
-    "jobmaster/cli/pipeline/submit.py:submit": "click hands over one word per option",
+    "jobmaster/cli/pipeline.py:plan": "click hands over one word per option",
+    "jobmaster/cli/pipeline_step.py:command": "click hands over one word per option",
+    "jobmaster/cli/pipeline.py:submit": "click hands over one word per option",
 }
 
 FOREIGN_TEXT = {

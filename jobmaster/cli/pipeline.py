@@ -1,0 +1,382 @@
+"""``jobmaster pipeline``: one command per step, and ``run`` for several steps in one Spark session.
+
+Every command imports its step when it runs, so ``--help`` costs neither Spark nor the pipeline.
+"""
+
+from __future__ import annotations
+
+import json
+import shlex
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from jobmaster.cli.failures import EXIT_FAILED
+from jobmaster.cli.invocation import Invocation, pass_invocation
+from jobmaster.cli.job import DURATION
+from jobmaster.cli.pipeline_step import note_batch, open_run, session_options, share, step
+
+if TYPE_CHECKING:
+    from jobmaster.pipeline.context import Outcome, PipelineRun
+
+_HOUR_SECONDS = 3600.0
+
+
+@click.group("pipeline", no_args_is_help=True)
+def pipeline_group() -> None:
+    """Move jobs and their history by the million, with Spark."""
+
+
+@step("archive")
+@click.option(
+    "--older-than", type=DURATION, default="7d", show_default=True, help="Ranges whose every job is older than that."
+)
+@click.option("--keep", is_flag=True, help="Leave what is archived in the master, too, until a later run.")
+@click.option("--lost-store", "lost_stores", multiple=True, help="A store that is gone for good; may be repeated.")
+def archive(run: PipelineRun, older_than: float, keep: bool, lost_stores: tuple[str, ...]) -> Outcome:
+    """Move old ranges of jobs from the master to the lake.
+
+    A range is detached, copied to Parquet, read again and compared with the master in count and checksum, published, and
+    only then dropped. Killed at any point, run it again: it goes on. Unfinished jobs stay in the master.
+
+    \b
+    Examples:
+      jobmaster pipeline archive --older-than 30d
+      jobmaster pipeline archive --keep --lake /srv/lake
+    """
+    from jobmaster.pipeline.steps.archive import archive
+
+    return archive(run, older_than, keep=keep, lost_stores=lost_stores)
+
+
+@step("audit")
+@click.option("--evidence", type=click.IntRange(0, 10_000), default=20, show_default=True, help="Violations to name.")
+def audit(run: PipelineRun, evidence: int) -> Outcome:
+    """Check the invariants over the whole history.
+
+    Archived and live jobs together: one job, one outcome; nothing lost, nothing doubled, nothing written by an owner that had
+    lost it; every file of the lake as it was verified. All violations are written to the lake. Exit code 1 when there is one.
+
+    \b
+    Examples:
+      jobmaster pipeline audit
+      jobmaster pipeline audit --evidence 100 -o json
+    """
+    from jobmaster.pipeline.steps.audit import audit
+
+    return audit(run, evidence)
+
+
+@step("doctor")
+def doctor(run: PipelineRun) -> Outcome:
+    """Check Java, Spark, the master and the lake.
+
+    Says which Java is used and why, starts Spark, reads a row of every table, and looks whether the lake can be written.
+    Exit code 1 when something does not work.
+
+    \b
+    Examples:
+      jobmaster pipeline doctor
+      jobmaster pipeline doctor --master spark://host:7077 -o json
+    """
+    from jobmaster.pipeline.steps.doctor import examine
+
+    return examine(run)
+
+
+@step("forget")
+@click.argument("name")
+def forget(run: PipelineRun, name: str) -> Outcome:
+    """Forget the rows of a source.
+
+    Submitted again, each of them is a new job. NAME is what `pipeline submit` was given with --remember, or the
+    handler and the source (`pipeline ls` lists them).
+
+    \b
+    Example:
+      jobmaster pipeline forget "bill from orders.parquet" --dry-run
+    """
+    from jobmaster.pipeline.steps.lake_admin import forget as carry_out
+
+    return carry_out(run, name)
+
+
+@step("ls")
+def ls(run: PipelineRun) -> Outcome:
+    """Show what the lake holds, and the latest batches.
+
+    \b
+    Example:
+      jobmaster pipeline ls --lake lake -o json
+    """
+    from jobmaster.pipeline.steps.lake_admin import list_lake
+
+    return list_lake(run)
+
+
+@step("plan")
+@click.option(
+    "--objective", "objectives", multiple=True, metavar="[LANE/]PRIORITY=TIME", help="Waiting that is allowed."
+)
+@click.option("--quantile", type=click.FloatRange(0.5, 0.9999), default=0.99, show_default=True, help="Of the waits.")
+@click.option("--slots", type=click.IntRange(1), help="Slots of a bucket.  [default: as configured]")
+@click.option("--agents", type=click.IntRange(1), help="Agents that share the buckets.  [default: those that live]")
+@click.option("--kind", help="Kind of agent in the configuration.  [default: the first]")
+@click.option("--days", type=click.IntRange(1, 400), default=14, show_default=True, help="Days of history.")
+@click.option("--hours", type=click.IntRange(1, 10_000), default=24, show_default=True, help="Busiest hours to replay.")
+@click.option("--out", type=click.Path(path_type=Path, dir_okay=False), help="Where to write the configuration, too.")
+@click.option(
+    "--check", is_flag=True, help="Plan without the last day and try the plan on it; exit code 1 when it fails."
+)
+def plan(run: PipelineRun, objectives: tuple[str, ...], **words: Any) -> Outcome:
+    """Recommend how many buckets each lane and priority needs.
+
+    From the measured history: a formula finds where to look, then the arrivals of the busiest hours are replayed among
+    different numbers of buckets. Writes a configuration that agents read, with the expected waits beside the numbers, and
+    the curves into the report. Without objectives: critical=1s high=5s medium=30s low=2m very_low=10m.
+
+    \b
+    Examples:
+      jobmaster pipeline plan --objective critical=200ms --objective payroll/medium=5s --out buckets.yaml
+      jobmaster pipeline plan --check
+    """
+    from jobmaster.pipeline.plan.plan import PlanOptions, parse_objectives, plan
+
+    return plan(run, PlanOptions(parse_objectives(objectives), **words))
+
+
+@step("replay")
+@click.option(
+    "--state", "states", type=click.Choice(["failed", "cancelled", "expired"]), multiple=True, default=["failed"]
+)
+@click.option("--since", help="Jobs created from then on, such as 2030-01-31.")
+@click.option("--until", help="Jobs created before then.")
+@click.option("--handler", "handlers", multiple=True)
+@click.option("--lane", "lanes", multiple=True)
+@click.option("--batch", help="Replayed twice under one name, a job is there once.  [default: replay and today's date]")
+@click.option("--rate", type=click.IntRange(1), metavar="N", help="At most so many jobs a second.")
+def replay(
+    run: PipelineRun,
+    states: tuple[str, ...],
+    since: str | None,
+    until: str | None,
+    handlers: tuple[str, ...],
+    lanes: tuple[str, ...],
+    batch: str | None,
+    rate: int | None,
+) -> Outcome:
+    """Run jobs that failed again, each as a new job.
+
+    What has ended stays as it ended; the new job bears metadata replay_of=ID.
+
+    \b
+    Examples:
+      jobmaster pipeline replay --since 2030-01-31 --dry-run
+      jobmaster pipeline replay --handler images.resize --batch after-the-outage --rate 1000
+    """
+    from jobmaster.pipeline.steps.submit import replay as carry_out
+
+    choice = {"states": ",".join(states), "since": since, "until": until}
+    choice |= {"handlers": ",".join(handlers) or None, "lanes": ",".join(lanes) or None}
+    options = {"rowsPerSecond": str(rate)} if rate is not None else {}
+    name = batch or f"replay {run.today()}"
+    done = carry_out(run, {key: value for key, value in choice.items() if value}, name, options)
+    return note_batch(run, "pipeline replay", done)
+
+
+@step("rollup")
+@click.option("--rebuild", is_flag=True, help="Every day again, not only those that something touched.")
+def rollup(run: PipelineRun, rebuild: bool) -> Outcome:
+    """Figures by the hour, and a report to look at.
+
+    Throughput, failures, retries, and latencies as histograms that can be merged, from the lake and the master together.
+    Days that something touched since the last time are computed anew as a whole and replace what was there. The report is
+    one HTML file in the lake.
+
+    \b
+    Examples:
+      jobmaster pipeline rollup
+      jobmaster pipeline rollup --rebuild -o json
+    """
+    from jobmaster.pipeline.steps.rollup import rollup
+
+    return rollup(run, rebuild=rebuild)
+
+
+@click.command("run", params=session_options())
+@click.argument("steps", nargs=-1, required=True, metavar="STEP...")
+@pass_invocation
+@click.pass_context
+def run(
+    ctx: click.Context,
+    invocation: Invocation,
+    steps: tuple[str, ...],
+    spark_master: str,
+    spark_conf: tuple[str, ...],
+    lake: str | None,
+    dry_run: bool,
+) -> None:
+    """Run several steps in one Spark session.
+
+    A step is the name of a command of the pipeline, or in quotes a name with its options. All of them are read before the
+    first one starts. A step that fails ends the run; one whose check found something lets the others go on, and the exit
+    code is 1.
+
+    \b
+    Examples:
+      jobmaster pipeline run rollup audit plan
+      jobmaster pipeline run "archive --older-than 7d" rollup audit --lake lake
+    """
+    contexts = [_context(ctx, text) for text in steps]
+    failed = False
+    shared = open_run(invocation, spark_master, spark_conf, lake, dry_run)
+    share(ctx, shared)
+    try:
+        for inner in contexts:
+            invocation.note(f"step {inner.info_name}")
+            with inner:
+                failed |= bool(inner.command.invoke(inner).failed)
+    finally:
+        shared.close()
+    if failed:
+        ctx.exit(EXIT_FAILED)
+
+
+def _context(ctx: click.Context, text: str) -> click.Context:
+    """One step, its options read."""
+    try:
+        name, *arguments = shlex.split(text)
+    except ValueError as error:
+        raise click.UsageError(f"step {text!r} cannot be read: {error}", ctx) from None
+    command = None if name == "run" else pipeline_group.commands.get(name)
+    if command is None:
+        known = ", ".join(word for word in pipeline_group.commands if word != "run")
+        raise click.UsageError(f"{name!r} is no step; the steps are {known}", ctx)
+    return command.make_context(name, arguments, parent=ctx)
+
+
+@step("stream")
+@click.argument("table", type=click.Choice(["jobs", "attempts", "events"]), default="jobs")
+@click.option("--interval", metavar="SECONDS", type=click.FloatRange(1), help="Go on for ever, a batch every so often.")
+@click.option("--rows", type=click.IntRange(1), default=500_000, show_default=True, help="Of one batch, about.")
+@click.option("--from", "position", type=click.Choice(["earliest", "latest"]), default="earliest", show_default=True)
+def stream(run: PipelineRun, table: str, interval: float | None, rows: int, position: str) -> Outcome:
+    """Copy what ends in the master to the lake, each job once.
+
+    Copies everything recorded since the last call and ends; with --interval it goes on until it is stopped. Where it has
+    come is kept in the lake. It never waits for a number or a time to be the highest, but until every earlier transaction
+    has ended, so no job is passed over.
+
+    \b
+    Examples:
+      jobmaster pipeline stream
+      jobmaster pipeline stream attempts --interval 60
+    """
+    from jobmaster.pipeline.steps.stream import carry_out
+
+    return carry_out(run, table, interval, rows, position)
+
+
+@step("submit")
+@click.argument("source", required=False)
+@click.option("--handler", required=True, help="The handler of the jobs.")
+@click.option(
+    "--key", "keys", multiple=True, required=True, metavar="COLUMN", help="What makes a row unique; * = the whole row."
+)
+@click.option("--format", "kind", type=click.Choice(["csv", "json", "parquet", "orc"]), help="Default: by the name.")
+@click.option("--table", help="Table of the database that SOURCE names.")
+@click.option("--sql", help="A query: of that database, or over the files (called source) and the views.")
+@click.option("--view", "views", multiple=True, metavar="NAME=PATH", help="More files that the query names.")
+@click.option("--reader", "reader", multiple=True, metavar="KEY=VALUE", help="Option of Spark's reader, such as sep=;")
+@click.option("--map", "arguments", multiple=True, metavar="ARG=EXPR", help="Argument from a column or expression.")
+@click.option("--due", metavar="EXPR", help="Due time from a column or expression.")
+@click.option("--priority-from", metavar="EXPR", help="Priority from a column or expression.")
+@click.option("--lane-from", metavar="EXPR", help="Lane from a column or expression.")
+@click.option("--at", help="Due time of all jobs, such as 2030-01-31T12:00:00Z.")
+@click.option("--priority", type=click.Choice(["critical", "high", "medium", "low", "very_low"]))
+@click.option("--lane")
+@click.option("--tag", "tags", multiple=True)
+@click.option(
+    "--batch", help="Name of a batch that is handed in once: its rows are remembered as long as their jobs are kept."
+)
+@click.option("--remember", metavar="NAME", help="Name of data that is handed in again and again: no row twice, ever.")
+@click.option("--as-of", help="Time part of the ids of a new batch.  [default: now]")
+@click.option("--rate", type=click.IntRange(1), metavar="N", help="At most so many jobs a second, all tasks together.")
+@click.option("--tasks", type=click.IntRange(1), help="At most so many connections write.")
+@click.option("--rejects", metavar="PATH", help="Where refused rows go.  [default: <lake>/rejects]")
+@click.option("--on-duplicate", type=click.Choice(["ignore", "fail"]), default="ignore", show_default=True)
+@click.option("--allow-unregistered", is_flag=True, help="Also for a handler that no agent has published.")
+def submit(run: PipelineRun, **words: Any) -> Outcome:
+    """Make jobs of a file, a table or a query: one row, one job.
+
+    SOURCE is a path (CSV, JSON, Parquet, ORC; directories and * too) or postgresql://... Arguments come from columns of
+    their name, or as --map says. Every row is checked against the handler's published signature; what does not fit goes to
+    the rejects with its reason, the rest is written. Handed in again, the same rows insert nothing: they are remembered by
+    their keys under the name of the handler and SOURCE (or --remember), also when their jobs are long gone. With --batch or
+    --as-of nothing is remembered but the jobs themselves.
+
+    \b
+    Examples:
+      jobmaster pipeline submit images.csv --handler images.resize --key path
+      jobmaster pipeline submit orders.parquet --handler bill --key id --map "amount=cast(total * 100 as int)" --due due
+      jobmaster pipeline submit postgresql://host/shop --table orders --handler bill --key id --rate 5000 --dry-run
+    """
+    from jobmaster.pipeline.steps.inputs import Input
+    from jobmaster.pipeline.steps.mapping import Wanted, parse_pairs
+    from jobmaster.pipeline.steps.submit import Order
+    from jobmaster.pipeline.steps.submit import submit as carry_out
+
+    options = {
+        "priority": words["priority"],
+        "lane": words["lane"],
+        "dueAt": words["at"],
+        "asOf": words["as_of"],
+        "headers": json.dumps({"tags": words["tags"]}) if words["tags"] else None,
+        "rowsPerSecond": words["rate"],
+        "rejects": words["rejects"],
+        "remember": words["remember"],
+        "onDuplicate": words["on_duplicate"],
+        "allowUnregistered": "true" if words["allow_unregistered"] else None,
+    }
+    reader = parse_pairs(words["reader"], "--reader")
+    order = Order(
+        Input(words["source"], words["kind"], words["table"], words["sql"], words["views"], reader),
+        words["handler"],
+        Wanted(
+            words["keys"],
+            parse_pairs(words["arguments"], "--map"),
+            words["due"],
+            words["priority_from"],
+            words["lane_from"],
+        ),
+        words["batch"],
+        {name: str(value) for name, value in options.items() if value is not None},
+        words["tasks"],
+    )
+    return note_batch(run, "pipeline submit", carry_out(run, order))
+
+
+@step("vacuum")
+@click.option(
+    "--older-than", type=DURATION, default="1d", show_default=True, help="At least 1h: longer than any run takes."
+)
+def vacuum(run: PipelineRun, older_than: float) -> Outcome:
+    """Delete what runs that did not end have left in the lake.
+
+    No reader sees these files: none counts unless a document names its run.
+
+    \b
+    Example:
+      jobmaster pipeline vacuum --older-than 2d --dry-run
+    """
+    from jobmaster.model.errors import InputError
+    from jobmaster.pipeline.steps.lake_admin import vacuum as carry_out
+
+    if older_than < _HOUR_SECONDS:
+        raise InputError("--older-than is less than an hour: the files of a run that is under way could go")
+    return carry_out(run, older_than)
+
+
+for _command in (archive, audit, doctor, forget, ls, plan, replay, rollup, run, stream, submit, vacuum):
+    pipeline_group.add_command(_command)

@@ -1,1 +1,0 @@
-"""``jobmaster pipeline``: one module per command; none is imported before it is named."""
