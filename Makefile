@@ -19,7 +19,8 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet --no-input
 # Most tests wait for real processes, so a few more run at once than there are cores; each of the test processes has servers
 # of its own. Fast tests of a file stay together and share what it set up; slow ones go to whoever is idle.
 TEST_PROCESSES ?= 3
-# Real processes on a busy machine: a few tests that failed run once more, alone, and both results stand in the output.
+# A few tests that failed run once more, alone, and both results stand in the output. To pass then is not enough: a test that
+# failed at first must be listed in tests/quarantine.toml.
 TESTS = $(BIN)/python -m tests.twice
 SHARED = $(TESTS) --first "-n $(TEST_PROCESSES) --dist $(1)"
 

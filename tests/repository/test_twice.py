@@ -1,4 +1,4 @@
-"""What fails is run once more, and only that; whatever else goes wrong stays wrong."""
+"""Only what failed is run once more; a test that then passes is a failure all the same, unless it is in quarantine."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def test_flaky(): assert not once()
 """
 CASES = {
     "good": ("def test(): pass", 0, ""),
-    "fails once": (FLAKY, 0, "failed at first, passed alone: test_sample.py::test_flaky"),
+    "fails once": (FLAKY, 1, "failed at first, passed alone, not in quarantine.toml: test_sample.py::test_flaky"),
     "fails always": ("def test(): assert False", 1, "failed twice: test_sample.py::test"),
     "skipped the second time": (
         FLAKY.replace("assert not once()", "assert not once() or pytest.skip('no answer')").replace(
@@ -70,3 +70,40 @@ def test_only_a_failure_of_single_tests_is_given_a_second_try(case: str, tmp_pat
         check=False,
     )
     assert (done.returncode, said in done.stdout) == (code, True), done.stdout + done.stderr
+
+
+ENTRY = '[[test]]\nname = "tests/test_a.py::test_b"\nreason = "a race"\nsince = 2026-01-31\n'
+
+
+@pytest.mark.parametrize(
+    ("listed", "code"), [("test_sample.py::test_flaky", 0), ("test_sample.py::test_good", 1), ("test_sample.py", 1)]
+)
+@pytest.mark.slow
+def test_a_test_in_quarantine_may_pass_at_its_second_try(
+    listed: str, code: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    parameters = (
+        "import pytest\n@pytest.mark.parametrize('n', [1, 2])\ndef test_flaky(n): assert n == 2 or not once()\n"
+    )
+    (tmp_path / "test_sample.py").write_text(FLAKY.replace("def test_flaky(): assert not once()", parameters))
+    (tmp_path / "pytest.ini").write_text("[pytest]\n")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("PYTHONPATH", str(ROOT))
+    monkeypatch.setenv("PYTEST_ADDOPTS", "-p no:valkey -p no:asyncio")
+    assert twice.run([], [], {listed}) == code
+
+
+def test_an_entry_of_the_quarantine_has_a_name_a_reason_and_a_day() -> None:
+    assert twice.quarantined("test = []") == []
+    assert twice.quarantined(ENTRY) == ["tests/test_a.py::test_b"]
+    for bad in (ENTRY.replace("a race", ""), ENTRY.replace("since", "day"), ENTRY.replace("2026-01-31", '"now"')):
+        with pytest.raises(ValueError, match="an entry is"):
+            twice.quarantined(bad)
+    with pytest.raises(ValueError, match="11 tests"):
+        twice.quarantined(ENTRY * (twice.QUARANTINE_MAX + 1))
+
+
+def test_the_quarantine_names_tests_that_exist() -> None:
+    for name in twice.quarantined(twice.QUARANTINE.read_text(encoding="utf-8")):
+        path, _, function = name.partition("[")[0].partition("::")
+        assert f"def {function.rpartition('::')[2]}(" in (ROOT / path).read_text(encoding="utf-8"), name

@@ -1,19 +1,18 @@
 """The house rules that ruff and mypy cannot state, as functions that return findings: ``place: what is wrong``.
 
-A function takes source text or a syntax tree, never the tree of files, so that each rule can be shown a bad sample. What
-must not be written down anywhere is spelt in rot13 here, or these files would be the first finding.
+A function takes source text or a syntax tree, never the tree of files, so that each rule can be shown a bad sample.
 """
 
 from __future__ import annotations
 
 import ast
-import codecs
 import re
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 
-LINES_MAX = 600
+LINES_SOFT_MAX = 600
 FUNCTION_LINES_MAX = 60
+FRAGMENT_LINES = 60
 PARAMETERS_MAX = 8
 BANNED_NAMES = frozenset({"utils", "util", "common", "helpers", "helper", "base", "core", "misc", "shared", "stuff"})
 
@@ -38,58 +37,64 @@ _LUA = re.compile(r"\bredis\.(call|pcall|register_function)\b|^#!lua", re.MULTIL
 _HEADER_KEY = re.compile(r"^-- *([a-z]+):", re.MULTILINE)
 
 
-def _any_of(*hidden: str) -> str:
-    return "(" + "|".join(codecs.decode(word, "rot13") for word in hidden) + ")"
-
-
-_UNFINISHED = re.compile(rf"\b{_any_of('GBQB', 'SVKZR', 'KKK')}\b")
-_MACHINE_PATH = re.compile(
-    rf"(?<![\w.\-~}}])/{_any_of('ebbg', 'jbex', 'gzc', 'ubzr/[n-z]+', 'Hfref/[n-z]+')}(?![\w\-])"
-)
+_UNFINISHED = re.compile(r"\b(TODO|FIXME|XXX)\b")
+_MACHINE_PATH = re.compile(r"(?<![\w.\-~}])/(root|work|tmp|home/[a-z]+|Users/[a-z]+)(?![\w\-])")
 _REGISTRY = re.compile(
-    _any_of(
-        "clcv[.]bet",
-        "clgubaubfgrq",
-        "clguba[.]bet/fvzcyr",
-        "vaqrk-hey=",
-        "negvsnpgbel",
-        "/ercbfvgbel/clcv",
-        "/clcv/fvzcyr",
-    )
-)
-_ORGANISATION = re.compile(
-    r"\b"
-    + _any_of(
-        *(
-            "QRFVTA[.]zq",
-            "onfryvar[.]zq",
-            "eryvnovyvgl[.]zq",
-            "nrfgurgvpf[.]zq",
-            "rpbflfgrz[.]zq",
-            "crref[.]zq",
-            "frrqf[.]zq",
-        ),
-        *("(guvf|gur|bhe|lbhe) oevrs", "(guvf|gur|yngre|arkg) vffhrf?", "(guvf|bgure|yngre|arkg) frffvbaf?"),
-        *("gur (grnz )?yrnq", "gur sbhaqref?", "gur (bgure )?urycref?", "fho-?ntragf?"),
-        *("Pynhqr", "Naguebcvp", "PungTCG", "Pbcvybg", "YYZf?", "Pb-Nhguberq"),
-    )
-    + r"\b",
-    re.IGNORECASE,
+    r"pypi[.]org|pythonhosted|python[.]org/simple|index-url=|artifactory|/repository/pypi|/pypi/simple"
 )
 
 
 # ---------------------------------------------------------------- size
 
 
-def too_long(place: str, source: str) -> list[str]:
-    """Modules and functions over the limit."""
+def long_modules(place: str, source: str) -> list[str]:
+    """Modules over ``LINES_SOFT_MAX``. What belongs together stands together, so this is a warning, not a failure."""
     lines = source.count("\n")
-    found = [f"{place}: {lines} lines, {LINES_MAX} are allowed"] if lines > LINES_MAX else []
-    for function in functions(ast.parse(source)):
+    return [f"{place}: {lines} lines, more than {LINES_SOFT_MAX}"] if lines > LINES_SOFT_MAX else []
+
+
+def long_functions(place: str, tree: ast.Module) -> list[str]:
+    """Functions over the limit."""
+    found = []
+    for function in functions(tree):
         length = (function.end_lineno or function.lineno) - function.lineno + 1
         if length > FUNCTION_LINES_MAX:
             found.append(f"{place}:{function.name}: {length} lines, {FUNCTION_LINES_MAX} are allowed")
     return found
+
+
+def fragments(modules: Mapping[str, str]) -> list[str]:
+    """Modules of fewer than ``FRAGMENT_LINES`` with one importer, in their own package: most are a part of that importer.
+
+    Args:
+        modules: source text of every module of the product, by path from the import root (``jobmaster/clock.py``).
+    """
+    names = {_module_name(path): path for path in modules}
+    importers: dict[str, set[str]] = {path: set() for path in modules}
+    for path, source in modules.items():
+        for name in _imported(ast.parse(source)):
+            if names.get(name, path) != path:
+                importers[names[name]].add(path)
+    return [
+        f"{path}: only {Path(importer).name} imports its {source.count(chr(10))} lines"
+        for path, source in modules.items()
+        if source.count("\n") < FRAGMENT_LINES and not path.endswith("/__init__.py")
+        for importer in (importers[path] if len(importers[path]) == 1 else ())
+        if Path(importer).parent == Path(path).parent and Path(importer).name != "__init__.py"
+    ]
+
+
+def _module_name(path: str) -> str:
+    return path.removesuffix(".py").removesuffix("/__init__").replace("/", ".")
+
+
+def _imported(tree: ast.Module) -> Iterator[str]:
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            yield node.module
+            yield from (f"{node.module}.{alias.name}" for alias in node.names)
 
 
 def too_many_parameters(place: str, tree: ast.Module) -> list[str]:
@@ -248,12 +253,11 @@ def unused(names: Collection[str], words: Collection[str]) -> list[str]:
 
 
 def unwelcome_words(place: str, text: str) -> list[str]:
-    """Marks of unfinished work, paths of one machine, registries, and how the work is organised."""
+    """Marks of unfinished work, paths of one machine, hosts of package registries."""
     patterns = {
         "unfinished": _UNFINISHED,
         "path of one machine": _MACHINE_PATH,
         "host of a registry": _REGISTRY,
-        "says who works how": _ORGANISATION,
     }
     return [
         f"{place}:{number}: {what}: {match[0]!r}"
