@@ -34,7 +34,7 @@ from jobmaster_agents.buckets.ownership_check import OwnershipCheck
 from jobmaster_agents.buckets.provisioner import BucketProvisioner
 from jobmaster_agents.event_log import LOGGER_NAME, Event, EventLog
 from jobmaster_agents.launch.order import ChildConfig
-from jobmaster_agents.launch.shared_deadline import Phase, Progress, arm_kernel_timer
+from jobmaster_agents.launch.shared_deadline import AgentPhase, Progress, arm_kernel_timer
 from jobmaster_agents.leader.due_notifier import DueNotifier
 from jobmaster_agents.leader.leader import Leader, may_lead
 from jobmaster_agents.leader.maintenance import Maintenance
@@ -240,7 +240,7 @@ class Parts:
         )
         lanes = list(self._agent.bucket_counts()) if self._agent.mode in _WORKING_MODES else []
         specs = [handler.spec for handler in self._handlers] if lanes else []
-        self._phase(Phase.REGISTERED)
+        self._phase(AgentPhase.REGISTERED)
         await self._master.register(row, lanes, specs)
         self.heartbeat.registered(sent)
 
@@ -250,7 +250,7 @@ class Parts:
 
     def serves(self) -> None:
         """Its buckets are open."""
-        self._phase(Phase.SERVING)
+        self._phase(AgentPhase.SERVING)
 
     def reload(self, data: bytes) -> None:
         """The configuration was read again; ``data`` is what is in force now (the rest of it waits for a restart)."""
@@ -265,7 +265,7 @@ class Parts:
     async def leave(self, grace_seconds: float, reason: str) -> bool:
         """Graceful exit; True when nothing is left behind."""
         self._leaving = True
-        self._phase(Phase.STOPPING)
+        self._phase(AgentPhase.STOPPING)
         with contextlib.suppress(Unavailable):  # for people only: a master that does not answer is met below
             await self._master.announce_stopping(self._config.agent_id)
         if may_lead(self._agent.mode, self._agent.weight):
@@ -283,7 +283,7 @@ class Parts:
         end = partial(self._master.end_agent, self._config.agent_id, dead=False, reason=reason)
         if not await until_answered("end_agent", end, refusals=False):
             return False
-        self._phase(Phase.ENDED)
+        self._phase(AgentPhase.ENDED)
         return True
 
     async def certify_self(self, reason: str) -> None:
@@ -325,7 +325,7 @@ class Parts:
             self._config.deadline.trusted_until = trusted_until
             arm_kernel_timer(trusted_until - self._clock.boottime())
 
-    def _phase(self, phase: Phase) -> None:
+    def _phase(self, phase: AgentPhase) -> None:
         if self._config.deadline is not None:
             self._config.deadline.phase = phase
 

@@ -42,7 +42,7 @@ from jobmaster_agents.outcomes.kept_replay import KeptReplay
 from jobmaster_agents.outcomes.outcome import OutcomeBuilder, StopCause
 from jobmaster_agents.outcomes.writer import OutcomeWriter
 from jobmaster_agents.retrying import RepeatedLog, UntilAnswered
-from jobmaster_agents.state.job_table import ClaimedJob, JobTable, Phase
+from jobmaster_agents.state.job_table import ClaimedJob, JobPhase, JobTable
 from jobmaster_agents.state.ownership import OwnedBucket, Ownership
 
 
@@ -131,8 +131,8 @@ class BucketWorker:
             thread_jobs=agent.threads,
             process_jobs=agent.isolated_processes,
             transactional=transactional,
-            attended_jobs=settings.master.transactions,
-            on_given_up=self._given_up,
+            transactional_jobs=settings.master.transactions,
+            on_detached=self._given_up,
         )
         self.executor = Executor(
             agent,
@@ -144,8 +144,8 @@ class BucketWorker:
             self.in_flight.authorise,
             self._room,
         )
-        self.executor.on_given_up = self._given_up
-        self._dispatcher.on_broken = self.executor.break_off
+        self.executor.on_detached = self._given_up
+        self._dispatcher.on_failure = self.executor.fail
         self.outcome_writer.runner = self.executor
         self.due_fetcher = DueFetcher(
             master,
@@ -295,12 +295,12 @@ class BucketWorker:
         alive = {job.entry.id for job in promoted}
         alone = self.memory_recovery.keep(owned, [job for job in dropped if job.entry.id not in alive])
         # Outcomes that lie there and that memory has let go; at most so many, an answer that was lost counts twice.
-        let_go = max(owned.kept - sum(job.spilled for job in dropped), 0)
+        let_go = max(owned.kept - sum(job.kept for job in dropped), 0)
         owned.at_risk = waiting + alone + let_go
         for job in dropped:
-            if job.phase is Phase.RUNNING:
+            if job.phase is JobPhase.RUNNING:
                 self.executor.stop_job(job, StopCause.SUPERSEDED)
-            job.phase = Phase.GONE
+            job.phase = JobPhase.GONE
         self._close(bucket_id)
         self._telemetry.buckets_lost += 1
         self._log.warning(Event.BUCKET_FORGOTTEN, {"bucket": bucket_id, "reason": why, "jobs": len(dropped)})
@@ -330,7 +330,7 @@ class BucketWorker:
         """The bucket goes on under a new epoch. What has a row under the old one ends under it; what had only been queued
         there goes back to the master."""
         past = owned.advance_epoch(epoch)
-        for job in self.job_table.step(owned, past):
+        for job in self.job_table.keep_old_identity(owned, past):
             self.outcome_builder.release(job)
         self.resume(owned)
 
@@ -338,7 +338,7 @@ class BucketWorker:
         """Whatever stopped for a word on the bucket goes on."""
         bucket_id = owned.fence.bucket_id
         self.executor.set_slots()
-        self.executor.enqueue([job for job in self.job_table.of_bucket(bucket_id) if job.phase is Phase.QUEUED])
+        self.executor.enqueue([job for job in self.job_table.of_bucket(bucket_id) if job.phase is JobPhase.QUEUED])
         self.due_fetcher.kick(bucket_id)
         if (claimer := self.claimers.get(bucket_id)) is not None:
             claimer.wake(lists=True)
@@ -411,7 +411,7 @@ class BucketWorker:
         telemetry.read_from("jobs_queued", lambda: sum(map(executor.backlog, self.claimers)) - executor.running)
         telemetry.read_from("jobs_started", lambda: executor.finished + executor.running)
         telemetry.read_from("handlers_stuck", self._stuck)
-        telemetry.read_from("jobs_aside", lambda: sum(map(executor.aside, self.claimers)))
+        telemetry.read_from("jobs_aside", lambda: sum(map(executor.deferred, self.claimers)))
         telemetry.read_from("outcomes_waiting", lambda: outcome_writer.backlog)
         telemetry.read_from("jobs_claimed", self._claimed)
         telemetry.read_from("jobs_onboarded", lambda: self.due_fetcher.onboarded)

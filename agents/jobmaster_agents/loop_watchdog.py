@@ -47,10 +47,10 @@ class LoopWatchdog:
             except RuntimeError:
                 return  # the loop is closed
             if not self._turned.wait(self._blocked_seconds) and not self._end.is_set():
-                self._tell()
+                self._log_stall()
                 self._turned.wait()  # one line per stall
 
-    def _tell(self) -> None:
+    def _log_stall(self) -> None:
         self.stalls += 1
         fields: dict[str, object] = {"seconds": self._blocked_seconds}
         frame = sys._current_frames().get(self._main_thread)

@@ -27,7 +27,7 @@ from jobmaster_agents.lease.heartbeat import Heartbeat, StoreBeat
 from jobmaster_agents.outcomes.outcome import StopCause
 from jobmaster_agents.outcomes.writer import OutcomeWriter
 from jobmaster_agents.rescue.rescuer import Rescue, Rescuers
-from jobmaster_agents.state.job_table import ClaimedJob, Phase, by_bucket
+from jobmaster_agents.state.job_table import ClaimedJob, JobPhase, by_bucket
 from jobmaster_agents.state.ownership import OwnedBucket, Ownership
 from jobmaster_agents.state.store_reach import StoreReach
 from tests.simulation.history import History, Result
@@ -68,7 +68,7 @@ def _deleted_first() -> list[Patch]:
             over = {
                 job.claimed_list.name
                 for job in mine
-                if all(j.safe or j.phase is Phase.ENDED for j in job.claimed_list.jobs)
+                if all(j.safe or j.phase is JobPhase.ENDED for j in job.claimed_list.jobs)
             }
             try:
                 await self._store.settle(owned.fence, sorted(over), [])

@@ -271,7 +271,7 @@ class Blows:
             if not hasattr(parts, "bucket_worker") or not parts.ownership.may_commit(host.clock.boottime()):
                 continue
             live = parts.bucket_worker.job_table.get(job_id)
-            if live is None or live.entry.token > 1 or live.row_says is not None:
+            if live is None or live.entry.token > 1 or live.row_state is not None:
                 continue
             owned = live.claimed_list.owned
             if owned.store == store and parts.ownership.get(owned.fence.bucket_id) is not None:

@@ -19,7 +19,7 @@ from jobmaster_agents import agent, bucket_worker, retrying, run_agent, store_co
 from jobmaster_agents import background_task as duty_loop
 from jobmaster_agents.buckets import anti_entropy, graceful_shutdown, provisioner
 from jobmaster_agents.execute.attempt_result import AttemptResult, ResultKind
-from jobmaster_agents.execute.process_pool.pool import Begin
+from jobmaster_agents.execute.process_pool.pool import MayBegin
 from jobmaster_agents.execute.process_pool.protocol import ProcessJob
 from jobmaster_agents.fetch import claimer, wake_listener
 from jobmaster_agents.leader import due_notifier
@@ -90,10 +90,10 @@ class SimPool:
     def __init__(self, *args: Any, **options: Any) -> None:
         pass
 
-    async def run(self, job: ProcessJob, begin: Begin, take_back: object = None) -> AttemptResult:
+    async def run(self, job: ProcessJob, begin: MayBegin, take_back: object = None) -> AttemptResult:
         return await self.run_alone(job, begin)
 
-    async def run_alone(self, job: ProcessJob, begin: Begin) -> AttemptResult:
+    async def run_alone(self, job: ProcessJob, begin: MayBegin) -> AttemptResult:
         await asyncio.sleep(0.01)
         if not await begin():
             return AttemptResult(kind=ResultKind.NOT_STARTED)

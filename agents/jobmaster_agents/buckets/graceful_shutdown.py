@@ -23,7 +23,7 @@ from jobmaster_agents.fetch.claimer import Claimer
 from jobmaster_agents.outcomes.kept_replay import KeptReplay
 from jobmaster_agents.outcomes.outcome import OutcomeBuilder, StopCause
 from jobmaster_agents.outcomes.writer import OutcomeWriter
-from jobmaster_agents.state.job_table import JobTable, Phase
+from jobmaster_agents.state.job_table import JobPhase, JobTable
 
 _LOOK_SECONDS = 0.02
 _RETRY_SECONDS = 0.2
@@ -127,7 +127,7 @@ class GracefulShutdown:
     def _release_queued(self, bucket_id: bytes) -> None:
         self._executor.take_queued(bucket_id)
         for job in self._job_table.of_bucket(bucket_id):
-            if job.phase is Phase.QUEUED:
+            if job.phase is JobPhase.QUEUED:
                 self._outcome_builder.release(job)
 
     # ------------------------------------------------------------ no more intake
@@ -180,7 +180,7 @@ class GracefulShutdown:
     def _give_back(self, bucket_id: bytes) -> None:
         self._release_queued(bucket_id)
         for job in self._job_table.of_bucket(bucket_id):
-            if job.phase is Phase.RUNNING:
+            if job.phase is JobPhase.RUNNING:
                 self._executor.stop_job(job, StopCause.RELEASE)
 
     # ------------------------------------------------------------ what lies in the store

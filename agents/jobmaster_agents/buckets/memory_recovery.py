@@ -100,7 +100,7 @@ class MemoryRecovery:
         left = _Left()
         alone = 0
         for job in dropped:
-            rowless = job.entry.token == 1 and job.row_says is None
+            rowless = job.entry.token == 1 and job.row_state is None
             if not rowless and (job.row is None or job.unwritable):
                 continue
             alone += rowless

@@ -26,7 +26,7 @@ from jobmaster.telemetry import Telemetry
 from jobmaster_agents.outcomes.outcome import StopCause
 from jobmaster_agents.outcomes.writer import OutcomeWriter
 from jobmaster_agents.retrying import Backoff
-from jobmaster_agents.state.job_table import ClaimedJob, ClaimedList, JobTable, Phase
+from jobmaster_agents.state.job_table import ClaimedJob, ClaimedList, JobPhase, JobTable
 from jobmaster_agents.state.ownership import OwnedBucket
 
 BATCH_JOBS = 1000
@@ -167,7 +167,7 @@ class Cancellation:
     def _present(self, job_id: bytes) -> ClaimedJob | None:
         """The live copy, unless it is on its way back to the master or into the bucket: it will be another copy then."""
         job = self._job_table.get(job_id)
-        if job is not None and job.phase is Phase.ENDED and isinstance(job.row, HoldRow):
+        if job is not None and job.phase is JobPhase.ENDED and isinstance(job.row, HoldRow):
             job.cancelled = True
             return None
         return job

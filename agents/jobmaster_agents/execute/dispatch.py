@@ -26,13 +26,13 @@ from jobmaster.model.job import ErrorInfo, RunMode
 from jobmaster_agents.execute.attempt_result import AttemptResult, ResultKind
 from jobmaster_agents.execute.process_pool.pool import ProcessPool
 from jobmaster_agents.execute.process_pool.protocol import ProcessJob
-from jobmaster_agents.execute.run_queue import CANCEL_AGAIN_SECONDS, GivenUp, is_to_be_given_up
+from jobmaster_agents.execute.run_queue import CANCEL_AGAIN_SECONDS, OnDetached, should_detach
 from jobmaster_agents.execute.thread_pool import ThreadJob, ThreadPool
 from jobmaster_agents.execute.transactional.attempt import AttemptTransaction
 from jobmaster_agents.execute.transactional.confirmation import Confirmation
 from jobmaster_agents.execute.transactional.runner import TransactionalRunner
 from jobmaster_agents.outcomes.outcome import OutcomeBuilder, StopCause, is_at_most_once, needs_master, needs_write
-from jobmaster_agents.state.job_table import ClaimedJob, Phase
+from jobmaster_agents.state.job_table import ClaimedJob, JobPhase
 from jobmaster_agents.state.ownership import Ownership
 
 Done = Callable[[ClaimedJob], None]
@@ -73,13 +73,13 @@ class _Away:
     thread: ThreadJob | None = None
     task: asyncio.Task[None] | None = None
     cause: StopCause | None = None
-    asked_at: float = 0.0
+    stop_requested_at: float = 0.0
     """When a handler on the loop was first asked to stop; 0: it was not asked, or is killed instead."""
     nag_at: float = 0.0
     """When it is asked again."""
     attempt: AttemptTransaction | Confirmation | None = None
     is_ending: bool = False
-    given_up: bool = False
+    detached: bool = False
 
 
 class Dispatcher:
@@ -102,8 +102,8 @@ class Dispatcher:
         thread_jobs: int,
         process_jobs: int,
         transactional: TransactionalRunner,
-        attended_jobs: int,
-        on_given_up: GivenUp,
+        transactional_jobs: int,
+        on_detached: OnDetached,
     ) -> None:
         self._loop = asyncio.get_running_loop()
         self._threads = threads
@@ -115,7 +115,7 @@ class Dispatcher:
         self._in_processes = _Room(process_jobs)
         self._alone = _Room(process_jobs)
         self._authorise = authorise
-        self._in_tasks = _Room(attended_jobs)
+        self._in_tasks = _Room(transactional_jobs)
         self._transactional = transactional
         self._rooms = {
             RunMode.THREAD: self._in_threads,
@@ -125,8 +125,8 @@ class Dispatcher:
         self._away: dict[ClaimedJob, _Away] = {}
         self._stuck: set[_Away] = set()
         self._rollbacks: set[asyncio.Task[None]] = set()
-        self._on_given_up = on_given_up
-        self.on_broken: Callable[[BaseException], None] = lambda error: None
+        self._on_detached = on_detached
+        self.on_failure: Callable[[BaseException], None] = lambda error: None
         """Told of what the task of a job died of: no error of a handler, but an invariant of ours that is broken."""
         self._context = copy_context()
         """What every job finds: the context variables as the agent has them."""
@@ -155,7 +155,7 @@ class Dispatcher:
         now = self._now()
         if away.task is not None:
             if away.room is self._in_tasks:
-                away.asked_at, away.nag_at = now, now + CANCEL_AGAIN_SECONDS
+                away.stop_requested_at, away.nag_at = now, now + CANCEL_AGAIN_SECONDS
             away.task.cancel()
             return
         if not away.inside:
@@ -169,9 +169,9 @@ class Dispatcher:
         for away in list(self._away.values()):
             if away.started and away.cause is None and now >= away.deadline:
                 self.stop(away.job, StopCause.TIMEOUT)
-            elif away.asked_at and not away.is_ending and away.cause is not None:
-                if is_to_be_given_up(away.cause, now - away.asked_at):
-                    self._give_up(away, away.cause, now)
+            elif away.stop_requested_at and not away.is_ending and away.cause is not None:
+                if should_detach(away.cause, now - away.stop_requested_at):
+                    self._detach(away, away.cause, now)
                 else:
                     self._ask_again(away, now)
         for away in self._stuck:
@@ -190,16 +190,16 @@ class Dispatcher:
             away.nag_at = now + CANCEL_AGAIN_SECONDS  # it swallowed the cancellation and can only be asked again
             away.task.cancel()
 
-    def _give_up(self, away: _Away, cause: StopCause, now: float) -> None:
+    def _detach(self, away: _Away, cause: StopCause, now: float) -> None:
         """Its handler swallows every cancellation: the job gets its verdict, another one the place. It is asked on."""
-        away.given_up = True
+        away.detached = True
         self._stuck.add(away)
         if away.attempt is not None:  # nothing of it is committed any more, and the connection is wanted
             rollback = self._loop.create_task(away.attempt.rollback(), name="jobmaster-rollback")
             self._rollbacks.add(rollback)
             rollback.add_done_callback(self._rollbacks.discard)
         self._outcome_builder.stopped(away.job, cause, away.started, now)
-        self._on_given_up(away.job, cause, now - away.asked_at)
+        self._on_detached(away.job, cause, now - away.stop_requested_at)
         self._finish(away)
 
     @property
@@ -235,9 +235,9 @@ class Dispatcher:
             room.inside += 1
             away.inside = True
             if room is self._in_tasks:
-                self._spawn(away, self._attend(away), "jobmaster-attended")
+                self._spawn(away, self._run_transactional(away), "jobmaster-attended")
             elif room is not self._in_threads:
-                self._spawn(away, self._isolated(away), "jobmaster-isolated")
+                self._spawn(away, self._run_in_process(away), "jobmaster-isolated")
             elif needs_write(away.job):
                 self._spawn(away, self._authorise_thread(away), "jobmaster-authorise")
             else:
@@ -250,7 +250,7 @@ class Dispatcher:
                 self._turn_away(away)  # stopped before its first step: nothing of the coroutine has run
             self._stuck.discard(away)
             if not task.cancelled() and (error := task.exception()) is not None:
-                self.on_broken(error)
+                self.on_failure(error)
 
         # A fresh context: whoever lets a job in may be another one that has just ended.
         away.task = task = self._loop.create_task(work, name=name, context=self._context.copy())
@@ -310,7 +310,7 @@ class Dispatcher:
             answer = await self._authorise(away.job)
             away.allowed = answer is True
         now = self._now()
-        runs = away.cause is None and away.job.phase is Phase.RUNNING
+        runs = away.cause is None and away.job.phase is JobPhase.RUNNING
         if answer and runs and self.may_start(away.job, now):
             self._begin(away, now)
             return True
@@ -326,9 +326,9 @@ class Dispatcher:
             away.room.waiting.append(away)
             self._leave_room(away, self._admit)
             return
-        if job.phase is Phase.RUNNING:
+        if job.phase is JobPhase.RUNNING:
             if job.unwritable:
-                job.phase = Phase.ENDED  # it cannot have its row, so it cannot be started, or given back
+                job.phase = JobPhase.ENDED  # it cannot have its row, so it cannot be started, or given back
             elif away.cause is not None:
                 self._stopped(away, now)
             else:
@@ -392,17 +392,17 @@ class Dispatcher:
 
     # ------------------------------------------------------------ tasks
 
-    async def _attend(self, away: _Away) -> None:
+    async def _run_transactional(self, away: _Away) -> None:
         if not await self._begins(away):
             self._turn_away(away)
             return
         await self._transactional.run(away)
-        if not away.given_up:
+        if not away.detached:
             self._finish(away)
 
     # ------------------------------------------------------------ worker processes
 
-    async def _isolated(self, away: _Away) -> None:
+    async def _run_in_process(self, away: _Away) -> None:
         job = away.job
         begin = functools.partial(self._may_begin, away)
         order: ProcessJob | None = None
@@ -430,7 +430,7 @@ class Dispatcher:
             return
         success = None if order is None else order.success
         if success is None or not await self._transactional.settled(job, success, result, away.started):
-            self._isolated_ended(away, result)
+            self._process_ended(away, result)
         self._finish(away)
 
     def _order(self, away: _Away) -> ProcessJob:
@@ -459,7 +459,7 @@ class Dispatcher:
             success=success,
         )
 
-    def _isolated_ended(self, away: _Away, result: AttemptResult | None) -> None:
+    def _process_ended(self, away: _Away, result: AttemptResult | None) -> None:
         now = self._now()
         if away.cause is not None or result is None:
             started = away.started if result is None else now - result.ran_us / 1e6
@@ -480,6 +480,6 @@ class Dispatcher:
             if kind is ResultKind.CANCEL:
                 self._outcome_builder.cancelled(job, info.message, started, now)
             elif info.reason == "arguments":
-                self._outcome_builder.unfit(job, info, started, now)
+                self._outcome_builder.arguments_rejected(job, info, started, now)
             else:
-                self._outcome_builder.failed_elsewhere(job, info, started, now, result.retry_after_seconds)
+                self._outcome_builder.attempt_failed(job, info, started, now, result.retry_after_seconds)

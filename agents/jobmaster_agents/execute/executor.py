@@ -30,14 +30,14 @@ from jobmaster_agents.execute.fenced_starts import Authorise, FencedStarts
 from jobmaster_agents.execute.run_queue import (
     CANCEL_AGAIN_SECONDS,
     BucketQueue,
-    Elsewhere,
-    GivenUp,
+    JobDispatcher,
+    OnDetached,
     Slot,
-    choose,
-    is_to_be_given_up,
+    choose_queue,
+    should_detach,
 )
 from jobmaster_agents.outcomes.outcome import OutcomeBuilder, StopCause, needs_master
-from jobmaster_agents.state.job_table import ClaimedJob, ClaimedList, Phase
+from jobmaster_agents.state.job_table import ClaimedJob, ClaimedList, JobPhase
 from jobmaster_agents.state.ownership import OwnedBucket, Ownership
 
 TURN_SECONDS = 0.005
@@ -47,7 +47,7 @@ _BURST_JOBS = 32
 """Jobs a slot takes from one bucket before it compares priorities again."""
 _CLOSE_SECONDS = 1.0
 _NEVER = float("inf")
-_QUEUED, _RUNNING = Phase.QUEUED, Phase.RUNNING  # found once: an enum's member costs 50 ns on CPython 3.11
+_QUEUED, _RUNNING = JobPhase.QUEUED, JobPhase.RUNNING  # found once: an enum's member costs 50 ns on CPython 3.11
 
 
 class Executor:
@@ -65,7 +65,7 @@ class Executor:
         clock: Clock,
         ownership: Ownership,
         outcome_builder: OutcomeBuilder,
-        dispatcher: Elsewhere,
+        dispatcher: JobDispatcher,
         authorise: Authorise,
         on_room: Callable[[bytes], None],
     ) -> None:
@@ -78,7 +78,7 @@ class Executor:
         self._dispatcher = dispatcher
         self._fenced_starts = FencedStarts(ownership, outcome_builder, authorise, self._now, lambda: self._closed)
         self._on_room = on_room
-        self.on_given_up: GivenUp = lambda job, cause, seconds: None
+        self.on_detached: OnDetached = lambda job, cause, seconds: None
         """Told of handlers that do not stop."""
         self._context = copy_context()
         """What every job finds: the context variables as the agent has them."""
@@ -87,33 +87,33 @@ class Executor:
         self._stuck: dict[Slot, None] = {}
         """Slots that are none any more: their handlers were given up and go on."""
         self._parked: list[asyncio.Future[None]] = []
-        self._lifted_last = False
+        self._boosted_last = False
         """The last job was started before others of a higher priority, because of its age."""
         self._waking = False
         """A slot is on its way to the queues; it wakes the next one itself."""
-        self._away: dict[ClaimedJob, BucketQueue] = {}
+        self._dispatched: dict[ClaimedJob, BucketQueue] = {}
         """Jobs that run elsewhere. By copy and not by id: a superseded copy may still be ending when the next starts."""
         self._turn_ends = 0.0
-        self._turn_asked = False
+        self._turn_scheduled = False
         self._sweeping = False
         self._closed = False
-        self._broken: asyncio.Future[None] = self._loop.create_future()
+        self._failure: asyncio.Future[None] = self._loop.create_future()
         self.running = 0
         self.finished = 0
         """Handlers that came to an end since the start."""
-        ownership.on_resumed.append(self._take_aside_back)
+        ownership.on_resumed.append(self._requeue_deferred)
 
     async def run(self) -> None:
         """Never returns. Raises what a slot died of: an invariant of ours is broken, and the lease makes leaving safe."""
         try:
-            await asyncio.shield(self._broken)
+            await asyncio.shield(self._failure)
         finally:
             self._end_slots()  # from here on a cancellation means the process and not the job
 
-    def break_off(self, error: BaseException) -> None:
+    def fail(self, error: BaseException) -> None:
         """End ``run`` with an error."""
-        if not self._broken.done():
-            self._broken.set_exception(error)
+        if not self._failure.done():
+            self._failure.set_exception(error)
 
     # ------------------------------------------------------------ buckets and jobs in
 
@@ -150,8 +150,8 @@ class Executor:
         """Call ``on_room`` once when the bucket's queue has fallen to so many jobs (default: its low-water mark)."""
         if (queue := self._queues.get(bucket_id)) is not None:
             wanted = queue.low_water if at is None else at
-            queue.level = max(queue.level, wanted) if queue.hungry else wanted
-            queue.hungry = True
+            queue.refill_level = max(queue.refill_level, wanted) if queue.wants_jobs else wanted
+            queue.wants_jobs = True
 
     def take_queued(self, bucket_id: bytes) -> list[ClaimedJob]:
         """Remove and return what waits in a bucket (to be handed back)."""
@@ -160,7 +160,7 @@ class Executor:
     def running_before(self, moment: float) -> list[ClaimedJob]:
         """Jobs that run and were started before a moment."""
         jobs = [slot.job for slot in self._slots if slot.job is not None and slot.started < moment]
-        return jobs + self._dispatcher.started_before(moment) if self._away else jobs
+        return jobs + self._dispatcher.started_before(moment) if self._dispatched else jobs
 
     def set_slots(self, settings: AgentSettings | None = None) -> None:
         """As many starts as the settings allow now; none of a frozen bucket."""
@@ -179,10 +179,10 @@ class Executor:
         """Stop one job. One that waits for a slot is ended at once when it is cancelled, and left alone otherwise."""
         if cause is StopCause.CANCEL:
             job.cancelled = True
-            if job.phase is Phase.QUEUED:
-                self._outcome_builder.without_running(job, self._now())
+            if job.phase is JobPhase.QUEUED:
+                self._outcome_builder.end_unstarted(job, self._now())
                 return
-        if job in self._away:
+        if job in self._dispatched:
             self._dispatcher.stop(job, cause)
             return
         for slot in self._slots:
@@ -207,25 +207,25 @@ class Executor:
     def _stop_slot(self, slot: Slot, cause: StopCause) -> None:
         now = self._now()
         if slot.cause is None:
-            slot.asked_at = now
+            slot.stop_requested_at = now
         if slot.cause is None or cause is StopCause.SUPERSEDED:
             slot.cause = cause
-        slot.nagged_at = now
+        slot.stop_repeated_at = now
         if slot.task is not None:
             slot.task.cancel()
 
-    def _give_up(self, slot: Slot, job: ClaimedJob, cause: StopCause) -> None:
+    def _detach(self, slot: Slot, job: ClaimedJob, cause: StopCause) -> None:
         """Its handler swallows every cancellation: the job gets its verdict, another slot the place. It is asked on."""
-        slot.given_up = slot.soiled = True
+        slot.detached = slot.tainted = True
         del self._slots[slot]
         self._stuck[slot] = None
         queue = self._queues.get(job.claimed_list.owned.fence.bucket_id)
         now = self._end(slot, queue)
         self._outcome_builder.stopped(job, cause, slot.started, now)
-        self.on_given_up(job, cause, now - slot.asked_at)
+        self.on_detached(job, cause, now - slot.stop_requested_at)
         self._wake_slot()
-        if queue is not None and queue.hungry and len(queue.jobs) <= queue.level:
-            self._say_room(queue)
+        if queue is not None and queue.wants_jobs and len(queue.jobs) <= queue.refill_level:
+            self._notify_room(queue)
 
     @property
     def stuck(self) -> int:
@@ -255,7 +255,7 @@ class Executor:
     def _slot_ended(self, slot: Slot, task: asyncio.Task[None]) -> None:
         self._stuck.pop(slot, None)
         if not task.cancelled() and (error := task.exception()) is not None:
-            self.break_off(error)
+            self.fail(error)
         elif slot in self._slots and not self._closed:
             # Cancelled between two jobs: a former job of its has left somebody behind who does that.
             del self._slots[slot]
@@ -269,7 +269,7 @@ class Executor:
             self._wake_slot()
 
     async def _work(self, slot: Slot) -> None:
-        while not (self._closed or slot.soiled):
+        while not (self._closed or slot.tainted):
             self._waking = False
             now = self._now()
             if now > self._turn_ends:
@@ -277,7 +277,7 @@ class Executor:
                 if not await self._yield_turn():
                     await self._park()
                 continue
-            choice = choose(self._queues.values(), now, self._age_boost_seconds, lifted_last=self._lifted_last)
+            choice = choose_queue(self._queues.values(), now, self._age_boost_seconds, boosted_last=self._boosted_last)
             queue = choice.queue
             if queue is None or self.running >= self._settings.max_running:
                 await self._park()
@@ -288,7 +288,7 @@ class Executor:
             else:
                 if choice.others:  # who was told of them while this slot was on its way relied on it
                     self._wake_slot()
-                self._lifted_last = choice.lifted
+                self._boosted_last = choice.boosted
                 await self._burst(slot, queue, now, 1 if choice.contested else _BURST_JOBS)
         if not self._closed:
             self._retire(slot)
@@ -313,25 +313,25 @@ class Executor:
                 if jobs and not self._waking:
                     self._wake_slot()
                 now = await self._run(slot, queue, job, now)
-            if queue.hungry and len(jobs) <= queue.level:
-                self._say_room(queue)
-            if slot.soiled:
+            if queue.wants_jobs and len(jobs) <= queue.refill_level:
+                self._notify_room(queue)
+            if slot.tainted:
                 break
 
-    def _say_room(self, queue: BucketQueue) -> None:
-        queue.hungry = False
+    def _notify_room(self, queue: BucketQueue) -> None:
+        queue.wants_jobs = False
         self._on_room(queue.bucket_id)
 
     async def _yield_turn(self) -> bool:
-        if self._turn_asked:
+        if self._turn_scheduled:
             return False
-        self._turn_asked = True
+        self._turn_scheduled = True
         self._loop.call_soon(self._new_turn)
         await asyncio.sleep(0)
         return True
 
     def _new_turn(self) -> None:
-        self._turn_asked = False
+        self._turn_scheduled = False
         self._turn_ends = self._now() + TURN_SECONDS
 
     # ------------------------------------------------------------ one job
@@ -339,10 +339,10 @@ class Executor:
     async def _run(self, slot: Slot, queue: BucketQueue, job: ClaimedJob, now: float) -> float:
         """Run one job to its verdict; returns the time at its end."""
         entry, outcome_builder = job.entry, self._outcome_builder
-        barred = (entry.headers or entry.due_us) and outcome_builder.is_barred(job, now)
+        barred = (entry.headers or entry.due_us) and outcome_builder.must_not_start(job, now)
         handler = job.handler  # read now: headers may have asked for another rule of delivery
         if handler is None or job.cancelled or barred:
-            outcome_builder.without_running(job, now)
+            outcome_builder.end_unstarted(job, now)
             return now
         queue.running += 1
         self.running += 1
@@ -352,11 +352,11 @@ class Executor:
         slot.deadline = _NEVER
         if not handler.runs_on_loop or entry.rescues:
             if self._ownership.suspended and needs_master(job):
-                self._put_aside(slot, queue, job)
+                self._defer(slot, queue, job)
                 return now
             if handler.runs_elsewhere or outcome_builder.runs_alone(job):  # authorised when there is room for it
                 slot.job = None
-                self._run_elsewhere(queue, job)
+                self._dispatch(queue, job)
                 return now
             if not await self._authorised(slot, queue, job):
                 return self._now()
@@ -367,9 +367,9 @@ class Executor:
         try:
             result = await (outcome_builder.call(job, now) if handler.wants_context else handler.call(entry.args))
         except BaseException as error:  # SystemExit of a handler must not end its neighbours
-            return self._ended_by(slot, queue, job, error, now)
+            return self._raised(slot, queue, job, error, now)
         cause = slot.cause
-        if cause is not None and slot.given_up:
+        if cause is not None and slot.detached:
             return now
         slot.job = None
         queue.running -= 1
@@ -377,35 +377,35 @@ class Executor:
         self.finished += 1
         ended = self._now()
         if cause is not None or slot.cancelling():
-            slot.soiled = True  # it swallowed the cancellation, ours or its own, and came to a result
+            slot.tainted = True  # it swallowed the cancellation, ours or its own, and came to a result
             if cause is StopCause.SUPERSEDED:
                 return ended
         try:  # 30 ns: who has changed nothing shares the very same mapping
             if copy_context() != self._context:
-                slot.soiled = True
+                slot.tainted = True
         except Exception:  # values are foreign code, and so is their comparison
-            slot.soiled = True
+            slot.tainted = True
         outcome_builder.returned(job, result, now, ended)
         return ended
 
-    def _ended_by(self, slot: Slot, queue: BucketQueue, job: ClaimedJob, error: BaseException, started: float) -> float:
+    def _raised(self, slot: Slot, queue: BucketQueue, job: ClaimedJob, error: BaseException, started: float) -> float:
         """The verdict on a job whose handler ended by an exception; raises it when the process ends."""
-        if isinstance(error, GeneratorExit) and not self._is_in(slot):
+        if isinstance(error, GeneratorExit) and not self._is_current_task(slot):
             raise error  # somebody closes our coroutine
         cancelled, cause = isinstance(error, asyncio.CancelledError), slot.cause
         if cancelled and cause is None and self._closed:
             raise error  # nothing is recorded, the claimed list keeps the job
-        if slot.given_up:
+        if slot.detached:
             return started
         ended = self._end(slot, queue)
-        slot.soiled = True  # a new task costs less than to look for what it may have left
+        slot.tainted = True  # a new task costs less than to look for what it may have left
         if cause is not None and cancelled:
             self._outcome_builder.stopped(job, cause, started, ended)
         elif cause is not StopCause.SUPERSEDED:
             self._outcome_builder.raised(job, error, started, ended)
         return ended
 
-    def _is_in(self, slot: Slot) -> bool:
+    def _is_current_task(self, slot: Slot) -> bool:
         """True while the slot's own task is being run by the loop."""
         try:
             return asyncio.current_task() is slot.task
@@ -421,47 +421,47 @@ class Executor:
         return self._now()
 
     async def _authorised(self, slot: Slot, queue: BucketQueue, job: ClaimedJob) -> bool:
-        def give_up() -> None:
+        def detach() -> None:
             self._end(slot, queue)
             self.finished -= 1  # it never began
 
-        return await self._fenced_starts.ask(slot, queue, job, give_up)
+        return await self._fenced_starts.ask(slot, queue, job, detach)
 
-    def _put_aside(self, slot: Slot, queue: BucketQueue, job: ClaimedJob) -> None:
+    def _defer(self, slot: Slot, queue: BucketQueue, job: ClaimedJob) -> None:
         self._end(slot, queue)
         self.finished -= 1
-        job.phase = Phase.QUEUED
-        queue.aside.append(job)
+        job.phase = JobPhase.QUEUED
+        queue.deferred.append(job)
 
-    def aside(self, bucket_id: bytes) -> int:
+    def deferred(self, bucket_id: bytes) -> int:
         """Jobs of a bucket whose start waits for the master to answer."""
         queue = self._queues.get(bucket_id)
-        return len(queue.aside) if queue else 0
+        return len(queue.deferred) if queue else 0
 
-    def _take_aside_back(self) -> None:
+    def _requeue_deferred(self) -> None:
         for queue in self._queues.values():
-            queue.jobs.extendleft(reversed(queue.aside))
-            queue.aside.clear()
+            queue.jobs.extendleft(reversed(queue.deferred))
+            queue.deferred.clear()
         self._wake_slot()
 
     # ------------------------------------------------------------ elsewhere
 
-    def _run_elsewhere(self, queue: BucketQueue, job: ClaimedJob) -> None:
-        self._away[job] = queue
+    def _dispatch(self, queue: BucketQueue, job: ClaimedJob) -> None:
+        self._dispatched[job] = queue
         if not self._sweeping:
             self._start_sweep()
-        self._dispatcher.start(job, self._back)
+        self._dispatcher.start(job, self._dispatched_ended)
 
-    def _back(self, job: ClaimedJob) -> None:
-        queue = self._away.pop(job, None)
+    def _dispatched_ended(self, job: ClaimedJob) -> None:
+        queue = self._dispatched.pop(job, None)
         if queue is None:
             return
         queue.running -= 1
         self.running -= 1
         self.finished += 1
         self._wake_slot()
-        if queue.hungry and len(queue.jobs) <= queue.level:
-            self._say_room(queue)
+        if queue.wants_jobs and len(queue.jobs) <= queue.refill_level:
+            self._notify_room(queue)
 
     # ------------------------------------------------------------ deadlines
 
@@ -473,8 +473,8 @@ class Executor:
     def _sweep(self) -> None:
         """Time out what ran too long; runs only while something runs."""
         now = self._now()
-        busy = bool(self._away or self._stuck)
-        if self._away or self._dispatcher.stuck:
+        busy = bool(self._dispatched or self._stuck)
+        if self._dispatched or self._dispatcher.stuck:
             busy = True
             self._dispatcher.sweep(now)
         for slot in list(self._slots):
@@ -486,13 +486,13 @@ class Executor:
             if slot.cause is None:
                 if now >= slot.deadline:
                     self._stop_slot(slot, StopCause.TIMEOUT)
-            elif is_to_be_given_up(slot.cause, now - slot.asked_at):
-                self._give_up(slot, slot.job, slot.cause)
-            elif now - slot.nagged_at > CANCEL_AGAIN_SECONDS:
+            elif should_detach(slot.cause, now - slot.stop_requested_at):
+                self._detach(slot, slot.job, slot.cause)
+            elif now - slot.stop_repeated_at > CANCEL_AGAIN_SECONDS:
                 self._stop_slot(slot, slot.cause)  # it swallowed the cancellation and can only be asked again
         for slot in self._stuck:
-            if slot.task is not None and now - slot.nagged_at > CANCEL_AGAIN_SECONDS:
-                slot.nagged_at = now
+            if slot.task is not None and now - slot.stop_repeated_at > CANCEL_AGAIN_SECONDS:
+                slot.stop_repeated_at = now
                 slot.task.cancel()
         if busy and not self._closed:
             self._loop.call_later(_SWEEP_SECONDS, self._sweep, context=self._context)

@@ -9,11 +9,11 @@ from typing import NamedTuple, Protocol
 
 from jobmaster.rules.priority_order import effective_level
 from jobmaster_agents.outcomes.outcome import StopCause
-from jobmaster_agents.state.job_table import ClaimedJob, Phase
+from jobmaster_agents.state.job_table import ClaimedJob, JobPhase
 from jobmaster_agents.state.ownership import OwnedBucket
 
 
-class Elsewhere(Protocol):
+class JobDispatcher(Protocol):
     """Where handlers run that must not run on the loop: threads, worker processes."""
 
     def start(self, job: ClaimedJob, done: Callable[[ClaimedJob], None]) -> None:
@@ -38,7 +38,7 @@ class Elsewhere(Protocol):
         ...
 
 
-GivenUp = Callable[[ClaimedJob, StopCause, float], None]
+OnDetached = Callable[[ClaimedJob, StopCause, float], None]
 """Told of a handler on the loop that does not stop: its job, why it was to stop, seconds since it was first asked."""
 
 CANCEL_AGAIN_SECONDS = 2.0
@@ -48,7 +48,7 @@ _GIVE_UP_RELEASED_SECONDS = 4.0
 """Less than an agent that leaves waits for handlers to stop."""
 
 
-def is_to_be_given_up(cause: StopCause, asked_seconds: float) -> bool:
+def should_detach(cause: StopCause, asked_seconds: float) -> bool:
     """True for a handler on the loop that has been asked to stop for so long and goes on.
 
     Args:
@@ -61,15 +61,15 @@ class Slot:
     """One task that runs jobs one after another."""
 
     __slots__ = (
-        "asked_at",
         "cancelling",
         "cause",
         "deadline",
-        "given_up",
+        "detached",
         "job",
-        "nagged_at",
-        "soiled",
         "started",
+        "stop_repeated_at",
+        "stop_requested_at",
+        "tainted",
         "task",
     )
 
@@ -81,43 +81,53 @@ class Slot:
         self.started = 0.0
         self.deadline = 0.0
         self.cause: StopCause | None = None
-        self.asked_at = 0.0
+        self.stop_requested_at = 0.0
         """When its job was first asked to stop."""
-        self.nagged_at = 0.0
+        self.stop_repeated_at = 0.0
         """When it was last asked."""
-        self.soiled = False
+        self.tainted = False
         """A job has left something in the task (a cancellation, a context variable): it must not run another one."""
-        self.given_up = False
+        self.detached = False
         """Its job has its verdict, and its handler goes on."""
 
 
 class BucketQueue:
     """Claimed jobs of one bucket that wait for a slot."""
 
-    __slots__ = ("aside", "bucket_id", "hungry", "jobs", "level", "low_water", "owned", "running", "slots")
+    __slots__ = (
+        "bucket_id",
+        "deferred",
+        "jobs",
+        "low_water",
+        "owned",
+        "refill_level",
+        "running",
+        "slots",
+        "wants_jobs",
+    )
 
     def __init__(self, owned: OwnedBucket, slots: int, low_water: int) -> None:
         self.owned = owned
         self.bucket_id = owned.fence.bucket_id
         self.jobs: deque[ClaimedJob] = deque()
-        self.aside: list[ClaimedJob] = []
+        self.deferred: list[ClaimedJob] = []
         """Jobs whose start needs an accepted write, while the master does not answer."""
         self.running = 0
         self.slots = slots
         self.low_water = low_water
-        self.hungry = False
+        self.wants_jobs = False
         """More jobs wait in the store or the master: whoever sees so few jobs in the queue says so, once."""
-        self.level = low_water
+        self.refill_level = low_water
 
     def take(self) -> list[ClaimedJob]:
         """Remove and return what waits."""
-        jobs = [job for job in (*self.jobs, *self.aside) if job.phase is Phase.QUEUED]
+        jobs = [job for job in (*self.jobs, *self.deferred) if job.phase is JobPhase.QUEUED]
         self.jobs.clear()
-        self.aside.clear()
+        self.deferred.clear()
         return jobs
 
 
-class Choice(NamedTuple):
+class QueueChoice(NamedTuple):
     """What a slot does next."""
 
     queue: BucketQueue | None
@@ -126,11 +136,13 @@ class Choice(NamedTuple):
     """There are others like it."""
     contested: bool
     """Another bucket has the higher priority, or waits longer: one job, then compare again."""
-    lifted: bool
+    boosted: bool
     """A job of lower priority goes first, because of its age."""
 
 
-def choose(queues: Iterable[BucketQueue], now: float, age_boost_seconds: float, *, lifted_last: bool) -> Choice:
+def choose_queue(
+    queues: Iterable[BucketQueue], now: float, age_boost_seconds: float, *, boosted_last: bool
+) -> QueueChoice:
     """The queue to serve next, of those that have jobs and room.
 
     Age lifts one job at a time: when the last start was a lifted one, the next is by priority alone. So neither starves
@@ -138,7 +150,7 @@ def choose(queues: Iterable[BucketQueue], now: float, age_boost_seconds: float, 
 
     Args:
         now: CLOCK_BOOTTIME seconds.
-        lifted_last: ``lifted`` of the choice before this one.
+        lifted_last: ``boosted`` of the choice before this one.
     """
     first: BucketQueue | None = None
     best: BucketQueue | None = None
@@ -154,8 +166,8 @@ def choose(queues: Iterable[BucketQueue], now: float, age_boost_seconds: float, 
             if first is None or (priority, level) > (first.owned.priority, first_level):
                 first, first_level = queue, level
     if best is first:
-        return Choice(best, others, False, False)
-    return Choice(first, others, True, False) if lifted_last else Choice(best, others, True, True)
+        return QueueChoice(best, others, False, False)
+    return QueueChoice(first, others, True, False) if boosted_last else QueueChoice(best, others, True, True)
 
 
 def waited_seconds(job: ClaimedJob, now: float) -> float:

@@ -29,7 +29,7 @@ OnDone = Callable[[BaseException | None, object, int], None]
 class ThreadJob:
     """One submitted call: the handle for ``quarantine``."""
 
-    __slots__ = ("_fn", "_kwargs", "_on_done", "error", "given_up", "over", "ran_us", "result", "started_at")
+    __slots__ = ("_fn", "_kwargs", "_on_done", "error", "over", "quarantined", "ran_us", "result", "started_at")
 
     def __init__(self, fn: Callable[..., object], kwargs: Mapping[str, object], on_done: OnDone) -> None:
         self._fn = fn
@@ -38,7 +38,7 @@ class ThreadJob:
         self.started_at: float | None = None
         """When a thread took it up, by the runner's clock; ``None`` while it waits for a thread."""
         self.over = False
-        self.given_up = False
+        self.quarantined = False
         self.error: BaseException | None = None
         self.result: object = None
         self.ran_us = 0
@@ -138,9 +138,9 @@ class ThreadPool:
         no thread had taken up will not be started, the thread of a running one is replaced.
         """
         with self._lock:
-            if job.over or job.given_up:
+            if job.over or job.quarantined:
                 return False
-            job.given_up = True
+            job.quarantined = True
             if job.started_at is None:
                 return True  # the thread that finds it in the queue passes over it
             self._running.discard(job)
@@ -159,7 +159,7 @@ class ThreadPool:
         """Take no more jobs, wait for what runs, end the threads. What waits is given back at once."""
         with self._lock:
             self._closed = True
-            waiting = [job for job in self._jobs if not job.given_up]
+            waiting = [job for job in self._jobs if not job.quarantined]
             self._jobs.clear()
             for wake in self._idle:
                 wake.release()
@@ -175,7 +175,7 @@ class ThreadPool:
         with self._lock:
             running = list(self._running)
             for job in running:
-                job.given_up = True
+                job.quarantined = True
             self._running.clear()
             self._stuck += len(running)
             self._live -= len(running)
@@ -216,7 +216,7 @@ class ThreadPool:
         with self._lock:
             if self._live or job.started_at is not None:
                 return
-            job.given_up = True
+            job.quarantined = True
         raise Unavailable("cannot start a thread for a job", hint="raise the limit on processes (ulimit -u)")
 
     def _work(self) -> None:
@@ -251,7 +251,7 @@ class ThreadPool:
     def _next(self) -> ThreadJob | None:
         while self._jobs:
             job = self._jobs.popleft()
-            if not job.given_up:
+            if not job.quarantined:
                 job.started_at = self._now()
                 self._running.add(job)
                 return job
@@ -260,7 +260,7 @@ class ThreadPool:
     def _finish(self, job: ThreadJob) -> bool:
         """Hand a finished job to the loop. False: it was given up, so this thread has been replaced and ends."""
         with self._lock:
-            if job.given_up:
+            if job.quarantined:
                 self._stuck -= 1
                 self.late_results += 1
                 return False

@@ -204,7 +204,7 @@ class Claimer:
                 fields = {"bucket": self._bucket_id, "outcomes": owned.kept, "bytes": owned.kept_bytes}
                 self._log.error(Event.BUCKET_KEEPS_NO_MORE, fields)
             return False
-        return self._executor.aside(self._bucket_id) < self.capacity.jobs
+        return self._executor.deferred(self._bucket_id) < self.capacity.jobs
 
     async def _look(self) -> None:
         """Without room: read what cannot wait, and spill a bucket that is over its high-water mark."""

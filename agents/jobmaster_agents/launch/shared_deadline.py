@@ -27,7 +27,7 @@ KERNEL_SLACK_SECONDS = 0.5
 """How long after the deadline the kernel's timer fires: the supervisor, who can tell the story, goes first."""
 
 
-class Phase(IntEnum):
+class AgentPhase(IntEnum):
     """How far the child has come."""
 
     STARTING = 0
@@ -100,12 +100,12 @@ class Deadline:
         self._words[1] = value
 
     @property
-    def phase(self) -> Phase:
+    def phase(self) -> AgentPhase:
         """How far the child has come."""
-        return Phase(self._numbers[2])
+        return AgentPhase(self._numbers[2])
 
     @phase.setter
-    def phase(self, value: Phase) -> None:
+    def phase(self, value: AgentPhase) -> None:
         self._numbers[2] = value
 
     @property

@@ -26,11 +26,11 @@ from jobmaster.model.job import InFlightRow, JobState
 from jobmaster.ports import Outcomes, Written
 from jobmaster_agents.outcomes.outcome import StopCause, is_at_most_once, needs_write
 from jobmaster_agents.outcomes.writer import OutcomeWriter
-from jobmaster_agents.state.job_table import ClaimedJob, ClaimedList, JobTable, Phase, by_bucket
+from jobmaster_agents.state.job_table import ClaimedJob, ClaimedList, JobPhase, JobTable, by_bucket
 from jobmaster_agents.state.ownership import OwnedBucket
 
 _BATCH_JOBS = 1000
-_WAITING = (Phase.QUEUED, Phase.RUNNING)
+_WAITING = (JobPhase.QUEUED, JobPhase.RUNNING)
 _NONE: frozenset[bytes] = frozenset()
 
 
@@ -83,8 +83,8 @@ class InFlightRows:
             for owned, jobs in by_bucket(list(waiting)):
                 accepted = await self.write(owned, jobs, starting=True)
                 for job in jobs:
-                    if accepted is None and job.phase is Phase.RUNNING and job.claimed_list.owned.successor is None:
-                        job.phase = Phase.QUEUED  # not started; it goes on when the word on its bucket is there
+                    if accepted is None and job.phase is JobPhase.RUNNING and job.claimed_list.owned.successor is None:
+                        job.phase = JobPhase.QUEUED  # not started; it goes on when the word on its bucket is there
                     if not waiting[job].done():
                         waiting[job].set_result(accepted is not None and job.entry.id in accepted)
 
@@ -111,7 +111,7 @@ class InFlightRows:
         if not jobs:
             return _NONE
         fence = owned.fence
-        begun = {job for job in jobs if job.phase is Phase.RUNNING and (starting or self._counts_as_begun(job))}
+        begun = {job for job in jobs if job.phase is JobPhase.RUNNING and (starting or self._counts_as_begun(job))}
         for job in jobs:
             job.has_row = True  # from here on it may have one, whatever becomes of the answer
         written = await self._outcome_writer.send(
@@ -135,7 +135,7 @@ class InFlightRows:
         job_id = job.entry.id
         if job_id in written.accepted or job_id in written.cancelled:
             if job_id in written.accepted:
-                job.row_says = JobState.PROCESSING if begun else job.row_says or JobState.ASSIGNED
+                job.row_state = JobState.PROCESSING if begun else job.row_state or JobState.ASSIGNED
             # The row bears our identity and the whole payload: the list is not needed for this job any more.
             if begun and (claimed_list := self._job_table.make_safe(job)) is not None:
                 self._outcome_writer.acknowledger.delete([claimed_list])
@@ -149,7 +149,7 @@ class InFlightRows:
         if job.phase not in _WAITING:
             return  # it has ended meanwhile, and the row may be final by its own outcome: that write will tell
         self._outcome_writer.refused += 1
-        was_running = job.phase is Phase.RUNNING
+        was_running = job.phase is JobPhase.RUNNING
         self._outcome_writer.settle_refused(job)
         if was_running:
             self._stop(job, StopCause.SUPERSEDED)
@@ -195,18 +195,18 @@ def _slow(claimed_lists: Sequence[ClaimedList]) -> list[ClaimedJob]:
         job
         for claimed_list in claimed_lists
         for job in claimed_list.jobs
-        if not job.safe and job.row_says is None and not job.unwritable and job.phase in _WAITING
+        if not job.safe and job.row_state is None and not job.unwritable and job.phase in _WAITING
     ]
 
 
 def _is_only_queued(job: ClaimedJob) -> bool:
     """It runs, and its row does not say so."""
-    return job.row_says is JobState.ASSIGNED and _may_begin(job) and not job.unwritable
+    return job.row_state is JobState.ASSIGNED and _may_begin(job) and not job.unwritable
 
 
 def _may_begin(job: ClaimedJob) -> bool:
     """False while the write that stands before its start is not accepted: its slot may run and yet only ask for that."""
-    return job.row_says is JobState.PROCESSING or not needs_write(job)
+    return job.row_state is JobState.PROCESSING or not needs_write(job)
 
 
 def _in_flight(job: ClaimedJob, begun: bool) -> InFlightRow:

@@ -29,7 +29,7 @@ from jobmaster_agents.event_log import Event, EventLog
 from jobmaster_agents.outcomes.kept_entry import keep_final, keep_hold
 from jobmaster_agents.outcomes.writer import OutcomeWriter
 from jobmaster_agents.retrying import Backoff
-from jobmaster_agents.state.job_table import ClaimedJob, JobTable, Phase
+from jobmaster_agents.state.job_table import ClaimedJob, JobPhase, JobTable
 from jobmaster_agents.state.ownership import OnForgotten, OwnedBucket, Ownership
 
 _LOOK_SECONDS = 0.25
@@ -95,24 +95,24 @@ class KeptOutcomes:
             for some in cut(jobs, [job.weight for job in jobs], _BATCH_JOBS, BATCH_BYTES):
                 await self._spill(owned, some)
         if self._ownership.suspended:
-            self._let_go()
+            self._release_kept()
 
     def _waiting(self) -> dict[OwnedBucket, list[ClaimedJob]]:
         found: dict[OwnedBucket, list[ClaimedJob]] = {}
         for job in self._job_table:
             # What the master refuses to take from us it would refuse to take from the next owner, who cannot go round it.
-            if job.phase is Phase.ENDED and job.row is not None and not (job.spilled or job.unwritable):
+            if job.phase is JobPhase.ENDED and job.row is not None and not (job.kept or job.unwritable):
                 found.setdefault(job.claimed_list.owned, []).append(job)
         return found
 
     async def _spill(self, owned: OwnedBucket, jobs: Sequence[ClaimedJob]) -> None:
-        jobs = [job for job in jobs if job.phase is Phase.ENDED]  # settled meanwhile, or forgotten with its bucket
+        jobs = [job for job in jobs if job.phase is JobPhase.ENDED]  # settled meanwhile, or forgotten with its bucket
         present = owned.present
         if not jobs or not self._ownership.may_keep(present, self._now()):
             return
         outcomes, fence = [_encode(owned.fence, job) for job in jobs], present.fence
         for job in jobs:
-            job.spilled = True
+            job.kept = True
         names = {job.claimed_list.name for job in jobs if _is_covered(job.claimed_list.jobs)}
         present.kept += len(jobs)  # from here on they may lie there, whatever becomes of the answer
         present.kept_bytes += sum(map(len, outcomes))
@@ -120,13 +120,13 @@ class KeptOutcomes:
             word = await self._store.spill(fence, outcomes, sorted(names))
         except (Unavailable, Refused) as error:
             for job in jobs:
-                job.spilled = False
+                job.kept = False
             await self._backoff.pause(error)
             return
         self._backoff.succeeded()
         if word is not Word.OK and fence != present.fence:
             for job in jobs:
-                job.spilled = False  # unfrozen under a new epoch meanwhile: the next look asks again
+                job.kept = False  # unfrozen under a new epoch meanwhile: the next look asks again
         elif word is Word.OK:
             self.spilled += len(jobs)
             self._tell(fence.bucket_id, len(jobs))
@@ -140,14 +140,14 @@ class KeptOutcomes:
             self._told_at = self._kept_now
             self._log.warning(Event.OUTCOMES_SPILLED, {"bucket": bucket_id, "jobs": jobs, "so_far": self._kept_now})
 
-    def _let_go(self) -> None:
-        done = self._job_table.let_go(self._outcome_writer.withdraw(_may_leave_memory))
+    def _release_kept(self) -> None:
+        done = self._job_table.release_kept(self._outcome_writer.withdraw(_may_leave_memory))
         self._outcome_writer.acknowledger.delete(done)
 
 
 def _may_leave_memory(job: ClaimedJob) -> bool:
     """Kept, and no second copy waits behind it for its end."""
-    return job.spilled and job.phase is Phase.ENDED and job.followers is None
+    return job.kept and job.phase is JobPhase.ENDED and job.followers is None
 
 
 def _encode(fence: Fence, job: ClaimedJob) -> bytes:
@@ -161,4 +161,4 @@ def _hold(job: ClaimedJob) -> HoldRow:
 
 def _is_covered(jobs: Iterable[ClaimedJob]) -> bool:
     """True when the claimed list of these jobs is not needed any more: each is in the master, or kept with this call."""
-    return all(job.safe or (job.spilled and job.phase is Phase.ENDED) for job in jobs)
+    return all(job.safe or (job.kept and job.phase is JobPhase.ENDED) for job in jobs)

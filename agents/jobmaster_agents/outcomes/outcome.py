@@ -22,12 +22,12 @@ from jobmaster.model.errors import InvalidArguments
 from jobmaster.model.job import Delivery, ErrorInfo, FinalRow, Headers, HoldRow, JobState, Priority, StartRule
 from jobmaster.rules.retry import backoff_seconds, may_retry, runs_alone
 from jobmaster.settings.model import JobDefaults, Limits
-from jobmaster_agents.state.job_table import ClaimedJob, Phase
+from jobmaster_agents.state.job_table import ClaimedJob, JobPhase
 
 _NO_HEADERS = Headers()
 _new_tuple = tuple.__new__
 _from_bytes = int.from_bytes  # the job's creation time (``model.ids.created_ms``, without a call of Python)
-_ENDED, _GONE, _SUCCEEDED = Phase.ENDED, Phase.GONE, JobState.SUCCEEDED  # as in ``claimed_lists``: found once
+_ENDED, _GONE, _SUCCEEDED = JobPhase.ENDED, JobPhase.GONE, JobState.SUCCEEDED  # as in ``claimed_lists``: found once
 _BAD_HEADERS = "the headers of the job cannot be read; was it submitted by a newer client?"
 _ABANDONED = ErrorInfo(
     type="Abandoned",
@@ -50,7 +50,7 @@ class StopCause(Enum):
     """Stop now: hand it back, no attempt is used up."""
 
 
-class Sink(Protocol):
+class OutcomeSink(Protocol):
     """Where verdicts go (the reporter)."""
 
     def final(self, job: ClaimedJob) -> None:
@@ -71,7 +71,7 @@ class OutcomeBuilder:
 
     def __init__(
         self,
-        sink: Sink,
+        sink: OutcomeSink,
         defaults: JobDefaults,
         limits: Limits,
         retry_here_seconds: float,
@@ -149,7 +149,7 @@ class OutcomeBuilder:
         """True when the job is due later."""
         return job.entry.due_us > _store_us(job, now)
 
-    def is_barred(self, job: ClaimedJob, now: float) -> bool:
+    def must_not_start(self, job: ClaimedJob, now: float) -> bool:
         """True when a job with headers or a due time must not start now: expired, not due yet, headers unreadable."""
         entry = job.entry
         if entry.due_us and entry.due_us > _store_us(job, now):
@@ -163,7 +163,7 @@ class OutcomeBuilder:
             job.handler = job.handler.once()
         return headers.expires_us is not None and _store_us(job, now) >= headers.expires_us
 
-    def without_running(self, job: ClaimedJob, now: float) -> None:
+    def end_unstarted(self, job: ClaimedJob, now: float) -> None:
         """A job that is not to be started: cancelled, unreadable, expired, not due yet, of a handler this agent lacks."""
         entry = job.entry
         if job.cancelled:
@@ -186,7 +186,7 @@ class OutcomeBuilder:
         assert job.handler is not None
         encoded = None if result is None and job.handler.returns_none else self.encode(job, result)
         if isinstance(encoded, ErrorInfo):
-            self._attempt_failed(job, encoded, started, ended)
+            self._fail_attempt(job, encoded, started, ended)
         else:
             self.encoded(job, encoded, started, ended)
 
@@ -209,7 +209,7 @@ class OutcomeBuilder:
             entry.attempt + 1, entry.rescues, entry.due_us, max(waited_us, 0), 0, entry.args, entry.headers, None, None,
         )  # fmt: skip
 
-    def unless_confirmed(self, job: ClaimedJob) -> tuple[float, bytes | None]:
+    def retry_if_unconfirmed(self, job: ClaimedJob) -> tuple[float, bytes | None]:
         """What follows when nobody confirms this attempt: the pause before the next one, or the error it ends with."""
         used = job.entry.attempt + 1
         again = may_retry(used, self.max_attempts(job))
@@ -225,15 +225,15 @@ class OutcomeBuilder:
         limit = self._limits.error_bytes
         if isinstance(error, Retry):
             info = error_of(error, reason="retry", limit_bytes=limit)
-            self._attempt_failed(job, info, started, ended, after_seconds=_seconds(error.after_seconds))
+            self._fail_attempt(job, info, started, ended, after_seconds=_seconds(error.after_seconds))
         elif isinstance(error, Cancel):
             self.cancelled(job, str(error), started, ended)
         elif isinstance(error, InvalidArguments):  # it never ran and will never fit: no use in another attempt
-            self.unfit(job, error_of(error, reason="arguments", limit_bytes=limit), started, ended)
+            self.arguments_rejected(job, error_of(error, reason="arguments", limit_bytes=limit), started, ended)
         else:
-            self._attempt_failed(job, error_of(error, limit_bytes=limit), started, ended)
+            self._fail_attempt(job, error_of(error, limit_bytes=limit), started, ended)
 
-    def unfit(self, job: ClaimedJob, info: ErrorInfo, started: float, ended: float) -> None:
+    def arguments_rejected(self, job: ClaimedJob, info: ErrorInfo, started: float, ended: float) -> None:
         """Its arguments do not fit the handler: no other attempt can help."""
         self._fail(job, info, started, ended)
 
@@ -246,7 +246,7 @@ class OutcomeBuilder:
         if cause is StopCause.TIMEOUT:
             self.timed_out += 1
             text = f"ran for {ended - started:.3f} s, its timeout is {self.timeout_seconds(job):g} s"
-            self._attempt_failed(job, ErrorInfo(type="Timeout", message=text, reason="timeout"), started, ended)
+            self._fail_attempt(job, ErrorInfo(type="Timeout", message=text, reason="timeout"), started, ended)
         elif cause is StopCause.CANCEL:
             self.cancelled(job, "cancelled while running", started, ended)
         elif cause is StopCause.RELEASE:
@@ -256,11 +256,11 @@ class OutcomeBuilder:
             else:
                 self.release(job)
 
-    def failed_elsewhere(
+    def attempt_failed(
         self, job: ClaimedJob, info: ErrorInfo, started: float, ended: float, after_seconds: float | None = None
     ) -> None:
         """An attempt failed in a thread or a worker process."""
-        self._attempt_failed(job, info, started, ended, after_seconds=_seconds(after_seconds))
+        self._fail_attempt(job, info, started, ended, after_seconds=_seconds(after_seconds))
 
     def release(self, job: ClaimedJob, *, after_seconds: float = 0.0, now: float = 0.0) -> None:
         """Give it back to the master; no attempt is used up, nothing is written about one.
@@ -268,27 +268,27 @@ class OutcomeBuilder:
         Args:
             after_seconds: when it should not bounce straight back: how long from ``now`` it stays away.
         """
-        if job.phase is Phase.GONE:
+        if job.phase is JobPhase.GONE:
             return
         entry = job.entry
         due_us = _store_us(job, now + after_seconds) if after_seconds else entry.due_us
-        job.phase = Phase.ENDED
+        job.phase = JobPhase.ENDED
         job.row = self._hold_row(job, entry.attempt, due_us, None, 0)
         self._sink.hold(job, here=False)
 
     def postpone(self, job: ClaimedJob, now: float) -> None:
         """A SavePending copy that is due later: it waits in the master or, if soon, among the bucket's assigned jobs."""
         entry = job.entry
-        job.phase = Phase.ENDED
+        job.phase = JobPhase.ENDED
         job.row = self._hold_row(job, entry.attempt, entry.due_us, None, 0)
         self._sink.hold(job, here=entry.due_us - _store_us(job, now) <= self._retry_here_seconds * 1e6)
 
     # ------------------------------------------------------------ rows
 
-    def _attempt_failed(
+    def _fail_attempt(
         self, job: ClaimedJob, info: ErrorInfo, started: float, ended: float, after_seconds: float | None = None
     ) -> None:
-        if job.phase is Phase.GONE:
+        if job.phase is JobPhase.GONE:
             return
         used = job.entry.attempt + 1
         if not may_retry(used, self.max_attempts(job)):
@@ -297,7 +297,7 @@ class OutcomeBuilder:
         self.retried += 1
         delay = self._backoff(job, used) if after_seconds is None else min(max(after_seconds, 0.0), RETRY_SECONDS_MAX)
         due_us = _store_us(job, ended) + int(delay * 1e6)
-        job.phase = Phase.ENDED
+        job.phase = JobPhase.ENDED
         job.row = self._hold_row(job, used, due_us, encode_error(info), _us(ended - started))
         self._sink.hold(job, here=delay <= self._retry_here_seconds)
 
@@ -362,7 +362,7 @@ def needs_master(job: ClaimedJob) -> bool:
 
 
 def is_at_most_once(job: ClaimedJob) -> bool:
-    """True when the job must not be started a second time (``is_barred`` has seen its headers)."""
+    """True when the job must not be started a second time (``must_not_start`` has seen its headers)."""
     return job.handler is not None and job.handler.options.delivery is Delivery.AT_MOST_ONCE
 
 

@@ -39,10 +39,10 @@ from jobmaster_agents.outcomes.batch_write import Halving
 from jobmaster_agents.outcomes.failures import Failures
 from jobmaster_agents.outcomes.metrics import OutcomeMetrics
 from jobmaster_agents.retrying import Backoff, UntilAnswered
-from jobmaster_agents.state.job_table import ClaimedJob, JobTable, Phase, by_bucket
+from jobmaster_agents.state.job_table import ClaimedJob, JobPhase, JobTable, by_bucket
 from jobmaster_agents.state.ownership import OnForgotten, OwnedBucket, Ownership
 
-_row, _has_row, _weight, _ENDED = attrgetter("row"), attrgetter("has_row"), attrgetter("weight"), Phase.ENDED
+_row, _has_row, _weight, _ENDED = attrgetter("row"), attrgetter("has_row"), attrgetter("weight"), JobPhase.ENDED
 _id, _payload = attrgetter("id"), attrgetter("payload_bytes")  # found once, not for each job
 BATCH_ROWS = 2000
 WRITERS = 2

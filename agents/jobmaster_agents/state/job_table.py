@@ -18,7 +18,7 @@ from jobmaster.model.job import Entry, FinalRow, Headers, HoldRow, JobState
 from jobmaster_agents.state.ownership import OwnedBucket
 
 
-class Phase(Enum):
+class JobPhase(Enum):
     """Where a live copy is."""
 
     QUEUED = 1
@@ -42,11 +42,11 @@ class ClaimedJob:
         "handler",
         "has_row",
         "headers",
+        "kept",
         "phase",
         "row",
-        "row_says",
+        "row_state",
         "safe",
-        "spilled",
         "unwritable",
         "weight",
     )
@@ -59,10 +59,10 @@ class ClaimedJob:
         # Onboarded copies (token > 1) have a row by definition; a SavePending copy gets one after persist_within.
         self.has_row = entry.token > 1
         self.safe = False
-        self.row_says: JobState | None = None
+        self.row_state: JobState | None = None
         """ASSIGNED or PROCESSING once an in-flight row of this copy was accepted."""
         self.cancelled = False
-        self.spilled = False
+        self.kept = False
         """Its outcome is also kept in the store."""
         self.unwritable = False
         """The master refuses its values: kept here and in its list until a person has looked."""
@@ -84,7 +84,7 @@ class ClaimedList:
         size: bytes of the list.
     """
 
-    __slots__ = ("claimed_at", "clock_us", "jobs", "name", "owned", "size", "unsafe", "whole")
+    __slots__ = ("claimed_at", "clock_us", "jobs", "name", "owned", "parent", "size", "unsafe")
 
     def __init__(
         self,
@@ -104,16 +104,16 @@ class ClaimedList:
         """Add it to boot-time microseconds for the store's clock."""
         self.jobs: list[ClaimedJob] = []
         self.unsafe = 0
-        self.whole: ClaimedList | None = None
-        """Of a part that bears an identity of the past (``JobTable.step``): the portion of the whole list."""
+        self.parent: ClaimedList | None = None
+        """Of a part that bears an identity of the past (``JobTable.keep_old_identity``): the portion of the whole list."""
 
-    def part(self, past: OwnedBucket, jobs: Sequence[ClaimedJob]) -> None:
+    def split_off(self, past: OwnedBucket, jobs: Sequence[ClaimedJob]) -> None:
         """These jobs of the list keep the identity of the past; the list goes when they and the others are safe."""
         if not self.jobs:
             self.owned = past  # its list is gone: nothing is to be deleted
             return
         part = ClaimedList(past, self.name, self.claimed_at, 0)
-        part.clock_us, part.jobs, part.whole = self.clock_us, self.jobs, self
+        part.clock_us, part.jobs, part.parent = self.clock_us, self.jobs, self
         for job in jobs:
             job.claimed_list = part
         part.unsafe = sum(not job.safe for job in jobs)
@@ -123,7 +123,7 @@ class ClaimedList:
 
 _token = attrgetter("entry.token")
 # On CPython 3.11 a member is found through the metaclass of its enum: 50 ns, and the hot path needs several.
-_QUEUED, _GONE = Phase.QUEUED, Phase.GONE
+_QUEUED, _GONE = JobPhase.QUEUED, JobPhase.GONE
 
 
 class JobTable:
@@ -174,7 +174,7 @@ class JobTable:
                 self.duplicates += 1
                 if (entry.handler, entry.args) != (first.entry.handler, first.entry.args):
                     self.conflicts.append((entry.id, first.entry.handler, entry.handler))
-                job.phase = Phase.FOLLOWING
+                job.phase = JobPhase.FOLLOWING
                 if first.followers is None:
                     first.followers = []
                 first.followers.append(job)
@@ -193,8 +193,8 @@ class JobTable:
         job.safe = True
         claimed_list = job.claimed_list
         claimed_list.unsafe -= 1
-        if not claimed_list.unsafe and claimed_list.whole is not None:
-            claimed_list = claimed_list.whole
+        if not claimed_list.unsafe and claimed_list.parent is not None:
+            claimed_list = claimed_list.parent
             claimed_list.unsafe -= 1
         if claimed_list.unsafe:
             return None
@@ -241,13 +241,13 @@ class JobTable:
                 if claimed_list.unsafe > 1:
                     claimed_list.unsafe -= 1
                     job.safe = True
-                elif (whole := self.make_safe(job)) is not None:
-                    done.append(whole)
+                elif (deletable := self.make_safe(job)) is not None:
+                    done.append(deletable)
             if job.followers is not None:
                 promoted += self._after(job, True, done)
         return done, promoted
 
-    def let_go(self, jobs: Iterable[ClaimedJob]) -> list[ClaimedList]:
+    def release_kept(self, jobs: Iterable[ClaimedJob]) -> list[ClaimedList]:
         """The outcomes of these copies lie in their buckets: memory needs them no more. They have no followers.
 
         Returns: portions whose lists may be deleted.
@@ -260,11 +260,11 @@ class JobTable:
                 done.append(claimed_list)
         for claimed_list in touched:
             # A list is pinned by the one job of it that still runs: its neighbours are not.
-            claimed_list.jobs[:] = [job for job in claimed_list.jobs if job.phase is not Phase.GONE]
+            claimed_list.jobs[:] = [job for job in claimed_list.jobs if job.phase is not JobPhase.GONE]
         return done
 
     def _end(self, job: ClaimedJob) -> ClaimedList | None:
-        job.phase = Phase.GONE
+        job.phase = JobPhase.GONE
         live, job_id = self._live, job.entry.id
         if live.get(job_id) is job:
             del live[job_id]
@@ -275,23 +275,23 @@ class JobTable:
         followers, job.followers = job.followers or [], None
         alive: list[ClaimedJob] = []
         for follower in followers:
-            if follower.phase is not Phase.FOLLOWING:
+            if follower.phase is not JobPhase.FOLLOWING:
                 continue
             if not _is_void(follower, job, accepted):
                 alive.append(follower)
                 continue
-            follower.phase = Phase.GONE
+            follower.phase = JobPhase.GONE
             if (claimed_list := self.make_safe(follower)) is not None:
                 done.append(claimed_list)
         return list(self._promote(alive))
 
     def _promote(self, followers: Sequence[ClaimedJob]) -> Iterator[ClaimedJob]:
         """The newest copy takes over, the others wait behind it."""
-        heirs = sorted((f for f in followers if f.phase is Phase.FOLLOWING), key=_token, reverse=True)
+        heirs = sorted((f for f in followers if f.phase is JobPhase.FOLLOWING), key=_token, reverse=True)
         if not heirs:
             return
         heir = heirs[0]
-        heir.phase = Phase.QUEUED
+        heir.phase = JobPhase.QUEUED
         heir.followers = heirs[1:] or None
         self._live[heir.entry.id] = heir
         yield heir
@@ -307,8 +307,8 @@ class JobTable:
         self._sizes.pop(bucket_id, None)
         for claimed_list in self._claimed_lists.pop(bucket_id, {}).values():
             for job in claimed_list.jobs:
-                if job.phase is Phase.FOLLOWING:
-                    job.phase = Phase.GONE
+                if job.phase is JobPhase.FOLLOWING:
+                    job.phase = JobPhase.GONE
         for job in dropped:
             del self._live[job.entry.id]
         for job in dropped:
@@ -316,7 +316,7 @@ class JobTable:
             promoted.extend(self._promote(followers))
         return dropped, promoted
 
-    def step(self, owned: OwnedBucket, past: OwnedBucket) -> list[ClaimedJob]:
+    def keep_old_identity(self, owned: OwnedBucket, past: OwnedBucket) -> list[ClaimedJob]:
         """The bucket goes on under a new epoch: copies that may have a row under the old one keep that identity.
 
         Returns: those of them that have not been started.
@@ -324,14 +324,14 @@ class JobTable:
         bucket_id = owned.fence.bucket_id
         mine: dict[ClaimedJob, None] = dict.fromkeys(self.of_bucket(bucket_id))
         for claimed_list in self._claimed_lists.get(bucket_id, {}).values():
-            mine.update((job, None) for job in claimed_list.jobs if job.phase is not Phase.GONE)
+            mine.update((job, None) for job in claimed_list.jobs if job.phase is not JobPhase.GONE)
         parts: dict[ClaimedList, list[ClaimedJob]] = {}
         for job in mine:
             if job.has_row and job.claimed_list.owned is owned:
                 parts.setdefault(job.claimed_list, []).append(job)
         for claimed_list, jobs in parts.items():
-            claimed_list.part(past, jobs)
-        return [job for jobs in parts.values() for job in jobs if job.phase is Phase.QUEUED]
+            claimed_list.split_off(past, jobs)
+        return [job for jobs in parts.values() for job in jobs if job.phase is JobPhase.QUEUED]
 
     def of_bucket(self, bucket_id: bytes) -> list[ClaimedJob]:
         """Live copies of one bucket, in no order."""
@@ -341,7 +341,7 @@ class JobTable:
         """Ids in memory for one bucket (followers included): what anti-entropy must not touch."""
         ids = {job.entry.id for job in self.of_bucket(bucket_id)}
         for claimed_list in self._claimed_lists.get(bucket_id, {}).values():
-            ids.update(job.entry.id for job in claimed_list.jobs if job.phase is not Phase.GONE)
+            ids.update(job.entry.id for job in claimed_list.jobs if job.phase is not JobPhase.GONE)
         return ids
 
     def settled_of(self, bucket_id: bytes) -> set[tuple[bytes, int]]:

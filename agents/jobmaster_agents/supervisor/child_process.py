@@ -14,7 +14,7 @@ import msgspec
 from jobmaster.rules.backoff import backoff_delay
 from jobmaster_agents.event_log import Event, EventLog
 from jobmaster_agents.launch.order import CertificateOrder, ControlMessage, LaunchOrder, write_order
-from jobmaster_agents.launch.shared_deadline import Deadline, Phase
+from jobmaster_agents.launch.shared_deadline import AgentPhase, Deadline
 
 STACKS_SIGNAL = signal.SIGUSR2
 
@@ -77,7 +77,7 @@ class Child:
         except ProcessLookupError:
             pass
 
-    def close(self, returncode: int) -> Phase:
+    def close(self, returncode: int) -> AgentPhase:
         """After it was reaped: end its group, give descriptors back. Returns how far it had come."""
         self.process.returncode = returncode
         self.kill()

@@ -25,7 +25,7 @@ from jobmaster.rules.backoff import backoff_delay
 from jobmaster.settings.model import ClusterSettings
 from jobmaster_agents.event_log import LOGGER_NAME, Event, EventLog
 from jobmaster_agents.launch.order import CertificateOrder, ControlMessage, LaunchOrder
-from jobmaster_agents.launch.shared_deadline import Phase, PlaceFigures
+from jobmaster_agents.launch.shared_deadline import AgentPhase, PlaceFigures
 from jobmaster_agents.supervisor.child_process import STACKS_SIGNAL, Child, DeathCertificates
 from jobmaster_agents.supervisor.config_reload import ConfigReload, reloaded
 
@@ -56,7 +56,7 @@ REFUSED_EXIT_CODES = frozenset({2, 77, 78})
 configuration."""
 
 
-_BEFORE_SERVING = (Phase.STARTING, Phase.REGISTERED)
+_BEFORE_SERVING = (AgentPhase.STARTING, AgentPhase.REGISTERED)
 """A child is REGISTERED before it asks for that: the master may refuse it then, and the store its buckets."""
 _REFUSED = (
     "it was refused before it served (its own error says by whom); agents of this supervisor were accepted before, "
@@ -79,7 +79,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     certificate_command: tuple[str, ...] = (sys.executable, "-m", "jobmaster_agents.supervisor.certificate_main")
 
 
-def restart_delay(deaths_in_a_row: int, exit_code: int, phase: Phase = Phase.STARTING) -> float:
+def restart_delay(deaths_in_a_row: int, exit_code: int, phase: AgentPhase = AgentPhase.STARTING) -> float:
     """Seconds before a new agent takes the place of a dead one: at once the first time, then doubling.
 
     Args:
@@ -302,7 +302,7 @@ class Supervisor:
         now = self._now()
         phase = child.close(code)
         lived = now - child.started_at
-        if code == -signal.SIGTERM and self._kill_at is not None and phase is Phase.STARTING:
+        if code == -signal.SIGTERM and self._kill_at is not None and phase is AgentPhase.STARTING:
             code = 0  # our own signal met it before it had begun: there is nothing to mend
         slot.last_code = code
         self._has_run = self._has_run or phase not in _BEFORE_SERVING
@@ -311,7 +311,10 @@ class Supervisor:
             self._log.info(Event.CHILD_EXITED, fields)
             return  # it has left in order, by our signal or by an operator's drain
         self._log.warning(Event.CHILD_EXITED, fields)
-        if phase not in (Phase.STARTING, Phase.ENDED):  # before, the master knows nothing of it; after, it has left
+        if phase not in (
+            AgentPhase.STARTING,
+            AgentPhase.ENDED,
+        ):  # before, the master knows nothing of it; after, it has left
             reason = f"supervisor saw it end: {exit_text(code)}"
             self._last_certificate_at = now
             self._places[child.order.agent_id] = slot

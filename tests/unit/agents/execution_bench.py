@@ -51,7 +51,7 @@ class Sink:
         return self.rows
 
 
-class NotElsewhere:
+class NoDispatcher:
     stuck = 0
 
     def start(self, job: ClaimedJob, done: Callable[[ClaimedJob], None]) -> None:
@@ -88,7 +88,7 @@ class Bench:
             CLOCK,
             self.ownership,
             self.outcome_builder,
-            NotElsewhere(),
+            NoDispatcher(),
             authorise,
             lambda bucket_id: None,
         )

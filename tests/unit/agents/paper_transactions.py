@@ -12,7 +12,7 @@ from jobmaster.model.errors import Unavailable
 from jobmaster.model.job import Conclusion, Entry, ErrorInfo, FinalRow
 from jobmaster.settings.model import AgentSettings
 from tests.unit.agents.ports_kit import DOWN, LOST, Gate, Kit
-from tests.unit.agents.test_elsewhere import SlowPool
+from tests.unit.agents.test_dispatch import SlowPool
 
 handlers = Handlers()
 log: list[str] = []
@@ -158,10 +158,10 @@ class PaperKit(Kit):
         super().__init__(handlers, AgentSettings(slots=10))
         self.source = PaperSource(self)
         self.pool = SlowPool()
-        elsewhere = self.bucket_worker._dispatcher
-        elsewhere._transactional._source = self.source
-        elsewhere._pool = self.pool  # type: ignore[assignment]
-        elsewhere._in_tasks.size = 2
+        dispatcher = self.bucket_worker._dispatcher
+        dispatcher._transactional._source = self.source
+        dispatcher._pool = self.pool  # type: ignore[assignment]
+        dispatcher._in_tasks.size = 2
 
     async def __aenter__(self) -> PaperKit:
         await super().__aenter__()

@@ -22,7 +22,7 @@ from jobmaster.settings.model import ClusterSettings, Leases
 from jobmaster_agents import agent_main
 from jobmaster_agents.event_log import configure
 from jobmaster_agents.launch.order import CertificateOrder, ChildConfig
-from jobmaster_agents.launch.shared_deadline import Phase, arm_kernel_timer
+from jobmaster_agents.launch.shared_deadline import AgentPhase, arm_kernel_timer
 from jobmaster_agents.supervisor.supervisor import Plan, Supervisor
 
 HERE = str(Path(__file__).resolve())
@@ -71,7 +71,7 @@ class ScriptedAgent:
             return 77
         if self.behaviour.child == "unavailable":
             return 69
-        deadline.phase = Phase.REGISTERED
+        deadline.phase = AgentPhase.REGISTERED
         self.renew()
         if self.behaviour.child == "forbidden":
             return 77
@@ -87,7 +87,7 @@ class ScriptedAgent:
         if self.behaviour.child == "crash once" and not (self.directory / "crashed").exists():
             (self.directory / "crashed").touch()
             return 75
-        deadline.phase = Phase.SERVING
+        deadline.phase = AgentPhase.SERVING
         told = None
         while not self.over.is_set():
             if (figures := deadline.figures) != told:

@@ -17,7 +17,7 @@ from jobmaster_agents import retrying
 from jobmaster_agents.execute.attempt_result import AttemptResult, ResultKind
 from jobmaster_agents.state.ownership import OwnedBucket
 from tests.unit.agents.ports_kit import LOST, Gate, Kit, turns, until
-from tests.unit.agents.test_elsewhere import SlowPool
+from tests.unit.agents.test_dispatch import SlowPool
 
 ONCE = encode_headers(Headers(at_most_once=True))
 handlers = Handlers()

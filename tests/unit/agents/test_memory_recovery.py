@@ -241,7 +241,7 @@ async def test_only_what_the_master_takes_counts_as_saved() -> None:
 
 async def test_an_outcome_that_no_table_takes_is_left_to_its_row() -> None:
     copies = Copies(ended=1, waiting=0)
-    copies.jobs[0].row_says = JobState.PROCESSING
+    copies.jobs[0].row_state = JobState.PROCESSING
     assert copies.keep() == 0
     copies.master.refusals[copies.ids[0]] = ValueRefused("text with NUL")
     assert await copies.memory_recovery.write(copies.owned) == Saved(0, 0)

@@ -14,7 +14,7 @@ from jobmaster.model.job import Entry, JobState
 from jobmaster.ports import Written
 from jobmaster_agents import retrying
 from jobmaster_agents.outcomes import writer
-from jobmaster_agents.state.job_table import Phase
+from jobmaster_agents.state.job_table import JobPhase
 from tests.unit.agents.ports_kit import DOWN, LOST, Gate, Kit, Row, turns, until
 
 handlers = Handlers()
@@ -292,7 +292,7 @@ async def test_one_value_the_master_refuses_holds_up_nobody_and_loses_nothing(ki
     await turns()
     kept = kit.bucket_worker.job_table.get(bad.id)
     assert kept is not None
-    assert (kept.unwritable, kept.phase) == (True, Phase.ENDED)
+    assert (kept.unwritable, kept.phase) == (True, JobPhase.ENDED)
     assert kit.lists(bucket), "its list is all that is left of it"
     more = job()
     kit.submit(bucket, [more])

@@ -15,7 +15,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from jobmaster_agents.launch.shared_deadline import Phase
+from jobmaster_agents.launch.shared_deadline import AgentPhase
 from jobmaster_agents.supervisor.supervisor import (
     AWAY_SECONDS_MAX,
     REFUSED_SECONDS_MAX,
@@ -387,12 +387,12 @@ def test_restarts_come_at_once_then_ever_later_up_to_a_bound() -> None:
 def test_how_long_a_restart_waits_depends_on_how_far_the_child_had_come() -> None:
     """One that had opened its buckets died most often of a job, and each death brings that job nearer to its end."""
 
-    def longest(code: int, phase: Phase) -> float:
+    def longest(code: int, phase: AgentPhase) -> float:
         return max(restart_delay(deaths, code, phase) for deaths in range(1, 40))
 
-    assert longest(1, Phase.STARTING) == longest(1, Phase.REGISTERED) == RESTART_SECONDS_MAX
-    assert longest(-9, Phase.SERVING) == SERVED_SECONDS_MAX
-    assert longest(77, Phase.STARTING) == longest(77, Phase.REGISTERED) == REFUSED_SECONDS_MAX
+    assert longest(1, AgentPhase.STARTING) == longest(1, AgentPhase.REGISTERED) == RESTART_SECONDS_MAX
+    assert longest(-9, AgentPhase.SERVING) == SERVED_SECONDS_MAX
+    assert longest(77, AgentPhase.STARTING) == longest(77, AgentPhase.REGISTERED) == REFUSED_SECONDS_MAX
 
 
 def test_an_agent_that_cannot_reach_a_server_is_started_again_every_few_seconds(start: Callable[..., Run]) -> None:

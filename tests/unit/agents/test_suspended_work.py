@@ -181,7 +181,7 @@ async def test_what_needs_an_accepted_write_waits_and_keeps_no_slot(kit: Kit) ->
     await kept_are(kit, bucket, runs)
     await turns()
     assert "fenced" not in ran
-    assert kit.bucket_worker.executor.aside(bucket.fence.bucket_id) == 5
+    assert kit.bucket_worker.executor.deferred(bucket.fence.bucket_id) == 5
     kit.trust()
     await until(lambda: ran.count("fenced") == 5, "the fenced jobs to run")
     await kit.settled()
@@ -273,7 +273,7 @@ async def test_jobs_whose_start_waits_for_the_master_are_bounded_too(kit: Kit) -
     bucket = kit.bucket()
     kit.suspend()
     kit.submit(bucket, [job("fenced") for _ in range(200)])
-    await until(lambda: kit.bucket_worker.executor.aside(bucket.fence.bucket_id) >= 22, "what it may hold")
+    await until(lambda: kit.bucket_worker.executor.deferred(bucket.fence.bucket_id) >= 22, "what it may hold")
     await turns()
     assert len(kit.bucket_worker.job_table) <= 2 * 22
 

@@ -15,8 +15,8 @@ from jobmaster.model.job import ErrorInfo, FinalRow, HoldRow, JobState
 from jobmaster.ports import Written
 from jobmaster.telemetry import JOB_SECONDS, METRICS, Histogram, Kind, Telemetry
 from jobmaster_agents.event_log import EventLog, JsonLines
+from jobmaster_agents.launch.shared_deadline import AgentPhase as AgentPhase
 from jobmaster_agents.launch.shared_deadline import Deadline, PlaceFigures
-from jobmaster_agents.launch.shared_deadline import Phase as LifePhase
 from jobmaster_agents.outcomes.failures import LINES, WINDOW_SECONDS, Failures
 from jobmaster_agents.outcomes.metrics import OutcomeMetrics, show_figures
 
@@ -73,13 +73,13 @@ def test_a_scrape_shows_what_the_process_costs() -> None:
 def test_the_supervisors_figures_are_read_from_the_shared_page() -> None:
     page, fd = Deadline.create()
     os.close(fd)
-    page.trusted_until, page.phase = 7.0, LifePhase.SERVING
+    page.trusted_until, page.phase = 7.0, AgentPhase.SERVING
     telemetry = Telemetry()
     show_figures(telemetry, page)
     page.figures = PlaceFigures(*range(1, 1 + len(PlaceFigures._fields)))
     assert [telemetry.value(f"place_{name}") for name in PlaceFigures._fields] == list(page.figures)
     assert b"jobmaster_supervisor_kills_total 2.0" in telemetry.exposition()
-    assert (page.trusted_until, page.phase) == (7.0, LifePhase.SERVING)
+    assert (page.trusted_until, page.phase) == (7.0, AgentPhase.SERVING)
     page.close()
 
 

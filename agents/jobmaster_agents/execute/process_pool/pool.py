@@ -22,7 +22,7 @@ from jobmaster_agents.execute.attempt_result import AttemptResult, ResultKind
 from jobmaster_agents.execute.process_pool.protocol import ProcessJob, Setup
 from jobmaster_agents.execute.process_pool.worker_process import OnOutput, StartFailed, WorkerLimits, WorkerProcess
 
-Begin = Callable[[], Awaitable[bool]]
+MayBegin = Callable[[], Awaitable[bool]]
 """Asked for a job once its worker is there, because a process takes its time to start: whether the job begins now. A no is
 NOT_STARTED."""
 
@@ -125,7 +125,7 @@ class ProcessPool:
     # ------------------------------------------------------------ running jobs
 
     async def run(
-        self, job: ProcessJob, begin: Begin = _at_once, take_back: Callable[[], None] = lambda: None
+        self, job: ProcessJob, begin: MayBegin = _at_once, take_back: Callable[[], None] = lambda: None
     ) -> AttemptResult:
         """Run one attempt in the next free worker.
 
@@ -155,7 +155,7 @@ class ProcessPool:
                 return await self._run_on(worker, job)
             take_back()
 
-    async def run_alone(self, job: ProcessJob, begin: Begin = _at_once) -> AttemptResult:
+    async def run_alone(self, job: ProcessJob, begin: MayBegin = _at_once) -> AttemptResult:
         """Run one attempt in a fresh process that is retired afterwards, so that only this job can be blamed for what
         happens to it. Takes handlers of every mode."""
         self._tickets.append(ticket := _Ticket(job.job_id))
@@ -276,7 +276,7 @@ class ProcessPool:
         """Start workers while more jobs wait than workers are on their way and there is room."""
         # One that tidies up behind its job is back sooner than a new one is there.
         waiting = sum(not waiter.given.done() for waiter in self._waiters)
-        waiting -= sum(worker.tidying for worker in self._shared)
+        waiting -= sum(worker.cleaning_up for worker in self._shared)
         while self._starting < min(waiting, self._size - len(self._shared)) and not self._closing.is_set():
             self._starting += 1
             task = self._loop.create_task(self._start_shared(), name="jobmaster-worker-start")

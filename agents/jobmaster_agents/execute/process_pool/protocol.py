@@ -3,8 +3,8 @@
 Frames are four bytes of length (big-endian) and a MessagePack array with a tag. Standard output is not used for it: a
 handler may print whatever it likes.
 
-Parent: ``Setup`` once, then any number of ``Run``, each with at most some ``Stop``; ``Leave`` at the end.
-Child: ``Ready`` after ``Setup``, then per ``Run`` one ``Ended`` and one ``Ready`` when it has tidied up behind the job.
+Parent: ``Setup`` once, then any number of ``RunJob``, each with at most some ``StopJob``; ``Leave`` at the end.
+Child: ``Ready`` after ``Setup``, then per ``RunJob`` one ``JobEnded`` and one ``Ready`` when it has tidied up behind the job.
 """
 
 from __future__ import annotations
@@ -57,15 +57,15 @@ class Setup(msgspec.Struct, frozen=True, tag="setup", array_like=True):
     """How transactions on the master are opened: MessagePack of ``MasterAccess``, empty = not at all."""
 
 
-class Run(msgspec.Struct, frozen=True, tag="run", array_like=True):
+class RunJob(msgspec.Struct, frozen=True, tag="run", array_like=True):
     """Run a job."""
 
     number: int
-    """Number of the job in this worker, so that a late ``Stop`` cannot hit the next one."""
+    """Number of the job in this worker, so that a late ``StopJob`` cannot hit the next one."""
     job: ProcessJob
 
 
-class Stop(msgspec.Struct, frozen=True, tag="stop", array_like=True):
+class StopJob(msgspec.Struct, frozen=True, tag="stop", array_like=True):
     """Interrupt the job of that number."""
 
     number: int
@@ -84,15 +84,15 @@ class Ready(msgspec.Struct, frozen=True, tag="ready", array_like=True):
     """It must not get another job: why (threads or processes left behind, too large)."""
 
 
-class Ended(msgspec.Struct, frozen=True, tag="ended", array_like=True):
+class JobEnded(msgspec.Struct, frozen=True, tag="ended", array_like=True):
     """A job is over."""
 
     number: int
     result: AttemptResult
 
 
-ToWorker = Setup | Run | Stop | Leave
-ToParent = Ready | Ended
+ToWorker = Setup | RunJob | StopJob | Leave
+ToParent = Ready | JobEnded
 
 _ENCODER = msgspec.msgpack.Encoder()
 to_worker = msgspec.msgpack.Decoder(ToWorker)

@@ -20,7 +20,7 @@ _SIGNALS = sorted(s for s in signal.valid_signals() if s < 32 and s not in (sign
 _PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 
 
-class Surroundings:
+class ProcessState:
     """The state of the process as every job is to find it; taken when the worker is ready for its first job."""
 
     def __init__(self) -> None:
@@ -52,7 +52,7 @@ class Surroundings:
         if sys.stdout is not self._streams[0] or sys.stderr is not self._streams[1]:
             sys.stdout, sys.stderr = self._streams
 
-    def leftovers(self, ours: Callable[[threading.Thread], bool], growth_bytes: int) -> str:
+    def why_unusable(self, ours: Callable[[threading.Thread], bool], growth_bytes: int) -> str:
         """Why the process must not run another job; empty when it may.
 
         Args:

@@ -1,7 +1,7 @@
 """The program of a worker process, started by an agent with the descriptors of a socket and of a lifeline.
 
 The main thread runs one handler after another (async ones on a loop of its own that stays from job to job); a second
-thread reads what the agent sends, because a running handler must be stopped from outside it: a ``Stop`` cancels the task
+thread reads what the agent sends, because a running handler must be stopped from outside it: a ``StopJob`` cancels the task
 of an async handler, and raises ``Interrupted`` in the main thread under a plain one. A handler that holds out against
 both is killed by the agent.
 
@@ -36,20 +36,20 @@ from jobmaster.model.errors import InvalidArguments
 from jobmaster.model.job import ErrorInfo, Headers, Priority
 from jobmaster_agents.execute.attempt_result import AttemptResult, ResultKind
 from jobmaster_agents.execute.process_pool.protocol import (
-    Ended,
     FrameReader,
+    JobEnded,
     Leave,
     ProcessJob,
     Ready,
-    Run,
+    RunJob,
     Setup,
-    Stop,
+    StopJob,
     ToParent,
     ToWorker,
     encode_frame,
     to_worker,
 )
-from jobmaster_agents.execute.process_pool.worker_cleanup import CountingExecutor, Surroundings
+from jobmaster_agents.execute.process_pool.worker_cleanup import CountingExecutor, ProcessState
 from jobmaster_agents.execute.process_pool.worker_transaction import WorkerTransaction
 
 _F_SETSIG = 10
@@ -73,7 +73,7 @@ class Worker:
         self._sock = sock
         self._pid = os.getpid()
         self._frames = FrameReader(_BODY_BYTES_MAX)
-        self._inbox: queue.SimpleQueue[Run | None] = queue.SimpleQueue()
+        self._inbox: queue.SimpleQueue[RunJob | None] = queue.SimpleQueue()
         self._main_thread = threading.get_ident()
         self._clock = SystemClock()
         self._handlers = Handlers()
@@ -106,17 +106,17 @@ class Worker:
         signal.signal(signal.SIGINT, self._on_signal)
         signal.pthread_sigmask(signal.SIG_UNBLOCK, (signal.SIGTERM,))  # whatever the agent had blocked
         self._reader.start()
-        surroundings = Surroundings()
+        process_state = ProcessState()
         self._send(Ready())
         while (run := self._inbox.get()) is not None:
-            self._send(Ended(run.number, self._run(run)))
-            self._send(Ready(replace=self._tidy(surroundings, setup.growth_bytes)))
+            self._send(JobEnded(run.number, self._run(run)))
+            self._send(Ready(replace=self._clean_up(process_state, setup.growth_bytes)))
 
     def _first_frame(self) -> Setup:
         while True:
             data = self._sock.recv(_READ_BYTES)
             if not data:
-                die(_AGENT_GONE)
+                kill_process_group(_AGENT_GONE)
             for body in self._frames.feed(data):
                 message: ToWorker = to_worker.decode(body)
                 assert isinstance(message, Setup), "the first frame is the setup"
@@ -129,16 +129,16 @@ class Worker:
             while True:
                 for body in self._frames.feed(data):
                     message: ToWorker = to_worker.decode(body)
-                    if isinstance(message, Run):
+                    if isinstance(message, RunJob):
                         self._inbox.put(message)
-                    elif isinstance(message, Stop):
+                    elif isinstance(message, StopJob):
                         self._stop(message.number)
                     elif isinstance(message, Leave):
                         self._inbox.put(None)
                 if not (data := self._sock.recv(_READ_BYTES)):
                     return
         finally:
-            die(_AGENT_GONE)
+            kill_process_group(_AGENT_GONE)
 
     def _stop(self, number: int) -> None:
         self._stop_number = number
@@ -163,11 +163,11 @@ class Worker:
         try:
             self._sock.sendall(encode_frame(message))
         except OSError:
-            die(_AGENT_GONE)
+            kill_process_group(_AGENT_GONE)
 
     # ------------------------------------------------------------ one job
 
-    def _run(self, run: Run) -> AttemptResult:
+    def _run(self, run: RunJob) -> AttemptResult:
         job = run.job
         handler = self._handlers.get(job.handler)
         if handler is None:
@@ -309,15 +309,15 @@ class Worker:
 
     # ------------------------------------------------------------ after it
 
-    def _tidy(self, surroundings: Surroundings, growth_bytes: int) -> str:
+    def _clean_up(self, process_state: ProcessState, growth_bytes: int) -> str:
         """Put everything back; why this process must not run another job, or empty."""
         try:
-            surroundings.restore()
+            process_state.restore()
             if self._loop is not None and (left := self._end_left_tasks(self._loop)):
                 return left
             for stream in (sys.stdout, sys.stderr):
                 stream.flush()
-            return surroundings.leftovers(self._is_ours, growth_bytes)
+            return process_state.why_unusable(self._is_ours, growth_bytes)
         except Exception as error:  # the job has closed or broken something that cannot be put back
             return f"it cannot be put back as it was before the job: {type(error).__name__}: {error}"
 
@@ -326,9 +326,9 @@ class Worker:
         for task in tasks:
             task.cancel()
         if tasks:
-            _, holding_out = loop.run_until_complete(asyncio.wait(tasks, timeout=_LEFT_TASKS_SECONDS))
-            if holding_out:
-                return f"the job left {len(holding_out)} task(s) behind that do not stop when cancelled"
+            _, still_running = loop.run_until_complete(asyncio.wait(tasks, timeout=_LEFT_TASKS_SECONDS))
+            if still_running:
+                return f"the job left {len(still_running)} task(s) behind that do not stop when cancelled"
         if self._helpers is not None and self._helpers.busy:
             return "the job left work behind in threads of the event loop"
         return ""
@@ -351,24 +351,24 @@ def take_over_import_path(setup: Setup) -> None:
         os.environ["PYTHONPATH"] = setup.python_path
 
 
-def die(last_words: bytes) -> NoReturn:
+def kill_process_group(message: bytes) -> NoReturn:
     """End this process and all that its jobs have started, at once."""
     try:
-        os.write(2, last_words + b"\n")
+        os.write(2, message + b"\n")
     except OSError:
         pass  # nobody is left to read it
     os.killpg(0, signal.SIGKILL)
     os._exit(_LOST)
 
 
-def tie_to(lifeline_fd: int) -> None:
+def arm_lifeline(lifeline_fd: int) -> None:
     """Have the kernel kill this process group when the agent's end of the pipe is closed."""
     if sys.platform == "linux":
         fcntl.fcntl(lifeline_fd, fcntl.F_SETOWN, -os.getpgrp())
         fcntl.fcntl(lifeline_fd, _F_SETSIG, signal.SIGKILL)
         fcntl.fcntl(lifeline_fd, fcntl.F_SETFL, fcntl.fcntl(lifeline_fd, fcntl.F_GETFL) | os.O_ASYNC)
     if select.select([lifeline_fd], [], [], 0)[0]:
-        die(_AGENT_GONE)  # before the line was tied
+        kill_process_group(_AGENT_GONE)  # before the line was tied
 
 
 def close_others(*ours: int) -> None:
@@ -387,7 +387,7 @@ def main() -> None:
     close_others(sock_fd, lifeline_fd)
     for fd in (sock_fd, lifeline_fd):
         os.set_inheritable(fd, False)  # programs that handlers start have no business with them
-    tie_to(lifeline_fd)
+    arm_lifeline(lifeline_fd)
     faulthandler.enable()  # a crash in C leaves its Python stack in the last output
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):

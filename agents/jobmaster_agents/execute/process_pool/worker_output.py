@@ -130,7 +130,7 @@ class OutputTail:
         missing = self.seen_bytes - len(kept)
         return f"[... {missing} bytes before ...]\n{text}" if missing else text
 
-    def drain(self) -> None:
+    def read_available(self) -> None:
         """Read what is there now, at most one pipe full: a process that was left behind may print on."""
         for _ in range(32):
             if self._fd < 0 or not self._read():

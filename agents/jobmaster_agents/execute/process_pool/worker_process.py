@@ -21,14 +21,14 @@ from jobmaster.codec import cut_text
 from jobmaster.model.job import ErrorInfo
 from jobmaster_agents.execute.attempt_result import AttemptResult, ResultKind
 from jobmaster_agents.execute.process_pool.protocol import (
-    Ended,
     FrameReader,
+    JobEnded,
     Leave,
     ProcessJob,
     Ready,
-    Run,
+    RunJob,
     Setup,
-    Stop,
+    StopJob,
     ToWorker,
     encode_frame,
     to_parent,
@@ -52,7 +52,7 @@ class WorkerLimits(msgspec.Struct, frozen=True, kw_only=True):
     """Between asking a handler to stop and SIGKILL to its process group."""
     start_seconds: float = 60.0
     """For a new process to import the handlers."""
-    tidy_seconds: float = 5.0
+    cleanup_seconds: float = 5.0
     """For a worker to tidy up behind a job; a slower one is replaced."""
     jobs_per_worker: int = 1000
     """Jobs after which a worker is replaced (slow leaks)."""
@@ -135,7 +135,7 @@ class WorkerProcess(asyncio.Protocol):
         try:
             process = await self._spawn()
         except BaseException as error:
-            self._bury()
+            self._close_resources()
             if not isinstance(error, OSError | ValueError):
                 raise
             text = f"cannot start a worker process: {error}"
@@ -190,7 +190,7 @@ class WorkerProcess(asyncio.Protocol):
         # What it sent before it died counts; a child that escaped with a copy of the socket must not hold us up.
         await asyncio.wait((self._hung_up,), timeout=_LAST_FRAMES_SECONDS)
         if self._output is not None:
-            self._output.drain()
+            self._output.read_available()
         text = describe_exit(code)
         if self._ended is not None:
             self._settle(self._died(text))
@@ -201,7 +201,7 @@ class WorkerProcess(asyncio.Protocol):
             )
         elif not self._leaving:
             self._logger.warning("worker process %d %s between two jobs; it is replaced", self.pid, text)
-        self._bury()
+        self._close_resources()
 
     def kill(self) -> None:
         """SIGKILL to the process and all that it has started."""
@@ -235,7 +235,7 @@ class WorkerProcess(asyncio.Protocol):
         if self._watcher is not None:
             await asyncio.wait((self._watcher,))
 
-    def _bury(self) -> None:
+    def _close_resources(self) -> None:
         self._dead = True
         self._cancel_timers()
         if self._transport is not None:
@@ -264,7 +264,7 @@ class WorkerProcess(asyncio.Protocol):
         self.started_at = self._now()
         if self._output is not None:
             self._output.begin()
-        self._send(Run(self._number, job))
+        self._send(RunJob(self._number, job))
         self._later(job.timeout_seconds, self.stop, ResultKind.TIMEOUT)
         try:
             await asyncio.wait((ended,))
@@ -284,7 +284,7 @@ class WorkerProcess(asyncio.Protocol):
         return self._idle and not (self._dead or self._leaving or self._last_job)
 
     @property
-    def tidying(self) -> bool:
+    def cleaning_up(self) -> bool:
         """Its job has ended and it will most likely be usable in a moment."""
         return not (self._idle or self._dead or self._leaving or self._last_job) and self._ended is None
 
@@ -294,14 +294,14 @@ class WorkerProcess(asyncio.Protocol):
             return
         if self._cause is None:
             self._cause = cause
-            self._send(Stop(self._number))
+            self._send(StopJob(self._number))
             self._later(self._limits.kill_grace_seconds, self.kill)
         if at_once:
             self.kill()
 
     def _settle(self, result: AttemptResult) -> None:
         if self._output is not None:
-            self._output.drain()  # what it printed before it said how it ended
+            self._output.read_available()  # what it printed before it said how it ended
             self._lines.end()
         ended, self._ended, self._job = self._ended, None, None
         self._cancel_timers()
@@ -337,7 +337,7 @@ class WorkerProcess(asyncio.Protocol):
         try:
             for body in self._frames.feed(data):
                 message = to_parent.decode(body)
-                if isinstance(message, Ended):
+                if isinstance(message, JobEnded):
                     self._job_ended(message)
                 else:
                     self._became_ready(message)
@@ -349,20 +349,20 @@ class WorkerProcess(asyncio.Protocol):
         """``asyncio.Protocol``: the socket is closed. The process decides, not the socket."""
         if not self._hung_up.done():
             self._hung_up.set_result(None)
-        self._loop.call_later(self._limits.kill_grace_seconds, self._kill_deaf)
+        self._loop.call_later(self._limits.kill_grace_seconds, self._kill_if_running)
 
-    def _kill_deaf(self) -> None:
+    def _kill_if_running(self) -> None:
         if self._watcher is not None and not self._watcher.done():
             self.kill()
 
-    def _job_ended(self, message: Ended) -> None:
+    def _job_ended(self, message: JobEnded) -> None:
         if self._ended is None or message.number != self._number:
             return  # it ended just as it was killed
         result = message.result
         if result.kind is ResultKind.CANCELLED and self._cause is not None:
             result = self._stopped(self._cause, "", result.ran_us)
         self._settle(result)
-        self._later(self._limits.tidy_seconds, self.kill)
+        self._later(self._limits.cleanup_seconds, self.kill)
 
     def _became_ready(self, message: Ready) -> None:
         if self._leaving:

@@ -23,7 +23,7 @@ class WorkerTransaction:
         access: MessagePack of ``MasterAccess``.
         ran_us: how long the handler has run by now.
         encode: of handlers with an explicit confirmation: its result as it will be recorded.
-        run: runs a coroutine to its end on the worker's loop, out of reach of a ``Stop``.
+        run: runs a coroutine to its end on the worker's loop, out of reach of a ``StopJob``.
     """
 
     def __init__(

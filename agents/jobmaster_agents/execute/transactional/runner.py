@@ -22,7 +22,7 @@ from jobmaster_agents.execute.transactional.attempt import AttemptTransaction, O
 from jobmaster_agents.execute.transactional.confirmation import Confirmation
 from jobmaster_agents.outcomes.outcome import UNCONFIRMED, OutcomeBuilder, StopCause, is_at_most_once
 from jobmaster_agents.retrying import UntilAnswered
-from jobmaster_agents.state.job_table import ClaimedJob, Phase
+from jobmaster_agents.state.job_table import ClaimedJob, JobPhase
 from jobmaster_agents.state.ownership import Ownership
 
 _UNAVAILABLE_PAUSE_SECONDS = 5.0
@@ -47,7 +47,7 @@ class RecordMaster(Protocol):
     ) -> bool: ...
 
 
-class Recorder(Protocol):
+class OutcomeRecorder(Protocol):
     """Who is told of outcomes that are recorded without him (the reporter)."""
 
     refused: int
@@ -74,7 +74,7 @@ class Run(Protocol):
     """What the handler has been given."""
     is_ending: bool
     """The handler has ended; what is left to do is ours."""
-    given_up: bool
+    detached: bool
     """It does not stop, and the job has its verdict."""
 
 
@@ -85,7 +85,7 @@ class TransactionalRunner:
         self,
         source: TransactionSource | None,
         master: RecordMaster,
-        recorder: Recorder,
+        recorder: OutcomeRecorder,
         outcome_builder: OutcomeBuilder,
         ownership: Ownership,
         clock: Clock,
@@ -138,12 +138,12 @@ class TransactionalRunner:
         self, run: Run, attempt: AttemptTransaction | Confirmation, work: Coroutine[Any, Any, None]
     ) -> None:
         run.is_ending = True
-        if run.given_up:
+        if run.detached:
             work.close()
             await attempt.rollback()
             return
         # A cancellation that the handler has left behind in its own task is none of the process.
-        await undisturbed(work, lambda: not self.is_over)
+        await finish_shielded(work, lambda: not self.is_over)
 
     async def _failed(self, run: Run, attempt: AttemptTransaction | Confirmation, error: BaseException) -> None:
         await attempt.rollback()
@@ -173,10 +173,10 @@ class TransactionalRunner:
             outcome_builder.returned(job, result, started, now)
         elif isinstance(encoded := outcome_builder.encode(job, result), ErrorInfo):
             await attempt.rollback()
-            outcome_builder.failed_elsewhere(job, encoded, started, now)
+            outcome_builder.attempt_failed(job, encoded, started, now)
         else:
-            if job.phase is Phase.RUNNING:
-                job.phase = Phase.ENDED  # no row in flight is written over what is about to be committed
+            if job.phase is JobPhase.RUNNING:
+                job.phase = JobPhase.ENDED  # no row in flight is written over what is about to be committed
             job.has_row = True
             ran_us = int((now - started) * 1e6)
             row = outcome_builder.success_row(job, started)._replace(result=encoded, ran_us=ran_us)
@@ -195,8 +195,8 @@ class TransactionalRunner:
 
         def on_asked() -> None:
             job.has_row = True
-            if job.phase is Phase.RUNNING:
-                job.phase = Phase.ENDED  # as above; and nobody stops it any more to give it back
+            if job.phase is JobPhase.RUNNING:
+                job.phase = JobPhase.ENDED  # as above; and nobody stops it any more to give it back
 
         return Confirmation(
             _Patient(source, self._recorder.until_answered),
@@ -223,17 +223,17 @@ class TransactionalRunner:
         outcome_builder, handler = self._outcome_builder, job.handler
         assert handler is not None
         now, within = self._now(), handler.options.confirm_within_seconds
-        if job.phase is Phase.GONE:
+        if job.phase is JobPhase.GONE:
             return
         if within is None:
-            outcome_builder.failed_elsewhere(job, UNCONFIRMED, started, now)
+            outcome_builder.attempt_failed(job, UNCONFIRMED, started, now)
             return
         row = outcome_builder.success_row(job, started)._replace(ran_us=int((now - started) * 1e6))
-        job.phase = Phase.ENDED
-        pause, error = outcome_builder.unless_confirmed(job)
+        job.phase = JobPhase.ENDED
+        pause, error = outcome_builder.retry_if_unconfirmed(job)
         until_answered, master = self._recorder.until_answered, self._master
         waits = await until_answered("await_confirmation", lambda: master.await_confirmation(row, within, pause, error))
-        if job.phase is Phase.GONE:
+        if job.phase is JobPhase.GONE:
             return
         if waits:
             self._recorder.settle_accepted([job])
@@ -252,8 +252,8 @@ class TransactionalRunner:
         """
         if result is not None and result.conclusion is not None:
             row = row._replace(result=result.result, ran_us=result.ran_us)
-            if job.phase is Phase.RUNNING:
-                job.phase = Phase.ENDED
+            if job.phase is JobPhase.RUNNING:
+                job.phase = JobPhase.ENDED
             await self.concluded(job, row, result.conclusion, started)
             return True
         handler = job.handler
@@ -262,7 +262,7 @@ class TransactionalRunner:
             await self.unconfirmed(job, started)
             return True
         unseen = result is None or result.kind in _UNSEEN
-        if unseen and job.phase is not Phase.GONE and await self._is_recorded(row):  # it died after its commit
+        if unseen and job.phase is not JobPhase.GONE and await self._is_recorded(row):  # it died after its commit
             await self.concluded(job, row, Conclusion.COMMITTED, started)
             return True
         return False
@@ -279,9 +279,9 @@ class TransactionalRunner:
         if conclusion is Conclusion.COMMITTED:
             outcome_builder.succeeded += 1
             self._recorder.recorded(row)
-            if job.phase is not Phase.GONE:
+            if job.phase is not JobPhase.GONE:
                 self._recorder.settle_accepted([job])
-        elif job.phase is Phase.GONE:
+        elif job.phase is JobPhase.GONE:
             return
         elif conclusion is Conclusion.REFUSED:
             self._recorder.refused += 1
@@ -290,7 +290,7 @@ class TransactionalRunner:
         elif conclusion is Conclusion.WITHHELD:
             outcome_builder.stopped(job, StopCause.RELEASE, started, now)
         else:
-            outcome_builder.failed_elsewhere(job, _NOT_COMMITTED, started, now)
+            outcome_builder.attempt_failed(job, _NOT_COMMITTED, started, now)
 
     async def _is_recorded(self, row: FinalRow) -> bool:
         """Ask the master until it answers. (A no may come while a commit is still under way; then the row refuses whatever
@@ -319,7 +319,7 @@ def _is_current_task(error: BaseException) -> bool:
         return False
 
 
-async def undisturbed(work: Coroutine[Any, Any, None], is_stop: Callable[[], bool]) -> None:
+async def finish_shielded(work: Coroutine[Any, Any, None], is_stop: Callable[[], bool]) -> None:
     """Await some work to its end, whoever cancels us meanwhile, unless the process ends.
 
     Args:

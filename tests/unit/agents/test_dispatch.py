@@ -18,7 +18,7 @@ from jobmaster.model.job import Entry, ErrorInfo, FinalRow, JobState
 from jobmaster.settings.model import AgentSettings
 from jobmaster_agents import retrying
 from jobmaster_agents.execute.attempt_result import AttemptResult, ResultKind
-from jobmaster_agents.execute.process_pool.pool import Begin
+from jobmaster_agents.execute.process_pool.pool import MayBegin
 from jobmaster_agents.execute.process_pool.protocol import ProcessJob
 from jobmaster_agents.outcomes.outcome import StopCause
 from jobmaster_agents.state.job_table import ClaimedJob
@@ -74,7 +74,9 @@ class SlowPool:
         self.stopping = asyncio.Event()
         self.stopping.set()
 
-    async def run(self, job: ProcessJob, begin: Begin, take_back: Callable[[], None] = lambda: None) -> AttemptResult:
+    async def run(
+        self, job: ProcessJob, begin: MayBegin, take_back: Callable[[], None] = lambda: None
+    ) -> AttemptResult:
         future: asyncio.Future[AttemptResult] = asyncio.get_running_loop().create_future()
         self.orders.setdefault(job.job_id, []).append(future)
         await self.ready.wait()
@@ -94,7 +96,7 @@ class SlowPool:
             await self.stopping.wait()  # asked first, killed after the grace time
             raise
 
-    async def run_alone(self, job: ProcessJob, begin: Begin) -> AttemptResult:
+    async def run_alone(self, job: ProcessJob, begin: MayBegin) -> AttemptResult:
         self.alone.append(job.job_id)
         return await self.run(job, begin)
 
@@ -140,7 +142,7 @@ def job(name: str, rescues: int = 0, token: int = 1) -> Entry:
 
 def counters_are_back(kit: PoolKit) -> bool:
     executor = kit.bucket_worker.executor
-    return executor.running == 0 and not executor._away and all(q.running == 0 for q in executor._queues.values())
+    return executor.running == 0 and not executor._dispatched and all(q.running == 0 for q in executor._queues.values())
 
 
 def outcome(kit: PoolKit, entry: Entry) -> FinalRow:

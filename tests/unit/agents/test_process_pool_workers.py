@@ -469,10 +469,10 @@ PARENT = """
 import asyncio, logging, sys
 sys.path[:] = {path!r}
 from jobmaster.clock import SystemClock
-from jobmaster_agents.execute.process_pool.pool import IsolatedPool
+from jobmaster_agents.execute.process_pool.pool import ProcessPool
 from tests.unit.agents.isolation_kit import make_job
 async def main():
-    pool = IsolatedPool([{module!r}], 1, result_bytes=1000, error_bytes=1000, logger=logging.getLogger(), clock=SystemClock())
+    pool = ProcessPool([{module!r}], 1, result_bytes=1000, error_bytes=1000, logger=logging.getLogger(), clock=SystemClock())
     await pool.run(make_job({handler!r}, timeout=3600.0, started={started!r}))
 asyncio.run(main())
 """

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from jobmaster.model.ids import AgentId, BucketId, Fence
 from jobmaster.model.job import Entry
-from jobmaster_agents.state.job_table import ClaimedList, JobTable, Phase
+from jobmaster_agents.state.job_table import ClaimedList, JobPhase, JobTable
 from jobmaster_agents.state.ownership import OwnedBucket
 
 OWNER = AgentId(b"o" * 16)
@@ -58,7 +58,7 @@ def test_a_second_copy_waits_behind_the_first_and_its_list_waits_too() -> None:
     kept = claim(job_table, one, "1", entry(7)).jobs[0]
     other = claim(job_table, two, "1", entry(7))
     copy = other.jobs[0]
-    assert copy.phase is Phase.FOLLOWING
+    assert copy.phase is JobPhase.FOLLOWING
     assert job_table.duplicates == 1
     done, promoted = job_table.settle(kept, accepted=True)
     assert done == [kept.claimed_list, other]
@@ -74,7 +74,7 @@ def test_a_second_copy_takes_over_when_the_first_was_refused_by_its_row() -> Non
     assert done == [kept.claimed_list]
     assert promoted == [other.jobs[0]]
     assert job_table.get(entry(7).id) is other.jobs[0]
-    assert promoted[0].phase is Phase.QUEUED
+    assert promoted[0].phase is JobPhase.QUEUED
 
 
 def test_forgetting_a_bucket_settles_nothing_and_promotes_copies_elsewhere() -> None:

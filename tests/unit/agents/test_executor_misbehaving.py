@@ -343,9 +343,9 @@ async def test_one_that_swallows_every_cancellation_is_given_up(
 
 
 def _asked(kit: Kit) -> bool:
-    executor, elsewhere = kit.bucket_worker.executor, kit.bucket_worker._dispatcher
+    executor, dispatcher = kit.bucket_worker.executor, kit.bucket_worker._dispatcher
     return any(slot.cause is StopCause.TIMEOUT for slot in executor._slots) or any(
-        away.cause is StopCause.TIMEOUT for away in elsewhere._away.values()
+        away.cause is StopCause.TIMEOUT for away in dispatcher._away.values()
     )
 
 
