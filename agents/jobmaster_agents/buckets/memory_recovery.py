@@ -30,14 +30,11 @@ from jobmaster.model.ids import Fence
 from jobmaster.model.job import Entry, FinalRow, HoldRow
 from jobmaster.ports import Unfit, Written
 from jobmaster.rules.batching import Size
-from jobmaster_agents.outcomes.batch_write import Halving
+from jobmaster_agents.outcomes.batch_write import BatchWrite, RowRefusals
 from jobmaster_agents.state.job_table import ClaimedJob
 from jobmaster_agents.state.ownership import OwnedBucket
 
 _BATCH_ROWS = 500
-_UNMOVABLE_MAX = 8
-"""Copies refused for no value of theirs, after which no other of their kind is tried: a refusal of everything must not
-become a storm."""
 _KIND = "memory"
 
 
@@ -93,7 +90,7 @@ class MemoryRecovery:
         self._master = master
         self._may_commit = may_commit
         self._left: dict[OwnedBucket, _Left] = {}
-        self._halving: Halving[_Copy] = Halving(Size(_BATCH_ROWS), _id_of, _bytes_of)
+        self._batches: BatchWrite[_Copy] = BatchWrite(Size(_BATCH_ROWS), _id_of, _bytes_of)
 
     def keep(self, owned: OwnedBucket, dropped: Iterable[ClaimedJob]) -> int:
         """A bucket is lost with these live copies; how many of them only its store had beside this process."""
@@ -134,23 +131,19 @@ class MemoryRecovery:
     async def _write(self, left: _Left, fence: Fence, copies: Sequence[_Copy]) -> Refused | InputError | None:
         """Copies of one kind, in halves where the master refuses, so that nobody waits for an unfit neighbour. What it
         refuses alone for its values goes to its quarantine; its last other refusal is returned."""
-        refusal: Refused | InputError | None = None
-        refusals = 0
+        refusals = RowRefusals()
 
-        def took(some: Sequence[_Copy], written: Written) -> None:
+        def on_written(some: Sequence[_Copy], written: Written) -> None:
             left.settle(fence, some, written.accepted | written.cancelled)
 
-        async def alone(copy: _Copy, error: Refused | InputError) -> bool:
-            nonlocal refusal, refusals
+        async def on_refused(copy: _Copy, error: Refused | InputError) -> bool:
             if isinstance(error, ValueRefused):
                 await self._put_aside(left, fence, copy, error)
-            else:
-                refusal = error
-                refusals += 1
-            return refusals < _UNMOVABLE_MAX
+                return True
+            return refusals.add(error)
 
-        await self._halving.write(copies, lambda some: self._send(fence, some), took, alone)
-        return refusal
+        await self._batches.write(copies, lambda some: self._send(fence, some), on_written, on_refused)
+        return refusals.last
 
     async def _send(self, fence: Fence, some: Sequence[_Copy]) -> Written:
         if not self._may_commit():

@@ -1,36 +1,88 @@
-"""One way to send many rows to the master: in batches of bounded bytes, halved where they fail, every row accounted for.
+"""Writes rows to the master in batches: bounded in bytes, halved where they fail, every row accounted for.
 
-Two things make a batch smaller. *Time*: the master did not finish it, and would not finish the same batch the next time
-either; it is never sent again at the same size, and those after it are as small (``rules.batching.Size``). *A value* that the
-master refuses: the batch is halved until the one row stands alone, so that it holds up nobody; what becomes of that row is
-its sender's to say.
+Used for outcomes (``writer``), for outcomes that were kept in the store (``kept_replay``), for a bucket that is evacuated
+(``rescue.evacuation``) and for the memory of a bucket that its store has lost (``buckets.memory_recovery``).
 
-Owns the order and the size of what is sent. An answer that leaves out a row is a defect: whoever sent it would erase what
-nobody has settled.
+Two things make a batch smaller. *A time-out*: the master did not finish the batch and would not finish it the next time.
+It is never sent again at the same size, and the batches after it are as small (``rules.batching.Size``). *A refused value*:
+the batch is halved until the refused row is alone, so that it delays no other row; the caller decides what happens to it.
+
+Owns the order and the size of what is sent. An answer that leaves out a row is a defect (``CodeError``): the caller would
+erase a job that is not settled.
 """
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Sequence
-from typing import Generic, TypeVar
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from typing import Generic, Protocol, TypeVar
 
 from jobmaster.model.errors import CodeError, InputError, JobMasterError, Refused, Unavailable
+from jobmaster.model.job import Entry, FinalRow, HoldRow
 from jobmaster.ports import Written
 from jobmaster.rules.batching import Size, cut, halves
 
+_REFUSALS_MAX = 8
+"""Rows refused for another reason than a value, after which no other is sent."""
+
 _T = TypeVar("_T")
+_Row = TypeVar("_Row", Entry, FinalRow, HoldRow)
+
+
+class CopyMaster(Protocol):
+    """What takes outcomes by COPY."""
+
+    async def copy_final(self, rows: Sequence[FinalRow]) -> bool: ...
+
+
+async def copied(master: CopyMaster, rows: Sequence[FinalRow]) -> bool:
+    """Write outcomes by COPY, the fastest way for rows that are expected to be new.
+
+    Returns: False when a row existed, a value was refused or the answer was lost. Then the guarded statement is the next
+        step: it recognises rows that this COPY may have written.
+
+    Raises:
+        Unavailable: a time-out of several rows; the same number would time out again.
+    """
+    try:
+        return await master.copy_final(rows)
+    except (Unavailable, Refused, InputError) as error:
+        if isinstance(error, Unavailable) and error.timed_out and len(rows) > 1:
+            raise
+        return False
+
+
+def demand_account(job_ids: Iterable[bytes], written: Written) -> None:
+    """Raise ``CodeError`` if the master's answer leaves out one of the jobs that were sent."""
+    sent = set(job_ids)
+    if missing := sent - written.settled:
+        raise CodeError(f"the master's answer to a write leaves out {len(missing)} of {len(sent)} jobs")
+
+
+class RowRefusals:
+    """Rows refused alone, and not for a value of theirs: a right or a table is missing, which an operator may mend."""
+
+    def __init__(self) -> None:
+        self.last: Refused | InputError | None = None
+        self._count = 0
+
+    def add(self, error: Refused | InputError) -> bool:
+        """Count one; False when there are so many that the master is to blame: a refusal of everything must not become a
+        storm of single rows."""
+        self.last = error
+        self._count += 1
+        return self._count < _REFUSALS_MAX
 
 
 async def _at_once(_: JobMasterError) -> None:
     """No pause."""
 
 
-class Halving(Generic[_T]):
-    """Sends rows of one kind.
+class BatchWrite(Generic[_T]):
+    """Writes rows of one kind.
 
     Args:
         size: how large a batch may be; shared by all that send to the same server.
-        id_of: the job a row is about.
+        id_of: the job of a row.
         bytes_of: payload of a row.
         pause: awaited before a part of what failed is sent; a refusal of everything must not become a storm of small batches.
     """
@@ -51,15 +103,15 @@ class Halving(Generic[_T]):
         self,
         rows: Sequence[_T],
         send: Callable[[Sequence[_T]], Awaitable[Written]],
-        took: Callable[[Sequence[_T], Written], None],
-        alone: Callable[[_T, Refused | InputError], Awaitable[bool]],
+        on_written: Callable[[Sequence[_T], Written], None],
+        on_refused: Callable[[_T, Refused | InputError], Awaitable[bool]],
     ) -> Written | None:
         """Send all rows; the answer of the bucket's lock when that refused a batch, after which no other is sent.
 
         Args:
-            send: one batch. Raises ``Unavailable`` with ``timed_out`` for one that may be too large.
-            took: told of each batch that the master has settled.
-            alone: told of each row that the master refuses alone; False: no more is to be sent.
+            send: sends one batch. Raises ``Unavailable`` with ``timed_out`` for one that may be too large.
+            on_written: called with each batch that the master has settled.
+            on_refused: called with each row that the master refuses alone; False: send no more.
 
         Raises:
             Unavailable: as ``send`` raises it; a time-out only of a single row.
@@ -86,17 +138,67 @@ class Halving(Generic[_T]):
                 if len(some) > 1:
                     await self._pause(error)
                     todo += reversed(halves(some))
-                elif not await alone(some[0], error):
+                elif not await on_refused(some[0], error):
                     return None
             else:
                 self._size.succeeded()
                 if not written.bucket_ok:
                     return written
-                self._demand_account(some, written)
-                took(some, written)
+                demand_account(map(self._id_of, some), written)
+                on_written(some, written)
         return None
 
-    def _demand_account(self, some: Sequence[_T], written: Written) -> None:
-        sent = set(map(self._id_of, some))
-        if missing := sent - written.settled:
-            raise CodeError(f"the master's answer to a write leaves out {len(missing)} of {len(sent)} jobs")
+    async def write_all(
+        self,
+        rows: Sequence[_T],
+        send: Callable[[Sequence[_T]], Awaitable[Written]],
+        on_refused: Callable[[_T, Refused | InputError], Awaitable[bool]],
+    ) -> Written:
+        """``write`` with one answer about all rows."""
+        answers: list[Written] = []
+        refused = await self.write(rows, send, lambda _, written: answers.append(written), on_refused)
+        if refused is not None:
+            answers.append(refused)
+        if len(answers) == 1:
+            return answers[0]
+
+        def all_of(name: str) -> frozenset[bytes]:
+            return frozenset().union(*(getattr(answer, name) for answer in answers))
+
+        return Written(
+            refused is None, all_of("accepted"), all_of("cancelled"), all_of("refused"), all_of("quarantined")
+        )
+
+
+class StoredRowsWrite(Generic[_Row]):
+    """Writes rows that were read from a store, each with its encoded form.
+
+    Args:
+        size, pause: as in ``BatchWrite``.
+    """
+
+    def __init__(self, size: Size, pause: Callable[[JobMasterError], Awaitable[None]] = _at_once) -> None:
+        self._batches: BatchWrite[tuple[_Row, bytes]] = BatchWrite(size, _id_of, _bytes_of, pause)
+
+    async def write(
+        self,
+        pairs: Sequence[tuple[_Row, bytes]],
+        send: Callable[[Sequence[_Row]], Awaitable[Written]],
+        on_written: Callable[[Written], None],
+        on_refused: Callable[[tuple[_Row, bytes], Refused | InputError], Awaitable[bool]],
+    ) -> Written | None:
+        """As ``BatchWrite.write``; ``send`` gets the rows alone."""
+        return await self._batches.write(
+            pairs,
+            lambda some: send([row for row, _ in some]),
+            lambda _, written: on_written(written),
+            on_refused,
+        )
+
+
+def _id_of(pair: tuple[Entry | FinalRow | HoldRow, bytes]) -> bytes:
+    return pair[0].id
+
+
+def _bytes_of(pair: tuple[object, bytes]) -> int:
+    return len(pair[1])

@@ -26,7 +26,7 @@ from jobmaster.model.job import FinalRow, HoldRow
 from jobmaster.ports import StoreOwner, Word
 from jobmaster.rules.batching import BATCH_BYTES, cut
 from jobmaster_agents.event_log import Event, EventLog
-from jobmaster_agents.outcomes.kept_entry import keep_final, keep_hold
+from jobmaster_agents.outcomes.kept_codec import keep_final, keep_hold
 from jobmaster_agents.outcomes.writer import OutcomeWriter
 from jobmaster_agents.retrying import Backoff
 from jobmaster_agents.state.job_table import ClaimedJob, JobPhase, JobTable

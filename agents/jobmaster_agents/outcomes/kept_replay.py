@@ -11,20 +11,19 @@ Owns the emptying of ``spilled`` in a bucket at work; must never decide what an 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine, Iterable, Sequence
+from collections.abc import Callable, Coroutine, Sequence
+from itertools import chain
 from typing import TypeVar
 
-import msgspec
-
-from jobmaster.model.errors import InputError, JobMasterError, Refused, Unavailable
+from jobmaster.model.errors import InputError, Refused, Unavailable
 from jobmaster.model.ids import Fence, text
 from jobmaster.model.job import FinalRow, HoldRow
 from jobmaster.ports import Kept, Outcomes, StoreOwner, Word, Written
 from jobmaster.rules.batching import Size
 from jobmaster.telemetry import Telemetry
 from jobmaster_agents.event_log import Event, EventLog
-from jobmaster_agents.outcomes.batch_write import Halving
-from jobmaster_agents.outcomes.kept_entry import ID_AT, KeptOutcome, decode_kept
+from jobmaster_agents.outcomes.batch_write import StoredRowsWrite, copied
+from jobmaster_agents.outcomes.kept_codec import ID_AT, decode_rows
 from jobmaster_agents.outcomes.metrics import OutcomeMetrics
 from jobmaster_agents.outcomes.writer import OutcomeWriter
 from jobmaster_agents.retrying import Backoff
@@ -61,7 +60,7 @@ class KeptReplay:
         self._outcome_writer = outcome_writer
         self._until_answered = outcome_writer.until_answered
         self._on_forgotten = on_forgotten
-        self._measures = OutcomeMetrics(telemetry, outcome_writer.failures)
+        self._metrics = OutcomeMetrics(telemetry, outcome_writer.failures)
         self._telemetry = telemetry
         self._log = log
         self._backoff = Backoff("apply", log)
@@ -149,55 +148,40 @@ class KeptReplay:
     # ------------------------------------------------------------ one page
 
     async def apply(self, owned: OwnedBucket, raw: Sequence[bytes]) -> list[bytes]:
-        """Write kept outcomes, each under its own identity; those that the master will not take are returned, all others
-        have been settled."""
+        """Write kept outcomes, each under its own identity. Those that the master does not take are returned, all others are
+        settled."""
+        rows = decode_rows(raw)
         back: list[bytes] = []
-        outcomes: list[KeptOutcome] = []
-        encoded: dict[int, bytes] = {}
-        for each in raw:
-            try:
-                outcome = decode_kept(each)
-            except msgspec.DecodeError as error:
-                back.append(each)
-                self._refused_value("?", error)
-                continue
-            outcomes.append(outcome)
-            encoded[id(outcome)] = each
-        finals = [(outcome.final, encoded[id(outcome)]) for outcome in outcomes if outcome.final is not None]
-        if finals:
-            back += await self._write("record_final", finals, self._record_final)
-        for fence, holds in _holds(outcomes, encoded).items():
+        for encoded, error in rows.unreadable:
+            back.append(encoded)
+            self._log_unwritable("?", f"a kept outcome cannot be read: {error}")
+        if rows.finals:
+            back += await self._write("record_final", rows.finals, self._record_final)
+        for fence, holds in rows.holds.items():
 
             async def hold(rows: Sequence[HoldRow], fence: Fence = fence) -> Written:
                 written = await self._until_answered(
                     "hold", lambda: self._master.hold(fence, rows), refusals=False, rows=True, timeouts=len(rows) == 1
                 )
-                self._measures.given_back(rows, written, here=False)
+                self._metrics.given_back(rows, written, here=False)
                 return written
 
             back += await self._write("hold", holds, hold)
         self._telemetry.outcomes_applied += len(raw) - len(back)
         left = set(back)
-        self._outcome_writer.acknowledger.publish(
-            owned, [each.id for each in outcomes if encoded[id(each)] not in left]
-        )
+        readable: list[tuple[FinalRow | HoldRow, bytes]] = [*rows.finals, *chain.from_iterable(rows.holds.values())]
+        self._outcome_writer.acknowledger.publish(owned, [row.id for row, encoded in readable if encoded not in left])
         return back
 
     async def _record_final(self, rows: Sequence[FinalRow]) -> Written:
-        """COPY while nothing stands in its way, as outcomes are written everywhere; else the guarded statement."""
         await self._until_answered.may_commit()
-        try:
-            if await self._master.copy_final(rows):
-                self._measures.ended(rows)
-                return Written(True, frozenset(row.id for row in rows))
-        except (Unavailable, Refused, InputError) as error:
-            # Perhaps written: the guarded statement finds our own rows and says so. As much at once would time out again.
-            if isinstance(error, Unavailable) and error.timed_out and len(rows) > 1:
-                raise
+        if await copied(self._master, rows):
+            self._metrics.ended(rows)
+            return Written(True, frozenset(row.id for row in rows))
         written = await self._until_answered(
             "record_final", lambda: self._master.record_final(rows), refusals=False, rows=True, timeouts=len(rows) == 1
         )
-        self._measures.accepted(rows, written)
+        self._metrics.accepted(rows, written)
         return written
 
     async def _write(
@@ -206,40 +190,23 @@ class KeptReplay:
         pairs: Sequence[tuple[_Row, bytes]],
         send: Callable[[Sequence[_Row]], Coroutine[object, object, Written]],
     ) -> list[bytes]:
-        """Send rows, halved where the master refuses a value; the encoded form of those it refuses alone."""
+        """Send rows; the encoded form of those whose values the master refuses."""
         back: list[bytes] = []
         backoff = Backoff(what, self._log)
 
-        def took(_: Sequence[tuple[_Row, bytes]], written: Written) -> None:
+        def on_written(written: Written) -> None:
             backoff.succeeded()
             self._outcome_writer.refused += len(written.refused)
             self._outcome_writer.quarantined += len(written.quarantined)
 
-        async def alone(pair: tuple[_Row, bytes], error: Refused | InputError) -> bool:
+        async def on_refused(pair: tuple[_Row, bytes], error: Refused | InputError) -> bool:
             back.append(pair[1])
-            self._refused_value(text(pair[0].id), error)
+            self._log_unwritable(text(pair[0].id), str(error))
             return True
 
-        halving: Halving[tuple[_Row, bytes]] = Halving(self.size, _id_of, _bytes_of, backoff.pause)
-        await halving.write(pairs, lambda some: send([row for row, _ in some]), took, alone)
+        batches: StoredRowsWrite[_Row] = StoredRowsWrite(self.size, backoff.pause)
+        await batches.write(pairs, send, on_written, on_refused)
         return back
 
-    def _refused_value(self, job: str, error: Exception) -> None:
-        reason = str(error) if isinstance(error, JobMasterError) else f"a kept outcome cannot be read: {error}"
+    def _log_unwritable(self, job: str, reason: str) -> None:
         self._log.error(Event.JOB_UNWRITABLE, {"job": job, "reason": reason})
-
-
-def _id_of(pair: tuple[FinalRow | HoldRow, bytes]) -> bytes:
-    return pair[0].id
-
-
-def _bytes_of(pair: tuple[object, bytes]) -> int:
-    return len(pair[1])
-
-
-def _holds(outcomes: Iterable[KeptOutcome], encoded: dict[int, bytes]) -> dict[Fence, list[tuple[HoldRow, bytes]]]:
-    found: dict[Fence, list[tuple[HoldRow, bytes]]] = {}
-    for outcome in outcomes:
-        if outcome.hold is not None:
-            found.setdefault(outcome.fence, []).append((outcome.hold, encoded[id(outcome)]))
-    return found

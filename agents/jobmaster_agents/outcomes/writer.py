@@ -23,10 +23,10 @@ import asyncio
 from collections.abc import Callable, Coroutine, Iterable, Sequence
 from itertools import islice
 from operator import attrgetter
-from typing import Protocol, TypeVar
+from typing import Protocol
 
 from jobmaster.clock import Clock
-from jobmaster.model.errors import CodeError, InputError, JobMasterError, Refused, Unavailable
+from jobmaster.model.errors import InputError, JobMasterError, Refused, Unavailable
 from jobmaster.model.ids import Fence, text
 from jobmaster.model.job import Entry, FinalRow, HoldRow
 from jobmaster.ports import Outcomes, StoreOwner, Word, Written
@@ -35,7 +35,7 @@ from jobmaster.telemetry import Telemetry
 from jobmaster_agents.event_log import Event, EventLog
 from jobmaster_agents.outcomes.acknowledger import Acknowledger
 from jobmaster_agents.outcomes.assigned_copies import AssignedCopies
-from jobmaster_agents.outcomes.batch_write import Halving
+from jobmaster_agents.outcomes.batch_write import BatchWrite, copied, demand_account
 from jobmaster_agents.outcomes.failures import Failures
 from jobmaster_agents.outcomes.metrics import OutcomeMetrics
 from jobmaster_agents.retrying import Backoff, UntilAnswered
@@ -51,7 +51,6 @@ BACKLOG_ROWS_MAX = 20_000
 """Outcomes on the way to the master above which no more jobs are claimed."""
 BACKLOG_ROWS_RELIEF = 10_000
 
-_T = TypeVar("_T")
 Jobs = Sequence[ClaimedJob]
 Write = Callable[[Jobs], Coroutine[object, object, None]]
 
@@ -89,7 +88,7 @@ class OutcomeWriter:
         self._log = log or EventLog()
         telemetry = telemetry or Telemetry()
         self.failures = Failures(telemetry, self._log, clock.boottime)
-        self._measures = OutcomeMetrics(telemetry, self.failures)
+        self._metrics = OutcomeMetrics(telemetry, self.failures)
         self.until_answered = UntilAnswered(ownership, clock, self._log)
         self.acknowledger = Acknowledger(store, job_table, self.forget, self._log)
         self.assigned_copies = AssignedCopies(master, store, job_table, self.until_answered, clock, self._log)
@@ -199,7 +198,7 @@ class OutcomeWriter:
             if jobs:
                 began = self._now()
                 await write(jobs)
-                self._measures.wrote(self._now() - began)
+                self._metrics.wrote(self._now() - began)
         finally:
             self._writing -= len(jobs)
             self._bytes -= total
@@ -220,12 +219,12 @@ class OutcomeWriter:
             backoff.succeeded()
             return answer
 
-        async def alone(job: ClaimedJob, error: Refused | InputError) -> bool:
+        async def on_refused(job: ClaimedJob, error: Refused | InputError) -> bool:
             self._put_aside(job, error)
             return True
 
-        halving: Halving[ClaimedJob] = Halving(self.size, _id_of, _bytes_of, backoff.pause)
-        return await _joined(halving, jobs, until_answered, alone)
+        batches: BatchWrite[ClaimedJob] = BatchWrite(self.size, _id_of, _bytes_of, backoff.pause)
+        return await batches.write_all(jobs, until_answered, on_refused)
 
     async def _give_back(self, fence: Fence, rows: Sequence[HoldRow]) -> Written:
         """Rows -> HELD, insisted upon."""
@@ -233,12 +232,12 @@ class OutcomeWriter:
         async def until_answered(some: Sequence[HoldRow]) -> Written:
             return await self.until_answered("hold", lambda: self._master.hold(fence, some), timeouts=len(some) == 1)
 
-        async def alone(row: HoldRow, error: Refused | InputError) -> bool:
-            raise error  # who insists is told of no refusal
+        async def on_refused(row: HoldRow, error: Refused | InputError) -> bool:
+            raise error  # unreachable: ``until_answered`` repeats after refusals
 
-        halving: Halving[HoldRow] = Halving(self.size, _id, _payload, Backoff("hold", self._log).pause)
-        written = await _joined(halving, rows, until_answered, alone)
-        self._measures.given_back(rows, written, here=False)
+        batches: BatchWrite[HoldRow] = BatchWrite(self.size, _id, _payload, Backoff("hold", self._log).pause)
+        written = await batches.write_all(rows, until_answered, on_refused)
+        self._metrics.given_back(rows, written, here=False)
         return written
 
     def _put_aside(self, job: ClaimedJob, error: JobMasterError) -> None:
@@ -280,15 +279,14 @@ class OutcomeWriter:
     async def _write_copy(self, jobs: Jobs) -> None:
         rows: list[FinalRow] = list(map(_row, jobs))  # what waits for the COPY has a final row
         try:
-            done = await self._master.copy_final(rows)
-        except (Unavailable, Refused, InputError) as error:
-            done = False  # perhaps written: the guarded statement finds our own rows and says so
-            if isinstance(error, Unavailable) and error.timed_out:
-                self.size.timed_out(len(jobs), sum(map(_weight, jobs)))
+            done = await copied(self._master, rows)
+        except Unavailable:
+            done = False
+            self.size.timed_out(len(jobs), sum(map(_weight, jobs)))
         if done:
             self.size.succeeded()
             self.copied += len(rows)
-            self._measures.ended(rows)
+            self._metrics.ended(rows)
             self.settle_accepted(jobs)
         else:
             await self._write_upsert(jobs)
@@ -296,7 +294,7 @@ class OutcomeWriter:
     async def _write_upsert(self, jobs: Jobs) -> None:
         written = await self.send("record_final", jobs, lambda some: self._master.record_final(_finals(some)))
         self.upserted += len(written.accepted)
-        self._measures.accepted(_finals(jobs), written)
+        self._metrics.accepted(_finals(jobs), written)
         self._conclude(jobs, written)
 
     # ------------------------------------------------------------ back to the master, or later here
@@ -304,7 +302,7 @@ class OutcomeWriter:
     async def _write_holds(self, jobs: Jobs) -> None:
         for owned, mine in by_bucket(jobs):
             written = await self.send("hold", mine, lambda some, f=owned.fence: self._master.hold(f, _holds(some)))  # type: ignore[misc]
-            self._measures.given_back(_holds(mine), written, here=False)
+            self._metrics.given_back(_holds(mine), written, here=False)
             self._conclude(mine, written)
 
     async def _write_heres(self, jobs: Jobs) -> None:
@@ -316,7 +314,7 @@ class OutcomeWriter:
                 lambda some, f=fence: self._master.retry_here(f, _holds(some)),  # type: ignore[misc]
             )
             done = mine if written.bucket_ok else [job for job in mine if job.entry.id in written.settled]
-            self._measures.given_back(_holds(done), written, here=True)
+            self._metrics.given_back(_holds(done), written, here=True)
             rows = [row for row in _holds(done) if row.id in written.accepted and row.id not in written.cancelled]
             self._conclude(done, written)
             if rows:
@@ -362,13 +360,11 @@ class OutcomeWriter:
         if not over and len(accepted) >= len(jobs):
             self.settle_accepted(jobs)
             return
+        demand_account([job.entry.id for job in jobs if not job.unwritable], written)
         self.settle_accepted([job for job in jobs if job.entry.id in accepted])
         for job in jobs:
-            job_id = job.entry.id
-            if job_id in over:
+            if job.entry.id in over:
                 self.settle_refused(job)
-            elif job_id not in accepted and not job.unwritable:
-                raise CodeError(f"the master's answer to a write leaves out job {text(job_id)}")
 
     def settle_accepted(self, jobs: Jobs) -> None:
         """The master has taken what was written about these copies."""
@@ -380,7 +376,7 @@ class OutcomeWriter:
 
     def recorded(self, row: FinalRow) -> None:
         """An outcome was recorded by its attempt itself."""
-        self._measures.ended([row])
+        self._metrics.ended([row])
 
     def settle_refused(self, job: ClaimedJob) -> None:
         """The row belongs to another assignment, or is final: the entry is over, nothing is recorded."""
@@ -421,23 +417,3 @@ def _id_of(job: ClaimedJob) -> bytes:
 
 def _bytes_of(job: ClaimedJob) -> int:
     return job.entry.payload_bytes if job.row is None else job.weight
-
-
-async def _joined(
-    halving: Halving[_T],
-    rows: Sequence[_T],
-    send: Callable[[Sequence[_T]], Coroutine[object, object, Written]],
-    alone: Callable[[_T, Refused | InputError], Coroutine[object, object, bool]],
-) -> Written:
-    """One answer about all rows."""
-    answers: list[Written] = []
-    refused = await halving.write(rows, send, lambda _, written: answers.append(written), alone)
-    if refused is not None:
-        answers.append(refused)
-    if len(answers) == 1:
-        return answers[0]
-
-    def all_of(name: str) -> frozenset[bytes]:
-        return frozenset().union(*(getattr(answer, name) for answer in answers))
-
-    return Written(refused is None, all_of("accepted"), all_of("cancelled"), all_of("refused"), all_of("quarantined"))

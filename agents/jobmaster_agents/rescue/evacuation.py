@@ -13,22 +13,17 @@ from collections.abc import Awaitable, Callable, Sequence
 from enum import StrEnum
 from typing import Protocol, TypeVar
 
-import msgspec
-
 from jobmaster.model.bucket import Bucket, BucketState
 from jobmaster.model.errors import InputError, Refused, ValueRefused
 from jobmaster.model.ids import ID_BYTES, AgentId, BucketId, Fence
 from jobmaster.model.job import Entry, FinalRow, HoldRow
 from jobmaster.ports import Page, Swept, Unfit, Word, Written
 from jobmaster.rules.batching import Size
-from jobmaster_agents.outcomes.batch_write import Halving
-from jobmaster_agents.outcomes.kept_entry import ID_AT, decode_kept
+from jobmaster_agents.outcomes.batch_write import RowRefusals, StoredRowsWrite
+from jobmaster_agents.outcomes.kept_codec import ID_AT, decode_rows
 
 _SPILLED = "spilled"
 _CLAIMED = "claimed"
-_UNMOVABLE_MAX = 8
-"""Entries of one page, refused for no fault of their own, after which no other is tried: a refusal of everything must not
-become a storm."""
 
 _Row = TypeVar("_Row", Entry, FinalRow, HoldRow)
 
@@ -109,7 +104,6 @@ class Evacuation:
         self.swept = 0
         self.store_epoch = 0
         self.wait_seconds = 0.0
-        self._unmovable = 0
         self._unfit: list[Unfit] = []
         self._on_aside = on_aside
         self._master = master
@@ -181,7 +175,6 @@ class Evacuation:
                 return EvacuationEnd.NOT_YET
             if not page.kind:
                 return None
-            self._unmovable = 0
             self._unfit = []
             if page.kind == _SPILLED:
                 await self._apply_spilled(page.raw)
@@ -213,20 +206,11 @@ class Evacuation:
 
     async def _apply_spilled(self, raw: Sequence[bytes]) -> None:
         """Outcomes that were ready before their owner died, each under its own identity (no bucket lock)."""
-        finals: list[tuple[FinalRow, bytes]] = []
-        holds: dict[Fence, list[tuple[HoldRow, bytes]]] = {}
-        for each in raw:
-            try:
-                outcome = decode_kept(each)
-            except msgspec.DecodeError as error:
-                self._note_unfit(each[ID_AT], _SPILLED, each, f"it cannot be read: {error}")
-                continue
-            if outcome.final is not None:
-                finals.append((outcome.final, each))
-            if outcome.hold is not None:
-                holds.setdefault(outcome.fence, []).append((outcome.hold, each))
-        await self._write(_SPILLED, finals, self._master.record_final)
-        for fence, rows in holds.items():
+        kept = decode_rows(raw)
+        for encoded, error in kept.unreadable:
+            self._note_unfit(encoded[ID_AT], _SPILLED, encoded, f"it cannot be read: {error}")
+        await self._write(_SPILLED, kept.finals, self._master.record_final)
+        for fence, rows in kept.holds.items():
 
             async def hold(some: Sequence[HoldRow], fence: Fence = fence) -> Written:
                 return await self._master.hold(fence, some)
@@ -246,26 +230,23 @@ class Evacuation:
             Refused, InputError: the last refusal for another reason, which may be over tomorrow, when all that can be moved
                 is.
         """
-        refusal: Refused | InputError | None = None
+        refusals = RowRefusals()
 
-        def took(_: Sequence[tuple[_Row, bytes]], written: Written) -> None:
+        def on_written(written: Written) -> None:
             self.moved += len(written.accepted)
             self.refused += len(written.refused) + len(written.quarantined)
 
-        async def alone(pair: tuple[_Row, bytes], error: Refused | InputError) -> bool:
-            nonlocal refusal
+        async def on_refused(pair: tuple[_Row, bytes], error: Refused | InputError) -> bool:
             if isinstance(error, ValueRefused):
                 self._note_unfit(pair[0].id, kind, pair[1], error.message)
                 return True
-            refusal = error
-            self._unmovable += 1
-            return self._unmovable < _UNMOVABLE_MAX  # (from there on it is rather the master's fault than theirs)
+            return refusals.add(error)
 
-        halving: Halving[tuple[_Row, bytes]] = Halving(self._size, _id_of, _bytes_of)
-        if await halving.write(pairs, lambda some: send([row for row, _ in some]), took, alone) is not None:
+        batches: StoredRowsWrite[_Row] = StoredRowsWrite(self._size)
+        if await batches.write(pairs, send, on_written, on_refused) is not None:
             return False
-        if refusal is not None:
-            raise refusal
+        if refusals.last is not None:
+            raise refusals.last
         return True
 
     def _note_unfit(self, job_id: bytes, kind: str, raw: bytes, why: str) -> None:
@@ -277,11 +258,3 @@ class Evacuation:
         if self._unfit:
             await self._master.quarantine(self.fence.bucket_id, self._unfit)
             self._on_aside(self._unfit)
-
-
-def _id_of(pair: tuple[Entry | FinalRow | HoldRow, bytes]) -> bytes:
-    return pair[0].id
-
-
-def _bytes_of(pair: tuple[object, bytes]) -> int:
-    return len(pair[1])

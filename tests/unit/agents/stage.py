@@ -27,7 +27,7 @@ from jobmaster.rules.lease import term
 from jobmaster.settings.model import Leases, MasterSettings, StoreSettings
 from jobmaster.telemetry import Telemetry
 from jobmaster_agents.event_log import EventLog
-from jobmaster_agents.outcomes.kept_entry import keep_final, keep_hold
+from jobmaster_agents.outcomes.kept_codec import keep_final, keep_hold
 from jobmaster_agents.rescue.rescuer import Rescue
 from jobmaster_agents.state.ownership import Ownership
 from jobmaster_agents.state.store_reach import StoreReach

@@ -16,7 +16,7 @@ from jobmaster.model.ids import AgentId, BucketId, Fence
 from jobmaster.model.job import Entry, FinalRow, HoldRow
 from jobmaster.ports import Page, Swept, Unfit, Word, Written
 from jobmaster.rules.batching import BATCH_BYTES
-from jobmaster_agents.outcomes.kept_entry import keep_final, keep_hold
+from jobmaster_agents.outcomes.kept_codec import keep_final, keep_hold
 from jobmaster_agents.rescue.evacuation import Evacuation, EvacuationEnd
 
 EMPTY = Page(Word.OK, "", "", [], [])

@@ -15,7 +15,7 @@ from jobmaster.master.reports import Reader
 from jobmaster.model.job import Entry
 from jobmaster.ports import Unfit, Word
 from jobmaster_agents.event_log import Event
-from jobmaster_agents.outcomes.kept_entry import keep_final
+from jobmaster_agents.outcomes.kept_codec import keep_final
 from tests.unit.agents.stage import HIGH_WATER, Killed, Owner, Stage, When
 
 

@@ -16,7 +16,7 @@ from jobmaster.rules.batching import Size
 from jobmaster.settings.model import AgentSettings, StoreSettings
 from jobmaster_agents import retrying
 from jobmaster_agents.outcomes import kept
-from jobmaster_agents.outcomes.kept_entry import decode_kept
+from jobmaster_agents.outcomes.kept_codec import decode_kept
 from jobmaster_agents.state.ownership import OwnedBucket
 from tests.unit.agents.ports_kit import DOWN, LOST, Gate, Kit, Row, turns, until
 
