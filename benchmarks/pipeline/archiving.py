@@ -13,7 +13,7 @@ import asyncpg
 from benchmarks.history import fill_day, lower_floor
 from benchmarks.report import tell
 from jobmaster.master.migrate import migrate
-from jobmaster.pipeline.context import PipelineOptions, PipelineRun
+from jobmaster.pipeline.context import PipelineContext, PipelineOptions
 from jobmaster.pipeline.spark.session import SessionOptions
 from jobmaster.pipeline.steps.archive import archive
 from jobmaster.pipeline.steps.audit import audit
@@ -37,22 +37,22 @@ def measure(dsn: str, url: str, directory: Path, rows: int, days: int) -> dict[s
     asyncio.run(migrate(dsn=dsn, schema=settings.schema_name(), cluster=settings.cluster, settings=settings.master))
     asyncio.run(_fill(settings, rows, days))
     lake = directory / "lake"
-    run = PipelineRun(settings, PipelineOptions(SessionOptions("local[*]"), str(lake)))
+    context = PipelineContext(settings, PipelineOptions(SessionOptions("local[*]"), str(lake)))
     try:
-        run.spark.range(10).count()  # the JVM is there before the clock starts
+        context.spark.range(10).count()  # the JVM is there before the clock starts
         began = time.perf_counter()
-        jobs = archive(run, 2.0, keep=False).rows
+        jobs = archive(context, 2.0, keep=False).rows
         archiving = time.perf_counter() - began
         tell(f"archived {jobs:,} jobs in {archiving:.1f} s")
         began = time.perf_counter()
-        rolled = rollup(run).found["rolled_up_jobs"]
+        rolled = rollup(context).found["rolled_up_jobs"]
         rolling = time.perf_counter() - began
         tell(f"rolled up in {rolling:.1f} s")
         began = time.perf_counter()
-        audited = audit(run, 5)
+        audited = audit(context, 5)
         auditing = time.perf_counter() - began
     finally:
-        run.close()
+        context.close()
     assert jobs == rolled == audited.found["audited_jobs"] == rows * days
     assert audited.found["audit_violations"] == 0
     return {

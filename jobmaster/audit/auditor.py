@@ -18,7 +18,7 @@ _SCAN_MAX = 1_000_000
 LOWEST_ID = bytes(16)
 
 
-class Rows(Protocol):
+class MasterReader(Protocol):
     """How the auditor reads the master: any statement, no changes."""
 
     async def rows(self, statement: str, *values: object) -> Sequence[Mapping[str, Any]]:
@@ -26,7 +26,7 @@ class Rows(Protocol):
         ...
 
 
-class Shelves(Protocol):
+class StoreReader(Protocol):
     """What the auditor reads from an agent store."""
 
     async def known_buckets(self) -> list[bytes]: ...
@@ -77,7 +77,9 @@ class AuditReport:
         return not any(self.violations.values())
 
 
-async def audit(master: Rows, stores: Mapping[str, Shelves], scope: AuditScope | None = None) -> AuditReport:
+async def audit(
+    master: MasterReader, stores: Mapping[str, StoreReader], scope: AuditScope | None = None
+) -> AuditReport:
     """Check every invariant.
 
     Args:
@@ -101,7 +103,7 @@ async def audit(master: Rows, stores: Mapping[str, Shelves], scope: AuditScope |
     return report
 
 
-async def _by_statement(master: Rows, invariant: Invariant, scope: AuditScope) -> tuple[int, list[Evidence]]:
+async def _by_statement(master: MasterReader, invariant: Invariant, scope: AuditScope) -> tuple[int, list[Evidence]]:
     assert invariant.statement is not None
     values: dict[Parameter, object] = {
         Parameter.LIMIT: scope.evidence_rows,
@@ -117,7 +119,7 @@ async def _by_statement(master: Rows, invariant: Invariant, scope: AuditScope) -
 
 
 async def _every_job_is_found(
-    master: Rows, stores: Mapping[str, Shelves], scope: AuditScope
+    master: MasterReader, stores: Mapping[str, StoreReader], scope: AuditScope
 ) -> tuple[int, list[Evidence]]:
     """Acknowledged jobs that are nowhere, and jobs in buckets that the master does not know (nobody would find them)."""
     known = {row["id"].bytes: str(row["store"]) for row in await master.rows(statement("i5_known_buckets"))}
@@ -131,7 +133,7 @@ async def _every_job_is_found(
     return count, evidence[: scope.evidence_rows]
 
 
-async def _unknown_buckets(known: Mapping[bytes, str], stores: Mapping[str, Shelves]) -> tuple[int, list[Evidence]]:
+async def _unknown_buckets(known: Mapping[bytes, str], stores: Mapping[str, StoreReader]) -> tuple[int, list[Evidence]]:
     count, evidence = 0, []
     for name, store in stores.items():
         strangers = [bucket_id for bucket_id in await store.known_buckets() if bucket_id not in known]
@@ -144,7 +146,7 @@ async def _unknown_buckets(known: Mapping[bytes, str], stores: Mapping[str, Shel
     return count, evidence
 
 
-async def _without_row(master: Rows, ids: Iterable[bytes]) -> list[bytes]:
+async def _without_row(master: MasterReader, ids: Iterable[bytes]) -> list[bytes]:
     """Those of the ids that have no row (and are not below the watermark), in order."""
     missing: list[bytes] = []
     ordered = sorted(set(ids))
@@ -156,7 +158,7 @@ async def _without_row(master: Rows, ids: Iterable[bytes]) -> list[bytes]:
 
 
 async def _find_in_stores(
-    ids: Sequence[bytes], known: Mapping[bytes, str], stores: Mapping[str, Shelves]
+    ids: Sequence[bytes], known: Mapping[bytes, str], stores: Mapping[str, StoreReader]
 ) -> set[bytes]:
     found: set[bytes] = set()
     for name, store in stores.items():

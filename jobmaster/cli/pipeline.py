@@ -18,7 +18,7 @@ from jobmaster.cli.job import DURATION
 from jobmaster.cli.pipeline_step import note_batch, open_run, session_options, share, step
 
 if TYPE_CHECKING:
-    from jobmaster.pipeline.context import Outcome, PipelineRun
+    from jobmaster.pipeline.context import PipelineContext, StepResult
 
 _HOUR_SECONDS = 3600.0
 
@@ -34,7 +34,7 @@ def pipeline_group() -> None:
 )
 @click.option("--keep", is_flag=True, help="Leave what is archived in the master, too, until a later run.")
 @click.option("--lost-store", "lost_stores", multiple=True, help="A store that is gone for good; may be repeated.")
-def archive(run: PipelineRun, older_than: float, keep: bool, lost_stores: tuple[str, ...]) -> Outcome:
+def archive(context: PipelineContext, older_than: float, keep: bool, lost_stores: tuple[str, ...]) -> StepResult:
     """Move old ranges of jobs from the master to the lake.
 
     A range is detached, copied to Parquet, read again and compared with the master in count and checksum, published, and
@@ -47,12 +47,12 @@ def archive(run: PipelineRun, older_than: float, keep: bool, lost_stores: tuple[
     """
     from jobmaster.pipeline.steps.archive import archive
 
-    return archive(run, older_than, keep=keep, lost_stores=lost_stores)
+    return archive(context, older_than, keep=keep, lost_stores=lost_stores)
 
 
 @step("audit")
 @click.option("--evidence", type=click.IntRange(0, 10_000), default=20, show_default=True, help="Violations to name.")
-def audit(run: PipelineRun, evidence: int) -> Outcome:
+def audit(context: PipelineContext, evidence: int) -> StepResult:
     """Check the invariants over the whole history.
 
     Archived and live jobs together: one job, one outcome; nothing lost, nothing doubled, nothing written by an owner that had
@@ -65,11 +65,11 @@ def audit(run: PipelineRun, evidence: int) -> Outcome:
     """
     from jobmaster.pipeline.steps.audit import audit
 
-    return audit(run, evidence)
+    return audit(context, evidence)
 
 
 @step("doctor")
-def doctor(run: PipelineRun) -> Outcome:
+def doctor(context: PipelineContext) -> StepResult:
     """Check Java, Spark, the master and the lake.
 
     Says which Java is used and why, starts Spark, reads a row of every table, and looks whether the lake can be written.
@@ -80,14 +80,14 @@ def doctor(run: PipelineRun) -> Outcome:
       jobmaster pipeline doctor
       jobmaster pipeline doctor --master spark://host:7077 -o json
     """
-    from jobmaster.pipeline.steps.doctor import examine
+    from jobmaster.pipeline.steps.doctor import doctor
 
-    return examine(run)
+    return doctor(context)
 
 
 @step("forget")
 @click.argument("name")
-def forget(run: PipelineRun, name: str) -> Outcome:
+def forget(context: PipelineContext, name: str) -> StepResult:
     """Forget the rows of a source.
 
     Submitted again, each of them is a new job. NAME is what `pipeline submit` was given with --remember, or the
@@ -99,11 +99,11 @@ def forget(run: PipelineRun, name: str) -> Outcome:
     """
     from jobmaster.pipeline.steps.lake_admin import forget as carry_out
 
-    return carry_out(run, name)
+    return carry_out(context, name)
 
 
 @step("ls")
-def ls(run: PipelineRun) -> Outcome:
+def ls(context: PipelineContext) -> StepResult:
     """Show what the lake holds, and the latest batches.
 
     \b
@@ -112,7 +112,7 @@ def ls(run: PipelineRun) -> Outcome:
     """
     from jobmaster.pipeline.steps.lake_admin import list_lake
 
-    return list_lake(run)
+    return list_lake(context)
 
 
 @step("plan")
@@ -129,7 +129,7 @@ def ls(run: PipelineRun) -> Outcome:
 @click.option(
     "--check", is_flag=True, help="Plan without the last day and try the plan on it; exit code 1 when it fails."
 )
-def plan(run: PipelineRun, objectives: tuple[str, ...], **words: Any) -> Outcome:
+def plan(context: PipelineContext, objectives: tuple[str, ...], **words: Any) -> StepResult:
     """Recommend how many buckets each lane and priority needs.
 
     From the measured history: a formula finds where to look, then the arrivals of the busiest hours are replayed among
@@ -143,7 +143,7 @@ def plan(run: PipelineRun, objectives: tuple[str, ...], **words: Any) -> Outcome
     """
     from jobmaster.pipeline.plan.plan import PlanOptions, parse_objectives, plan
 
-    return plan(run, PlanOptions(parse_objectives(objectives), **words))
+    return plan(context, PlanOptions(parse_objectives(objectives), **words))
 
 
 @step("replay")
@@ -157,7 +157,7 @@ def plan(run: PipelineRun, objectives: tuple[str, ...], **words: Any) -> Outcome
 @click.option("--batch", help="Replayed twice under one name, a job is there once.  [default: replay and today's date]")
 @click.option("--rate", type=click.IntRange(1), metavar="N", help="At most so many jobs a second.")
 def replay(
-    run: PipelineRun,
+    context: PipelineContext,
     states: tuple[str, ...],
     since: str | None,
     until: str | None,
@@ -165,7 +165,7 @@ def replay(
     lanes: tuple[str, ...],
     batch: str | None,
     rate: int | None,
-) -> Outcome:
+) -> StepResult:
     """Run jobs that failed again, each as a new job.
 
     What has ended stays as it ended; the new job bears metadata replay_of=ID.
@@ -180,14 +180,14 @@ def replay(
     choice = {"states": ",".join(states), "since": since, "until": until}
     choice |= {"handlers": ",".join(handlers) or None, "lanes": ",".join(lanes) or None}
     options = {"rowsPerSecond": str(rate)} if rate is not None else {}
-    name = batch or f"replay {run.today()}"
-    done = carry_out(run, {key: value for key, value in choice.items() if value}, name, options)
-    return note_batch(run, "pipeline replay", done)
+    name = batch or f"replay {context.today()}"
+    done = carry_out(context, {key: value for key, value in choice.items() if value}, name, options)
+    return note_batch(context, "pipeline replay", done)
 
 
 @step("rollup")
 @click.option("--rebuild", is_flag=True, help="Every day again, not only those that something touched.")
-def rollup(run: PipelineRun, rebuild: bool) -> Outcome:
+def rollup(context: PipelineContext, rebuild: bool) -> StepResult:
     """Figures by the hour, and a report to look at.
 
     Throughput, failures, retries, and latencies as histograms that can be merged, from the lake and the master together.
@@ -201,7 +201,7 @@ def rollup(run: PipelineRun, rebuild: bool) -> Outcome:
     """
     from jobmaster.pipeline.steps.rollup import rollup
 
-    return rollup(run, rebuild=rebuild)
+    return rollup(context, rebuild=rebuild)
 
 
 @click.command("run", params=session_options())
@@ -261,7 +261,7 @@ def _context(ctx: click.Context, text: str) -> click.Context:
 @click.option("--interval", metavar="SECONDS", type=click.FloatRange(1), help="Go on for ever, a batch every so often.")
 @click.option("--rows", type=click.IntRange(1), default=500_000, show_default=True, help="Of one batch, about.")
 @click.option("--from", "position", type=click.Choice(["earliest", "latest"]), default="earliest", show_default=True)
-def stream(run: PipelineRun, table: str, interval: float | None, rows: int, position: str) -> Outcome:
+def stream(context: PipelineContext, table: str, interval: float | None, rows: int, position: str) -> StepResult:
     """Copy what ends in the master to the lake, each job once.
 
     Copies everything recorded since the last call and ends; with --interval it goes on until it is stopped. Where it has
@@ -273,9 +273,9 @@ def stream(run: PipelineRun, table: str, interval: float | None, rows: int, posi
       jobmaster pipeline stream
       jobmaster pipeline stream attempts --interval 60
     """
-    from jobmaster.pipeline.steps.stream import carry_out
+    from jobmaster.pipeline.steps.stream import stream
 
-    return carry_out(run, table, interval, rows, position)
+    return stream(context, table, interval, rows, position)
 
 
 @step("submit")
@@ -307,7 +307,7 @@ def stream(run: PipelineRun, table: str, interval: float | None, rows: int, posi
 @click.option("--rejects", metavar="PATH", help="Where refused rows go.  [default: <lake>/rejects]")
 @click.option("--on-duplicate", type=click.Choice(["ignore", "fail"]), default="ignore", show_default=True)
 @click.option("--allow-unregistered", is_flag=True, help="Also for a handler that no agent has published.")
-def submit(run: PipelineRun, **words: Any) -> Outcome:
+def submit(context: PipelineContext, **words: Any) -> StepResult:
     """Make jobs of a file, a table or a query: one row, one job.
 
     SOURCE is a path (CSV, JSON, Parquet, ORC; directories and * too) or postgresql://... Arguments come from columns of
@@ -322,9 +322,9 @@ def submit(run: PipelineRun, **words: Any) -> Outcome:
       jobmaster pipeline submit orders.parquet --handler bill --key id --map "amount=cast(total * 100 as int)" --due due
       jobmaster pipeline submit postgresql://host/shop --table orders --handler bill --key id --rate 5000 --dry-run
     """
-    from jobmaster.pipeline.steps.inputs import Input
-    from jobmaster.pipeline.steps.mapping import Wanted, parse_pairs
-    from jobmaster.pipeline.steps.submit import Order
+    from jobmaster.pipeline.steps.inputs import SourceSpec
+    from jobmaster.pipeline.steps.mapping import RowMapping, parse_pairs
+    from jobmaster.pipeline.steps.submit import SubmitRequest
     from jobmaster.pipeline.steps.submit import submit as carry_out
 
     options = {
@@ -340,10 +340,10 @@ def submit(run: PipelineRun, **words: Any) -> Outcome:
         "allowUnregistered": "true" if words["allow_unregistered"] else None,
     }
     reader = parse_pairs(words["reader"], "--reader")
-    order = Order(
-        Input(words["source"], words["kind"], words["table"], words["sql"], words["views"], reader),
+    order = SubmitRequest(
+        SourceSpec(words["source"], words["kind"], words["table"], words["sql"], words["views"], reader),
         words["handler"],
-        Wanted(
+        RowMapping(
             words["keys"],
             parse_pairs(words["arguments"], "--map"),
             words["due"],
@@ -354,14 +354,14 @@ def submit(run: PipelineRun, **words: Any) -> Outcome:
         {name: str(value) for name, value in options.items() if value is not None},
         words["tasks"],
     )
-    return note_batch(run, "pipeline submit", carry_out(run, order))
+    return note_batch(context, "pipeline submit", carry_out(context, order))
 
 
 @step("vacuum")
 @click.option(
     "--older-than", type=DURATION, default="1d", show_default=True, help="At least 1h: longer than any run takes."
 )
-def vacuum(run: PipelineRun, older_than: float) -> Outcome:
+def vacuum(context: PipelineContext, older_than: float) -> StepResult:
     """Delete what runs that did not end have left in the lake.
 
     No reader sees these files: none counts unless a document names its run.
@@ -375,7 +375,7 @@ def vacuum(run: PipelineRun, older_than: float) -> Outcome:
 
     if older_than < _HOUR_SECONDS:
         raise InputError("--older-than is less than an hour: the files of a run that is under way could go")
-    return carry_out(run, older_than)
+    return carry_out(context, older_than)
 
 
 for _command in (archive, audit, doctor, forget, ls, plan, replay, rollup, run, stream, submit, vacuum):

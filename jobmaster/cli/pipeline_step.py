@@ -1,6 +1,6 @@
 """What every command of the pipeline has in common: its options, one session per call, and the summary at the end.
 
-A command is a function that takes a ``PipelineRun`` and returns an ``Outcome``; ``step`` makes a click command of it.
+A command is a function that takes a ``PipelineContext`` and returns an ``StepResult``; ``step`` makes a click command of it.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ from jobmaster.cli.operating import NOTE, note_values
 from jobmaster.cli.tables import Column, emit_json, render, terminal_width, thousands
 
 if TYPE_CHECKING:
-    from jobmaster.pipeline.context import Outcome, PipelineRun
+    from jobmaster.pipeline.context import PipelineContext, StepResult
 
 _SHARED = "jobmaster.pipeline.run"
 """Where the steps of one ``run`` find what they share."""
 
 
-def step(name: str) -> Callable[[Callable[..., Outcome]], click.Command]:
+def step(name: str) -> Callable[[Callable[..., StepResult]], click.Command]:
     """Make a command of the pipeline out of ``function(run, **its own options)``; other options go below this decorator.
 
     ::
@@ -32,17 +32,17 @@ def step(name: str) -> Callable[[Callable[..., Outcome]], click.Command]:
         def rollup(run: PipelineRun, since: str | None) -> Outcome: ...
     """
 
-    def make(function: Callable[..., Outcome]) -> click.Command:
+    def make(function: Callable[..., StepResult]) -> click.Command:
         @click.pass_context
-        def command(ctx: click.Context, /, **words: Any) -> Outcome:
+        def command(ctx: click.Context, /, **words: Any) -> StepResult:
             spark = {key: words.pop(key) for key in ("spark_master", "spark_conf", "lake", "dry_run")}
-            shared: PipelineRun | None = ctx.meta.get(_SHARED)
-            run = shared or open_run(invocation_of(ctx), **spark)
+            shared: PipelineContext | None = ctx.meta.get(_SHARED)
+            context = shared or open_run(invocation_of(ctx), **spark)
             try:
-                outcome = _carry_out(ctx, name, run, lambda: function(run, **words))
+                outcome = _carry_out(ctx, name, context, lambda: function(context, **words))
             finally:
                 if shared is None:
-                    run.close()
+                    context.close()
             if outcome.failed and shared is None:
                 ctx.exit(EXIT_FAILED)
             return outcome
@@ -76,36 +76,36 @@ def session_options() -> list[click.Parameter]:
 
 def open_run(
     invocation: Invocation, spark_master: str, spark_conf: tuple[str, ...], lake: str | None, dry_run: bool
-) -> PipelineRun:
+) -> PipelineContext:
     """What the steps of one call share."""
-    from jobmaster.pipeline.context import PipelineOptions, PipelineRun
+    from jobmaster.pipeline.context import PipelineContext, PipelineOptions
     from jobmaster.pipeline.spark.session import SessionOptions, parse_conf
 
     session = SessionOptions(spark_master, parse_conf(spark_conf))
-    return PipelineRun(invocation.settings, PipelineOptions(session, lake, dry_run), invocation.note)
+    return PipelineContext(invocation.settings, PipelineOptions(session, lake, dry_run), invocation.note)
 
 
-def share(ctx: click.Context, run: PipelineRun) -> None:
+def share(ctx: click.Context, context: PipelineContext) -> None:
     """Let the steps below this context use one run."""
-    ctx.meta[_SHARED] = run
+    ctx.meta[_SHARED] = context
 
 
-def note_batch(run: PipelineRun, action: str, outcome: Outcome) -> Outcome:
+def note_batch(context: PipelineContext, action: str, outcome: StepResult) -> StepResult:
     """A line in the operator's log about a batch of jobs that a step has made; the outcome."""
-    if not run.dry_run:
+    if not context.dry_run:
         counts = {key: value for key, value in outcome.found.items() if type(value) is int}
-        run.link.tell(NOTE, *note_values(action, {str(outcome.found["batch"]): counts}))
+        context.connection.execute(NOTE, *note_values(action, {str(outcome.found["batch"]): counts}))
     return outcome
 
 
-def _carry_out(ctx: click.Context, name: str, run: PipelineRun, work: Callable[[], Outcome]) -> Outcome:
+def _carry_out(ctx: click.Context, name: str, context: PipelineContext, work: Callable[[], StepResult]) -> StepResult:
     """Run a step, say what it did: one JSON object, or some lines."""
-    began = run.clock.boottime()
+    began = context.clock.boottime()
     outcome = work()
-    seconds = run.clock.boottime() - began
+    seconds = context.clock.boottime() - began
     rate = round(outcome.rows / seconds) if outcome.rows and seconds > 0 else 0
     figures = {"rows": outcome.rows, "seconds": round(seconds, 2), "rows_per_second": rate} if outcome.rows else {}
-    dry = {"dry_run": True} if run.dry_run else {}
+    dry = {"dry_run": True} if context.dry_run else {}
     if invocation_of(ctx).json:
         items = {} if outcome.items is None else {"items": list(outcome.items)}
         emit_json({"command": name, "ok": not outcome.failed, **dry, **outcome.found, **items, **figures})

@@ -13,7 +13,7 @@ import msgspec
 from jobmaster.settings.model import ClusterSettings
 
 if TYPE_CHECKING:
-    from jobmaster.pipeline.context import Outcome
+    from jobmaster.pipeline.context import StepResult
 
 
 _SMALL = {
@@ -58,21 +58,21 @@ def look_back(settings: ClusterSettings, lake: Path, report: Path, tell: Callabl
         lake: a directory of the demo's own.
         report: where the page is copied to; it survives the demo.
     """
-    from jobmaster.pipeline.context import PipelineOptions, PipelineRun
+    from jobmaster.pipeline.context import PipelineContext, PipelineOptions
     from jobmaster.pipeline.plan.plan import PlanOptions, plan
     from jobmaster.pipeline.spark.session import SessionOptions
     from jobmaster.pipeline.steps.audit import audit
     from jobmaster.pipeline.steps.rollup import rollup
 
-    run = PipelineRun(settings, PipelineOptions(SessionOptions("local[*]", _SMALL), str(lake)), tell)
-    began = run.clock.boottime()
+    context = PipelineContext(settings, PipelineOptions(SessionOptions("local[*]", _SMALL), str(lake)), tell)
+    began = context.clock.boottime()
     try:
         tell("the data pipeline rolls the history up, audits it, and plans from it")
-        rolled = rollup(run)
-        audited = audit(run, 20)
-        planned: Outcome = plan(run, PlanOptions())
+        rolled = rollup(context)
+        audited = audit(context, 20)
+        planned: StepResult = plan(context, PlanOptions())
     finally:
-        run.close()
+        context.close()
     shutil.copyfile(planned.found["report"], report)
     return PipelineSummary(
         rolled_up_jobs=rolled.found["rolled_up_jobs"],
@@ -80,5 +80,5 @@ def look_back(settings: ClusterSettings, lake: Path, report: Path, tell: Callabl
         audit_violations=audited.found["audit_violations"],
         plan=planned.found["plan"],
         report=str(report.absolute()),
-        seconds=round(run.clock.boottime() - began, 1),
+        seconds=round(context.clock.boottime() - began, 1),
     )

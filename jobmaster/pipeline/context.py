@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from jobmaster.clock import Clock, SystemClock
-from jobmaster.pipeline.driver_connection import Link
+from jobmaster.pipeline.driver_connection import DriverConnection
 from jobmaster.pipeline.spark.session import SessionOptions, open_session
 from jobmaster.settings.model import ClusterSettings
 from jobmaster.wiring import data_directory, master_address
@@ -38,7 +38,7 @@ class PipelineOptions(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Outcome:
+class StepResult:
     """What one step did; printed as its summary."""
 
     rows: int = 0
@@ -54,12 +54,12 @@ class Outcome:
 
 
 @dataclass
-class PipelineRun:
+class PipelineContext:
     """What the steps of one call share. Close it at the end."""
 
     settings: ClusterSettings
     options: PipelineOptions = field(default_factory=PipelineOptions)
-    tell: Callable[[str], None] = lambda _: None
+    progress: Callable[[str], None] = lambda _: None
     """One line of progress for people."""
     clock: Clock = field(default_factory=SystemClock)
     _session: SparkSession | None = None
@@ -97,15 +97,15 @@ class PipelineRun:
         return master_address(self.settings)
 
     @cached_property
-    def link(self) -> Link:
+    def connection(self) -> DriverConnection:
         """The driver's own connection to the master, opened when it is first used."""
-        return Link(self.settings, self.dsn)
+        return DriverConnection(self.settings, self.dsn)
 
     @property
     def spark(self) -> SparkSession:
         """The session; it is made (some 5 seconds) when it is first asked for."""
         if self._session is None:
-            self.tell(f"starting Spark on {self.options.session.master}")
+            self.progress(f"starting Spark on {self.options.session.master}")
             self._session = open_session(self.options.session, os.environ)
         return self._session
 
@@ -125,13 +125,13 @@ class PipelineRun:
     @contextmanager
     def snapshot(self) -> Iterator[str]:
         """One state of the master for every task: give its name as the option ``snapshot`` while this is open."""
-        with self.link.snapshot() as name:
+        with self.connection.snapshot() as name:
             yield name
 
     def close(self) -> None:
         """Stop Spark, close the connection."""
-        if "link" in self.__dict__:
-            self.link.close()
+        if "connection" in self.__dict__:
+            self.connection.close()
         if self._session is not None:
             self._session.stop()
             self._session = None

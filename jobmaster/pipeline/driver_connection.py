@@ -19,7 +19,7 @@ APPLICATION_NAME = "jobmaster-pipeline"
 T = TypeVar("T")
 
 
-class Link:
+class DriverConnection:
     """Calls to the master from the driver."""
 
     def __init__(self, settings: ClusterSettings, dsn: str) -> None:
@@ -33,7 +33,7 @@ class Link:
         """The master; connected, and its schema checked, when it is first asked for."""
         if self._master is None:
             opener = self.opener
-            self._master = self.wait(
+            self._master = self.run(
                 Master.connect(
                     dsn=opener.dsn,
                     schema=opener.schema,
@@ -43,17 +43,17 @@ class Link:
             )
         return self._master
 
-    def wait(self, work: Coroutine[Any, Any, T]) -> T:
+    def run(self, work: Coroutine[Any, Any, T]) -> T:
         """Run some work on the link's loop and wait for it."""
         return self._runner.run(work)
 
-    def ask(self, name: str, *args: Any) -> list[Row]:
+    def fetch(self, name: str, *args: Any) -> list[Row]:
         """Rows of a statement ``group/file`` that changes nothing. Ids are 16 bytes; see ``connection.to_us`` for times."""
-        return self.wait(self.master.calls.ask(name, *args))
+        return self.run(self.master.calls.ask(name, *args))
 
-    def tell(self, name: str, *args: Any) -> list[Row]:
+    def execute(self, name: str, *args: Any) -> list[Row]:
         """Rows of a statement ``group/file`` that writes, in a transaction of its own."""
-        return self.wait(self.master.calls.tell(name, *args))
+        return self.run(self.master.calls.tell(name, *args))
 
     def transaction(self, *steps: tuple[Any, ...]) -> list[list[Row]]:
         """Several statements ``(name, *args)`` in one transaction; the rows of each."""
@@ -61,12 +61,12 @@ class Link:
         async def work(connection: Connection) -> list[list[Row]]:
             return [await rows_of(connection, name, *args) for name, *args in steps]
 
-        return self.wait(self.master.calls.in_transaction(" and ".join(step[0] for step in steps), work))
+        return self.run(self.master.calls.in_transaction(" and ".join(step[0] for step in steps), work))
 
     @contextmanager
     def snapshot(self) -> Iterator[str]:
         """A snapshot that other connections can import while this is open. It holds up vacuum for as long."""
-        connection, name = self.wait(open_snapshot(self.opener))
+        connection, name = self.run(open_snapshot(self.opener))
         try:
             yield name
         finally:
@@ -77,15 +77,15 @@ class Link:
         """A connection of its own: for session locks and for what may take long."""
         connections = Connections(self.opener, 1)
         lending = connections.lend()
-        connection = self.wait(lending.__aenter__())
+        connection = self.run(lending.__aenter__())
         try:
             yield connection
         finally:
-            self.wait(lending.__aexit__(None, None, None))
-            self.wait(connections.close())
+            self.run(lending.__aexit__(None, None, None))
+            self.run(connections.close())
 
     def close(self) -> None:
         """Close every connection, end the loop."""
         if self._master is not None:
-            self.wait(self._master.close())
+            self.run(self._master.close())
         self._runner.close()

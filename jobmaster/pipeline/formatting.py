@@ -1,17 +1,6 @@
-"""Figures as people read them; no Spark is needed to say them."""
+"""Figures for people, without Spark."""
 
 from __future__ import annotations
-
-from collections.abc import Sequence
-
-
-def gini(values: Sequence[float]) -> float:
-    """0 when all are equal, towards 1 when one has everything."""
-    ordered = sorted(values)
-    total, count = sum(ordered), len(ordered)
-    if not total:
-        return 0.0
-    return sum((2 * (at + 1) - count - 1) * value for at, value in enumerate(ordered)) / (count * total)
 
 
 def duration(microseconds: float | None) -> str:

@@ -30,8 +30,6 @@ FRAGMENTS = {
     "jobmaster/client/confirming.py": "to be part of its importer",
     "jobmaster/master/building.py": "how an index is built while others write; read beside the migrations",
     "jobmaster/master/stores.py": "one room of statements of the master, as its neighbours",
-    "jobmaster/pipeline/steps/dry_run.py": "to be part of its importer",
-    "jobmaster/pipeline/steps/progress.py": "a listener of Spark's, which runs in a thread of its own",
 }
 """Small modules with one importer beside them, and why they are modules."""
 

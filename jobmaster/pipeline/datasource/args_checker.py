@@ -25,18 +25,18 @@ _CONSTRAINTS = {
 _IGNORED = {"title", "description", "default", "examples", "$defs", "discriminator"}
 
 
-class _Unsayable(Exception):
+class _NotExpressible(Exception):
     """The schema says something that no type here says."""
 
 
-class Checked(NamedTuple):
+class CheckedArgs(NamedTuple):
     """Arguments, and what is wrong with them."""
 
     args: bytes
     problem: str | None
 
 
-class Checker:
+class ArgsChecker:
     """Checks the arguments of one handler.
 
     Args:
@@ -56,44 +56,44 @@ class Checker:
                 kind = _object(schema, schema.get("$defs", {}))
                 self._decode = msgspec.json.Decoder(kind, strict=not lax).decode
                 self._exact = True
-            except (_Unsayable, TypeError, ValueError):
+            except (_NotExpressible, TypeError, ValueError):
                 pass
 
-    def check(self, args: bytes) -> Checked:
+    def check(self, args: bytes) -> CheckedArgs:
         """The arguments as they will be stored, or the first sentences about what is wrong with them."""
         if len(args) > self._limit:
-            return Checked(args, f"the arguments have {len(args)} bytes, the limit is {self._limit}")
+            return CheckedArgs(args, f"the arguments have {len(args)} bytes, the limit is {self._limit}")
         try:
             value = self._decode(args)
         except (msgspec.DecodeError, RecursionError, UnicodeDecodeError):
-            return self._slowly(args)
+            return self._check_in_full(args)
         if not self._exact or _may_be_deep(args):
-            return self._slowly(args)
+            return self._check_in_full(args)
         if self._lax and self._schema is not None:
-            return Checked(msgspec.json.encode(value), None)
-        return Checked(args, None)
+            return CheckedArgs(msgspec.json.encode(value), None)
+        return CheckedArgs(args, None)
 
-    def _slowly(self, args: bytes) -> Checked:
+    def _check_in_full(self, args: bytes) -> CheckedArgs:
         try:
             value: Any = decode_json(args)
         except (msgspec.DecodeError, RecursionError, UnicodeDecodeError) as error:
-            return Checked(args, f"the arguments are no JSON: {error}")
+            return CheckedArgs(args, f"the arguments are no JSON: {error}")
         if not isinstance(value, dict):
-            return Checked(args, "the arguments are no JSON object")
+            return CheckedArgs(args, "the arguments are no JSON object")
         try:
             check_value(value, "the value")
         except InvalidArguments as error:
-            return Checked(args, error.message)
+            return CheckedArgs(args, error.message)
         if self._schema is None:
-            return Checked(args, None)
-        fitted = whole_numbers(self._schema, loosened(self._schema, value) if self._lax else value)
+            return CheckedArgs(args, None)
+        fitted = whole_numbers(self._schema, coerced(self._schema, value) if self._lax else value)
         if wrong := problems(self._schema, fitted):
-            return Checked(args, "; ".join(wrong))
+            return CheckedArgs(args, "; ".join(wrong))
         # What is stored is what was checked: the agent takes 3 for an int and refuses 3.0.
         try:
-            return Checked(args if fitted is value or _same(fitted, value) else encode_args(fitted), None)
+            return CheckedArgs(args if fitted is value or _same(fitted, value) else encode_args(fitted), None)
         except InvalidArguments as error:
-            return Checked(args, error.message)
+            return CheckedArgs(args, error.message)
 
 
 def _same(one: Any, other: Any) -> bool:
@@ -105,20 +105,20 @@ def _may_be_deep(args: bytes) -> bool:
     return len(args) > 2 * DEPTH_MAX and args.count(b"[") + args.count(b"{") > DEPTH_MAX
 
 
-def loosened(schema: Schema, value: dict[str, Any]) -> dict[str, Any]:
+def coerced(schema: Schema, value: dict[str, Any]) -> dict[str, Any]:
     """Texts at the top turned into what their argument's type asks for, where they can be."""
     properties: Schema = schema.get("properties", {})
     found = dict(value)
     for name, item in value.items():
         if isinstance(item, str) and name in properties:
-            found[name] = _loose(properties[name], item, schema.get("$defs", {}))
+            found[name] = _coerced_text(properties[name], item, schema.get("$defs", {}))
     return found
 
 
-def _loose(schema: Schema, text: str, defs: Schema) -> Any:
+def _coerced_text(schema: Schema, text: str, defs: Schema) -> Any:
     try:
         kind = _type(schema, defs)
-    except _Unsayable:
+    except _NotExpressible:
         return text
     try:
         return msgspec.convert(text, kind, strict=False)
@@ -127,41 +127,41 @@ def _loose(schema: Schema, text: str, defs: Schema) -> Any:
 
 
 def _type(schema: Schema, defs: Schema) -> Any:
-    """The type that says the same; ``_Unsayable`` when none does."""
+    """The type that says the same; ``_NotExpressible`` when none does."""
     if reference := schema.get("$ref"):
         return _type(defs[str(reference).rpartition("/")[2]], defs)
-    said = set(schema) - _IGNORED
-    if not said:
+    used = set(schema) - _IGNORED
+    if not used:
         return Any
     for keyword in ("anyOf", "oneOf"):
-        if keyword in said:
-            if said != {keyword}:
-                raise _Unsayable
+        if keyword in used:
+            if used != {keyword}:
+                raise _NotExpressible
             return Union[tuple(_type(choice, defs) for choice in schema[keyword])]  # noqa: UP007  # made at run time
-    if "enum" in said or "const" in said:
+    if "enum" in used or "const" in used:
         values = schema.get("enum", [schema.get("const")])
         if not all(isinstance(value, str | int) and not isinstance(value, bool) for value in values):
-            raise _Unsayable
+            raise _NotExpressible
         return Literal[tuple(values)]
     kind = schema.get("type")
     if kind == "object":
         return _object(schema, defs)
     if kind == "array":
-        if "prefixItems" in said or not isinstance(schema.get("items", {}), dict):
-            raise _Unsayable
+        if "prefixItems" in used or not isinstance(schema.get("items", {}), dict):
+            raise _NotExpressible
         found: Any = list[_type(schema.get("items", {}), defs)]  # type: ignore[misc]  # made at run time
-        said -= {"items"}
+        used -= {"items"}
     elif kind == "string":
         found = _text(schema)
-        said -= {"format", "contentEncoding"}
+        used -= {"format", "contentEncoding"}
     elif isinstance(kind, str) and kind in _PLAIN:
         found = _PLAIN[kind]
     else:
-        raise _Unsayable
-    said -= {"type"}
-    if not said <= set(_CONSTRAINTS):
-        raise _Unsayable
-    limits = {_CONSTRAINTS[name]: schema[name] for name in said}
+        raise _NotExpressible
+    used -= {"type"}
+    if not used <= set(_CONSTRAINTS):
+        raise _NotExpressible
+    limits = {_CONSTRAINTS[name]: schema[name] for name in used}
     return Annotated[found, msgspec.Meta(**limits)] if limits else found
 
 
@@ -171,25 +171,25 @@ def _text(schema: Schema) -> Any:
         return str
     found = bytes if schema.get("contentEncoding") == "base64" else FORMATS.get(schema.get("format", ""))
     if found is None:
-        raise _Unsayable
+        raise _NotExpressible
     return found
 
 
 def _object(schema: Schema, defs: Schema) -> Any:
-    said = set(schema) - _IGNORED - {"type", "properties", "required", "additionalProperties"}
-    if said or schema.get("type") != "object":
-        raise _Unsayable
+    used = set(schema) - _IGNORED - {"type", "properties", "required", "additionalProperties"}
+    if used or schema.get("type") != "object":
+        raise _NotExpressible
     extra = schema.get("additionalProperties", True)
     properties: Schema = schema.get("properties", {})
     if not properties and "additionalProperties" in schema and isinstance(extra, dict):
         return dict[str, _type(extra, defs)]  # type: ignore[misc]  # made at run time
     if extra is not False:
-        raise _Unsayable
+        raise _NotExpressible
     required = set(schema.get("required", ()))
     fields: list[Any] = []
     for name, inner in properties.items():
         if not name.isidentifier():
-            raise _Unsayable
+            raise _NotExpressible
         kind = _type(inner, defs)
         if name in required:
             fields.append((name, kind))

@@ -11,11 +11,10 @@ from uuid import UUID
 from pyspark.sql.datasource import DataSourceReader, Filter, InputPartition
 
 from jobmaster.master.export import bounds, open_scan
-from jobmaster.pipeline.datasource.cluster_ref import Place
-from jobmaster.pipeline.datasource.pushdown import narrow
-from jobmaster.pipeline.datasource.range_scan import Scan, Window
-from jobmaster.pipeline.datasource.selection import Selection
-from jobmaster.pipeline.datasource.tables import Cut, table_of
+from jobmaster.pipeline.datasource.cluster_ref import ClusterRef
+from jobmaster.pipeline.datasource.range_scan import RangeScan, TransactionWindow
+from jobmaster.pipeline.datasource.selection import Selection, push_down
+from jobmaster.pipeline.datasource.tables import Partitioning, table_of
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -26,7 +25,7 @@ _SAMPLE_PAGES = 400
 class ReadPlan(NamedTuple):
     """How a table is read."""
 
-    place: Place
+    cluster: ClusterRef
     selection: Selection
     tasks: int
     """How many ranges are read apart, and so the most connections at once."""
@@ -41,7 +40,7 @@ class ReadPlan(NamedTuple):
 class IdRange(InputPartition):
     """Ids from ``low``, below ``high``; of a stream, what the transactions of ``window`` recorded of them."""
 
-    def __init__(self, low: UUID, high: UUID, window: Window | None = None) -> None:
+    def __init__(self, low: UUID, high: UUID, window: TransactionWindow | None = None) -> None:
         super().__init__(None)
         self.low = low
         self.high = high
@@ -70,7 +69,7 @@ class FilteringReader(JobMasterReader):
         """Narrow the selection; every filter goes back to Spark, too."""
         selection: Any = self.plan.selection
         for one in filters:
-            selection = narrow(selection, one)
+            selection = push_down(selection, one)
         self.plan = self.plan._replace(selection=selection)
         return filters
 
@@ -80,22 +79,22 @@ def ranges(plan: ReadPlan) -> list[tuple[UUID, UUID]]:
     selection = plan.selection
     if selection.low >= selection.high:
         return []
-    if table_of(selection.table).cut is not Cut.JOB_ID or plan.tasks == 1:
+    if table_of(selection.table).partitioning is not Partitioning.JOB_ID or plan.tasks == 1:
         return [(selection.low, selection.high)]
-    cuts = asyncio.run(_cuts(plan))
-    edges = [selection.low, *(cut for cut in cuts if selection.low < cut < selection.high), selection.high]
+    boundaries = asyncio.run(_boundaries(plan))
+    edges = [selection.low, *(cut for cut in boundaries if selection.low < cut < selection.high), selection.high]
     return list(pairwise(edges))
 
 
 def read_range(plan: ReadPlan, partition: InputPartition) -> Iterator[pa.RecordBatch]:
     """The rows of one task."""
     assert isinstance(partition, IdRange)
-    scan = Scan(plan.place, plan.selection, plan.block_bytes, snapshot=plan.snapshot, window=partition.window)
+    scan = RangeScan(plan.cluster, plan.selection, plan.block_bytes, snapshot=plan.snapshot, window=partition.window)
     return scan.batches(partition.low, partition.high)
 
 
-async def _cuts(plan: ReadPlan) -> list[UUID]:
-    connection = await open_scan(plan.place.opener())
+async def _boundaries(plan: ReadPlan) -> list[UUID]:
+    connection = await open_scan(plan.cluster.opener())
     try:
         return await bounds(connection, plan.selection.low, plan.selection.high, plan.tasks, _SAMPLE_PAGES)
     finally:

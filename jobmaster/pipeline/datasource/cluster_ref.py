@@ -22,7 +22,7 @@ from jobmaster.wiring import master_address
 APPLICATION_NAME = "jobmaster-spark"
 
 
-class Place(NamedTuple):
+class ClusterRef(NamedTuple):
     """What a task needs to reach the master. Its text shows no password."""
 
     dsn: str
@@ -42,7 +42,7 @@ class Place(NamedTuple):
         return f"Place(schema={self.schema!r})"
 
 
-def place_of(options: Mapping[str, str]) -> Place:
+def cluster_ref_of(options: Mapping[str, str]) -> ClusterRef:
     """The cluster that the options name.
 
     Raises:
@@ -67,7 +67,7 @@ def place_of(options: Mapping[str, str]) -> Place:
     if cluster := options.get("cluster"):
         settings = msgspec.structs.replace(settings, cluster=cluster)
     schema = options.get("schema") or settings.schema_name()
-    return Place(
+    return ClusterRef(
         dsn or master_address(settings),
         schema,
         settings.master,

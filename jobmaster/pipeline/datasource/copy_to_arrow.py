@@ -45,7 +45,7 @@ def arrow_type(kind: str) -> pa.DataType:
     return types[kind]
 
 
-class Flow:
+class CopyStream:
     """One COPY.
 
     Args:

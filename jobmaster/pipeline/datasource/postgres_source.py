@@ -69,10 +69,10 @@ class PostgresReader(DataSourceReader):
         import pyarrow as pa
 
         from jobmaster.master.foreign_db import copy_query
-        from jobmaster.pipeline.datasource.copy_to_arrow import Flow, Output, arrow_type
+        from jobmaster.pipeline.datasource.copy_to_arrow import CopyStream, Output, arrow_type
 
         async def copy(output: Output) -> None:
             await copy_query(self.query.dsn, self.query.text, output)
 
         schema = pa.schema([pa.field(name, arrow_type(kind)) for name, kind in self.query.columns])
-        return Flow(copy, BLOCK_BYTES).batches(schema, "the query")
+        return CopyStream(copy, BLOCK_BYTES).batches(schema, "the query")

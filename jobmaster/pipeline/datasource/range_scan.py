@@ -8,10 +8,10 @@ from uuid import UUID
 
 from jobmaster.master.connection import Connection
 from jobmaster.master.export import copy_rows, open_scan, refuse_dropped
-from jobmaster.pipeline.datasource.cluster_ref import Place
-from jobmaster.pipeline.datasource.copy_to_arrow import Flow, Output, arrow_type
+from jobmaster.pipeline.datasource.cluster_ref import ClusterRef
+from jobmaster.pipeline.datasource.copy_to_arrow import CopyStream, Output, arrow_type
 from jobmaster.pipeline.datasource.selection import Selection
-from jobmaster.pipeline.datasource.tables import RECORDED, Cut, table_of
+from jobmaster.pipeline.datasource.tables import RECORDED, Partitioning, table_of
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -31,7 +31,7 @@ def arrow_schema(selection: Selection) -> pa.Schema:
     return pa.schema([pa.field(name, arrow_type(table.type_of(name))) for name in selection.columns])
 
 
-class Window(NamedTuple):
+class TransactionWindow(NamedTuple):
     """Part of a stream: what some transactions have recorded."""
 
     began: int
@@ -41,18 +41,18 @@ class Window(NamedTuple):
     """First transaction that is not wanted any more."""
 
 
-async def check_window(connection: Connection, selection: Selection, window: Window) -> None:
+async def check_window(connection: Connection, selection: Selection, window: TransactionWindow) -> None:
     """Keep what a window needs in the master while the transaction is open.
 
     Raises:
         Refused: some of it was dropped before it was read.
     """
-    if table_of(selection.table).cut is Cut.JOB_ID:
+    if table_of(selection.table).partitioning is Partitioning.JOB_ID:
         ids = (selection.low, selection.high)
         await refuse_dropped(connection, window.began, window.first, ids, jobs=selection.table == "jobs")
 
 
-class Scan:
+class RangeScan:
     """Reads ranges of one selection.
 
     Args:
@@ -62,14 +62,14 @@ class Scan:
 
     def __init__(
         self,
-        place: Place,
+        cluster: ClusterRef,
         selection: Selection,
         block_bytes: int,
         *,
         snapshot: str | None = None,
-        window: Window | None = None,
+        window: TransactionWindow | None = None,
     ) -> None:
-        self._place = place
+        self._cluster = cluster
         self._selection = selection
         self._block_bytes = block_bytes
         self._snapshot = snapshot
@@ -86,10 +86,10 @@ class Scan:
 
         selection = self._selection
         wanted = arrow_schema(selection)
-        asked = arrow_schema(selection._replace(columns=asked_for(selection)))
+        asked = arrow_schema(selection._replace(columns=queried_columns(selection)))
 
         async def copy(output: Output) -> None:
-            connection = await open_scan(self._place.opener(), self._snapshot)
+            connection = await open_scan(self._cluster.opener(), self._snapshot)
             try:
                 name = selection.table if self._window is None else RECORDED[selection.table]
                 values: list[Any] = []
@@ -101,25 +101,25 @@ class Scan:
             finally:
                 connection.terminate()
 
-        for batch in Flow(copy, self._block_bytes).batches(asked, f"table {selection.table!r}"):
+        for batch in CopyStream(copy, self._block_bytes).batches(asked, f"table {selection.table!r}"):
             if asked.names == wanted.names:
                 yield batch
                 continue
             columns = [
-                moments_of(batch.column(_ID)) if _from_id(selection, name) else batch.column(name)
+                times_of_ids(batch.column(_ID)) if _from_id(selection, name) else batch.column(name)
                 for name in wanted.names
             ]
             yield pa.RecordBatch.from_arrays(columns, schema=wanted)
 
 
-def asked_for(selection: Selection) -> tuple[str, ...]:
+def queried_columns(selection: Selection) -> tuple[str, ...]:
     """The columns that the server is asked for: all that are wanted but the time in the id, and the id for that."""
     columns = tuple(name for name in selection.columns if not _from_id(selection, name))
     wants_id = len(columns) < len(selection.columns) and _ID not in columns
     return (*columns, _ID) if wants_id or not columns else columns
 
 
-def moments_of(ids: pa.Array) -> pa.Array:
+def times_of_ids(ids: pa.Array) -> pa.Array:
     """The times in some UUIDv7, which are written as text."""
     import numpy as np
     import pyarrow as pa

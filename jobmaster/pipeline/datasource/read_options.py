@@ -9,18 +9,18 @@ from typing import Any, NamedTuple
 
 from jobmaster.model.errors import InputError
 from jobmaster.pipeline.datasource.batch_reader import ReadPlan
-from jobmaster.pipeline.datasource.cluster_ref import place_of
+from jobmaster.pipeline.datasource.cluster_ref import cluster_ref_of
 from jobmaster.pipeline.datasource.selection import selection_of
-from jobmaster.pipeline.datasource.tables import FLAG, INT, LONG, SHORT, TEXT, TIME, Choice, Table, table_of
+from jobmaster.pipeline.datasource.tables import FLAG, INT, LONG, SHORT, TEXT, TIME, FilterOption, Table, table_of
 from jobmaster.settings.masking import mask_secrets
 
 TASKS_MAX = 16
 """Tasks, and so connections, where nothing else is said."""
-KEPT = "jobmaster.options"
+OPTIONS_KEY = "jobmaster.options"
 BLOCK_BYTES = 4 * 1024 * 1024
-PLACE_OPTIONS = ("dsn", "dsnEnv", "config", "cluster", "schema")
+CLUSTER_OPTIONS = ("dsn", "dsnEnv", "config", "cluster", "schema")
 KNOWN = (
-    *PLACE_OPTIONS, "table", "columns", *(choice.value for choice in Choice), "numPartitions", "maxConnections",
+    *CLUSTER_OPTIONS, "table", "columns", *(option.value for option in FilterOption), "numPartitions", "maxConnections",
     "batchBytes", "snapshot", "pushdown", "maxRowsPerBatch", "startingPosition",
 )  # fmt: skip
 _OF_A_TABLE = {
@@ -76,7 +76,7 @@ def read_plan(options: ReadOptions, schema: Any) -> ReadPlan:
     columns = tuple(field.name for field in schema.fields)
     connections = number(raw, "maxConnections", TASKS_MAX)
     return ReadPlan(
-        place=place_of(raw),
+        cluster=cluster_ref_of(raw),
         selection=selection_of(table, columns, raw),
         tasks=min(number(raw, "numPartitions", 2 * (os.cpu_count() or 1)), connections),
         block_bytes=number(raw, "batchBytes", BLOCK_BYTES),
@@ -86,7 +86,7 @@ def read_plan(options: ReadOptions, schema: Any) -> ReadPlan:
     )
 
 
-def keep_options(table: Table, columns: tuple[str, ...], options: Mapping[str, str]) -> Any:
+def schema_with_options(table: Table, columns: tuple[str, ...], options: Mapping[str, str]) -> Any:
     """The schema of a table of Spark's catalogue, with its options beside the first column.
 
     Spark hands the options of ``CREATE TABLE ... USING`` over when the table is made, and not when it is read; the schema it
@@ -112,15 +112,15 @@ def keep_options(table: Table, columns: tuple[str, ...], options: Mapping[str, s
         TIME: types.TimestampType(),
     }
     schema = types.StructType([types.StructField(name, kinds[table.type_of(name)]) for name in columns])
-    schema.fields[0].metadata = {KEPT: json.dumps(kept)}
+    schema.fields[0].metadata = {OPTIONS_KEY: json.dumps(kept)}
     return schema
 
 
-def kept_options(schema: Any) -> dict[str, str]:
-    """What ``keep_options`` kept."""
+def options_of_schema(schema: Any) -> dict[str, str]:
+    """What ``schema_with_options`` kept."""
     for field in schema.fields:
-        if KEPT in (field.metadata or {}):
-            return dict(json.loads(field.metadata[KEPT]))
+        if OPTIONS_KEY in (field.metadata or {}):
+            return dict(json.loads(field.metadata[OPTIONS_KEY]))
     return {}
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from jobmaster.pipeline.datasource.row_parser import Reject
+from jobmaster.pipeline.datasource.row_parser import RejectedRow
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -35,7 +35,7 @@ class RejectsFile:
         """Name of the file, ``None`` while there is none."""
         return self._name if self.count else None
 
-    def add(self, rejects: Sequence[Reject]) -> None:
+    def add(self, rejects: Sequence[RejectedRow]) -> None:
         """Write some rows."""
         import pyarrow as pa
         from pyarrow import parquet

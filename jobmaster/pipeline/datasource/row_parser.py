@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
+from hashlib import blake2b
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
@@ -11,8 +12,7 @@ import msgspec
 from jobmaster.codec import encode_headers
 from jobmaster.model.agent import HandlerSpec
 from jobmaster.model.job import Headers, NewJob, Priority
-from jobmaster.pipeline.datasource.args_checker import Checker
-from jobmaster.pipeline.datasource.batch_ids import batch_id
+from jobmaster.pipeline.datasource.args_checker import ArgsChecker
 from jobmaster.settings.model import Limits
 
 if TYPE_CHECKING:
@@ -24,9 +24,12 @@ COLUMNS = ("key", "args", "handler", "priority", "lane", "due_at", "headers")
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MICROSECOND = timedelta(microseconds=1)
 _HEADERS = msgspec.json.Decoder(Headers)
+_VERSION_7 = 0x7 << 76
+_VARIANT = 0b10 << 62
+_RAND_A, _RAND_B = 0xFFF, (1 << 62) - 1
 
 
-class Reject(NamedTuple):
+class RejectedRow(NamedTuple):
     """A row that does not become a job, as it came."""
 
     key: str | None
@@ -35,15 +38,15 @@ class Reject(NamedTuple):
     reason: str
 
 
-class Target(NamedTuple):
+class HandlerDefaults(NamedTuple):
     """Where jobs of one handler go when their row says nothing else."""
 
-    checker: Checker
+    checker: ArgsChecker
     lane: str
     priority: int
 
 
-class Terms(NamedTuple):
+class RowRules(NamedTuple):
     """What holds for a whole write; goes to every task."""
 
     as_of_ms: int
@@ -64,26 +67,26 @@ class Terms(NamedTuple):
     limits: Limits
 
 
-class RowReader:
+class RowParser:
     """Turns the batches of one task into jobs."""
 
-    def __init__(self, terms: Terms) -> None:
-        self._terms = terms
-        self._targets: dict[str, Target | str] = {}
-        self._due_max = terms.now_us + terms.limits.due_ahead_days * 86_400_000_000
-        self._plain = terms.headers == Headers()
+    def __init__(self, rules: RowRules) -> None:
+        self._rules = rules
+        self._defaults: dict[str, HandlerDefaults | str] = {}
+        self._due_max = rules.now_us + rules.limits.due_ahead_days * 86_400_000_000
+        self._plain = rules.headers == Headers()
 
-    def read(self, batch: pa.RecordBatch) -> tuple[list[NewJob], list[Reject]]:
+    def read(self, batch: pa.RecordBatch) -> tuple[list[NewJob], list[RejectedRow]]:
         """Jobs and refused rows of one batch, together as many as it has rows."""
         jobs: list[NewJob] = []
-        rejects: list[Reject] = []
+        rejects: list[RejectedRow] = []
         for row in self._rows(batch):
             key, args, handler, *_ = row
             job = self._job(*row)
             if isinstance(job, NewJob):
                 jobs.append(job)
             else:
-                rejects.append(Reject(key, handler or self._terms.handler, args.decode("utf-8", "replace"), job))
+                rejects.append(RejectedRow(key, handler or self._rules.handler, args.decode("utf-8", "replace"), job))
         return jobs, rejects
 
     def _rows(self, batch: pa.RecordBatch) -> Iterator[tuple[Any, ...]]:
@@ -100,30 +103,30 @@ class RowReader:
         self, key: str | None, args: bytes, handler: str | None, priority: Any, lane: Any, due: Any, headers: Any
     ) -> NewJob | str:
         """A job, or the sentence that refuses the row."""
-        terms = self._terms
+        rules = self._rules
         if not key:
             return "the key is empty"
         if len(key) > KEY_CHARS_MAX:
             return f"the key has {len(key)} characters, at most {KEY_CHARS_MAX} are taken"
-        name = handler or terms.handler
+        name = handler or rules.handler
         if not name:
             return "the row names no handler"
-        target = self._targets.get(name)
+        target = self._defaults.get(name)
         if target is None:
-            target = self._targets[name] = self._target(name)
+            target = self._defaults[name] = self._target(name)
         if isinstance(target, str):
             return target
         checked = target.checker.check(args)
         if checked.problem is not None:
             return checked.problem
-        level, served, due_us = target.priority, target.lane, terms.due_us
+        level, served, due_us = target.priority, target.lane, rules.due_us
         if priority is not None:
             try:
                 level = int(Priority.parse(priority))
             except ValueError:
                 return f"{priority!r} is no priority"
         if lane is not None and lane != served:
-            if lane not in terms.lanes:
+            if lane not in rules.lanes:
                 return f"no agent serves lane {lane!r}"
             served = lane
         if due is not None:
@@ -134,20 +137,20 @@ class RowReader:
         said = self._headers(key, headers)
         if isinstance(said, str):
             return said
-        return NewJob(batch_id(terms.as_of_ms, name, key), level, served, name, checked.args, said, due_us)
+        return NewJob(batch_id(rules.as_of_ms, name, key), level, served, name, checked.args, said, due_us)
 
-    def _target(self, name: str) -> Target | str:
-        terms = self._terms
-        spec = terms.specs.get(name)
-        if spec is None and not terms.allow_unregistered:
+    def _target(self, name: str) -> HandlerDefaults | str:
+        rules = self._rules
+        spec = rules.specs.get(name)
+        if spec is None and not rules.allow_unregistered:
             return f"there is no handler {name!r}"
-        lane = terms.lane or (spec.lane if spec is not None else None) or terms.default_lane
-        if lane not in terms.lanes:
+        lane = rules.lane or (spec.lane if spec is not None else None) or rules.default_lane
+        if lane not in rules.lanes:
             return f"no agent serves lane {lane!r}"
-        level = terms.priority
+        level = rules.priority
         if level is None:
-            level = Priority.parse(spec.priority) if spec is not None and spec.priority else terms.default_priority
-        return Target(Checker(spec, lax=terms.lax, limit_bytes=terms.limits.args_bytes), lane, int(level))
+            level = Priority.parse(spec.priority) if spec is not None and spec.priority else rules.default_priority
+        return HandlerDefaults(ArgsChecker(spec, lax=rules.lax, limit_bytes=rules.limits.args_bytes), lane, int(level))
 
     def _due_us(self, due: Any) -> int | str:
         if isinstance(due, str):
@@ -159,19 +162,19 @@ class RowReader:
                 return f"due_at {due!r} has no time zone; write {due.strip()}Z for UTC"
             due = (moment - _EPOCH) // _MICROSECOND
         if due > self._due_max:
-            return f"the due time is more than {self._terms.limits.due_ahead_days} days ahead"
-        return int(due) if due > self._terms.now_us else 0
+            return f"the due time is more than {self._rules.limits.due_ahead_days} days ahead"
+        return int(due) if due > self._rules.now_us else 0
 
     def _headers(self, key: str, headers: Any) -> bytes | str:
         if headers is None and self._plain:
             return b'{"key":' + msgspec.json.encode(key) + b"}"
-        said = self._terms.headers
+        said = self._rules.headers
         if headers:
             try:
                 own = _HEADERS.decode(headers)
             except (msgspec.DecodeError, UnicodeDecodeError) as error:
                 return f"the headers cannot be read: {error}"
-            if self._terms.replay:
+            if self._rules.replay:
                 own = msgspec.structs.replace(own, metadata={**own.metadata, "replay_of": key}, expires_us=None)
             said = Headers(
                 tags=tuple(dict.fromkeys((*said.tags, *own.tags))),
@@ -182,7 +185,7 @@ class RowReader:
                 at_most_once=said.at_most_once or own.at_most_once,
             )
         data = encode_headers(msgspec.structs.replace(said, key=key))
-        limit = self._terms.limits.headers_bytes
+        limit = self._rules.limits.headers_bytes
         return data if len(data) <= limit else f"the headers have {len(data)} bytes, the limit is {limit}"
 
 
@@ -209,3 +212,24 @@ def _values(column: pa.Array, name: str) -> list[Any]:
 def _plain(value: Any) -> Any:
     """Maps come as lists of pairs."""
     return dict(value) if isinstance(value, list) else value
+
+
+def batch_id(as_of_ms: int, handler: str, key: str) -> bytes:
+    """Id of the job of a row: 16 bytes of a UUIDv7 made from the batch's moment and a hash of handler and key.
+
+    The same row of the same batch always has the same id, in every process, so the primary key of ``job`` accepts it once.
+    74 bits come from the hash: among a billion keys of one batch, two collide with a probability of about 1 in 40,000.
+
+    Args:
+        as_of_ms: the batch's moment, milliseconds since 1970.
+        key: what makes the row unique among those of its handler.
+    """
+    digest = blake2b(f"{handler}\0{key}".encode(), digest_size=10).digest()
+    bits = int.from_bytes(digest, "big")
+    rest = ((bits >> 62) & _RAND_A) << 64 | (bits & _RAND_B)
+    return (as_of_ms << 80 | _VERSION_7 | _VARIANT | rest).to_bytes(16, "big")
+
+
+def id_bounds_of(as_of_ms: int) -> tuple[bytes, bytes]:
+    """The lowest id of a moment, and the lowest one after it."""
+    return (as_of_ms << 80).to_bytes(16, "big"), (as_of_ms + 1 << 80).to_bytes(16, "big")

@@ -1,6 +1,6 @@
 """Which rows and columns of a table are wanted: what the options say, and what Spark's own filters narrow it to.
 
-Every choice becomes part of the statement. A filter of Spark is only used to read less: it is handed back as well, so that
+Every option becomes part of the statement. A filter of Spark is only used to read less: it is handed back as well, so that
 Spark applies it again and no difference between two engines' ideas of equality can show.
 """
 
@@ -11,13 +11,24 @@ from datetime import UTC, datetime, timedelta
 from typing import Any, NamedTuple
 from uuid import UUID
 
+from pyspark.sql.datasource import EqualTo, Filter, GreaterThan, GreaterThanOrEqual, In, LessThan, LessThanOrEqual
+
 from jobmaster.model.errors import InputError
 from jobmaster.model.job import Priority
-from jobmaster.pipeline.datasource.tables import Choice, Cut, Table, table_of
+from jobmaster.pipeline.datasource.tables import FilterOption, Partitioning, Table, table_of
 
 LOWEST, HIGHEST = UUID(int=0), UUID(int=(1 << 128) - 1)
 _EARLIEST, _LATEST = datetime(1970, 1, 1, tzinfo=UTC), datetime(9999, 12, 31, tzinfo=UTC)
 _MILLISECOND = timedelta(milliseconds=1)
+_OPTION_OF_COLUMN = {
+    "state": FilterOption.STATES,
+    "handler": FilterOption.HANDLERS,
+    "lane": FilterOption.LANES,
+    "priority": FilterOption.PRIORITIES,
+    "bucket_id": FilterOption.BUCKETS,
+}
+_BUCKET_IDS = {"buckets": "id"}
+_JOB_IDS = {"jobs": "id", "ledger": "job_id", "attempts": "job_id"}
 
 
 class Selection(NamedTuple):
@@ -30,29 +41,29 @@ class Selection(NamedTuple):
     """Bounds of job ids, the higher one outside."""
     since: datetime = _EARLIEST
     until: datetime = _LATEST
-    chosen: Mapping[Choice, tuple[str, ...]] = {}
+    filters: Mapping[FilterOption, tuple[str, ...]] = {}
 
     def values(self, low: UUID, high: UUID) -> list[Any]:
         """Parameters of the table's statement for one range of job ids."""
         table = table_of(self.table)
-        bounds: dict[Cut, list[Any]] = {
-            Cut.JOB_ID: [low, high],
-            Cut.TIME: [self.since, self.until],
-            Cut.WHOLE: [],
+        bounds: dict[Partitioning, list[Any]] = {
+            Partitioning.JOB_ID: [low, high],
+            Partitioning.TIME: [self.since, self.until],
+            Partitioning.WHOLE: [],
         }
-        return bounds[table.cut] + [self._value(choice) for choice in table.choices]
+        return bounds[table.partitioning] + [self._value(option) for option in table.filters]
 
-    def _value(self, choice: Choice) -> list[Any] | None:
-        words = self.chosen.get(choice)
+    def _value(self, option: FilterOption) -> list[Any] | None:
+        words = self.filters.get(option)
         if words is None:
             return None
-        return [UUID(word) for word in words] if choice is Choice.BUCKETS else list(words)
+        return [UUID(word) for word in words] if option is FilterOption.BUCKETS else list(words)
 
-    def narrowed(self, choice: Choice, words: tuple[str, ...]) -> Selection:
+    def narrowed(self, option: FilterOption, words: tuple[str, ...]) -> Selection:
         """Only what is in ``words``, too."""
-        before = self.chosen.get(choice)
+        before = self.filters.get(option)
         both = words if before is None else tuple(word for word in before if word in words)
-        return self._replace(chosen={**self.chosen, choice: both})
+        return self._replace(filters={**self.filters, option: both})
 
     def within(self, low: UUID | None = None, high: UUID | None = None) -> Selection:
         """Only ids from ``low`` and below ``high``, too."""
@@ -63,30 +74,30 @@ def selection_of(table: Table, columns: tuple[str, ...], options: Mapping[str, s
     """What the options choose.
 
     Raises:
-        InputError: a choice that the table does not understand, or a value that is none.
+        InputError: a option that the table does not understand, or a value that is none.
     """
     selection = Selection(table.name, columns)
-    for choice in Choice:
-        text = options.get(choice.value)
+    for option in FilterOption:
+        text = options.get(option.value)
         if text is None:
             continue
-        if choice not in table.understands:
-            words = ", ".join(sorted(table.understands)) or "none"
+        if option not in table.supported_filters:
+            words = ", ".join(sorted(table.supported_filters)) or "none"
             raise InputError(
-                f"table {table.name!r} cannot be chosen from by {choice.value!r}", hint=f"it can by {words}"
+                f"table {table.name!r} cannot be chosen from by {option.value!r}", hint=f"it can by {words}"
             )
-        if choice is Choice.SINCE:
-            moment = moment_of(choice.value, text)
+        if option is FilterOption.SINCE:
+            moment = parse_time(option.value, text)
             selection = selection._replace(since=moment).within(low=floor_id(moment))
-        elif choice is Choice.UNTIL:
-            moment = moment_of(choice.value, text)
+        elif option is FilterOption.UNTIL:
+            moment = parse_time(option.value, text)
             selection = selection._replace(until=moment).within(high=floor_id(moment))
         else:
-            selection = selection.narrowed(choice, _words(choice, text))
+            selection = selection.narrowed(option, _words(option, text))
     return selection
 
 
-def moment_of(name: str, text: str) -> datetime:
+def parse_time(name: str, text: str) -> datetime:
     """A time with its zone; a bare one is UTC.
 
     Raises:
@@ -107,23 +118,96 @@ def floor_id(moment: datetime) -> UUID:
     return UUID(int=min(max(milliseconds, 0), (1 << 48) - 1) << 80)
 
 
-def _words(choice: Choice, text: str) -> tuple[str, ...]:
+def _words(option: FilterOption, text: str) -> tuple[str, ...]:
     words = tuple(dict.fromkeys(word.strip() for word in text.split(",") if word.strip()))
     if not words:
         raise InputError(
-            f"option {choice.value} is empty", hint="give values with commas between them, or leave it out"
+            f"option {option.value} is empty", hint="give values with commas between them, or leave it out"
         )
-    if choice is Choice.STATES:
+    if option is FilterOption.STATES:
         return tuple(word.upper() for word in words)
-    if choice is Choice.PRIORITIES:
+    if option is FilterOption.PRIORITIES:
         labels = {level.label for level in Priority}
         wrong = [word for word in words if word not in labels]
         if wrong:
             raise InputError(f"option priorities: {wrong[0]!r} is none", hint=f"they are {', '.join(labels)}")
-    if choice is Choice.BUCKETS:
+    if option is FilterOption.BUCKETS:
         for word in words:
             try:
                 UUID(word)
             except ValueError:
                 raise InputError(f"option buckets: {word!r} is not the id of a bucket") from None
     return words
+
+
+# ---------------------------------------------------------------- push-down of Spark's filters
+
+
+def push_down(selection: Selection, one: Filter) -> Selection:
+    """The selection, made smaller by what the filter surely excludes."""
+    attribute: tuple[str, ...] = getattr(one, "attribute", ())
+    if len(attribute) != 1:
+        return selection
+    column = attribute[0]
+    table = table_of(selection.table)
+    if table.partitioning is Partitioning.JOB_ID and column == _JOB_IDS.get(table.name):
+        return _by_id(selection, one)
+    if column == "created_at" and table.name == "jobs":
+        return _by_creation(selection, one)
+    option = FilterOption.BUCKETS if column == _BUCKET_IDS.get(table.name) else _OPTION_OF_COLUMN.get(column)
+    if option is None or option not in table.filters:
+        return selection
+    return _by_choice(selection, one, option)
+
+
+def _by_choice(selection: Selection, one: Filter, option: FilterOption) -> Selection:
+    if isinstance(one, EqualTo):
+        words = (one.value,)
+    elif isinstance(one, In):
+        words = tuple(one.value)
+    else:
+        return selection
+    if not all(isinstance(word, str) for word in words):
+        return selection
+    if option is FilterOption.BUCKETS:
+        # Text that is no id equals no id. Ids are written in lower case with dashes; another spelling equals none either.
+        words = tuple(word for word in words if _id(word) is not None and str(_id(word)) == word)
+    return selection.narrowed(option, words)
+
+
+def _by_id(selection: Selection, one: Filter) -> Selection:
+    found = _id(getattr(one, "value", None))
+    if found is None or str(found) != one.value:
+        return selection
+    after = UUID(int=found.int + 1) if found < HIGHEST else HIGHEST
+    if isinstance(one, EqualTo):
+        return selection.within(found, after)
+    if isinstance(one, GreaterThan | GreaterThanOrEqual):
+        return selection.within(low=found)
+    if isinstance(one, LessThan | LessThanOrEqual):
+        return selection.within(high=after)
+    return selection
+
+
+def _by_creation(selection: Selection, one: Filter) -> Selection:
+    moment = getattr(one, "value", None)
+    if not isinstance(moment, datetime):
+        return selection
+    moment = moment.replace(tzinfo=UTC) if moment.tzinfo is None else moment
+    next_one = floor_id(moment + timedelta(milliseconds=1))
+    # Ids know milliseconds. The lower bound is rounded down and the upper one up; Spark cuts exactly.
+    low = floor_id(moment - timedelta(milliseconds=1))
+    if isinstance(one, EqualTo):
+        return selection.within(low, next_one)
+    if isinstance(one, GreaterThan | GreaterThanOrEqual):
+        return selection.within(low=low)
+    if isinstance(one, LessThan | LessThanOrEqual):
+        return selection.within(high=next_one)
+    return selection
+
+
+def _id(value: object) -> UUID | None:
+    try:
+        return UUID(value) if isinstance(value, str) else None
+    except ValueError:
+        return None

@@ -27,19 +27,19 @@ class JobMasterSource(DataSource):
 
     def schema(self) -> StructType | str:
         """Columns of the table, or those of option ``columns``."""
-        from jobmaster.pipeline.datasource.read_options import keep_options, read_options
+        from jobmaster.pipeline.datasource.read_options import read_options, schema_with_options
 
         options = read_options(self.options)
         if "provider" in self.options:
-            return keep_options(options.table, options.columns, self.options)
+            return schema_with_options(options.table, options.columns, self.options)
         return options.table.ddl(options.columns)
 
     def reader(self, schema: StructType) -> DataSourceReader:
         """Reads the columns of ``schema``."""
         from jobmaster.pipeline.datasource.batch_reader import FilteringReader, JobMasterReader
-        from jobmaster.pipeline.datasource.read_options import kept_options, read_options, read_plan
+        from jobmaster.pipeline.datasource.read_options import options_of_schema, read_options, read_plan
 
-        kept = kept_options(schema)
+        kept = options_of_schema(schema)
         # The options of Spark do not mind the case of names; a plain mapping of them would.
         options = read_options(type(self.options)({**kept, **self.options}) if kept else self.options)
         kind: Any = FilteringReader if options.pushdown else JobMasterReader

@@ -25,7 +25,7 @@ from jobmaster.master.connection import Connection
 from jobmaster.master.export import cut_window, horizon, open_scan
 from jobmaster.model.errors import Refused
 from jobmaster.pipeline.datasource.batch_reader import IdRange, ReadPlan, ranges, read_range
-from jobmaster.pipeline.datasource.range_scan import Window, check_window
+from jobmaster.pipeline.datasource.range_scan import TransactionWindow, check_window
 from jobmaster.pipeline.datasource.tables import RECORDED
 
 if TYPE_CHECKING:
@@ -94,7 +94,7 @@ class JobMasterStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow)
         return read_range(self.plan, partition)
 
     async def _ask(self, question: Callable[[Connection], Coroutine[Any, Any, _T]]) -> _T:
-        connection = await open_scan(self.plan.place.opener())
+        connection = await open_scan(self.plan.cluster.opener())
         try:
             return await question(connection)
         finally:
@@ -110,6 +110,6 @@ class JobMasterStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow)
         return await self._ask(cut)
 
 
-def _window(start: Offset, end: Offset) -> Window:
+def _window(start: Offset, end: Offset) -> TransactionWindow:
     # A checkpoint of a version that kept no beginning: whatever was dropped counts.
-    return Window(int(start.get("began", 0)), int(start["xid"]), int(end["xid"]))
+    return TransactionWindow(int(start.get("began", 0)), int(start["xid"]), int(end["xid"]))

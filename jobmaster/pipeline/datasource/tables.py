@@ -1,4 +1,4 @@
-"""What can be read of a cluster: tables, their columns and types, and which choices each of them understands.
+"""What can be read of a cluster: tables, their columns and types, and which choices each of them supported_filters.
 
 A table is a statement ``export/<name>`` of the master room. Columns are added at the end, never renamed or removed.
 """
@@ -15,7 +15,7 @@ TEXT, SHORT, INT, LONG, FLAG, TIME = "string", "smallint", "int", "bigint", "boo
 """Types in the words of Spark's DDL."""
 
 
-class Choice(StrEnum):
+class FilterOption(StrEnum):
     """Options that choose rows; always part of the statement."""
 
     SINCE = "since"
@@ -27,7 +27,7 @@ class Choice(StrEnum):
     BUCKETS = "buckets"
 
 
-class Cut(StrEnum):
+class Partitioning(StrEnum):
     """How a table is cut into tasks."""
 
     JOB_ID = "job id"
@@ -44,8 +44,8 @@ class Table(NamedTuple):
     name: str
     columns: tuple[tuple[str, str], ...]
     """Name and type."""
-    cut: Cut
-    choices: tuple[Choice, ...]
+    partitioning: Partitioning
+    filters: tuple[FilterOption, ...]
     """Beside ``since`` and ``until``, in the order of the statement's parameters."""
 
     @property
@@ -67,10 +67,10 @@ class Table(NamedTuple):
         return ", ".join(f"{name} {self.type_of(name)}" for name in columns)
 
     @property
-    def understands(self) -> set[Choice]:
-        """Every choice that makes sense here."""
-        times = {Choice.SINCE, Choice.UNTIL} if self.cut is not Cut.WHOLE else set()
-        return {*self.choices, *times}
+    def supported_filters(self) -> set[FilterOption]:
+        """Every option that makes sense here."""
+        times = {FilterOption.SINCE, FilterOption.UNTIL} if self.partitioning is not Partitioning.WHOLE else set()
+        return {*self.filters, *times}
 
 
 _IDENTITY = (("token", INT), ("bucket_id", TEXT), ("bucket_epoch", LONG))
@@ -95,11 +95,16 @@ TABLES = {
                 *_IDENTITY, ("cancel_requested", FLAG), ("args", TEXT), ("headers", TEXT), ("result", TEXT),
                 ("error", TEXT),
             ),
-            Cut.JOB_ID,
-            (Choice.STATES, Choice.HANDLERS, Choice.LANES, Choice.PRIORITIES, Choice.BUCKETS),
+            Partitioning.JOB_ID,
+            (FilterOption.STATES, FilterOption.HANDLERS, FilterOption.LANES, FilterOption.PRIORITIES, FilterOption.BUCKETS),
         ),
-        Table("ledger", (("job_id", TEXT), *_IDENTITY, ("concluding", FLAG), *_LINE), Cut.JOB_ID, (Choice.BUCKETS,)),
-        Table("attempts", (("job_id", TEXT), *_IDENTITY, *_LINE), Cut.JOB_ID, (Choice.BUCKETS,)),
+        Table(
+            "ledger",
+            (("job_id", TEXT), *_IDENTITY, ("concluding", FLAG), *_LINE),
+            Partitioning.JOB_ID,
+            (FilterOption.BUCKETS,),
+        ),
+        Table("attempts", (("job_id", TEXT), *_IDENTITY, *_LINE), Partitioning.JOB_ID, (FilterOption.BUCKETS,)),
         Table(
             "buckets",
             (
@@ -107,8 +112,8 @@ TABLES = {
                 ("priority_level", SHORT), ("epoch", LONG), ("owner", TEXT), ("owner_name", TEXT), ("owner_state", TEXT),
                 ("created_at", TIME), ("changed_at", TIME), ("in_flight", LONG),
             ),
-            Cut.WHOLE,
-            (Choice.STATES, Choice.LANES, Choice.PRIORITIES, Choice.BUCKETS),
+            Partitioning.WHOLE,
+            (FilterOption.STATES, FilterOption.LANES, FilterOption.PRIORITIES, FilterOption.BUCKETS),
         ),
         Table(
             "events",
@@ -116,13 +121,13 @@ TABLES = {
                 ("seq", LONG), ("at", TIME), ("bucket_id", TEXT), ("from_state", TEXT), ("to_state", TEXT),
                 ("epoch", LONG), ("actor", TEXT), ("reason", TEXT), ("jobs_moved", LONG), ("jobs_rescued", LONG),
             ),
-            Cut.TIME,
-            (Choice.BUCKETS,),
+            Partitioning.TIME,
+            (FilterOption.BUCKETS,),
         ),
         Table(
             "operations",
             (("seq", LONG), ("at", TIME), ("actor", TEXT), ("action", TEXT), ("subject", TEXT), ("detail", TEXT)),
-            Cut.TIME,
+            Partitioning.TIME,
             (),
         ),
     )

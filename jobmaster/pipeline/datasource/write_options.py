@@ -18,18 +18,17 @@ from jobmaster.model.agent import HandlerSpec
 from jobmaster.model.errors import Conflict, InputError
 from jobmaster.model.ids import text
 from jobmaster.model.job import Headers, Priority
-from jobmaster.pipeline.datasource.batch_ids import moment_bounds
-from jobmaster.pipeline.datasource.cluster_ref import Place, place_of
-from jobmaster.pipeline.datasource.read_options import PLACE_OPTIONS, flag, number, refuse_unknown
-from jobmaster.pipeline.datasource.row_parser import COLUMNS, Terms
-from jobmaster.pipeline.datasource.selection import moment_of
+from jobmaster.pipeline.datasource.cluster_ref import ClusterRef, cluster_ref_of
+from jobmaster.pipeline.datasource.read_options import CLUSTER_OPTIONS, flag, number, refuse_unknown
+from jobmaster.pipeline.datasource.row_parser import COLUMNS, RowRules, id_bounds_of
+from jobmaster.pipeline.datasource.selection import parse_time
 
 CHUNK_ROWS = 10_000
 BATCH_CHARS_MAX = 200
 ADOPT_ROWS = 20_000
 """Rows of an older batch that one statement takes over, in some tenths of a second."""
 KNOWN = (
-    *PLACE_OPTIONS, "batch", "asOf", "remember", "runId", "handler", "priority", "lane", "dueAt", "headers", "lax",
+    *CLUSTER_OPTIONS, "batch", "asOf", "remember", "runId", "handler", "priority", "lane", "dueAt", "headers", "lax",
     "allowUnregistered", "rejects", "replay", "onDuplicate", "rowsPerSecond", "chunkRows",
 )  # fmt: skip
 _TYPES = {
@@ -46,10 +45,10 @@ _TYPES = {
 class WritePlan(NamedTuple):
     """How a DataFrame becomes jobs; pickled to every task."""
 
-    place: Place
+    cluster: ClusterRef
     batch: str
     run_id: str
-    terms: Terms
+    rules: RowRules
     chunk_rows: int
     rows_per_second: int | None
     rejects: str | None
@@ -58,7 +57,7 @@ class WritePlan(NamedTuple):
     """Number of the source whose rows are remembered."""
 
 
-class _Found(NamedTuple):
+class _MasterState(NamedTuple):
     """What the master says."""
 
     as_of_us: int
@@ -82,20 +81,20 @@ def write_plan(options: Mapping[str, str], schema: Any, *, dry: bool = False) ->
     """
     refuse_unknown(options, KNOWN)
     _check_schema(schema, options)
-    place = place_of(options)
+    cluster = cluster_ref_of(options)
     run_id = check_name(options.get("runId") or new_id().hex(), "option runId", 64)
     batch, moment = _batch(options, run_id)
     remember = check_name(options["remember"], "option remember", BATCH_CHARS_MAX) if options.get("remember") else None
-    found = asyncio.run(_ask(place, batch, moment, remember, dry=dry))
+    found = asyncio.run(_ask(cluster, batch, moment, remember, dry=dry))
     _check_moment(batch, found)
     word = options.get("onDuplicate") or "ignore"
     if word not in ("ignore", "fail"):
         raise InputError(f"option onDuplicate is {word!r}", hint="give ignore or fail")
     return WritePlan(
-        place=place,
+        cluster=cluster,
         batch=batch,
         run_id=run_id,
-        terms=_terms(options, place, found),
+        rules=_rules(options, cluster, found),
         chunk_rows=number(options, "chunkRows", CHUNK_ROWS),
         rows_per_second=number(options, "rowsPerSecond", 1) if options.get("rowsPerSecond") else None,
         rejects=options.get("rejects"),
@@ -110,7 +109,7 @@ def _batch(options: Mapping[str, str], run_id: str) -> tuple[str, datetime | Non
     batch = options.get("batch")
     if not batch and (source := options.get("remember")):
         batch = f"{source[: BATCH_CHARS_MAX - len(run_id) - 3]} ({run_id})"
-    moment = moment_of("asOf", options["asOf"]) if options.get("asOf") else None
+    moment = parse_time("asOf", options["asOf"]) if options.get("asOf") else None
     if not batch and moment is None:
         raise InputError(
             "a write needs a name for its batch",
@@ -120,7 +119,7 @@ def _batch(options: Mapping[str, str], run_id: str) -> tuple[str, datetime | Non
     return check_name(batch or f"as of {moment}", "the batch's name", BATCH_CHARS_MAX), moment
 
 
-def _check_moment(batch: str, found: _Found) -> None:
+def _check_moment(batch: str, found: _MasterState) -> None:
     """Ids of the batch's moment are taken."""
     first = (found.as_of_us // 1000 << 80).to_bytes(16, "big")
     if first < found.floor:
@@ -137,44 +136,44 @@ def _check_moment(batch: str, found: _Found) -> None:
         )
 
 
-def _terms(options: Mapping[str, str], place: Place, found: _Found) -> Terms:
+def _rules(options: Mapping[str, str], cluster: ClusterRef, found: _MasterState) -> RowRules:
     handler = options.get("handler")
     if handler is not None and handler not in found.specs and not flag(options, "allowUnregistered"):
         raise unknown_handler(handler, list(found.specs), "start an agent that has it, or set allowUnregistered")
     lane = options.get("lane")
     due = options.get("dueAt")
-    lanes = found.lanes | place.lanes
+    lanes = found.lanes | cluster.lanes
     if lane and lane not in lanes:
         raise InputError(f"no agent serves lane {lane!r}", hint=f"lanes are {', '.join(sorted(lanes)) or 'none'}")
-    return Terms(
+    return RowRules(
         as_of_ms=found.as_of_us // 1000,
         now_us=found.now_us,
         handler=handler,
         priority=int(_priority(options["priority"])) if options.get("priority") else None,
         lane=check_lane(lane) if lane else None,
-        due_us=_us(moment_of("dueAt", due)) if due else 0,
+        due_us=_us(parse_time("dueAt", due)) if due else 0,
         headers=_headers(options.get("headers")),
         replay=flag(options, "replay"),
         lax=flag(options, "lax"),
         allow_unregistered=flag(options, "allowUnregistered"),
         specs=found.specs,
         lanes=lanes,
-        default_lane=place.lane,
-        default_priority=int(_priority(place.priority)),
-        limits=place.limits,
+        default_lane=cluster.lane,
+        default_priority=int(_priority(cluster.priority)),
+        limits=cluster.limits,
     )
 
 
-async def _ask(place: Place, batch: str, moment: Any, remember: str | None, *, dry: bool) -> _Found:
-    connections = Connections(place.opener(), 1)
+async def _ask(cluster: ClusterRef, batch: str, moment: Any, remember: str | None, *, dry: bool) -> _MasterState:
+    connections = Connections(cluster.opener(), 1)
     try:
         calls = Calls(connections)
-        await check_schema(calls, place.schema)
+        await check_schema(calls, cluster.schema)
         wanted = None if moment is None else (_us(moment) - EPOCH_2000_US,)
         row = (await calls.tell("pipeline/look_batch" if dry else "pipeline/open_batch", batch, wanted))[0]
         handlers = [msgspec.json.decode(one["spec"], type=HandlerSpec) for one in await calls.ask("queries/handlers")]
         lanes = frozenset(one["lane"] for one in await calls.ask("pipeline/lanes"))
-        return _Found(
+        return _MasterState(
             row["as_of_us"],
             row["now_us"],
             row["floor"],
@@ -191,7 +190,7 @@ async def _source(calls: Calls, name: str) -> int:
     """Number of a source. Where it had a batch of its name before, the rows of that are remembered, too."""
     row = (await calls.tell("pipeline/open_source", name))[0]
     if row["adopts_us"] is not None:
-        low, high = moment_bounds(row["adopts_us"] // 1000)
+        low, high = id_bounds_of(row["adopts_us"] // 1000)
         found = ADOPT_ROWS
         while found >= ADOPT_ROWS:
             page = (await calls.tell("pipeline/adopt_batch", row["id"], low, high, ADOPT_ROWS))[0]

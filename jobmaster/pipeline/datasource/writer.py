@@ -19,7 +19,7 @@ from jobmaster.master.bulk_insert import Importer, Part
 from jobmaster.master.connection import Calls, Connections
 from jobmaster.model.errors import Conflict, InputError, Unavailable
 from jobmaster.pipeline.datasource.rejects_file import RejectsFile, discard, publish
-from jobmaster.pipeline.datasource.row_parser import Reject, RowReader
+from jobmaster.pipeline.datasource.row_parser import RejectedRow, RowParser
 from jobmaster.pipeline.datasource.write_options import WritePlan
 
 if TYPE_CHECKING:
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 
 @dataclass
-class Written(WriterCommitMessage):
+class TaskResult(WriterCommitMessage):
     """What one task did."""
 
     offered: int
@@ -43,7 +43,7 @@ class JobMasterWriter(DataSourceArrowWriter):
         self.plan = plan
         asyncio.run(self._call("pipeline/begin_write", plan.run_id, plan.batch))
 
-    def write(self, iterator: Iterator[pa.RecordBatch]) -> Written:
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> TaskResult:
         """One task."""
         context = TaskContext.get()
         number = context.partitionId() if context is not None else 0
@@ -53,7 +53,7 @@ class JobMasterWriter(DataSourceArrowWriter):
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
         """All tasks are done."""
         plan = self.plan
-        done = [message for message in messages if isinstance(message, Written)]
+        done = [message for message in messages if isinstance(message, TaskResult)]
         names = [message.rejects_name for message in done if message.rejects_name is not None]
         if plan.rejects is not None and names:
             publish(plan.rejects, plan.run_id, names)
@@ -67,7 +67,7 @@ class JobMasterWriter(DataSourceArrowWriter):
             discard(self.plan.rejects, self.plan.run_id)
 
     async def _call(self, name: str, *values: object) -> None:
-        connections = Connections(self.plan.place.opener(), 1)
+        connections = Connections(self.plan.cluster.opener(), 1)
         try:
             await Calls(connections).tell(name, *values)
         finally:
@@ -79,11 +79,11 @@ class _Task:
 
     def __init__(self, plan: WritePlan, number: int) -> None:
         self._plan = plan
-        self._rows = RowReader(plan.terms)
-        self._importer = Importer(plan.place.opener(), Part(plan.run_id, number), plan.source)
+        self._rows = RowParser(plan.rules)
+        self._importer = Importer(plan.cluster.opener(), Part(plan.run_id, number), plan.source)
         self._inserted = self._sent = 0
 
-    async def run(self, batches: Iterator[pa.RecordBatch]) -> Written:
+    async def run(self, batches: Iterator[pa.RecordBatch]) -> TaskResult:
         plan = self._plan
         name = f"part-{plan.run_id}-{self._importer.part.number:05d}-{new_id().hex()[-8:]}.parquet"
         file = RejectsFile(plan.rejects, plan.run_id, plan.batch, name) if plan.rejects is not None else None
@@ -101,9 +101,9 @@ class _Task:
                 file.close()
         finally:
             await self._importer.close()
-        return Written(self._sent + rejected, self._inserted, rejected, file.name if file is not None else None)
+        return TaskResult(self._sent + rejected, self._inserted, rejected, file.name if file is not None else None)
 
-    def _keep(self, file: RejectsFile | None, rejects: list[Reject]) -> None:
+    def _keep(self, file: RejectsFile | None, rejects: list[RejectedRow]) -> None:
         if file is None:
             first = rejects[0]
             raise InputError(

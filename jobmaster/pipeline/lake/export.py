@@ -15,9 +15,9 @@ from jobmaster.clock import new_id
 from jobmaster.master.connection import Opener
 from jobmaster.master.export import copy_pages, open_scan
 from jobmaster.model.errors import JobMasterError
-from jobmaster.pipeline.datasource.copy_to_arrow import Flow, Output
+from jobmaster.pipeline.datasource.copy_to_arrow import CopyStream, Output
 from jobmaster.pipeline.lake.lake import FORMAT, Lake
-from jobmaster.pipeline.lake.schema import REPEATING, completed, copied_of, days_of, schema_of
+from jobmaster.pipeline.lake.schema import REPEATING, copied_schema, dataset_schema, days_of, with_derived_columns
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -30,7 +30,7 @@ _GROUP_BYTES = 32 << 20
 """Rows that are gathered for one row group. What writes a file, and what reads it again, holds about so much."""
 
 
-class Part(NamedTuple):
+class PageRange(NamedTuple):
     """Some pages of one table."""
 
     opener: Opener
@@ -45,15 +45,15 @@ def folder_of(dataset: str, run_id: str) -> str:
     return f"{dataset}/v{FORMAT}/run={run_id}"
 
 
-def parts_of(opener: Opener, dataset: str, table: str, pages: int, tasks: int) -> list[Part]:
+def page_ranges(opener: Opener, dataset: str, table: str, pages: int, tasks: int) -> list[PageRange]:
     """The pages of a table in parts of about the same size: ``tasks``, or a multiple; none without pages."""
     rounds = max(1, -(-pages // (tasks * _PAGES_A_TASK_MAX)))
     count = min(pages, tasks * rounds)
     edges = [pages * at // count for at in range(count + 1)] if count else []
-    return [Part(opener, dataset, table, low, high) for low, high in pairwise(edges)]
+    return [PageRange(opener, dataset, table, low, high) for low, high in pairwise(edges)]
 
 
-def write(spark: SparkSession, parts: Sequence[Part], lake: Lake, run_id: str) -> None:
+def write(spark: SparkSession, parts: Sequence[PageRange], lake: Lake, run_id: str) -> None:
     """Files of a new run, by day of creation. They count for nothing until the manifest names the run.
 
     Raises:
@@ -68,7 +68,7 @@ def write(spark: SparkSession, parts: Sequence[Part], lake: Lake, run_id: str) -
 
 
 def _writer(
-    parts: Sequence[Part], root: str, run_id: str
+    parts: Sequence[PageRange], root: str, run_id: str
 ) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
     """A task's work: the numbers of its parts come in, the paths of its files go out."""
 
@@ -85,7 +85,7 @@ def _writer(
     return written
 
 
-def rows_of(part: Part) -> Iterator[pa.RecordBatch]:
+def rows_of(part: PageRange) -> Iterator[pa.RecordBatch]:
     """The rows of a part with all columns, as the server sends them.
 
     Raises:
@@ -99,8 +99,8 @@ def rows_of(part: Part) -> Iterator[pa.RecordBatch]:
         finally:
             connection.terminate()
 
-    for batch in Flow(copy, _BLOCK_BYTES).batches(copied_of(part.dataset), f"a range of {part.dataset}"):
-        yield completed(batch, part.dataset)
+    for batch in CopyStream(copy, _BLOCK_BYTES).batches(copied_schema(part.dataset), f"a range of {part.dataset}"):
+        yield with_derived_columns(batch, part.dataset)
 
 
 class PartFiles:
@@ -161,7 +161,7 @@ class PartFiles:
     def _opened(self, day: int) -> Any:
         from pyarrow import parquet
 
-        schema = schema_of(self._dataset)
+        schema = dataset_schema(self._dataset)
         file = self._open.enter_context(self._lake.writing(self._path(day)))
         repeating = [name for name in REPEATING if name in schema.names]
         writer = parquet.ParquetWriter(file, schema, compression="zstd", use_dictionary=repeating)

@@ -20,8 +20,7 @@ from jobmaster.master.export import open_scan
 from jobmaster.model.archive import LakeFile
 from jobmaster.model.errors import Refused
 from jobmaster.model.ids import text
-from jobmaster.pipeline.context import PipelineRun
-from jobmaster.pipeline.datasource.tables import TABLES
+from jobmaster.pipeline.context import PipelineContext
 from jobmaster.pipeline.lake.lake import FORMAT, Lake
 from jobmaster.pipeline.lake.schema import SCHEMAS
 
@@ -31,7 +30,7 @@ if TYPE_CHECKING:
 _FILES = msgspec.json.Decoder(tuple[LakeFile, ...])
 
 
-class Archived(NamedTuple):
+class LakeRange(NamedTuple):
     """One range that is in the lake alone."""
 
     name: str
@@ -49,19 +48,19 @@ class Archived(NamedTuple):
         return sum(file.rows for file in self.files if file.dataset == dataset)
 
 
-class History:
+class FullHistory:
     """Frames of one moment. Use them while it is open."""
 
     def __init__(
         self,
-        run: PipelineRun,
+        context: PipelineContext,
         lake: Lake,
-        archived: Sequence[Archived],
+        archived: Sequence[LakeRange],
         discarded_since: datetime | None,
         snapshot: str,
         as_of: datetime,
     ) -> None:
-        self._run = run
+        self._context = context
         self._snapshot = snapshot
         self.lake = lake
         self.archived = archived
@@ -71,14 +70,14 @@ class History:
         """Before it nothing was still being written."""
 
     def archived_frame(
-        self, dataset: str, columns: Sequence[str], ranges: Sequence[Archived] | None = None
+        self, dataset: str, columns: Sequence[str], ranges: Sequence[LakeRange] | None = None
     ) -> DataFrame:
         """Columns of ``jobs`` or ``attempts`` from the lake.
 
         Args:
             ranges: some of ``archived``; ``None``: all of them.
         """
-        spark, schema = self._run.spark, SCHEMAS[dataset]
+        spark, schema = self._context.spark, SCHEMAS[dataset]
         paths = [
             self.lake.url(path) for one in (self.archived if ranges is None else ranges) for path in one.paths(dataset)
         ]
@@ -88,7 +87,7 @@ class History:
     def live_frame(self, table: str, columns: Sequence[str], options: dict[str, str] | None = None) -> DataFrame:
         """Columns of a table of the master."""
         names = {"columns": ",".join(columns), "snapshot": self._snapshot, **(options or {})}
-        return self._run.read(table, names).select(*columns)
+        return self._context.read(table, names).select(*columns)
 
     def jobs(self, columns: Sequence[str]) -> DataFrame:
         """Every job."""
@@ -100,24 +99,26 @@ class History:
 
     def owners(self) -> DataFrame:
         """``bucket_id, bucket_epoch, agent``: who acted for a bucket."""
-        rows = self._run.link.ask("export/bucket_owners")
+        rows = self._context.connection.fetch("export/bucket_owners")
         values = [(text(row["bucket_id"]), row["bucket_epoch"], row["agent"]) for row in rows]
-        return self._run.spark.createDataFrame(values, "bucket_id string, bucket_epoch bigint, agent string")
+        return self._context.spark.createDataFrame(values, "bucket_id string, bucket_epoch bigint, agent string")
 
 
 @contextmanager
-def history_of(run: PipelineRun) -> Iterator[History]:
+def open_history(context: PipelineContext) -> Iterator[FullHistory]:
     """The history as it is now.
 
     Raises:
         Refused: the lake is another cluster's or a newer version's, or a range lies in another lake.
         Unavailable: the master cannot be reached.
     """
-    lake = Lake(run.lake)
-    lake.check(text(run.link.master.cluster.uid), create=not run.dry_run)
-    _ = run.spark  # some seconds, which need not pass while ranges are held up; and no expression is made without it
-    wait = run.link.wait
-    connection = wait(open_scan(run.link.opener))
+    lake = Lake(context.lake)
+    lake.check(text(context.connection.master.cluster.uid), create=not context.dry_run)
+    _ = (
+        context.spark
+    )  # some seconds, which need not pass while ranges are held up; and no expression is made without it
+    wait = context.connection.run
+    connection = wait(open_scan(context.connection.opener))
     try:
         # The lock comes first: a snapshot taken before it could miss a range that was just retired.
         wait(rows_of(connection, "export/keep_ranges"))
@@ -125,7 +126,7 @@ def history_of(run: PipelineRun) -> Iterator[History]:
         snapshot, as_of = wait(rows_of(connection, "export/moment"))[0]
         rows = wait(rows_of(connection, "export/archived"))
         archived = [
-            Archived(
+            LakeRange(
                 row["name"],
                 row["run_id"],
                 _FILES.decode(row["files"]),
@@ -134,9 +135,9 @@ def history_of(run: PipelineRun) -> Iterator[History]:
             for row in rows
         ]
         (gone,) = wait(rows_of(connection, "export/discarded"))[0]
-        _refuse_strange(lake, [(row["name"], row["lake"], row["format"]) for row in rows])
+        _refuse_other_lake(lake, [(row["name"], row["lake"], row["format"]) for row in rows])
         discarded_since = None if gone is None else _moment(gone)
-        yield History(run, lake, archived, discarded_since, snapshot, _moment(as_of))
+        yield FullHistory(context, lake, archived, discarded_since, snapshot, _moment(as_of))
     finally:
         connection.terminate()
 
@@ -145,7 +146,7 @@ def _moment(microseconds: int) -> datetime:
     return datetime.fromtimestamp(microseconds / 1e6, UTC)
 
 
-def _refuse_strange(lake: Lake, ranges: Sequence[tuple[str, str, int]]) -> None:
+def _refuse_other_lake(lake: Lake, ranges: Sequence[tuple[str, str, int]]) -> None:
     for name, where, format_ in ranges:
         if where != lake.root:
             raise Refused(f"range {name} lies in the lake {where}, not in {lake.root}", hint=f"give --lake {where}")
@@ -156,11 +157,6 @@ def _refuse_strange(lake: Lake, ranges: Sequence[tuple[str, str, int]]) -> None:
             )
 
 
-def columns_of(*tables: str) -> list[list[str]]:
-    """Names of the columns of some tables of the source."""
-    return [TABLES[table].names for table in tables]
-
-
-def union(frames: Sequence[DataFrame]) -> DataFrame:
+def union_all(frames: Sequence[DataFrame]) -> DataFrame:
     """All of them, one below the other."""
     return reduce(lambda one, other: one.unionByName(other), frames)

@@ -26,6 +26,7 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote, urlsplit
 
 from jobmaster.model.errors import Refused, Unavailable
+from jobmaster.pipeline.spark.errors import cause_of
 
 if TYPE_CHECKING:
     from pyarrow.fs import FileSystem
@@ -307,3 +308,18 @@ def _sync_directory(directory: Path) -> None:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
+
+
+@contextmanager
+def lake_errors(lake: Lake) -> Iterator[None]:
+    """What Spark raises while it reads or writes the lake, as one sentence."""
+    from py4j.protocol import Py4JError
+    from pyspark.errors import PySparkException
+
+    try:
+        yield
+    except (PySparkException, Py4JError) as error:
+        raise Unavailable(
+            f"Spark could not read or write the lake {lake.where}: {cause_of(error)}",
+            hint="nothing was dropped; mend it and run the command again",
+        ) from error

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from jobmaster.model.job import Priority
 from jobmaster.pipeline.datasource.copy_to_arrow import arrow_type
-from jobmaster.pipeline.datasource.range_scan import moments_of
+from jobmaster.pipeline.datasource.range_scan import times_of_ids
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -36,21 +36,21 @@ _ENDED = (*_RAN, "CANCELLED", "EXPIRED")
 _DAY_US = 86_400_000_000
 
 
-def schema_of(dataset: str) -> pa.Schema:
+def dataset_schema(dataset: str) -> pa.Schema:
     """Every column of a dataset."""
     import pyarrow as pa
 
     return pa.schema([(name, arrow_type(kind)) for name, kind in (one.split() for one in SCHEMAS[dataset].split(", "))])
 
 
-def copied_of(dataset: str) -> pa.Schema:
+def copied_schema(dataset: str) -> pa.Schema:
     """The columns that the master is asked for, in the order of ``export/detached_...``."""
     import pyarrow as pa
 
-    return pa.schema([field for field in schema_of(dataset) if field.name not in DERIVED[dataset]])
+    return pa.schema([field for field in dataset_schema(dataset) if field.name not in DERIVED[dataset]])
 
 
-def completed(batch: pa.RecordBatch, dataset: str) -> pa.RecordBatch:
+def with_derived_columns(batch: pa.RecordBatch, dataset: str) -> pa.RecordBatch:
     """Copied columns, with all that follows from them.
 
     Args:
@@ -58,7 +58,7 @@ def completed(batch: pa.RecordBatch, dataset: str) -> pa.RecordBatch:
     """
     import pyarrow as pa
 
-    schema = schema_of(dataset)
+    schema = dataset_schema(dataset)
     found = _derived(batch) if dataset == "jobs" else {}
     columns = [found[name] if name in found else batch.column(name) for name in schema.names]
     return pa.RecordBatch.from_arrays(columns, schema=schema)
@@ -69,7 +69,7 @@ def days_of(batch: pa.RecordBatch, dataset: str) -> pa.Array:
     import pyarrow as pa
     from pyarrow import compute as pc
 
-    created = batch.column("created_at") if dataset == "jobs" else moments_of(batch.column("job_id"))
+    created = batch.column("created_at") if dataset == "jobs" else times_of_ids(batch.column("job_id"))
     return pc.divide(created.cast(pa.int64()), pa.scalar(_DAY_US))
 
 
@@ -83,7 +83,7 @@ def _derived(batch: pa.RecordBatch) -> dict[str, pa.Array]:
     started = pc.subtract(changed.cast(pa.int64()), ran).cast(changed.type)
     return {
         "priority": labels.take(pc.subtract(batch.column("priority_level"), pa.scalar(1, pa.int16()))),
-        "created_at": moments_of(batch.column("id")),
+        "created_at": times_of_ids(batch.column("id")),
         "started_at": pc.if_else(pc.is_in(state, pa.array(_RAN)), started, nothing),
         "ended_at": pc.if_else(pc.is_in(state, pa.array(_ENDED)), changed, nothing),
     }

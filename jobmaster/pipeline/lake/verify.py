@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from jobmaster.model.archive import LakeFile, Measure
 from jobmaster.pipeline.lake.export import folder_of
 from jobmaster.pipeline.lake.lake import Lake
-from jobmaster.pipeline.lake.schema import SCHEMAS, completed
+from jobmaster.pipeline.lake.schema import SCHEMAS, with_derived_columns
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -47,7 +47,7 @@ _ROWS = 16_384
 _MEASURED = "dataset string, path string, rows bigint, bytes bigint, checksum string"
 
 
-def measured(session: Callable[[], SparkSession], lake: Lake, run_id: str) -> tuple[Measure, tuple[LakeFile, ...]]:
+def measure_run(session: Callable[[], SparkSession], lake: Lake, run_id: str) -> tuple[Measure, tuple[LakeFile, ...]]:
     """What the files of a run hold, read again: rows and checksums, and every file with its rows.
 
     Args:
@@ -85,7 +85,7 @@ def _reader(
         for batch in numbers:
             for number in batch.column(0).to_pylist():
                 dataset, path = found[number]
-                rows, total = measured_file(lake, dataset, path)
+                rows, total = measure_file(lake, dataset, path)
                 line = {
                     "dataset": dataset,
                     "path": path,
@@ -98,7 +98,7 @@ def _reader(
     return read
 
 
-def measured_file(lake: Lake, dataset: str, path: str) -> tuple[int, int]:
+def measure_file(lake: Lake, dataset: str, path: str) -> tuple[int, int]:
     """Rows and checksum of a file. Rows whose columns contradict each other are not counted, nor is any of a damaged file:
     it may be torn by a crash of its machine, and is written again like every file that does not agree.
 
@@ -112,7 +112,7 @@ def measured_file(lake: Lake, dataset: str, path: str) -> tuple[int, int]:
         try:
             file = parquet.ParquetFile(stream)
             for batch in file.iter_batches(_ROWS, use_threads=False):
-                if completed(batch, dataset).equals(batch):
+                if with_derived_columns(batch, dataset).equals(batch):
                     rows += len(batch)
                 total += checksum(batch, dataset)
         except (ValueError, KeyError):

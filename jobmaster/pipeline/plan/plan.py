@@ -13,16 +13,22 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from jobmaster.clock import new_id
 from jobmaster.model.errors import InputError
 from jobmaster.model.job import Priority
-from jobmaster.pipeline.context import Outcome, PipelineRun
+from jobmaster.pipeline.context import PipelineContext, StepResult
 from jobmaster.pipeline.formatting import duration
-from jobmaster.pipeline.lake.full_history import history_of
-from jobmaster.pipeline.lake.lake import Lake
+from jobmaster.pipeline.lake.full_history import open_history
+from jobmaster.pipeline.lake.lake import Lake, lake_errors
 from jobmaster.pipeline.plan import simulation
-from jobmaster.pipeline.plan.plan_yaml import Choice, yaml_of
-from jobmaster.pipeline.plan.queueing import Load, around, between, screened, utilisation, wait_seconds
+from jobmaster.pipeline.plan.plan_yaml import Recommendation, yaml_of
+from jobmaster.pipeline.plan.queueing import (
+    Load,
+    buckets_by_formula,
+    candidates_around,
+    candidates_between,
+    utilisation,
+    wait_seconds,
+)
 from jobmaster.pipeline.report.build import PLAN, write_report
 from jobmaster.pipeline.report.histograms import quantiles
-from jobmaster.pipeline.steps.archive import lake_errors
 from jobmaster.settings.loader import load_settings
 from jobmaster.settings.units import parse_duration
 
@@ -39,7 +45,7 @@ Group = tuple[str, str]
 Histograms = Mapping[tuple[Group, int], Mapping[date, Sequence[tuple[int, int]]]]
 
 
-class Present(NamedTuple):
+class MeasuredGroup(NamedTuple):
     """A group as it was measured."""
 
     buckets: int
@@ -95,16 +101,16 @@ def parse_objectives(texts: Iterable[str]) -> dict[str, float]:
     return found
 
 
-def plan(run: PipelineRun, options: PlanOptions) -> Outcome:
+def plan(context: PipelineContext, options: PlanOptions) -> StepResult:
     """Recommend, write the configuration and the report; with ``check`` try it on the last day.
 
     Raises:
         InputError: there is no such kind of agent, or too little history for a check.
         Refused, Unavailable: as for every reader of the lake.
     """
-    kind, slots = _kind(run, options)
-    lake = Lake(run.lake)
-    with history_of(run) as history, lake_errors(lake):
+    kind, slots = _kind(context, options)
+    lake = Lake(context.lake)
+    with open_history(context) as history, lake_errors(lake):
         jobs, attempts = history.jobs(_JOB_COLUMNS), history.attempts(_ATTEMPT_COLUMNS)
         beyond = history.as_of + timedelta(days=1)
         started = _between(
@@ -113,45 +119,45 @@ def plan(run: PipelineRun, options: PlanOptions) -> Outcome:
         try:
             days = _days_of(started)
             if options.check:
-                return _check(run, options, started, days, slots)
-            choices = _choose(run, options, started, slots)
+                return _check(context, options, started, days, slots)
+            choices = _choose(context, options, started, slots)
         finally:
             started.unpersist()
-    agents = options.agents or _living(run)
-    said = _said(options, days, slots, agents)
-    text = yaml_of(choices, kind, run.settings.agents[kind], agents, said)
+    agents = options.agents or _live_agents(context)
+    summary_lines = _summary_lines(options, days, slots, agents)
+    text = yaml_of(choices, kind, context.settings.agents[kind], agents, summary_lines)
     found = _found(choices, options)
-    if not run.dry_run:
+    if not context.dry_run:
         _validate(text)
-        found |= _write(run, lake, options, choices, text, said)
-    return Outcome(rows=sum(one.jobs for one in choices), found=found, note=_unmet(choices))
+        found |= _write(context, lake, options, choices, text, summary_lines)
+    return StepResult(rows=sum(one.jobs for one in choices), found=found, note=_unmet(choices))
 
 
-def _unmet(choices: Sequence[Choice]) -> str | None:
+def _unmet(choices: Sequence[Recommendation]) -> str | None:
     """What no number of buckets does, and why."""
     elsewhere = [one for one in choices if not one.met and one.unexplained_us >= one.objective_us]
     others = [f"{one.lane}/{one.priority}" for one in choices if not one.met and one not in elsewhere]
-    said = [
+    summary_lines = [
         f"{one.lane}/{one.priority} waited {duration(one.measured_us)} among {one.present} buckets, of which"
         f" {duration(one.unexplained_us)} have another cause than the number of buckets (cores, max_running, threads,"
         " a stalled server, agents that were away)"
         for one in elsewhere
     ]
     if others:
-        said.append(f"no number of buckets meets the objective of {', '.join(others)}")
-    return "; ".join(said) or None
+        summary_lines.append(f"no number of buckets meets the objective of {', '.join(others)}")
+    return "; ".join(summary_lines) or None
 
 
-def _kind(run: PipelineRun, options: PlanOptions) -> tuple[str, int]:
-    kind = options.kind or next(iter(run.settings.agents))
-    if kind not in run.settings.agents:
-        known = ", ".join(run.settings.agents)
+def _kind(context: PipelineContext, options: PlanOptions) -> tuple[str, int]:
+    kind = options.kind or next(iter(context.settings.agents))
+    if kind not in context.settings.agents:
+        known = ", ".join(context.settings.agents)
         raise InputError(f"the configuration has no agents of kind {kind!r}", hint=f"--kind is one of {known}")
-    return kind, options.slots or run.settings.agents[kind].slots
+    return kind, options.slots or context.settings.agents[kind].slots
 
 
-def _living(run: PipelineRun) -> int:
-    return max(1, int(run.link.ask("export/living_agents")[0]["agents"]))
+def _live_agents(context: PipelineContext) -> int:
+    return max(1, int(context.connection.fetch("export/living_agents")[0]["agents"]))
 
 
 def _between(started: DataFrame, first: datetime, beyond: datetime) -> DataFrame:
@@ -167,42 +173,44 @@ def _days_of(started: DataFrame) -> list[date]:
 # ---------------------------------------------------------------- choosing
 
 
-def _choose(run: PipelineRun, options: PlanOptions, started: DataFrame, slots: int) -> list[Choice]:
+def _choose(context: PipelineContext, options: PlanOptions, started: DataFrame, slots: int) -> list[Recommendation]:
     """The fewest buckets of each lane and priority that meet its objective in the replay."""
     hours = simulation.busiest(started, options.hours)
     loads = {(row["lane"], row["priority"]): _load(row) for row in simulation.loads(started, hours).collect()}
-    run.tell(f"replaying the busiest hours of {len(loads)} lanes and priorities")
+    context.progress(f"replaying the busiest hours of {len(loads)} lanes and priorities")
     present = _present(started, hours)
-    found = dict(_replay(run, started, hours, {group: [one.buckets] for group, one in present.items()}, slots))
+    found = dict(_replay(context, started, hours, {group: [one.buckets] for group, one in present.items()}, slots))
     gaps = {group: _unexplained(found, group, present.get(group), options.quantile) for group in loads}
     first = {
-        group: screened(load, slots, options.quantile, _left(group, gaps, options) / 1e6)
+        group: buckets_by_formula(load, slots, options.quantile, _left(group, gaps, options) / 1e6)
         for group, load in loads.items()
     }
-    found |= _replay(run, started, hours, {group: around(buckets) for group, buckets in first.items()}, slots)
+    found |= _replay(
+        context, started, hours, {group: candidates_around(buckets) for group, buckets in first.items()}, slots
+    )
     closer = {}
     for group in loads:
         passing, failing = _bracket(found, group, options, gaps[group])
-        if passing is not None and between(failing, passing):
-            closer[group] = between(failing, passing)
+        if passing is not None and candidates_between(failing, passing):
+            closer[group] = candidates_between(failing, passing)
     if closer:
-        found |= _replay(run, started, hours, closer, slots)
+        found |= _replay(context, started, hours, closer, slots)
     return [
         _choice(group, load, found, options, slots, first[group], present.get(group), gaps[group])
         for group, load in sorted(loads.items(), key=_by_urgency)
     ]
 
 
-def _present(started: DataFrame, hours: DataFrame) -> dict[Group, Present]:
+def _present(started: DataFrame, hours: DataFrame) -> dict[Group, MeasuredGroup]:
     """Every group as it was measured in its busy hours."""
-    found: dict[Group, Present] = {}
+    found: dict[Group, MeasuredGroup] = {}
     for row in simulation.measured(started, hours).collect():
-        one = found.setdefault((row["lane"], row["priority"]), Present(row["present"], {}))
+        one = found.setdefault((row["lane"], row["priority"]), MeasuredGroup(row["present"], {}))
         one.days.setdefault(row["day"], []).append((row["bin"], row["jobs"]))
     return found
 
 
-def _unexplained(found: Histograms, group: Group, present: Present | None, quantile: float) -> float:
+def _unexplained(found: Histograms, group: Group, present: MeasuredGroup | None, quantile: float) -> float:
     """Measured wait, less what the replay says of the same jobs among the same number of buckets; never below zero."""
     if present is None or (group, present.buckets) not in found:
         return 0.0
@@ -231,13 +239,17 @@ def _load(row: Any) -> Load:
 
 
 def _replay(
-    run: PipelineRun, started: DataFrame, hours: DataFrame, candidates: Mapping[Group, Sequence[int]], slots: int
+    context: PipelineContext,
+    started: DataFrame,
+    hours: DataFrame,
+    candidates: Mapping[Group, Sequence[int]],
+    slots: int,
 ) -> dict[tuple[Group, int], dict[date, list[tuple[int, int]]]]:
     """Histograms of waiting by candidate and day."""
     rows = [(*group, buckets) for group, counts in candidates.items() for buckets in counts]
     if not rows:
         return {}
-    wanted = run.spark.createDataFrame(rows, "lane string, priority string, buckets int")
+    wanted = context.spark.createDataFrame(rows, "lane string, priority string, buckets int")
     found: dict[tuple[Group, int], dict[date, list[tuple[int, int]]]] = {}
     for row in simulation.histogram(simulation.waits(simulation.spread(started, hours, wanted), slots)).collect():
         key = ((row["lane"], row["priority"]), row["buckets"])
@@ -267,9 +279,9 @@ def _choice(
     options: PlanOptions,
     slots: int,
     by_formula: int,
-    present: Present | None,
+    present: MeasuredGroup | None,
     gap: float,
-) -> Choice:
+) -> Recommendation:
     passing, failing = _bracket(found, group, options, gap)
     # Where the cause is another one, nothing speaks for another number than the present one.
     elsewhere = present is not None and gap >= options.objective_us(*group)
@@ -278,13 +290,13 @@ def _choice(
     bins = [one for day in days.values() for one in day]
     p50, p95, p99, asked = (value or 0.0 for value in quantiles(bins, (0.5, 0.95, 0.99, options.quantile)))
     tried = sorted(count for one, count in found if one == group)
-    return Choice(
+    return Recommendation(
         lane=group[0],
         priority=group[1],
         buckets=buckets,
         objective_us=options.objective_us(*group),
         waits_us={"p50": p50, "p95": p95, "p99": p99, "objective": asked + gap},
-        interval_us=resampled(days, options.quantile),
+        interval_us=bootstrap_interval(days, options.quantile),
         utilisation=utilisation(load, buckets, slots),
         screened=by_formula,
         screened_wait_us=_finite(wait_seconds(load, buckets, slots, options.quantile) * 1e6),
@@ -301,7 +313,7 @@ def _finite(value: float) -> float:
     return value if math.isfinite(value) else -1.0
 
 
-def resampled(days: Mapping[date, Sequence[tuple[int, int]]], quantile: float) -> tuple[float, float] | None:
+def bootstrap_interval(days: Mapping[date, Sequence[tuple[int, int]]], quantile: float) -> tuple[float, float] | None:
     """Where 90 % of the quantiles lie when days are drawn again with repetition; ``None`` with one day only."""
     if len(days) < 2:
         return None
@@ -317,7 +329,9 @@ def resampled(days: Mapping[date, Sequence[tuple[int, int]]], quantile: float) -
 # ---------------------------------------------------------------- trying it
 
 
-def _check(run: PipelineRun, options: PlanOptions, started: DataFrame, days: Sequence[date], slots: int) -> Outcome:
+def _check(
+    context: PipelineContext, options: PlanOptions, started: DataFrame, days: Sequence[date], slots: int
+) -> StepResult:
     """Plan without the last day, then replay that day among the recommended buckets."""
     if len(days) < 2:
         raise InputError(
@@ -326,14 +340,14 @@ def _check(run: PipelineRun, options: PlanOptions, started: DataFrame, days: Seq
         )
     last = datetime(days[-1].year, days[-1].month, days[-1].day, tzinfo=UTC)
     before = _between(started, last - timedelta(days=options.days + 1), last)
-    choices = _choose(run, options, before, slots)
+    choices = _choose(context, options, before, slots)
     that_day = _between(started, last, last + timedelta(days=1))
     hours = simulation.busiest(that_day, options.hours)
     present = _present(that_day, hours)
     wanted = {(one.lane, one.priority): {one.buckets} for one in choices}
     for group, as_it_was in present.items():
         wanted.setdefault(group, set()).add(as_it_was.buckets)
-    found = _replay(run, that_day, hours, {group: sorted(counts) for group, counts in wanted.items()}, slots)
+    found = _replay(context, that_day, hours, {group: sorted(counts) for group, counts in wanted.items()}, slots)
     answers = []
     for one in choices:
         key = ((one.lane, one.priority), one.buckets)
@@ -345,7 +359,7 @@ def _check(run: PipelineRun, options: PlanOptions, started: DataFrame, days: Seq
             )
     missed = [f"{one['lane']}/{one['priority']}" for one in answers if not one["held"]]
     note = f"the plan would have missed the objective of {', '.join(missed)} on {days[-1]}" if missed else None
-    return Outcome(
+    return StepResult(
         rows=sum(one["jobs"] for one in answers),
         found={"checked_on": days[-1].isoformat(), "missed": missed, "groups": answers},
         failed=bool(missed),
@@ -356,7 +370,7 @@ def _check(run: PipelineRun, options: PlanOptions, started: DataFrame, days: Seq
 # ---------------------------------------------------------------- writing
 
 
-def _record(one: Choice) -> dict[str, Any]:
+def _record(one: Recommendation) -> dict[str, Any]:
     return {
         **one._asdict(),
         "curve": [{"buckets": buckets, "wait_us": wait} for buckets, wait in one.curve],
@@ -364,7 +378,7 @@ def _record(one: Choice) -> dict[str, Any]:
     }
 
 
-def _found(choices: Sequence[Choice], options: PlanOptions) -> dict[str, Any]:
+def _found(choices: Sequence[Recommendation], options: PlanOptions) -> dict[str, Any]:
     return {
         "plan": {f"{one.lane}/{one.priority}": one.buckets for one in choices},
         "met": all(one.met for one in choices),
@@ -372,7 +386,7 @@ def _found(choices: Sequence[Choice], options: PlanOptions) -> dict[str, Any]:
     }
 
 
-def _said(options: PlanOptions, days: Sequence[date], slots: int, agents: int) -> list[str]:
+def _summary_lines(options: PlanOptions, days: Sequence[date], slots: int, agents: int) -> list[str]:
     span = f"{days[0]} to {days[-1]}" if days else "an empty history"
     return [
         "Made by `jobmaster pipeline plan`: bucket counts for stated waits, from the measured history.",
@@ -390,7 +404,12 @@ def _validate(text: str) -> None:
 
 
 def _write(
-    run: PipelineRun, lake: Lake, options: PlanOptions, choices: Sequence[Choice], text: str, said: Sequence[str]
+    context: PipelineContext,
+    lake: Lake,
+    options: PlanOptions,
+    choices: Sequence[Recommendation],
+    text: str,
+    summary: Sequence[str],
 ) -> dict[str, Any]:
     from jobmaster.pipeline.steps.rollup import read
 
@@ -406,10 +425,10 @@ def _write(
     document = {
         "groups": [_record(one) for one in choices],
         "quantile": options.quantile,
-        "said": " ".join(said[1:]),
+        "said": " ".join(summary[1:]),
         "yaml": text,
     }
     lake.write_json(PLAN, document)
     with lake_errors(lake):
-        report = write_report(run, lake, read(run, lake))
+        report = write_report(context, lake, read(context, lake))
     return {"yaml": str(options.out or lake.url(path)), "report": report}

@@ -11,7 +11,7 @@ from jobmaster.pipeline.formatting import duration
 from jobmaster.settings.model import AgentSettings
 
 
-class Choice(NamedTuple):
+class Recommendation(NamedTuple):
     """What is recommended for one lane and priority."""
 
     lane: str
@@ -50,7 +50,9 @@ CANNOT_KNOW = (
 )
 
 
-def yaml_of(choices: Sequence[Choice], kind: str, agent: AgentSettings, agents: int, head: Sequence[str]) -> str:
+def yaml_of(
+    choices: Sequence[Recommendation], kind: str, agent: AgentSettings, agents: int, head: Sequence[str]
+) -> str:
     """A configuration with the bucket counts of one kind of agent.
 
     Args:
@@ -77,7 +79,7 @@ def yaml_of(choices: Sequence[Choice], kind: str, agent: AgentSettings, agents: 
     return "\n".join(text) + "\n"
 
 
-def _reason(choice: Choice, agents: int) -> str:
+def _reason(choice: Recommendation, agents: int) -> str:
     shared = f"{choice.buckets} in all, " if agents > 1 else ""
     certain = ""
     if choice.interval_us is not None:

@@ -59,7 +59,7 @@ def wait_seconds(load: Load, buckets: int, slots: int, quantile: float) -> float
     return mean_of_waiters * math.log(waiting / (1 - quantile))
 
 
-def screened(load: Load, slots: int, quantile: float, objective_seconds: float) -> int:
+def buckets_by_formula(load: Load, slots: int, quantile: float, objective_seconds: float) -> int:
     """The fewest buckets that meet an objective by the formula; ``BUCKETS_MAX`` when none does."""
     for buckets in range(1, BUCKETS_MAX):
         if (
@@ -70,12 +70,12 @@ def screened(load: Load, slots: int, quantile: float, objective_seconds: float) 
     return BUCKETS_MAX
 
 
-def around(buckets: int) -> list[int]:
+def candidates_around(buckets: int) -> list[int]:
     """Candidates on both sides of what the formula says, and none."""
     return sorted({max(1, min(BUCKETS_MAX, round(buckets * factor))) for factor in (0.25, 0.5, 1, 2, 4)} | {1})
 
 
-def between(failing: int, passing: int, count: int = 4) -> list[int]:
+def candidates_between(failing: int, passing: int, count: int = 4) -> list[int]:
     """Candidates strictly between two."""
     step = (passing - failing) / (count + 1)
     return sorted({round(failing + step * at) for at in range(1, count + 1)} - {failing, passing})

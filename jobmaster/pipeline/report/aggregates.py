@@ -16,7 +16,7 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
 from jobmaster.model.job import AttemptOutcome, JobState
-from jobmaster.pipeline.lake.full_history import union
+from jobmaster.pipeline.lake.full_history import union_all
 from jobmaster.pipeline.report.histograms import bin_of
 
 SUBMITTED = "submitted"
@@ -55,7 +55,7 @@ def throughput(jobs: Sequence[DataFrame], attempts: DataFrame, attempt_rows: int
         events += [_attempts(part, F.broadcast(attempts) if small else attempts) for part in jobs]
     return (
         # Hours first and agents after: what is joined is what is left of the history, not the history.
-        union(events)
+        union_all(events)
         .groupBy("hour", *GROUPS, "bucket_id", "bucket_epoch")
         .agg(*(F.sum(name).alias(name) for name in (*COUNTS, *_SUMS)))
         .join(F.broadcast(owners), ["bucket_id", "bucket_epoch"], "left")
@@ -73,7 +73,7 @@ def latencies(jobs: Sequence[DataFrame]) -> DataFrame:
         ``day, hour, lane, priority, handler, metric`` (``waiting``, ``running``, ``total``), ``bin``, ``jobs``.
     """
     return (
-        union([_bins(part) for part in jobs])
+        union_all([_bins(part) for part in jobs])
         .groupBy("hour", *GROUPS, "metric", "bin")
         .agg(F.sum("jobs").alias("jobs"))
         .select(_day(), _time(), *GROUPS, "metric", "bin", "jobs")
@@ -106,14 +106,14 @@ def grown(old: DataFrame, new: DataFrame) -> DataFrame:
         .where(F.col("before") > F.coalesce("after", F.lit(0)))
         .select("key")
     )
-    return union([keyed(old).join(kept, "key", "left_semi"), keyed(new).join(kept, "key", "left_anti")]).drop("key")
+    return union_all([keyed(old).join(kept, "key", "left_semi"), keyed(new).join(kept, "key", "left_anti")]).drop("key")
 
 
 def touched_days(jobs: Sequence[DataFrame], attempts: DataFrame) -> DataFrame:
     """The days that some jobs and attempts touch: column ``day``."""
     both = [part.select(_hour("created_at", "created"), _hour("ended_at", "ended")).distinct() for part in jobs]
     hours = [pairs.select(F.explode(F.array("created", "ended")).alias("hour")) for pairs in both]
-    return union([*hours, attempts.select(_hour("at", "hour"))]).where("hour IS NOT NULL").select(_day()).distinct()
+    return union_all([*hours, attempts.select(_hour("at", "hour"))]).where("hour IS NOT NULL").select(_day()).distinct()
 
 
 def _hour(column: str, name: str) -> Column:

@@ -9,15 +9,15 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import UTC, date, datetime, time
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
-from jobmaster.pipeline.formatting import duration, gini
+from jobmaster.pipeline.formatting import duration
 from jobmaster.pipeline.report import html, svg
 from jobmaster.pipeline.report.aggregates import COUNTS, GROUPS
-from jobmaster.pipeline.report.histograms import quantiles
+from jobmaster.pipeline.report.histograms import gini, quantiles
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-    from jobmaster.pipeline.context import PipelineRun
+    from jobmaster.pipeline.context import PipelineContext
     from jobmaster.pipeline.lake.lake import Lake
 
 PATH = "reports/index.html"
@@ -33,7 +33,7 @@ Bin = tuple[int, int]
 K = TypeVar("K")
 
 
-class Figures(NamedTuple):
+class ReportData(NamedTuple):
     """What the page shows, small enough for this process."""
 
     unit: str
@@ -49,9 +49,9 @@ class Figures(NamedTuple):
     """Lane, priority, handler, metric, bin, jobs."""
 
 
-def write_report(run: PipelineRun, lake: Lake, frames: Mapping[str, DataFrame]) -> str:
+def write_report(context: PipelineContext, lake: Lake, frames: Mapping[str, DataFrame]) -> str:
     """Make the page; where it lies."""
-    found = _gathered(frames["throughput"].cache(), frames["latency"].cache())
+    found = _collect_data(frames["throughput"].cache(), frames["latency"].cache())
     for frame in frames.values():
         frame.unpersist()
     parts = [
@@ -76,8 +76,8 @@ def write_report(run: PipelineRun, lake: Lake, frames: Mapping[str, DataFrame]) 
         *_audit(lake.read_json(AUDIT)),
         *_plan(lake.read_json(PLAN)),
     ]
-    made = datetime.fromtimestamp(run.clock.wall_us() / 1e6, UTC).isoformat(" ", "minutes")
-    subtitle = f"cluster {run.settings.cluster}, made {made.removesuffix('+00:00')} UTC"
+    made = datetime.fromtimestamp(context.clock.wall_us() / 1e6, UTC).isoformat(" ", "minutes")
+    subtitle = f"cluster {context.settings.cluster}, made {made.removesuffix('+00:00')} UTC"
     lake.write(PATH, html.page("Jobs, and how they fared", subtitle, parts).encode())
     return str(lake.local / PATH) if lake.local is not None else lake.url(PATH)
 
@@ -85,7 +85,7 @@ def write_report(run: PipelineRun, lake: Lake, frames: Mapping[str, DataFrame]) 
 # ---------------------------------------------------------------- figures
 
 
-def _gathered(counts: DataFrame, latency: DataFrame) -> Figures:
+def _collect_data(counts: DataFrame, latency: DataFrame) -> ReportData:
     """A handful of queries over the figures, which are small against the history."""
     from pyspark.sql import functions as F
 
@@ -108,7 +108,7 @@ def _gathered(counts: DataFrame, latency: DataFrame) -> Figures:
     for row in waited.collect():
         waiting.setdefault(_moment(row["at"]), []).append((row["bin"], row["jobs"]))
     bins = latency.groupBy(*GROUPS, "metric", "bin").agg(F.sum("jobs").alias("jobs")).collect()
-    return Figures(
+    return ReportData(
         unit, seconds, [row.asDict() for row in by_time], shares, waiting,
         [(row["lane"], row["priority"], row["handler"], row["metric"], row["bin"], row["jobs"]) for row in bins],
     )  # fmt: skip
@@ -135,11 +135,11 @@ def _all_ended(line: Mapping[str, int]) -> int:
     return sum(line[name] for name in _ENDED)
 
 
-def _ended_by(found: Figures, name: str) -> dict[str, int]:
+def _ended_by(found: ReportData, name: str) -> dict[str, int]:
     return {str(key): _all_ended(line) for key, line in _summed(found.counts, lambda row: row[name]).items()}
 
 
-def _tiles(found: Figures, audit: Mapping[str, Any] | None) -> str:
+def _tiles(found: ReportData, audit: Mapping[str, Any] | None) -> str:
     totals = _summed(found.counts, lambda _: "")
     line = totals.get("", dict.fromkeys(COUNTS, 0))
     ended = _all_ended(line)
@@ -159,31 +159,31 @@ def _tiles(found: Figures, audit: Mapping[str, Any] | None) -> str:
     return html.tiles(values)
 
 
-def _throughput(found: Figures) -> str:
+def _throughput(found: ReportData) -> str:
     by_time = _summed(found.counts, lambda row: _moment(row["at"]))
     bars = [(at, [float(by_time[at][name]) for name in _ENDED]) for at in sorted(by_time)]
-    return svg.stacked(list(_ENDED), bars, width=found.seconds, tell_x=_when(found.unit), tell_y=_number)
+    return svg.stacked(list(_ENDED), bars, width=found.seconds, format_x=_when(found.unit), format_y=_number)
 
 
-def _backlog(found: Figures) -> str:
+def _backlog(found: ReportData) -> str:
     by_time = _summed(found.counts, lambda row: _moment(row["at"]))
     line: list[tuple[float, float | None]] = []
     open_jobs = 0
     for at in sorted(by_time):
         open_jobs += by_time[at]["submitted"] - _all_ended(by_time[at])
         line.append((at, float(max(open_jobs, 0))))
-    return svg.lines({"open jobs": line}, tell_x=_when(found.unit), tell_y=_number)
+    return svg.lines({"open jobs": line}, format_x=_when(found.unit), format_y=_number)
 
 
-def _waiting_over_time(found: Figures) -> str:
+def _waiting_over_time(found: ReportData) -> str:
     series: dict[str, list[tuple[float, float | None]]] = {f"p{share * 100:g}": [] for share in _QUANTILES}
     for at in sorted(found.waiting):
         for name, value in zip(series, quantiles(found.waiting[at], _QUANTILES), strict=True):
             series[name].append((at, value))
-    return svg.lines(series, tell_x=_when(found.unit), tell_y=duration, log=True)
+    return svg.lines(series, format_x=_when(found.unit), format_y=duration, log=True)
 
 
-def _distribution(found: Figures) -> str:
+def _distribution(found: ReportData) -> str:
     by_priority: dict[str, list[Bin]] = {}
     for _, priority, _, metric, bin_, jobs in found.latency:
         if metric == "waiting":
@@ -193,10 +193,10 @@ def _distribution(found: Figures) -> str:
         name: [(100 * share, value) for share, value in zip(shares, quantiles(bins, shares), strict=True)]
         for name, bins in sorted(by_priority.items())
     }
-    return svg.lines(series, tell_x=lambda share: f"{share:.4g} %", tell_y=duration, log=True)
+    return svg.lines(series, format_x=lambda share: f"{share:.4g} %", format_y=duration, log=True)
 
 
-def _latency_table(found: Figures, title: str, key: Callable[[str, str, str], str]) -> str:
+def _latency_table(found: ReportData, title: str, key: Callable[[str, str, str], str]) -> str:
     bins: dict[str, dict[str, list[Bin]]] = {}
     for lane, priority, handler, metric, bin_, jobs in found.latency:
         bins.setdefault(key(lane, priority, handler), {}).setdefault(metric, []).append((bin_, jobs))
@@ -223,10 +223,10 @@ def _skew(jobs: Mapping[str, int]) -> str:
         return svg.nothing()
     sizes = [value for _, value in values]
     said = f"{len(sizes)} in all, largest / mean {max(sizes) * len(sizes) / sum(sizes):.2f}, Gini {gini(sizes):.2f}"
-    return f'<p class="dim">{said}</p>' + svg.ranking(values[:_TOP], tell=_number)
+    return f'<p class="dim">{said}</p>' + svg.ranking(values[:_TOP], format_value=_number)
 
 
-def _trouble(found: Figures) -> str:
+def _trouble(found: ReportData) -> str:
     by_handler = _summed(found.counts, lambda row: str(row["handler"]))
     worst = sorted(by_handler, key=lambda name: (-by_handler[name]["failed"] - by_handler[name]["retried"], name))
     names = ("retried", "timed_out", "rescued", "lost", "refused")
@@ -281,8 +281,8 @@ def _plan(plan: Mapping[str, Any] | None) -> list[str]:
             html.card(
                 svg.lines(
                     {f"p{plan['quantile'] * 100:g} of waiting": curve},
-                    tell_x=lambda count: f"{count:.0f} buckets",
-                    tell_y=duration,
+                    format_x=lambda count: f"{count:.0f} buckets",
+                    format_y=duration,
                     log=True,
                     goals=objective,
                 ),
@@ -299,6 +299,6 @@ def _number(value: float | None) -> str:
     return f"{value or 0:,.0f}".replace(",", " ")
 
 
-def _when(unit: str) -> svg.Tell:
+def _when(unit: str) -> svg.Format:
     form = "%d %b" if unit == "day" else "%d %b %H:%M"
     return lambda seconds: datetime.fromtimestamp(seconds, UTC).strftime(form)

@@ -54,3 +54,12 @@ def quantiles(bins: Iterable[tuple[int, int]], wanted: Sequence[float]) -> list[
                 break
         found.append(value)
     return found
+
+
+def gini(values: Sequence[float]) -> float:
+    """0 when all are equal, towards 1 when one has everything."""
+    ordered = sorted(values)
+    total, count = sum(ordered), len(ordered)
+    if not total:
+        return 0.0
+    return sum((2 * (at + 1) - count - 1) * value for at, value in enumerate(ordered)) / (count * total)

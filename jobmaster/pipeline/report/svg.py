@@ -13,7 +13,7 @@ _TICKS = 5
 COLOURS = 8
 """Variables ``--c0`` ... of the page."""
 
-Tell = Callable[[float], str]
+Format = Callable[[float], str]
 
 
 class Axis(NamedTuple):
@@ -53,8 +53,8 @@ def nothing() -> str:
 def lines(
     series: Mapping[str, Sequence[tuple[float, float | None]]],
     *,
-    tell_x: Tell,
-    tell_y: Tell,
+    format_x: Format,
+    format_y: Format,
     log: bool = False,
     goals: Mapping[str, float] | None = None,
 ) -> str:
@@ -66,7 +66,7 @@ def lines(
     ys = [y for _, y in points] + levels
     low = max(min(ys) / 1.3, 1e-6) if log else 0.0
     x_axis, y_axis = Axis(min(x for x, _ in points), max(x for x, _ in points)), Axis(low, max(ys) * 1.1 or 1.0, log)
-    body = [_grid(x_axis, y_axis, tell_x, tell_y)]
+    body = [_grid(x_axis, y_axis, format_x, format_y)]
     for at, (name, line) in enumerate(series.items()):
         colour = f"var(--c{at % COLOURS})"
         for piece in _pieces(line):
@@ -75,7 +75,7 @@ def lines(
             radius = 3.2 if len(piece) < 40 else 1.6
             body += [
                 f'<circle cx="{_x(x_axis, x):.1f}" cy="{_y(y_axis, y):.1f}" r="{radius}" fill="{colour}">'
-                f"<title>{escape(name)}: {escape(tell_y(y))} at {escape(tell_x(x))}</title></circle>"
+                f"<title>{escape(name)}: {escape(format_y(y))} at {escape(format_x(x))}</title></circle>"
                 for x, y in piece
             ]
     for name, level in (goals or {}).items():
@@ -88,14 +88,19 @@ def lines(
 
 
 def stacked(
-    names: Sequence[str], bars: Sequence[tuple[float, Sequence[float]]], *, width: float, tell_x: Tell, tell_y: Tell
+    names: Sequence[str],
+    bars: Sequence[tuple[float, Sequence[float]]],
+    *,
+    width: float,
+    format_x: Format,
+    format_y: Format,
 ) -> str:
     """Bars of several parts; ``width`` is that of a bar, in units of x."""
     if not bars or not any(sum(parts) for _, parts in bars):
         return nothing()
     x_axis = Axis(min(x for x, _ in bars), max(x for x, _ in bars) + width)
     y_axis = Axis(0.0, max(sum(parts) for _, parts in bars) * 1.08)
-    body = [_grid(x_axis, y_axis, tell_x, tell_y)]
+    body = [_grid(x_axis, y_axis, format_x, format_y)]
     for x, parts in bars:
         left, right = _x(x_axis, x), _x(x_axis, x + width)
         bottom = 0.0
@@ -106,20 +111,20 @@ def stacked(
             body.append(
                 f'<rect x="{left:.1f}" y="{_y(y_axis, top):.1f}" width="{max(right - left - 1, 0.6):.1f}" '
                 f'height="{max(_y(y_axis, bottom) - _y(y_axis, top), 0.4):.1f}" fill="var(--c{at % COLOURS})">'
-                f"<title>{escape(names[at])}: {escape(tell_y(part))} at {escape(tell_x(x))}</title></rect>"
+                f"<title>{escape(names[at])}: {escape(format_y(part))} at {escape(format_x(x))}</title></rect>"
             )
             bottom = top
     return _svg(body) + _legend(names)
 
 
-def ranking(values: Sequence[tuple[str, float]], *, tell: Tell) -> str:
+def ranking(values: Sequence[tuple[str, float]], *, format_value: Format) -> str:
     """Horizontal bars, as they come."""
     if not values:
         return nothing()
     most = max(value for _, value in values) or 1.0
     rows = "".join(
         f'<tr><th>{escape(name)}</th><td class="bar"><i style="width:{100 * value / most:.1f}%"></i></td>'
-        f"<td>{escape(tell(value))}</td></tr>"
+        f"<td>{escape(format_value(value))}</td></tr>"
         for name, value in values
     )
     return f'<table class="ranking">{rows}</table>'
@@ -144,19 +149,19 @@ def _y(axis: Axis, value: float) -> float:
     return HEIGHT - _BOTTOM - axis.at(value) * (HEIGHT - _TOP - _BOTTOM)
 
 
-def _grid(x_axis: Axis, y_axis: Axis, tell_x: Tell, tell_y: Tell) -> str:
+def _grid(x_axis: Axis, y_axis: Axis, format_x: Format, format_y: Format) -> str:
     parts = []
     for value in y_axis.ticks():
         y = _y(y_axis, value)
         parts.append(
             f'<line x1="{_LEFT}" x2="{WIDTH - _RIGHT}" y1="{y:.1f}" y2="{y:.1f}" class="grid"/>'
-            f'<text x="{_LEFT - 8}" y="{y + 4:.1f}" text-anchor="end">{escape(tell_y(value))}</text>'
+            f'<text x="{_LEFT - 8}" y="{y + 4:.1f}" text-anchor="end">{escape(format_y(value))}</text>'
         )
     for at in range(_TICKS + 1):
         value = x_axis.low + (x_axis.high - x_axis.low) * at / _TICKS
         anchor = "start" if at == 0 else "end" if at == _TICKS else "middle"
         parts.append(
-            f'<text x="{_x(x_axis, value):.1f}" y="{HEIGHT - 10}" text-anchor="{anchor}">{escape(tell_x(value))}</text>'
+            f'<text x="{_x(x_axis, value):.1f}" y="{HEIGHT - 10}" text-anchor="{anchor}">{escape(format_x(value))}</text>'
         )
         if x_axis.high <= x_axis.low:
             break

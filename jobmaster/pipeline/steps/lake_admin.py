@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 from jobmaster.model.errors import InputError
-from jobmaster.pipeline.context import Outcome, PipelineRun
+from jobmaster.pipeline.context import PipelineContext, StepResult
 from jobmaster.pipeline.lake.lake import Lake
 
 _RUN = re.compile(r"^(?P<dataset>(?:jobs|attempts|rollup/[^/]+)/v\d+)/run=(?P<run>[^/]+)/")
@@ -18,7 +18,7 @@ FORGET_ROWS = 20_000
 _STREAM = re.compile(r"^stream/(?P<table>\w+)/v\d+/day=.*\.parquet$")
 
 
-class Remains(NamedTuple):
+class LeftoverFile(NamedTuple):
     """A file that counts for nothing."""
 
     path: str
@@ -26,11 +26,11 @@ class Remains(NamedTuple):
     age_seconds: float
 
 
-def list_lake(run: PipelineRun) -> Outcome:
+def list_lake(context: PipelineContext) -> StepResult:
     """Every range, day, stream and reject that the lake holds, and what was written lately."""
-    lake = Lake(run.lake)
+    lake = Lake(context.lake)
     lines: list[dict[str, Any]] = []
-    for row in run.link.ask("archive/manifest"):
+    for row in context.connection.fetch("archive/manifest"):
         lines.append(
             {"kind": "range", "name": row["name"], "state": row["state"], "rows": row["rows"], "run": row["run_id"]}
         )
@@ -42,55 +42,59 @@ def list_lake(run: PipelineRun) -> Outcome:
             streams[match["table"]] = streams.get(match["table"], 0) + 1
     for table, files in streams.items():
         lines.append({"kind": "stream", "name": table, "state": f"{files} files", "rows": None, "run": None})
-    for row in run.link.ask("pipeline/sources"):
+    for row in context.connection.fetch("pipeline/sources"):
         lines.append({"kind": "source", "name": row["name"], "state": "REMEMBERED", "rows": row["rows"], "run": None})
-    for row in run.link.ask("pipeline/writes"):
+    for row in context.connection.fetch("pipeline/writes"):
         state = "WRITTEN" if row["ended"] else "UNFINISHED"
         lines.append(
             {"kind": "batch", "name": row["batch"], "state": state, "rows": row["inserted"], "run": row["run_id"]}
         )
-    return Outcome(found={"lake": run.lake}, items=lines)
+    return StepResult(found={"lake": context.lake}, items=lines)
 
 
-def forget(run: PipelineRun, name: str) -> Outcome:
+def forget(context: PipelineContext, name: str) -> StepResult:
     """Rows of a source are not remembered any more: handed in again, every one is a new job.
 
     Raises:
         InputError: no source has that name.
     """
-    known = {str(row["name"]): int(row["rows"]) for row in run.link.ask("pipeline/sources")}
+    known = {str(row["name"]): int(row["rows"]) for row in context.connection.fetch("pipeline/sources")}
     if name not in known:
         raise InputError(f"no source is called {name!r}", hint=f"sources are {', '.join(known) or 'none'}")
-    if not run.dry_run:
+    if not context.dry_run:
         gone, last = FORGET_ROWS, bytes(16)
         while gone >= FORGET_ROWS:
-            page = run.link.tell("pipeline/forget_rows", name, last, FORGET_ROWS)[0]
+            page = context.connection.execute("pipeline/forget_rows", name, last, FORGET_ROWS)[0]
             gone, last = page["forgotten"], page["last"]
-        run.link.tell("pipeline/forget_source", name)
-    return Outcome(rows=known[name], found={"source": name, "forgotten_rows": known[name]})
+        context.connection.execute("pipeline/forget_source", name)
+    return StepResult(rows=known[name], found={"source": name, "forgotten_rows": known[name]})
 
 
-def vacuum(run: PipelineRun, older_than_seconds: float) -> Outcome:
+def vacuum(context: PipelineContext, older_than_seconds: float) -> StepResult:
     """Delete files of runs that nothing names and that are older than any run takes.
 
     The master's manifest and the lake's documents are read first and the files afterwards, so a run that ends meanwhile keeps
     what it wrote: its files are too young.
     """
-    lake = Lake(run.lake)
-    named = {str(row["run_id"]) for row in run.link.ask("archive/manifest") if row["run_id"]}
+    lake = Lake(context.lake)
+    named = {str(row["run_id"]) for row in context.connection.fetch("archive/manifest") if row["run_id"]}
     for folder in _DOCUMENTS:
         named |= {str(document.get("run")) for document in lake.documents(folder).values()}
-    found = [one for one in remains(lake, named, run.clock.wall_us() / 1e6) if one.age_seconds > older_than_seconds]
+    found = [
+        one
+        for one in leftover_files(lake, named, context.clock.wall_us() / 1e6)
+        if one.age_seconds > older_than_seconds
+    ]
     for one in found:
-        run.tell(f"{'would delete' if run.dry_run else 'deleting'} {one.path}")
-        if not run.dry_run:
+        context.progress(f"{'would delete' if context.dry_run else 'deleting'} {one.path}")
+        if not context.dry_run:
             lake.delete(one.path)
-    return Outcome(found={"files": len(found), "bytes": sum(one.bytes for one in found)})
+    return StepResult(found={"files": len(found), "bytes": sum(one.bytes for one in found)})
 
 
-def remains(lake: Lake, named: set[str], now: float) -> Iterator[Remains]:
+def leftover_files(lake: Lake, named: set[str], now: float) -> Iterator[LeftoverFile]:
     """Files of runs that are not ``named``."""
     for path, size, changed in lake.listing(""):
         match = _RUN.match(path)
         if (match is not None and match["run"] not in named) or _UNFINISHED.match(path):
-            yield Remains(path, size, now - changed)
+            yield LeftoverFile(path, size, now - changed)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from jobmaster.model.agent import HandlerSpec
 from jobmaster.model.errors import InputError, InvalidArguments
-from jobmaster.pipeline.spark.errors import spoken
+from jobmaster.pipeline.spark.errors import run_spark
 from jobmaster.pipeline.steps.inputs import CORRUPT
 
 if TYPE_CHECKING:
@@ -18,7 +18,7 @@ WHOLE_ROW = "*"
 _PAIR = re.compile(r"^(?P<name>[A-Za-z_]\w*)=(?P<expression>.+)$", re.DOTALL)
 
 
-class Wanted(NamedTuple):
+class RowMapping(NamedTuple):
     """Which column, or expression of Spark's SQL, becomes what."""
 
     key: tuple[str, ...]
@@ -30,7 +30,7 @@ class Wanted(NamedTuple):
     lane: str | None = None
 
 
-class Mapped(NamedTuple):
+class MappedRows(NamedTuple):
     """Rows for a write, and what was done to get them."""
 
     rows: DataFrame
@@ -56,7 +56,7 @@ def parse_pairs(pairs: Sequence[str], option: str) -> dict[str, str]:
     return found
 
 
-def mapped(frame: DataFrame, wanted: Wanted, spec: HandlerSpec | None) -> Mapped:
+def map_rows(frame: DataFrame, mapping: RowMapping, spec: HandlerSpec | None) -> MappedRows:
     """The rows of ``frame`` as a write takes them.
 
     Raises:
@@ -65,39 +65,39 @@ def mapped(frame: DataFrame, wanted: Wanted, spec: HandlerSpec | None) -> Mapped
     from pyspark.sql import functions as F  # as everybody calls it
 
     columns = [name for name in frame.columns if name != CORRUPT]
-    arguments = _arguments(columns, wanted, spec)
-    if missing := [name for name in wanted.key if name != WHOLE_ROW and name not in columns]:
+    arguments = _arguments(columns, mapping, spec)
+    if missing := [name for name in mapping.key if name != WHOLE_ROW and name not in columns]:
         raise InputError(f"there is no column {missing[0]!r} for the key", hint=f"columns are {', '.join(columns)}")
     fields = [_expression(frame, text, f"argument {name!r}").alias(name) for name, text in arguments.items()]
     args = F.to_json(F.struct(*fields)) if fields else F.lit("{}")
     if CORRUPT in frame.columns:
         # A line that could not be read goes on as it is, and is refused with its text.
         args = F.coalesce(F.col(CORRUPT), args)
-    row: list[Any] = [_key(frame, wanted.key, columns).alias("key"), args.alias("args")]
-    for name, text in (("due_at", wanted.due), ("priority", wanted.priority), ("lane", wanted.lane)):
+    row: list[Any] = [_key(frame, mapping.key, columns).alias("key"), args.alias("args")]
+    for name, text in (("due_at", mapping.due), ("priority", mapping.priority), ("lane", mapping.lane)):
         if text is not None:
             row.append(_expression(frame, text, name).alias(name))
-    used = {*wanted.key, *arguments.values(), wanted.due, wanted.priority, wanted.lane}
+    used = {*mapping.key, *arguments.values(), mapping.due, mapping.priority, mapping.lane}
     said = " ".join(str(text) for text in used)
     unused = tuple(name for name in columns if name not in used and not re.search(rf"\b{re.escape(name)}\b", said))
-    rows = spoken(lambda: frame.select(*row))
-    return Mapped(rows, tuple(arguments), unused if WHOLE_ROW not in wanted.key else ())
+    rows = run_spark(lambda: frame.select(*row))
+    return MappedRows(rows, tuple(arguments), unused if WHOLE_ROW not in mapping.key else ())
 
 
-def _arguments(columns: Sequence[str], wanted: Wanted, spec: HandlerSpec | None) -> dict[str, str]:
+def _arguments(columns: Sequence[str], mapping: RowMapping, spec: HandlerSpec | None) -> dict[str, str]:
     """Argument -> expression, in the order of the signature."""
     if spec is None:
-        return dict(wanted.arguments) if wanted.arguments else {name: f"`{name}`" for name in columns}
+        return dict(mapping.arguments) if mapping.arguments else {name: f"`{name}`" for name in columns}
     schema: Any = spec.schema
     known = list(schema.get("properties", {}))
-    if unknown := [name for name in wanted.arguments if name not in known]:
+    if unknown := [name for name in mapping.arguments if name not in known]:
         raise InvalidArguments(
             f"handler {spec.name!r} has no argument {unknown[0]!r}", hint=f"it takes ({', '.join(known)})"
         )
     found = {}
     for name in known:
-        if name in wanted.arguments:
-            found[name] = wanted.arguments[name]
+        if name in mapping.arguments:
+            found[name] = mapping.arguments[name]
         elif name in columns:
             found[name] = f"`{name}`"
     missing = [name for name in schema.get("required", ()) if name not in found]

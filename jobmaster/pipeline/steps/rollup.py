@@ -12,12 +12,11 @@ from datetime import UTC, date, datetime, time, timedelta
 from typing import TYPE_CHECKING, Any
 
 from jobmaster.clock import new_id
-from jobmaster.pipeline.context import Outcome, PipelineRun
-from jobmaster.pipeline.lake.full_history import Archived, History, history_of, union
-from jobmaster.pipeline.lake.lake import FORMAT, Lake
+from jobmaster.pipeline.context import PipelineContext, StepResult
+from jobmaster.pipeline.lake.full_history import FullHistory, LakeRange, open_history, union_all
+from jobmaster.pipeline.lake.lake import FORMAT, Lake, lake_errors
 from jobmaster.pipeline.report.aggregates import COUNTS, GROUPS, grown, latencies, throughput, touched_days
 from jobmaster.pipeline.report.build import write_report
-from jobmaster.pipeline.steps.archive import lake_errors
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -41,7 +40,7 @@ JOB_COLUMNS = (
 ATTEMPT_COLUMNS = ("job_id", "at", "outcome", "refused_at", "ran_us", "bucket_id", "bucket_epoch")
 
 
-def rollup(run: PipelineRun, *, rebuild: bool = False) -> Outcome:
+def rollup(context: PipelineContext, *, rebuild: bool = False) -> StepResult:
     """Bring the figures up to now.
 
     Args:
@@ -50,44 +49,44 @@ def rollup(run: PipelineRun, *, rebuild: bool = False) -> Outcome:
     Raises:
         Refused: the lake is not ours. Unavailable: the master or the lake does not work; run it again.
     """
-    with history_of(run) as history, lake_errors(Lake(run.lake)):
+    with open_history(context) as history, lake_errors(Lake(context.lake)):
         state = None if rebuild else history.lake.read_json(_STATE)
         # The first time every day is made that comes out of it: nothing has to be read to find them.
-        days = _days(history, state) if run.dry_run or state is not None else None
+        days = _days(history, state) if context.dry_run or state is not None else None
         if days is not None:
-            run.tell(f"{len(days)} days to roll up")
+            context.progress(f"{len(days)} days to roll up")
         jobs = 0
-        if not run.dry_run and days != []:
-            days, jobs = _roll(run, history, days)
+        if not context.dry_run and days != []:
+            days, jobs = _roll(context, history, days)
             history.lake.write_json(_STATE, {"as_of": history.as_of.isoformat(), "ranges": _names(history.archived)})
         found: dict[str, Any] = {"days": [day.isoformat() for day in days or ()], "rolled_up_jobs": jobs}
-    if not run.dry_run:
-        with lake_errors(Lake(run.lake)):
-            found["report"] = write_report(run, Lake(run.lake), read(run, Lake(run.lake)))
-    return Outcome(rows=jobs, found=found)
+    if not context.dry_run:
+        with lake_errors(Lake(context.lake)):
+            found["report"] = write_report(context, Lake(context.lake), read(context, Lake(context.lake)))
+    return StepResult(rows=jobs, found=found)
 
 
-def read(run: PipelineRun, lake: Lake) -> dict[str, DataFrame]:
+def read(context: PipelineContext, lake: Lake) -> dict[str, DataFrame]:
     """The figures of every day, by dataset."""
     documents = lake.documents(DAYS).values()
     frames = {}
     for dataset, schema in DATASETS.items():
         paths = [lake.url(path) for document in documents for path in document["files"][dataset]]
-        reader = run.spark.read.schema(schema)
+        reader = context.spark.read.schema(schema)
         base = lake.url(f"rollup/{dataset}/v{FORMAT}")
         frames[dataset] = (
             reader.option("basePath", base).parquet(*paths).drop("run")
             if paths
-            else run.spark.createDataFrame([], schema)
+            else context.spark.createDataFrame([], schema)
         )
     return frames
 
 
-def _names(archived: Sequence[Archived]) -> list[str]:
+def _names(archived: Sequence[LakeRange]) -> list[str]:
     return [one.name for one in archived]
 
 
-def _days(history: History, state: dict[str, Any] | None) -> list[date]:
+def _days(history: FullHistory, state: dict[str, Any] | None) -> list[date]:
     """Days that something touched since the last time; all of them the first time."""
     from pyspark.sql import functions as F
 
@@ -99,30 +98,30 @@ def _days(history: History, state: dict[str, Any] | None) -> list[date]:
         jobs_since = F.col("changed_at") >= as_of
         attempts_since = F.greatest("at", "refused_at") >= as_of
     jobs = [part.where(jobs_since) for part in _parts(history, "jobs", JOB_COLUMNS, ranges)]
-    attempts = union(_parts(history, "attempts", ATTEMPT_COLUMNS, ranges)).where(attempts_since)
+    attempts = union_all(_parts(history, "attempts", ATTEMPT_COLUMNS, ranges)).where(attempts_since)
     return sorted(row["day"] for row in touched_days(jobs, attempts).collect())
 
 
-def _parts(history: History, table: str, columns: Sequence[str], ranges: Sequence[Archived]) -> list[DataFrame]:
+def _parts(history: FullHistory, table: str, columns: Sequence[str], ranges: Sequence[LakeRange]) -> list[DataFrame]:
     """A table in the lake, if there is any of it, and in the master."""
     archived = [history.archived_frame(table, columns, ranges)] if any(one.paths(table) for one in ranges) else []
     return [*archived, history.live_frame(table, columns)]
 
 
-def _roll(run: PipelineRun, history: History, days: Sequence[date] | None) -> tuple[list[date], int]:
+def _roll(context: PipelineContext, history: FullHistory, days: Sequence[date] | None) -> tuple[list[date], int]:
     """Compute some days, or all there are, and name their new files; which they are, and how many jobs ended in them."""
     ranges = [one for one in history.archived if days is None or _touches(one, days)]
     with _kept() as keep:
         # What is in the lake is cheap to read again, by columns. The master is asked once.
         jobs = _parts(history, "jobs", JOB_COLUMNS, ranges)
         jobs[-1] = keep(jobs[-1])
-        attempts = keep(union(_parts(history, "attempts", ATTEMPT_COLUMNS, ranges)))
+        attempts = keep(union_all(_parts(history, "attempts", ATTEMPT_COLUMNS, ranges)))
         frames = {
             "throughput": throughput(jobs, attempts, attempts.count(), history.owners()),
             "latency": latencies(jobs),
         }
         if history.discarded_since is not None:
-            frames = _never_smaller(run, history, frames, days)
+            frames = _never_smaller(context, history, frames, days)
         run_id = new_id().hex()
         files = {dataset: _written(history.lake, dataset, run_id, frame, days) for dataset, frame in frames.items()}
     # A day without any figures has a document, too: it may have had some before.
@@ -133,11 +132,11 @@ def _roll(run: PipelineRun, history: History, days: Sequence[date] | None) -> tu
             f"{DAYS}/{day.isoformat()}.json",
             {"dataset": "rollup", "format": FORMAT, "run": run_id, "as_of": history.as_of.isoformat(), "files": named},
         )
-    return found, _ended(run, history.lake, found)
+    return found, _ended(context, history.lake, found)
 
 
 def _never_smaller(
-    run: PipelineRun, history: History, frames: dict[str, DataFrame], days: Sequence[date] | None
+    context: PipelineContext, history: FullHistory, frames: dict[str, DataFrame], days: Sequence[date] | None
 ) -> dict[str, DataFrame]:
     """The figures, with what was counted before of days of which something was discarded since."""
     from pyspark.sql import functions as F
@@ -147,9 +146,9 @@ def _never_smaller(
     spoilt = [day for day in known if day >= history.discarded_since.date() and (days is None or day in days)]
     if not spoilt:
         return frames
-    run.tell(f"{len(spoilt)} days keep figures of jobs that were discarded since")
+    context.progress(f"{len(spoilt)} days keep figures of jobs that were discarded since")
     ours, found = F.col("day").isin(spoilt), {}
-    for name, old in read(run, history.lake).items():
+    for name, old in read(context, history.lake).items():
         new = frames[name]
         found[name] = new.where(~ours).unionByName(grown(old.where(ours), new.where(ours)))
     return found
@@ -191,16 +190,16 @@ def _written(
     return found
 
 
-def _ended(run: PipelineRun, lake: Lake, days: Sequence[date]) -> int:
+def _ended(context: PipelineContext, lake: Lake, days: Sequence[date]) -> int:
     """How many jobs ended in some days, by their figures."""
     from pyspark.sql import functions as F
 
     ended = sum((F.sum(name) for name in COUNTS[1:5]), start=F.lit(0))
-    written = read(run, lake)["throughput"].where(F.col("day").isin(list(days)))
+    written = read(context, lake)["throughput"].where(F.col("day").isin(list(days)))
     return int(written.agg(ended.alias("jobs")).collect()[0]["jobs"] or 0)
 
 
-def _touches(one: Archived, days: Sequence[date]) -> bool:
+def _touches(one: LakeRange, days: Sequence[date]) -> bool:
     first = datetime.combine(min(days), time(), UTC)
     beyond = datetime.combine(max(days), time(), UTC) + timedelta(days=1)
     return one.first < beyond and one.last >= first

@@ -2,35 +2,41 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import asyncio
+import threading
+from collections import Counter
+from collections.abc import Iterator, Mapping
 from hashlib import sha256
+from types import TracebackType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from jobmaster.clock import new_id
 from jobmaster.handlers.registry import unknown_handler
+from jobmaster.master.connection import Calls, Connections
 from jobmaster.model.agent import HandlerSpec
-from jobmaster.model.errors import InputError
+from jobmaster.model.errors import InputError, JobMasterError
 from jobmaster.model.job import JobState
-from jobmaster.pipeline.context import Outcome, PipelineRun
-from jobmaster.pipeline.spark.errors import spoken
-from jobmaster.pipeline.steps.inputs import Input, read_input
-from jobmaster.pipeline.steps.mapping import Wanted, mapped
-from jobmaster.pipeline.steps.progress import Progress
+from jobmaster.pipeline.context import PipelineContext, StepResult
+from jobmaster.pipeline.spark.errors import run_spark
+from jobmaster.pipeline.steps.inputs import SourceSpec, read_input
+from jobmaster.pipeline.steps.mapping import RowMapping, map_rows
 
 if TYPE_CHECKING:
+    import pyarrow as pa
     from pyspark.sql import DataFrame
 
 REPLAYABLE = (JobState.FAILED, JobState.CANCELLED, JobState.EXPIRED)
 REASONS_SHOWN = 10
 _BATCH_CHARS, _DIGEST_CHARS = 200, 16
+_PROGRESS_SECONDS = 3.0
 
 
-class Order(NamedTuple):
+class SubmitRequest(NamedTuple):
     """What to submit, and how."""
 
-    source: Input
+    source: SourceSpec
     handler: str
-    wanted: Wanted
+    mapping: RowMapping
     batch: str | None
     options: Mapping[str, str]
     """Of the data source: ``priority``, ``lane``, ``dueAt``, ``headers``, ``rowsPerSecond``, ``onDuplicate`` ..."""
@@ -38,31 +44,31 @@ class Order(NamedTuple):
     """How many connections write at once."""
 
 
-def submit(run: PipelineRun, order: Order) -> Outcome:
+def submit(context: PipelineContext, order: SubmitRequest) -> StepResult:
     """Jobs out of data."""
-    spec = _spec(run, order)
-    frame = read_input(run.spark, order.source)
-    found = mapped(frame, order.wanted, spec)
-    run.tell(f"arguments: {', '.join(found.arguments) or 'none'}")
+    spec = _spec(context, order)
+    frame = read_input(context.spark, order.source)
+    found = map_rows(frame, order.mapping, spec)
+    context.progress(f"arguments: {', '.join(found.arguments) or 'none'}")
     if found.unused:
-        run.tell(f"columns that are not used: {', '.join(found.unused)}")
+        context.progress(f"columns that are not used: {', '.join(found.unused)}")
     options = {**order.options, "handler": order.handler, "lax": str(order.source.is_text).lower()}
     if order.batch is None and "asOf" not in options:
         options.setdefault("remember", source_name(order))
-    return write(run, found.rows, order.batch, options, order.tasks)
+    return write(context, found.rows, order.batch, options, order.tasks)
 
 
-def source_name(order: Order) -> str:
+def source_name(order: SubmitRequest) -> str:
     """What the rows are remembered under when nothing else is said: of two sources never the same, however long they are.
     Rows of one would be left out as rows of the other."""
-    name = f"{order.handler} from {order.source.said}"
+    name = f"{order.handler} from {order.source.description}"
     if len(name) <= _BATCH_CHARS:
         return name
     digest = sha256(name.encode()).hexdigest()[:_DIGEST_CHARS]
     return f"{name[: _BATCH_CHARS - _DIGEST_CHARS - 1]} {digest}"
 
 
-def replay(run: PipelineRun, choice: Mapping[str, str], batch: str, options: Mapping[str, str]) -> Outcome:
+def replay(context: PipelineContext, choice: Mapping[str, str], batch: str, options: Mapping[str, str]) -> StepResult:
     """Jobs that ended badly once more, each as a new job that bears ``replay_of``; what has ended stays as it is.
 
     Args:
@@ -75,34 +81,34 @@ def replay(run: PipelineRun, choice: Mapping[str, str], batch: str, options: Map
             f"jobs that are {min(wrong)} are not replayed", hint=f"these are: {', '.join(s.value for s in REPLAYABLE)}"
         )
     columns = "id,args,handler,priority,lane,headers"
-    frame = run.read("jobs", {**choice, "states": ",".join(sorted(states)), "columns": columns})
-    return write(run, frame.withColumnRenamed("id", "key"), batch, {**options, "replay": "true"}, None)
+    frame = context.read("jobs", {**choice, "states": ",".join(sorted(states)), "columns": columns})
+    return write(context, frame.withColumnRenamed("id", "key"), batch, {**options, "replay": "true"}, None)
 
 
 def write(
-    run: PipelineRun, rows: DataFrame, batch: str | None, options: Mapping[str, str], tasks: int | None
-) -> Outcome:
+    context: PipelineContext, rows: DataFrame, batch: str | None, options: Mapping[str, str], tasks: int | None
+) -> StepResult:
     """Write rows and say what became of them."""
-    if run.dry_run:
-        return _dry(run, rows, batch, options)
+    if context.dry_run:
+        return _dry(context, rows, batch, options)
     run_id = new_id().hex()
-    rejects = options.get("rejects") or f"{run.lake}/rejects"
+    rejects = options.get("rejects") or f"{context.lake}/rejects"
     if "://" not in rejects:
-        rejects = str(run.local(rejects).absolute())  # tasks may have another working directory
-    every = {**run.source_options(), **options, **_named(batch), "runId": run_id, "rejects": rejects}
+        rejects = str(context.local(rejects).absolute())  # tasks may have another working directory
+    every = {**context.source_options(), **options, **_named(batch), "runId": run_id, "rejects": rejects}
     if tasks is not None:
         rows = rows.coalesce(tasks)
-    with Progress(run, run_id):
-        spoken(lambda: rows.write.format("jobmaster").options(**every).mode("append").save())
-    return _outcome(run, run_id, rejects)
+    with _ProgressReporter(context, run_id):
+        run_spark(lambda: rows.write.format("jobmaster").options(**every).mode("append").save())
+    return _outcome(context, run_id, rejects)
 
 
 def _named(batch: str | None) -> dict[str, str]:
     return {} if batch is None else {"batch": batch}
 
 
-def _outcome(run: PipelineRun, run_id: str, rejects: str) -> Outcome:
-    (row,) = run.link.ask("pipeline/write_of", run_id)
+def _outcome(context: PipelineContext, run_id: str, rejects: str) -> StepResult:
+    (row,) = context.connection.fetch("pipeline/write_of", run_id)
     offered, inserted, rejected = int(row["offered"]), int(row["inserted"]), int(row["rejected"])
     found: dict[str, Any] = {
         "batch": row["batch"],
@@ -114,28 +120,26 @@ def _outcome(run: PipelineRun, run_id: str, rejects: str) -> Outcome:
     }
     if rejected:
         found["rejects"] = rejects
-        found["reasons"] = _reasons(run, rejects, run_id)
-    return Outcome(rows=offered, found=found)
+        found["reasons"] = _reasons(context, rejects, run_id)
+    return StepResult(rows=offered, found=found)
 
 
-def _reasons(run: PipelineRun, rejects: str, run_id: str) -> dict[str, int]:
+def _reasons(context: PipelineContext, rejects: str, run_id: str) -> dict[str, int]:
     """The most frequent reasons, and how often."""
     from pyspark.sql import functions as F
 
-    frame = run.spark.read.parquet(rejects).where(F.col("run_id") == run_id)
+    frame = context.spark.read.parquet(rejects).where(F.col("run_id") == run_id)
     rows = frame.groupBy("reason").count().orderBy(F.desc("count"), "reason").limit(REASONS_SHOWN).collect()
     return {row["reason"]: int(row["count"]) for row in rows}
 
 
-def _dry(run: PipelineRun, rows: DataFrame, batch: str | None, options: Mapping[str, str]) -> Outcome:
+def _dry(context: PipelineContext, rows: DataFrame, batch: str | None, options: Mapping[str, str]) -> StepResult:
     """Check every row as a write would, and write none."""
     from pyspark.sql import functions as F
 
-    from jobmaster.pipeline.steps.dry_run import tried
-
-    every = {**run.source_options(), **options, **_named(batch)}
-    frame = tried(rows, every)
-    counts = spoken(lambda: frame.groupBy("reason").agg(F.sum("rows").alias("rows")).collect())
+    every = {**context.source_options(), **options, **_named(batch)}
+    frame = _checked(rows, every)
+    counts = run_spark(lambda: frame.groupBy("reason").agg(F.sum("rows").alias("rows")).collect())
     reasons = {row["reason"]: int(row["rows"]) for row in counts if row["reason"] is not None}
     offered = sum(int(row["rows"]) for row in counts)
     most = dict(sorted(reasons.items(), key=lambda item: -item[1])[:REASONS_SHOWN])
@@ -145,12 +149,70 @@ def _dry(run: PipelineRun, rows: DataFrame, batch: str | None, options: Mapping[
         "rejected": sum(reasons.values()),
         "reasons": most,
     }
-    return Outcome(rows=offered, found=found)
+    return StepResult(rows=offered, found=found)
 
 
-def _spec(run: PipelineRun, order: Order) -> HandlerSpec | None:
-    specs = run.link.wait(run.link.master.handlers())
+def _checked(rows: DataFrame, options: Mapping[str, str]) -> DataFrame:
+    """``(reason, rows)`` of each batch of rows; no reason means that they would be jobs."""
+    from jobmaster.pipeline.datasource.row_parser import RowParser
+    from jobmaster.pipeline.datasource.write_options import write_plan
+
+    rules = write_plan(options, rows.schema, dry=True).rules
+
+    def check(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        import pyarrow as pa
+
+        reader = RowParser(rules)
+        for batch in batches:
+            jobs, rejects = reader.read(batch)
+            counts: Counter[str | None] = Counter(one.reason for one in rejects)
+            if jobs:
+                counts[None] = len(jobs)
+            yield pa.RecordBatch.from_arrays(
+                [pa.array(list(counts), pa.string()), pa.array(list(counts.values()), pa.int64())],
+                names=["reason", "rows"],
+            )
+
+    return rows.mapInArrow(check, "reason string, rows bigint")
+
+
+def _spec(context: PipelineContext, order: SubmitRequest) -> HandlerSpec | None:
+    specs = context.connection.run(context.connection.master.handlers())
     spec = specs.get(order.handler)
     if spec is None and order.options.get("allowUnregistered") != "true":
         raise unknown_handler(order.handler, list(specs), "start an agent that has it, or give --allow-unregistered")
     return spec
+
+
+class _ProgressReporter:
+    """Tells every few seconds how many rows are in."""
+
+    def __init__(self, context: PipelineContext, run_id: str) -> None:
+        self._context = context
+        self._run_id = run_id
+        self._opener = context.connection.opener
+        self._done = threading.Event()
+        self._thread = threading.Thread(target=self._watch, name="jobmaster-progress", daemon=True)
+
+    def __enter__(self) -> _ProgressReporter:
+        self._thread.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._done.set()
+        self._thread.join()
+
+    def _watch(self) -> None:
+        with asyncio.Runner() as runner:
+            connections = Connections(self._opener, 1)
+            calls = Calls(connections)
+            while not self._done.wait(_PROGRESS_SECONDS):
+                try:
+                    rows = runner.run(calls.ask("pipeline/written", self._run_id))
+                except JobMasterError:
+                    continue  # the tasks will say what is wrong
+                if rows[0]["inserted"]:
+                    self._context.progress(f"{rows[0]['inserted']:,} jobs are in".replace(",", " "))
+            runner.run(connections.close())

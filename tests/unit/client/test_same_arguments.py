@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from jobmaster.handlers import Handler, Handlers
 from jobmaster.model.agent import HandlerSpec
 from jobmaster.model.errors import InvalidArguments
-from jobmaster.pipeline.datasource.args_checker import Checker
+from jobmaster.pipeline.datasource.args_checker import ArgsChecker
 
 
 class Point(msgspec.Struct):
@@ -74,9 +74,9 @@ def accepts(handler: Handler, args: bytes) -> bool:
     return True
 
 
-def checker_of(handler: Handler, *, lax: bool) -> Checker:
+def checker_of(handler: Handler, *, lax: bool) -> ArgsChecker:
     spec = msgspec.json.decode(msgspec.json.encode(handler.spec), type=HandlerSpec)  # as the master gives it back
-    return Checker(spec, lax=lax, limit_bytes=100_000)
+    return ArgsChecker(spec, lax=lax, limit_bytes=100_000)
 
 
 STRICT = {id(handler): checker_of(handler, lax=False) for handler in HANDLERS}

@@ -16,7 +16,7 @@ from jobmaster.settings.model import ClusterSettings, MasterSettings
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-    from jobmaster.pipeline.context import PipelineRun
+    from jobmaster.pipeline.context import PipelineContext
 
 SPEC = (
     '{"name":"images.resize","schema":{"type":"object","properties":{"path":{"type":"string"},'
@@ -32,7 +32,7 @@ class Ground:
         self.lake = lake
         self.spark: Any = spark
         self.said: list[str] = []
-        self._runs: list[PipelineRun] = []
+        self._runs: list[PipelineContext] = []
 
     @property
     def options(self) -> dict[str, str]:
@@ -53,15 +53,15 @@ class Ground:
             "concat('k', id) AS key", "to_json(struct(concat('f', id) AS path, id AS width)) AS args"
         )
 
-    def run(self, *, dry_run: bool = False) -> PipelineRun:
+    def run(self, *, dry_run: bool = False) -> PipelineContext:
         """A call of the pipeline in this process, on the session of all tests."""
-        from jobmaster.pipeline.context import PipelineOptions, PipelineRun
+        from jobmaster.pipeline.context import PipelineContext, PipelineOptions
         from jobmaster.pipeline.spark.session import SessionOptions
 
         options = PipelineOptions(SessionOptions("local[2]"), str(self.lake), dry_run)
-        run = PipelineRun(self.settings, options, self.said.append, _session=self.spark)
-        self._runs.append(run)
-        return run
+        context = PipelineContext(self.settings, options, self.said.append, _session=self.spark)
+        self._runs.append(context)
+        return context
 
     def sql(self, work: Callable[[asyncpg.Connection[asyncpg.Record]], Coroutine[Any, Any, Any]]) -> Any:
         """Some work on a connection of its own."""

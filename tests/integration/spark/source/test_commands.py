@@ -12,9 +12,9 @@ import asyncpg
 import pytest
 
 from jobmaster.model.errors import InputError, InvalidArguments, Refused, UnknownHandler
-from jobmaster.pipeline.steps.inputs import Input
-from jobmaster.pipeline.steps.mapping import Wanted
-from jobmaster.pipeline.steps.submit import Order, submit
+from jobmaster.pipeline.steps.inputs import SourceSpec
+from jobmaster.pipeline.steps.mapping import RowMapping
+from jobmaster.pipeline.steps.submit import SubmitRequest, submit
 from tests.integration.spark.source.conftest import Ground
 from tests.patience import PATIENCE_SECONDS
 
@@ -22,15 +22,15 @@ pytestmark = [pytest.mark.slow, pytest.mark.spark]
 ROOT = Path(__file__).parents[4]
 
 
-def order(source: Input, *keys: str, **given: object) -> Order:
-    wanted = Wanted(keys, **given)  # type: ignore[arg-type]  # as the test says
-    return Order(source, "images.resize", wanted, None, {})
+def order(source: SourceSpec, *keys: str, **given: object) -> SubmitRequest:
+    wanted = RowMapping(keys, **given)  # type: ignore[arg-type]  # as the test says
+    return SubmitRequest(source, "images.resize", wanted, None, {})
 
 
 def test_csv_with_bad_rows_is_accounted_for_row_by_row(ground: Ground, tmp_path: Path) -> None:
     file = tmp_path / "in.csv"
     file.write_text('path,width,due\na,1,2030-01-31T12:00:00Z\n"b,""x""\ny",,\nc,wide,\nd,,soon\na,2,\n')
-    wanted = order(Input(str(file)), "path", due="due")
+    wanted = order(SourceSpec(str(file)), "path", due="due")
     dry = submit(ground.run(dry_run=True), wanted)
     assert (dry.rows, dry.found["rejected"], ground.value("SELECT count(*) FROM job")) == (5, 2, 0)
     assert ground.value("SELECT count(*) FROM pipeline_batch") == 0
@@ -51,7 +51,7 @@ def test_json_with_a_broken_line_and_expressions(ground: Ground, tmp_path: Path)
     file = tmp_path / "in.jsonl"
     file.write_text('{"id": 1, "name": "a", "size": 1.9}\n{"id": 2, "name": \n{"id": 3, "name": "c", "size": 3}\n')
     arguments = {"path": "concat('img/', name)", "width": "cast(size AS int)"}
-    done = submit(ground.run(), order(Input(str(file)), "*", arguments=arguments))
+    done = submit(ground.run(), order(SourceSpec(str(file)), "*", arguments=arguments))
     assert (done.found["inserted"], done.found["rejected"]) == (2, 1)
     assert "no JSON" in next(iter(done.found["reasons"]))
     assert ground.value("SELECT args::text FROM jobs WHERE args->>'path' = 'img/a'") == '{"path":"img/a","width":1}'
@@ -66,10 +66,10 @@ def test_a_table_of_another_database_and_a_query_over_files(ground: Ground, tmp_
     ground.sql(make)
     dsn = ground.options["dsn"]
     table = f"{ground.options['schema']}.pictures"
-    assert submit(ground.run(), order(Input(dsn, table=table), "path")).found["inserted"] == 7
+    assert submit(ground.run(), order(SourceSpec(dsn, table=table), "path")).found["inserted"] == 7
     folder = str(tmp_path / "p.parquet")
     ground.rows(5).selectExpr("key AS path", "1 AS width").write.parquet(folder)
-    query = Input(folder, sql="SELECT * FROM source WHERE path < 'k3'")
+    query = SourceSpec(folder, sql="SELECT * FROM source WHERE path < 'k3'")
     assert submit(ground.run(), order(query, "path")).found["inserted"] == 3
 
 
@@ -77,13 +77,13 @@ def test_wrong_orders_are_one_sentence_each(ground: Ground, tmp_path: Path) -> N
     file = tmp_path / "in.csv"
     file.write_text("name,width\na,1\n")
     for wrong, kind, said in (
-        (order(Input(str(tmp_path / "no.csv")), "name"), InputError, "no.csv cannot be read"),
-        (order(Input(str(tmp_path / "in")), "name"), InputError, "does not say its format"),
-        (order(Input(str(file)), "name"), InvalidArguments, "needs argument 'path'"),
-        (order(Input(str(file)), "nam", arguments={"path": "name"}), InputError, "no column 'nam' for the key"),
-        (order(Input(str(file)), "name", arguments={"path": "nam"}), InputError, "does not fit"),
-        (order(Input(str(file)), "name", arguments={"pfad": "name"}), InvalidArguments, "no argument 'pfad'"),
-        (order(Input(str(file)), "name")._replace(handler="images.resise"), UnknownHandler, "images.resise"),
+        (order(SourceSpec(str(tmp_path / "no.csv")), "name"), InputError, "no.csv cannot be read"),
+        (order(SourceSpec(str(tmp_path / "in")), "name"), InputError, "does not say its format"),
+        (order(SourceSpec(str(file)), "name"), InvalidArguments, "needs argument 'path'"),
+        (order(SourceSpec(str(file)), "nam", arguments={"path": "name"}), InputError, "no column 'nam' for the key"),
+        (order(SourceSpec(str(file)), "name", arguments={"path": "nam"}), InputError, "does not fit"),
+        (order(SourceSpec(str(file)), "name", arguments={"pfad": "name"}), InvalidArguments, "no argument 'pfad'"),
+        (order(SourceSpec(str(file)), "name")._replace(handler="images.resise"), UnknownHandler, "images.resise"),
     ):
         with pytest.raises(kind) as caught:
             submit(ground.run(), wrong)
@@ -92,10 +92,10 @@ def test_wrong_orders_are_one_sentence_each(ground: Ground, tmp_path: Path) -> N
 
 def test_a_stream_passes_over_nothing_that_commits_late(ground: Ground) -> None:
     """Two transactions get their numbers in one order and commit in the other."""
-    from jobmaster.pipeline.steps.stream import carry_out, folder_of
+    from jobmaster.pipeline.steps.stream import folder_of, stream
 
     def copied() -> int:
-        return carry_out(ground.run(), "jobs", None, 100_000, "earliest").rows
+        return stream(ground.run(), "jobs", None, 100_000, "earliest").rows
 
     insert = """INSERT INTO job (id, state, priority, lane, handler, token, bucket_id, bucket_epoch, waited_us, ran_us, args)
                 VALUES (uuid_floor(clock_timestamp()), 'SUCCEEDED', 3, 'default', $1, 1, gen_random_uuid(), 1, 0, 0, '{}')"""
@@ -123,25 +123,25 @@ def test_a_stream_passes_over_nothing_that_commits_late(ground: Ground) -> None:
 
 def test_a_stream_that_has_missed_a_range_ends_with_one_sentence(ground: Ground) -> None:
     """Its checkpoint is from before, the range was dropped since, and the trigger is that of the command."""
-    from jobmaster.pipeline.steps.stream import carry_out
+    from jobmaster.pipeline.steps.stream import stream
     from tests.integration.spark.source.test_streams import archived, drop, old
 
     old(ground, 10)
-    assert carry_out(ground.run(), "jobs", None, 100_000, "earliest").rows == 10
+    assert stream(ground.run(), "jobs", None, 100_000, "earliest").rows == 10
     old(ground, 5)
     archived(ground, drop)
     with pytest.raises(
         Refused, match=r"^job_day_\d+ left the master before this stream had read all of it \(read what"
     ):
-        carry_out(ground.run(), "jobs", None, 100_000, "earliest")
+        stream(ground.run(), "jobs", None, 100_000, "earliest")
 
 
 def test_a_stream_admits_about_as_many_rows_as_it_was_told(ground: Ground) -> None:
-    from jobmaster.pipeline.steps.stream import carry_out
+    from jobmaster.pipeline.steps.stream import stream
 
     for _ in range(5):
         ground.ended(40)
-    done = carry_out(ground.run(), "jobs", None, 90, "earliest")
+    done = stream(ground.run(), "jobs", None, 90, "earliest")
     assert (done.rows, done.found["batches"]) == (200, 3)  # whole transactions: two, two, one
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from jobmaster.pipeline.context import PipelineOptions, PipelineRun
+from jobmaster.pipeline.context import PipelineContext, PipelineOptions
 from jobmaster.pipeline.steps.lake_admin import list_lake, vacuum
 from tests.integration.spark.source.conftest import ground_of
 
@@ -35,11 +35,11 @@ def test_only_old_files_of_unnamed_runs_go(master_dsn: str, cluster_name: str, t
         age = path.stat().st_mtime - days * 86400
         os.utime(path, (age, age))
     for dry in (True, False):
-        run = PipelineRun(ground.settings, PipelineOptions(lake=str(lake), dry_run=dry))
-        assert vacuum(run, 86400.0).found["files"] == 3
-        kinds = [item["kind"] for item in list_lake(run).items or ()]
+        context = PipelineContext(ground.settings, PipelineOptions(lake=str(lake), dry_run=dry))
+        assert vacuum(context, 86400.0).found["files"] == 3
+        kinds = [item["kind"] for item in list_lake(context).items or ()]
         assert kinds == ["rollup", "stream"]
-        run.close()
+        context.close()
     left = {str(path.relative_to(lake)) for path in lake.rglob("*") if path.is_file()}
     assert left == {name for name in files if "dead" not in name} | {"_manifest/rollup/2030-01-01.json"}
     assert not (lake / "jobs/v1/run=dead").exists()

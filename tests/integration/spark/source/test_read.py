@@ -24,10 +24,10 @@ pytestmark = [pytest.mark.slow, pytest.mark.spark]
 
 def failure(work: Any) -> JobMasterError:
     """The error that a user is told."""
-    from jobmaster.pipeline.spark.errors import spoken
+    from jobmaster.pipeline.spark.errors import run_spark
 
     with pytest.raises(JobMasterError) as caught:
-        spoken(work)
+        run_spark(work)
     return caught.value
 
 
@@ -141,16 +141,15 @@ def test_filters_of_spark_narrow_the_statement_and_lose_nothing(ground: Ground) 
 def test_a_filter_narrows_what_the_server_reads(ground: Ground) -> None:
     from pyspark.sql.datasource import EqualTo, GreaterThanOrEqual
 
-    from jobmaster.pipeline.datasource.pushdown import narrow
-    from jobmaster.pipeline.datasource.selection import Selection
-    from jobmaster.pipeline.datasource.tables import Choice
+    from jobmaster.pipeline.datasource.selection import Selection, push_down
+    from jobmaster.pipeline.datasource.tables import FilterOption
 
     selection = Selection("jobs", ("id",))
-    assert narrow(selection, EqualTo(("handler",), "x")).chosen == {Choice.HANDLERS: ("x",)}
-    assert narrow(selection, EqualTo(("args",), "x")) == selection
+    assert push_down(selection, EqualTo(("handler",), "x")).filters == {FilterOption.HANDLERS: ("x",)}
+    assert push_down(selection, EqualTo(("args",), "x")) == selection
     low = UUID(int=5 << 100)
-    assert narrow(selection, GreaterThanOrEqual(("id",), str(low))).low == low
-    assert narrow(selection, GreaterThanOrEqual(("id",), str(low).upper() + "x")) == selection
+    assert push_down(selection, GreaterThanOrEqual(("id",), str(low))).low == low
+    assert push_down(selection, GreaterThanOrEqual(("id",), str(low).upper() + "x")) == selection
 
 
 def test_a_table_of_sql(ground: Ground) -> None:
@@ -171,30 +170,32 @@ def test_a_server_that_goes_away_in_the_middle_is_an_error_not_an_end(
     spark: object, new_postgres: Any, cluster_name: str, tmp_path: Path
 ) -> None:
     """A COPY that just ends would look like the end of the data."""
-    from jobmaster.pipeline.datasource.cluster_ref import place_of
-    from jobmaster.pipeline.datasource.range_scan import Scan
+    from jobmaster.pipeline.datasource.cluster_ref import cluster_ref_of
+    from jobmaster.pipeline.datasource.range_scan import RangeScan
     from jobmaster.pipeline.datasource.selection import HIGHEST, LOWEST, Selection
 
     server: PostgresServer = new_postgres()
     ground = ground_of(server.dsn, cluster_name, tmp_path)
     ground.ended(20_000)
-    batches = Scan(place_of(ground.options), Selection("jobs", ("id", "args")), 10_000).batches(LOWEST, HIGHEST)
+    batches = RangeScan(cluster_ref_of(ground.options), Selection("jobs", ("id", "args")), 10_000).batches(
+        LOWEST, HIGHEST
+    )
     assert next(batches).num_rows > 0
     server.kill()
     with pytest.raises(Unavailable):
         list(batches)
     server.start()
-    again = Scan(place_of(ground.options), Selection("jobs", ("id",)), 10_000).batches(LOWEST, HIGHEST)
+    again = RangeScan(cluster_ref_of(ground.options), Selection("jobs", ("id",)), 10_000).batches(LOWEST, HIGHEST)
     assert sum(batch.num_rows for batch in again) == 20_000
 
 
 def test_nothing_of_a_reader_that_stops_early_stays_connected(ground: Ground) -> None:
-    from jobmaster.pipeline.datasource.cluster_ref import place_of
-    from jobmaster.pipeline.datasource.range_scan import Scan
+    from jobmaster.pipeline.datasource.cluster_ref import cluster_ref_of
+    from jobmaster.pipeline.datasource.range_scan import RangeScan
     from jobmaster.pipeline.datasource.selection import HIGHEST, LOWEST, Selection
 
     ground.ended(20_000)
-    batches = Scan(place_of(ground.options), Selection("jobs", ("id",)), 1000).batches(LOWEST, HIGHEST)
+    batches = RangeScan(cluster_ref_of(ground.options), Selection("jobs", ("id",)), 1000).batches(LOWEST, HIGHEST)
     next(batches)
     batches.close()  # type: ignore[attr-defined]  # it is a generator
     count = "SELECT count(*) FROM pg_stat_activity WHERE application_name = 'jobmaster-spark' AND state = 'active'"
@@ -221,14 +222,14 @@ def test_another_postgresql_without_jdbc(ground: Ground) -> None:
 
 
 def test_options_find_the_cluster(monkeypatch: pytest.MonkeyPatch) -> None:
-    from jobmaster.pipeline.datasource.cluster_ref import place_of
+    from jobmaster.pipeline.datasource.cluster_ref import cluster_ref_of
 
     monkeypatch.setitem(os.environ, "SOME_DSN", "postgresql://u:secret@h/d")
-    place = place_of({"dsnEnv": "SOME_DSN", "cluster": "pay-roll"})
+    place = cluster_ref_of({"dsnEnv": "SOME_DSN", "cluster": "pay-roll"})
     assert (place.dsn, place.schema) == ("postgresql://u:secret@h/d", "jobmaster_pay_roll")
     assert "secret" not in repr(place)
     with pytest.raises(InputError):
-        place_of({"dsnEnv": "SOME_DSN", "dsn": "postgresql://h/d"})
+        cluster_ref_of({"dsnEnv": "SOME_DSN", "dsn": "postgresql://h/d"})
     with pytest.raises(InputError):
-        place_of({"dsnEnv": "NO_SUCH_DSN"})
+        cluster_ref_of({"dsnEnv": "NO_SUCH_DSN"})
     assert Refused.exit_code == 77

@@ -16,12 +16,14 @@ pytestmark = [pytest.mark.slow, pytest.mark.spark]
 
 def daily(ground: Ground, path: Path, rows: int) -> dict[str, Any]:
     """The file as it is today, handed in as the documentation says; the account."""
-    from jobmaster.pipeline.steps.inputs import Input
-    from jobmaster.pipeline.steps.mapping import Wanted
-    from jobmaster.pipeline.steps.submit import Order, submit
+    from jobmaster.pipeline.steps.inputs import SourceSpec
+    from jobmaster.pipeline.steps.mapping import RowMapping
+    from jobmaster.pipeline.steps.submit import SubmitRequest, submit
 
     path.write_text("path\n" + "".join(f"p{number}\n" for number in range(rows)))
-    order = Order(Input(str(path), None, None, None, (), {}), "images.resize", Wanted(("path",)), None, {})
+    order = SubmitRequest(
+        SourceSpec(str(path), None, None, None, (), {}), "images.resize", RowMapping(("path",)), None, {}
+    )
     found = dict(submit(ground.run(), order).found)
     return {name: found[name] for name in ("offered", "inserted", "duplicates", "rejected")}
 

@@ -13,11 +13,11 @@ from jobmaster.client.schema_check import problems, whole_numbers
 from jobmaster.handlers.signature import read_signature
 from jobmaster.model.agent import HandlerSpec
 from jobmaster.model.errors import InputError, JobMasterError, OutcomeUnknown, Refused, UnknownHandler
-from jobmaster.pipeline.datasource.args_checker import Checker
-from jobmaster.pipeline.datasource.batch_ids import batch_id
+from jobmaster.pipeline.datasource.args_checker import ArgsChecker
+from jobmaster.pipeline.datasource.row_parser import batch_id
 from jobmaster.pipeline.datasource.selection import floor_id, selection_of
 from jobmaster.pipeline.datasource.tables import TABLES
-from jobmaster.pipeline.spark.errors import said_by
+from jobmaster.pipeline.spark.errors import error_of_spark
 from jobmaster.pipeline.spark.session import parse_conf, require_extra, settings_of, threads_of
 from jobmaster.pipeline.steps.mapping import parse_pairs
 
@@ -50,7 +50,7 @@ VALUES: list[Any] = [
 @pytest.mark.parametrize("value", VALUES, ids=json.dumps)
 def test_the_fast_check_says_what_the_slow_one_says(function: Any, value: Any) -> None:
     schema = read_signature(function, "h").schema
-    checker = Checker(HandlerSpec(name="h", schema=schema), lax=False, limit_bytes=1000)
+    checker = ArgsChecker(HandlerSpec(name="h", schema=schema), lax=False, limit_bytes=1000)
     args = json.dumps(value).encode()
     said = checker.check(args)
     fitted = whole_numbers(schema, value)
@@ -64,19 +64,19 @@ def test_what_the_fast_check_cannot_say_is_checked_slowly() -> None:
         "type": "object",
         "properties": {"n": {"type": "integer", "multipleOf": 2, "minimum": 3}},
     }
-    checker = Checker(HandlerSpec(name="h", schema=schema), lax=False, limit_bytes=1000)
+    checker = ArgsChecker(HandlerSpec(name="h", schema=schema), lax=False, limit_bytes=1000)
     assert checker.check(b'{"n":1}').problem == "argument 'n': 1 is no multiple of 2; argument 'n': 1 is less than 3"
     assert checker.check(b'{"n":4}').problem is None
 
 
 def test_text_stands_for_what_the_signature_asks_for() -> None:
-    checker = Checker(HandlerSpec(name="h", schema=read_signature(plain, "h").schema), lax=True, limit_bytes=1000)
+    checker = ArgsChecker(HandlerSpec(name="h", schema=read_signature(plain, "h").schema), lax=True, limit_bytes=1000)
     assert checker.check(b'{"path":"12","width":"34","ratio":"0.5"}').args == b'{"path":"12","width":34,"ratio":0.5}'
     assert "expected integer, got string" in str(checker.check(b'{"path":"a","width":"wide"}').problem)
 
 
 def test_arguments_that_cannot_travel() -> None:
-    checker = Checker(None, lax=False, limit_bytes=300)
+    checker = ArgsChecker(None, lax=False, limit_bytes=300)
     assert checker.check(b'{"any": ["thing"]}').problem is None
     for args, said in {
         b'{"a":': "no JSON", b"[]": "no JSON object", b'{"a":"' + b"x" * 300 + b'"}': "the limit is 300",
@@ -101,12 +101,12 @@ def test_an_error_under_two_stacks_is_the_one_that_was_raised() -> None:
         "jobmaster.model.errors.Unavailable: the first thing\n\nDuring handling of the above exception:\n"
         "jobmaster.model.errors.UnknownHandler: there is no handler 'x' (did you mean y?)\n\tat org.apache.spark..."
     )
-    found = said_by(RuntimeError(text))
+    found = error_of_spark(RuntimeError(text))
     assert type(found) is UnknownHandler
     assert found.message == "there is no handler 'x' (did you mean y?)"
-    assert type(said_by(RuntimeError("jobmaster.model.errors.OutcomeUnknown: perhaps"))) is OutcomeUnknown
-    assert "full" in said_by(RuntimeError("java.io.IOException: No space left on device")).message
-    other: JobMasterError = said_by(RuntimeError("[SOME_ERROR] it broke\n\tat java"))
+    assert type(error_of_spark(RuntimeError("jobmaster.model.errors.OutcomeUnknown: perhaps"))) is OutcomeUnknown
+    assert "full" in error_of_spark(RuntimeError("java.io.IOException: No space left on device")).message
+    other: JobMasterError = error_of_spark(RuntimeError("[SOME_ERROR] it broke\n\tat java"))
     assert (type(other), other.message) == (Refused, "Spark: [SOME_ERROR] it broke")
 
 

@@ -183,10 +183,10 @@ def test_a_range_that_is_being_read_is_not_dropped_meanwhile(ground: Ground) -> 
 
     async def while_reading(archive: Archive) -> None:
         from jobmaster.master.export import open_scan
-        from jobmaster.pipeline.datasource.range_scan import Window, check_window
+        from jobmaster.pipeline.datasource.range_scan import TransactionWindow, check_window
 
-        task = await open_scan(stream.reader.plan.place.opener())
-        window = Window(end["began"], stream.at["xid"], end["xid"])
+        task = await open_scan(stream.reader.plan.cluster.opener())
+        window = TransactionWindow(end["began"], stream.at["xid"], end["xid"])
         await check_window(task, stream.reader.plan.selection, window)
         told = asyncio.Event()
         (found,) = await archive.ranges()

@@ -17,7 +17,7 @@ from jobmaster.settings.model import ClusterSettings, Limits, MasterSettings, St
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from jobmaster.pipeline.context import PipelineRun
+    from jobmaster.pipeline.context import PipelineContext
 
 
 @dataclass
@@ -28,17 +28,17 @@ class Past:
     lake: Path
     spark: SparkSession | None
     said: list[str] = field(default_factory=list)
-    _runs: list[PipelineRun] = field(default_factory=list)
+    _runs: list[PipelineContext] = field(default_factory=list)
 
-    def run(self, *, dry_run: bool = False) -> PipelineRun:
+    def run(self, *, dry_run: bool = False) -> PipelineContext:
         """A call of the pipeline in this process, on the session of all tests."""
-        from jobmaster.pipeline.context import PipelineOptions, PipelineRun
+        from jobmaster.pipeline.context import PipelineContext, PipelineOptions
         from jobmaster.pipeline.spark.session import SessionOptions
 
         options = PipelineOptions(SessionOptions("local[2]"), str(self.lake), dry_run)
-        run = PipelineRun(self.settings, options, self.said.append, _session=self.spark)
-        self._runs.append(run)
-        return run
+        context = PipelineContext(self.settings, options, self.said.append, _session=self.spark)
+        self._runs.append(context)
+        return context
 
     def sql(self, work: Callable[[asyncpg.Connection[asyncpg.Record]], Coroutine[Any, Any, Any]]) -> Any:
         """Run some work on a connection of its own."""

@@ -259,21 +259,21 @@ def test_jobs_of_several_days_lie_in_the_folders_of_their_days(tmp_path: Path) -
 
     from jobmaster.pipeline.lake.export import PartFiles
     from jobmaster.pipeline.lake.lake import Lake
-    from jobmaster.pipeline.lake.schema import completed, copied_of, schema_of
-    from jobmaster.pipeline.lake.verify import measured_file
+    from jobmaster.pipeline.lake.schema import copied_schema, dataset_schema, with_derived_columns
+    from jobmaster.pipeline.lake.verify import measure_file
 
     def job(day: int) -> dict[str, Any]:
         created = datetime(2026, 11, day, tzinfo=UTC)
         digits = f"{int(created.timestamp() * 1000):012x}"
         told = {"id": f"{digits[:8]}-{digits[8:]}-7000-8000-000000000000", "state": "SUCCEEDED", "priority_level": 3}
-        return dict.fromkeys(copied_of("jobs").names) | told | {"changed_at": created, "ran_us": 1}
+        return dict.fromkeys(copied_schema("jobs").names) | told | {"changed_at": created, "ran_us": 1}
 
-    batch = pa.RecordBatch.from_pylist([job(day) for day in (2, 1, 2)], schema=copied_of("jobs"))
+    batch = pa.RecordBatch.from_pylist([job(day) for day in (2, 1, 2)], schema=copied_schema("jobs"))
     lake = Lake(str(tmp_path))
-    paths = PartFiles(lake, "jobs", "x", "part.parquet").write(iter([completed(batch, "jobs")]))
+    paths = PartFiles(lake, "jobs", "x", "part.parquet").write(iter([with_derived_columns(batch, "jobs")]))
     assert paths == [f"jobs/v1/run=x/day=2026-11-0{day}/part.parquet" for day in (1, 2)]
-    assert [measured_file(lake, "jobs", path)[0] for path in paths] == [1, 2]
-    assert schema_of("jobs").names[:3] == ["id", "state", "priority"]
+    assert [measure_file(lake, "jobs", path)[0] for path in paths] == [1, 2]
+    assert dataset_schema("jobs").names[:3] == ["id", "state", "priority"]
 
 
 def test_a_lake_of_a_newer_version_and_one_of_another_cluster_are_refused(filled: Past) -> None:

@@ -15,10 +15,10 @@ from jobmaster.model.errors import InputError
 from jobmaster.pipeline.plan.queueing import (
     BUCKETS_MAX,
     Load,
-    around,
-    between,
+    buckets_by_formula,
+    candidates_around,
+    candidates_between,
     erlang_c,
-    screened,
     utilisation,
     wait_seconds,
 )
@@ -53,13 +53,13 @@ def test_irregular_arrivals_wait_longer_and_splitting_them_evens_them_out() -> N
 
 
 def test_the_screen_never_plans_too_busy_and_says_so_when_nothing_will_do() -> None:
-    found = screened(POISSON, 1, 0.99, 60.0)
+    found = buckets_by_formula(POISSON, 1, 0.99, 60.0)
     assert utilisation(POISSON, found, 1) <= 0.85 < 0.99
-    assert screened(POISSON, 1, 0.99, 0.1) > found
-    assert screened(POISSON._replace(per_second=1e6), 1, 0.99, 1.0) == BUCKETS_MAX
-    assert around(8) == [1, 2, 4, 8, 16, 32]
-    assert between(4, 8) == [5, 6, 7]
-    assert between(4, 5) == []
+    assert buckets_by_formula(POISSON, 1, 0.99, 0.1) > found
+    assert buckets_by_formula(POISSON._replace(per_second=1e6), 1, 0.99, 1.0) == BUCKETS_MAX
+    assert candidates_around(8) == [1, 2, 4, 8, 16, 32]
+    assert candidates_between(4, 8) == [5, 6, 7]
+    assert candidates_between(4, 5) == []
 
 
 @pytest.mark.slow
@@ -80,20 +80,20 @@ def test_a_replay_of_poisson_arrivals_waits_as_the_formula_says_within_five_per_
 @pytest.mark.slow
 def test_days_drawn_again_say_how_sure_a_quantile_is() -> None:
     pytest.importorskip("pyspark")
-    from jobmaster.pipeline.plan.plan import resampled
+    from jobmaster.pipeline.plan.plan import bootstrap_interval
 
     days = {date(2026, 3, day): [(100 + 10 * day, 50)] for day in range(1, 9)}
-    interval = resampled(days, 0.5)
+    interval = bootstrap_interval(days, 0.5)
     assert interval is not None
     low, high = interval
     assert low < high
-    assert resampled({date(2026, 3, 1): [(1, 1)]}, 0.5) is None
+    assert bootstrap_interval({date(2026, 3, 1): [(1, 1)]}, 0.5) is None
 
 
 def test_an_objective_that_no_number_meets_is_marked_in_the_file(tmp_path: Path) -> None:
-    from jobmaster.pipeline.plan.plan_yaml import Choice, yaml_of
+    from jobmaster.pipeline.plan.plan_yaml import Recommendation, yaml_of
 
-    choice = Choice(
+    choice = Recommendation(
         lane="payroll", priority="high", buckets=5, objective_us=1e6, interval_us=None, utilisation=0.5, screened=4,
         waits_us={"p50": 1.0, "p95": 2.0, "p99": 3e6, "objective": 3e6}, screened_wait_us=-1.0, jobs=9, curve=[(5, 3e6)],
         present=5, measured_us=3e6, unexplained_us=0.0, met=False,
@@ -208,9 +208,9 @@ def test_a_check_without_a_second_day_is_refused(past: Past) -> None:
 @pytest.mark.slow
 def test_an_unknown_kind_of_agent_is_refused() -> None:
     pytest.importorskip("pyspark")
-    from jobmaster.pipeline.context import PipelineRun
+    from jobmaster.pipeline.context import PipelineContext
     from jobmaster.pipeline.plan.plan import PlanOptions, plan
 
-    run: Any = PipelineRun(ClusterSettings())
+    run: Any = PipelineContext(ClusterSettings())
     with pytest.raises(InputError, match="no agents of kind 'x'"):
         plan(run, PlanOptions(kind="x"))

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import pytest
 
-from jobmaster.pipeline.steps.inputs import Input
-from jobmaster.pipeline.steps.mapping import Wanted
-from jobmaster.pipeline.steps.submit import Order, source_name
+from jobmaster.pipeline.steps.inputs import SourceSpec
+from jobmaster.pipeline.steps.mapping import RowMapping
+from jobmaster.pipeline.steps.submit import SubmitRequest, source_name
 
 
 def name_of(place: str, *, table: str | None = None, sql: str | None = None) -> str:
-    return source_name(Order(Input(place, None, table, sql), "bill", Wanted(("id",)), None, {}))
+    return source_name(SubmitRequest(SourceSpec(place, None, table, sql), "bill", RowMapping(("id",)), None, {}))
 
 
 def test_a_short_name_is_the_handler_and_the_place() -> None:
