@@ -1,4 +1,8 @@
-"""The invariants by number: what each says, and which statements look for violations of it."""
+"""The table of invariants: the sentence, the SQL file that counts violations, and the checks of the whole history.
+
+``jobmaster doctor`` runs the SQL on a live cluster (``auditor``). ``jobmaster pipeline audit`` runs the history checks over
+archived and live jobs together; their Spark form is ``jobmaster.pipeline.steps.invariants``.
+"""
 
 from __future__ import annotations
 
@@ -9,24 +13,43 @@ from typing import NamedTuple
 
 
 class Parameter(StrEnum):
-    """What a statement wants to be told, in the order of its ``$`` numbers."""
+    """A parameter of a statement, in the order of its ``$`` numbers."""
 
     LIMIT = "limit"
     """Rows of evidence."""
     FLOOR = "floor"
-    """Lowest job id looked at."""
+    """Lowest job id that is checked."""
     QUIET = "quiet"
     """Seconds without change after which a row is judged."""
 
 
+class Subject(StrEnum):
+    """What a history check is about."""
+
+    JOB = "job"
+    BUCKET = "bucket"
+    FILE = "file"
+
+
+class HistoryCheck(NamedTuple):
+    """A check of the whole history, archived and live."""
+
+    name: str
+    """In the reports; it begins with the number of the invariant."""
+    rule: str
+    subject: Subject = Subject.JOB
+
+
 class Invariant(NamedTuple):
-    """One promise."""
+    """One invariant."""
 
     number: str
     sentence: str
     statement: str | None
-    """Name of its SQL file; ``None``: it is checked otherwise, or there is nothing to check yet."""
+    """Name of its SQL file. ``None``: the auditor checks it in code, or there is nothing to check yet."""
     parameters: tuple[Parameter, ...] = ()
+    history: tuple[HistoryCheck, ...] = ()
+    """Its checks of the whole history."""
     not_applicable: str | None = None
     """Why there is nothing to check."""
 
@@ -35,26 +58,87 @@ _ROWS = (Parameter.LIMIT, Parameter.FLOOR)
 _FEW = (Parameter.LIMIT,)
 
 INVARIANTS: tuple[Invariant, ...] = (
-    Invariant("I1", "a job has at most one concluding ledger line, ever", "i1_one_conclusion", _ROWS),
-    Invariant("I2", "a row is final exactly when it has a concluding line", "i2_final_is_concluded", _ROWS),
-    Invariant("I3", "tokens and epochs only grow", "i3_numbers_grow", _ROWS),
-    Invariant("I4", "no accepted write carries an old token", "i4_no_stale_write", _ROWS),
-    Invariant("I5", "every acknowledged job is final or found alive", None),
+    Invariant(
+        "I1",
+        "a job has at most one concluding ledger line, ever",
+        "i1_one_conclusion",
+        _ROWS,
+        (
+            HistoryCheck("i1_rows", "a job has one row, in the master or in the lake"),
+            HistoryCheck("i1_attempts", "the assignment that concluded a job is not among its attempts"),
+        ),
+    ),
+    Invariant(
+        "I2",
+        "a row is final exactly when it has a concluding line",
+        "i2_final_is_concluded",
+        _ROWS,
+        (HistoryCheck("i2_outcome", "a row has the columns of its outcome, and no others"),),
+    ),
+    Invariant(
+        "I3",
+        "tokens and epochs only grow",
+        "i3_numbers_grow",
+        _ROWS,
+        (HistoryCheck("i3_token", "the token of an unfinished job is not below that of an earlier attempt"),),
+    ),
+    Invariant(
+        "I4",
+        "no accepted write carries an old token",
+        "i4_no_stale_write",
+        _ROWS,
+        (
+            HistoryCheck("i4_stale", "the token of an outcome is not below that of an attempt"),
+            HistoryCheck("i4_refused", "no assignment whose writes were refused has a success"),
+        ),
+    ),
+    Invariant(
+        "I5",
+        "every acknowledged job is final or found alive",
+        None,
+        history=(HistoryCheck("i5_lost", "a job with attempts has a row"),),
+    ),
     Invariant("I6", "a bucket has one owner per epoch", "i6_one_owner", _FEW),
-    Invariant("I7", "no job names two buckets", "i7_one_bucket", _ROWS),
+    Invariant(
+        "I7",
+        "no job names two buckets",
+        "i7_one_bucket",
+        _ROWS,
+        (HistoryCheck("i7_bucket", "a held job names no bucket, a job in flight names one"),),
+    ),
     Invariant(
         "I8",
         "when it is quiet, nothing is in flight without a live agent",
         "i8_nothing_orphaned",
         (Parameter.LIMIT, Parameter.QUIET),
+        (HistoryCheck("i8_archived", "only finished jobs are in the lake"),),
     ),
     Invariant("I9", "one job per idempotency key", "i9_one_job_per_key", _ROWS),
     Invariant("I10", "one job per tick of a schedule", None, not_applicable="there are no recurring schedules"),
     Invariant("I11", "limits are never exceeded", None, not_applicable="there are no limits on concurrency or rate"),
     Invariant("I12", "counters of batches equal a recount", None, not_applicable="there are no batches"),
     Invariant("I13", "one coordinator per epoch", "i13_one_coordinator", _FEW),
-    Invariant("I14", "a clean exit causes no rescue", "i14_clean_exit", _FEW),
+    Invariant(
+        "I14",
+        "a clean exit causes no rescue",
+        "i14_clean_exit",
+        _FEW,
+        (HistoryCheck("i14_clean_exit", "no bucket is lost that its owner had emptied and closed", Subject.BUCKET),),
+    ),
 )
+
+HISTORY_CHECKS: tuple[HistoryCheck, ...] = (
+    *(check for invariant in INVARIANTS for check in invariant.history),
+    HistoryCheck("t1_times", "no job ended before it was created, and no duration is below zero"),
+    HistoryCheck("t2_after", "no attempt is recorded after its job had ended"),
+    HistoryCheck("a1_files", "every file of the lake is present and as it was verified", Subject.FILE),
+)
+"""Every check of the whole history: those of the invariants, of times (T) and of the archive's files (A)."""
+
+
+def history_checks(subject: Subject) -> tuple[HistoryCheck, ...]:
+    """The checks about one kind of subject, in the order of the table."""
+    return tuple(check for check in HISTORY_CHECKS if check.subject is subject)
 
 
 @cache

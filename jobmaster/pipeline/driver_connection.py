@@ -10,7 +10,7 @@ from collections.abc import Coroutine, Iterator
 from contextlib import contextmanager
 from typing import Any, TypeVar
 
-from jobmaster.master.connection import Connection, Connections, Opener, Row, rows_of
+from jobmaster.master.connection import Opener, Row
 from jobmaster.master.export import open_snapshot
 from jobmaster.master.master import Master
 from jobmaster.settings.model import ClusterSettings
@@ -55,14 +55,6 @@ class DriverConnection:
         """Rows of a statement ``group/file`` that writes, in a transaction of its own."""
         return self.run(self.master.calls.tell(name, *args))
 
-    def transaction(self, *steps: tuple[Any, ...]) -> list[list[Row]]:
-        """Several statements ``(name, *args)`` in one transaction; the rows of each."""
-
-        async def work(connection: Connection) -> list[list[Row]]:
-            return [await rows_of(connection, name, *args) for name, *args in steps]
-
-        return self.run(self.master.calls.in_transaction(" and ".join(step[0] for step in steps), work))
-
     @contextmanager
     def snapshot(self) -> Iterator[str]:
         """A snapshot that other connections can import while this is open. It holds up vacuum for as long."""
@@ -71,18 +63,6 @@ class DriverConnection:
             yield name
         finally:
             connection.terminate()
-
-    @contextmanager
-    def session(self) -> Iterator[Connection]:
-        """A connection of its own: for session locks and for what may take long."""
-        connections = Connections(self.opener, 1)
-        lending = connections.lend()
-        connection = self.run(lending.__aenter__())
-        try:
-            yield connection
-        finally:
-            self.run(lending.__aexit__(None, None, None))
-            self.run(connections.close())
 
     def close(self) -> None:
         """Close every connection, end the loop."""

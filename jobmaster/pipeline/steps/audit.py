@@ -4,18 +4,26 @@ from __future__ import annotations
 
 from typing import Any
 
+from jobmaster.audit.invariants import Subject, history_checks
 from jobmaster.clock import new_id
 from jobmaster.pipeline.context import PipelineContext, StepResult
 from jobmaster.pipeline.lake.full_history import FullHistory, LakeRange, open_history
 from jobmaster.pipeline.lake.lake import FORMAT, Lake, lake_errors
 from jobmaster.pipeline.report.build import write_report
-from jobmaster.pipeline.steps.invariants import CHECKS, CLEAN_EXIT, LAKE, MASTER, judged, lines_of, unclean_exits
+from jobmaster.pipeline.steps.invariants import (
+    CLEAN_EXIT,
+    JOB_CHECKS,
+    LAKE,
+    MASTER,
+    lines_of,
+    unclean_exits,
+    violations_of,
+)
 
 LAST = "_manifest/audit.json"
 _LINES_A_PARTITION = 400_000
 _PARTITIONS_MIN = 4
-FILES_CHECK = "a1_files"
-"""Every file of the lake is there, as it was verified."""
+(_FILES_CHECK,) = history_checks(Subject.FILE)
 _JOBS = (
     "id", "state", "token", "bucket_id", "bucket_epoch", "created_at", "changed_at", "ran_us", "waited_us", "result", "error",
 )  # fmt: skip
@@ -36,9 +44,9 @@ def audit(context: PipelineContext, evidence_rows: int) -> StepResult:
     with open_history(context) as history, lake_errors(lake):
         broken = {one.name: why for one in history.archived if (why := _fault(lake, one)) is not None}
         whole = [one for one in history.archived if one.name not in broken]
-        jobs, counts, evidence = _judge(context, history, whole, evidence_rows)
-    counts[FILES_CHECK] = len(broken)
-    evidence = [{"check": FILES_CHECK, "job_id": name, "detail": why} for name, why in broken.items()] + evidence
+        jobs, counts, evidence = _check_history(context, history, whole, evidence_rows)
+    counts[_FILES_CHECK.name] = len(broken)
+    evidence = [{"check": _FILES_CHECK.name, "job_id": name, "detail": why} for name, why in broken.items()] + evidence
     found: dict[str, Any] = {
         "audited_jobs": jobs,
         "audit_violations": sum(counts.values()),
@@ -54,7 +62,7 @@ def audit(context: PipelineContext, evidence_rows: int) -> StepResult:
     return StepResult(rows=jobs, found=found, failed=found["audit_violations"] > 0)
 
 
-def _judge(
+def _check_history(
     context: PipelineContext, history: FullHistory, archived: list[LakeRange], evidence_rows: int
 ) -> tuple[int, dict[str, int], list[dict[str, str]]]:
     """How many jobs there are, violations of each check, and the first of them."""
@@ -69,7 +77,7 @@ def _judge(
     live = int(context.connection.fetch("export/live_rows")[0]["rows"])
     partitions = max(_PARTITIONS_MIN, (known + live) // _LINES_A_PARTITION + 1)
     counted = lines.observe(seen, F.sum(F.col("in_lake") + F.col("in_master")).alias("jobs"))
-    violations = judged(counted, partitions).unionByName(unclean_exits(history.live_frame("events", _EVENTS)))
+    violations = violations_of(counted, partitions).unionByName(unclean_exits(history.live_frame("events", _EVENTS)))
     folder = f"violations/v{FORMAT}/run={new_id().hex()}"
     if context.dry_run:
         rows = violations.collect()
@@ -84,7 +92,7 @@ def _judge(
         counts = {}
         for row in rows:
             counts[row["check"]] = counts.get(row["check"], 0) + 1
-    by_check = {check.name: counts.get(check.name, 0) for check in (*CHECKS, CLEAN_EXIT)}
+    by_check = {check.name: counts.get(check.name, 0) for check in (*JOB_CHECKS, CLEAN_EXIT)}
     return int(seen.get["jobs"] or 0), by_check, [row.asDict() for row in rows[:evidence_rows]]
 
 

@@ -1,17 +1,18 @@
-"""The invariants over a whole history, archived and live together, in one shuffle by job id. Pure: frames in, frames out.
+"""Spark form of the history checks of ``jobmaster.audit.invariants``. Pure: frames in, frames out.
 
-The lines of a job (its rows and its attempts that did not conclude it) meet in one partition; everything after that is
-aggregation in place. No line is sent twice, and nothing but violations leaves.
+Archived and live jobs are checked together, in one shuffle by job id. The lines of a job (its rows and its attempts that did
+not conclude it) meet in one partition; everything after that is aggregation in place. No line is sent twice, and only
+violations leave the executors.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import NamedTuple
 
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
+from jobmaster.audit.invariants import Subject, history_checks
 from jobmaster.model.bucket import BucketState
 from jobmaster.model.job import FINAL_STATES, AttemptOutcome, JobState
 
@@ -19,48 +20,30 @@ LAKE, MASTER = "lake", "master"
 FINAL = tuple(sorted(state.value for state in FINAL_STATES))
 IN_FLIGHT = (JobState.ASSIGNED.value, JobState.PROCESSING.value)
 _SKEW_US = 2 * 3_600_000_000
-"""A producer's clock, in the id, and the master's may be an hour off each."""
+"""The clock of a producer (in the id) and the clock of the master may each be an hour off."""
 
 
-class Check(NamedTuple):
-    """One rule."""
-
-    name: str
-    """With the number of the invariant it belongs to."""
-    rule: str
-
-
-CHECKS = (
-    Check("i1_rows", "a job has one row, in the master or in the lake"),
-    Check("i1_attempts", "the assignment that concluded a job does not stand among its attempts"),
-    Check("i2_outcome", "what an outcome consists of is on the row, and nothing else"),
-    Check("i3_token", "a job that waits or runs is not behind an attempt it made before"),
-    Check("i4_stale", "no outcome bears a token below that of an attempt"),
-    Check("i4_refused", "no success was made by an assignment whose writes were refused"),
-    Check("i5_lost", "a job with attempts has a row"),
-    Check("i7_bucket", "a job that is held names no bucket, one in flight names one"),
-    Check("i8_archived", "only finished jobs are in the lake"),
-    Check("t1_times", "nothing ended before it was created, and no duration is below zero"),
-    Check("t2_after", "no attempt is recorded after its job had ended"),
-)
-"""What is checked, in the order of the bits."""
-CLEAN_EXIT = Check("i14_clean_exit", "no bucket is lost that its owner had emptied and closed")
-"""The one rule about buckets: ``unclean_exits``."""
-_BIT = {check.name: 1 << at for at, check in enumerate(CHECKS)}
+JOB_CHECKS = history_checks(Subject.JOB)
+"""In the order of the bits of column ``faults``."""
+(CLEAN_EXIT,) = history_checks(Subject.BUCKET)
+_BIT = {check.name: 1 << at for at, check in enumerate(JOB_CHECKS)}
 
 
 def lines_of(jobs: DataFrame, attempts: DataFrame, place: str) -> DataFrame:
-    """Every line of one place, judged as far as it can be alone.
+    """Every line of the lake or of the master, with the faults that one line shows.
 
     Args:
-        jobs, attempts: columns as the source has them.
+        jobs, attempts: columns as in the data source.
         place: ``LAKE`` or ``MASTER``.
+
+    Returns:
+        One line for each row and attempt: ``job_id``, ``token``, ``assignment``, ``faults`` (bits) and columns for the sums.
     """
-    return _rows(jobs, place).unionByName(_tries(attempts))
+    return _jobs(jobs, place).unionByName(_attempts(attempts))
 
 
-def judged(lines: DataFrame, partitions: int) -> DataFrame:
-    """One line for each violated rule of each job.
+def violations_of(lines: DataFrame, partitions: int) -> DataFrame:
+    """One line for each violated check of each job.
 
     Args:
         lines: ``lines_of`` the lake and of the master, together.
@@ -73,14 +56,15 @@ def judged(lines: DataFrame, partitions: int) -> DataFrame:
 
 
 def unclean_exits(events: DataFrame) -> DataFrame:
-    """One line for each bucket that an owner lost after its own clean end; the housekeeper, who finds jobs in the keys of a
-    retired bucket, is no owner and writes no actor.
+    """One line for each bucket that an owner lost after its own clean exit.
+
+    The maintenance task that finds jobs in the keys of a retired bucket is no owner and writes no actor.
 
     Args:
         events: ``bucket_id, from_state, to_state, actor, reason``.
 
     Returns:
-        As ``judged``, with the bucket's id in the place of a job's.
+        As ``violations_of``, with the bucket's id in the place of a job's.
     """
     retired, lost = BucketState.READY_TO_DELETE.value, BucketState.LOST.value
     unclean = (F.col("from_state") == retired) & (F.col("to_state") == lost) & F.col("actor").isNotNull()
@@ -91,7 +75,7 @@ def unclean_exits(events: DataFrame) -> DataFrame:
     )
 
 
-def _rows(jobs: DataFrame, place: str) -> DataFrame:
+def _jobs(jobs: DataFrame, place: str) -> DataFrame:
     state = F.col("state")
     final = state.isin(*FINAL)
     held, flying, succeeded = state == JobState.HELD.value, state.isin(*IN_FLIGHT), state == JobState.SUCCEEDED.value
@@ -128,7 +112,7 @@ def _rows(jobs: DataFrame, place: str) -> DataFrame:
     )
 
 
-def _tries(attempts: DataFrame) -> DataFrame:
+def _attempts(attempts: DataFrame) -> DataFrame:
     only_refused = F.col("outcome") == AttemptOutcome.REFUSED.value
     none = F.lit(None)
     return attempts.select(
@@ -151,7 +135,7 @@ def _tries(attempts: DataFrame) -> DataFrame:
 
 
 def _by_assignment(lines: DataFrame) -> DataFrame:
-    """One line for each identity of a job: what was concluded, tried and refused under it."""
+    """One line for each assignment of a job: concluded, tried, refused."""
     concluded, tried, refused = F.max("concludes"), F.max("tried"), F.max("refused")
     clash = F.when(concluded & tried, _BIT["i1_attempts"]).otherwise(0)
     stale = F.when(F.max("succeeded") & refused, _BIT["i4_refused"]).otherwise(0)
@@ -195,8 +179,8 @@ def _violations(jobs: DataFrame) -> DataFrame:
         F.format_string("rows in the lake %d", "in_lake"),
         F.format_string("in the master %d", "in_master"),
         *(
-            F.when(F.col(column).isNotNull(), F.format_string(f"{said} %d", column))
-            for column, said in (
+            F.when(F.col(column).isNotNull(), F.format_string(f"{label} %d", column))
+            for column, label in (
                 ("final_token", "outcome with token"),
                 ("open_token", "unfinished with token"),
                 ("try_token", "last attempt with token"),
@@ -212,7 +196,7 @@ def _assignment() -> Column:
 
 
 def _faults(broken: Mapping[str, Column]) -> Column:
-    """Bits of the rules that do not hold; a comparison with something that is not there breaks nothing."""
+    """Bits of the checks that fail; a comparison with NULL is no fault."""
     bits = F.lit(0)
     for name, condition in broken.items():
         bits = bits.bitwiseOR(F.when(condition, F.lit(_BIT[name])).otherwise(F.lit(0)))

@@ -29,9 +29,9 @@ def lines(spark: SparkSession, history: History) -> DataFrame:
 
 
 def found(spark: SparkSession, history: History) -> set[tuple[str, str]]:
-    from jobmaster.pipeline.steps.invariants import judged
+    from jobmaster.pipeline.steps.invariants import violations_of
 
-    rows = judged(lines(spark, history), 4).collect()
+    rows = violations_of(lines(spark, history), 4).collect()
     assert len({(row["check"], row["job_id"]) for row in rows}) == len(rows), "each is named once"
     return {(row["check"], row["job_id"]) for row in rows}
 
@@ -54,9 +54,9 @@ def test_exactly_what_was_broken_is_found(spark: SparkSession) -> None:
 
 def test_every_check_has_a_way_to_break_it() -> None:
     pytest.importorskip("pyspark")
-    from jobmaster.pipeline.steps.invariants import CHECKS
+    from jobmaster.pipeline.steps.invariants import JOB_CHECKS
 
-    assert {name.partition(":")[0] for name in BREAKS} == {check.name for check in CHECKS}
+    assert {name.partition(":")[0] for name in BREAKS} == {check.name for check in JOB_CHECKS}
 
 
 def test_a_bucket_that_its_owner_lost_after_its_clean_end_is_found(spark: SparkSession) -> None:
@@ -77,9 +77,9 @@ def test_a_bucket_that_its_owner_lost_after_its_clean_end_is_found(spark: SparkS
 
 
 def test_it_takes_one_shuffle_and_no_python(spark: SparkSession, capsys: pytest.CaptureFixture[str]) -> None:
-    from jobmaster.pipeline.steps.invariants import judged
+    from jobmaster.pipeline.steps.invariants import violations_of
 
-    judged(lines(spark, History(1, 5)), 4).explain()
+    violations_of(lines(spark, History(1, 5)), 4).explain()
     plan = capsys.readouterr().out
     assert plan.count("Exchange hashpartitioning") == 1
     assert "Python" not in plan
