@@ -164,7 +164,7 @@ def case(*, jobs: int, runs: int, processes: int, buckets: int, work: str = "noo
         "wal_bytes_per_job": round(median([found["wal_bytes_per_job"] for found in kinds["ours"]])),
         "submit_many_per_second": summary([found["submit_many_per_second"] for found in kinds["ours"]]),
         "servers": servers,
-        "settings": {"durability": "agent", "argument_bytes": 100, "outcome": "kept in the master"},
+        "settings": {"durability": "store", "argument_bytes": 100, "outcome": "kept in the master"},
     }
 
 

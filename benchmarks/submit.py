@@ -4,7 +4,7 @@ One awaited call after another, many callers at once, and in bulk. Beside it, as
 the plain driver: one item per command, and 1,000 items per command. ``own_id_100`` is 100 callers whose jobs have ids of
 their own, which are looked for first, in every bucket and in the master; it begins with empty buckets, because the look
 reads through what waits there. The agent that owns the buckets is frozen, so that nobody takes the jobs out or shares the
-processor. ``agent_fsync`` runs on a second store with ``appendfsync always``. CPU of producer, store and PostgreSQL is told
+processor. ``store_fsync`` runs on a second store with ``appendfsync always``. CPU of producer, store and PostgreSQL is told
 for each way.
 """
 
@@ -29,7 +29,7 @@ from jobmaster.agentstore.keys import Keys
 from jobmaster.client.cluster import Cluster
 from jobmaster.clock import new_id
 from jobmaster.codec import encode_args, encode_entry
-from jobmaster.model.job import Durability, Entry
+from jobmaster.model.job import REQUESTABLE, Durability, Entry
 from jobmaster.settings.model import ClusterSettings
 from jobmaster.wiring import open_cluster
 
@@ -37,8 +37,8 @@ CALLERS = (1, 10, 100, 1000)
 OWN_ID_CALLERS = 100
 _SERVERS = ("store", "postgres")
 _LEASES = {"lease": "600s", "renew": "10s"}
-_APPENDFSYNC = {Durability.AGENT: "everysec", Durability.AGENT_FSYNC: "always", Durability.MASTER: "everysec"}
-_SHARE = {Durability.AGENT: 1.0, Durability.AGENT_FSYNC: 0.5, Durability.MASTER: 0.1}
+_APPENDFSYNC = {Durability.STORE: "everysec", Durability.STORE_FSYNC: "always", Durability.MASTER: "everysec"}
+_SHARE = {Durability.STORE: 1.0, Durability.STORE_FSYNC: 0.5, Durability.MASTER: 0.1}
 """Jobs of one run, as a share of ``--jobs``: committed rows are slower."""
 
 
@@ -202,7 +202,7 @@ def of_durability(rig: Bench, durability: Durability, jobs: int, runs: int) -> d
     }
 
 
-def run(jobs: int, runs: int, durabilities: tuple[Durability, ...] = tuple(Durability)) -> dict[str, Any]:
+def run(jobs: int, runs: int, durabilities: tuple[Durability, ...] = REQUESTABLE) -> dict[str, Any]:
     """Every durability, each on a fresh cluster whose agent is frozen."""
     found: dict[str, dict[str, Any]] = {}
     servers: dict[str, Any] = {}
@@ -218,9 +218,9 @@ def run(jobs: int, runs: int, durabilities: tuple[Durability, ...] = tuple(Durab
         "single_own_id": {name: one["single_own_id"] for name, one in found.items()},
         "bulk_jobs_per_second": {name: one["bulk_jobs_per_second"] for name, one in found.items()},
     }
-    agent, fsync = found.get("agent"), found.get("agent_fsync")
-    if agent and fsync:
-        report["fsync_share_100_callers"] = round(fsync["single"]["100"] / agent["single"]["100"], 3)
+    store, fsync = found.get("store"), found.get("store_fsync")
+    if store and fsync:
+        report["fsync_share_100_callers"] = round(fsync["single"]["100"] / store["single"]["100"], 3)
     return {
         **report,
         "details": {name: one["details"] for name, one in found.items()},
@@ -233,12 +233,12 @@ def run(jobs: int, runs: int, durabilities: tuple[Durability, ...] = tuple(Durab
 @click.option("--jobs", default=100_000, show_default=True)
 @click.option("--runs", default=5, show_default=True)
 @click.option(
-    "--durability", type=click.Choice([each.value for each in Durability]), multiple=True, help="Default: all."
+    "--durability", type=click.Choice([each.value for each in REQUESTABLE]), multiple=True, help="Default: all."
 )
 @output_options
 def main(jobs: int, runs: int, durability: tuple[str, ...], as_json: bool, save: bool) -> None:
     """Jobs a second that one producer hands in, beside the same messages through the bare driver."""
-    chosen = tuple(Durability(each) for each in durability) or tuple(Durability)
+    chosen = tuple(Durability(each) for each in durability) or REQUESTABLE
     show("submit", run(jobs=jobs, runs=runs, durabilities=chosen), as_json=as_json, save=save)
 
 

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from jobmaster.client.sync import SyncCluster
     from jobmaster.clock import new_id
     from jobmaster.handlers import Cancel, Handlers, JobContext, Retry
-    from jobmaster.model.job import Durability, JobState, JobView, Level, OnFull, Priority
+    from jobmaster.model.job import Durability, JobState, JobView, OnFull, Priority
 
 __version__ = "0.1.0"
 
@@ -26,7 +26,6 @@ __all__ = [
     "JobReceipt",
     "JobState",
     "JobView",
-    "Level",
     "OnFull",
     "Priority",
     "Retry",
@@ -44,7 +43,6 @@ _HOMES = {
     "JobReceipt": "jobmaster.client.receipts",
     "JobState": "jobmaster.model.job",
     "JobView": "jobmaster.model.job",
-    "Level": "jobmaster.model.job",
     "OnFull": "jobmaster.model.job",
     "Priority": "jobmaster.model.job",
     "Retry": "jobmaster.handlers",

@@ -45,7 +45,7 @@ _SUBMITTED = {"single": 1000, "concurrent": 5000, "bulk": 20_000}
 _LOOK_SECONDS = 0.05
 _DRAIN_SECONDS_MAX = 180
 _SUBMIT_SECONDS_MAX = 300
-_DURABILITY = {"postgresql": Durability.MASTER, "redis": Durability.AGENT}
+_DURABILITY = {"postgresql": Durability.MASTER, "redis": Durability.STORE}
 Rates = dict[str, list[float]]
 Used = dict[str, dict[str, list[dict[str, float]]]]
 """Processes -> name -> CPU microseconds a job, by kind of process, of each run."""
@@ -302,7 +302,7 @@ def compared(rivals: list[Rival], by_count: dict[int, Rates], ways: dict[str, Ra
             for rival in rivals
             if rival.peer.name in found
         }
-    if (default := f"{OURS} ({Durability.AGENT.value})") in (bulk := ways.get("bulk", {})):
+    if (default := f"{OURS} ({Durability.STORE.value})") in (bulk := ways.get("bulk", {})):
         report["bulk_submit_ratio_at_our_default_level"] = {
             rival.peer.name: round(median(bulk[default]) / median(bulk[rival.peer.name]), 2)
             for rival in rivals
@@ -347,7 +347,7 @@ def run(names: list[str], cache: Path, runs: int, jobs: int, *, with_submits: bo
         }
         report["peers"] = {rival.peer.name: rival.described() for rival in rivals}
     ours = {
-        "settings": "5 buckets a process; submits at level agent beside Redis peers, at level master beside PostgreSQL peers",
+        "settings": "5 buckets a process; submits at level store beside Redis peers, at level master beside PostgreSQL peers",
         "durable_at_acknowledgement": "agent: in the store's append-only file (everysec); master: a committed row",
         "outcome_kept": "a row in the master, synchronous_commit on, before the job leaves the store",
     }

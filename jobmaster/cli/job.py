@@ -16,7 +16,7 @@ from jobmaster.cli.running import id_range, reader_of, run_async
 from jobmaster.cli.tables import emit_json, emit_record, emit_rows, render, terminal_width
 from jobmaster.model.errors import Conflict, InputError, NotFound
 from jobmaster.model.ids import text
-from jobmaster.model.job import FINAL_STATES, MASTER_STATES, Durability, JobState, JobView, Priority
+from jobmaster.model.job import FINAL_STATES, MASTER_STATES, REQUESTABLE, JobState, JobView, Priority
 
 if TYPE_CHECKING:
     from jobmaster.client.cluster import Cluster
@@ -63,7 +63,7 @@ def job_group() -> None:
 @click.option("--at", metavar="TIME", help="Due at an ISO 8601 time with zone, such as 2030-01-31T12:00:00Z.")
 @click.option("--after", type=DURATION, help="Due in 30s, 5m, 1h30m ...")
 @click.option(
-    "--durability", type=click.Choice([level.value for level in Durability]), help="What the receipt promises."
+    "--durability", type=click.Choice([level.value for level in REQUESTABLE]), help="What the receipt promises."
 )
 @click.option("--tag", "tags", multiple=True, help="May be repeated.")
 @click.option("--meta", "metadata", metavar="KEY=TEXT", multiple=True, help="Metadata; may be repeated.")
@@ -200,7 +200,7 @@ def list_(
 ) -> None:
     """List jobs that the master knows, the newest first.
 
-    A job whose receipt says ``agent`` is known to the master once it has run for thresholds.persist_within or has ended;
+    A job whose receipt says ``store`` is known to the master once it has run for thresholds.persist_within or has ended;
     jobmaster job show ID finds it before that, too.
 
     \b

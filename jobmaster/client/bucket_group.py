@@ -16,7 +16,7 @@ from jobmaster.clock import Clock
 from jobmaster.codec import encode_entry
 from jobmaster.model.errors import ClockSkew, CodeError, JobMasterError, OutcomeUnknown, Refused, Unavailable
 from jobmaster.model.ids import AgentId, BucketId, Fence
-from jobmaster.model.job import Entry, Level, NewJob
+from jobmaster.model.job import Durability, Entry, NewJob
 from jobmaster.ports import Intake, Submitted, Word, Written
 from jobmaster.rules.placement import goes_first, pair
 from jobmaster.telemetry import Telemetry
@@ -38,7 +38,7 @@ class Capacity(NamedTuple):
 class Placed(NamedTuple):
     """Where a batch went."""
 
-    level: Level | None
+    level: Durability | None
     """``None``: nowhere."""
     bucket_id: bytes | None
     full: bool = False
@@ -89,7 +89,7 @@ class BucketGroup:
         self,
         lane: str,
         priority: int,
-        need: Level,
+        need: Durability,
         buckets: BucketMap,
         capacities: dict[str, Capacity],
         clock: Clock,
@@ -210,7 +210,7 @@ class BucketGroup:
         if isinstance(error, Refused):
             trial.refusal = error
 
-    async def _level_of(self, outlet: Outlet, trial: _Trial) -> Level | None:
+    async def _level_of(self, outlet: Outlet, trial: _Trial) -> Durability | None:
         """The level this outlet reaches; ``None`` when it is too low, or its store does not answer."""
         watch = outlet.watch
         level = watch.known_level()

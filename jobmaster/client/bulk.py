@@ -10,13 +10,12 @@ from jobmaster.client.bucket_group import BucketGroup, hold
 from jobmaster.client.coalescer import CHUNK_BYTES_MAX
 from jobmaster.client.handler_lookup import Plan
 from jobmaster.client.options import BulkOptions, Terms
-from jobmaster.client.store_handle import NEEDED
 from jobmaster.client.submit_router import IntakeDesk, new_job
 from jobmaster.client.submitter import Submitter
 from jobmaster.clock import new_id
 from jobmaster.codec import encode_entry
 from jobmaster.model.errors import InputError, JobMasterError, OutcomeUnknown
-from jobmaster.model.job import Durability, Entry, Level, OnFull
+from jobmaster.model.job import Durability, Entry, OnFull
 from jobmaster.ports import Written
 from jobmaster.rules.placement import Way
 from jobmaster.settings.model import ClusterSettings
@@ -52,7 +51,7 @@ class BulkSummary:
     def __init__(self) -> None:
         self.ids = IdList()
         """Ids of every acknowledged job."""
-        self.by_level: dict[Level, int] = {}
+        self.by_level: dict[Durability, int] = {}
         """Acknowledged jobs by the level they reached."""
 
     @property
@@ -60,7 +59,7 @@ class BulkSummary:
         """Acknowledged jobs."""
         return len(self.ids)
 
-    def acknowledged(self, entries: list[bytes], level: Level) -> None:
+    def acknowledged(self, entries: list[bytes], level: Durability) -> None:
         """Count entries in (their id stands at bytes 3..18)."""
         self.ids.extend(entry[3:19] for entry in entries)
         self.by_level[level] = self.by_level.get(level, 0) + len(entries)
@@ -241,7 +240,7 @@ class BulkSubmit:
         lane, priority, handler = chunk.group
         try:
             if self._way is Way.BUCKET:
-                need = Level.VOLATILE if self._terms.allow_volatile else NEEDED[self._durability]
+                need = Durability.VOLATILE if self._terms.allow_volatile else self._durability
                 await self._into_bucket(chunk, await self._desk.group(lane, priority, need, handler))
             else:
                 await self._into_master(chunk)
@@ -266,7 +265,7 @@ class BulkSubmit:
             await self._hold(chunk)
             return
         lane, priority, handler = chunk.group
-        group = await self._desk.group(lane, priority, Level.VOLATILE, handler)
+        group = await self._desk.group(lane, priority, Durability.VOLATILE, handler)
         jobs = [new_job(entry, lane, priority) for entry in chunk.entries]
         written, _ = await group.assign(self._desk.master, jobs)
         self._written(chunk, chunk.entries, written)
@@ -289,8 +288,8 @@ class BulkSubmit:
         lost = [entry for entry in part if entry[3:19] in written.quarantined]
         if lost:
             part = [entry for entry in part if entry[3:19] not in written.quarantined]
-        self.summary.acknowledged(part, Level.MASTER)
-        self._desk.telemetry.jobs_submitted[Level.MASTER] += len(part)
+        self.summary.acknowledged(part, Durability.MASTER)
+        self._desk.telemetry.jobs_submitted[Durability.MASTER] += len(part)
         if lost:
             chunk.entries = lost
             raise InputError(

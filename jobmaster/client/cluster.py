@@ -25,7 +25,7 @@ from jobmaster.codec import decode_json
 from jobmaster.handlers import Handlers
 from jobmaster.model import ids
 from jobmaster.model.errors import InputError, JobFailed, JobMasterError, NotFound, OutcomeUnknown
-from jobmaster.model.job import Durability, JobState, JobView, Level, Receipt
+from jobmaster.model.job import Durability, JobState, JobView, Receipt
 from jobmaster.ports import StoreIntake
 from jobmaster.rules.placement import Way
 from jobmaster.settings.model import ClusterSettings
@@ -131,7 +131,7 @@ class Cluster:
         except OutcomeUnknown as error:
             raise OutcomeUnknown(error.message, job_ids=[started.job_id]) from error
         unserved = placed.bucket_id is None and await submitter.is_unserved(started)
-        return JobReceipt(self, started.job_id, placed.level or Level.MASTER, placed.bucket_id, False, unserved)
+        return JobReceipt(self, started.job_id, placed.level or Durability.MASTER, placed.bucket_id, False, unserved)
 
     async def submit_many(
         self, items: Items, /, handler: Callable[..., Any] | str | None = None, **options: Unpack[BulkOptions]
@@ -166,7 +166,7 @@ class Cluster:
 
     def way_of(self, order: Order) -> Way:
         """The way the order would take as a plain submit."""
-        return self._desk().way_of(order.job.due_us, Durability.AGENT)
+        return self._desk().way_of(order.job.due_us, Durability.STORE)
 
     async def hint(self, lane: str, priority: int) -> None:
         """Tell one agent of the lane and priority that HELD jobs are due."""

@@ -23,7 +23,7 @@ from jobmaster.client.lookup import copies
 from jobmaster.codec import decode_json
 from jobmaster.model import ids
 from jobmaster.model.errors import Conflict, JobMasterError, Unavailable
-from jobmaster.model.job import Entry, Level, NewJob, Receipt
+from jobmaster.model.job import Durability, Entry, NewJob, Receipt
 from jobmaster.ports import FIND_IDS_MAX, Queries, SentRow
 
 LOOKS_MAX = 1
@@ -53,7 +53,7 @@ class OwnIds:
         """Finish the look under way; refuse what waits for the next."""
         await self._gathering.close()
 
-    async def receipt(self, job: NewJob, need: Level | None) -> Receipt | None:
+    async def receipt(self, job: NewJob, need: Durability | None) -> Receipt | None:
         """The receipt of a job that is there already, as safe as is asked for now; ``None``: send it (again).
 
         Args:
@@ -65,7 +65,7 @@ class OwnIds:
         row, copy = await self._gathering.put(job.id, 16 + len(job.args))
         if row is not None:
             refuse_another(job, row.handler, row.args)
-            return Receipt(job.id, Level.MASTER, row.bucket_id, True)
+            return Receipt(job.id, Durability.MASTER, row.bucket_id, True)
         if copy is None:
             return None
         entry, outlet = copy

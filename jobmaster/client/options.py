@@ -12,7 +12,7 @@ from jobmaster.codec import encode_headers
 from jobmaster.handlers import check_lane, check_name
 from jobmaster.model import ids
 from jobmaster.model.errors import ClockSkew, InputError, InvalidDueTime
-from jobmaster.model.job import Delivery, Durability, Headers, OnFull, Priority
+from jobmaster.model.job import REQUESTABLE, Delivery, Durability, Headers, OnFull, Priority
 from jobmaster.settings.model import Limits
 
 KEY_CHARS_MAX = 200
@@ -29,7 +29,7 @@ class BulkOptions(TypedDict, total=False):
     """Due this many seconds from now by this machine's clock."""
     priority: Priority | int | Literal["very_low", "low", "medium", "high", "critical"]
     lane: str
-    durability: Durability | Literal["agent", "agent_fsync", "master"]
+    durability: Durability | Literal["store", "store_fsync", "master"]
     """What the acknowledgement promises; it is never downgraded silently."""
     tags: Sequence[str]
     metadata: Mapping[str, str]
@@ -122,7 +122,7 @@ def checked_terms(options: SubmitOptions | BulkOptions, limits: Limits, now_us: 
         headers=data,
         priority=_choice(Priority.parse, get("priority")),
         lane=None if (lane := get("lane")) is None else check_lane(lane),
-        durability=_choice(Durability, get("durability")),
+        durability=_durability(get("durability")),
         on_full=_choice(OnFull, get("on_full")),
         allow_unregistered=bool(get("allow_unregistered")),
         allow_volatile=bool(get("allow_volatile")),
@@ -141,6 +141,15 @@ def _choice(kind: Any, value: object) -> Any:
     except ValueError as error:
         hint = None if kind == Priority.parse else f"valid are {', '.join(item.value for item in kind)}"
         raise InputError(str(error), hint=hint) from None
+
+
+def _durability(value: object) -> Durability | None:
+    if value is None:
+        return None
+    if value not in REQUESTABLE:
+        valid = ", ".join(level.value for level in REQUESTABLE)
+        raise InputError(f"{value!r} is not a durability that a submit can ask for", hint=f"valid are {valid}")
+    return Durability(str(value))
 
 
 def _refuses_unserved(value: object) -> bool:

@@ -8,7 +8,7 @@ from uuid import UUID
 import msgspec
 
 from jobmaster.model import ids
-from jobmaster.model.job import JobState, JobView, Level
+from jobmaster.model.job import Durability, JobState, JobView
 
 R = TypeVar("R")
 
@@ -44,7 +44,7 @@ class JobReceipt(msgspec.Struct, Generic[R], frozen=True, eq=False, gc=False):
     cluster: Follows
     id: bytes
     """16 bytes of a UUIDv7."""
-    level: Level
+    level: Durability
     bucket_id: bytes | None = None
     """Where it was put; ``None`` when it waits in the master."""
     duplicate: bool = False

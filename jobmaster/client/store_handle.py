@@ -12,7 +12,7 @@ import logging
 from jobmaster.client.coalescer import answer_of, closed
 from jobmaster.clock import Clock
 from jobmaster.model.errors import DurabilityRefused, JobMasterError
-from jobmaster.model.job import Durability, Level
+from jobmaster.model.job import Durability
 from jobmaster.ports import StoreHealth, StoreIntake
 
 RECHECK_SECONDS = 30.0
@@ -21,15 +21,14 @@ SILENT_SECONDS = 30.0
 
 _log = logging.getLogger(__name__)
 
-_RANK = {Level.VOLATILE: 0, Level.AGENT: 1, Level.AGENT_FSYNC: 2}
-NEEDED = {Durability.AGENT: Level.AGENT, Durability.AGENT_FSYNC: Level.AGENT_FSYNC}
+_RANK = {Durability.VOLATILE: 0, Durability.STORE: 1, Durability.STORE_FSYNC: 2}
 
 
-def reached(health: StoreHealth) -> Level:
+def reached(health: StoreHealth) -> Durability:
     """The level that an acknowledged write in this store reaches."""
     if not health.append_only:
-        return Level.VOLATILE
-    return Level.AGENT_FSYNC if health.append_fsync == "always" else Level.AGENT
+        return Durability.VOLATILE
+    return Durability.STORE_FSYNC if health.append_fsync == "always" else Durability.STORE
 
 
 class StoreWatch:
@@ -39,14 +38,14 @@ class StoreWatch:
         self.name = name
         self.store = store
         self._clock = clock
-        self._level: Level | None = None
+        self._level: Durability | None = None
         self._health: StoreHealth | None = None
         self._recheck_at = 0.0
         self._silent_until = 0.0
-        self._task: asyncio.Task[Level] | None = None
+        self._task: asyncio.Task[Durability] | None = None
         self._closed = False
 
-    async def level(self) -> Level:
+    async def level(self) -> Durability:
         """The level of this store's acknowledgements; ``Unavailable`` when it was never reached."""
         level = self._level
         if level is None:
@@ -64,15 +63,15 @@ class StoreWatch:
         """A look into its buckets failed."""
         self._silent_until = self._clock.boottime() + SILENT_SECONDS
 
-    def known_level(self) -> Level | None:
+    def known_level(self) -> Durability | None:
         """``level()`` without waiting; ``None`` when it must be asked for."""
         return self._level if self._clock.boottime() < self._recheck_at else None
 
-    def satisfies(self, level: Level, need: Level) -> bool:
+    def satisfies(self, level: Durability, need: Durability) -> bool:
         """True when an acknowledgement at ``level`` is worth at least ``need``."""
         return _RANK[level] >= _RANK[need]
 
-    def refusal(self, need: Level) -> DurabilityRefused:
+    def refusal(self, need: Durability) -> DurabilityRefused:
         """Why this store cannot give ``need``, and how to make it."""
         health = self._health
         if health is None or not health.append_only:
@@ -97,7 +96,7 @@ class StoreWatch:
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)
 
-    def _start(self) -> asyncio.Task[Level]:
+    def _start(self) -> asyncio.Task[Durability]:
         if self._closed:
             raise closed()
         if self._task is None:
@@ -105,7 +104,7 @@ class StoreWatch:
             self._task.add_done_callback(self._asked)
         return self._task
 
-    async def _ask(self) -> Level:
+    async def _ask(self) -> Durability:
         health = await self.store.health()
         level = reached(health)
         if self._level is not None and level is not self._level:
@@ -113,7 +112,7 @@ class StoreWatch:
         self._health, self._level = health, level
         return level
 
-    def _asked(self, task: asyncio.Task[Level]) -> None:
+    def _asked(self, task: asyncio.Task[Durability]) -> None:
         self._task = None
         self._recheck_at = self._clock.boottime() + RECHECK_SECONDS
         if not task.cancelled() and isinstance(error := task.exception(), JobMasterError) and self._level is not None:

@@ -19,7 +19,6 @@ from jobmaster.client.bucket_directory import BucketMap
 from jobmaster.client.bucket_group import ALL_FULL, BucketGroup, Capacity, Placed, hold
 from jobmaster.client.coalescer import Coalescer, Gate
 from jobmaster.client.dedup import OwnIds, canonical, refuse_another
-from jobmaster.client.store_handle import NEEDED
 from jobmaster.clock import Clock
 from jobmaster.codec import decode_entry, encode_entry
 from jobmaster.model import ids
@@ -34,7 +33,7 @@ from jobmaster.model.errors import (
     UnknownLane,
     Unserved,
 )
-from jobmaster.model.job import Durability, Entry, JobView, Level, NewJob, OnFull, Priority, Receipt
+from jobmaster.model.job import Durability, Entry, JobView, NewJob, OnFull, Priority, Receipt
 from jobmaster.ports import Intake, Queries, Written
 from jobmaster.rules.backoff import backoff_delays
 from jobmaster.rules.placement import Way, way
@@ -79,7 +78,7 @@ class Line(NamedTuple):
     gathering: Coalescer[bytes, Placed]
 
 
-_Key = tuple[str, int, Level, str | None]
+_Key = tuple[str, int, Durability, str | None]
 """Lane, priority, level needed, and the handler where agents differ in what they can run."""
 
 
@@ -168,7 +167,7 @@ class IntakeDesk:
                 hint="configure buckets for it on some agent, or leave out on_unserved='raise' and let the job wait",
             )
 
-    async def group(self, lane: str, priority: int, need: Level, handler: str) -> BucketGroup:
+    async def group(self, lane: str, priority: int, need: Durability, handler: str) -> BucketGroup:
         """The buckets of a lane and priority; ``UnknownLane`` when nobody serves the lane.
 
         Args:
@@ -182,10 +181,10 @@ class IntakeDesk:
             group = self._groups[key] = self._group(*key)
         return group
 
-    def _group(self, lane: str, priority: int, need: Level, handler: str | None = None) -> BucketGroup:
+    def _group(self, lane: str, priority: int, need: Durability, handler: str | None = None) -> BucketGroup:
         return BucketGroup(lane, priority, need, self.buckets, self._capacities, self._clock, self.telemetry, handler)
 
-    async def line(self, lane: str, priority: int, need: Level, handler: str) -> Line:
+    async def line(self, lane: str, priority: int, need: Durability, handler: str) -> Line:
         """Where single submits of a lane and priority (and handler, where agents differ) gather."""
         await self.buckets.known()
         key = (lane, priority, need, handler if self.buckets.mixed else None)
@@ -202,7 +201,7 @@ class IntakeDesk:
         if order.durability is Durability.MASTER:
             return None
         job, mixed = order.job, self.buckets.mixed
-        return self._lines.get((job.lane, job.priority, NEEDED[order.durability], job.handler if mixed else None))
+        return self._lines.get((job.lane, job.priority, order.durability, job.handler if mixed else None))
 
     # ------------------------------------------------------------ one order
 
@@ -248,7 +247,7 @@ class IntakeDesk:
         placed = await line.gathering.put(entry, len(entry))
         if placed.level is None:
             placed = await self.elsewhere(entry, placed, line, order.on_full)
-        return Receipt(job.id, placed.level or Level.MASTER, placed.bucket_id)
+        return Receipt(job.id, placed.level or Durability.MASTER, placed.bucket_id)
 
     def way_of(self, due_us: int, durability: Durability) -> Way:
         """The way of a job by the rule of placement."""
@@ -289,7 +288,7 @@ class IntakeDesk:
             placed = await self.wait_for_room([entry], group, on_full)
         if placed.level is None:
             await self._owned.put(new_job(entry, group.lane, group.priority), len(entry))
-            placed = Placed(Level.MASTER, None)
+            placed = Placed(Durability.MASTER, None)
         return placed
 
     # ------------------------------------------------------------ committed rows
@@ -324,18 +323,18 @@ class IntakeDesk:
     def _assign_line(self, lane: str, priority: int) -> Coalescer[NewJob, Receipt]:
         line = self._assigning.get((lane, priority))
         if line is None:
-            group = self._group(lane, priority, Level.VOLATILE)
+            group = self._group(lane, priority, Durability.VOLATILE)
             line = self._assigning[lane, priority] = self._coalescer(partial(self._assign, group))
         return line
 
     async def _assign(self, group: BucketGroup, jobs: list[NewJob]) -> list[Receipt | Exception]:
         written, bucket_id = await group.assign(self.master, jobs)
-        self.telemetry.jobs_submitted[Level.MASTER] += len(written.accepted)
+        self.telemetry.jobs_submitted[Durability.MASTER] += len(written.accepted)
         return _answers(jobs, written, bucket_id)
 
     async def _hold(self, jobs: list[NewJob]) -> list[Receipt | Exception]:
         written = await hold(self.master, jobs)
-        self.telemetry.jobs_submitted[Level.MASTER] += len(written.accepted)
+        self.telemetry.jobs_submitted[Durability.MASTER] += len(written.accepted)
         return _answers(jobs, written, None)
 
     # ------------------------------------------------------------ idempotency keys
@@ -349,7 +348,7 @@ class IntakeDesk:
         with _about(order.job):
             job, known = await self.resolve_key(order, key)
         if known and await self._rows.put(job.id, 16):
-            return Receipt(job.id, Level.MASTER, None, True)
+            return Receipt(job.id, Durability.MASTER, None, True)
         where = self.way_of(job.due_us, Durability.MASTER)
         try:
             with _about(job):
@@ -358,7 +357,7 @@ class IntakeDesk:
             if not known:
                 raise
             # The key outlived its job: it was finished, and its partition has been dropped since.
-            return Receipt(job.id, Level.MASTER, None, True)
+            return Receipt(job.id, Durability.MASTER, None, True)
         return receipt._replace(duplicate=known)
 
     async def resolve_key(self, order: Order, key: str) -> tuple[NewJob, bool]:
@@ -409,7 +408,7 @@ def _answers(jobs: list[NewJob], written: Written, bucket_id: bytes | None) -> l
     answers: list[Receipt | Exception] = []
     for job in jobs:
         if job.id in written.accepted or job.id in written.cancelled:
-            answers.append(Receipt(job.id, Level.MASTER, bucket_id))
+            answers.append(Receipt(job.id, Durability.MASTER, bucket_id))
         elif job.id in written.quarantined:
             answers.append(
                 InputError(
@@ -418,7 +417,7 @@ def _answers(jobs: list[NewJob], written: Written, bucket_id: bytes | None) -> l
                 )
             )
         elif job.id in written.refused:
-            answers.append(Receipt(job.id, Level.MASTER, None, True))
+            answers.append(Receipt(job.id, Durability.MASTER, None, True))
         else:
             answers.append(OutcomeUnknown(f"the master did not say what became of {job.id.hex()}", job_ids=[job.id]))
     return answers
@@ -435,6 +434,6 @@ def digest(handler: str, args: bytes) -> bytes:
     return hashlib.sha256(handler.encode() + b"\0" + canonical(args)).digest()
 
 
-def _needed(order: Order) -> Level:
+def _needed(order: Order) -> Durability:
     """What the acknowledgement of a bucket must be worth."""
-    return Level.VOLATILE if order.allow_volatile else NEEDED[order.durability]
+    return Durability.VOLATILE if order.allow_volatile else order.durability

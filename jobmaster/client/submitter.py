@@ -17,7 +17,7 @@ from jobmaster.client.submit_router import IntakeDesk, Line, Order
 from jobmaster.clock import Clock, new_id
 from jobmaster.codec import decode_entry, encode_args, encode_entry
 from jobmaster.model.errors import InvalidArguments
-from jobmaster.model.job import Entry, Level, NewJob, Receipt
+from jobmaster.model.job import Durability, Entry, NewJob, Receipt
 from jobmaster.settings.model import ClusterSettings
 
 
@@ -152,6 +152,6 @@ class Submitter:
             await self.desk.compare(job)
         duplicate = known or job.id not in written.accepted
         if not duplicate:
-            self.desk.telemetry.jobs_submitted[Level.TRANSACTION] += 1
+            self.desk.telemetry.jobs_submitted[Durability.TRANSACTION] += 1
         unserved = not duplicate and await self.desk.seems_unserved(job.lane, job.priority, job.handler)
-        return Receipt(job.id, Level.TRANSACTION, None, duplicate, unserved)
+        return Receipt(job.id, Durability.TRANSACTION, None, duplicate, unserved)

@@ -25,7 +25,7 @@ from jobmaster.client.receipts import JobReceipt
 from jobmaster.handlers import Handlers
 from jobmaster.model import ids
 from jobmaster.model.errors import InputError, JobMasterError
-from jobmaster.model.job import JobState, JobView, Level
+from jobmaster.model.job import Durability, JobState, JobView
 
 R = TypeVar("R")
 T = TypeVar("T")
@@ -58,7 +58,7 @@ class SyncReceipt(Generic[R]):
         return self._receipt.uuid
 
     @property
-    def level(self) -> Level:
+    def level(self) -> Durability:
         return self._receipt.level
 
     @property

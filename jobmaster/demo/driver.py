@@ -233,7 +233,7 @@ class Stage:
             part = files[start : start + _BATCH]
             receipts = await asyncio.gather(
                 *(
-                    cluster.submit(index_file, {"path": path}, priority=_priority(start + at), durability="agent")
+                    cluster.submit(index_file, {"path": path}, priority=_priority(start + at), durability="store")
                     for at, path in enumerate(part)
                 )
             )

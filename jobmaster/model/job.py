@@ -63,25 +63,25 @@ class Priority(IntEnum):
 
 
 class Durability(StrEnum):
-    """What an acknowledgement promises; never downgraded silently."""
+    """What has acknowledged a submit, from the weakest level to the strongest; never lowered silently.
 
-    AGENT = "agent"
+    A submit asks for one of ``REQUESTABLE``; a receipt names the level that was reached.
+    """
+
+    VOLATILE = "volatile"
+    """In the memory of a store that keeps no append-only file."""
+    STORE = "store"
     """In the store's memory and its append-only file."""
-    AGENT_FSYNC = "agent_fsync"
+    STORE_FSYNC = "store_fsync"
     """On the store's disk (``appendfsync always``)."""
     MASTER = "master"
     """A committed row."""
-
-
-class Level(StrEnum):
-    """What a receipt reached."""
-
-    VOLATILE = "volatile"
-    AGENT = "agent"
-    AGENT_FSYNC = "agent_fsync"
-    MASTER = "master"
     TRANSACTION = "transaction"
-    """Row written inside the caller's own transaction: durable when the caller commits."""
+    """A row in the caller's own transaction: durable when the caller commits."""
+
+
+REQUESTABLE = (Durability.STORE, Durability.STORE_FSYNC, Durability.MASTER)
+"""The levels that options and configuration name; ``allow_volatile`` and ``connection`` lead to the other two."""
 
 
 class OnFull(StrEnum):
@@ -326,7 +326,7 @@ class Receipt(NamedTuple):
     """What an acknowledged submit returns (the client wraps it with ``confirm``/``wait``)."""
 
     id: bytes
-    level: Level
+    level: Durability
     bucket_id: bytes | None
     """``None`` when the job went to the master."""
     duplicate: bool = False

@@ -12,7 +12,7 @@ from typing import Annotated
 import msgspec
 from msgspec import Meta, field
 
-from jobmaster.model.job import Durability, OnFull, Priority
+from jobmaster.model.job import REQUESTABLE, Durability, OnFull, Priority
 
 Seconds = Annotated[float, Meta(ge=0.0)]
 PositiveSeconds = Annotated[float, Meta(gt=0.0)]
@@ -51,6 +51,7 @@ HandlerPath = Annotated[
         description="package.module or package.module:attribute",
     ),
 ]
+DurabilityChoice = Annotated[Durability, Meta(extra_json_schema={"enum": [level.value for level in REQUESTABLE]})]
 PriorityLabel = Annotated[str, Meta(pattern="^(very_low|low|medium|high|critical)$")]
 
 
@@ -262,8 +263,8 @@ class JobDefaults(Section, frozen=True, kw_only=True):
     """How urgent a job is: which buckets it goes to, and what starts first."""
     lane: Name = "default"
     """Isolation class; jobs and buckets match by lane exactly."""
-    durability: Durability = Durability.AGENT
-    """What an acknowledgement promises: ``agent`` (store), ``agent_fsync`` (its disk), ``master`` (committed row)."""
+    durability: DurabilityChoice = Durability.STORE
+    """What an acknowledgement promises: ``store`` (its log), ``store_fsync`` (its disk), ``master`` (committed row)."""
     timeout_seconds: PositiveSeconds = 300.0
     """How long one attempt may run."""
     max_attempts: PositiveCount = 4

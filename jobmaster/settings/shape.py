@@ -136,7 +136,9 @@ def _shape(info: mi.Type, expected: str | None = None) -> Shape:
     """Shape of one annotation; a kind of type that no rule below knows is our own mistake."""
     match info:
         case mi.Metadata():
-            return _shape(info.type, (info.extra_json_schema or {}).get("description", expected))
+            extra = info.extra_json_schema or {}
+            shape = _shape(info.type, extra.get("description", expected))
+            return _narrowed(shape, extra["enum"]) if "enum" in extra else shape
         case mi.StructType():
             return _block(info)
         case mi.DictType():
@@ -164,6 +166,12 @@ def _shape(info: mi.Type, expected: str | None = None) -> Shape:
         case mi.StrType():
             return _text(info.pattern, expected)
     raise CodeError(f"the configuration cannot read fields of type {info!r}; teach shape._shape")
+
+
+def _narrowed(shape: Shape, words: list[str]) -> Shape:
+    """A choice of which the configuration takes only some values."""
+    assert isinstance(shape, Leaf)
+    return replace(shape, choices=MappingProxyType({word: shape.choices[word] for word in words}))
 
 
 def _text(pattern: str | None, expected: str | None) -> Leaf:

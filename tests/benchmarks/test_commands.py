@@ -65,14 +65,14 @@ def test_payloads() -> None:
 @pytest.mark.cluster
 def test_submit() -> None:
     found = measured("benchmarks.submit", "--jobs", "200", "--runs", "1")
-    for durability in ("agent", "agent_fsync", "master"):
+    for durability in ("store", "store_fsync", "master"):
         assert set(found["single"][durability]) == {"1", "10", "100", "1000"}
         assert found["bulk_jobs_per_second"][durability] > 0
         assert found["single_own_id"][durability]["100"] > 0
         for way in found["details"][durability].values():
             assert way["cpu_us_per_job"].keys() == {"producer", "store", "postgres"}
             assert way["cpu_us_per_job"]["producer"] > 0
-    assert found["servers"]["agent_fsync"]["store"]["appendfsync"] == "always"
+    assert found["servers"]["store_fsync"]["store"]["appendfsync"] == "always"
 
 
 @pytest.mark.slow

@@ -13,7 +13,7 @@ from typing import NamedTuple
 from tests.chaos import agent_faults, network_faults, server_faults
 from tests.chaos.hit import Hit, Stage
 
-AGENT, FSYNC = "agent", "agent_fsync"
+AGENT, FSYNC = "store", "store_fsync"
 ALL_COVER: frozenset[str] = frozenset()
 LOG_LOST = frozenset({AGENT})
 STORE_LOST = frozenset({AGENT, FSYNC})

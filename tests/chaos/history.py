@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from tests.chaos.witness import Line, Phase
 
-LEVELS = ("agent", "agent_fsync", "master", "transaction")
+LEVELS = ("store", "store_fsync", "master", "transaction")
 
 
 class Ack(NamedTuple):

@@ -105,8 +105,8 @@ class Producer:
     # ------------------------------------------------------------ many at once
 
     async def _bulk(self) -> None:
-        values = self._values(_BULK, "agent")
-        await self._many([(jobs.quick, {"value": value}) for value in values], durability="agent")
+        values = self._values(_BULK, "store")
+        await self._many([(jobs.quick, {"value": value}) for value in values], durability="store")
 
     async def _bulk_master(self) -> None:
         values = self._values(_BULK // 2, "master")
@@ -129,12 +129,12 @@ class Producer:
     # ------------------------------------------------------------ one by one
 
     async def _singles(self) -> None:
-        values = self._values(_SINGLES, "agent")
-        await asyncio.gather(*(self._one(value, durability="agent") for value in values))
+        values = self._values(_SINGLES, "store")
+        await asyncio.gather(*(self._one(value, durability="store") for value in values))
 
     async def _fsync(self) -> None:
-        values = self._values(_SINGLES, "agent_fsync")
-        await asyncio.gather(*(self._one(value, durability="agent_fsync") for value in values))
+        values = self._values(_SINGLES, "store_fsync")
+        await asyncio.gather(*(self._one(value, durability="store_fsync") for value in values))
 
     async def _master(self) -> None:
         values = self._values(_SINGLES // 2, "master")
@@ -147,7 +147,7 @@ class Producer:
 
     async def _cancelled(self) -> None:
         """Jobs that wait for their time, and half of them are cancelled before it."""
-        level = self._rng.choice(("agent", "master"))
+        level = self._rng.choice(("store", "master"))
         values = self._values(_SINGLES // 2, level)
         after = self._rng.uniform(4.0, 15.0)
         await asyncio.gather(*(self._cancel_one(value, level, after) for value in values))
@@ -165,26 +165,26 @@ class Producer:
 
     async def _fat(self) -> None:
         """Arguments and results of 64 KiB that no compression makes small."""
-        values = self._values(_SINGLES // 2, "agent")
+        values = self._values(_SINGLES // 2, "store")
         texts = [base64.b64encode(self._rng.randbytes(_FAT_BYTES * 3 // 4)).decode() for _ in values]
         await asyncio.gather(
             *(
-                self._submit(value, jobs.fat, {"value": value, "text": text}, durability="agent", job_id=new_id())
+                self._submit(value, jobs.fat, {"value": value, "text": text}, durability="store", job_id=new_id())
                 for value, text in zip(values, texts, strict=True)
             )
         )
 
     async def _once(self) -> None:
-        values = self._values(_SINGLES // 2, "agent")
+        values = self._values(_SINGLES // 2, "store")
         handler = jobs.once if self._rng.random() < 0.7 else jobs.once_isolated
         await asyncio.gather(
-            *(self._submit(v, handler, {"value": v}, durability="agent", job_id=new_id()) for v in values)
+            *(self._submit(v, handler, {"value": v}, durability="store", job_id=new_id()) for v in values)
         )
 
     async def _long(self) -> None:
-        for value in self._values(2, "agent"):
+        for value in self._values(2, "store"):
             args = {"value": value, "seconds": round(self._rng.uniform(*_LONG_SECONDS), 3)}
-            await self._submit(value, jobs.long, args, durability="agent", job_id=new_id())
+            await self._submit(value, jobs.long, args, durability="store", job_id=new_id())
 
     async def _keyed(self) -> None:
         """Every key is sent twice at once, as an impatient caller would."""

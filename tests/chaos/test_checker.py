@@ -27,14 +27,14 @@ from tests.chaos.witness import ANYWHERE, Line, Pen, Phase, read
 
 JOBS = [f"{number:032x}" for number in range(10)]
 BUCKET = "b" * 32
-FLUSH = Strike("store_flushed", 1000.0, 1001.0, frozenset({"agent", "agent_fsync"}), "default")
+FLUSH = Strike("store_flushed", 1000.0, 1001.0, frozenset({"store", "store_fsync"}), "default")
 
 
 def good() -> History:
     """Ten jobs that were acknowledged, ran once, and succeeded."""
     history = History(attempted=[(0, 9)], stores={BUCKET: "default"})
     for value, job in enumerate(JOBS):
-        history.acks[job] = Ack("agent", 990.0 + value, BUCKET)
+        history.acks[job] = Ack("store", 990.0 + value, BUCKET)
         history.runs[job] = [Run(1, 991.0 + value, value, 1, "chaos.quick")]
         history.rows[job] = Row("SUCCEEDED", 1, value, 1, 1)
     return history
@@ -207,17 +207,17 @@ def lost_with(strike: Strike, ack: Ack) -> tuple[int, int]:
 @pytest.mark.parametrize(
     ("ack", "excused"),
     [
-        (Ack("agent", 999.0, BUCKET), True),
-        (Ack("agent_fsync", 999.0, BUCKET), True),
-        (Ack("agent", 999.0, ANYWHERE), True),
+        (Ack("store", 999.0, BUCKET), True),
+        (Ack("store_fsync", 999.0, BUCKET), True),
+        (Ack("store", 999.0, ANYWHERE), True),
         (Ack("master", 999.0, BUCKET), False),
-        (Ack("agent", 999.0, "c" * 32), False),
-        (Ack("agent", 999.0, ""), False),
-        (Ack("agent", 1000.0 - EXCUSE_SECONDS - 1, BUCKET), False),
-        (Ack("agent", 1001.0 + REPLY_SECONDS - 1, BUCKET), True),
-        (Ack("agent", 1001.0 + REPLY_SECONDS + 1, BUCKET), False),
+        (Ack("store", 999.0, "c" * 32), False),
+        (Ack("store", 999.0, ""), False),
+        (Ack("store", 1000.0 - EXCUSE_SECONDS - 1, BUCKET), False),
+        (Ack("store", 1001.0 + REPLY_SECONDS - 1, BUCKET), True),
+        (Ack("store", 1001.0 + REPLY_SECONDS + 1, BUCKET), False),
     ],
-    ids=["agent", "fsync", "somewhere", "master", "another store", "held", "long before", "answered late", "after"],
+    ids=["store", "fsync", "somewhere", "master", "another store", "held", "long before", "answered late", "after"],
 )
 def test_a_loss_is_excused_only_at_a_level_in_a_store_and_at_a_time_that_the_fault_hits(
     ack: Ack, excused: bool
@@ -272,13 +272,13 @@ def test_rescue_time_runs_from_the_kill_to_the_next_start_of_what_was_running() 
 def test_what_is_witnessed_is_read_back_and_a_line_without_end_is_passed_over(tmp_path: Path) -> None:
     pen = Pen(tmp_path, "producer")
     pen.write(Line(phase=Phase.ATTEMPTED, values=(5, 7)))
-    pen.write(Line(phase=Phase.ACKNOWLEDGED, level="agent", jobs=[JOBS[1]], bucket=BUCKET))
+    pen.write(Line(phase=Phase.ACKNOWLEDGED, level="store", jobs=[JOBS[1]], bucket=BUCKET))
     with next(tmp_path.glob("*.jsonl")).open("ab") as file:
         file.write(b'{"phase":"acknowl')
     history = History()
     history.witnessed(read(tmp_path))
     assert history.attempts == 3
-    assert history.acks[JOBS[1]][::2] == ("agent", BUCKET)
+    assert history.acks[JOBS[1]][::2] == ("store", BUCKET)
 
 
 def test_one_seed_is_one_schedule_and_every_kind_comes_before_any_comes_twice() -> None:

@@ -45,13 +45,13 @@ async def test_waiting_in_a_bucket_without_a_row(rig: Rig, cluster: Cluster, age
     assert (await victim.get()).state is JobState.CANCELLED
 
 
-@pytest.mark.parametrize("kind", ["agent", "master", "retry"])
+@pytest.mark.parametrize("kind", ["store", "master", "retry"])
 async def test_waiting_in_a_bucket_for_its_time(rig: Rig, cluster: Cluster, agent: AgentProcess, kind: str) -> None:
     """It is CANCELLED long before that, though nothing of it runs; and no copy of it is left to be started."""
     if kind == "retry":
         receipt = await cluster.submit(fails_for_now, {"path": str(rig.path("w"))})
     else:
-        level: Literal["agent", "master"] = "master" if kind == "master" else "agent"
+        level: Literal["store", "master"] = "master" if kind == "master" else "store"
         receipt = await cluster.submit(note, {"path": str(rig.path("w"))}, after=200, durability=level)
 
     async def copies() -> int:

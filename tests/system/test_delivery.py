@@ -47,7 +47,7 @@ async def test_at_most_once_is_never_started_twice_and_what_is_lost_says_so(rig:
         killing = asyncio.ensure_future(kill_children(agent, KILLS, random.Random(11)))
         receipts = []
         for number in range(240):
-            level = "master" if number % 4 == 0 else "agent"
+            level = "master" if number % 4 == 0 else "store"
             receipts.append(await cluster.submit(once, {"path": path}, durability=Durability(level)))
             await asyncio.sleep(0.008)
         await killing
@@ -79,7 +79,7 @@ async def test_a_crash_abandons_only_what_had_begun_and_not_what_waited_for_its_
         receipts = [
             await cluster.submit(name, {"path": path, "gate": gate}, durability=Durability(level))
             for name in ROOM
-            for level in ("master", "agent") * 6
+            for level in ("master", "store") * 6
         ]
 
         async def all_begun() -> bool:
@@ -121,7 +121,7 @@ async def test_a_transactional_handler_counts_each_job_once_however_often_it_is_
         receipts = []
         for number in range(300):
             handler = adds_isolated if number % 10 == 0 else adds
-            level = Durability("master" if number % 4 == 0 else "agent")
+            level = Durability("master" if number % 4 == 0 else "store")
             receipts.append(await cluster.submit(handler, {"counter": number % 5 + 1}, durability=level))
             await asyncio.sleep(0.008)
         await killing

@@ -11,7 +11,7 @@ import pytest
 
 from jobmaster.client.cluster import Cluster
 from jobmaster.model.errors import JobFailed
-from jobmaster.model.job import JobState, Level, Priority
+from jobmaster.model.job import Durability, JobState, Priority
 from tests.patience import PATIENCE_SECONDS
 from tests.system.conftest import AgentProcess, Rig, until
 from tests.system.jobs import add, fails, noop, note, started_at, third_time, threaded
@@ -22,7 +22,7 @@ pytestmark = pytest.mark.cluster
 async def test_every_durability_ends_in_one_row(agent: AgentProcess, cluster: Cluster) -> None:
     quick = await cluster.submit(add, {"one": 2, "other": 3})
     safe = await cluster.submit(add, {"one": 20, "other": 30}, durability="master")
-    assert (quick.level, safe.level) == (Level.AGENT, Level.MASTER)
+    assert (quick.level, safe.level) == (Durability.STORE, Durability.MASTER)
     assert await quick.result(timeout=PATIENCE_SECONDS) == 5
     assert await safe.result(timeout=PATIENCE_SECONDS) == 50
     view = await quick.get()
@@ -58,7 +58,7 @@ async def test_a_later_job_waits_in_the_master_and_starts_on_time(
     assert late_us >= -2_000, "two milliseconds of rounding and clocks"
 
 
-async def test_due_soon_at_level_agent(agent: AgentProcess, cluster: Cluster) -> None:
+async def test_due_soon_at_level_store(agent: AgentProcess, cluster: Cluster) -> None:
     receipt = await cluster.submit(add, {"one": 1, "other": 1}, after=0.5)
     assert await receipt.result(timeout=PATIENCE_SECONDS) == 2
 
@@ -102,7 +102,7 @@ async def test_jobs_for_a_priority_without_buckets_are_held_not_lost(rig: Rig, c
     rig.document["agents"]["default"]["buckets"] = {"critical": 0, "high": 0, "low": 0, "very_low": 0, "medium": 1}
     await rig.start_agent()
     receipt = await cluster.submit(noop, {}, priority="critical")
-    assert receipt.level is Level.MASTER
+    assert receipt.level is Durability.MASTER
     assert (await receipt.get()).state is JobState.HELD
 
 

@@ -14,7 +14,7 @@ import msgspec
 import pytest
 
 from jobmaster.embedded import ValkeyServer
-from jobmaster.model.job import Level
+from jobmaster.model.job import Durability
 from jobmaster.settings.model import ClusterSettings
 from jobmaster.wiring import open_cluster
 from tests.patience import PATIENCE_SECONDS
@@ -82,7 +82,7 @@ async def test_a_silent_store_delays_no_job_no_rescue_and_no_exit_elsewhere(rig:
     async with await open_cluster(usual(rig.settings), handlers) as cluster:
         path = str(rig.path("ran"))
         held = [await cluster.submit(note, {"path": path}, durability="master", after=0.3 * n) for n in range(1, 11)]
-        assert {receipt.level for receipt in held} == {Level.MASTER}
+        assert {receipt.level for receipt in held} == {Durability.MASTER}
 
         async def all_ran() -> bool:
             return len(rig.witnessed("ran")) >= len(held)

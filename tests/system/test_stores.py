@@ -8,7 +8,7 @@ from collections.abc import Callable
 import pytest
 
 from jobmaster.embedded import ValkeyServer
-from jobmaster.model.job import JobState, Level
+from jobmaster.model.job import Durability, JobState
 from jobmaster.wiring import open_cluster
 from tests.patience import PATIENCE_SECONDS
 from tests.system.conftest import Rig, until
@@ -45,7 +45,7 @@ async def test_with_every_store_dead_jobs_go_to_the_master(rig: Rig, new_valkey:
     only.kill()
     async with await open_cluster(rig.settings, handlers) as cluster:
         receipt = await cluster.submit(add, {"one": 1, "other": 2})
-        assert receipt.level is Level.MASTER
+        assert receipt.level is Durability.MASTER
         only.start()
         await rig.start_agent()
         assert await receipt.result(timeout=PATIENCE_SECONDS) == 3

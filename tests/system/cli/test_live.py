@@ -31,7 +31,7 @@ def test_submit_and_wait(dev: Terminal) -> None:
     assert result.err == ""
     record = result.json
     assert (record["state"], record["result"], record["args"]) == ("SUCCEEDED", 42, {"one": 2, "other": 40})
-    assert record["level"] == "agent"
+    assert record["level"] == "store"
 
 
 def test_submit_with_everything(dev: Terminal) -> None:

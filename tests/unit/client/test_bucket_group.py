@@ -15,7 +15,7 @@ from jobmaster.clock import new_id
 from jobmaster.codec import encode_entry
 from jobmaster.model.bucket import Bucket, BucketState
 from jobmaster.model.errors import ClockSkew, DurabilityRefused, OutcomeUnknown, StoreRefused, Unavailable
-from jobmaster.model.job import Entry, Level
+from jobmaster.model.job import Durability, Entry
 from jobmaster.ports import Queries, StoreHealth, Submitted, Traits, Word
 from tests.unit.client.paper_stores import HEALTHY, Answer, HandClock, PaperStore, Script, bucket, until
 
@@ -51,7 +51,7 @@ class Bench:
         self,
         stores: dict[str, PaperStore],
         buckets: list[Bucket],
-        need: Level = Level.AGENT,
+        need: Durability = Durability.STORE,
         handler: str | None = None,
     ) -> None:
         self.clock = HandClock()
@@ -85,7 +85,7 @@ async def test_a_batch_goes_to_one_active_bucket_of_its_lane_and_priority() -> N
     bench = Bench({"default": store}, [right, other_lane, other_priority, closing, elsewhere])
     batch = entries(3)
     for _ in range(20):
-        assert await bench.group.place(batch) == Placed(Level.AGENT, right.id)
+        assert await bench.group.place(batch) == Placed(Durability.STORE, right.id)
     assert store.calls == [(right.id, batch)] * 20
 
 
@@ -106,7 +106,7 @@ async def test_a_bucket_that_says_no_sends_the_batch_to_another(no: Answer) -> N
     store = PaperStore(answers({bad.id: no}))
     bench = Bench({"default": store}, [bad, good])
     for _ in range(20):
-        assert await bench.group.place(entries(2)) == Placed(Level.AGENT, good.id)
+        assert await bench.group.place(entries(2)) == Placed(Durability.STORE, good.id)
     # It was asked at most once: what said no is left alone for a while.
     assert sum(1 for bucket_id, _ in store.calls if bucket_id == bad.id) <= 1
 
@@ -223,15 +223,17 @@ async def test_no_later_answer_turns_a_lost_one_into_a_certain_no(then: Answer) 
 @pytest.mark.parametrize(
     ("health", "need", "level"),
     [
-        (HEALTHY, Level.AGENT, Level.AGENT),
-        (ALWAYS, Level.AGENT, Level.AGENT_FSYNC),
-        (ALWAYS, Level.AGENT_FSYNC, Level.AGENT_FSYNC),
-        (NO_LOG, Level.VOLATILE, Level.VOLATILE),
-        (HEALTHY, Level.VOLATILE, Level.AGENT),
-        (UNKNOWN, Level.AGENT, Level.AGENT),
+        (HEALTHY, Durability.STORE, Durability.STORE),
+        (ALWAYS, Durability.STORE, Durability.STORE_FSYNC),
+        (ALWAYS, Durability.STORE_FSYNC, Durability.STORE_FSYNC),
+        (NO_LOG, Durability.VOLATILE, Durability.VOLATILE),
+        (HEALTHY, Durability.VOLATILE, Durability.STORE),
+        (UNKNOWN, Durability.STORE, Durability.STORE),
     ],
 )
-async def test_the_receipt_says_what_was_truly_reached(health: StoreHealth, need: Level, level: Level) -> None:
+async def test_the_receipt_says_what_was_truly_reached(
+    health: StoreHealth, need: Durability, level: Durability
+) -> None:
     bench = Bench({"default": PaperStore(health=health)}, [bucket()], need)
     assert (await bench.group.place(entries(1))).level is level
 
@@ -239,14 +241,14 @@ async def test_the_receipt_says_what_was_truly_reached(health: StoreHealth, need
 @pytest.mark.parametrize(
     ("health", "need", "hint"),
     [
-        (NO_LOG, Level.AGENT, "CONFIG SET appendonly yes"),
-        (NO_LOG, Level.AGENT_FSYNC, "CONFIG SET appendonly yes"),
-        (HEALTHY, Level.AGENT_FSYNC, "CONFIG SET appendfsync always"),
-        (UNKNOWN, Level.AGENT_FSYNC, "allow CONFIG GET"),
+        (NO_LOG, Durability.STORE, "CONFIG SET appendonly yes"),
+        (NO_LOG, Durability.STORE_FSYNC, "CONFIG SET appendonly yes"),
+        (HEALTHY, Durability.STORE_FSYNC, "CONFIG SET appendfsync always"),
+        (UNKNOWN, Durability.STORE_FSYNC, "allow CONFIG GET"),
     ],
 )
 async def test_a_level_out_of_reach_is_refused_with_the_cure_and_nothing_is_sent(
-    health: StoreHealth, need: Level, hint: str
+    health: StoreHealth, need: Durability, hint: str
 ) -> None:
     store = PaperStore(health=health)
     bench = Bench({"default": store}, [bucket()], need)
@@ -267,7 +269,7 @@ async def test_among_stores_only_those_worth_the_level_are_used() -> None:
 async def test_a_store_that_loses_its_log_is_noticed() -> None:
     store = PaperStore()
     bench = Bench({"default": store}, [bucket()])
-    assert (await bench.group.place(entries(1))).level is Level.AGENT
+    assert (await bench.group.place(entries(1))).level is Durability.STORE
     store.health_is = NO_LOG
     bench.clock.now += RECHECK_SECONDS + 1
     for _ in range(3):

@@ -14,7 +14,7 @@ from jobmaster.client.bulk import CHUNKS_MAX, BulkFailed
 from jobmaster.clock import new_id
 from jobmaster.handlers import Handlers
 from jobmaster.model.errors import BucketsFull, ClockSkew, InputError, InvalidArguments, OutcomeUnknown, UnknownHandler
-from jobmaster.model.job import JobState, Level
+from jobmaster.model.job import Durability, JobState
 from jobmaster.settings.model import JobDefaults, Limits
 from tests.unit.client.conftest import OpenCluster
 from tests.unit.client.workshop import Workshop, pay, resize
@@ -23,7 +23,7 @@ from tests.unit.client.workshop import Workshop, pay, resize
 async def test_every_item_of_an_iterable_arrives_once(shop: Workshop) -> None:
     summary = await shop.cluster.submit_many(({"path": str(i)} for i in range(5000)), resize)
     assert summary.submitted == 5000
-    assert summary.by_level == {Level.AGENT: 5000}
+    assert summary.by_level == {Durability.STORE: 5000}
     waiting = await shop.waiting()
     assert waiting.keys() == set(summary.ids)
     assert {entry.args for entry in waiting.values()} == {b'{"path":"%d"}' % i for i in range(5000)}
@@ -50,7 +50,7 @@ async def test_held_and_durable_bulk_is_rows(shop: Workshop) -> None:
     durable = await shop.cluster.submit_many([{"path": "b"}] * 1500, resize, durability="master")
     unserved = await shop.cluster.submit_many([{"employee": 1}] * 10, pay)
     for summary in (later, durable, unserved):
-        assert set(summary.by_level) == {Level.MASTER}
+        assert set(summary.by_level) == {Durability.MASTER}
     rows = await shop.rows()
     assert {rows[job_id] for job_id in later.ids} == {"HELD"}
     assert {rows[job_id] for job_id in durable.ids} == {"ASSIGNED"}
@@ -164,13 +164,13 @@ async def test_full_buckets_stop_spill_or_slow_a_bulk(shop: Workshop, open_clust
     assert isinstance(caught.value.__cause__, BucketsFull)
     assert caught.value.summary.submitted == 2000
     spilled = await cluster.submit_many([{"path": "b"}] * 500, resize, on_full="spill")
-    assert spilled.by_level == {Level.MASTER: 500}
+    assert spilled.by_level == {Durability.MASTER: 500}
     blocked = asyncio.create_task(cluster.submit_many([{"path": "c"}] * 1500, resize))
     done = 0
     while done < 3500:
         done += await shop.agent.work_off(result=b'{"width":1,"height":1}')
         await asyncio.sleep(0)
-    assert (await blocked).by_level == {Level.AGENT: 1500}
+    assert (await blocked).by_level == {Durability.STORE: 1500}
     states = list((await shop.rows()).values())
     assert states.count(JobState.SUCCEEDED.value) == 3500
 

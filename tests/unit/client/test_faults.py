@@ -29,7 +29,7 @@ from jobmaster.model.errors import (
     Unavailable,
     ValueRefused,
 )
-from jobmaster.model.job import Level, NewJob
+from jobmaster.model.job import Durability, NewJob
 from jobmaster.ports import Written
 from jobmaster.settings.model import ClusterSettings, JobDefaults, MasterSettings, StoreSettings
 from tests.integration.store.slow_proxy import SlowProxy
@@ -73,7 +73,7 @@ async def test_a_dead_store_sends_jobs_to_the_other_one_and_then_to_the_master(
         assert receipt.bucket_id in mine
     alone = await open_cluster(settings=settings, stores={"other": agent.store})
     held = await alone.submit(resize, {"path": "c"})
-    assert held.level is Level.MASTER
+    assert held.level is Durability.MASTER
     assert await shop.rows() == {held.id: "HELD"}
 
 
@@ -100,12 +100,12 @@ async def test_a_store_that_never_answers_is_an_unknown_outcome_and_sending_agai
 @pytest.mark.parametrize(
     ("config", "durability_asked", "allow_volatile", "expected"),
     [
-        ({"appendonly": "no"}, "agent", False, "CONFIG SET appendonly yes"),
-        ({"appendonly": "no"}, "agent", True, Level.VOLATILE),
-        ({"appendonly": "yes", "appendfsync": "everysec"}, "agent", False, Level.AGENT),
-        ({"appendonly": "yes", "appendfsync": "everysec"}, "agent_fsync", False, "CONFIG SET appendfsync always"),
-        ({"appendonly": "yes", "appendfsync": "always"}, "agent_fsync", False, Level.AGENT_FSYNC),
-        ({"appendonly": "no"}, "master", False, Level.MASTER),
+        ({"appendonly": "no"}, "store", False, "CONFIG SET appendonly yes"),
+        ({"appendonly": "no"}, "store", True, Durability.VOLATILE),
+        ({"appendonly": "yes", "appendfsync": "everysec"}, "store", False, Durability.STORE),
+        ({"appendonly": "yes", "appendfsync": "everysec"}, "store_fsync", False, "CONFIG SET appendfsync always"),
+        ({"appendonly": "yes", "appendfsync": "always"}, "store_fsync", False, Durability.STORE_FSYNC),
+        ({"appendonly": "no"}, "master", False, Durability.MASTER),
     ],
 )
 async def test_durability_is_reached_or_refused_never_downgraded(
@@ -116,7 +116,7 @@ async def test_durability_is_reached_or_refused_never_downgraded(
     config: dict[str, str],
     durability_asked: Any,
     allow_volatile: bool,
-    expected: Level | str,
+    expected: Durability | str,
 ) -> None:
     agent, settings = await second_store(shop, new_valkey(**config), opened)
     cluster = await open_cluster(settings=settings, stores={"other": agent.store})
@@ -126,7 +126,7 @@ async def test_durability_is_reached_or_refused_never_downgraded(
         durability=durability_asked,
         allow_volatile=allow_volatile,
     )
-    if isinstance(expected, Level):
+    if isinstance(expected, Durability):
         assert (await submit).level is expected
     else:
         with pytest.raises(DurabilityRefused, match=expected):
@@ -147,7 +147,7 @@ async def test_a_log_turned_off_later_is_noticed(
     server = new_valkey(appendonly="yes")
     agent, settings = await second_store(shop, server, opened)
     cluster = await open_cluster(settings=settings, stores={"other": agent.store})
-    assert (await cluster.submit(resize, {"path": "a"})).level is Level.AGENT
+    assert (await cluster.submit(resize, {"path": "a"})).level is Durability.STORE
     async with redis.asyncio.Redis.from_url(server.url) as raw:
         await raw.config_set("appendonly", "no")
     with pytest.raises(DurabilityRefused):  # noqa: PT012 - one of the next, when the check beside the traffic is back
@@ -199,7 +199,7 @@ async def test_intake_goes_on_while_the_master_is_down(
     await cluster.submit(resize, {"path": "a"})
     server.kill()
     receipts = await asyncio.gather(*(cluster.submit(resize, {"path": str(i)}) for i in range(50)))
-    assert {receipt.level for receipt in receipts} == {Level.AGENT}
+    assert {receipt.level for receipt in receipts} == {Durability.STORE}
     with pytest.raises(Unavailable):
         await cluster.submit(resize, {"path": "a"}, after=3600)
     with pytest.raises(Unavailable):
@@ -232,7 +232,7 @@ async def test_a_commit_whose_answer_was_lost_is_asked_again_and_counted_once(
     shop.master.insert_assigned = assigned  # type: ignore[method-assign]
     receipt = await shop.cluster.submit(resize, {"path": "a"}, **options)
     assert lost
-    assert (receipt.level, receipt.duplicate) == (Level.MASTER, False)
+    assert (receipt.level, receipt.duplicate) == (Durability.MASTER, False)
     assert list(await shop.rows()) == [receipt.id]
     if receipt.bucket_id is not None:
         assert list(await shop.waiting()) == [receipt.id]
@@ -450,7 +450,7 @@ async def test_closing_answers_submits_that_wait_for_the_durability_of_a_store(
     for watch in cluster._watches.values():
         await watch.close()
     (receipt,) = await asyncio.gather(cold)
-    assert receipt.level is Level.MASTER  # no store could promise anything: the fall-back
+    assert receipt.level is Durability.MASTER  # no store could promise anything: the fall-back
 
 
 async def test_closing_ends_a_wait_with_an_error(shop: Workshop, open_cluster: OpenCluster) -> None:

@@ -15,7 +15,7 @@ from jobmaster.agentstore.store import AgentStore
 from jobmaster.client import result_waiter as waiting_module
 from jobmaster.clock import new_id
 from jobmaster.model.errors import InputError, JobFailed, NotFound, Unavailable, WaitTimeout
-from jobmaster.model.job import ErrorInfo, JobState, Level
+from jobmaster.model.job import Durability, ErrorInfo, JobState
 from jobmaster.settings.model import StoreSettings
 from tests.integration.store.slow_proxy import SlowProxy
 from tests.patience import PATIENCE_SECONDS
@@ -246,7 +246,7 @@ async def test_cancel_of_a_job_only_a_bucket_knows_writes_the_row_and_refuses_th
 
 async def test_cancel_of_a_job_in_flight_is_a_request_its_owner_hears(shop: Workshop) -> None:
     receipt = await shop.cluster.submit(resize, {"path": "a"}, durability="master")
-    assert receipt.level is Level.MASTER
+    assert receipt.level is Durability.MASTER
     assert await receipt.cancel() is JobState.ASSIGNED
     bucket = next(b for b in shop.agent.buckets["default", 3] if b.id == receipt.bucket_id)
     answer = await shop.store.claim(shop.agent.fence(bucket), "hear", 10)

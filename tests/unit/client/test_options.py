@@ -115,7 +115,7 @@ def test_times_that_cannot_be(options: dict[str, Any], words: str) -> None:
         ({"priority": 9}, "unknown priority 9"),
         ({"lane": "Pay Roll"}, "not the name of a lane"),
         ({"lane": 3}, "not the name of a lane"),
-        ({"durability": "disk"}, "valid are agent, agent_fsync, master"),
+        ({"durability": "disk"}, "valid are store, store_fsync, master"),
         ({"on_full": "drop"}, "valid are block, raise, spill"),
         ({"tags": "abc"}, "list of texts"),
         ({"tags": ["x\n"]}, r"U\+000A"),

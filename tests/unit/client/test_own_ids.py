@@ -21,7 +21,7 @@ from jobmaster.master.master import Master
 from jobmaster.master.migrate import migrate
 from jobmaster.model.bucket import BucketState
 from jobmaster.model.errors import Conflict, Unavailable
-from jobmaster.model.job import Entry, JobState, Level
+from jobmaster.model.job import Durability, Entry, JobState
 from jobmaster.ports import SentBefore
 from jobmaster.settings.model import ClusterSettings, MasterSettings, StoreSettings
 from tests.unit.client.conftest import OpenCluster
@@ -72,10 +72,10 @@ async def test_many_callers_with_ids_of_their_own_each_get_their_answer(shop: Wo
 
     groups = [send(waiting), send(held), send(ended), send(fresh), send(waiting, True), send(held, True)]
     in_bucket, in_rows, after_end, new, *refused = await asyncio.gather(*groups)
-    assert [(one.id, one.level, one.duplicate) for one in in_bucket] == [(i, Level.AGENT, True) for i in waiting]
-    assert [(one.id, one.level, one.duplicate) for one in in_rows] == [(i, Level.MASTER, True) for i in held]
-    assert [(one.id, one.level, one.duplicate) for one in after_end] == [(i, Level.MASTER, True) for i in ended]
-    assert [(one.id, one.level, one.duplicate) for one in new] == [(i, Level.AGENT, False) for i in fresh]
+    assert [(one.id, one.level, one.duplicate) for one in in_bucket] == [(i, Durability.STORE, True) for i in waiting]
+    assert [(one.id, one.level, one.duplicate) for one in in_rows] == [(i, Durability.MASTER, True) for i in held]
+    assert [(one.id, one.level, one.duplicate) for one in after_end] == [(i, Durability.MASTER, True) for i in ended]
+    assert [(one.id, one.level, one.duplicate) for one in new] == [(i, Durability.STORE, False) for i in fresh]
     assert {type(error) for group in refused for error in group} == {Conflict}
     assert (await shop.waiting()).keys() == set(waiting) | set(fresh)
     assert asked["sent_before"] <= 3, "290 callers, one look for all that wait"
@@ -137,13 +137,13 @@ async def test_a_job_that_moves_to_the_master_during_the_look_is_seen(shop: Work
     monkeypatch.setattr(shop.store, "find", too_late)
     again = await shop.cluster.submit(resize, {"path": "a"}, job_id=first.id)
     assert moved == [1]
-    assert (again.level, again.duplicate) == (Level.MASTER, True)
+    assert (again.level, again.duplicate) == (Durability.MASTER, True)
 
 
 async def test_a_copy_less_safe_than_asked_is_sent_again(shop: Workshop) -> None:
     first = await shop.cluster.submit(resize, {"path": "a"})
     safer = await shop.cluster.submit(resize, {"path": "a"}, job_id=first.id, durability="master")
-    assert (safer.id, safer.level, safer.duplicate) == (first.id, Level.MASTER, False)
+    assert (safer.id, safer.level, safer.duplicate) == (first.id, Durability.MASTER, False)
     assert list(await shop.rows()) == [first.id]
 
 
@@ -223,9 +223,9 @@ async def test_while_the_master_is_down_copies_are_seen_and_new_jobs_taken(
         return_exceptions=True,
     )
     assert isinstance(same, JobReceipt)
-    assert (same.level, same.duplicate) == (Level.AGENT, True)
+    assert (same.level, same.duplicate) == (Durability.STORE, True)
     assert isinstance(other, Conflict)
-    assert {one.level for one in fresh if isinstance(one, JobReceipt)} == {Level.AGENT}
+    assert {one.level for one in fresh if isinstance(one, JobReceipt)} == {Durability.STORE}
     with pytest.raises(Unavailable):
         await cluster.submit(resize, {"path": "a"}, job_id=first.id, durability="master")
     entries = [entry.id for entry in (await agent.claim(bucket))[1]]

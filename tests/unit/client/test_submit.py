@@ -33,7 +33,7 @@ from jobmaster.model.errors import (
     Unserved,
 )
 from jobmaster.model.ids import text
-from jobmaster.model.job import JobState, Level
+from jobmaster.model.job import Durability, JobState
 from jobmaster.settings.loader import load_settings
 from jobmaster.settings.model import JobDefaults, Limits
 from tests.unit.client.conftest import OpenCluster
@@ -42,7 +42,7 @@ from tests.unit.client.workshop import HandAgent, Workshop, pay, resize
 
 async def test_a_plain_submit_waits_in_a_bucket_and_the_master_has_not_seen_it(shop: Workshop) -> None:
     receipt = await shop.cluster.submit(resize, {"path": "a.png", "width": 3})
-    assert receipt.level is Level.AGENT
+    assert receipt.level is Durability.STORE
     assert receipt.bucket_id in {bucket.id for bucket in shop.agent.buckets["default", 3]}
     assert await shop.rows() == {}
     entry = (await shop.waiting())[receipt.id]
@@ -106,7 +106,7 @@ async def test_far_due_and_durable_and_unserved_jobs_are_held_by_the_master(shop
     durable = await shop.cluster.submit(resize, {"path": "a"}, durability="master", after=2)
     unserved = await shop.cluster.submit(pay, {"employee": 1})
     for receipt in (far, durable, unserved):
-        assert (receipt.level, receipt.bucket_id) == (Level.MASTER, None)
+        assert (receipt.level, receipt.bucket_id) == (Durability.MASTER, None)
     assert set((await shop.rows()).values()) == {"HELD"}
     assert len(await shop.rows()) == 3
     assert await shop.waiting() == {}
@@ -115,13 +115,13 @@ async def test_far_due_and_durable_and_unserved_jobs_are_held_by_the_master(shop
 async def test_a_job_due_within_the_threshold_goes_into_a_bucket_with_its_time(shop: Workshop) -> None:
     when = datetime.now(tz=UTC) + timedelta(seconds=200)
     receipt = await shop.cluster.submit(resize, {"path": "a"}, at=when)
-    assert receipt.level is Level.AGENT
+    assert receipt.level is Durability.STORE
     assert (await shop.waiting())[receipt.id].due_us == int(when.timestamp() * 1_000_000)
 
 
 async def test_a_master_submit_due_now_is_a_row_and_a_copy_with_token_two(shop: Workshop) -> None:
     receipt = await shop.cluster.submit(resize, {"path": "a"}, durability="master")
-    assert receipt.level is Level.MASTER
+    assert receipt.level is Durability.MASTER
     assert receipt.bucket_id is not None
     assert await shop.rows() == {receipt.id: "ASSIGNED"}
     assert (await shop.waiting())[receipt.id].token == 2
@@ -158,7 +158,7 @@ async def test_a_due_time_in_the_past_means_now(shop: Workshop) -> None:
         (resize, {"path": "a"}, {"after": timedelta(days=3661)}, InvalidDueTime, "3661 days ahead, the limit is 3660"),
         (resize, {"path": "a"}, {"job_id": bytes(16)}, InputError, "not a UUIDv7"),
         (resize, {"path": "a"}, {"width": 3}, InputError, "no option 'width'.*one mapping"),
-        (resize, {"path": "a"}, {"durability": "agent_fsync"}, DurabilityRefused, "CONFIG SET appendfsync always"),
+        (resize, {"path": "a"}, {"durability": "store_fsync"}, DurabilityRefused, "CONFIG SET appendfsync always"),
     ],
 )
 async def test_bad_input_is_one_clear_error_and_stores_nothing(
@@ -194,7 +194,7 @@ async def test_a_producer_without_the_code_submits_by_name_against_what_agents_p
     with pytest.raises(UnknownHandler, match=r"did you mean 'images\.resize'"):
         await cluster.submit("images.resizer", {})
     payroll = (await shop.agent.open("payroll", 4))[0]
-    assert (await cluster.submit("pay", {"employee": 3}, lane="payroll")).level in (Level.AGENT, Level.MASTER)
+    assert (await cluster.submit("pay", {"employee": 3}, lane="payroll")).level in (Durability.STORE, Durability.MASTER)
     assert (await open_cluster(handlers=Handlers())) is not cluster
     fresh = await open_cluster(handlers=Handlers())
     assert (await fresh.submit("pay", {"employee": 3})).bucket_id == payroll.id
@@ -239,8 +239,8 @@ async def test_the_same_id_again_is_the_same_job_and_another_payload_is_a_confli
     assert list(await shop.rows()) == [job_id]
 
 
-@pytest.mark.parametrize("first", ["agent", "master"])
-@pytest.mark.parametrize("then", ["agent", "master"])
+@pytest.mark.parametrize("first", ["store", "master"])
+@pytest.mark.parametrize("then", ["store", "master"])
 async def test_an_id_in_a_bucket_is_the_same_job_and_another_payload_is_a_conflict(
     shop: Workshop, first: Any, then: Any
 ) -> None:
@@ -249,8 +249,8 @@ async def test_an_id_in_a_bucket_is_the_same_job_and_another_payload_is_a_confli
     was = await submit(resize, {"path": "a", "width": 1}, job_id=job_id, durability=first)
     again = await submit(resize, {"width": 1, "path": "a"}, job_id=job_id, durability=then)
     assert (was.id, again.id) == (job_id, job_id)
-    assert again.level is (Level.MASTER if "master" in (first, then) else Level.AGENT)
-    assert again.duplicate is (first == "master" or then == "agent")
+    assert again.level is (Durability.MASTER if "master" in (first, then) else Durability.STORE)
+    assert again.duplicate is (first == "master" or then == "store")
     for wrong, args in ((resize, {"path": "b"}), (pay, {"employee": 3})):
         with pytest.raises(Conflict, match=r"exists already, for handler 'images\.resize'"):
             await submit(wrong, args, job_id=job_id, durability=then)
@@ -274,7 +274,7 @@ async def test_a_key_names_one_job_whoever_submits_it_how_often(shop: Workshop, 
         )
     )
     assert len({receipt.id for receipt in receipts}) == 1
-    assert {receipt.level for receipt in receipts} == {Level.MASTER}
+    assert {receipt.level for receipt in receipts} == {Durability.MASTER}
     assert len(await shop.rows()) == 1
     late = await shop.cluster.submit(resize, {"width": 1, "path": "a"}, idempotency_key="order-7")
     assert (late.id, late.duplicate) == (receipts[0].id, True)
@@ -348,13 +348,13 @@ async def test_full_buckets_raise_or_spill_or_block_as_asked(shop: Workshop, ope
         await cluster.submit(resize, {"path": "a"})
     assert await shop.rows() == {}
     spilled = await cluster.submit(resize, {"path": "a"}, on_full="spill")
-    assert spilled.level is Level.MASTER
+    assert spilled.level is Durability.MASTER
     assert await shop.rows() == {spilled.id: "HELD"}
     blocked = asyncio.create_task(patient.submit(resize, {"path": "a"}))
     await asyncio.sleep(0)
     made_room = await shop.waiting()
     receipt = await blocked
-    assert receipt.level is Level.AGENT
+    assert receipt.level is Durability.STORE
     assert (made_room | await shop.waiting()).keys() == {
         *(one.id for one in receipts if isinstance(one, JobReceipt)),
         receipt.id,
@@ -369,9 +369,9 @@ async def test_a_closed_bucket_sends_jobs_to_its_neighbour_and_then_to_the_maste
         assert (await shop.cluster.submit(resize, {"path": "a"})).bucket_id == two.id
     await shop.store.close_intake(shop.agent.fence(two))
     held = await shop.cluster.submit(resize, {"path": "a"})
-    assert (held.level, held.bucket_id) == (Level.MASTER, None)
+    assert (held.level, held.bucket_id) == (Durability.MASTER, None)
     durable = await shop.cluster.submit(resize, {"path": "a"}, durability="master")
-    assert durable.level is Level.MASTER
+    assert durable.level is Durability.MASTER
 
 
 async def test_a_receipt_says_that_nobody_serves_the_job_or_the_submit_raises(shop: Workshop) -> None:
@@ -382,7 +382,7 @@ async def test_a_receipt_says_that_nobody_serves_the_job_or_the_submit_raises(sh
     for options in ways:
         again = {**options, "idempotency_key": "l"} if "idempotency_key" in options else options
         receipt = await shop.cluster.submit(resize, {"path": "a"}, **again, priority="very_low")
-        assert (receipt.unserved, receipt.level) == (True, Level.MASTER)
+        assert (receipt.unserved, receipt.level) == (True, Durability.MASTER)
         assert "unserved" in repr(receipt)
     rows = await shop.rows()
     with pytest.raises(Unserved, match="no bucket serves default/very_low"):

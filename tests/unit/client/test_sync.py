@@ -18,7 +18,7 @@ from jobmaster.client.cluster import Cluster
 from jobmaster.client.sync import SyncCluster
 from jobmaster.master.master import Master
 from jobmaster.model.errors import InputError, InvalidArguments, JobMasterError, Unavailable
-from jobmaster.model.job import JobState, Level
+from jobmaster.model.job import Durability, JobState
 from tests.patience import PATIENCE_SECONDS
 from tests.unit.client.workshop import Size, Workshop, handlers, resize
 
@@ -53,7 +53,7 @@ def plain(shop: Workshop) -> Iterator[SyncCluster]:
 async def test_submit_wait_and_result(shop: Workshop, plain: SyncCluster) -> None:
     def work() -> Size:
         receipt = plain.submit(resize, {"path": "a"})
-        assert receipt.level is Level.AGENT
+        assert receipt.level is Durability.STORE
         assert receipt.get().state is JobState.SAVE_PENDING
         submitted.set()
         return receipt.result(timeout=PATIENCE_SECONDS)
@@ -162,7 +162,7 @@ sys.exit(any(codes))
 """
     ran = await asyncio.to_thread(subprocess.run, [sys.executable, "-c", script], capture_output=True, text=True)
     assert ran.returncode == 0, ran.stderr
-    assert ran.stdout.split() == ["agent"] * 3
+    assert ran.stdout.split() == ["store"] * 3
     assert len(await shop.waiting()) == 3
 
 
@@ -184,7 +184,7 @@ print(cluster.submit("images.resize", {{"path": "a"}}).level.value)
         cwd=Path(__file__).parents[3],
         check=False,
     )
-    assert (ended.stdout, ended.stderr, ended.returncode) == ("agent\n", "", 0)
+    assert (ended.stdout, ended.stderr, ended.returncode) == ("store\n", "", 0)
 
 
 async def open_for_script(dsn: str, url: str, cluster: str) -> Cluster:

@@ -6,7 +6,7 @@ import asyncpg
 import pytest
 
 from jobmaster.model.errors import Conflict, InputError, InvalidArguments
-from jobmaster.model.job import Level
+from jobmaster.model.job import Durability
 from tests.unit.client.workshop import Workshop, resize
 
 
@@ -16,7 +16,7 @@ async def test_the_job_exists_if_and_only_if_the_caller_commits(shop: Workshop) 
     async with connection.transaction():
         await connection.execute("INSERT INTO picture VALUES ('a')")
         kept = await shop.cluster.submit(resize, {"path": "a"}, connection=connection)
-        assert kept.level is Level.TRANSACTION
+        assert kept.level is Durability.TRANSACTION
         assert await shop.rows() == {}
     transaction = connection.transaction()
     await transaction.start()

@@ -130,7 +130,7 @@ BOTH_ACCEPT = [
     "stores: {default: {url: 'redis://h'}, b: {url: 'unix:///x'}, c:}",
     "agents: {a: {mode: drain, lanes: {x: {high: 0}, z:}}}",
     "handlers: [a, a.b, 'a.b:c', '${HANDLER}']",
-    "jobs: {durability: agent_fsync, priority: very_low, backoff_factor: 1, backoff_jitter: 0.5}",
+    "jobs: {durability: store_fsync, priority: very_low, backoff_factor: 1, backoff_jitter: 0.5}",
     "observability: {metrics_port: null}",
     "partitions: {span: month, ahead_days: 1}",
 ]
