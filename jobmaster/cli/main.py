@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
+from importlib import import_module
 
 import click
 
 from jobmaster.cli.failures import EXIT_FAILED, guarded
 from jobmaster.cli.invocation import Invocation, attach_common_options, hand_down
-from jobmaster.cli.lazy import lazily
 
 COMMANDS: dict[str, tuple[str, str]] = {
     "agent": ("jobmaster.cli.agent:agent_group", "Run agents, and see who is there."),
@@ -37,8 +37,26 @@ COMMANDS: dict[str, tuple[str, str]] = {
 """Name -> (module:attribute, the line in the list of commands). The list is shown without importing any of them."""
 
 
+class LazyGroup(click.Group):
+    """The group of ``COMMANDS``: a command's module is imported when the command is named, so that ``--help`` costs none."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return list(COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name not in COMMANDS:
+            return None
+        module, _, attribute = COMMANDS[cmd_name][0].partition(":")
+        command: click.Command = getattr(import_module(module), attribute)
+        return attach_common_options(command)
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, line) for name, (_, line) in COMMANDS.items()])
+
+
 @click.group(
-    cls=lazily(COMMANDS),
+    cls=LazyGroup,
     no_args_is_help=True,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110},
     epilog="The options may stand before or after the command. Start with: jobmaster demo, then jobmaster dev.",

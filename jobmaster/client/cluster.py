@@ -10,9 +10,8 @@ from uuid import UUID
 
 from jobmaster.client.bucket_directory import BucketMap
 from jobmaster.client.bulk import BulkSubmit, BulkSummary, Items
-from jobmaster.client.confirming import confirm_run
 from jobmaster.client.handler_lookup import Plans
-from jobmaster.client.lookup import Finder
+from jobmaster.client.lookup import Finder, confirm_run
 from jobmaster.client.options import BulkOptions, SubmitOptions
 from jobmaster.client.receipts import JobReceipt
 from jobmaster.client.result_waiter import Waiting

@@ -1,4 +1,4 @@
-"""Jobs looked up and cancelled, also those that have no row yet: the receipt's bucket is asked, else all live buckets."""
+"""Get, cancel and confirm one job, also one without a row: read the receipt's bucket first, else all live buckets."""
 
 from __future__ import annotations
 
@@ -6,10 +6,13 @@ import asyncio
 from collections.abc import Iterable, Sequence
 
 from jobmaster.client.bucket_directory import BucketMap, Outlet
+from jobmaster.codec import encode_value
 from jobmaster.model import ids
-from jobmaster.model.errors import JobMasterError, NotFound
+from jobmaster.model.errors import Conflict, InputError, InvalidArguments, JobMasterError, NotFound
+from jobmaster.model.ids import Identity
 from jobmaster.model.job import IN_FLIGHT_STATES, Entry, JobState, JobView, NewJob, Priority
 from jobmaster.ports import Queries
+from jobmaster.settings.model import Limits
 
 SCAN_JOBS_MAX = 20_000
 """Jobs that one bucket looks through for one id."""
@@ -97,6 +100,35 @@ class Finder:
                 return found[job_id]
         await self._buckets.renew()
         return (await copies([job_id], self._buckets.all_outlets())).get(job_id)
+
+
+async def confirm_run(master: Queries, limits: Limits, confirmation: str, result: object, *, actor: str) -> None:
+    """See ``Cluster.confirm_run``."""
+    job_id, identity = _parse(confirmation)
+    data = None if result is None else encode_value(result, "the result")
+    if data is not None and len(data) > limits.result_bytes:
+        raise InvalidArguments(f"the result has {len(data)} bytes, the limit is {limits.result_bytes}")
+    confirmed, state = await master.confirm(job_id, identity, data, actor)
+    if confirmed:
+        return
+    if state is None:
+        raise NotFound(f"the master has no job {ids.text(job_id)}")
+    raise Conflict(
+        f"job {ids.text(job_id)} cannot be confirmed for that run: it is {state.value}",
+        hint="the run was given up, superseded or not confirmed in time; see `jobmaster job timeline`",
+    )
+
+
+def _parse(confirmation: object) -> tuple[bytes, Identity]:
+    try:
+        if not isinstance(confirmation, str):
+            raise TypeError
+        job, token, bucket, epoch = confirmation.split(":")
+        return ids.parse(job), Identity(int(token), ids.parse(bucket), int(epoch))
+    except (TypeError, ValueError):
+        raise InputError(
+            f"{confirmation!r} is no confirmation", hint="it is the value of ctx.confirmation inside the handler"
+        ) from None
 
 
 async def copies(job_ids: Sequence[bytes], outlets: Iterable[Outlet]) -> dict[bytes, tuple[Entry, Outlet]]:

@@ -26,8 +26,6 @@ LONG = {
 
 FRAGMENTS = {
     "jobmaster/agentstore/fences.py": "the fence's rule, apart from the store's many calls",
-    "jobmaster/cli/lazy.py": "how groups import their commands on demand, apart from which groups there are",
-    "jobmaster/client/confirming.py": "to be part of its importer",
     "jobmaster/master/building.py": "how an index is built while others write; read beside the migrations",
     "jobmaster/master/stores.py": "one room of statements of the master, as its neighbours",
 }
