@@ -21,12 +21,11 @@ nothing here speaks to a store.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Coroutine, Iterable
 from contextvars import copy_context
 
 from jobmaster.clock import Clock
 from jobmaster.settings.model import AgentSettings
-from jobmaster_agents.execute.fenced_starts import Authorise, FencedStarts
 from jobmaster_agents.execute.run_queue import (
     CANCEL_AGAIN_SECONDS,
     BucketQueue,
@@ -39,6 +38,9 @@ from jobmaster_agents.execute.run_queue import (
 from jobmaster_agents.outcomes.outcome import OutcomeBuilder, StopCause, needs_master
 from jobmaster_agents.state.job_table import ClaimedJob, ClaimedList, JobPhase
 from jobmaster_agents.state.ownership import OwnedBucket, Ownership
+
+Authorise = Callable[[ClaimedJob], Coroutine[object, object, bool | None]]
+"""Awaits an accepted PROCESSING write. True: start the job; False: do not; ``None``: not now."""
 
 TURN_SECONDS = 0.005
 """How long slots may run jobs back to back before the loop gets a turn (heartbeats, sockets)."""
@@ -76,7 +78,7 @@ class Executor:
         self._ownership = ownership
         self._outcome_builder = outcome_builder
         self._dispatcher = dispatcher
-        self._fenced_starts = FencedStarts(ownership, outcome_builder, authorise, self._now, lambda: self._closed)
+        self._authorise = authorise
         self._on_room = on_room
         self.on_detached: OnDetached = lambda job, cause, seconds: None
         """Told of handlers that do not stop."""
@@ -358,7 +360,7 @@ class Executor:
                 slot.job = None
                 self._dispatch(queue, job)
                 return now
-            if not await self._authorised(slot, queue, job):
+            if not await self._fenced_start(slot, queue, job):
                 return self._now()
             slot.started = now = self._now()
         slot.deadline = 0.0
@@ -413,23 +415,53 @@ class Executor:
             return False
 
     def _end(self, slot: Slot, queue: BucketQueue | None) -> float:
+        self._free(slot, queue)
+        self.finished += 1
+        return self._now()
+
+    def _free(self, slot: Slot, queue: BucketQueue | None) -> None:
         slot.job = None
         if queue is not None:
             queue.running -= 1
         self.running -= 1
-        self.finished += 1
-        return self._now()
 
-    async def _authorised(self, slot: Slot, queue: BucketQueue, job: ClaimedJob) -> bool:
-        def detach() -> None:
-            self._end(slot, queue)
-            self.finished -= 1  # it never began
+    # ------------------------------------------------------------ starts that need an accepted write
 
-        return await self._fenced_starts.ask(slot, queue, job, detach)
+    async def _fenced_start(self, slot: Slot, queue: BucketQueue, job: ClaimedJob) -> bool:
+        """Await the accepted PROCESSING write. True: call the handler now. False: the job has its outcome, waits again, or
+        is not ours any more.
+
+        The lease is read again after the write, just before the call: no start comes after its end. The store is no
+        substitute for it. A job that waits for the master goes to ``deferred`` and keeps no slot from the others.
+        """
+        allowed: bool | None = None
+        try:
+            if not self._ownership.suspended:
+                allowed = await self._authorise(job)
+        except asyncio.CancelledError:
+            if self._closed:
+                raise
+            slot.tainted = True  # with or without a cause: an earlier job of this task may have left a cancellation behind
+        cause, slot.cause = slot.cause, None
+        now = self._now()
+        if allowed and cause is None and _is_running(job) and self._ownership.may_start(now):
+            return True
+        self._free(slot, queue)
+        if not _is_running(job):
+            return False  # superseded, or its bucket was lost, while the write was under way
+        if job.cancelled:
+            self._outcome_builder.end_unstarted(job, now)
+        elif job.unwritable:
+            job.phase = JobPhase.ENDED  # it cannot have its row, so it cannot be started, or given back
+        elif cause is StopCause.RELEASE or _has_past_epoch(job) or (allowed and not self._ownership.suspended):
+            self._outcome_builder.release(job)
+        elif cause is None and allowed is not False:
+            job.phase = JobPhase.QUEUED
+            (queue.deferred if self._ownership.suspended else queue.jobs).append(job)
+        return False
 
     def _defer(self, slot: Slot, queue: BucketQueue, job: ClaimedJob) -> None:
-        self._end(slot, queue)
-        self.finished -= 1
+        self._free(slot, queue)
         job.phase = JobPhase.QUEUED
         queue.deferred.append(job)
 
@@ -498,3 +530,11 @@ class Executor:
             self._loop.call_later(_SWEEP_SECONDS, self._sweep, context=self._context)
         else:
             self._sweeping = False
+
+
+def _has_past_epoch(job: ClaimedJob) -> bool:
+    return job.claimed_list.owned.successor is not None  # under an epoch that is over nothing is accepted any more
+
+
+def _is_running(job: ClaimedJob) -> bool:
+    return job.phase is JobPhase.RUNNING  # a call: another task changes the phase while a write is awaited
