@@ -29,7 +29,6 @@ class LoopWatchdog:
         self._main_thread = threading.get_ident()
         self._turned = threading.Event()
         self._end = threading.Event()
-        self.stalls = 0
 
     def start(self) -> None:
         """Begin to watch."""
@@ -51,7 +50,6 @@ class LoopWatchdog:
                 self._turned.wait()  # one line per stall
 
     def _log_stall(self) -> None:
-        self.stalls += 1
         fields: dict[str, object] = {"seconds": self._blocked_seconds}
         frame = sys._current_frames().get(self._main_thread)
         if frame is not None:

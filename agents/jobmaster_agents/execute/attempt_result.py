@@ -24,7 +24,7 @@ class ResultKind(StrEnum):
     CANCEL = "cancel"
     """The handler cancelled its job."""
     CANCELLED = "cancelled"
-    """Stopped by ``ProcessPool.cancel``."""
+    """Stopped by its agent."""
     NOT_STARTED = "not_started"
     """No worker could be had, or it has no such handler: the job did not run and has used up no attempt."""
 

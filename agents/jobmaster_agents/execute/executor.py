@@ -441,7 +441,9 @@ class Executor:
         except asyncio.CancelledError:
             if self._closed:
                 raise
-            slot.tainted = True  # with or without a cause: an earlier job of this task may have left a cancellation behind
+            slot.tainted = (
+                True  # with or without a cause: an earlier job of this task may have left a cancellation behind
+            )
         cause, slot.cause = slot.cause, None
         now = self._now()
         if allowed and cause is None and _is_running(job) and self._ownership.may_start(now):

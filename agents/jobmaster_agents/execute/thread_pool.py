@@ -102,8 +102,6 @@ class ThreadPool:
         self._ended = asyncio.Event()
         self.exhausted = asyncio.Event()
         """Set, for good, when ``size`` threads were stuck at once: replace the process."""
-        self.late_results = 0
-        """Jobs that ended after they had been given up."""
 
     @property
     def quarantined(self) -> int:
@@ -262,7 +260,6 @@ class ThreadPool:
         with self._lock:
             if job.quarantined:
                 self._stuck -= 1
-                self.late_results += 1
                 return False
             job.over = True
             self._running.discard(job)

@@ -84,11 +84,8 @@ class OutcomeBuilder:
         self._limits = limits
         self._retry_here_seconds = retry_here_seconds
         self._chance = chance
-        self.succeeded = 0
-        self.failed = 0
         self.retried = 0
         self.abandoned = 0
-        self.timed_out = 0
 
     # ------------------------------------------------------------ before and around the call
 
@@ -217,7 +214,6 @@ class OutcomeBuilder:
 
     def encoded(self, job: ClaimedJob, result: bytes | None, started: float, ended: float) -> None:
         """A result as JSON bytes, checked already; ``None`` for None."""
-        self.succeeded += 1
         self._final(job, _SUCCEEDED, started, ended, result=result)
 
     def raised(self, job: ClaimedJob, error: BaseException, started: float, ended: float) -> None:
@@ -244,7 +240,6 @@ class OutcomeBuilder:
     def stopped(self, job: ClaimedJob, cause: StopCause, started: float, ended: float) -> None:
         """We stopped it."""
         if cause is StopCause.TIMEOUT:
-            self.timed_out += 1
             text = f"ran for {ended - started:.3f} s, its timeout is {self.timeout_seconds(job):g} s"
             self._fail_attempt(job, ErrorInfo(type="Timeout", message=text, reason="timeout"), started, ended)
         elif cause is StopCause.CANCEL:
@@ -314,7 +309,6 @@ class OutcomeBuilder:
         )
 
     def _fail(self, job: ClaimedJob, info: ErrorInfo, started: float, ended: float) -> None:
-        self.failed += 1
         self._final(job, JobState.FAILED, started, ended, error=encode_error(info))
 
     def _hold_row(self, job: ClaimedJob, attempt: int, due_us: int, error: bytes | None, ran_us: int) -> HoldRow:

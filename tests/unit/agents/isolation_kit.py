@@ -16,7 +16,7 @@ from jobmaster.clock import SystemClock, new_id
 from jobmaster_agents.execute.attempt_result import ResultKind
 from jobmaster_agents.execute.process_pool.pool import ProcessPool
 from jobmaster_agents.execute.process_pool.protocol import ProcessJob
-from jobmaster_agents.execute.process_pool.worker_process import OnOutput, WorkerLimits
+from jobmaster_agents.execute.process_pool.worker_process import OnOutput, WorkerLimits, WorkerProcess
 from tests.patience import PATIENCE_SECONDS
 
 MODULE = "tests.unit.agents.isolated_handlers"
@@ -26,7 +26,35 @@ QUICK = WorkerLimits(kill_grace_seconds=0.2)
 NEVER_KILLED = WorkerLimits(kill_grace_seconds=2 * PATIENCE_SECONDS)
 """Whoever relies on the kill runs out of patience first."""
 LOGGER = logging.getLogger("tests.isolation")
-Make = Callable[..., ProcessPool]
+
+
+class WatchedPool(ProcessPool):
+    """A pool that shows its processes."""
+
+    ended_processes = 0
+    """Workers that have ended, in whatever way."""
+
+    @property
+    def pids(self) -> list[int]:
+        """Processes that run now."""
+        return [process.pid for process in self._processes if process.pid]
+
+    def running(self, job: ProcessJob) -> WorkerProcess | None:
+        """The worker that runs a job."""
+        return next((process for process in self._processes if process._job is job), None)
+
+    def stop(self, job: ProcessJob) -> None:
+        """Stop a running job as the end of the pool does."""
+        worker = self.running(job)
+        assert worker is not None
+        worker.stop(ResultKind.CANCELLED)
+
+    def _went(self, worker: WorkerProcess) -> None:
+        self.ended_processes += 1
+        super()._went(worker)
+
+
+Make = Callable[..., WatchedPool]
 
 
 def make_job(handler: str, *, timeout: float = PATIENCE_SECONDS, **args: Any) -> ProcessJob:
@@ -70,7 +98,7 @@ async def told(path: Path) -> str:
 @asynccontextmanager
 async def pools() -> AsyncIterator[Make]:
     """Pools that are closed at the end, with the proof that no process of theirs is left."""
-    pools: list[ProcessPool] = []
+    pools: list[WatchedPool] = []
     seen: set[int] = set()
 
     def make(
@@ -78,8 +106,8 @@ async def pools() -> AsyncIterator[Make]:
         limits: WorkerLimits | None = None,
         paths: tuple[str, ...] = (MODULE,),
         on_output: OnOutput = lambda line, pid, job: None,
-    ) -> ProcessPool:
-        pool = ProcessPool(
+    ) -> WatchedPool:
+        pool = WatchedPool(
             paths, size, result_bytes=RESULT_BYTES, error_bytes=ERROR_BYTES, logger=LOGGER, clock=SystemClock(),
             limits=limits, on_output=on_output,
         )  # fmt: skip

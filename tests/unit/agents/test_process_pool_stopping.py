@@ -11,7 +11,6 @@ from pathlib import Path
 import pytest
 
 from jobmaster_agents.execute.attempt_result import ResultKind
-from tests.patience import PATIENCE_SECONDS
 from tests.unit.agents.isolation_kit import (
     NEVER_KILLED,
     QUICK,
@@ -79,7 +78,7 @@ async def test_what_a_hanging_handler_has_started_ends_with_it(make_pool: Make, 
     run = asyncio.ensure_future(pool.run(job))
     worker, child = map(int, (await told(started)).split())
     assert alive(child)
-    assert pool.cancel(job.job_id)
+    pool.stop(job)
     assert (await run).kind is ResultKind.CANCELLED
     await until(lambda: not alive(worker) and not alive(child))
 
@@ -130,29 +129,18 @@ async def test_a_second_cancellation_kills_at_once(make_pool: Make, tmp_path: Pa
     await until(lambda: not alive(pid))
 
 
-async def test_cancel_by_id_stops_a_running_job_and_says_so(make_pool: Make, tmp_path: Path) -> None:
+async def test_a_running_job_that_is_stopped_ends_as_cancelled(make_pool: Make, tmp_path: Path) -> None:
     pool = make_pool(limits=NEVER_KILLED)
     started = tmp_path / "started"
     job = make_job("hangs", started=str(started))
     run = asyncio.ensure_future(pool.run(job))
     await told(started)
-    assert pool.cancel(job.job_id)
+    pool.stop(job)
     ended = await run
     assert ended.kind is ResultKind.CANCELLED
     assert ended.error is not None
     assert ended.error.reason == "cancelled"
-    assert not pool.cancel(job.job_id)
-
-
-async def test_cancel_at_once_does_not_ask(make_pool: Make, tmp_path: Path) -> None:
-    pool = make_pool(limits=NEVER_KILLED)
-    started = tmp_path / "started"
-    job = make_job("swallows", started=str(started))
-    run = asyncio.ensure_future(pool.run(job))
-    await told(started)
-    assert pool.cancel(job.job_id, at_once=True)
-    async with asyncio.timeout(PATIENCE_SECONDS):
-        assert (await run).kind is ResultKind.CANCELLED
+    assert pool.running(job) is None
 
 
 async def test_a_job_cancelled_while_it_waits_never_starts_and_takes_no_worker(make_pool: Make, tmp_path: Path) -> None:
@@ -160,19 +148,15 @@ async def test_a_job_cancelled_while_it_waits_never_starts_and_takes_no_worker(m
     started, go_on = tmp_path / "started", tmp_path / "go"
     running = asyncio.ensure_future(pool.run(make_job("waits", started=str(started), go_on=str(go_on))))
     await told(started)
-    by_id, by_task = (make_job("hangs", started=str(tmp_path / name)) for name in ("by_id", "by_task"))
-    waiting = [asyncio.ensure_future(pool.run(job)) for job in (by_id, by_task)]
+    waiting = asyncio.ensure_future(pool.run(make_job("hangs", started=str(tmp_path / "cancelled"))))
     await asyncio.sleep(0)
-    assert pool.cancel(by_id.job_id)
-    waiting[1].cancel()
-    assert (await waiting[0]).kind is ResultKind.CANCELLED
+    waiting.cancel()
     with pytest.raises(asyncio.CancelledError):
-        await waiting[1]
+        await waiting
     go_on.touch()
     assert (await running).kind is ResultKind.OK
     assert await value(pool, "double", value=2) == 4
-    assert not (tmp_path / "by_id").exists()
-    assert not (tmp_path / "by_task").exists()
+    assert not (tmp_path / "cancelled").exists()
 
 
 async def test_a_worker_handed_to_a_run_that_is_cancelled_that_moment_goes_back(make_pool: Make) -> None:

@@ -128,7 +128,7 @@ async def test_a_flooding_handler_hurts_only_itself(make_pool: Make, tmp_path: P
     for number in range(20):
         assert await value(pool, "double", value=number) == 2 * number
     assert not run.done()
-    assert pool.cancel(flood.job_id)
+    pool.stop(flood)
     ended = await run
     assert ended.kind is ResultKind.CANCELLED
     assert ended.error is not None
@@ -305,10 +305,10 @@ async def test_a_superseded_copy_on_its_way_out_does_not_meet_the_next_one(make_
     assert (first.kind, second.kind) == (ResultKind.OK, ResultKind.OK)
     runs = [asyncio.ensure_future(pool.run_alone(job)) for _ in range(2)]
     await asyncio.sleep(0)
-    assert pool.cancel(job.job_id)
-    kinds = sorted(result.kind for result in await asyncio.gather(*runs))
-    assert kinds == sorted([ResultKind.CANCELLED, ResultKind.OK])
-    assert not pool._tickets
+    runs[0].cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await runs[0]
+    assert (await runs[1]).kind is ResultKind.OK
 
 
 async def test_jobs_run_alone_never_meet_in_a_process(make_pool: Make) -> None:
@@ -330,8 +330,9 @@ async def test_a_job_cancelled_while_its_own_process_starts_does_not_run(make_po
     job = make_job("hangs", started=str(tmp_path / "started"))
     run = asyncio.ensure_future(pool.run_alone(job))
     await until(lambda: len(pool.pids) == 1)
-    assert pool.cancel(job.job_id)
-    assert (await run).kind is ResultKind.CANCELLED
+    run.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await run
     await until(lambda: pool.pids == [])
     assert not (tmp_path / "started").exists()
 

@@ -186,7 +186,6 @@ async def test_a_stuck_thread_is_replaced_and_its_late_result_thrown_away(probe:
     await until(lambda: probe.runner.quarantined == 0)
     await until(lambda: len(our_threads()) == SIZE)
     await probe.one(os.getpid)
-    assert probe.runner.late_results == 1
     assert "too late" not in [result for _, result, _ in probe.ends]
     assert not probe.runner.exhausted.is_set()
 
@@ -216,7 +215,6 @@ async def test_as_many_stuck_threads_as_slots_exhaust_the_pool_and_their_number_
     await until(lambda: probe.runner.quarantined == 0)
     assert (await probe.one(lambda: "alive"))[1] == "alive"
     assert len(probe.ends) == 1
-    assert probe.runner.late_results == 2 * SIZE
 
 
 async def test_a_job_given_up_while_it_waits_is_never_started(probe: Probe) -> None:
@@ -240,7 +238,7 @@ async def test_a_job_that_has_ended_cannot_be_given_up(probe: Probe) -> None:
         time.sleep(0.001)
     assert not probe.runner.quarantine(job)
     await probe.wait(1)
-    assert probe.runner.late_results == 0
+    assert probe.runner.quarantined == 0
 
 
 async def test_a_careless_receiver_does_not_cost_the_others_their_results(probe: Probe) -> None:
@@ -312,7 +310,7 @@ async def test_close_gives_up_what_does_not_end() -> None:
     assert runner.quarantined == 1
     release.set()
     await until(lambda: not our_threads())
-    assert (probe.ends, runner.late_results) == ([], 1)
+    assert probe.ends == []
 
 
 async def test_without_any_thread_a_job_is_refused_and_not_kept(probe: Probe, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -35,28 +35,6 @@ _START_AGAIN_SECONDS = 0.25
 _START_AGAIN_SECONDS_MAX = 10.0
 
 
-class _Withdrawn(Exception):
-    """The job was cancelled while it waited for a worker."""
-
-
-class _Waiter:
-    """A job that waits for a worker."""
-
-    __slots__ = ("given", "job_id")
-
-    def __init__(self, job_id: bytes, given: asyncio.Future[WorkerProcess]) -> None:
-        self.job_id = job_id
-        self.given = given
-
-
-class _Ticket:
-    """A job of ``run_alone`` on its way to a process."""
-
-    def __init__(self, job_id: bytes) -> None:
-        self.job_id = job_id
-        self.withdrawn = False
-
-
 class ProcessPool:
     """Worker processes for isolated handlers; all methods are for the loop's thread.
 
@@ -105,22 +83,11 @@ class ProcessPool:
         self._free: list[WorkerProcess] = []
         self._starting = 0
         self._starters: set[asyncio.Task[None]] = set()
-        self._waiters: deque[_Waiter] = deque()
-        self._running: dict[bytes, WorkerProcess] = {}
+        self._waiters: deque[asyncio.Future[WorkerProcess]] = deque()
         self._alone = asyncio.Semaphore(size)
-        self._tickets: list[_Ticket] = []
-        """Jobs of ``run_alone`` that are not running yet. By ticket and not by id: a superseded copy of a job may still be on
-        its way out when the next one comes."""
         self._failures = 0
         self._not_before = 0.0
         self._closing = asyncio.Event()
-        self.ended_processes = 0
-        """Workers that have ended since the start of the pool, in whatever way."""
-
-    @property
-    def pids(self) -> list[int]:
-        """Processes that run now."""
-        return [process.pid for process in self._processes if process.pid]
 
     # ------------------------------------------------------------ running jobs
 
@@ -138,11 +105,9 @@ class ProcessPool:
         """
         while True:
             try:
-                worker = await self._next_worker(job.job_id)
+                worker = await self._next_worker()
             except StartFailed as error:
                 return AttemptResult(kind=ResultKind.NOT_STARTED, error=error.info)
-            except _Withdrawn:
-                return _CANCELLED_BEFORE
             begins = False
             try:
                 begins = await begin()
@@ -152,62 +117,24 @@ class ProcessPool:
             if not begins:
                 return _TOO_LATE
             if worker.usable:
-                return await self._run_on(worker, job)
+                return await worker.run(job)
             take_back()
 
     async def run_alone(self, job: ProcessJob, begin: MayBegin = _at_once) -> AttemptResult:
         """Run one attempt in a fresh process that is retired afterwards, so that only this job can be blamed for what
         happens to it. Takes handlers of every mode."""
-        self._tickets.append(ticket := _Ticket(job.job_id))
         try:
             async with self._alone:
                 worker = await self._start_process(lambda worker: worker.leave("it has run its one job"))
-                self._tickets.remove(ticket)
-                if ticket.withdrawn:
-                    worker.leave("its one job was cancelled")
-                    return _CANCELLED_BEFORE
                 begins = False
                 try:
                     begins = await begin() and worker.usable
                 finally:
                     if not begins:
                         worker.leave("its one job did not begin")
-                return await self._run_on(worker, job) if begins else _TOO_LATE
+                return await worker.run(job) if begins else _TOO_LATE
         except StartFailed as error:
             return AttemptResult(kind=ResultKind.NOT_STARTED, error=error.info)
-        finally:
-            if ticket in self._tickets:
-                self._tickets.remove(ticket)
-
-    def cancel(self, job_id: bytes, *, at_once: bool = False) -> bool:
-        """Stop a job that waits or runs here; its ``run`` returns CANCELLED, or what it came to after all.
-
-        Args:
-            at_once: kill its process now, without asking the handler first.
-
-        Returns: False when there is no such job here.
-        """
-        worker = self._running.get(job_id)
-        if worker is not None:
-            worker.stop(ResultKind.CANCELLED, at_once=at_once)
-            return True
-        for ticket in self._tickets:
-            if ticket.job_id == job_id and not ticket.withdrawn:
-                ticket.withdrawn = True
-                return True
-        for waiter in self._waiters:
-            if waiter.job_id == job_id and not waiter.given.done():
-                waiter.given.set_exception(_Withdrawn())
-                return True
-        return False
-
-    async def _run_on(self, worker: WorkerProcess, job: ProcessJob) -> AttemptResult:
-        self._running[job.job_id] = worker
-        try:
-            return await worker.run(job)
-        finally:
-            if self._running.get(job.job_id) is worker:
-                del self._running[job.job_id]
 
     # ------------------------------------------------------------ the end
 
@@ -220,7 +147,7 @@ class ProcessPool:
         """Take no more jobs, stop what runs (asked first, then killed), end the workers; nothing is left after it."""
         self._closing.set()
         for waiter in self._take_waiters():
-            waiter.given.set_exception(_closed())
+            waiter.set_exception(_closed())
         while self._processes or self._starters:
             for process in self._processes:
                 process.finish("the pool is closed")
@@ -229,28 +156,28 @@ class ProcessPool:
 
     # ------------------------------------------------------------ who gets which worker
 
-    async def _next_worker(self, job_id: bytes) -> WorkerProcess:
+    async def _next_worker(self) -> WorkerProcess:
         while not self._closing.is_set():
-            worker = self._free.pop() if self._free else await self._wait_for_worker(job_id)
+            worker = self._free.pop() if self._free else await self._wait_for_worker()
             if worker.usable:
                 return worker
         raise _closed()
 
-    async def _wait_for_worker(self, job_id: bytes) -> WorkerProcess:
-        waiter = _Waiter(job_id, self._loop.create_future())
+    async def _wait_for_worker(self) -> WorkerProcess:
+        waiter: asyncio.Future[WorkerProcess] = self._loop.create_future()
         self._waiters.append(waiter)
         self._grow()
         try:
-            return await waiter.given
+            return await waiter
         except asyncio.CancelledError:
-            if waiter.given.done() and not waiter.given.cancelled() and waiter.given.exception() is None:
-                self._became_idle(waiter.given.result())
+            if waiter.done() and not waiter.cancelled() and waiter.exception() is None:
+                self._became_idle(waiter.result())
             raise
 
-    def _take_waiters(self) -> Iterator[_Waiter]:
+    def _take_waiters(self) -> Iterator[asyncio.Future[WorkerProcess]]:
         while self._waiters:
             waiter = self._waiters.popleft()
-            if not waiter.given.done():
+            if not waiter.done():
                 yield waiter
 
     def _became_idle(self, worker: WorkerProcess) -> None:
@@ -258,7 +185,7 @@ class ProcessPool:
             worker.finish("the pool is closed")
             return
         for waiter in self._take_waiters():
-            waiter.given.set_result(worker)
+            waiter.set_result(worker)
             return
         self._free.append(worker)  # the next job takes the last one: it has warm caches
 
@@ -267,7 +194,6 @@ class ProcessPool:
         self._shared.discard(worker)
         if worker in self._free:
             self._free.remove(worker)
-        self.ended_processes += 1
         self._grow()
 
     # ------------------------------------------------------------ starting workers
@@ -275,7 +201,7 @@ class ProcessPool:
     def _grow(self) -> None:
         """Start workers while more jobs wait than workers are on their way and there is room."""
         # One that tidies up behind its job is back sooner than a new one is there.
-        waiting = sum(not waiter.given.done() for waiter in self._waiters)
+        waiting = sum(not waiter.done() for waiter in self._waiters)
         waiting -= sum(worker.cleaning_up for worker in self._shared)
         while self._starting < min(waiting, self._size - len(self._shared)) and not self._closing.is_set():
             self._starting += 1
@@ -289,7 +215,7 @@ class ProcessPool:
             worker = await self._start_process(self._became_idle)
         except StartFailed as error:
             for waiter in self._take_waiters():
-                waiter.given.set_exception(error)
+                waiter.set_exception(error)
                 break
         finally:
             self._starting -= 1
@@ -327,10 +253,6 @@ def _closed() -> StartFailed:
     return StartFailed(ErrorInfo(type="PoolClosed", message=text, reason="crashed"))
 
 
-_CANCELLED_BEFORE = AttemptResult(
-    kind=ResultKind.CANCELLED,
-    error=ErrorInfo(type="Cancelled", message="cancelled before start", reason="cancelled"),
-)
 _TOO_LATE = AttemptResult(
     kind=ResultKind.NOT_STARTED,
     error=ErrorInfo(type="LeaseInDoubt", message="the lease was in doubt when its process was ready", reason="crashed"),

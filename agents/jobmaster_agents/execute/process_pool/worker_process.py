@@ -288,16 +288,14 @@ class WorkerProcess(asyncio.Protocol):
         """Its job has ended and it will most likely be usable in a moment."""
         return not (self._idle or self._dead or self._leaving or self._last_job) and self._ended is None
 
-    def stop(self, cause: ResultKind, *, at_once: bool = False) -> None:
-        """Stop the running job: ask its handler, kill the process group after the grace time (or ``at_once``)."""
+    def stop(self, cause: ResultKind) -> None:
+        """Stop the running job: ask its handler, kill the process group after the grace time."""
         if self._ended is None:
             return
         if self._cause is None:
             self._cause = cause
             self._send(StopJob(self._number))
             self._later(self._limits.kill_grace_seconds, self.kill)
-        if at_once:
-            self.kill()
 
     def _settle(self, result: AttemptResult) -> None:
         if self._output is not None:

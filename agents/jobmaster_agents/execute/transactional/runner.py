@@ -277,7 +277,6 @@ class TransactionalRunner:
         self._telemetry.transactions[conclusion.value if conclusion is not Conclusion.UNKNOWN else "rolled_back"] += 1
         now, outcome_builder = self._now(), self._outcome_builder
         if conclusion is Conclusion.COMMITTED:
-            outcome_builder.succeeded += 1
             self._recorder.recorded(row)
             if job.phase is not JobPhase.GONE:
                 self._recorder.settle_accepted([job])
