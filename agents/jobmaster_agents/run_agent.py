@@ -28,8 +28,8 @@ from jobmaster_agents.background_task import run_periodically
 from jobmaster_agents.event_log import Event, EventLog
 from jobmaster_agents.http_server import HttpServer, port_of
 from jobmaster_agents.launch.order import ChildConfig, ControlMessage
+from jobmaster_agents.launch.shared_deadline import Deadline, PlaceFigures
 from jobmaster_agents.loop_watchdog import LoopWatchdog
-from jobmaster_agents.outcomes.metrics import show_figures
 from jobmaster_agents.retrying import Backoff
 from jobmaster_agents.state.ownership import FENCED_EXIT_CODE
 from jobmaster_agents.store_connector import StoreConnector
@@ -123,6 +123,12 @@ class Endings:
         self.leave.set()
 
 
+def show_place_figures(telemetry: Telemetry, page: Deadline) -> None:
+    """Metrics of the supervisor, which writes them into the page that it shares with this process."""
+    for name in PlaceFigures._fields:
+        telemetry.read_from(f"place_{name}", lambda name=name: getattr(page.figures, name))  # type: ignore[misc]
+
+
 async def run_agent(config: ChildConfig) -> int:
     """Run one agent to its end; the exit code.
 
@@ -133,7 +139,7 @@ async def run_agent(config: ChildConfig) -> int:
     log = EventLog({"agent": config.agent_id, "name": config.name})
     clock, telemetry = SystemClock(), Telemetry()
     if config.deadline is not None:
-        show_figures(telemetry, config.deadline)
+        show_place_figures(telemetry, config.deadline)
     endings = Endings(clock)
     loop = asyncio.get_running_loop()
     for signum in (signal.SIGTERM, signal.SIGINT):

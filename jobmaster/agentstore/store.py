@@ -273,7 +273,7 @@ class AgentStore(ProducerStore):
         answer = await self._calls.function(ASSIGN, (keys.meta, keys.assigned, keys.wake), arguments)
         return self._fences.note(fence.bucket_id, answer)
 
-    async def spill(self, fence: Fence, outcomes: Sequence[bytes], list_names: Sequence[str]) -> Word:
+    async def keep_outcomes(self, fence: Fence, outcomes: Sequence[bytes], list_names: Sequence[str]) -> Word:
         """Keep outcomes while the master is down and delete the lists they come from, in one step.
 
         Sent again after ``OutcomeUnknown``, outcomes may lie there twice; the second is recognised by its identity."""

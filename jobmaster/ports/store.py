@@ -185,7 +185,7 @@ class StoreOwner(Protocol):
         """``(due_us, encoded entry)`` into ``assigned`` (onboarding, retry here)."""
         ...
 
-    async def spill(self, fence: Fence, outcomes: Sequence[bytes], list_names: Sequence[str]) -> Word:
+    async def keep_outcomes(self, fence: Fence, outcomes: Sequence[bytes], list_names: Sequence[str]) -> Word:
         """Keep outcomes while the master is down, and delete the claimed lists they come from, atomically."""
         ...
 

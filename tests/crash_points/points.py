@@ -94,7 +94,9 @@ POINTS: dict[str, Point] = {
     "R1 written": Point("outcome written in the transaction, not committed", _W, "transaction.commit", BEFORE, later=2),
     "R1 transaction": Point("transaction committed, reply lost", _W, "transaction.commit", AFTER, later=2),
     "R2": Point("outcome committed, list not deleted", _W, "store.settle", BEFORE),
-    "R3": Point("outcome kept in the store while the master is away", Scene.DOUBT, "store.spill", AFTER, later=2),
+    "R3": Point(
+        "outcome kept in the store while the master is away", Scene.DOUBT, "store.keep_outcomes", AFTER, later=2
+    ),
     "T0": Point("attempt and next token committed, reply lost", _W, "master.retry_here", AFTER),
     "T1": Point("attempt and next token committed, copy not put", _W, "store.assign", BEFORE, "retries_here"),
     "C0": Point("row cancelled, reply lost", Scene.CANCEL, "master.cancel", AFTER, "CANCELLED"),

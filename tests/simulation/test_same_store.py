@@ -188,7 +188,7 @@ class TwoStores(RuleBasedStateMachine):
     @rule(process=processes, fence=fences, lists=some_names, count=counts)
     def spill(self, process: int, fence: Chosen, lists: list[str], count: int) -> None:
         outcomes = self.some_items(count)
-        self.both(process, lambda store: store.spill(self.fence_of(fence), outcomes, lists))
+        self.both(process, lambda store: store.keep_outcomes(self.fence_of(fence), outcomes, lists))
 
     @rule(process=processes, fence=fences, late=st.booleans(), count=counts)
     def assign(self, process: int, fence: Chosen, late: bool, count: int) -> None:

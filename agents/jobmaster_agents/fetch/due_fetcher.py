@@ -21,7 +21,7 @@ from jobmaster.clock import Clock
 from jobmaster.model.errors import Refused, Unavailable
 from jobmaster.model.ids import Fence
 from jobmaster.model.job import Entry
-from jobmaster.ports import Onboarding, Word
+from jobmaster.ports import Onboarding
 from jobmaster.settings.model import Thresholds
 from jobmaster_agents.execute.executor import Executor
 from jobmaster_agents.outcomes.assigned_copies import AssignedCopies
@@ -287,16 +287,16 @@ class DueFetcher:
 
     async def _put(self, due: _Due, fence: Fence, entries: list[Entry]) -> None:
         """The copies; the rows of what the bucket does not take go back by their identity."""
-        word, left = await self._assigned_copies.put(fence, entries)
-        if word is Word.OK or not left:
+        result = await self._assigned_copies.put(fence, entries)
+        if result.done:
             self.onboarded += len(entries)
             due.ahead += len(entries)
             return
         while not self._ownership.may_commit(self._now()):
             await self._ownership.wait_trusted()
-        self.released += len(left)
-        await self._master.release(fence, [(entry.id, entry.token) for entry in left])
-        if word is None:
+        self.released += len(result.left)
+        await self._master.release(fence, [(entry.id, entry.token) for entry in result.left])
+        if result.reply is None:
             raise Unavailable("the agent store did not take a batch of onboarded jobs; they were given back")
-        if word is not Word.CLOSED and fence == due.owned.fence:
-            self._on_forgotten(fence.bucket_id, f"the store answered {word} to an assignment", word)
+        if result.shows_loss(due.owned, fence):
+            self._on_forgotten(fence.bucket_id, f"the store answered {result.reply} to an assignment", result.reply)

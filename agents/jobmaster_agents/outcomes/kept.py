@@ -1,17 +1,17 @@
-"""Outcomes that cannot reach the master are kept in the agent store, and applied when it is back (``kept_replay``).
+"""Keeps outcomes in the agent store while they cannot reach the master; ``kept_replay`` writes them when it is back.
 
-Past half the lease each outcome that waits is also put into its bucket, under its own identity, and claimed lists whose
-every entry is safe or kept there are deleted in the same step (rule E). If this process then has to stop, what has ended
-does not run again: whoever gets the bucket next applies what lies there before anything else.
+Past half the lease each outcome that waits is also put into its bucket, under its own identity. Claimed lists whose every
+entry is safe or kept are deleted in the same step (rule E). If this process then has to stop, jobs that have ended do not run
+again: the next owner of the bucket writes the kept outcomes before anything else.
 
-As long as the process may only be in doubt, the copy in the store is a will: memory keeps the outcome too, and writes it if
-the master comes back in time; the copy is found to be our own success later. While the store stands for the bucket
-(``store_lease``) it is a transfer: outcomes that no writer has taken yet leave memory, so that memory stays small however
-long the master is away; how much a bucket may keep is bounded where it claims.
+While the lease is only in doubt, memory keeps the outcome too, and writes it if the master comes back in time; the copy in
+the store is later recognised as our own success. Under a store lease (``store_lease``) the copy in the store is the only one:
+outcomes that no writer has taken leave memory, so that memory stays small however long the master is away. How much a bucket
+may keep is bounded where it claims.
 
-A retry, or a job to be given back, is kept as what it is: it becomes HELD when it is applied. It cannot be tried again before
-that, because an assignment is marked in the master first. Nothing is kept while the lease is in good order: a slow master
-must not fill the store.
+A retry, or a job to be given back, is kept as what it is: it becomes HELD when it is written. It cannot be tried again
+before that, because an assignment is marked in the master first. Nothing is kept while the lease is in good order: a slow
+master must not fill the store.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class KeptOutcomes:
     """Keeps outcomes in the store when the lease is in doubt.
 
     Args:
-        on_forgotten: the store said that a bucket is another's.
+        on_forgotten: called when the store answers that a bucket has another owner.
     """
 
     def __init__(
@@ -61,11 +61,11 @@ class KeptOutcomes:
         self._on_forgotten = on_forgotten
         self._log = log or EventLog()
         self._backoff = Backoff("spill", self._log)
-        self._kept_now = self._told_at = 0
-        """Since the lease was last in good order, and how many of them when that was last said."""
+        self._kept_now = self._logged_at = 0
+        """Outcomes kept since the lease was last in good order; how many they were when that was last logged."""
         self._suspended = asyncio.Event()
         ownership.on_suspended.append(self._suspended.set)
-        self.spilled = 0
+        self.kept = 0
         """Outcomes kept in the store since the start."""
 
     async def run(self) -> None:
@@ -73,12 +73,12 @@ class KeptOutcomes:
         while True:
             in_doubt_in = self._ownership.soft_until - self._now()
             if in_doubt_in > 0.0:
-                self._kept_now = self._told_at = 0
+                self._kept_now = self._logged_at = 0
                 await self._wait_for_doubt(in_doubt_in)
                 continue
             if self._ownership.fenced.is_set():
                 await self._ownership.wait_trusted()  # never: the process ends
-            await self.spill()
+            await self.keep()
             await asyncio.sleep(_LOOK_SECONDS)
 
     async def _wait_for_doubt(self, at_most_seconds: float) -> None:
@@ -89,24 +89,24 @@ class KeptOutcomes:
         except TimeoutError:
             return
 
-    async def spill(self) -> None:
-        """Keep every outcome that waits and is not kept yet; let go of what is kept and nobody writes."""
+    async def keep(self) -> None:
+        """Keep every outcome that waits and is not kept yet; drop from memory what is kept and no writer has taken."""
         for owned, jobs in self._waiting().items():
             for some in cut(jobs, [job.weight for job in jobs], _BATCH_JOBS, BATCH_BYTES):
-                await self._spill(owned, some)
+                await self._keep(owned, some)
         if self._ownership.suspended:
             self._release_kept()
 
     def _waiting(self) -> dict[OwnedBucket, list[ClaimedJob]]:
         found: dict[OwnedBucket, list[ClaimedJob]] = {}
         for job in self._job_table:
-            # What the master refuses to take from us it would refuse to take from the next owner, who cannot go round it.
+            # The master would also refuse it from the next owner, which cannot work around it.
             if job.phase is JobPhase.ENDED and job.row is not None and not (job.kept or job.unwritable):
                 found.setdefault(job.claimed_list.owned, []).append(job)
         return found
 
-    async def _spill(self, owned: OwnedBucket, jobs: Sequence[ClaimedJob]) -> None:
-        jobs = [job for job in jobs if job.phase is JobPhase.ENDED]  # settled meanwhile, or forgotten with its bucket
+    async def _keep(self, owned: OwnedBucket, jobs: Sequence[ClaimedJob]) -> None:
+        jobs = [job for job in jobs if job.phase is JobPhase.ENDED]  # settled meanwhile, or dropped with its bucket
         present = owned.present
         if not jobs or not self._ownership.may_keep(present, self._now()):
             return
@@ -114,10 +114,10 @@ class KeptOutcomes:
         for job in jobs:
             job.kept = True
         names = {job.claimed_list.name for job in jobs if _is_covered(job.claimed_list.jobs)}
-        present.kept += len(jobs)  # from here on they may lie there, whatever becomes of the answer
+        present.kept += len(jobs)  # from here on they may be there, whatever the answer is
         present.kept_bytes += sum(map(len, outcomes))
         try:
-            word = await self._store.spill(fence, outcomes, sorted(names))
+            word = await self._store.keep_outcomes(fence, outcomes, sorted(names))
         except (Unavailable, Refused) as error:
             for job in jobs:
                 job.kept = False
@@ -128,16 +128,16 @@ class KeptOutcomes:
             for job in jobs:
                 job.kept = False  # unfrozen under a new epoch meanwhile: the next look asks again
         elif word is Word.OK:
-            self.spilled += len(jobs)
-            self._tell(fence.bucket_id, len(jobs))
+            self.kept += len(jobs)
+            self._log_kept(fence.bucket_id, len(jobs))
         else:
-            self._on_forgotten(fence.bucket_id, f"the store answered {word} to a spill", word)
+            self._on_forgotten(fence.bucket_id, f"the store answered {word} to the keeping of outcomes", word)
 
-    def _tell(self, bucket_id: bytes, jobs: int) -> None:
-        """A line at the beginning, and whenever as many again have been kept: a line a call would be too much."""
+    def _log_kept(self, bucket_id: bytes, jobs: int) -> None:
+        """Log at the beginning, and whenever the number has doubled: a line a call would be too much."""
         self._kept_now += jobs
-        if self._kept_now >= self._told_at * 2:
-            self._told_at = self._kept_now
+        if self._kept_now >= self._logged_at * 2:
+            self._logged_at = self._kept_now
             self._log.warning(Event.OUTCOMES_SPILLED, {"bucket": bucket_id, "jobs": jobs, "so_far": self._kept_now})
 
     def _release_kept(self) -> None:
@@ -146,7 +146,7 @@ class KeptOutcomes:
 
 
 def _may_leave_memory(job: ClaimedJob) -> bool:
-    """Kept, and no second copy waits behind it for its end."""
+    """True when it is kept, and no second copy waits behind it for its end."""
     return job.kept and job.phase is JobPhase.ENDED and job.followers is None
 
 
@@ -160,5 +160,5 @@ def _hold(job: ClaimedJob) -> HoldRow:
 
 
 def _is_covered(jobs: Iterable[ClaimedJob]) -> bool:
-    """True when the claimed list of these jobs is not needed any more: each is in the master, or kept with this call."""
+    """True when the claimed list of these jobs is no longer needed: each is in the master, or kept with this call."""
     return all(job.safe or (job.kept and job.phase is JobPhase.ENDED) for job in jobs)

@@ -1,36 +1,46 @@
-"""What committed batches say, counted once per batch and never per job: how many jobs, how long they waited and ran.
+"""Metrics and log lines of committed outcomes.
 
-Called by the reporter after the commit and after nothing else, so that the sum over all agents is what the master says
-(an agent that dies between a commit and this line forgets that batch).
+Called after the commit only, so that the sum over all agents equals the rows of the master (an agent that dies between a
+commit and this call loses the count of that batch). Counted once per batch, never per job.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from operator import itemgetter
+from typing import NamedTuple
 
-from jobmaster.model.job import FinalRow, HoldRow, JobState
+import msgspec
+
+from jobmaster.codec import decode_error
+from jobmaster.model.job import ErrorInfo, FinalRow, HoldRow, JobState, Priority
 from jobmaster.ports import Written
 from jobmaster.telemetry import Telemetry
-from jobmaster_agents.launch.shared_deadline import Deadline, PlaceFigures
-from jobmaster_agents.outcomes.failures import Failures
+from jobmaster_agents.event_log import Event, EventLog
 
 _RAN = (JobState.SUCCEEDED, JobState.FAILED)
 """A job can be cancelled or expire without a start: its times would say 0."""
 # By position: of all ways to take a column out of rows the cheapest.
 _state, _waited_us, _ran_us = (itemgetter(FinalRow._fields.index(name)) for name in ("state", "waited_us", "ran_us"))
+LINES = 10
+"""Lines for each handler and event ..."""
+WINDOW_SECONDS = 60.0
+"""... in this time."""
+_NAMES = 1000
+"""Names of handlers with a count of their own. A job that is cancelled or expires may have any name."""
+_MESSAGE_CHARS = 500
 
 
 class OutcomeMetrics:
-    """Counts what a reporter has written."""
+    """Counts committed batches."""
 
-    def __init__(self, telemetry: Telemetry, failures: Failures) -> None:
+    def __init__(self, telemetry: Telemetry, failures: FailureLog) -> None:
         self._telemetry = telemetry
         self._failures = failures
 
     def ended(self, rows: Sequence[FinalRow]) -> None:
-        """These outcomes are in the master."""
+        """These outcomes were committed."""
         if not rows:
             return
         telemetry = self._telemetry
@@ -51,12 +61,12 @@ class OutcomeMetrics:
         telemetry.job_run_seconds.observe_batch_us(list(map(_ran_us, rows)))
 
     def accepted(self, rows: Sequence[FinalRow], written: Written) -> None:
-        """An answer of the master about outcomes."""
+        """The master has answered a batch of outcomes."""
         accepted = written.accepted
         self.ended(rows if len(accepted) == len(rows) else [row for row in rows if row.id in accepted])
 
     def given_back(self, rows: Sequence[HoldRow], written: Written, *, here: bool) -> None:
-        """An answer of the master about jobs that have not ended.
+        """The master has answered a batch of jobs that have not ended.
 
         Args:
             here: they stay in their bucket.
@@ -72,11 +82,86 @@ class OutcomeMetrics:
             telemetry.jobs_held += sum(row.error is None and row.id not in written.cancelled for row in done)
 
     def wrote(self, seconds: float) -> None:
-        """One batch has its answer."""
+        """One batch has its answer, after so long."""
         self._telemetry.outcome_write_seconds.observe(seconds)
 
 
-def show_figures(telemetry: Telemetry, page: Deadline) -> None:
-    """Numbers of the supervisor, which writes them into the page that it shares with this process."""
-    for name in PlaceFigures._fields:
-        telemetry.read_from(f"place_{name}", lambda name=name: getattr(page.figures, name))  # type: ignore[misc]
+class _Window(NamedTuple):
+    """What has been logged about one handler since a moment."""
+
+    since: float
+    lines: int
+    left_out: int
+
+
+class FailureLog:
+    """Counts jobs that did not succeed by handler and reason, and logs a line for each, within bounds.
+
+    A cluster in which every job fails writes a few lines a minute for each handler, and the next line has the number of
+    those left out.
+
+    Args:
+        now: seconds on a clock that only goes forward.
+    """
+
+    def __init__(self, telemetry: Telemetry, log: EventLog, now: Callable[[], float]) -> None:
+        self._telemetry = telemetry
+        self._log = log
+        self._now = now
+        self._windows: dict[tuple[str, Event], _Window] = {}
+        self._names: set[str] = set()
+
+    def ended(self, rows: Iterable[FinalRow]) -> None:
+        """These outcomes were committed, and none is a success."""
+        for row in rows:
+            info = _read(row.error)
+            labels = self._labels(row, info)
+            self._telemetry.jobs_failed[labels] += 1
+            if row.state == JobState.FAILED:
+                self._telemetry.attempts_failed[labels] += 1
+                if (fields := self._line(Event.JOB_FAILED, row, info)) is not None:
+                    self._log.warning(Event.JOB_FAILED, fields)
+
+    def tried(self, rows: Iterable[HoldRow]) -> None:
+        """These failed attempts were committed, and others follow."""
+        for row in rows:
+            info = _read(row.error)
+            self._telemetry.attempts_failed[self._labels(row, info)] += 1
+            if (fields := self._line(Event.ATTEMPT_FAILED, row, info)) is not None:
+                self._log.info(Event.ATTEMPT_FAILED, fields)
+
+    def _labels(self, row: FinalRow | HoldRow, info: ErrorInfo) -> tuple[str, ...]:
+        name = row.handler
+        if name not in self._names:
+            if len(self._names) < _NAMES:
+                self._names.add(name)
+            else:
+                name = "other"
+        return name, row.lane, Priority(row.priority).label, info.reason
+
+    def _line(self, event: Event, row: FinalRow | HoldRow, info: ErrorInfo) -> dict[str, object] | None:
+        """Fields of the line; ``None``: there have been enough lines."""
+        key, now = (row.handler if row.handler in self._names else "", event), self._now()
+        since, lines, left_out = self._windows.get(key, _Window(now, 0, 0))
+        if now - since >= WINDOW_SECONDS:
+            since, lines = now, 0
+        if lines >= LINES:
+            self._windows[key] = _Window(since, lines, left_out + 1)
+            return None
+        self._windows[key] = _Window(since, lines + 1, 0)
+        return {
+            "job": row.id,
+            "handler": row.handler,
+            "attempt": row.attempt,
+            "reason": info.reason,
+            "error": info.type,
+            "message": info.message[:_MESSAGE_CHARS],
+            **({"left_out": left_out} if left_out else {}),
+        }
+
+
+def _read(error: bytes | None) -> ErrorInfo:
+    try:
+        return decode_error(error or b"{}")
+    except (msgspec.DecodeError, ValueError):  # written by a newer program
+        return ErrorInfo(type="", message="", reason="unknown")

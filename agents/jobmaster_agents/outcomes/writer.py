@@ -1,20 +1,20 @@
-"""Outcomes to the master, in batches, and claimed lists deleted afterwards. Toward the master: durable first, erase second.
+"""Writes outcomes to the master in batches, then deletes the claimed lists. The commit comes first, the delete second.
 
-No timer makes a batch: while one write is under way, outcomes pile up for the next one, so light load commits each
-outcome at once and heavy load commits thousands at a time (group commit). Two writers run side by side, so that one
-commits while the other's rows are encoded.
+No timer makes a batch: while one write is under way, outcomes collect for the next one. So light load commits each outcome
+at once, and heavy load commits thousands at a time (group commit). Two writers run side by side: one commits while the other
+encodes its rows.
 
-The rules of refusal are kept here (see ``ports.Written``): accepted, or refused *by the row* = settled; refused *by the
-bucket lock* = the bucket is forgotten, no key is touched; an id the answer does not name is nobody's to settle, and a defect.
-An uncertain commit is sent again through the guarded statement until the answer is known; a claimed list is never deleted
-on anything less. A batch in which the master refuses a value, or which it does not finish in its time, is halved
-(``halving``); a row that it refuses alone is put aside with its list, so that one job nobody can record never holds up its
-neighbours.
+The two refusals are kept apart here (``ports.Written``): accepted, or refused *by the row*, is settled; refused *by the
+bucket lock* means that the bucket is lost, and no key is touched. An answer that leaves out an id is a defect. A commit
+without an answer is repeated through the guarded statement until the answer is known; a claimed list is never deleted before.
+A batch that times out, or in which the master refuses a value, is halved (``batch_write``). A row that is refused alone is
+put aside with its list, so that it does not delay its neighbours.
 
-A batch is bounded in bytes as well as in rows, and so is all that waits here: jobs may carry 256 KiB each.
+A batch is bounded in bytes as well as in rows, and so is everything that waits here: a job may carry 256 KiB.
 
-While the master is away outcomes wait here, up to a bound above which nothing more is claimed, until they lie in the store
-(``withdraw``): what is in neither when the process ends still lies in its claimed list and runs again.
+While the master is away outcomes wait here, up to a bound above which nothing is claimed, until they are kept in the store
+(``withdraw``). An outcome that is in neither when the process ends is lost, but its job is still in its claimed list and runs
+again.
 """
 
 from __future__ import annotations
@@ -36,8 +36,7 @@ from jobmaster_agents.event_log import Event, EventLog
 from jobmaster_agents.outcomes.acknowledger import Acknowledger
 from jobmaster_agents.outcomes.assigned_copies import AssignedCopies
 from jobmaster_agents.outcomes.batch_write import BatchWrite, copied, demand_account
-from jobmaster_agents.outcomes.failures import Failures
-from jobmaster_agents.outcomes.metrics import OutcomeMetrics
+from jobmaster_agents.outcomes.metrics import FailureLog, OutcomeMetrics
 from jobmaster_agents.retrying import Backoff, UntilAnswered
 from jobmaster_agents.state.job_table import ClaimedJob, JobPhase, JobTable, by_bucket
 from jobmaster_agents.state.ownership import OnForgotten, OwnedBucket, Ownership
@@ -56,16 +55,16 @@ Write = Callable[[Jobs], Coroutine[object, object, None]]
 
 
 class Runner(Protocol):
-    """What the reporter tells the execution."""
+    """Takes copies that may start, because the copy before them was refused."""
 
     def enqueue(self, jobs: Iterable[ClaimedJob]) -> None: ...
 
 
 class OutcomeWriter:
-    """Batches verdicts into statements and settles claimed lists.
+    """Writes outcomes and settles claimed lists.
 
     Args:
-        on_forgotten: a bucket turned out to be another's; called once per bucket with the reason.
+        on_forgotten: called once per bucket that turned out to have another owner, with the reason.
     """
 
     def __init__(
@@ -87,7 +86,7 @@ class OutcomeWriter:
         self._on_forgotten = on_forgotten
         self._log = log or EventLog()
         telemetry = telemetry or Telemetry()
-        self.failures = Failures(telemetry, self._log, clock.boottime)
+        self.failures = FailureLog(telemetry, self._log, clock.boottime)
         self._metrics = OutcomeMetrics(telemetry, self.failures)
         self.until_answered = UntilAnswered(ownership, clock, self._log)
         self.acknowledger = Acknowledger(store, job_table, self.forget, self._log)
@@ -95,7 +94,7 @@ class OutcomeWriter:
         self._copy: list[ClaimedJob] = []
         self._upsert: list[ClaimedJob] = []
         self._holds: list[ClaimedJob] = []
-        self._heres: list[ClaimedJob] = []
+        self._holds_here: list[ClaimedJob] = []
         self._unwritable: list[ClaimedJob] = []
         self._bytes = 0  # of all that is counted in the backlog
         self.size = Size(BATCH_ROWS)
@@ -112,7 +111,7 @@ class OutcomeWriter:
         self.quarantined = 0
         self.fenced_batches = 0
 
-    # ------------------------------------------------------------ verdicts in
+    # ------------------------------------------------------------ outcomes in
 
     def final(self, job: ClaimedJob) -> None:
         """Queue a ``FinalRow``."""
@@ -126,13 +125,13 @@ class OutcomeWriter:
         """Queue a ``HoldRow``; ``here`` keeps the job in its bucket if that still takes jobs."""
         job.weight = job.row.payload_bytes  # type: ignore[union-attr]
         self._bytes += job.weight
-        (self._heres if here and not job.claimed_list.owned.closed else self._holds).append(job)
+        (self._holds_here if here and not job.claimed_list.owned.closed else self._holds).append(job)
         self._work.set()
 
     @property
     def backlog(self) -> int:
         """Outcomes not yet settled."""
-        waiting = len(self._copy) + len(self._upsert) + len(self._holds) + len(self._heres)
+        waiting = len(self._copy) + len(self._upsert) + len(self._holds) + len(self._holds_here)
         return waiting + self._writing + len(self._unwritable)
 
     @property
@@ -141,11 +140,11 @@ class OutcomeWriter:
         return self.backlog > BACKLOG_ROWS_MAX or self._bytes > OUTCOME_BYTES
 
     def when_relieved(self, call: Callable[[], None]) -> None:
-        """Call back once, when ``crowded`` is over for good measure."""
+        """Call back once, when the backlog is well below ``crowded``."""
         self._when_relieved.append(call)
 
     async def wait_settled(self) -> None:
-        """Wait until every verdict given so far is in the master and its list deleted (tests; unbounded)."""
+        """Wait until every outcome so far is in the master and its list deleted (tests; unbounded)."""
         while self.backlog or not self.acknowledger.idle:
             self._idle.clear()
             if self.backlog:
@@ -163,7 +162,7 @@ class OutcomeWriter:
 
     async def _write_loop(self) -> None:
         while True:
-            if not (self._copy or self._upsert or self._holds or self._heres):
+            if not (self._copy or self._upsert or self._holds or self._holds_here):
                 self._work.clear()
                 if not self.backlog:
                     self._idle.set()
@@ -171,11 +170,11 @@ class OutcomeWriter:
                 await self._work.wait()
                 self._resting -= 1
                 continue
-            await self.until_answered.may_commit()  # before a batch is taken: later verdicts join it
+            await self.until_answered.may_commit()  # before a batch is taken: later outcomes join it
             await self._batch(self._copy, self._write_copy)
             await self._batch(self._upsert, self._write_upsert)
             await self._batch(self._holds, self._write_holds)
-            await self._batch(self._heres, self._write_heres)
+            await self._batch(self._holds_here, self._write_holds_here)
 
     async def _batch(self, queue: list[ClaimedJob], write: Write) -> None:
         if not queue:
@@ -186,7 +185,7 @@ class OutcomeWriter:
             taken = taken[: fitting(weights, self.size.bytes)]
             total = sum(islice(weights, len(taken)))
         del queue[: len(taken)]
-        jobs = [job for job in taken if job.phase is _ENDED]  # the rest was forgotten with its bucket
+        jobs = [job for job in taken if job.phase is _ENDED]  # the rest was dropped with its bucket
         if queue is self._copy and True in map(_has_row, jobs):
             # They were given rows while they waited here, and one known row would spoil the COPY for all.
             known = [job for job in jobs if job.has_row]
@@ -205,10 +204,10 @@ class OutcomeWriter:
         self._relieve()
 
     async def send(self, what: str, jobs: Jobs, send: Callable[[Jobs], Coroutine[object, object, Written]]) -> Written:
-        """Answer about all jobs, sent in one statement or in several; those whose values the master refuses are put aside.
+        """Send all jobs, in one statement or in several; the answer about them.
 
-        Put aside are also out of the answer: neither accepted nor refused, so nothing of theirs is settled. So is what the
-        bucket's lock refused; a part that was sent before may have been accepted.
+        Jobs whose values the master refuses are put aside and left out of the answer, so nothing of theirs is settled. So
+        are jobs that the bucket's lock refused; a part that was sent before may have been accepted.
         """
         backoff = Backoff(what, self._log)
 
@@ -227,7 +226,7 @@ class OutcomeWriter:
         return await batches.write_all(jobs, until_answered, on_refused)
 
     async def _give_back(self, fence: Fence, rows: Sequence[HoldRow]) -> Written:
-        """Rows -> HELD, insisted upon."""
+        """Rows -> HELD, repeated until answered, also after refusals."""
 
         async def until_answered(some: Sequence[HoldRow]) -> Written:
             return await self.until_answered("hold", lambda: self._master.hold(fence, some), timeouts=len(some) == 1)
@@ -241,7 +240,7 @@ class OutcomeWriter:
         return written
 
     def _put_aside(self, job: ClaimedJob, error: JobMasterError) -> None:
-        """Nobody can record this job as it is: kept in memory and in its list, tried again now and then."""
+        """The master refuses this job's values: it stays in memory and in its list and is tried again now and then."""
         job.unwritable = True
         self._log.error(
             Event.JOB_UNWRITABLE, {"job": text(job.entry.id), "handler": job.entry.handler, "reason": str(error)}
@@ -259,9 +258,9 @@ class OutcomeWriter:
         self._work.set()
 
     def withdraw(self, is_kept: Callable[[ClaimedJob], bool]) -> list[ClaimedJob]:
-        """Take back what no writer has taken yet and lies in the store; what a writer has may be on its way."""
+        """Take back outcomes that are kept in the store and that no writer has taken: those may be on their way."""
         kept: list[ClaimedJob] = []
-        for queue in (self._copy, self._upsert, self._holds, self._heres):
+        for queue in (self._copy, self._upsert, self._holds, self._holds_here):
             kept += filter(is_kept, queue)
             queue[:] = [job for job in queue if not is_kept(job)]
         self._bytes -= sum(map(_weight, kept))
@@ -295,7 +294,7 @@ class OutcomeWriter:
         written = await self.send("record_final", jobs, lambda some: self._master.record_final(_finals(some)))
         self.upserted += len(written.accepted)
         self._metrics.accepted(_finals(jobs), written)
-        self._conclude(jobs, written)
+        self._settle(jobs, written)
 
     # ------------------------------------------------------------ back to the master, or later here
 
@@ -303,9 +302,9 @@ class OutcomeWriter:
         for owned, mine in by_bucket(jobs):
             written = await self.send("hold", mine, lambda some, f=owned.fence: self._master.hold(f, _holds(some)))  # type: ignore[misc]
             self._metrics.given_back(_holds(mine), written, here=False)
-            self._conclude(mine, written)
+            self._settle(mine, written)
 
-    async def _write_heres(self, jobs: Jobs) -> None:
+    async def _write_holds_here(self, jobs: Jobs) -> None:
         for owned, mine in by_bucket(jobs):
             fence = owned.fence
             written = await self.send(
@@ -316,33 +315,33 @@ class OutcomeWriter:
             done = mine if written.bucket_ok else [job for job in mine if job.entry.id in written.settled]
             self._metrics.given_back(_holds(done), written, here=True)
             rows = [row for row in _holds(done) if row.id in written.accepted and row.id not in written.cancelled]
-            self._conclude(done, written)
+            self._settle(done, written)
             if rows:
-                await self._put_again(owned, fence, rows)
+                await self._put_retries(owned, fence, rows)
             if not written.bucket_ok:
                 if not owned.closed:  # else it began to complete, or was frozen, meanwhile
                     self.refused_by_bucket(owned, "a write was refused by the bucket's lock")
                 if not owned.lost:  # to give jobs back needs no bucket, only their own rows
                     await self._write_holds([job for job in mine if job.entry.id not in written.settled])
 
-    async def _put_again(self, owned: OwnedBucket, fence: Fence, rows: Sequence[HoldRow]) -> None:
-        """The master has them ASSIGNED with token + 1; now the copies. A crash between is healed by anti-entropy.
+    async def _put_retries(self, owned: OwnedBucket, fence: Fence, rows: Sequence[HoldRow]) -> None:
+        """Put the copies of rows that the master has ASSIGNED with token + 1.
 
-        What cannot be put goes back to the master under its new identity; should a copy lie there after all (a lost
-        answer), its row refuses it.
+        Rows without a copy are given back under their new identity. If a copy exists after all (its answer was lost), its
+        row refuses it.
         """
-        word, left = await self.assigned_copies.put(fence, list(map(_next_entry, rows)))
-        if word is Word.OK or not left:
+        result = await self.assigned_copies.put(fence, list(map(_next_entry, rows)))
+        if result.done:
             return
-        if word is not None and word is not Word.CLOSED and fence == owned.fence:
-            self.forget(fence.bucket_id, f"the store answered {word} to a retry", word)
+        if result.shows_loss(owned, fence):
+            self.forget(fence.bucket_id, f"the store answered {result.reply} to a retry", result.reply)
             return  # the rescuer sweeps the rows
-        ids = {entry.id for entry in left}
+        ids = {entry.id for entry in result.left}
         back = [row._replace(token=row.token + 1, error=None, ran_us=0) for row in rows if row.id in ids]
         await self._give_back(fence, back)
 
     async def give_back(self, owned: OwnedBucket, entries: Sequence[Entry]) -> bool:
-        """Jobs that lie in a bucket that is being emptied -> HELD; True when the master has settled every one of them."""
+        """Jobs in a bucket that is being emptied -> HELD; True when the master has settled every one of them."""
         rows = [HoldRow.of(entry, owned.priority, owned.lane) for entry in entries]
         written = await self._give_back(owned.fence, rows)
         self.refused += len(written.refused)
@@ -352,7 +351,7 @@ class OutcomeWriter:
 
     # ------------------------------------------------------------ after a write
 
-    def _conclude(self, jobs: Jobs, written: Written) -> None:
+    def _settle(self, jobs: Jobs, written: Written) -> None:
         self.refused += len(written.refused)
         self.quarantined += len(written.quarantined)
         over = written.refused | written.quarantined
@@ -367,7 +366,7 @@ class OutcomeWriter:
                 self.settle_refused(job)
 
     def settle_accepted(self, jobs: Jobs) -> None:
-        """The master has taken what was written about these copies."""
+        """The master has accepted what was written about these copies."""
         claimed_lists, promoted = self._job_table.settle_accepted(jobs)
         self.acknowledger.delete(claimed_lists)
         for owned, mine in by_bucket(jobs):
@@ -375,11 +374,11 @@ class OutcomeWriter:
         self._resume(promoted)
 
     def recorded(self, row: FinalRow) -> None:
-        """An outcome was recorded by its attempt itself."""
+        """An attempt has recorded its outcome itself, in its own transaction."""
         self._metrics.ended([row])
 
     def settle_refused(self, job: ClaimedJob) -> None:
-        """The row belongs to another assignment, or is final: the entry is over, nothing is recorded."""
+        """The row belongs to another assignment, or is final: the copy is settled, nothing is recorded."""
         claimed_lists, promoted = self._job_table.settle(job, accepted=False)
         self.acknowledger.delete(claimed_lists)
         self._resume(promoted)
@@ -394,7 +393,7 @@ class OutcomeWriter:
         self._ownership.write_refused(owned, why)
 
     def forget(self, bucket_id: bytes, why: str, reply: Word | None = None) -> None:
-        """The bucket is another's: nothing of it is settled, no key of it is touched."""
+        """The bucket has another owner: nothing of it is settled, no key of it is touched."""
         self.fenced_batches += 1
         self._on_forgotten(bucket_id, why, reply)
 

@@ -130,7 +130,7 @@ class BucketMachine(RuleBasedStateMachine):
     def spill(self, chosen: set[str]) -> None:
         lists = sorted(chosen & self.claimed.keys())
         items = [item for name in lists for item in self.claimed[name]]
-        word = self.call(self.store.spill(self.fence, items, lists))
+        word = self.call(self.store.keep_outcomes(self.fence, items, lists))
         assert word is (Word.CLOSED if self.state == "READY_TO_DELETE" else Word.OK)
         for name in lists:
             self.spilled += self.claimed.pop(name)
@@ -217,7 +217,7 @@ class BucketMachine(RuleBasedStateMachine):
         words = [
             self.call(self.store.claim(old, name, 5)).word,
             self.call(self.store.settle(old, [name], [])),
-            self.call(self.store.spill(old, [b"outcome"], [name])),
+            self.call(self.store.keep_outcomes(old, [b"outcome"], [name])),
             self.call(self.store.assign(old, [(DUE_US, item)])),
             self.call(self.store.remove_page(old, Page(Word.OK, "pending", "", [], self.pending[:1]))),
             self.call(self.store.close_intake(old)),

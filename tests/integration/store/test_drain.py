@@ -71,7 +71,7 @@ async def test_pages_come_in_the_order_of_the_protocol_and_each_is_removed_exact
     await store.claim(bench.fence, "late", 3)
     await store.claim(bench.fence, "early", 1)
     await assert_ok(store.assign(bench.fence, [(9 * 10**15 + i, item) for i, item in enumerate(items[6:])]))
-    await assert_ok(store.spill(bench.fence, [b"one", b"two", b"three"], []))
+    await assert_ok(store.keep_outcomes(bench.fence, [b"one", b"two", b"three"], []))
     await store.fence(rescuer)
     seen = []
     while (page := await store.read_page(rescuer, 2)).kind:
@@ -100,7 +100,7 @@ async def test_a_page_removed_twice_takes_nothing_of_the_next(bench: Bench, resc
     """The reply of a remove was lost: sending it again must not cut off what the master does not know yet."""
     items = make_items(6)
     if place == "spilled":
-        await assert_ok(bench.store.spill(bench.fence, items, []))
+        await assert_ok(bench.store.keep_outcomes(bench.fence, items, []))
     elif place == "assigned":
         await assert_ok(bench.store.assign(bench.fence, list(enumerate(items))))
     else:

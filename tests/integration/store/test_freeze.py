@@ -41,7 +41,7 @@ async def test_what_was_claimed_before_the_stop_is_settled_and_spilled_under_it(
     await store.claim(fence, "b", 1)
     await freeze(bench)
     await assert_ok(store.settle(fence, ["a"], []))
-    await assert_ok(store.spill(fence, [b"outcome"], ["b"]))
+    await assert_ok(store.keep_outcomes(fence, [b"outcome"], ["b"]))
     assert await store.claimed_lists(fence) == (Word.OK, [])
 
 

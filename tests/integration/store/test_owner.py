@@ -174,7 +174,7 @@ async def test_pages_are_cut_by_their_bytes(bench: Bench) -> None:
     await bench.store.claim(bench.fence, "a", 3)
     await bench.store.assign(bench.fence, [(NEVER_US, item) for item in (*due, *later)])
     outcomes = [bytes(1000) for _ in range(5)]
-    await assert_ok(bench.store.spill(bench.fence, outcomes, []))
+    await assert_ok(bench.store.keep_outcomes(bench.fence, outcomes, []))
     assert (await bench.store.read_kept(bench.fence, 100, 2500)).raw == outcomes[:2]
     assert (await bench.store.read_kept(bench.fence, 100, 1)).raw == outcomes[:1]
     await assert_ok(bench.store.close_intake(bench.fence))
@@ -235,7 +235,7 @@ async def test_spill_keeps_the_outcomes_and_drops_their_lists_at_once(bench: Ben
     await bench.store.claim(bench.fence, "a", 2)
     await bench.store.claim(bench.fence, "b", 1)
     outcomes = [f"outcome {i}".encode() for i in range(2500)]
-    await assert_ok(bench.store.spill(bench.fence, outcomes, ["a", "b"]))
+    await assert_ok(bench.store.keep_outcomes(bench.fence, outcomes, ["a", "b"]))
     (depth,) = await bench.store.depths([bench.bucket_id])
     assert depth is not None
     assert (depth.spilled, depth.claimed_lists) == (2500, 0)

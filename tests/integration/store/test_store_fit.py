@@ -243,7 +243,7 @@ async def _empty_under_memory_pressure(store: StoreOwner, fence: Fence) -> None:
     assert len((await store.claim(fence, "a", 2)).raw) == 2
     await assert_ok(store.settle(fence, ["a"], [new_id()]))
     assert len((await store.claim(fence, "b", 1)).raw) == 1
-    await assert_ok(store.spill(fence, [b"outcome"], ["b"]))
+    await assert_ok(store.keep_outcomes(fence, [b"outcome"], ["b"]))
     await assert_ok(store.close_intake(fence))
     rescuer = fence._replace(epoch=2)
     assert await store.fence(rescuer) == (Word.OK, 2)

@@ -46,7 +46,7 @@ async def test_the_owner_is_fenced_at_once_although_the_rescuer_waits(bench: Ben
     assert (await bench.store.fence(rescuer))[0] is Word.VOUCHED
     assert await bench.store.vouch(bench.fence, 60.0) is Word.FENCED
     assert (await bench.store.claim(bench.fence, "a", 1)).word is Word.FENCED
-    assert await bench.store.spill(bench.fence, [b"x"], []) is Word.FENCED
+    assert await bench.store.keep_outcomes(bench.fence, [b"x"], []) is Word.FENCED
     assert (await bench.submit(make_items(1))).word is Word.CLOSED
 
 
@@ -89,10 +89,10 @@ async def test_vouching_changes_no_counter(bench: Bench) -> None:
 
 async def test_pages_are_read_from_the_oldest_and_removed_exactly(bench: Bench) -> None:
     kept = [b"%d" % number for number in range(7)]
-    await assert_ok(bench.store.spill(bench.fence, kept[:5], []))
+    await assert_ok(bench.store.keep_outcomes(bench.fence, kept[:5], []))
     page = await bench.store.read_kept(bench.fence, 3)
     assert (page.word, page.left, page.raw) == (Word.OK, 5, kept[:3])
-    await assert_ok(bench.store.spill(bench.fence, kept[5:], []))  # it goes on working
+    await assert_ok(bench.store.keep_outcomes(bench.fence, kept[5:], []))  # it goes on working
     await bench.submit(make_items(1))
     for _ in range(3):  # the answer was lost: asked again it takes nothing of the next page
         await assert_ok(bench.store.remove_kept(bench.fence, page.raw, []))
@@ -100,7 +100,7 @@ async def test_pages_are_read_from_the_oldest_and_removed_exactly(bench: Bench) 
 
 
 async def test_what_goes_back_lies_at_the_end_once(bench: Bench) -> None:
-    await assert_ok(bench.store.spill(bench.fence, [b"a", b"bad", b"c", b"d"], []))
+    await assert_ok(bench.store.keep_outcomes(bench.fence, [b"a", b"bad", b"c", b"d"], []))
     page = await bench.store.read_kept(bench.fence, 3)
     for _ in range(2):
         await assert_ok(bench.store.remove_kept(bench.fence, page.raw, [b"bad"]))
@@ -109,14 +109,14 @@ async def test_what_goes_back_lies_at_the_end_once(bench: Bench) -> None:
 
 async def test_thousands_go_back_in_one_call(bench: Bench) -> None:
     many = [b"%d" % number for number in range(9000)]
-    await assert_ok(bench.store.spill(bench.fence, many, []))
+    await assert_ok(bench.store.keep_outcomes(bench.fence, many, []))
     page = await bench.store.read_kept(bench.fence, 9000)
     await assert_ok(bench.store.remove_kept(bench.fence, page.raw, page.raw[1:]))
     assert (await bench.store.read_kept(bench.fence, 9000)).raw == many[1:]
 
 
 async def test_a_rescuer_finds_what_its_former_owner_had_not_applied(bench: Bench, rescuer: Fence) -> None:
-    await assert_ok(bench.store.spill(bench.fence, [b"a", b"b"], []))
+    await assert_ok(bench.store.keep_outcomes(bench.fence, [b"a", b"b"], []))
     page = await bench.store.read_kept(bench.fence, 1)
     assert await bench.store.fence(rescuer) == (Word.OK, 2)
     assert await bench.store.remove_kept(bench.fence, page.raw, []) is Word.FENCED

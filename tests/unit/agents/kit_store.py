@@ -103,7 +103,7 @@ class KitStore(Scripted):
         word: Word = await self.do("settle", (fence, list(list_names), list(finished)), effect)
         return word
 
-    async def spill(self, fence: Fence, outcomes: Sequence[bytes], list_names: Sequence[str]) -> Word:
+    async def keep_outcomes(self, fence: Fence, outcomes: Sequence[bytes], list_names: Sequence[str]) -> Word:
         def effect() -> Word:
             if (no := self.refusal(fence)) is not None:
                 return no
@@ -113,7 +113,7 @@ class KitStore(Scripted):
                 bucket.claimed.pop(name, None)
             return Word.OK
 
-        word: Word = await self.do("spill", (fence, list(outcomes), list(list_names)), effect)
+        word: Word = await self.do("keep_outcomes", (fence, list(outcomes), list(list_names)), effect)
         return word
 
     async def vouch(self, fence: Fence, term_seconds: float) -> Word:

@@ -201,7 +201,7 @@ class Owner(Participant):
         entries = await self.claim("spill", 2 * count)
         outcomes = [keep_final(self.fence, self.final(entry)) for entry in entries[:count]]
         outcomes += [keep_hold(self.fence, hold_row(entry, self.lane)) for entry in entries[count:]]
-        assert await self.store.spill(self.fence, outcomes, ["spill"]) is Word.OK
+        assert await self.store.keep_outcomes(self.fence, outcomes, ["spill"]) is Word.OK
         lived.processing = await self.submit(count)
         await self.persist(await self.claim("run", count))
         lived.finished = await self.submit(count)

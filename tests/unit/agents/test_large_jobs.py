@@ -220,7 +220,7 @@ async def test_kept_outcomes_are_put_and_applied_in_batches(kit: Kit) -> None:
     kit.suspend()
     kit.submit(bucket, large(20))
     await until(lambda: len(kit.store.buckets[bucket.fence.bucket_id].spilled) == 20, "all to be kept")
-    spills = [sum(map(len, outcomes)) for _, outcomes, _ in kit.store.of("spill")]
+    spills = [sum(map(len, outcomes)) for _, outcomes, _ in kit.store.of("keep_outcomes")]
     assert max(spills) <= BATCH_BYTES + len(spills) * 200
     kit.master.script["copy_final"].append(timed_out())
     kit.trust()

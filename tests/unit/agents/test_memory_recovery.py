@@ -129,7 +129,7 @@ async def test_an_outcome_that_is_kept_in_the_store_and_in_memory_is_counted_onc
     await gate.reached.wait()
     await turns()
     kit.clock.now = kit.ownership.soft_until + 1.0
-    await kit.bucket_worker.kept_outcomes.spill()
+    await kit.bucket_worker.kept_outcomes.keep()
     assert bucket.kept == 1
     kit.bucket_worker.forget(bucket.fence.bucket_id, "the store answered GEN", Word.GENERATION)
     assert bucket.at_risk == 1

@@ -33,7 +33,7 @@ async def _poisoned(owner: Owner) -> tuple[list[bytes], list[bytes]]:
     spilled = await owner.submit(1)
     lying = await owner.claim("two", 4)
     outcomes = [b"\x93junk", *(keep_final(fence, owner.final(entry)) for entry in lying)]
-    assert await store.spill(fence, outcomes, ["two"]) is Word.OK
+    assert await store.keep_outcomes(fence, outcomes, ["two"]) is Word.OK
     assert await store.submit(fence.bucket_id, [encode_entry(bad[1])], **HIGH_WATER)
     good += await owner.submit(2)
     good += await owner.onboard(2)

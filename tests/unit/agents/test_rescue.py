@@ -182,7 +182,7 @@ async def test_a_zombie_owner_is_refused_everywhere(stage: Stage) -> None:
     assert (await owner.store.claim(owner.fence, "more", 10)).word is Word.FENCED
     assert await owner.store.settle(owner.fence, ["new"], []) is Word.FENCED
     assert await owner.store.assign(owner.fence, [(0, encode_entry(claimed[0]))]) is Word.FENCED
-    assert await owner.store.spill(owner.fence, [b"x"], []) is Word.FENCED
+    assert await owner.store.keep_outcomes(owner.fence, [b"x"], []) is Word.FENCED
     late = await owner.store.submit(owner.fence.bucket_id, [encode_entry(Entry(new_id(), 1, "w", b"{}"))], **HIGH_WATER)
     assert late.word is Word.CLOSED
     assert await stage.jobs() == before

@@ -17,8 +17,8 @@ from jobmaster.telemetry import JOB_SECONDS, METRICS, Histogram, Kind, Telemetry
 from jobmaster_agents.event_log import EventLog, JsonLines
 from jobmaster_agents.launch.shared_deadline import AgentPhase as AgentPhase
 from jobmaster_agents.launch.shared_deadline import Deadline, PlaceFigures
-from jobmaster_agents.outcomes.failures import LINES, WINDOW_SECONDS, Failures
-from jobmaster_agents.outcomes.metrics import OutcomeMetrics, show_figures
+from jobmaster_agents.outcomes.metrics import LINES, WINDOW_SECONDS, FailureLog, OutcomeMetrics
+from jobmaster_agents.run_agent import show_place_figures
 
 
 def test_every_listed_metric_has_its_number_and_every_number_is_listed() -> None:
@@ -75,7 +75,7 @@ def test_the_supervisors_figures_are_read_from_the_shared_page() -> None:
     os.close(fd)
     page.trusted_until, page.phase = 7.0, AgentPhase.SERVING
     telemetry = Telemetry()
-    show_figures(telemetry, page)
+    show_place_figures(telemetry, page)
     page.figures = PlaceFigures(*range(1, 1 + len(PlaceFigures._fields)))
     assert [telemetry.value(f"place_{name}") for name in PlaceFigures._fields] == list(page.figures)
     assert b"jobmaster_supervisor_kills_total 2.0" in telemetry.exposition()
@@ -123,30 +123,30 @@ def ids(*rows: FinalRow | HoldRow) -> frozenset[bytes]:
 
 def test_only_what_the_master_accepted_is_counted_and_only_what_ran_has_a_time() -> None:
     telemetry = Telemetry()
-    measures = OutcomeMetrics(telemetry, Failures(telemetry, EventLog(), lambda: 0.0))
+    metrics = OutcomeMetrics(telemetry, FailureLog(telemetry, EventLog(), lambda: 0.0))
     good, bad, refused = final(1, JobState.SUCCEEDED), final(2, JobState.FAILED), final(3, JobState.SUCCEEDED)
     never = final(4, JobState.EXPIRED, 0)
-    measures.accepted([good, bad, refused, never], Written(True, ids(good, bad, never), refused=ids(refused)))
+    metrics.accepted([good, bad, refused, never], Written(True, ids(good, bad, never), refused=ids(refused)))
     assert telemetry.jobs_ended == {"SUCCEEDED": 1, "FAILED": 1, "EXPIRED": 1}
     assert sum(telemetry.job_wait_seconds.counts) == sum(telemetry.job_run_seconds.counts) == 2
     assert telemetry.job_run_seconds.total == pytest.approx(4.0)
-    measures.accepted([never], Written(True, ids(never)))
+    metrics.accepted([never], Written(True, ids(never)))
     assert telemetry.jobs_ended["EXPIRED"] == 2
     assert sum(telemetry.job_run_seconds.counts) == 2
-    measures.accepted([good], Written(True, frozenset(), refused=ids(good)))
+    metrics.accepted([good], Written(True, frozenset(), refused=ids(good)))
     assert telemetry.jobs_ended["SUCCEEDED"] == 1
 
 
 def test_given_back_means_unrun_in_the_master_and_accepted() -> None:
     telemetry = Telemetry()
-    measures = OutcomeMetrics(telemetry, Failures(telemetry, EventLog(), lambda: 0.0))
+    metrics = OutcomeMetrics(telemetry, FailureLog(telemetry, EventLog(), lambda: 0.0))
     unrun, tried, cancelled, refused = held(1, None), held(2, b"{}"), held(3, None), held(4, None)
     answer = Written(True, ids(unrun, tried, cancelled), cancelled=ids(cancelled), refused=ids(refused))
-    measures.given_back([unrun, tried, cancelled, refused], answer, here=False)
+    metrics.given_back([unrun, tried, cancelled, refused], answer, here=False)
     assert telemetry.jobs_held == 1
     assert telemetry.jobs_ended == {"CANCELLED": 1}
     assert sum(telemetry.job_run_seconds.counts) == 1
-    measures.given_back([unrun], Written(True, ids(unrun)), here=True)
+    metrics.given_back([unrun], Written(True, ids(unrun)), here=True)
     assert telemetry.jobs_held == 1
 
 
@@ -168,12 +168,12 @@ def error(reason: str, message: str = "as asked") -> bytes:
 def test_what_did_not_succeed_is_counted_by_what_it_ended_with_and_logged(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level("INFO", "jobmaster")
     telemetry = Telemetry()
-    measures = OutcomeMetrics(telemetry, Failures(telemetry, EventLog(), lambda: 0.0))
+    metrics = OutcomeMetrics(telemetry, FailureLog(telemetry, EventLog(), lambda: 0.0))
     failed = final(1, JobState.FAILED)._replace(error=error("timeout"))
     expired = final(2, JobState.EXPIRED)._replace(error=error("expired"))
     tried = held(3, error("error"))
-    measures.ended([failed, expired, final(4, JobState.SUCCEEDED)])
-    measures.given_back([tried, held(5, None)], Written(True, ids(tried)), here=True)
+    metrics.ended([failed, expired, final(4, JobState.SUCCEEDED)])
+    metrics.given_back([tried, held(5, None)], Written(True, ids(tried)), here=True)
     assert telemetry.jobs_failed == {("h", "d", "medium", "timeout"): 1, ("h", "d", "medium", "expired"): 1}
     assert telemetry.attempts_failed == {("h", "d", "medium", "timeout"): 1, ("h", "d", "medium", "error"): 1}
     assert b'jobmaster_jobs_failed_total{handler="h",lane="d",priority="medium",reason="timeout"} 1.0' in (
@@ -189,7 +189,7 @@ def test_a_flood_of_failures_is_a_few_lines_and_the_next_one_says_how_many_were_
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     now, telemetry = [0.0], Telemetry()
-    failures = Failures(telemetry, EventLog(), lambda: now[0])
+    failures = FailureLog(telemetry, EventLog(), lambda: now[0])
     rows = [final(number, JobState.FAILED)._replace(error=error("error", "x" * 10_000)) for number in range(200)]
     failures.ended(rows)
     assert len(caplog.records) == LINES
@@ -204,7 +204,7 @@ def test_a_flood_of_failures_is_a_few_lines_and_the_next_one_says_how_many_were_
 
 def test_names_that_nobody_has_registered_make_no_new_series() -> None:
     telemetry = Telemetry()
-    failures = Failures(telemetry, EventLog(), lambda: 0.0)
+    failures = FailureLog(telemetry, EventLog(), lambda: 0.0)
     row = final(1, JobState.CANCELLED)._replace(error=error("cancelled"))
     failures.ended(row._replace(handler=f"made up {number}") for number in range(5000))
     assert len(telemetry.jobs_failed) == 1001

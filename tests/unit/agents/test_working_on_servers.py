@@ -281,7 +281,7 @@ async def test_what_had_ended_when_the_master_went_away_does_not_run_again(
     await until(lambda: bucket_worker.outcome_writer.backlog == 6 and "slow" in ran)
     life.owner.ownership._term = None
     life.owner.ownership.trust(term(SystemClock().boottime() - 30.0, 50.0))  # past half the lease
-    await bucket_worker.kept_outcomes.spill()
+    await bucket_worker.kept_outcomes.keep()
     running.cancel()
     await asyncio.gather(running, return_exceptions=True)
     await bucket_worker.aclose()

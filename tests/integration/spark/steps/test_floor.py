@@ -91,7 +91,7 @@ async def test_a_claimed_job_holds_up_its_range_until_it_has_a_row(ground: Groun
 async def test_an_outcome_that_waits_for_the_master_holds_up_every_range(ground: Ground) -> None:
     await submit(ground.store, ground.fence.bucket_id, make_items(1))
     await ground.store.claim(ground.fence, "one", 10)
-    assert await ground.store.spill(ground.fence, [b"outcome"], ["one"]) is Word.OK
+    assert await ground.store.keep_outcomes(ground.fence, [b"outcome"], ["one"]) is Word.OK
     with pytest.raises(Conflict, match="keeps 1 outcomes"):
         await ground.ask(_id(-1000))
 

@@ -1,4 +1,4 @@
-"""The one shape of a duty."""
+"""Periodic tasks: delays, failures, kicks and the stop."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 
 from jobmaster.model.errors import CodeError, Unavailable
 from jobmaster.telemetry import Telemetry
-from jobmaster_agents import background_task as duty_loop
+from jobmaster_agents import background_task
 from jobmaster_agents.background_task import run_periodically
 from tests.patience import PATIENCE_SECONDS
 
@@ -94,7 +94,7 @@ async def test_a_failing_tick_is_counted_and_tried_again_with_a_growing_delay(mo
         delays.append(seconds)
         await asyncio.sleep(0)
 
-    monkeypatch.setattr(duty_loop, "_pause", note)
+    monkeypatch.setattr(background_task, "_pause", note)
     stop = asyncio.Event()
     telemetry = Telemetry()
     failures = [Unavailable("the store is away")] * 10
@@ -103,7 +103,7 @@ async def test_a_failing_tick_is_counted_and_tried_again_with_a_growing_delay(mo
     assert telemetry.duty_failures["scripted"] == 10
     assert telemetry.duty_ticks["scripted"] == 11
     assert delays[:4] == [0.2, 0.4, 0.8, 1.6]
-    assert max(delays) == duty_loop.BACKOFF_SECONDS_MAX
+    assert max(delays) == background_task.BACKOFF_SECONDS_MAX
     assert delays[-1] == 1.0  # success ends the back-off
 
 
@@ -113,7 +113,7 @@ async def test_jitter_only_shortens(monkeypatch: pytest.MonkeyPatch) -> None:
     async def note(seconds: float, stopped: object, kicked: object) -> None:
         delays.append(seconds)
 
-    monkeypatch.setattr(duty_loop, "_pause", note)
+    monkeypatch.setattr(background_task, "_pause", note)
     chances = iter([0.0, 0.5, 0.999999])
     stop = asyncio.Event()
     duty = Scripted(10.0, after=lambda ticks: stop.set() if ticks == 3 else None)
@@ -131,7 +131,7 @@ async def test_a_kick_does_not_cut_a_back_off_short() -> None:
     began = asyncio.get_running_loop().time()
     duty.kicked.set()
     await duty.wait_ticks(2)
-    assert asyncio.get_running_loop().time() - began >= duty_loop.BACKOFF_SECONDS * 0.9
+    assert asyncio.get_running_loop().time() - began >= background_task.BACKOFF_SECONDS * 0.9
     stop.set()
     await asyncio.wait_for(task, PATIENCE_SECONDS)
 

@@ -82,7 +82,7 @@ async def test_an_outcome_that_waits_when_its_bucket_is_unfrozen_is_kept_under_i
     old = bucket.fence
     kit.store.buckets[old.bucket_id].fence = old._replace(epoch=2)
     kit.bucket_worker.unfreeze(bucket, 2)
-    await kit.bucket_worker.kept_outcomes.spill()
+    await kit.bucket_worker.kept_outcomes.keep()
     kept = {outcome.id: outcome for outcome in map(decode_kept, spilled(kit, bucket))}
     assert set(kept) == {entry.id for entry in entries}
     final = kept[entries[0].id]
@@ -98,23 +98,23 @@ async def test_an_outcome_that_waits_when_its_bucket_is_unfrozen_is_kept_under_i
 async def test_finished_jobs_are_kept_and_their_list_goes_in_the_same_step(kit: Kit) -> None:
     entries = [job(), job("fail")]
     bucket, gate = await cut_off(kit, entries)
-    await kit.bucket_worker.kept_outcomes.spill()
+    await kit.bucket_worker.kept_outcomes.keep()
     assert {decode_kept(raw).id for raw in spilled(kit, bucket)} == {entry.id for entry in entries}
     assert not kit.lists(bucket)
-    assert len(kit.store.of("spill")) == 1
-    await kit.bucket_worker.kept_outcomes.spill()
-    assert len(kit.store.of("spill")) == 1, "kept once"
+    assert len(kit.store.of("keep_outcomes")) == 1
+    await kit.bucket_worker.kept_outcomes.keep()
+    assert len(kit.store.of("keep_outcomes")) == 1, "kept once"
     gate.opened.set()
 
 
 async def test_the_list_of_a_job_that_still_runs_stays(kit: Kit) -> None:
     bucket, gate = await cut_off(kit, [job(), job("wait")])
-    await kit.bucket_worker.kept_outcomes.spill()
+    await kit.bucket_worker.kept_outcomes.keep()
     assert len(spilled(kit, bucket)) == 1
     assert kit.lists(bucket), "one of its jobs is nowhere else"
     go.set()
     await until(lambda: kit.bucket_worker.executor.running == 0)
-    await kit.bucket_worker.kept_outcomes.spill()
+    await kit.bucket_worker.kept_outcomes.keep()
     assert len(spilled(kit, bucket)) == 2
     assert not kit.lists(bucket)
     gate.opened.set()
@@ -123,7 +123,7 @@ async def test_the_list_of_a_job_that_still_runs_stays(kit: Kit) -> None:
 async def test_a_second_copy_keeps_its_list(kit: Kit) -> None:
     entry = job()
     bucket, gate = await cut_off(kit, [entry, entry])
-    await kit.bucket_worker.kept_outcomes.spill()
+    await kit.bucket_worker.kept_outcomes.keep()
     assert len(spilled(kit, bucket)) == 1
     assert kit.lists(bucket)
     gate.opened.set()
@@ -131,12 +131,12 @@ async def test_a_second_copy_keeps_its_list(kit: Kit) -> None:
 
 async def test_a_failed_spill_deletes_nothing_and_is_tried_again(kit: Kit) -> None:
     bucket, gate = await cut_off(kit, [job()])
-    kit.store.script["spill"] += [DOWN, Refused("NOPERM"), LOST]
+    kit.store.script["keep_outcomes"] += [DOWN, Refused("NOPERM"), LOST]
     for _ in range(2):
-        await kit.bucket_worker.kept_outcomes.spill()
+        await kit.bucket_worker.kept_outcomes.keep()
         assert kit.lists(bucket)
-    await kit.bucket_worker.kept_outcomes.spill()
-    await kit.bucket_worker.kept_outcomes.spill()
+    await kit.bucket_worker.kept_outcomes.keep()
+    await kit.bucket_worker.kept_outcomes.keep()
     assert len(spilled(kit, bucket)) == 2, "there twice after a lost answer; the second is recognised by its identity"
     assert not kit.lists(bucket)
     gate.opened.set()
@@ -149,7 +149,7 @@ async def test_nothing_is_kept_while_the_lease_is_in_good_order(kit: Kit) -> Non
     kit.submit(bucket, [job()])
     await gate.reached.wait()
     await turns()
-    assert not kit.store.of("spill")
+    assert not kit.store.of("keep_outcomes")
     gate.opened.set()
     await kit.settled()
 
@@ -157,20 +157,20 @@ async def test_nothing_is_kept_while_the_lease_is_in_good_order(kit: Kit) -> Non
 async def test_nothing_is_kept_after_the_hard_deadline_or_of_a_lost_bucket(kit: Kit) -> None:
     bucket, gate = await cut_off(kit, [job()])
     kit.expire()
-    await kit.bucket_worker.kept_outcomes.spill()
-    assert not kit.store.of("spill")
+    await kit.bucket_worker.kept_outcomes.keep()
+    assert not kit.store.of("keep_outcomes")
     kit.trust()
     kit.rescue(bucket)
     kit.bucket_worker.forget(bucket.fence.bucket_id, "the test says so")
-    await kit.bucket_worker.kept_outcomes.spill()
-    assert not kit.store.of("spill")
+    await kit.bucket_worker.kept_outcomes.keep()
+    assert not kit.store.of("keep_outcomes")
     gate.opened.set()
 
 
 async def test_a_fenced_spill_forgets_the_bucket(kit: Kit) -> None:
     bucket, gate = await cut_off(kit, [job()])
     kit.rescue(bucket)
-    await kit.bucket_worker.kept_outcomes.spill()
+    await kit.bucket_worker.kept_outcomes.keep()
     assert bucket.lost
     assert kit.lists(bucket)
     gate.opened.set()
@@ -179,7 +179,7 @@ async def test_a_fenced_spill_forgets_the_bucket(kit: Kit) -> None:
 async def test_if_the_master_comes_back_in_time_every_outcome_counts_once(kit: Kit) -> None:
     entries = [job(), job()]
     bucket, gate = await cut_off(kit, entries)
-    await kit.bucket_worker.kept_outcomes.spill()
+    await kit.bucket_worker.kept_outcomes.keep()
     kit.trust()
     gate.opened.set()
     await kit.settled()
@@ -194,7 +194,7 @@ async def test_what_lies_in_the_store_is_applied_before_the_bucket_is_retired(ki
     """The process that kept it is gone, or its own write never came through."""
     entries = [job(), job("fail")]
     bucket, gate = await cut_off(kit, entries)
-    await kit.bucket_worker.kept_outcomes.spill()
+    await kit.bucket_worker.kept_outcomes.keep()
     kept = list(spilled(kit, bucket))
     gate.opened.set()
     kit.trust()
@@ -219,7 +219,7 @@ async def test_what_lies_in_the_store_is_applied_before_the_bucket_is_retired(ki
 async def test_a_kept_outcome_of_a_superseded_job_is_refused_by_its_row(kit: Kit) -> None:
     entry = job()
     bucket, gate = await cut_off(kit, [entry])
-    await kit.bucket_worker.kept_outcomes.spill()
+    await kit.bucket_worker.kept_outcomes.keep()
     kit.master.rows[entry.id] = Row("ASSIGNED", 3, b"x" * 16, 1)
     assert not await kit.bucket_worker.kept_replay.apply(bucket, spilled(kit, bucket)), "none goes back"
     assert kit.master.rows[entry.id].token == 3
@@ -229,7 +229,7 @@ async def test_a_kept_outcome_of_a_superseded_job_is_refused_by_its_row(kit: Kit
 
 async def test_an_answer_that_leaves_out_an_outcome_removes_nothing(kit: Kit) -> None:
     bucket, gate = await cut_off(kit, [job()])
-    await kit.bucket_worker.kept_outcomes.spill()
+    await kit.bucket_worker.kept_outcomes.keep()
     kit.master.script["record_final"].append(Written(True, frozenset()))
     kit.master.script["copy_final"].append(False)
     with pytest.raises(CodeError):
@@ -240,7 +240,7 @@ async def test_an_answer_that_leaves_out_an_outcome_removes_nothing(kit: Kit) ->
 
 async def test_what_cannot_be_read_or_written_stays_and_holds_up_nobody(kit: Kit) -> None:
     bucket, gate = await cut_off(kit, [job(), job()])
-    await kit.bucket_worker.kept_outcomes.spill()
+    await kit.bucket_worker.kept_outcomes.keep()
     bad, good = spilled(kit, bucket)
     kit.master.script["copy_final"] += [False, False, False]
     kit.master.script["record_final"] += [Refused("a value"), Refused("a value")]
@@ -254,8 +254,8 @@ async def test_what_the_master_refuses_to_take_is_not_kept(kit: Kit) -> None:
     bucket, gate = await cut_off(kit, [job()])
     for live in kit.bucket_worker.job_table:
         live.unwritable = True
-    await kit.bucket_worker.kept_outcomes.spill()
-    assert not kit.store.of("spill")
+    await kit.bucket_worker.kept_outcomes.keep()
+    assert not kit.store.of("keep_outcomes")
     assert kit.lists(bucket)
     gate.opened.set()
 
@@ -269,7 +269,7 @@ async def test_what_was_kept_in_doubt_alone_is_applied_with_the_next_renewal(kit
     await gate.reached.wait()
     await turns()
     kit.clock.now = kit.ownership.soft_until + 1.0
-    await kit.bucket_worker.kept_outcomes.spill()
+    await kit.bucket_worker.kept_outcomes.keep()
     assert len(spilled(kit, bucket)) == bucket.kept == 1
     kit.trust()
     gate.opened.set()
