@@ -26,7 +26,7 @@ from benchmarks.fleet.store_desk import StoreDesk
 from benchmarks.report import tell
 from benchmarks.rig import Bench, bench
 from benchmarks.statements import Desk
-from jobmaster.client.bucket_directory import BucketMap
+from jobmaster.client.bucket_directory import BucketDirectory
 from jobmaster.clock import new_id
 from jobmaster.master.statements import sql
 from jobmaster.model.agent import Agent, AgentState
@@ -110,11 +110,11 @@ async def control(rig: Bench, desk: Desk, owners: list[AgentId]) -> dict[str, Us
     stores = [f"store-{number}" for number in range(10)]
     await master.lead(me, 1, 3600.0)
     watches: Any = dict.fromkeys(stores, object())
-    picture = BucketMap(master, watches, _Ticks(), 10.0)
+    picture = BucketDirectory(master, watches, _Ticks(), 10.0)
 
     async def refresh() -> None:
         await picture.renew()
-        assert len(picture.all_outlets()) >= len(owners) * BUCKETS
+        assert len(picture.all_handles()) >= len(owners) * BUCKETS
 
     async def none_lost() -> None:
         assert await master.take_lost(me, stores, {}) is None

@@ -12,7 +12,7 @@ import logging
 from collections.abc import Mapping
 
 from jobmaster.client.coalescer import answer_of, closed
-from jobmaster.client.store_handle import StoreWatch
+from jobmaster.client.store_handle import StoreHandle
 from jobmaster.clock import Clock
 from jobmaster.model.bucket import Bucket, BucketState
 from jobmaster.model.errors import JobMasterError
@@ -33,15 +33,27 @@ share gets no jobs, and so no newer answer."""
 _log = logging.getLogger(__name__)
 
 
-class Outlet:
+class BucketHandle:
     """One bucket as this producer sees it."""
 
     __slots__ = (
-        "active", "answered_at", "avoid_until", "depth", "epoch", "failures", "full_until", "id", "lane", "owner",
-        "priority", "share", "unsent", "watch",
+        "active",
+        "answered_at",
+        "avoid_until",
+        "depth",
+        "epoch",
+        "failures",
+        "full_until",
+        "id",
+        "lane",
+        "owner",
+        "priority",
+        "share",
+        "store_handle",
+        "unsent",
     )  # fmt: skip
 
-    def __init__(self, bucket: Bucket, watch: StoreWatch) -> None:
+    def __init__(self, bucket: Bucket, store_handle: StoreHandle) -> None:
         self.id = bucket.id
         self.active = True
         """It takes jobs, as far as the master knows."""
@@ -51,7 +63,7 @@ class Outlet:
         """Jobs its owner takes, against those of an owner with share 1."""
         self.lane = bucket.lane
         self.priority = bucket.priority
-        self.watch = watch
+        self.store_handle = store_handle
         self.depth = 0
         """Jobs waiting, as last reported by the store."""
         self.answered_at = 0.0
@@ -81,24 +93,24 @@ class Outlet:
         self.failures = 0
 
 
-class BucketMap:
+class BucketDirectory:
     """Cached buckets by (lane, priority); refreshed by age and on request, one query at a time."""
 
     def __init__(
-        self, master: Queries, watches: Mapping[str, StoreWatch], clock: Clock, max_age_seconds: float
+        self, master: Queries, store_handles: Mapping[str, StoreHandle], clock: Clock, max_age_seconds: float
     ) -> None:
         self._master = master
-        self._watches = watches
+        self._store_handles = store_handles
         self._clock = clock
         self._max_age = max_age_seconds
-        self._groups: dict[tuple[str, int], tuple[Outlet, ...]] = {}
+        self._groups: dict[tuple[str, int], tuple[BucketHandle, ...]] = {}
         self._served: dict[bytes, Traits] = {}
-        self._serving: dict[tuple[str, int, str], tuple[Outlet, ...]] = {}
+        self._serving: dict[tuple[str, int, str], tuple[BucketHandle, ...]] = {}
         self.mixed = False
         """True while owners of buckets differ in the handlers they have."""
         self.uneven = False
         """True while they differ in the share of the jobs they take."""
-        self._by_id: dict[bytes, Outlet] = {}
+        self._by_id: dict[bytes, BucketHandle] = {}
         self._known: tuple[bytes, ...] = ()
         self._lanes: set[str] = set()
         self._read_at: float | None = None
@@ -106,17 +118,17 @@ class BucketMap:
         self._task: asyncio.Task[None] | None = None
         self._closed = False
 
-    def outlets(self, lane: str, priority: int) -> tuple[Outlet, ...]:
+    def handles(self, lane: str, priority: int) -> tuple[BucketHandle, ...]:
         """ACTIVE buckets of a lane and priority, as last known."""
         return self._groups.get((lane, priority), ())
 
-    def serving(self, lane: str, priority: int, handler: str) -> tuple[Outlet, ...]:
+    def serving(self, lane: str, priority: int, handler: str) -> tuple[BucketHandle, ...]:
         """Those of them whose owners have the handler: in another bucket the job would only be given back by its agent."""
         key = (lane, priority, handler)
         found = self._serving.get(key)
         if found is None:
-            outlets = self.outlets(lane, priority)
-            found = tuple(each for each in outlets if self._has(each.owner, handler))
+            handles = self.handles(lane, priority)
+            found = tuple(each for each in handles if self._has(each.owner, handler))
             self._serving[key] = found
         return found
 
@@ -125,11 +137,11 @@ class BucketMap:
         traits = self._served.get(owner) or self._served.get(EVERY_OWNER)
         return traits is None or handler in traits.handlers
 
-    def all_outlets(self) -> list[Outlet]:
+    def all_handles(self) -> list[BucketHandle]:
         """Every bucket that may hold jobs, whether it still takes some or not, as last known."""
         return list(self._by_id.values())
 
-    def outlet(self, bucket_id: bytes) -> Outlet | None:
+    def handle(self, bucket_id: bytes) -> BucketHandle | None:
         """One of them by id."""
         return self._by_id.get(bucket_id)
 
@@ -213,24 +225,24 @@ class BucketMap:
         self._take(buckets, await self._master.served())
 
     def _take(self, buckets: list[Bucket], served: dict[bytes, Traits]) -> None:
-        groups: dict[tuple[str, int], list[Outlet]] = {}
-        by_id: dict[bytes, Outlet] = {}
+        groups: dict[tuple[str, int], list[BucketHandle]] = {}
+        by_id: dict[bytes, BucketHandle] = {}
         for bucket in buckets:
             self._lanes.add(bucket.lane)
-            watch = self._watches.get(bucket.store)
-            if bucket.state is BucketState.READY_TO_DELETE or watch is None:
+            store_handle = self._store_handles.get(bucket.store)
+            if bucket.state is BucketState.READY_TO_DELETE or store_handle is None:
                 continue
-            outlet = self._by_id.get(bucket.id)
-            if outlet is None or outlet.epoch != bucket.epoch:
-                outlet = Outlet(bucket, watch)
-            by_id[bucket.id] = outlet
-            outlet.active = bucket.state is BucketState.ACTIVE
+            handle = self._by_id.get(bucket.id)
+            if handle is None or handle.epoch != bucket.epoch:
+                handle = BucketHandle(bucket, store_handle)
+            by_id[bucket.id] = handle
+            handle.active = bucket.state is BucketState.ACTIVE
             if (traits := served.get(bucket.owner) or served.get(EVERY_OWNER)) is not None:
-                outlet.share = traits.share
-            if outlet.active:
-                groups.setdefault((bucket.lane, bucket.priority), []).append(outlet)
+                handle.share = traits.share
+            if handle.active:
+                groups.setdefault((bucket.lane, bucket.priority), []).append(handle)
         self._by_id, self._known = by_id, tuple(bucket.id for bucket in buckets)
-        self._groups = {key: tuple(outlets) for key, outlets in groups.items()}
+        self._groups = {key: tuple(handles) for key, handles in groups.items()}
         self._served, self._serving = served, {}
         self.mixed = len({traits.handlers for traits in served.values()}) > 1
         self.uneven = len({traits.share for traits in served.values()}) > 1

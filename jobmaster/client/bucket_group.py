@@ -11,7 +11,7 @@ from contextlib import contextmanager, suppress
 from functools import partial
 from typing import NamedTuple
 
-from jobmaster.client.bucket_directory import BucketMap, Outlet
+from jobmaster.client.bucket_directory import BucketDirectory, BucketHandle
 from jobmaster.clock import Clock
 from jobmaster.codec import encode_entry
 from jobmaster.model.errors import ClockSkew, CodeError, JobMasterError, OutcomeUnknown, Refused, Unavailable
@@ -35,7 +35,7 @@ class Capacity(NamedTuple):
     skew_ms_max: int
 
 
-class Placed(NamedTuple):
+class Placement(NamedTuple):
     """Where a batch went."""
 
     level: Durability | None
@@ -45,8 +45,8 @@ class Placed(NamedTuple):
     """Nowhere, because at least one bucket is over its high-water mark."""
 
 
-NO_BUCKET = Placed(None, None)
-ALL_FULL = Placed(None, None, True)
+NO_BUCKET = Placement(None, None)
+ALL_FULL = Placement(None, None, True)
 
 
 class _Trial:
@@ -90,7 +90,7 @@ class BucketGroup:
         lane: str,
         priority: int,
         need: Durability,
-        buckets: BucketMap,
+        buckets: BucketDirectory,
         capacities: dict[str, Capacity],
         clock: Clock,
         telemetry: Telemetry | None = None,
@@ -107,7 +107,7 @@ class BucketGroup:
 
     # ------------------------------------------------------------ SavePending
 
-    async def send(self, items: list[bytes]) -> list[Placed | Exception]:
+    async def send(self, items: list[bytes]) -> list[Placement | Exception]:
         """``place`` with one answer per item; when a store refuses the batch for one id's time, the others get through."""
         try:
             placed = await self.place(items)
@@ -118,7 +118,7 @@ class BucketGroup:
             return await self.send(items[:half]) + await self.send(items[half:])
         return [placed] * len(items)
 
-    async def place(self, items: list[bytes]) -> Placed:
+    async def place(self, items: list[bytes]) -> Placement:
         """Put encoded entries, all together, into one bucket.
 
         Raises:
@@ -127,42 +127,42 @@ class BucketGroup:
             ClockSkew: the time in one of the ids is too far from the store's clock.
             OutcomeUnknown: a store may have taken them, and no other did.
         """
-        trial = _Trial()
-        with trial.certain():
-            return await self._place(items, trial)
+        state = _Trial()
+        with state.certain():
+            return await self._place(items, state)
 
-    async def _place(self, items: list[bytes], trial: _Trial) -> Placed:
+    async def _place(self, items: list[bytes], state: _Trial) -> Placement:
         if not self._buckets.is_fresh():
             await self._buckets.fresh()
         for _ in range(ATTEMPTS_MAX):
-            outlet = self._choose(trial)
-            if outlet is None:
-                if trial.renewed or trial.full:
+            handle = self._choose(state)
+            if handle is None:
+                if state.renewed or state.full:
                     break
-                trial.renewed = True
+                state.renewed = True
                 await self._buckets.renew()
                 continue
-            level = await self._level_of(outlet, trial)
-            if level is not None and await self._submit(outlet, items, trial):
+            level = await self._level_of(handle, state)
+            if level is not None and await self._submit(handle, items, state):
                 self._telemetry.jobs_submitted[level] += len(items)
-                return Placed(level, outlet.id)
-        return self._nowhere(trial)
+                return Placement(level, handle.id)
+        return self._nowhere(state)
 
-    def _nowhere(self, trial: _Trial) -> Placed:
-        if trial.unknown is not None:
-            raise trial.unknown
-        if trial.full:
+    def _nowhere(self, state: _Trial) -> Placement:
+        if state.unknown is not None:
+            raise state.unknown
+        if state.full:
             return ALL_FULL
-        if trial.refusal is not None:
-            raise trial.refusal
+        if state.refusal is not None:
+            raise state.refusal
         return NO_BUCKET
 
-    async def _submit(self, outlet: Outlet, items: list[bytes], trial: _Trial) -> bool:
-        capacity = self._capacities[outlet.watch.name]
-        outlet.unsent += len(items)
+    async def _submit(self, handle: BucketHandle, items: list[bytes], state: _Trial) -> bool:
+        capacity = self._capacities[handle.store_handle.name]
+        handle.unsent += len(items)
         try:
-            answer = await outlet.watch.store.submit(
-                outlet.id,
+            answer = await handle.store_handle.store.submit(
+                handle.id,
                 items,
                 high_water_jobs=capacity.high_water_jobs,
                 high_water_bytes=capacity.high_water_bytes,
@@ -170,84 +170,84 @@ class BucketGroup:
             )
         except OutcomeUnknown as error:
             # Once more to the same bucket: its owner keeps one copy per id, so a second copy there costs nothing.
-            outlet.failed(self._clock.boottime())
-            if trial.again:
-                trial.tried.add(outlet.id)
-            trial.again, trial.unknown = True, error
+            handle.failed(self._clock.boottime())
+            if state.again:
+                state.tried.add(handle.id)
+            state.again, state.unknown = True, error
             return False
         except (Unavailable, Refused) as error:
-            self._failed(outlet, error, trial)
+            self._failed(handle, error, state)
             return False
         finally:
-            outlet.unsent -= len(items)
-        return self._understand(outlet, answer, trial)
+            handle.unsent -= len(items)
+        return self._handle_answer(handle, answer, state)
 
-    def _understand(self, outlet: Outlet, answer: Submitted, trial: _Trial) -> bool:
+    def _handle_answer(self, handle: BucketHandle, answer: Submitted, state: _Trial) -> bool:
         match answer.word:
             case Word.OK:
-                outlet.answered(answer.depth, self._clock.boottime())
+                handle.answered(answer.depth, self._clock.boottime())
                 return True
             case Word.FULL:
-                outlet.answered(answer.depth, self._clock.boottime())
-                outlet.full_until = self._clock.boottime() + FULL_SECONDS
-                trial.full = True
+                handle.answered(answer.depth, self._clock.boottime())
+                handle.full_until = self._clock.boottime() + FULL_SECONDS
+                state.full = True
             case Word.CLOSED | Word.NO_BUCKET | Word.GENERATION:
-                outlet.closed(self._clock.boottime())
+                handle.closed(self._clock.boottime())
             case Word.SKEW:
                 raise ClockSkew(
                     f"the time in a job's id is {answer.skew_ms / 1000:+.3f} s off the clock of store "
-                    f"{outlet.watch.name!r}",
+                    f"{handle.store_handle.name!r}",
                     hint="set this machine's clock (NTP), or pass a job_id that was made now",
                 )
             case _:
                 raise CodeError(f"a store answered {answer.word} to a submit")
-        trial.tried.add(outlet.id)
+        state.tried.add(handle.id)
         return False
 
-    def _failed(self, outlet: Outlet, error: Exception, trial: _Trial) -> None:
-        outlet.failed(self._clock.boottime())
-        trial.tried.add(outlet.id)
+    def _failed(self, handle: BucketHandle, error: Exception, state: _Trial) -> None:
+        handle.failed(self._clock.boottime())
+        state.tried.add(handle.id)
         if isinstance(error, Refused):
-            trial.refusal = error
+            state.refusal = error
 
-    async def _level_of(self, outlet: Outlet, trial: _Trial) -> Durability | None:
+    async def _level_of(self, handle: BucketHandle, state: _Trial) -> Durability | None:
         """The level this outlet reaches; ``None`` when it is too low, or its store does not answer."""
-        watch = outlet.watch
-        level = watch.known_level()
+        store_handle = handle.store_handle
+        level = store_handle.known_level()
         if level is None:
             try:
-                level = await watch.level()
+                level = await store_handle.level()
             except (Unavailable, Refused) as error:
-                self._failed(outlet, error, trial)
+                self._failed(handle, error, state)
                 return None
-        if watch.satisfies(level, self._need):
+        if store_handle.satisfies(level, self._need):
             return level
-        trial.refusal = watch.refusal(self._need)
-        trial.tried.add(outlet.id)
+        state.refusal = store_handle.refusal(self._need)
+        state.tried.add(handle.id)
         return None
 
-    def _choose(self, trial: _Trial) -> Outlet | None:
+    def _choose(self, state: _Trial) -> BucketHandle | None:
         if self._handler is not None:
-            found = self._choose_among(self._buckets.serving(self.lane, self.priority, self._handler), trial)
-            if found is not None or trial.full:
+            found = self._choose_among(self._buckets.serving(self.lane, self.priority, self._handler), state)
+            if found is not None or state.full:
                 return found  # full is full: whoever lacks the handler would only give the jobs back
-        return self._choose_among(self._buckets.outlets(self.lane, self.priority), trial)
+        return self._choose_among(self._buckets.handles(self.lane, self.priority), state)
 
-    def _choose_among(self, outlets: Sequence[Outlet], trial: _Trial) -> Outlet | None:
+    def _choose_among(self, handles: Sequence[BucketHandle], state: _Trial) -> BucketHandle | None:
         now = self._clock.boottime()
-        if trial.again:
-            open_ = [outlet for outlet in outlets if outlet.id not in trial.tried]
+        if state.again:
+            open_ = [handle for handle in handles if handle.id not in state.tried]
         else:
-            open_ = [outlet for outlet in outlets if outlet.avoid_until <= now and outlet.id not in trial.tried]
-        free = [outlet for outlet in open_ if outlet.full_until <= now]
+            open_ = [handle for handle in handles if handle.avoid_until <= now and handle.id not in state.tried]
+        free = [handle for handle in open_ if handle.full_until <= now]
         if len(free) < len(open_):
-            trial.full = True
+            state.full = True
         if not free:
             return None
         if len(free) == 1:
             return free[0]
         if self._buckets.uneven:
-            first, second = pair(len(free), random.random(), random.random(), [outlet.share for outlet in free])
+            first, second = pair(len(free), random.random(), random.random(), [handle.share for handle in free])
             one, other = free[first], free[second]
             return one if goes_first(one.load(now), one.share, other.load(now), other.share) else other
         first, second = pair(len(free), random.random(), random.random())
@@ -262,74 +262,74 @@ class BucketGroup:
 
         A put that fails leaves ASSIGNED rows without copies: their owner's anti-entropy gives them back.
         """
-        trial = _Trial()
-        with trial.certain([job.id for job in jobs]):
-            return await self._assign(master, jobs, trial)
+        state = _Trial()
+        with state.certain([job.id for job in jobs]):
+            return await self._assign(master, jobs, state)
 
-    async def _assign(self, master: Intake, jobs: list[NewJob], trial: _Trial) -> tuple[Written, bytes | None]:
+    async def _assign(self, master: Intake, jobs: list[NewJob], state: _Trial) -> tuple[Written, bytes | None]:
         await self._buckets.fresh()
         for _ in range(ATTEMPTS_MAX):
-            outlet = self._choose(trial)
-            if outlet is None and not trial.renewed and not trial.full:
-                trial.renewed = True
+            handle = self._choose(state)
+            if handle is None and not state.renewed and not state.full:
+                state.renewed = True
                 await self._buckets.renew()
                 continue
-            if outlet is None:
+            if handle is None:
                 break
-            written = await _again(partial(master.insert_assigned, outlet.id, outlet.epoch, jobs), trial)
+            written = await _again(partial(master.insert_assigned, handle.id, handle.epoch, jobs), state)
             if written.bucket_ok:
-                put = await self._put(master, outlet, [job for job in jobs if job.id in written.accepted])
-                return written, outlet.id if put else None
-            outlet.closed(self._clock.boottime())
-            trial.tried.add(outlet.id)
-        return await _again(partial(master.insert_held, jobs), trial), None
+                put = await self._put(master, handle, [job for job in jobs if job.id in written.accepted])
+                return written, handle.id if put else None
+            handle.closed(self._clock.boottime())
+            state.tried.add(handle.id)
+        return await _again(partial(master.insert_held, jobs), state), None
 
-    async def _put(self, master: Intake, outlet: Outlet, jobs: list[NewJob]) -> bool:
+    async def _put(self, master: Intake, handle: BucketHandle, jobs: list[NewJob]) -> bool:
         """False: the bucket is full, and the rows are HELD."""
         if not jobs:
             return True
         items = [
             (job.due_us, encode_entry(Entry(job.id, 2, job.handler, job.args, job.due_us, job.headers))) for job in jobs
         ]
-        capacity = self._capacities[outlet.watch.name]
-        outlet.unsent += len(jobs)
+        capacity = self._capacities[handle.store_handle.name]
+        handle.unsent += len(jobs)
         try:
-            answer = await outlet.watch.store.put(
-                outlet.id,
-                outlet.epoch,
+            answer = await handle.store_handle.store.put(
+                handle.id,
+                handle.epoch,
                 items,
                 high_water_jobs=capacity.high_water_jobs,
                 high_water_bytes=capacity.high_water_bytes,
             )
         except (Unavailable, Refused):
-            outlet.failed(self._clock.boottime())
+            handle.failed(self._clock.boottime())
             return True
         finally:
-            outlet.unsent -= len(jobs)
+            handle.unsent -= len(jobs)
         if answer.word is Word.OK:
-            outlet.answered(answer.depth, self._clock.boottime())
+            handle.answered(answer.depth, self._clock.boottime())
         elif answer.word is Word.FULL:
-            outlet.answered(answer.depth, self._clock.boottime())
-            outlet.full_until = self._clock.boottime() + FULL_SECONDS
-            fence = Fence(BucketId(outlet.id), outlet.epoch, AgentId(outlet.owner))
+            handle.answered(answer.depth, self._clock.boottime())
+            handle.full_until = self._clock.boottime() + FULL_SECONDS
+            fence = Fence(BucketId(handle.id), handle.epoch, AgentId(handle.owner))
             with suppress(JobMasterError):  # the rows are safe, and their owner's anti-entropy gives them back
                 await master.release(fence, [(job.id, 2) for job in jobs])
             return False
         else:
-            outlet.closed(self._clock.boottime())
+            handle.closed(self._clock.boottime())
         return True
 
 
-async def hold(master: Intake, jobs: list[NewJob]) -> Written:
+async def insert_held(master: Intake, jobs: list[NewJob]) -> Written:
     """HELD rows; sent a second time when the first answer was lost."""
-    trial = _Trial()
-    with trial.certain([job.id for job in jobs]):
-        return await _again(partial(master.insert_held, jobs), trial)
+    state = _Trial()
+    with state.certain([job.id for job in jobs]):
+        return await _again(partial(master.insert_held, jobs), state)
 
 
-async def _again(write: Callable[[], Awaitable[Written]], trial: _Trial) -> Written:
+async def _again(write: Callable[[], Awaitable[Written]], state: _Trial) -> Written:
     try:
         return await write()
     except OutcomeUnknown as error:
-        trial.unknown = error
+        state.unknown = error
         return await write()

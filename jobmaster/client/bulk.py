@@ -6,11 +6,11 @@ import asyncio
 from collections.abc import AsyncIterable, Callable, Iterable, Iterator
 from typing import Any
 
-from jobmaster.client.bucket_group import BucketGroup, hold
+from jobmaster.client.bucket_group import BucketGroup, insert_held
 from jobmaster.client.coalescer import CHUNK_BYTES_MAX
-from jobmaster.client.handler_lookup import Plan
-from jobmaster.client.options import BulkOptions, Terms
-from jobmaster.client.submit_router import IntakeDesk, new_job
+from jobmaster.client.handler_lookup import ResolvedHandler
+from jobmaster.client.options import BulkOptions, CheckedOptions
+from jobmaster.client.submit_router import SubmitRouter, new_job
 from jobmaster.client.submitter import Submitter
 from jobmaster.clock import new_id
 from jobmaster.codec import encode_entry
@@ -102,13 +102,13 @@ class BulkSubmit:
 
     def __init__(self, submitter: Submitter, settings: ClusterSettings, options: BulkOptions) -> None:
         self._submitter = submitter
-        self._desk: IntakeDesk = submitter.desk
-        self._terms: Terms = submitter.terms(options)
-        self._durability: Durability = self._terms.durability or settings.jobs.durability
-        self._on_full: OnFull = self._terms.on_full or settings.jobs.on_full
-        if self._terms.key is not None or self._terms.job_id is not None or self._terms.connection is not None:
+        self._router: SubmitRouter = submitter.router
+        self._checked: CheckedOptions = submitter.checked(options)
+        self._durability: Durability = self._checked.durability or settings.jobs.durability
+        self._on_full: OnFull = self._checked.on_full or settings.jobs.on_full
+        if self._checked.key is not None or self._checked.job_id is not None or self._checked.connection is not None:
             raise InputError("idempotency_key, job_id and connection belong to one job", hint="use submit for it")
-        self._way = self._desk.way_of(self._terms.due_us, self._durability)
+        self._way = self._router.way_of(self._checked.due_us, self._durability)
         self._chunk_max = (
             settings.limits.submit_chunk_jobs if self._way is Way.BUCKET else settings.thresholds.transfer_batch
         )
@@ -145,73 +145,81 @@ class BulkSubmit:
 
     async def _read(self, items: Items, handler: Callable[..., Any] | str | None) -> None:
         index = 0
-        plan = None if handler is None else await self._plan(handler)
+        resolved = None if handler is None else await self._resolved(handler)
         if isinstance(items, AsyncIterable):
             async for item in items:
-                await self._take(item, plan, index)
+                await self._take(item, resolved, index)
                 index += 1
             return
         for item in items:
-            if (chunk := self._add(item, plan, index)) is not None:
-                await self._take_slow(item, plan, index) if chunk is _SLOW else await self._send(chunk)
+            if (chunk := self._add(item, resolved, index)) is not None:
+                await self._take_slow(item, resolved, index) if chunk is _SLOW else await self._send(chunk)
             index += 1
 
-    async def _take(self, item: Any, plan: Plan | None, index: int) -> None:
-        chunk = self._add(item, plan, index)
+    async def _take(self, item: Any, resolved: ResolvedHandler | None, index: int) -> None:
+        chunk = self._add(item, resolved, index)
         if chunk is _SLOW:
-            await self._take_slow(item, plan, index)
+            await self._take_slow(item, resolved, index)
         elif chunk is not None:
             await self._send(chunk)
 
-    def _add(self, item: Any, plan: Plan | None, index: int) -> _Chunk | None:
+    def _add(self, item: Any, resolved: ResolvedHandler | None, index: int) -> _Chunk | None:
         """Encode one item into its open chunk. Returns the chunk when it is full, ``_SLOW`` when the handler must be
         looked up first."""
-        if plan is None:
+        if resolved is None:
             handler, args = _split(item, index)
-            plan = self._submitter.plans.local(handler)
-            if plan is None:
+            resolved = self._submitter.handler_lookup.local(handler)
+            if resolved is None:
                 return _SLOW
-        elif plan.handler is None:
+        elif resolved.handler is None:
             return _SLOW
         else:
             args = item
-        return self._append(plan, self._encode(plan, args, index))
+        return self._append(resolved, self._encode(resolved, args, index))
 
-    async def _take_slow(self, item: Any, plan: Plan | None, index: int) -> None:
-        if plan is None:
+    async def _take_slow(self, item: Any, resolved: ResolvedHandler | None, index: int) -> None:
+        if resolved is None:
             handler, args = _split(item, index)
-            plan = await self._plan(handler)
+            resolved = await self._resolved(handler)
         else:
             args = item
-        data = self._encode(plan, args, index)
-        if plan.handler is None:
+        data = self._encode(resolved, args, index)
+        if resolved.handler is None:
             try:
-                await self._submitter.plans.check(plan, data, allow_unregistered=self._terms.allow_unregistered)
+                await self._submitter.handler_lookup.check(
+                    resolved, data, allow_unregistered=self._checked.allow_unregistered
+                )
             except InputError as error:
                 raise _at(error, index) from error
-        chunk = self._append(plan, data)
+        chunk = self._append(resolved, data)
         if chunk is not None:
             await self._send(chunk)
 
-    async def _plan(self, handler: Callable[..., Any] | str) -> Plan:
-        plan = await self._submitter.plans.find(handler, allow_unregistered=self._terms.allow_unregistered)
-        await self._desk.check_served(self._terms.lane or plan.lane)
-        return plan
+    async def _resolved(self, handler: Callable[..., Any] | str) -> ResolvedHandler:
+        resolved = await self._submitter.handler_lookup.find(
+            handler, allow_unregistered=self._checked.allow_unregistered
+        )
+        await self._router.check_served(self._checked.lane or resolved.lane)
+        return resolved
 
-    def _encode(self, plan: Plan, args: Any, index: int) -> bytes:
+    def _encode(self, resolved: ResolvedHandler, args: Any, index: int) -> bytes:
         try:
-            return self._submitter.encode(plan, args)
+            return self._submitter.encode(resolved, args)
         except InputError as error:
             raise _at(error, index) from error
 
-    def _append(self, plan: Plan, data: bytes) -> _Chunk | None:
-        terms = self._terms
-        entry = encode_entry(Entry(new_id(), 1, plan.name, data, terms.due_us, terms.headers))
-        group = self._group_of.get(plan.name)
+    def _append(self, resolved: ResolvedHandler, data: bytes) -> _Chunk | None:
+        checked = self._checked
+        entry = encode_entry(Entry(new_id(), 1, resolved.name, data, checked.due_us, checked.headers))
+        group = self._group_of.get(resolved.name)
         if group is None:
             # Where agents differ in their handlers, each has chunks of its own, which go to those who have it.
-            apart = plan.name if self._desk.buckets.mixed else ""
-            group = self._group_of[plan.name] = (terms.lane or plan.lane, int(terms.priority or plan.priority), apart)
+            apart = resolved.name if self._router.buckets.mixed else ""
+            group = self._group_of[resolved.name] = (
+                checked.lane or resolved.lane,
+                int(checked.priority or resolved.priority),
+                apart,
+            )
         chunk = self._open.get(group)
         if chunk is None:
             chunk = self._open[group] = _Chunk(group)
@@ -240,8 +248,8 @@ class BulkSubmit:
         lane, priority, handler = chunk.group
         try:
             if self._way is Way.BUCKET:
-                need = Durability.VOLATILE if self._terms.allow_volatile else self._durability
-                await self._into_bucket(chunk, await self._desk.group(lane, priority, need, handler))
+                need = Durability.VOLATILE if self._checked.allow_volatile else self._durability
+                await self._into_bucket(chunk, await self._router.group(lane, priority, need, handler))
             else:
                 await self._into_master(chunk)
         except OutcomeUnknown as error:
@@ -254,29 +262,29 @@ class BulkSubmit:
     async def _into_bucket(self, chunk: _Chunk, group: BucketGroup) -> None:
         placed = await group.place(chunk.entries)
         if placed.level is None and placed.full:
-            placed = await self._desk.wait_for_room(chunk.entries, group, self._on_full)
+            placed = await self._router.wait_for_room(chunk.entries, group, self._on_full)
         if placed.level is not None:
             self.summary.acknowledged(chunk.entries, placed.level)
         else:
-            await self._hold(chunk)
+            await self._insert_held(chunk)
 
     async def _into_master(self, chunk: _Chunk) -> None:
         if self._way is Way.HELD:
-            await self._hold(chunk)
+            await self._insert_held(chunk)
             return
         lane, priority, handler = chunk.group
-        group = await self._desk.group(lane, priority, Durability.VOLATILE, handler)
+        group = await self._router.group(lane, priority, Durability.VOLATILE, handler)
         jobs = [new_job(entry, lane, priority) for entry in chunk.entries]
-        written, _ = await group.assign(self._desk.master, jobs)
+        written, _ = await group.assign(self._router.master, jobs)
         self._written(chunk, chunk.entries, written)
 
-    async def _hold(self, chunk: _Chunk) -> None:
+    async def _insert_held(self, chunk: _Chunk) -> None:
         lane, priority, _ = chunk.group
-        size = self._desk.batch_max
+        size = self._router.batch_max
         for start in range(0, len(chunk.entries), size):
             part = chunk.entries[start : start + size]
             try:
-                written = await hold(self._desk.master, [new_job(entry, lane, priority) for entry in part])
+                written = await insert_held(self._router.master, [new_job(entry, lane, priority) for entry in part])
             except Exception:
                 # What went before is acknowledged; only the rest of the chunk is in question.
                 chunk.entries = chunk.entries[start:]
@@ -289,7 +297,7 @@ class BulkSubmit:
         if lost:
             part = [entry for entry in part if entry[3:19] not in written.quarantined]
         self.summary.acknowledged(part, Durability.MASTER)
-        self._desk.telemetry.jobs_submitted[Durability.MASTER] += len(part)
+        self._router.telemetry.jobs_submitted[Durability.MASTER] += len(part)
         if lost:
             chunk.entries = lost
             raise InputError(

@@ -8,15 +8,15 @@ from types import TracebackType
 from typing import Any, Self, TypeVar, Unpack, overload
 from uuid import UUID
 
-from jobmaster.client.bucket_directory import BucketMap
+from jobmaster.client.bucket_directory import BucketDirectory
 from jobmaster.client.bulk import BulkSubmit, BulkSummary, Items
-from jobmaster.client.handler_lookup import Plans
-from jobmaster.client.lookup import Finder, confirm_run
+from jobmaster.client.handler_lookup import HandlerLookup
+from jobmaster.client.lookup import JobLookup, confirm_run
 from jobmaster.client.options import BulkOptions, SubmitOptions
 from jobmaster.client.receipts import JobReceipt
-from jobmaster.client.result_waiter import Waiting
-from jobmaster.client.store_handle import StoreWatch
-from jobmaster.client.submit_router import ClientMaster, IntakeDesk, Order
+from jobmaster.client.result_waiter import ResultWaiter
+from jobmaster.client.store_handle import StoreHandle
+from jobmaster.client.submit_router import ClientMaster, SubmitRequest, SubmitRouter
 from jobmaster.client.submitter import Submitter
 from jobmaster.client.transactions import ClusterTransaction
 from jobmaster.clock import Clock, SystemClock
@@ -65,11 +65,11 @@ class Cluster:
         """What this producer has handed in; ``telemetry.exposition()`` is what a scrape of its process should show."""
         self._clock = clock or SystemClock()
         self._on_close = on_close
-        self._watches = {name: StoreWatch(name, store, self._clock) for name, store in stores.items()}
-        self._buckets = BucketMap(master, self._watches, self._clock, settings.leases.bucket_map_seconds)
-        self._finder = Finder(master, self._buckets)
+        self._store_handles = {name: StoreHandle(name, store, self._clock) for name, store in stores.items()}
+        self._buckets = BucketDirectory(master, self._store_handles, self._clock, settings.leases.bucket_map_seconds)
+        self._job_lookup = JobLookup(master, self._buckets)
         self._submitter: Submitter | None = None
-        self._waiting: Waiting | None = None
+        self._waiter: ResultWaiter | None = None
         self._closed = False
 
     # ------------------------------------------------------------ submitting
@@ -126,7 +126,7 @@ class Cluster:
         try:
             placed = await started.future
             if placed.level is None:
-                placed = await submitter.elsewhere(started, placed)
+                placed = await submitter.fall_back(started, placed)
         except OutcomeUnknown as error:
             raise OutcomeUnknown(error.message, job_ids=[started.job_id]) from error
         unserved = placed.bucket_id is None and await submitter.is_unserved(started)
@@ -154,41 +154,41 @@ class Cluster:
 
     async def submit_within(
         self, connection: Any, handler: Callable[..., Any] | str, args: Any, options: SubmitOptions
-    ) -> tuple[JobReceipt[Any], Order]:
+    ) -> tuple[JobReceipt[Any], SubmitRequest]:
         """One job inside the caller's transaction, and the order it became."""
         submitter = self._submitter or self._open_submitter()
-        receipt, order = await submitter.submit_within(connection, handler, args, options)
-        return self._receipt(receipt), order
+        receipt, request = await submitter.submit_within(connection, handler, args, options)
+        return self._receipt(receipt), request
 
     def _receipt(self, receipt: Receipt) -> JobReceipt[Any]:
         return JobReceipt(self, *receipt)
 
-    def way_of(self, order: Order) -> Way:
+    def way_of(self, request: SubmitRequest) -> Way:
         """The way the order would take as a plain submit."""
-        return self._desk().way_of(order.job.due_us, Durability.STORE)
+        return self._router().way_of(request.job.due_us, Durability.STORE)
 
     async def hint(self, lane: str, priority: int) -> None:
         """Tell one agent of the lane and priority that HELD jobs are due."""
         await self._buckets.fresh()
-        outlets = self._buckets.outlets(lane, priority)
-        if outlets:
-            outlet = min(outlets, key=lambda one: one.depth)
-            await outlet.watch.store.hint(outlet.id)
+        handles = self._buckets.handles(lane, priority)
+        if handles:
+            handle = min(handles, key=lambda one: one.depth)
+            await handle.store_handle.store.hint(handle.id)
 
     # ------------------------------------------------------------ following
 
     async def get(self, job: JobRef) -> JobView:
         """The job as it is now; ``NotFound`` when neither the master nor a bucket has it."""
         job_id, bucket_id = _ref(job)
-        return await self._finder.get(job_id, bucket_id)
+        return await self._job_lookup.get(job_id, bucket_id)
 
     async def state(self, job: JobRef) -> JobState:
         """The state alone."""
         return (await self.get(job)).state
 
-    async def confirm(self, job: JobRef, *, timeout: float | None = None) -> None:
+    async def wait_saved(self, job: JobRef, *, timeout: float | None = None) -> None:
         """Wait until the master has the job; ``WaitTimeout`` after ``timeout`` seconds."""
-        await self._open_waiting().until([_ref(job)[0]], lambda state: state is not None, timeout)
+        await self._open_waiter().until([_ref(job)[0]], lambda state: state is not None, timeout)
 
     async def wait(self, job: JobRef, *, timeout: float | None = None) -> JobState:
         """Wait until the job has ended, however; its final state."""
@@ -197,7 +197,7 @@ class Cluster:
 
     async def wait_all(self, jobs: Iterable[JobRef], *, timeout: float | None = None) -> dict[bytes, JobState]:
         """Wait until all of the jobs have ended; their final states by id."""
-        states = await self._open_waiting().until([_ref(job)[0] for job in jobs], _final, timeout)
+        states = await self._open_waiter().until([_ref(job)[0] for job in jobs], _final, timeout)
         return {job_id: state for job_id, state in states.items() if state is not None}
 
     async def result(self, job: JobRef, *, timeout: float | None = None) -> Any:
@@ -224,7 +224,7 @@ class Cluster:
 
         A job that waits in a bucket answers ASSIGNED: its owner makes it CANCELLED as soon as it hears of the request."""
         job_id, bucket_id = _ref(job)
-        return await self._finder.cancel(job_id, bucket_id, actor=actor)
+        return await self._job_lookup.cancel(job_id, bucket_id, actor=actor)
 
     async def confirm_run(self, confirmation: str, result: object = None, *, actor: str = "client") -> None:
         """Confirm a run of a handler declared with ``confirm="explicit"`` from outside, while it runs or within its
@@ -261,30 +261,30 @@ class Cluster:
         await self._buckets.close()
         submitter, self._submitter = self._submitter, None
         if submitter is not None:
-            await submitter.desk.close()
-        waiting, self._waiting = self._waiting, None
-        if waiting is not None:
-            await waiting.close()
-        await asyncio.gather(*(watch.close() for watch in self._watches.values()))
+            await submitter.router.close()
+        waiter, self._waiter = self._waiter, None
+        if waiter is not None:
+            await waiter.close()
+        await asyncio.gather(*(store_handle.close() for store_handle in self._store_handles.values()))
         if self._on_close is not None:
             await self._on_close()
 
-    def _desk(self) -> IntakeDesk:
-        return (self._submitter or self._open_submitter()).desk
+    def _router(self) -> SubmitRouter:
+        return (self._submitter or self._open_submitter()).router
 
     def _open_submitter(self) -> Submitter:
         """Made at the first use, for it belongs to the running loop."""
         self._refuse_closed()
-        plans = Plans(self.handlers, self.master, self.settings.jobs, self._clock)
-        desk = IntakeDesk(self.settings, self.master, self._buckets, self._clock, self.telemetry)
-        self._submitter = Submitter(self.settings, plans, desk, self._clock)
+        handler_lookup = HandlerLookup(self.handlers, self.master, self.settings.jobs, self._clock)
+        router = SubmitRouter(self.settings, self.master, self._buckets, self._clock, self.telemetry)
+        self._submitter = Submitter(self.settings, handler_lookup, router, self._clock)
         return self._submitter
 
-    def _open_waiting(self) -> Waiting:
+    def _open_waiter(self) -> ResultWaiter:
         self._refuse_closed()
-        if self._waiting is None:
-            self._waiting = Waiting(self.master, self.stores, self._clock)
-        return self._waiting
+        if self._waiter is None:
+            self._waiter = ResultWaiter(self.master, self.stores, self._clock)
+        return self._waiter
 
     def _refuse_closed(self) -> None:
         if self._closed:

@@ -24,7 +24,7 @@ CHUNK_BYTES_MAX = BATCH_BYTES
 """Bytes of one call, so that no single call keeps a store busy for long."""
 
 
-class Gate:
+class PendingLimit:
     """Back-pressure inside the process: how much may wait for an answer, over all batches."""
 
     __slots__ = ("_bytes_max", "_jobs_max", "_waiters", "bytes", "jobs")
@@ -38,15 +38,15 @@ class Gate:
         self._waiters: list[asyncio.Future[None]] = []
 
     @property
-    def shut(self) -> bool:
+    def reached(self) -> bool:
         """True while as much waits as may."""
         return self.jobs >= self._jobs_max or self.bytes >= self._bytes_max
 
-    def leave(self, jobs: int, size: int) -> None:
+    def release(self, jobs: int, size: int) -> None:
         """Count items out and wake who waits."""
         self.jobs -= jobs
         self.bytes -= size
-        if self._waiters and not self.shut:
+        if self._waiters and not self.reached:
             waiters, self._waiters = self._waiters, []
             for waiter in waiters:
                 if not waiter.done():
@@ -57,7 +57,7 @@ class Gate:
         loop = asyncio.get_running_loop()
         try:
             async with asyncio.timeout(timeout_seconds):
-                while self.shut:
+                while self.reached:
                     waiter = loop.create_future()
                     self._waiters.append(waiter)
                     await waiter
@@ -78,9 +78,9 @@ class Coalescer(Generic[Item, Answer]):
         "_calls_max",
         "_chunk",
         "_futures",
-        "_gate",
         "_items",
         "_loop",
+        "_pending_limit",
         "_scheduled",
         "_send",
         "_sizes",
@@ -93,13 +93,13 @@ class Coalescer(Generic[Item, Answer]):
         *,
         chunk: int,
         calls_max: int,
-        gate: Gate,
+        pending_limit: PendingLimit,
     ) -> None:
         self._loop = asyncio.get_running_loop()
         self._send = send
         self._chunk = chunk
         self._calls_max = calls_max
-        self._gate = gate
+        self._pending_limit = pending_limit
         self._items: list[Item] = []
         self._futures: list[asyncio.Future[Answer]] = []
         self._sizes: list[int] = []
@@ -115,9 +115,9 @@ class Coalescer(Generic[Item, Answer]):
         self._futures.append(future)
         self._sizes.append(size)
         self._bytes += size
-        gate = self._gate
-        gate.jobs += 1
-        gate.bytes += size
+        pending_limit = self._pending_limit
+        pending_limit.jobs += 1
+        pending_limit.bytes += size
         if not self._scheduled:
             self._scheduled = True
             self._loop.call_soon(self._flush)
@@ -128,7 +128,7 @@ class Coalescer(Generic[Item, Answer]):
         nothing happened."""
         self._send = _refuse
         futures, self._futures = self._futures, []
-        self._gate.leave(len(futures), self._bytes)
+        self._pending_limit.release(len(futures), self._bytes)
         self._items, self._sizes, self._bytes = [], [], 0
         _fail(futures, closed())
         if self._tasks:
@@ -137,7 +137,7 @@ class Coalescer(Generic[Item, Answer]):
     def _flush(self) -> None:
         self._scheduled = False
         while self._items and self._calls < self._calls_max:
-            count, size = self._portion()
+            count, size = self._next_batch()
             items, self._items = self._items[:count], self._items[count:]
             futures, self._futures = self._futures[:count], self._futures[count:]
             self._sizes = self._sizes[count:]
@@ -147,7 +147,7 @@ class Coalescer(Generic[Item, Answer]):
             self._tasks.add(task)
             task.add_done_callback(self._tasks.discard)
 
-    def _portion(self) -> tuple[int, int]:
+    def _next_batch(self) -> tuple[int, int]:
         """How many of the waiting items the next call takes, and their bytes."""
         if self._bytes <= CHUNK_BYTES_MAX and len(self._items) <= self._chunk:
             return len(self._items), self._bytes
@@ -175,7 +175,7 @@ class Coalescer(Generic[Item, Answer]):
             _fail(futures, error)
         finally:
             self._calls -= 1
-            self._gate.leave(len(items), size)
+            self._pending_limit.release(len(items), size)
             if self._items and not self._scheduled:
                 self._flush()
 

@@ -17,8 +17,8 @@ from typing import NamedTuple
 
 import msgspec
 
-from jobmaster.client.bucket_directory import BucketMap, Outlet
-from jobmaster.client.coalescer import Coalescer, Gate
+from jobmaster.client.bucket_directory import BucketDirectory, BucketHandle
+from jobmaster.client.coalescer import Coalescer, PendingLimit
 from jobmaster.client.lookup import copies
 from jobmaster.codec import decode_json
 from jobmaster.model import ids
@@ -36,22 +36,22 @@ class Sent(NamedTuple):
     """What was found of one job."""
 
     row: SentRow | None
-    copy: tuple[Entry, Outlet] | None
+    copy: tuple[Entry, BucketHandle] | None
 
 
-class OwnIds:
+class Deduplicator:
     """Looks for jobs that may have been sent before. Belongs to one event loop."""
 
-    def __init__(self, master: Queries, buckets: BucketMap, gate: Gate) -> None:
+    def __init__(self, master: Queries, buckets: BucketDirectory, pending_limit: PendingLimit) -> None:
         self._master = master
         self._buckets = buckets
-        self._gathering: Coalescer[bytes, Sent] = Coalescer(
-            self._look, chunk=FIND_IDS_MAX, calls_max=LOOKS_MAX, gate=gate
+        self._coalescer: Coalescer[bytes, Sent] = Coalescer(
+            self._look, chunk=FIND_IDS_MAX, calls_max=LOOKS_MAX, pending_limit=pending_limit
         )
 
     async def close(self) -> None:
         """Finish the look under way; refuse what waits for the next."""
-        await self._gathering.close()
+        await self._coalescer.close()
 
     async def receipt(self, job: NewJob, need: Durability | None) -> Receipt | None:
         """The receipt of a job that is there already, as safe as is asked for now; ``None``: send it (again).
@@ -62,35 +62,35 @@ class OwnIds:
         Raises:
             Conflict: it is there with another payload.
         """
-        row, copy = await self._gathering.put(job.id, 16 + len(job.args))
+        row, copy = await self._coalescer.put(job.id, 16 + len(job.args))
         if row is not None:
             refuse_another(job, row.handler, row.args)
             return Receipt(job.id, Durability.MASTER, row.bucket_id, True)
         if copy is None:
             return None
-        entry, outlet = copy
+        entry, handle = copy
         refuse_another(job, entry.handler, entry.args)
         if need is None:
             return None
         try:
-            level = await outlet.watch.level()
+            level = await handle.store_handle.level()
         except JobMasterError:
             return None
-        return Receipt(job.id, level, outlet.id, True) if outlet.watch.satisfies(level, need) else None
+        return Receipt(job.id, level, handle.id, True) if handle.store_handle.satisfies(level, need) else None
 
     async def _look(self, job_ids: list[bytes]) -> list[Sent | Exception]:
         """What is there of each job. Where store or master does not answer, nothing is seen."""
         wanted = list(dict.fromkeys(job_ids))
-        found: dict[bytes, tuple[Entry, Outlet]] = {}
+        found: dict[bytes, tuple[Entry, BucketHandle]] = {}
         rows: dict[bytes, SentRow] = {}
         looked_into: set[bytes] = set()
         await self._buckets.known()
         for _ in range(ROUNDS_MAX):
             # Both of one picture: a renewal beside this must not make a bucket known that was not looked into.
             known = self._buckets.bucket_ids()
-            outlets = [outlet for outlet in self._buckets.all_outlets() if outlet.id not in looked_into]
-            looked_into.update(outlet.id for outlet in outlets)
-            found.update(await copies([job_id for job_id in wanted if job_id not in found], outlets))
+            handles = [handle for handle in self._buckets.all_handles() if handle.id not in looked_into]
+            looked_into.update(handle.id for handle in handles)
+            found.update(await copies([job_id for job_id in wanted if job_id not in found], handles))
             try:
                 rows, strangers = await self._master.sent_before(wanted, known)
             except Unavailable:

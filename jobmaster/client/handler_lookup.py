@@ -30,7 +30,7 @@ UNKNOWN_HINT = "declare it in this process, start an agent that has it, or pass 
 """What a program can do about an unknown handler; the command line says it in its own words."""
 
 
-class Plan(NamedTuple):
+class ResolvedHandler(NamedTuple):
     """How jobs of one handler are submitted when the submit says nothing else."""
 
     name: str
@@ -40,7 +40,7 @@ class Plan(NamedTuple):
     priority: Priority
 
 
-class Plans:
+class HandlerLookup:
     """Handler or name -> plan."""
 
     def __init__(self, handlers: Handlers, master: Queries, defaults: JobDefaults, clock: Clock) -> None:
@@ -49,35 +49,37 @@ class Plans:
         self._lane = check_lane(defaults.lane)
         self._priority = Priority.parse(defaults.priority)
         self._clock = clock
-        self._local: dict[Callable[..., Any] | str, Plan] = {}
+        self._local: dict[Callable[..., Any] | str, ResolvedHandler] = {}
         self._published: dict[str, HandlerSpec] = {}
         self._read_at: float | None = None
 
-    def local(self, handler: Callable[..., Any] | str) -> Plan | None:
+    def local(self, handler: Callable[..., Any] | str) -> ResolvedHandler | None:
         """Plan of a handler declared in this process."""
         try:
-            plan = self._local.get(handler)
+            resolved = self._local.get(handler)
         except TypeError:
             return None
-        if plan is not None:
-            return plan
+        if resolved is not None:
+            return resolved
         declared = self._handlers.get(handler) if isinstance(handler, str) else self._handlers.of(handler)
         if declared is None:
             return None
         options = declared.options
-        plan = Plan(declared.name, declared, options.lane or self._lane, options.priority or self._priority)
-        self._local[handler] = self._local[declared.name] = plan
-        return plan
+        resolved = ResolvedHandler(
+            declared.name, declared, options.lane or self._lane, options.priority or self._priority
+        )
+        self._local[handler] = self._local[declared.name] = resolved
+        return resolved
 
-    async def find(self, handler: Callable[..., Any] | str, *, allow_unregistered: bool) -> Plan:
+    async def find(self, handler: Callable[..., Any] | str, *, allow_unregistered: bool) -> ResolvedHandler:
         """Plan of any handler.
 
         Raises:
             UnknownHandler: neither declared here nor published, and not ``allow_unregistered``.
         """
-        plan = self.local(handler)
-        if plan is not None:
-            return plan
+        resolved = self.local(handler)
+        if resolved is not None:
+            return resolved
         if not isinstance(handler, str):
             raise UnknownHandler(
                 f"{getattr(handler, '__qualname__', handler)!r} is not declared as a handler of this cluster",
@@ -87,30 +89,30 @@ class Plans:
         spec = await self._spec(handler)
         if spec is None:
             if allow_unregistered:
-                return Plan(handler, None, self._lane, self._priority)
+                return ResolvedHandler(handler, None, self._lane, self._priority)
             raise unknown_handler(
                 handler,
                 [*self._handlers.names(), *self._published],
                 UNKNOWN_HINT,
             )
         priority = self._priority if spec.priority is None else Priority.parse(spec.priority)
-        return Plan(handler, None, spec.lane or self._lane, priority)
+        return ResolvedHandler(handler, None, spec.lane or self._lane, priority)
 
-    async def check(self, plan: Plan, args: bytes, *, allow_unregistered: bool) -> None:
+    async def check(self, resolved: ResolvedHandler, args: bytes, *, allow_unregistered: bool) -> None:
         """Check encoded arguments of a handler that is declared elsewhere; ``InvalidArguments`` names what is wrong."""
-        spec = self._published.get(plan.name)
+        spec = self._published.get(resolved.name)
         if spec is None:
             if allow_unregistered:
                 return
-            raise UnknownHandler(f"there is no handler {plan.name!r}")
+            raise UnknownHandler(f"there is no handler {resolved.name!r}")
         value = decode_json(args)
         wrong = problems(spec.schema, value)
         if wrong and self._may_reread():
             await self._read()
-            wrong = problems(self._published.get(plan.name, spec).schema, value)
+            wrong = problems(self._published.get(resolved.name, spec).schema, value)
         if wrong:
             names = ", ".join(_usage(spec.schema))
-            raise InvalidArguments(f"handler {plan.name!r}: {'; '.join(wrong)}", hint=f"it takes ({names})")
+            raise InvalidArguments(f"handler {resolved.name!r}: {'; '.join(wrong)}", hint=f"it takes ({names})")
 
     async def _spec(self, name: str) -> HandlerSpec | None:
         if self._read_at is None or self._clock.boottime() - self._read_at > FORGET_SECONDS:

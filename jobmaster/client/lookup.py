@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterable, Sequence
 
-from jobmaster.client.bucket_directory import BucketMap, Outlet
+from jobmaster.client.bucket_directory import BucketDirectory, BucketHandle
 from jobmaster.codec import encode_value
 from jobmaster.model import ids
 from jobmaster.model.errors import Conflict, InputError, InvalidArguments, JobMasterError, NotFound
@@ -20,10 +20,10 @@ FINDS_MAX = 8
 """Buckets of one store asked in one write: their scans follow one another, and the store serves nobody else meanwhile."""
 
 
-class Finder:
+class JobLookup:
     """``get`` and ``cancel``."""
 
-    def __init__(self, master: Queries, buckets: BucketMap) -> None:
+    def __init__(self, master: Queries, buckets: BucketDirectory) -> None:
         self._master = master
         self._buckets = buckets
 
@@ -32,7 +32,7 @@ class Finder:
         ``QUEUED`` when an agent has it in memory.
 
         Raises:
-            NotFound: neither has it. It may be in an agent's hands for a moment (``persist_within``): ``confirm`` waits.
+            NotFound: neither has it. It may be in an agent's hands for a moment (``persist_within``): ``wait_saved`` waits.
         """
         view = await self._master.get(job_id)
         if view is None:
@@ -43,12 +43,12 @@ class Finder:
             raise _not_found(job_id)
         return view
 
-    async def _of_copy(self, entry: Entry, outlet: Outlet) -> JobView:
+    async def _of_copy(self, entry: Entry, handle: BucketHandle) -> JobView:
         try:
-            claimed = await outlet.watch.store.is_claimed(outlet.id, entry.id, SCAN_JOBS_MAX)
+            claimed = await handle.store_handle.store.is_claimed(handle.id, entry.id, SCAN_JOBS_MAX)
         except JobMasterError:
             claimed = False
-        return _view(entry, outlet, claimed)
+        return _view(entry, handle, claimed)
 
     async def cancel(self, job_id: bytes, bucket_id: bytes | None = None, *, actor: str) -> JobState:
         """Ask to cancel; the state after the request. A job in flight has a flag then and ends as CANCELLED unless it
@@ -63,43 +63,43 @@ class Finder:
             if found is None:
                 state = await self._master.cancel(job_id, tombstone=None, actor=actor)
             else:
-                entry, outlet = found
+                entry, handle = found
                 tombstone = NewJob(
-                    job_id, outlet.priority, outlet.lane, entry.handler, entry.args, entry.headers, entry.due_us
+                    job_id, handle.priority, handle.lane, entry.handler, entry.args, entry.headers, entry.due_us
                 )
                 state = await self._master.cancel(job_id, tombstone=tombstone, actor=actor)
-                await self._tell(outlet, job_id)
+                await self._notify(handle, job_id)
             if state is None:
                 raise _not_found(job_id)
         if state in IN_FLIGHT_STATES:
-            await self._tell_owner(job_id)
+            await self._notify_owner(job_id)
         return state
 
-    async def _tell_owner(self, job_id: bytes) -> None:
+    async def _notify_owner(self, job_id: bytes) -> None:
         view = await self._master.get(job_id)
         if view is not None and view.bucket_id is not None:
-            outlet = self._buckets.outlet(view.bucket_id)
-            if outlet is None:
+            handle = self._buckets.handle(view.bucket_id)
+            if handle is None:
                 await self._buckets.renew()
-                outlet = self._buckets.outlet(view.bucket_id)
-            if outlet is not None:
-                await self._tell(outlet, job_id)
+                handle = self._buckets.handle(view.bucket_id)
+            if handle is not None:
+                await self._notify(handle, job_id)
 
-    async def _tell(self, outlet: Outlet, job_id: bytes) -> None:
+    async def _notify(self, handle: BucketHandle, job_id: bytes) -> None:
         """A hint only: the row decides, and the owner reads its flags with every heartbeat."""
         try:
-            await outlet.watch.store.request_cancel(outlet.id, job_id)
+            await handle.store_handle.store.request_cancel(handle.id, job_id)
         except JobMasterError:
             pass
 
-    async def _find(self, job_id: bytes, bucket_id: bytes | None) -> tuple[Entry, Outlet] | None:
+    async def _find(self, job_id: bytes, bucket_id: bytes | None) -> tuple[Entry, BucketHandle] | None:
         await self._buckets.fresh()
-        if bucket_id is not None and (outlet := self._buckets.outlet(bucket_id)) is not None:
-            found = await copies([job_id], [outlet])
+        if bucket_id is not None and (handle := self._buckets.handle(bucket_id)) is not None:
+            found = await copies([job_id], [handle])
             if found:
                 return found[job_id]
         await self._buckets.renew()
-        return (await copies([job_id], self._buckets.all_outlets())).get(job_id)
+        return (await copies([job_id], self._buckets.all_handles())).get(job_id)
 
 
 async def confirm_run(master: Queries, limits: Limits, confirmation: str, result: object, *, actor: str) -> None:
@@ -131,56 +131,56 @@ def _parse(confirmation: object) -> tuple[bytes, Identity]:
         ) from None
 
 
-async def copies(job_ids: Sequence[bytes], outlets: Iterable[Outlet]) -> dict[bytes, tuple[Entry, Outlet]]:
+async def copies(job_ids: Sequence[bytes], handles: Iterable[BucketHandle]) -> dict[bytes, tuple[Entry, BucketHandle]]:
     """Copies of these jobs (at most ``FIND_IDS_MAX``) in some buckets, by id. A store that does not answer shows none."""
-    stores: dict[str, list[Outlet]] = {}
-    for outlet in outlets:
-        stores.setdefault(outlet.watch.name, []).append(outlet)
-    found: dict[bytes, tuple[Entry, Outlet]] = {}
+    stores: dict[str, list[BucketHandle]] = {}
+    for handle in handles:
+        stores.setdefault(handle.store_handle.name, []).append(handle)
+    found: dict[bytes, tuple[Entry, BucketHandle]] = {}
     await asyncio.gather(*(_copies_in(job_ids, of_store, found) for of_store in stores.values()))
     return found
 
 
 async def _copies_in(
-    job_ids: Sequence[bytes], outlets: Sequence[Outlet], found: dict[bytes, tuple[Entry, Outlet]]
+    job_ids: Sequence[bytes], handles: Sequence[BucketHandle], found: dict[bytes, tuple[Entry, BucketHandle]]
 ) -> None:
     """The same in the buckets of one store.
 
     Those that take no more come last, and are left out for a while when the store gave no answer: the buckets of a store
     that is away stay in rescue until it is back, and every look would wait for it as long.
     """
-    watch = outlets[0].watch
-    ordered = [outlet for outlet in outlets if outlet.active]
-    if not watch.silent:
-        ordered += [outlet for outlet in outlets if not outlet.active]
+    store_handle = handles[0].store_handle
+    ordered = [handle for handle in handles if handle.active]
+    if not store_handle.silent:
+        ordered += [handle for handle in handles if not handle.active]
     for start in range(0, len(ordered), FINDS_MAX):
         page = ordered[start : start + FINDS_MAX]
         wanted = [job_id for job_id in job_ids if job_id not in found]
         if not wanted:
             return
         try:
-            answers = await watch.store.find([outlet.id for outlet in page], wanted, SCAN_JOBS_MAX)
+            answers = await store_handle.store.find([handle.id for handle in page], wanted, SCAN_JOBS_MAX)
         except JobMasterError:
-            watch.gave_no_answer()
+            store_handle.gave_no_answer()
             return  # each further page would wait as long
-        for outlet, entries in zip(page, answers, strict=True):
+        for handle, entries in zip(page, answers, strict=True):
             for job_id, entry in entries.items():
-                found.setdefault(job_id, (entry, outlet))
+                found.setdefault(job_id, (entry, handle))
 
 
-def _view(entry: Entry, outlet: Outlet, claimed: bool) -> JobView:
+def _view(entry: Entry, handle: BucketHandle, claimed: bool) -> JobView:
     waiting = JobState.SAVE_PENDING if entry.token == 1 else JobState.ASSIGNED
     return JobView(
         id=entry.id,
         state=JobState.QUEUED if claimed else waiting,
-        priority=Priority(outlet.priority),
-        lane=outlet.lane,
+        priority=Priority(handle.priority),
+        lane=handle.lane,
         handler=entry.handler,
         token=entry.token,
         attempt=entry.attempt,
         rescues=entry.rescues,
-        bucket_id=outlet.id,
-        bucket_epoch=outlet.epoch,
+        bucket_id=handle.id,
+        bucket_epoch=handle.epoch,
         due_us=entry.due_us or None,
         args=entry.args,
         headers=entry.headers,

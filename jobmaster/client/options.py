@@ -63,7 +63,7 @@ class SubmitOptions(BulkOptions, total=False):
     """An asyncpg connection with an open transaction on the master's database: the job's row joins it."""
 
 
-class Terms(NamedTuple):
+class CheckedOptions(NamedTuple):
     """The options, checked."""
 
     due_us: int
@@ -80,7 +80,7 @@ class Terms(NamedTuple):
     connection: Any
 
 
-def checked_terms(options: SubmitOptions | BulkOptions, limits: Limits, now_us: int) -> Terms:
+def check_submit_options(options: SubmitOptions | BulkOptions, limits: Limits, now_us: int) -> CheckedOptions:
     """Every option checked against its rule.
 
     Raises:
@@ -117,7 +117,7 @@ def checked_terms(options: SubmitOptions | BulkOptions, limits: Limits, now_us: 
             f"tags, metadata and options have {len(data)} bytes together, the limit is {limits.headers_bytes}",
             hint="put large data into the arguments or a store of its own",
         )
-    return Terms(
+    return CheckedOptions(
         due_us=due_us,
         headers=data,
         priority=_choice(Priority.parse, get("priority")),

@@ -17,7 +17,7 @@ class Follows(Protocol):
     """What a receipt needs of the cluster that gave it. A type of its own, so that the receipt's annotations can be read at
     any time, by ``help()`` too."""
 
-    async def confirm(self, job: JobReceipt[Any], *, timeout: float | None = None) -> None:
+    async def wait_saved(self, job: JobReceipt[Any], *, timeout: float | None = None) -> None:
         """Wait until the master has the job."""
         ...
 
@@ -65,9 +65,9 @@ class JobReceipt(msgspec.Struct, Generic[R], frozen=True, eq=False, gc=False):
         """The id as a UUID."""
         return UUID(bytes=self.id)
 
-    async def confirm(self, timeout: float | None = None) -> None:
+    async def wait_saved(self, timeout: float | None = None) -> None:
         """Wait until the master has the job; ``WaitTimeout`` when that takes longer than ``timeout`` seconds."""
-        await self.cluster.confirm(self, timeout=timeout)
+        await self.cluster.wait_saved(self, timeout=timeout)
 
     async def wait(self, timeout: float | None = None) -> JobState:
         """Wait until the job has ended, however; its final state."""

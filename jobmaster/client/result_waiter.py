@@ -15,7 +15,7 @@ from collections.abc import AsyncGenerator, Callable, Iterable, Mapping
 from contextlib import aclosing
 from typing import cast
 
-from jobmaster.client.coalescer import Coalescer, Gate
+from jobmaster.client.coalescer import Coalescer, PendingLimit
 from jobmaster.clock import Clock
 from jobmaster.model.errors import JobMasterError, Unavailable, WaitTimeout
 from jobmaster.model.job import JobState
@@ -50,14 +50,14 @@ class _Watch:
         self.touched: set[bytes] = set()
 
 
-class Waiting:
+class ResultWaiter:
     """Shared subscriptions and the waiters on them. Belongs to one event loop."""
 
     def __init__(self, master: Queries, stores: Mapping[str, StoreIntake], clock: Clock) -> None:
         self._master = master
         self._stores = stores
         self._clock = clock
-        self._watches: dict[bytes, list[_Watch]] = {}
+        self._waiters: dict[bytes, list[_Watch]] = {}
         self._listeners: dict[str, asyncio.Task[None]] = {}
         self._standing: dict[str, asyncio.Event] = {}
         self._needed_at = 0.0
@@ -65,7 +65,7 @@ class Waiting:
         """What the master's last answer was instead of one."""
         self._closed = False
         self._states: Coalescer[bytes, JobState | None] = Coalescer(
-            self._read_states, chunk=STATES_PER_QUERY, calls_max=2, gate=Gate()
+            self._read_states, chunk=STATES_PER_QUERY, calls_max=2, pending_limit=PendingLimit()
         )
 
     async def until(
@@ -79,15 +79,15 @@ class Waiting:
         pending = set(job_ids)
         ends = None if timeout is None else self._clock.boottime() + timeout
         found: dict[bytes, JobState | None] = {}
-        watch = _Watch()
+        waiter = _Watch()
         for job_id in pending:
-            self._watches.setdefault(job_id, []).append(watch)
+            self._waiters.setdefault(job_id, []).append(waiter)
         try:
             await self._listen(timeout)
             read = set(pending)
             while True:
-                watch.event.clear()
-                watch.touched -= read
+                waiter.event.clear()
+                waiter.touched -= read
                 for job_id, state in (await self._look(read, ends)).items():
                     if reached(state):
                         found[job_id] = state
@@ -98,11 +98,11 @@ class Waiting:
                     raise Unavailable(
                         "the cluster was closed during the wait", hint="the jobs go on; wait with a new one"
                     )
-                read = await self._next_read(watch, pending, ends, timeout)
+                read = await self._next_read(waiter, pending, ends, timeout)
         finally:
             self._needed_at = self._clock.boottime()
             for job_id in [*pending, *found]:
-                self._forget(job_id, watch)
+                self._forget(job_id, waiter)
 
     async def close(self) -> None:
         """End the subscriptions and the reads; who still waits is told."""
@@ -115,7 +115,7 @@ class Waiting:
         await self._states.close()
 
     async def _next_read(
-        self, watch: _Watch, pending: set[bytes], ends: float | None, timeout: float | None
+        self, waiter: _Watch, pending: set[bytes], ends: float | None, timeout: float | None
     ) -> set[bytes]:
         """Ids to read next: those heard of, or all of them when nothing was heard for a while."""
         wait_seconds = max(REREAD_SECONDS, len(pending) / REREAD_JOBS_PER_SECOND)
@@ -126,10 +126,10 @@ class Waiting:
             wait_seconds = min(wait_seconds, left)
         try:
             async with asyncio.timeout(wait_seconds):
-                await watch.event.wait()
+                await waiter.event.wait()
         except TimeoutError:
             return set(pending)
-        return (watch.touched & pending) or set(pending)
+        return (waiter.touched & pending) or set(pending)
 
     async def _too_late(self, pending: set[bytes], timeout: float | None) -> WaitTimeout:
         """The error, with what holds the jobs up as far as the master knows it."""
@@ -180,7 +180,7 @@ class Waiting:
             task = self._listeners.get(name)
             if task is None or task.done():
                 self._standing[name] = asyncio.Event()
-                self._listeners[name] = asyncio.get_running_loop().create_task(self._hear(name, store))
+                self._listeners[name] = asyncio.get_running_loop().create_task(self._listen_to(name, store))
         waits = [event for event in self._standing.values() if not event.is_set()]
         if not waits:
             return
@@ -192,7 +192,7 @@ class Waiting:
         except TimeoutError:
             _log.info("not every store takes a subscription; waiting goes on by re-reading")
 
-    async def _hear(self, name: str, store: StoreIntake) -> None:
+    async def _listen_to(self, name: str, store: StoreIntake) -> None:
         pauses = backoff_delays(_BACKOFF_SECONDS, _BACKOFF_SECONDS_MAX)
         while True:
             try:
@@ -204,10 +204,10 @@ class Waiting:
                             self._standing[name].set()
                             self._wake_all()
                             continue
-                        for watch in self._watches.get(job_id, ()):
-                            watch.touched.add(job_id)
-                            watch.event.set()
-                        if not self._watches and self._clock.boottime() - self._needed_at > IDLE_SECONDS:
+                        for waiter in self._waiters.get(job_id, ()):
+                            waiter.touched.add(job_id)
+                            waiter.event.set()
+                        if not self._waiters and self._clock.boottime() - self._needed_at > IDLE_SECONDS:
                             return
             except JobMasterError as error:
                 _log.info("store %s: its news stopped: %s", name, error)
@@ -216,13 +216,13 @@ class Waiting:
 
     def _wake_all(self) -> None:
         """Something may have been missed before the subscription stood."""
-        for job_id, watches in self._watches.items():
-            for watch in watches:
-                watch.touched.add(job_id)
-                watch.event.set()
+        for job_id, waiters in self._waiters.items():
+            for waiter in waiters:
+                waiter.touched.add(job_id)
+                waiter.event.set()
 
-    def _forget(self, job_id: bytes, watch: _Watch) -> None:
-        watches = self._watches[job_id]
-        watches.remove(watch)
-        if not watches:
-            del self._watches[job_id]
+    def _forget(self, job_id: bytes, waiter: _Watch) -> None:
+        waiters = self._waiters[job_id]
+        waiters.remove(waiter)
+        if not waiters:
+            del self._waiters[job_id]

@@ -31,7 +31,7 @@ def reached(health: StoreHealth) -> Durability:
     return Durability.STORE_FSYNC if health.append_fsync == "always" else Durability.STORE
 
 
-class StoreWatch:
+class StoreHandle:
     """One store and what is known of its durability."""
 
     def __init__(self, name: str, store: StoreIntake, clock: Clock) -> None:
@@ -100,11 +100,11 @@ class StoreWatch:
         if self._closed:
             raise closed()
         if self._task is None:
-            self._task = asyncio.get_running_loop().create_task(self._ask())
-            self._task.add_done_callback(self._asked)
+            self._task = asyncio.get_running_loop().create_task(self._read_health())
+            self._task.add_done_callback(self._health_read)
         return self._task
 
-    async def _ask(self) -> Durability:
+    async def _read_health(self) -> Durability:
         health = await self.store.health()
         level = reached(health)
         if self._level is not None and level is not self._level:
@@ -112,7 +112,7 @@ class StoreWatch:
         self._health, self._level = health, level
         return level
 
-    def _asked(self, task: asyncio.Task[Durability]) -> None:
+    def _health_read(self, task: asyncio.Task[Durability]) -> None:
         self._task = None
         self._recheck_at = self._clock.boottime() + RECHECK_SECONDS
         if not task.cancelled() and isinstance(error := task.exception(), JobMasterError) and self._level is not None:

@@ -15,10 +15,10 @@ from typing import Any, NamedTuple, Protocol
 
 import msgspec
 
-from jobmaster.client.bucket_directory import BucketMap
-from jobmaster.client.bucket_group import ALL_FULL, BucketGroup, Capacity, Placed, hold
-from jobmaster.client.coalescer import Coalescer, Gate
-from jobmaster.client.dedup import OwnIds, canonical, refuse_another
+from jobmaster.client.bucket_directory import BucketDirectory
+from jobmaster.client.bucket_group import ALL_FULL, BucketGroup, Capacity, Placement, insert_held
+from jobmaster.client.coalescer import Coalescer, PendingLimit
+from jobmaster.client.dedup import Deduplicator, canonical, refuse_another
 from jobmaster.clock import Clock
 from jobmaster.codec import decode_entry, encode_entry
 from jobmaster.model import ids
@@ -57,7 +57,7 @@ class ClientMaster(Intake, Queries, Protocol):
         ...
 
 
-class Order(NamedTuple):
+class SubmitRequest(NamedTuple):
     """One job, checked, on its way."""
 
     job: NewJob
@@ -71,25 +71,25 @@ class Order(NamedTuple):
     """Nothing is stored when nobody serves the job's lane and priority."""
 
 
-class Line(NamedTuple):
+class SubmitBatcher(NamedTuple):
     """Where single submits of one lane and priority gather."""
 
     group: BucketGroup
-    gathering: Coalescer[bytes, Placed]
+    coalescer: Coalescer[bytes, Placement]
 
 
 _Key = tuple[str, int, Durability, str | None]
 """Lane, priority, level needed, and the handler where agents differ in what they can run."""
 
 
-class IntakeDesk:
+class SubmitRouter:
     """Puts orders where they belong. Belongs to one event loop."""
 
     def __init__(
         self,
         settings: ClusterSettings,
         master: ClientMaster,
-        buckets: BucketMap,
+        buckets: BucketDirectory,
         clock: Clock,
         telemetry: Telemetry | None = None,
     ) -> None:
@@ -98,8 +98,8 @@ class IntakeDesk:
         self.master = master
         self.buckets = buckets
         self._clock = clock
-        self.gate = Gate()
-        self._own_ids = OwnIds(master, buckets, self.gate)
+        self.pending_limit = PendingLimit()
+        self._deduplicator = Deduplicator(master, buckets, self.pending_limit)
         skew_ms = int(settings.limits.clock_skew_seconds * 1000)
         self._capacities = {
             name: Capacity(store.high_water_jobs, store.high_water_bytes, skew_ms)
@@ -109,10 +109,10 @@ class IntakeDesk:
         """Rows of one insert."""
         self._full_timeout = settings.jobs.on_full_timeout_seconds
         self._groups: dict[_Key, BucketGroup] = {}
-        self._lines: dict[_Key, Line] = {}
+        self._batchers: dict[_Key, SubmitBatcher] = {}
         self._assigning: dict[tuple[str, int], Coalescer[NewJob, Receipt]] = {}
         self._keys: dict[str, Coalescer[tuple[str, bytes, bytes], tuple[bytes, bytes]]] = {}
-        self._owned: Coalescer[NewJob, Receipt] = self._coalescer(self._hold)
+        self._owned: Coalescer[NewJob, Receipt] = self._coalescer(self._insert_held)
         self._rows: Coalescer[bytes, bool] = self._coalescer(self._have_rows)
         self._served = {
             lane
@@ -123,10 +123,10 @@ class IntakeDesk:
 
     async def close(self) -> None:
         """Finish the calls under way; refuse what has not left."""
-        every: list[Coalescer[Any, Any] | OwnIds] = [self._owned, self._rows, self._own_ids]
-        every += [line.gathering for line in self._lines.values()]
+        every: list[Coalescer[Any, Any] | Deduplicator] = [self._owned, self._rows, self._deduplicator]
+        every += [batcher.coalescer for batcher in self._batchers.values()]
         every += [*self._assigning.values(), *self._keys.values()]
-        await asyncio.gather(*(line.close() for line in every))
+        await asyncio.gather(*(batcher.close() for batcher in every))
 
     # ------------------------------------------------------------ groups of buckets
 
@@ -158,10 +158,10 @@ class IntakeDesk:
         except (TimeoutError, JobMasterError):
             return False
 
-    async def refuse_unserved(self, order: Order) -> None:
+    async def refuse_unserved(self, request: SubmitRequest) -> None:
         """``Unserved`` when the order says so and nobody serves it."""
-        job = order.job
-        if order.refuses_unserved and await self.is_unserved(job.lane, job.priority, job.handler):
+        job = request.job
+        if request.refuses_unserved and await self.is_unserved(job.lane, job.priority, job.handler):
             raise Unserved(
                 f"no bucket serves {job.lane}/{Priority(job.priority).label} for the handler {job.handler!r}",
                 hint="configure buckets for it on some agent, or leave out on_unserved='raise' and let the job wait",
@@ -184,28 +184,28 @@ class IntakeDesk:
     def _group(self, lane: str, priority: int, need: Durability, handler: str | None = None) -> BucketGroup:
         return BucketGroup(lane, priority, need, self.buckets, self._capacities, self._clock, self.telemetry, handler)
 
-    async def line(self, lane: str, priority: int, need: Durability, handler: str) -> Line:
+    async def batcher(self, lane: str, priority: int, need: Durability, handler: str) -> SubmitBatcher:
         """Where single submits of a lane and priority (and handler, where agents differ) gather."""
         await self.buckets.known()
         key = (lane, priority, need, handler if self.buckets.mixed else None)
-        line = self._lines.get(key)
-        if line is None:
+        batcher = self._batchers.get(key)
+        if batcher is None:
             group = await self.group(lane, priority, need, handler)
             chunk = self._settings.limits.submit_chunk_jobs
-            gathering = Coalescer(group.send, chunk=chunk, calls_max=STORE_CALLS_MAX, gate=self.gate)
-            line = self._lines.setdefault(key, Line(group, gathering))
-        return line
+            coalescer = Coalescer(group.send, chunk=chunk, calls_max=STORE_CALLS_MAX, pending_limit=self.pending_limit)
+            batcher = self._batchers.setdefault(key, SubmitBatcher(group, coalescer))
+        return batcher
 
-    def known_line(self, order: Order) -> Line | None:
+    def known_batcher(self, request: SubmitRequest) -> SubmitBatcher | None:
         """The line that a plain order like this one took; ``None`` when it went to the master."""
-        if order.durability is Durability.MASTER:
+        if request.durability is Durability.MASTER:
             return None
-        job, mixed = order.job, self.buckets.mixed
-        return self._lines.get((job.lane, job.priority, order.durability, job.handler if mixed else None))
+        job, mixed = request.job, self.buckets.mixed
+        return self._batchers.get((job.lane, job.priority, request.durability, job.handler if mixed else None))
 
     # ------------------------------------------------------------ one order
 
-    async def place(self, order: Order) -> Receipt:
+    async def place(self, request: SubmitRequest) -> Receipt:
         """Put one job where it belongs.
 
         Raises:
@@ -215,38 +215,38 @@ class IntakeDesk:
             OutcomeUnknown: it may be stored, under the id that the error names.
             DurabilityRefused, Unavailable, ClockSkew: nothing was stored.
         """
-        job = order.job
+        job = request.job
         await self.check_served(job.lane)
-        await self.refuse_unserved(order)
-        receipt = await self._place_anew(order)
+        await self.refuse_unserved(request)
+        receipt = await self._place_anew(request)
         if receipt.bucket_id is None and not receipt.duplicate:
             unserved = await self.seems_unserved(job.lane, job.priority, job.handler)
             receipt = receipt._replace(unserved=unserved)
         return receipt
 
-    async def _place_anew(self, order: Order) -> Receipt:
+    async def _place_anew(self, request: SubmitRequest) -> Receipt:
         """Unless it is there already."""
-        job = order.job
-        await self.enter(order.on_full)
-        if order.own_id and order.key is None:
-            need = None if order.durability is Durability.MASTER else _needed(order)
-            if (known := await self._own_ids.receipt(job, need)) is not None:
+        job = request.job
+        await self.enter(request.on_full)
+        if request.own_id and request.key is None:
+            need = None if request.durability is Durability.MASTER else _needed(request)
+            if (known := await self._deduplicator.receipt(job, need)) is not None:
                 return known
-        if order.key is not None:
-            return await self._place_keyed(order, order.key)
+        if request.key is not None:
+            return await self._place_keyed(request, request.key)
         with _about(job):
-            return await self._place(order)
+            return await self._place(request)
 
-    async def _place(self, order: Order) -> Receipt:
-        job = order.job
-        where = self.way_of(job.due_us, order.durability)
+    async def _place(self, request: SubmitRequest) -> Receipt:
+        job = request.job
+        where = self.way_of(job.due_us, request.durability)
         if where is not Way.BUCKET:
-            return await self._place_row(order, where)
-        line = await self.line(job.lane, job.priority, _needed(order), job.handler)
+            return await self._place_row(request, where)
+        batcher = await self.batcher(job.lane, job.priority, _needed(request), job.handler)
         entry = encode_entry(Entry(job.id, 1, job.handler, job.args, job.due_us, job.headers))
-        placed = await line.gathering.put(entry, len(entry))
+        placed = await batcher.coalescer.put(entry, len(entry))
         if placed.level is None:
-            placed = await self.elsewhere(entry, placed, line, order.on_full)
+            placed = await self.fall_back(entry, placed, batcher, request.on_full)
         return Receipt(job.id, placed.level or Durability.MASTER, placed.bucket_id)
 
     def way_of(self, due_us: int, durability: Durability) -> Way:
@@ -256,10 +256,10 @@ class IntakeDesk:
 
     async def enter(self, on_full: OnFull) -> None:
         """Wait (or raise, by policy) while too much of this process waits for answers."""
-        if self.gate.shut:
-            await self.gate.wait(0.0 if on_full is OnFull.RAISE else self._full_timeout)
+        if self.pending_limit.reached:
+            await self.pending_limit.wait(0.0 if on_full is OnFull.RAISE else self._full_timeout)
 
-    async def wait_for_room(self, entries: list[bytes], group: BucketGroup, on_full: OnFull) -> Placed:
+    async def wait_for_room(self, entries: list[bytes], group: BucketGroup, on_full: OnFull) -> Placement:
         """What to do with entries whose every bucket is full: wait, raise, or (answer: nowhere) let the master have them.
 
         Raises:
@@ -281,26 +281,26 @@ class IntakeDesk:
             placed = await group.place(entries)
         return placed
 
-    async def elsewhere(self, entry: bytes, placed: Placed, line: Line, on_full: OnFull) -> Placed:
+    async def fall_back(self, entry: bytes, placed: Placement, batcher: SubmitBatcher, on_full: OnFull) -> Placement:
         """What to do with an entry that no bucket took: the policy when all are full, a HELD row when there is none."""
-        group = line.group
+        group = batcher.group
         if placed.full:
             placed = await self.wait_for_room([entry], group, on_full)
         if placed.level is None:
             await self._owned.put(new_job(entry, group.lane, group.priority), len(entry))
-            placed = Placed(Durability.MASTER, None)
+            placed = Placement(Durability.MASTER, None)
         return placed
 
     # ------------------------------------------------------------ committed rows
 
-    async def _place_row(self, order: Order, where: Way) -> Receipt:
-        job = order.job
+    async def _place_row(self, request: SubmitRequest, where: Way) -> Receipt:
+        job = request.job
         if where is Way.HELD:
             receipt = await self._owned.put(job, len(job.args))
         else:
-            receipt = await self._assign_line(job.lane, job.priority).put(job, len(job.args))
+            receipt = await self._assign_batcher(job.lane, job.priority).put(job, len(job.args))
         if receipt.duplicate:
-            if order.own_id:
+            if request.own_id:
                 await self._compare_own(job)
             else:
                 # A fresh id that exists already is our own row, whose first answer was lost.
@@ -320,39 +320,39 @@ class IntakeDesk:
         except (Unavailable, Refused) as error:
             raise OutcomeUnknown(f"job {ids.text(job.id)} has a row, which cannot be read: {error.message}") from error
 
-    def _assign_line(self, lane: str, priority: int) -> Coalescer[NewJob, Receipt]:
-        line = self._assigning.get((lane, priority))
-        if line is None:
+    def _assign_batcher(self, lane: str, priority: int) -> Coalescer[NewJob, Receipt]:
+        batcher = self._assigning.get((lane, priority))
+        if batcher is None:
             group = self._group(lane, priority, Durability.VOLATILE)
-            line = self._assigning[lane, priority] = self._coalescer(partial(self._assign, group))
-        return line
+            batcher = self._assigning[lane, priority] = self._coalescer(partial(self._assign, group))
+        return batcher
 
     async def _assign(self, group: BucketGroup, jobs: list[NewJob]) -> list[Receipt | Exception]:
         written, bucket_id = await group.assign(self.master, jobs)
         self.telemetry.jobs_submitted[Durability.MASTER] += len(written.accepted)
         return _answers(jobs, written, bucket_id)
 
-    async def _hold(self, jobs: list[NewJob]) -> list[Receipt | Exception]:
-        written = await hold(self.master, jobs)
+    async def _insert_held(self, jobs: list[NewJob]) -> list[Receipt | Exception]:
+        written = await insert_held(self.master, jobs)
         self.telemetry.jobs_submitted[Durability.MASTER] += len(written.accepted)
         return _answers(jobs, written, None)
 
     # ------------------------------------------------------------ idempotency keys
 
-    async def _place_keyed(self, order: Order, key: str) -> Receipt:
+    async def _place_keyed(self, request: SubmitRequest, key: str) -> Receipt:
         """Reserve the key, then write the row of whoever holds it: at most one row per key, whichever producer dies when.
 
         A key whose job has no row was reserved by a producer that died before the insert (or is about to insert): the same
         payload is inserted under the reserved id, and the primary key lets one of them win.
         """
-        with _about(order.job):
-            job, known = await self.resolve_key(order, key)
+        with _about(request.job):
+            job, known = await self.resolve_key(request, key)
         if known and await self._rows.put(job.id, 16):
             return Receipt(job.id, Durability.MASTER, None, True)
         where = self.way_of(job.due_us, Durability.MASTER)
         try:
             with _about(job):
-                receipt = await self._place_row(order._replace(job=job, own_id=False), where)
+                receipt = await self._place_row(request._replace(job=job, own_id=False), where)
         except InputError:
             if not known:
                 raise
@@ -360,14 +360,14 @@ class IntakeDesk:
             return Receipt(job.id, Durability.MASTER, None, True)
         return receipt._replace(duplicate=known)
 
-    async def resolve_key(self, order: Order, key: str) -> tuple[NewJob, bool]:
+    async def resolve_key(self, request: SubmitRequest, key: str) -> tuple[NewJob, bool]:
         """The job under the id that holds the key, and whether that is an older one; ``Conflict`` on another payload."""
-        job = order.job
+        job = request.job
         mine = digest(job.handler, job.args)
-        line = self._keys.get(job.handler)
-        if line is None:
-            line = self._keys[job.handler] = self._coalescer(partial(self._reserve, job.handler))
-        holder, held_digest = await line.put((key, job.id, mine), len(key))
+        batcher = self._keys.get(job.handler)
+        if batcher is None:
+            batcher = self._keys[job.handler] = self._coalescer(partial(self._reserve, job.handler))
+        holder, held_digest = await batcher.put((key, job.id, mine), len(key))
         if held_digest != mine:
             raise Conflict(
                 f"idempotency key {key!r} of handler {job.handler!r} belongs to job {ids.text(holder)} with other arguments",
@@ -391,7 +391,7 @@ class IntakeDesk:
         return [job_id in states for job_id in job_ids]
 
     def _coalescer(self, send: Any) -> Coalescer[Any, Any]:
-        return Coalescer(send, chunk=self.batch_max, calls_max=MASTER_CALLS_MAX, gate=self.gate)
+        return Coalescer(send, chunk=self.batch_max, calls_max=MASTER_CALLS_MAX, pending_limit=self.pending_limit)
 
 
 @contextmanager
@@ -434,6 +434,6 @@ def digest(handler: str, args: bytes) -> bytes:
     return hashlib.sha256(handler.encode() + b"\0" + canonical(args)).digest()
 
 
-def _needed(order: Order) -> Durability:
+def _needed(request: SubmitRequest) -> Durability:
     """What the acknowledgement of a bucket must be worth."""
-    return Durability.VOLATILE if order.allow_volatile else order.durability
+    return Durability.VOLATILE if request.allow_volatile else request.durability

@@ -10,10 +10,10 @@ import asyncio
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from jobmaster.client.bucket_group import Placed
-from jobmaster.client.handler_lookup import Plan, Plans, arguments_mapping
-from jobmaster.client.options import BulkOptions, SubmitOptions, Terms, checked_terms
-from jobmaster.client.submit_router import IntakeDesk, Line, Order
+from jobmaster.client.bucket_group import Placement
+from jobmaster.client.handler_lookup import HandlerLookup, ResolvedHandler, arguments_mapping
+from jobmaster.client.options import BulkOptions, CheckedOptions, SubmitOptions, check_submit_options
+from jobmaster.client.submit_router import SubmitBatcher, SubmitRequest, SubmitRouter
 from jobmaster.clock import Clock, new_id
 from jobmaster.codec import decode_entry, encode_args, encode_entry
 from jobmaster.model.errors import InvalidArguments
@@ -26,68 +26,74 @@ class Started(NamedTuple):
 
     job_id: bytes
     entry: bytes
-    line: Line
-    future: asyncio.Future[Placed]
+    batcher: SubmitBatcher
+    future: asyncio.Future[Placement]
 
 
 class Submitter:
-    """Checks submits and hands them to the intake desk."""
+    """Checks submits and hands them to the router."""
 
-    def __init__(self, settings: ClusterSettings, plans: Plans, desk: IntakeDesk, clock: Clock) -> None:
-        self.plans = plans
-        self.desk = desk
+    def __init__(
+        self, settings: ClusterSettings, handler_lookup: HandlerLookup, router: SubmitRouter, clock: Clock
+    ) -> None:
+        self.handler_lookup = handler_lookup
+        self.router = router
         self._clock = clock
         self._limits = settings.limits
         self._args_max = settings.limits.args_bytes
         self._durability = settings.jobs.durability
         self._on_full = settings.jobs.on_full
-        self._lines: dict[str, Line] = {}
+        self._batchers: dict[str, SubmitBatcher] = {}
 
     def start(self, handler: Callable[..., Any] | str, args: object) -> Started | None:
         """A submit without options (due now, into a bucket, with the handler's lane and priority), put on its way without
         a further coroutine: at 200,000 submits a second each of those counts. ``None``: take the long way."""
-        plan = self.plans.local(handler)
-        if plan is None or (line := self._lines.get(plan.name)) is None or self.desk.gate.shut:
+        resolved = self.handler_lookup.local(handler)
+        if (
+            resolved is None
+            or (batcher := self._batchers.get(resolved.name)) is None
+            or self.router.pending_limit.reached
+        ):
             return None
-        data = self.encode(plan, args)
+        data = self.encode(resolved, args)
         job_id = new_id()
-        entry = encode_entry(Entry(job_id, 1, plan.name, data))
-        return Started(job_id, entry, line, line.gathering.put(entry, len(entry)))
+        entry = encode_entry(Entry(job_id, 1, resolved.name, data))
+        return Started(job_id, entry, batcher, batcher.coalescer.put(entry, len(entry)))
 
-    async def elsewhere(self, started: Started, placed: Placed) -> Placed:
+    async def fall_back(self, started: Started, placed: Placement) -> Placement:
         """Where a started submit goes that no bucket took."""
-        return await self.desk.elsewhere(started.entry, placed, started.line, self._on_full)
+        return await self.router.fall_back(started.entry, placed, started.batcher, self._on_full)
 
     async def is_unserved(self, started: Started) -> bool:
         """No agent has a bucket for a started submit that has gone to the master."""
-        group = started.line.group
-        return await self.desk.seems_unserved(group.lane, group.priority, decode_entry(started.entry).handler)
+        group = started.batcher.group
+        return await self.router.seems_unserved(group.lane, group.priority, decode_entry(started.entry).handler)
 
     async def submit(self, handler: Callable[..., Any] | str, args: object, options: SubmitOptions) -> Receipt:
         """One job, the long way. See ``Cluster.submit``."""
-        order, connection = await self._order(handler, args, options)
+        request, connection = await self._request(handler, args, options)
         if connection is not None:
-            return await self._within(connection, order)
-        receipt = await self.desk.place(order)
+            return await self._within(connection, request)
+        receipt = await self.router.place(request)
         if not options:
-            self._learn(handler, order)
+            self._remember_batcher(handler, request)
         return receipt
 
     async def submit_within(
         self, connection: Any, handler: Callable[..., Any] | str, args: object, options: SubmitOptions
-    ) -> tuple[Receipt, Order]:
+    ) -> tuple[Receipt, SubmitRequest]:
         """One job inside the caller's transaction, and the order it became."""
-        order, _ = await self._order(handler, args, options)
-        return await self._within(connection, order), order
+        request, _ = await self._request(handler, args, options)
+        return await self._within(connection, request), request
 
-    def encode(self, plan: Plan, args: object) -> bytes:
+    def encode(self, resolved: ResolvedHandler, args: object) -> bytes:
         """Encoded arguments, checked for size and (when the handler is declared here) against its signature."""
         named = args if type(args) is dict else arguments_mapping(args)
-        handler = plan.handler
+        handler = resolved.handler
         data = encode_args(named, handler is None or handler.mappings)
         if len(data) > self._args_max:
             raise InvalidArguments(
-                f"the arguments of handler {plan.name!r} have {len(data)} bytes, the limit is {self._args_max}",
+                f"the arguments of handler {resolved.name!r} have {len(data)} bytes, the limit is {self._args_max}",
                 hint="send a reference to large data, or raise limits.args",
             )
         if handler is not None:
@@ -95,63 +101,63 @@ class Submitter:
             for name in handler.texts:
                 if type(named.get(name)) is bytes:
                     raise InvalidArguments(
-                        f"handler {plan.name!r}: argument {name!r} is text, and bytes were given",
+                        f"handler {resolved.name!r}: argument {name!r} is text, and bytes were given",
                         hint="decode them first; bytes travel as base64, for a parameter declared as bytes",
                     )
         return data
 
-    def terms(self, options: SubmitOptions | BulkOptions) -> Terms:
+    def checked(self, options: SubmitOptions | BulkOptions) -> CheckedOptions:
         """The options, checked."""
-        return checked_terms(options, self._limits, self._clock.wall_us())
+        return check_submit_options(options, self._limits, self._clock.wall_us())
 
-    async def _order(
+    async def _request(
         self, handler: Callable[..., Any] | str, args: object, options: SubmitOptions
-    ) -> tuple[Order, Any]:
+    ) -> tuple[SubmitRequest, Any]:
         """The order of one job, and the connection that was given with it."""
         unregistered = bool(options.get("allow_unregistered"))
-        plan = await self.plans.find(handler, allow_unregistered=unregistered)
-        data = self.encode(plan, args)
-        if plan.handler is None:
-            await self.plans.check(plan, data, allow_unregistered=unregistered)
-        terms = self.terms(options)
+        resolved = await self.handler_lookup.find(handler, allow_unregistered=unregistered)
+        data = self.encode(resolved, args)
+        if resolved.handler is None:
+            await self.handler_lookup.check(resolved, data, allow_unregistered=unregistered)
+        checked = self.checked(options)
         job = NewJob(
-            id=terms.job_id or new_id(),
-            priority=int(terms.priority or plan.priority),
-            lane=terms.lane or plan.lane,
-            handler=plan.name,
+            id=checked.job_id or new_id(),
+            priority=int(checked.priority or resolved.priority),
+            lane=checked.lane or resolved.lane,
+            handler=resolved.name,
             args=data,
-            headers=terms.headers,
-            due_us=terms.due_us,
+            headers=checked.headers,
+            due_us=checked.due_us,
         )
-        order = Order(
+        request = SubmitRequest(
             job=job,
-            durability=terms.durability or self._durability,
-            on_full=terms.on_full or self._on_full,
-            allow_volatile=terms.allow_volatile,
-            key=terms.key,
-            own_id=terms.job_id is not None,
-            refuses_unserved=terms.refuses_unserved,
+            durability=checked.durability or self._durability,
+            on_full=checked.on_full or self._on_full,
+            allow_volatile=checked.allow_volatile,
+            key=checked.key,
+            own_id=checked.job_id is not None,
+            refuses_unserved=checked.refuses_unserved,
         )
-        return order, terms.connection
+        return request, checked.connection
 
-    def _learn(self, handler: Callable[..., Any] | str, order: Order) -> None:
+    def _remember_batcher(self, handler: Callable[..., Any] | str, request: SubmitRequest) -> None:
         """The next plain submit of the handler can go the short way, if this one went into a bucket."""
-        plan = self.plans.local(handler)
-        if plan is not None and (line := self.desk.known_line(order)) is not None:
-            self._lines[plan.name] = line
+        resolved = self.handler_lookup.local(handler)
+        if resolved is not None and (batcher := self.router.known_batcher(request)) is not None:
+            self._batchers[resolved.name] = batcher
 
-    async def _within(self, connection: Any, order: Order) -> Receipt:
+    async def _within(self, connection: Any, request: SubmitRequest) -> Receipt:
         """The row joins the caller's transaction: it exists when, and only if, the caller commits."""
-        await self.desk.check_served(order.job.lane)
-        await self.desk.refuse_unserved(order)
-        job, known = order.job, False
-        if order.key is not None:
-            job, known = await self.desk.resolve_key(order, order.key)
-        written = await self.desk.master.insert_held_in(connection, [job])
-        if job.id in written.refused and order.own_id:
-            await self.desk.compare(job)
+        await self.router.check_served(request.job.lane)
+        await self.router.refuse_unserved(request)
+        job, known = request.job, False
+        if request.key is not None:
+            job, known = await self.router.resolve_key(request, request.key)
+        written = await self.router.master.insert_held_in(connection, [job])
+        if job.id in written.refused and request.own_id:
+            await self.router.compare(job)
         duplicate = known or job.id not in written.accepted
         if not duplicate:
-            self.desk.telemetry.jobs_submitted[Durability.TRANSACTION] += 1
-        unserved = not duplicate and await self.desk.seems_unserved(job.lane, job.priority, job.handler)
+            self.router.telemetry.jobs_submitted[Durability.TRANSACTION] += 1
+        unserved = not duplicate and await self.router.seems_unserved(job.lane, job.priority, job.handler)
         return Receipt(job.id, Durability.TRANSACTION, None, duplicate, unserved)

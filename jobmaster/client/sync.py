@@ -73,8 +73,8 @@ class SyncReceipt(Generic[R]):
     def unserved(self) -> bool:
         return self._receipt.unserved
 
-    def confirm(self, timeout: float | None = None) -> None:
-        self._cluster.confirm(self._receipt, timeout=timeout)
+    def wait_saved(self, timeout: float | None = None) -> None:
+        self._cluster.wait_saved(self._receipt, timeout=timeout)
 
     def wait(self, timeout: float | None = None) -> JobState:
         return self._cluster.wait(self._receipt, timeout=timeout)
@@ -162,9 +162,9 @@ class SyncCluster:
         """See ``Cluster.state``."""
         return self._call(lambda cluster: cluster.state(_plain(job)))
 
-    def confirm(self, job: SyncJobRef, *, timeout: float | None = None) -> None:
-        """See ``Cluster.confirm``."""
-        self._call(lambda cluster: cluster.confirm(_plain(job), timeout=timeout))
+    def wait_saved(self, job: SyncJobRef, *, timeout: float | None = None) -> None:
+        """See ``Cluster.wait_saved``."""
+        self._call(lambda cluster: cluster.wait_saved(_plain(job), timeout=timeout))
 
     def wait(self, job: SyncJobRef, *, timeout: float | None = None) -> JobState:
         """See ``Cluster.wait``."""

@@ -41,9 +41,9 @@ class ClusterTransaction:
             raise InputError(
                 "the transaction is not open", hint="use it as `async with cluster.transaction(conn) as tx`"
             )
-        receipt, order = await self._cluster.submit_within(self._connection, handler, args, options)
-        if self._cluster.way_of(order) is not Way.HELD or not order.job.due_us:
-            self._hints.add((order.job.lane, order.job.priority))
+        receipt, request = await self._cluster.submit_within(self._connection, handler, args, options)
+        if self._cluster.way_of(request) is not Way.HELD or not request.job.due_us:
+            self._hints.add((request.job.lane, request.job.priority))
         return receipt
 
     async def __aenter__(self) -> Self:

@@ -71,7 +71,7 @@ class Conflict(JobMasterError):
 
 
 class WaitTimeout(JobMasterError):
-    """The time given to ``wait``, ``result`` or ``confirm`` is over; the job goes on."""
+    """The time given to ``wait``, ``result`` or ``wait_saved`` is over; the job goes on."""
 
     exit_code = 6
 

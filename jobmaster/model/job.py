@@ -323,7 +323,7 @@ class JobView(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Receipt(NamedTuple):
-    """What an acknowledged submit returns (the client wraps it with ``confirm``/``wait``)."""
+    """What an acknowledged submit returns (the client wraps it with ``wait_saved``/``wait``)."""
 
     id: bytes
     level: Durability

@@ -274,7 +274,7 @@ async def test_l2_a_reply_after_the_deadline(rig: FaultRig) -> None:
 async def test_c2_a_cancel_signal_that_is_lost(rig: FaultRig) -> None:
     """The hint is not left in the store, and the first renewal that names the job is not heard: the next one is."""
     receipt = await rig.client.submit(jobs.endless, {"path": str(rig.path("witness"))})
-    await receipt.confirm(timeout=HEAL_SECONDS)
+    await receipt.wait_saved(timeout=HEAL_SECONDS)
     rig.give("deaf", Order("master.renew", Action.LOSE_REPLY, 1, "cancel_requested=[b"))
     await rig.client.master.cancel(receipt.id, tombstone=None, actor="test")
     await rig.struck("deaf")

@@ -8,9 +8,9 @@ from collections.abc import Sequence
 
 import pytest
 
-from jobmaster.client.bucket_directory import DEPTH_SECONDS, BucketMap
-from jobmaster.client.bucket_group import ALL_FULL, NO_BUCKET, BucketGroup, Capacity, Placed
-from jobmaster.client.store_handle import RECHECK_SECONDS, StoreWatch
+from jobmaster.client.bucket_directory import DEPTH_SECONDS, BucketDirectory
+from jobmaster.client.bucket_group import ALL_FULL, NO_BUCKET, BucketGroup, Capacity, Placement
+from jobmaster.client.store_handle import RECHECK_SECONDS, StoreHandle
 from jobmaster.clock import new_id
 from jobmaster.codec import encode_entry
 from jobmaster.model.bucket import Bucket, BucketState
@@ -56,9 +56,9 @@ class Bench:
     ) -> None:
         self.clock = HandClock()
         self.listing = Listing(buckets)
-        watches = {name: StoreWatch(name, store, self.clock) for name, store in stores.items()}
+        watches = {name: StoreHandle(name, store, self.clock) for name, store in stores.items()}
         queries: Queries = self.listing  # type: ignore[assignment]  # one query is all that is asked
-        self.map = BucketMap(queries, watches, self.clock, 10.0)
+        self.map = BucketDirectory(queries, watches, self.clock, 10.0)
         capacities = dict.fromkeys(stores, Capacity(100, 10_000, 3_600_000))
         self.group = BucketGroup("default", 3, need, self.map, capacities, self.clock, handler=handler)
 
@@ -85,7 +85,7 @@ async def test_a_batch_goes_to_one_active_bucket_of_its_lane_and_priority() -> N
     bench = Bench({"default": store}, [right, other_lane, other_priority, closing, elsewhere])
     batch = entries(3)
     for _ in range(20):
-        assert await bench.group.place(batch) == Placed(Durability.STORE, right.id)
+        assert await bench.group.place(batch) == Placement(Durability.STORE, right.id)
     assert store.calls == [(right.id, batch)] * 20
 
 
@@ -106,7 +106,7 @@ async def test_a_bucket_that_says_no_sends_the_batch_to_another(no: Answer) -> N
     store = PaperStore(answers({bad.id: no}))
     bench = Bench({"default": store}, [bad, good])
     for _ in range(20):
-        assert await bench.group.place(entries(2)) == Placed(Durability.STORE, good.id)
+        assert await bench.group.place(entries(2)) == Placement(Durability.STORE, good.id)
     # It was asked at most once: what said no is left alone for a while.
     assert sum(1 for bucket_id, _ in store.calls if bucket_id == bad.id) <= 1
 
@@ -210,9 +210,9 @@ async def test_no_later_answer_turns_a_lost_one_into_a_certain_no(then: Answer) 
     await bench.map.fresh()
     bench.listing.listed = Unavailable("master down")
     bench.clock.now += 1
-    outlet = bench.map.outlet(two.id)
-    assert outlet is not None
-    outlet.depth = 99  # the first store is asked first
+    handle = bench.map.handle(two.id)
+    assert handle is not None
+    handle.depth = 99  # the first store is asked first
     batch = entries(2)
     (answer,) = set(await asyncio.gather(bench.group.send(batch), return_exceptions=True))
     assert isinstance(answer, OutcomeUnknown), answer
@@ -301,9 +301,9 @@ async def test_the_emptier_bucket_gets_the_batch_own_jobs_under_way_included() -
     store = PaperStore()
     bench = Bench({"default": store}, [one, two])
     await bench.map.fresh()
-    outlet = bench.map.outlet(one.id)
-    assert outlet is not None
-    outlet.depth = 5
+    handle = bench.map.handle(one.id)
+    assert handle is not None
+    handle.depth = 5
     store.gate.clear()
     tasks = [asyncio.create_task(bench.group.place(entries(10)))]
     await until(lambda: len(store.calls) == 1)
@@ -361,9 +361,9 @@ async def test_owners_get_jobs_by_their_shares() -> None:
     assert not bench.map.mixed
     went = Counter(bucket_id for bucket_id, _ in store.calls)
     assert 240 < went[big.id] < 360, "three quarters, give or take seven standard deviations"
-    outlet = bench.map.outlet(big.id)
-    assert outlet is not None
-    outlet.answered(1000, bench.clock.now)
+    handle = bench.map.handle(big.id)
+    assert handle is not None
+    handle.answered(1000, bench.clock.now)
     assert {(await bench.group.place(entries(1))).bucket_id for _ in range(20)} == {small.id}
     bench.clock.now += DEPTH_SECONDS
     assert {(await bench.group.place(entries(1))).bucket_id for _ in range(40)} == {small.id, big.id}, (

@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from jobmaster.client.coalescer import CHUNK_BYTES_MAX, Coalescer, Gate
+from jobmaster.client.coalescer import CHUNK_BYTES_MAX, Coalescer, PendingLimit
 from jobmaster.model.errors import BucketsFull, OutcomeUnknown, Unavailable
 from tests.unit.client.paper_stores import until
 
@@ -28,8 +28,10 @@ class Desk:
         return [ValueError("odd one out") if item == 13 else item * 2 for item in items]
 
 
-def gathering(desk: Desk, *, chunk: int = 100, calls_max: int = 2, gate: Gate | None = None) -> Coalescer[int, int]:
-    return Coalescer(desk.send, chunk=chunk, calls_max=calls_max, gate=gate or Gate())
+def gathering(
+    desk: Desk, *, chunk: int = 100, calls_max: int = 2, pending_limit: PendingLimit | None = None
+) -> Coalescer[int, int]:
+    return Coalescer(desk.send, chunk=chunk, calls_max=calls_max, pending_limit=pending_limit or PendingLimit())
 
 
 async def test_what_comes_in_one_turn_of_the_loop_leaves_in_one_call() -> None:
@@ -108,7 +110,7 @@ async def test_an_answer_for_every_item_or_it_is_an_error() -> None:
     async def forgetful(items: list[int]) -> list[int | Exception]:
         return [1]
 
-    line: Coalescer[int, int] = Coalescer(forgetful, chunk=10, calls_max=1, gate=Gate())
+    line: Coalescer[int, int] = Coalescer(forgetful, chunk=10, calls_max=1, pending_limit=PendingLimit())
     answers = await asyncio.gather(line.put(1, 1), line.put(2, 1), return_exceptions=True)
     assert isinstance(answers[1], ValueError)
 
@@ -116,8 +118,8 @@ async def test_an_answer_for_every_item_or_it_is_an_error() -> None:
 async def test_closing_answers_everybody() -> None:
     desk = Desk()
     desk.open.clear()
-    gate = Gate()
-    line = gathering(desk, calls_max=1, gate=gate)
+    pending_limit = PendingLimit()
+    line = gathering(desk, calls_max=1, pending_limit=pending_limit)
     sent = line.put(1, 5)
     await until(lambda: desk.calls)
     unsent = line.put(2, 5)
@@ -128,21 +130,21 @@ async def test_closing_answers_everybody() -> None:
     desk.open.set()
     await closing
     assert await sent == 2
-    assert not gate.shut
+    assert not pending_limit.reached
 
 
 async def test_the_gate_shuts_on_jobs_or_bytes_and_opens_when_answers_come() -> None:
-    for gate in (Gate(jobs_max=2), Gate(bytes_max=20)):
+    for pending_limit in (PendingLimit(jobs_max=2), PendingLimit(bytes_max=20)):
         desk = Desk()
         desk.open.clear()
-        line = gathering(desk, gate=gate)
+        line = gathering(desk, pending_limit=pending_limit)
         futures = [line.put(number, 10) for number in range(2)]
-        assert gate.shut
+        assert pending_limit.reached
         with pytest.raises(BucketsFull, match=r"2 jobs \(20 bytes\)"):
-            await gate.wait(0.01)
-        waiting = asyncio.create_task(gate.wait(30.0))
+            await pending_limit.wait(0.01)
+        waiting = asyncio.create_task(pending_limit.wait(30.0))
         await asyncio.sleep(0)
         desk.open.set()
         await asyncio.gather(*futures)
         await waiting
-        assert not gate.shut
+        assert not pending_limit.reached

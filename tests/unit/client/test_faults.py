@@ -372,7 +372,7 @@ async def test_a_process_holds_only_so_much_that_waits_for_an_answer(
     settings = msgspec.structs.replace(shop.settings, jobs=JobDefaults(on_full_timeout_seconds=0.2))
     cluster = await open_cluster(settings=settings)
     await cluster.submit(resize, {"path": "warm"})
-    gate = cluster._desk().gate
+    gate = cluster._router().pending_limit
     monkeypatch.setattr(gate, "_jobs_max", 10)
     answered = asyncio.Event()
     submit = shop.store.submit
@@ -383,7 +383,7 @@ async def test_a_process_holds_only_so_much_that_waits_for_an_answer(
 
     shop.store.submit = slow  # type: ignore[method-assign]  # passes on, when it may
     first = [asyncio.create_task(cluster.submit(resize, {"path": str(i)})) for i in range(10)]
-    await until(lambda: gate.shut)
+    await until(lambda: gate.reached)
     with pytest.raises(BucketsFull, match="10 jobs"):
         await cluster.submit(resize, {"path": "one too many"})
     with pytest.raises(BucketsFull, match="10 jobs"):
@@ -447,7 +447,7 @@ async def test_closing_answers_submits_that_wait_for_the_durability_of_a_store(
     cluster = await open_cluster()
     cold = asyncio.create_task(cluster.submit(resize, {"path": "a"}))
     await asked.wait()
-    for watch in cluster._watches.values():
+    for watch in cluster._store_handles.values():
         await watch.close()
     (receipt,) = await asyncio.gather(cold)
     assert receipt.level is Durability.MASTER  # no store could promise anything: the fall-back
@@ -457,8 +457,8 @@ async def test_closing_ends_a_wait_with_an_error(shop: Workshop, open_cluster: O
     cluster = await open_cluster()
     receipt = await cluster.submit(resize, {"path": "a"})
     waits = asyncio.create_task(cluster.wait(receipt))
-    waiting = cluster._open_waiting()
-    await until(lambda: bool(waiting._watches))
+    waiting = cluster._open_waiter()
+    await until(lambda: bool(waiting._waiters))
     await cluster.close()
     with pytest.raises(Unavailable, match="closed during the wait"):
         await waits

@@ -66,9 +66,9 @@ async def test_many_waiters_on_many_jobs_hear_of_their_own(shop: Workshop) -> No
 async def test_confirm_waits_until_the_master_has_the_job_not_until_its_end(shop: Workshop) -> None:
     receipt = await shop.cluster.submit(resize, {"path": "a"})
     with pytest.raises(WaitTimeout, match=r"within 0\.05 s"):
-        await receipt.confirm(timeout=0.05)
+        await receipt.wait_saved(timeout=0.05)
     durable = await shop.cluster.submit(resize, {"path": "a"}, durability="master")
-    await soon(durable.confirm(timeout=PATIENCE_SECONDS))
+    await soon(durable.wait_saved(timeout=PATIENCE_SECONDS))
     with pytest.raises(WaitTimeout):
         await durable.wait(timeout=0.05)
 
@@ -143,8 +143,8 @@ async def test_what_is_published_while_a_subscription_is_broken_is_not_missed(
         cluster = await open_cluster(stores={"default": store})
         receipt = await cluster.submit(resize, {"path": "a"})
         waiter = asyncio.create_task(receipt.wait(timeout=PATIENCE_SECONDS))
-        waiting = cluster._open_waiting()
-        await until(lambda: receipt.id in waiting._watches and waiting._standing["default"].is_set())
+        waiting = cluster._open_waiter()
+        await until(lambda: receipt.id in waiting._waiters and waiting._standing["default"].is_set())
         store.finished = only_after_it_was_published  # type: ignore[method-assign]
         proxy.cut()
         await until(lambda: not waiting._standing["default"].is_set())
@@ -191,8 +191,8 @@ async def test_a_timed_out_wait_leaves_nothing_behind(shop: Workshop) -> None:
     for _ in range(3):
         with pytest.raises(WaitTimeout):
             await receipt.wait(timeout=0.01)
-    assert shop.cluster._waiting is not None
-    assert shop.cluster._waiting._watches == {}
+    assert shop.cluster._waiter is not None
+    assert shop.cluster._waiter._waiters == {}
 
 
 async def test_get_finds_a_job_wherever_it_is(shop: Workshop, open_cluster: OpenCluster) -> None:

@@ -8,7 +8,7 @@ from typing import Any, cast
 
 import pytest
 
-from jobmaster.client.options import SubmitOptions, checked_terms
+from jobmaster.client.options import SubmitOptions, check_submit_options
 from jobmaster.clock import new_id
 from jobmaster.codec import decode_headers
 from jobmaster.model import ids
@@ -21,7 +21,7 @@ NOW_US = int(NOW.timestamp()) * 1_000_000
 
 
 def terms(**options: Any) -> Any:
-    return checked_terms(cast(SubmitOptions, options), Limits(), NOW_US)
+    return check_submit_options(cast(SubmitOptions, options), Limits(), NOW_US)
 
 
 def test_nothing_given_is_nothing_said() -> None:
@@ -151,7 +151,7 @@ def test_options_that_cannot_be(options: dict[str, Any], words: str) -> None:
 def test_an_id_of_another_time_is_clock_skew() -> None:
     job_id = new_id()
     created_us = ids.created_ms(job_id) * 1000
-    assert checked_terms({"job_id": ids.text(job_id)}, Limits(), created_us).job_id == job_id
+    assert check_submit_options({"job_id": ids.text(job_id)}, Limits(), created_us).job_id == job_id
     for off_seconds in (-3601, 3601):
         with pytest.raises(ClockSkew, match="3601 s off"):
-            checked_terms({"job_id": job_id}, Limits(), created_us + off_seconds * 1_000_000)
+            check_submit_options({"job_id": job_id}, Limits(), created_us + off_seconds * 1_000_000)
