@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import json
-import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from html import escape
 from pathlib import Path
 from typing import Any
@@ -13,23 +12,32 @@ import click
 
 from benchmarks import figures
 from benchmarks.report import REPOSITORY, RESULTS, tell
+from jobmaster.pipeline.report import svg
+from jobmaster.pipeline.report.svg import HEIGHT, WIDTH
 
 PLOTS = REPOSITORY / "docs" / "performance"
 PAGE = REPOSITORY / "docs" / "performance.md"
-_WIDTH, _LEFT, _RIGHT, _BAR, _GAP, _TOP = 760, 190, 110, 20, 8, 48
-_LABEL = 62
+_LEFT, _RIGHT, _BAR, _GAP, _TOP = 190, 110, 20, 8, 48
 _OURS, _THEIRS, _BARE = "#1f6f8b", "#c9a26b", "#9aa5ab"
 _COLOURS = (_OURS, "#b8553a", "#5a8f4e", "#7a5aa6")
+_STYLE = (
+    f"svg {{ {'; '.join(f'--c{at}: {colour}' for at, colour in enumerate(_COLOURS))}; font: 12px sans-serif }}"
+    " .grid { stroke: #e3e1dc } line.goal { stroke: #b8553a; stroke-dasharray: 5 4 } text.goal { fill: #b8553a }"
+)
 Bar = tuple[str, float, str]
 
 
-def _svg(height: int, title: str, note: str, body: Sequence[str]) -> str:
+def _document(title: str, note: str, height: int, elements: Sequence[str]) -> str:
+    """A file of SVG; the elements lie below its two head lines."""
     return "\n".join([
-        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {_WIDTH} {height}" font-family="sans-serif" font-size="12">',
-        f'<rect width="{_WIDTH}" height="{height}" fill="#ffffff"/>',
-        f'<text x="12" y="20" font-size="15" font-weight="bold">{escape(title)}</text>',
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {_TOP + height}">',
+        f"<style>{_STYLE}</style>",
+        f'<rect width="{WIDTH}" height="{_TOP + height}" fill="#ffffff"/>',
+        f'<text x="12" y="20" style="font-size:15px;font-weight:bold">{escape(title)}</text>',
         f'<text x="12" y="37" fill="#555">{escape(note)}</text>',
-        *body,
+        f'<g transform="translate(0 {_TOP})">',
+        *elements,
+        "</g>",
         "</svg>",
         "",
     ])  # fmt: skip
@@ -38,16 +46,16 @@ def _svg(height: int, title: str, note: str, body: Sequence[str]) -> str:
 def bars(title: str, note: str, rows: Sequence[Bar]) -> str:
     """Horizontal bars: label, value, colour."""
     longest = max(value for _, value, _ in rows)
-    body = []
+    elements = []
     for number, (label, value, colour) in enumerate(rows):
-        y = _TOP + number * (_BAR + _GAP)
-        width = (_WIDTH - _LEFT - _RIGHT) * value / longest
-        body += [
+        y = number * (_BAR + _GAP)
+        width = (WIDTH - _LEFT - _RIGHT) * value / longest
+        elements += [
             f'<text x="{_LEFT - 8}" y="{y + 15}" text-anchor="end">{escape(label)}</text>',
             f'<rect x="{_LEFT}" y="{y}" width="{max(width, 1):.1f}" height="{_BAR}" fill="{colour}"/>',
             f'<text x="{_LEFT + max(width, 1) + 6:.1f}" y="{y + 15}">{value:,.0f}</text>',
         ]
-    return _svg(_TOP + len(rows) * (_BAR + _GAP) + 12, title, note, body)
+    return _document(title, note, len(rows) * (_BAR + _GAP) + 12, elements)
 
 
 def lines(
@@ -61,43 +69,23 @@ def lines(
     """One line per series over a common axis of x; y from zero.
 
     Args:
-        mark: a place on the axis of x, and what it is called there.
+        mark: a place on the axis of x, and its name.
     """
-    height, bottom, left, right = 320, 270, 60, 150
-    xs = [x for points in series.values() for x, _ in points] + ([mark[0]] if mark else [])
-    top = max(y for points in series.values() for _, y in points) * 1.15
-    scale = math.log10 if logarithmic else float
-    first, last = scale(min(xs)), scale(max(xs))
-
-    def at(x: float, y: float) -> tuple[float, float]:
-        share = (scale(x) - first) / ((last - first) or 1)
-        return left + share * (_WIDTH - left - right), bottom - y / top * (bottom - 60)
-
-    body = [f'<line x1="{left}" y1="{bottom}" x2="{_WIDTH - right}" y2="{bottom}" stroke="#333"/>']
-    for x in _apart(sorted(set(xs)), lambda x: at(x, 0)[0]):
-        body.append(f'<text x="{at(x, 0)[0]:.1f}" y="{bottom + 18}" text-anchor="middle">{x:,.0f}</text>')
-    if mark:
-        place = f"{at(mark[0], 0)[0]:.1f}"
-        body.append(f'<line x1="{place}" y1="{bottom}" x2="{place}" y2="58" stroke="#b8553a" stroke-dasharray="5 4"/>')
-        body.append(f'<text x="{place}" y="54" text-anchor="middle" fill="#b8553a">{escape(mark[1])}</text>')
-    for part in range(5):
-        y = top * part / 4
-        body.append(f'<text x="{left - 8}" y="{at(min(xs), y)[1] + 4:.1f}" text-anchor="end">{y:.3g}</text>')
-    for (name, points), colour in zip(series.items(), _COLOURS, strict=False):
-        path = " ".join(f"{x:.1f},{y:.1f}" for x, y in (at(*point) for point in points))
-        body.append(f'<polyline points="{path}" fill="none" stroke="{colour}" stroke-width="2"/>')
-        end_x, end_y = at(*points[-1])
-        body.append(f'<text x="{end_x + 8:.1f}" y="{end_y + 4:.1f}" fill="{colour}">{escape(name)}</text>')
-    return _svg(height, title, note, body)
-
-
-def _apart(xs: Sequence[float], place: Callable[[float], float]) -> list[float]:
-    """Those whose labels do not lie over each other; the last is always among them."""
-    kept: list[float] = []
-    for x in reversed(xs):
-        if not kept or place(kept[-1]) - place(x) >= _LABEL:
-            kept.append(x)
-    return kept
+    marks = {mark[1]: mark[0]} if mark else {}
+    xs = [x for points in series.values() for x, _ in points] + list(marks.values())
+    plot = svg.lines(
+        series,
+        format_x=lambda x: f"{x:,.0f}",
+        format_y=lambda y: f"{y:.3g}",
+        log_x=logarithmic,
+        marks=marks,
+        labels_x=xs,
+    )
+    legend = [
+        f'<text x="{_LEFT + 150 * at}" y="{HEIGHT + 12}" fill="{colour}">{escape(name)}</text>'
+        for at, (name, colour) in enumerate(zip(plot.names, _COLOURS, strict=False))
+    ]
+    return _document(title, note, HEIGHT + 24, [*plot.elements, *legend])
 
 
 def _note(report: dict[str, Any]) -> str:

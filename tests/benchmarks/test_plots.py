@@ -50,6 +50,6 @@ def test_labels_of_a_plot_do_not_lie_over_each_other() -> None:
     labels = [
         float(part.split('"')[1])
         for part in drawn.split("<text")[1:]
-        if 'text-anchor="middle"' in part and 'y="288"' in part
+        if 'text-anchor="middle"' in part and 'y="250"' in part
     ]
     assert 2 < len(labels) < 12

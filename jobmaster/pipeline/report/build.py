@@ -162,7 +162,9 @@ def _tiles(found: ReportData, audit: Mapping[str, Any] | None) -> str:
 def _throughput(found: ReportData) -> str:
     by_time = _summed(found.counts, lambda row: _moment(row["at"]))
     bars = [(at, [float(by_time[at][name]) for name in _ENDED]) for at in sorted(by_time)]
-    return svg.stacked(list(_ENDED), bars, width=found.seconds, format_x=_when(found.unit), format_y=_number)
+    return html.figure(
+        svg.stacked(list(_ENDED), bars, width=found.seconds, format_x=_when(found.unit), format_y=_number)
+    )
 
 
 def _backlog(found: ReportData) -> str:
@@ -172,7 +174,7 @@ def _backlog(found: ReportData) -> str:
     for at in sorted(by_time):
         open_jobs += by_time[at]["submitted"] - _all_ended(by_time[at])
         line.append((at, float(max(open_jobs, 0))))
-    return svg.lines({"open jobs": line}, format_x=_when(found.unit), format_y=_number)
+    return html.figure(svg.lines({"open jobs": line}, format_x=_when(found.unit), format_y=_number))
 
 
 def _waiting_over_time(found: ReportData) -> str:
@@ -180,7 +182,7 @@ def _waiting_over_time(found: ReportData) -> str:
     for at in sorted(found.waiting):
         for name, value in zip(series, quantiles(found.waiting[at], _QUANTILES), strict=True):
             series[name].append((at, value))
-    return svg.lines(series, format_x=_when(found.unit), format_y=duration, log=True)
+    return html.figure(svg.lines(series, format_x=_when(found.unit), format_y=duration, log=True))
 
 
 def _distribution(found: ReportData) -> str:
@@ -193,7 +195,7 @@ def _distribution(found: ReportData) -> str:
         name: [(100 * share, value) for share, value in zip(shares, quantiles(bins, shares), strict=True)]
         for name, bins in sorted(by_priority.items())
     }
-    return svg.lines(series, format_x=lambda share: f"{share:.4g} %", format_y=duration, log=True)
+    return html.figure(svg.lines(series, format_x=lambda share: f"{share:.4g} %", format_y=duration, log=True))
 
 
 def _latency_table(found: ReportData, title: str, key: Callable[[str, str, str], str]) -> str:
@@ -214,16 +216,16 @@ def _latency_table(found: ReportData, title: str, key: Callable[[str, str, str],
         for name in sorted(bins, key=lambda name: -counted[name])[: _TOP * 2]
     ]
     columns = [title, "jobs", "waited p50", "p99", "ran p50", "p99", "in all p50", "p99"]
-    return html.table(columns, lines) if lines else svg.nothing()
+    return html.table(columns, lines) if lines else html.nothing()
 
 
 def _skew(jobs: Mapping[str, int]) -> str:
     values = sorted(((name, float(count)) for name, count in jobs.items() if count), key=lambda one: (-one[1], one[0]))
     if not values:
-        return svg.nothing()
+        return html.nothing()
     sizes = [value for _, value in values]
     said = f"{len(sizes)} in all, largest / mean {max(sizes) * len(sizes) / sum(sizes):.2f}, Gini {gini(sizes):.2f}"
-    return f'<p class="dim">{said}</p>' + svg.ranking(values[:_TOP], format_value=_number)
+    return f'<p class="dim">{said}</p>' + html.ranking(values[:_TOP], format_value=_number)
 
 
 def _trouble(found: ReportData) -> str:
@@ -279,12 +281,14 @@ def _plan(plan: Mapping[str, Any] | None) -> list[str]:
         objective = {f"objective {duration(one['objective_us'])}": float(one["objective_us"])}
         parts.append(
             html.card(
-                svg.lines(
-                    {f"p{plan['quantile'] * 100:g} of waiting": curve},
-                    format_x=lambda count: f"{count:.0f} buckets",
-                    format_y=duration,
-                    log=True,
-                    goals=objective,
+                html.figure(
+                    svg.lines(
+                        {f"p{plan['quantile'] * 100:g} of waiting": curve},
+                        format_x=lambda count: f"{count:.0f} buckets",
+                        format_y=duration,
+                        log=True,
+                        goals=objective,
+                    )
                 ),
                 f"Waiting against buckets: {one['lane']} / {one['priority']}",
             )

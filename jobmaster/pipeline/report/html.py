@@ -1,9 +1,11 @@
-"""The page around the plots."""
+"""The page of the report: its style, and its parts as HTML."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from html import escape
+
+from jobmaster.pipeline.report.svg import COLOURS, HEIGHT, WIDTH, Format, Plot
 
 _STYLE = """
 :root { --bg:#fbfaf8; --fg:#23252b; --dim:#6b6f7a; --line:#e3e1dc; --card:#fff; --bad:#b3261e; --good:#2f7d4f;
@@ -42,13 +44,13 @@ def page(title: str, subtitle: str, parts: Sequence[str]) -> str:
 
 
 def heading(text: str, explanation: str = "") -> str:
-    """A chapter."""
-    said = f'<p class="dim">{escape(explanation)}</p>' if explanation else ""
-    return f"<h2>{escape(text)}</h2>{said}"
+    """Heading of a section."""
+    note = f'<p class="dim">{escape(explanation)}</p>' if explanation else ""
+    return f"<h2>{escape(text)}</h2>{note}"
 
 
 def card(content: str, title: str = "") -> str:
-    """Something in a box."""
+    """Content in a box."""
     return f"<section>{f'<h3>{escape(title)}</h3>' if title else ''}{content}</section>"
 
 
@@ -73,5 +75,36 @@ def table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
 
 
 def code(text: str) -> str:
-    """Text as it is."""
+    """Preformatted text."""
     return f"<pre>{escape(text)}</pre>"
+
+
+def nothing() -> str:
+    """In place of a plot or table without data."""
+    return '<p class="none">nothing to show</p>'
+
+
+def figure(plot: Plot) -> str:
+    """A plot with its legend."""
+    if not plot.elements:
+        return nothing()
+    legend = "".join(
+        f'<span><i style="background:var(--c{at % COLOURS})"></i>{escape(name)}</span>'
+        for at, name in enumerate(plot.names)
+    )
+    return (
+        f'<svg viewBox="0 0 {WIDTH} {HEIGHT}" role="img">{"".join(plot.elements)}</svg><p class="legend">{legend}</p>'
+    )
+
+
+def ranking(values: Sequence[tuple[str, float]], *, format_value: Format) -> str:
+    """Names with horizontal bars, in the given order."""
+    if not values:
+        return nothing()
+    most = max(value for _, value in values) or 1.0
+    rows = "".join(
+        f'<tr><th>{escape(name)}</th><td class="bar"><i style="width:{100 * value / most:.1f}%"></i></td>'
+        f"<td>{escape(format_value(value))}</td></tr>"
+        for name, value in values
+    )
+    return f'<table class="ranking">{rows}</table>'

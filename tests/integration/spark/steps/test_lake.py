@@ -66,17 +66,17 @@ def test_paths_sizes_and_digests(tmp_path: Path) -> None:
 
 
 def test_plots_show_every_value_and_survive_none() -> None:
-    drawn = svg.lines(
-        {"p50": [(0, 1.0), (1, None), (2, 4.0)]}, format_x=str, format_y=str, log=True, goals={"goal": 2.0}
+    drawn = html.figure(
+        svg.lines({"p50": [(0, 1.0), (1, None), (2, 4.0)]}, format_x=str, format_y=str, log=True, goals={"goal": 2.0})
     )
     assert drawn.count("<circle") == 2
     assert drawn.count("<polyline") == 2, "a gap is a gap"
     assert "goal" in drawn
-    assert svg.lines({"p50": []}, format_x=str, format_y=str) == svg.nothing()
-    assert svg.lines({"one": [(5, 3.0)]}, format_x=str, format_y=str).count("<circle") == 1
-    bars = svg.stacked(["a", "b"], [(0, (1, 2)), (1, (0, 3))], width=1, format_x=str, format_y=str)
+    assert html.figure(svg.lines({"p50": []}, format_x=str, format_y=str)) == html.nothing()
+    assert html.figure(svg.lines({"one": [(5, 3.0)]}, format_x=str, format_y=str)).count("<circle") == 1
+    bars = html.figure(svg.stacked(["a", "b"], [(0, (1, 2)), (1, (0, 3))], width=1, format_x=str, format_y=str))
     assert bars.count("<rect") == 3
-    assert "&lt;b&gt;" in svg.ranking([("<b>", 2.0)], format_value=str), "names are text"
+    assert "&lt;b&gt;" in html.ranking([("<b>", 2.0)], format_value=str), "names are text"
     assert "<script" not in html.page("t", "s", [bars])
 
 
