@@ -34,7 +34,7 @@ from jobmaster_agents.buckets.ownership_check import OwnershipCheck
 from jobmaster_agents.buckets.provisioner import BucketProvisioner
 from jobmaster_agents.event_log import LOGGER_NAME, Event, EventLog
 from jobmaster_agents.launch.order import ChildConfig
-from jobmaster_agents.launch.shared_deadline import AgentPhase, Progress, arm_kernel_timer
+from jobmaster_agents.launch.shared_deadline import AgentPhase, arm_kernel_timer
 from jobmaster_agents.leader.due_notifier import DueNotifier
 from jobmaster_agents.leader.leader import Leader, may_lead
 from jobmaster_agents.leader.maintenance import Maintenance
@@ -45,6 +45,7 @@ from jobmaster_agents.lease.store_lease import StoreLease
 from jobmaster_agents.rescue.failure_detector import FailureDetector
 from jobmaster_agents.rescue.rescuer import Rescue, Rescuers
 from jobmaster_agents.state.ownership import OwnedBucket, Ownership
+from jobmaster_agents.state.progress import Progress, silence_seconds
 from jobmaster_agents.state.store_reach import StoreReach
 from jobmaster_agents.store_connector import StoreConnector
 
@@ -88,7 +89,7 @@ class Parts:
         self.grace_seconds = settings.leases.grace_seconds
         """How long a graceful exit may take; a reload may change it."""
         self.ownership = Ownership(config.agent_id)
-        self.progress = Progress()
+        self.progress = Progress(clock.boottime, silence_seconds(settings))
         self.beat = StoreBeat(config.agent_id, self._store, settings.leases, clock, telemetry, log)
         attest = attestation(self.beat, self.progress)
         self.heartbeat = Heartbeat(
@@ -107,6 +108,7 @@ class Parts:
             log,
             list_prefix=config.agent_id.hex()[-12:],
             transactions=transactions,
+            progress=self.progress,
         )
         self.store_lease = StoreLease(
             self.ownership,

@@ -44,6 +44,7 @@ from jobmaster_agents.outcomes.writer import OutcomeWriter
 from jobmaster_agents.retrying import RepeatedLog, UntilAnswered
 from jobmaster_agents.state.job_table import ClaimedJob, JobPhase, JobTable
 from jobmaster_agents.state.ownership import OwnedBucket, Ownership
+from jobmaster_agents.state.progress import Progress
 
 
 class WorkMaster(Outcomes, Onboarding, ShutdownMaster, RecordMaster, SalvageMaster, Protocol):
@@ -71,6 +72,7 @@ class BucketWorker:
         log: EventLog,
         list_prefix: str,
         transactions: Transactions | None = None,
+        progress: Progress | None = None,
     ) -> None:
         self._settings = settings
         self._agent = agent
@@ -81,6 +83,7 @@ class BucketWorker:
         self._log = log
         self._telemetry = telemetry
         self._list_prefix = list_prefix
+        self._progress = progress = progress or Progress(clock.boottime)
         self._group: asyncio.TaskGroup | None = None
         self.claimers: dict[bytes, Claimer] = {}
         self._claim_failures = RepeatedLog("claim", log)
@@ -90,7 +93,7 @@ class BucketWorker:
         self.job_table = JobTable()
         self.memory_recovery = MemoryRecovery(master, lambda: ownership.may_commit(clock.boottime()))
         self.outcome_writer = OutcomeWriter(
-            master, store, ownership, self.job_table, clock, self.forget, log, telemetry
+            master, store, ownership, self.job_table, clock, self.forget, log, telemetry, progress
         )
         self.in_flight = InFlightRows(master, self.job_table, self.outcome_writer, self._stop, self._waits_elsewhere)
         self.outcome_builder = OutcomeBuilder(
@@ -156,11 +159,12 @@ class BucketWorker:
             clock,
             self.forget,
             list(self._handlers),
+            progress,
         )
         self.cancellation = Cancellation(
             master, store, self.job_table, self.outcome_writer, self._stop, self._room, telemetry
         )
-        self.wake_listener = WakeListener(store, self.claimers, log)
+        self.wake_listener = WakeListener(store, self.claimers, progress, log)
         self.kept_outcomes = KeptOutcomes(
             store, ownership, self.job_table, self.outcome_writer, clock, self.forget, log
         )
@@ -230,6 +234,7 @@ class BucketWorker:
             store_settings=self._settings.stores[owned.store],
             log=self._log,
             repeated_log=self._claim_failures,
+            progress=self._progress,
         )
         claimer.claim_seconds = self._telemetry.claim_seconds
         self.claimers[bucket_id] = claimer

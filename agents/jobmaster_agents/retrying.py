@@ -24,6 +24,7 @@ from jobmaster.model.errors import AccessRefused, InputError, JobMasterError, Re
 from jobmaster.rules.backoff import backoff_delay, is_logged
 from jobmaster_agents.event_log import Event, EventLog
 from jobmaster_agents.state.ownership import Ownership
+from jobmaster_agents.state.progress import Progress
 
 BACKOFF_SECONDS = 0.05
 BACKOFF_SECONDS_MAX = 2.0
@@ -91,15 +92,17 @@ class Backoff:
 class UntilAnswered:
     """Calls to the master, within the lease."""
 
-    def __init__(self, ownership: Ownership, clock: Clock, log: EventLog) -> None:
+    def __init__(self, ownership: Ownership, clock: Clock, log: EventLog, progress: Progress) -> None:
         self._ownership = ownership
         self._now = clock.boottime
         self.log = log
+        self._progress = progress
 
     async def may_commit(self) -> None:
         """Wait for a lease that allows to commit. Never returns once the process is fenced."""
         while not self._ownership.may_commit(self._now()):
-            await self._ownership.wait_trusted()
+            with self._progress.waiting:
+                await self._ownership.wait_trusted()
 
     async def __call__(
         self,
@@ -125,6 +128,7 @@ class UntilAnswered:
         backoff = Backoff(what, self.log)
         while True:
             await self.may_commit()
+            self._progress.note()
             try:
                 return await call()
             except Unavailable as error:

@@ -34,6 +34,8 @@ FRAGMENTS = {
 MANY_PARAMETERS = {
     "agents/jobmaster_agents/buckets/anti_entropy.py:AntiEntropy.__init__": "wired once, in agent.py",
     "agents/jobmaster_agents/fetch/claimer.py:Claimer.__init__": "a bucket's claimer is known to every part of a job's way",
+    "agents/jobmaster_agents/fetch/due_fetcher.py:DueFetcher.__init__": "wired once, in bucket_worker.py",
+    "agents/jobmaster_agents/outcomes/writer.py:OutcomeWriter.__init__": "wired once, in bucket_worker.py",
     "agents/jobmaster_agents/leader/leader.py:Leader.__init__": "wired once, in agent.py, by name",
     "agents/jobmaster_agents/execute/dispatch.py:Dispatcher.__init__": "wired once; one argument per way of running",
     "agents/jobmaster_agents/lease/heartbeat.py:Heartbeat.__init__": "wired once; its callbacks are its only way out",

@@ -33,6 +33,7 @@ from jobmaster_agents.outcomes.writer import OutcomeWriter
 from jobmaster_agents.retrying import Backoff, RepeatedLog
 from jobmaster_agents.state.job_table import ClaimedJob, ClaimedList, JobTable
 from jobmaster_agents.state.ownership import OnForgotten, OwnedBucket, Ownership, unfrozen_epoch
+from jobmaster_agents.state.progress import Progress
 
 CLAIM_JOBS_MAX = 1000
 _LOOK_SECONDS = 0.25
@@ -99,6 +100,7 @@ class Claimer:
         store_settings: StoreSettings,
         log: EventLog | None = None,
         repeated_log: RepeatedLog | None = None,
+        progress: Progress | None = None,
     ) -> None:
         self.owned = owned
         self._bucket_id = owned.fence.bucket_id
@@ -119,6 +121,7 @@ class Claimer:
         self._spill_jobs = store_settings.high_water_jobs * 4 // 5
         self._log = log or EventLog()
         self._repeated_log = repeated_log
+        self._progress = progress or Progress(clock.boottime)
         self.claim_seconds = Histogram(STEP_SECONDS)
         """How long claims take; one for all buckets of a process."""
         self._names = 0
@@ -150,14 +153,16 @@ class Claimer:
         """Claim until cancelled or the bucket is closed or lost."""
         self._woken.set()
         try:
-            await self.adopt_unknown_lists()
-            while not self.ended:
-                await self._woken.wait()
-                self._woken.clear()
-                if self._look_for_lists:
-                    self._look_for_lists = False
-                    await self.adopt_unknown_lists()
-                await self._claim_while_room()
+            with self._progress.expect("a claimer"):
+                await self.adopt_unknown_lists()
+                while not self.ended:
+                    with self._progress.waiting:
+                        await self._woken.wait()
+                    self._woken.clear()
+                    if self._look_for_lists:
+                        self._look_for_lists = False
+                        await self.adopt_unknown_lists()
+                    await self._claim_while_room()
         finally:
             self._arm(None)
 
@@ -179,7 +184,8 @@ class Claimer:
             if self.owned.frozen:
                 return  # asked again when it is unfrozen
             if (now := self._now()) >= self._ownership.soft_until and not self._goes_on(now):
-                await self._ownership.wait_trusted()
+                with self._progress.waiting:
+                    await self._ownership.wait_trusted()
             elif self._outcome_writer.crowded:
                 self._outcome_writer.when_relieved(self.wake)
                 return
@@ -265,6 +271,7 @@ class Claimer:
         backoff = Backoff("claim", self._log, self._repeated_log)
         while not self.ended:
             asked_at, fence = self._now(), self.owned.fence
+            self._progress.note()
             try:
                 answer = await self._store.claim(fence, name, limit, self._bytes_max())
             except (Unavailable, Refused) as error:
@@ -341,6 +348,7 @@ class Claimer:
                 if self._is_known(name):
                     continue
                 asked_at = self._now()
+                self._progress.note()
                 answer = await self._store.read_claimed(fence, name)
                 if self.ended:
                     return

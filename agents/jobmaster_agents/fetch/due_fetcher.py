@@ -27,6 +27,7 @@ from jobmaster_agents.execute.executor import Executor
 from jobmaster_agents.outcomes.assigned_copies import AssignedCopies
 from jobmaster_agents.retrying import Backoff
 from jobmaster_agents.state.ownership import OnForgotten, OwnedBucket, Ownership
+from jobmaster_agents.state.progress import Progress
 
 _FETCHERS = 4
 _QUERIES_MAX = 2
@@ -100,6 +101,7 @@ class DueFetcher:
         clock: Clock,
         on_forgotten: OnForgotten,
         handlers: Sequence[str] | None = None,
+        progress: Progress | None = None,
     ) -> None:
         self._master = master
         self._assigned_copies = assigned_copies
@@ -109,6 +111,7 @@ class DueFetcher:
         self._now = clock.boottime
         self._on_forgotten = on_forgotten
         self._handlers = handlers
+        self._progress = progress or Progress(clock.boottime)
         self._due: dict[bytes, _Due] = {}
         self._kicked: dict[bytes, None] = {}
         self._work = asyncio.Event()
@@ -212,20 +215,23 @@ class DueFetcher:
 
     async def _fetch_loop(self) -> None:
         backoff = Backoff("onboard", self._assigned_copies.log)
-        while True:
-            due = self._next()
-            if due is None:
-                self._work.clear()
-                await self._work.wait()
-                continue
-            try:
-                await self._fetch(due)
-                backoff.succeeded()
-            except (Unavailable, Refused) as error:
-                # Rows may be ASSIGNED without a copy now: anti-entropy returns them after its grace period.
-                due.hinted = True
-                await backoff.pause(error)
-            self._again(due)
+        with self._progress.expect("a due fetcher"):
+            while True:
+                due = self._next()
+                if due is None:
+                    self._work.clear()
+                    with self._progress.waiting:
+                        await self._work.wait()
+                    continue
+                self._progress.note()
+                try:
+                    await self._fetch(due)
+                    backoff.succeeded()
+                except (Unavailable, Refused) as error:
+                    # Rows may be ASSIGNED without a copy now: anti-entropy returns them after its grace period.
+                    due.hinted = True
+                    await backoff.pause(error)
+                self._again(due)
 
     def _again(self, due: _Due) -> None:
         if self._due.get(due.owned.fence.bucket_id) is due:
@@ -255,6 +261,7 @@ class DueFetcher:
         if entries:
             due.coming += len(entries)
             self._again(due)
+            self._progress.note()
             try:
                 await self._put(due, fence, entries)
             finally:
@@ -264,7 +271,8 @@ class DueFetcher:
         """The next of them, ASSIGNED under the fence that is returned."""
         owned = due.owned
         while not self._ownership.may_start(self._now()):
-            await self._ownership.wait_trusted()
+            with self._progress.waiting:
+                await self._ownership.wait_trusted()
         fence = owned.fence
         horizon = self._horizon(due)
         if horizon is None:
@@ -293,7 +301,9 @@ class DueFetcher:
             due.ahead += len(entries)
             return
         while not self._ownership.may_commit(self._now()):
-            await self._ownership.wait_trusted()
+            with self._progress.waiting:
+                await self._ownership.wait_trusted()
+        self._progress.note()
         self.released += len(result.left)
         await self._master.release(fence, [(entry.id, entry.token) for entry in result.left])
         if result.reply is None:

@@ -13,6 +13,7 @@ from jobmaster.ports import StoreOwner
 from jobmaster_agents.event_log import EventLog
 from jobmaster_agents.fetch.claimer import Claimer
 from jobmaster_agents.retrying import Backoff
+from jobmaster_agents.state.progress import Progress
 
 
 class WakeListener:
@@ -23,9 +24,16 @@ class WakeListener:
     server that has not noticed a dead connection pops the next token into it, and while other buckets keep us awake no pop
     would ever come back empty."""
 
-    def __init__(self, store: StoreOwner, claimers: dict[bytes, Claimer], log: EventLog | None = None) -> None:
+    def __init__(
+        self,
+        store: StoreOwner,
+        claimers: dict[bytes, Claimer],
+        progress: Progress,
+        log: EventLog | None = None,
+    ) -> None:
         self._store = store
         self._claimers = claimers
+        self._progress = progress
         self._change: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._backoff = Backoff("wait_wake", log or EventLog())
 
@@ -37,28 +45,40 @@ class WakeListener:
     async def run(self) -> None:
         """Dispatch wake tokens until cancelled."""
         time = asyncio.get_running_loop().time
-        all_asked = time()
+        all_woken = time()
+        with self._progress.expect("the wake listener"):
+            while True:
+                self._progress.note()
+                woken = await self._next()
+                if woken is None or time() - all_woken >= self.wake_seconds:
+                    all_woken = time()
+                    # Time-out, change or broken connection: a popped token may be lost, so every bucket is asked once.
+                    for claimer in list(self._claimers.values()):
+                        claimer.wake()
+                elif (found := self._claimers.get(woken)) is not None:
+                    found.wake()
+
+    async def _next(self) -> bytes | None:
+        """The bucket that was woken; ``None``: any may have something new."""
+        buckets = await self._buckets()
+        try:
+            woken = await self._wait(buckets)
+            self._backoff.succeeded()
+        except (Unavailable, Refused) as error:
+            await self._backoff.pause(error)
+            return None
+        return woken
+
+    async def _buckets(self) -> list[bytes]:
+        """The buckets that are served; waits while there are none."""
         while True:
             if self._change.done():
                 await asyncio.sleep(0)  # several buckets opened in one go are one change
                 self._change = asyncio.get_running_loop().create_future()
-            buckets = [bucket_id for bucket_id, claimer in self._claimers.items() if not claimer.ended]
-            if not buckets:
+            if buckets := [bucket_id for bucket_id, claimer in self._claimers.items() if not claimer.ended]:
+                return buckets
+            with self._progress.waiting:
                 await asyncio.wait((self._change,))
-                continue
-            try:
-                woken = await self._wait(buckets)
-                self._backoff.succeeded()
-            except (Unavailable, Refused) as error:
-                await self._backoff.pause(error)
-                woken = None
-            if woken is None or time() - all_asked >= self.wake_seconds:
-                all_asked = time()
-                # Time-out, change or broken connection: a popped token may be lost, so every bucket is asked once.
-                for claimer in list(self._claimers.values()):
-                    claimer.wake()
-            elif (found := self._claimers.get(woken)) is not None:
-                found.wake()
 
     async def _wait(self, buckets: list[bytes]) -> bytes | None:
         """The bucket that was woken; ``None`` after the time-out or when the set of buckets has changed."""

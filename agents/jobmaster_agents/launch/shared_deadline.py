@@ -1,5 +1,4 @@
-"""Signs of life that others can check: the lease deadline in memory shared with the supervisor, the kernel's timer, and
-the turning of the loop.
+"""Signs of life that others can check: the lease deadline in memory shared with the supervisor, and the kernel's timer.
 
 Three guards stand behind "a process whose lease has ended does nothing more", each where the one before cannot act:
 
@@ -16,10 +15,7 @@ import os
 import signal
 import tempfile
 from enum import IntEnum
-from typing import TYPE_CHECKING, NamedTuple
-
-if TYPE_CHECKING:
-    from asyncio import AbstractEventLoop  # the supervisor imports this module and stays small without it
+from typing import NamedTuple
 
 SIZE = mmap.PAGESIZE
 _FIGURES_AT = 8
@@ -91,22 +87,13 @@ class Deadline:
         self._words[0] = value
 
     @property
-    def turned_at(self) -> float:
-        """CLOCK_BOOTTIME seconds at which the child's loop last attested that it turns."""
-        return self._words[1]
-
-    @turned_at.setter
-    def turned_at(self, value: float) -> None:
-        self._words[1] = value
-
-    @property
     def phase(self) -> AgentPhase:
         """How far the child has come."""
-        return AgentPhase(self._numbers[2])
+        return AgentPhase(self._numbers[1])
 
     @phase.setter
     def phase(self, value: AgentPhase) -> None:
-        self._numbers[2] = value
+        self._numbers[1] = value
 
     @property
     def figures(self) -> PlaceFigures:
@@ -137,49 +124,3 @@ def arm_kernel_timer(seconds: float) -> None:
 def disarm_kernel_timer() -> None:
     """For the last steps of an exit that has given everything back."""
     signal.setitimer(signal.ITIMER_REAL, 0.0)
-
-
-class Progress:
-    """Has the loop turned? A heartbeat that only proves that its own timer fires proves nothing (Celery's recurring bug).
-
-    ``turned`` is bumped by a callback that goes through the loop's ready queue like everybody's work, and by every pump that
-    calls ``note``. A pump that promised to be heard (``expect``) and is silent for longer withholds the attestation.
-    """
-
-    def __init__(self) -> None:
-        self.turned = 0
-        self._attested = -1
-        self._heard: dict[str, float] = {}
-        self._silence: dict[str, float] = {}
-
-    def ask(self, loop: AbstractEventLoop) -> None:
-        """Let the next turn of the loop count."""
-        loop.call_soon(self._bump)
-
-    def _bump(self) -> None:
-        self.turned += 1
-
-    def expect(self, name: str, silence_seconds: float, now: float) -> None:
-        """``name`` promises a ``note`` at least every ``silence_seconds``."""
-        self._silence[name] = silence_seconds
-        self._heard[name] = now
-
-    def note(self, name: str, now: float) -> None:
-        """``name`` has made progress."""
-        self._heard[name] = now
-        self.turned += 1
-
-    def dismiss(self, name: str) -> None:
-        """``name`` ends in order and promises nothing more."""
-        self._silence.pop(name, None)
-        self._heard.pop(name, None)
-
-    def attest(self, now: float) -> str | None:
-        """``None`` when the loop has turned since the last attestation and nobody is overdue; otherwise who or what is."""
-        if self.turned == self._attested:
-            return "the event loop has not turned"
-        for name, limit in self._silence.items():
-            if now - self._heard[name] > limit:
-                return f"{name} has made no progress for {now - self._heard[name]:.1f} s"
-        self._attested = self.turned
-        return None

@@ -25,9 +25,9 @@ from jobmaster.rules.lease import Rhythm, renewed, rhythm, shortened
 from jobmaster.settings.model import Leases
 from jobmaster.telemetry import Telemetry
 from jobmaster_agents.event_log import Event, EventLog
-from jobmaster_agents.launch.shared_deadline import Progress
 from jobmaster_agents.lease.clock_check import ClockCheck
 from jobmaster_agents.state.ownership import Ownership
+from jobmaster_agents.state.progress import Progress
 
 BEAT_TTL_BEATS = 3.0
 """A beat in the store lives this many beat intervals."""
@@ -273,7 +273,7 @@ def attestation(beat: StoreBeat, progress: Progress) -> Callable[[float], str | 
 
     def attest(now: float) -> str | None:
         wrong = progress.attest(now)
-        progress.ask(asyncio.get_running_loop())
+        progress.expect_turn(asyncio.get_running_loop())
         if wrong is None and not beat.healthy:
             wrong = "the agent's store does not answer"
         return wrong

@@ -40,6 +40,7 @@ from jobmaster_agents.outcomes.metrics import FailureLog, OutcomeMetrics
 from jobmaster_agents.retrying import Backoff, UntilAnswered
 from jobmaster_agents.state.job_table import ClaimedJob, JobPhase, JobTable, by_bucket
 from jobmaster_agents.state.ownership import OnForgotten, OwnedBucket, Ownership
+from jobmaster_agents.state.progress import Progress
 
 _row, _has_row, _weight, _ENDED = attrgetter("row"), attrgetter("has_row"), attrgetter("weight"), JobPhase.ENDED
 _id, _payload = attrgetter("id"), attrgetter("payload_bytes")  # found once, not for each job
@@ -77,6 +78,7 @@ class OutcomeWriter:
         on_forgotten: OnForgotten,
         log: EventLog | None = None,
         telemetry: Telemetry | None = None,
+        progress: Progress | None = None,
     ) -> None:
         self._master = master
         self._store = store
@@ -88,7 +90,8 @@ class OutcomeWriter:
         telemetry = telemetry or Telemetry()
         self.failures = FailureLog(telemetry, self._log, clock.boottime)
         self._metrics = OutcomeMetrics(telemetry, self.failures)
-        self.until_answered = UntilAnswered(ownership, clock, self._log)
+        self._progress = progress or Progress(clock.boottime)
+        self.until_answered = UntilAnswered(ownership, clock, self._log, self._progress)
         self.acknowledger = Acknowledger(store, job_table, self.forget, self._log)
         self.assigned_copies = AssignedCopies(master, store, job_table, self.until_answered, clock, self._log)
         self._copy: list[ClaimedJob] = []
@@ -161,20 +164,27 @@ class OutcomeWriter:
             group.create_task(self.acknowledger.run(), name="jobmaster-settling")
 
     async def _write_loop(self) -> None:
-        while True:
-            if not (self._copy or self._upsert or self._holds or self._holds_here):
-                self._work.clear()
-                if not self.backlog:
-                    self._idle.set()
-                self._resting += 1
+        with self._progress.expect("an outcome writer"):
+            while True:
+                await self._write_waiting()
+
+    async def _write_waiting(self) -> None:
+        """What waits now, a batch of each kind; or wait for work."""
+        if not (self._copy or self._upsert or self._holds or self._holds_here):
+            self._work.clear()
+            if not self.backlog:
+                self._idle.set()
+            self._resting += 1
+            with self._progress.waiting:
                 await self._work.wait()
-                self._resting -= 1
-                continue
-            await self.until_answered.may_commit()  # before a batch is taken: later outcomes join it
-            await self._batch(self._copy, self._write_copy)
-            await self._batch(self._upsert, self._write_upsert)
-            await self._batch(self._holds, self._write_holds)
-            await self._batch(self._holds_here, self._write_holds_here)
+            self._resting -= 1
+            return
+        await self.until_answered.may_commit()  # before a batch is taken: later outcomes join it
+        self._progress.note()
+        await self._batch(self._copy, self._write_copy)
+        await self._batch(self._upsert, self._write_upsert)
+        await self._batch(self._holds, self._write_holds)
+        await self._batch(self._holds_here, self._write_holds_here)
 
     async def _batch(self, queue: list[ClaimedJob], write: Write) -> None:
         if not queue:

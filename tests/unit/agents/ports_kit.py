@@ -15,6 +15,7 @@ from jobmaster.telemetry import Telemetry
 from jobmaster_agents.bucket_worker import BucketWorker
 from jobmaster_agents.event_log import EventLog
 from jobmaster_agents.state.ownership import OwnedBucket, Ownership
+from jobmaster_agents.state.progress import Progress
 from tests.patience import PATIENCE_SECONDS
 from tests.unit.agents.hand_clock import HandClock
 from tests.unit.agents.kit_master import KitMaster, Row
@@ -24,6 +25,7 @@ from tests.unit.agents.scripted import DOWN, LOST, Gate, turns, until
 __all__ = ["DOWN", "LOST", "Gate", "Kit", "Row", "turns", "until"]
 
 ME = AgentId(b"me" * 8)
+SILENCE_SECONDS = 60.0
 
 
 class Kit:
@@ -36,6 +38,7 @@ class Kit:
         self.store = KitStore(self.clock)
         self.ownership = Ownership(ME)
         self.trust()
+        self.progress = Progress(self.clock.boottime, SILENCE_SECONDS)
         self.bucket_worker = BucketWorker(
             ClusterSettings(),
             agent or AgentSettings(),
@@ -47,6 +50,7 @@ class Kit:
             Telemetry(),
             EventLog(),
             "me",
+            progress=self.progress,
         )
         self._run: asyncio.Task[None] | None = None
 

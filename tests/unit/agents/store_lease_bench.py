@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 
 from jobmaster.clock import new_id
 from jobmaster.model.errors import JobMasterError, Unavailable
@@ -12,10 +13,10 @@ from jobmaster.rules.lease import Standing
 from jobmaster.settings.model import Leases
 from jobmaster.telemetry import Telemetry
 from jobmaster_agents.event_log import EventLog
-from jobmaster_agents.launch.shared_deadline import Progress
 from jobmaster_agents.lease.heartbeat import Heartbeat, StoreBeat, attestation
 from jobmaster_agents.lease.store_lease import StoreLease
 from jobmaster_agents.state.ownership import OwnedBucket, Ownership
+from jobmaster_agents.state.progress import Progress
 from tests.unit.agents.hand_clock import HandClock
 
 FINE = Renewal(alive=True, drain_requested=False, coordinator=None, lost_stores=[], cancel_requested=[])
@@ -65,13 +66,13 @@ class Store:
 class Bench:
     """Heartbeat, store beat and suspension of one agent with some buckets."""
 
-    def __init__(self, buckets: int = 2, leases: Leases | None = None) -> None:
+    def __init__(self, buckets: int = 2, leases: Leases | None = None, silence_seconds: float = math.inf) -> None:
         leases = leases or Leases()
         self.clock = HandClock()
         self.master, self.store = Master(self.clock), Store(self.clock)
         self.telemetry = Telemetry()
         self.ownership = Ownership(new_id())
-        self.progress = Progress()
+        self.progress = Progress(self.clock.boottime, silence_seconds)
         self.trusts: list[float] = []
         self.lost: list[str] = []
         log = EventLog()

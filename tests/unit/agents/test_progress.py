@@ -1,0 +1,280 @@
+"""A task that hangs while the loop turns withholds the renewal of the lease; idle tasks and outages do not."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+
+import pytest
+
+from jobmaster.clock import new_id
+from jobmaster.handlers import Handlers
+from jobmaster.model.job import Entry
+from jobmaster.ports import Renewal
+from jobmaster.settings.model import ClusterSettings, Leases, MasterSettings
+from jobmaster.telemetry import Telemetry
+from jobmaster_agents import retrying
+from jobmaster_agents.event_log import EventLog
+from jobmaster_agents.lease.heartbeat import Heartbeat, StoreBeat, attestation
+from jobmaster_agents.state.progress import Progress, silence_seconds
+from tests.unit.agents.hand_clock import HandClock
+from tests.unit.agents.ports_kit import SILENCE_SECONDS, Kit
+from tests.unit.agents.scripted import DOWN, Gate, turns
+
+HOUR = 3600.0
+
+
+class LeaseMaster:
+    def __init__(self) -> None:
+        self.renewals = 0
+
+    async def renew(self, agent_id: bytes, lease_seconds: float) -> Renewal:
+        self.renewals += 1
+        return Renewal(alive=True, drain_requested=False, coordinator=None, lost_stores=[], cancel_requested=[])
+
+
+class BeatStore:
+    async def beat(self, agent_id: bytes, ttl_seconds: float) -> None:
+        return
+
+
+class Agent:
+    """The working half of an agent, and its heartbeat."""
+
+    def __init__(self, kit: Kit) -> None:
+        self.kit = kit
+        self.master = LeaseMaster()
+        self.telemetry = Telemetry()
+        log, leases = EventLog(), Leases()
+        beat = StoreBeat(kit.ownership.agent_id, BeatStore(), leases, kit.clock, self.telemetry, log)
+        self.heartbeat = Heartbeat(
+            kit.ownership, self.master, leases, kit.clock, attestation(beat, kit.progress), lambda _: None,
+            lambda _: None, self.telemetry, log,
+        )  # fmt: skip
+        self.heartbeat.registered(kit.clock.now)
+
+    @property
+    def withheld(self) -> int:
+        return self.telemetry.renewals["withheld"]
+
+    async def live(self, seconds: float, step: float = 1.0) -> None:
+        """The clock goes on in steps, and the loop turns after each."""
+        end = self.kit.clock.now + seconds
+        while self.kit.clock.now < end:
+            self.kit.clock.now += step
+            await turns(25)
+            await self.heartbeat.tick()
+
+
+def handlers() -> Handlers:
+    made = Handlers()
+
+    @made.job(name="work")
+    async def work() -> None:
+        return
+
+    return made
+
+
+def job() -> Entry:
+    return Entry(new_id(), 1, "work", b"[[],{}]", 0)
+
+
+@pytest.fixture
+async def agent(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Agent]:
+    monkeypatch.setattr(retrying, "BACKOFF_SECONDS", 0.0)
+    kit = Kit(handlers())
+
+    async def wait_wake(bucket_ids: object, timeout_seconds: float) -> bytes | None:
+        """The pop of a store ends after its time-out."""
+        end = kit.clock.now + timeout_seconds
+        while kit.clock.now < end and kit.store.tokens.empty():  # noqa: ASYNC110
+            await asyncio.sleep(0)
+        return None if kit.store.tokens.empty() else kit.store.tokens.get_nowait()
+
+    monkeypatch.setattr(kit.store, "wait_wake", wait_wake)
+    async with kit:
+        kit.bucket()
+        await turns()
+        yield Agent(kit)
+
+
+# ---------------------------------------------------------------- a task that hangs
+
+
+async def test_a_claimer_that_hangs_withholds_the_renewal(agent: Agent) -> None:
+    """The call has lost its time limit: no answer, no error, while the loop turns and the store beats are answered."""
+    gate = Gate()
+    agent.kit.store.script["claim"].append(gate)
+    agent.kit.submit(next(iter(agent.kit.ownership.buckets.values())), [job()])
+    await agent.live(SILENCE_SECONDS / 2)
+    assert gate.reached.is_set()
+    assert (agent.withheld, agent.kit.ownership.fenced.is_set()) == (0, False)
+    await agent.live(SILENCE_SECONDS)
+    assert agent.withheld
+    assert agent.kit.ownership.fenced.is_set()
+    assert "lease could not be renewed" in agent.kit.ownership.fenced_why
+
+
+async def test_a_claimer_that_goes_on_is_no_reason_any_more(agent: Agent) -> None:
+    gate = Gate()
+    agent.kit.store.script["claim"].append(gate)
+    agent.kit.submit(next(iter(agent.kit.ownership.buckets.values())), [job()])
+    while not agent.withheld:
+        await agent.live(1.0)
+    gate.opened.set()
+    await agent.live(HOUR, 2.0)
+    assert not agent.kit.ownership.fenced.is_set()
+    assert agent.withheld == 1
+
+
+@pytest.mark.parametrize("call", ["copy_final", "onboard"])
+async def test_an_outcome_writer_or_due_fetcher_that_hangs_withholds_the_renewal(agent: Agent, call: str) -> None:
+    agent.kit.master.script[call].append(gate := Gate())
+    owned = next(iter(agent.kit.ownership.buckets.values()))
+    agent.kit.submit(owned, [job()])
+    agent.kit.bucket_worker.due_fetcher.kick(owned.fence.bucket_id)
+    await agent.live(SILENCE_SECONDS * 1.5)
+    assert gate.reached.is_set()
+    assert agent.withheld
+
+
+async def test_a_wake_listener_that_hangs_withholds_the_renewal(agent: Agent, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def hang(*_: object) -> None:
+        await asyncio.Event().wait()
+
+    monkeypatch.setattr(agent.kit.store, "wait_wake", hang)
+    await agent.live(SILENCE_SECONDS * 1.5)
+    assert agent.withheld
+
+
+# ---------------------------------------------------------------- what is no silence
+
+
+async def test_an_idle_agent_withholds_nothing(agent: Agent) -> None:
+    await agent.live(HOUR, 2.0)
+    assert agent.master.renewals > HOUR / 10.0
+    assert agent.withheld == 0
+
+
+async def test_an_agent_without_buckets_withholds_nothing(agent: Agent) -> None:
+    for bucket_id in list(agent.kit.ownership.buckets):
+        agent.kit.bucket_worker.forget(bucket_id, "it is another's")
+    await agent.live(HOUR, 2.0)
+    assert agent.withheld == 0
+
+
+async def test_a_master_that_does_not_answer_is_no_silence(agent: Agent) -> None:
+    """Its calls end by their time limits; they are repeated until it answers, for hours."""
+    for name in ("copy_final", "record_final", "onboard", "hold", "release"):
+        agent.kit.master.script[name].extend([DOWN] * 100_000)
+    owned = next(iter(agent.kit.ownership.buckets.values()))
+    agent.kit.submit(owned, [job() for _ in range(20)])
+    agent.kit.bucket_worker.due_fetcher.kick(owned.fence.bucket_id)
+    await agent.live(HOUR, 2.0)
+    assert len(agent.kit.master.of("record_final")) > 100
+    assert len(agent.kit.master.of("onboard")) > 100
+    assert agent.withheld == 0
+
+
+async def test_a_store_that_does_not_answer_is_no_silence(agent: Agent) -> None:
+    """(Its beats fail too, which withholds renewals by itself: here they are answered.)"""
+    for name in ("claim", "settle", "assign", "claimed_lists"):
+        agent.kit.store.script[name].extend([DOWN] * 100_000)
+    agent.kit.submit(next(iter(agent.kit.ownership.buckets.values())), [job()])
+    await agent.live(HOUR, 2.0)
+    assert len(agent.kit.store.of("claim")) > 100
+    assert agent.withheld == 0
+
+
+async def test_tasks_that_wait_for_a_lease_are_no_silence(agent: Agent) -> None:
+    """They wait for the very renewal that a silence would withhold."""
+    kit = agent.kit
+    kit.ownership.soft_until = kit.ownership.hard_until = 0.0
+    owned = next(iter(kit.ownership.buckets.values()))
+    kit.submit(owned, [job()])
+    kit.bucket_worker.due_fetcher.kick(owned.fence.bucket_id)
+    for _ in range(100):
+        kit.clock.now += SILENCE_SECONDS
+        await turns(25)
+        kit.progress.expect_turn(asyncio.get_running_loop())
+        await turns(25)
+        assert kit.progress.attest(kit.clock.now) is None
+        assert not kit.store.of("claim")[1:]
+
+
+async def test_a_process_that_was_stopped_and_continues_is_no_silence(agent: Agent) -> None:
+    agent.kit.ownership.trust(agent.kit.ownership.term._replace(hard_until=1e9))  # type: ignore[union-attr]
+    agent.kit.clock.now += 2.0 * SILENCE_SECONDS
+    await agent.heartbeat.tick()  # before any other task had its turn
+    await agent.live(60.0)
+    assert agent.withheld <= 1
+    assert agent.master.renewals
+
+
+# ---------------------------------------------------------------- the promise itself
+
+
+async def attested(progress: Progress, now: float) -> str | None:
+    progress.expect_turn(asyncio.get_running_loop())
+    await asyncio.sleep(0)
+    return progress.attest(now)
+
+
+async def test_a_loop_that_has_not_turned() -> None:
+    clock = HandClock()
+    progress = Progress(clock.boottime, 10.0)
+    assert await attested(progress, clock.now) is None
+    assert progress.attest(clock.now) == "the event loop has not turned"
+    assert await attested(progress, clock.now) is None
+
+
+async def test_a_task_is_watched_from_its_promise_to_its_end() -> None:
+    clock = HandClock()
+    progress = Progress(clock.boottime, 10.0)
+    steps: asyncio.Queue[Callable[[], None]] = asyncio.Queue()
+
+    async def work() -> None:
+        with progress.expect("a task"):
+            for _ in range(2):
+                (await steps.get())()
+        await steps.get()
+
+    task = asyncio.ensure_future(work())
+    assert await attested(progress, clock.now) is None
+    clock.now += 11.0
+    assert await attested(progress, clock.now) == "a task has made no progress for 11.0 s"
+    progress.note()  # of another task: it has promised nothing
+    assert await attested(progress, clock.now) is not None
+    steps.put_nowait(progress.note)
+    await turns(5)
+    assert await attested(progress, clock.now) is None
+    clock.now += 11.0
+    assert await attested(progress, clock.now) is not None
+    steps.put_nowait(lambda: None)
+    await turns(5)
+    assert await attested(progress, clock.now) is None
+    task.cancel()
+
+
+async def test_a_task_notes_nothing_for_the_one_that_started_it() -> None:
+    """A claimer starts the tasks of handlers: what these wait for says nothing about it."""
+    clock = HandClock()
+    progress = Progress(clock.boottime, 10.0)
+
+    async def child() -> None:
+        with progress.waiting:
+            await asyncio.sleep(0)
+        progress.note()
+
+    with progress.expect("the parent"):
+        clock.now += 11.0
+        await asyncio.ensure_future(child())
+        assert await attested(progress, clock.now) == "the parent has made no progress for 11.0 s"
+
+
+def test_the_longest_calls_are_no_silence() -> None:
+    """One step of a task makes a few calls, each with the time limits of the configuration."""
+    assert silence_seconds(ClusterSettings()) >= 6.0 * Leases().lease_seconds
+    slow = ClusterSettings(master=MasterSettings(statement_timeout_seconds=120.0))
+    assert silence_seconds(slow) >= 1200.0
