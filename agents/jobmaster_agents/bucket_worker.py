@@ -93,7 +93,16 @@ class BucketWorker:
         self.job_table = JobTable()
         self.memory_recovery = MemoryRecovery(master, lambda: ownership.may_commit(clock.boottime()))
         self.outcome_writer = OutcomeWriter(
-            master, store, ownership, self.job_table, clock, self.forget, log, telemetry, progress
+            master,
+            store,
+            ownership,
+            self.job_table,
+            clock,
+            self.forget,
+            log,
+            telemetry,
+            progress,
+            on_promoted=self._enqueue,
         )
         self.in_flight = InFlightRows(master, self.job_table, self.outcome_writer, self._stop, self._waits_elsewhere)
         self.outcome_builder = OutcomeBuilder(
@@ -136,6 +145,7 @@ class BucketWorker:
             transactional=transactional,
             transactional_jobs=settings.master.transactions,
             on_detached=self._given_up,
+            on_failure=self._fail,
         )
         self.executor = Executor(
             agent,
@@ -146,10 +156,8 @@ class BucketWorker:
             self._dispatcher,
             self.in_flight.authorise,
             self._room,
+            on_detached=self._given_up,
         )
-        self.executor.on_detached = self._given_up
-        self._dispatcher.on_failure = self.executor.fail
-        self.outcome_writer.runner = self.executor
         self.due_fetcher = DueFetcher(
             master,
             self.outcome_writer.assigned_copies,
@@ -371,10 +379,16 @@ class BucketWorker:
         self.cancellation.requested(job_ids)
 
     def _waits_elsewhere(self, job: ClaimedJob) -> bool:
-        return self._dispatcher.waits(job)
+        return self._dispatcher.is_waiting(job)
 
     def _stop(self, job: ClaimedJob, cause: StopCause) -> None:
         self.executor.stop_job(job, cause)
+
+    def _enqueue(self, jobs: Sequence[ClaimedJob]) -> None:
+        self.executor.enqueue(jobs)
+
+    def _fail(self, error: BaseException) -> None:
+        self.executor.fail(error)
 
     def _printed(self, line: str, pid: int, job: ProcessJob | None) -> None:
         if (left_out := self._line_rate.admit()) is None:

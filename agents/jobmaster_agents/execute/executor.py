@@ -70,6 +70,8 @@ class Executor:
         dispatcher: JobDispatcher,
         authorise: Authorise,
         on_room: Callable[[bytes], None],
+        *,
+        on_detached: OnDetached,
     ) -> None:
         self._loop = asyncio.get_running_loop()
         self._settings = settings
@@ -80,8 +82,7 @@ class Executor:
         self._dispatcher = dispatcher
         self._authorise = authorise
         self._on_room = on_room
-        self.on_detached: OnDetached = lambda job, cause, seconds: None
-        """Told of handlers that do not stop."""
+        self._on_detached = on_detached
         self._context = copy_context()
         """What every job finds: the context variables as the agent has them."""
         self._queues: dict[bytes, BucketQueue] = {}
@@ -224,7 +225,7 @@ class Executor:
         queue = self._queues.get(job.claimed_list.owned.fence.bucket_id)
         now = self._end(slot, queue)
         self._outcome_builder.stopped(job, cause, slot.started, now)
-        self.on_detached(job, cause, now - slot.stop_requested_at)
+        self._on_detached(job, cause, now - slot.stop_requested_at)
         self._wake_slot()
         if queue is not None and queue.wants_jobs and len(queue.jobs) <= queue.refill_level:
             self._notify_room(queue)

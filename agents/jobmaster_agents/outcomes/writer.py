@@ -20,10 +20,9 @@ again.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine, Iterable, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from itertools import islice
 from operator import attrgetter
-from typing import Protocol
 
 from jobmaster.clock import Clock
 from jobmaster.model.errors import InputError, JobMasterError, Refused, Unavailable
@@ -55,17 +54,12 @@ Jobs = Sequence[ClaimedJob]
 Write = Callable[[Jobs], Coroutine[object, object, None]]
 
 
-class Runner(Protocol):
-    """Takes copies that may start, because the copy before them was refused."""
-
-    def enqueue(self, jobs: Iterable[ClaimedJob]) -> None: ...
-
-
 class OutcomeWriter:
     """Writes outcomes and settles claimed lists.
 
     Args:
         on_forgotten: called once per bucket that turned out to have another owner, with the reason.
+        on_promoted: called with copies that may start, because the copy before them was refused.
     """
 
     def __init__(
@@ -79,6 +73,8 @@ class OutcomeWriter:
         log: EventLog | None = None,
         telemetry: Telemetry | None = None,
         progress: Progress | None = None,
+        *,
+        on_promoted: Callable[[Sequence[ClaimedJob]], None],
     ) -> None:
         self._master = master
         self._store = store
@@ -107,7 +103,7 @@ class OutcomeWriter:
         self._writing = 0
         self._idle = asyncio.Event()
         self._when_relieved: list[Callable[[], None]] = []
-        self.runner: Runner | None = None
+        self._on_promoted = on_promoted
         self.copied = 0
         self.upserted = 0
         self.refused = 0
@@ -394,8 +390,8 @@ class OutcomeWriter:
         self._resume(promoted)
 
     def _resume(self, promoted: Jobs) -> None:
-        if promoted and self.runner is not None:
-            self.runner.enqueue(promoted)
+        if promoted:
+            self._on_promoted(promoted)
 
     def refused_by_bucket(self, owned: OwnedBucket, why: str) -> None:
         """Refused by the bucket's lock: lost, or frozen by an operator. Nothing of it is settled."""

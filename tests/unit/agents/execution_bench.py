@@ -91,6 +91,7 @@ class Bench:
             NoDispatcher(),
             authorise,
             lambda bucket_id: None,
+            on_detached=lambda job, cause, seconds: None,
         )
         self.names = 0
 

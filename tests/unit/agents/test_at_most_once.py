@@ -223,7 +223,7 @@ async def authorising(kit: Kit, name: str = "thread") -> tuple[OwnedBucket, Entr
 
 def is_quiet(kit: Kit) -> bool:
     rooms = [kit.bucket_worker._dispatcher._in_threads, kit.bucket_worker._dispatcher._in_processes]
-    return not any(room.inside or room.waiting for room in rooms) and not kit.bucket_worker.executor.running
+    return not any(room.admitted or room.waiting for room in rooms) and not kit.bucket_worker.executor.running
 
 
 @pytest.mark.parametrize("name", ["thread", "process"])

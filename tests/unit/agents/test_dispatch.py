@@ -194,7 +194,7 @@ async def ended_thread(kit: PoolKit) -> tuple[OwnedBucket, ClaimedJob]:
     await until(lambda: ran)
     live = kit.bucket_worker.job_table.get(entry.id)
     assert live is not None
-    thread = kit.bucket_worker._dispatcher._away[live].thread
+    thread = kit.bucket_worker._dispatcher._dispatched[live].thread
     assert thread is not None
     release.set()
     until_blocking(lambda: thread.over, 10, "the end of the thread")
@@ -402,7 +402,7 @@ async def test_stopped_before_the_first_step_of_its_task_it_keeps_no_place(kit: 
     assert live.entry.id not in kit.pool.orders
     assert kit.master.rows[live.entry.id].state == "HELD"
     assert counters_are_back(kit)
-    assert dispatcher._in_processes.inside == 0
+    assert dispatcher._in_processes.admitted == 0
 
 
 async def test_a_defect_beside_the_handler_ends_the_process_and_keeps_no_place_for_ever(

@@ -294,7 +294,7 @@ async def test_in_a_task_of_its_own_it_is_the_same(kit: TransactionKit, name: st
     entries = put(kit, *[f"{name}_transactional", "innocent"] * 3)
     await kit.settled()
     assert [state(kit, entry) for entry in entries] == [ENDS[name], "SUCCEEDED"] * 3
-    assert kit.bucket_worker._dispatcher._in_tasks.inside == 0
+    assert kit.bucket_worker._dispatcher._in_tasks.admitted == 0
 
 
 @pytest.mark.parametrize("suffix", ["", "_transactional"])
@@ -345,7 +345,7 @@ async def test_one_that_swallows_every_cancellation_is_given_up(
 def _asked(kit: Kit) -> bool:
     executor, dispatcher = kit.bucket_worker.executor, kit.bucket_worker._dispatcher
     return any(slot.cause is StopCause.TIMEOUT for slot in executor._slots) or any(
-        away.cause is StopCause.TIMEOUT for away in dispatcher._away.values()
+        dispatched.cause is StopCause.TIMEOUT for dispatched in dispatcher._dispatched.values()
     )
 
 

@@ -18,6 +18,7 @@ from jobmaster.clock import Clock
 from jobmaster.model.job import Conclusion, Confirm, ErrorInfo, FinalRow
 from jobmaster.telemetry import Telemetry
 from jobmaster_agents.execute.attempt_result import AttemptResult, ResultKind
+from jobmaster_agents.execute.dispatched_job import DispatchedJob
 from jobmaster_agents.execute.transactional.attempt import AttemptTransaction, OpenTransaction, TransactionSource
 from jobmaster_agents.execute.transactional.confirmation import Confirmation
 from jobmaster_agents.outcomes.outcome import UNCONFIRMED, OutcomeBuilder, StopCause, is_at_most_once
@@ -62,22 +63,6 @@ class OutcomeRecorder(Protocol):
     def settle_refused(self, job: ClaimedJob) -> None: ...
 
 
-class Run(Protocol):
-    """One job on its way, as whoever may stop it sees it."""
-
-    job: ClaimedJob
-    started: float
-    deadline: float
-    context: Any
-    cause: StopCause | None
-    attempt: AttemptTransaction | Confirmation | None
-    """What the handler has been given."""
-    is_ending: bool
-    """The handler has ended; what is left to do is ours."""
-    detached: bool
-    """It does not stop, and the job has its verdict."""
-
-
 class TransactionalRunner:
     """Runs attempts that record themselves, and says what became of those that worker processes ran."""
 
@@ -98,61 +83,63 @@ class TransactionalRunner:
         self._ownership = ownership
         self._now = clock.boottime
         self._telemetry = telemetry
-        self.is_over = False
+        self.closing = False
         """The process ends: a cancellation is not the job's any more."""
 
     # ------------------------------------------------------------ on the loop
 
-    async def run(self, run: Run) -> None:
+    async def run(self, dispatched: DispatchedJob) -> None:
         """Run one attempt to its verdict. There is none when the process ends, or when it was given up."""
-        job, outcome_builder = run.job, self._outcome_builder
+        job, outcome_builder = dispatched.job, self._outcome_builder
         handler, source = job.handler, self._source
         assert handler is not None
         assert source is not None, "an agent has connections for transactions"
         explicit = handler.options.confirm is Confirm.EXPLICIT
         attempt: AttemptTransaction | Confirmation = (
-            self._confirmation(run, source)
+            self._confirmation(dispatched, source)
             if explicit
-            else AttemptTransaction(source, outcome_builder.success_row(job, run.started))
+            else AttemptTransaction(source, outcome_builder.success_row(job, dispatched.started))
         )
-        run.attempt = attempt
+        dispatched.attempt = attempt
         try:
             arguments = handler.decode(job.entry.args)
             if handler.wants_context:
-                run.context = outcome_builder.context(job, run.deadline)
-                run.context.runtime = attempt
-                result = await handler.function(run.context, **arguments)
+                dispatched.context = outcome_builder.context(job, dispatched.deadline)
+                dispatched.context.runtime = attempt
+                result = await handler.function(dispatched.context, **arguments)
             else:
                 result = await handler.function(**arguments)
         except BaseException as error:
-            if self.is_over and isinstance(error, asyncio.CancelledError) and run.cause is None:
+            if self.closing and isinstance(error, asyncio.CancelledError) and dispatched.cause is None:
                 await attempt.rollback()
                 raise
             if not _is_current_task(error):
                 raise  # somebody closes our coroutine
-            await self._to_its_end(run, attempt, self._failed(run, attempt, error))
+            await self._finish(dispatched, attempt, self._failed(dispatched, attempt, error))
             return
-        await self._to_its_end(run, attempt, self._returned(run, attempt, result))
+        await self._finish(dispatched, attempt, self._returned(dispatched, attempt, result))
 
-    async def _to_its_end(
-        self, run: Run, attempt: AttemptTransaction | Confirmation, work: Coroutine[Any, Any, None]
+    async def _finish(
+        self, dispatched: DispatchedJob, attempt: AttemptTransaction | Confirmation, work: Coroutine[Any, Any, None]
     ) -> None:
-        run.is_ending = True
-        if run.detached:
+        dispatched.is_ending = True
+        if dispatched.detached:
             work.close()
             await attempt.rollback()
             return
         # A cancellation that the handler has left behind in its own task is none of the process.
-        await finish_shielded(work, lambda: not self.is_over)
+        await finish_shielded(work, lambda: not self.closing)
 
-    async def _failed(self, run: Run, attempt: AttemptTransaction | Confirmation, error: BaseException) -> None:
+    async def _failed(
+        self, dispatched: DispatchedJob, attempt: AttemptTransaction | Confirmation, error: BaseException
+    ) -> None:
         await attempt.rollback()
-        if isinstance(attempt, Confirmation) and await self._confirmed(run, attempt):
+        if isinstance(attempt, Confirmation) and await self._confirmed(dispatched, attempt):
             return  # it was done; what the handler did afterwards is its own affair
-        job, now, outcome_builder = run.job, self._now(), self._outcome_builder
-        cause = run.cause
+        job, now, outcome_builder = dispatched.job, self._now(), self._outcome_builder
+        cause = dispatched.cause
         if isinstance(error, asyncio.CancelledError) and cause is not None:
-            outcome_builder.stopped(job, cause, run.started, now)
+            outcome_builder.stopped(job, cause, dispatched.started, now)
         elif cause is StopCause.SUPERSEDED:
             return
         elif error is attempt.unavailable and not is_at_most_once(job):
@@ -160,14 +147,16 @@ class TransactionalRunner:
                 job, after_seconds=_UNAVAILABLE_PAUSE_SECONDS, now=now
             )  # it could not begin its work
         else:
-            outcome_builder.raised(job, error, run.started, now)
+            outcome_builder.raised(job, error, dispatched.started, now)
 
-    async def _returned(self, run: Run, attempt: AttemptTransaction | Confirmation, result: object) -> None:
-        job, started, now, outcome_builder = run.job, run.started, self._now(), self._outcome_builder
+    async def _returned(
+        self, dispatched: DispatchedJob, attempt: AttemptTransaction | Confirmation, result: object
+    ) -> None:
+        job, started, now, outcome_builder = dispatched.job, dispatched.started, self._now(), self._outcome_builder
         if isinstance(attempt, Confirmation):
-            if not await self._confirmed(run, attempt) and run.cause is not StopCause.SUPERSEDED:
-                await self.unconfirmed(job, started)
-        elif run.cause is StopCause.SUPERSEDED:
+            if not await self._confirmed(dispatched, attempt) and dispatched.cause is not StopCause.SUPERSEDED:
+                await self.await_confirmation(job, started)
+        elif dispatched.cause is StopCause.SUPERSEDED:
             await attempt.rollback()
         elif not attempt.pending:  # it did without a transaction, or has dealt with the failure of one
             outcome_builder.returned(job, result, started, now)
@@ -186,12 +175,12 @@ class TransactionalRunner:
                 self._telemetry.transactions["rolled_back"] += 1
                 outcome_builder.raised(job, error, started, self._now())
             else:
-                await self.concluded(job, row, conclusion, started)
+                await self.conclude(job, row, conclusion, started)
 
     # ------------------------------------------------------------ explicit confirmation
 
-    def _confirmation(self, run: Run, source: TransactionSource) -> Confirmation:
-        job, outcome_builder = run.job, self._outcome_builder
+    def _confirmation(self, dispatched: DispatchedJob, source: TransactionSource) -> Confirmation:
+        job, outcome_builder = dispatched.job, self._outcome_builder
 
         def on_asked() -> None:
             job.has_row = True
@@ -199,26 +188,26 @@ class TransactionalRunner:
                 job.phase = JobPhase.ENDED  # as above; and nobody stops it any more to give it back
 
         return Confirmation(
-            _Patient(source, self._recorder.until_answered),
-            outcome_builder.success_row(job, run.started),
+            _RetryingSource(source, self._recorder.until_answered),
+            outcome_builder.success_row(job, dispatched.started),
             encode=lambda result: outcome_builder.encode(job, result),
-            ran_us=lambda: int((self._now() - run.started) * 1e6),
+            ran_us=lambda: int((self._now() - dispatched.started) * 1e6),
             allowed=lambda: self._ownership.may_commit(self._now()),
             on_asked=on_asked,
             is_recorded=self._is_recorded,
         )
 
-    async def _confirmed(self, run: Run, attempt: Confirmation) -> bool:
+    async def _confirmed(self, dispatched: DispatchedJob, attempt: Confirmation) -> bool:
         """The end of a handler that may have confirmed; True when that settles the job."""
         conclusion = attempt.conclusion
         if conclusion is None or (conclusion is Conclusion.UNKNOWN and not await self._is_recorded(attempt.row)):
             return False
         if conclusion is Conclusion.UNKNOWN:
             conclusion = Conclusion.COMMITTED
-        await self.concluded(run.job, attempt.row, conclusion, run.started)
+        await self.conclude(dispatched.job, attempt.row, conclusion, dispatched.started)
         return True
 
-    async def unconfirmed(self, job: ClaimedJob, started: float) -> None:
+    async def await_confirmation(self, job: ClaimedJob, started: float) -> None:
         """The handler has returned and nobody has confirmed: it waits for that, or the attempt has failed."""
         outcome_builder, handler = self._outcome_builder, job.handler
         assert handler is not None
@@ -243,7 +232,9 @@ class TransactionalRunner:
 
     # ------------------------------------------------------------ in worker processes
 
-    async def settled(self, job: ClaimedJob, row: FinalRow, result: AttemptResult | None, started: float) -> bool:
+    async def settle_process_result(
+        self, job: ClaimedJob, row: FinalRow, result: AttemptResult | None, started: float
+    ) -> bool:
         """What a worker process did with its transaction; False when that settles nothing.
 
         Args:
@@ -254,22 +245,22 @@ class TransactionalRunner:
             row = row._replace(result=result.result, ran_us=result.ran_us)
             if job.phase is JobPhase.RUNNING:
                 job.phase = JobPhase.ENDED
-            await self.concluded(job, row, result.conclusion, started)
+            await self.conclude(job, row, result.conclusion, started)
             return True
         handler = job.handler
         explicit = handler is not None and handler.options.confirm is Confirm.EXPLICIT
         if explicit and result is not None and result.kind is ResultKind.OK:
-            await self.unconfirmed(job, started)
+            await self.await_confirmation(job, started)
             return True
         unseen = result is None or result.kind in _UNSEEN
         if unseen and job.phase is not JobPhase.GONE and await self._is_recorded(row):  # it died after its commit
-            await self.concluded(job, row, Conclusion.COMMITTED, started)
+            await self.conclude(job, row, Conclusion.COMMITTED, started)
             return True
         return False
 
     # ------------------------------------------------------------ what became of it
 
-    async def concluded(self, job: ClaimedJob, row: FinalRow, conclusion: Conclusion, started: float) -> None:
+    async def conclude(self, job: ClaimedJob, row: FinalRow, conclusion: Conclusion, started: float) -> None:
         """The transaction has ended, perhaps in an unknown way; here it becomes known."""
         if conclusion is Conclusion.UNKNOWN:
             self._telemetry.transactions["unknown"] += 1
@@ -297,7 +288,7 @@ class TransactionalRunner:
         return await self._recorder.until_answered("is_recorded", lambda: self._master.is_recorded(row))
 
 
-class _Patient:
+class _RetryingSource:
     """Transactions that are waited for while the master is away: what a handler confirms has been done already."""
 
     def __init__(self, source: TransactionSource, until_answered: UntilAnswered) -> None:
@@ -318,7 +309,7 @@ def _is_current_task(error: BaseException) -> bool:
         return False
 
 
-async def finish_shielded(work: Coroutine[Any, Any, None], is_stop: Callable[[], bool]) -> None:
+async def finish_shielded(work: Coroutine[Any, Any, None], is_job_stop: Callable[[], bool]) -> None:
     """Await some work to its end, whoever cancels us meanwhile, unless the process ends.
 
     Args:
@@ -329,7 +320,7 @@ async def finish_shielded(work: Coroutine[Any, Any, None], is_stop: Callable[[],
         try:
             await asyncio.wait((task,))
         except asyncio.CancelledError:
-            if not is_stop():
+            if not is_job_stop():
                 task.cancel()
                 await asyncio.wait((task,))
                 raise

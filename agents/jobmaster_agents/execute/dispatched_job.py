@@ -1,0 +1,60 @@
+"""A job that does not run in a slot, from its dispatch to its end. `Dispatcher` and `TransactionalRunner` share it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from jobmaster.handlers import JobContext
+from jobmaster_agents.execute.thread_pool import ThreadJob
+from jobmaster_agents.execute.transactional.attempt import AttemptTransaction
+from jobmaster_agents.execute.transactional.confirmation import Confirmation
+from jobmaster_agents.outcomes.outcome import StopCause
+from jobmaster_agents.state.job_table import ClaimedJob
+
+Done = Callable[[ClaimedJob], None]
+
+
+class ConcurrencyLimit:
+    """How many jobs of one kind run at once, and which jobs wait."""
+
+    __slots__ = ("admitted", "size", "waiting")
+
+    def __init__(self, size: int) -> None:
+        self.size = size
+        self.admitted = 0
+        self.waiting: deque[DispatchedJob] = deque()
+
+
+@dataclass(slots=True, eq=False)
+class DispatchedJob:
+    """State of one dispatched job. Times are CLOCK_BOOTTIME seconds."""
+
+    job: ClaimedJob
+    done: Done
+    limit: ConcurrencyLimit
+    admitted: bool = False
+    """It counts against its limit."""
+    allowed: bool = False
+    """The PROCESSING write that its start needs was accepted."""
+    deferred: bool = False
+    """It waits again, because the master does not answer."""
+    started: float = 0.0
+    """When it began; 0 while it waits, also for that write or for its worker process."""
+    deadline: float = 0.0
+    context: JobContext | None = None
+    thread: ThreadJob | None = None
+    task: asyncio.Task[None] | None = None
+    cause: StopCause | None = None
+    stop_requested_at: float = 0.0
+    """When a handler on the loop was first cancelled; 0: it was not, or it is killed instead."""
+    stop_repeat_at: float = 0.0
+    """When it is cancelled again."""
+    attempt: AttemptTransaction | Confirmation | None = None
+    """What a transactional handler has been given."""
+    is_ending: bool = False
+    """The handler has ended; what is left to do is the agent's."""
+    detached: bool = False
+    """The handler does not stop, and the job has its outcome."""
