@@ -1,13 +1,13 @@
-"""Handlers that do not run in a slot: ``thread`` in threads, ``process`` (and jobs rescued too often) in worker processes,
-``transactional`` ones in tasks of their own, no more at once than there are connections for them.
+"""Dispatches handlers that do not run in a slot: mode ``thread`` to threads, mode ``process`` (and jobs rescued too often) to
+worker processes, ``transactional`` handlers to tasks of their own, at most one per connection for transactions.
 
-A job that one more rescue would end runs alone in a process of its own whatever its handler says. A job waits here, not
-started, until its kind has room (and a worker process is there for it): its time-out begins when it begins, and a start that
-had to wait is authorised by the lease (or the store's word) of that moment.
+A job that one more rescue would end runs alone in a process of its own, whatever the mode of its handler. A job waits here,
+not started, until its kind has room and, for processes, a worker is ready. Its time-out counts from its start, and the lease
+(or the store) authorises the start at that moment.
 
-A job whose start needs an accepted PROCESSING write (``start="fenced"``, ``delivery="at_most_once"``, rescued before) asks
-for it at that moment and not earlier: a crash finds in the master as begun what began, and not what waited. So only the
-culprit of a crash can reach ``max_rescues``, and a job delivered at most once is abandoned only if it may have begun.
+A job whose start needs an accepted PROCESSING write (``start="fenced"``, ``delivery="at_most_once"``, rescued before) is
+written at that moment and not earlier: after a crash the master shows as begun only jobs that began. So only the job that
+caused a crash can reach ``max_rescues``, and a job delivered at most once is abandoned only if it may have begun.
 """
 
 from __future__ import annotations
@@ -32,18 +32,21 @@ from jobmaster_agents.state.job_table import ClaimedJob, JobPhase
 from jobmaster_agents.state.ownership import Ownership
 
 _WORKER_GRACE_SECONDS = 5.0
-"""The sweep here comes first; the pool's own deadline is a second line behind it."""
+"""Added to the deadline of the pool, so that the sweep here stops a job first."""
 _NOT_STARTED_PAUSE_SECONDS = 5.0
 _CLOSE_SECONDS = 10.0
 """For workers to be killed and transactions to be rolled back when the process ends."""
 
 
 class Dispatcher:
-    """Threads and worker processes of one agent.
+    """Runs jobs in threads, worker processes and tasks of their own.
 
     Args:
         authorise: awaits an accepted PROCESSING write; False: do not run, None: not now.
-        thread_jobs, process_jobs, attended_jobs: how many run at once; as many that run alone as ``process_jobs`` besides.
+        thread_jobs, process_jobs, transactional_jobs: jobs of each kind that run at once; jobs that run alone have a limit of
+            ``process_jobs`` of their own.
+        on_detached: called for each handler in a task that does not stop.
+        on_failure: called with an error of our own code in the task of a job: an invariant is broken.
     """
 
     def __init__(
@@ -85,12 +88,12 @@ class Dispatcher:
         self._on_detached = on_detached
         self._on_failure = on_failure
         self._context = copy_context()
-        """What every job finds: the context variables as the agent has them."""
+        """The context variables of the agent; every job starts with a copy."""
 
-    # ------------------------------------------------------------ the execution's side
+    # ------------------------------------------------------------ interface of the executor
 
     def start(self, job: ClaimedJob, done: Done) -> None:
-        """Run the job when there is room; its verdict is given before ``done`` is called on the loop."""
+        """Run the job when there is room. Its outcome is passed on before ``done`` is called on the loop."""
         handler = job.handler
         assert handler is not None
         limit = self._alone if self._outcome_builder.runs_alone(job) else self._limits[handler.options.mode]
@@ -99,12 +102,12 @@ class Dispatcher:
         self._admit(limit)
 
     def stop(self, job: ClaimedJob, cause: StopCause) -> None:
-        """A worker process is killed; a thread is given up (it cannot be killed, its late result is thrown away)."""
+        """Kill the worker process, cancel the task, or quarantine the thread (its late result is dropped)."""
         dispatched = self._dispatched.get(job)
         if dispatched is None or dispatched.cause is not None:
             return
         if dispatched.thread is not None and not self._threads.quarantine(dispatched.thread):
-            return  # it has just ended, and how it did counts
+            return  # it has just ended: its result counts
         dispatched.cause = cause
         if dispatched.context is not None:
             dispatched.context.cancelled = True
@@ -117,11 +120,11 @@ class Dispatcher:
         if not dispatched.admitted:
             dispatched.limit.waiting.remove(dispatched)
         self._stopped(dispatched, now)
-        # Who is stopped together with this one must not be let in first.
+        # Admit waiting jobs only after this turn: another job that is stopped in the same turn must not take the free place.
         self._finish(dispatched, then=self._admit_soon)
 
     def sweep(self, now: float) -> None:
-        """Stop what has run too long; let in what waited for the lease."""
+        """Stop jobs past their deadline; admit jobs that waited for the lease."""
         for dispatched in list(self._dispatched.values()):
             if dispatched.started and dispatched.cause is None and now >= dispatched.deadline:
                 self.stop(dispatched.job, StopCause.TIMEOUT)
@@ -137,7 +140,7 @@ class Dispatcher:
                 self._admit(limit)
 
     def started_before(self, moment: float) -> list[ClaimedJob]:
-        """Jobs that have really been started before a moment."""
+        """Jobs that have begun (not only been dispatched) before a moment."""
         return [dispatched.job for dispatched in self._dispatched.values() if 0.0 < dispatched.started < moment]
 
     @staticmethod
@@ -147,10 +150,10 @@ class Dispatcher:
             dispatched.task.cancel()
 
     def _detach(self, dispatched: DispatchedJob, cause: StopCause, now: float) -> None:
-        """Its handler swallows every cancellation: the job gets its verdict, another one the place. It is asked on."""
+        """The handler catches every cancellation: the job gets its outcome, another job its place. The sweep cancels on."""
         dispatched.detached = True
         self._stuck.add(dispatched)
-        if dispatched.attempt is not None:  # nothing of it is committed any more, and the connection is wanted
+        if dispatched.attempt is not None:  # nothing of it may be committed any more, and the connection is needed
             rollback = self._loop.create_task(dispatched.attempt.rollback(), name="jobmaster-rollback")
             self._rollbacks.add(rollback)
             rollback.add_done_callback(self._rollbacks.discard)
@@ -160,16 +163,16 @@ class Dispatcher:
 
     @property
     def stuck(self) -> int:
-        """Handlers in tasks that were given up and have not ended."""
+        """Number of detached handlers in tasks that have not ended."""
         return len(self._stuck)
 
     def is_waiting(self, job: ClaimedJob) -> bool:
-        """True of a job that was passed on to here and has not begun."""
+        """True when a job was dispatched and has not begun."""
         dispatched = self._dispatched.get(job)
         return dispatched is not None and not dispatched.started
 
     async def aclose(self, timeout_seconds: float) -> None:
-        """Kill workers, give up threads; nobody gets a verdict any more."""
+        """Kill workers, cancel tasks, close the threads. Jobs that still run get no outcome."""
         self._transactional.closing = True
         self._pool.kill_all()
         tasks = [
@@ -182,13 +185,13 @@ class Dispatcher:
         await self._pool.close()
         await self._threads.close(timeout_seconds)
 
-    # ------------------------------------------------------------ in and out
+    # ------------------------------------------------------------ admission
 
     def _admit(self, limit: ConcurrencyLimit) -> None:
         while limit.waiting and limit.admitted < limit.size:
             now = self._now()
             if (dispatched := self._next(limit, now)) is None:
-                return  # the sweep asks again
+                return  # the sweep tries again
             limit.waiting.remove(dispatched)
             limit.admitted += 1
             dispatched.admitted = True
@@ -210,7 +213,7 @@ class Dispatcher:
             if not task.cancelled() and (error := task.exception()) is not None:
                 self._on_failure(error)
 
-        # A fresh context: whoever lets a job in may be another one that has just ended.
+        # A fresh context: the caller may be another job that has just ended.
         dispatched.task = task = self._loop.create_task(work, name=name, context=self._context.copy())
         task.add_done_callback(ended)
 
@@ -218,8 +221,8 @@ class Dispatcher:
         return next((each for each in limit.waiting if self.may_start(each.job, now)), None)
 
     def may_start(self, job: ClaimedJob, now: float) -> bool:
-        """True when a job that waits here may start: its bucket is not stopped, and the lease authorises it, or the store
-        for what does not need the master."""
+        """True when a waiting job may start: its bucket is not frozen, and the lease authorises it, or the store does and the
+        job does not need the master."""
         owned = job.claimed_list.owned.present
         if owned.frozen:
             return False
@@ -244,7 +247,7 @@ class Dispatcher:
     # ------------------------------------------------------------ the start
 
     async def _begins(self, dispatched: DispatchedJob) -> bool:
-        """``_may_begin`` in a task that ends with the answer no, and not with the cancellation that stopped the job."""
+        """``_may_begin``, but False instead of the cancellation that stopped the job."""
         try:
             return await self._may_begin(dispatched)
         except asyncio.CancelledError:
@@ -258,7 +261,7 @@ class Dispatcher:
 
     @staticmethod
     def _undo_begin(dispatched: DispatchedJob) -> None:
-        """Nothing of it has begun after all."""
+        """The job has not begun after all."""
         dispatched.started = dispatched.deadline = 0.0
 
     async def _may_begin(self, dispatched: DispatchedJob) -> bool:
@@ -276,9 +279,9 @@ class Dispatcher:
         return False
 
     def _end_unstarted(self, dispatched: DispatchedJob, *, pause_seconds: float = 0.0) -> None:
-        """It has not begun, whatever its row says by now."""
+        """The job has not begun, whatever the state of its row: it waits again, is given back or ends."""
         job, now = dispatched.job, self._now()
-        if dispatched.deferred:  # the master does not answer: it waits, and keeps no place from what can do without
+        if dispatched.deferred:  # the master does not answer: it waits and frees its place
             dispatched.deferred = dispatched.allowed = False
             dispatched.task = None
             dispatched.limit.waiting.append(dispatched)
@@ -294,10 +297,10 @@ class Dispatcher:
         self._finish(dispatched)
 
     def _stopped(self, dispatched: DispatchedJob, now: float) -> None:
-        """The verdict on a job that was stopped."""
+        """The outcome of a job that was stopped."""
         assert dispatched.cause is not None
         if not dispatched.started and dispatched.cause is StopCause.RELEASE:
-            self._outcome_builder.release(dispatched.job)  # nothing of it has begun, whatever its rule of delivery
+            self._outcome_builder.release(dispatched.job)  # it has not begun, whatever its rule of delivery
         else:
             self._outcome_builder.stopped(dispatched.job, dispatched.cause, dispatched.started or now, now)
 
@@ -326,7 +329,7 @@ class Dispatcher:
                 self._thread_ended(dispatched, error, result, ran_us)
 
             dispatched.thread = self._threads.submit(function, arguments, ended)
-        except Unavailable:  # no thread can be started; a handler's own error of this kind comes by ``ended``
+        except Unavailable:  # no thread can be started; the same error of a handler comes by ``ended``
             dispatched.started = 0.0
             self._loop.call_soon(self._not_started, dispatched)
         except Exception as error:  # arguments that do not fit
@@ -377,7 +380,7 @@ class Dispatcher:
             if dispatched.cause is None:
                 raise  # the process ends
         except Exception as error:
-            # No process could be started: not the job's fault. (What may have begun is not given back to begin again.)
+            # No process could be started: not the job's fault. (An at-most-once job that may have begun is not given back.)
             now = self._now()
             if isinstance(error, OSError) and not (dispatched.started and is_at_most_once(job)):
                 self._outcome_builder.release(job, after_seconds=_NOT_STARTED_PAUSE_SECONDS, now=now)

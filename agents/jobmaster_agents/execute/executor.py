@@ -1,21 +1,21 @@
-"""Running handlers: slots, order, deadlines, cancellation. One persistent task per slot, not one per job.
+"""Runs handlers on the event loop: slots, order, deadlines, cancellation. One persistent task per slot, not one per job.
 
 A slot takes jobs one after another and awaits their coroutines directly inside its own task. A job that never suspends
 costs no task and no loop turn; ``asyncio.timeout``, task groups and anyio scopes work as a handler's first await because
 a real task runs it (stepping coroutines by hand was measured as fast and breaks all three). A slot wakes one more slot
 before it runs a job while others wait, so jobs that suspend spread over as many slots as there are jobs.
 
-What a job leaves in the slot's task does not reach the next one: after a changed context variable or a cancellation, the
-handler's own ones included, the slot ends with its task and a new one with a fresh context takes its place. A handler that
-swallows every cancellation is given up after a while: its job gets its verdict, and another slot its place.
+State that a job leaves in the slot's task does not reach the next job: after a changed context variable or a cancellation,
+the handler's own included, the slot ends with its task, and a new slot with a fresh context replaces it. A handler that
+catches every cancellation is detached after a while: its job gets an outcome, and another slot takes the place.
 
-What is on the hot path stays off it: one deadline sweep for all slots instead of a timer per job, one clock reading per
-job, no ``current_task``/``timeout``/``gather`` (a third of the throughput on CPython 3.11).
+The hot path is kept short: one deadline sweep for all slots instead of a timer per job, one clock reading per job, no
+``current_task``/``timeout``/``gather`` (they cost a third of the throughput on CPython 3.11).
 
-Starts are authorised by the lease, or by the bucket's store while the master does not answer (``Ownership.may_start_in``);
-for ``start="fenced"`` by an accepted PROCESSING write alone: such jobs are set aside until the master answers, so that they
-keep no slot from the others. What runs elsewhere is authorised there, when there is room for it. Outcomes go to the reporter;
-nothing here speaks to a store.
+The lease authorises a start, or the bucket's store while the master does not answer (``Ownership.may_start_in``). A job with
+``start="fenced"`` needs an accepted PROCESSING write: it is deferred until the master answers, so that it keeps no slot from
+other jobs. Jobs that do not run in a slot go to the dispatcher, which authorises them when their kind has room. Outcomes go
+to the outcome writer; this module makes no call to a store.
 """
 
 from __future__ import annotations
@@ -43,21 +43,25 @@ Authorise = Callable[[ClaimedJob], Coroutine[object, object, bool | None]]
 """Awaits an accepted PROCESSING write. True: start the job; False: do not; ``None``: not now."""
 
 TURN_SECONDS = 0.005
-"""How long slots may run jobs back to back before the loop gets a turn (heartbeats, sockets)."""
+"""How long slots may run jobs without a turn of the loop (heartbeats, sockets)."""
 _SWEEP_SECONDS = 0.05
 _BURST_JOBS = 32
-"""Jobs a slot takes from one bucket before it compares priorities again."""
+"""Jobs that a slot takes from one bucket before it compares priorities again."""
 _CLOSE_SECONDS = 1.0
 _NEVER = float("inf")
-_QUEUED, _RUNNING = JobPhase.QUEUED, JobPhase.RUNNING  # found once: an enum's member costs 50 ns on CPython 3.11
+_QUEUED, _RUNNING = (
+    JobPhase.QUEUED,
+    JobPhase.RUNNING,
+)  # looked up once: access to an enum member costs 50 ns on CPython 3.11
 
 
 class Executor:
     """All slots of one process.
 
     Args:
-        authorise: awaits an accepted PROCESSING write for a ``start="fenced"`` job; False = do not run, None = not now.
-        on_room: a bucket that asked by ``want_room`` has room for more jobs.
+        authorise: awaits an accepted PROCESSING write for a ``start="fenced"`` job.
+        on_room: called with the id of a bucket that has room for more jobs, after ``want_room``.
+        on_detached: called for each handler that does not stop.
     """
 
     def __init__(
@@ -84,18 +88,18 @@ class Executor:
         self._on_room = on_room
         self._on_detached = on_detached
         self._context = copy_context()
-        """What every job finds: the context variables as the agent has them."""
+        """The context variables of the agent; every job starts with a copy."""
         self._queues: dict[bytes, BucketQueue] = {}
         self._slots: dict[Slot, None] = {}
         self._stuck: dict[Slot, None] = {}
-        """Slots that are none any more: their handlers were given up and go on."""
+        """Former slots whose detached handlers still run."""
         self._parked: list[asyncio.Future[None]] = []
         self._boosted_last = False
-        """The last job was started before others of a higher priority, because of its age."""
+        """The last job started before jobs of a higher priority, because of its age."""
         self._waking = False
-        """A slot is on its way to the queues; it wakes the next one itself."""
+        """A woken slot has not reached the queues yet; it wakes the next slot itself."""
         self._dispatched: dict[ClaimedJob, BucketQueue] = {}
-        """Jobs that run elsewhere. By copy and not by id: a superseded copy may still be ending when the next starts."""
+        """Jobs that the dispatcher has. By copy and not by id: a superseded copy may still end when the next one starts."""
         self._turn_ends = 0.0
         self._turn_scheduled = False
         self._sweeping = False
@@ -103,15 +107,15 @@ class Executor:
         self._failure: asyncio.Future[None] = self._loop.create_future()
         self.running = 0
         self.finished = 0
-        """Handlers that came to an end since the start."""
+        """Handlers that have ended since the start of the process."""
         ownership.on_resumed.append(self._requeue_deferred)
 
     async def run(self) -> None:
-        """Never returns. Raises what a slot died of: an invariant of ours is broken, and the lease makes leaving safe."""
+        """Never returns. Raises the error that ended a slot: an invariant is broken, and the lease makes the exit safe."""
         try:
             await asyncio.shield(self._failure)
         finally:
-            self._end_slots()  # from here on a cancellation means the process and not the job
+            self._end_slots()  # from here on a cancellation means the end of the process and not of the job
 
     def fail(self, error: BaseException) -> None:
         """End ``run`` with an error."""
@@ -130,7 +134,7 @@ class Executor:
         claimed_list: ClaimedList | None = None
         queue: BucketQueue | None = None
         for job in jobs:
-            if job.claimed_list is not claimed_list:  # neighbours mostly come from one claimed list
+            if job.claimed_list is not claimed_list:  # adjacent jobs mostly come from one claimed list
                 claimed_list = job.claimed_list
                 queue = self._queues.get(claimed_list.owned.fence.bucket_id)
             if queue is not None:
@@ -140,46 +144,46 @@ class Executor:
         self._wake_slot()
 
     def backlog(self, bucket_id: bytes) -> int:
-        """Jobs of a bucket that wait or run."""
+        """Number of jobs of a bucket that wait or run."""
         queue = self._queues.get(bucket_id)
         return len(queue.jobs) + queue.running if queue else 0
 
     @property
     def slots(self) -> int:
-        """How many jobs of one bucket may run at once."""
+        """Number of jobs of one bucket that may run at once."""
         return self._settings.slots
 
     def want_room(self, bucket_id: bytes, at: int | None = None) -> None:
-        """Call ``on_room`` once when the bucket's queue has fallen to so many jobs (default: its low-water mark)."""
+        """Call ``on_room`` once when the bucket's queue has at most ``at`` jobs (default: its low-water mark)."""
         if (queue := self._queues.get(bucket_id)) is not None:
             wanted = queue.low_water if at is None else at
             queue.refill_level = max(queue.refill_level, wanted) if queue.wants_jobs else wanted
             queue.wants_jobs = True
 
     def take_queued(self, bucket_id: bytes) -> list[ClaimedJob]:
-        """Remove and return what waits in a bucket (to be handed back)."""
+        """Remove and return the waiting jobs of a bucket (to be given back)."""
         return queue.take() if (queue := self._queues.get(bucket_id)) is not None else []
 
     def running_before(self, moment: float) -> list[ClaimedJob]:
-        """Jobs that run and were started before a moment."""
+        """Running jobs that started before a moment (CLOCK_BOOTTIME seconds)."""
         jobs = [slot.job for slot in self._slots if slot.job is not None and slot.started < moment]
         return jobs + self._dispatcher.started_before(moment) if self._dispatched else jobs
 
     def set_slots(self, settings: AgentSettings | None = None) -> None:
-        """As many starts as the settings allow now; none of a frozen bucket."""
+        """Apply the number of slots of the settings to every bucket; a frozen bucket gets none."""
         self._settings = settings or self._settings
         for queue in self._queues.values():
             queue.slots = 0 if queue.owned.frozen else self._settings.slots
         self._wake_slot()
 
     def close(self, bucket_id: bytes) -> None:
-        """Serve the bucket no more; what waits in it stays with the caller."""
+        """Stop serving the bucket; its waiting jobs belong to the caller."""
         self._queues.pop(bucket_id, None)
 
     # ------------------------------------------------------------ stopping jobs
 
     def stop_job(self, job: ClaimedJob, cause: StopCause) -> None:
-        """Stop one job. One that waits for a slot is ended at once when it is cancelled, and left alone otherwise."""
+        """Stop one job. A job that waits for a slot ends at once when the cause is CANCEL, and stays queued otherwise."""
         if cause is StopCause.CANCEL:
             job.cancelled = True
             if job.phase is JobPhase.QUEUED:
@@ -194,7 +198,7 @@ class Executor:
                 return
 
     async def aclose(self) -> None:
-        """End all slots; running handlers are cancelled without a verdict. One that ignores it is not waited for."""
+        """End all slots. Running handlers are cancelled without an outcome; a handler that ignores it is not awaited."""
         tasks = self._end_slots()
         if tasks:
             await asyncio.wait(tasks, timeout=_CLOSE_SECONDS)
@@ -218,7 +222,7 @@ class Executor:
             slot.task.cancel()
 
     def _detach(self, slot: Slot, job: ClaimedJob, cause: StopCause) -> None:
-        """Its handler swallows every cancellation: the job gets its verdict, another slot the place. It is asked on."""
+        """The handler catches every cancellation: the job gets its outcome, another slot its place. The sweep cancels on."""
         slot.detached = slot.tainted = True
         del self._slots[slot]
         self._stuck[slot] = None
@@ -232,7 +236,7 @@ class Executor:
 
     @property
     def stuck(self) -> int:
-        """Handlers that were given up and have not ended."""
+        """Number of detached handlers that have not ended."""
         return len(self._stuck)
 
     # ------------------------------------------------------------ slots
@@ -248,7 +252,7 @@ class Executor:
                 return
         if len(self._slots) < self._settings.max_running and not self._closed:
             slot = Slot()
-            # A fresh context: whoever wakes a slot may be a job.
+            # A fresh context: the caller may be a job.
             slot.task = self._loop.create_task(self._work(slot), name="jobmaster-slot", context=self._context.copy())
             slot.cancelling = slot.task.cancelling
             slot.task.add_done_callback(lambda task: self._slot_ended(slot, task))
@@ -260,13 +264,13 @@ class Executor:
         if not task.cancelled() and (error := task.exception()) is not None:
             self.fail(error)
         elif slot in self._slots and not self._closed:
-            # Cancelled between two jobs: a former job of its has left somebody behind who does that.
+            # Cancelled between two jobs, by code that a former job has left behind.
             del self._slots[slot]
             self._waking = False
             self._wake_slot()
 
     def _retire(self, slot: Slot) -> None:
-        """Its task has been soiled by a job: another one takes its place."""
+        """A job has tainted its task: a new slot takes its place."""
         if slot in self._slots:
             del self._slots[slot]
             self._wake_slot()
@@ -285,11 +289,10 @@ class Executor:
             if queue is None or self.running >= self._settings.max_running:
                 await self._park()
             elif now >= self._ownership.soft_until and not self._ownership.may_start_in(queue.owned, now):
-                await (
-                    self._ownership.wait_trusted()
-                )  # past half the lease nothing starts, unless the store stands for it
+                # Past half the lease nothing starts, unless the store is the lease authority for the bucket.
+                await self._ownership.wait_trusted()
             else:
-                if choice.others:  # who was told of them while this slot was on its way relied on it
+                if choice.others:  # earlier wake-ups were suppressed because this slot was already on its way
                     self._wake_slot()
                 self._boosted_last = choice.boosted
                 await self._burst(slot, queue, now, 1 if choice.contested else _BURST_JOBS)
@@ -302,11 +305,11 @@ class Executor:
         await parked
 
     async def _burst(self, slot: Slot, queue: BucketQueue, now: float, count: int) -> None:
-        """So many jobs of one bucket, one after another, or less when the loop is to have its turn."""
+        """Run at most ``count`` jobs of one bucket, one after another; fewer when the turn of the loop ends."""
         jobs = queue.jobs
         limit = self._settings.max_running
-        # The lease is looked at between bursts, so a burst ends with the turn it began in: who has waited inside a job must
-        # not go on in a turn that others have begun meanwhile.
+        # The lease is checked between bursts, so a burst ends with the turn it began in: a slot that has waited inside a job
+        # must not go on in a turn that other slots have begun meanwhile.
         turn_ends = self._turn_ends
         for _ in range(count):
             if not jobs or queue.running >= queue.slots or self.running >= limit or now > turn_ends:
@@ -340,10 +343,10 @@ class Executor:
     # ------------------------------------------------------------ one job
 
     async def _run(self, slot: Slot, queue: BucketQueue, job: ClaimedJob, now: float) -> float:
-        """Run one job to its verdict; returns the time at its end."""
+        """Run one job to its outcome; returns the time at its end."""
         entry, outcome_builder = job.entry, self._outcome_builder
         barred = (entry.headers or entry.due_us) and outcome_builder.must_not_start(job, now)
-        handler = job.handler  # read now: headers may have asked for another rule of delivery
+        handler = job.handler  # read now: the headers may have changed the rule of delivery
         if handler is None or job.cancelled or barred:
             outcome_builder.end_unstarted(job, now)
             return now
@@ -357,7 +360,7 @@ class Executor:
             if self._ownership.suspended and needs_master(job):
                 self._defer(slot, queue, job)
                 return now
-            if handler.runs_elsewhere or outcome_builder.runs_alone(job):  # authorised when there is room for it
+            if handler.runs_elsewhere or outcome_builder.runs_alone(job):  # the dispatcher authorises it
                 slot.job = None
                 self._dispatch(queue, job)
                 return now
@@ -380,28 +383,28 @@ class Executor:
         self.finished += 1
         ended = self._now()
         if cause is not None or slot.cancelling():
-            slot.tainted = True  # it swallowed the cancellation, ours or its own, and came to a result
+            slot.tainted = True  # it caught the cancellation, ours or its own, and returned a result
             if cause is StopCause.SUPERSEDED:
                 return ended
-        try:  # 30 ns: who has changed nothing shares the very same mapping
+        try:  # 30 ns: an unchanged context shares the very same mapping
             if copy_context() != self._context:
                 slot.tainted = True
-        except Exception:  # values are foreign code, and so is their comparison
+        except Exception:  # the values are foreign code, and so is their comparison
             slot.tainted = True
         outcome_builder.returned(job, result, now, ended)
         return ended
 
     def _raised(self, slot: Slot, queue: BucketQueue, job: ClaimedJob, error: BaseException, started: float) -> float:
-        """The verdict on a job whose handler ended by an exception; raises it when the process ends."""
+        """The outcome of a job whose handler raised; raises the error again when the process ends."""
         if isinstance(error, GeneratorExit) and not self._is_current_task(slot):
-            raise error  # somebody closes our coroutine
+            raise error  # the coroutine is closed from outside
         cancelled, cause = isinstance(error, asyncio.CancelledError), slot.cause
         if cancelled and cause is None and self._closed:
             raise error  # nothing is recorded, the claimed list keeps the job
         if slot.detached:
             return started
         ended = self._end(slot, queue)
-        slot.tainted = True  # a new task costs less than to look for what it may have left
+        slot.tainted = True  # a new task costs less than a search for what the handler may have left
         if cause is not None and cancelled:
             self._outcome_builder.stopped(job, cause, started, ended)
         elif cause is not StopCause.SUPERSEDED:
@@ -409,10 +412,10 @@ class Executor:
         return ended
 
     def _is_current_task(self, slot: Slot) -> bool:
-        """True while the slot's own task is being run by the loop."""
+        """True while the loop runs the slot's own task."""
         try:
             return asyncio.current_task() is slot.task
-        except RuntimeError:  # no loop runs here
+        except RuntimeError:  # no loop runs in this thread
             return False
 
     def _end(self, slot: Slot, queue: BucketQueue | None) -> float:
@@ -469,7 +472,7 @@ class Executor:
         queue.deferred.append(job)
 
     def deferred(self, bucket_id: bytes) -> int:
-        """Jobs of a bucket whose start waits for the master to answer."""
+        """Number of jobs of a bucket that wait for the master to answer before they start."""
         queue = self._queues.get(bucket_id)
         return len(queue.deferred) if queue else 0
 
@@ -479,7 +482,7 @@ class Executor:
             queue.deferred.clear()
         self._wake_slot()
 
-    # ------------------------------------------------------------ elsewhere
+    # ------------------------------------------------------------ jobs that do not run in a slot
 
     def _dispatch(self, queue: BucketQueue, job: ClaimedJob) -> None:
         self._dispatched[job] = queue
@@ -502,11 +505,11 @@ class Executor:
 
     def _start_sweep(self) -> None:
         self._sweeping = True
-        # Not in the context of the job that happens to be the first: this goes on while others run.
+        # Not in the context of the job that runs now: the sweep goes on while other jobs run.
         self._loop.call_later(_SWEEP_SECONDS, self._sweep, context=self._context)
 
     def _sweep(self) -> None:
-        """Time out what ran too long; runs only while something runs."""
+        """Stop jobs past their deadline. Scheduled again only while a job runs."""
         now = self._now()
         busy = bool(self._dispatched or self._stuck)
         if self._dispatched or self._dispatcher.stuck:
@@ -516,7 +519,7 @@ class Executor:
             if slot.job is None:
                 continue
             busy = True
-            if slot.deadline == 0.0:  # worked out here, because most jobs end before the first sweep
+            if slot.deadline == 0.0:  # computed here, because most jobs end before the first sweep
                 slot.deadline = slot.started + self._outcome_builder.timeout_seconds(slot.job)
             if slot.cause is None:
                 if now >= slot.deadline:
@@ -524,7 +527,7 @@ class Executor:
             elif should_detach(slot.cause, now - slot.stop_requested_at):
                 self._detach(slot, slot.job, slot.cause)
             elif now - slot.stop_repeated_at > CANCEL_AGAIN_SECONDS:
-                self._stop_slot(slot, slot.cause)  # it swallowed the cancellation and can only be asked again
+                self._stop_slot(slot, slot.cause)  # it caught the last cancellation
         for slot in self._stuck:
             if slot.task is not None and now - slot.stop_repeated_at > CANCEL_AGAIN_SECONDS:
                 slot.stop_repeated_at = now

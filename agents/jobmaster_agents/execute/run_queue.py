@@ -1,4 +1,4 @@
-"""What runs jobs, and what they wait in: a slot, the queue of a bucket, and whatever runs them off the loop."""
+"""The executor's data: a slot, the queue of a bucket, the choice of the next queue, and the port of the dispatcher."""
 
 from __future__ import annotations
 
@@ -14,45 +14,45 @@ from jobmaster_agents.state.ownership import OwnedBucket
 
 
 class JobDispatcher(Protocol):
-    """Where handlers run that must not run on the loop: threads, worker processes."""
+    """What the executor needs of `Dispatcher`: jobs in threads, worker processes and tasks of their own."""
 
     def start(self, job: ClaimedJob, done: Callable[[ClaimedJob], None]) -> None:
-        """Run it when there is room; record its verdict; then call ``done`` on the loop."""
+        """Run the job when there is room, pass on its outcome, then call ``done`` on the loop."""
         ...
 
     def stop(self, job: ClaimedJob, cause: StopCause) -> None:
-        """Stop it as far as its kind can be stopped."""
+        """Stop the job as far as its kind can be stopped."""
         ...
 
     def sweep(self, now: float) -> None:
-        """Stop what has run too long; called often while something is there."""
+        """Stop jobs past their deadline; called often while there are any."""
         ...
 
     def started_before(self, moment: float) -> list[ClaimedJob]:
-        """Jobs that have really been started before a moment."""
+        """Jobs that have begun (not only been dispatched) before a moment."""
         ...
 
     @property
     def stuck(self) -> int:
-        """Handlers that were given up and go on; ``sweep`` asks them again."""
+        """Number of detached handlers that still run; ``sweep`` cancels them again."""
         ...
 
 
 OnDetached = Callable[[ClaimedJob, StopCause, float], None]
-"""Told of a handler on the loop that does not stop: its job, why it was to stop, seconds since it was first asked."""
+"""Called for a handler on the loop that does not stop: job, cause of the stop, seconds since the first cancellation."""
 
 CANCEL_AGAIN_SECONDS = 2.0
-"""A coroutine that has swallowed its cancellation can only be asked again."""
+"""A coroutine that has caught its cancellation can only be cancelled again."""
 _GIVE_UP_SECONDS = 10.0
 _GIVE_UP_RELEASED_SECONDS = 4.0
-"""Less than an agent that leaves waits for handlers to stop."""
+"""Less than the time that a leaving agent waits for handlers to stop."""
 
 
 def should_detach(cause: StopCause, asked_seconds: float) -> bool:
-    """True for a handler on the loop that has been asked to stop for so long and goes on.
+    """True when a handler on the loop has ignored its cancellation for too long.
 
     Args:
-        asked_seconds: time since it was first asked.
+        asked_seconds: time since the first cancellation.
     """
     return asked_seconds >= (_GIVE_UP_RELEASED_SECONDS if cause is StopCause.RELEASE else _GIVE_UP_SECONDS)
 
@@ -76,19 +76,19 @@ class Slot:
     def __init__(self) -> None:
         self.task: asyncio.Task[None] | None = None
         self.cancelling: Callable[[], int] = int
-        """The task's own."""
+        """``task.cancelling``."""
         self.job: ClaimedJob | None = None
         self.started = 0.0
         self.deadline = 0.0
         self.cause: StopCause | None = None
         self.stop_requested_at = 0.0
-        """When its job was first asked to stop."""
+        """When its job was first cancelled."""
         self.stop_repeated_at = 0.0
-        """When it was last asked."""
+        """When its job was last cancelled."""
         self.tainted = False
-        """A job has left something in the task (a cancellation, a context variable): it must not run another one."""
+        """A job has left state in the task (a cancellation, a context variable): the slot must not run another job."""
         self.detached = False
-        """Its job has its verdict, and its handler goes on."""
+        """Its job has its outcome, and the handler still runs."""
 
 
 class BucketQueue:
@@ -116,11 +116,11 @@ class BucketQueue:
         self.slots = slots
         self.low_water = low_water
         self.wants_jobs = False
-        """More jobs wait in the store or the master: whoever sees so few jobs in the queue says so, once."""
+        """More jobs wait in the store or the master: ``on_room`` is called once when the queue falls to ``refill_level``."""
         self.refill_level = low_water
 
     def take(self) -> list[ClaimedJob]:
-        """Remove and return what waits."""
+        """Remove and return the waiting jobs."""
         jobs = [job for job in (*self.jobs, *self.deferred) if job.phase is JobPhase.QUEUED]
         self.jobs.clear()
         self.deferred.clear()
@@ -128,14 +128,14 @@ class BucketQueue:
 
 
 class QueueChoice(NamedTuple):
-    """What a slot does next."""
+    """The queue that a slot serves next."""
 
     queue: BucketQueue | None
-    """The bucket to serve; ``None``: none has jobs and room."""
+    """``None``: no bucket has both jobs and room."""
     others: bool
-    """There are others like it."""
+    """Other buckets have jobs and room, too."""
     contested: bool
-    """Another bucket has the higher priority, or waits longer: one job, then compare again."""
+    """Another bucket has the higher priority, or has waited longer: start one job, then compare again."""
     boosted: bool
     """A job of lower priority goes first, because of its age."""
 
@@ -143,10 +143,10 @@ class QueueChoice(NamedTuple):
 def choose_queue(
     queues: Iterable[BucketQueue], now: float, age_boost_seconds: float, *, boosted_last: bool
 ) -> QueueChoice:
-    """The queue to serve next, of those that have jobs and room.
+    """Choose among the queues that have jobs and room.
 
-    Age lifts one job at a time: when the last start was a lifted one, the next is by priority alone. So neither starves
-    the other, however many have waited (``rules.fairness``).
+    The age boost applies to one job at a time: after a boosted start, the next choice is by priority alone. So neither old
+    nor urgent jobs starve the others, however many wait (``rules.priority_order``).
 
     Args:
         now: CLOCK_BOOTTIME seconds.
@@ -171,7 +171,7 @@ def choose_queue(
 
 
 def waited_seconds(job: ClaimedJob, now: float) -> float:
-    """Since when a job could have run: since it was due, or was made; by the clock of its store."""
+    """Time since the job could have run: since it was due or, without a due time, created; by the clock of its store."""
     entry = job.entry
     since_us = entry.due_us or int.from_bytes(entry.id[:6], "big") * 1000
     return now + (job.claimed_list.clock_us - since_us) / 1e6
