@@ -150,7 +150,7 @@ def choose_queue(
 
     Args:
         now: CLOCK_BOOTTIME seconds.
-        lifted_last: ``boosted`` of the choice before this one.
+        boosted_last: ``boosted`` of the previous choice.
     """
     first: BucketQueue | None = None
     best: BucketQueue | None = None
