@@ -6,15 +6,20 @@ import asyncio
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Protocol
 
 from jobmaster.handlers import JobContext
 from jobmaster_agents.execute.thread_pool import ThreadJob
-from jobmaster_agents.execute.transactional.attempt import AttemptTransaction
-from jobmaster_agents.execute.transactional.confirmation import Confirmation
 from jobmaster_agents.outcomes.outcome import StopCause
 from jobmaster_agents.state.job_table import ClaimedJob
 
 Done = Callable[[ClaimedJob], None]
+
+
+class OpenAttempt(Protocol):
+    """What a transactional handler has been given, as far as a stop needs it."""
+
+    async def rollback(self) -> None: ...
 
 
 class ConcurrencyLimit:
@@ -52,8 +57,7 @@ class DispatchedJob:
     """When a handler on the loop was first cancelled; 0: it was not, or it is killed instead."""
     stop_repeat_at: float = 0.0
     """When it is cancelled again."""
-    attempt: AttemptTransaction | Confirmation | None = None
-    """What a transactional handler has been given."""
+    attempt: OpenAttempt | None = None
     is_ending: bool = False
     """The handler has ended; what is left to do is the agent's."""
     detached: bool = False
