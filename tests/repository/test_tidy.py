@@ -39,7 +39,6 @@ MANY_PARAMETERS = {
     "agents/jobmaster_agents/leader/leader.py:Leader.__init__": "wired once, in agent.py, by name",
     "agents/jobmaster_agents/execute/dispatch.py:Dispatcher.__init__": "wired once; one argument per way of running",
     "agents/jobmaster_agents/execute/executor.py:Executor.__init__": "wired once, in bucket_worker.py",
-    "agents/jobmaster_agents/outcomes/writer.py:OutcomeWriter.__init__": "wired once, in bucket_worker.py",
     "agents/jobmaster_agents/lease/heartbeat.py:Heartbeat.__init__": "wired once; its callbacks are its only way out",
     "agents/jobmaster_agents/execute/process_pool/pool.py:ProcessPool.__init__": "wired once, by name",
     "agents/jobmaster_agents/agent.py:Parts.__init__": "made once, in run_agent.py, of all that an agent is made of",
