@@ -43,9 +43,3 @@ class SystemClock:
 def new_id() -> bytes:
     """16 bytes of a fresh UUIDv7; ids of one process only grow."""
     return uuid_utils.uuid7().bytes
-
-
-def new_ids(count: int) -> list[bytes]:
-    """``count`` fresh UUIDv7, growing."""
-    make = uuid_utils.uuid7
-    return [make().bytes for _ in range(count)]

@@ -1,4 +1,4 @@
-"""Bytes <-> structs. Entries and spilled outcomes are MessagePack arrays; arguments, headers, results, errors are JSON.
+"""Bytes <-> structs. Entries are MessagePack arrays; arguments, headers, results, errors are JSON.
 
 Rules for what people send (arguments, results):
 
@@ -19,14 +19,13 @@ from math import isfinite
 import msgspec
 
 from jobmaster.model.errors import InvalidArguments
-from jobmaster.model.job import Entry, ErrorInfo, FinalRow, Headers
+from jobmaster.model.job import Entry, ErrorInfo, Headers
 
 DEPTH_MAX = 100
 """Levels of lists and objects inside arguments and results."""
 
 _PACK = msgspec.msgpack.Encoder()
 _ENTRY = msgspec.msgpack.Decoder(Entry)
-_OUTCOME = msgspec.msgpack.Decoder(FinalRow)
 _JSON = msgspec.json.Encoder()
 _HEADERS = msgspec.json.Decoder(Headers)
 _ERROR = msgspec.json.Decoder(ErrorInfo)
@@ -52,16 +51,6 @@ def decode_entries(items: Sequence[bytes]) -> list[Entry]:
     """Many jobs; ``msgspec.DecodeError`` when one of them is none."""
     decode = _ENTRY.decode
     return [decode(item) for item in items]
-
-
-def encode_outcome(row: FinalRow) -> bytes:
-    """An outcome kept in a store while the master is down."""
-    return _PACK.encode(row)
-
-
-def decode_outcome(data: bytes) -> FinalRow:
-    """An outcome that was kept in a store."""
-    return _OUTCOME.decode(data)
 
 
 # ---------------------------------------------------------------- headers

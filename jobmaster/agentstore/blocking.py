@@ -22,7 +22,7 @@ SHORTEST_SECONDS = 0.001
 """BLPOP reads 0 as for ever."""
 
 
-class WakeBell:
+class WakeWaiter:
     """One blocking pop over the wake keys of all buckets of an owner."""
 
     def __init__(self, connector: Connector, keys: Keys, *, timeout_seconds: float) -> None:
@@ -69,7 +69,7 @@ class WakeBell:
             await connection.disconnect(nowait=True)
 
 
-class FinishedNews:
+class FinishedSubscriptions:
     """Subscriptions to the ids that agents publish on a store."""
 
     def __init__(self, connector: Connector, keys: Keys, *, timeout_seconds: float) -> None:
@@ -89,14 +89,14 @@ class FinishedNews:
             connection = await self._connector.open("finished")
             self._open.add(connection)
             await connection.send_packed_command(pack(b"SUBSCRIBE", self._keys.finished), check_health=False)
-            asked = False
+            pinged = False
             while True:
                 reply = await connection.read_response(disable_decoding=True, timeout=self._timeout_seconds)
                 if reply is None:
-                    await self._ask(connection, asked)
-                    asked = True
+                    await self._ping(connection, pinged)
+                    pinged = True
                     continue
-                asked = False
+                pinged = False
                 if reply[0] == b"subscribe":
                     yield b""
                 elif reply[0] == b"message":
@@ -114,9 +114,9 @@ class FinishedNews:
         for connection in tuple(self._open):
             await connection.disconnect(nowait=True)
 
-    async def _ask(self, connection: AbstractConnection, asked: bool) -> None:
+    async def _ping(self, connection: AbstractConnection, pinged: bool) -> None:
         """A silent connection gets a PING: it may be dead, or merely quiet."""
-        if asked:
+        if pinged:
             raise NoReply(f"a subscription did not answer a PING within {self._timeout_seconds:g} s")
         await connection.send_packed_command(pack(b"PING"), check_health=False)
 

@@ -14,7 +14,7 @@ from hiredis import pack_command
 
 from jobmaster.agentstore.errors import ArgumentsRefused, FunctionsMissing, NoReply, NotSent, translate
 from jobmaster.agentstore.library import PREFIX
-from jobmaster.agentstore.pipelined_connection import Line
+from jobmaster.agentstore.pipelined_connection import PipelinedConnection
 from jobmaster.model.errors import CodeError
 from jobmaster.ports import Word
 
@@ -49,11 +49,11 @@ def word_of(answer: Answer) -> Word:
         raise CodeError(f"a store function answered with the unknown word {answer[0]!r}") from None
 
 
-class Calls:
+class FunctionCaller:
     """Calls over one line, with the errors mapped."""
 
-    def __init__(self, line: Line, where: str) -> None:
-        self._line = line
+    def __init__(self, connection: PipelinedConnection, where: str) -> None:
+        self._connection = connection
         self.where = where
         self.reload: Callable[[], Awaitable[None]] | None = None
         """Loads the functions where ours are not; set by agents. A store that was restarted without its log has forgotten
@@ -68,14 +68,14 @@ class Calls:
             StoreRefused: a person has to look.
         """
         try:
-            return await self._line.call(command)
+            return await self._connection.call(command)
         except (NotSent, NoReply, driver.RedisError) as error:
             raise translate(error, where=self.where, mutating=mutating) from None
 
     async def call_all(self, commands: Sequence[bytes], *, mutating: bool) -> list[Any]:
         """Replies of several packed commands sent in one write; errors as for ``call``."""
         try:
-            return await self._line.call_all(commands)
+            return await self._connection.call_all(commands)
         except (NotSent, NoReply, driver.RedisError) as error:
             raise translate(error, where=self.where, mutating=mutating) from None
 

@@ -153,7 +153,7 @@ class _Link:
         self._alarm = self._loop.call_at(at, self._ring)
 
 
-class Line:
+class PipelinedConnection:
     """Calls to one store, over one link at a time; reconnects when the next call is made."""
 
     def __init__(self, connector: Connector, *, purpose: str, timeout_seconds: float) -> None:

@@ -9,14 +9,14 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Sequence
 from typing import Self, cast
 
-from jobmaster.agentstore.blocking import FinishedNews, WakeBell
-from jobmaster.agentstore.calls import Answer, Argument, Calls, function, pack, pack_function, word_of
+from jobmaster.agentstore.blocking import FinishedSubscriptions, WakeWaiter
+from jobmaster.agentstore.calls import Answer, Argument, FunctionCaller, function, pack, pack_function, word_of
 from jobmaster.agentstore.connections import Connector
 from jobmaster.agentstore.entries import read_entry
 from jobmaster.agentstore.errors import NotSent, OutOfMemory, translate
 from jobmaster.agentstore.health import health_of, parse_config, parse_info
 from jobmaster.agentstore.keys import Keys
-from jobmaster.agentstore.pipelined_connection import Line
+from jobmaster.agentstore.pipelined_connection import PipelinedConnection
 from jobmaster.model.bucket import BucketDepth
 from jobmaster.model.errors import OutcomeUnknown, StoreRefused
 from jobmaster.model.job import Entry
@@ -51,13 +51,13 @@ class ProducerStore:
         self._connector = Connector(
             cluster=cluster, name=name, url=url, connect_timeout_seconds=settings.connect_timeout_seconds
         )
-        self._line = Line(self._connector, purpose="calls", timeout_seconds=seconds)
-        self._calls = Calls(self._line, self._connector.where)
+        self._connection = PipelinedConnection(self._connector, purpose="calls", timeout_seconds=seconds)
+        self._calls = FunctionCaller(self._connection, self._connector.where)
         # A heartbeat must not stand behind a page of megabytes: it has a line of its own, opened at the first beat.
-        self._beat_line = Line(self._connector, purpose="beats", timeout_seconds=seconds)
-        self._beats = Calls(self._beat_line, self._connector.where)
-        self._bell = WakeBell(self._connector, self.keys, timeout_seconds=seconds)
-        self._news = FinishedNews(self._connector, self.keys, timeout_seconds=seconds)
+        self._beat_connection = PipelinedConnection(self._connector, purpose="beats", timeout_seconds=seconds)
+        self._beats = FunctionCaller(self._beat_connection, self._connector.where)
+        self._wake_waiter = WakeWaiter(self._connector, self.keys, timeout_seconds=seconds)
+        self._finished_subscriptions = FinishedSubscriptions(self._connector, self.keys, timeout_seconds=seconds)
 
     @classmethod
     async def connect(cls, *, cluster: str, name: str, url: str, settings: StoreSettings) -> Self:
@@ -80,16 +80,16 @@ class ProducerStore:
     async def open(self) -> None:
         """Connect now instead of with the first call; raises as ``connect``."""
         try:
-            await self._line.open()
+            await self._connection.open()
         except NotSent as error:
             raise translate(error, where=self._connector.where, mutating=False) from None
 
     async def close(self) -> None:
         """Give every connection back. Calls in flight fail."""
-        await self._bell.close()
-        await self._news.close()
-        await self._beat_line.close()
-        await self._line.close()
+        await self._wake_waiter.close()
+        await self._finished_subscriptions.close()
+        await self._beat_connection.close()
+        await self._connection.close()
 
     async def submit(
         self,
@@ -207,7 +207,7 @@ class ProducerStore:
     def finished(self) -> AsyncIterator[bytes]:
         """Ids that just got a row or an outcome in the master; the first item is empty and says that the subscription
         stands. ``Unavailable`` when it is lost: subscribe again, and look at the master once. Close it with ``aclose``."""
-        return self._news.listen()
+        return self._finished_subscriptions.listen()
 
     async def _look(self) -> tuple[StoreHealth, dict[str, str]]:
         """Health, and the whole of INFO."""

@@ -200,7 +200,7 @@ class AgentStore(ProducerStore):
         A token is a hint, not a job: it may be lost with a cancelled or broken wait. So the owner claims from every
         bucket once after each reconnect, error, cancellation and ``None``; then nothing waits longer than one time-out.
         """
-        return await self._bell.wait(bucket_ids, timeout_seconds)
+        return await self._wake_waiter.wait(bucket_ids, timeout_seconds)
 
     # ------------------------------------------------------------ the owner's calls
 

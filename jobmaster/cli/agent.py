@@ -241,7 +241,7 @@ async def _agents(settings: ClusterSettings, all_: bool) -> list[Any]:
 
 
 async def _drain(settings: ClusterSettings, agent: str) -> str:
-    from jobmaster.cli.operating import operator_name
+    from jobmaster.cli.operator_log import operator_name
     from jobmaster.wiring import open_master
 
     async with reader_of(settings) as reader:

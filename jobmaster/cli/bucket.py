@@ -7,14 +7,20 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from jobmaster.cli.freezing import NO_REASON, freeze, one_choice, unfreeze
 from jobmaster.cli.invocation import Invocation, pass_invocation
+from jobmaster.cli.operator_log import operator_name
 from jobmaster.cli.running import pick, reader_of, run_async
 from jobmaster.cli.tables import Column, duration, emit_json, emit_record, emit_rows, iso, render
+from jobmaster.model.bucket import BucketState
+from jobmaster.model.errors import InputError, JobMasterError
+from jobmaster.model.ids import text
 from jobmaster.model.job import Priority
 
 if TYPE_CHECKING:
+    from jobmaster.model.bucket import Bucket
     from jobmaster.settings.model import ClusterSettings
+
+NO_REASON = "no reason given"
 
 COLUMNS = (
     Column("ID", "id"),
@@ -109,7 +115,7 @@ def _which(command: Callable[..., None]) -> Callable[..., None]:
 @bucket_group.command("freeze")
 @_which
 @pass_invocation
-def freeze_(invocation: Invocation, buckets: tuple[str, ...], lane: str | None, all_: bool, reason: str) -> None:
+def freeze(invocation: Invocation, buckets: tuple[str, ...], lane: str | None, all_: bool, reason: str) -> None:
     """Emergency stop: buckets take no jobs and start none until they are unfrozen.
 
     What runs may end, and its outcome is recorded; what waits stays where it is. Producers use other buckets or the master.
@@ -121,8 +127,8 @@ def freeze_(invocation: Invocation, buckets: tuple[str, ...], lane: str | None, 
       jobmaster bucket freeze 0199a1f0-1 --reason "charges twice"
       jobmaster bucket freeze --lane payroll
     """
-    one_choice(buckets, lane, all_)
-    records, failures = run_async(freeze(invocation.settings, buckets, lane, reason))
+    _check_choice(buckets, lane, all_)
+    records, failures = run_async(_freeze(invocation.settings, buckets, lane, reason))
     for failure in failures:
         invocation.note(f"warning: {failure}", level=-1)
     emit_rows(records, STOP_COLUMNS, as_json=invocation.json, empty="nothing to freeze: no bucket of these is ACTIVE")
@@ -131,15 +137,15 @@ def freeze_(invocation: Invocation, buckets: tuple[str, ...], lane: str | None, 
 @bucket_group.command("unfreeze")
 @_which
 @pass_invocation
-def unfreeze_(invocation: Invocation, buckets: tuple[str, ...], lane: str | None, all_: bool, reason: str) -> None:
+def unfreeze(invocation: Invocation, buckets: tuple[str, ...], lane: str | None, all_: bool, reason: str) -> None:
     """Let frozen buckets go on, under a new epoch. Their owners take them up within leases.renew.
 
     \b
     Example:
       jobmaster bucket unfreeze --all --reason "fixed in 4.2"
     """
-    one_choice(buckets, lane, all_)
-    records = run_async(unfreeze(invocation.settings, buckets, lane, reason))
+    _check_choice(buckets, lane, all_)
+    records = run_async(_unfreeze(invocation.settings, buckets, lane, reason))
     emit_rows(records, STOP_COLUMNS, as_json=invocation.json, empty="nothing to unfreeze: no bucket of these is FROZEN")
 
 
@@ -167,7 +173,6 @@ async def _depths(
     settings: ClusterSettings, rows: Sequence[Mapping[str, Any]]
 ) -> tuple[dict[bytes, dict[str, int | None]], list[str]]:
     from jobmaster.agentstore.store import AgentStore
-    from jobmaster.model.errors import JobMasterError
     from jobmaster.wiring import addresses
 
     urls = addresses(settings).urls
@@ -215,3 +220,110 @@ async def _bucket_with_history(settings: ClusterSettings, bucket: str) -> dict[s
         event["actor"] = str(event["actor"]) if event["actor"] else None
         events.append(event)
     return {**chosen, "id": str(chosen["id"]), "events": events}
+
+
+# ---------------------------------------------------------------- freeze, unfreeze: the master's rows first, then the stores
+
+
+def _check_choice(buckets: Sequence[str], lane: str | None, all_: bool) -> None:
+    """Refuse anything but exactly one choice of buckets.
+
+    Raises:
+        InputError: none, or several.
+    """
+    given = [bool(buckets), lane is not None, all_]
+    if sum(given) != 1:
+        wrong = "say which buckets" if not any(given) else "give buckets, or --lane, or --all, not several of them"
+        raise InputError(wrong, hint="BUCKET ... | --lane LANE | --all (see: jobmaster bucket list)")
+
+
+async def _freeze(
+    settings: ClusterSettings, buckets: Sequence[str], lane: str | None, reason: str
+) -> tuple[list[dict[str, Any]], list[str]]:
+    """Stop buckets; their records, and what failed in a store.
+
+    Raises:
+        NotFound, InputError: a bucket that was named is not there, or cannot be frozen.
+    """
+    ids = await _chosen(settings, buckets, (BucketState.ACTIVE, BucketState.FROZEN), "frozen")
+    changed = await _move(settings, ids, lane, reason, frozen=True)
+    return [_record(bucket) for bucket in changed], await _freeze_in_stores(settings, changed)
+
+
+async def _unfreeze(
+    settings: ClusterSettings, buckets: Sequence[str], lane: str | None, reason: str
+) -> list[dict[str, Any]]:
+    """Let buckets go on, under a new epoch; their records. Their owners read it with their next renewal."""
+    ids = await _chosen(settings, buckets, (BucketState.FROZEN, BucketState.ACTIVE), "unfrozen")
+    return [_record(bucket) for bucket in await _move(settings, ids, lane, reason, frozen=False)]
+
+
+async def _chosen(
+    settings: ClusterSettings, buckets: Sequence[str], states: Sequence[BucketState], done: str
+) -> list[bytes] | None:
+    """Ids of the buckets that were named; ``None`` when none was."""
+    if not buckets:
+        return None
+    async with reader_of(settings) as reader:
+        rows = await reader.report("buckets", True)
+    chosen = [pick(rows, bucket, "bucket") for bucket in buckets]
+    for row in chosen:
+        if row["state"] not in states:
+            raise InputError(
+                f"bucket {row['id']} is {row['state']} and cannot be {done}",
+                hint="only an ACTIVE bucket can be frozen, and only a FROZEN one unfrozen; nothing was changed",
+            )
+    return [row["id"].bytes for row in chosen]
+
+
+async def _move(
+    settings: ClusterSettings, ids: list[bytes] | None, lane: str | None, reason: str, *, frozen: bool
+) -> list[Bucket]:
+    from jobmaster.wiring import open_master
+
+    master = await open_master(settings, application_name="jobmaster-cli")
+    try:
+        move = master.freeze if frozen else master.unfreeze
+        return await move(ids, lane, operator_name(), reason)
+    finally:
+        await master.close()
+
+
+async def _freeze_in_stores(settings: ClusterSettings, buckets: Sequence[Bucket]) -> list[str]:
+    """The stores refuse producers and claims from here on. Where a store gives no answer, the bucket's owner freezes it there."""
+    from jobmaster.agentstore.store import AgentStore
+    from jobmaster.wiring import addresses
+
+    urls = addresses(settings).urls
+    failures = []
+    for name in sorted({bucket.store for bucket in buckets}):
+        if name not in urls:
+            failures.append(
+                f"store {name} is not in the configuration: the owners freeze its buckets with their next renewal"
+            )
+            continue
+        try:
+            store = await AgentStore.connect(
+                cluster=settings.cluster, name=name, url=urls[name], settings=settings.stores[name]
+            )
+            try:
+                for bucket in buckets:
+                    if bucket.store == name:
+                        await store.freeze(bucket.id, bucket.epoch, bucket.owner)
+            finally:
+                await store.close()
+        except JobMasterError as error:
+            failures.append(f"{error}; the owners freeze its buckets with their next renewal")
+    return failures
+
+
+def _record(bucket: Bucket) -> dict[str, Any]:
+    return {
+        "id": text(bucket.id),
+        "lane": bucket.lane,
+        "priority": Priority(bucket.priority).label,
+        "state": bucket.state.value,
+        "epoch": bucket.epoch,
+        "store": bucket.store,
+        "owner": text(bucket.owner),
+    }

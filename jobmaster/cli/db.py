@@ -119,7 +119,7 @@ def retire(invocation: Invocation, older_than: float, discard: bool, lost_stores
 async def _retire_and_note(
     invocation: Invocation, older_than: float, discard: bool, lost_stores: tuple[str, ...]
 ) -> dict[str, list[str]]:
-    from jobmaster.cli.operating import note_acts
+    from jobmaster.cli.operator_log import note_acts
 
     done = await _retire(invocation, older_than, discard, lost_stores)
     names = dict.fromkeys([*done["retired"], *done["discarded"]])

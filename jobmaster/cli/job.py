@@ -310,7 +310,7 @@ def cancel(ctx: click.Context, invocation: Invocation, jobs: tuple[str, ...]) ->
     Example:
       jobmaster job cancel 019a9f3c-55d1 019a9f3c-55d2
     """
-    from jobmaster.cli.operating import operator_name
+    from jobmaster.cli.operator_log import operator_name
 
     async def work(cluster: Cluster) -> list[dict[str, Any]]:
         records = []
@@ -341,7 +341,7 @@ def retry(invocation: Invocation, jobs: tuple[str, ...]) -> None:
       jobmaster job retry 019a9f3c-55d1
     """
 
-    from jobmaster.cli.operating import note_acts
+    from jobmaster.cli.operator_log import note_acts
 
     async def work(cluster: Cluster) -> list[dict[str, Any]]:
         records = [await _retry(cluster, await _view(cluster, invocation.settings, job)) for job in jobs]

@@ -12,7 +12,7 @@ import click
 
 from jobmaster.cli.failures import EXIT_FAILED
 from jobmaster.cli.invocation import Invocation, invocation_of
-from jobmaster.cli.operating import NOTE, note_values
+from jobmaster.cli.operator_log import NOTE, note_values
 from jobmaster.cli.tables import Column, emit_json, render, terminal_width, thousands
 
 if TYPE_CHECKING:

@@ -16,7 +16,7 @@ from jobmaster.codec import decode_json
 from jobmaster.handlers import Handler, Handlers, check_lane, check_name
 from jobmaster.handlers.registry import unknown_handler
 from jobmaster.model.agent import HandlerSpec
-from jobmaster.model.errors import InputError, InvalidArguments, UnknownHandler
+from jobmaster.model.errors import InvalidArguments, UnknownHandler
 from jobmaster.model.job import Priority
 from jobmaster.ports import Queries
 from jobmaster.settings.model import JobDefaults
@@ -144,11 +144,3 @@ def arguments_mapping(args: object) -> Mapping[str, object]:
             hint="submit(handler, {'path': 'a.png', 'width': 10})",
         )
     return args
-
-
-def check_priority(value: object) -> Priority:
-    """A priority from whatever the caller gave; ``InputError`` lists the valid ones."""
-    try:
-        return Priority.parse(value)  # type: ignore[arg-type]
-    except ValueError as error:
-        raise InputError(str(error)) from None

@@ -6,7 +6,6 @@ each other. A keyword that it does not know accepts everything: the agent checks
 
 from __future__ import annotations
 
-import difflib
 import re
 from collections.abc import Callable, Iterator
 from datetime import date, datetime, time, timedelta
@@ -15,6 +14,8 @@ from typing import Any
 from uuid import UUID
 
 import msgspec
+
+from jobmaster.model.suggestion import did_you_mean
 
 Schema = dict[str, Any]
 PROBLEMS_MAX = 5
@@ -133,8 +134,8 @@ def _check_object(schema: Schema, value: dict[str, Any], place: str, defs: Schem
         if name in properties:
             yield from _check(properties[name], inner, f"{place}.{name}", defs)
         elif extra is False:
-            near = difflib.get_close_matches(name, properties, 1)
-            mean = f" (did you mean {near[0]!r}?)" if near else ""
+            near = did_you_mean(name, properties)
+            mean = f" ({near})" if near else ""
             yield f"unknown argument {name!r}{mean}" if not place else f"{_name(place)}: unknown field {name!r}{mean}"
         elif isinstance(extra, dict):
             yield from _check(extra, inner, f"{place}.{name}", defs)

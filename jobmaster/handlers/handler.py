@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import difflib
 import hashlib
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any
 
 import msgspec
@@ -18,6 +17,7 @@ from jobmaster.handlers.signature import Signature, readable
 from jobmaster.model.agent import HandlerSpec
 from jobmaster.model.errors import InvalidArguments
 from jobmaster.model.job import Confirm, Delivery, ErrorInfo, RunMode, StartRule
+from jobmaster.model.suggestion import did_you_mean
 
 _BAD_INPUT = (msgspec.DecodeError, RecursionError, ValueError)
 _NONE = (None, type(None))
@@ -147,18 +147,6 @@ class Handler:
         except _BAD_INPUT as error:
             raise self._misfit(args, error) from None
 
-    def bind(self, args: tuple[object, ...], kwargs: Mapping[str, object]) -> dict[str, object]:
-        """Arguments by name from a call as Python would write it."""
-        names = self._signature.parameters
-        if len(args) > len(names):
-            raise InvalidArguments(f"handler {self.name!r} takes {len(names)} arguments, {len(args)} were given")
-        bound = dict(zip(names, args, strict=False))
-        for name, value in kwargs.items():
-            if name in bound:
-                raise InvalidArguments(f"handler {self.name!r}: argument {name!r} is given twice")
-            bound[name] = value
-        return bound
-
     def _misfit(self, args: bytes, error: Exception) -> InvalidArguments:
         """Every missing and unknown name at once; otherwise the first value that does not fit."""
         known = self._signature.parameters
@@ -172,8 +160,8 @@ class Handler:
         problems = [f"missing argument {name!r}" for name in self._signature.required if name not in sent]
         for name in sent:
             if name not in known:
-                near = difflib.get_close_matches(str(name), known, 1)
-                problems.append(f"unknown argument {name!r}" + (f" (did you mean {near[0]!r}?)" if near else ""))
+                near = did_you_mean(str(name), known)
+                problems.append(f"unknown argument {name!r}" + (f" ({near})" if near else ""))
         return InvalidArguments(f"handler {self.name!r}: {'; '.join(problems) or readable(error)}", hint=usage)
 
     def _usage(self) -> list[str]:

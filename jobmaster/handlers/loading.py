@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import importlib
 import sys
 import traceback
@@ -12,6 +11,7 @@ from types import ModuleType
 
 from jobmaster.handlers.registry import Handlers
 from jobmaster.model.errors import ConfigError
+from jobmaster.model.suggestion import did_you_mean
 
 
 def load_handlers(paths: Sequence[str]) -> Handlers:
@@ -60,8 +60,7 @@ def _registries(module: ModuleType, attribute: str, path: str) -> list[Handlers]
         try:
             value = getattr(module, attribute)
         except AttributeError:
-            near = difflib.get_close_matches(attribute, vars(module), 1)
-            hint = f"did you mean {near[0]!r}?" if near else None
+            hint = did_you_mean(attribute, vars(module))
             raise ConfigError(f"handlers {path!r}: the module has no attribute {attribute!r}", hint=hint) from None
         registry = _registry_in(value)
         if registry is None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import inspect
 import sys
 from collections.abc import Callable, Iterable, Iterator
@@ -12,8 +11,8 @@ from typing import Any, TypeVar, Unpack, overload
 from jobmaster.handlers.handler import Handler
 from jobmaster.handlers.options import JobOptions, check_name, checked_options
 from jobmaster.handlers.signature import read_signature
-from jobmaster.model.agent import HandlerSpec
 from jobmaster.model.errors import ConfigError, InputError, UnknownHandler
+from jobmaster.model.suggestion import did_you_mean
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -109,10 +108,6 @@ class Handlers:
         """All names, sorted."""
         return sorted(self._by_name)
 
-    def specs(self) -> list[HandlerSpec]:
-        """What agents publish."""
-        return [self._by_name[name].spec for name in self.names()]
-
     def __contains__(self, name: object) -> bool:
         return name in self._by_name
 
@@ -127,9 +122,9 @@ class Handlers:
 
 
 def unknown_handler(name: str, known: Iterable[str], hint: str) -> UnknownHandler:
-    """The error for a name that nobody knows, with the nearest known one."""
-    near = difflib.get_close_matches(name, list(known), 1)
-    return UnknownHandler(f"there is no handler {name!r}", hint=f"did you mean {near[0]!r}? {hint}" if near else hint)
+    """The error for an unknown name, with the nearest known one."""
+    near = did_you_mean(name, known)
+    return UnknownHandler(f"there is no handler {name!r}", hint=f"{near} {hint}" if near else hint)
 
 
 def default_name(function: Callable[..., Any]) -> str:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import difflib
 import math
 import re
 from collections.abc import Iterable
 
+from jobmaster.model.suggestion import did_you_mean
 from jobmaster.settings.masking import show_value
 from jobmaster.settings.nodes import PlainKind, ScalarNode, Style, classify_plain
 from jobmaster.settings.shape import Leaf, LeafKind
@@ -33,15 +33,7 @@ class LeafError(ValueError):
 
 def suggest(word: str, known: Iterable[str]) -> str | None:
     """``did you mean "X"?`` for the nearest known word."""
-    if len(word) > 64:
-        return None
-    candidates = {_fold(candidate): candidate for candidate in known}
-    close = difflib.get_close_matches(_fold(word), candidates, n=1, cutoff=0.6)
-    return f'did you mean "{candidates[close[0]]}"?' if close else None
-
-
-def _fold(word: str) -> str:
-    return word.lower().replace("-", "_")
+    return did_you_mean(word, known, quote='"')
 
 
 def read_leaf(leaf: Leaf, scalar: ScalarNode) -> object:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Callable, Sequence
 
-from jobmaster.agentstore.calls import Answer, Argument, Calls
+from jobmaster.agentstore.calls import Answer, Argument, FunctionCaller
 from jobmaster.agentstore.fences import Fences
 from jobmaster.agentstore.keys import Keys
 from jobmaster.agentstore.producer import FIND, found_in
@@ -59,7 +59,7 @@ class StoreServer(Server):
             queue.put_nowait(ids)
 
 
-class SimStoreCalls(Calls):
+class SimStoreCalls(FunctionCaller):
     """Function calls over a wire."""
 
     def __init__(self, server: StoreServer, wire: Wire) -> None:

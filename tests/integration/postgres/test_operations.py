@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 
-from jobmaster.cli.operating import NOTE, note_values, operator_name
+from jobmaster.cli.operator_log import NOTE, note_values, operator_name
 from jobmaster.clock import new_id
 from jobmaster.master.reports import Reader
 from jobmaster.model.job import JobState

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from jobmaster.clock import new_ids
+from jobmaster.clock import new_id
 from jobmaster.master.statements import statement
 from tests.integration.postgres.kit import LANE, PRIORITY, World, new_job
 
@@ -44,7 +44,7 @@ def _scans(nodes: list[_Node], table: str = "job_day") -> set[tuple[str, str]]:
 async def filled(world: World) -> World:
     """Enough rows that a sequential scan would be a mistake, and statistics from when the table was empty."""
     for _ in range(10):
-        await world.master.insert_held([new_job(id_) for id_ in new_ids(1000)])
+        await world.master.insert_held([new_job(new_id()) for _ in range(1000)])
     return world
 
 
@@ -63,7 +63,7 @@ async def test_onboarding_reads_the_due_index_and_updates_by_key(filled: World, 
 
 @pytest.mark.parametrize("generic", [False, True])
 async def test_statements_by_id_touch_one_partition(filled: World, generic: bool) -> None:
-    ids = new_ids(1000)
+    ids = [new_id() for _ in range(1000)]
     bounds = (min(ids), max(ids))
     bucket, epoch, owner = filled.fence
     cases: dict[str, tuple[object, ...]] = {

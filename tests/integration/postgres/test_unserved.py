@@ -6,7 +6,7 @@ import time
 
 import pytest
 
-from jobmaster.clock import new_id, new_ids
+from jobmaster.clock import new_id
 from jobmaster.model.agent import Agent, AgentState, HandlerSpec
 from jobmaster.model.job import NewJob
 from jobmaster.ports import DueGroup, Leftover
@@ -23,7 +23,7 @@ def due_us() -> int:
 
 
 def jobs(count: int, handler: str, due: int, *, lane: str = LANE) -> list[NewJob]:
-    return [NewJob(id_, PRIORITY, lane, handler, b"{}", b"", due + place) for place, id_ in enumerate(new_ids(count))]
+    return [NewJob(new_id(), PRIORITY, lane, handler, b"{}", b"", due + place) for place in range(count)]
 
 
 async def agent_with(world: World, *names: str, helps: tuple[str, ...] = ()) -> bytes:

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple, cast
 import redis.asyncio
 
 from jobmaster.agentstore.store import AgentStore
-from jobmaster.clock import new_id, new_ids
+from jobmaster.clock import new_id
 from jobmaster.codec import encode_entry
 from jobmaster.model.ids import AgentId, BucketId, Fence
 from jobmaster.model.job import Entry
@@ -28,7 +28,7 @@ def make_entry(job_id: bytes | None = None, *, token: int = 1, size: int = 16) -
 
 def make_items(count: int, *, size: int = 16) -> list[bytes]:
     """Encoded fresh jobs."""
-    return [encode_entry(make_entry(job_id, size=size)) for job_id in new_ids(count)]
+    return [encode_entry(make_entry(new_id(), size=size)) for _ in range(count)]
 
 
 def new_fence(epoch: int = 1) -> Fence:

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from jobmaster.cli.operating import operator_name
+from jobmaster.cli.operator_log import operator_name
 from tests.system.cli.conftest import REPOSITORY, Terminal, until
 
 pytestmark = [pytest.mark.cluster, pytest.mark.slow]

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from jobmaster.clock import SystemClock, new_id, new_ids
+from jobmaster.clock import SystemClock, new_id
 from jobmaster.codec import (
     DEPTH_MAX,
     cut_text,
@@ -20,16 +20,14 @@ from jobmaster.codec import (
     decode_error,
     decode_headers,
     decode_json,
-    decode_outcome,
     encode_args,
     encode_entry,
     encode_error,
     encode_headers,
-    encode_outcome,
     error_of,
 )
 from jobmaster.model.errors import InvalidArguments
-from jobmaster.model.job import Entry, ErrorInfo, FinalRow, Headers
+from jobmaster.model.job import Entry, ErrorInfo, Headers
 
 json_values = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(),
@@ -56,11 +54,6 @@ def test_an_entry_comes_back_and_its_id_stands_where_the_store_functions_look_fo
 def test_bytes_that_are_no_entry_are_an_error() -> None:
     with pytest.raises(msgspec.DecodeError):
         decode_entry(b"\x98\xc4\x10short")
-
-
-def test_an_outcome_comes_back() -> None:
-    row = FinalRow(new_id(), "SUCCEEDED", 3, "default", "h", 1, new_id(), 1, 1, 0, 0, 5, 6, b"{}", b"", b"1", None)
-    assert decode_outcome(encode_outcome(row)) == row
 
 
 def test_empty_headers_are_no_bytes_at_all() -> None:
@@ -169,7 +162,7 @@ def test_an_exception_that_cannot_be_read_is_recorded_all_the_same() -> None:
 
 
 def test_ids_of_one_process_only_grow() -> None:
-    made = new_ids(10_000)
+    made = [new_id() for _ in range(10_000)]
     assert made == sorted(set(made))
     assert all(len(one) == 16 and one[6] >> 4 == 7 for one in made)
 

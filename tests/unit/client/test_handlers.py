@@ -339,15 +339,6 @@ def test_words_of_control_survive_the_way_between_processes() -> None:
     assert str(pickle.loads(pickle.dumps(Cancel("gone")))) == "gone"  # noqa: S301
 
 
-def test_bind_names_positional_arguments() -> None:
-    handler = declared(resize)
-    assert handler.bind(("a.png",), {"width": 3}) == {"path": "a.png", "width": 3}
-    with pytest.raises(InvalidArguments, match="given twice"):
-        handler.bind(("a.png",), {"path": "b.png"})
-    with pytest.raises(InvalidArguments, match="takes 3 arguments, 4"):
-        handler.bind((1, 2, 3, 4), {})
-
-
 @pytest.mark.parametrize("after", ["5s", math.nan, math.inf, -math.inf, True, 1e18, [5]])
 def test_a_pause_that_makes_no_sense_is_one_clear_error(after: object) -> None:
     with pytest.raises(InputError, match=r"Retry\(after=.*\) is (no time|more than 3660 days)"):

@@ -66,7 +66,7 @@ class HandAgent:
             id=self.id, name="hand", host="here", pid=1, version="0", mode="full", store=self.store_name, weight=1,
             state=AgentState.ACTIVE, lease_us=0, lease_seconds=600.0, started_us=0,
         )  # fmt: skip
-        await self.master.register(agent, ["default", "payroll"], publish.specs())
+        await self.master.register(agent, ["default", "payroll"], [handler.spec for handler in publish])
 
     async def open(self, lane: str = "default", priority: int = 3, count: int = 1) -> list[Bucket]:
         """Further ACTIVE buckets."""
