@@ -290,7 +290,7 @@ async def _move(
 
 
 async def _freeze_in_stores(settings: ClusterSettings, buckets: Sequence[Bucket]) -> list[str]:
-    """The stores refuse producers and claims from here on. Where a store gives no answer, the bucket's owner freezes it there."""
+    """The stores refuse producers and claims from here on. Where one gives no answer, the owner freezes its bucket."""
     from jobmaster.agentstore.store import AgentStore
     from jobmaster.wiring import addresses
 

@@ -252,7 +252,7 @@ class TwoStores(RuleBasedStateMachine):
 
     @rule(process=processes)
     def the_connection_breaks(self, process: int) -> None:
-        self.wait(self.real[process]._line.close())
+        self.wait(self.real[process]._connection.close())
         fresh = self.new_store[0]()
         fresh._fences = self.real[process]._fences
         self.real[process] = fresh

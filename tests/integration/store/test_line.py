@@ -185,7 +185,7 @@ async def test_a_loop_that_stood_still_does_not_blame_the_store(bench: Bench, co
     store = await connect(call_timeout_seconds=0.2)
     call = asyncio.ensure_future(store.depths([bench.bucket_id]))
     # The command goes out, then this process blocks for longer than any answer may take.
-    while not store._line._link._waiting:  # type: ignore[union-attr]  # noqa: ASYNC110
+    while not store._connection._link._waiting:  # type: ignore[union-attr]  # noqa: ASYNC110
         await asyncio.sleep(0)
     time.sleep(0.3)
     assert await call != [None]
@@ -241,7 +241,7 @@ async def _meet_the_dead_connection(store: AgentStore) -> None:
 async def test_a_connection_attempt_outlives_the_caller_that_began_it(connect: Connect, new_valkey: NewServer) -> None:
     server = new_valkey()
     store = await connect(url=server.url)
-    await store._line._link.close()  # type: ignore[union-attr]
+    await store._connection._link.close()  # type: ignore[union-attr]
     first = asyncio.ensure_future(store.known_buckets())
     second = asyncio.ensure_future(store.known_buckets())
     await asyncio.sleep(0)
