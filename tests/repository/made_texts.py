@@ -81,7 +81,12 @@ def idle_metrics() -> set[str]:
     code = "\n".join(
         path.read_text(encoding="utf-8") for room in rooms for path in room.rglob("*.py") if path.name != "telemetry.py"
     )
-    return {key for key in METRICS if not re.search(rf"telemetry\.{key}\b|read_from\(\s*\"{key}\"", code)}
+    prefixes = tuple(re.findall(r"read_from\(\s*f\"(\w+)\{", code))
+    return {
+        key
+        for key in METRICS
+        if not key.startswith(prefixes) and not re.search(rf"telemetry\.{key}\b|read_from\(\s*\"{key}\"", code)
+    }
 
 
 PARTS: dict[str, Callable[[], str]] = {
