@@ -1,1 +1,1 @@
-"""The runtime: processes that own buckets, and one file per duty."""
+"""The runtime of an agent: its process, its supervisor, and the parts that own buckets and run jobs."""

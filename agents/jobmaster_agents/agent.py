@@ -1,6 +1,6 @@
-"""The duties of one agent and how they hear of each other: the only place where duties are introduced to one another.
+"""Composition root of one agent: builds its parts and connects them.
 
-Every arrow between duties is a callback set up here; no duty imports another.
+Parts do not import each other. Every call from one part to another is a method or a callback that is set here.
 """
 
 from __future__ import annotations
@@ -43,21 +43,21 @@ from jobmaster_agents.lease.clock_check import ClockCheck
 from jobmaster_agents.lease.heartbeat import Heartbeat, StoreBeat, attestation
 from jobmaster_agents.lease.store_lease import StoreLease
 from jobmaster_agents.rescue.failure_detector import FailureDetector
-from jobmaster_agents.rescue.rescuer import Rescue, Rescuers
+from jobmaster_agents.rescue.rescuer import Rescuer, StoreRescuer
 from jobmaster_agents.state.ownership import OwnedBucket, Ownership
 from jobmaster_agents.state.progress import Progress, silence_seconds
 from jobmaster_agents.state.store_reach import StoreReach
 from jobmaster_agents.store_connector import StoreConnector
 
-SELF_CERTIFICATE_SECONDS = 0.3
-"""An orphan is killed by its own control thread soon after its supervisor's death."""
+OWN_CERTIFICATE_SECONDS = 0.3
+"""Short, because the control thread of an orphan kills the process soon after the supervisor's death."""
 _WORKING_MODES = (AgentMode.FULL, AgentMode.EXECUTION)
 
 
-class Parts:
-    """All duties of one agent, wired.
+class AgentRuntime:
+    """All parts of one agent, connected.
 
-    ``stop_asked`` is set when somebody other than a signal asks the agent to leave (an operator's drain).
+    ``stop_requested`` is set when an operator drains the agent. Signals are handled in ``run_agent``.
     """
 
     def __init__(
@@ -84,10 +84,10 @@ class Parts:
         self._log = log
         self.telemetry = telemetry
         self.handler_names = handlers.names()
-        self.stop_asked = asyncio.Event()
+        self.stop_requested = asyncio.Event()
         self._leaving = False
         self.grace_seconds = settings.leases.grace_seconds
-        """How long a graceful exit may take; a reload may change it."""
+        """Longest time of a graceful exit; a reload may change it."""
         self.ownership = Ownership(config.agent_id)
         self.progress = Progress(clock.boottime, silence_seconds(settings))
         self.beat = StoreBeat(config.agent_id, self._store, settings.leases, clock, telemetry, log)
@@ -127,15 +127,15 @@ class Parts:
         self.due_notifier = DueNotifier(
             master, stores, self.reach, clock, telemetry, map_seconds=settings.leases.bucket_map_seconds
         )
-        self.rescuers = Rescuers(
+        self.rescuer = Rescuer(
             {
-                name: Rescue(
+                name: StoreRescuer(
                     self.ownership,
                     master,
                     name,
                     store,
                     self.reach,
-                    partial(self.due_notifier.tell, afresh=True),
+                    partial(self.due_notifier.notify, afresh=True),
                     clock,
                     telemetry,
                     log,
@@ -147,7 +147,7 @@ class Parts:
             }
         )
         self.failure_detector = FailureDetector(
-            self.ownership, master, settings.leases, clock, self.somebody_died, telemetry, log
+            self.ownership, master, settings.leases, clock, self.on_death_certificate, telemetry, log
         )
         owns = agent if agent.mode in _WORKING_MODES else None
         self.bucket_provisioner = BucketProvisioner(
@@ -157,7 +157,7 @@ class Parts:
             agent.store,
             self.ownership,
             self.bucket_worker,
-            lambda: self._leaving or self.stop_asked.is_set(),
+            lambda: self._leaving or self.stop_requested.is_set(),
             log,
         )
         self.fallback = FallbackBuckets(
@@ -184,13 +184,15 @@ class Parts:
             log,
             every_seconds=settings.leases.anti_entropy_seconds,
         )
-        house = Maintenance(config.agent_id, master, stores, self.reach, settings, self.rescuers.kick, telemetry, log)
+        maintenance = Maintenance(
+            config.agent_id, master, stores, self.reach, settings, self.rescuer.kick, telemetry, log
+        )
         unserved = UnservedJobs(master, settings.thresholds, clock, telemetry, log)
         self.leader = Leader(
             self.ownership,
             master,
             self.due_notifier,
-            [*house.chores(), *unserved.chores()],
+            [*maintenance.tasks(), *unserved.tasks()],
             settings.leases,
             clock,
             self.failure_detector.kick,
@@ -202,24 +204,29 @@ class Parts:
 
     # ------------------------------------------------------------ start and end
 
-    def duties(self) -> list[PeriodicTask]:
-        """What ticks, according to the agent's mode."""
-        duties: list[PeriodicTask] = [
+    def periodic_tasks(self) -> list[PeriodicTask]:
+        """The periodic tasks of the agent's mode."""
+        periodic_tasks: list[PeriodicTask] = [
             self.heartbeat,
             self.beat,
             self.store_lease,
             self.failure_detector,
             self._store_connector,
         ]
-        duties += [self.reach, self.due_notifier, *self.rescuers.duties.values()]
+        periodic_tasks += [self.reach, self.due_notifier, *self.rescuer.by_store.values()]
         if self._agent.mode in _WORKING_MODES:
-            duties += [self.bucket_worker.in_flight_writer, self.anti_entropy, self.bucket_loss, self.ownership_check]
+            periodic_tasks += [
+                self.bucket_worker.in_flight_writer,
+                self.anti_entropy,
+                self.bucket_loss,
+                self.ownership_check,
+            ]
         if may_lead(self._agent.mode, self._agent.weight):
-            duties += [self.leader, self.leader.chores]
-        return duties
+            periodic_tasks += [self.leader, self.leader.maintenance]
+        return periodic_tasks
 
     async def register(self) -> None:
-        """Agent row with a fresh lease; trust counts from before the call."""
+        """Write the agent's row with a fresh lease. The trusted time counts from before the call."""
         settings = self._config.settings
         sent = self._clock.boottime()
         row = Agent(
@@ -247,15 +254,19 @@ class Parts:
         self.heartbeat.registered(sent)
 
     async def open_all(self) -> None:
-        """The buckets of the configuration."""
+        """Open the buckets of the configuration."""
         await self.bucket_provisioner.open_all()
 
     def serves(self) -> None:
-        """Its buckets are open."""
+        """Publish that the buckets are open."""
         self._phase(AgentPhase.SERVING)
 
     def reload(self, data: bytes) -> None:
-        """The configuration was read again; ``data`` is what is in force now (the rest of it waits for a restart)."""
+        """Apply the settings of a configuration reload.
+
+        Args:
+            data: the settings in force from now on, as JSON. Changes that need a restart are not in it.
+        """
         settings = msgspec.json.decode(data, type=ClusterSettings)
         agent = self._agent = settings.agents[self._config.agent]
         logging.getLogger(LOGGER_NAME).setLevel(settings.observability.log_level.upper())
@@ -265,19 +276,19 @@ class Parts:
             self.bucket_provisioner.follow(agent, self.grace_seconds)
 
     async def leave(self, grace_seconds: float, reason: str) -> bool:
-        """Graceful exit; True when nothing is left behind."""
+        """Graceful exit; True when no bucket and no job is left behind."""
         self._leaving = True
         self._phase(AgentPhase.STOPPING)
-        with contextlib.suppress(Unavailable):  # for people only: a master that does not answer is met below
+        with contextlib.suppress(Unavailable):  # for display only; the steps below handle a silent master
             await self._master.announce_stopping(self._config.agent_id)
         if may_lead(self._agent.mode, self._agent.weight):
-            with contextlib.suppress(Unavailable):  # the office's own lease says the same a little later
+            with contextlib.suppress(Unavailable):  # otherwise the leader's lease ends a little later
                 await self.leader.resign()
         left = await self.bucket_worker.complete(list(self.ownership.buckets), grace_seconds, reason)
-        # An answer that is lost must not turn a clean exit into a death; how long may be asked, the lease says.
+        # A lost answer must not turn a clean exit into a death: repeat each call until it is answered or the lease ends.
         until_answered = self.bucket_worker.outcome_writer.until_answered
-        await until_answered("give_back", self.rescuers.give_back, refusals=False)
-        # What it still holds of buckets that a store has lost.
+        await until_answered("give_back", self.rescuer.give_back, refusals=False)
+        # Buckets that the store has lost and that are not declared LOST yet.
         await until_answered("disown", self.bucket_loss.tick, refusals=False)
         if left:
             return False
@@ -288,39 +299,39 @@ class Parts:
         self._phase(AgentPhase.ENDED)
         return True
 
-    async def certify_self(self, reason: str) -> None:
-        """The agent is going and can complete nothing: whoever rescues its jobs need not wait for its lease. Bounded, and
-        no harm when it fails: the lease says the same a little later.
+    async def write_own_certificate(self, reason: str) -> None:
+        """Certify this agent dead, so that the rescue need not wait for its lease. The time is bounded; a failure is
+        harmless, because the lease ends a little later.
         """
         try:
-            async with asyncio.timeout(SELF_CERTIFICATE_SECONDS):
+            async with asyncio.timeout(OWN_CERTIFICATE_SECONDS):
                 await self._master.end_agent(self._config.agent_id, dead=True, reason=reason)
         except (JobMasterError, TimeoutError):
             return
 
-    # ------------------------------------------------------------ what duties tell each other
+    # ------------------------------------------------------------ calls between parts
 
-    def somebody_died(self) -> None:
-        """A certificate was written: there are buckets to drain, and perhaps the coordinator's office is vacant."""
-        self.rescuers.kick()
-        self.leader.may_be_vacant()
+    def on_death_certificate(self) -> None:
+        """A death certificate was written: there are lost buckets, and the leader's lease may be vacant."""
+        self.rescuer.kick()
+        self.leader.on_vacancy()
 
     def _heard(self, store: str) -> None:
-        self.rescuers.kick((store,))
+        self.rescuer.kick((store,))
 
     def _renewed(self, renewal: Renewal) -> None:
         if renewal.lost_stores:
-            self.rescuers.kick(renewal.lost_stores)
+            self.rescuer.kick(renewal.lost_stores)
         if renewal.cancel_requested:
             self.bucket_worker.cancel(renewal.cancel_requested)
         self.bucket_worker.due_fetcher.alone = renewal.agents <= 1
-        self.leader.saw_coordinator(renewal.coordinator)
+        self.leader.on_leader_seen(renewal.coordinator)
         if self._agent.mode in _WORKING_MODES:
             self.ownership_check.renewed(renewal)
             self.fallback.renewed(renewal.helps)
-        if renewal.drain_requested and not self.stop_asked.is_set():
+        if renewal.drain_requested and not self.stop_requested.is_set():
             self._log.info(Event.DRAIN_REQUESTED, {})
-            self.stop_asked.set()
+            self.stop_requested.set()
 
     def _trusted(self, trusted_until: float) -> None:
         if self._config.deadline is not None:
@@ -338,4 +349,4 @@ class Parts:
 
     def _disowned(self, owned: OwnedBucket) -> None:
         self.bucket_provisioner.replace_soon()
-        self.rescuers.kick()
+        self.rescuer.kick()

@@ -1,7 +1,7 @@
 """The main program of a supervised agent: ``python -m jobmaster_agents.agent_main <control fd> <deadline fd>``.
 
-Listens to the supervisor before anything heavy is imported, and leaves by ``os._exit``: a handler's stuck thread must not
-keep a process that has given everything back.
+It reads the control pipe before heavy imports, and ends by ``os._exit``: a stuck handler thread must not keep a process
+alive that has given everything back.
 """
 
 from __future__ import annotations
@@ -22,18 +22,19 @@ from jobmaster_agents.launch.shared_deadline import Deadline, disarm_kernel_time
 
 RunAgent = Callable[[ChildConfig], Coroutine[object, object, int]]
 STACKS_SIGNAL = signal.SIGUSR2
-"""Writes the stacks of all threads to standard error, even while the loop is blocked: names who blocks it."""
+"""Writes the stacks of all threads to standard error, also while the event loop is blocked."""
 
 
 def serve(arguments: list[str], run_agent: Callable[[], RunAgent]) -> int:
-    """Receive the order, run the agent, return its exit code.
+    """Receive the launch order, run the agent, return its exit code.
 
     Args:
+        arguments: the numbers of the control descriptor and the deadline descriptor.
         run_agent: imports and returns the agent's main coroutine function.
     """
     control_fd, deadline_fd = (int(argument) for argument in arguments)
     for fd in (control_fd, deadline_fd):
-        os.set_inheritable(fd, False)  # a handler's process that kept the pipe would never let us notice its end
+        os.set_inheritable(fd, False)  # a worker process that held the pipe would hide the supervisor's death
     faulthandler.register(STACKS_SIGNAL, all_threads=True)
     order = read_order(control_fd)
     sys.path[:0] = [path for path in order.sys_path if path not in sys.path]
@@ -50,11 +51,11 @@ def serve(arguments: list[str], run_agent: Callable[[], RunAgent]) -> int:
         control=control,
     )
     try:
-        # Never closed: closing waits for the default executor's threads, and a stuck one must not keep us.
+        # Never closed: closing waits for the default executor's threads, and one of them may be stuck.
         loop = asyncio.Runner(loop_factory=_loop_factory()).get_loop()
-        return run_to_its_end(loop, run_agent()(config), EventLog({"agent": order.agent_id, "name": order.name}))
+        return run_main_coroutine(loop, run_agent()(config), EventLog({"agent": order.agent_id, "name": order.name}))
     except (JobMasterError, BaseExceptionGroup) as error:
-        if (cause := only_cause(error)) is None:
+        if (cause := single_cause(error)) is None:
             raise
         sys.stderr.write(f"error: {cause}\n")
         return cause.exit_code
@@ -62,9 +63,9 @@ def serve(arguments: list[str], run_agent: Callable[[], RunAgent]) -> int:
         disarm_kernel_timer()
 
 
-def only_cause(error: BaseException) -> JobMasterError | None:
-    """The error that a person can mend, also where it ended a group of tasks. ``None``: several things, or a defect in one of
-    the tasks, of which the traceback tells more."""
+def single_cause(error: BaseException) -> JobMasterError | None:
+    """The one error that a person can mend, also out of a group of tasks. ``None``: several errors, or a defect of the
+    program, for which the traceback is more useful."""
     if isinstance(error, JobMasterError):
         return error
     while isinstance(error, BaseExceptionGroup) and len(error.exceptions) == 1:
@@ -72,9 +73,9 @@ def only_cause(error: BaseException) -> JobMasterError | None:
     return error if isinstance(error, JobMasterError) and not isinstance(error, CodeError) else None
 
 
-def run_to_its_end(loop: asyncio.AbstractEventLoop, work: Coroutine[object, object, int], log: EventLog) -> int:
-    """Run the agent's main coroutine. A ``SystemExit`` out of a task that a handler has started would stop the loop, and
-    leave every job of the process behind; it is the handler's affair, which finds it when it awaits that task."""
+def run_main_coroutine(loop: asyncio.AbstractEventLoop, work: Coroutine[object, object, int], log: EventLog) -> int:
+    """Run the agent's main coroutine to its end. A ``SystemExit`` of a task that a handler started would stop the loop and
+    abandon every job of the process. It is logged here, and the handler receives it when it awaits that task."""
     main = loop.create_task(work, name="jobmaster-main")
     while True:
         try:
@@ -94,14 +95,14 @@ def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
 
 
 def _import_agent() -> RunAgent:
-    # Imported late: a second of imports is a second in which the supervisor's death would go unnoticed.
+    # Imported late: during a second of imports the supervisor's death would go unnoticed.
     from jobmaster_agents.run_agent import run_agent
 
     return run_agent
 
 
 def leave(code: int) -> None:
-    """Show what went wrong, flush what people should read, and go."""
+    """Print the current exception, flush the output streams, and end the process."""
     if (error := sys.exc_info()[1]) is not None:
         sys.excepthook(type(error), error, error.__traceback__)
     logging.shutdown()

@@ -126,10 +126,10 @@ class HttpServer:
         try:
             head = await reader.readuntil(b"\r\n\r\n")
         except asyncio.LimitOverrunError:
-            return _encoded(_said(HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE), with_body=True)
+            return _encoded(_text_answer(HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE), with_body=True)
         words = head.split(b"\r\n", 1)[0].decode("latin-1").split(" ")
         if len(words) != 3 or not words[2].startswith("HTTP/1."):
-            return _encoded(_said(HTTPStatus.BAD_REQUEST), with_body=True)
+            return _encoded(_text_answer(HTTPStatus.BAD_REQUEST), with_body=True)
         method, target, _ = words
         return _encoded(self.answer(method, target), with_body=method != "HEAD")
 
@@ -137,9 +137,9 @@ class HttpServer:
         """What a request is answered."""
         route = self._routes.get(target.split("?", 1)[0])
         if route is None:
-            return _said(HTTPStatus.NOT_FOUND, f"here are {', '.join(self._routes)}")
+            return _text_answer(HTTPStatus.NOT_FOUND, f"here are {', '.join(self._routes)}")
         if method not in ("GET", "HEAD"):
-            return _said(HTTPStatus.METHOD_NOT_ALLOWED, "GET and HEAD alone")
+            return _text_answer(HTTPStatus.METHOD_NOT_ALLOWED, "GET and HEAD alone")
         return route()
 
     # ------------------------------------------------------------ the answers
@@ -171,7 +171,7 @@ def _state(status: HTTPStatus, body: dict[str, object]) -> Answer:
     return Answer(status, _JSON, json.dumps(body).encode() + b"\n")
 
 
-def _said(status: HTTPStatus, more: str = "") -> Answer:
+def _text_answer(status: HTTPStatus, more: str = "") -> Answer:
     return Answer(status, _TEXT, (f"{status.phrase}: {more}\n" if more else f"{status.phrase}\n").encode())
 
 

@@ -55,7 +55,7 @@ class StoreConnector:
         self._verify_at = 0.0
         self._unfit = ""
 
-    async def begin(self, needed: str) -> None:
+    async def connect(self, needed: str) -> None:
         """Ask each store once, all at the same time. The needed one is waited for; the others have a moment longer, and are
         left to the duty then.
 
@@ -64,7 +64,7 @@ class StoreConnector:
             Refused: the needed one belongs to somebody else, was swapped, or may not keep jobs. Of another store this is
                 logged, and the duty meets it again: agents that can do without it replace those that have died.
         """
-        asked = {name: asyncio.ensure_future(self._join(name, store)) for name, store in self._missing.items()}
+        asked = {name: asyncio.ensure_future(self._connect_store(name, store)) for name, store in self._missing.items()}
         try:
             await asked[needed]
             self._own = self.usable[needed]
@@ -88,7 +88,9 @@ class StoreConnector:
         """Ask those again that have not answered yet, all at the same time, and look at the agent's own now and then."""
         await self._verify()
         missing = list(self._missing.items())
-        answers = await asyncio.gather(*(self._join(name, store) for name, store in missing), return_exceptions=True)
+        answers = await asyncio.gather(
+            *(self._connect_store(name, store) for name, store in missing), return_exceptions=True
+        )
         failure: BaseException | None = None
         for (name, _), answer in zip(missing, answers, strict=True):
             if isinstance(answer, Unavailable):
@@ -121,12 +123,12 @@ class StoreConnector:
             self._log.error(Event.STORE_UNFIT, {"store": self._own.name, "reason": unfit})
         self._unfit = unfit
 
-    async def _join(self, name: str, store: AgentStore) -> None:
-        await self._adopt(name, store)
+    async def _connect_store(self, name: str, store: AgentStore) -> None:
+        await self._claim(name, store)
         del self._missing[name]
         self.usable[name] = store
 
-    async def _adopt(self, name: str, store: AgentStore) -> None:
+    async def _claim(self, name: str, store: AgentStore) -> None:
         """Claim a store for the cluster; a store that was swapped is refused, one that was emptied is named."""
         proposed = new_id()
         known = await self._master.store_generation(name, proposed)

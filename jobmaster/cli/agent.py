@@ -72,8 +72,8 @@ def run(
     """
     import msgspec
 
-    from jobmaster_agents.supervisor.main import SupervisionOrder, become_supervisor
-    from jobmaster_agents.supervisor.supervisor import Plan
+    from jobmaster_agents.supervisor.main import SupervisorLaunch, become_supervisor
+    from jobmaster_agents.supervisor.supervisor import SupervisorPlan
 
     settings, key = _plan_settings(invocation, name, processes, mode, modules)
     if print_settings:  # to the supervisor, which reads the configuration again by the command line it came from
@@ -85,16 +85,16 @@ def run(
     for line in _banner(settings, key, agent):
         # A collector of JSON lines has no use for prose.
         invocation.note(line, level=1 if settings.observability.log_format == "json" else 0)
-    plan = Plan(
+    plan = SupervisorPlan(
         settings=settings,
         agent=key,
         name=name or key,
         processes=agent.processes,
         sys_path=_import_path(),
-        reread_command=(sys.executable, "-m", "jobmaster.cli.main", *sys.argv[1:], "--print-settings"),
+        reload_command=(sys.executable, "-m", "jobmaster.cli.main", *sys.argv[1:], "--print-settings"),
     )
     become_supervisor(
-        SupervisionOrder(
+        SupervisorLaunch(
             plan=plan,
             log_level={-1: "warning"}.get(invocation.verbosity, level if invocation.verbosity < 1 else "debug"),
             leave_with_stdin=leave_with_stdin,

@@ -21,7 +21,7 @@ def main(config: str, kind: str) -> int:
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     settings = load_settings(Path(config), {}, []).settings
     configure(settings.observability.log_level, settings.observability.log_format)
-    plan = supervisor.Plan(
+    plan = supervisor.SupervisorPlan(
         settings=settings,
         agent=kind,
         name=kind,

@@ -20,7 +20,7 @@ def main(config: str, name: str) -> int:
     settings = load_settings(Path(config), {}, []).settings
     configure(settings.observability.log_level, settings.observability.log_format)
     supervisor.STEADY_SECONDS = 0.0  # a test kills it many times: every death counts as the first
-    plan = supervisor.Plan(
+    plan = supervisor.SupervisorPlan(
         settings=settings,
         agent=name,
         name=name,

@@ -26,7 +26,7 @@ from jobmaster_agents.fetch.claimer import Claimer
 from jobmaster_agents.lease.heartbeat import Heartbeat, StoreBeat
 from jobmaster_agents.outcomes.outcome import StopCause
 from jobmaster_agents.outcomes.writer import OutcomeWriter
-from jobmaster_agents.rescue.rescuer import Rescue, Rescuers
+from jobmaster_agents.rescue.rescuer import Rescuer, StoreRescuer
 from jobmaster_agents.state.job_table import ClaimedJob, JobPhase, by_bucket
 from jobmaster_agents.state.ownership import OwnedBucket, Ownership
 from jobmaster_agents.state.store_reach import StoreReach
@@ -151,13 +151,13 @@ def _in_memory_alone() -> list[Patch]:
 
 
 def _one_rescuer() -> list[Patch]:
-    make = Rescuers.__init__
+    make = Rescuer.__init__
 
-    def one_after_the_other(self: Rescuers, duties: Mapping[str, Rescue]) -> None:
-        make(self, duties)
+    def one_after_the_other(self: Rescuer, by_store: Mapping[str, StoreRescuer]) -> None:
+        make(self, by_store)
         turn = asyncio.Lock()
-        for duty in duties.values():
-            duty._at_work = turn
+        for each in by_store.values():
+            each._lock = turn
 
     def always(self: StoreReach, store: str) -> bool:
         return store in self._stores
@@ -166,7 +166,7 @@ def _one_rescuer() -> list[Patch]:
         return None
 
     return [
-        (Rescuers, "__init__", one_after_the_other),
+        (Rescuer, "__init__", one_after_the_other),
         (StoreReach, "answers", always),
         (StoreReach, "silent_seconds", never),
     ]

@@ -186,11 +186,11 @@ class Blows:
 
     def _leave(self) -> None:
         host = self._some_host()
-        if host is not None and host.endings is not None:
-            host.endings.reason = "the simulation asks"
-            host.endings.leave.set()
+        if host is not None and host.lifecycle is not None:
+            host.lifecycle.reason = "the simulation asks"
+            host.lifecycle.leave.set()
             if self._chance.random() < 0.2:
-                host.endings.hurry.set()
+                host.lifecycle.hurry.set()
 
     def _cut(self) -> bool:
         process = self._some_process()

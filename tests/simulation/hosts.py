@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING
 from jobmaster.clock import Clock
 from jobmaster.model.errors import CodeError, JobMasterError
 from jobmaster.telemetry import Telemetry
-from jobmaster_agents.agent import Parts
+from jobmaster_agents.agent import AgentRuntime
 from jobmaster_agents.event_log import Event, EventLog, Fields
 from jobmaster_agents.launch.order import ChildConfig
-from jobmaster_agents.run_agent import Endings, live
+from jobmaster_agents.run_agent import AgentLifecycle, run_until_exit
 from jobmaster_agents.store_connector import StoreConnector
 from tests.simulation.loop import Process, SimLoop
 from tests.simulation.surroundings import CHORE_SPEED
@@ -85,7 +85,7 @@ class Host:
         self.agent = agent
         self._chance = chance
         self.process: Process | None = None
-        self.endings: Endings | None = None
+        self.lifecycle: AgentLifecycle | None = None
         self.clock: Clock = SimClock(history.loop, 500.0 * number)
         self._died: asyncio.Future[int] | None = None
         self.starts = 0
@@ -95,7 +95,7 @@ class Host:
     @property
     def serving(self) -> bool:
         """An agent is up."""
-        return self.endings is not None and self.endings.serving is not None and self._may_serve()
+        return self.lifecycle is not None and self.lifecycle.serving is not None and self._may_serve()
 
     def _may_serve(self) -> bool:
         return self.process is not None and self.process.alive and self.process.resumes_at <= self._history.loop.now
@@ -117,7 +117,7 @@ class Host:
             task = loop.spawn(process, self._life(process))
             task.add_done_callback(partial(_report, died))
             process.code = code = await died
-            self.endings = None
+            self.lifecycle = None
             history.trace.note(loop.now, process.name, "ended", str(code))
             history.audit.hits[f"exit {code}"] += 1
             while self.away:  # noqa: ASYNC110 (a flag of the simulation)
@@ -136,13 +136,13 @@ class Host:
         try:
             await master.ensure_partitions("day", 7)
             store_connector = StoreConnector(master, stores, log)
-            await store_connector.begin(needed=agent.store)
-            parts = Parts(config, agent, master, store_connector, HANDLERS, self.clock, Telemetry(), log)
+            await store_connector.connect(needed=agent.store)
+            parts = AgentRuntime(config, agent, master, store_connector, HANDLERS, self.clock, Telemetry(), log)
             process.parts = parts
-            for chore in parts.leader.chores.all:
-                chore.every_seconds /= CHORE_SPEED
-            self.endings = endings = Endings(self.clock)
-            return await live(config, parts, endings, log)
+            for task in parts.leader.maintenance.tasks:
+                task.every_seconds /= CHORE_SPEED
+            self.lifecycle = lifecycle = AgentLifecycle(self.clock)
+            return await run_until_exit(config, parts, lifecycle, log)
         except CodeError as error:
             history.audit.broken("CodeError", str(error))
             return CodeError.exit_code

@@ -1,1 +1,1 @@
-"""What a supervisor and its agents share: the launch order, the control pipe, the page with the lease deadline."""
+"""What a supervisor and its agents share: launch order, control pipe, shared page with the lease deadline."""

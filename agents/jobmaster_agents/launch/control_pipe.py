@@ -1,7 +1,7 @@
-"""The child's end of the control pipe, read by a thread of its own so that a stalled loop cannot miss the end of it.
+"""The child's end of the control pipe. A thread of its own reads it, so that a stalled event loop cannot miss its end.
 
-When the pipe ends, the supervisor is dead: nobody would kill this process at its deadline any more and nobody waits for
-it. The loop is told to fence and leave; whoever is still here ``ORPHAN_SECONDS`` later goes with its whole process group.
+When the pipe ends, the supervisor is dead: nothing enforces the lease deadline from outside any more. The event loop is asked
+to fence and exit; a process that still runs ``ORPHAN_SECONDS`` later is killed with its whole process group.
 """
 
 from __future__ import annotations
@@ -24,10 +24,12 @@ def kill_own_group() -> None:
 
 
 class ControlPipe:
-    """Words from the supervisor, and its death.
+    """Receives the supervisor's messages, and notices its death.
 
     Args:
-        leave: ends the process when nothing else did ``orphan_seconds`` after the supervisor's death.
+        fd: read end of the pipe.
+        orphan_seconds: time for an ordered exit after the supervisor's death.
+        leave: ends the process after that time.
     """
 
     def __init__(
@@ -44,37 +46,37 @@ class ControlPipe:
         self._log = log
         self._lock = threading.Lock()
         self._loop: asyncio.AbstractEventLoop | None = None
-        self._on_word: Callable[[ControlMessage], None] | None = None
+        self._on_message: Callable[[ControlMessage], None] | None = None
         self._on_orphaned: Callable[[], None] | None = None
-        self._on_settings: Callable[[bytes], None] = _not_told
-        self._kept: list[tuple[ControlMessage, bytes]] = []
+        self._on_settings: Callable[[bytes], None] = _ignore_settings
+        self._early: list[tuple[ControlMessage, bytes]] = []
         self._orphaned = False
 
     def start(self) -> None:
-        """Begin to listen (a daemon thread)."""
+        """Start the reading thread (a daemon)."""
         threading.Thread(target=self._listen, name="jobmaster-control", daemon=True).start()
 
     @property
     def waiting(self) -> int:
-        """Words that came before anybody was attached."""
+        """Number of messages that came before ``attach``."""
         with self._lock:
-            return len(self._kept)
+            return len(self._early)
 
     def attach(
         self,
         loop: asyncio.AbstractEventLoop,
-        on_word: Callable[[ControlMessage], None],
+        on_message: Callable[[ControlMessage], None],
         on_orphaned: Callable[[], None],
         on_settings: Callable[[bytes], None] | None = None,
     ) -> None:
-        """From now on call these on the loop; words that came earlier are delivered at once."""
+        """Deliver messages on this event loop from now on; earlier messages are delivered at once."""
         with self._lock:
-            self._loop, self._on_word, self._on_orphaned = loop, on_word, on_orphaned
-            self._on_settings = on_settings or _not_told
-            kept, self._kept = self._kept, []
+            self._loop, self._on_message, self._on_orphaned = loop, on_message, on_orphaned
+            self._on_settings = on_settings or _ignore_settings
+            kept, self._early = self._early, []
             orphaned = self._orphaned
-        for word, more in kept:
-            loop.call_soon_threadsafe(self._say, word, more)
+        for message, more in kept:
+            loop.call_soon_threadsafe(self._dispatch, message, more)
         if orphaned:
             loop.call_soon_threadsafe(on_orphaned)
 
@@ -84,7 +86,7 @@ class ControlPipe:
             *lines, rest = (rest + part).split(b"\n")
             for line in lines:
                 self._deliver(line)
-        self._lost()
+        self._on_closed()
 
     def _read(self) -> bytes:
         try:
@@ -95,23 +97,23 @@ class ControlPipe:
     def _deliver(self, line: bytes) -> None:
         name, _, more = line.partition(b" ")
         try:
-            word = ControlMessage(name.decode())
+            message = ControlMessage(name.decode())
         except ValueError:
-            return  # a newer supervisor's word
+            return  # a message of a newer supervisor
         with self._lock:
-            if self._loop is None or self._on_word is None:
-                self._kept.append((word, more))
+            if self._loop is None or self._on_message is None:
+                self._early.append((message, more))
                 return
             loop = self._loop
-        _call(loop, lambda: self._say(word, more))
+        _call(loop, lambda: self._dispatch(message, more))
 
-    def _say(self, word: ControlMessage, more: bytes) -> None:
-        if word is ControlMessage.SETTINGS:
+    def _dispatch(self, message: ControlMessage, more: bytes) -> None:
+        if message is ControlMessage.SETTINGS:
             self._on_settings(more)
-        elif self._on_word is not None:
-            self._on_word(word)
+        elif self._on_message is not None:
+            self._on_message(message)
 
-    def _lost(self) -> None:
+    def _on_closed(self) -> None:
         with self._lock:
             self._orphaned = True
             loop, on_orphaned = self._loop, self._on_orphaned
@@ -122,8 +124,8 @@ class ControlPipe:
         self._leave()
 
 
-def _not_told(_: bytes) -> None:
-    """Nobody wants to hear of new settings."""
+def _ignore_settings(_: bytes) -> None:
+    """Handler of new settings when none was attached."""
 
 
 def _call(loop: asyncio.AbstractEventLoop, what: Callable[[], None]) -> None:

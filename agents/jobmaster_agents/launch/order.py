@@ -1,7 +1,7 @@
-"""What a supervisor hands to a child it starts, and what the child makes of it.
+"""The launch order of a child process, and the messages that follow it.
 
-The order travels through the control pipe, not through arguments or environment: it holds passwords, and both are readable
-by others. The pipe stays open afterwards: one word a line from the supervisor, and its end means that the supervisor died.
+The order is sent through the control pipe, not in arguments or environment: it holds passwords, and other users can read
+both. The pipe stays open afterwards: the supervisor sends one message a line, and the end of the pipe means that it died.
 """
 
 from __future__ import annotations
@@ -24,32 +24,32 @@ _ORDER_BYTES_MAX = 16 * 1024 * 1024
 
 
 class ControlMessage(StrEnum):
-    """What the supervisor may say after the order."""
+    """Messages of the supervisor after the order."""
 
     RESCUE = "rescue"
-    """A sibling is certified dead: look for lost buckets now."""
+    """A sibling was certified dead: look for lost buckets now."""
     SETTINGS = "settings"
     """The configuration was read again; the settings follow on the same line, as JSON."""
 
 
 class LaunchOrder(msgspec.Struct, frozen=True, kw_only=True):
-    """One child to start."""
+    """Order to start one agent."""
 
     settings: ClusterSettings
     agent: str
     """Key under ``settings.agents``."""
     name: str
-    """Label of the agent; the id is what counts."""
+    """Label of the agent; its identity is ``agent_id``."""
     agent_id: bytes
     index: int
-    """Which of the supervisor's children it is, from 0."""
+    """Number among the supervisor's children, from 0."""
     sys_path: tuple[str, ...] = ()
-    """Put before the child's own import path, so that handler modules are found as the parent found them."""
+    """Put before the child's import path, so that it finds handler modules where the parent found them."""
 
 
 @dataclass(frozen=True, slots=True)
 class ChildConfig:
-    """Everything ``run_agent`` needs. Without a supervisor (tests, a cluster inside another program) the links are None."""
+    """Input of ``run_agent``. ``deadline`` and ``control`` are None without a supervisor (tests, embedded in a program)."""
 
     settings: ClusterSettings
     agent: str
@@ -60,8 +60,8 @@ class ChildConfig:
     control: ControlPipe | None = None
 
 
-class CertificateOrder(msgspec.Struct, frozen=True, kw_only=True):
-    """One death certificate to write."""
+class CertificateRequest(msgspec.Struct, frozen=True, kw_only=True):
+    """Request to write one death certificate."""
 
     settings: ClusterSettings
     agent_id: bytes

@@ -1,11 +1,11 @@
-"""Signs of life that others can check: the lease deadline in memory shared with the supervisor, and the kernel's timer.
+"""The lease deadline of an agent process: a page of memory shared with its supervisor, and the kernel's timer.
 
-Three guards stand behind "a process whose lease has ended does nothing more", each where the one before cannot act:
+A process whose lease has ended must do nothing more. Three guards enforce it, each where the one before cannot act:
 
-* the heartbeat fences the process from inside, a margin before the deadline (needs a loop that turns);
-* the supervisor kills it from outside at the deadline (needs a living supervisor);
-* the kernel's interval timer, armed anew by every renewal, kills it a little later (needs nobody; a stopped process that
-  is continued dies before its next instruction, and it works while C code holds the interpreter's lock).
+* the heartbeat fences the process from inside, a margin before the deadline (needs an event loop that turns);
+* the supervisor kills it from outside at the deadline (needs a supervisor that runs);
+* the kernel's interval timer, armed anew by every renewal, kills it a little later (needs no other process: a stopped
+  process that is continued dies before its next instruction, also while C code holds the interpreter's lock).
 """
 
 from __future__ import annotations
@@ -18,33 +18,33 @@ from enum import IntEnum
 from typing import NamedTuple
 
 SIZE = mmap.PAGESIZE
-_FIGURES_AT = 8
+_COUNTERS_AT = 8
 KERNEL_SLACK_SECONDS = 0.5
-"""How long after the deadline the kernel's timer fires: the supervisor, who can tell the story, goes first."""
+"""Time from the deadline to the kernel's timer. The supervisor kills first, because it logs the reason."""
 
 
 class AgentPhase(IntEnum):
-    """How far the child has come."""
+    """How far the child process has come."""
 
     STARTING = 0
     REGISTERED = 1
-    """It may have a row in the master: its death needs a certificate."""
+    """The agent may have a row in the master: its death needs a certificate."""
     STOPPING = 2
     ENDED = 3
-    """Nothing of it is left in the master or its store."""
+    """Nothing of the agent is left in the master or its store."""
     SERVING = 4
-    """Registered, and its buckets were opened."""
+    """Registered, and its buckets are open."""
 
 
-class PlaceFigures(NamedTuple):
-    """What the supervisor has counted for one place among its children, over all processes that were in it."""
+class ChildCounters(NamedTuple):
+    """What the supervisor counted for one child slot, over all processes that ran in it."""
 
     deaths: int = 0
-    """Processes that did not leave in order."""
+    """Processes that did not exit gracefully."""
     kills: int = 0
     """Of these: killed by the supervisor."""
     refusals: int = 0
-    """Of these: refused before they were registered."""
+    """Of these: refused before they served."""
     crash_loops: int = 0
     """Of these: the third or a later one in a row."""
     deaths_in_a_row: int = 0
@@ -55,10 +55,10 @@ class PlaceFigures(NamedTuple):
 
 
 class Deadline:
-    """A page shared by one child and its supervisor. The child writes, the supervisor reads; the supervisor's figures go the
-    other way.
+    """A page of memory shared by one child and its supervisor. The child writes deadline and phase, the supervisor writes the
+    counters.
 
-    Each field is one aligned machine word, so no reader sees half of a value.
+    Each field is one aligned machine word, so no reader sees a half-written value.
     """
 
     def __init__(self, fd: int) -> None:
@@ -68,7 +68,7 @@ class Deadline:
 
     @classmethod
     def create(cls) -> tuple[Deadline, int]:
-        """A fresh page and the descriptor to pass to the child (not inheritable by others)."""
+        """A new page, and the descriptor to pass to the child (not inherited by other processes)."""
         if hasattr(os, "memfd_create"):
             fd = os.memfd_create("jobmaster-deadline", os.MFD_CLOEXEC)
         else:
@@ -88,7 +88,7 @@ class Deadline:
 
     @property
     def phase(self) -> AgentPhase:
-        """How far the child has come."""
+        """How far the child process has come."""
         return AgentPhase(self._numbers[1])
 
     @phase.setter
@@ -96,31 +96,31 @@ class Deadline:
         self._numbers[1] = value
 
     @property
-    def figures(self) -> PlaceFigures:
-        """What the supervisor has counted; written by the supervisor."""
-        return PlaceFigures(*self._numbers[_FIGURES_AT : _FIGURES_AT + len(PlaceFigures._fields)])
+    def counters(self) -> ChildCounters:
+        """Counters of the child slot; written by the supervisor."""
+        return ChildCounters(*self._numbers[_COUNTERS_AT : _COUNTERS_AT + len(ChildCounters._fields)])
 
-    @figures.setter
-    def figures(self, value: PlaceFigures) -> None:
-        for place, number in enumerate(value, start=_FIGURES_AT):
+    @counters.setter
+    def counters(self, value: ChildCounters) -> None:
+        for place, number in enumerate(value, start=_COUNTERS_AT):
             self._numbers[place] = number
 
     def close(self) -> None:
-        """Give the page back."""
+        """Unmap the page."""
         self._words.release()
         self._numbers.release()
         self._page.close()
 
 
 def arm_kernel_timer(seconds: float) -> None:
-    """The kernel ends this process (SIGALRM, default action) unless it is armed again within ``seconds``.
+    """Have the kernel end this process (SIGALRM, default action) unless the timer is armed again within ``seconds``.
 
-    For child processes of a supervisor only: it takes the process's one interval timer, which handlers must leave alone.
+    For child processes of a supervisor only: it uses the process's one interval timer, which handlers must not touch.
     """
     signal.signal(signal.SIGALRM, signal.SIG_DFL)
     signal.setitimer(signal.ITIMER_REAL, max(seconds, 0.001) + KERNEL_SLACK_SECONDS)
 
 
 def disarm_kernel_timer() -> None:
-    """For the last steps of an exit that has given everything back."""
+    """Stop the timer, for the last steps of an exit that has given everything back."""
     signal.setitimer(signal.ITIMER_REAL, 0.0)

@@ -1,1 +1,1 @@
-"""What one agent does for the whole cluster while it holds the leader's lease."""
+"""The work of the leader: the one agent that finds due jobs and runs maintenance tasks for the whole cluster."""

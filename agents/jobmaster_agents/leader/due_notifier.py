@@ -1,13 +1,13 @@
-"""Telling owners that HELD jobs of their lane and priority are due, through their stores, so that nobody polls the master.
+"""Sends hints: owners learn through their stores that HELD jobs of their lane and priority are due. So no agent polls.
 
-Two owners of each lane and priority are told at a time, in turn; one with a greater share of the jobs has more turns. Where
-owners differ in their handlers, two of each kind are told: whether a job's handler is among them, the hint does not say.
+Two owners of each lane and priority get a hint at a time, in turn; an owner with a greater share of the jobs has more turns.
+Where owners differ in their handlers, two of each kind get a hint, because a hint does not name the jobs' handlers.
 
-Used by the coordinator every second and by a rescuer after it has drained a bucket. Keeps the cluster's ACTIVE buckets as
-seen when they were last needed; a stale entry costs one hint that nobody reads.
+The leader notifies every second, a rescuer after it has evacuated a bucket. The notifier caches the cluster's ACTIVE buckets;
+a stale entry costs one hint that no agent reads.
 
-``tell`` only chooses the groups; the stores are called by the duty's own tick, all groups at the same time and each call
-with a short bound. So a store that does not answer delays neither the coordinator's office nor the owners of other stores.
+``notify`` only notes the groups; the periodic task calls the stores, all groups at the same time and each call with a short
+time limit. So a silent store delays neither the leader's renewal nor the owners in other stores.
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ PER_GROUP = 2
 TURNS_MAX = 20
 """Turns of one owner for each turn of the one with the least share."""
 HINT_SECONDS = 1.0
-"""How long one hint may take; after that the turn passes on."""
+"""Time limit of one hint; after that the next owner has the turn."""
 IDLE_SECONDS = 3600.0
 _REFRESH_SECONDS_MIN = 0.5
-"""The map is never read more often than this, however often an unserved lane asks for it."""
+"""Least time between two reads of the bucket map, also when an unserved lane needs it often."""
 
 Group = tuple[str, int]
 """Lane and priority."""
@@ -46,12 +46,12 @@ class BucketMap(Protocol):
 
 
 class HintStore(Protocol):
-    """Where an owner is told."""
+    """Where a hint is written."""
 
     async def hint(self, bucket_id: bytes) -> None: ...
 
 
-class _Round:
+class _Rotation:
     """Buckets of one lane and priority whose owners have the same handlers, in the order of their turns."""
 
     __slots__ = ("turns",)
@@ -68,11 +68,11 @@ class _Round:
 
 
 class DueNotifier:
-    """The bucket map, whose turn it is, and the duty that calls the stores.
+    """The bucket map, the turns of the owners, and the periodic task that calls the stores.
 
     Args:
-        reach: silent stores are passed over.
-        map_seconds: age at which the map is read again when it is needed.
+        reach: silent stores are skipped.
+        map_seconds: greatest age of the bucket map when it is used.
     """
 
     name = "hints"
@@ -93,17 +93,21 @@ class DueNotifier:
         self._now = clock.boottime
         self._telemetry = telemetry
         self._map_seconds = map_seconds
-        self._map: dict[Group, dict[frozenset[str], _Round]] = {}
+        self._map: dict[Group, dict[frozenset[str], _Rotation]] = {}
         self._map_at = float("-inf")
         self._turns: dict[tuple[Group, frozenset[str]], int] = {}
-        self._asked: set[Group] = set()
+        self._due: set[Group] = set()
         self.kicked = asyncio.Event()
 
-    async def tell(self, groups: Iterable[Group], *, afresh: bool = False) -> set[Group]:
-        """Have two owners of each group told, in turn; the groups nobody serves. Waits for the master at most.
+    async def notify(self, groups: Iterable[Group], *, afresh: bool = False) -> set[Group]:
+        """Schedule hints to two owners of each group, in turn. Calls the master at most, never a store.
 
         Args:
-            afresh: the map must be younger than this call (owners have just died).
+            groups: lanes and priorities with due jobs.
+            afresh: read the bucket map again (owners have just died).
+
+        Returns:
+            The groups without an ACTIVE bucket.
         """
         wanted = set(groups)
         age = self._now() - self._map_at
@@ -112,20 +116,20 @@ class DueNotifier:
         ):
             await self._refresh()
         if served := wanted & self._map.keys():
-            self._asked |= served
+            self._due |= served
             self.kicked.set()
         return wanted - self._map.keys()
 
     async def tick(self) -> float:
-        """Tell the owners of what was asked since the last time."""
-        asked, self._asked = self._asked, set()
-        # Read here: the map may be another one before the first store is asked.
-        rounds = [(group, *kind) for group in asked if group in self._map for kind in self._map[group].items()]
-        await asyncio.gather(*(self._tell(group, kind, each.turns) for group, kind, each in rounds))
+        """Send the hints that were scheduled since the last tick."""
+        due, self._due = self._due, set()
+        # Resolved here: the map may be replaced before the first store is called.
+        rounds = [(group, *kind) for group in due if group in self._map for kind in self._map[group].items()]
+        await asyncio.gather(*(self._notify(group, kind, each.turns) for group, kind, each in rounds))
         return IDLE_SECONDS
 
     async def _refresh(self) -> None:
-        asked = self._now()
+        began = self._now()
         fresh: dict[Group, dict[frozenset[str], list[Bucket]]] = {}
         buckets = await self._master.buckets(states=(BucketState.ACTIVE,))
         traits = await self._master.served()
@@ -133,23 +137,23 @@ class DueNotifier:
             kind = traits[bucket.owner].handlers if bucket.owner in traits else frozenset()
             fresh.setdefault((bucket.lane, bucket.priority), {}).setdefault(kind, []).append(bucket)
         self._map = {
-            group: {kind: _Round(alike, traits) for kind, alike in kinds.items()} for group, kinds in fresh.items()
+            group: {kind: _Rotation(alike, traits) for kind, alike in kinds.items()} for group, kinds in fresh.items()
         }
-        self._map_at = asked
+        self._map_at = began
 
-    async def _tell(self, group: Group, kind: frozenset[str], turns: Sequence[Bucket]) -> None:
-        """The next two owners in turn; a store that does not answer passes the turn on."""
-        told: set[bytes] = set()
+    async def _notify(self, group: Group, kind: frozenset[str], turns: Sequence[Bucket]) -> None:
+        """Send hints to the next two owners in turn; the turn of an owner in a silent store passes to the next."""
+        notified: set[bytes] = set()
         first = self._turns.get((group, kind), 0)
         for step in range(len(turns)):
             bucket = turns[(first + step) % len(turns)]
-            if bucket.id in told or not self._reach.answers(bucket.store) or not await self._hint(bucket):
+            if bucket.id in notified or not self._reach.answers(bucket.store) or not await self._hint(bucket):
                 continue
-            told.add(bucket.id)
+            notified.add(bucket.id)
             self._turns[group, kind] = (first + step + 1) % len(turns)
-            if len(told) == PER_GROUP:
+            if len(notified) == PER_GROUP:
                 break
-        self._telemetry.hints += len(told)
+        self._telemetry.hints += len(notified)
 
     async def _hint(self, bucket: Bucket) -> bool:
         try:

@@ -1,15 +1,15 @@
-"""The coordinator's office: one agent keeps house for the cluster. It is never on the path of a running job.
+"""Leader election: one agent at a time holds the leader's lease. The leader is never on the path of a running job.
 
-One statement a second keeps the office, finds lanes and priorities whose HELD jobs come due, and sees whether some agent's
-lease is over. Owners of matching buckets are told by a hint through their store (two per group, in turn), so nobody polls
-the master for due jobs.
+One statement a second renews the leader's lease, finds lanes and priorities whose HELD jobs come due, and checks whether the
+lease of some agent is over. Owners of matching buckets get a hint through their store (two per group, in turn), so no agent
+polls the master for due jobs.
 
-Only that statement, and the read of the bucket map, are on the path that keeps the office. Hints go out by a duty of their
-own (``due_notifier``), and so do the rare chores (``MaintenanceTasks``): one at a time and one a second at most, which
-bounds the load. A store that does not answer, or a chore that takes long, costs no office.
+Only that statement and the read of the bucket map are on the path of the renewal. Hints are sent by a periodic task of their
+own (``due_notifier``). So are the maintenance tasks (``MaintenanceTasks``): one at a time and one a second at most, which
+bounds the load. A silent store or a long maintenance task never costs the leader its lease.
 
-The office has an epoch. Losing it costs nothing: every chore is safe when two agents do it. An agent of greater weight that
-has been there for longer than its lease gets it from a lighter holder, by name, at the end of a tick.
+The leader's lease has an epoch. Losing it is harmless: every maintenance task is safe when two agents run it. A leader hands
+over at the end of a tick to an agent of greater weight that has been a member for longer than its lease.
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ from jobmaster_agents.leader.due_notifier import DueNotifier, Group
 from jobmaster_agents.state.ownership import Ownership
 
 IDLE_SECONDS = 60.0
-AGAIN = True
-"""A chore that answers so has more to do: it comes again with the next tick."""
+MORE = True
+"""Result of a maintenance task that has more to do: it runs again with the next tick."""
 
 
 class LeaderMaster(Protocol):
-    """Where the office is held."""
+    """What the election needs of the master."""
 
     async def lead(self, agent_id: bytes, weight: int, lease_seconds: float) -> int | None: ...
 
@@ -48,7 +48,7 @@ class LeaderMaster(Protocol):
 
 @dataclass(slots=True)
 class MaintenanceTask:
-    """Something the coordinator does now and then."""
+    """A task that the leader runs from time to time."""
 
     name: str
     every_seconds: float
@@ -57,48 +57,50 @@ class MaintenanceTask:
 
 
 def may_lead(mode: AgentMode, weight: int) -> bool:
-    """``executor`` and ``drain`` never lead, weight 0 neither."""
+    """False for the modes ``execution`` and ``drain``, and for weight 0."""
     return weight > 0 and mode in (AgentMode.FULL, AgentMode.COORDINATOR)
 
 
 class MaintenanceTasks:
-    """The duty that does the chores, one at a time, while this agent leads.
+    """Periodic task that runs the maintenance tasks, one at a time, while this agent leads.
 
     Args:
-        leads: whether it does.
-        pace_seconds: from the beginning of one chore to that of the next, at least.
+        leads: returns True while this agent leads.
+        pace_seconds: least time between the starts of two tasks.
     """
 
     name = "chores"
 
     def __init__(
-        self, chores: Sequence[MaintenanceTask], leads: Callable[[], bool], clock: Clock, pace_seconds: float
+        self, tasks: Sequence[MaintenanceTask], leads: Callable[[], bool], clock: Clock, pace_seconds: float
     ) -> None:
-        self.all = list(chores)
+        self.tasks = list(tasks)
         self._leads = leads
         self._now = clock.boottime
         self._pace_seconds = pace_seconds
         self.kicked = asyncio.Event()
 
     async def tick(self) -> float:
-        """Do the one that is most overdue."""
-        if not self._leads() or not self.all:
+        """Run the task that is most overdue."""
+        if not self._leads() or not self.tasks:
             return IDLE_SECONDS
         now = self._now()
-        chore = min(self.all, key=lambda each: each.next_at)
-        if chore.next_at <= now:
-            chore.next_at = now + chore.every_seconds  # set first: a chore that fails must not take every turn
-            if await chore.run() is AGAIN:
-                chore.next_at = now
-        soonest = min(each.next_at for each in self.all)
+        task = min(self.tasks, key=lambda each: each.next_at)
+        if task.next_at <= now:
+            task.next_at = now + task.every_seconds  # set first: a task that fails must not take every turn
+            if await task.run() is MORE:
+                task.next_at = now
+        soonest = min(each.next_at for each in self.tasks)
         return max(soonest - self._now(), now + self._pace_seconds - self._now(), 0.0)
 
 
 class Leader:
-    """The duty that holds the office, or waits for it to fall vacant. Its ``chores`` are a second duty.
+    """Periodic task that holds the leader's lease, or waits until it is vacant. ``maintenance`` is another periodic task.
 
     Args:
-        on_overdue: called when some agent's lease is over (somebody should judge).
+        on_overdue: called when some agent's lease is over (the failure detector should run).
+        weight: preference of this agent as leader, from its configuration.
+        horizon_seconds: jobs that come due within this time count as due.
     """
 
     name = "coordination"
@@ -108,7 +110,7 @@ class Leader:
         ownership: Ownership,
         master: LeaderMaster,
         due_notifier: DueNotifier,
-        chores: Sequence[MaintenanceTask],
+        tasks: Sequence[MaintenanceTask],
         leases: Leases,
         clock: Clock,
         on_overdue: Callable[[], None],
@@ -121,7 +123,7 @@ class Leader:
         self._ownership = ownership
         self._master = master
         self._due_notifier = due_notifier
-        self.chores = MaintenanceTasks(chores, lambda: self._epoch is not None, clock, leases.coordinator_renew_seconds)
+        self.maintenance = MaintenanceTasks(tasks, self.leads, clock, leases.coordinator_renew_seconds)
         self._leases = leases
         self._now = clock.boottime
         self._on_overdue = on_overdue
@@ -131,101 +133,107 @@ class Leader:
         self._horizon_seconds = horizon_seconds
         self._epoch: int | None = None
         self._resigned = False
-        self._vacant = True  # at the start of a cluster nobody should wait for a renewal to learn it
+        self._vacant = True  # a new cluster gets a leader without waiting for a renewal
         self._unserved: set[Group] = set()
         self.kicked = asyncio.Event()
-        telemetry.read_from("coordinating", lambda: int(self._epoch is not None))
+        telemetry.read_from("coordinating", lambda: int(self.leads()))
 
-    def may_be_vacant(self) -> None:
-        """An agent was certified dead: if it led, its office need not wait for its lease."""
+    def leads(self) -> bool:
+        """True while this agent holds the leader's lease."""
+        return self._epoch is not None
+
+    def on_vacancy(self) -> None:
+        """The leader's lease may be vacant, for example because an agent was certified dead: try to take it now."""
         if self._epoch is None and not self._resigned:
             self._vacant = True
             self.kicked.set()
 
     @property
     def epoch(self) -> int | None:
-        """Epoch of the office while it is held."""
+        """Epoch of the leader's lease while this agent holds it."""
         return self._epoch
 
-    def saw_coordinator(self, coordinator: bytes | None) -> None:
-        """A renewal said who leads; nobody, or this agent by an answer that was lost, means: try."""
-        if coordinator in (None, self._ownership.agent_id):
-            self.may_be_vacant()
+    def on_leader_seen(self, leader: bytes | None) -> None:
+        """A renewal returned the id of the leader. None, or this agent's own id (an answer was lost): try to lead."""
+        if leader in (None, self._ownership.agent_id):
+            self.on_vacancy()
 
     async def tick(self) -> float:
-        """Hold the office and keep house, or wait."""
+        """Renew the leader's lease and do the leader's work, or wait."""
         if self._resigned:
             return IDLE_SECONDS
         if self._ownership.standing(self._now()) is not Standing.TRUSTED:
-            self._drop("its own lease is in doubt")
+            self._step_down("its own lease is in doubt")
             return self._leases.coordinator_renew_seconds
         if self._epoch is None:
             if not self._vacant:
                 return IDLE_SECONDS
-            return 0.0 if await self._apply() else IDLE_SECONDS
-        return await self._keep_house()
+            return 0.0 if await self._campaign() else IDLE_SECONDS
+        return await self._lead()
 
     async def resign(self) -> None:
-        """Give the office back for good, so that a successor need not wait for its lease."""
+        """Give the leader's lease back for good, so that a successor need not wait for its end."""
         epoch, self._epoch = self._epoch, None
         self._resigned = True
         if epoch is not None:
             await self._master.resign(self._ownership.agent_id, epoch)
             self._log.info(Event.COORDINATOR_RESIGNED, {"epoch": epoch})
 
-    # ------------------------------------------------------------ the office
+    # ------------------------------------------------------------ election
 
-    async def _apply(self) -> bool:
+    async def _campaign(self) -> bool:
         self._vacant = False
         self._epoch = await self._master.lead(
             self._ownership.agent_id, self._weight, self._leases.coordinator_lease_seconds
         )
         if self._resigned:
-            await self.resign()  # while the question was under way
+            await self.resign()  # the agent left during the call
         if self._epoch is not None:
             self._telemetry.elections_won += 1
             self._log.info(Event.COORDINATOR_ELECTED, {"epoch": self._epoch, "weight": self._weight})
-            self.chores.kicked.set()
+            self.maintenance.kicked.set()
         return self._epoch is not None
 
-    def _drop(self, why: str) -> None:
+    def _step_down(self, why: str) -> None:
         if self._epoch is not None:
             self._log.warning(Event.COORDINATOR_SUPERSEDED, {"epoch": self._epoch, "reason": why})
             self._epoch = None
             self._vacant = True
 
-    async def _keep_house(self) -> float:
+    async def _lead(self) -> float:
         sent = self._now()
         tended = await self._master.tend(
             self._ownership.agent_id, self._weight, self._leases.coordinator_lease_seconds, self._horizon_seconds
         )
         if self._resigned:
-            return IDLE_SECONDS  # while the question was under way
+            return IDLE_SECONDS  # the agent left during the call
         if tended.epoch != self._epoch:
-            self._drop(
+            self._step_down(
                 "another agent holds the office" if tended.epoch is None else "the office changed hands meanwhile"
             )
             self._vacant = tended.epoch is not None
             return 0.0 if self._vacant else IDLE_SECONDS
         if tended.overdue:
             self._on_overdue()
-        self._note_unserved(await self._due_notifier.tell((group.lane, group.priority) for group in tended.due))
+        self._note_unserved(await self._due_notifier.notify((group.lane, group.priority) for group in tended.due))
         if tended.heavier and self._epoch is not None and await self._hand_over(self._epoch):
             return IDLE_SECONDS
         return max(sent + self._leases.coordinator_renew_seconds - self._now(), 0.0)
 
     async def _hand_over(self, epoch: int) -> bool:
-        """The office goes to an heir by name, at the end of a tick; true when it has gone.
+        """Pass the leader's lease to the heavier agent that the master chooses; True when it was passed on.
 
-        It is given up here before the master is asked: should the answer be lost, the next renewal names its holder.
+        This agent stops leading before the call: after a lost answer, the next renewal names the leader.
         """
         self._epoch = None
-        heir = await self._master.hand_over(self._ownership.agent_id, self._weight, epoch)
-        if heir is None and not self._resigned:
-            self._epoch = epoch  # nobody is heavier any more; the next tick shows whether it is still held
-            self.chores.kicked.set()
+        successor = await self._master.hand_over(self._ownership.agent_id, self._weight, epoch)
+        if successor is None and not self._resigned:
+            self._epoch = (
+                epoch  # there is no heavier agent any more; the next tick shows whether the lease is still held
+            )
+            self.maintenance.kicked.set()
             return False
-        self._log.info(Event.COORDINATOR_RESIGNED, {"epoch": epoch, "heir": heir})
+        self._log.info(Event.COORDINATOR_RESIGNED, {"epoch": epoch, "heir": successor})
         return True
 
     def _note_unserved(self, unserved: set[Group]) -> None:

@@ -1,4 +1,4 @@
-"""The coordinator's chores. Each may be done twice, by two agents at once, or be interrupted, without harm."""
+"""The leader's maintenance tasks. Each may be repeated, run by two agents at once, or be interrupted, without harm."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from jobmaster_agents.state.store_reach import StoreReach
 _ROUNDS_MAX = 20
 _DROPS_MAX = 64
 _VOID_LINES_DAYS = 1
-"""Lines of jobs that were put off and have gone another way since."""
+"""Retention of put-off lines whose jobs have left ``HELD`` another way."""
 _ADOPTED_LANE = "default"
 _ADOPTED_PRIORITY = Priority.MEDIUM
 
 
 class MaintenanceMaster(Protocol):
-    """What the chores need of the master."""
+    """What the maintenance tasks need of the master."""
 
     async def return_orphans(self, grace_seconds: float, limit: int, *, max_rescues: int) -> Swept: ...
 
@@ -50,7 +50,7 @@ class MaintenanceMaster(Protocol):
 
 
 class MaintenanceStore(Protocol):
-    """What the chores need of a store."""
+    """What the maintenance tasks need of a store."""
 
     async def delete_bucket(self, bucket_id: bytes, lists: Sequence[str] = ()) -> Word: ...
 
@@ -60,10 +60,10 @@ class MaintenanceStore(Protocol):
 
 
 class Maintenance:
-    """The chores, and how often each is done.
+    """The maintenance tasks and their intervals.
 
     Args:
-        on_lost: called when a chore made a bucket LOST (rescue may begin).
+        on_lost: called when a task declared a bucket LOST (the rescue may begin).
     """
 
     def __init__(
@@ -86,8 +86,8 @@ class Maintenance:
         self._telemetry = telemetry
         self._log = log
 
-    def chores(self) -> list[MaintenanceTask]:
-        """All of them, due at once."""
+    def tasks(self) -> list[MaintenanceTask]:
+        """All maintenance tasks of this class, due at once."""
         return [
             MaintenanceTask("partitions", 3600.0, self.make_partitions),
             MaintenanceTask("orphans", 60.0, self.return_orphans),
@@ -98,14 +98,14 @@ class Maintenance:
         ]
 
     async def make_partitions(self) -> None:
-        """Time ahead has a place to be written to."""
+        """Create partitions for the days ahead."""
         partitions = self._settings.partitions
         made = await self._master.ensure_partitions(partitions.span, partitions.ahead_days)
         if made:
             self._log.info(Event.PARTITIONS_MADE, {"partitions": made})
 
     async def return_orphans(self) -> None:
-        """In-flight rows that name no live bucket: nobody would ever come for them."""
+        """Give in-flight rows of buckets that no longer exist back to HELD: no owner and no rescue would find them."""
         limit, max_rescues = self._settings.thresholds.transfer_batch, self._settings.jobs.max_rescues
         total = failed = 0
         for _ in range(_ROUNDS_MAX):
@@ -124,7 +124,7 @@ class Maintenance:
             self._log.error(Event.JOBS_GIVEN_UP, {"jobs": failed})
 
     async def expire_jobs(self) -> None:
-        """HELD jobs past their expiry, and jobs whose confirmation has not come in time."""
+        """End HELD jobs past their expiry, and jobs whose confirmation has not come in time."""
         if total := await self._rounds(self._master.expire_held):
             self._telemetry.jobs_expired += total
             self._log.info(Event.JOBS_EXPIRED, {"jobs": total})
@@ -143,7 +143,7 @@ class Maintenance:
         return total
 
     async def forget_leftovers(self) -> None:
-        """What is written beside jobs, when its time is over."""
+        """Delete records other than jobs (ended agents, idempotency keys, logs) after their retention."""
         keep, limit = self._settings.retention, self._settings.thresholds.transfer_batch
         days = {
             Leftover.AGENTS: keep.ended_agents_days,
@@ -165,27 +165,27 @@ class Maintenance:
             self._log.info(Event.LEFTOVERS_FORGOTTEN, {what: count for what, count in forgotten.items() if count})
 
     async def forget_buckets(self) -> None:
-        """Retired buckets lose their keys, then their tombstone. Keys that hold jobs again are adopted instead.
+        """Delete the keys of retired buckets, then their tombstones. Keys that hold jobs again are adopted instead.
 
-        Only tombstones of stores that answer are read: those of another must not fill the page. Of a store that is no longer
-        in the configuration only the tombstone goes; keys that should lie there are found by ``adopt_resurrected`` when it
-        is configured again."""
+        Only tombstones of stores that answer are read: those of a silent store must not fill the page. For a store that is
+        no longer in the configuration only the tombstone is deleted; ``adopt_resurrected`` finds keys that are left there
+        when the store is configured again."""
         leases = self._settings.leases
         refusal: Refused | None = None
         for name in [name for name in self._stores if self._reach.answers(name)]:
             try:
                 await self._forget_of(name)
-            except Refused as error:  # a matter of this store: the others have their turn first
+            except Refused as error:  # of this store alone: the others have their turn first
                 refusal = error
         age = max(leases.tombstone_seconds, leases.store_dead_seconds)
-        strangers = await self._master.forget_buckets(age, list(self._settings.stores), others=True)
-        for bucket in strangers[:_DROPS_MAX]:
+        unconfigured = await self._master.forget_buckets(age, list(self._settings.stores), others=True)
+        for bucket in unconfigured[:_DROPS_MAX]:
             await self._drop(bucket)
         if refusal is not None:
             raise refusal
 
     async def _forget_of(self, store: str) -> None:
-        """Tombstones of one store; those that are left when it falls silent wait for it."""
+        """Delete keys and tombstones of one store. When it falls silent, the rest waits for its next answer."""
         retired = await self._master.forget_buckets(self._settings.leases.tombstone_seconds, [store])
         for bucket in retired[:_DROPS_MAX]:
             try:
@@ -206,23 +206,23 @@ class Maintenance:
         self._log.debug(Event.BUCKET_DROPPED, {"bucket": bucket.id, "store": bucket.store})
 
     async def adopt_resurrected(self) -> None:
-        """Keys of buckets the master knows nothing of: a store that was rolled back behind the tombstone.
+        """Adopt buckets that have keys in a store and no row in the master: the store was rolled back behind the tombstone.
 
-        The stores are listed first and the master after: a bucket is made in the master before it is opened in its store,
-        so what the second list lacks is no newborn. Lane and priority are not in the store; the jobs go to the default
-        lane with medium priority rather than nowhere. Claimed lists are looked for by their keys: a rescue goes by names,
-        and passes over a list whose name the store has lost.
+        The stores are listed before the master: a bucket is created in the master before it is opened in its store, so a
+        bucket that the master's list lacks is not a new one. Lane and priority are not in the store; the jobs go to the
+        default lane with medium priority. Claimed lists are searched by their keys, because an evacuation reads the list
+        of names and misses a list whose name the store has lost.
         """
         found: dict[bytes, str] = {}
         refusal: Refused | None = None
-        for name, store in list(self._stores.items()):  # one may join meanwhile
+        for name, store in list(self._stores.items()):  # a store may be added meanwhile
             if not self._reach.answers(name):
                 continue
             try:
                 found.update((bucket_id, name) for bucket_id in await store.known_buckets())
             except Unavailable as error:
                 self._reach.failed(name, error)
-            except Refused as error:  # a matter of this store: the others have their turn first
+            except Refused as error:  # of this store alone: the others have their turn first
                 refusal = error
         known = {bucket.id for bucket in await self._master.buckets()} if found else set()
         for bucket_id in [b for b in found if b not in known][:_DROPS_MAX]:
@@ -230,7 +230,7 @@ class Maintenance:
                 continue
             try:
                 await self._adopt(bucket_id, found[bucket_id])
-            except Unavailable as error:  # (of the store or of the master: the next look begins again)
+            except Unavailable as error:  # (of the store or of the master: the next run begins again)
                 self._reach.failed(found[bucket_id], error)
             except Refused as error:
                 refusal = error
@@ -240,7 +240,7 @@ class Maintenance:
     async def _adopt(self, bucket_id: bytes, store: str) -> None:
         keys = self._stores[store]
         if await keys.delete_bucket(bucket_id, await keys.known_lists(bucket_id)) is not Word.NOT_EMPTY:
-            return  # it was empty: its keys are gone now
+            return  # the bucket was empty, and its keys are deleted now
         bucket = Bucket(
             id=bucket_id,
             store=store,

@@ -1,12 +1,13 @@
-"""The coordinator's chore about jobs that wait in the master for a handler nobody brings.
+"""Maintenance task for jobs that wait in the master because no agent has their handler.
 
-They are named (event ``handler_unserved``), and put off where they would cost others something: an onboarding reads over
-every job that its agent cannot run, so such jobs at the front of what is due would be read by all owners of their lane and
-priority with every hint. Put off, a job is looked at once an hour; it has its own due time again as soon as an owner of a
-matching bucket has its handler.
+The task logs them (event ``handler_unserved``) and puts them off where they would cost other jobs something: an onboarding
+reads past every job that its agent cannot run, so such jobs at the front of the due ones would be read by all owners of
+their lane and priority with every hint. A job that is put off is read once an hour. It gets its own due time back as soon as
+an owner of a matching bucket has its handler.
 
-After ``thresholds.fallback_after`` an agent that has the handler and helps out in their lane is asked to open a bucket for
-them; it reads that with its next renewal. It is asked no more when a configured owner can run the same jobs.
+After ``thresholds.fallback_after`` the task requests help: an agent that has the handler and helps in that lane opens a
+bucket for these jobs; the agent reads the request with its next renewal. The request ends when a configured owner can run
+the same jobs.
 """
 
 from __future__ import annotations
@@ -21,28 +22,28 @@ from jobmaster.rules.serving import Lack
 from jobmaster.settings.model import Thresholds
 from jobmaster.telemetry import Telemetry
 from jobmaster_agents.event_log import Event, EventLog
-from jobmaster_agents.leader.leader import AGAIN, MaintenanceTask
+from jobmaster_agents.leader.leader import MORE, MaintenanceTask
 
 EVERY_SECONDS = 60.0
 OVERDUE_SECONDS = 60.0
-"""A job that is overdue for less may only have met a restart."""
+"""A job that is overdue for less may only wait for a restart."""
 LOOK_JOBS = 1000
-"""Jobs of each lane and priority that are looked at, the oldest first."""
+"""Jobs of each lane and priority that are read, the oldest first."""
 AWAY_SECONDS = 3600.0
-"""For how long a job is put off."""
+"""Time for which a job is put off."""
 NAME_AGAIN_SECONDS = 3600.0
-"""What is still so is logged again after this time."""
+"""An unserved handler is logged again after this time."""
 
 
 _LOOKS = 3
-"""How often is looked at least before help is asked for."""
+"""Least number of looks before help is requested."""
 
 _Kind = tuple[str, int, str]
 """Lane, priority and handler."""
 
 
 class UnservedMaster(Protocol):
-    """What the chore needs of the master."""
+    """What this task needs of the master."""
 
     async def unserved(self, overdue_seconds: float, look: int) -> list[Unserved]: ...
 
@@ -58,7 +59,7 @@ class UnservedMaster(Protocol):
 
 
 class UnservedJobs:
-    """Names them, puts them off, and puts them back."""
+    """Logs jobs that no agent can run, puts them off, and gives them their due time back."""
 
     def __init__(
         self, master: UnservedMaster, thresholds: Thresholds, clock: Clock, telemetry: Telemetry, log: EventLog
@@ -75,18 +76,18 @@ class UnservedJobs:
         self._named: dict[Lack, float] = {}
         self._since: dict[_Kind, float] = {}
 
-    def chores(self) -> list[MaintenanceTask]:
-        """Due at once."""
+    def tasks(self) -> list[MaintenanceTask]:
+        """The task, due at once."""
         return [MaintenanceTask("unserved", self._every, self.look)]
 
     async def look(self) -> bool | None:
-        """One round. ``AGAIN``: there was more than one statement of each kind moves."""
+        """One round. ``MORE``: a statement reached its limit, and there may be more jobs."""
         back = await self._master.put_back(self._limit)
         found = await self._master.unserved(self._overdue, LOOK_JOBS)
         self._name(found)
         await self._find_help([each.lack for each in found])
         off = await self._put_off(each.lack for each in found)
-        return AGAIN if self._limit in (back, off) else None
+        return MORE if self._limit in (back, off) else None
 
     def _name(self, found: Sequence[Unserved]) -> None:
         now = self._now()
@@ -101,7 +102,7 @@ class UnservedJobs:
         self._telemetry.handlers_unserved = len({each.lack.handler for each in found})
 
     async def _find_help(self, lacks: Sequence[Lack]) -> None:
-        """Somebody who has the handler, once nobody has served it for long. An operator's stop is no lack."""
+        """Request help for handlers that no agent has served for long. An operator's freeze is no reason for it."""
         now = self._now()
         since = {kind: self._since.get(kind, now - self._overdue) for kind in map(_kind, lacks)}
         self._since = since
@@ -119,7 +120,7 @@ class UnservedJobs:
                 self._log.info(Event.HELP_ASKED, _fields(asked))
 
     async def _put_off(self, lacks: Iterable[Lack]) -> int:
-        """The most that one group had. Where no bucket takes jobs nobody reads over them, and they stay as they are."""
+        """Put jobs off; the largest number in one group. A group without an open bucket is left alone: no agent reads it."""
         groups: dict[DueGroup, list[str]] = {}
         for lack in lacks:
             if lack.active:

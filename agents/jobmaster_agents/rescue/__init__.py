@@ -1,1 +1,1 @@
-"""Dead agents are detected, and their buckets are evacuated to the master."""
+"""Detection of dead agents, and evacuation of their buckets to the master."""

@@ -1,10 +1,10 @@
-"""One lost bucket, taken over and emptied: fence, pages, close, sweep, retire. No loop and no choice of its own.
+"""Evacuation of one lost bucket: fence, pages, close, sweep, retire. ``rescuer`` decides which bucket and when.
 
-Every step may be repeated by this or another rescuer, and every step writes to the master first and removes from the store
-second. The two refusals are kept apart (``ports.Written``): an entry refused *by its row* was settled before and is removed
-from the store; a page refused *by the bucket's lock* means that the bucket is another's now: nothing is removed, the memory
-of it is forgotten. What the master can never store, or nobody can read, goes to its quarantine first and leaves the store
-second, like everything else.
+Every step may be repeated by this or another rescuer. Every step writes to the master first and removes from the store
+second. The two refusals differ (``ports.Written``): an entry refused *by its row* was settled before and is removed from the
+store; a page refused *by the bucket's lock* means that another agent owns the bucket now, so nothing is removed and the
+evacuation ends. An entry that the master can never store, or that cannot be decoded, goes to the quarantine first and leaves
+the store second.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _Row = TypeVar("_Row", Entry, FinalRow, HoldRow)
 
 
 class EvacuationMaster(Protocol):
-    """What a drain needs of the master."""
+    """What an evacuation needs of the master."""
 
     async def move_bucket(self, bucket_id: bytes, epoch: int, owner: bytes, to: BucketState, reason: str) -> bool: ...
 
@@ -49,7 +49,7 @@ class EvacuationMaster(Protocol):
 
 
 class EvacuationStore(Protocol):
-    """What a drain needs of the bucket's store."""
+    """What an evacuation needs of the bucket's store."""
 
     async def fence(self, fence: Fence) -> tuple[Word, int]: ...
 
@@ -61,27 +61,29 @@ class EvacuationStore(Protocol):
 
 
 class EvacuationEnd(StrEnum):
-    """How one try to drain a bucket ended."""
+    """How one attempt to evacuate a bucket ended."""
 
     DRAINED = "drained"
     SUPERSEDED = "superseded"
-    """The master says that another agent has it: forget it."""
-    OUTRUN = "outrun"
-    """The store holds a higher epoch than the master gave: take it again above that one."""
+    """Another agent owns the bucket now."""
+    EPOCH_BEHIND = "outrun"
+    """The store holds a higher epoch than the master gave: the bucket must be taken again above that one."""
     VOUCHED = "vouched"
     """Fenced, but its store has vouched for the former owner, who may be starting jobs, for ``wait_seconds`` more."""
     NOT_YET = "not_yet"
-    """The store refused a step, or a row is still locked: begin again from the fence, which tells why."""
+    """The store refused a step, or a row is still locked: the next attempt begins with the fence."""
     STOPPED = "stopped"
-    """This agent is not sound any more."""
+    """This agent may not write any more."""
 
 
 class Evacuation:
-    """A bucket in DRAINING, owned by this agent, and what was done with it so far.
+    """A bucket in DRAINING that this agent owns, and the counts of what was done so far.
 
     Args:
-        sound: False once this agent may not commit any more.
-        on_aside: told of entries that were committed to the quarantine; they leave the store next.
+        may_write: returns False when this agent may not commit any more.
+        page_jobs: greatest number of entries in one page.
+        max_rescues: a job that was rescued more often fails.
+        on_quarantined: called with entries that were committed to the quarantine, before they leave the store.
     """
 
     def __init__(
@@ -89,11 +91,11 @@ class Evacuation:
         bucket: Bucket,
         master: EvacuationMaster,
         store: EvacuationStore,
-        sound: Callable[[], bool],
+        may_write: Callable[[], bool],
         *,
         page_jobs: int,
         max_rescues: int,
-        on_aside: Callable[[Sequence[Unfit]], None] = lambda _: None,
+        on_quarantined: Callable[[Sequence[Unfit]], None] = lambda _: None,
     ) -> None:
         self.bucket = bucket
         self.fence = Fence(BucketId(bucket.id), bucket.epoch, AgentId(bucket.owner))
@@ -105,21 +107,21 @@ class Evacuation:
         self.store_epoch = 0
         self.wait_seconds = 0.0
         self._unfit: list[Unfit] = []
-        self._on_aside = on_aside
+        self._on_quarantined = on_quarantined
         self._master = master
         self._store = store
-        self._sound = sound
+        self._may_write = may_write
         self._page_jobs = page_jobs
         self._size = Size(page_jobs)
         self._max_rescues = max_rescues
 
     async def run(self) -> EvacuationEnd:
-        """Go as far as possible; whatever is raised (``Unavailable``...) leaves the bucket resumable.
+        """Go as far as possible. The evacuation can be resumed after every error (``Unavailable``...).
 
         Raises:
             CodeError: the master's answer does not account for every entry of a page.
         """
-        if not self._sound():
+        if not self._may_write():
             return EvacuationEnd.STOPPED
         word, number = await self._store.fence(self.fence)
         if word is Word.VOUCHED:
@@ -127,7 +129,7 @@ class Evacuation:
             return EvacuationEnd.VOUCHED
         self.store_epoch = number
         if word is Word.FENCED:
-            return EvacuationEnd.OUTRUN
+            return EvacuationEnd.EPOCH_BEHIND
         if word is not Word.OK:
             return EvacuationEnd.NOT_YET
         while True:
@@ -141,9 +143,9 @@ class Evacuation:
         return await self._close()
 
     async def sweep_rows(self) -> int:
-        """Rows that still name an older epoch -> HELD. Also alone, when the store is gone for good."""
+        """Move rows that name an older epoch to HELD; the number of rows. Used alone when the store is gone for good."""
         moved = 0
-        while self._sound() and (count := await self._sweep_once()):
+        while self._may_write() and (count := await self._sweep_once()):
             moved += count
         return moved
 
@@ -156,19 +158,19 @@ class Evacuation:
         return swept.moved
 
     async def _close(self) -> EvacuationEnd:
-        while self._sound():
+        while self._may_write():
             await self.sweep_rows()
             if await self._master.close_drained(self.fence, self.moved, self.rescued):
                 return EvacuationEnd.DRAINED
             if not await self._sweep_once():
-                # Nothing to sweep and yet not closable: a row is locked by somebody, or the bucket is not ours any more.
+                # Nothing to sweep and yet not closable: a row is locked, or this agent lost the bucket.
                 return EvacuationEnd.NOT_YET
         return EvacuationEnd.STOPPED
 
     async def _move_pages(self) -> EvacuationEnd | None:
-        """Move page after page; ``None`` when the store says that nothing is left."""
+        """Move page after page; ``None`` when the store returns an empty page."""
         while True:
-            if not self._sound():
+            if not self._may_write():
                 return EvacuationEnd.STOPPED
             page = await self._store.read_page(self.fence, self._size.rows, self._size.bytes)
             if page.word is not Word.OK:
@@ -177,15 +179,15 @@ class Evacuation:
                 return None
             self._unfit = []
             if page.kind == _SPILLED:
-                await self._apply_spilled(page.raw)
+                await self._apply_kept(page.raw)
             elif not await self._move(page):
                 return EvacuationEnd.SUPERSEDED
-            await self._put_aside()
+            await self._quarantine_unfit()
             if await self._store.remove_page(self.fence, page) is not Word.OK:
                 return EvacuationEnd.NOT_YET
 
     async def _move(self, page: Page) -> bool:
-        """Entries -> HELD under our epoch. False: refused by the bucket's lock."""
+        """Entries -> HELD under this agent's epoch. False: refused by the bucket's lock."""
         claimed = page.kind == _CLAIMED
 
         async def send(entries: Sequence[Entry]) -> Written:
@@ -198,14 +200,14 @@ class Evacuation:
                 max_rescues=self._max_rescues,
             )
             self.failed += len(written.failed)
-            if claimed:  # of those that were rescued before only the started ones count, and their rows tell which
+            if claimed:  # a job that was rescued before counts again only if it was started, which its row shows
                 self.rescued += sum(not entry.rescues for entry in entries if entry.id in written.accepted)
             return written
 
         return await self._write(page.kind, list(zip(page.entries, page.raw, strict=True)), send)
 
-    async def _apply_spilled(self, raw: Sequence[bytes]) -> None:
-        """Outcomes that were ready before their owner died, each under its own identity (no bucket lock)."""
+    async def _apply_kept(self, raw: Sequence[bytes]) -> None:
+        """Write outcomes that the dead owner kept in the bucket, each under its own identity (no bucket lock)."""
         kept = decode_rows(raw)
         for encoded, error in kept.unreadable:
             self._note_unfit(encoded[ID_AT], _SPILLED, encoded, f"it cannot be read: {error}")
@@ -223,12 +225,11 @@ class Evacuation:
         pairs: Sequence[tuple[_Row, bytes]],
         send: Callable[[Sequence[_Row]], Awaitable[Written]],
     ) -> bool:
-        """Send rows, in halves where the master refuses, so that nobody waits for an unfit neighbour. What it refuses alone
-        for its values is noted, to be put aside. False: refused by the bucket's lock.
+        """Write rows, in halves where the master refuses, so that no row waits for an unfit neighbour. A row that is refused
+        alone for its values is noted for the quarantine. False: refused by the bucket's lock.
 
         Raises:
-            Refused, InputError: the last refusal for another reason, which may be over tomorrow, when all that can be moved
-                is.
+            Refused, InputError: the last refusal for a reason that may pass, after everything else was moved.
         """
         refusals = RowRefusals()
 
@@ -252,9 +253,9 @@ class Evacuation:
     def _note_unfit(self, job_id: bytes, kind: str, raw: bytes, why: str) -> None:
         self._unfit.append(Unfit(job_id[:ID_BYTES].ljust(ID_BYTES, b"\0"), kind, raw, why))
 
-    async def _put_aside(self) -> None:
-        """What no table takes goes to the master's quarantine: it is kept whole, and the bucket is no longer held up by it.
-        While the master does not take it there, it stays where it is."""
+    async def _quarantine_unfit(self) -> None:
+        """Write entries that no table takes to the master's quarantine, whole. They no longer block the bucket. Until the
+        master has them there, they stay in the store."""
         if self._unfit:
             await self._master.quarantine(self.fence.bucket_id, self._unfit)
-            self._on_aside(self._unfit)
+            self._on_quarantined(self._unfit)

@@ -1,7 +1,7 @@
-"""Death certificates for agents whose lease ran out. Any healthy agent may judge; there is no leader.
+"""Failure detector: writes death certificates for agents whose lease has ended. Every healthy agent runs one.
 
-The judgement itself is one compare-and-set per agent in the master. It costs a query, so an idle agent asks only once per
-lease; the coordinator, whose own heartbeat shows when a lease is overdue, and a renewal that shows lost buckets wake it.
+A certificate is one compare-and-set per agent in the master. The query costs something, so an idle agent runs it once per
+lease. The leader, whose statement shows overdue leases, wakes its own detector at once.
 """
 
 from __future__ import annotations
@@ -21,16 +21,16 @@ CERTIFICATES_MAX = 64
 
 
 class DetectorMaster(Protocol):
-    """Where certificates are written."""
+    """What the failure detector needs of the master."""
 
     async def certify_dead(self, judge: bytes, limit: int) -> list[bytes]: ...
 
 
 class FailureDetector:
-    """The duty that declares others dead.
+    """Periodic task that certifies agents dead.
 
     Args:
-        on_certified: called when somebody was declared dead (rescue may begin).
+        on_certified: called when at least one agent was certified dead (the rescue may begin).
     """
 
     name = "judging"
@@ -38,7 +38,7 @@ class FailureDetector:
     def __init__(
         self,
         ownership: Ownership,
-        court: DetectorMaster,
+        master: DetectorMaster,
         leases: Leases,
         clock: Clock,
         on_certified: Callable[[], None],
@@ -46,7 +46,7 @@ class FailureDetector:
         log: EventLog,
     ) -> None:
         self._ownership = ownership
-        self._court = court
+        self._master = master
         self._every = leases.lease_seconds
         self._now = clock.boottime
         self._on_certified = on_certified
@@ -56,18 +56,18 @@ class FailureDetector:
         self.kicked = asyncio.Event()
 
     def kick(self) -> None:
-        """Somebody's lease seems to be over."""
+        """The lease of some agent seems to be over: check now."""
         self.kicked.set()
 
     async def tick(self) -> float:
-        """Judge, if this agent is sound itself."""
+        """Certify agents whose lease has ended, while this agent's own lease is trusted."""
         if self._first:
-            # Nobody may judge in the first term of its own lease: the question would be refused.
+            # The master refuses certificates by an agent that is younger than one lease.
             self._first = False
             return self._every
         if self._ownership.standing(self._now()) is not Standing.TRUSTED:
             return self._every / 4.0
-        dead = await self._court.certify_dead(self._ownership.agent_id, CERTIFICATES_MAX)
+        dead = await self._master.certify_dead(self._ownership.agent_id, CERTIFICATES_MAX)
         for agent_id in dead:
             self._log.warning(Event.AGENT_CERTIFIED_DEAD, {"dead": agent_id, "reason": "its lease ran out"})
         if dead:

@@ -1,12 +1,12 @@
-"""Lost buckets are drained by any healthy agent. No leader, no job, no list of its own: the master's LOST buckets are the
-work, one taken per transaction, and a rescuer that dies leaves its bucket DRAINING for the next certificate to make LOST
-again.
+"""Rescue: any healthy agent takes LOST buckets and evacuates them. There is no leader and no list of work: the LOST buckets
+in the master are the work, one taken per transaction. A rescuer that dies leaves its bucket DRAINING, and the next death
+certificate makes it LOST again.
 
-Each store has a duty of its own, so a store that does not answer delays no bucket of another. While it is silent (``reach``)
-none of its buckets is asked for or taken; a bucket that was being drained stays DRAINING with this agent. What cannot be
-finished for another reason (a master that refuses, a locked row) is tried again with a growing delay, after the buckets
-that are newly lost. After ``store_dead_seconds`` of silence the rows the master knows are given back without the store. (The
-old owner cannot record anything about them then, and what the store brings back later is refused by the rows.)
+Each store has a periodic task of its own, so a silent store delays no bucket of another store. While a store is silent
+(``reach``) none of its buckets is taken; a bucket that is being evacuated stays DRAINING with this agent. A bucket that
+cannot be finished for another reason (the master refuses, a row is locked) is tried again with a growing delay, after the
+buckets that are newly lost. After ``store_dead_seconds`` of silence the rows in the master go back to HELD without the
+store. (The old owner cannot record an outcome of them then, and their rows refuse the copies that the store brings back.)
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ from jobmaster_agents.state.ownership import Ownership
 from jobmaster_agents.state.store_reach import StoreReach
 
 IDLE_SECONDS = 60.0
-"""Without a kick it looks this often: kicks come with renewals, so this only covers our own mistakes."""
+"""Interval without a kick. Kicks come with renewals, so this only covers a missed one."""
 RETRY_SECONDS = 1.0
 RETRY_SECONDS_MAX = 30.0
 _TAKEN_PER_TICK_MAX = 256
 
 
 class RescueMaster(EvacuationMaster, Protocol):
-    """Where lost buckets are taken."""
+    """What the rescue needs of the master."""
 
     async def take_lost(
         self, agent_id: bytes, stores: Sequence[str], floor_epochs: Mapping[bytes, int]
@@ -43,30 +43,32 @@ class RescueMaster(EvacuationMaster, Protocol):
     async def buckets(self, *, states: Sequence[BucketState] = ()) -> list[Bucket]: ...
 
 
-TellOwners = Callable[[set[tuple[str, int]]], Awaitable[object]]
+NotifyOwners = Callable[[set[tuple[str, int]]], Awaitable[object]]
 
 
 class _Unfinished:
-    """A bucket this agent has taken and could not finish."""
+    """A bucket that this agent has taken and not finished."""
 
-    __slots__ = ("drain", "failures", "next_at", "since")
+    __slots__ = ("evacuation", "failures", "next_at", "since")
 
-    def __init__(self, drain: Evacuation, now: float) -> None:
-        self.drain = drain
+    def __init__(self, evacuation: Evacuation, now: float) -> None:
+        self.evacuation = evacuation
         self.failures = 0
         self.since = now
         self.next_at = now
 
 
-class Rescue:
-    """The duty that drains the lost buckets of one store.
+class StoreRescuer:
+    """Periodic task that evacuates the lost buckets of one store.
 
     Args:
-        store_name: its store in the configuration; the agent may not have joined it yet.
-        store: its connection.
-        reach: tells whether the store answers.
-        tell_owners: jobs of a lane and priority came back to the master: their owners should fetch them now.
-        store_dead_seconds: a store silent for this long is taken for dead: the master's rows no longer wait for it.
+        store_name: name of the store in the configuration; it may not be connected yet.
+        store: connection to the store.
+        reach: knows whether the store answers.
+        notify_owners: called with the lanes and priorities whose jobs came back to the master: their owners should fetch now.
+        page_jobs: greatest number of entries in one page.
+        max_rescues: a job that was rescued more often fails.
+        store_dead_seconds: a store that is silent for this long is taken for dead: the rows no longer wait for it.
     """
 
     name = "rescue"
@@ -78,7 +80,7 @@ class Rescue:
         store_name: str,
         store: EvacuationStore,
         reach: StoreReach,
-        tell_owners: TellOwners,
+        notify_owners: NotifyOwners,
         clock: Clock,
         telemetry: Telemetry,
         log: EventLog,
@@ -92,7 +94,7 @@ class Rescue:
         self._store_name = store_name
         self._store = store
         self._reach = reach
-        self._tell_owners = tell_owners
+        self._notify_owners = notify_owners
         self._now = clock.boottime
         self._telemetry = telemetry
         self._log = log
@@ -104,8 +106,8 @@ class Rescue:
         self._moved: set[tuple[str, int]] = set()
         self._silences = 0
         self._leaving = False
-        self._draining: asyncio.Task[EvacuationEnd] | None = None
-        self._at_work = asyncio.Lock()
+        self._evacuating: asyncio.Task[EvacuationEnd] | None = None
+        self._lock = asyncio.Lock()
         self.kicked = asyncio.Event()
 
     def kick(self) -> None:
@@ -121,10 +123,10 @@ class Rescue:
         """Take lost buckets until there are none, then try again what is due."""
         if self._leaving:
             return IDLE_SECONDS
-        async with self._at_work:
+        async with self._lock:
             await self._rescue()
         if self._moved:
-            await self._tell_owners(self._moved)
+            await self._notify_owners(self._moved)
             self._moved = set()
         return self._pause()
 
@@ -139,17 +141,17 @@ class Rescue:
         silent = self._reach.silent_seconds(self._store_name)
         if silent is not None and silent < self._store_dead_seconds:
             return
-        await self._find_own()
+        await self._sync_taken()
         before, self._silences = self._silences, self._reach.silences(self._store_name)
         if self._silences != before:
-            for work in self._unfinished.values():  # their delays were for the silence
+            for work in self._unfinished.values():  # their delays came from the silence
                 work.next_at = min(work.next_at, self._now())
         dead = silent is not None
         known = list(self._unfinished.values())
         await self._take_lost(dead)
         for work in sorted(known, key=lambda each: each.next_at):
             if work.next_at <= self._now() and self._may_go_on(dead):
-                await self._work_on(work, dead)
+                await self._advance(work, dead)
 
     async def _take_lost(self, dead: bool) -> None:
         for _ in range(_TAKEN_PER_TICK_MAX):
@@ -158,49 +160,51 @@ class Rescue:
             bucket = await self._master.take_lost(self._ownership.agent_id, [self._store_name], self._floors)
             if bucket is None:
                 break
-            await self._work_on(self._begin(bucket), dead)
+            await self._advance(self._begin(bucket), dead)
 
     def _may_go_on(self, dead: bool) -> bool:
-        return self._sound() and (dead or self._reach.answers(self._store_name))
+        return self._may_write() and (dead or self._reach.answers(self._store_name))
 
-    async def _work_on(self, work: _Unfinished, dead: bool) -> None:
+    async def _advance(self, work: _Unfinished, dead: bool) -> None:
         if dead:
             await self._sweep(work)
         else:
-            await self._drain(work)
+            await self._evacuate(work)
 
-    async def _find_own(self) -> None:
-        """Begin with buckets that this agent has taken and does not know of, forget those that are not its own any more.
+    async def _sync_taken(self) -> None:
+        """Compare the buckets that this agent has taken with the master's rows.
 
-        A claim may be committed although its answer is lost, even after a later look; the master then names an agent that
-        lives and never comes, and nobody else may take the bucket. So this is asked every time, and not only after an error.
-        In the same way a bucket may have been closed although that answer was lost, and be forgotten by now: to fence it once
-        more would bring its keys back.
+        ``take_lost`` may be committed although its answer is lost, even after a later read. The master then names a live
+        agent that does not know of the bucket, and no other agent may take it. So the rows are read every time, and not only
+        after an error. In the same way a bucket may have been closed although that answer was lost, and be forgotten by now:
+        to fence it again would bring its keys back.
         """
-        draining = await self._master.buckets(states=[BucketState.DRAINING])
-        mine = [each for each in draining if each.owner == self._ownership.agent_id and each.store == self._store_name]
+        evacuating = await self._master.buckets(states=[BucketState.DRAINING])
+        mine = [
+            each for each in evacuating if each.owner == self._ownership.agent_id and each.store == self._store_name
+        ]
         own = {bucket.id: bucket for bucket in mine}
         for bucket_id, work in list(self._unfinished.items()):
-            if bucket_id not in own or own[bucket_id].epoch != work.drain.fence.epoch:
+            if bucket_id not in own or own[bucket_id].epoch != work.evacuation.fence.epoch:
                 del self._unfinished[bucket_id]
-                self._note_superseded(work.drain)
+                self._note_superseded(work.evacuation)
         for bucket in own.values():
             if bucket.id not in self._unfinished:
                 self._begin(bucket)
 
-    def leave(self) -> None:
-        """Begin nothing more; a drain under way is given up where it is, which is safe at every step."""
+    def stop(self) -> None:
+        """Start no evacuation any more; a running one is cancelled, which is safe at every step."""
         self._leaving = True
-        if self._draining is not None:
-            self._draining.cancel()
+        if self._evacuating is not None:
+            self._evacuating.cancel()
 
     async def give_back(self) -> None:
-        """Before leaving: unfinished buckets become LOST at once, so that nobody waits for this agent's lease."""
-        self.leave()
-        async with self._at_work:
-            await self._find_own()
+        """Before the exit: unfinished buckets become LOST at once, so that no rescue waits for this agent's lease."""
+        self.stop()
+        async with self._lock:
+            await self._sync_taken()
             for work in list(self._unfinished.values()):
-                fence = work.drain.fence
+                fence = work.evacuation.fence
                 reason = "its rescuer leaves before it is drained"
                 await self._master.move_bucket(*fence, BucketState.LOST, reason)
                 del self._unfinished[fence.bucket_id]
@@ -208,31 +212,31 @@ class Rescue:
 
     # ------------------------------------------------------------ one bucket
 
-    def _sound(self) -> bool:
+    def _may_write(self) -> bool:
         return not self._leaving and self._ownership.may_commit(self._now())
 
     def _begin(self, bucket: Bucket) -> _Unfinished:
         self._floors.pop(bucket.id, None)
         self._telemetry.buckets_taken += 1
         self._log.info(Event.BUCKET_TAKEN, {"bucket": bucket.id, "epoch": bucket.epoch, "store": bucket.store})
-        drain = Evacuation(
+        evacuation = Evacuation(
             bucket,
             self._master,
             self._store,
-            self._sound,
+            self._may_write,
             page_jobs=self._page_jobs,
             max_rescues=self._max_rescues,
-            on_aside=lambda unfit: self._note_aside(bucket, unfit),
+            on_quarantined=lambda unfit: self._note_quarantined(bucket, unfit),
         )
-        # Known from now on: whatever interrupts the drain, this agent owns the bucket and must come back to it.
-        work = self._unfinished[bucket.id] = _Unfinished(drain, self._now())
+        # Noted before the first step: this agent owns the bucket and must come back to it after every interruption.
+        work = self._unfinished[bucket.id] = _Unfinished(evacuation, self._now())
         return work
 
-    async def _drain(self, work: _Unfinished) -> None:
+    async def _evacuate(self, work: _Unfinished) -> None:
         began = self._now()
-        work.next_at = began + RETRY_SECONDS  # whatever goes wrong here, the other buckets have their turn first
+        work.next_at = began + RETRY_SECONDS  # after a failure the other buckets have their turn first
         try:
-            end = await self._run(work.drain)
+            end = await self._run(work.evacuation)
         except CodeError:
             raise
         except (JobMasterError, TimeoutError) as error:
@@ -242,46 +246,46 @@ class Rescue:
         if end is EvacuationEnd.STOPPED:
             return
         if end is EvacuationEnd.VOUCHED:
-            work.next_at = self._now() + work.drain.wait_seconds
-            fields = {"bucket": work.drain.bucket.id, "seconds": work.drain.wait_seconds}
+            work.next_at = self._now() + work.evacuation.wait_seconds
+            fields = {"bucket": work.evacuation.bucket.id, "seconds": work.evacuation.wait_seconds}
             self._log.info(Event.BUCKET_DRAIN_WAITS, {**fields, "reason": "its store vouched for its former owner"})
             return
         if end is EvacuationEnd.NOT_YET:
             await self._postpone(work, end, "the store refused a step, or a row is still locked")
             return
-        del self._unfinished[work.drain.bucket.id]
+        del self._unfinished[work.evacuation.bucket.id]
         if end is EvacuationEnd.DRAINED:
-            self._note_drained(work.drain, self._now() - began)
-        elif end is EvacuationEnd.OUTRUN:
+            self._note_drained(work.evacuation, self._now() - began)
+        elif end is EvacuationEnd.EPOCH_BEHIND:
             await self._take_above(work)
         else:
-            self._note_superseded(work.drain)
+            self._note_superseded(work.evacuation)
 
-    async def _run(self, drain: Evacuation) -> EvacuationEnd:
-        """One try, given up when the agent leaves: a store that does not answer must not hold up its exit."""
-        self._draining = asyncio.ensure_future(drain.run())
+    async def _run(self, evacuation: Evacuation) -> EvacuationEnd:
+        """One attempt, cancelled when the agent leaves: a silent store must not delay its exit."""
+        self._evacuating = asyncio.ensure_future(evacuation.run())
         try:
-            return await self._draining
+            return await self._evacuating
         except asyncio.CancelledError:
             task = asyncio.current_task()
             if not self._leaving or (task is not None and task.cancelling()):
                 raise
             return EvacuationEnd.STOPPED
         finally:
-            self._draining = None
+            self._evacuating = None
 
     async def _take_above(self, work: _Unfinished) -> None:
-        """The store knows a higher epoch than the master: LOST again, and taken above it by whoever comes first."""
-        drain = work.drain
-        self._floors[drain.bucket.id] = drain.store_epoch
-        reason = f"its store holds epoch {drain.store_epoch}, the rescuer only {drain.fence.epoch}"
+        """The store holds a higher epoch than the master: the bucket becomes LOST again, and is taken above that epoch."""
+        evacuation = work.evacuation
+        self._floors[evacuation.bucket.id] = evacuation.store_epoch
+        reason = f"its store holds epoch {evacuation.store_epoch}, the rescuer only {evacuation.fence.epoch}"
         try:
-            still_ours = await self._master.move_bucket(*drain.fence, BucketState.LOST, reason)
+            still_ours = await self._master.move_bucket(*evacuation.fence, BucketState.LOST, reason)
         except (JobMasterError, TimeoutError):
-            self._unfinished[drain.bucket.id] = work  # still ours perhaps: fence, be refused, and come here again
+            self._unfinished[evacuation.bucket.id] = work  # perhaps still owned: the next attempt comes here again
             raise
         if not still_ours:
-            self._note_superseded(drain)
+            self._note_superseded(evacuation)
 
     async def _postpone(self, work: _Unfinished, error: str, reason: str) -> None:
         now = self._now()
@@ -292,71 +296,71 @@ class Rescue:
         self._telemetry.drains_postponed += 1
         if is_logged(work.failures):
             fields = {"failures": work.failures, "error": error, "reason": reason}
-            self._log.warning(Event.BUCKET_DRAIN_POSTPONED, {**_fields(work.drain), **fields})
+            self._log.warning(Event.BUCKET_DRAIN_POSTPONED, {**_fields(work.evacuation), **fields})
         if now - work.since >= self._store_dead_seconds:
             await self._sweep(work)
 
     async def _sweep(self, work: _Unfinished) -> None:
-        """The rows that name the bucket, without its store."""
+        """Move the rows that name the bucket to HELD, without its store."""
         work.next_at = self._now() + RETRY_SECONDS_MAX
-        moved = await work.drain.sweep_rows()
+        moved = await work.evacuation.sweep_rows()
         self._telemetry.jobs_moved += moved
         if moved:
-            self._moved.add((work.drain.bucket.lane, work.drain.bucket.priority))
+            self._moved.add((work.evacuation.bucket.lane, work.evacuation.bucket.priority))
 
-    def _note_aside(self, bucket: Bucket, unfit: Sequence[Unfit]) -> None:
+    def _note_quarantined(self, bucket: Bucket, unfit: Sequence[Unfit]) -> None:
         self._telemetry.entries_put_aside += len(unfit)
         for each in unfit:
             fields = {"bucket": bucket.id, "job": each.id, "kind": each.kind, "reason": each.why}
             self._log.error(Event.ENTRY_QUARANTINED, fields)
 
-    def _note_superseded(self, drain: Evacuation) -> None:
-        self._floors.pop(drain.bucket.id, None)
+    def _note_superseded(self, evacuation: Evacuation) -> None:
+        self._floors.pop(evacuation.bucket.id, None)
         self._telemetry.drains_superseded += 1
-        self._log.warning(Event.BUCKET_DRAIN_SUPERSEDED, _fields(drain))
+        self._log.warning(Event.BUCKET_DRAIN_SUPERSEDED, _fields(evacuation))
 
-    def _note_drained(self, drain: Evacuation, seconds: float) -> None:
+    def _note_drained(self, evacuation: Evacuation, seconds: float) -> None:
         telemetry = self._telemetry
         telemetry.buckets_drained += 1
-        telemetry.jobs_moved += drain.moved
-        telemetry.jobs_rescued += drain.rescued
-        telemetry.jobs_given_up += drain.failed
-        telemetry.drain_refusals += drain.refused
+        telemetry.jobs_moved += evacuation.moved
+        telemetry.jobs_rescued += evacuation.rescued
+        telemetry.jobs_given_up += evacuation.failed
+        telemetry.drain_refusals += evacuation.refused
         telemetry.drain_seconds.observe(seconds)
-        if drain.moved:
-            self._moved.add((drain.bucket.lane, drain.bucket.priority))
-        self._log.info(Event.BUCKET_DRAINED, {**_fields(drain), "seconds": seconds})
-        if drain.failed:
-            self._log.error(Event.JOBS_GIVEN_UP, {"bucket": drain.bucket.id, "jobs": drain.failed})
+        if evacuation.moved:
+            self._moved.add((evacuation.bucket.lane, evacuation.bucket.priority))
+        self._log.info(Event.BUCKET_DRAINED, {**_fields(evacuation), "seconds": seconds})
+        if evacuation.failed:
+            self._log.error(Event.JOBS_GIVEN_UP, {"bucket": evacuation.bucket.id, "jobs": evacuation.failed})
 
 
-def _fields(drain: Evacuation) -> dict[str, object]:
+def _fields(evacuation: Evacuation) -> dict[str, object]:
     return {
-        "bucket": drain.bucket.id,
-        "epoch": drain.fence.epoch,
-        "store": drain.bucket.store,
-        "moved": drain.moved,
-        "rescued": drain.rescued,
-        "swept": drain.swept,
-        "refused": drain.refused,
+        "bucket": evacuation.bucket.id,
+        "epoch": evacuation.fence.epoch,
+        "store": evacuation.bucket.store,
+        "moved": evacuation.moved,
+        "rescued": evacuation.rescued,
+        "swept": evacuation.swept,
+        "refused": evacuation.refused,
     }
 
 
-class Rescuers:
-    """The rescue duties of one agent, by the name of their store."""
+class Rescuer:
+    """The rescue of one agent: one ``StoreRescuer`` for each store of the configuration."""
 
-    def __init__(self, duties: Mapping[str, Rescue]) -> None:
-        self.duties = dict(duties)
+    def __init__(self, by_store: Mapping[str, StoreRescuer]) -> None:
+        self.by_store = dict(by_store)
 
     def kick(self, stores: Collection[str] | None = None) -> None:
         """There may be lost buckets in these stores; ``None``: in any."""
-        for name, duty in self.duties.items():
+        for name, rescuer in self.by_store.items():
             if stores is None or name in stores:
-                duty.kick()
+                rescuer.kick()
 
     async def give_back(self) -> None:
-        """Before leaving: every unfinished bucket becomes LOST."""
-        for duty in self.duties.values():
-            duty.leave()
-        for duty in self.duties.values():
-            await duty.give_back()
+        """Before the exit: every unfinished bucket becomes LOST."""
+        for rescuer in self.by_store.values():
+            rescuer.stop()
+        for rescuer in self.by_store.values():
+            await rescuer.give_back()

@@ -1,7 +1,7 @@
-"""The program that writes one death certificate and ends; the order comes on standard input.
+"""The program that writes one death certificate and ends; it reads the request from standard input.
 
-A process of its own, because the supervisor that has the proof must neither grow by a database driver nor wait for a
-master that hangs. Exit code 0: the agent is certified, or needs no certificate.
+A process of its own, because the supervisor must neither load a database driver nor wait for a master that hangs. Exit
+code 0: the agent is certified, or needs no certificate.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ import msgspec
 
 from jobmaster.model.errors import JobMasterError
 from jobmaster.wiring import open_master
-from jobmaster_agents.launch.order import CertificateOrder
+from jobmaster_agents.launch.order import CertificateRequest
 
 
-async def certify(order: CertificateOrder, report: Callable[[str], object]) -> int:
-    """0 when the certificate is written or not needed; the error's exit code otherwise."""
+async def certify(order: CertificateRequest, report: Callable[[str], object]) -> int:
+    """Write the certificate. Returns 0 when it is written or not needed, and the exit code of the error otherwise."""
     try:
         master = await open_master(order.settings, application_name="jobmaster-certificate")
         try:
@@ -33,5 +33,5 @@ async def certify(order: CertificateOrder, report: Callable[[str], object]) -> i
 
 if __name__ == "__main__":
     sys.exit(
-        asyncio.run(certify(msgspec.json.decode(sys.stdin.buffer.read(), type=CertificateOrder), sys.stderr.write))
+        asyncio.run(certify(msgspec.json.decode(sys.stdin.buffer.read(), type=CertificateRequest), sys.stderr.write))
     )

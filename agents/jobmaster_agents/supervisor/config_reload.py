@@ -1,7 +1,7 @@
-"""A configuration that was read again: what of it takes effect now, and what waits for a restart.
+"""Configuration reload: which changes take effect now, and which need a restart.
 
-The supervisor keeps the old value of everything that cannot change under a running agent, so that a child it starts
-later is made like its siblings, and the log names these keys once per reload.
+The supervisor keeps the old value of every setting that cannot change under a running agent. So a child that it starts later
+has the settings of its siblings. The log names these keys once per reload.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import msgspec
 from jobmaster.settings.model import ClusterSettings
 
 REREAD_SECONDS = 30.0
-"""How long reading the configuration may take."""
+"""Time limit for reading the configuration."""
 _LIVE_AGENT = ("buckets", "lanes", "slots", "bucket_buffer", "max_running")
 _LIVE = (
     ("leases", "grace_seconds"),
@@ -34,19 +34,19 @@ _UNITS = ("_seconds", "_bytes")
 Path = tuple[str, ...]
 
 
-class Reloaded(NamedTuple):
-    """What a reload comes to."""
+class ReloadResult(NamedTuple):
+    """Result of a reload."""
 
     settings: ClusterSettings
-    """In force from now on."""
+    """Settings in force from now on."""
     changed: list[str]
     """Keys that changed and took effect."""
     waiting: list[str]
     """Keys that changed and need a restart."""
 
 
-def reloaded(old: ClusterSettings, new: ClusterSettings, agent: str) -> Reloaded:
-    """What of ``new`` takes effect in a process that runs the agent under ``old``; other agents' blocks do not matter."""
+def apply_reload(old: ClusterSettings, new: ClusterSettings, agent: str) -> ReloadResult:
+    """Apply the changes of ``new`` that a running agent under ``old`` can take. Blocks of other agents are ignored."""
     live = {*_LIVE, *(("agents", agent, name) for name in _LIVE_AGENT)}
     before: dict[str, Any] = msgspec.to_builtins(old)
     after: dict[str, Any] = msgspec.to_builtins(new)
@@ -63,11 +63,11 @@ def reloaded(old: ClusterSettings, new: ClusterSettings, agent: str) -> Reloaded
         for name in path[:-1]:
             place = place[name]
         place[path[-1]] = _at(after, path)
-    return Reloaded(msgspec.convert(before, ClusterSettings), changed, waiting)
+    return ReloadResult(msgspec.convert(before, ClusterSettings), changed, waiting)
 
 
 def key_of(path: Path) -> str:
-    """A path as the configuration writes it."""
+    """Key of a setting as the configuration file writes it."""
     last = next((path[-1].removesuffix(unit) for unit in _UNITS if path[-1].endswith(unit)), path[-1])
     return ".".join((*path[:-1], last))
 
@@ -90,11 +90,11 @@ def _at(tree: Any, path: Path) -> Any:
 
 
 class ConfigReload:
-    """Reads the configuration again, in a process of its own: the supervisor must neither grow by a YAML parser nor wait.
+    """Reads the configuration in a process of its own, so that the supervisor neither loads a YAML parser nor waits.
 
     Args:
-        command: prints the settings as JSON, or says on standard error what is wrong and where.
-        on_read: called with its exit code and what it said on both.
+        command: prints the settings as JSON, or the errors on standard error.
+        on_read: called with its exit code, standard output and standard error.
     """
 
     def __init__(self, command: Sequence[str], on_read: Callable[[int, bytes, str], None]) -> None:
@@ -106,7 +106,7 @@ class ConfigReload:
         self._again = False
 
     def start(self, now: float) -> None:
-        """Begin; while one is under way, another follows it."""
+        """Start to read; while a read is running, another one follows it."""
         if self._process is not None:
             self._again = True
             return
@@ -125,12 +125,12 @@ class ConfigReload:
             self._on_read(1, b"", f"the configuration could not be read: {error}")
 
     def turn(self, now: float) -> None:
-        """End what takes too long."""
+        """Kill a read that takes too long."""
         if self._process is not None and now >= self._until:
             self._process.kill()
 
     def reaped(self, pid: int, code: int, now: float) -> bool:
-        """A process ended; True when it was this one."""
+        """Note that a process ended; True when it was this one."""
         if self._process is None or self._process.pid != pid:
             return False
         self._process.returncode = code
@@ -144,7 +144,7 @@ class ConfigReload:
         return True
 
     def abandon(self) -> None:
-        """The supervisor leaves."""
+        """End the read, because the supervisor exits."""
         if self._process is not None:
             self._process.kill()
             self._process.wait()

@@ -1,8 +1,8 @@
-"""How a program becomes a supervisor: it replaces itself by a fresh, small interpreter.
+"""The supervisor's main program, and the way into it: a program replaces itself by a fresh, small interpreter.
 
-Whoever starts a supervisor has checked the configuration first: it has imported the users' handlers, a YAML parser, two
-database drivers. None of that may stay in the process that must be the last to be killed for its memory, so the plan is put
-into an anonymous file and the program is replaced (same process id, same standard streams, same exit code to come).
+The program that starts a supervisor has checked the configuration first, and so has imported the users' handlers, a YAML
+parser and two database drivers. The supervisor must stay small, because it must be the last process to be killed for its
+memory. So the plan is written to an anonymous file and the program is replaced (same process id, same standard streams).
 """
 
 from __future__ import annotations
@@ -17,20 +17,20 @@ from typing import NoReturn
 import msgspec
 
 from jobmaster_agents.event_log import configure
-from jobmaster_agents.supervisor.supervisor import Plan, Supervisor
+from jobmaster_agents.supervisor.supervisor import Supervisor, SupervisorPlan
 
 
-class SupervisionOrder(msgspec.Struct, frozen=True, kw_only=True):
-    """What the program that was replaced leaves to its successor."""
+class SupervisorLaunch(msgspec.Struct, frozen=True, kw_only=True):
+    """What the replaced program passes to the supervisor."""
 
-    plan: Plan
+    plan: SupervisorPlan
     log_level: str
     leave_with_stdin: bool = False
-    """Stop at once when standard input ends: whoever holds its other end takes the servers along."""
+    """Stop at once when standard input ends: the program at its other end ends the servers too."""
 
 
-def become_supervisor(order: SupervisionOrder) -> NoReturn:
-    """Replace this program by the supervisor of ``order``; never returns."""
+def become_supervisor(order: SupervisorLaunch) -> NoReturn:
+    """Replace this program by a supervisor; never returns."""
     data = msgspec.json.encode(order)
     if hasattr(os, "memfd_create"):
         fd = os.memfd_create("jobmaster-plan", 0)
@@ -41,16 +41,16 @@ def become_supervisor(order: SupervisionOrder) -> NoReturn:
     os.pwrite(fd, data, 0)
     sys.stdout.flush()
     sys.stderr.flush()
-    # The name at the end is for people who look at the list of processes.
+    # The name at the end is for readers of the process list.
     command = [sys.executable, "-m", "jobmaster_agents.supervisor.main", str(fd), order.plan.name]
     os.execv(sys.executable, command)  # noqa: S606 - no shell, a fixed program
 
 
 def supervise(fd: int) -> int:
-    """Read the order and obey it; the exit code."""
+    """Read the launch from descriptor ``fd`` and run the supervisor; the exit code."""
     data = os.pread(fd, os.fstat(fd).st_size, 0)
     os.close(fd)
-    order = msgspec.json.decode(data, type=SupervisionOrder)
+    order = msgspec.json.decode(data, type=SupervisorLaunch)
     configure(order.log_level, order.plan.settings.observability.log_format)
     if order.leave_with_stdin:
         threading.Thread(target=_leave_with_stdin, name="jobmaster-stdin", daemon=True).start()
@@ -58,7 +58,7 @@ def supervise(fd: int) -> int:
 
 
 def _leave_with_stdin() -> None:
-    """Nothing can complete without servers, so the stop is the quick one: two signals."""
+    """Send two signals when standard input ends. Two mean a quick stop: nothing can complete without servers."""
     while os.read(sys.stdin.fileno(), 4096):
         pass
     for _ in range(2):

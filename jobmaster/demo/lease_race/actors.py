@@ -17,7 +17,7 @@ from jobmaster.model.ids import text
 from jobmaster.settings.model import ClusterSettings
 from jobmaster.telemetry import Telemetry
 from jobmaster.wiring import open_master, open_stores
-from jobmaster_agents.agent import Parts
+from jobmaster_agents.agent import AgentRuntime
 from jobmaster_agents.event_log import EventLog
 from jobmaster_agents.fetch.claimer import Claimer
 from jobmaster_agents.launch.order import ChildConfig
@@ -27,9 +27,11 @@ from jobmaster_agents.store_connector import StoreConnector
 class Actor:
     """One agent of a drill."""
 
-    def __init__(self, name: str, master: Master, parts: Parts, clock: HandClock, stack: AsyncExitStack) -> None:
+    def __init__(
+        self, name: str, master: Master, runtime: AgentRuntime, clock: HandClock, stack: AsyncExitStack
+    ) -> None:
         self.name = name
-        self.parts = parts
+        self.runtime = runtime
         self._master = master
         self.clock = clock
         self._stack = stack
@@ -53,8 +55,8 @@ class Actor:
                 stack.push_async_callback(store.close)
             log = EventLog({"agent": agent_id, "name": name})
             joining = StoreConnector(master, stores, log)
-            await joining.begin(needed=settings.agents[AGENT].store)
-            parts = Parts(
+            await joining.connect(needed=settings.agents[AGENT].store)
+            runtime = AgentRuntime(
                 ChildConfig(settings=settings, agent=AGENT, name=name, agent_id=agent_id),
                 settings.agents[AGENT],
                 master,
@@ -64,16 +66,16 @@ class Actor:
                 Telemetry(),
                 log,
             )
-            await parts.register()
-            await parts.open_all()
-            actor = cls(name, master, parts, clock, stack.pop_all())
+            await runtime.register()
+            await runtime.open_all()
+            actor = cls(name, master, runtime, clock, stack.pop_all())
         await actor.ask_whether_alive()
         return actor
 
     @property
     def claimer(self) -> Claimer:
         """Of its one bucket."""
-        (claimer,) = self.parts.bucket_worker.claimers.values()
+        (claimer,) = self.runtime.bucket_worker.claimers.values()
         return claimer
 
     @property
@@ -83,29 +85,29 @@ class Actor:
 
     def work(self, group: asyncio.TaskGroup) -> None:
         """All loops of a working agent."""
-        self._tasks.append(group.create_task(self.parts.bucket_worker.run(), name=f"drill-{self.name}"))
+        self._tasks.append(group.create_task(self.runtime.bucket_worker.run(), name=f"drill-{self.name}"))
 
     def work_when_told(self, group: asyncio.TaskGroup) -> None:
         """The loops from a claim to its outcome: it claims when its claimer is asked."""
-        working = self.parts.bucket_worker
+        working = self.runtime.bucket_worker
         loops = (working.outcome_writer.run(), working.in_flight.run(), working.executor.run(), self.claimer.run())
         self._tasks += [group.create_task(loop, name=f"drill-{self.name}") for loop in loops]
 
     async def ask_whether_alive(self) -> bool:
         """What a renewal would be answered. It also brings the connection of the heartbeat up, which a real agent has more
         time for: here a renewal is given up after 60 ms, and a busy machine may take longer to connect."""
-        answer = await self._master.renew(self.parts.ownership.agent_id, LEASE_SECONDS)
+        answer = await self._master.renew(self.runtime.ownership.agent_id, LEASE_SECONDS)
         return answer.alive
 
     async def renew(self) -> None:
         """A third of a renewal's time passes; the heartbeat sends one when it is due, or when the last one failed."""
         self.clock.turn(RENEW_SECONDS / 3.0)
-        await self.parts.heartbeat.tick()
+        await self.runtime.heartbeat.tick()
 
     async def close(self) -> None:
         """Stop what moves and give the connections back."""
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
-        await self.parts.bucket_worker.aclose()
+        await self.runtime.bucket_worker.aclose()
         await self._stack.aclose()

@@ -119,7 +119,7 @@ class LeaseRace:
             await _step(self._rescue(producer, receipt, b))
             await _step(self._wakes(a))
             await _step(self._leaves(a))
-            self._demand(await b.parts.leave(STEP_SECONDS, "the drill is over"), "B could not leave in order")
+            self._demand(await b.runtime.leave(STEP_SECONDS, "the drill is over"), "B could not leave in order")
             await a.close()
             await b.close()
             view = await producer.get(receipt)
@@ -158,29 +158,29 @@ class LeaseRace:
         self._tell("A", Step.RUNNING, {"job": receipt.id, "token": 1})
         if self._course.known:
             a.clock.turn(PERSIST_WITHIN_SECONDS)
-            await a.parts.bucket_worker.in_flight_writer.tick()
-            await a.parts.bucket_worker.outcome_writer.acknowledger.wait_idle()
+            await a.runtime.bucket_worker.in_flight_writer.tick()
+            await a.runtime.bucket_worker.outcome_writer.acknowledger.wait_idle()
             state = await producer.state(receipt)
             self._demand(state is JobState.PROCESSING, f"the row of the running job says {state}")
             self._tell("A", Step.ROW_WRITTEN, {"job": receipt.id, "state": state})
-        self._demand(a.parts.ownership.may_commit(a.clock.boottime()), "A does not trust its own lease")
+        self._demand(a.runtime.ownership.may_commit(a.clock.boottime()), "A does not trust its own lease")
         self._tell("A", Step.ASLEEP, {"lease_seconds": LEASE_SECONDS})
         return receipt
 
     async def _lease_runs_out(self, b: Actor) -> None:
         """B renews and judges until the master lets it write the certificate: A's lease has to be over, and B's to have
         been held for as long."""
-        while not b.parts.telemetry.agents_certified:
+        while not b.runtime.telemetry.agents_certified:
             await b.renew()
-            await b.parts.failure_detector.tick()
+            await b.runtime.failure_detector.tick()
 
     async def _rescue(self, producer: Cluster, receipt: JobReceipt[object], b: Actor) -> None:
-        for duty in b.parts.rescuers.duties.values():
-            await duty.tick()
-        await b.parts.due_notifier.tick()
-        drained = b.parts.telemetry.buckets_drained
+        for rescuer in b.runtime.rescuer.by_store.values():
+            await rescuer.tick()
+        await b.runtime.due_notifier.tick()
+        drained = b.runtime.telemetry.buckets_drained
         self._demand(drained == 1, f"B drained {drained} buckets instead of A's")
-        rescued = b.parts.telemetry.jobs_rescued
+        rescued = b.runtime.telemetry.jobs_rescued
         self._demand(rescued == 1, f"B counted {rescued} rescued jobs instead of 1")
         state = await producer.wait(receipt)
         view = await producer.get(receipt)
@@ -192,15 +192,15 @@ class LeaseRace:
         self._tell("A", Step.AWAKE)
         self._gate.awake.set()
         await self._gate.over.wait()
-        reporter = a.parts.bucket_worker.outcome_writer
+        reporter = a.runtime.bucket_worker.outcome_writer
         await reporter.wait_settled()
         self._demand(reporter.refused == 1, f"A counted {reporter.refused} refused writes instead of 1")
-        self._demand(not a.parts.telemetry.jobs_ended, "A counted an outcome of its own")
+        self._demand(not a.runtime.telemetry.jobs_ended, "A counted an outcome of its own")
         self._tell("A", Step.RECORD_REFUSED, {"refused": reporter.refused})
 
     async def _leaves(self, a: Actor) -> None:
         """Its bucket is another's, its next renewal meets the certificate, and it goes."""
-        ownership = a.parts.ownership
+        ownership = a.runtime.ownership
         if ownership.buckets:
             lost = asyncio.Event()
             ownership.on_lost.append(lambda *_: lost.set())

@@ -28,7 +28,7 @@ from jobmaster.settings.model import Leases, MasterSettings, StoreSettings
 from jobmaster.telemetry import Telemetry
 from jobmaster_agents.event_log import EventLog
 from jobmaster_agents.outcomes.kept_codec import keep_final, keep_hold
-from jobmaster_agents.rescue.rescuer import Rescue
+from jobmaster_agents.rescue.rescuer import StoreRescuer
 from jobmaster_agents.state.ownership import Ownership
 from jobmaster_agents.state.store_reach import StoreReach
 
@@ -101,15 +101,15 @@ class Participant:
         self.heard: list[str] = []
         self.reach = StoreReach(["default"], self.stores, SystemClock(), self.heard.append, self.telemetry, EventLog())
 
-    def rescue(self, master: Any = None, store: Any = None, page_jobs: int = 100, of: str = "default") -> Rescue:
+    def rescue(self, master: Any = None, store: Any = None, page_jobs: int = 100, of: str = "default") -> StoreRescuer:
         """Its rescue duty for one store, perhaps over ports that end it."""
-        return Rescue(
+        return StoreRescuer(
             self.ownership,
             master or self.master,
             of,
             store or self.stores[of],
             self.reach,
-            self.tell_owners,
+            self.notify_owners,
             SystemClock(),
             self.telemetry,
             EventLog(),
@@ -118,7 +118,7 @@ class Participant:
             store_dead_seconds=Leases().store_dead_seconds,
         )
 
-    async def tell_owners(self, groups: set[tuple[str, int]]) -> None:
+    async def notify_owners(self, groups: set[tuple[str, int]]) -> None:
         """Written down instead of told."""
         self.told.append(set(groups))
 

@@ -21,9 +21,9 @@ from jobmaster.clock import SystemClock
 from jobmaster.settings.model import ClusterSettings, Leases
 from jobmaster_agents import agent_main
 from jobmaster_agents.event_log import configure
-from jobmaster_agents.launch.order import CertificateOrder, ChildConfig
+from jobmaster_agents.launch.order import CertificateRequest, ChildConfig
 from jobmaster_agents.launch.shared_deadline import AgentPhase, arm_kernel_timer
-from jobmaster_agents.supervisor.supervisor import Plan, Supervisor
+from jobmaster_agents.supervisor.supervisor import Supervisor, SupervisorPlan
 
 HERE = str(Path(__file__).resolve())
 
@@ -90,9 +90,9 @@ class ScriptedAgent:
         deadline.phase = AgentPhase.SERVING
         told = None
         while not self.over.is_set():
-            if (figures := deadline.figures) != told:
-                told = figures
-                tell(self.directory, what="figures", index=self.config.index, figures=figures._asdict())
+            if (counters := deadline.counters) != told:
+                told = counters
+                tell(self.directory, what="counters", index=self.config.index, counters=counters._asdict())
             if self.behaviour.child == "blocked":
                 block_the_loop()
             self.renew()
@@ -138,7 +138,7 @@ def main(role: str, directory: Path, rest: list[str]) -> int:
             renew_seconds=behaviour.lease_seconds / 4,
             grace_seconds=behaviour.grace_seconds,
         )
-        plan = Plan(
+        plan = SupervisorPlan(
             settings=ClusterSettings(leases=leases),
             agent="default",
             name="worker",
@@ -153,7 +153,7 @@ def main(role: str, directory: Path, rest: list[str]) -> int:
             return await ScriptedAgent(directory, behaviour, config).run()
 
         return agent_main.serve(rest, lambda: run_agent)
-    order = msgspec.json.decode(sys.stdin.buffer.read(), type=CertificateOrder)
+    order = msgspec.json.decode(sys.stdin.buffer.read(), type=CertificateRequest)
     tries = directory / "tries"
     tries.write_text(str(count := int(tries.read_text() if tries.exists() else 0) + 1))
     if count <= behaviour.certificates_fail:

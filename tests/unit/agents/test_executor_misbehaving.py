@@ -17,7 +17,7 @@ from jobmaster.handlers import Handlers, JobContext
 from jobmaster.model.job import Entry, FinalRow, HoldRow, JobState
 from jobmaster.settings.model import AgentSettings
 from jobmaster_agents import retrying
-from jobmaster_agents.agent_main import run_to_its_end
+from jobmaster_agents.agent_main import run_main_coroutine
 from jobmaster_agents.event_log import EventLog
 from jobmaster_agents.outcomes.outcome import StopCause
 from tests.unit.agents.execution_bench import Bench
@@ -434,6 +434,6 @@ def test_an_exit_out_of_a_handlers_own_task_does_not_end_the_agent(
         return sum(isinstance(row, FinalRow) and row.state == JobState.SUCCEEDED for row in rows)
 
     loop = factory()
-    assert run_to_its_end(loop, main(), EventLog()) == 2
+    assert run_main_coroutine(loop, main(), EventLog()) == 2
     assert [record.message for record in caplog.records if record.name == "jobmaster"] == ["exit_refused"]
     loop.close()

@@ -5,13 +5,13 @@ from __future__ import annotations
 import asyncio
 
 from jobmaster.ports import Word
-from jobmaster_agents.rescue.rescuer import Rescue
+from jobmaster_agents.rescue.rescuer import StoreRescuer
 from tests.unit.agents.stage import Stage, check
 
 TERM = 3.0
 
 
-async def finish(duty: Rescue) -> None:
+async def finish(duty: StoreRescuer) -> None:
     """Tick as the duty asks for, until it has nothing unfinished."""
     while True:
         wait = await duty.tick()

@@ -216,17 +216,17 @@ def test_what_happened_in_its_place_is_shown_to_the_next_child(start: Callable[.
     index = run.story("child")[0]["index"]
     os.kill(run.pid(0), signal.SIGSTOP)  # killed at the end of its lease
 
-    def figures() -> dict[object, dict[str, int]]:
-        return {line["index"]: line["figures"] for line in run.story("figures")}  # type: ignore[misc]
+    def counters() -> dict[object, dict[str, int]]:
+        return {line["index"]: line["counters"] for line in run.story("counters")}  # type: ignore[misc]
 
     def told() -> bool:
-        found = figures().get(index, {})
+        found = counters().get(index, {})
         return (found.get("deaths"), found.get("kills"), found.get("certificates")) == (1, 1, 1)
 
-    until(told, PATIENCE_SECONDS, "the figures of its place")
-    assert figures()[index]["deaths_in_a_row"] == 1
+    until(told, PATIENCE_SECONDS, "the counters of its place")
+    assert counters()[index]["deaths_in_a_row"] == 1
     other = next(line["index"] for line in run.story("child") if line["index"] != index)
-    assert figures().get(other, {"deaths": 0})["deaths"] == 0
+    assert counters().get(other, {"deaths": 0})["deaths"] == 0
 
 
 def test_a_first_start_that_is_refused_ends_with_its_exit_code(start: Callable[..., Run], tmp_path: Path) -> None:

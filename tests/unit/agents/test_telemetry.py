@@ -15,10 +15,9 @@ from jobmaster.model.job import ErrorInfo, FinalRow, HoldRow, JobState
 from jobmaster.ports import Written
 from jobmaster.telemetry import JOB_SECONDS, METRICS, Histogram, Kind, Telemetry
 from jobmaster_agents.event_log import EventLog, JsonLines
-from jobmaster_agents.launch.shared_deadline import AgentPhase as AgentPhase
-from jobmaster_agents.launch.shared_deadline import Deadline, PlaceFigures
+from jobmaster_agents.launch.shared_deadline import AgentPhase, ChildCounters, Deadline
 from jobmaster_agents.outcomes.metrics import LINES, WINDOW_SECONDS, FailureLog, OutcomeMetrics
-from jobmaster_agents.run_agent import show_place_figures
+from jobmaster_agents.run_agent import show_child_counters
 
 
 def test_every_listed_metric_has_its_number_and_every_number_is_listed() -> None:
@@ -75,9 +74,9 @@ def test_the_supervisors_figures_are_read_from_the_shared_page() -> None:
     os.close(fd)
     page.trusted_until, page.phase = 7.0, AgentPhase.SERVING
     telemetry = Telemetry()
-    show_place_figures(telemetry, page)
-    page.figures = PlaceFigures(*range(1, 1 + len(PlaceFigures._fields)))
-    assert [telemetry.value(f"place_{name}") for name in PlaceFigures._fields] == list(page.figures)
+    show_child_counters(telemetry, page)
+    page.counters = ChildCounters(*range(1, 1 + len(ChildCounters._fields)))
+    assert [telemetry.value(f"place_{name}") for name in ChildCounters._fields] == list(page.counters)
     assert b"jobmaster_supervisor_kills_total 2.0" in telemetry.exposition()
     assert (page.trusted_until, page.phase) == (7.0, AgentPhase.SERVING)
     page.close()

@@ -1,4 +1,4 @@
-"""The coordinator's chores."""
+"""The coordinator's tasks."""
 
 from __future__ import annotations
 
@@ -129,7 +129,7 @@ class Bench:
         self.kicks = 0
         clock = HandClock()
         self.reach = StoreReach(self.stores, self.stores, clock, lambda _: None, self.telemetry, EventLog())
-        self.house = Maintenance(
+        self.maintenance = Maintenance(
             self.agent_id,
             self.master,
             self.stores,
@@ -148,7 +148,7 @@ async def test_retired_buckets_lose_their_keys_before_their_tombstone() -> None:
     bench = Bench()
     empty = bench.master.retired()
     bench.stores["one"].keys[empty.id] = 0
-    await bench.house.forget_buckets()
+    await bench.maintenance.forget_buckets()
     assert bench.stores["one"].keys == {}
     assert bench.master.ledger == {}
 
@@ -157,7 +157,7 @@ async def test_a_tombstone_waits_for_its_store() -> None:
     bench = Bench()
     waiting, other = bench.master.retired("two"), bench.master.retired("one")
     bench.stores["two"].failure = Unavailable("away")
-    await bench.house.forget_buckets()
+    await bench.maintenance.forget_buckets()
     assert set(bench.master.ledger) == {waiting.id}
     assert other.id not in bench.master.ledger
 
@@ -168,9 +168,9 @@ async def test_tombstones_of_a_silent_store_do_not_stop_the_deletion_of_others()
     waiting = [bench.master.retired("two") for _ in range(1100)]
     others = [bench.master.retired("one") for _ in range(30)]
     bench.stores["two"].failure = Unavailable("away")
-    await bench.house.forget_buckets()
+    await bench.maintenance.forget_buckets()
     assert bench.stores["two"].asked == 1, "the first silence is enough"
-    await bench.house.forget_buckets()
+    await bench.maintenance.forget_buckets()
     assert set(bench.master.ledger) == {bucket.id for bucket in waiting}
     assert not set(bench.master.ledger) & {bucket.id for bucket in others}
     assert bench.stores["two"].asked == 1
@@ -185,7 +185,7 @@ async def test_nor_do_those_of_a_store_that_refuses() -> None:
     bench.master.age = float("inf")
     bench.stores["one"].failure = StoreRefused("no right")
     with pytest.raises(StoreRefused):
-        await bench.house.forget_buckets()
+        await bench.maintenance.forget_buckets()
     assert set(bench.master.ledger) == {bucket.id for bucket in waiting}
     assert not set(bench.master.ledger) & {gone.id, *(bucket.id for bucket in others)}
     assert bench.stores["one"].asked == 1
@@ -197,7 +197,7 @@ async def test_a_store_that_refuses_does_not_stop_the_look_at_the_others() -> No
     risen = new_id()
     bench.stores["two"].keys = {risen: 1}
     with pytest.raises(StoreRefused):
-        await bench.house.adopt_resurrected()
+        await bench.maintenance.adopt_resurrected()
     assert bench.master.ledger[risen].state is BucketState.LOST
 
 
@@ -205,11 +205,11 @@ async def test_tombstones_of_a_store_outside_the_configuration_are_forgotten_lat
     bench = Bench()
     gone = [bench.master.retired("gone") for _ in range(70)]
     others = [bench.master.retired("one") for _ in range(30)]
-    await bench.house.forget_buckets()
+    await bench.maintenance.forget_buckets()
     assert set(bench.master.ledger) == {bucket.id for bucket in gone}, "another agent's configuration may be newer"
     bench.master.age = ClusterSettings().leases.store_dead_seconds
     for _ in range(2):
-        await bench.house.forget_buckets()
+        await bench.maintenance.forget_buckets()
     assert bench.master.ledger == {}
     assert bench.telemetry.buckets_dropped == len(gone) + len(others)
 
@@ -218,7 +218,7 @@ async def test_keys_of_a_retired_bucket_that_hold_jobs_again_make_it_lost() -> N
     bench = Bench()
     bucket = bench.master.retired()
     bench.stores["one"].keys[bucket.id] = 3
-    await bench.house.forget_buckets()
+    await bench.maintenance.forget_buckets()
     assert bench.master.ledger[bucket.id].state is BucketState.LOST
     assert bench.kicks == 1
     assert bench.telemetry.buckets_resurrected == 1
@@ -228,13 +228,13 @@ async def test_jobs_of_a_bucket_the_master_forgot_are_adopted_as_lost() -> None:
     bench = Bench()
     risen, empty = new_id(), new_id()
     bench.stores["two"].keys = {risen: 5, empty: 0}
-    await bench.house.adopt_resurrected()
+    await bench.maintenance.adopt_resurrected()
     assert bench.master.ledger[risen].state is BucketState.LOST
     assert bench.master.ledger[risen].store == "two"
     assert empty not in bench.master.ledger
     assert bench.stores["two"].keys == {risen: 5}
     assert bench.kicks == 1
-    await bench.house.adopt_resurrected()
+    await bench.maintenance.adopt_resurrected()
     assert bench.kicks == 1  # known now
 
 
@@ -244,7 +244,7 @@ async def test_a_newborn_bucket_is_no_resurrected_one() -> None:
     newborn = bench.master.retired()
     bench.stores["one"].keys[newborn.id] = 1
     before = bench.master.ledger[newborn.id]
-    await bench.house.adopt_resurrected()
+    await bench.maintenance.adopt_resurrected()
     assert bench.master.ledger[newborn.id] == before
     assert bench.kicks == 0
 
@@ -254,15 +254,15 @@ async def test_a_silent_store_does_not_stop_the_look_at_the_others() -> None:
     bench.stores["one"].failure = Unavailable("away")
     risen = new_id()
     bench.stores["two"].keys = {risen: 1}
-    await bench.house.adopt_resurrected()
+    await bench.maintenance.adopt_resurrected()
     assert bench.master.ledger[risen].state is BucketState.LOST
 
 
 async def test_orphans_and_expiries_are_worked_off_in_batches() -> None:
     bench = Bench()
     bench.master.orphans, bench.master.expired = 2500, 1000
-    await bench.house.return_orphans()
-    await bench.house.expire_jobs()
+    await bench.maintenance.return_orphans()
+    await bench.maintenance.expire_jobs()
     assert (bench.master.orphans, bench.master.expired) == (0, 0)
     assert (bench.telemetry.orphans_returned, bench.telemetry.jobs_given_up) == (2500, 21)
     assert bench.telemetry.jobs_expired == 1000
@@ -271,18 +271,18 @@ async def test_orphans_and_expiries_are_worked_off_in_batches() -> None:
 
 async def test_every_chore_has_its_time() -> None:
     bench = Bench()
-    chores = {chore.name: chore for chore in bench.house.chores()}
-    assert chores["partitions"].every_seconds == 3600.0
-    assert chores["tombstones"].every_seconds == 30.0
-    for chore in chores.values():
-        await chore.run()
+    tasks = {task.name: task for task in bench.maintenance.tasks()}
+    assert tasks["partitions"].every_seconds == 3600.0
+    assert tasks["tombstones"].every_seconds == 30.0
+    for task in tasks.values():
+        await task.run()
 
 
 async def test_leftovers_are_forgotten_by_their_own_retention_in_bounded_batches() -> None:
     bench = Bench()
     limit = ClusterSettings().thresholds.transfer_batch
     bench.master.leftovers = {Leftover.KEYS: 2 * limit + 5, Leftover.AGENTS: 3, Leftover.OPERATOR_LOG: 100 * limit}
-    await bench.house.forget_leftovers()
+    await bench.maintenance.forget_leftovers()
     keep = ClusterSettings().retention
     assert bench.master.asked[0] == (Leftover.AGENTS, keep.ended_agents_days)
     assert dict(bench.master.asked)[Leftover.BUCKET_EVENTS] == keep.bucket_history_days

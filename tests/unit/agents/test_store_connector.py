@@ -63,7 +63,7 @@ async def test_a_store_that_comes_back_joins_the_others_in_the_same_mapping() ->
     duty = joining_of(own=own, other=other)
     told: list[str] = []
     duty.on_joined = told.append
-    await duty.begin(needed="own")
+    await duty.connect(needed="own")
     usable = duty.usable
     assert list(usable) == ["own"]
     assert await duty.tick() == AGAIN_SECONDS
@@ -75,7 +75,7 @@ async def test_a_store_that_comes_back_joins_the_others_in_the_same_mapping() ->
 
 async def test_an_agent_does_not_start_without_its_own_store() -> None:
     with pytest.raises(Unavailable):
-        await joining_of(own=Store(up=False), other=Store()).begin(needed="own")
+        await joining_of(own=Store(up=False), other=Store()).connect(needed="own")
 
 
 async def test_a_start_does_not_wait_for_stores_the_agent_does_not_live_on(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -83,14 +83,14 @@ async def test_a_start_does_not_wait_for_stores_the_agent_does_not_live_on(monke
     silent, other = Store(), Store()
     silent.silent = True
     begun = joining_of(silent=silent, own=Store(), other=other)
-    await begun.begin(needed="own")
+    await begun.connect(needed="own")
     assert sorted(begun.usable) == ["other", "own"]
 
 
 async def test_a_silent_store_does_not_keep_another_from_joining() -> None:
     silent, back = Store(up=False), Store(up=False)
     begun = joining_of(own=Store(), silent=silent, back=back)
-    await begun.begin(needed="own")
+    await begun.connect(needed="own")
     silent.silent = back.up = True
     tick = asyncio.ensure_future(begun.tick())
     await until(lambda: "back" in begun.usable, "the store that is back")
@@ -100,13 +100,13 @@ async def test_a_silent_store_does_not_keep_another_from_joining() -> None:
 
 async def test_a_swapped_store_is_refused() -> None:
     with pytest.raises(Refused, match="another generation"):
-        await joining_of(own=Store(generation=b"g" * 16)).begin(needed="own")
+        await joining_of(own=Store(generation=b"g" * 16)).connect(needed="own")
 
 
 async def test_another_store_that_refuses_keeps_no_agent_from_its_work(caplog: pytest.LogCaptureFixture) -> None:
     """Swapped, or set to evict keys: that is mended in its own time, and agents that do not live on it start meanwhile."""
     begun = joining_of(unfit=Store(generation=b"g" * 16), own=Store(), other=Store())
-    await begun.begin(needed="own")
+    await begun.connect(needed="own")
     assert sorted(begun.usable) == ["other", "own"]
     assert [record.getMessage() for record in caplog.records] == [Event.STORE_UNFIT]
     with pytest.raises(Refused, match="another generation"):
@@ -119,7 +119,7 @@ async def test_settings_that_were_changed_at_run_time_are_named_once(
     monkeypatch.setattr(store_connector, "VERIFY_SECONDS", 0.0)
     own = Store()
     duty = joining_of(own=own)
-    await duty.begin(needed="own")
+    await duty.connect(needed="own")
 
     def told() -> int:
         return sum(record.getMessage() == Event.STORE_UNFIT for record in caplog.records)
@@ -140,7 +140,7 @@ async def test_settings_that_were_changed_at_run_time_are_named_once(
 async def test_the_settings_of_a_store_are_not_looked_at_with_every_try_to_join_another() -> None:
     own = Store()
     duty = joining_of(own=own, other=Store(up=False))
-    await duty.begin(needed="own")
+    await duty.connect(needed="own")
     for _ in range(5):
         await duty.tick()
     assert own.looks == 1

@@ -1,4 +1,4 @@
-"""The coordinator's office, hints and chores."""
+"""The coordinator's office, hints and tasks."""
 
 from __future__ import annotations
 
@@ -102,7 +102,7 @@ def a_bucket(store: str = "one", lane: str = "default", priority: int = 3) -> Bu
 
 
 class Bench:
-    def __init__(self, chores: Sequence[MaintenanceTask] = (), master: Master | None = None) -> None:
+    def __init__(self, tasks: Sequence[MaintenanceTask] = (), master: Master | None = None) -> None:
         self.clock = HandClock()
         self.master = master or Master()
         self.stores = {"one": Store(), "two": Store()}
@@ -115,7 +115,7 @@ class Bench:
             self.master, self.stores, self.reach, self.clock, self.telemetry, map_seconds=map_seconds
         )
         self.duty = Leader(
-            self.ownership, self.master, self.due_notifier, chores, Leases(), self.clock, self.count, self.telemetry,
+            self.ownership, self.master, self.due_notifier, tasks, Leases(), self.clock, self.count, self.telemetry,
             EventLog(), weight=1, horizon_seconds=300.0,
         )  # fmt: skip
 
@@ -150,11 +150,11 @@ async def test_a_candidate_waits_without_asking_until_a_renewal_shows_a_vacancy(
     bench.master.holder, bench.master.epoch = other, 7
     assert await bench.duty.tick() == IDLE_SECONDS
     for _ in range(5):
-        bench.duty.saw_coordinator(other)
+        bench.duty.on_leader_seen(other)
         await bench.duty.tick()
     assert bench.master.queries == ["lead"]
     bench.master.holder = None
-    bench.duty.saw_coordinator(None)
+    bench.duty.on_leader_seen(None)
     assert bench.duty.kicked.is_set()
     await bench.duty.tick()
     assert bench.duty.epoch == 8
@@ -181,7 +181,7 @@ async def test_a_lighter_coordinator_ends_its_tick_and_hands_the_office_over_onc
     assert (bench.duty.epoch, bench.master.holder, bench.master.epoch) == (None, heir, 2)
     assert len(bench.stores["one"].hinted) == 1
     for _ in range(5):
-        bench.duty.saw_coordinator(heir)
+        bench.duty.on_leader_seen(heir)
         assert await bench.second() == IDLE_SECONDS
     assert bench.master.queries == ["lead", "tend", "buckets", "hand_over"]
 
@@ -204,7 +204,7 @@ async def test_an_agent_that_a_renewal_names_as_coordinator_takes_the_office_up(
     bench.master.holder, bench.master.epoch = new_id(), 7
     await bench.duty.tick()
     bench.master.holder, bench.master.epoch = bench.ownership.agent_id, 8
-    bench.duty.saw_coordinator(bench.ownership.agent_id)
+    bench.duty.on_leader_seen(bench.ownership.agent_id)
     await bench.duty.tick()
     assert bench.duty.epoch == 8
 
@@ -237,7 +237,7 @@ async def test_resigning_gives_the_office_back_once() -> None:
     await bench.duty.resign()
     assert bench.master.queries.count("resign") == 1
     assert bench.master.holder is None
-    bench.duty.saw_coordinator(None)
+    bench.duty.on_leader_seen(None)
     assert await bench.second() == IDLE_SECONDS  # who has resigned does not apply again
     assert bench.master.holder is None
 
@@ -291,7 +291,7 @@ async def test_an_owner_with_a_greater_share_has_more_turns_and_all_have_some() 
     shares = {small: 0.5, big: 1.0, huge: 2.5}
     bench.master.traits = {bucket.owner: Traits(frozenset(), share) for bucket, share in shares.items()}
     for _ in range(80):
-        await bench.due_notifier.tell({("default", 3)})
+        await bench.due_notifier.notify({("default", 3)})
         await bench.due_notifier.tick()
     told = Counter(bench.stores["one"].hinted)
     assert sum(told.values()) == 160
@@ -306,7 +306,7 @@ async def test_where_owners_differ_in_their_handlers_two_of_each_kind_are_told()
     bench.master.traits = {bucket.owner: Traits(frozenset({"common"}), 1.0) for bucket in many}
     bench.master.traits[rare.owner] = Traits(frozenset({"rare"}), 1.0)
     for _ in range(5):
-        await bench.due_notifier.tell({("default", 3)})
+        await bench.due_notifier.notify({("default", 3)})
         await bench.due_notifier.tick()
     assert Counter(bench.stores["one"].hinted) == dict.fromkeys((bucket.id for bucket in many), 1)
     assert bench.stores["two"].hinted == [rare.id] * 5
@@ -330,11 +330,11 @@ async def test_owners_are_told_although_the_map_is_read_again_at_that_moment() -
     bench = Bench()
     gone, stays = a_bucket(), a_bucket(lane="payroll")
     bench.master.active = [gone, stays]
-    await bench.due_notifier.tell([("default", 3), ("payroll", 3)])
+    await bench.due_notifier.notify([("default", 3), ("payroll", 3)])
     telling = asyncio.ensure_future(bench.due_notifier.tick())
     await asyncio.sleep(0)  # up to its first question
     bench.master.active = [stays]
-    await bench.due_notifier.tell([("payroll", 3)], afresh=True)
+    await bench.due_notifier.notify([("payroll", 3)], afresh=True)
     await telling
     assert stays.id in bench.stores["one"].hinted
 
@@ -405,14 +405,14 @@ async def test_a_chore_that_takes_long_does_not_hold_up_the_office() -> None:
 
     bench = Bench([MaintenanceTask("long", 60.0, wait)])
     await bench.duty.tick()
-    assert bench.duty.chores.kicked.is_set(), "who is elected begins with the chores at once"
-    chore = asyncio.ensure_future(bench.duty.chores.tick())
+    assert bench.duty.maintenance.kicked.is_set(), "who is elected begins with the tasks at once"
+    task = asyncio.ensure_future(bench.duty.maintenance.tick())
     for _ in range(5):
         assert await bench.second() == 1.0
     assert bench.master.queries == ["lead"] + ["tend"] * 5
-    assert not chore.done()
+    assert not task.done()
     never.set()
-    await chore
+    await task
 
 
 async def test_chores_wait_for_the_office() -> None:
@@ -424,7 +424,7 @@ async def test_chores_wait_for_the_office() -> None:
     bench = Bench([MaintenanceTask("work", 30.0, work)])
     bench.master.holder, bench.master.epoch = new_id(), 1
     await bench.duty.tick()
-    assert await bench.duty.chores.tick() == IDLE_SECONDS
+    assert await bench.duty.maintenance.tick() == IDLE_SECONDS
     assert done == []
 
 
@@ -432,10 +432,10 @@ async def test_a_rescuer_asks_for_the_buckets_as_they_are_now() -> None:
     """What was read a second ago may list the very owners that have just died."""
     bench = Bench()
     bench.master.active = [a_bucket()]
-    await bench.due_notifier.tell({("default", 3)})
+    await bench.due_notifier.notify({("default", 3)})
     alive = a_bucket("two")
     bench.master.active = [alive]
-    await bench.due_notifier.tell({("default", 3)}, afresh=True)
+    await bench.due_notifier.notify({("default", 3)}, afresh=True)
     await bench.due_notifier.tick()
     assert bench.stores["two"].hinted == [alive.id]
     assert bench.master.queries == ["buckets", "buckets"]
@@ -469,7 +469,7 @@ async def test_one_chore_a_tick_and_a_failing_one_does_not_take_every_turn() -> 
     for second in range(62):
         await bench.second()
         try:
-            await bench.duty.chores.tick()
+            await bench.duty.maintenance.tick()
         except Unavailable:
             assert second in (0, 60)
     assert done == ["fail", "work", "work", "fail", "work"]
@@ -490,7 +490,7 @@ async def test_a_busy_coordinator_stays_within_two_queries_a_second() -> None:
     await bench.duty.tick()
     for _ in range(600):
         await bench.second()
-        await bench.duty.chores.tick()
+        await bench.duty.maintenance.tick()
     failure_detector = 600 / Leases().lease_seconds
     heartbeat = 600 / Leases().renew_seconds
     assert (len(bench.master.queries) + counted + heartbeat + failure_detector) / 600 < 2.0

@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 
 from jobmaster.settings.model import AgentSettings, BucketCounts, ClusterSettings, JobDefaults, Leases
-from jobmaster_agents.supervisor.config_reload import reloaded
+from jobmaster_agents.supervisor.config_reload import apply_reload
 
 OLD = ClusterSettings(agents={"default": AgentSettings(slots=5), "other": AgentSettings()})
 
@@ -18,20 +18,20 @@ def changed(**agent: Any) -> ClusterSettings:
 
 
 def test_nothing_changed_is_nothing() -> None:
-    assert reloaded(OLD, OLD, "default") == (OLD, [], [])
+    assert apply_reload(OLD, OLD, "default") == (OLD, [], [])
 
 
 def test_counts_of_buckets_and_slots_take_effect() -> None:
     new = changed(buckets=BucketCounts(medium=3), slots=7)
-    assert reloaded(OLD, new, "default") == (new, ["agents.default.buckets", "agents.default.slots"], [])
+    assert apply_reload(OLD, new, "default") == (new, ["agents.default.buckets", "agents.default.slots"], [])
 
 
 def test_lanes_are_taken_whole() -> None:
     new = changed(lanes={"payroll": BucketCounts(), "default": BucketCounts()})
-    found = reloaded(OLD, new, "default")
+    found = apply_reload(OLD, new, "default")
     assert found.changed == ["agents.default.lanes"]
     assert found.settings.agents["default"].lanes == new.agents["default"].lanes
-    back = reloaded(new, OLD, "default")
+    back = apply_reload(new, OLD, "default")
     assert (back.settings, back.changed) == (OLD, ["agents.default.lanes"])
 
 
@@ -42,7 +42,7 @@ def test_what_needs_a_restart_keeps_its_old_value_and_is_named_as_the_file_write
         jobs=JobDefaults(timeout_seconds=9.0, max_rescues=8),
         handlers=["more.jobs"],
     )
-    found = reloaded(OLD, new, "default")
+    found = apply_reload(OLD, new, "default")
     assert found.waiting == ["agents.default.threads", "handlers", "jobs.max_rescues", "leases.lease"]
     assert found.changed == ["jobs.timeout", "leases.grace"]
     assert found.settings.leases == Leases(grace_seconds=1.0)
@@ -53,4 +53,4 @@ def test_what_needs_a_restart_keeps_its_old_value_and_is_named_as_the_file_write
 
 def test_other_agents_are_their_own_supervisors_business() -> None:
     new = msgspec.structs.replace(OLD, agents={**OLD.agents, "other": AgentSettings(slots=1), "third": AgentSettings()})
-    assert reloaded(OLD, new, "default") == (OLD, [], [])
+    assert apply_reload(OLD, new, "default") == (OLD, [], [])

@@ -365,7 +365,7 @@ async def test_a_store_with_a_higher_epoch_is_reported_with_it() -> None:
     world = World()
     world.fence_answer = (Word.FENCED, 9)
     drain = a_drain(world)
-    assert await drain.run() is EvacuationEnd.OUTRUN
+    assert await drain.run() is EvacuationEnd.EPOCH_BEHIND
     assert drain.store_epoch == 9
     assert world.calls == ["fence"]
 

@@ -1,4 +1,4 @@
-"""Office, hints, anti-entropy and chores against real servers."""
+"""Office, hints, anti-entropy and tasks against real servers."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ async def test_one_leads_the_other_waits_and_a_resignation_hands_over_with_a_new
     assert second.duty.epoch is None
     await first.duty.tick()
     await first.duty.resign()
-    second.duty.saw_coordinator((await second.agent.master.renew(second.agent.agent_id, 600.0)).coordinator)
+    second.duty.on_leader_seen((await second.agent.master.renew(second.agent.agent_id, 600.0)).coordinator)
     await second.duty.tick()
     assert second.duty.epoch is not None
     assert second.duty.epoch > 1
@@ -86,7 +86,7 @@ async def test_a_coordinator_that_slept_through_its_lease_finds_its_successor(st
     await sleeper.duty.tick()
     epoch = sleeper.duty.epoch
     while successor.duty.epoch is None:
-        successor.duty.saw_coordinator(None)
+        successor.duty.on_leader_seen(None)
         await successor.duty.tick()
         await asyncio.sleep(0.02)
     await sleeper.duty.tick()
@@ -100,7 +100,7 @@ async def test_the_office_of_a_dead_coordinator_is_vacant_at_once(stage: Stage) 
     await first.duty.tick()
     await second.duty.tick()
     await first.agent.die()
-    second.duty.may_be_vacant()
+    second.duty.on_vacancy()
     await second.duty.tick()
     assert second.duty.epoch is not None
 
@@ -169,10 +169,10 @@ async def test_a_row_marked_and_never_put_comes_back_and_its_neighbours_stay(sta
     assert owner.telemetry.rows_released == 2
 
 
-# ---------------------------------------------------------------- chores
+# ---------------------------------------------------------------- tasks
 
 
-def a_house(agent: Participant, kicks: list[int], tombstone_seconds: float = 0.02) -> Maintenance:
+def maintenance_of(agent: Participant, kicks: list[int], tombstone_seconds: float = 0.02) -> Maintenance:
     leases = Leases(tombstone_seconds=tombstone_seconds, bucket_map_seconds=0.001)
     return Maintenance(
         agent.agent_id,
@@ -191,9 +191,9 @@ async def test_a_drained_bucket_is_forgotten_in_store_and_master(stage: Stage) -
     await owner.submit(3)
     await owner.die()
     await keeper.rescue().tick()
-    house = a_house(keeper, [])
+    maintenance = maintenance_of(keeper, [])
     while await stage.rows("SELECT FROM bucket WHERE id = $1", text(owner.fence.bucket_id)):
-        await house.forget_buckets()
+        await maintenance.forget_buckets()
     assert owner.fence.bucket_id not in await keeper.store.known_buckets()
     assert len(await stage.jobs()) == 3
 
@@ -202,7 +202,7 @@ async def test_a_fresh_tombstone_stays(stage: Stage) -> None:
     owner, keeper = await stage.owner(), await stage.agent()
     await owner.die()
     await keeper.rescue().tick()
-    await a_house(keeper, [], tombstone_seconds=600.0).forget_buckets()
+    await maintenance_of(keeper, [], tombstone_seconds=600.0).forget_buckets()
     assert (await stage.bucket_state(owner.fence.bucket_id))[0] == "READY_TO_DELETE"
 
 
@@ -213,7 +213,7 @@ async def test_jobs_in_a_bucket_the_master_has_forgotten_run_again(stage: Stage)
     await stage.rows("DELETE FROM bucket WHERE id = $1", text(owner.fence.bucket_id))
     await owner.die()
     kicks: list[int] = []
-    await a_house(keeper, kicks).adopt_resurrected()
+    await maintenance_of(keeper, kicks).adopt_resurrected()
     assert kicks == [1]
     await keeper.rescue().tick()
     found = await stage.jobs()
@@ -232,17 +232,17 @@ async def test_jobs_in_a_claimed_list_whose_name_the_store_has_lost_run_again(st
     await owner.die()
     await keeper.rescue().tick()
     kicks: list[int] = []
-    house = a_house(keeper, kicks)
+    maintenance = maintenance_of(keeper, kicks)
     while await stage.rows("SELECT FROM bucket WHERE id = $1", text(owner.fence.bucket_id)):
-        await house.forget_buckets()
+        await maintenance.forget_buckets()
     assert len(await stage.jobs()) == 1, "three of them are known to the store only"
-    await house.adopt_resurrected()
+    await maintenance.adopt_resurrected()
     assert kicks == [1]
     await keeper.rescue().tick()
     found = await stage.jobs()
     assert {job_id: found[job_id][0] for job_id in submitted} == dict.fromkeys(submitted, "HELD")
     while await stage.rows("SELECT FROM bucket WHERE id = $1", text(owner.fence.bucket_id)):
-        await house.forget_buckets()
+        await maintenance.forget_buckets()
     assert owner.fence.bucket_id not in await keeper.store.known_buckets()
 
 
@@ -272,6 +272,6 @@ async def test_orphaned_rows_expired_jobs_and_partitions_are_looked_after(stage:
     await stage.rows("DELETE FROM bucket WHERE id = $1", text(owner.fence.bucket_id))
     assert await keeper.master.return_orphans(0.0, 100, max_rescues=3) == (2, 2, 0)
     assert {state for state, _, _ in (await stage.jobs()).values()} == {"HELD"}
-    house = a_house(keeper, [])
-    for chore in house.chores():
-        await chore.run()
+    maintenance = maintenance_of(keeper, [])
+    for task in maintenance.tasks():
+        await task.run()

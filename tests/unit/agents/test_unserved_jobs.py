@@ -11,7 +11,7 @@ from jobmaster.rules.serving import Lack
 from jobmaster.settings.model import Thresholds
 from jobmaster.telemetry import Telemetry
 from jobmaster_agents.event_log import EventLog
-from jobmaster_agents.leader.leader import AGAIN
+from jobmaster_agents.leader.leader import MORE
 from jobmaster_agents.leader.unserved import EVERY_SECONDS, NAME_AGAIN_SECONDS, UnservedJobs
 from tests.unit.agents.hand_clock import HandClock
 
@@ -87,7 +87,7 @@ async def test_only_what_others_would_read_over_is_put_off() -> None:
     assert bench.master.off == [(DueGroup("default", 3), ("lost", "other"))]
 
 
-@pytest.mark.parametrize(("moves", "returns", "again"), [(10, 0, AGAIN), (9, 10, AGAIN), (9, 9, None)])
+@pytest.mark.parametrize(("moves", "returns", "again"), [(10, 0, MORE), (9, 10, MORE), (9, 9, None)])
 async def test_it_comes_again_at_once_when_a_statement_was_full(moves: int, returns: int, again: bool | None) -> None:
     bench = Bench()
     bench.master.found = [LOST]

@@ -24,62 +24,62 @@ class DetectorMaster:
         return dead
 
 
-def a_judge(
-    clock: HandClock, court: DetectorMaster, ownership: Ownership
+def detector_of(
+    clock: HandClock, master: DetectorMaster, ownership: Ownership
 ) -> tuple[FailureDetector, list[str], Telemetry]:
-    told: list[str] = []
+    kicks: list[str] = []
     telemetry = Telemetry()
     failure_detector = FailureDetector(
-        ownership, court, Leases(), clock, lambda: told.append("rescue"), telemetry, EventLog()
+        ownership, master, Leases(), clock, lambda: kicks.append("rescue"), telemetry, EventLog()
     )
-    return failure_detector, told, telemetry
+    return failure_detector, kicks, telemetry
 
 
 async def test_nobody_judges_in_its_own_first_term() -> None:
-    court = DetectorMaster()
-    failure_detector, _, _ = a_judge(HandClock(), court, trusted(HandClock()))
+    master = DetectorMaster()
+    failure_detector, _, _ = detector_of(HandClock(), master, trusted(HandClock()))
     assert await failure_detector.tick() == Leases().lease_seconds
-    assert court.judges == []
+    assert master.judges == []
 
 
 async def test_an_idle_agent_asks_once_per_lease() -> None:
-    clock, court = HandClock(), DetectorMaster()
-    failure_detector, told, _ = a_judge(clock, court, trusted(clock))
+    clock, master = HandClock(), DetectorMaster()
+    failure_detector, kicks, _ = detector_of(clock, master, trusted(clock))
     await failure_detector.tick()
     for _ in range(5):
         assert await failure_detector.tick() == Leases().lease_seconds
-    assert len(court.judges) == 5
-    assert told == []
+    assert len(master.judges) == 5
+    assert kicks == []
 
 
 async def test_a_certificate_starts_the_rescue() -> None:
-    clock, court = HandClock(), DetectorMaster()
-    failure_detector, told, telemetry = a_judge(clock, court, trusted(clock))
+    clock, master = HandClock(), DetectorMaster()
+    failure_detector, kicks, telemetry = detector_of(clock, master, trusted(clock))
     await failure_detector.tick()
-    court.dead = [AgentId(new_id()), AgentId(new_id())]
+    master.dead = [AgentId(new_id()), AgentId(new_id())]
     await failure_detector.tick()
-    assert told == ["rescue"]
+    assert kicks == ["rescue"]
     assert telemetry.agents_certified == 2
 
 
 async def test_many_dead_are_judged_without_a_pause() -> None:
-    clock, court = HandClock(), DetectorMaster()
-    failure_detector, _, telemetry = a_judge(clock, court, trusted(clock))
+    clock, master = HandClock(), DetectorMaster()
+    failure_detector, _, telemetry = detector_of(clock, master, trusted(clock))
     await failure_detector.tick()
-    court.dead = [new_id() for _ in range(100)]
+    master.dead = [new_id() for _ in range(100)]
     assert await failure_detector.tick() == 0.0
     assert await failure_detector.tick() == Leases().lease_seconds
     assert telemetry.agents_certified == 100
 
 
 async def test_who_is_in_doubt_itself_does_not_judge() -> None:
-    clock, court = HandClock(), DetectorMaster()
+    clock, master = HandClock(), DetectorMaster()
     ownership = Ownership(new_id())
     ownership.trust(term(clock.now, 10.0))
-    failure_detector, _, _ = a_judge(clock, court, ownership)
+    failure_detector, _, _ = detector_of(clock, master, ownership)
     await failure_detector.tick()
     clock.now += 6.0  # past half its lease
     await failure_detector.tick()
     ownership.fence("certificate seen")
     await failure_detector.tick()
-    assert court.judges == []
+    assert master.judges == []

@@ -20,7 +20,7 @@ from jobmaster.telemetry import Telemetry
 from jobmaster_agents import http_server as serving_module
 from jobmaster_agents.event_log import EventLog
 from jobmaster_agents.http_server import CONNECTIONS_MAX, HEAD_BYTES_MAX, HttpServer, check_ports, port_of, url_of
-from jobmaster_agents.run_agent import Endings
+from jobmaster_agents.run_agent import AgentLifecycle
 from jobmaster_agents.state.ownership import Ownership
 from tests.patience import PATIENCE_SECONDS
 from tests.unit.agents.hand_clock import HandClock
@@ -250,7 +250,7 @@ class Registered:
 
     def __init__(self) -> None:
         self.ownership = Ownership(new_id())
-        self.stop_asked = asyncio.Event()
+        self.stop_requested = asyncio.Event()
         self.bucket_worker = SimpleNamespace(
             threads_exhausted=asyncio.Event(),
             job_table=[1, 2, 3],
@@ -265,69 +265,69 @@ def clock() -> HandClock:
 
 
 @pytest.fixture
-def bucket_worker(clock: HandClock) -> tuple[Endings, Registered]:
+def bucket_worker(clock: HandClock) -> tuple[AgentLifecycle, Registered]:
     """An agent that is ready."""
-    endings, parts = Endings(clock), Registered()
-    assert endings.why_not_ready() == "it is starting"
-    parts.ownership.trust(term(clock.now, 10.0))
-    endings.serving = parts  # type: ignore[assignment]
-    assert endings.why_not_ready() is None
-    return endings, parts
+    lifecycle, runtime = AgentLifecycle(clock), Registered()
+    assert lifecycle.why_not_ready() == "it is starting"
+    runtime.ownership.trust(term(clock.now, 10.0))
+    lifecycle.serving = runtime  # type: ignore[assignment]
+    assert lifecycle.why_not_ready() is None
+    return lifecycle, runtime
 
 
-BucketWorker = tuple[Endings, Registered]
+BucketWorker = tuple[AgentLifecycle, Registered]
 
 
 def test_it_is_not_ready_from_the_signal_on(bucket_worker: BucketWorker) -> None:
     """Not a turn of the loop later: nothing can have told a bucket yet to take no more jobs."""
-    endings, _ = bucket_worker
-    endings.on_signal(signal.SIGTERM)
-    assert endings.why_not_ready() == "it is leaving: SIGTERM"
+    lifecycle, _ = bucket_worker
+    lifecycle.on_signal(signal.SIGTERM)
+    assert lifecycle.why_not_ready() == "it is leaving: SIGTERM"
 
 
 def test_once_started_it_has_started_for_good(bucket_worker: BucketWorker) -> None:
-    endings, parts = bucket_worker
-    assert endings.why_not_started() is None
-    endings.on_signal(signal.SIGTERM)
-    parts.ownership.fence("a certificate")
-    assert endings.why_not_started() is None
-    assert Endings(HandClock()).why_not_started() == "it is starting"
+    lifecycle, runtime = bucket_worker
+    assert lifecycle.why_not_started() is None
+    lifecycle.on_signal(signal.SIGTERM)
+    runtime.ownership.fence("a certificate")
+    assert lifecycle.why_not_started() is None
+    assert AgentLifecycle(HandClock()).why_not_started() == "it is starting"
 
 
 def test_a_drain_is_told_with_what_is_left_and_how_long_it_may_take(
     bucket_worker: BucketWorker, clock: HandClock
 ) -> None:
-    endings, _ = bucket_worker
+    lifecycle, _ = bucket_worker
     left = {"in_flight": 3, "running": 2, "outcomes_waiting": 1, "buckets": 0}
-    assert endings.draining() == {"draining": False, **left, "seconds_left": None}
-    endings.on_signal(signal.SIGTERM)
-    assert endings.draining()["draining"] is True
-    endings.leaves_from(25.0)
+    assert lifecycle.draining() == {"draining": False, **left, "seconds_left": None}
+    lifecycle.on_signal(signal.SIGTERM)
+    assert lifecycle.draining()["draining"] is True
+    lifecycle.leaves_from(25.0)
     clock.now += 5.0
-    assert endings.draining() == {"draining": True, **left, "seconds_left": 20.0}
+    assert lifecycle.draining() == {"draining": True, **left, "seconds_left": 20.0}
     clock.now += 30.0
-    assert endings.draining()["seconds_left"] == 0.0
+    assert lifecycle.draining()["seconds_left"] == 0.0
 
 
 def test_it_is_not_ready_when_an_operator_sends_it_home(bucket_worker: BucketWorker) -> None:
-    endings, parts = bucket_worker
-    parts.stop_asked.set()
-    assert endings.why_not_ready() == "it is leaving: drain requested"
+    lifecycle, runtime = bucket_worker
+    runtime.stop_requested.set()
+    assert lifecycle.why_not_ready() == "it is leaving: drain requested"
 
 
 def test_it_is_not_ready_past_half_its_lease(bucket_worker: BucketWorker, clock: HandClock) -> None:
-    endings, parts = bucket_worker
+    lifecycle, runtime = bucket_worker
     clock.now += 4.9
-    assert endings.why_not_ready() is None
+    assert lifecycle.why_not_ready() is None
     clock.now += 0.2
-    assert "starts nothing" in str(endings.why_not_ready())
-    parts.ownership.trust(term(clock.now, 10.0))
-    assert endings.why_not_ready() is None
+    assert "starts nothing" in str(lifecycle.why_not_ready())
+    runtime.ownership.trust(term(clock.now, 10.0))
+    assert lifecycle.why_not_ready() is None
 
 
 def test_it_is_not_ready_once_it_is_fenced_or_orphaned(bucket_worker: BucketWorker) -> None:
-    endings, parts = bucket_worker
-    parts.ownership.fence("a certificate")
-    assert endings.why_not_ready() == "it is fenced: a certificate"
-    endings.orphaned.set()
-    assert endings.why_not_ready() == "its supervisor died"
+    lifecycle, runtime = bucket_worker
+    runtime.ownership.fence("a certificate")
+    assert lifecycle.why_not_ready() == "it is fenced: a certificate"
+    lifecycle.orphaned.set()
+    assert lifecycle.why_not_ready() == "its supervisor died"
