@@ -42,7 +42,7 @@ MANY_PARAMETERS = {
     "agents/jobmaster_agents/lease/heartbeat.py:Heartbeat.__init__": "wired once; its callbacks are its only way out",
     "agents/jobmaster_agents/execute/process_pool/pool.py:ProcessPool.__init__": "wired once, by name",
     "agents/jobmaster_agents/agent.py:AgentRuntime.__init__": "made once, in run_agent.py, of all that an agent is made of",
-    "agents/jobmaster_agents/rescue/rescuer.py:Rescue.__init__": "wired once, in agent.py",
+    "agents/jobmaster_agents/rescue/rescuer.py:StoreRescuer.__init__": "wired once, in agent.py",
     "agents/jobmaster_agents/lease/store_lease.py:StoreLease.__init__": "wired once, in agent.py, like the heartbeat",
     "agents/jobmaster_agents/bucket_worker.py:BucketWorker.__init__": "wired once, in agent.py",
 }
