@@ -1,1 +1,1 @@
-"""The way of a job into an agent: from the lists of a bucket, and from the master when it is due."""
+"""How an agent gets jobs: from the lists of a bucket, and from the master when they are due."""

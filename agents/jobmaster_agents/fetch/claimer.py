@@ -1,13 +1,14 @@
-"""From a bucket's lists into memory: woken, never polling; asked again under the same name when a reply was lost.
+"""Claims jobs from a bucket's lists into memory. It is woken and never polls; a claim whose reply was lost is repeated under
+the same list name.
 
-One blocking pop over the wake keys of all buckets tells which bucket has something new; a claim's answer arms a timer for
-the next due job. Prefetch is bounded by free slots plus the buffer, by the bytes of the bucket's claimed lists, and by the
-reporter's backlog. After every reconnect, and when the blocking pop comes back empty, each bucket is asked once: a token
-may have died with the connection.
+One blocking pop over the wake keys of all buckets returns the bucket that has something new; a claim's answer arms a timer
+for the next due job. Prefetch is bounded by free slots plus the buffer, by the bytes of the bucket's claimed lists, and by the
+backlog of the outcome writer. After every reconnect, and when the blocking pop times out, each claimer is woken once: a token
+may have been lost with the connection.
 
-A pump that leaves jobs behind always leaves a reason to come back: the queue says so at its low-water mark, the reporter
-when its backlog is down, the lease when it is renewed. While there is no room it still looks, at a bounded rate, for what
-cannot wait: cancellations, hints, and a bucket over its high-water mark, from which portions go to the master unrun.
+A claimer that leaves jobs in the bucket is always woken again: by the run queue at its low-water mark, by the outcome writer
+when its backlog is down, by a renewal of the lease. While there is no room it still looks, at a bounded rate, for what cannot
+wait: cancellations, hints, and a bucket over its high-water mark, from which jobs are spilled to the master unrun.
 """
 
 from __future__ import annotations
@@ -37,15 +38,15 @@ from jobmaster_agents.state.progress import Progress
 
 CLAIM_JOBS_MAX = 1000
 _LOOK_SECONDS = 0.25
-"""How often a bucket without room is looked at when it is woken."""
+"""Shortest time between two looks into a bucket without room."""
 _TIMER_SLACK_SECONDS = 0.001
-"""Two clocks never agree to the microsecond: a timer that fires a hair too early would claim nothing, and again."""
+"""Two clocks never agree to the microsecond: a timer that fires slightly too early would claim nothing, and fire again."""
 _due_us, _token = attrgetter("due_us"), attrgetter("token")
 _FENCED = (Word.FENCED, Word.GENERATION, Word.ROLLBACK, Word.NO_BUCKET)
 
 
 class ClaimObserver(Protocol):
-    """Who fetches HELD jobs for a bucket."""
+    """The due fetcher, as a claimer uses it."""
 
     def kick(self, bucket_id: bytes) -> None: ...
 
@@ -55,11 +56,11 @@ class ClaimObserver(Protocol):
 
 
 class Capacity(NamedTuple):
-    """How many jobs of a bucket an agent holds."""
+    """How many jobs of a bucket an agent may have in memory."""
 
     slots: int
     buffer: int
-    """So many more, while their claimed lists fit into memory."""
+    """Jobs beyond the slots, while their claimed lists fit into memory."""
 
     @classmethod
     def of(cls, agent: AgentSettings) -> Capacity:
@@ -76,8 +77,8 @@ class Claimer:
     Args:
         list_prefix: unique per incarnation of the agent; the lists are ``<prefix>-<n>``.
         repeated_log: logs failed claims; shared by all buckets of a store.
-        store_settings: at four fifths of its high-water mark, when there is no room, a portion is spilled to the master;
-            and how much the bucket may keep while the master is down.
+        store_settings: without room, jobs above four fifths of its high-water mark are spilled to the master; it also
+            bounds the outcomes that the bucket keeps while the master is down.
     """
 
     def __init__(
@@ -123,27 +124,27 @@ class Claimer:
         self._repeated_log = repeated_log
         self._progress = progress or Progress(clock.boottime)
         self.claim_seconds = Histogram(STEP_SECONDS)
-        """How long claims take; one for all buckets of a process."""
+        """Duration of claims; shared by all claimers of a process."""
         self._names = 0
         self._unanswered_list: str | None = None
-        """The list of a claim whose answer has not arrived yet."""
+        """List name of the claim that has no answer yet."""
         self._woken = asyncio.Event()
         self._timer: asyncio.TimerHandle | None = None
         self._look_at = 0.0
         self._look_for_lists = False
         self.flushing = False
-        """True while completing: everything claimed goes back to the master unrun."""
+        """True while the bucket completes: every claimed job goes back to the master unrun."""
         self.ended = False
-        """True once the bucket is closed or lost: the loop leaves, and no answer counts any more."""
+        """True once the bucket is closed or lost: the loop ends, and no answer counts any more."""
         self.claimed = 0
         self.conflicting = 0
         self.waiting = 0
-        """Jobs of producers that the last claim left in the bucket."""
+        """Jobs from producers that the last claim left in the bucket."""
 
     # ------------------------------------------------------------ signals (cheap, called from anywhere on the loop)
 
     def wake(self, *, lists: bool = False) -> None:
-        """There may be something to claim; or ``lists`` that this process does not know."""
+        """There may be something to claim; with ``lists``, also claimed lists that this process does not know."""
         self._look_for_lists |= lists
         self._woken.set()
 
@@ -182,8 +183,8 @@ class Claimer:
     async def _claim_while_room(self) -> None:
         while not self.ended:
             if self.owned.frozen:
-                return  # asked again when it is unfrozen
-            if (now := self._now()) >= self._ownership.soft_until and not self._goes_on(now):
+                return  # woken when it is unfrozen
+            if (now := self._now()) >= self._ownership.soft_until and not self._may_claim_suspended(now):
                 with self._progress.waiting:
                     await self._ownership.wait_trusted()
             elif self._outcome_writer.crowded:
@@ -198,9 +199,9 @@ class Claimer:
                 if answer is None or not (answer.entries and (answer.remaining or len(answer.entries) >= free)):
                     return
 
-    def _goes_on(self, now: float) -> bool:
-        """Past half the lease: True while the store stands for the bucket, may keep more outcomes, and memory more jobs
-        whose start waits for the master."""
+    def _may_claim_suspended(self, now: float) -> bool:
+        """Past half the lease: True while the bucket has a store term and may keep more outcomes, and memory has room for
+        more jobs whose start waits for the master."""
         owned, store = self.owned, self._store_settings
         if owned.closed or not self._ownership.may_start_in(owned, now):
             return False
@@ -213,25 +214,23 @@ class Claimer:
         return self._executor.deferred(self._bucket_id) < self.capacity.jobs
 
     async def _look(self) -> None:
-        """Without room: read what cannot wait, and spill a bucket that is over its high-water mark."""
+        """Without room: read what cannot wait, and spill jobs of a bucket that is over its high-water mark."""
         now = self._now()
         if now < self._look_at:
             self._arm(self._look_at - now)
             return
         self._look_at = now + _LOOK_SECONDS
         answer = await self._claim(0)
-        self._arm(None)  # what falls due now has no room either
+        self._arm(None)  # a job that becomes due now has no room either
         while answer is not None and answer.remaining > self._spill_jobs and self._free() <= 0:
-            if (
-                self.ended or self._outcome_writer.crowded or self._ownership.suspended
-            ):  # (the master takes nothing now)
-                return
+            if self.ended or self._outcome_writer.crowded or self._ownership.suspended:
+                return  # suspended: the master accepts nothing now
             answer = await self._claim(CLAIM_JOBS_MAX, spill=True)
 
     # ------------------------------------------------------------ one claim
 
     async def _claim(self, limit: int, *, spill: bool = False) -> Claimed | None:
-        """One claim, with everything that its answer says; ``None``: there is none, or it does not count."""
+        """One claim, and what follows from its answer; ``None``: there is none, or it does not count."""
         self._names += 1
         name = self._unanswered_list = f"{self._list_prefix}-{self._names}"
         first_asked = self._now()
@@ -240,10 +239,9 @@ class Claimer:
         finally:
             self._unanswered_list = None
         if found is None or self.ended:
-            self._look_for_lists = (
-                True  # a try before the refusal may have moved jobs, and nothing may be claimed past them
-            )
-            return None  # the bucket was lost meanwhile: the list, if there is one, is the rescuer's
+            # A try before the refusal may have moved jobs, and nothing may be claimed past them.
+            self._look_for_lists = True
+            return None  # if the bucket was lost meanwhile, its list is left to the rescuer
         self.claim_seconds.observe(self._now() - first_asked)
         answer, asked_at = found
         self.waiting = answer.remaining
@@ -267,7 +265,7 @@ class Claimer:
         return answer
 
     async def _until_answered(self, name: str, limit: int) -> tuple[Claimed, float] | None:
-        """Ask under one name until an answer comes; with it, when it was asked for."""
+        """Claim under one list name until an answer comes; the answer, and when that try was sent."""
         backoff = Backoff("claim", self._log, self._repeated_log)
         while not self.ended:
             asked_at, fence = self._now(), self.owned.fence
@@ -275,14 +273,14 @@ class Claimer:
             try:
                 answer = await self._store.claim(fence, name, limit, self._bytes_max())
             except (Unavailable, Refused) as error:
-                # The same name is asked again: if the lost reply had moved jobs, this returns the same list.
+                # The same name again: if the claim whose reply was lost has moved jobs, this returns the same list.
                 await backoff.pause(error)
                 continue
             backoff.succeeded()
             if answer.word is Word.OK:
                 return answer, asked_at
             if fence != self.owned.fence:
-                continue  # unfrozen under a new epoch while the call was on its way
+                continue  # unfrozen under a new epoch during the call
             if answer.word in _FENCED:
                 self._on_forgotten(self._bucket_id, f"the store answered {answer.word} to a claim", answer.word)
             elif not self.owned.closed and self._ownership.on_refused_write is not None:
@@ -305,7 +303,7 @@ class Claimer:
                 self._executor.enqueue(ready)
 
     def _log_conflicts(self) -> None:
-        """One id was sent with two payloads to buckets of this agent: the first copy has it, and a person should know."""
+        """One id came with two payloads to buckets of this agent: the first copy counts, and the log names both."""
         conflicts, self._job_table.conflicts = self._job_table.conflicts, []
         for job_id, first, second in conflicts:
             self.conflicting += 1
@@ -313,7 +311,7 @@ class Claimer:
             self._log.error(Event.JOB_CONFLICT, fields)
 
     def _ready(self, jobs: list[ClaimedJob]) -> list[ClaimedJob]:
-        """Jobs due now; a SavePending job due later goes to the master, which brings it back in time."""
+        """Jobs due now; a SavePending job that is due later goes to the master, from which it is fetched when it is due."""
         now = self._now()
         ready: list[ClaimedJob] = []
         for job in jobs:
@@ -333,9 +331,9 @@ class Claimer:
     # ------------------------------------------------------------ lists whose reply was lost
 
     async def adopt_unknown_lists(self) -> None:
-        """Take lists of this bucket that the store has and memory has not (lost replies, a rolled-back store).
+        """Adopt claimed lists that the store has and memory does not (lost replies, a store restored from an older copy).
 
-        A bucket that was fenced takes no submits, so nothing wakes it and no claim would ever tell: this does.
+        A fenced bucket takes no submits, so nothing wakes its claimer and no claim would show the fence: this call does.
         """
         fence = self.owned.fence
         try:
@@ -355,10 +353,10 @@ class Claimer:
                 if answer.word is Word.OK and answer.entries and not self._is_known(name):
                     self._adopt(name, asked_at, answer)
         except (Unavailable, Refused):
-            return  # asked again by the next round of anti-entropy
+            return  # the next round of anti-entropy looks again
 
     def _adopt(self, name: str, asked_at: float, answer: Claimed) -> None:
-        """A list of a claim, or what had been onboarded before the bucket was unfrozen: that goes back."""
+        """The list of a claim; or jobs that were onboarded before the bucket was unfrozen, which go back to the master."""
         epoch = unfrozen_epoch(name)
         owned = self.owned if epoch is None else self.owned.predecessor(epoch)
         claimed_list = ClaimedList(owned, name, asked_at, answer.now_us, size=sum(map(len, answer.raw)))

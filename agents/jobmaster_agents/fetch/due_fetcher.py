@@ -1,15 +1,13 @@
-"""HELD jobs that are due soon move into this agent's buckets. Away from the master: mark first, put second.
+"""Moves HELD jobs that are due soon from the master into this agent's buckets: the row is marked first, the copy put second.
 
-Driven, never polling: the coordinator (or a producer after its commit) leaves a hint in a bucket, a claim brings it here,
-and as long as the master says "more", the next batch is fetched when the bucket falls below its low-water mark. A bucket
-that is full of jobs due later still takes those that are due now, so that what waits for its time never blocks what has
-come to it.
+Driven, never polling: the leader (or a producer after its commit) leaves a hint in a bucket, a claim reads it, and as long as
+the master has more, the next batch is fetched when the bucket falls below its low-water mark. A bucket that is full of jobs
+due later still takes those that are due now, so that jobs which wait for their time never block jobs which are due.
 
-Where the cluster has other agents, nobody takes more than its turn, so that jobs which come due together spread over all
-buckets with room: a few jobs for each slot, and as many as the bucket gets done in a second. A hint is worth one turn. After
-that the bucket takes what is due now, and only while it is short of work; what it leaves is there for the next who is hinted.
-A crash between the two steps leaves ASSIGNED rows without a copy, which anti-entropy or the rescue returns to
-HELD.
+Where the cluster has other agents, no bucket takes more than its turn, so that jobs which become due together spread over all
+buckets with room: a few jobs for each slot, and as many as the bucket finishes in a second. A hint is worth one turn. After
+that the bucket takes jobs that are due now, and only while it is short of work; the rest is left to the next bucket with a
+hint. A crash between the two steps leaves ASSIGNED rows without a copy, which anti-entropy or the rescue returns to HELD.
 """
 
 from __future__ import annotations
@@ -31,18 +29,16 @@ from jobmaster_agents.state.progress import Progress
 
 _FETCHERS = 4
 _QUERIES_MAX = 2
-"""Claims in flight in the master, for different buckets. The batches of other fetchers are being put meanwhile: the master
-never waits for the store."""
-
-
+"""Most queries in flight in the master, for different buckets. Other fetchers put their batches meanwhile: the master never
+waits for the store."""
 TURN_SLOTS = 2
-"""Jobs for each slot that a bucket takes in one turn, beside what it gets done in a second."""
+"""Jobs for each slot that a bucket takes in one turn, beside those that it finishes in a second."""
 _RATE_SECONDS = 1.0
-"""What a bucket gets done is measured over at least so long. (The coordinator hints as often.)"""
+"""The rate of a bucket is measured over at least so long. (The leader sends hints as often.)"""
 
 
 class _Due:
-    """What is known about one bucket's held jobs."""
+    """What is known about the HELD jobs for one bucket."""
 
     __slots__ = (
         "ahead",
@@ -66,27 +62,27 @@ class _Due:
         self.coming = 0
         """Jobs that are being put into it."""
         self.hinted = False
-        """Somebody said that HELD jobs are due, and they have not been looked for since."""
+        """A hint came that HELD jobs are due, and no query has followed yet."""
         self.more = False
-        """The last look ended at its limit."""
+        """The last query ended at its limit."""
         self.querying = False
-        """The master is being asked. While one batch is put into the store, the next may be asked for."""
+        """A query is in flight. While one batch is put into the store, the next may be queried."""
         self.only_later = True
         """At the last claim, no onboarded job that was due waited in the bucket."""
         self.crowded = False
-        """The bucket is over its high-water mark: what is put in would only be spilled again."""
+        """The bucket is over its high-water mark: jobs put into it would only be spilled again."""
         self.per_second = 0.0
-        """Jobs that it has got done a second, lately."""
+        """Jobs that it has finished a second, lately."""
         self.measured_at = 0.0
         self.claimed = self.backlog = 0
         """Since ``measured_at``, and in memory then."""
 
 
 class DueFetcher:
-    """Fetches for all buckets of one process: of one bucket the next batch is asked for while the last is being put.
+    """Fetches for all buckets of one process; the next batch for a bucket is queried while the last one is put.
 
     Args:
-        on_forgotten: the bucket turned out to be another's.
+        on_forgotten: an answer of the store shows that a bucket has another owner.
     """
 
     name = "onboarding"
@@ -117,16 +113,16 @@ class DueFetcher:
         self._work = asyncio.Event()
         self._querying = 0
         self.alone = False
-        """No other agent lives, as far as the master has said: nobody is waiting for a turn."""
+        """The last renewal named no other living agent: no other bucket waits for a turn."""
         self.onboarded = 0
         self.released = 0
         self.behind = 0
-        """Jobs that had come to lie before the place where looks began (given back, or passed by)."""
+        """Jobs that lay before the place where queries began (given back, or passed by)."""
 
     # ------------------------------------------------------------ signals
 
     def open(self, owned: OwnedBucket) -> None:
-        """Serve a bucket; asked once at once."""
+        """Serve a bucket; the first query follows at once."""
         self._due[owned.fence.bucket_id] = _Due(owned)
         self.kick(owned.fence.bucket_id)
 
@@ -143,7 +139,7 @@ class DueFetcher:
             self._queue(due)
 
     def has_room(self, bucket_id: bytes) -> None:
-        """The bucket has got work done."""
+        """The bucket has finished jobs."""
         due = self._due.get(bucket_id)
         if due is not None:
             self._queue(due)
@@ -151,7 +147,7 @@ class DueFetcher:
     def claimed(
         self, bucket_id: bytes, jobs: int, onboarded: int, next_due_seconds: float | None, *, crowded: bool
     ) -> None:
-        """What a claim has told about the bucket.
+        """The result of a claim from the bucket.
 
         Args:
             jobs: how many were claimed.
@@ -182,8 +178,8 @@ class DueFetcher:
             self._work.set()
 
     def _horizon(self, due: _Due) -> float | None:
-        """How far ahead to fetch now, in seconds; ``None``: not at all, until a claim or a hint says otherwise."""
-        # A closed bucket is asked for again when it is resumed. To queue it meanwhile would spin without a pause.
+        """How far ahead to fetch now, in seconds; ``None``: not at all, until a claim or a hint changes that."""
+        # A closed bucket is queued again when it is resumed. To queue it before would spin without a pause.
         if due.owned.closed or due.owned.lost or due.crowded or not (due.hinted or due.more):
             return None
         below = due.ahead + due.coming < self._thresholds.assigned_low_water
@@ -191,12 +187,12 @@ class DueFetcher:
             return self._thresholds.transient_threshold_seconds
         if self.alone:
             return 0.0 if due.hinted and due.only_later else None
-        wanted = 2 * self._turn(due)  # while one batch is put the next is asked for
+        wanted = 2 * self._turn(due)  # while one batch is put the next is queried
         bucket_id = due.owned.fence.bucket_id
         unclaimed = due.coming + (0 if due.only_later else due.ahead)
         if self._executor.backlog(bucket_id) + unclaimed < wanted:
             return 0.0
-        # What is wanted may all be running: then every end of a job is the moment to look again.
+        # All wanted jobs may be running: then the end of every job is the moment to look again.
         self._executor.want_room(bucket_id, max(wanted - self._executor.slots - 1, 0))
         return None
 
@@ -252,7 +248,7 @@ class DueFetcher:
         due.querying = True
         self._querying += 1
         try:
-            fence, entries = await self._ask(due)
+            fence, entries = await self._query(due)
         finally:
             due.querying = False
             self._querying -= 1
@@ -267,8 +263,8 @@ class DueFetcher:
             finally:
                 due.coming -= len(entries)
 
-    async def _ask(self, due: _Due) -> tuple[Fence, list[Entry]]:
-        """The next of them, ASSIGNED under the fence that is returned."""
+    async def _query(self, due: _Due) -> tuple[Fence, list[Entry]]:
+        """The next batch, ASSIGNED under the fence that is returned."""
         owned = due.owned
         while not self._ownership.may_start(self._now()):
             with self._progress.waiting:
@@ -290,11 +286,11 @@ class DueFetcher:
         else:
             due.hinted = due.hinted or answer.more
         if answer.entries:
-            due.only_later = False  # until a claim knows better
+            due.only_later = False  # until the next claim
         return fence, answer.entries
 
     async def _put(self, due: _Due, fence: Fence, entries: list[Entry]) -> None:
-        """The copies; the rows of what the bucket does not take go back by their identity."""
+        """Put the copies; rows of jobs that the bucket does not take go back by their identity."""
         result = await self._assigned_copies.put(fence, entries)
         if result.done:
             self.onboarded += len(entries)

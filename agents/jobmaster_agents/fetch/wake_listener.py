@@ -1,6 +1,6 @@
-"""One blocking pop over the wake keys of all buckets: which of them has something new.
+"""One blocking pop over the wake keys of all buckets wakes the claimer of the bucket that has something new.
 
-A token is a hint and may be lost with a connection; every job is claimed all the same, because every bucket is asked after
+A token is a hint and may be lost with a connection. Every job is claimed all the same, because every claimer is woken after
 each interruption, and now and then without one.
 """
 
@@ -20,9 +20,9 @@ class WakeListener:
     """One blocking pop for all buckets of the process."""
 
     wake_seconds = 5.0
-    """Time-out of the blocking pop: only there to notice a dead connection. And how often every bucket is asked at least: a
-    server that has not noticed a dead connection pops the next token into it, and while other buckets keep us awake no pop
-    would ever come back empty."""
+    """Time-out of the blocking pop, which only serves to notice a dead connection. Every claimer is woken at least so often:
+    a server that has not noticed a dead connection sends the next token into it, and while other buckets get tokens no pop
+    times out."""
 
     def __init__(
         self,
@@ -38,7 +38,7 @@ class WakeListener:
         self._backoff = Backoff("wait_wake", log or EventLog())
 
     def changed(self) -> None:
-        """The set of buckets changed: a pop that waits for the old set is given up."""
+        """The set of buckets has changed: a pop over the old set is given up."""
         if not self._change.done():
             self._change.set_result(None)
 
@@ -52,7 +52,7 @@ class WakeListener:
                 woken = await self._next()
                 if woken is None or time() - all_woken >= self.wake_seconds:
                     all_woken = time()
-                    # Time-out, change or broken connection: a popped token may be lost, so every bucket is asked once.
+                    # Time-out, change or broken connection: a popped token may be lost, so every claimer is woken once.
                     for claimer in list(self._claimers.values()):
                         claimer.wake()
                 elif (found := self._claimers.get(woken)) is not None:

@@ -1,1 +1,1 @@
-"""The lease of an agent: renewals, the store as its authority while the master is away, and the clocks."""
+"""The lease of an agent: renewals, store terms while the master is away, and the check of the clocks."""

@@ -1,7 +1,7 @@
-"""Whether this machine's wall clock agrees with the master's, seen at every renewal.
+"""Compares this machine's wall clock with the master's at every renewal.
 
 Nothing of the protocol depends on it: leases go by clocks that do not jump, due times by the master. But ids and due times
-that handlers and producers of this machine make come from the wall clock, and stores refuse ids that are too far off.
+that handlers and producers of this machine create come from the wall clock, and stores refuse ids that are too far off.
 """
 
 from __future__ import annotations
@@ -11,11 +11,11 @@ from jobmaster.telemetry import Telemetry
 from jobmaster_agents.event_log import Event, EventLog
 
 SHARE = 0.1
-"""Of ``limits.clock_skew``, from which on it is said."""
+"""Share of ``limits.clock_skew`` from which on a difference is logged."""
 
 
 class ClockCheck:
-    """Compares, counts, and says once when it begins to be too much.
+    """Measures the difference, and logs once when it becomes too large.
 
     Args:
         limit_seconds: ``limits.clock_skew``.
@@ -31,11 +31,11 @@ class ClockCheck:
         telemetry.read_from("clock_ahead_seconds", lambda: self._ahead)
 
     def now_us(self) -> int:
-        """The wall clock, to be read before the call."""
+        """The wall clock in microseconds, to be read before the call."""
         return self._wall_us()
 
     def compare(self, asked_us: int, master_us: int | None) -> None:
-        """The master's clock was read between ``asked_us`` and now: only what lies outside of that is an error."""
+        """The master read its clock between ``asked_us`` and now: only a time outside of that interval is an error."""
         if master_us is None:
             return
         ahead_us = max(asked_us - master_us, 0) - max(master_us - self._wall_us(), 0)

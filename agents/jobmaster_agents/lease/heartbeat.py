@@ -1,12 +1,12 @@
 """Two beats: one in the agent's store every second, one renewal of the lease in the master every few.
 
 A renewal is sent only if the process has made progress since the last one and the last store beat succeeded: a lease means
-"this agent works", not "a timer fires". Trust counts from the moment of sending; an answer that comes after the deadline
-does not extend it, and after the deadline nothing is sent at all: the process fences itself and its supervisor starts a
-new agent. Failures are kept inside (a failed beat is the normal start of an outage), so the rhythm never backs off.
+that the agent works, not that a timer fires. The lease counts from the moment of sending. An answer after the deadline does
+not extend it, and after the deadline nothing is sent: the process fences itself and its supervisor starts a new agent.
+Failures do not leave the tick (a failed beat is the normal start of an outage), so the rhythm never backs off.
 
-While the store stands for the process (``store_lease``) the deadline is the store's, and renewals are tried until one is
-answered: alive, and the lease is trusted again; dead, and the process fences itself.
+While the process is suspended (``store_lease``) the deadline is that of the store term, and renewals are tried until one is
+answered. Alive: the lease is trusted again. Dead: the process fences itself.
 
 Owns ``Ownership.trust``; must never touch a job or a bucket.
 """
@@ -34,13 +34,13 @@ BEAT_TTL_BEATS = 3.0
 
 
 class BeatStore(Protocol):
-    """Where the agent beats."""
+    """The store that takes beats."""
 
     async def beat(self, agent_id: bytes, ttl_seconds: float) -> None: ...
 
 
 class LeaseMaster(Protocol):
-    """Where the agent renews."""
+    """The master that renews leases."""
 
     async def renew(self, agent_id: bytes, lease_seconds: float) -> Renewal: ...
 
@@ -68,7 +68,7 @@ class StoreBeat:
 
     @property
     def answered_at(self) -> float | None:
-        """When the last beat was sent (CLOCK_BOOTTIME seconds); ``None`` when the store did not hear it."""
+        """When the last beat was sent (CLOCK_BOOTTIME seconds); ``None`` when the store did not answer it."""
         return None if self._failures else self._answered_at
 
     @property
@@ -101,16 +101,16 @@ class StoreBeat:
         try:
             await self._store.beat(self._agent_id, self._every * BEAT_TTL_BEATS)
         except OutOfMemory:
-            return  # it answers, and only agents that go on can empty it
+            return  # it answers, and only agents at work can empty it
 
 
 class Heartbeat:
     """Renews the lease in the master and watches its end.
 
     Args:
-        attest: ``None`` when the process works, otherwise what is wrong (store beats and progress together).
-        on_renewal: told of every answer that counted.
-        on_trust: told of every new ``trusted_until`` (for the supervisor and the kernel's timer).
+        attest: ``None`` when the process works, otherwise the fault (store beats and progress together).
+        on_renewal: called with every answer that counted.
+        on_trust: called with every new ``trusted_until`` (for the supervisor and the kernel's timer).
     """
 
     name = "heartbeat"
@@ -138,7 +138,7 @@ class Heartbeat:
         self._telemetry = telemetry
         self._log = log
         self.clock_check: ClockCheck | None = None
-        """Told of every answer, to compare the clocks."""
+        """Compares the clocks at every answer."""
         self._failures = 0
         self._next = 0.0
         self._asked_at: float | None = None
@@ -153,13 +153,13 @@ class Heartbeat:
         self._next = sent + self._leases.renew_seconds
 
     def retire(self) -> None:
-        """The agent is about to end its own row: there is nothing to renew any more, and an answer that it has ended is no
-        certificate. The deadline stands."""
+        """The agent is about to end its own row: nothing is renewed any more, and an answer that it has ended is no
+        certificate. The deadline stays."""
         self._retiring = True
 
     def unanswered(self, now: float) -> bool:
-        """True while the master does not answer renewals: the last one got none, or the present one waits for long. What
-        was withheld, refused, or said of us does not count."""
+        """True while the master does not answer renewals: the last one got no answer, or the present one waits for long. A
+        renewal that was withheld, refused or answered does not count."""
         waits = self._asked_at is not None and now - self._asked_at >= self._leases.renew_seconds / 3.0
         return self._unanswered or waits
 
@@ -169,7 +169,7 @@ class Heartbeat:
         if self._ownership.fenced.is_set():
             return self._leases.renew_seconds
         if now >= self._ownership.fence_at:
-            # Asleep, suspended, or cut off for too long. Even a renewal that the master would accept comes too late.
+            # The process was stopped or cut off for too long. Even a renewal that the master would accept comes too late.
             self._fence("the lease could not be renewed in time")
             return self._leases.renew_seconds
         if self._retiring:
@@ -213,7 +213,7 @@ class Heartbeat:
         if not self._extend(sent, promised):
             self._telemetry.renewals["late"] += 1
             if self._ownership.suspended:
-                self._next = self._now()  # it was answered, too late to count: asked again at once
+                self._next = self._now()  # answered too late to count: renewed again at once
             else:
                 self._fence("the renewal was answered after the lease had ended")
             return
@@ -232,7 +232,7 @@ class Heartbeat:
         self._ownership.stretch = self._rhythm.lease_seconds / leases.lease_seconds
 
     def _promise(self, sent: float, lease_seconds: float) -> None:
-        """A renewal that promises less than what is trusted: the master may count by it, answered or not."""
+        """Before a renewal for a shorter time than what is trusted: the master may count by it, answered or not."""
         present = self._ownership.term
         if present is None or self._ownership.suspended:
             return
@@ -269,7 +269,7 @@ def _reason(error: BaseException) -> str:
 
 
 def attestation(beat: StoreBeat, progress: Progress) -> Callable[[float], str | None]:
-    """The heartbeat's question: do the store and the loop still answer?"""
+    """The condition of a renewal: the process makes progress, and its store answers."""
 
     def attest(now: float) -> str | None:
         wrong = progress.attest(now)

@@ -1,17 +1,16 @@
-"""While the master does not answer, the agent's own store stands for its buckets, and work goes on.
+"""While the master does not answer, the agent's own store grants a term for each bucket, and work goes on.
 
-A lease says two things: this agent works, and its buckets are nobody else's. When the master is away, nobody can take a
-bucket in it; what is left to fear is that only *this* agent is cut off, and is certified dead by others. But a rescuer
-fences the bucket in its store before it touches anything, so the store knows. An agent whose lease is half over, whose
-renewals get no answer at all, and which otherwise works, therefore asks its store to *vouch* for each bucket: accepted, the
-bucket was not fenced, and a rescuer that fences it later is told to wait until that term is over. The term is a lease: jobs
-start in its first half, and a tenth before its end the process stops, by the same three guards (the supervisor's deadline
-and the kernel's timer are told of every term).
+A lease means two things: this agent works, and no other agent has its buckets. While the master is away, no agent can take a
+bucket in it. One danger is left: only *this* agent is cut off, and others certify its death. But a rescuer fences a bucket in
+its store before it moves anything, so the store knows. So an agent whose lease is half over, whose renewals get no answer,
+and which otherwise works, requests a store term for each bucket. A granted term shows that the bucket was not fenced, and a
+rescuer that fences it later must wait until the term is over. The term is a lease: jobs start in its first half, and a tenth
+before its end the process stops, by the same three guards (supervisor and kernel timer get the end of every term).
 
-Nothing is committed to the master on the store's word. A refusal is an answer: this agent does not go on after it. A store
-that does not answer either leaves the process where it was: it fences itself at its deadline.
+Nothing is committed to the master under a store term. After a refusal the agent does not go on with the bucket. When the
+store does not answer either, nothing changes: the process fences itself at its deadline.
 
-Owns ``Ownership.vouch``; must never touch a job.
+Only this module calls ``Ownership.trust_store``; it must never touch a job.
 """
 
 from __future__ import annotations
@@ -35,19 +34,19 @@ _TAKE_BACK_SECONDS = 1.0
 
 
 class LeaseStore(Protocol):
-    """What stands for a bucket."""
+    """The store that grants terms."""
 
     async def vouch(self, fence: Fence, term_seconds: float) -> Word: ...
 
 
 class StoreLease:
-    """The duty that asks.
+    """The duty that requests store terms.
 
     Args:
-        unanswered: the master does not answer renewals (a moment in, yes or no out).
-        heard_at: when the last store beat was sent, if the store heard it; ``None``: it did not.
-        on_trust: told of every new moment at which others may end this process.
-        on_forgotten: the store said that a bucket is another's.
+        unanswered: whether the master leaves renewals unanswered at a moment.
+        heard_at: when the last store beat was sent, if the store answered it; otherwise ``None``.
+        on_trust: called with every new moment at which others may end this process.
+        on_forgotten: an answer of the store shows that a bucket has another owner.
     """
 
     name = "suspension"
@@ -86,11 +85,11 @@ class StoreLease:
 
     @property
     def suspended_seconds(self) -> float | None:
-        """For how long the store has stood for this process; ``None``: it does not."""
+        """For how long the process has been suspended; ``None``: it is not."""
         return None if self._since is None else self._now() - self._since
 
     async def tick(self) -> float:
-        """Ask when it is needed; nothing while the lease is in its first half."""
+        """Request terms when they are needed; nothing in the first half of the lease."""
         ownership, now = self._ownership, self._now()
         if ownership.fenced.is_set() or not self._goes_on:
             return self._lease_seconds
@@ -104,43 +103,41 @@ class StoreLease:
         works = self._answered_at() is not None
         if not may_suspend(now, ownership.term, unanswered=self._unanswered(now), works=works):
             return _LOOK_SECONDS
-        await self._ask(now)
+        await self._request_terms(now)
         self._give_up_unconfirmed(self._now())
         return self._every
 
-    # ------------------------------------------------------------ the question
+    # ------------------------------------------------------------ the requests
 
-    async def _ask(self, now: float) -> None:
-        """Once for every bucket, all together, bounded so that the deadline is met."""
-        ownership = list(self._ownership.buckets.values())
-        if not ownership:
-            answered_at = (
-                self._answered_at()
-            )  # nobody to stand for: that the store hears this process is all there is to know
+    async def _request_terms(self, now: float) -> None:
+        """One request for each bucket, all at once, bounded so that the deadline is met."""
+        buckets = list(self._ownership.buckets.values())
+        if not buckets:
+            answered_at = self._answered_at()  # without a bucket, an answered beat is all that can be known
             if answered_at is not None:
                 self._accept(answered_at, None)
             return
-        patience = min(self._ownership.fence_at - now, self._lease_seconds / 3.0)
-        asked = [asyncio.ensure_future(self._ask_for(owned)) for owned in ownership]
-        await asyncio.wait(asked, timeout=patience)
-        for each in asked:
+        timeout = min(self._ownership.fence_at - now, self._lease_seconds / 3.0)
+        requests = [asyncio.ensure_future(self._request(owned)) for owned in buckets]
+        await asyncio.wait(requests, timeout=timeout)
+        for each in requests:
             each.cancel()
-        for outcome in await asyncio.gather(*asked, return_exceptions=True):
+        for outcome in await asyncio.gather(*requests, return_exceptions=True):
             if isinstance(outcome, CodeError):
                 raise outcome
 
-    async def _ask_for(self, owned: OwnedBucket) -> None:
+    async def _request(self, owned: OwnedBucket) -> None:
         sent, fence = self._now(), owned.fence
         try:
             word = await self._store.vouch(fence, self._lease_seconds)
         except (Unavailable, Refused):
-            return  # asked again; the deadline says for how long
+            return  # requested again, until the deadline
         if fence != owned.fence:
-            return  # unfrozen under a new epoch while the call was on its way
+            return  # unfrozen under a new epoch during the call
         if word is Word.OK:
             self._accept(sent, owned)
         elif word is Word.CLOSED:
-            self._accept(sent, owned, starts=False)  # ours, and stopped: what runs may end, nothing starts
+            self._accept(sent, owned, starts=False)  # ours and frozen: running jobs may end, none starts
         elif not owned.lost:
             self._on_forgotten(
                 owned.fence.bucket_id, f"the store answered {word} when it was to stand for the bucket", word
@@ -151,12 +148,12 @@ class StoreLease:
         granted = term(sent, self._lease_seconds)
         ownership = self._ownership
         if now < ownership.soft_until or now >= ownership.fence_at or now >= granted.hard_until:
-            return  # a renewal came first; or the answer comes after a deadline, and does not move it
+            return  # a renewal came first, or the answer came after a deadline and does not move it
         ownership.trust_store(granted if starts else granted._replace(soft_until=0.0), owned)
         self._on_trust(ownership.kill_at)
 
     def _give_up_unconfirmed(self, now: float) -> None:
-        """A bucket for which the store stands no longer, although it does for others: whoever has fenced it may begin."""
+        """Give up a bucket without a store term, although others have one: a rescuer that has fenced it may begin."""
         if not self._ownership.suspended or now < self._ownership.hard_until:
             return
         for owned in list(self._ownership.buckets.values()):
@@ -180,13 +177,13 @@ class StoreLease:
         since, self._since = self._since, None
         kept = sum(owned.kept for owned in self._ownership.buckets.values())
         self._log.info(Event.AGENT_RESUMED, {"seconds": now - (since or now), "outcomes_kept": kept})
-        # A rescuer that comes soon, because this process dies, need not wait for a word that nobody relies on.
+        # If this process dies soon, its rescuer need not wait for a term that is not used any more.
         try:
             async with asyncio.timeout(_TAKE_BACK_SECONDS):
                 for owned in list(self._ownership.buckets.values()):
                     await self._store.vouch(owned.fence, 0.0)
         except (Unavailable, Refused, TimeoutError):
-            return  # it ends by itself within a lease
+            return  # the terms end by themselves within a lease
 
     def _fence(self) -> None:
         why = "neither the master nor the store stands for this agent"

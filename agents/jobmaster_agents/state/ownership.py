@@ -1,12 +1,11 @@
-"""What this process owns now, and until when it may believe so.
+"""The lease of this process and the buckets that it owns.
 
-The master's row is the truth about ownership; this is the trust in it, always shorter than the lease. The term is
-written by the heartbeat alone, buckets are added and closed by whoever opens them, and ``lose`` may be called by anyone
-who was told by a store or the master that the bucket is another's. What is lost stays lost: an agent never re-enters a
-bucket under an old fence.
+The master's row is the truth about ownership; this is the agent's view, which always ends before the lease does. Only the
+heartbeat writes the term. ``BucketWorker`` adds and retires buckets. ``lose`` is called for every answer of a store or of the
+master which shows that a bucket has another owner. A lost bucket stays lost: an agent never uses it again under an old fence.
 
-While the master does not answer, the store may stand for each bucket (``store_lease``): then jobs start by the bucket's own
-term, and nothing is committed until a renewal has been accepted.
+While the master does not answer, the store may grant a term for each bucket (``store_lease``). Jobs then start by the term of
+their bucket, and nothing is committed until a renewal has been accepted.
 """
 
 from __future__ import annotations
@@ -25,17 +24,17 @@ FENCED_EXIT_CODE = 75
 
 
 _STORE_LOST = frozenset((Word.GENERATION, Word.ROLLBACK, Word.NO_BUCKET))
-"""What a store says that was emptied, swapped or put back, and by no other reason."""
+"""Replies of a store that was emptied, replaced or restored from an older copy, and of no other store."""
 _UNFROZEN_LIST_PREFIX = "thawed-"
 
 
 def unfrozen_list(epoch: int) -> str:
-    """Name of the claimed list that holds what had been onboarded under an epoch when the bucket was unfrozen."""
+    """Name of the claimed list with the jobs that had been onboarded under ``epoch`` when the bucket was unfrozen."""
     return f"{_UNFROZEN_LIST_PREFIX}{epoch}"
 
 
 def unfrozen_epoch(list_name: str) -> int | None:
-    """The epoch of such a list; ``None``: it is a claimed list like any other."""
+    """The epoch of such a list; ``None`` for every other claimed list."""
     return int(list_name.removeprefix(_UNFROZEN_LIST_PREFIX)) if list_name.startswith(_UNFROZEN_LIST_PREFIX) else None
 
 
@@ -70,82 +69,82 @@ class OwnedBucket:
         self.closed = False
         """True while it takes no new jobs (COMPLETING, FROZEN)."""
         self.lost = False
-        """True once it is another's: forget its jobs, touch no key."""
+        """True once it has another owner: its jobs are dropped, and none of its keys is touched."""
         self.at_risk = 0
-        """Of a lost one: jobs that were last seen in it and may have been nowhere else but in memory, waiting or ended."""
+        """Of a lost bucket: jobs that were last seen in it and may have been in memory alone, waiting or ended."""
         self.store_lost = False
-        """True once its store said that it has lost it, with all that lay in it; not when it merely is another's."""
+        """True once a reply showed that its store has lost it with all its jobs; not when it only has another owner."""
         self.successor: OwnedBucket | None = None
-        """Of an identity of the past (``step``): the holding of the same bucket that goes on."""
+        """Of a predecessor (``advance_epoch``): the same bucket under its present epoch."""
         self.store_term: Term | None = None
-        """The term for which the store stands for it; only while the agent is suspended."""
+        """The term that its store has granted; only while the agent is suspended."""
         self.kept = 0
-        """Outcomes that lie in the bucket and wait for the master, those of a lost answer included."""
+        """Outcomes that are kept in the bucket for the master; after a lost answer they count, too."""
         self.kept_bytes = 0
         self.unwritable = 0
-        """How many of them the master would not take when they were last tried."""
+        """How many of them the master refused when they were last sent."""
         self.unwritable_ids: frozenset[bytes] = frozenset()
-        """Of which jobs: such an outcome is a copy of its job, and the only one there may be."""
+        """The jobs of these outcomes: such an outcome is a copy of its job, and may be the only one."""
         self.full = False
-        """True once it was said that it keeps no more."""
+        """True once the log says that it keeps no more."""
 
     @classmethod
     def of(cls, bucket: Bucket) -> OwnedBucket:
-        """Holding of a bucket this process has just created or taken."""
+        """A bucket that this process has just created."""
         fence = Fence(BucketId(bucket.id), bucket.epoch, AgentId(bucket.owner))
         return cls(fence, bucket.lane, bucket.priority, bucket.store)
 
     def note_reply(self, reply: Word | None) -> None:
-        """What its store answered, when that was a refusal."""
+        """A reply of its store, when that was a refusal."""
         self.store_lost = self.store_lost or reply in _STORE_LOST
 
     @property
     def applies(self) -> bool:
-        """True while it keeps outcomes that the master may take: not all that lies in the bucket is known."""
+        """True while it keeps outcomes that the master may accept: their jobs are not known here."""
         return self.kept > self.unwritable
 
     @property
     def frozen(self) -> bool:
-        """True while an operator's stop is in force: nothing is claimed, started or bound."""
+        """True while an operator has frozen it: nothing is claimed, started or onboarded."""
         return self.state is BucketState.FROZEN
 
     @property
     def present(self) -> OwnedBucket:
-        """The holding whose fence the store knows: this one, or its successor."""
+        """The bucket under the fence that the store knows: this one, or its successor."""
         return self.successor or self
 
     def freeze(self) -> None:
-        """An operator's stop."""
+        """An operator has frozen it."""
         self.state = BucketState.FROZEN
         self.closed = True
 
     def unfreeze(self) -> None:
-        """There is no stop any more, and the epoch is as it was."""
+        """It is not frozen any more, and its epoch is unchanged."""
         self.state = BucketState.ACTIVE
         self.closed = False
 
     def predecessor(self, epoch: int) -> OwnedBucket:
-        """What stands for this bucket under an older epoch, for copies that have a row under that; it takes no new jobs."""
-        past = OwnedBucket(self.fence._replace(epoch=epoch), self.lane, self.priority, self.store)
-        past.closed, past.successor = True, self
-        return past
+        """This bucket under an older epoch, for copies that have a row under it; it takes no new jobs."""
+        predecessor = OwnedBucket(self.fence._replace(epoch=epoch), self.lane, self.priority, self.store)
+        predecessor.closed, predecessor.successor = True, self
+        return predecessor
 
     def advance_epoch(self, epoch: int) -> OwnedBucket:
-        """Go on under a new epoch (in place: whoever refers to this bucket goes on with it); the holding of the old one."""
-        past = self.predecessor(self.fence.epoch)
+        """Go on under a new epoch, in place, so that every reference stays valid; the predecessor under the old one."""
+        predecessor = self.predecessor(self.fence.epoch)
         self.fence = self.fence._replace(epoch=epoch)
         self.unfreeze()
-        return past
+        return predecessor
 
 
 OnLost = Callable[[OwnedBucket, str], None]
 
 
 class OnForgotten(Protocol):
-    """Who is told that a store, or the master, says that a bucket is another's."""
+    """Called when an answer of a store, or of the master, shows that a bucket has another owner."""
 
     def __call__(self, bucket_id: bytes, why: str, reply: Word | None = None) -> None:
-        """``reply``: the word of its store, if it was the store that said so."""
+        """``reply``: that of its store; ``None``: the answer came from elsewhere."""
 
 
 class Ownership:
@@ -157,22 +156,22 @@ class Ownership:
         self.on_lost: list[OnLost] = []
         """Called once per lost bucket, synchronously, in order of subscription."""
         self.on_refused_write: OnLost | None = None
-        """Who asks the master when a write was refused by a bucket's lock; nobody: that is a loss."""
+        """Called when the bucket lock refused a write, to read the bucket's row; ``None``: the refusal counts as a loss."""
         self.opening: set[bytes] = set()
-        """Buckets that are being made: the master may count them already."""
+        """Buckets that are being created: the master may count them already."""
         self.fenced = asyncio.Event()
-        """Set once and for ever: the whole process must stop committing and exit."""
+        """Set once, never cleared: the whole process must stop committing and exit."""
         self.fenced_why = ""
         self.trusted_until = 0.0
         """CLOCK_BOOTTIME seconds; written by the heartbeat alone."""
         self.stretch = 1.0
-        """How many times its configured length the lease has now (a large cluster renews less often); the heartbeat's."""
+        """Present length of the lease over its configured one (a large cluster renews less often); the heartbeat writes it."""
         self.soft_until = 0.0
         self.hard_until = 0.0
         self.store_term: Term | None = None
-        """The latest term for which the store stands for this process; ``None``: it is not suspended."""
+        """The latest term that the store has granted to any bucket; ``None``: the process is not suspended."""
         self.on_suspended: list[Callable[[], None]] = []
-        """Called synchronously when the store begins to stand for this process."""
+        """Called synchronously when the first store term begins."""
         self.on_resumed: list[Callable[[], None]] = []
         """Called synchronously when a renewal was accepted after that."""
         self.on_replay_due: list[Callable[[], None]] = []
@@ -198,14 +197,14 @@ class Ownership:
             owned.store_term = None
         self._wake()
         if resumed:
-            for tell in self.on_resumed:
-                tell()
+            for call in self.on_resumed:
+                call()
         if any(owned.applies for owned in self.buckets.values()):
-            for tell in self.on_replay_due:
-                tell()
+            for call in self.on_replay_due:
+                call()
 
     def trust_store(self, term: Term, owned: OwnedBucket | None = None) -> None:
-        """The store stands for this process, and for one of its buckets, until the end of a term (the suspension's call)."""
+        """The store has granted a term to this process, and to one of its buckets (called by ``StoreLease``)."""
         if self.fenced.is_set():
             return
         if owned is not None and not owned.lost:
@@ -215,8 +214,8 @@ class Ownership:
             self.store_term = term
         self._wake()
         if began:
-            for tell in self.on_suspended:
-                tell()
+            for call in self.on_suspended:
+                call()
 
     def _wake(self) -> None:
         waiting, self._trusted_again = self._trusted_again, asyncio.Event()
@@ -224,17 +223,17 @@ class Ownership:
 
     @property
     def suspended(self) -> bool:
-        """True from the store's first word to the next accepted renewal."""
+        """True from the first store term to the next accepted renewal."""
         return self.store_term is not None
 
     @property
     def fence_at(self) -> float:
-        """When this process must stop everything: the deadline of its lease, or of the store's word where that is later."""
+        """When this process must stop everything: the hard end of its lease, or of the store term if that is later."""
         return self.hard_until if self.store_term is None else max(self.hard_until, self.store_term.hard_until)
 
     @property
     def kill_at(self) -> float:
-        """When others may end this process: the end of its lease, or of the store's word."""
+        """When others may end this process: the end of its lease, or of the store term if that is later."""
         return self.trusted_until if self.store_term is None else max(self.trusted_until, self.store_term.trusted_until)
 
     def standing(self, now: float) -> Standing:
@@ -246,15 +245,15 @@ class Ownership:
         return now < self.soft_until and not self.fenced.is_set()
 
     def may_start_in(self, owned: OwnedBucket, now: float) -> bool:
-        """True in the first half of the lease, or of the store's word for this bucket. Not for what needs an accepted
-        write before it starts: that is ``may_start``."""
+        """True in the first half of the lease, or of the store term of this bucket. A job that needs an accepted write before
+        it starts goes by ``may_start``."""
         if now < self.soft_until:
             return not self.fenced.is_set()
         store_term = owned.store_term
         return store_term is not None and now < store_term.soft_until and not self.fenced.is_set()
 
     def may_keep(self, owned: OwnedBucket, now: float) -> bool:
-        """True when outcomes may be put into this bucket, whose store would refuse them of a fenced owner."""
+        """True when outcomes may be kept in this bucket; its store would refuse them from a fenced owner."""
         store_term = owned.store_term
         return self.may_commit(now) or (
             store_term is not None and now < store_term.hard_until and not self.fenced.is_set()
@@ -265,12 +264,12 @@ class Ownership:
         return now < self.hard_until and not self.fenced.is_set()
 
     async def wait_trusted(self) -> None:
-        """Wait for the next renewal, or word of the store. Never returns once the process is fenced: whoever waits is
-        cancelled by the exit."""
+        """Wait for the next renewal or store term. Never returns once the process is fenced: the exit cancels the waiting
+        task."""
         await self._trusted_again.wait()
 
     def fence(self, why: str) -> None:
-        """Stop everything: a death certificate was seen, or the lease is about to end. Only the first reason is kept."""
+        """Stop everything: the master holds a death certificate, or the lease is about to end. The first reason is kept."""
         if not self.fenced.is_set():
             self.fenced_why = why
             self.soft_until = self.hard_until = 0.0
@@ -283,12 +282,12 @@ class Ownership:
         self.buckets[owned.fence.bucket_id] = owned
 
     def get(self, bucket_id: bytes) -> OwnedBucket | None:
-        """Holding of a bucket, unless it is not ours (any more)."""
+        """A bucket of this process; ``None``: it does not own it (any more)."""
         return self.buckets.get(bucket_id)
 
     def lose(self, bucket_id: bytes, why: str, reply: Word | None = None) -> bool:
-        """The bucket is another's, or its store has lost it. False when it was not held (any more): losing twice is one
-        loss. ``reply``: the word of its store, if that said so."""
+        """The bucket has another owner, or its store has lost it. False when it was not owned (any more): two reports are one
+        loss. ``reply``: that of its store, if the report came from there."""
         owned = self.buckets.pop(bucket_id, None)
         if owned is None:
             return False
@@ -296,14 +295,14 @@ class Ownership:
         owned.lost = owned.closed = True
         owned.store_term = None
         owned.state = BucketState.LOST
-        for tell in self.on_lost:
-            tell(owned, why)
+        for call in self.on_lost:
+            call(owned, why)
         return True
 
     def write_refused(self, owned: OwnedBucket, why: str) -> None:
-        """A write was refused by the bucket's lock: nothing of it is settled. Lost, or stopped by an operator: the row says.
+        """The bucket lock refused a write: nothing of it is settled. The bucket's row shows whether it is lost or frozen.
 
-        Whoever calls this has used the present fence: of an older one a refusal says nothing.
+        Only for a write under the present fence: the refusal of an older one shows nothing.
         """
         if self.on_refused_write is not None:
             self.on_refused_write(owned, why)

@@ -1,8 +1,8 @@
-"""Which agent stores answer this process, so that a silent one is waited for by nobody but this duty.
+"""Which agent stores answer this process, so that no other task waits for a silent one.
 
-A call to a host that has vanished ends with its time-out, seconds later. Duties that go from store to store (hints, rescue,
-chores) ask here first, and report a call that failed. From then on the store counts as silent: a PING a second asks it
-again, and the first answer brings it back. A store that answers with a refusal is not silent, and neither is a full one.
+A call to a host that has vanished ends with its time-out, seconds later. Tasks that go from store to store (due notifier,
+rescue, maintenance) look here first, and report a call that failed. From then on the store counts as silent: it gets a PING
+a second, and its first answer ends the silence. A store that answers with a refusal is not silent, and neither is a full one.
 
 Stores of the configuration that this agent has not joined yet count as silent since its start.
 """
@@ -27,18 +27,18 @@ IDLE_SECONDS = 3600.0
 
 
 class PingStore(Protocol):
-    """What is asked for an answer."""
+    """A store that can be reached or not."""
 
     async def ping(self) -> None: ...
 
 
 class StoreReach:
-    """The silent stores, and the duty that asks them again.
+    """The silent stores, and the duty that sends them a PING.
 
     Args:
         names: every store of the configuration.
         stores: those that this agent has joined; the mapping may grow.
-        on_heard: told the name of a store that answers again.
+        on_answer: called with the name of a store that answers again.
     """
 
     name = "reach"
@@ -48,13 +48,13 @@ class StoreReach:
         names: Collection[str],
         stores: Mapping[str, PingStore],
         clock: Clock,
-        on_heard: Callable[[str], None],
+        on_answer: Callable[[str], None],
         telemetry: Telemetry,
         log: EventLog,
     ) -> None:
         self._stores = stores
         self._now = clock.boottime
-        self._on_heard = on_heard
+        self._on_answer = on_answer
         self._log = log
         now = self._now()
         self._silent = {name: now for name in names if name not in stores}
@@ -74,11 +74,11 @@ class StoreReach:
         return None if since is None else self._now() - since
 
     def silences(self, store: str) -> int:
-        """How many silences of a store are over (a PING had failed): what was put off because of one is due again."""
+        """How many silences of a store are over (a PING had failed): work that was put off because of one is due again."""
         return self._silences[store]
 
     def failed(self, store: str, error: BaseException) -> None:
-        """A call that may have gone to this store got no answer. (Perhaps it was the master's: the PING tells.)"""
+        """A call that may have gone to this store got no answer. (It may have been the master's: the PING shows it.)"""
         if not isinstance(error, Unavailable | TimeoutError) or isinstance(error, OutOfMemory):
             return
         if store not in self._silent:
@@ -89,14 +89,14 @@ class StoreReach:
         """The agent has joined the store just now."""
         if self._silent.pop(store, None) is not None:
             self._silences[store] += 1
-            self._on_heard(store)
+            self._on_answer(store)
 
     async def tick(self) -> float:
-        """Ask every silent store once, all at the same time."""
-        await asyncio.gather(*(self._ask(name) for name in list(self._silent) if name in self._stores))
+        """Send every silent store one PING, all at the same time."""
+        await asyncio.gather(*(self._ping(name) for name in list(self._silent) if name in self._stores))
         return PING_EVERY_SECONDS if self._silent else IDLE_SECONDS
 
-    async def _ask(self, name: str) -> None:
+    async def _ping(self, name: str) -> None:
         try:
             async with asyncio.timeout(PING_SECONDS):
                 await self._stores[name].ping()
@@ -106,7 +106,7 @@ class StoreReach:
                 self._log.warning(Event.STORE_SILENT, {"store": name, "reason": str(error) or "no answer in time"})
             return
         except JobMasterError:
-            pass  # a refusal is an answer: the duties that use the store meet it, and tell
+            pass  # a refusal is an answer: the tasks that use the store get it, and log it
         since = self._silent.pop(name, None)
         if since is None:
             return
@@ -114,4 +114,4 @@ class StoreReach:
             self._logged.discard(name)
             self._silences[name] += 1
             self._log.info(Event.STORE_HEARD_AGAIN, {"store": name, "seconds": self._now() - since})
-        self._on_heard(name)
+        self._on_answer(name)
