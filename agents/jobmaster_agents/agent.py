@@ -164,7 +164,7 @@ class AgentRuntime:
             self.ownership,
             master,
             self.bucket_worker,
-            lambda asked: self.bucket_provisioner.ask(asked, self.grace_seconds),
+            lambda asked: self.bucket_provisioner.request_fallback(asked, self.grace_seconds),
             settings.thresholds.fallback_idle_seconds,
             clock,
             log,

@@ -1,7 +1,7 @@
-"""The working half of an agent: everything between a bucket's lists and the master's rows, wired together once.
+"""The working half of an agent: all parts between a bucket's lists and the master's rows, wired together once.
 
-Owns the life of a bucket inside this process: opened, worked on, forgotten when it turns out to be another's, completed
-when the agent leaves. The other half (lease, rescue, coordination) never sees a job.
+Owns the life of a bucket inside this process: it is opened, worked on, forgotten after a loss, completed when the agent
+leaves. The other half (lease, rescue, leader) never handles a job.
 """
 
 from __future__ import annotations
@@ -48,11 +48,11 @@ from jobmaster_agents.state.progress import Progress
 
 
 class WorkMaster(Outcomes, Onboarding, ShutdownMaster, RecordMaster, SalvageMaster, Protocol):
-    """What working needs of the master."""
+    """The calls of the master that the working half makes."""
 
 
 class BucketWorker:
-    """Buckets, pumps, slots and reports of one process.
+    """Claimers, executor and outcome writer of one process.
 
     Args:
         list_prefix: names of claimed lists start with it; unique per incarnation.
@@ -88,7 +88,7 @@ class BucketWorker:
         self.claimers: dict[bytes, Claimer] = {}
         self._claim_failures = RepeatedLog("claim", log)
         self._claimed_before = 0
-        """Jobs that pumps of closed buckets had claimed: a counter must not fall."""
+        """Jobs that the claimers of closed buckets had claimed: a counter must not fall."""
         self._conflicts_before = 0
         self.job_table = JobTable()
         self.memory_recovery = MemoryRecovery(master, lambda: ownership.may_commit(clock.boottime()))
@@ -130,8 +130,8 @@ class BucketWorker:
         )
         threads = ThreadPool(agent.threads, clock.boottime)
         self.threads_exhausted = threads.exhausted
-        """Set when every thread is stuck in a handler that was given up, or as many handlers on the loop as may run at once:
-        the process is to be replaced."""
+        """Set when every thread, or every slot of the loop, is stuck in a handler that was given up: the process is to be
+        replaced."""
         telemetry.read_from("threads_stuck", lambda: threads.quarantined)
         self._dispatcher = Dispatcher(
             threads,
@@ -201,25 +201,25 @@ class BucketWorker:
     # ------------------------------------------------------------ life
 
     async def run(self) -> None:
-        """Work until cancelled. An exception of any part ends all of it: the lease makes that safe."""
+        """Work until cancelled. An exception in one part ends all parts: the lease makes that safe."""
         try:
             async with asyncio.TaskGroup() as group:
                 self._group = group
-                group.create_task(self.outcome_writer.run(), name="jobmaster-reporter")
+                group.create_task(self.outcome_writer.run(), name="jobmaster-outcome-writer")
                 group.create_task(self.in_flight.run(), name="jobmaster-in-flight")
                 group.create_task(self.kept_outcomes.run(), name="jobmaster-spilling")
                 group.create_task(self.kept_replay.run(), name="jobmaster-applying")
-                group.create_task(self.executor.run(), name="jobmaster-execution")
-                group.create_task(self.wake_listener.run(), name="jobmaster-waker")
-                group.create_task(self.due_fetcher.run(), name="jobmaster-onboarding")
+                group.create_task(self.executor.run(), name="jobmaster-executor")
+                group.create_task(self.wake_listener.run(), name="jobmaster-wake-listener")
+                group.create_task(self.due_fetcher.run(), name="jobmaster-due-fetcher")
                 group.create_task(self.cancellation.run(), name="jobmaster-cancelling")
                 for claimer in self.claimers.values():
-                    group.create_task(claimer.run(), name="jobmaster-pump")
+                    group.create_task(claimer.run(), name="jobmaster-claimer")
         finally:
             self._group = None
 
     def open(self, owned: OwnedBucket) -> None:
-        """Serve a bucket that is ours in the master and open in the store."""
+        """Serve a bucket that this agent owns in the master and that is open in the store."""
         bucket_id = owned.fence.bucket_id
         self._ownership.add(owned)
         self.executor.open(owned)
@@ -249,7 +249,7 @@ class BucketWorker:
         self.due_fetcher.open(owned)
         self.wake_listener.changed()
         if self._group is not None:
-            self._group.create_task(claimer.run(), name="jobmaster-pump")
+            self._group.create_task(claimer.run(), name="jobmaster-claimer")
 
     @property
     def until_answered(self) -> UntilAnswered:
@@ -261,7 +261,8 @@ class BucketWorker:
         return self.executor.backlog(bucket_id)
 
     def activity(self, lane: str, priority: int) -> tuple[int, bool] | None:
-        """Jobs claimed so far from the buckets of a lane and priority, and whether any is there; ``None``: no such bucket."""
+        """Jobs claimed so far from the buckets of a lane and priority, and whether any job is there; ``None``: no such
+        bucket."""
         claimers = [c for c in self.claimers.values() if (c.owned.lane, c.owned.priority) == (lane, priority)]
         if not claimers:
             return None
@@ -290,9 +291,9 @@ class BucketWorker:
     # ------------------------------------------------------------ losing buckets
 
     def forget(self, bucket_id: bytes, why: str, reply: Word | None = None) -> None:
-        """A store or the master says that the bucket is another's: nothing of it may be settled or recorded.
+        """An answer of a store or of the master shows another owner: no job of the bucket may be settled or recorded.
 
-        Of a frozen one it may be the new epoch that speaks (the answer to our own unfreezing was lost): the master is asked.
+        The reason may be the new epoch of a frozen bucket (the answer to our own unfreezing was lost): its row is read first.
         """
         owned = self._ownership.get(bucket_id)
         if owned is not None and owned.frozen:
@@ -307,7 +308,7 @@ class BucketWorker:
         waiting = self.claimers[bucket_id].waiting if bucket_id in self.claimers else 0
         alive = {job.entry.id for job in promoted}
         alone = self.memory_recovery.keep(owned, [job for job in dropped if job.entry.id not in alive])
-        # Outcomes that lie there and that memory has let go; at most so many, an answer that was lost counts twice.
+        # Outcomes that are kept there and not in memory any more; at most so many, a lost answer counts twice.
         let_go = max(owned.kept - sum(job.kept for job in dropped), 0)
         owned.at_risk = waiting + alone + let_go
         for job in dropped:
@@ -332,23 +333,23 @@ class BucketWorker:
             self._conflicts_before += claimer.conflicting
         self.wake_listener.changed()
 
-    # ------------------------------------------------------------ an operator's stop
+    # ------------------------------------------------------------ freeze and unfreeze
 
     def freeze(self, owned: OwnedBucket) -> None:
-        """Claim, start and bind nothing of the bucket any more; what runs is recorded."""
+        """Claim, start and onboard no job of the bucket any more; running jobs are recorded."""
         owned.freeze()
         self.executor.set_slots()
 
     def unfreeze(self, owned: OwnedBucket, epoch: int) -> None:
-        """The bucket goes on under a new epoch. What has a row under the old one ends under it; what had only been queued
-        there goes back to the master."""
-        past = owned.advance_epoch(epoch)
-        for job in self.job_table.keep_old_identity(owned, past):
+        """The bucket goes on under a new epoch. Jobs with a row under the old one end under it; jobs that were only queued
+        under it go back to the master."""
+        predecessor = owned.advance_epoch(epoch)
+        for job in self.job_table.keep_old_identity(owned, predecessor):
             self.outcome_builder.release(job)
         self.resume(owned)
 
     def resume(self, owned: OwnedBucket) -> None:
-        """Whatever stopped for a word on the bucket goes on."""
+        """Work that waited for the check of the bucket goes on."""
         bucket_id = owned.fence.bucket_id
         self.executor.set_slots()
         self.executor.enqueue([job for job in self.job_table.of_bucket(bucket_id) if job.phase is JobPhase.QUEUED])
@@ -356,10 +357,10 @@ class BucketWorker:
         if (claimer := self.claimers.get(bucket_id)) is not None:
             claimer.wake(lists=True)
 
-    # ------------------------------------------------------------ a configuration that was read again
+    # ------------------------------------------------------------ reload of the configuration
 
     def retune(self, settings: ClusterSettings, agent: AgentSettings) -> None:
-        """What can change while jobs run: slots, buffers, defaults of jobs."""
+        """Apply the settings that can change while jobs run: slots, buffers, defaults of jobs."""
         self._settings, self._agent = settings, agent
         self.executor.set_slots(agent)
         self.outcome_builder.defaults = settings.jobs
@@ -370,7 +371,7 @@ class BucketWorker:
     # ------------------------------------------------------------ signals between the parts
 
     def spawn(self, work: Callable[[], Coroutine[object, object, None]]) -> None:
-        """Run something beside the pumps; its failure ends the process like theirs. Nothing is begun once they have ended."""
+        """Run a task beside the parts; its failure ends the process like theirs. Nothing is started once they have ended."""
         if self._group is not None:
             self._group.create_task(work(), name="jobmaster-replace")
 

@@ -1,1 +1,1 @@
-"""The buckets of an agent: opened, checked against the master and the store, completed, lost."""
+"""The buckets of an agent: how they are opened, compared with master and store, completed and given up."""

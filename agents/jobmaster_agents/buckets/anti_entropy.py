@@ -1,10 +1,10 @@
-"""The owner compares its rows with what it really has: in the store *and* in memory (rule G).
+"""The owner compares its rows with the copies that it has in the store *and* in memory (rule G).
 
 A row that names this bucket and has no copy anywhere (a crash between mark and put, a store that lost a key, a failover of
-the master that forgot how the job went on) is given back by compare-and-set on its identity, but only when it was missing
-twice with the same identity, a grace period apart: what is being moved right now must not look lost. Claimed lists that
-memory does not know are adopted. One bucket per tick, so the master sees at most one question every few seconds from an
-agent however many buckets it owns.
+the master that lost later states of the job) is given back by compare-and-set on its identity, but only when the copy was
+missing twice under the same identity, a grace period apart: a job that is being moved must not look lost. Claimed lists that
+memory does not know are adopted. One bucket per tick, so the master gets at most one query every few seconds from an agent,
+however many buckets it owns.
 """
 
 from __future__ import annotations
@@ -25,19 +25,19 @@ from jobmaster_agents.event_log import Event, EventLog
 from jobmaster_agents.state.ownership import OwnedBucket, Ownership
 
 IDLE_FACTOR = 3.0
-"""An empty bucket is compared so much less often than one with jobs."""
+"""An empty bucket is compared less often than one with jobs, by this factor."""
 GRACE_SHARE = 5.0 / 6.0
-"""Share of the time between two comparisons that a row must miss its copy: the second one finds it overdue."""
+"""Share of the time between two comparisons for which the copy must be missing: the second one finds the row overdue."""
 PACE_SECONDS = 2.0
 """At most one bucket per this time."""
 _ROWS_MAX = 5000
 _SAMPLE = 100
-"""Looked up in one scan of the lists, which costs the same for one."""
+"""Rows looked up in one scan of the lists, which costs the same for one row."""
 _SCAN_SLACK = 20_000
 
 
 class RowMaster(Protocol):
-    """What is compared, and given back."""
+    """The master's rows, and how they are given back."""
 
     async def bucket_rows(self, bucket_id: bytes, after: bytes | None, limit: int) -> list[RowRef]: ...
 
@@ -47,7 +47,7 @@ class RowMaster(Protocol):
 
 
 class CopyStore(Protocol):
-    """Where copies are looked for."""
+    """The store in which copies are looked up."""
 
     async def depths(self, bucket_ids: Sequence[bytes]) -> list[BucketDepth | None]: ...
 
@@ -57,24 +57,24 @@ class CopyStore(Protocol):
 
 
 class CopyMemory(Protocol):
-    """What this process holds."""
+    """The copies in the memory of this process."""
 
     def ids_of(self, bucket_id: bytes) -> AbstractSet[bytes]: ...
 
     def settled_of(self, bucket_id: bytes) -> AbstractSet[tuple[bytes, int]]:
-        """(id, token) of copies that are over and lie in a list that may not go yet: no copies of a row."""
+        """(id, token) of finished copies in a claimed list that may not be deleted yet: they are not copies of a row."""
         ...
 
 
 @dataclass(slots=True)
 class _Watch:
-    """What is remembered of one bucket."""
+    """The state of the comparisons of one bucket."""
 
     next_at: float
     suspects: dict[bytes, tuple[Identity, float]] = field(default_factory=dict)
     """Job id -> (identity, first missed at)."""
     after: bytes | None = None
-    """Where the next comparison of a long bucket goes on."""
+    """The id after which the next comparison of a long bucket begins."""
 
 
 class AntiEntropy:
@@ -83,7 +83,7 @@ class AntiEntropy:
     Args:
         memory: read after the store.
         every_seconds: how often a bucket with jobs is compared.
-        adopt_lists: look for claimed lists of the bucket that memory does not know, and take them.
+        adopt_lists: adopts claimed lists of the bucket that memory does not know.
     """
 
     name = "anti-entropy"
@@ -123,8 +123,8 @@ class AntiEntropy:
             bucket_id = min(self._watches, key=lambda each: self._watches[each].next_at)
             watch = self._watches[bucket_id]
             owned = self._ownership.get(bucket_id)
-            # An outcome that the store keeps for the master is a copy, too, and not looked for: first it is applied. (What
-            # the master will not take may lie there for long, and which jobs it is of is known.)
+            # An outcome that is kept in the store is a copy, too, and is not looked up: it is replayed first. (Outcomes that
+            # the master refuses may stay there for long, and their jobs are known.)
             if watch.next_at <= now and owned is not None and not owned.applies and self._ownership.may_start(now):
                 watch.next_at = now + self._every
                 await self.compare(owned, watch)
@@ -140,25 +140,25 @@ class AntiEntropy:
         watch.after = rows[-1].id if len(rows) == _ROWS_MAX else None
         depth = (await self._store.depths([bucket_id]))[0]
         if depth is None or owned.lost:
-            return  # a store without the bucket: the next claim learns it, and the bucket is disowned
+            return  # a store without the bucket: the answer to the next claim shows it, and the bucket is given up
         if not rows and not watch.suspects:
             watch.next_at = self._now() + self._every * (1.0 if depth.assigned or depth.claimed_lists else IDLE_FACTOR)
             return
         missing = await self._missing(owned, rows, watch, depth)
         now = self._now()
         watch.suspects = {row.id: (row.identity, self._first_missed(watch, row, now)) for row in missing}
-        job_table = self._copies(owned)  # once more, after the store: a claim may have moved it meanwhile
+        job_table = self._copies(owned)  # once more, after the store: a claim may have moved a copy meanwhile
         overdue = [
             row
             for row in missing
             if row.id not in job_table and now - watch.suspects[row.id][1] >= self._every * GRACE_SHARE
         ]
         if owned.applies:
-            return  # the master went away while this was compared
+            return  # the master stopped to answer during the comparison
         await self._give_back(owned, overdue)
 
     def _copies(self, owned: OwnedBucket) -> AbstractSet[bytes]:
-        """Jobs that this process has, or whose outcome lies in the bucket because the master will not take it."""
+        """Jobs in memory, and jobs whose outcome stays in the bucket because the master refuses it."""
         return self._job_table.ids_of(owned.fence.bucket_id) | owned.unwritable_ids
 
     @staticmethod
@@ -169,14 +169,14 @@ class AntiEntropy:
     async def _missing(
         self, owned: OwnedBucket, rows: Sequence[RowRef], watch: _Watch, depth: BucketDepth
     ) -> list[RowRef]:
-        """Rows of ours that are neither in the store nor in memory. No copy in the store can be of one that is PROCESSING, or
-        of an epoch before an operator's stop."""
+        """Rows without a copy in the store or in memory. The store has no copy of a row that is PROCESSING or has an epoch
+        from before the bucket was frozen."""
         bucket_id = owned.fence.bucket_id
         job_table = self._copies(owned)
         absent = [row for row in rows if row.id not in job_table and row.identity.bucket_epoch <= owned.fence.epoch]
         queued = [row for row in absent if _may_lie_in_store(row, owned)]
         missing = [row for row in absent if not _may_lie_in_store(row, owned)]
-        # As many copies wait as rows want: only old suspects and a sample are looked up.
+        # No more rows than copies in the store: only old suspects and a sample are looked up.
         chosen = queued
         if len(queued) <= depth.assigned:
             sample = random.sample(queued, min(_SAMPLE, len(queued)))
@@ -187,7 +187,7 @@ class AntiEntropy:
             (copies,) = await self._store.find([bucket_id], list(looked_for), depth.assigned + _SCAN_SLACK)
             for row in looked_for.values():
                 copy = copies.get(row.id)
-                # (A copy that is over, of a row that says it is not: a failover has forgotten how the job went on.)
+                # (A finished copy whose row is not final: a failover has lost the later state.)
                 if copy is None or copy.token != row.identity.token or (row.id, copy.token) in over:
                     missing.append(row)
         return missing
@@ -196,7 +196,7 @@ class AntiEntropy:
         queued = [(row.id, row.identity.token) for row in rows if _may_lie_in_store(row, owned)]
         others = [row for row in rows if not _may_lie_in_store(row, owned)]
         if others and not owned.lost:
-            # A running job's row and no job: the master has forgotten how it went on (a failover), or we have.
+            # The row of a running job, and no such job: a failover has lost its later state, or this process has.
             self._telemetry.rows_without_memory += len(others)
             moved = await self._master.give_back(owned.fence.bucket_id, others)
             self._telemetry.rows_released += moved

@@ -1,7 +1,7 @@
-"""Lanes and priorities that nobody serves, and in which this agent was asked to have a bucket.
+"""Buckets in lanes and priorities that no agent is configured to serve, on request of the leader.
 
-A renewal says which. The bucket is one like every other; it completes when it is not asked for any more: a configured owner
-has come, which the coordinator sees, or there has been nothing to do in it for long, which only this agent can see.
+A renewal names them. Such a bucket is like every other one. It completes when it is not requested any more: the leader sees
+that a configured owner has come, or this agent reports that the bucket has been idle for long.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ Group = tuple[str, int]
 
 
 class FallbackMaster(Protocol):
-    """Where it is written who was asked."""
+    """The master's record of the requests."""
 
     async def stop_helping(self, agent_id: bytes, lane: str, priority: int) -> None: ...
 
 
 class FallbackHost(Protocol):
-    """What works on the buckets of this agent."""
+    """The bucket worker, as this module uses it."""
 
     def activity(self, lane: str, priority: int) -> tuple[int, bool] | None: ...
 
@@ -41,18 +41,18 @@ class _FallbackGroup:
 
     def __init__(self, at: float) -> None:
         self.at = at
-        """When there was last something to do."""
+        """When there was last a job (CLOCK_BOOTTIME seconds)."""
         self.claimed = 0
         self.stopping = False
-        """The master is being told, or knows, that there is nothing to do."""
+        """The report that it is idle is on its way, or the master has it."""
 
 
 class FallbackBuckets:
-    """Follows what is asked, and tells where it is idle.
+    """Follows the requests, and reports idle buckets.
 
     Args:
-        ask: where buckets are wanted besides the configuration; called when that has changed.
-        idle_seconds: without a job for so long.
+        request: called with all requested lanes and priorities when they have changed.
+        idle_seconds: how long a bucket must be without a job.
     """
 
     def __init__(
@@ -60,7 +60,7 @@ class FallbackBuckets:
         ownership: Ownership,
         master: FallbackMaster,
         bucket_worker: FallbackHost,
-        ask: Callable[[frozenset[Group]], None],
+        request: Callable[[frozenset[Group]], None],
         idle_seconds: float,
         clock: Clock,
         log: EventLog,
@@ -68,24 +68,24 @@ class FallbackBuckets:
         self._ownership = ownership
         self._master = master
         self._bucket_worker = bucket_worker
-        self._ask = ask
+        self._request = request
         self._idle_seconds = idle_seconds
         self._now = clock.boottime
         self._log = log
         self._groups: dict[Group, _FallbackGroup] = {}
 
-    def renewed(self, asked: frozenset[Group]) -> None:
-        """What a renewal says."""
-        if asked != self._groups.keys():
-            self._groups = {group: self._groups.get(group) or _FallbackGroup(self._now()) for group in asked}
-            self._ask(asked)
+    def renewed(self, requested: frozenset[Group]) -> None:
+        """Take the requests of a renewal."""
+        if requested != self._groups.keys():
+            self._groups = {group: self._groups.get(group) or _FallbackGroup(self._now()) for group in requested}
+            self._request(requested)
         for group, each in self._groups.items():
             if self._is_idle(group, each):
                 each.stopping = True
                 self._bucket_worker.spawn(partial(self._stop, group, each))
 
     def _is_idle(self, group: Group, each: _FallbackGroup) -> bool:
-        """Nothing claimed for long, and nothing there. What is due later waits in the master as well as here."""
+        """Nothing claimed for long, and no job present. A job that is due later may wait in the master as well as here."""
         activity = self._bucket_worker.activity(*group)
         claimed, busy = activity or (0, True)
         if busy or claimed != each.claimed:

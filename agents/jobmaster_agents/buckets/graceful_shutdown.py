@@ -1,9 +1,9 @@
 """Graceful exit of buckets: ACTIVE -> COMPLETING -> READY_TO_DELETE, with zero rescues and no attempt burnt.
 
-Block intake (master first, then the store: producers get CLOSED and go elsewhere, onboarding stops) -> flush what waits
-in the store to the master -> finish what is running and queued, within the grace -> give the rest back, also what was
-onboarded and is not due yet -> retire. Every step is idempotent and every wait is bounded; a bucket that cannot be retired
-in time (a handler that will not stop, a server that is down) is left to the rescue, like after a crash.
+Close the intake (master first, then the store: producers get CLOSED and choose another bucket, onboarding stops) -> flush
+jobs that wait in the store to the master -> finish running and queued jobs, within the grace -> give the rest back, also
+onboarded jobs that are not due yet -> retire. Every step is idempotent and every wait is bounded. A bucket that cannot be
+retired in time (a handler does not stop, a server is down) is left to the rescue, like after a crash.
 """
 
 from __future__ import annotations
@@ -28,15 +28,15 @@ from jobmaster_agents.state.job_table import JobPhase, JobTable
 _LOOK_SECONDS = 0.02
 _RETRY_SECONDS = 0.2
 _STOP_SECONDS = 5.0
-"""How long after the grace a handler may take to stop when it is asked to."""
+"""How long after the grace a handler may take to stop."""
 _RETIRE_SECONDS = 10.0
-"""At least so long the last steps may take, however short the grace was."""
+"""Shortest time for the last steps, however short the grace was."""
 _PAGE_JOBS = 1000
-_ON_ITS_WAY = (BucketState.COMPLETING, BucketState.READY_TO_DELETE)
+_COMPLETING_STATES = (BucketState.COMPLETING, BucketState.READY_TO_DELETE)
 
 
 class ShutdownMaster(Membership, Protocol):
-    """Where buckets are retired, and rows without a copy go back."""
+    """The master, which moves buckets and releases rows without a copy."""
 
     async def bucket_rows(self, bucket_id: bytes, after: bytes | None, limit: int) -> list[RowRef]: ...
 
@@ -66,17 +66,17 @@ class GracefulShutdown:
         self._outcome_builder = outcome_builder
         self._now = clock.boottime
         self.hurry = asyncio.Event()
-        """Set by a second signal: stop running handlers and give everything back now."""
+        """Set by a second signal: running handlers are stopped and all jobs given back now."""
 
     async def complete(
         self, claimers: Sequence[Claimer], grace_seconds: float, reason: str, on_retired: Callable[[Claimer], None]
     ) -> list[bytes]:
-        """Bring the buckets of these pumps to READY_TO_DELETE; returns those that could not be retired (they are left
-        to the rescue). Takes at most twice the grace and some seconds.
+        """Bring the buckets of these claimers to READY_TO_DELETE. Returns those that could not be retired; they are left to
+        the rescue. Takes at most twice the grace and some seconds.
 
         Args:
-            on_retired: called of each as soon as its own end is committed, whatever the others still wait for: the master
-                does not count it among this agent's buckets any more, and neither may the agent.
+            on_retired: called for each bucket as soon as its own end is committed: the master does not count it among this
+                agent's buckets any more, and neither may the agent.
         """
         deadline = self._now() + grace_seconds
         last = deadline + max(grace_seconds, _RETIRE_SECONDS)
@@ -92,7 +92,7 @@ class GracefulShutdown:
 
     async def _complete(self, claimer: Claimer, deadline: float, last: float, reason: str) -> bool:
         try:
-            # Bounded from outside too: a step may wait for an answer of the master for as long as it is away.
+            # Bounded from outside, too: a step may wait for the master for as long as it is away.
             async with asyncio.timeout(max(last - self._now(), 0.0) + _STOP_SECONDS):
                 if claimer.owned.frozen:
                     return await self._leave_frozen(claimer, deadline, last, reason)
@@ -104,11 +104,11 @@ class GracefulShutdown:
         except TimeoutError:
             return False
 
-    # ------------------------------------------------------------ a bucket that an operator has stopped
+    # ------------------------------------------------------------ a frozen bucket
 
     async def _leave_frozen(self, claimer: Claimer, deadline: float, last: float, reason: str) -> bool:
-        """A frozen bucket cannot complete. What this process holds of it ends or goes back, so that nobody counts a rescue;
-        then it is LOST, and what waits in it goes back to the master by its rescuer's hands."""
+        """A frozen bucket cannot complete. Its jobs in this process end or go back, so that no rescue is counted for them.
+        Then the bucket is LOST, and its rescuer brings the jobs that wait in it back to the master."""
         fence = claimer.owned.fence
         self._release_queued(fence.bucket_id)
         if not await self._finish_or_release(claimer, deadline):
@@ -133,22 +133,22 @@ class GracefulShutdown:
     # ------------------------------------------------------------ no more intake
 
     async def _close_intake(self, claimer: Claimer, last: float, reason: str) -> bool:
-        """False: the bucket is not ours any more, its rescuer takes care."""
+        """False: this process does not own the bucket any more; it is left to its rescuer."""
         owned = claimer.owned
         owned.closed = True
         fence = owned.fence
-        on_its_way = owned.state in _ON_ITS_WAY  # completed already for another reason, and now the agent leaves
+        completing = owned.state in _COMPLETING_STATES  # already, for another reason; and now the agent leaves
         while not owned.lost and self._now() < last:
             try:
-                moved = owned.state in _ON_ITS_WAY or await self._master.move_bucket(
+                moved = owned.state in _COMPLETING_STATES or await self._master.move_bucket(
                     fence.bucket_id, fence.epoch, fence.owner, BucketState.COMPLETING, reason
                 )
                 if not moved:
                     return False
-                if owned.state not in _ON_ITS_WAY:
+                if owned.state not in _COMPLETING_STATES:
                     owned.state = BucketState.COMPLETING
                 word = await self._store.close_intake(fence)
-                if word is not Word.OK and not (on_its_way and word is Word.CLOSED):
+                if word is not Word.OK and not (completing and word is Word.CLOSED):
                     return False
             except (Unavailable, Refused):
                 await asyncio.sleep(_RETRY_SECONDS)
@@ -158,20 +158,20 @@ class GracefulShutdown:
             return True
         return False
 
-    # ------------------------------------------------------------ what this process holds
+    # ------------------------------------------------------------ jobs in memory
 
     async def _finish_or_release(self, claimer: Claimer, deadline: float) -> bool:
         """Queued and running jobs end by themselves; at the deadline (or at a second signal) they are given back.
 
-        False: a handler did not stop when it was asked to.
+        False: a handler did not stop in time.
         """
         bucket_id = claimer.owned.fence.bucket_id
-        asked_at: float | None = None
+        stopped_at: float | None = None
         while self._executor.backlog(bucket_id):
             now = self._now()
             if now >= deadline or self.hurry.is_set():
-                asked_at = now if asked_at is None else asked_at
-                if now - asked_at > _STOP_SECONDS:
+                stopped_at = now if stopped_at is None else stopped_at
+                if now - stopped_at > _STOP_SECONDS:
                     return False
                 self._give_back(bucket_id)
             await asyncio.sleep(_LOOK_SECONDS)
@@ -183,14 +183,14 @@ class GracefulShutdown:
             if job.phase is JobPhase.RUNNING:
                 self._executor.stop_job(job, StopCause.RELEASE)
 
-    # ------------------------------------------------------------ what lies in the store
+    # ------------------------------------------------------------ jobs in the store
 
     async def _retire(self, claimer: Claimer, last: float) -> bool:
         owned = claimer.owned
         fence = owned.fence
         while not owned.lost and self._now() < last:
             if not self._job_table.empty(fence.bucket_id):
-                self._give_back(fence.bucket_id)  # a second copy whose turn came late
+                self._give_back(fence.bucket_id)  # a second copy, which was promoted late
                 claimer.wake()
                 await asyncio.sleep(_LOOK_SECONDS)
                 continue
@@ -213,9 +213,9 @@ class GracefulShutdown:
         return False
 
     async def _release_rows(self, fence: Fence) -> bool:
-        """Rows that name the bucket although nothing lies there (marked, and the answer or the put was lost).
+        """Release rows that name the bucket and have no copy in it (marked, and the answer or the put was lost).
 
-        False: one of them is being run, by somebody else's account.
+        False: one of them is not ASSIGNED under this fence.
         """
         while rows := await self._master.bucket_rows(fence.bucket_id, None, _PAGE_JOBS):
             mine = [row for row in rows if row.identity.bucket_epoch == fence.epoch and row.state == JobState.ASSIGNED]
@@ -225,9 +225,9 @@ class GracefulShutdown:
         return True
 
     async def _flush_page(self, claimer: Claimer) -> bool:
-        """What claims do not take: kept outcomes, and onboarded jobs that are not due yet. Written first, removed second.
+        """Entries that no claim takes: kept outcomes, and onboarded jobs that are not due yet. Written first, removed second.
 
-        False: there is something that cannot be written, or the bucket is another's.
+        False: an entry cannot be written, or the bucket has another owner.
         """
         owned = claimer.owned
         page = await self._store.read_page(owned.fence, _PAGE_JOBS)

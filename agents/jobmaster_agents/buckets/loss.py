@@ -1,16 +1,16 @@
-"""A bucket that a store or a write says is another's, while the master may still name this agent: it is declared LOST.
+"""Declares a bucket LOST after an answer which shows that this agent cannot own it any more.
 
-Without this a bucket whose store was emptied or rolled back, or that was fenced by a rescuer whose mark in the master was
-forgotten by a failover, would stay ACTIVE for ever in the hands of a living agent that does not serve it. The declaration is
-a compare-and-set on (epoch, owner): when the bucket really is another's, nothing happens.
+The master may still name this agent. A bucket whose store was emptied or restored from an older copy, or whose rescuer's mark
+in the master was lost in a failover, would otherwise stay ACTIVE for ever, owned by an agent that does not serve it. The
+declaration is a compare-and-set on (epoch, owner): when the bucket has another owner, nothing happens.
 
-Before that, what this process still holds of it is written to the master (``memory_recovery``), whoever has the bucket by
-now: it may have it because this very agent has declared it LOST (``ownership_check``), or because a declaration was not
-answered. First, so that outcomes stand before a rescuer sweeps the rows. A failure of one does not keep the other, nor the
-next bucket, from being tried.
+First the copies of its jobs in memory are written to the master (``memory_recovery``), so that outcomes are there before a
+rescuer sweeps the rows. That does not depend on the present owner: it may own the bucket because this agent has declared it
+LOST (``ownership_check``), or because the answer to a declaration was lost. When one step fails, the other steps and the
+other buckets are tried all the same.
 
-Only a bucket of which the store itself said that it has lost it is noted as a loss: what lies in one that is another's, or
-whose store was slow, is there for the rescuer.
+A loss is recorded only for a bucket that its store has lost by its own reply: jobs in a bucket that has another owner, or
+whose store was slow, are still there for the rescuer.
 """
 
 from __future__ import annotations
@@ -31,14 +31,14 @@ from jobmaster_agents.state.ownership import OwnedBucket, Ownership
 IDLE_SECONDS = 3600.0
 
 
-class Salvage(Protocol):
-    """Where the copies are that this process held of it."""
+class CopyRecovery(Protocol):
+    """``MemoryRecovery``: the copies of the bucket's jobs in memory."""
 
     async def write(self, owned: OwnedBucket) -> Saved: ...
 
 
 class _Lost:
-    """A bucket to be declared."""
+    """A bucket to be declared LOST."""
 
     __slots__ = ("declared", "owned", "saved", "why")
 
@@ -46,12 +46,12 @@ class _Lost:
         self.owned = owned
         self.why = why
         self.declared: bool | None = None
-        """The answer to the declaration: whether the master named this agent."""
+        """The answer to the declaration: True if the master named this agent until then."""
         self.saved: Saved | None = None
 
 
 class BucketLedger(Protocol):
-    """Where a bucket's state is moved."""
+    """The master's rows of buckets and losses."""
 
     async def move_bucket(self, bucket_id: bytes, epoch: int, owner: bytes, to: BucketState, reason: str) -> bool: ...
 
@@ -59,10 +59,11 @@ class BucketLedger(Protocol):
 
 
 class BucketLoss:
-    """The duty that declares what ``Ownership`` lost.
+    """The duty that declares the buckets that ``Ownership`` has lost.
 
     Args:
-        on_disowned: told of each holding when it was declared (whoever owns it now), so that a new bucket can take its place.
+        on_declared: called with each bucket after its declaration, whatever the answer, so that a new bucket can take its
+        place.
     """
 
     name = "disowning"
@@ -71,13 +72,13 @@ class BucketLoss:
         self,
         ownership: Ownership,
         ledger: BucketLedger,
-        salvage: Salvage,
+        recovery: CopyRecovery,
         on_declared: Callable[[OwnedBucket], None],
         telemetry: Telemetry,
         log: EventLog,
     ) -> None:
         self._ledger = ledger
-        self._salvage = salvage
+        self._recovery = recovery
         self._telemetry = telemetry
         self._on_declared = on_declared
         self._log = log
@@ -91,17 +92,17 @@ class BucketLoss:
         self.kicked.set()
 
     async def tick(self) -> float:
-        """One after the other; what fails waits for the next tick. (Also called by who leaves.)
+        """One bucket after the other; what fails waits for the next tick. (The agent also calls this when it leaves.)
 
         Raises:
-            JobMasterError: a failure, when all others have had their turn; one that may be over soon before one that is not.
+            JobMasterError: a failure, after all buckets were tried; an ``Unavailable`` rather than another.
         """
         async with self._at_work:
             failed: list[_Lost] = []
             failure: JobMasterError | None = None
             try:
                 while self._waiting:
-                    error = await self._tried(self._waiting[0])
+                    error = await self._process(self._waiting[0])
                     lost = self._waiting.popleft()
                     if error is not None:
                         failed.append(lost)
@@ -112,8 +113,8 @@ class BucketLoss:
                 raise failure
         return IDLE_SECONDS
 
-    async def _tried(self, lost: _Lost) -> JobMasterError | None:
-        """All that can be done about one; what stood in the way of the rest."""
+    async def _process(self, lost: _Lost) -> JobMasterError | None:
+        """Try all steps of one bucket; a failure, if there was one."""
         failure: JobMasterError | None = None
         for step in (self._save, self._declare, self._note):
             try:
@@ -128,7 +129,7 @@ class BucketLoss:
         if lost.saved is not None:
             return
         owned = lost.owned
-        lost.saved = saved = await self._salvage.write(owned)
+        lost.saved = saved = await self._recovery.write(owned)
         self._telemetry.jobs_salvaged += saved.written
         owned.at_risk = max(owned.at_risk - saved.settled, 0) if owned.store_lost else 0
         self._telemetry.jobs_at_risk += owned.at_risk
@@ -139,14 +140,14 @@ class BucketLoss:
             self._on_declared(lost.owned)
 
     async def _note(self, lost: _Lost) -> None:
-        """For people, when all is done."""
+        """Record the loss for operators, after the other steps."""
         owned, saved = lost.owned, lost.saved
         if saved is None or lost.declared is None:
             return
         if owned.store_lost and (owned.at_risk or saved.written):
             try:
                 await self._ledger.note_loss(owned.fence, owned.store, owned.at_risk, saved.written, lost.why)
-            except Refused as error:  # the counts stand in the log; nothing waits for a right on a table for people
+            except Refused as error:  # the log has the counts; nothing waits for a right on a table for operators
                 self._log.error(Event.CALL_FAILED, {"what": "note_loss", "failures": 1, "reason": str(error)})
         if lost.declared or owned.at_risk or saved.written:
             fields = {"bucket": owned.fence.bucket_id, "reason": lost.why}

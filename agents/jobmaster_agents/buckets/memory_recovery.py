@@ -1,20 +1,20 @@
-"""What a living owner still holds of a bucket that its store has lost: it goes to the master, and runs again.
+"""Writes the jobs of a lost bucket that are in the memory of its living owner to the master, where they run again.
 
-A store that was emptied, or has come back older, may have lost entries of which its owner has a copy in memory: waiting for
-a slot, running, or ended and on their way to the master. Without a row they would be gone. What the owner may still write
-about them is what it may always write: an outcome, or the job given back, under the copy's own identity. Neither needs the
-bucket (rule A). Where there is no row, the job has not ended (below the watermark nothing is written), and a row appears;
-where there is one, it bears this identity or it refuses. So it does not matter whether a rescuer is at work, has come first,
-or finds an older copy in the store afterwards: whoever is second is refused by the row.
+A store that was emptied, or restored from an older copy, may have lost entries of which its owner has a copy in memory:
+waiting for a slot, running, or ended and on the way to the master. Without a row they would be gone. The owner may still
+write what it may always write: an outcome, or the job given back, under the copy's own identity. Neither needs the bucket
+(rule A). If there is no row, the job has not ended (below the watermark nothing is written), and a row is created. If there
+is a row, it has this identity or it refuses. So it does not matter whether a rescuer is at work, was first, or finds an
+older copy in the store afterwards: the row refuses the second writer.
 
-Therefore nobody asks whose the bucket is before they are written. It may be a rescuer's by our own declaration, whoever
-made it; then the copies are lost if they are not written. It may be a rescuer's because this agent was taken for dead: then
-its lease has ended, and nothing is written any more. Should it be a rescuer's for another reason, the store still has the
-entries, and whoever is second is refused.
+Therefore the owner of the bucket is not checked before the write. It may be a rescuer after a declaration of this agent: then
+the copies are lost if they are not written. It may be a rescuer because this agent was certified dead: then its lease has
+ended, and nothing is written any more. In every other case the store still has the entries, and the row refuses the second
+writer.
 
-Of copies whose row is known only an outcome is written (or a retry, that is the outcome of an attempt): a row that would
-otherwise be swept says how the job has ended. Any other is left to the sweep. So a job that must not be started twice is not
-started a second time: it is started by an accepted row, and of such a copy the row is known.
+For a copy whose row is known only an outcome is written (or a retry, which is the outcome of an attempt): the row then
+records how the job ended, instead of being swept. Every other copy with a row is left to the sweep. So a job that must not
+be started twice is not started a second time: an accepted row starts it, and of such a copy the row is known.
 
 Owns these copies from the loss of their bucket on; must never touch a key of the store.
 """
@@ -39,7 +39,7 @@ _KIND = "memory"
 
 
 class SalvageMaster(Protocol):
-    """What takes them."""
+    """The master, which takes the copies."""
 
     async def record_final(self, rows: Sequence[FinalRow]) -> Written: ...
 
@@ -49,12 +49,12 @@ class SalvageMaster(Protocol):
 
 
 class Saved(NamedTuple):
-    """What became of the copies of a bucket that may have had no row."""
+    """How many copies of a bucket that may have had no row are safe."""
 
     written: int
-    """The master has taken them."""
+    """Accepted by the master."""
     settled: int
-    """Those, and what is safe there in another way: the job has a row of another identity, or lies in quarantine."""
+    """Those, and copies that are safe in another way: the job has a row of another identity, or is in quarantine."""
 
 
 class _Copy(NamedTuple):
@@ -65,7 +65,7 @@ class _Copy(NamedTuple):
 
 
 class _Left:
-    """What is left of one bucket, by job."""
+    """The copies of one bucket that are not written yet, by job."""
 
     def __init__(self) -> None:
         self.copies: dict[Fence, dict[bytes, _Copy]] = {}
@@ -80,10 +80,10 @@ class _Left:
 
 
 class MemoryRecovery:
-    """Copies of lost buckets, until they are in the master or it is known that they need not be.
+    """Copies of lost buckets, until they are in the master or need not be.
 
     Args:
-        may_commit: False once the lease forbids it; asked before every write.
+        may_commit: False once the lease forbids it; called before every write.
     """
 
     def __init__(self, master: SalvageMaster, may_commit: Callable[[], bool]) -> None:
@@ -93,7 +93,7 @@ class MemoryRecovery:
         self._batches: BatchWrite[_Copy] = BatchWrite(Size(_BATCH_ROWS), _id_of, _bytes_of)
 
     def keep(self, owned: OwnedBucket, dropped: Iterable[ClaimedJob]) -> int:
-        """A bucket is lost with these live copies; how many of them only its store had beside this process."""
+        """Take the live copies of a lost bucket; how many of them were only in its store and in this process."""
         left = _Left()
         alone = 0
         for job in dropped:
@@ -109,11 +109,11 @@ class MemoryRecovery:
         return alone
 
     async def write(self, owned: OwnedBucket) -> Saved:
-        """Write what is left of a bucket. After a failure: go on with what is left then.
+        """Write the copies of a bucket. A call after a failure goes on with the rest.
 
         Raises:
             Unavailable: the master does not answer, or may not be written to now.
-            Refused, InputError: the last refusal of a copy for no value of its own, when all that can be written is.
+            Refused, InputError: the last refusal that was not for a copy's values, after all other copies were written.
         """
         left = self._left.get(owned)
         if left is None:
@@ -129,8 +129,8 @@ class MemoryRecovery:
         return Saved(left.written, left.settled)
 
     async def _write(self, left: _Left, fence: Fence, copies: Sequence[_Copy]) -> Refused | InputError | None:
-        """Copies of one kind, in halves where the master refuses, so that nobody waits for an unfit neighbour. What it
-        refuses alone for its values goes to its quarantine; its last other refusal is returned."""
+        """Copies of one kind, in halves where the master refuses, so that no copy waits for an unfit neighbour. A single copy
+        whose values are refused goes to the quarantine; the last other refusal is returned."""
         refusals = RowRefusals()
 
         def on_written(some: Sequence[_Copy], written: Written) -> None:
@@ -153,7 +153,7 @@ class MemoryRecovery:
         return await self._master.hold(fence, [copy.row for copy in some if isinstance(copy.row, HoldRow)])
 
     async def _put_aside(self, left: _Left, fence: Fence, copy: _Copy, error: ValueRefused) -> None:
-        if copy.alone:  # else the row stands for the job
+        if copy.alone:  # else the job has a row
             unfit = Unfit(copy.entry.id, _KIND, encode_entry(copy.entry), error.message)
             await self._master.quarantine(fence.bucket_id, [unfit])
         left.settle(fence, [copy], frozenset())

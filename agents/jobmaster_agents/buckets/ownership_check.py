@@ -1,13 +1,13 @@
-"""What the master says of this agent's buckets, asked whenever it may differ from what this process believes.
+"""Reads the rows of this agent's buckets whenever they may differ from what this process owns.
 
-Three things bring a question. A write was refused by a bucket's lock: that is either a loss or an operator's stop, and only
-the row can tell (to declare a frozen bucket LOST would undo the stop). A renewal names frozen buckets. Or the master counts
-other buckets of this agent than it holds, or their epochs, twice in a row: a bucket was stopped and went on between two
-renewals, or a failover has forgotten that one was made, closed or declared LOST; a bucket that nobody serves is declared
-LOST until the master shows it.
+There are three reasons. The bucket lock refused a write: that is a loss or a freeze, and only the row shows which (to
+declare a frozen bucket LOST would undo the freeze). A renewal names frozen buckets. Or the master counts other buckets of
+this agent than it owns, or other epochs, twice in a row: a bucket was frozen and unfrozen between two renewals, or a
+failover has lost that one was created, closed or declared LOST. A bucket that no agent serves is declared LOST until the
+master shows it.
 
-Frozen is not lost: nothing is claimed or started in the bucket, what runs is recorded under its identity, and nothing of it
-is forgotten. Unfrozen, the bucket goes on under its new epoch, in the store and in memory.
+Frozen is not lost: nothing is claimed or started in the bucket, running jobs are recorded under their identity, and no job is
+dropped. Unfrozen, the bucket goes on under its new epoch, in the store and in memory.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ from jobmaster_agents.state.ownership import OwnedBucket, Ownership, unfrozen_li
 
 IDLE_SECONDS = 3600.0
 _DIFFERENT_TIMES = 2
-"""Renewals in a row that must count differently: one may have crossed a bucket that is being made or closed."""
-_NOT_HELD = "the master names this agent as its owner, and it does not hold it"
+"""Renewals in a row that must count differently: one may have crossed the creation or the end of a bucket."""
+_NOT_OWNED = "the master names this agent as its owner, and it does not hold it"
 
 
 class OwnershipMaster(Protocol):
-    """Where it is written whose a bucket is."""
+    """The master's rows of buckets."""
 
     async def owned_buckets(self, agent_id: bytes) -> list[Bucket]: ...
 
@@ -39,7 +39,7 @@ class OwnershipMaster(Protocol):
 
 
 class StopStore(Protocol):
-    """Where a stop is put, and taken away."""
+    """The store that freezes and unfreezes a bucket."""
 
     async def freeze(self, bucket_id: bytes, epoch: int, owner: bytes) -> Word: ...
 
@@ -47,7 +47,7 @@ class StopStore(Protocol):
 
 
 class Worker(Protocol):
-    """Who works on the buckets."""
+    """The bucket worker, as this module uses it."""
 
     def freeze(self, owned: OwnedBucket) -> None: ...
 
@@ -57,7 +57,7 @@ class Worker(Protocol):
 
 
 class OwnershipCheck:
-    """The duty that settles doubts about buckets."""
+    """The duty that checks buckets against their rows."""
 
     name = "ownership"
 
@@ -81,15 +81,15 @@ class OwnershipCheck:
         ownership.on_refused_write = self.request_check
         telemetry.read_from("buckets_frozen", lambda: sum(each.frozen for each in ownership.buckets.values()))
 
-    # ------------------------------------------------------------ what brings a question
+    # ------------------------------------------------------------ reasons for a check
 
     def request_check(self, owned: OwnedBucket, why: str) -> None:
-        """A write to the bucket was refused by its lock, or its store takes nothing."""
+        """The bucket lock refused a write, or the store refused a call."""
         self._to_check[owned.fence.bucket_id] = why
         self.kicked.set()
 
     def renewed(self, renewal: Renewal) -> None:
-        """What a renewal says of frozen buckets, and how many there are."""
+        """Compare the frozen buckets of a renewal, and its counts."""
         frozen = set(renewal.frozen)
         for bucket_id, owned in self._ownership.buckets.items():
             if owned.frozen is not (bucket_id in frozen):
@@ -111,47 +111,47 @@ class OwnershipCheck:
         held = self._ownership.buckets.values()
         return (renewal.at_work, renewal.epochs) == (len(held), sum(owned.fence.epoch for owned in held))
 
-    # ------------------------------------------------------------ the question
+    # ------------------------------------------------------------ the check
 
     async def tick(self) -> float:
-        """Ask once about everything in doubt. What fails stays in doubt."""
+        """Read the rows once for all buckets to check. A bucket whose check fails is checked again."""
         if not self._to_check and self._mismatches < _DIFFERENT_TIMES:
             return IDLE_SECONDS
-        # A doubt that comes from here on is a new one: the answer may be older than what it is about.
-        doubts, self._to_check = self._to_check, {}
+        # A request that comes from here on is a new one: the answer may be older than its reason.
+        checks, self._to_check = self._to_check, {}
         try:
-            said = {bucket.id: bucket for bucket in await self._master.owned_buckets(self._ownership.agent_id)}
-            for bucket_id, why in list(doubts.items()):
+            rows = {bucket.id: bucket for bucket in await self._master.owned_buckets(self._ownership.agent_id)}
+            for bucket_id, why in list(checks.items()):
                 if (owned := self._ownership.get(bucket_id)) is not None:
-                    await self._settle(owned, said.get(bucket_id), why)
-                del doubts[bucket_id]
+                    await self._resolve(owned, rows.get(bucket_id), why)
+                del checks[bucket_id]
         finally:
-            self._to_check = doubts | self._to_check
+            self._to_check = checks | self._to_check
         if self._mismatches >= _DIFFERENT_TIMES:
-            await self._declare_lost([bucket for bucket in said.values() if bucket.state in WORKING_STATES])
+            await self._declare_lost([bucket for bucket in rows.values() if bucket.state in WORKING_STATES])
             self._mismatches = 0
         return 0.0 if self._to_check else IDLE_SECONDS
 
-    async def _settle(self, owned: OwnedBucket, said: Bucket | None, why: str) -> None:
-        what = title(said, owned.fence)
+    async def _resolve(self, owned: OwnedBucket, row: Bucket | None, why: str) -> None:
+        what = title(row, owned.fence)
         if what is Title.RETIRED and owned.closed:
-            return  # retired by this process, which has not read the answer yet
+            return  # retired by this process, which has not got the answer yet
         if what in (Title.LOST, Title.RETIRED):
             self._ownership.lose(owned.fence.bucket_id, f"{why}; the master says it is another's")
         elif owned.closed and not owned.frozen:
             return  # it is being completed
         elif what is Title.FROZEN:
             await self._freeze(owned)
-        elif what is Title.THAWED and said is not None:
-            await self._unfreeze(owned, said.epoch)
+        elif what is Title.THAWED and row is not None:
+            await self._unfreeze(owned, row.epoch)
         else:
-            await self._go_on(owned)
+            await self._resume(owned)
 
-    async def _go_on(self, owned: OwnedBucket) -> None:
-        """Nothing stands against it under this very epoch.
+    async def _resume(self, owned: OwnedBucket) -> None:
+        """The row is as this process owns the bucket, under the same epoch.
 
-        Were it stopped here or in the store, and had the master forgotten that in a failover, nobody else would let it go on.
-        Should an operator stop it at this very moment, the next renewal says so, and the store is stopped again.
+        If the bucket is frozen here or in the store, and a failover of the master has lost that, only this call unfreezes it.
+        If an operator freezes it at this moment, the next renewal names it, and the store is frozen again.
         """
         if owned.frozen:
             owned.unfreeze()
@@ -163,7 +163,7 @@ class OwnershipCheck:
         if not owned.frozen:
             self._worker.freeze(owned)
             self._log.warning(Event.BUCKET_FROZEN, {"bucket": owned.fence.bucket_id, "epoch": owned.fence.epoch})
-        # Whoever froze it may not have reached the store; what it answers is the next owner call's to judge.
+        # The operator's command may not have reached the store. A refusal shows again in the next call of the owner.
         await self._store.freeze(*owned.fence)
 
     async def _unfreeze(self, owned: OwnedBucket, epoch: int) -> None:
@@ -171,7 +171,7 @@ class OwnershipCheck:
         fence = owned.fence
         word = await self._store.thaw(fence._replace(epoch=epoch), unfrozen_list(fence.epoch))
         if word is not Word.OK:
-            # Ours under the new epoch, and its store has lost it: it is lost as what it is, with the copies that are here.
+            # Ours under the new epoch, and its store has lost it: it is lost under that epoch, with the copies in memory.
             self._worker.unfreeze(owned, epoch)
             self._ownership.lose(bucket_id, f"the store answered {word} when it was unfrozen", word)
             return
@@ -182,5 +182,5 @@ class OwnershipCheck:
         for bucket in at_work:
             if bucket.id in self._ownership.buckets or bucket.id in self._ownership.opening:
                 continue
-            if await self._master.move_bucket(bucket.id, bucket.epoch, bucket.owner, BucketState.LOST, _NOT_HELD):
-                self._log.warning(Event.BUCKET_GIVEN_BACK, {"bucket": bucket.id, "reason": _NOT_HELD})
+            if await self._master.move_bucket(bucket.id, bucket.epoch, bucket.owner, BucketState.LOST, _NOT_OWNED):
+                self._log.warning(Event.BUCKET_GIVEN_BACK, {"bucket": bucket.id, "reason": _NOT_OWNED})

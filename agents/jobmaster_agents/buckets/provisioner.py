@@ -1,9 +1,10 @@
-"""As many buckets as the configuration says: opened at the start, replaced when one is lost alone, followed at a reload.
+"""Keeps as many buckets as the configuration names: opened at the start, replaced after a loss, adjusted at a reload.
 
-What is missing is opened at once, in the master first; what is too much completes, the emptier ones of a lane and priority
-first, while the others work on. An agent that is leaving opens nothing any more.
+Missing buckets are opened at once, in the master first. Surplus ones complete, the emptier ones of a lane and priority first,
+while the others work on. An agent that is leaving opens none.
 
-One bucket more may be wanted for a time, in a lane and priority that nobody serves (``fallback``).
+The leader may request a fallback bucket for a time, in a lane and priority that no agent is configured to serve
+(``fallback``).
 """
 
 from __future__ import annotations
@@ -28,9 +29,9 @@ from jobmaster_agents.retrying import UntilAnswered
 from jobmaster_agents.state.ownership import OwnedBucket, Ownership
 
 REPLACE_SECONDS = 1.0
-"""Pause before a bucket that was lost alone is replaced, so that a broken store is not asked in a tight circle."""
+"""Pause before a lost bucket is replaced, so that a broken store is not called in a tight loop."""
 PUT_BACK_JOBS = 1000
-"""Jobs that were put off and come back when a bucket for them is opened; the coordinator sees to the rest."""
+"""Jobs that were put off and come back when a bucket for them is opened; the leader brings back the rest."""
 AGAIN_SECONDS_MAX = 60.0
 """Longest pause before a bucket that could not be completed is tried again."""
 _REASON = "the configuration has fewer buckets, and this one is not asked for"
@@ -40,7 +41,7 @@ Group = tuple[str, int]
 
 
 class ProvisionerMaster(Protocol):
-    """Where buckets are made."""
+    """The master, which creates buckets."""
 
     async def create_buckets(self, buckets: Sequence[Bucket]) -> bool: ...
 
@@ -48,13 +49,13 @@ class ProvisionerMaster(Protocol):
 
 
 class ProvisionerStore(Protocol):
-    """Where their keys are made."""
+    """The store, which creates their keys."""
 
     async def open_bucket(self, fence: Fence) -> Word: ...
 
 
 class BucketHost(Protocol):
-    """What works on the buckets that are opened here."""
+    """The bucket worker, as this module uses it."""
 
     @property
     def until_answered(self) -> UntilAnswered: ...
@@ -72,8 +73,8 @@ class BucketProvisioner:
     """Opens and completes the buckets of one agent.
 
     Args:
-        agent: its settings; none of an agent that owns no buckets.
-        leaving: true once the agent is on its way out.
+        agent: its settings; ``None`` for an agent that owns no buckets.
+        leaving: returns True once the agent leaves.
     """
 
     def __init__(
@@ -107,16 +108,16 @@ class BucketProvisioner:
             self._log.info(Event.BUCKETS_OPENED, {"buckets": len(wanted), "lanes": _lanes(wanted)})
 
     def replace_soon(self) -> None:
-        """A bucket was lost alone, the agent is sound: a new one takes its place."""
+        """A bucket was lost and the agent works: a new one takes its place."""
         asyncio.get_running_loop().call_later(REPLACE_SECONDS, self._bucket_worker.spawn, self._reconcile)
 
     def follow(self, agent: AgentSettings, grace_seconds: float) -> None:
-        """Other counts from now on."""
+        """The configuration has other counts from now on."""
         self._configured = _counts(agent)
         self._bucket_worker.spawn(partial(self._reconcile, grace_seconds))
 
-    def ask(self, groups: frozenset[Group], grace_seconds: float) -> None:
-        """Where at least one bucket is wanted besides the configuration, from now on."""
+    def request_fallback(self, groups: frozenset[Group], grace_seconds: float) -> None:
+        """Lanes and priorities that need at least one bucket besides the configuration, from now on."""
         self._fallback_groups = groups
         self._bucket_worker.spawn(partial(self._reconcile, grace_seconds))
 
@@ -140,7 +141,7 @@ class BucketProvisioner:
         pauses = backoff_delays(REPLACE_SECONDS, AGAIN_SECONDS_MAX)
         while leaving and not self._is_over():
             leaving = await self._bucket_worker.complete(leaving, grace_seconds, _REASON)
-            if leaving:  # a server is away, or what lies there cannot be written yet; it takes no jobs any more
+            if leaving:  # a server is away, or its jobs cannot be written yet; it takes no jobs any more
                 await asyncio.sleep(next(pauses))
 
     def _emptiest(self, mine: Iterable[OwnedBucket], group: Group) -> list[bytes]:
@@ -150,10 +151,10 @@ class BucketProvisioner:
     def _is_over(self) -> bool:
         return self._leaving() or self._ownership.fenced.is_set()
 
-    # ------------------------------------------------------------ making buckets
+    # ------------------------------------------------------------ creating buckets
 
     async def _open(self, wanted: Sequence[Group]) -> None:
-        """New buckets: in the master first, so that nobody finds keys of a bucket that does not exist."""
+        """New buckets: in the master first, so that no keys exist of a bucket without a row."""
         buckets = [
             Bucket(
                 id=new_id(),
@@ -169,11 +170,11 @@ class BucketProvisioner:
         opening = {bucket.id for bucket in buckets}
         self._ownership.opening |= opening
         try:
-            await self._make(buckets)
+            await self._create(buckets)
         finally:
             self._ownership.opening -= opening
 
-    async def _make(self, buckets: Sequence[Bucket]) -> None:
+    async def _create(self, buckets: Sequence[Bucket]) -> None:
         until_answered = self._bucket_worker.until_answered
         if not await until_answered("create_buckets", partial(self._master.create_buckets, buckets), refusals=False):
             self._ownership.fence("the master holds a death certificate for this agent")
@@ -183,7 +184,7 @@ class BucketProvisioner:
             word = await until_answered("open_bucket", partial(self._store.open_bucket, owned.fence), refusals=False)
             if word is not Word.OK:
                 raise Refused(f"agent store {owned.store!r} answered {word} to a new bucket")
-        for owned in opened:  # together, so that the wait for wake tokens is set up once
+        for owned in opened:  # together, so that the wake listener changes its set once
             self._bucket_worker.open(owned)
         with suppress(JobMasterError):
             await self._master.put_back(PUT_BACK_JOBS)

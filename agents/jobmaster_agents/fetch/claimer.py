@@ -2,9 +2,9 @@
 the same list name.
 
 One blocking pop over the wake keys of all buckets returns the bucket that has something new; a claim's answer arms a timer
-for the next due job. Prefetch is bounded by free slots plus the buffer, by the bytes of the bucket's claimed lists, and by the
-backlog of the outcome writer. After every reconnect, and when the blocking pop times out, each claimer is woken once: a token
-may have been lost with the connection.
+for the next due job. Prefetch is bounded by free slots plus the buffer, by the bytes of the bucket's claimed lists, and by
+the backlog of the outcome writer. After every reconnect, and when the blocking pop times out, each claimer is woken once: a
+token may have been lost with the connection.
 
 A claimer that leaves jobs in the bucket is always woken again: by the run queue at its low-water mark, by the outcome writer
 when its backlog is down, by a renewal of the lease. While there is no room it still looks, at a bounded rate, for what cannot

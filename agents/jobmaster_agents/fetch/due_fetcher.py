@@ -207,7 +207,7 @@ class DueFetcher:
         """Fetch until cancelled."""
         async with asyncio.TaskGroup() as group:
             for _ in range(_FETCHERS):
-                group.create_task(self._fetch_loop(), name="jobmaster-onboarding")
+                group.create_task(self._fetch_loop(), name="jobmaster-due-fetcher")
 
     async def _fetch_loop(self) -> None:
         backoff = Backoff("onboard", self._assigned_copies.log)

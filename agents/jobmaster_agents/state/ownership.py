@@ -165,7 +165,7 @@ class Ownership:
         self.trusted_until = 0.0
         """CLOCK_BOOTTIME seconds; written by the heartbeat alone."""
         self.stretch = 1.0
-        """Present length of the lease over its configured one (a large cluster renews less often); the heartbeat writes it."""
+        """Present length of the lease over its configured one (a large cluster renews less often), by the heartbeat."""
         self.soft_until = 0.0
         self.hard_until = 0.0
         self.store_term: Term | None = None
