@@ -207,7 +207,7 @@ class BucketWorker:
                 self._group = group
                 group.create_task(self.outcome_writer.run(), name="jobmaster-outcome-writer")
                 group.create_task(self.in_flight.run(), name="jobmaster-in-flight")
-                group.create_task(self.kept_outcomes.run(), name="jobmaster-spilling")
+                group.create_task(self.kept_outcomes.run(), name="jobmaster-kept-outcomes")
                 group.create_task(self.kept_replay.run(), name="jobmaster-applying")
                 group.create_task(self.executor.run(), name="jobmaster-executor")
                 group.create_task(self.wake_listener.run(), name="jobmaster-wake-listener")

@@ -1,7 +1,7 @@
-"""From how a handler ended to what is to be recorded: the one place that builds outcome rows.
+"""Builds the row of an outcome from the end of a handler; no other module builds one.
 
-Pure bookkeeping on the hot path: no I/O, no task, one tuple per job. The decision "again or over" is
-``rules.retry``; the rows go to the reporter.
+Pure bookkeeping on the hot path: no I/O, no task, one tuple per job. ``rules.retry`` decides between a retry and the
+end; the rows go to the outcome writer.
 """
 
 from __future__ import annotations
@@ -45,13 +45,13 @@ class StopCause(Enum):
     TIMEOUT = "timeout"
     CANCEL = "cancel"
     SUPERSEDED = "superseded"
-    """Its bucket or its row is not ours any more: nothing may be recorded."""
+    """Its bucket or its row belongs to another assignment: nothing may be recorded."""
     RELEASE = "release"
-    """Stop now: hand it back, no attempt is used up."""
+    """The job is given back; no attempt is used up."""
 
 
 class OutcomeSink(Protocol):
-    """Where verdicts go (the reporter)."""
+    """Takes the rows (the outcome writer)."""
 
     def final(self, job: ClaimedJob) -> None:
         """``job.row`` is a ``FinalRow``."""
@@ -63,7 +63,7 @@ class OutcomeSink(Protocol):
 
 
 class OutcomeBuilder:
-    """Turns ends into rows.
+    """Builds rows.
 
     Args:
         retry_here_seconds: a retry due within this time stays in its bucket (the transient threshold).
@@ -104,7 +104,7 @@ class OutcomeBuilder:
         return cast("Awaitable[object]", handler.call(job.entry.args))
 
     def context(self, job: ClaimedJob, deadline: float) -> JobContext:
-        """What the handler sees as ``ctx``."""
+        """The ``ctx`` of the handler."""
         entry = job.entry
         owned = job.claimed_list.owned
         return JobContext(
@@ -122,21 +122,21 @@ class OutcomeBuilder:
         )
 
     def headers(self, job: ClaimedJob) -> Headers:
-        """Decoded headers (most jobs have none). Unreadable ones are none: such a job is never started."""
+        """Decoded headers (most jobs have none). Unreadable ones count as none: such a job is never started."""
         headers = job.headers
         if headers is None:
             headers = job.headers = _read_headers(job.entry.headers) or _NO_HEADERS
         return headers
 
     def timeout_seconds(self, job: ClaimedJob) -> float:
-        """Call over handler over default."""
+        """In seconds: of the submit, else of the handler, else the default."""
         own = self.headers(job).timeout_seconds if job.entry.headers else None
         if own is None and job.handler is not None:
             own = job.handler.options.timeout_seconds
         return self.defaults.timeout_seconds if own is None else own
 
     def max_attempts(self, job: ClaimedJob) -> int:
-        """Call over handler over default; one for a job that is to be started at most once."""
+        """Of the submit, else of the handler, else the default; one for a job that is delivered at most once."""
         own = self.headers(job).max_attempts if job.entry.headers and not is_at_most_once(job) else None
         if own is None and job.handler is not None:
             own = job.handler.options.max_attempts
@@ -161,7 +161,7 @@ class OutcomeBuilder:
         return headers.expires_us is not None and _store_us(job, now) >= headers.expires_us
 
     def end_unstarted(self, job: ClaimedJob, now: float) -> None:
-        """A job that is not to be started: cancelled, unreadable, expired, not due yet, of a handler this agent lacks."""
+        """End a job without a start: cancelled, unreadable, expired, not due yet, or of a handler that this agent lacks."""
         entry = job.entry
         if job.cancelled:
             self.cancelled(job, "cancelled before it started", now, now)
@@ -188,7 +188,7 @@ class OutcomeBuilder:
             self.encoded(job, encoded, started, ended)
 
     def encode(self, job: ClaimedJob, result: object) -> bytes | ErrorInfo | None:
-        """The result as it will be recorded, or why it cannot be."""
+        """The result as it will be recorded, or the error if it cannot be."""
         assert job.handler is not None
         try:
             return job.handler.encode_result(result, self._limits.result_bytes)
@@ -196,7 +196,7 @@ class OutcomeBuilder:
             return error_of(error, reason="result", limit_bytes=self._limits.error_bytes)
 
     def success_row(self, job: ClaimedJob, started: float) -> FinalRow:
-        """The outcome of a job that succeeds, but for its result and how long it ran: for whoever records it himself."""
+        """The row of a success without result and run time, for an attempt that records its outcome itself."""
         entry, owned = job.entry, job.claimed_list.owned
         waited_us = (
             job.claimed_list.clock_us + int(started * 1e6) - (entry.due_us or _from_bytes(entry.id[:6], "big") * 1000)
@@ -207,13 +207,13 @@ class OutcomeBuilder:
         )  # fmt: skip
 
     def retry_if_unconfirmed(self, job: ClaimedJob) -> tuple[float, bytes | None]:
-        """What follows when nobody confirms this attempt: the pause before the next one, or the error it ends with."""
+        """What follows if this attempt is not confirmed: the pause before the next one in seconds, or the final error."""
         used = job.entry.attempt + 1
         again = may_retry(used, self.max_attempts(job))
         return (self._backoff(job, used), None) if again else (0.0, encode_error(UNCONFIRMED))
 
     def encoded(self, job: ClaimedJob, result: bytes | None, started: float, ended: float) -> None:
-        """A result as JSON bytes, checked already; ``None`` for None."""
+        """The handler returned this result, as JSON bytes that are checked already; ``None`` for None."""
         self._final(job, _SUCCEEDED, started, ended, result=result)
 
     def raised(self, job: ClaimedJob, error: BaseException, started: float, ended: float) -> None:
@@ -224,7 +224,7 @@ class OutcomeBuilder:
             self._fail_attempt(job, info, started, ended, after_seconds=_seconds(error.after_seconds))
         elif isinstance(error, Cancel):
             self.cancelled(job, str(error), started, ended)
-        elif isinstance(error, InvalidArguments):  # it never ran and will never fit: no use in another attempt
+        elif isinstance(error, InvalidArguments):  # it never ran and will never fit
             self.arguments_rejected(job, error_of(error, reason="arguments", limit_bytes=limit), started, ended)
         else:
             self._fail_attempt(job, error_of(error, limit_bytes=limit), started, ended)
@@ -238,7 +238,7 @@ class OutcomeBuilder:
         self._final(job, JobState.CANCELLED, started, ended, error=_error("Cancelled", why, "cancelled"))
 
     def stopped(self, job: ClaimedJob, cause: StopCause, started: float, ended: float) -> None:
-        """We stopped it."""
+        """The agent stopped it."""
         if cause is StopCause.TIMEOUT:
             text = f"ran for {ended - started:.3f} s, its timeout is {self.timeout_seconds(job):g} s"
             self._fail_attempt(job, ErrorInfo(type="Timeout", message=text, reason="timeout"), started, ended)
@@ -258,7 +258,7 @@ class OutcomeBuilder:
         self._fail_attempt(job, info, started, ended, after_seconds=_seconds(after_seconds))
 
     def release(self, job: ClaimedJob, *, after_seconds: float = 0.0, now: float = 0.0) -> None:
-        """Give it back to the master; no attempt is used up, nothing is written about one.
+        """Give it back to the master; no attempt is used up or recorded.
 
         Args:
             after_seconds: when it should not bounce straight back: how long from ``now`` it stays away.
@@ -326,7 +326,7 @@ class OutcomeBuilder:
         result: bytes | None = None,
         error: bytes | None = None,
     ) -> None:
-        if job.phase is _GONE:  # superseded or forgotten while it ran: nothing may be recorded
+        if job.phase is _GONE:  # superseded or dropped with its bucket while it ran: nothing may be recorded
             return
         entry, claimed_list = job.entry, job.claimed_list
         owned = claimed_list.owned
@@ -350,8 +350,8 @@ def needs_write(job: ClaimedJob) -> bool:
 
 
 def needs_master(job: ClaimedJob) -> bool:
-    """True when the job cannot start while the master does not answer: an accepted write stands before its start, or its
-    handler uses a transaction there."""
+    """True when the job cannot start while the master is away: an accepted write stands before its start, or its handler
+    uses a transaction there."""
     return needs_write(job) or (job.handler is not None and job.handler.options.transactional)
 
 
@@ -361,7 +361,7 @@ def is_at_most_once(job: ClaimedJob) -> bool:
 
 
 def _seconds(asked: object) -> float | None:
-    """What a handler asked for as its pause, when it is a number that makes sense."""
+    """The pause that a handler asks for; ``None`` unless it is a finite number."""
     return float(asked) if isinstance(asked, int | float) and isfinite(asked) else None
 
 
@@ -374,12 +374,12 @@ def _us(seconds: float) -> int:
 
 
 def _store_us(job: ClaimedJob, moment: float) -> int:
-    """A moment of our boot-time clock by the clock of the job's store (as read at the claim)."""
+    """A moment of the boot-time clock in microseconds of the store's clock (as read at the claim)."""
     return job.claimed_list.clock_us + int(moment * 1e6)
 
 
 def _read_headers(data: bytes) -> Headers | None:
-    """``None`` when they are no headers."""
+    """``None`` when they cannot be read."""
     if not data:
         return _NO_HEADERS
     try:

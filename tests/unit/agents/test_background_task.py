@@ -15,7 +15,7 @@ from tests.patience import PATIENCE_SECONDS
 
 
 class Scripted:
-    """A duty that does what a script says, one line per tick; the last line repeats."""
+    """A task that follows a script, one line per tick; the last line repeats."""
 
     name = "scripted"
 
@@ -65,7 +65,7 @@ async def test_stop_lets_the_present_tick_finish_and_no_other_begin() -> None:
     assert duty.ticks == 3
 
 
-async def test_a_kick_wakes_a_duty_before_its_delay() -> None:
+async def test_a_kick_wakes_a_task_before_its_delay() -> None:
     stop = asyncio.Event()
     duty = Kicked(3600.0)
     task = asyncio.create_task(run_periodically(duty, stop, Telemetry()))
@@ -136,12 +136,12 @@ async def test_a_kick_does_not_cut_a_back_off_short() -> None:
     await asyncio.wait_for(task, PATIENCE_SECONDS)
 
 
-async def test_a_broken_invariant_ends_the_duty() -> None:
+async def test_a_broken_invariant_ends_the_task() -> None:
     with pytest.raises(CodeError):
         await run_periodically(Scripted(CodeError("impossible")), asyncio.Event(), Telemetry())
 
 
-async def test_cancelling_ends_the_duty_and_leaves_no_task() -> None:
+async def test_cancelling_ends_the_task_and_leaves_no_other() -> None:
     before = asyncio.all_tasks()
     duty = Kicked(3600.0)
     task = asyncio.create_task(run_periodically(duty, asyncio.Event(), Telemetry()))

@@ -1,4 +1,4 @@
-"""In-flight rows: what they free, what they authorise, and what an uncertain one does not (written interleavings)."""
+"""In-flight rows: what an accepted one frees and authorises, and what one without an answer does not (interleavings)."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ async def test_a_job_in_flight_frees_its_list_and_its_outcome_is_an_upsert(kit: 
 
 
 async def test_a_job_persisted_while_it_waited_is_marked_when_it_runs() -> None:
-    """A rescue counts what it finds PROCESSING: a job that kills its agent must not look as if it had only been queued."""
+    """A rescue counts rows in PROCESSING: a job that kills its agent must not look as if it had only been queued."""
     from jobmaster.settings.model import AgentSettings
 
     async with Kit(handlers, AgentSettings(slots=1)) as kit:
@@ -113,7 +113,7 @@ async def test_a_job_persisted_while_it_waited_is_marked_when_it_runs() -> None:
 
 
 async def test_a_queued_job_with_a_row_keeps_its_list_until_it_is_marked(kit: Kit) -> None:
-    """It may start and kill the agent before its row says PROCESSING: then the list tells the rescuer."""
+    """It may start and kill the agent before its row says PROCESSING: then the rescuer finds the list."""
     from jobmaster.settings.model import AgentSettings
 
     async with Kit(handlers, AgentSettings(slots=1)) as kit:

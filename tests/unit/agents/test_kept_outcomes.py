@@ -129,7 +129,7 @@ async def test_a_second_copy_keeps_its_list(kit: Kit) -> None:
     gate.opened.set()
 
 
-async def test_a_failed_spill_deletes_nothing_and_is_tried_again(kit: Kit) -> None:
+async def test_a_failed_call_to_keep_deletes_nothing_and_is_tried_again(kit: Kit) -> None:
     bucket, gate = await cut_off(kit, [job()])
     kit.store.script["keep_outcomes"] += [DOWN, Refused("NOPERM"), LOST]
     for _ in range(2):
@@ -167,7 +167,7 @@ async def test_nothing_is_kept_after_the_hard_deadline_or_of_a_lost_bucket(kit: 
     gate.opened.set()
 
 
-async def test_a_fenced_spill_forgets_the_bucket(kit: Kit) -> None:
+async def test_a_fenced_call_to_keep_shows_the_loss_of_the_bucket(kit: Kit) -> None:
     bucket, gate = await cut_off(kit, [job()])
     kit.rescue(bucket)
     await kit.bucket_worker.kept_outcomes.keep()
@@ -190,7 +190,7 @@ async def test_if_the_master_comes_back_in_time_every_outcome_counts_once(kit: K
     assert len(kit.master.outcomes) == 2
 
 
-async def test_what_lies_in_the_store_is_applied_before_the_bucket_is_retired(kit: Kit) -> None:
+async def test_kept_outcomes_are_written_before_the_bucket_is_retired(kit: Kit) -> None:
     """The process that kept it is gone, or its own write never came through."""
     entries = [job(), job("fail")]
     bucket, gate = await cut_off(kit, entries)
@@ -238,7 +238,7 @@ async def test_an_answer_that_leaves_out_an_outcome_removes_nothing(kit: Kit) ->
     gate.opened.set()
 
 
-async def test_what_cannot_be_read_or_written_stays_and_holds_up_nobody(kit: Kit) -> None:
+async def test_an_unreadable_or_refused_outcome_stays_and_delays_no_other(kit: Kit) -> None:
     bucket, gate = await cut_off(kit, [job(), job()])
     await kit.bucket_worker.kept_outcomes.keep()
     bad, good = spilled(kit, bucket)
@@ -250,7 +250,7 @@ async def test_what_cannot_be_read_or_written_stays_and_holds_up_nobody(kit: Kit
     gate.opened.set()
 
 
-async def test_what_the_master_refuses_to_take_is_not_kept(kit: Kit) -> None:
+async def test_an_outcome_that_the_master_refuses_is_not_kept(kit: Kit) -> None:
     bucket, gate = await cut_off(kit, [job()])
     for live in kit.bucket_worker.job_table:
         live.unwritable = True
@@ -260,7 +260,7 @@ async def test_what_the_master_refuses_to_take_is_not_kept(kit: Kit) -> None:
     gate.opened.set()
 
 
-async def test_what_was_kept_in_doubt_alone_is_applied_with_the_next_renewal(kit: Kit) -> None:
+async def test_outcomes_kept_in_doubt_alone_are_written_with_the_next_renewal(kit: Kit) -> None:
     """Never suspended: renewals were withheld, or the operator forbids it. Else it would lie there for ever."""
     bucket = kit.bucket()
     gate = Gate(DOWN)
@@ -278,7 +278,7 @@ async def test_what_was_kept_in_doubt_alone_is_applied_with_the_next_renewal(kit
     assert len(kit.master.outcomes) == 1
 
 
-async def test_when_the_master_goes_away_again_what_is_kept_then_is_applied_too(kit: Kit) -> None:
+async def test_outcomes_kept_in_a_second_outage_are_written_too(kit: Kit) -> None:
     bucket = kit.bucket()
     kit.suspend()
     first, second = job(), job()

@@ -1,4 +1,4 @@
-"""Jobs with much to carry: no statement, claim, page or call is larger than a batch, and what timed out is never sent again
+"""Jobs with large arguments: no statement, claim, page or call is larger than a batch, and what timed out is never sent again
 at the same size."""
 
 from __future__ import annotations
@@ -148,7 +148,7 @@ async def test_batches_after_a_time_out_are_as_small(kit: Kit) -> None:
     assert min(sizes(kit.master.of("copy_final"))) <= 10 or len(kit.master.of("copy_final")) > 1
 
 
-async def test_a_single_row_that_times_out_is_insisted_upon(kit: Kit) -> None:
+async def test_a_single_row_that_times_out_is_repeated(kit: Kit) -> None:
     bucket = kit.bucket()
     kit.master.script["copy_final"].append(timed_out())
     kit.master.script["record_final"] += [timed_out()] * 3

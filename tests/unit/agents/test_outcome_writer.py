@@ -1,4 +1,4 @@
-"""When a claimed list goes and what never makes it go: interleavings of claims, writes, refusals and lost answers."""
+"""When a claimed list is deleted and when it is not: interleavings of claims, writes, refusals and lost answers."""
 
 from __future__ import annotations
 
@@ -175,7 +175,7 @@ async def test_refused_by_the_bucket_lock_nothing_is_settled_and_no_key_is_touch
     assert bucket.lost
 
 
-async def test_a_verdict_of_a_bucket_that_was_lost_meanwhile_is_not_recorded(kit: Kit) -> None:
+async def test_an_outcome_of_a_bucket_that_was_lost_meanwhile_is_not_recorded(kit: Kit) -> None:
     bucket, other = kit.bucket(), kit.bucket()
     copy = Gate()
     kit.master.script["copy_final"] += [copy, Gate()]
@@ -241,7 +241,7 @@ async def test_nothing_is_sent_after_the_hard_deadline(kit: Kit) -> None:
     assert len(kit.master.outcomes) == 1
 
 
-async def test_a_verdict_after_the_hard_deadline_waits_for_a_new_lease(kit: Kit) -> None:
+async def test_an_outcome_after_the_hard_deadline_waits_for_a_new_lease(kit: Kit) -> None:
     bucket = kit.bucket()
     kit.submit(bucket, [job("wait")])
     await until(lambda: ran)
@@ -274,7 +274,7 @@ async def test_no_second_try_is_sent_after_the_hard_deadline(kit: Kit, statement
 # ---------------------------------------------------------------- outages that need a person
 
 
-async def test_one_value_the_master_refuses_holds_up_nobody_and_loses_nothing(kit: Kit) -> None:
+async def test_one_refused_value_delays_no_other_job_and_loses_nothing(kit: Kit) -> None:
     bucket = kit.bucket()
     bad = job()
     entries = [job(), job(), bad, job(), job()]
@@ -299,7 +299,7 @@ async def test_one_value_the_master_refuses_holds_up_nobody_and_loses_nothing(ki
     await until(lambda: state_of(kit, more) == JobState.SUCCEEDED)
 
 
-async def test_a_general_refusal_is_waited_for_like_an_outage(kit: Kit) -> None:
+async def test_a_general_refusal_is_repeated_like_an_outage(kit: Kit) -> None:
     bucket = kit.bucket()
     kit.master.script["copy_final"].append(Refused("permission denied"))
     kit.master.script["record_final"] += [Refused("permission denied")] * 3
@@ -310,7 +310,7 @@ async def test_a_general_refusal_is_waited_for_like_an_outage(kit: Kit) -> None:
 
 
 @pytest.mark.parametrize("error", [SchemaMismatch('relation "job" does not exist'), AccessRefused("permission denied")])
-async def test_what_no_row_is_to_blame_for_is_one_error_and_puts_no_job_aside(
+async def test_a_refusal_that_no_row_causes_is_one_error_and_puts_no_job_aside(
     kit: Kit, error: Refused, caplog: pytest.LogCaptureFixture
 ) -> None:
     bucket = kit.bucket()
@@ -325,7 +325,7 @@ async def test_what_no_row_is_to_blame_for_is_one_error_and_puts_no_job_aside(
     assert not kit.lists(bucket)
 
 
-async def test_refusals_of_the_store_are_waited_for_too(kit: Kit) -> None:
+async def test_refusals_of_the_store_are_repeated_too(kit: Kit) -> None:
     bucket = kit.bucket()
     kit.store.script["settle"] += [Refused("NOPERM"), DOWN, LOST]
     kit.store.script["claim"] += [Refused("NOPERM"), DOWN]

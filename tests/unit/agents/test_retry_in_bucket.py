@@ -1,4 +1,4 @@
-"""Jobs that are tried again in their own bucket: the row first, the copy second, whatever is refused in between."""
+"""Jobs that are retried in their own bucket: the row first, the copy second, whatever is refused in between."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Every metric of a process, and what a scrape says."""
+"""Every metric of a process, and the text of a scrape."""
 
 from __future__ import annotations
 
@@ -201,7 +201,7 @@ def test_a_flood_of_failures_is_a_few_lines_and_the_next_one_says_how_many_were_
     assert max(len(JsonLines().format(record)) for record in caplog.records) < 1500
 
 
-def test_names_that_nobody_has_registered_make_no_new_series() -> None:
+def test_names_of_unregistered_handlers_make_no_new_series() -> None:
     telemetry = Telemetry()
     failures = FailureLog(telemetry, EventLog(), lambda: 0.0)
     row = final(1, JobState.CANCELLED)._replace(error=error("cancelled"))

@@ -1,4 +1,4 @@
-"""Work while the store stands for a bucket, and afterwards: what starts, what is kept, and that every outcome counts once."""
+"""Work under a store lease, and afterwards: what starts, what is kept, and that every outcome counts once."""
 
 from __future__ import annotations
 
@@ -235,7 +235,7 @@ async def test_what_waits_for_a_thread_and_for_an_accepted_write_does_not_start_
         await kit.settled()
 
 
-async def test_without_the_stores_word_nothing_starts_and_nothing_is_claimed(kit: Kit) -> None:
+async def test_without_a_store_lease_nothing_starts_and_nothing_is_claimed(kit: Kit) -> None:
     bucket = kit.bucket()
     kit.suspend(term_seconds=10.0)
     kit.clock.now += 5.0
@@ -296,7 +296,7 @@ async def test_a_copy_behind_another_stays_in_memory_with_it(kit: Kit) -> None:
 
 
 async def test_what_a_writer_has_taken_stays_in_memory_and_counts_once(kit: Kit) -> None:
-    """Its commit may be on its way: the copy in the store is a will."""
+    """Its commit may be on its way: the copy in the store is a second one."""
     bucket = kit.bucket()
     gate = Gate(LOST)
     kit.master.script["copy_final"].append(gate)
@@ -331,7 +331,7 @@ async def test_one_job_that_goes_on_does_not_keep_its_neighbours_in_memory(kit: 
     await until(lambda: len(kit.master.outcomes) == 11, "all outcomes")
 
 
-async def test_a_spill_that_is_fenced_forgets_the_bucket_and_what_it_held(kit: Kit) -> None:
+async def test_a_fenced_call_to_keep_drops_the_bucket_and_its_jobs(kit: Kit) -> None:
     bucket = kit.bucket()
     kit.suspend()
     kit.submit(bucket, [job("wait")])

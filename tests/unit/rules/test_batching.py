@@ -71,7 +71,7 @@ def test_one_row_is_always_sent() -> None:
     assert cut([7, 8], [100, 100], size.rows, size.bytes) == [[7], [8]]
 
 
-def test_one_row_that_times_out_says_nothing_of_the_size() -> None:
+def test_one_row_that_times_out_does_not_change_the_size() -> None:
     size = Size(2000, 1 << 20)
     size.timed_out(1, 100)
     assert size.whole
