@@ -1,6 +1,6 @@
-"""One call of the pipeline: its settings, its Spark session, its connection to the master, and what it found.
+"""The context of one call of the pipeline: settings, Spark session, connection to the master; and the result of a step.
 
-The session is made when it is first asked for, and shared by all steps of ``jobmaster pipeline run``.
+The session is created on first use and shared by all steps of ``jobmaster pipeline run``.
 """
 
 from __future__ import annotations
@@ -24,43 +24,43 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 LAKE = "lake"
-"""Name of the lake in the data directory, where none is named."""
+"""Default name of the lake in the data directory."""
 
 
 class PipelineOptions(NamedTuple):
-    """What every command of the pipeline takes."""
+    """Options of every command of the pipeline."""
 
     session: SessionOptions = SessionOptions()
     lake: str | None = None
     """Directory or URL of the lake; ``None``: ``lake`` in the data directory."""
     dry_run: bool = False
-    """Say what would be done, and change nothing."""
+    """Report what the step would do; change nothing."""
 
 
 @dataclass(frozen=True)
 class StepResult:
-    """What one step did; printed as its summary."""
+    """The result of one step; printed as its summary."""
 
     rows: int = 0
-    """Rows that went through; the summary divides them by the time."""
+    """Rows processed; the summary divides them by the time."""
     found: Mapping[str, Any] = field(default_factory=dict)
     """Figures and names, in the order of the summary."""
     failed: bool = False
-    """A check found something: the program exits with 1."""
+    """A check found a violation: the program exits with 1."""
     note: str | None = None
     """One sentence for people."""
     items: Sequence[Mapping[str, Any]] | None = None
-    """Lines of a table with the same keys each."""
+    """Rows of a table; all have the same keys."""
 
 
 @dataclass
 class PipelineContext:
-    """What the steps of one call share. Close it at the end."""
+    """What the steps of one call share. The owner closes it."""
 
     settings: ClusterSettings
     options: PipelineOptions = field(default_factory=PipelineOptions)
     progress: Callable[[str], None] = lambda _: None
-    """One line of progress for people."""
+    """Prints one line of progress."""
     clock: Clock = field(default_factory=SystemClock)
     _session: SparkSession | None = None
 
@@ -75,11 +75,11 @@ class PipelineContext:
 
     @property
     def lake_url(self) -> str:
-        """The lake as Spark takes it."""
+        """The lake as a path or URL for Spark."""
         return self.lake if "://" in self.lake else str(self.lake_path.absolute())
 
     def today(self) -> str:
-        """The day, UTC, by this machine's clock: for names."""
+        """The current day in UTC, for default names."""
         return datetime.fromtimestamp(self.clock.wall_us() / 1_000_000, UTC).date().isoformat()
 
     @property
@@ -103,28 +103,28 @@ class PipelineContext:
 
     @property
     def spark(self) -> SparkSession:
-        """The session; it is made (some 5 seconds) when it is first asked for."""
+        """The session; created on first use (about 5 seconds)."""
         if self._session is None:
             self.progress(f"starting Spark on {self.options.session.master}")
             self._session = open_session(self.options.session, os.environ)
         return self._session
 
     def source_options(self) -> dict[str, str]:
-        """Options by which the data source ``jobmaster`` finds this cluster."""
+        """Options of the data source ``jobmaster`` that name this cluster."""
         return {"dsn": self.dsn, "schema": self.settings.schema_name()}
 
     def read(self, table: str, options: Mapping[str, str] | None = None) -> DataFrame:
         """One of the tables of the data source (``jobs``, ``ledger``, ``attempts``, ``buckets``, ``events``).
 
         Args:
-            options: as the data source takes them: ``columns``, ``since``, ``states``, ``snapshot`` ...
+            options: of the data source: ``columns``, ``since``, ``states``, ``snapshot`` ...
         """
         reader = self.spark.read.format("jobmaster").options(**self.source_options()).option("table", table)
         return reader.options(**(options or {})).load()
 
     @contextmanager
     def snapshot(self) -> Iterator[str]:
-        """One state of the master for every task: give its name as the option ``snapshot`` while this is open."""
+        """A snapshot of the master for all tasks: its name, valid as option ``snapshot`` while the context is open."""
         with self.connection.snapshot() as name:
             yield name
 

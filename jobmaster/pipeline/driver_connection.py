@@ -1,6 +1,6 @@
-"""The driver's connection to the master, for programs without an event loop (Spark's driver has none).
+"""The connection of Spark's driver to the master, with a synchronous interface: the driver has no event loop.
 
-It runs a loop of its own, one call at a time. Executors never use it: they open their own connections.
+It runs an event loop of its own, one call at a time. Executors open their own connections.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class DriverConnection:
 
     @property
     def master(self) -> Master:
-        """The master; connected, and its schema checked, when it is first asked for."""
+        """The master; connected, and its schema checked, on first use."""
         if self._master is None:
             opener = self.opener
             self._master = self.run(
@@ -44,20 +44,20 @@ class DriverConnection:
         return self._master
 
     def run(self, work: Coroutine[Any, Any, T]) -> T:
-        """Run some work on the link's loop and wait for it."""
+        """Run a coroutine on the connection's loop and return its result."""
         return self._runner.run(work)
 
     def fetch(self, name: str, *args: Any) -> list[Row]:
-        """Rows of a statement ``group/file`` that changes nothing. Ids are 16 bytes; see ``connection.to_us`` for times."""
+        """Rows of a read-only statement ``group/file``. Ids are 16 bytes; see ``connection.to_us`` for times."""
         return self.run(self.master.calls.ask(name, *args))
 
     def execute(self, name: str, *args: Any) -> list[Row]:
-        """Rows of a statement ``group/file`` that writes, in a transaction of its own."""
+        """Rows of a writing statement ``group/file``, in a transaction of its own."""
         return self.run(self.master.calls.tell(name, *args))
 
     @contextmanager
     def snapshot(self) -> Iterator[str]:
-        """A snapshot that other connections can import while this is open. It holds up vacuum for as long."""
+        """A snapshot that other connections can import while the context is open. It delays vacuum for that time."""
         connection, name = self.run(open_snapshot(self.opener))
         try:
             yield name
@@ -65,7 +65,7 @@ class DriverConnection:
             connection.terminate()
 
     def close(self) -> None:
-        """Close every connection, end the loop."""
+        """Close the connection and the loop."""
         if self._master is not None:
             self.run(self._master.close())
         self._runner.close()

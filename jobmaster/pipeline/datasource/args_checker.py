@@ -1,8 +1,8 @@
-"""Arguments against what agents publish about a handler, at a million rows a minute.
+"""Checks arguments against the published signature of a handler, at a million rows a minute.
 
-The published JSON Schema becomes a type of ``msgspec`` where it can, which reads and checks arguments in one go in C. What
-that refuses, and schemas that it cannot say, go through the slow check that writes the sentences; so the fast way never
-decides against a row, and both ways say the same.
+The published JSON Schema becomes a ``msgspec`` type where possible, which decodes and checks arguments in one pass in C.
+Arguments that this refuses, and schemas without such a type, go through the full check, which writes the error texts. So the
+fast check never rejects a row, and both checks agree.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ _IGNORED = {"title", "description", "default", "examples", "$defs", "discriminat
 
 
 class _NotExpressible(Exception):
-    """The schema says something that no type here says."""
+    """No ``msgspec`` type is equivalent to the schema."""
 
 
 class CheckedArgs(NamedTuple):
-    """Arguments, and what is wrong with them."""
+    """Arguments, and the error text if they are invalid."""
 
     args: bytes
     problem: str | None
@@ -40,7 +40,7 @@ class ArgsChecker:
     """Checks the arguments of one handler.
 
     Args:
-        lax: texts may stand for numbers, truth values and nothing, as in CSV; the answer holds what they stand for.
+        lax: texts may represent numbers, booleans and null, as in CSV; the result has the values.
     """
 
     def __init__(self, spec: HandlerSpec | None, *, lax: bool, limit_bytes: int) -> None:
@@ -60,7 +60,7 @@ class ArgsChecker:
                 pass
 
     def check(self, args: bytes) -> CheckedArgs:
-        """The arguments as they will be stored, or the first sentences about what is wrong with them."""
+        """The arguments as they will be stored, or the first errors."""
         if len(args) > self._limit:
             return CheckedArgs(args, f"the arguments have {len(args)} bytes, the limit is {self._limit}")
         try:
@@ -89,7 +89,7 @@ class ArgsChecker:
         fitted = whole_numbers(self._schema, coerced(self._schema, value) if self._lax else value)
         if wrong := problems(self._schema, fitted):
             return CheckedArgs(args, "; ".join(wrong))
-        # What is stored is what was checked: the agent takes 3 for an int and refuses 3.0.
+        # Store what was checked: the agent accepts 3 for an int and refuses 3.0.
         try:
             return CheckedArgs(args if fitted is value or _same(fitted, value) else encode_args(fitted), None)
         except InvalidArguments as error:
@@ -106,7 +106,7 @@ def _may_be_deep(args: bytes) -> bool:
 
 
 def coerced(schema: Schema, value: dict[str, Any]) -> dict[str, Any]:
-    """Texts at the top turned into what their argument's type asks for, where they can be."""
+    """Text arguments converted to the type of their argument, where possible."""
     properties: Schema = schema.get("properties", {})
     found = dict(value)
     for name, item in value.items():
@@ -127,7 +127,7 @@ def _coerced_text(schema: Schema, text: str, defs: Schema) -> Any:
 
 
 def _type(schema: Schema, defs: Schema) -> Any:
-    """The type that says the same; ``_NotExpressible`` when none does."""
+    """The equivalent type; ``_NotExpressible`` when there is none."""
     if reference := schema.get("$ref"):
         return _type(defs[str(reference).rpartition("/")[2]], defs)
     used = set(schema) - _IGNORED
@@ -166,7 +166,7 @@ def _type(schema: Schema, defs: Schema) -> Any:
 
 
 def _text(schema: Schema) -> Any:
-    """What the agent reads the text as."""
+    """The type as which the agent reads the text."""
     if not {"format", "contentEncoding"} & set(schema):
         return str
     found = bytes if schema.get("contentEncoding") == "base64" else FORMATS.get(schema.get("format", ""))

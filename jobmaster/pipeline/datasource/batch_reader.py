@@ -1,4 +1,4 @@
-"""Batch read: ranges become tasks, a task is one COPY."""
+"""Batch reads: each range of ids is a task, each task is one COPY."""
 
 from __future__ import annotations
 
@@ -28,17 +28,17 @@ class ReadPlan(NamedTuple):
     cluster: ClusterRef
     selection: Selection
     tasks: int
-    """How many ranges are read apart, and so the most connections at once."""
+    """Number of ranges, and so the maximum of connections at once."""
     block_bytes: int
     snapshot: str | None
     rows_per_batch: int | None = None
-    """Of a stream."""
+    """Of a stream; ``None``: no limit."""
     from_now: bool = False
-    """Of a stream: what was recorded before it began is not wanted."""
+    """Of a stream: skip rows recorded before it began."""
 
 
 class IdRange(InputPartition):
-    """Ids from ``low``, below ``high``; of a stream, what the transactions of ``window`` recorded of them."""
+    """Ids from ``low`` (inclusive) to ``high`` (exclusive); of a stream, only rows that ``window`` recorded."""
 
     def __init__(self, low: UUID, high: UUID, window: TransactionWindow | None = None) -> None:
         super().__init__(None)
@@ -48,7 +48,7 @@ class IdRange(InputPartition):
 
 
 class JobMasterReader(DataSourceReader):
-    """Reads without looking at Spark's filters."""
+    """Reads without push-down of Spark's filters."""
 
     def __init__(self, plan: ReadPlan) -> None:
         self.plan = plan
@@ -63,10 +63,10 @@ class JobMasterReader(DataSourceReader):
 
 
 class FilteringReader(JobMasterReader):
-    """Takes Spark's filters to read less. With the push-down of Python sources off, Spark refuses such a reader."""
+    """Reads with push-down of Spark's filters. Spark refuses such a reader when push-down for Python sources is off."""
 
     def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:
-        """Narrow the selection; every filter goes back to Spark, too."""
+        """Apply the filters to the selection; return all of them to Spark as well."""
         selection: Any = self.plan.selection
         for one in filters:
             selection = push_down(selection, one)
@@ -75,7 +75,7 @@ class FilteringReader(JobMasterReader):
 
 
 def ranges(plan: ReadPlan) -> list[tuple[UUID, UUID]]:
-    """Ranges of ids with about as many jobs each; one for a table that is not cut."""
+    """Ranges of ids with about as many jobs each; one range for a table that is not partitioned by id."""
     selection = plan.selection
     if selection.low >= selection.high:
         return []

@@ -1,7 +1,7 @@
-"""Which cluster a data source is about, from its options: found once, on the driver's side, and sent to every task.
+"""The cluster that a data source reads or writes: found once, from the options, by the driver, and sent to every task.
 
 ``dsn`` (or ``dsnEnv``, the name of an environment variable) with ``cluster`` or ``schema``; or ``config``, a configuration
-file; or nothing at all, which means what ``jobmaster`` itself would use (``$JOBMASTER_CONFIG``, ``./jobmaster.yaml`` ...).
+file; or none of them: the configuration that ``jobmaster`` itself would use (such as ``$JOBMASTER_CONFIG``).
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ APPLICATION_NAME = "jobmaster-spark"
 
 
 class ClusterRef(NamedTuple):
-    """What a task needs to reach the master. Its text shows no password."""
+    """What a task needs to connect to the master. Its ``repr`` contains no password."""
 
     dsn: str
     schema: str
@@ -32,10 +32,10 @@ class ClusterRef(NamedTuple):
     lane: str
     priority: str
     lanes: frozenset[str]
-    """Lanes that the configuration's agents serve."""
+    """Lanes of the agents in the configuration."""
 
     def opener(self) -> Opener:
-        """Opens connections there."""
+        """Opens connections to the master."""
         return Opener(self.dsn, self.schema, self.settings, APPLICATION_NAME)
 
     def __repr__(self) -> str:

@@ -1,7 +1,7 @@
-"""Rows of a COPY as Arrow batches: the server on one side, Spark on the other, a bounded buffer between.
+"""Rows of a COPY as Arrow batches, through a bounded buffer.
 
-The connection runs in a thread with a loop of its own, so that the server sends while the last block is being parsed. At
-most ``_BLOCKS`` blocks wait; a slow reader slows the server, whatever the number of rows.
+The connection runs in a thread with an event loop of its own: the server sends the next block while the last one is parsed.
+At most ``_BLOCKS`` blocks wait, so a slow reader slows the server down and memory stays bounded.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ _TURN_SECONDS = 0.5
 
 
 class _Stopped(Exception):
-    """Nobody reads any more."""
+    """The reader has stopped."""
 
 
 def arrow_type(kind: str) -> pa.DataType:
-    """The Arrow type of a type in Spark's words."""
+    """The Arrow type of a type of Spark's DDL."""
     import pyarrow as pa
 
     types = {
@@ -49,8 +49,8 @@ class CopyStream:
     """One COPY.
 
     Args:
-        copy: does it, and hands whole rows to what it is given.
-        block_bytes: how much text is parsed at once.
+        copy: runs the COPY and passes whole rows to its argument.
+        block_bytes: bytes of text that are parsed at once.
     """
 
     def __init__(self, copy: Callable[[Output], Coroutine[Any, Any, None]], block_bytes: int) -> None:
@@ -60,10 +60,10 @@ class CopyStream:
         self._stop = threading.Event()
 
     def batches(self, schema: pa.Schema, what: str) -> Iterator[pa.RecordBatch]:
-        """Everything, in batches of about ``block_bytes`` of text each.
+        """All rows, in batches of about ``block_bytes`` of text each.
 
         Raises:
-            JobMasterError: as ``copy`` raised it, in its place between the batches.
+            JobMasterError: an error of ``copy``, after the batches that preceded it.
         """
         thread = threading.Thread(target=self._run, name="jobmaster-copy", daemon=True)
         thread.start()
@@ -108,7 +108,7 @@ class CopyStream:
             self._put(b"".join(gathered))
 
     def _put(self, block: bytes | Exception | None) -> None:
-        """Hand a block over. Blocks this thread's loop, which has nothing else to do."""
+        """Put a block into the buffer. Blocks this thread's loop, which has no other work."""
         while not self._stop.is_set():
             with suppress(queue.Full):
                 self._blocks.put(block, timeout=_TURN_SECONDS)

@@ -1,4 +1,4 @@
-"""One range of a table as Arrow batches."""
+"""Reads one range of a table as Arrow batches. Used by batch reads and stream reads; needs no Spark."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 CREATED = "created_at"
-"""The time in a job's id. Read out of the id here: the server needs 6 us a row for it, as long as for all the rest."""
+"""The time in a job's id. Computed from the id here: the server needs 6 us a row for it, as long as for all other columns."""
 _ID = "id"
 _ID_CHARS = 36
 _TIME_DIGITS = (0, 1, 2, 3, 4, 5, 6, 7, 9, 10, 11, 12)
@@ -32,20 +32,20 @@ def arrow_schema(selection: Selection) -> pa.Schema:
 
 
 class TransactionWindow(NamedTuple):
-    """Part of a stream: what some transactions have recorded."""
+    """Part of a stream: the rows that a range of transactions recorded."""
 
     began: int
-    """First transaction that had not ended when the stream began."""
+    """First transaction that was open when the stream began."""
     first: int
     end: int
-    """First transaction that is not wanted any more."""
+    """First transaction after the range."""
 
 
 async def check_window(connection: Connection, selection: Selection, window: TransactionWindow) -> None:
-    """Keep what a window needs in the master while the transaction is open.
+    """Keep the rows of a window in the master while the transaction is open.
 
     Raises:
-        Refused: some of it was dropped before it was read.
+        Refused: some of them were dropped before they were read.
     """
     if table_of(selection.table).partitioning is Partitioning.JOB_ID:
         ids = (selection.low, selection.high)
@@ -56,8 +56,8 @@ class RangeScan:
     """Reads ranges of one selection.
 
     Args:
-        snapshot: what all tasks see; ``None``: each what there is when it begins.
-        window: of a stream, which transactions' rows are wanted.
+        snapshot: of all tasks; ``None``: every task reads a snapshot of its own.
+        window: of a stream: the transactions to read.
     """
 
     def __init__(
@@ -76,11 +76,11 @@ class RangeScan:
         self._window = window
 
     def batches(self, low: UUID, high: UUID) -> Iterator[pa.RecordBatch]:
-        """The range from ``low``, below ``high``.
+        """The range from ``low`` (inclusive) to ``high`` (exclusive).
 
         Raises:
-            Unavailable: the server went away in the middle. Nothing is read twice: the task fails, and Spark repeats it.
-            Refused: the snapshot is gone.
+            Unavailable: the connection was lost. The task fails, and Spark repeats it.
+            Refused: the snapshot no longer exists.
         """
         import pyarrow as pa
 
@@ -113,14 +113,14 @@ class RangeScan:
 
 
 def queried_columns(selection: Selection) -> tuple[str, ...]:
-    """The columns that the server is asked for: all that are wanted but the time in the id, and the id for that."""
+    """The columns of the statement: those of the selection, with the id in place of the time in it."""
     columns = tuple(name for name in selection.columns if not _from_id(selection, name))
     wants_id = len(columns) < len(selection.columns) and _ID not in columns
     return (*columns, _ID) if wants_id or not columns else columns
 
 
 def times_of_ids(ids: pa.Array) -> pa.Array:
-    """The times in some UUIDv7, which are written as text."""
+    """The times of UUIDv7 in text form."""
     import numpy as np
     import pyarrow as pa
 

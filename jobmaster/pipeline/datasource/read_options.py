@@ -1,4 +1,4 @@
-"""The options of a read, checked: an unknown or impossible one is an error that names it."""
+"""The options of a read. An unknown or invalid option is an error that names it."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from jobmaster.pipeline.datasource.tables import FLAG, INT, LONG, SHORT, TEXT, T
 from jobmaster.settings.masking import mask_secrets
 
 TASKS_MAX = 16
-"""Tasks, and so connections, where nothing else is said."""
+"""Default number of tasks, and so of connections."""
 OPTIONS_KEY = "jobmaster.options"
 BLOCK_BYTES = 4 * 1024 * 1024
 CLUSTER_OPTIONS = ("dsn", "dsnEnv", "config", "cluster", "schema")
@@ -27,12 +27,12 @@ _OF_A_TABLE = {
     "path", "owner", "provider", "location", "external", "comment", "is_managed_location", "collation",
     "serialization.format",
 }  # fmt: skip
-"""What Spark adds by itself to the options of a table of its catalogue."""
+"""Options that Spark adds to a table of its catalogue."""
 _YES, _NO = {"true", "1", "yes"}, {"false", "0", "no"}
 
 
 class ReadOptions(NamedTuple):
-    """What the options of a read say."""
+    """The parsed options of a read."""
 
     table: Table
     columns: tuple[str, ...]
@@ -59,7 +59,7 @@ def read_options(options: Mapping[str, str]) -> ReadOptions:
 
 
 def read_plan(options: ReadOptions, schema: Any) -> ReadPlan:
-    """How to read; ``schema`` is what Spark wants, perhaps given by the user with ``.schema(...)``.
+    """The plan of a read. ``schema`` comes from Spark; the user may have given it with ``.schema(...)``.
 
     Raises:
         InputError: the schema does not fit the table, or an option is wrong.
@@ -87,10 +87,10 @@ def read_plan(options: ReadOptions, schema: Any) -> ReadPlan:
 
 
 def schema_with_options(table: Table, columns: tuple[str, ...], options: Mapping[str, str]) -> Any:
-    """The schema of a table of Spark's catalogue, with its options beside the first column.
+    """The schema of a table of Spark's catalogue, with its options as metadata of the first column.
 
-    Spark hands the options of ``CREATE TABLE ... USING`` over when the table is made, and not when it is read; the schema it
-    keeps whole. It ends up in files that are made of the table, so no password may be in it.
+    Spark passes the options of ``CREATE TABLE ... USING`` when it creates the table, and not when it reads it; it stores the
+    schema whole. The schema also goes into files written from the table, so it must not contain a password.
 
     Raises:
         InputError: ``dsn`` has a password.
@@ -117,7 +117,7 @@ def schema_with_options(table: Table, columns: tuple[str, ...], options: Mapping
 
 
 def options_of_schema(schema: Any) -> dict[str, str]:
-    """What ``schema_with_options`` kept."""
+    """The options that ``schema_with_options`` stored."""
     for field in schema.fields:
         if OPTIONS_KEY in (field.metadata or {}):
             return dict(json.loads(field.metadata[OPTIONS_KEY]))
@@ -132,7 +132,7 @@ def _position(options: Mapping[str, str]) -> str:
 
 
 def refuse_unknown(options: Mapping[str, str], known: tuple[str, ...]) -> None:
-    """``InputError`` for an option that means nothing here (Spark hands names over in any case)."""
+    """Raise ``InputError`` for an unknown option (Spark passes names in any case)."""
     lower = {name.lower() for name in known} | _OF_A_TABLE
     for name in options:
         if name.lower() not in lower and not name.lower().startswith("option."):
@@ -140,7 +140,7 @@ def refuse_unknown(options: Mapping[str, str], known: tuple[str, ...]) -> None:
 
 
 def flag(options: Mapping[str, str], name: str) -> bool:
-    """A yes or no; no when it is not given."""
+    """A boolean option; false when it is not given."""
     text = (options.get(name) or "false").lower()
     if text not in _YES | _NO:
         raise InputError(f"option {name} is {text!r}", hint="give true or false")
@@ -148,7 +148,7 @@ def flag(options: Mapping[str, str], name: str) -> bool:
 
 
 def number(options: Mapping[str, str], name: str, default: int) -> int:
-    """A whole number above 0."""
+    """A positive integer option."""
     text = options.get(name)
     if text is None:
         return default

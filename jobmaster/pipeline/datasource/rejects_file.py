@@ -1,7 +1,7 @@
-"""Refused rows as Parquet, with their reasons: one file a task, readable once the run has ended.
+"""Rejected rows as Parquet files, with their reasons: one file per task, visible once the run has ended.
 
-Files of a run lie under ``.writing-<run>`` until then, where no reader of the directory looks, and those of tasks that were
-run twice stay behind and are deleted.
+Until then the files of a run are in ``.writing-<run>``, which readers of the directory skip. Files of repeated tasks stay
+there and are deleted.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ def rejects_schema() -> pa.Schema:
 
 
 class RejectsFile:
-    """The file of one task; made when the first row is refused."""
+    """The file of one task; created with the first rejected row."""
 
     def __init__(self, where: str, run_id: str, batch: str, name: str) -> None:
         self._where, self._run_id, self._batch, self._name = where, run_id, batch, name
@@ -32,7 +32,7 @@ class RejectsFile:
 
     @property
     def name(self) -> str | None:
-        """Name of the file, ``None`` while there is none."""
+        """Name of the file; ``None`` before the first row."""
         return self._name if self.count else None
 
     def add(self, rejects: Sequence[RejectedRow]) -> None:
@@ -61,7 +61,7 @@ class RejectsFile:
 
 
 def publish(where: str, run_id: str, names: Sequence[str]) -> None:
-    """Move the files of the tasks that count to where readers look, and delete the others."""
+    """Move the named files into the directory, and delete the other files of the run."""
     system, path = _system(where)
     for name in names:
         system.move(f"{path}/{_folder(run_id)}/{name}", f"{path}/{name}")
@@ -69,7 +69,7 @@ def publish(where: str, run_id: str, names: Sequence[str]) -> None:
 
 
 def discard(where: str, run_id: str) -> None:
-    """Delete what is left of a run."""
+    """Delete the unpublished files of a run."""
     from pyarrow import fs
 
     system, path = _system(where)

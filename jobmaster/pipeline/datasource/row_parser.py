@@ -1,4 +1,7 @@
-"""From a batch of rows to jobs, or to rows that are refused with a reason. No row is dropped and no row stops the others."""
+"""Parses batches of rows into jobs, and into rejected rows with a reason. No row is dropped, and no row stops the others.
+
+The id of a job is made from the data (``batch_id``): the same row of the same batch is the same job.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +23,7 @@ if TYPE_CHECKING:
 
 KEY_CHARS_MAX = 512
 COLUMNS = ("key", "args", "handler", "priority", "lane", "due_at", "headers")
-"""What a row may say; only ``key`` must be there."""
+"""Columns of a row; only ``key`` is required."""
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MICROSECOND = timedelta(microseconds=1)
 _HEADERS = msgspec.json.Decoder(Headers)
@@ -30,7 +33,7 @@ _RAND_A, _RAND_B = 0xFFF, (1 << 62) - 1
 
 
 class RejectedRow(NamedTuple):
-    """A row that does not become a job, as it came."""
+    """A row that does not become a job, with its original values."""
 
     key: str | None
     handler: str | None
@@ -39,7 +42,7 @@ class RejectedRow(NamedTuple):
 
 
 class HandlerDefaults(NamedTuple):
-    """Where jobs of one handler go when their row says nothing else."""
+    """Defaults for rows of one handler, and the check of their arguments."""
 
     checker: ArgsChecker
     lane: str
@@ -47,7 +50,7 @@ class HandlerDefaults(NamedTuple):
 
 
 class RowRules(NamedTuple):
-    """What holds for a whole write; goes to every task."""
+    """Rules for all rows of a write; sent to every task."""
 
     as_of_ms: int
     now_us: int
@@ -57,7 +60,7 @@ class RowRules(NamedTuple):
     due_us: int
     headers: Headers
     replay: bool
-    """The keys are ids of jobs that are to run again."""
+    """The keys are ids of jobs to run again."""
     lax: bool
     allow_unregistered: bool
     specs: Mapping[str, HandlerSpec]
@@ -77,7 +80,7 @@ class RowParser:
         self._plain = rules.headers == Headers()
 
     def read(self, batch: pa.RecordBatch) -> tuple[list[NewJob], list[RejectedRow]]:
-        """Jobs and refused rows of one batch, together as many as it has rows."""
+        """Jobs and rejected rows of one batch; together as many as the batch has rows."""
         jobs: list[NewJob] = []
         rejects: list[RejectedRow] = []
         for row in self._rows(batch):
@@ -222,7 +225,7 @@ def batch_id(as_of_ms: int, handler: str, key: str) -> bytes:
 
     Args:
         as_of_ms: the batch's moment, milliseconds since 1970.
-        key: what makes the row unique among those of its handler.
+        key: unique among the rows of its handler.
     """
     digest = blake2b(f"{handler}\0{key}".encode(), digest_size=10).digest()
     bits = int.from_bytes(digest, "big")
@@ -231,5 +234,5 @@ def batch_id(as_of_ms: int, handler: str, key: str) -> bytes:
 
 
 def id_bounds_of(as_of_ms: int) -> tuple[bytes, bytes]:
-    """The lowest id of a moment, and the lowest one after it."""
+    """The lowest id of a moment, and the lowest id after it."""
     return (as_of_ms << 80).to_bytes(16, "big"), (as_of_ms + 1 << 80).to_bytes(16, "big")

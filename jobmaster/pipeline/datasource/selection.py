@@ -1,7 +1,8 @@
-"""Which rows and columns of a table are wanted: what the options say, and what Spark's own filters narrow it to.
+"""The rows and columns that a read selects: from the options, and from the filters that Spark pushes down.
 
-Every option becomes part of the statement. A filter of Spark is only used to read less: it is handed back as well, so that
-Spark applies it again and no difference between two engines' ideas of equality can show.
+Every option becomes a parameter of the statement. A filter of Spark only reduces what is read: it is also returned to Spark,
+which applies it again, so a difference between two engines' notions of equality has no effect. A filter without an equivalent
+option reduces nothing, so no row is lost.
 """
 
 from __future__ import annotations
@@ -32,13 +33,13 @@ _JOB_IDS = {"jobs": "id", "ledger": "job_id", "attempts": "job_id"}
 
 
 class Selection(NamedTuple):
-    """What to read."""
+    """The rows and columns of one read."""
 
     table: str
     columns: tuple[str, ...]
     low: UUID = LOWEST
     high: UUID = HIGHEST
-    """Bounds of job ids, the higher one outside."""
+    """Bounds of job ids; ``high`` is exclusive."""
     since: datetime = _EARLIEST
     until: datetime = _LATEST
     filters: Mapping[FilterOption, tuple[str, ...]] = {}
@@ -60,21 +61,21 @@ class Selection(NamedTuple):
         return [UUID(word) for word in words] if option is FilterOption.BUCKETS else list(words)
 
     def narrowed(self, option: FilterOption, words: tuple[str, ...]) -> Selection:
-        """Only what is in ``words``, too."""
+        """The selection with one more filter: only values in ``words``."""
         before = self.filters.get(option)
         both = words if before is None else tuple(word for word in before if word in words)
         return self._replace(filters={**self.filters, option: both})
 
     def within(self, low: UUID | None = None, high: UUID | None = None) -> Selection:
-        """Only ids from ``low`` and below ``high``, too."""
+        """The selection with ids from ``low`` (inclusive) to ``high`` (exclusive) only."""
         return self._replace(low=max(self.low, low or LOWEST), high=min(self.high, high or HIGHEST))
 
 
 def selection_of(table: Table, columns: tuple[str, ...], options: Mapping[str, str]) -> Selection:
-    """What the options choose.
+    """The selection of the options.
 
     Raises:
-        InputError: a option that the table does not understand, or a value that is none.
+        InputError: an option that the table does not support, or an invalid value.
     """
     selection = Selection(table.name, columns)
     for option in FilterOption:
@@ -98,10 +99,10 @@ def selection_of(table: Table, columns: tuple[str, ...], options: Mapping[str, s
 
 
 def parse_time(name: str, text: str) -> datetime:
-    """A time with its zone; a bare one is UTC.
+    """A time with its zone; UTC where the text has none.
 
     Raises:
-        InputError: it is none.
+        InputError: the text is no time.
     """
     try:
         moment = datetime.fromisoformat(text)
@@ -144,7 +145,7 @@ def _words(option: FilterOption, text: str) -> tuple[str, ...]:
 
 
 def push_down(selection: Selection, one: Filter) -> Selection:
-    """The selection, made smaller by what the filter surely excludes."""
+    """The selection without rows that the filter excludes for certain."""
     attribute: tuple[str, ...] = getattr(one, "attribute", ())
     if len(attribute) != 1:
         return selection
@@ -170,7 +171,7 @@ def _by_choice(selection: Selection, one: Filter, option: FilterOption) -> Selec
     if not all(isinstance(word, str) for word in words):
         return selection
     if option is FilterOption.BUCKETS:
-        # Text that is no id equals no id. Ids are written in lower case with dashes; another spelling equals none either.
+        # Ids are written in lower case with dashes: any other text equals no id.
         words = tuple(word for word in words if _id(word) is not None and str(_id(word)) == word)
     return selection.narrowed(option, words)
 
@@ -195,7 +196,7 @@ def _by_creation(selection: Selection, one: Filter) -> Selection:
         return selection
     moment = moment.replace(tzinfo=UTC) if moment.tzinfo is None else moment
     next_one = floor_id(moment + timedelta(milliseconds=1))
-    # Ids know milliseconds. The lower bound is rounded down and the upper one up; Spark cuts exactly.
+    # Ids have milliseconds. The lower bound is rounded down and the upper one up; Spark filters exactly.
     low = floor_id(moment - timedelta(milliseconds=1))
     if isinstance(one, EqualTo):
         return selection.within(low, next_one)

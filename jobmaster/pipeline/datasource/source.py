@@ -1,7 +1,7 @@
-"""The data source ``jobmaster``: what Spark sees of a cluster.
+"""The data source ``jobmaster``: Spark's view of a cluster.
 
-Imported by every user of Spark in an environment (Spark asks each ``pyspark_*`` package for its source), so whatever is
-not needed to say its name is imported when it is.
+Every user of Spark in an environment imports this module (Spark looks for a source in each ``pyspark_*`` package), so it
+imports only what its name needs; methods import the rest.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class JobMasterSource(DataSource):
         return reader
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
-        """Reads what was recorded since the last batch: jobs that ended, attempts, events."""
+        """Reads rows recorded since the last batch: jobs that ended, attempts, events."""
         from jobmaster.model.errors import InputError
         from jobmaster.pipeline.datasource.read_options import read_options, read_plan
         from jobmaster.pipeline.datasource.stream_reader import JobMasterStreamReader

@@ -1,14 +1,14 @@
-"""Stream read: what was recorded since the last batch, by transaction.
+"""Stream reads: rows recorded since the last batch, by transaction.
 
-The offset is a transaction: everything below it has ended and was delivered. The highest number or time seen would not do:
-one transaction takes number 1, another takes 2 and commits first, and a reader that goes on from 2 never sees 1. So a
-transaction that stays open holds every stream back.
+The offset is a transaction id: every lower transaction has ended and was delivered. The highest sequence number or time seen
+is no safe offset: transaction A takes number 1, B takes 2 and commits first, and a reader that continues after 2 misses 1.
+The consequence: a transaction that stays open holds every stream back.
 
-The number of the transaction is the row's own ``xmin``, which costs writers nothing; a poll reads the attached ranges. A row
-that was moved afterwards bears the number in a column, so it does not come again.
+The transaction id is the row's own ``xmin``, which costs writers nothing; a poll reads the attached ranges. A row that was
+moved afterwards has the id in a column, so it is not delivered again.
 
-What was dropped before it was read is an error, never a gap: each range that is dropped leaves in the manifest which
-transaction was the last to record a row of it. Every task looks there, with the ranges locked against dropping until it ends.
+Rows dropped before they were read are an error, never a gap: the manifest records for each dropped range the last transaction
+that recorded a row of it. Every task reads the manifest while it holds a lock that prevents drops of ranges.
 """
 
 from __future__ import annotations
@@ -34,40 +34,40 @@ if TYPE_CHECKING:
 Offset = dict[str, Any]
 _T = TypeVar("_T")
 _REACH = 1 << 31
-"""Rows know the lower half of the number of their transaction only: no farther back than this can be told apart."""
+"""Rows have only the lower 32 bits of the transaction id: older transactions are ambiguous."""
 _FIRST = 3
-"""Lower numbers have a meaning of their own."""
+"""First normal transaction id of PostgreSQL."""
 
 
 class JobMasterStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """Delivers each recorded row once. Made anew for every batch, so it keeps nothing but the goal of ``AvailableNow``."""
+    """Delivers each recorded row once. Created for every batch; its only state is the goal of ``AvailableNow``."""
 
     def __init__(self, plan: ReadPlan) -> None:
         self.plan = plan
         self._goal: int | None = None
 
     def initialOffset(self) -> Offset:
-        """From the first row there is, or from now."""
-        now, system = asyncio.run(self._ask(horizon))
+        """The first recorded row, or the current moment."""
+        now, system = asyncio.run(self._on_connection(horizon))
         first = now if self.plan.from_now else max(_FIRST, now - _REACH)
         return {"xid": first, "began": now, "system": system}
 
     def getDefaultReadLimit(self) -> ReadLimit:
-        """As option ``maxRowsPerBatch`` says."""
+        """The limit of option ``maxRowsPerBatch``."""
         rows = self.plan.rows_per_batch
         return ReadAllAvailable() if rows is None else ReadMaxRows(rows)
 
     def prepareForTriggerAvailableNow(self) -> None:
-        """Nothing beyond what has ended by now."""
-        self._goal, _ = asyncio.run(self._ask(horizon))
+        """Set the goal: transactions that have ended by now."""
+        self._goal, _ = asyncio.run(self._on_connection(horizon))
 
     def latestOffset(self, start: Offset, limit: ReadLimit) -> Offset:
-        """How far the next batch goes; ``start`` itself when there is nothing new.
+        """End of the next batch; ``start`` itself when there is nothing new.
 
         Raises:
-            Refused: the server is another one than that of the checkpoint, or rows were dropped before they were read.
+            Refused: the server is not that of the checkpoint, or rows were dropped before they were read.
         """
-        now, system = asyncio.run(self._ask(horizon))
+        now, system = asyncio.run(self._on_connection(horizon))
         if system != start["system"]:
             raise Refused(
                 "the master is another server than the one this stream has read so far: its transactions begin anew",
@@ -75,7 +75,7 @@ class JobMasterStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow)
             )
         end = now if self._goal is None else min(now, self._goal)
         window = _window(start, {"xid": end})
-        asyncio.run(self._ask(partial(check_window, selection=self.plan.selection, window=window)))
+        asyncio.run(self._on_connection(partial(check_window, selection=self.plan.selection, window=window)))
         if window.end <= window.first:
             return start
         if isinstance(limit, ReadMaxRows):
@@ -83,7 +83,7 @@ class JobMasterStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow)
         return {**start, "xid": end}
 
     def partitions(self, start: Offset, end: Offset) -> Sequence[InputPartition]:
-        """Ranges of ids, each with the transactions of the batch."""
+        """Ranges of ids, with the transactions of the batch."""
         window = _window(start, end)
         if window.first >= window.end:
             return []
@@ -93,10 +93,10 @@ class JobMasterStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow)
         """One range of one batch."""
         return read_range(self.plan, partition)
 
-    async def _ask(self, question: Callable[[Connection], Coroutine[Any, Any, _T]]) -> _T:
+    async def _on_connection(self, query: Callable[[Connection], Coroutine[Any, Any, _T]]) -> _T:
         connection = await open_scan(self.plan.cluster.opener())
         try:
-            return await question(connection)
+            return await query(connection)
         finally:
             connection.terminate()
 
@@ -107,9 +107,9 @@ class JobMasterStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow)
             values = selection.values(selection.low, selection.high)
             return await cut_window(connection, RECORDED[selection.table], (begin, end), values, rows)
 
-        return await self._ask(cut)
+        return await self._on_connection(cut)
 
 
 def _window(start: Offset, end: Offset) -> TransactionWindow:
-    # A checkpoint of a version that kept no beginning: whatever was dropped counts.
+    # A checkpoint of an older version has no "began": every dropped range counts.
     return TransactionWindow(int(start.get("began", 0)), int(start["xid"]), int(end["xid"]))

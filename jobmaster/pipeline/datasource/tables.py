@@ -1,6 +1,6 @@
-"""What can be read of a cluster: tables, their columns and types, and which choices each of them supported_filters.
+"""The tables of the data source: columns, types, and the options that filter their rows.
 
-A table is a statement ``export/<name>`` of the master room. Columns are added at the end, never renamed or removed.
+A table is a statement ``export/<name>`` of ``jobmaster.master``. Columns are added at the end, never renamed or removed.
 """
 
 from __future__ import annotations
@@ -12,11 +12,11 @@ from typing import NamedTuple
 from jobmaster.model.errors import InputError
 
 TEXT, SHORT, INT, LONG, FLAG, TIME = "string", "smallint", "int", "bigint", "boolean", "timestamp"
-"""Types in the words of Spark's DDL."""
+"""Types of Spark's DDL."""
 
 
 class FilterOption(StrEnum):
-    """Options that choose rows; always part of the statement."""
+    """Options that filter rows; they become parameters of the statement."""
 
     SINCE = "since"
     UNTIL = "until"
@@ -28,14 +28,14 @@ class FilterOption(StrEnum):
 
 
 class Partitioning(StrEnum):
-    """How a table is cut into tasks."""
+    """How a table is divided among tasks."""
 
     JOB_ID = "job id"
     """By ranges of job ids; the first two parameters are the bounds."""
     TIME = "time"
-    """Not at all; the first two parameters are times."""
+    """One task; the first two parameters are times."""
     WHOLE = "whole"
-    """Not at all."""
+    """One task."""
 
 
 class Table(NamedTuple):
@@ -46,7 +46,7 @@ class Table(NamedTuple):
     """Name and type."""
     partitioning: Partitioning
     filters: tuple[FilterOption, ...]
-    """Beside ``since`` and ``until``, in the order of the statement's parameters."""
+    """Without ``since`` and ``until``, in the order of the statement's parameters."""
 
     @property
     def names(self) -> list[str]:
@@ -63,12 +63,12 @@ class Table(NamedTuple):
         )
 
     def ddl(self, columns: Sequence[str]) -> str:
-        """The schema of some columns in Spark's words."""
+        """The schema of some columns in Spark's DDL."""
         return ", ".join(f"{name} {self.type_of(name)}" for name in columns)
 
     @property
     def supported_filters(self) -> set[FilterOption]:
-        """Every option that makes sense here."""
+        """Every filter option of this table."""
         times = {FilterOption.SINCE, FilterOption.UNTIL} if self.partitioning is not Partitioning.WHOLE else set()
         return {*self.filters, *times}
 
@@ -135,7 +135,7 @@ TABLES = {
 
 
 RECORDED = {"jobs": "recorded_jobs", "attempts": "recorded_attempts", "events": "recorded_events"}
-"""Tables whose rows are recorded once, and their statement by transaction. The jobs of a stream are those that have ended."""
+"""Tables that can be read as a stream, and their statement by transaction. A stream of jobs has those that have ended."""
 
 
 def table_of(name: str) -> Table:

@@ -26,7 +26,7 @@ from jobmaster.pipeline.datasource.selection import parse_time
 CHUNK_ROWS = 10_000
 BATCH_CHARS_MAX = 200
 ADOPT_ROWS = 20_000
-"""Rows of an older batch that one statement takes over, in some tenths of a second."""
+"""Rows of an older batch per statement, which takes some tenths of a second."""
 KNOWN = (
     *CLUSTER_OPTIONS, "batch", "asOf", "remember", "runId", "handler", "priority", "lane", "dueAt", "headers", "lax",
     "allowUnregistered", "rejects", "replay", "onDuplicate", "rowsPerSecond", "chunkRows",
@@ -43,7 +43,7 @@ _TYPES = {
 
 
 class WritePlan(NamedTuple):
-    """How a DataFrame becomes jobs; pickled to every task."""
+    """The plan of a write; pickled to every task."""
 
     cluster: ClusterRef
     batch: str
@@ -54,11 +54,11 @@ class WritePlan(NamedTuple):
     rejects: str | None
     refuse_duplicates: bool
     source: int | None
-    """Number of the source whose rows are remembered."""
+    """Number of the source under which the rows are remembered."""
 
 
 class _MasterState(NamedTuple):
-    """What the master says."""
+    """State of the batch, handlers and lanes in the master."""
 
     as_of_us: int
     now_us: int
@@ -70,14 +70,14 @@ class _MasterState(NamedTuple):
 
 
 def write_plan(options: Mapping[str, str], schema: Any, *, dry: bool = False) -> WritePlan:
-    """How to write rows of ``schema``.
+    """The plan to write rows of ``schema``.
 
     Args:
-        dry: nothing is going to be written, and the batch is not remembered.
+        dry: only check: nothing is written, and the batch is not recorded.
 
     Raises:
         InputError: an option, the schema or the handler is wrong; nothing was written.
-        Conflict: the batch is so old that ids of its moment are not taken any more.
+        Conflict: the batch is too old: ids of its moment are below the retention watermark.
     """
     refuse_unknown(options, KNOWN)
     _check_schema(schema, options)
@@ -85,7 +85,7 @@ def write_plan(options: Mapping[str, str], schema: Any, *, dry: bool = False) ->
     run_id = check_name(options.get("runId") or new_id().hex(), "option runId", 64)
     batch, moment = _batch(options, run_id)
     remember = check_name(options["remember"], "option remember", BATCH_CHARS_MAX) if options.get("remember") else None
-    found = asyncio.run(_ask(cluster, batch, moment, remember, dry=dry))
+    found = asyncio.run(_read_master(cluster, batch, moment, remember, dry=dry))
     _check_moment(batch, found)
     word = options.get("onDuplicate") or "ignore"
     if word not in ("ignore", "fail"):
@@ -104,8 +104,10 @@ def write_plan(options: Mapping[str, str], schema: Any, *, dry: bool = False) ->
 
 
 def _batch(options: Mapping[str, str], run_id: str) -> tuple[str, datetime | None]:
-    """Name of the batch, and the moment that a new one is to have. A run that remembers its rows is a batch of its own: its
-    jobs are of its own time."""
+    """Name of the batch, and the moment of a new one.
+
+    A run that remembers its rows is a batch of its own: its jobs get ids of its own time.
+    """
     batch = options.get("batch")
     if not batch and (source := options.get("remember")):
         batch = f"{source[: BATCH_CHARS_MAX - len(run_id) - 3]} ({run_id})"
@@ -120,7 +122,7 @@ def _batch(options: Mapping[str, str], run_id: str) -> tuple[str, datetime | Non
 
 
 def _check_moment(batch: str, found: _MasterState) -> None:
-    """Ids of the batch's moment are taken."""
+    """Refuse a moment below the retention watermark or beyond the last partition."""
     first = (found.as_of_us // 1000 << 80).to_bytes(16, "big")
     if first < found.floor:
         raise Conflict(
@@ -164,7 +166,9 @@ def _rules(options: Mapping[str, str], cluster: ClusterRef, found: _MasterState)
     )
 
 
-async def _ask(cluster: ClusterRef, batch: str, moment: Any, remember: str | None, *, dry: bool) -> _MasterState:
+async def _read_master(
+    cluster: ClusterRef, batch: str, moment: Any, remember: str | None, *, dry: bool
+) -> _MasterState:
     connections = Connections(cluster.opener(), 1)
     try:
         calls = Calls(connections)
@@ -187,7 +191,7 @@ async def _ask(cluster: ClusterRef, batch: str, moment: Any, remember: str | Non
 
 
 async def _source(calls: Calls, name: str) -> int:
-    """Number of a source. Where it had a batch of its name before, the rows of that are remembered, too."""
+    """Number of a source. Rows of an earlier batch of the same name are remembered, too."""
     row = (await calls.tell("pipeline/open_source", name))[0]
     if row["adopts_us"] is not None:
         low, high = id_bounds_of(row["adopts_us"] // 1000)

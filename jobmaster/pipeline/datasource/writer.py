@@ -1,7 +1,7 @@
-"""Batch write: rows become jobs of the master, HELD until they are due; the coordinator brings them into buckets.
+"""Batch writes: rows become jobs of the master, HELD until they are due.
 
-A task may die at any point and run again, and two copies of it may run at once: ids are made from the rows, so what is there
-already is not put in again, and it is counted in the transaction that puts it in.
+A task may die at any point and run again, and two copies of it may run at once. Ids are made from the rows, so a job that
+exists is not inserted again, and rows are counted in the transaction that inserts them.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 @dataclass
 class TaskResult(WriterCommitMessage):
-    """What one task did."""
+    """Counts of one task."""
 
     offered: int
     inserted: int
@@ -37,7 +37,7 @@ class TaskResult(WriterCommitMessage):
 
 
 class JobMasterWriter(DataSourceArrowWriter):
-    """Writes DataFrames as jobs. Made once, on the driver's side; every task gets a copy."""
+    """Writes DataFrames as jobs. Created once, by the driver; every task gets a copy."""
 
     def __init__(self, plan: WritePlan) -> None:
         self.plan = plan
@@ -51,7 +51,7 @@ class JobMasterWriter(DataSourceArrowWriter):
             return runner.run(_Task(self.plan, number).run(iterator))
 
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
-        """All tasks are done."""
+        """Publish the rejected rows and record the end of the write: all tasks have succeeded."""
         plan = self.plan
         done = [message for message in messages if isinstance(message, TaskResult)]
         names = [message.rejects_name for message in done if message.rejects_name is not None]
@@ -62,7 +62,7 @@ class JobMasterWriter(DataSourceArrowWriter):
         asyncio.run(self._call("pipeline/end_write", plan.run_id, offered, rejected))
 
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:
-        """Some task failed for good. Rows that are in stay; handing the batch in again completes it."""
+        """Discard the files of rejected rows: a task has failed. Inserted jobs stay; a repeated write completes the batch."""
         if self.plan.rejects is not None:
             discard(self.plan.rejects, self.plan.run_id)
 
@@ -75,7 +75,7 @@ class JobMasterWriter(DataSourceArrowWriter):
 
 
 class _Task:
-    """One task: batches in, chunks out."""
+    """One task: parses batches and inserts jobs in chunks."""
 
     def __init__(self, plan: WritePlan, number: int) -> None:
         self._plan = plan
@@ -117,7 +117,7 @@ class _Task:
 
     async def _send(self, jobs: list[Any]) -> None:
         plan = self._plan
-        # One statement cannot put a row in twice; of rows with one key the first counts, as it does across chunks.
+        # One statement cannot insert a row twice. The first row of a key counts, as it does across chunks.
         unique = {job.id: job for job in reversed(jobs)}
         if plan.rows_per_second is not None:
             await self._importer.wait_for_turn(plan.batch, len(jobs) / plan.rows_per_second)

@@ -1,7 +1,7 @@
-"""A detached range as Parquet files: COPY in one process, Arrow, the file; Spark only spreads the parts over its tasks.
+"""Exports a detached range as Parquet files: COPY, Arrow and the file in one process; Spark only distributes the work.
 
-Nobody writes to a detached range, so its pages are cut into parts and copied side by side without a snapshot. The rows never
-become Spark's: its JVM would need more time for them than the server, the parser and the file together.
+A detached range has no writers, so its pages are divided and copied in parallel without a snapshot. The rows do not pass
+through Spark's JVM, which would need more time for them than the server, the parser and the file together.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 _PAGES_A_TASK_MAX = 16_384
-"""128 MiB: a task that is repeated costs no more."""
+"""128 MiB: the most that a repeated task costs."""
 _BLOCK_BYTES = 4 << 20
 _GROUP_BYTES = 32 << 20
-"""Rows that are gathered for one row group. What writes a file, and what reads it again, holds about so much."""
+"""Bytes of rows per row group. The writer of a file and its verification hold about that much memory."""
 
 
 class PageRange(NamedTuple):
-    """Some pages of one table."""
+    """A range of pages of one table."""
 
     opener: Opener
     dataset: str
@@ -41,12 +41,12 @@ class PageRange(NamedTuple):
 
 
 def folder_of(dataset: str, run_id: str) -> str:
-    """Where the files of one run lie, below the lake."""
+    """Folder of the files of one run, relative to the lake."""
     return f"{dataset}/v{FORMAT}/run={run_id}"
 
 
 def page_ranges(opener: Opener, dataset: str, table: str, pages: int, tasks: int) -> list[PageRange]:
-    """The pages of a table in parts of about the same size: ``tasks``, or a multiple; none without pages."""
+    """The pages of a table in ranges of about the same size: ``tasks`` of them or a multiple; none without pages."""
     rounds = max(1, -(-pages // (tasks * _PAGES_A_TASK_MAX)))
     count = min(pages, tasks * rounds)
     edges = [pages * at // count for at in range(count + 1)] if count else []
@@ -54,10 +54,10 @@ def page_ranges(opener: Opener, dataset: str, table: str, pages: int, tasks: int
 
 
 def write(spark: SparkSession, parts: Sequence[PageRange], lake: Lake, run_id: str) -> None:
-    """Files of a new run, by day of creation. They count for nothing until the manifest names the run.
+    """Write the files of a new run, by day of creation. They are invisible until the manifest names the run.
 
     Raises:
-        PySparkException: a task has failed as often as Spark repeats it.
+        PySparkException: a task has failed in every attempt.
     """
     written = spark.range(0, len(parts), 1, len(parts)).mapInArrow(_writer(parts, lake.root, run_id), "path string")
     ours = {row["path"] for row in written.collect()}
@@ -70,7 +70,7 @@ def write(spark: SparkSession, parts: Sequence[PageRange], lake: Lake, run_id: s
 def _writer(
     parts: Sequence[PageRange], root: str, run_id: str
 ) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
-    """A task's work: the numbers of its parts come in, the paths of its files go out."""
+    """The function of a task: from the numbers of its page ranges to the paths of its files."""
 
     def written(numbers: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         import pyarrow as pa
@@ -86,10 +86,10 @@ def _writer(
 
 
 def rows_of(part: PageRange) -> Iterator[pa.RecordBatch]:
-    """The rows of a part with all columns, as the server sends them.
+    """The rows of a page range with all columns, in the order of the server.
 
     Raises:
-        Unavailable: the server went away in the middle; the task fails, and Spark repeats it.
+        Unavailable: the connection was lost; the task fails, and Spark repeats it.
     """
 
     async def copy(output: Output) -> None:
@@ -104,7 +104,7 @@ def rows_of(part: PageRange) -> Iterator[pa.RecordBatch]:
 
 
 class PartFiles:
-    """The files of one part, one for each day that occurs. Their names are of this attempt of the task alone."""
+    """The files of one page range, one for each day that occurs. Their names are unique to this attempt of the task."""
 
     def __init__(self, lake: Lake, dataset: str, run_id: str, name: str) -> None:
         self._lake = lake
@@ -117,10 +117,10 @@ class PartFiles:
         self._open = contextlib.ExitStack()
 
     def write(self, batches: Iterator[pa.RecordBatch]) -> list[str]:
-        """Write all of them; the files' paths below the lake.
+        """Write all batches; returns the paths of the files, relative to the lake.
 
         Raises:
-            Unavailable: the rows cannot be read, or the files not written.
+            Unavailable: the rows cannot be read, or the files cannot be written.
         """
         try:
             with self._open:
@@ -147,7 +147,7 @@ class PartFiles:
         self._size += batch.nbytes
 
     def _flush(self) -> None:
-        """One row group for each day."""
+        """Write one row group for each day."""
         import pyarrow as pa
 
         for day, batches in self._gathered.items():

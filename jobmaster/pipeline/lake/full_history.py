@@ -1,8 +1,8 @@
-"""The whole history, once: what has left the master from the lake, the rest from the master under one snapshot.
+"""The full history: archived ranges from the lake, all other jobs from the master under one snapshot.
 
-A range that is in both (published, not dropped yet) is read from the master. While the history is open no range can leave:
-a lock on the tables, as light as that of any reader, keeps whoever retires or drops waiting. Without it a range dropped in
-mid-read would be in neither place.
+A range in both places (published, not yet dropped) is read from the master. While the history is open, no range can leave the
+master: a lock on the tables, as light as that of any reader, blocks retirement and drops. Without it, a range dropped during
+a read would be in neither place.
 """
 
 from __future__ import annotations
@@ -31,15 +31,15 @@ _FILES = msgspec.json.Decoder(tuple[LakeFile, ...])
 
 
 class LakeRange(NamedTuple):
-    """One range that is in the lake alone."""
+    """An archived range that is only in the lake."""
 
     name: str
     run_id: str
     files: tuple[LakeFile, ...]
     first: datetime
-    """Of the creations and ends in it ..."""
+    """Earliest creation or end time in the range."""
     last: datetime
-    """... and the last one."""
+    """Latest creation or end time in the range."""
 
     def paths(self, dataset: str) -> list[str]:
         return [file.path for file in self.files if file.dataset == dataset]
@@ -49,7 +49,7 @@ class LakeRange(NamedTuple):
 
 
 class FullHistory:
-    """Frames of one moment. Use them while it is open."""
+    """DataFrames of one moment, valid while the context of ``open_history`` is open."""
 
     def __init__(
         self,
@@ -65,9 +65,9 @@ class FullHistory:
         self.lake = lake
         self.archived = archived
         self.discarded_since = discarded_since
-        """Jobs created since then may be nowhere any more: their range was dropped without a copy. ``None``: all are here."""
+        """Jobs created since then may be missing: their range was dropped without a copy. ``None``: no range was."""
         self.as_of = as_of
-        """Before it nothing was still being written."""
+        """No transaction that wrote before that time was open."""
 
     def archived_frame(
         self, dataset: str, columns: Sequence[str], ranges: Sequence[LakeRange] | None = None
@@ -98,7 +98,7 @@ class FullHistory:
         return self.archived_frame("attempts", columns).unionByName(self.live_frame("attempts", columns))
 
     def owners(self) -> DataFrame:
-        """``bucket_id, bucket_epoch, agent``: who acted for a bucket."""
+        """``bucket_id, bucket_epoch, agent``: the owner of a bucket in each epoch."""
         rows = self._context.connection.fetch("export/bucket_owners")
         values = [(text(row["bucket_id"]), row["bucket_epoch"], row["agent"]) for row in rows]
         return self._context.spark.createDataFrame(values, "bucket_id string, bucket_epoch bigint, agent string")
@@ -106,10 +106,10 @@ class FullHistory:
 
 @contextmanager
 def open_history(context: PipelineContext) -> Iterator[FullHistory]:
-    """The history as it is now.
+    """The history of the current moment.
 
     Raises:
-        Refused: the lake is another cluster's or a newer version's, or a range lies in another lake.
+        Refused: the lake belongs to another cluster or a newer version, or a range is in another lake.
         Unavailable: the master cannot be reached.
     """
     lake = Lake(context.lake)
@@ -158,5 +158,5 @@ def _refuse_other_lake(lake: Lake, ranges: Sequence[tuple[str, str, int]]) -> No
 
 
 def union_all(frames: Sequence[DataFrame]) -> DataFrame:
-    """All of them, one below the other."""
+    """The union of all frames."""
     return reduce(lambda one, other: one.unionByName(other), frames)

@@ -1,17 +1,17 @@
-"""The lake: files below one directory or URL, and small JSON documents that say which of them count.
+"""The lake: files below one directory or URL, and small JSON documents that name the valid ones.
 
 ====================================================  ==========================================================
-``_lake.json``                                        version of the layout, and whose lake it is
+``_lake.json``                                        version of the layout, and the cluster of the lake
 ``jobs/v1/run=<run>/day=YYYY-MM-DD/*.parquet``        jobs of one retired range, by day of creation
 ``attempts/v1/run=<run>/day=YYYY-MM-DD/*.parquet``    their attempts that did not conclude them
 ``rollup/<dataset>/v1/run=<run>/day=.../*.parquet``   figures by hour
-``violations/v1/run=<run>/*.parquet``                 what an audit found
+``violations/v1/run=<run>/*.parquet``                 violations of an audit
 ``reports/*.html``, ``plans/*``                       for people
-``_manifest/<dataset>/<name>.json``                   the files of one range or day; a copy of what the master says
+``_manifest/<dataset>/<name>.json``                   the files of one range or day; a copy of the master's row
 ====================================================  ==========================================================
 
-No file counts unless a document names its run: what a crashed run left is invisible. Documents are replaced whole. Any file
-system that Arrow knows will do (a directory, ``s3://``, ``gs://``, ``hdfs://``).
+A file is valid only if a document names its run: files of a crashed run are invisible. Documents are replaced whole. Every
+file system of Arrow is supported (a directory, ``s3://``, ``gs://``, ``hdfs://``).
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class Lake:
     """One lake.
 
     Args:
-        where: a directory, or a URL of a file system that Arrow and Spark both know.
+        where: a directory, or a URL of a file system that both Arrow and Spark support.
     """
 
     def __init__(self, where: str) -> None:
@@ -59,16 +59,16 @@ class Lake:
 
     @property
     def local(self) -> Path | None:
-        """The lake as a directory, where it is one."""
+        """The directory of a local lake."""
         return self._local
 
     def url(self, path: str) -> str:
-        """A path below the lake as Spark reads and writes it."""
+        """A path of the lake as a URL for Spark."""
         return f"{self.root}/{path}"
 
     def relative(self, url: str) -> str:
-        """The path below the lake of a file that Spark has named."""
-        text = unquote(url)  # what Spark names is escaped
+        """The path, relative to the lake, of a file name from Spark."""
+        text = unquote(url)  # Spark escapes names
         if text.startswith("file:/"):
             text = "/" + text.removeprefix("file:").lstrip("/")
         root = str(self._local) if self._local is not None else self.root
@@ -76,16 +76,16 @@ class Lake:
             raise Unavailable(f"{url} does not lie in the lake {self.where}")
         return text[len(root) + 1 :]
 
-    # ------------------------------------------------------------ whose, and which version
+    # ------------------------------------------------------------ owner and version
 
     def check(self, cluster: str, *, create: bool) -> None:
-        """Refuse a lake that is another cluster's or that a newer program wrote; mark a new one.
+        """Refuse a lake of another cluster or of a newer version; mark a new one.
 
         Args:
             cluster: the cluster's uid as text.
 
         Raises:
-            Refused: it is not ours to use. Unavailable: it cannot be read or written.
+            Refused: the lake must not be used. Unavailable: it cannot be read or written.
         """
         mark = self.read_json(MARK)
         if mark is None:
@@ -119,11 +119,11 @@ class Lake:
             raise self._unavailable("read", path, error) from error
 
     def write_json(self, path: str, document: Mapping[str, Any]) -> None:
-        """Replace a document, whole: after a crash it is the old one or the new one."""
+        """Replace a document atomically: after a crash it is the old one or the new one."""
         self.write(path, json.dumps(document, indent=1, default=str).encode())
 
     def write(self, path: str, content: bytes) -> None:
-        """Replace a small file, whole."""
+        """Replace a small file atomically."""
         try:
             if self._local is None:
                 system, base = self._arrow()
@@ -182,7 +182,7 @@ class Lake:
         ]
 
     def delete(self, path: str) -> None:
-        """Delete a file, and locally the directories that are empty then."""
+        """Delete a file, and in a local lake the directories that become empty."""
         try:
             if self._local is None:
                 system, base = self._arrow()
@@ -209,7 +209,7 @@ class Lake:
         return size
 
     def sync(self, path: str) -> None:
-        """Bring a file and its directory to the disk, before anything relies on it."""
+        """Flush a file and its directory to the disk."""
         if self._local is None:
             return  # an object is durable when it is written
         target = self._local / path
@@ -233,10 +233,10 @@ class Lake:
 
     @contextmanager
     def writing(self, path: str) -> Iterator[Any]:
-        """A new file, open for bytes. It is not on the disk before ``sync``.
+        """A new file, open for binary writing. It is durable after ``sync``.
 
         Raises:
-            Unavailable: it cannot be made or written. What was written of it stays.
+            Unavailable: it cannot be created or written. A partial file stays.
         """
         try:
             if self._local is not None:
@@ -253,10 +253,10 @@ class Lake:
 
     @contextmanager
     def reading(self, path: str) -> Iterator[Any]:
-        """A file, open for bytes at any place.
+        """A file, open for binary random reading.
 
         Raises:
-            Unavailable: it cannot be read, or is not what it should be.
+            Unavailable: it cannot be read.
         """
         try:
             if self._local is not None:
@@ -312,7 +312,7 @@ def _sync_directory(directory: Path) -> None:
 
 @contextmanager
 def lake_errors(lake: Lake) -> Iterator[None]:
-    """What Spark raises while it reads or writes the lake, as one sentence."""
+    """Convert errors of Spark on the lake's files to ``Unavailable``."""
     from py4j.protocol import Py4JError
     from pyspark.errors import PySparkException
 

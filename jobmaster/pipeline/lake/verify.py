@@ -1,7 +1,7 @@
-"""What the Parquet files of a run hold, read again from the lake.
+"""Verification: rows and checksums of the Parquet files of a run, read back from the lake.
 
-The checksum is computed twice by two programs: ``measure_detached`` in the master, ``checksum`` here; both add up the first
-52 bits of the md5 of every row's copied columns as text. What follows from those columns is computed anew and compared.
+Two programs compute the checksum: ``measure_detached`` in the master, ``checksum`` here. Both add up the first 52 bits of the
+md5 of every row's copied columns as text. The derived columns are computed again and compared.
 """
 
 from __future__ import annotations
@@ -43,18 +43,18 @@ _WORDS = {
 }
 """In the order of ``measure_detached``."""
 _ROWS = 16_384
-"""Rows at once: their texts and digests stay in the processor's cache."""
+"""Rows per batch: their texts and digests fit into the processor's cache."""
 _MEASURED = "dataset string, path string, rows bigint, bytes bigint, checksum string"
 
 
 def measure_run(session: Callable[[], SparkSession], lake: Lake, run_id: str) -> tuple[Measure, tuple[LakeFile, ...]]:
-    """What the files of a run hold, read again: rows and checksums, and every file with its rows.
+    """Read the files of a run: rows and checksums of each dataset, and every file with its rows.
 
     Args:
-        session: is asked for when there is a file.
+        session: returns the Spark session; called when there is a file.
 
     Raises:
-        PySparkException: a task has failed as often as Spark repeats it.
+        PySparkException: a task has failed in every attempt.
     """
     found = [
         (dataset, path)
@@ -76,7 +76,7 @@ def measure_run(session: Callable[[], SparkSession], lake: Lake, run_id: str) ->
 def _reader(
     found: Sequence[tuple[str, str]], root: str
 ) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
-    """A task's work: the numbers of its files come in, what they hold goes out."""
+    """The function of a task: from the numbers of its files to their measures."""
 
     def read(numbers: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         import pyarrow as pa
@@ -99,11 +99,13 @@ def _reader(
 
 
 def measure_file(lake: Lake, dataset: str, path: str) -> tuple[int, int]:
-    """Rows and checksum of a file. Rows whose columns contradict each other are not counted, nor is any of a damaged file:
-    it may be torn by a crash of its machine, and is written again like every file that does not agree.
+    """Rows and checksum of a file.
+
+    Rows whose derived columns differ are not counted, and a damaged file counts as empty: a crash of its machine may have
+    torn it, and it is written again like every file that does not match.
 
     Raises:
-        Unavailable: the file system does not work, or the file is gone.
+        Unavailable: the file system does not work, or the file does not exist.
     """
     from pyarrow import parquet
 
@@ -120,7 +122,7 @@ def measure_file(lake: Lake, dataset: str, path: str) -> tuple[int, int]:
         except OSError as error:
             if error.errno is not None:
                 raise
-            return 0, 0  # Arrow's word for pages that cannot be decompressed
+            return 0, 0  # Arrow raises OSError without errno for pages that cannot be decompressed
     return rows, total
 
 
@@ -143,5 +145,5 @@ def checksum(batch: pa.RecordBatch, dataset: str) -> int:
     )
     digests = b"".join([hashlib.md5(text, usedforsecurity=False).digest() for text in texts.to_pylist()])
     first = np.frombuffer(digests, ">u8")[::2] >> np.uint64(12)
-    # Two halves, so that no sum of 64 bits runs over.
+    # Two halves, so that no 64-bit sum overflows.
     return (int((first >> np.uint64(26)).sum()) << 26) + int((first & np.uint64((1 << 26) - 1)).sum())
