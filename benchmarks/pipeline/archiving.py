@@ -45,7 +45,7 @@ def measure(dsn: str, url: str, directory: Path, rows: int, days: int) -> dict[s
         archiving = time.perf_counter() - began
         tell(f"archived {jobs:,} jobs in {archiving:.1f} s")
         began = time.perf_counter()
-        rolled = rollup(context).found["rolled_up_jobs"]
+        rolled = rollup(context).summary["rolled_up_jobs"]
         rolling = time.perf_counter() - began
         tell(f"rolled up in {rolling:.1f} s")
         began = time.perf_counter()
@@ -53,8 +53,8 @@ def measure(dsn: str, url: str, directory: Path, rows: int, days: int) -> dict[s
         auditing = time.perf_counter() - began
     finally:
         context.close()
-    assert jobs == rolled == audited.found["audited_jobs"] == rows * days
-    assert audited.found["audit_violations"] == 0
+    assert jobs == rolled == audited.summary["audited_jobs"] == rows * days
+    assert audited.summary["audit_violations"] == 0
     return {
         "archive_rows_per_second": round(jobs / archiving),
         "archive_seconds": round(archiving, 1),

@@ -1,6 +1,6 @@
-"""The auditor: are the promises kept? It reads master and stores, changes nothing, and counts every violation.
+"""The auditor counts violations of the invariants in master and stores. It changes nothing.
 
-``jobmaster doctor`` and the demo run it on a live cluster; tests of crashes run it after each.
+``jobmaster doctor`` and the demo run it on a live cluster; tests of crashes run it after each crash.
 """
 
 from jobmaster.audit.auditor import AuditReport, AuditScope, Evidence, audit

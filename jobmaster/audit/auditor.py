@@ -13,13 +13,13 @@ from jobmaster.model.ids import text
 from jobmaster.model.job import Entry
 from jobmaster.ports import FIND_IDS_MAX
 
-_ASK_AT_ONCE = 5000
+_IDS_PER_QUERY = 5000
 _SCAN_MAX = 1_000_000
 LOWEST_ID = bytes(16)
 
 
 class MasterReader(Protocol):
-    """How the auditor reads the master: any statement, no changes."""
+    """Read access of the auditor to the master: any statement."""
 
     async def rows(self, statement: str, *values: object) -> Sequence[Mapping[str, Any]]:
         """Rows by column name."""
@@ -27,7 +27,7 @@ class MasterReader(Protocol):
 
 
 class StoreReader(Protocol):
-    """What the auditor reads from an agent store."""
+    """Read access of the auditor to an agent store."""
 
     async def known_buckets(self) -> list[bytes]: ...
 
@@ -39,7 +39,7 @@ class StoreReader(Protocol):
 
 
 class Evidence(NamedTuple):
-    """One violation: an id or a name, and what is wrong with it."""
+    """One violation: an id or a name, and the fault."""
 
     subject: str
     detail: str
@@ -47,30 +47,30 @@ class Evidence(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class AuditScope:
-    """What to look at, and how closely."""
+    """The part of the cluster to audit, and limits of the evidence."""
 
     floor: bytes = LOWEST_ID
-    """Lowest job id; rows below it are taken for audited before."""
+    """Lowest job id; rows below it are skipped."""
     quiet_seconds: float = 30.0
-    """In-flight rows that changed more recently are not judged by I8: longer than lease and detection together."""
+    """I8 skips in-flight rows that changed more recently. Longer than lease and failure detection together."""
     evidence_rows: int = 10
     """Rows of evidence kept per invariant; all are counted."""
     acknowledged: Sequence[bytes] | None = None
-    """Ids that some producer got receipts for (I5). Without them I5 looks only for jobs that nobody would find."""
+    """Ids with a receipt of a producer (I5). ``None``: I5 only looks for jobs in unknown buckets."""
     missing_max: int = 2000
-    """At most so many ids without a row are looked for in the stores; the others count as missing."""
+    """Maximum of ids without a row to search in the stores; further ones count as missing."""
 
 
 @dataclass(frozen=True, slots=True)
 class AuditReport:
-    """What was found."""
+    """The result of an audit."""
 
     violations: dict[str, int] = field(default_factory=dict)
-    """Number of the invariant -> count; 0 is what it should be."""
+    """Number of the invariant -> count of violations."""
     evidence: dict[str, list[Evidence]] = field(default_factory=dict)
     """The first violations of each invariant that has any."""
     not_applicable: dict[str, str] = field(default_factory=dict)
-    """Invariants about which there is nothing to check, and why."""
+    """Number of an invariant without a check -> the reason."""
 
     @property
     def clean(self) -> bool:
@@ -85,7 +85,7 @@ async def audit(
     Args:
         master: read-only access to the schema of the cluster.
         stores: every agent store of the cluster by name.
-        scope: ``None`` looks at everything that is in the master.
+        scope: ``None``: everything in the master.
     """
     scope = scope or AuditScope()
     report = AuditReport()
@@ -121,12 +121,12 @@ async def _by_statement(master: MasterReader, invariant: Invariant, scope: Audit
 async def _every_job_is_found(
     master: MasterReader, stores: Mapping[str, StoreReader], scope: AuditScope
 ) -> tuple[int, list[Evidence]]:
-    """Acknowledged jobs that are nowhere, and jobs in buckets that the master does not know (nobody would find them)."""
+    """Acknowledged jobs that are in neither master nor stores, and jobs in buckets that the master does not know."""
     known = {row["id"].bytes: str(row["store"]) for row in await master.rows(statement("i5_known_buckets"))}
     count, evidence = await _unknown_buckets(known, stores)
     missing = await _without_row(master, scope.acknowledged or ())
     found = await _find_in_stores(missing[: scope.missing_max], known, stores)
-    # A job may have been finished and its list deleted between the two looks: what is in no store is asked for again.
+    # A job may finish, and its list be deleted, between the two reads: read rows again for jobs that no store has.
     for job_id in await _without_row(master, [job_id for job_id in missing if job_id not in found]):
         count += 1
         evidence.append(Evidence(subject=text(job_id), detail="acknowledged, but neither in the master nor in a store"))
@@ -136,8 +136,8 @@ async def _every_job_is_found(
 async def _unknown_buckets(known: Mapping[bytes, str], stores: Mapping[str, StoreReader]) -> tuple[int, list[Evidence]]:
     count, evidence = 0, []
     for name, store in stores.items():
-        strangers = [bucket_id for bucket_id in await store.known_buckets() if bucket_id not in known]
-        for bucket_id, depth in zip(strangers, await store.depths(strangers) if strangers else [], strict=True):
+        unknown = [bucket_id for bucket_id in await store.known_buckets() if bucket_id not in known]
+        for bucket_id, depth in zip(unknown, await store.depths(unknown) if unknown else [], strict=True):
             jobs = (depth.pending + depth.assigned + depth.claimed_lists + depth.spilled) if depth else 0
             if jobs:
                 count += 1
@@ -147,11 +147,11 @@ async def _unknown_buckets(known: Mapping[bytes, str], stores: Mapping[str, Stor
 
 
 async def _without_row(master: MasterReader, ids: Iterable[bytes]) -> list[bytes]:
-    """Those of the ids that have no row (and are not below the watermark), in order."""
+    """Ids without a row (and not below the watermark), in order."""
     missing: list[bytes] = []
     ordered = sorted(set(ids))
-    for start in range(0, len(ordered), _ASK_AT_ONCE):
-        part = [UUID(bytes=job_id) for job_id in ordered[start : start + _ASK_AT_ONCE]]
+    for start in range(0, len(ordered), _IDS_PER_QUERY):
+        part = [UUID(bytes=job_id) for job_id in ordered[start : start + _IDS_PER_QUERY]]
         rows = await master.rows(statement("i5_missing_rows"), part, part[0], part[-1])
         missing.extend(row["id"].bytes for row in rows)
     return missing
@@ -162,7 +162,7 @@ async def _find_in_stores(
 ) -> set[bytes]:
     found: set[bytes] = set()
     for name, store in stores.items():
-        here = [bucket_id for bucket_id, place in known.items() if place == name]
+        here = [bucket_id for bucket_id, store_name in known.items() if store_name == name]
         depths = await store.depths(here) if here else []
         filled = [bucket_id for bucket_id, depth in zip(here, depths, strict=True) if depth is not None]
         for bucket_id in filled:

@@ -15,7 +15,7 @@ import click
 from jobmaster.cli.failures import EXIT_FAILED
 from jobmaster.cli.invocation import Invocation, pass_invocation
 from jobmaster.cli.job import DURATION
-from jobmaster.cli.pipeline_step import note_batch, open_run, session_options, share, step
+from jobmaster.cli.pipeline_step import note_batch, open_context, session_options, share, step
 
 if TYPE_CHECKING:
     from jobmaster.pipeline.context import PipelineContext, StepResult
@@ -230,7 +230,7 @@ def run(
     """
     contexts = [_context(ctx, text) for text in steps]
     failed = False
-    shared = open_run(invocation, spark_master, spark_conf, lake, dry_run)
+    shared = open_context(invocation, spark_master, spark_conf, lake, dry_run)
     share(ctx, shared)
     try:
         for inner in contexts:

@@ -1,6 +1,6 @@
-"""What every command of the pipeline has in common: its options, one session per call, and the summary at the end.
+"""The common part of the pipeline's commands: options, one Spark session per call, and the summary.
 
-A command is a function that takes a ``PipelineContext`` and returns an ``StepResult``; ``step`` makes a click command of it.
+A command is a function that takes a ``PipelineContext`` and returns a ``StepResult``; ``step`` makes a click command of it.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ if TYPE_CHECKING:
     from jobmaster.pipeline.context import PipelineContext, StepResult
 
 _SHARED = "jobmaster.pipeline.run"
-"""Where the steps of one ``run`` find what they share."""
+"""Key of the shared context in ``ctx.meta``, for the steps of one ``run``."""
 
 
 def step(name: str) -> Callable[[Callable[..., StepResult]], click.Command]:
-    """Make a command of the pipeline out of ``function(run, **its own options)``; other options go below this decorator.
+    """Make a command of the pipeline from ``function(context, **its own options)``; click options go below this decorator.
 
     ::
 
@@ -37,15 +37,15 @@ def step(name: str) -> Callable[[Callable[..., StepResult]], click.Command]:
         def command(ctx: click.Context, /, **words: Any) -> StepResult:
             spark = {key: words.pop(key) for key in ("spark_master", "spark_conf", "lake", "dry_run")}
             shared: PipelineContext | None = ctx.meta.get(_SHARED)
-            context = shared or open_run(invocation_of(ctx), **spark)
+            context = shared or open_context(invocation_of(ctx), **spark)
             try:
-                outcome = _carry_out(ctx, name, context, lambda: function(context, **words))
+                result = _carry_out(ctx, name, context, lambda: function(context, **words))
             finally:
                 if shared is None:
                     context.close()
-            if outcome.failed and shared is None:
+            if result.failed and shared is None:
                 ctx.exit(EXIT_FAILED)
-            return outcome
+            return result
 
         command.__doc__ = function.__doc__
         parameters = list(reversed(getattr(function, "__click_params__", [])))
@@ -57,7 +57,7 @@ def step(name: str) -> Callable[[Callable[..., StepResult]], click.Command]:
 
 
 def session_options() -> list[click.Parameter]:
-    """Fresh options that decide where Spark runs and what may be changed."""
+    """New option objects: Spark's master and settings, the lake, and ``--dry-run``."""
     return [
         click.Option(
             ["--master", "spark_master"],
@@ -74,10 +74,10 @@ def session_options() -> list[click.Parameter]:
     ]
 
 
-def open_run(
+def open_context(
     invocation: Invocation, spark_master: str, spark_conf: tuple[str, ...], lake: str | None, dry_run: bool
 ) -> PipelineContext:
-    """What the steps of one call share."""
+    """Create the context of one call."""
     from jobmaster.pipeline.context import PipelineContext, PipelineOptions
     from jobmaster.pipeline.spark.session import SessionOptions, parse_conf
 
@@ -86,51 +86,51 @@ def open_run(
 
 
 def share(ctx: click.Context, context: PipelineContext) -> None:
-    """Let the steps below this context use one run."""
+    """Share one pipeline context with the steps below a click context."""
     ctx.meta[_SHARED] = context
 
 
-def note_batch(context: PipelineContext, action: str, outcome: StepResult) -> StepResult:
-    """A line in the operator's log about a batch of jobs that a step has made; the outcome."""
+def note_batch(context: PipelineContext, action: str, result: StepResult) -> StepResult:
+    """Write a line about a step's batch of jobs to the operator's log; returns the result."""
     if not context.dry_run:
-        counts = {key: value for key, value in outcome.found.items() if type(value) is int}
-        context.connection.execute(NOTE, *note_values(action, {str(outcome.found["batch"]): counts}))
-    return outcome
+        counts = {key: value for key, value in result.summary.items() if type(value) is int}
+        context.connection.execute(NOTE, *note_values(action, {str(result.summary["batch"]): counts}))
+    return result
 
 
 def _carry_out(ctx: click.Context, name: str, context: PipelineContext, work: Callable[[], StepResult]) -> StepResult:
-    """Run a step, say what it did: one JSON object, or some lines."""
+    """Run a step and print its summary: one JSON object, or some lines."""
     began = context.clock.boottime()
-    outcome = work()
+    result = work()
     seconds = context.clock.boottime() - began
-    rate = round(outcome.rows / seconds) if outcome.rows and seconds > 0 else 0
-    figures = {"rows": outcome.rows, "seconds": round(seconds, 2), "rows_per_second": rate} if outcome.rows else {}
+    rate = round(result.rows / seconds) if result.rows and seconds > 0 else 0
+    figures = {"rows": result.rows, "seconds": round(seconds, 2), "rows_per_second": rate} if result.rows else {}
     dry = {"dry_run": True} if context.dry_run else {}
     if invocation_of(ctx).json:
-        items = {} if outcome.items is None else {"items": list(outcome.items)}
-        emit_json({"command": name, "ok": not outcome.failed, **dry, **outcome.found, **items, **figures})
-        return outcome
-    width = max((len(key) for key in outcome.found), default=0)
-    for key, value in outcome.found.items():
-        click.echo(f"{key.replace('_', ' ').ljust(width)}  {_told(value)}")
-    if outcome.items:
-        click.echo(render(outcome.items, [Column(key.upper(), key) for key in outcome.items[0]], terminal_width()))
-    if outcome.note:
-        click.echo(outcome.note)
-    if outcome.rows:
-        click.echo(f"{name}: {thousands(outcome.rows)} rows in {seconds:.1f} s, {thousands(rate)} a second")
+        items = {} if result.items is None else {"items": list(result.items)}
+        emit_json({"command": name, "ok": not result.failed, **dry, **result.summary, **items, **figures})
+        return result
+    width = max((len(key) for key in result.summary), default=0)
+    for key, value in result.summary.items():
+        click.echo(f"{key.replace('_', ' ').ljust(width)}  {_text(value)}")
+    if result.items:
+        click.echo(render(result.items, [Column(key.upper(), key) for key in result.items[0]], terminal_width()))
+    if result.note:
+        click.echo(result.note)
+    if result.rows:
+        click.echo(f"{name}: {thousands(result.rows)} rows in {seconds:.1f} s, {thousands(rate)} a second")
     if dry:
         click.echo(f"{name}: this was a dry run, nothing was changed")
-    return outcome
+    return result
 
 
-def _told(value: object) -> str:
+def _text(value: object) -> str:
     if isinstance(value, bool):
         return "yes" if value else "no"
     if isinstance(value, int):
         return thousands(value)
     if isinstance(value, dict):
-        return ", ".join(f"{key}: {_told(inner)}" for key, inner in value.items()) or "none"
+        return ", ".join(f"{key}: {_text(inner)}" for key, inner in value.items()) or "none"
     if isinstance(value, list | tuple):
         return ", ".join(map(str, value)) or "none"
     return "-" if value is None else str(value)

@@ -73,12 +73,12 @@ def look_back(settings: ClusterSettings, lake: Path, report: Path, tell: Callabl
         planned: StepResult = plan(context, PlanOptions())
     finally:
         context.close()
-    shutil.copyfile(planned.found["report"], report)
+    shutil.copyfile(planned.summary["report"], report)
     return PipelineSummary(
-        rolled_up_jobs=rolled.found["rolled_up_jobs"],
-        audited_jobs=audited.found["audited_jobs"],
-        audit_violations=audited.found["audit_violations"],
-        plan=planned.found["plan"],
+        rolled_up_jobs=rolled.summary["rolled_up_jobs"],
+        audited_jobs=audited.summary["audited_jobs"],
+        audit_violations=audited.summary["audit_violations"],
+        plan=planned.summary["plan"],
         report=str(report.absolute()),
         seconds=round(context.clock.boottime() - began, 1),
     )

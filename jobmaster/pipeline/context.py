@@ -43,8 +43,8 @@ class StepResult:
 
     rows: int = 0
     """Rows processed; the summary divides them by the time."""
-    found: Mapping[str, Any] = field(default_factory=dict)
-    """Figures and names, in the order of the summary."""
+    summary: Mapping[str, Any] = field(default_factory=dict)
+    """Names and values, in the order of the output."""
     failed: bool = False
     """A check found a violation: the program exits with 1."""
     note: str | None = None

@@ -114,9 +114,7 @@ def open_history(context: PipelineContext) -> Iterator[FullHistory]:
     """
     lake = Lake(context.lake)
     lake.check(text(context.connection.master.cluster.uid), create=not context.dry_run)
-    _ = (
-        context.spark
-    )  # some seconds, which need not pass while ranges are held up; and no expression is made without it
+    _ = context.spark  # first: it takes some seconds in which ranges need no lock, and expressions need it
     wait = context.connection.run
     connection = wait(open_scan(context.connection.opener))
     try:

@@ -1,1 +1,1 @@
-"""How many buckets does each priority and lane need? A formula narrows it down, a replay of the real arrivals decides."""
+"""Bucket counts for each lane and priority: a formula narrows the candidates, a replay of the real arrivals decides."""

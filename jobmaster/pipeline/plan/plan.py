@@ -1,4 +1,4 @@
-"""``plan``: from the history to bucket counts, and the same tried on a day it has not seen."""
+"""``plan``: recommends bucket counts from the history; with ``check``, tests the plan on a day it did not use."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
 OBJECTIVES = {"critical": 1.0, "high": 5.0, "medium": 30.0, "low": 120.0, "very_low": 600.0}
-"""Seconds; where nothing else is asked for."""
+"""Default objectives, in seconds of waiting."""
 _RESAMPLES = 200
 _INTERVAL = (0.05, 0.95)
 _JOB_COLUMNS = ("id", "lane", "priority", "ended_at", "waited_us", "ran_us", "bucket_id")
@@ -46,7 +46,7 @@ Histograms = Mapping[tuple[Group, int], Mapping[date, Sequence[tuple[int, int]]]
 
 
 class MeasuredGroup(NamedTuple):
-    """A group as it was measured."""
+    """Measured waits of a group (lane, priority)."""
 
     buckets: int
     days: dict[date, list[tuple[int, int]]]
@@ -58,7 +58,7 @@ class MeasuredGroup(NamedTuple):
 
 
 class PlanOptions(NamedTuple):
-    """What is asked for."""
+    """Options of a plan."""
 
     objectives: Mapping[str, float] = {}
     """``priority`` or ``lane/priority`` to seconds of waiting."""
@@ -66,16 +66,16 @@ class PlanOptions(NamedTuple):
     slots: int | None = None
     """Slots of a bucket; ``None``: as configured."""
     agents: int | None = None
-    """Processes among which the buckets are shared out; ``None``: those that live."""
+    """Processes that share the buckets; ``None``: those that are alive."""
     kind: str | None = None
     days: int = 14
     hours: int = 24
-    """Busiest hours that are replayed, of each lane and priority."""
+    """Number of busiest hours to replay, of each lane and priority."""
     out: Path | None = None
     check: bool = False
 
     def objective_us(self, lane: str, priority: str) -> float:
-        """Microseconds of waiting that are allowed."""
+        """Objective for a group: microseconds of waiting."""
         asked = self.objectives.get(f"{lane}/{priority}", self.objectives.get(priority, OBJECTIVES[priority]))
         return asked * 1e6
 
@@ -84,7 +84,7 @@ def parse_objectives(texts: Iterable[str]) -> dict[str, float]:
     """``critical=1s`` and ``payroll/medium=30s``.
 
     Raises:
-        InputError: one is not of that form.
+        InputError: a text has another form.
     """
     found = {}
     labels = [priority.label for priority in Priority]
@@ -102,7 +102,7 @@ def parse_objectives(texts: Iterable[str]) -> dict[str, float]:
 
 
 def plan(context: PipelineContext, options: PlanOptions) -> StepResult:
-    """Recommend, write the configuration and the report; with ``check`` try it on the last day.
+    """Recommend bucket counts, write the configuration and the report; with ``check`` test the plan on the last day.
 
     Raises:
         InputError: there is no such kind of agent, or too little history for a check.
@@ -130,11 +130,11 @@ def plan(context: PipelineContext, options: PlanOptions) -> StepResult:
     if not context.dry_run:
         _validate(text)
         found |= _write(context, lake, options, choices, text, summary_lines)
-    return StepResult(rows=sum(one.jobs for one in choices), found=found, note=_unmet(choices))
+    return StepResult(rows=sum(one.jobs for one in choices), summary=found, note=_unmet(choices))
 
 
 def _unmet(choices: Sequence[Recommendation]) -> str | None:
-    """What no number of buckets does, and why."""
+    """Note about objectives that no number of buckets meets, with the cause; ``None`` when all are met."""
     elsewhere = [one for one in choices if not one.met and one.unexplained_us >= one.objective_us]
     others = [f"{one.lane}/{one.priority}" for one in choices if not one.met and one not in elsewhere]
     summary_lines = [
@@ -202,7 +202,7 @@ def _choose(context: PipelineContext, options: PlanOptions, started: DataFrame, 
 
 
 def _present(started: DataFrame, hours: DataFrame) -> dict[Group, MeasuredGroup]:
-    """Every group as it was measured in its busy hours."""
+    """Every group as measured in its busy hours."""
     found: dict[Group, MeasuredGroup] = {}
     for row in simulation.measured(started, hours).collect():
         one = found.setdefault((row["lane"], row["priority"]), MeasuredGroup(row["present"], {}))
@@ -211,14 +211,14 @@ def _present(started: DataFrame, hours: DataFrame) -> dict[Group, MeasuredGroup]
 
 
 def _unexplained(found: Histograms, group: Group, present: MeasuredGroup | None, quantile: float) -> float:
-    """Measured wait, less what the replay says of the same jobs among the same number of buckets; never below zero."""
+    """Measured wait minus the wait of the same jobs in a replay with the same number of buckets; at least 0."""
     if present is None or (group, present.buckets) not in found:
         return 0.0
     return max(0.0, present.wait(quantile) - _wait(found, group, present.buckets, quantile))
 
 
 def _left(group: Group, gaps: Mapping[Group, float], options: PlanOptions) -> float:
-    """What the objective leaves for queues in buckets; the whole of it where nothing is left."""
+    """The part of the objective that is left for queues in buckets; the whole objective if none is left."""
     objective = options.objective_us(*group)
     return objective - gaps[group] if gaps[group] < objective else objective
 
@@ -263,7 +263,7 @@ def _wait(found: Histograms, group: Group, buckets: int, quantile: float) -> flo
 
 
 def _bracket(found: Histograms, group: Group, options: PlanOptions, gap: float) -> tuple[int | None, int]:
-    """The fewest buckets that pass, and the most below them that do not (0: none was tried)."""
+    """The fewest buckets that pass, and the most below them that fail (0: none was tried)."""
     tried = sorted(buckets for one, buckets in found if one == group)
     objective = options.objective_us(*group)
     passing = [buckets for buckets in tried if _wait(found, group, buckets, options.quantile) + gap <= objective]
@@ -283,7 +283,7 @@ def _choice(
     gap: float,
 ) -> Recommendation:
     passing, failing = _bracket(found, group, options, gap)
-    # Where the cause is another one, nothing speaks for another number than the present one.
+    # If the wait has another cause than buckets, keep the present number.
     elsewhere = present is not None and gap >= options.objective_us(*group)
     buckets = present.buckets if present is not None and elsewhere else passing or failing
     days = found[group, buckets]
@@ -314,7 +314,7 @@ def _finite(value: float) -> float:
 
 
 def bootstrap_interval(days: Mapping[date, Sequence[tuple[int, int]]], quantile: float) -> tuple[float, float] | None:
-    """Where 90 % of the quantiles lie when days are drawn again with repetition; ``None`` with one day only."""
+    """Bootstrap interval: 90 % of the quantiles over resampled days; ``None`` with one day only."""
     if len(days) < 2:
         return None
     dice, histograms = random.Random(1), [days[day] for day in sorted(days)]
@@ -326,7 +326,7 @@ def bootstrap_interval(days: Mapping[date, Sequence[tuple[int, int]]], quantile:
     return low, high
 
 
-# ---------------------------------------------------------------- trying it
+# ---------------------------------------------------------------- check
 
 
 def _check(
@@ -361,7 +361,7 @@ def _check(
     note = f"the plan would have missed the objective of {', '.join(missed)} on {days[-1]}" if missed else None
     return StepResult(
         rows=sum(one["jobs"] for one in answers),
-        found={"checked_on": days[-1].isoformat(), "missed": missed, "groups": answers},
+        summary={"checked_on": days[-1].isoformat(), "missed": missed, "groups": answers},
         failed=bool(missed),
         note=note,
     )
@@ -396,7 +396,7 @@ def _summary_lines(options: PlanOptions, days: Sequence[date], slots: int, agent
 
 
 def _validate(text: str) -> None:
-    """The strict loader must take it; an error of it is ours."""
+    """Load the configuration with the strict loader: an error here is a defect of the planner."""
     with tempfile.NamedTemporaryFile("w", suffix=".yaml", encoding="utf-8") as file:
         file.write(text)
         file.flush()

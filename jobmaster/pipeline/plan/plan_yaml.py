@@ -1,4 +1,4 @@
-"""The plan as a configuration that agents read, with the reasons beside the numbers."""
+"""Writes the plan as a configuration for agents, with the reasons as comments."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from jobmaster.settings.model import AgentSettings
 
 
 class Recommendation(NamedTuple):
-    """What is recommended for one lane and priority."""
+    """The recommendation for one lane and priority."""
 
     lane: str
     priority: str
@@ -20,24 +20,24 @@ class Recommendation(NamedTuple):
     """In the whole cluster."""
     objective_us: float
     waits_us: Mapping[str, float]
-    """``p50``, ``p95``, ``p99`` and ``objective`` (at the quantile that was asked for), by the replay."""
+    """``p50``, ``p95``, ``p99`` and ``objective`` (at the requested quantile), by the replay."""
     interval_us: tuple[float, float] | None
-    """90 % of resampled days lie there, at the quantile that was asked for; ``None`` with one day only."""
+    """90 % interval over resampled days, at the requested quantile; ``None`` with one day only."""
     utilisation: float
     screened: int
-    """What the formula alone would say."""
+    """Buckets by the formula alone."""
     screened_wait_us: float
-    """What the formula says of the chosen number."""
+    """Wait by the formula for the chosen number."""
     jobs: int
-    """That were replayed."""
+    """Number of replayed jobs."""
     curve: Sequence[tuple[int, float]]
-    """Wait at the quantile, against buckets, with what the replay does not explain."""
+    """``(buckets, wait)`` at the quantile, including the unexplained wait."""
     present: int
     """Buckets that had jobs of the group in the median busy hour."""
     measured_us: float
-    """Wait at the quantile that was measured among them."""
+    """Measured wait at the quantile, with the present buckets."""
     unexplained_us: float
-    """How much longer that is than the same jobs wait in the replay among as many buckets: no bucket takes it away."""
+    """Measured wait minus the replayed wait with the same number of buckets: more buckets do not reduce it."""
     met: bool
 
 
@@ -56,8 +56,8 @@ def yaml_of(
     """A configuration with the bucket counts of one kind of agent.
 
     Args:
-        agents: processes of that kind, among which the buckets are shared out.
-        head: sentences for the top.
+        agents: processes of that kind that share the buckets.
+        head: lines of the head comment.
     """
     present = agent.bucket_counts()
     lanes = sorted({*present, *(choice.lane for choice in choices)})
@@ -88,8 +88,8 @@ def _reason(choice: Recommendation, agents: int) -> str:
     if choice.unexplained_us >= choice.objective_us:
         unexplained = duration(choice.unexplained_us)
         met += f"of {duration(choice.measured_us)} measured, {unexplained} have another cause than buckets; "
-    waits, told = choice.waits_us, duration
+    waits = choice.waits_us
     return (
-        f"{met}{shared}waits p50 {told(waits['p50'])}, p99 {told(waits['p99'])}, at the objective's quantile "
-        f"{told(waits['objective'])}{certain}; objective {told(choice.objective_us)}; {choice.utilisation:.0%} busy"
+        f"{met}{shared}waits p50 {duration(waits['p50'])}, p99 {duration(waits['p99'])}, at the objective's quantile "
+        f"{duration(waits['objective'])}{certain}; objective {duration(choice.objective_us)}; {choice.utilisation:.0%} busy"
     )

@@ -1,8 +1,8 @@
-"""The formula: waiting in queues with several servers, arrivals and services as irregular as they were measured.
+"""The formula: waiting times in queues with several servers, for measured variances of arrivals and services.
 
 Allen-Cunneen: the mean wait of M/M/c, times half the sum of the squared coefficients of variation of arrivals and services;
 its tail taken as exponential. Splitting arrivals among buckets makes each stream more regular, towards a Poisson stream.
-It is right within a factor of about two, which is enough to know where to look.
+It is accurate within a factor of about two, which is enough to choose candidates for the replay.
 """
 
 from __future__ import annotations
@@ -11,12 +11,12 @@ import math
 from typing import NamedTuple
 
 BUSY_MAX = 0.85
-"""Nothing is planned busier than that: beyond it every burst becomes a queue."""
+"""Maximum planned utilisation: above it every burst becomes a queue."""
 BUCKETS_MAX = 512
 
 
 class Load(NamedTuple):
-    """What comes in the busy hours."""
+    """Load of a group in its busy hours."""
 
     per_second: float
     service_seconds: float
@@ -28,10 +28,10 @@ class Load(NamedTuple):
 
 
 def erlang_c(servers: int, offered: float) -> float:
-    """Share of jobs that wait in M/M/c; 1 where the queue grows for ever.
+    """Share of jobs that wait in M/M/c; 1 if the queue grows without bound.
 
     Args:
-        offered: mean number of servers that are busy.
+        offered: mean number of busy servers.
     """
     if offered >= servers:
         return 1.0
@@ -47,7 +47,7 @@ def utilisation(load: Load, buckets: int, slots: int) -> float:
 
 
 def wait_seconds(load: Load, buckets: int, slots: int, quantile: float) -> float:
-    """A quantile of waiting; infinite where work comes faster than it can be done."""
+    """A quantile of waiting; infinite if the load exceeds the capacity."""
     busy = utilisation(load, buckets, slots)
     if busy >= 1:
         return math.inf
@@ -71,11 +71,11 @@ def buckets_by_formula(load: Load, slots: int, quantile: float, objective_second
 
 
 def candidates_around(buckets: int) -> list[int]:
-    """Candidates on both sides of what the formula says, and none."""
+    """Candidates around the result of the formula, and 1."""
     return sorted({max(1, min(BUCKETS_MAX, round(buckets * factor))) for factor in (0.25, 0.5, 1, 2, 4)} | {1})
 
 
 def candidates_between(failing: int, passing: int, count: int = 4) -> list[int]:
-    """Candidates strictly between two."""
+    """Candidates strictly between two numbers."""
     step = (passing - failing) / (count + 1)
     return sorted({round(failing + step * at) for at in range(1, count + 1)} - {failing, passing})

@@ -1,7 +1,7 @@
-"""The replay: the jobs of the busiest hours again, as they came and as long as they ran, among other numbers of buckets.
+"""The replay: simulates the arrivals and service times of the busiest hours with other numbers of buckets.
 
-Pure: frames in, frames out. Each hour is replayed apart, after a quarter of an hour to warm up, so the hours run side by
-side. A job goes to a bucket by its hash; the real placement takes the emptier of two buckets, so it does better.
+Pure: frames in, frames out. Each hour is replayed separately, after a warm-up of 15 minutes, so hours run in parallel. A job
+goes to a bucket by its hash; the real placement takes the emptier of two buckets and so performs better.
 """
 
 from __future__ import annotations
@@ -26,15 +26,15 @@ WAITS = "lane string, priority string, hour timestamp, buckets int, ready_us big
 
 
 def arrivals(jobs: DataFrame, attempts: DataFrame) -> DataFrame:
-    """Everything that was started, when it could have been, and how long it ran.
+    """Every start of a job: when it became ready, and how long it ran.
 
     Args:
         jobs: ``id, lane, priority, ended_at, waited_us, ran_us, bucket_id``.
-        attempts: ``job_id, at, outcome, ran_us``; those that a dead agent left behind say nothing of their length.
+        attempts: ``job_id, at, outcome, ran_us``; attempts lost with an agent have no duration and are skipped.
 
     Returns:
-        ``id, lane, priority, ready_us, service_us``, and of those that concluded their job ``measured_us`` (how long it did
-        wait) and ``bucket_id`` (where).
+        ``id, lane, priority, ready_us, service_us``, and, for the start that concluded the job, ``measured_us`` (measured
+        wait) and ``bucket_id``.
     """
     ran = jobs.where("ran_us IS NOT NULL AND waited_us IS NOT NULL AND ended_at IS NOT NULL")
     ended = ran.select(
@@ -65,7 +65,7 @@ def busiest(started: DataFrame, hours: int) -> DataFrame:
 
 
 def loads(started: DataFrame, hours: DataFrame) -> DataFrame:
-    """What comes in the busy hours, from the first arrival to the last one of each.
+    """Load of the busy hours, each from its first arrival to its last one.
 
     Returns:
         ``lane, priority, jobs, seconds, service_us, service_var, count_mean, count_var`` (the last two of arrivals a second).
@@ -85,7 +85,7 @@ def loads(started: DataFrame, hours: DataFrame) -> DataFrame:
     seconds = within.groupBy(*GROUP, F.floor(F.col("ready_us") / 1_000_000).alias("second")).agg(
         F.count("*").alias("came")
     )
-    # Seconds without an arrival are no rows; they count as zeros by way of the sums.
+    # Seconds without an arrival have no row; the division by all seconds counts them as zeros.
     counts = seconds.groupBy(*GROUP).agg(
         F.sum("came").alias("came"), F.sum(F.col("came") * F.col("came")).alias("squares")
     )
@@ -99,10 +99,10 @@ def loads(started: DataFrame, hours: DataFrame) -> DataFrame:
 
 
 def measured(started: DataFrame, hours: DataFrame) -> DataFrame:
-    """What the history itself says of the busy hours.
+    """Measured waits of the busy hours.
 
     Returns:
-        ``lane, priority, day, bin, jobs`` (how long jobs did wait) and ``present`` (buckets that had jobs of the group in the
+        ``lane, priority, day, bin, jobs`` (histogram of waits) and ``present`` (buckets that had jobs of the group in the
         median hour; the same in every row of a group).
     """
     within = started.where("measured_us IS NOT NULL").withColumn("hour", _hour(F.col("ready_us")))
@@ -121,12 +121,12 @@ def measured(started: DataFrame, hours: DataFrame) -> DataFrame:
 
 
 def spread(started: DataFrame, hours: DataFrame, candidates: DataFrame) -> DataFrame:
-    """Every arrival of the busy hours and their warm-up in its bucket, for every candidate.
+    """Assign every arrival of the busy hours and their warm-up to a bucket, for every candidate.
 
     Args:
         candidates: ``lane, priority, buckets``.
     """
-    # A job of the last quarter warms the next hour up, too.
+    # A job of the last quarter of an hour also belongs to the warm-up of the next hour.
     near = F.array_distinct(
         F.array(
             _hour(F.col("ready_us")), F.date_trunc("hour", _moment(F.col("ready_us")) + F.expr(f"INTERVAL {_WARM_UP}"))
@@ -141,7 +141,7 @@ def spread(started: DataFrame, hours: DataFrame, candidates: DataFrame) -> DataF
 
 
 def waits(placed: DataFrame, slots: int) -> DataFrame:
-    """How long each arrival would have waited: ``WAITS``. With one slot in SQL, with more with a heap of free times."""
+    """Simulated wait of each arrival: columns ``WAITS``. One slot: in SQL; several slots: with a heap of free times."""
     keys = [*GROUP, "hour", "buckets", "bucket"]
     if slots == 1:
         found = lindley(placed, keys)
@@ -152,7 +152,7 @@ def waits(placed: DataFrame, slots: int) -> DataFrame:
 
 
 def lindley(placed: DataFrame, keys: Sequence[str]) -> DataFrame:
-    """One server: what is left of the work before, less the time that passed, never below zero; as a running sum."""
+    """Lindley's recursion for one server, as a running sum: remaining work minus elapsed time, at least 0."""
     in_order = Window.partitionBy(*keys).orderBy("ready_us", "id")
     step = F.lag("service_us").over(in_order) - (F.col("ready_us") - F.lag("ready_us").over(in_order))
     so_far = in_order.rowsBetween(Window.unboundedPreceding, Window.currentRow)

@@ -1,10 +1,10 @@
-"""What a history comes down to, by the hour. Pure: frames in, frames out; columns of ``jobs`` and ``attempts`` of the source.
+"""Aggregates of a history by hour. Pure: frames in, frames out; with columns of ``jobs`` and ``attempts`` of the data source.
 
 Jobs are counted when they were created (``submitted``) and when they ended, attempts when they were recorded, so a job may
 touch several days; a day is right only when every job and attempt that touches it is in the frames.
 
 Jobs come in parts (the lake's, the master's) that are summed up apart: Spark copies every row on its way into a union.
-Hours are numbers until the sums are made: the session's time zone does not matter, and no calendar is asked for each row.
+Hours are numbers until the sums are made: independent of the session's time zone, and without calendar functions per row.
 """
 
 from __future__ import annotations
@@ -35,15 +35,15 @@ _SUMS = ("ran_us", "waited_us")
 _RESCUES = "rescues"
 _HOUR_US = 3_600_000_000
 _BROADCAST_ROWS_MAX = 300_000
-"""Attempts that are sent to every task, some 60 MB; with more of them all jobs are shuffled by id."""
+"""Maximum of attempts to broadcast, some 60 MB; with more, all jobs are shuffled by id."""
 
 
 def throughput(jobs: Sequence[DataFrame], attempts: DataFrame, attempt_rows: int, owners: DataFrame) -> DataFrame:
     """Counts by hour, lane, priority, handler, agent and bucket.
 
     Args:
-        jobs: parts of the history that have no job in common.
-        attempt_rows: how many attempts there are; without any no job is asked for its id.
+        jobs: parts of the history without common jobs.
+        attempt_rows: number of attempts; with 0 the ids of jobs are not read.
         owners: ``bucket_id, bucket_epoch, agent``; small.
 
     Returns:
@@ -54,7 +54,7 @@ def throughput(jobs: Sequence[DataFrame], attempts: DataFrame, attempt_rows: int
         small = attempt_rows <= _BROADCAST_ROWS_MAX
         events += [_attempts(part, F.broadcast(attempts) if small else attempts) for part in jobs]
     return (
-        # Hours first and agents after: what is joined is what is left of the history, not the history.
+        # Aggregate by hour before the join with owners: the join then has few rows.
         union_all(events)
         .groupBy("hour", *GROUPS, "bucket_id", "bucket_epoch")
         .agg(*(F.sum(name).alias(name) for name in (*COUNTS, *_SUMS)))
@@ -64,10 +64,10 @@ def throughput(jobs: Sequence[DataFrame], attempts: DataFrame, attempt_rows: int
 
 
 def latencies(jobs: Sequence[DataFrame]) -> DataFrame:
-    """Histograms by hour of the end, lane, priority and handler: of jobs that ran.
+    """Histograms of jobs that ran, by hour of the end, lane, priority and handler.
 
     Args:
-        jobs: parts of the history that have no job in common.
+        jobs: parts of the history without common jobs.
 
     Returns:
         ``day, hour, lane, priority, handler, metric`` (``waiting``, ``running``, ``total``), ``bin``, ``jobs``.
@@ -81,19 +81,20 @@ def latencies(jobs: Sequence[DataFrame]) -> DataFrame:
 
 
 def grown(old: DataFrame, new: DataFrame) -> DataFrame:
-    """The figures of days whose history is not whole any more: for each hour and group the greater of two countings, the new
-    one when they are equal. A history only grows, so the smaller one has lost jobs.
+    """Aggregates of days whose history is incomplete: for each hour and group the greater of two counts.
+
+    Of equal counts the new one is used. A history only grows, so the smaller count misses discarded jobs.
 
     Args:
-        old: what was counted before, as `throughput` or `latencies` gives it.
-        new: the same of what is left.
+        old: the former counts, as a result of `throughput` or `latencies`.
+        new: the counts of the remaining history.
     """
     what = [name for name in ("bucket_id", "metric") if name in new.columns]
     counts = [name for name in (*COUNTS, "jobs") if name in new.columns]
     total = reduce(Column.__add__, (F.coalesce(F.col(name), F.lit(0)) for name in counts))
 
     def keyed(frame: DataFrame) -> DataFrame:
-        # A line without a bucket has a key, too.
+        # A row without a bucket needs a key, too.
         names = ("hour", *GROUPS, *what)
         return frame.withColumn("key", F.to_json(F.struct(*names), {"ignoreNullFields": "false"}))
 
@@ -110,7 +111,7 @@ def grown(old: DataFrame, new: DataFrame) -> DataFrame:
 
 
 def touched_days(jobs: Sequence[DataFrame], attempts: DataFrame) -> DataFrame:
-    """The days that some jobs and attempts touch: column ``day``."""
+    """The days to which jobs and attempts belong: column ``day``."""
     both = [part.select(_hour("created_at", "created"), _hour("ended_at", "ended")).distinct() for part in jobs]
     hours = [pairs.select(F.explode(F.array("created", "ended")).alias("hour")) for pairs in both]
     return union_all([*hours, attempts.select(_hour("at", "hour"))]).where("hour IS NOT NULL").select(_day()).distinct()
@@ -130,14 +131,14 @@ def _day() -> Column:
 
 
 def _tally(jobs: DataFrame) -> DataFrame:
-    """Jobs that have all in common that is counted: one row of many, and one look at each job."""
+    """Group jobs by everything that is counted: one pass over the jobs, few rows out."""
     sums = (F.sum(F.coalesce(F.col(name), F.lit(0))).alias(name) for name in (*_SUMS, _RESCUES))
     same = (_hour("created_at", "created"), _hour("ended_at", "ended"), "state", *GROUPS, "bucket_id", "bucket_epoch")
     return jobs.groupBy(*same).agg(F.count("*").alias("jobs"), *sums)
 
 
 def _moments(tally: DataFrame) -> DataFrame:
-    """Rows of the throughput: a submission and, where there was one, an end for each line of a tally."""
+    """Rows of the throughput: a submission and, if there was one, an end for each row of a tally."""
     ends = F.col("ends")
     counts = [F.when(~ends, F.col("jobs")).otherwise(0).alias(SUBMITTED)]
     for name in COUNTS[1:]:
@@ -158,7 +159,7 @@ def _moments(tally: DataFrame) -> DataFrame:
 
 def _bins(jobs: DataFrame) -> DataFrame:
     """``hour, lane, priority, handler, metric, bin, jobs`` of one part."""
-    # From when it could have run: the due time of a job that was never tried again, else its creation.
+    # Start of the total time: the due time of a job without a second attempt, else its creation.
     since = F.when(F.col("attempt") == 0, F.coalesce("due_at", "created_at")).otherwise(F.col("created_at"))
     total = F.unix_micros("ended_at") - F.unix_micros(since)
     values = zip(_LATENCIES, (F.col("waited_us"), F.col("ran_us"), total), strict=True)

@@ -1,6 +1,6 @@
-"""The written report: figures, the last audit and the last plan on one page, made anew after each of these steps.
+"""The report: aggregates, the last audit and the last plan on one HTML page, written again after each of these steps.
 
-Only sums leave Spark: at most some thousand rows, however long the history is.
+Only sums leave Spark: at most some thousand rows, for any length of the history.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 PATH = "reports/index.html"
 AUDIT, PLAN = "_manifest/audit.json", "_manifest/plan.json"
 _HOURS_MAX = 24 * 8
-"""A longer history is drawn by days."""
+"""A longer history is plotted by days."""
 _TOP = 12
 _QUANTILES = (0.5, 0.95, 0.99)
 _ENDED = COUNTS[1:5]
@@ -34,7 +34,7 @@ K = TypeVar("K")
 
 
 class ReportData(NamedTuple):
-    """What the page shows, small enough for this process."""
+    """The data of the page; small."""
 
     unit: str
     seconds: int
@@ -50,7 +50,7 @@ class ReportData(NamedTuple):
 
 
 def write_report(context: PipelineContext, lake: Lake, frames: Mapping[str, DataFrame]) -> str:
-    """Make the page; where it lies."""
+    """Write the page; returns its path or URL."""
     found = _collect_data(frames["throughput"].cache(), frames["latency"].cache())
     for frame in frames.values():
         frame.unpersist()
@@ -82,11 +82,11 @@ def write_report(context: PipelineContext, lake: Lake, frames: Mapping[str, Data
     return str(lake.local / PATH) if lake.local is not None else lake.url(PATH)
 
 
-# ---------------------------------------------------------------- figures
+# ---------------------------------------------------------------- data
 
 
 def _collect_data(counts: DataFrame, latency: DataFrame) -> ReportData:
-    """A handful of queries over the figures, which are small against the history."""
+    """Query the aggregates, which are small in comparison with the history."""
     from pyspark.sql import functions as F
 
     span = counts.agg(F.min("hour").alias("first"), F.max("hour").alias("last")).collect()[0]
@@ -122,7 +122,7 @@ def _moment(value: object) -> float:
 
 
 def _summed(rows: Iterable[Mapping[str, Any]], key: Callable[[Mapping[str, Any]], K]) -> dict[K, dict[str, int]]:
-    """The ``COUNTS`` by something."""
+    """Sums of the ``COUNTS`` by key."""
     found: dict[K, dict[str, int]] = {}
     for row in rows:
         line = found.setdefault(key(row), dict.fromkeys(COUNTS, 0))
@@ -296,7 +296,7 @@ def _plan(plan: Mapping[str, Any] | None) -> list[str]:
     return [*parts, html.card(html.code(plan["yaml"]), "buckets.yaml")]
 
 
-# ---------------------------------------------------------------- words
+# ---------------------------------------------------------------- formatting
 
 
 def _number(value: float | None) -> str:

@@ -1,8 +1,8 @@
-"""Latencies as histograms with logarithmic bins: they merge by adding, and a quantile is off by at most one per cent.
+"""Latency histograms with logarithmic bins: they merge by addition, and a quantile has an error of at most one per cent.
 
-A stored percentile cannot be merged with another one, and sketches that bound the error of the *rank* were tried: at the
-99th percentile of a skewed distribution theirs was a third off. Here bin ``b`` holds what lies in ``(1.02**(b-1), 1.02**b]``
-microseconds, so any engine can add histograms up and read them.
+Stored percentiles cannot be merged. Sketches with a bounded error of the *rank* were tried: at the 99th percentile of a
+skewed distribution their value was off by a third. Bin ``b`` counts values in ``(1.02**(b-1), 1.02**b]`` us, so any engine
+can merge and read the histograms.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ GAMMA = 1.02
 
 
 def bin_of(microseconds: Column) -> Column:
-    """Bin of a duration; what is below a microsecond counts as one."""
+    """Bin of a duration; less than a microsecond counts as one."""
     from pyspark.sql import functions as F
 
     return F.ceil(F.log(F.greatest(microseconds, F.lit(1))) / F.lit(math.log(GAMMA))).cast("int")
 
 
 def value_of(bin_: int) -> float:
-    """The microseconds that a bin stands for: equally far, relatively, from both of its ends."""
+    """The microseconds that represent a bin: the same relative distance to both ends."""
     return float(2 * GAMMA**bin_ / (GAMMA + 1))
 
 
@@ -37,7 +37,7 @@ def quantiles(bins: Iterable[tuple[int, int]], wanted: Sequence[float]) -> list[
         wanted: shares from 0 to 1.
 
     Returns:
-        One value each; ``None`` where nothing was counted.
+        One value each; ``None`` for an empty histogram.
     """
     counts: dict[int, int] = {}
     for bin_, count in bins:
@@ -57,7 +57,7 @@ def quantiles(bins: Iterable[tuple[int, int]], wanted: Sequence[float]) -> list[
 
 
 def gini(values: Sequence[float]) -> float:
-    """0 when all are equal, towards 1 when one has everything."""
+    """Gini coefficient: 0 for equal values, near 1 when one value has the whole sum."""
     ordered = sorted(values)
     total, count = sum(ordered), len(ordered)
     if not total:

@@ -1,4 +1,4 @@
-"""What an error of Spark says: ours is inside, under two stacks of other programs."""
+"""Extracts JobMaster's own error from an exception of Spark, where it is inside the stack traces of Python and Java."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from jobmaster.model import errors
 from jobmaster.model.errors import JobMasterError, Refused, Unavailable
 
 T = TypeVar("T")
-_OURS = re.compile(r"jobmaster\.model\.errors\.(?P<name>\w+): (?P<said>[^\n]+)")
+_OURS = re.compile(r"jobmaster\.model\.errors\.(?P<name>\w+): (?P<message>[^\n]+)")
 _CLASSES: dict[str, type[JobMasterError]] = {
     name: kind
     for name, kind in vars(errors).items()
@@ -20,11 +20,11 @@ _FULL_DISK = ("No space left on device", "Disk quota exceeded")
 
 
 def run_spark(work: Callable[[], T]) -> T:
-    """Do some work of Spark; what goes wrong comes as one sentence.
+    """Call a function that runs Spark, and convert its errors.
 
     Raises:
-        JobMasterError: our own error, as it was raised in whatever process; ``Unavailable`` for a full disk; ``Refused``
-            with Spark's first line for everything else.
+        JobMasterError: the error raised by JobMaster in any process; ``Unavailable`` for a full disk; ``Refused`` with
+            Spark's first line for any other error.
     """
     from py4j.protocol import Py4JError
     from pyspark.errors import PySparkException
@@ -36,14 +36,14 @@ def run_spark(work: Callable[[], T]) -> T:
 
 
 def error_of_spark(error: Any) -> JobMasterError:
-    """The error that is meant."""
+    """The error of JobMaster for an exception of Spark."""
     text = str(error)
-    # The last one is the one that was not caught: what comes before it is its cause.
+    # The last one is the uncaught error; the ones before it are its causes.
     found = list(_OURS.finditer(text))
     if found:
         match = found[-1]
         kind = _CLASSES.get(match["name"], Refused)
-        return kind(match["said"])
+        return kind(match["message"])
     for sign in _FULL_DISK:
         if sign in text:
             return Unavailable(
@@ -53,7 +53,7 @@ def error_of_spark(error: Any) -> JobMasterError:
 
 
 def cause_of(error: BaseException) -> str:
-    """What a stack says innermost: our own error in a task, else the last cause that Java names, else the first line."""
+    """The innermost message of a stack trace: JobMaster's error in a task, else Java's last cause, else the first line."""
     lines = [line.strip() for line in str(error).splitlines()]
     ours = [line for line in lines if line.startswith("jobmaster.model.errors.")]
     causes = [line.removeprefix("Caused by: ") for line in lines if line.startswith("Caused by: ")]
@@ -63,5 +63,5 @@ def cause_of(error: BaseException) -> str:
 
 
 def first_line(error: BaseException) -> str:
-    """What an exception of Spark says before its JVM's stack."""
+    """The message of an exception of Spark, without the JVM's stack trace."""
     return (str(error).strip().splitlines() or [type(error).__name__])[0]

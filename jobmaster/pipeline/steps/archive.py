@@ -1,8 +1,8 @@
-"""``archive``: ranges leave the master for the lake, one step after the other, each step committed in the manifest.
+"""``archive``: moves ranges from the master to the lake, step by step; every step is committed in the manifest.
 
-Killed anywhere, it is run again and goes on from what the manifest says. A range has one archiver at a time (a lock of the
-archiver's session), and its tables are dropped only after its files were read again and agreed in count and checksum, and
-once more looked at just before.
+A killed run is repeated and continues from the manifest. A range has one archiver at a time (a lock of the archiver's
+session). Its tables are dropped only after its files were read back and matched in count and checksum, and after a second
+check of the files right before the drop.
 """
 
 from __future__ import annotations
@@ -33,9 +33,9 @@ if TYPE_CHECKING:
 
 MANIFEST = "_manifest/jobs"
 _REMOTE_TASKS = 8
-"""Connections at once when Spark runs elsewhere and its size is not known."""
+"""Connections at once when Spark runs on a cluster, whose size is unknown."""
 _EXPORTS = 2
-"""How often one run exports a range whose files do not agree, before it gives up."""
+"""Exports per run of a range whose files do not match."""
 
 
 def archive(
@@ -44,13 +44,13 @@ def archive(
     """Archive every range that is old enough.
 
     Args:
-        older_than_seconds: age of the youngest job of a range that leaves.
-        keep: leave what is published in the master, too, until a later run.
-        lost_stores: stores that are gone for good; what they held alone is lost.
+        older_than_seconds: minimum age of the youngest job of a range.
+        keep: leave published ranges in the master, until a later run.
+        lost_stores: stores that are lost for good; jobs that only they held are lost.
 
     Raises:
-        Refused: the lake is not ours, or files are not what they should be; nothing unverified was dropped.
-        Conflict: a store may hold a job of a range alone. What had left before is archived all the same.
+        Refused: the lake belongs to another cluster, or files do not match; nothing unverified was dropped.
+        Conflict: a store may be the only holder of a job of a range. Ranges retired before are archived all the same.
         Unavailable: the master, a store or the lake does not work; run it again.
     """
     with opened(context) as archiver:
@@ -86,7 +86,7 @@ class Archiver:
         self.busy: list[str] = []
 
     def planned(self, older_than_seconds: float, lost_stores: Sequence[str]) -> StepResult:
-        """What would be archived; nothing is changed."""
+        """The result of a dry run: the ranges that would be archived."""
 
         async def look() -> tuple[list[ArchiveRange], list[str]]:
             async with Retiring.opened(
@@ -96,10 +96,10 @@ class Archiver:
 
         ranges, leaving = self._wait(look())
         unfinished = [found.name for found in ranges if found.state not in (ArchiveState.SEALED, ArchiveState.DROPPED)]
-        return StepResult(found={"to_finish": unfinished, "to_leave": leaving})
+        return StepResult(summary={"to_finish": unfinished, "to_leave": leaving})
 
     def run(self, older_than_seconds: float, *, keep: bool, lost_stores: Sequence[str]) -> StepResult:
-        """Retire what is old enough, then bring every retired range as far as it goes."""
+        """Retire old ranges, then advance every retired range as far as possible."""
         held_up: Conflict | None = None
         try:
             self._wait(self._retire(older_than_seconds, lost_stores))
@@ -110,7 +110,7 @@ class Archiver:
                 self._alone(found.name, keep=keep)
         if held_up is not None:
             raise held_up
-        found_words = {
+        summary = {
             "archived": self.archived,
             "dropped": self.dropped,
             "archived_jobs": self.jobs,
@@ -118,7 +118,7 @@ class Archiver:
             "lake": self.lake.where,
         }
         note = None if not self.busy else f"another archiver is at work on {', '.join(self.busy)}"
-        return StepResult(rows=self.jobs, found=found_words, note=note)
+        return StepResult(rows=self.jobs, summary=summary, note=note)
 
     async def _retire(self, older_than_seconds: float, lost_stores: Sequence[str]) -> None:
         async with Retiring.opened(self._context.settings, self._archive, older_than_seconds, lost_stores) as retiring:
@@ -131,15 +131,15 @@ class Archiver:
             self.busy.append(name)
             return
         try:
-            found = self._wait(self._archive.range(name))  # again, under the lock
+            found = self._wait(self._archive.range(name))  # read again under the lock
             if found is not None:
                 self.advance(found, keep=keep)
         finally:
-            with _quietly():
+            with _ignore_errors():
                 self._wait(self._archive.let_go(name))
 
     def advance(self, found: ArchiveRange, *, keep: bool) -> ArchiveRange:
-        """Bring a range as far as it goes. The caller holds it."""
+        """Advance a range as far as possible. The caller holds its lock."""
         found = self._in_this_lake(found)
         exports = 0
         while found.state is not ArchiveState.DROPPED:
@@ -176,7 +176,7 @@ class Archiver:
         return after
 
     def _in_this_lake(self, found: ArchiveRange) -> ArchiveRange:
-        """What was begun in another lake begins anew here; what is published there stays there."""
+        """Restart a range that another lake has in part; refuse a range that another lake has published."""
         if found.format is not None and found.format > FORMAT:
             raise Refused(
                 f"range {found.name} was exported by a newer version (layout {found.format}, ours is {FORMAT})",
@@ -211,7 +211,7 @@ class Archiver:
                     export.write(spark, parts, self.lake, run_id)
 
         async def both() -> tuple[Measure, datetime | None, datetime | None]:
-            """The master measures while its tables are copied: nobody writes to them."""
+            """Measure in the master while the tables are copied: a detached range has no writers."""
             copying = asyncio.create_task(asyncio.to_thread(write))
             try:
                 return await self._archive.measure(found)
@@ -226,7 +226,7 @@ class Archiver:
         with lake_errors(self.lake):
             measure, files = verify.measure_run(lambda: self._context.spark, self.lake, found.run_id)
         if measure != found.measure:
-            self._progress(f"{found.name}: the files hold {_said(measure)}, the tables {_said(found.measure)}")
+            self._progress(f"{found.name}: the files hold {_describe(measure)}, the tables {_describe(found.measure)}")
             again = self._wait(self._archive.export_again(found))
             if last:
                 raise Refused(
@@ -237,7 +237,7 @@ class Archiver:
         return self._wait(self._archive.verified(found, self._sealed(files)))
 
     def _sealed(self, files: Sequence[LakeFile]) -> tuple[LakeFile, ...]:
-        """The files on the disk, with their digests."""
+        """Flush the files to the disk; returns them with their digests."""
         found = []
         for file in files:
             self.lake.sync(file.path)
@@ -249,7 +249,7 @@ class Archiver:
         return self._wait(self._archive.published(found))
 
     def _unchanged(self, found: ArchiveRange) -> None:
-        """Just before the tables go: every file is still what was verified."""
+        """Check right before the drop: every file is as it was verified."""
         for file in found.files:
             if self.lake.size(file.path) != file.bytes or self.lake.digest(file.path) != file.sha256:
                 self._wait(self._archive.export_again(found))
@@ -259,16 +259,16 @@ class Archiver:
                 )
 
     def try_lake(self) -> None:
-        """Before anything leaves: Spark reads the lake, too. Arrow alone writes to file systems that Spark may not know.
+        """Check before the first step that Spark can read the lake: it may lack a file system that Arrow has.
 
         Raises:
-            Refused: it does not.
+            Refused: Spark cannot read it.
         """
         if self.lake.local is None:
             self._spark_reads("the lake", lambda spark: spark.read.text(self.lake.url(MARK)).count() > 0)
 
     def _read_by_spark(self, found: ArchiveRange) -> None:
-        """Just before the tables go: Spark reads what every later command reads through it."""
+        """Check right before the drop: Spark reads the files, as every later command does."""
         for dataset in ("jobs", "attempts"):
             files = [file for file in found.files if file.dataset == dataset]
             if files:
@@ -297,7 +297,7 @@ def _holds(urls: Sequence[str], rows: int, spark: SparkSession) -> bool:
 
 
 def document_of(found: ArchiveRange) -> dict[str, Any]:
-    """The copy of a manifest's row that lies in the lake, for readers without the master."""
+    """The copy of a manifest row in the lake, for readers without the master."""
     return {
         "dataset": "jobs",
         "range": found.name,
@@ -314,13 +314,13 @@ def _iso(moment: datetime | None) -> str | None:
     return None if moment is None else moment.isoformat()
 
 
-def _said(measure: Measure | None) -> str:
+def _describe(measure: Measure | None) -> str:
     return "nothing" if measure is None else f"{measure.rows} jobs and {measure.attempt_rows} attempts"
 
 
 @contextmanager
-def _quietly() -> Iterator[None]:
-    """The lock ends with the session anyway; an error of giving it back must not hide the first one."""
+def _ignore_errors() -> Iterator[None]:
+    """Ignore errors of the unlock: the lock ends with the session, and the first error must stay visible."""
     try:
         yield
     except JobMasterError:

@@ -1,4 +1,4 @@
-"""``audit``: every invariant over the whole history, with evidence."""
+"""``audit``: checks the invariants over the whole history, with evidence."""
 
 from __future__ import annotations
 
@@ -32,13 +32,13 @@ _ATTEMPTS = ("job_id", "token", "bucket_id", "bucket_epoch", "outcome", "at", "r
 
 
 def audit(context: PipelineContext, evidence_rows: int) -> StepResult:
-    """Check everything; ``failed`` when a rule is broken.
+    """Run every check; ``failed`` when one finds a violation.
 
     Args:
-        evidence_rows: violations that are named in the answer; all of them are in the lake.
+        evidence_rows: violations in the result; the lake has all of them.
 
     Raises:
-        Refused: the lake is not ours. Unavailable: the master or the lake does not work.
+        Refused: the lake belongs to another cluster. Unavailable: the master or the lake does not work.
     """
     lake = Lake(context.lake)
     with open_history(context) as history, lake_errors(lake):
@@ -59,13 +59,13 @@ def audit(context: PipelineContext, evidence_rows: int) -> StepResult:
 
         with lake_errors(lake):
             found["report"] = write_report(context, lake, read(context, lake))
-    return StepResult(rows=jobs, found=found, failed=found["audit_violations"] > 0)
+    return StepResult(rows=jobs, summary=found, failed=found["audit_violations"] > 0)
 
 
 def _check_history(
     context: PipelineContext, history: FullHistory, archived: list[LakeRange], evidence_rows: int
 ) -> tuple[int, dict[str, int], list[dict[str, str]]]:
-    """How many jobs there are, violations of each check, and the first of them."""
+    """Number of jobs, violations of each check, and the first of them."""
     from pyspark.sql import Observation
     from pyspark.sql import functions as F
 
@@ -97,7 +97,7 @@ def _check_history(
 
 
 def _fault(lake: Lake, one: LakeRange) -> str | None:
-    """What is wrong with the files of a range."""
+    """The first fault in the files of a range."""
     for file in one.files:
         size = lake.size(file.path)
         if size is None:
@@ -105,5 +105,5 @@ def _fault(lake: Lake, one: LakeRange) -> str | None:
         if size != file.bytes:
             return f"{file.path} has {size} bytes, {file.bytes} were verified"
         if lake.local is not None and file.sha256 and lake.digest(file.path) != file.sha256:
-            return f"{file.path} is not what was verified"
+            return f"{file.path} differs from what was verified"
     return None

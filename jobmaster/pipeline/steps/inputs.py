@@ -1,4 +1,4 @@
-"""What people have: files, a table or a query of a PostgreSQL, a query over files; each as a DataFrame."""
+"""Input data of ``submit``: files, a table or query of a PostgreSQL, or a query over files; as a DataFrame."""
 
 from __future__ import annotations
 
@@ -24,24 +24,24 @@ CORRUPT = "_corrupt_record"
 
 
 class SourceSpec(NamedTuple):
-    """Where rows come from."""
+    """The source of the rows."""
 
     place: str | None
     """A path or URL of files, or ``postgresql://`` of a database; ``None`` with ``sql`` over ``views``."""
     format: str | None = None
-    """Of files; ``None``: by the ending of the name."""
+    """Of files; ``None``: by the file name's suffix."""
     table: str | None = None
     """Of a database."""
     sql: str | None = None
-    """A query: of the database, or over the files (they are called ``source``) and the views."""
+    """A query: of the database, or over the files (view ``source``) and the other views."""
     views: tuple[str, ...] = ()
-    """``name=path`` of more files that the query names."""
+    """``name=path`` of further files for the query."""
     options: Mapping[str, str] = {}
     """For Spark's reader of the format."""
 
     @property
     def is_text(self) -> bool:
-        """Every value comes as text, whatever it stands for."""
+        """Every value is text (CSV)."""
         return self.sql is None and self.place is not None and self.kind == "csv"
 
     @property
@@ -49,14 +49,14 @@ class SourceSpec(NamedTuple):
         """Format of the files, or ``postgresql``.
 
         Raises:
-            InputError: the name does not say it.
+            InputError: the suffix of the name is unknown.
         """
         assert self.place is not None
         return "postgresql" if _DATABASE.match(self.place) else format_of(self.place, self.format)
 
     @property
     def description(self) -> str:
-        """For people and for the name of a batch; without a password."""
+        """Description for messages and for the name of a batch; without a password."""
         if self.place is None:
             return f"query {self.sql}"
         if _DATABASE.match(self.place):
@@ -68,7 +68,7 @@ def format_of(path: str, wanted: str | None) -> str:
     """The format of some files.
 
     Raises:
-        InputError: it cannot be seen from the name.
+        InputError: the suffix of the name is unknown.
     """
     if wanted is not None:
         return wanted

@@ -1,4 +1,4 @@
-"""What lies in the lake, and sweeping out what no document names: the remains of runs that did not end."""
+"""``ls``, ``forget`` and ``vacuum``: lists the lake, forgets sources, deletes files of unfinished runs."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ _RUN = re.compile(r"^(?P<dataset>(?:jobs|attempts|rollup/[^/]+)/v\d+)/run=(?P<ru
 _UNFINISHED = re.compile(r"^rejects/\.writing-(?P<run>[^/]+)/")
 _DOCUMENTS = ("_manifest/jobs", "_manifest/rollup")
 FORGET_ROWS = 20_000
-"""Rows of a source that one statement removes, in some tenths of a second."""
+"""Rows of a source per statement, which takes some tenths of a second."""
 _STREAM = re.compile(r"^stream/(?P<table>\w+)/v\d+/day=.*\.parquet$")
 
 
 class LeftoverFile(NamedTuple):
-    """A file that counts for nothing."""
+    """A file of a run that no document names."""
 
     path: str
     bytes: int
@@ -27,7 +27,7 @@ class LeftoverFile(NamedTuple):
 
 
 def list_lake(context: PipelineContext) -> StepResult:
-    """Every range, day, stream and reject that the lake holds, and what was written lately."""
+    """List every range, day, stream and source of the lake, and the latest batches."""
     lake = Lake(context.lake)
     lines: list[dict[str, Any]] = []
     for row in context.connection.fetch("archive/manifest"):
@@ -49,11 +49,11 @@ def list_lake(context: PipelineContext) -> StepResult:
         lines.append(
             {"kind": "batch", "name": row["batch"], "state": state, "rows": row["inserted"], "run": row["run_id"]}
         )
-    return StepResult(found={"lake": context.lake}, items=lines)
+    return StepResult(summary={"lake": context.lake}, items=lines)
 
 
 def forget(context: PipelineContext, name: str) -> StepResult:
-    """Rows of a source are not remembered any more: handed in again, every one is a new job.
+    """Forget the rows of a source: submitted again, every row is a new job.
 
     Raises:
         InputError: no source has that name.
@@ -67,14 +67,14 @@ def forget(context: PipelineContext, name: str) -> StepResult:
             page = context.connection.execute("pipeline/forget_rows", name, last, FORGET_ROWS)[0]
             gone, last = page["forgotten"], page["last"]
         context.connection.execute("pipeline/forget_source", name)
-    return StepResult(rows=known[name], found={"source": name, "forgotten_rows": known[name]})
+    return StepResult(rows=known[name], summary={"source": name, "forgotten_rows": known[name]})
 
 
 def vacuum(context: PipelineContext, older_than_seconds: float) -> StepResult:
-    """Delete files of runs that nothing names and that are older than any run takes.
+    """Delete files of runs that no document names and that are older than any run takes.
 
-    The master's manifest and the lake's documents are read first and the files afterwards, so a run that ends meanwhile keeps
-    what it wrote: its files are too young.
+    The manifest and the documents are read before the files, so a run that ends in between keeps its files: they are too
+    young.
     """
     lake = Lake(context.lake)
     named = {str(row["run_id"]) for row in context.connection.fetch("archive/manifest") if row["run_id"]}
@@ -89,7 +89,7 @@ def vacuum(context: PipelineContext, older_than_seconds: float) -> StepResult:
         context.progress(f"{'would delete' if context.dry_run else 'deleting'} {one.path}")
         if not context.dry_run:
             lake.delete(one.path)
-    return StepResult(found={"files": len(found), "bytes": sum(one.bytes for one in found)})
+    return StepResult(summary={"files": len(found), "bytes": sum(one.bytes for one in found)})
 
 
 def leftover_files(lake: Lake, named: set[str], now: float) -> Iterator[LeftoverFile]:

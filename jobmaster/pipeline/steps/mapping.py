@@ -1,4 +1,4 @@
-"""From columns of data to what a write takes: a key, arguments, and what else a row may say."""
+"""Maps columns of the input to columns of a write: key, arguments, and the optional columns."""
 
 from __future__ import annotations
 
@@ -19,24 +19,24 @@ _PAIR = re.compile(r"^(?P<name>[A-Za-z_]\w*)=(?P<expression>.+)$", re.DOTALL)
 
 
 class RowMapping(NamedTuple):
-    """Which column, or expression of Spark's SQL, becomes what."""
+    """The column, or expression of Spark's SQL, of each part of a job."""
 
     key: tuple[str, ...]
     """Columns that make a row unique; ``*``: all of them together."""
     arguments: Mapping[str, str] = {}
-    """Argument -> expression; those that are not named are taken from columns of their name."""
+    """Argument -> expression; other arguments come from columns of the same name."""
     due: str | None = None
     priority: str | None = None
     lane: str | None = None
 
 
 class MappedRows(NamedTuple):
-    """Rows for a write, and what was done to get them."""
+    """Rows for a write, and the columns they used."""
 
     rows: DataFrame
     arguments: tuple[str, ...]
     unused: tuple[str, ...]
-    """Columns that nothing was made of."""
+    """Columns without a use."""
 
 
 def parse_pairs(pairs: Sequence[str], option: str) -> dict[str, str]:
@@ -57,12 +57,13 @@ def parse_pairs(pairs: Sequence[str], option: str) -> dict[str, str]:
 
 
 def map_rows(frame: DataFrame, mapping: RowMapping, spec: HandlerSpec | None) -> MappedRows:
-    """The rows of ``frame`` as a write takes them.
+    """The rows of ``frame`` with the columns of a write.
 
     Raises:
-        InputError: a column or an expression is wrong. InvalidArguments: the handler needs an argument that nothing gives.
+        InputError: a column or an expression is wrong.
+        InvalidArguments: a required argument has neither a mapping nor a column.
     """
-    from pyspark.sql import functions as F  # as everybody calls it
+    from pyspark.sql import functions as F
 
     columns = [name for name in frame.columns if name != CORRUPT]
     arguments = _arguments(columns, mapping, spec)
@@ -71,15 +72,15 @@ def map_rows(frame: DataFrame, mapping: RowMapping, spec: HandlerSpec | None) ->
     fields = [_expression(frame, text, f"argument {name!r}").alias(name) for name, text in arguments.items()]
     args = F.to_json(F.struct(*fields)) if fields else F.lit("{}")
     if CORRUPT in frame.columns:
-        # A line that could not be read goes on as it is, and is refused with its text.
+        # An unreadable line is passed on as it is, and rejected with its text.
         args = F.coalesce(F.col(CORRUPT), args)
     row: list[Any] = [_key(frame, mapping.key, columns).alias("key"), args.alias("args")]
     for name, text in (("due_at", mapping.due), ("priority", mapping.priority), ("lane", mapping.lane)):
         if text is not None:
             row.append(_expression(frame, text, name).alias(name))
     used = {*mapping.key, *arguments.values(), mapping.due, mapping.priority, mapping.lane}
-    said = " ".join(str(text) for text in used)
-    unused = tuple(name for name in columns if name not in used and not re.search(rf"\b{re.escape(name)}\b", said))
+    text = " ".join(map(str, used))
+    unused = tuple(name for name in columns if name not in used and not re.search(rf"\b{re.escape(name)}\b", text))
     rows = run_spark(lambda: frame.select(*row))
     return MappedRows(rows, tuple(arguments), unused if WHOLE_ROW not in mapping.key else ())
 
@@ -126,7 +127,7 @@ def _expression(frame: DataFrame, text: str, what: str) -> Column:
 
     try:
         column = F.expr(text)
-        _ = frame.select(column).schema  # analysed now: a wrong name is found before anything runs
+        _ = frame.select(column).schema  # analysed now, so a wrong name is found before the job runs
     except PySparkException as error:
         first = (str(error).strip().splitlines() or [""])[0]
         raise InputError(f"{what}: the expression {text!r} does not fit: {first}") from None

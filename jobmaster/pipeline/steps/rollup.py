@@ -1,7 +1,7 @@
-"""``rollup``: the figures of whole days, replaced and never added to, so that doing it again changes nothing.
+"""``rollup``: aggregates of whole days. A day is replaced, never added to, so a repeated roll-up changes nothing.
 
-A day is named by one document in the lake; its files are those of the run that the document names. Only days that something
-touched since the last time are computed again, from every job that touches them.
+One document in the lake per day names the run whose files are valid. Only days that changed since the last roll-up are
+computed again, from every job that touches them.
 """
 
 from __future__ import annotations
@@ -41,17 +41,17 @@ ATTEMPT_COLUMNS = ("job_id", "at", "outcome", "refused_at", "ran_us", "bucket_id
 
 
 def rollup(context: PipelineContext, *, rebuild: bool = False) -> StepResult:
-    """Bring the figures up to now.
+    """Update the aggregates, and write the report.
 
     Args:
-        rebuild: compute every day again, not only those that were touched.
+        rebuild: compute every day again, not only those that changed.
 
     Raises:
-        Refused: the lake is not ours. Unavailable: the master or the lake does not work; run it again.
+        Refused: the lake belongs to another cluster. Unavailable: the master or the lake does not work; run it again.
     """
     with open_history(context) as history, lake_errors(Lake(context.lake)):
         state = None if rebuild else history.lake.read_json(_STATE)
-        # The first time every day is made that comes out of it: nothing has to be read to find them.
+        # The first roll-up computes every day, so it need not find the changed ones.
         days = _days(history, state) if context.dry_run or state is not None else None
         if days is not None:
             context.progress(f"{len(days)} days to roll up")
@@ -63,11 +63,11 @@ def rollup(context: PipelineContext, *, rebuild: bool = False) -> StepResult:
     if not context.dry_run:
         with lake_errors(Lake(context.lake)):
             found["report"] = write_report(context, Lake(context.lake), read(context, Lake(context.lake)))
-    return StepResult(rows=jobs, found=found)
+    return StepResult(rows=jobs, summary=found)
 
 
 def read(context: PipelineContext, lake: Lake) -> dict[str, DataFrame]:
-    """The figures of every day, by dataset."""
+    """The aggregates of every day, by dataset."""
     documents = lake.documents(DAYS).values()
     frames = {}
     for dataset, schema in DATASETS.items():
@@ -87,7 +87,7 @@ def _names(archived: Sequence[LakeRange]) -> list[str]:
 
 
 def _days(history: FullHistory, state: dict[str, Any] | None) -> list[date]:
-    """Days that something touched since the last time; all of them the first time."""
+    """Days that changed since the last roll-up; all days the first time."""
     from pyspark.sql import functions as F
 
     ranges = history.archived
@@ -103,16 +103,16 @@ def _days(history: FullHistory, state: dict[str, Any] | None) -> list[date]:
 
 
 def _parts(history: FullHistory, table: str, columns: Sequence[str], ranges: Sequence[LakeRange]) -> list[DataFrame]:
-    """A table in the lake, if there is any of it, and in the master."""
+    """A table as frames: from the lake, if it has files of it, and from the master."""
     archived = [history.archived_frame(table, columns, ranges)] if any(one.paths(table) for one in ranges) else []
     return [*archived, history.live_frame(table, columns)]
 
 
 def _roll(context: PipelineContext, history: FullHistory, days: Sequence[date] | None) -> tuple[list[date], int]:
-    """Compute some days, or all there are, and name their new files; which they are, and how many jobs ended in them."""
+    """Compute some days or all, and publish their files; returns the days, and how many jobs ended in them."""
     ranges = [one for one in history.archived if days is None or _touches(one, days)]
     with _kept() as keep:
-        # What is in the lake is cheap to read again, by columns. The master is asked once.
+        # The lake is cheap to read again, by columns. The master is read once.
         jobs = _parts(history, "jobs", JOB_COLUMNS, ranges)
         jobs[-1] = keep(jobs[-1])
         attempts = keep(union_all(_parts(history, "attempts", ATTEMPT_COLUMNS, ranges)))
@@ -124,7 +124,7 @@ def _roll(context: PipelineContext, history: FullHistory, days: Sequence[date] |
             frames = _never_smaller(context, history, frames, days)
         run_id = new_id().hex()
         files = {dataset: _written(history.lake, dataset, run_id, frame, days) for dataset, frame in frames.items()}
-    # A day without any figures has a document, too: it may have had some before.
+    # A day without rows gets a document, too: it may have had rows before.
     found = sorted({day for named in files.values() for day in named}) if days is None else list(days)
     for day in found:
         named = {dataset: files[dataset].get(day, []) for dataset in DATASETS}
@@ -138,16 +138,16 @@ def _roll(context: PipelineContext, history: FullHistory, days: Sequence[date] |
 def _never_smaller(
     context: PipelineContext, history: FullHistory, frames: dict[str, DataFrame], days: Sequence[date] | None
 ) -> dict[str, DataFrame]:
-    """The figures, with what was counted before of days of which something was discarded since."""
+    """The aggregates, with the former counts of days whose jobs were discarded since."""
     from pyspark.sql import functions as F
 
     assert history.discarded_since is not None
     known = map(date.fromisoformat, history.lake.documents(DAYS))
-    spoilt = [day for day in known if day >= history.discarded_since.date() and (days is None or day in days)]
-    if not spoilt:
+    incomplete = [day for day in known if day >= history.discarded_since.date() and (days is None or day in days)]
+    if not incomplete:
         return frames
-    context.progress(f"{len(spoilt)} days keep figures of jobs that were discarded since")
-    ours, found = F.col("day").isin(spoilt), {}
+    context.progress(f"{len(incomplete)} days keep figures of jobs that were discarded since")
+    ours, found = F.col("day").isin(incomplete), {}
     for name, old in read(context, history.lake).items():
         new = frames[name]
         found[name] = new.where(~ours).unionByName(grown(old.where(ours), new.where(ours)))
@@ -156,7 +156,7 @@ def _never_smaller(
 
 @contextmanager
 def _kept() -> Iterator[Callable[[DataFrame], DataFrame]]:
-    """Frames that Spark keeps on its disks until the end: memory stays what it is, however many rows there are."""
+    """Persist frames on Spark's disks until the end: memory does not grow with the rows."""
     from pyspark import StorageLevel
 
     kept: list[DataFrame] = []
@@ -175,7 +175,7 @@ def _kept() -> Iterator[Callable[[DataFrame], DataFrame]]:
 def _written(
     lake: Lake, dataset: str, run_id: str, frame: DataFrame, days: Sequence[date] | None
 ) -> dict[date, list[str]]:
-    """Write the figures of some days, or of all there are; the files of each day."""
+    """Write the aggregates of some days or all; returns the files of each day."""
     from pyspark.sql import functions as F
 
     wanted = frame if days is None else frame.where(F.col("day").isin(list(days)))
@@ -191,7 +191,7 @@ def _written(
 
 
 def _ended(context: PipelineContext, lake: Lake, days: Sequence[date]) -> int:
-    """How many jobs ended in some days, by their figures."""
+    """Number of jobs that ended in some days, by the aggregates."""
     from pyspark.sql import functions as F
 
     ended = sum((F.sum(name) for name in COUNTS[1:5]), start=F.lit(0))

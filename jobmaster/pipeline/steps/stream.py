@@ -1,7 +1,7 @@
-"""``jobmaster pipeline stream``: what ends in the master, into Parquet files of the lake, once each.
+"""``stream``: copies recorded rows of the master to Parquet files of the lake, each row once.
 
-Where the stream has come stands in its checkpoint, which files count in the log of the sink (``_spark_metadata``); both are
-written batch by batch, so a batch that is repeated after a crash replaces itself.
+The checkpoint has the position of the stream, the log of the sink (``_spark_metadata``) the valid files. Both are written
+batch by batch, so a batch that is repeated after a crash replaces itself.
 """
 
 from __future__ import annotations
@@ -10,23 +10,23 @@ from jobmaster.pipeline.context import PipelineContext, StepResult
 from jobmaster.pipeline.spark.errors import run_spark
 
 _DAYS = {"jobs": "ended_at", "attempts": "at", "events": "at"}
-"""The time by whose day the files are laid out."""
+"""The column whose day partitions the files."""
 _POLL_SECONDS = 1
 
 
 def folder_of(table: str) -> str:
-    """Where a stream's files lie, below the lake."""
+    """Folder of a stream's files, relative to the lake."""
     return f"stream/{table}/v1"
 
 
 def stream(context: PipelineContext, table: str, interval: float | None, rows: int, position: str) -> StepResult:
-    """Everything recorded since the last call; with ``interval`` (seconds) until the query is stopped."""
+    """Copy everything recorded since the last call; with ``interval`` (seconds) until the query is stopped."""
     from pyspark.sql import functions as F
 
     target = f"{context.lake_url}/{folder_of(table)}"
     checkpoint = f"{context.lake_url}/_checkpoints/stream-{table}"
     if context.dry_run:
-        return StepResult(found={"table": table, "target": target, "checkpoint": checkpoint})
+        return StepResult(summary={"table": table, "target": target, "checkpoint": checkpoint})
     source = context.spark.readStream.format("jobmaster").options(**context.source_options())
     frame = source.options(table=table, maxRowsPerBatch=str(rows), startingPosition=position).load()
     writer = (
@@ -53,4 +53,4 @@ def stream(context: PipelineContext, table: str, interval: float | None, rows: i
                 break
     finally:
         query.stop()
-    return StepResult(rows=copied, found={"table": table, "batches": batches, "target": target})
+    return StepResult(rows=copied, summary={"table": table, "batches": batches, "target": target})

@@ -1,4 +1,4 @@
-"""``jobmaster pipeline submit`` and ``replay``: rows to jobs, with an account of every row."""
+"""``submit`` and ``replay``: write rows as jobs, and account for every row."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _PROGRESS_SECONDS = 3.0
 
 
 class SubmitRequest(NamedTuple):
-    """What to submit, and how."""
+    """The rows to submit, and the options."""
 
     source: SourceSpec
     handler: str
@@ -41,11 +41,11 @@ class SubmitRequest(NamedTuple):
     options: Mapping[str, str]
     """Of the data source: ``priority``, ``lane``, ``dueAt``, ``headers``, ``rowsPerSecond``, ``onDuplicate`` ..."""
     tasks: int | None = None
-    """How many connections write at once."""
+    """Maximum of connections that write at once."""
 
 
 def submit(context: PipelineContext, order: SubmitRequest) -> StepResult:
-    """Jobs out of data."""
+    """Submit the rows of the source as jobs."""
     spec = _spec(context, order)
     frame = read_input(context.spark, order.source)
     found = map_rows(frame, order.mapping, spec)
@@ -59,8 +59,10 @@ def submit(context: PipelineContext, order: SubmitRequest) -> StepResult:
 
 
 def source_name(order: SubmitRequest) -> str:
-    """What the rows are remembered under when nothing else is said: of two sources never the same, however long they are.
-    Rows of one would be left out as rows of the other."""
+    """Default name under which the rows are remembered.
+
+    Two sources never have the same name, however long they are: otherwise rows of one would be skipped as rows of the other.
+    """
     name = f"{order.handler} from {order.source.description}"
     if len(name) <= _BATCH_CHARS:
         return name
@@ -69,11 +71,11 @@ def source_name(order: SubmitRequest) -> str:
 
 
 def replay(context: PipelineContext, choice: Mapping[str, str], batch: str, options: Mapping[str, str]) -> StepResult:
-    """Jobs that ended badly once more, each as a new job that bears ``replay_of``; what has ended stays as it is.
+    """Submit failed, cancelled or expired jobs again, each as a new job with metadata ``replay_of``.
 
     Args:
         choice: options of a read: ``states``, ``since``, ``until``, ``handlers`` ...
-        batch: replayed twice under one name, a job is there once.
+        batch: a job that is replayed twice under one name is inserted once.
     """
     states = {state.strip().upper() for state in choice.get("states", "FAILED").split(",")}
     if wrong := states - {state.value for state in REPLAYABLE}:
@@ -88,7 +90,7 @@ def replay(context: PipelineContext, choice: Mapping[str, str], batch: str, opti
 def write(
     context: PipelineContext, rows: DataFrame, batch: str | None, options: Mapping[str, str], tasks: int | None
 ) -> StepResult:
-    """Write rows and say what became of them."""
+    """Write rows as jobs; the result has their counts."""
     if context.dry_run:
         return _dry(context, rows, batch, options)
     run_id = new_id().hex()
@@ -121,11 +123,11 @@ def _outcome(context: PipelineContext, run_id: str, rejects: str) -> StepResult:
     if rejected:
         found["rejects"] = rejects
         found["reasons"] = _reasons(context, rejects, run_id)
-    return StepResult(rows=offered, found=found)
+    return StepResult(rows=offered, summary=found)
 
 
 def _reasons(context: PipelineContext, rejects: str, run_id: str) -> dict[str, int]:
-    """The most frequent reasons, and how often."""
+    """The most frequent reasons of rejected rows, with counts."""
     from pyspark.sql import functions as F
 
     frame = context.spark.read.parquet(rejects).where(F.col("run_id") == run_id)
@@ -134,7 +136,7 @@ def _reasons(context: PipelineContext, rejects: str, run_id: str) -> dict[str, i
 
 
 def _dry(context: PipelineContext, rows: DataFrame, batch: str | None, options: Mapping[str, str]) -> StepResult:
-    """Check every row as a write would, and write none."""
+    """Check every row as a write would, without writing."""
     from pyspark.sql import functions as F
 
     every = {**context.source_options(), **options, **_named(batch)}
@@ -149,11 +151,11 @@ def _dry(context: PipelineContext, rows: DataFrame, batch: str | None, options: 
         "rejected": sum(reasons.values()),
         "reasons": most,
     }
-    return StepResult(rows=offered, found=found)
+    return StepResult(rows=offered, summary=found)
 
 
 def _checked(rows: DataFrame, options: Mapping[str, str]) -> DataFrame:
-    """``(reason, rows)`` of each batch of rows; no reason means that they would be jobs."""
+    """``(reason, rows)`` of each batch; no reason: rows that would become jobs."""
     from jobmaster.pipeline.datasource.row_parser import RowParser
     from jobmaster.pipeline.datasource.write_options import write_plan
 
@@ -185,7 +187,7 @@ def _spec(context: PipelineContext, order: SubmitRequest) -> HandlerSpec | None:
 
 
 class _ProgressReporter:
-    """Tells every few seconds how many rows are in."""
+    """Reports every few seconds how many jobs were inserted, from the counts in the master, on a connection of its own."""
 
     def __init__(self, context: PipelineContext, run_id: str) -> None:
         self._context = context
@@ -212,7 +214,7 @@ class _ProgressReporter:
                 try:
                     rows = runner.run(calls.ask("pipeline/written", self._run_id))
                 except JobMasterError:
-                    continue  # the tasks will say what is wrong
+                    continue  # the tasks report the error
                 if rows[0]["inserted"]:
                     self._context.progress(f"{rows[0]['inserted']:,} jobs are in".replace(",", " "))
             runner.run(connections.close())

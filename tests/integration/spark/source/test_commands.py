@@ -32,17 +32,17 @@ def test_csv_with_bad_rows_is_accounted_for_row_by_row(ground: Ground, tmp_path:
     file.write_text('path,width,due\na,1,2030-01-31T12:00:00Z\n"b,""x""\ny",,\nc,wide,\nd,,soon\na,2,\n')
     wanted = order(SourceSpec(str(file)), "path", due="due")
     dry = submit(ground.run(dry_run=True), wanted)
-    assert (dry.rows, dry.found["rejected"], ground.value("SELECT count(*) FROM job")) == (5, 2, 0)
+    assert (dry.rows, dry.summary["rejected"], ground.value("SELECT count(*) FROM job")) == (5, 2, 0)
     assert ground.value("SELECT count(*) FROM pipeline_batch") == 0
     done = submit(ground.run(), wanted)
-    assert [done.found[name] for name in ("offered", "inserted", "duplicates", "rejected")] == [5, 2, 1, 2]
-    assert sorted(done.found["reasons"]) == [
+    assert [done.summary[name] for name in ("offered", "inserted", "duplicates", "rejected")] == [5, 2, 1, 2]
+    assert sorted(done.summary["reasons"]) == [
         "argument 'width': expected integer, got string",
         "due_at 'soon' is no time; write 2030-01-31T12:00:00Z",
     ]
     again = submit(ground.run(), wanted)
-    assert [again.found[name] for name in ("offered", "inserted", "duplicates", "rejected")] == [5, 0, 3, 2]
-    assert sum(again.found["reasons"].values()) == 2
+    assert [again.summary[name] for name in ("offered", "inserted", "duplicates", "rejected")] == [5, 0, 3, 2]
+    assert sum(again.summary["reasons"].values()) == 2
     args = ground.sql(lambda c: c.fetch("SELECT args::text AS args FROM jobs ORDER BY args::text"))
     assert [json.loads(row["args"]) for row in args] == [{"path": "a", "width": 1}, {"path": 'b,"x"\ny'}]
 
@@ -52,8 +52,8 @@ def test_json_with_a_broken_line_and_expressions(ground: Ground, tmp_path: Path)
     file.write_text('{"id": 1, "name": "a", "size": 1.9}\n{"id": 2, "name": \n{"id": 3, "name": "c", "size": 3}\n')
     arguments = {"path": "concat('img/', name)", "width": "cast(size AS int)"}
     done = submit(ground.run(), order(SourceSpec(str(file)), "*", arguments=arguments))
-    assert (done.found["inserted"], done.found["rejected"]) == (2, 1)
-    assert "no JSON" in next(iter(done.found["reasons"]))
+    assert (done.summary["inserted"], done.summary["rejected"]) == (2, 1)
+    assert "no JSON" in next(iter(done.summary["reasons"]))
     assert ground.value("SELECT args::text FROM jobs WHERE args->>'path' = 'img/a'") == '{"path":"img/a","width":1}'
 
 
@@ -66,11 +66,11 @@ def test_a_table_of_another_database_and_a_query_over_files(ground: Ground, tmp_
     ground.sql(make)
     dsn = ground.options["dsn"]
     table = f"{ground.options['schema']}.pictures"
-    assert submit(ground.run(), order(SourceSpec(dsn, table=table), "path")).found["inserted"] == 7
+    assert submit(ground.run(), order(SourceSpec(dsn, table=table), "path")).summary["inserted"] == 7
     folder = str(tmp_path / "p.parquet")
     ground.rows(5).selectExpr("key AS path", "1 AS width").write.parquet(folder)
     query = SourceSpec(folder, sql="SELECT * FROM source WHERE path < 'k3'")
-    assert submit(ground.run(), order(query, "path")).found["inserted"] == 3
+    assert submit(ground.run(), order(query, "path")).summary["inserted"] == 3
 
 
 def test_wrong_orders_are_one_sentence_each(ground: Ground, tmp_path: Path) -> None:
@@ -142,7 +142,7 @@ def test_a_stream_admits_about_as_many_rows_as_it_was_told(ground: Ground) -> No
     for _ in range(5):
         ground.ended(40)
     done = stream(ground.run(), "jobs", None, 90, "earliest")
-    assert (done.rows, done.found["batches"]) == (200, 3)  # whole transactions: two, two, one
+    assert (done.rows, done.summary["batches"]) == (200, 3)  # whole transactions: two, two, one
 
 
 def test_a_checkpoint_of_another_server_is_refused(ground: Ground) -> None:

@@ -36,7 +36,7 @@ def test_only_old_files_of_unnamed_runs_go(master_dsn: str, cluster_name: str, t
         os.utime(path, (age, age))
     for dry in (True, False):
         context = PipelineContext(ground.settings, PipelineOptions(lake=str(lake), dry_run=dry))
-        assert vacuum(context, 86400.0).found["files"] == 3
+        assert vacuum(context, 86400.0).summary["files"] == 3
         kinds = [item["kind"] for item in list_lake(context).items or ()]
         assert kinds == ["rollup", "stream"]
         context.close()

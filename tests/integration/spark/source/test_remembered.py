@@ -24,7 +24,7 @@ def daily(ground: Ground, path: Path, rows: int) -> dict[str, Any]:
     order = SubmitRequest(
         SourceSpec(str(path), None, None, None, (), {}), "images.resize", RowMapping(("path",)), None, {}
     )
-    found = dict(submit(ground.run(), order).found)
+    found = dict(submit(ground.run(), order).summary)
     return {name: found[name] for name in ("offered", "inserted", "duplicates", "rejected")}
 
 

@@ -213,7 +213,7 @@ def test_jobs_that_failed_run_again_as_new_ones(ground: Ground) -> None:
     ground.value("UPDATE job SET state = 'FAILED', bucket_id = gen_random_uuid(), bucket_epoch = 1 WHERE true")
     first = replay(ground.run(), {"states": "FAILED"}, "after", {})
     second = replay(ground.run(), {"states": "FAILED"}, "after", {})
-    assert (first.found["inserted"], second.found["inserted"]) == (6, 0)
+    assert (first.summary["inserted"], second.summary["inserted"]) == (6, 0)
     missing = """SELECT count(*) FROM jobs new JOIN jobs old ON new.headers->'metadata'->>'replay_of' = old.id::text
                  WHERE old.state = 'FAILED' AND new.state = 'HELD' AND new.args::text = old.args::text"""
     assert ground.value(missing) == 6

@@ -68,7 +68,7 @@ def test_every_job_and_attempt_is_in_the_lake_as_it_was_and_gone_from_the_master
     before = {str(row["id"]): tuple(row)[1:] for row in filled.sql(lambda c: c.fetch(query))}
     attempts = filled.value("SELECT count(*) FROM attempt")
     outcome = archive(filled)
-    assert (outcome.rows, len(outcome.found["dropped"])) == (2 * ROWS, 3), "the empty range of yesterday left, too"
+    assert (outcome.rows, len(outcome.summary["dropped"])) == (2 * ROWS, 3), "the empty range of yesterday left, too"
     assert filled.value("SELECT count(*) FROM jobs") == filled.value("SELECT count(*) FROM ledger") == 0
     assert {state for _, state in states(filled)} == {"DROPPED"}
     frame = spark.read.parquet(*files_of(filled))
@@ -85,10 +85,10 @@ def test_every_job_and_attempt_is_in_the_lake_as_it_was_and_gone_from_the_master
 
 def test_what_is_kept_stays_in_the_views_until_a_later_run_drops_it(filled: Past) -> None:
     outcome = archive(filled, keep=True)
-    assert outcome.found["dropped"] == []
+    assert outcome.summary["dropped"] == []
     assert {state for _, state in states(filled)} == {"PUBLISHED"}
     assert filled.value("SELECT count(*) FROM jobs") == 2 * ROWS
-    assert len(archive(filled).found["dropped"]) == 3
+    assert len(archive(filled).summary["dropped"]) == 3
     assert filled.value("SELECT count(*) FROM jobs") == 0
 
 
@@ -104,7 +104,7 @@ def test_what_spark_cannot_read_stays_in_the_master(filled: Past, monkeypatch: p
         assert "hadoop-aws" in (caught.value.hint or "")
     assert {state for _, state in states(filled)} == {"PUBLISHED"}
     assert filled.value("SELECT count(*) FROM jobs") == 2 * ROWS
-    assert len(archive(filled).found["dropped"]) == 3
+    assert len(archive(filled).summary["dropped"]) == 3
 
 
 def test_a_lake_that_spark_cannot_read_is_refused_before_anything_leaves(
@@ -122,7 +122,7 @@ def test_a_dry_run_changes_nothing(filled: Past) -> None:
 
     outcome = archive(filled.run(dry_run=True), 2.0, keep=False)
     attached = filled.sql(lambda c: c.fetch("SELECT name FROM partitions_of('job') WHERE lo IS NOT NULL ORDER BY lo"))
-    assert outcome.found["to_leave"] == [row["name"] for row in attached[:3]], "three days are over"
+    assert outcome.summary["to_leave"] == [row["name"] for row in attached[:3]], "three days are over"
     assert states(filled) == []
     assert not filled.lake.exists()
 
@@ -140,7 +140,7 @@ def test_a_file_that_changes_after_it_was_verified_is_noticed_and_its_range_is_e
     with pytest.raises(Refused, match=r"has changed since it was verified; job_day_[0-9]+ stays in the master"):
         archive(filled)
     assert filled.value("SELECT count(*) FROM jobs") == 2 * ROWS
-    assert archive(filled).found["archived_jobs"] == ROWS, "the damaged one once more"
+    assert archive(filled).summary["archived_jobs"] == ROWS, "the damaged one once more"
     assert filled.value("SELECT count(*) FROM jobs") == 0
 
 
@@ -306,7 +306,7 @@ def test_a_range_that_another_archiver_works_on_is_left_alone(filled: Past) -> N
     with asyncio.Runner() as runner:
         second = runner.run(other())
         outcome = archive(filled)
-        assert outcome.found["at_work_elsewhere"] == [name]
-        assert name not in outcome.found["dropped"]
+        assert outcome.summary["at_work_elsewhere"] == [name]
+        assert name not in outcome.summary["dropped"]
         runner.run(second.close())
-    assert archive(filled).found["dropped"] == [name]
+    assert archive(filled).summary["dropped"] == [name]

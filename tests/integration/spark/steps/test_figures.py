@@ -157,21 +157,21 @@ def test_a_rollup_is_the_same_from_the_master_from_the_lake_and_in_steps(past: P
     from jobmaster.pipeline.steps.archive import archive
 
     past.sql(lambda connection: fill_day(connection, 3, ROWS))
-    assert rolled(past).found["rolled_up_jobs"] == ROWS
-    assert rolled(past).found["days"] == [], "nothing was touched since"
+    assert rolled(past).summary["rolled_up_jobs"] == ROWS
+    assert rolled(past).summary["days"] == [], "nothing was touched since"
     first = figures(past)
     archive(past.run(), 2.0, keep=False)
-    assert rolled(past).found["days"] == [], "its jobs have only moved"
+    assert rolled(past).summary["days"] == [], "its jobs have only moved"
     rolled(past, rebuild=True)
     assert figures(past) == first
     past.sql(lambda connection: fill_day(connection, 0, ROWS, 0.001))
     past.execute("UPDATE job SET changed_at = clock_timestamp(); UPDATE attempt SET at = clock_timestamp()")
     later = rolled(past)
-    assert later.found["rolled_up_jobs"] == ROWS
+    assert later.summary["rolled_up_jobs"] == ROWS
     in_steps = figures(past)
     rolled(past, rebuild=True)
     assert figures(past) == in_steps
-    page = Path(later.found["report"]).read_text()
+    page = Path(later.summary["report"]).read_text()
     assert "<svg" in page
     assert "http" not in page.replace("http-equiv", ""), "nothing is fetched from anywhere"
 
@@ -191,7 +191,7 @@ def test_figures_never_lose_what_was_discarded_since(past: Past, rebuild: bool) 
         lambda c: c.execute("UPDATE job SET state = 'CANCELLED', changed_at = clock_timestamp() WHERE id = $1", late)
     )
     again = rolled(past, rebuild=rebuild)
-    assert rebuild or len(again.found["days"]) == 2, "its day of creation, and today"
+    assert rebuild or len(again.summary["days"]) == 2, "its day of creation, and today"
     after = counted(past)
     assert after == {**before, "cancelled": before["cancelled"] + 1}
     rolled(past, rebuild=True)
@@ -244,7 +244,7 @@ def test_what_a_crashed_rollup_left_counts_for_nothing(past: Past, monkeypatch: 
     monkeypatch.setattr(Lake, "sync", real)
     assert list((past.lake / "rollup").rglob("*.parquet")) != []
     assert figures(past) == []
-    assert rolled(past).found["rolled_up_jobs"] == ROWS
+    assert rolled(past).summary["rolled_up_jobs"] == ROWS
 
 
 def _interrupted(*_: object) -> None:
@@ -260,15 +260,15 @@ def test_the_audit_is_clean_over_a_lawful_history_and_names_what_is_broken(past:
     archive(past.run(), 2.0, keep=False)
     past.sql(lambda connection: fill_day(connection, 0, ROWS, 0.001))
     clean = audit(past.run(), 10)
-    assert (clean.rows, clean.found["audit_violations"], clean.failed) == (2 * ROWS, 0, False)
+    assert (clean.rows, clean.summary["audit_violations"], clean.failed) == (2 * ROWS, 0, False)
     past.execute(
         "UPDATE job SET error = '\\x7b7d' WHERE id = (SELECT min(id::text)::uuid FROM job WHERE state = 'SUCCEEDED')"
     )
     broken = audit(past.run(), 10)
-    assert (broken.found["audit_violations"], broken.failed) == (1, True)
-    assert [row["check"] for row in broken.found["evidence"]] == ["i2_outcome"]
+    assert (broken.summary["audit_violations"], broken.failed) == (1, True)
+    assert [row["check"] for row in broken.summary["evidence"]] == ["i2_outcome"]
     path = next((past.lake / "jobs").rglob("*.parquet"))
     path.write_bytes(path.read_bytes()[:-1])
-    assert audit(past.run(), 10).found["checks"]["a1_files"] == 1
+    assert audit(past.run(), 10).summary["checks"]["a1_files"] == 1
     path.unlink()
-    assert "is missing" in audit(past.run(), 10).found["evidence"][0]["detail"]
+    assert "is missing" in audit(past.run(), 10).summary["evidence"][0]["detail"]

@@ -159,18 +159,18 @@ def test_the_plan_is_a_configuration_that_the_strict_loader_takes_and_holds_on_t
     outcome = plan(past.run(), options)
     settings = load_settings(out, {}, []).settings
     lanes = settings.agents["default"].bucket_counts()
-    recommended: dict[str, int] = outcome.found["plan"]
+    recommended: dict[str, int] = outcome.summary["plan"]
     for group, buckets in recommended.items():
         lane, _, priority = group.partition("/")
         assert getattr(lanes[lane], priority) == math.ceil(buckets / 2)
-    assert outcome.found["met"] is True
+    assert outcome.summary["met"] is True
     text = out.read_text()
     assert "What the history cannot tell" in text
     assert "over days" in text
-    page = Path(outcome.found["report"]).read_text()
+    page = Path(outcome.summary["report"]).read_text()
     assert "Waiting against buckets" in page
     checked = plan(past.run(), options._replace(check=True))
-    assert (checked.failed, checked.found["missed"]) == (False, [])
+    assert (checked.failed, checked.summary["missed"]) == (False, [])
 
 
 @pytest.mark.slow
@@ -184,16 +184,16 @@ def test_what_waited_for_another_reason_than_buckets_is_not_called_met(past: Pas
     out = tmp_path / "buckets.yaml"
     options = PlanOptions({"critical": 1.0, "very_low": 60.0}, slots=1, out=out)
     outcome = plan(past.run(), options)
-    assert outcome.found["met"] is False
+    assert outcome.summary["met"] is False
     assert "default/critical waited 9.91 s among 4 buckets" in (outcome.note or "")
     assert "have another cause than the number of buckets" in (outcome.note or "")
     assert "very_low" not in (outcome.note or ""), "ten seconds are within a minute"
-    assert outcome.found["plan"]["default/critical"] == 4, "nothing speaks for another number"
+    assert outcome.summary["plan"]["default/critical"] == 4, "nothing speaks for another number"
     assert "critical: 4  # NOT MET: of 9.91 s measured" in out.read_text()
     checked = plan(past.run(), options._replace(check=True))
     assert checked.failed
-    assert "default/critical" in checked.found["missed"]
-    assert "default/very_low" not in checked.found["missed"]
+    assert "default/critical" in checked.summary["missed"]
+    assert "default/very_low" not in checked.summary["missed"]
 
 
 @pytest.mark.slow
