@@ -1,8 +1,8 @@
 """Bytes <-> structs. Entries are MessagePack arrays; arguments, headers, results, errors are JSON.
 
-Rules for what people send (arguments, results):
+Rules for arguments and results:
 
-* NaN and Infinity are refused: JSON has no word for them and the encoder would write ``null`` without a sound.
+* NaN and Infinity are refused: JSON has no form for them and the encoder would silently write ``null``.
 * Text must be valid Unicode (a lone surrogate cannot be UTF-8). NUL inside text is allowed: JSON writes it as
   ``\\u0000`` and the bytes are never cast by the database. It is refused in names (handler, lane, tags, keys).
 * Integers of any size survive; ``bytes`` travel as base64, dates and times as ISO 8601 text, mapping keys as text. The
@@ -179,7 +179,7 @@ def _reason(error: Exception) -> str:
 def cut_text(text: str, limit_bytes: int) -> tuple[str, bool]:
     """Text of at most ``limit_bytes`` UTF-8 bytes: its beginning, a marker, its end; and whether it was cut.
 
-    Both ends stay because the first lines say where it began and the last what it was.
+    Both ends stay because the first lines show where it began and the last what it was.
     """
     data = text.encode("utf-8", "replace")
     if len(data) <= limit_bytes:

@@ -2,7 +2,7 @@
 
 Hot paths add to plain attributes (``telemetry.jobs_claimed += n``): no lock, no label lookup, no library call. A collector
 reads them when somebody scrapes. What another object counts anyway is read from it at that moment (``read_from``).
-One ``Telemetry`` per process, made by whoever wires it; there is no global registry.
+One ``Telemetry`` per process, made by the composition root; there is no global registry.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class Kind(StrEnum):
 
 
 class Metric(NamedTuple):
-    """One metric: the name people see, and what it says."""
+    """One metric: its public name and its help text."""
 
     name: str
     kind: Kind
@@ -177,13 +177,13 @@ METRICS: dict[str, Metric] = {
     ),
     "rows_released": Metric("jobmaster_rows_released", _C, "In-flight rows without a copy, given back."),
     "rows_without_memory": Metric(
-        "jobmaster_rows_without_memory", _C, "PROCESSING rows nobody ran (a failover, or a defect of ours)."
+        "jobmaster_rows_without_memory", _C, "PROCESSING rows that no agent ran (a failover, or a defect of ours)."
     ),
     "buckets_resurrected": Metric("jobmaster_buckets_resurrected", _C, "Keys in a store of buckets the master forgot."),
     # coordination
     "coordinating": Metric("jobmaster_coordinating", _G, "1 while this process holds the coordinator's office."),
     "elections_won": Metric("jobmaster_elections_won", _C, "Times this process became coordinator."),
-    "hints": Metric("jobmaster_hints", _C, "Owners told that HELD jobs are due."),
+    "hints": Metric("jobmaster_hints", _C, "Owners notified that HELD jobs are due."),
     "handlers_unserved": Metric(
         "jobmaster_handlers_unserved", _G, "Handlers of overdue jobs that no agent with a bucket for them has."
     ),

@@ -1,4 +1,4 @@
-"""The two connections that wait: for a wake token, and for news of finished jobs. Neither polls.
+"""The two connections that wait: for a wake token, and for ids of finished jobs. Neither polls.
 
 A blocking command may only be given up by giving up its connection: a reply that arrives later would be taken for the
 answer to the next command. So every connection here is dropped on any exception, cancellation included.
@@ -82,7 +82,7 @@ class FinishedSubscriptions:
         """``b""`` once the subscription stands, then one id after the other.
 
         Ends with ``Unavailable`` when the connection is lost or does not answer a PING; what was published meanwhile is
-        not repeated, so whoever subscribes again looks at the master once.
+        not repeated, so a caller that subscribes again reads the master once.
         """
         connection: AbstractConnection | None = None
         try:

@@ -20,14 +20,14 @@ from jobmaster.ports import Word
 
 Argument = bytes | int
 Answer = list[Any]
-"""Reply of a function: the word, then what the function's header says. Bytes and integers."""
+"""Reply of a function: the word, then the values that the function's header lists. Bytes and integers."""
 
 WORDS = {word.value.encode(): word for word in Word}
 
 
 def pack(*arguments: Argument) -> bytes:
     """One command as it goes over the wire."""
-    # The stub of hiredis says a tuple of one item; it takes any number.
+    # The stub of hiredis declares a tuple of one item; it takes any number.
     return cast(bytes, pack_command(arguments))  # type: ignore[arg-type]
 
 
@@ -50,7 +50,7 @@ def word_of(answer: Answer) -> Word:
 
 
 class FunctionCaller:
-    """Calls over one line, with the errors mapped."""
+    """Function calls over one connection, with the errors mapped."""
 
     def __init__(self, connection: PipelinedConnection, where: str) -> None:
         self._connection = connection
@@ -65,7 +65,7 @@ class FunctionCaller:
         Raises:
             Unavailable: nothing can have happened.
             OutcomeUnknown: the command may have been executed (only when it is ``mutating``).
-            StoreRefused: a person has to look.
+            StoreRefused: an operator has to act.
         """
         try:
             return await self._connection.call(command)

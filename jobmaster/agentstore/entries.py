@@ -1,7 +1,7 @@
 """Entries as the store holds them, decoded without ever failing.
 
 A copy that cannot be decoded must neither be lost nor stop the bucket it lies in: the next claim would meet it again,
-and so would every rescuer. It therefore becomes a job of a handler that nobody has, with its id (read at the fixed
+and so would every rescuer. It therefore becomes a job of a handler that no agent has, with its id (read at the fixed
 offset where the server functions read it) and all its bytes in the arguments, and goes the way of every job without a
 handler.
 """

@@ -1,6 +1,6 @@
-"""The border: what redis-py and the server say becomes our errors here, once.
+"""Errors of redis-py and of the server, translated to JobMaster's errors in one place.
 
-Two things are decided. Could the call have had an effect? Error replies say that the function did not run (Redis checks
+Two things are decided. Could the call have had an effect? Error replies mean that the function did not run (Redis checks
 memory, permissions and flags before it starts one), so only a missing reply is uncertain. And whose fault is it: a
 store that will be back is ``Unavailable``, one that needs a person is ``StoreRefused``.
 """

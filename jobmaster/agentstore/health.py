@@ -1,4 +1,4 @@
-"""What a store says about itself, and whether that will do.
+"""The settings and state that a store reports, and whether they are fit.
 
 Valkey reports ``redis_version:7.2.4`` for the sake of old clients, and its own number beside it; both are read. Managed
 services often forbid CONFIG: what then cannot be known is ``unknown``, and is not held against the store.

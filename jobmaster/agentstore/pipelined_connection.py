@@ -3,10 +3,10 @@
 Why not a pool with one connection per call in flight: a caller that is cancelled there leaves a connection with a reply
 still to come, which the driver once handed to the next caller, and therefore has to be thrown away; a storm of cancelled
 calls becomes a storm of reconnects. Here a caller that gives up leaves its *place* in the queue; its reply is read and
-dropped when its turn comes, and nobody else notices. Concurrent calls share system calls, too. The server works on one
+dropped when its turn comes, and no other call is affected. Concurrent calls share system calls, too. The server works on one
 command at a time anyway.
 
-What ends a link: the server closes it, a reply is overdue, or a reply nobody waits for. Then every call on it fails at
+What ends a link: the server closes it, a reply is overdue, or a reply that no call waits for. Then every call on it fails at
 once: as ``NotSent`` when its bytes were still here, else as ``NoReply``. The next call makes a new link.
 """
 
@@ -23,7 +23,7 @@ from jobmaster.agentstore.connections import Connector
 from jobmaster.agentstore.errors import NoReply, NotSent, is_reply
 
 STALL_SECONDS = 0.05
-"""An alarm that rings later than this says that our own loop stood still; the answer may lie in the socket already."""
+"""An alarm that rings later than this means that our own loop stood still; the answer may lie in the socket already."""
 GRACE_SECONDS = 0.25
 """How much longer it then waits, once."""
 
@@ -125,7 +125,7 @@ class _Link:
 
     def _deliver(self, outcome: object) -> None:
         if not self._waiting:
-            raise driver.InvalidResponse("a reply came that nobody had asked for")
+            raise driver.InvalidResponse("a reply came that no call waits for")
         reply = self._waiting.popleft().reply
         if reply.done():
             return

@@ -53,7 +53,7 @@ class ProducerStore:
         )
         self._connection = PipelinedConnection(self._connector, purpose="calls", timeout_seconds=seconds)
         self._calls = FunctionCaller(self._connection, self._connector.where)
-        # A heartbeat must not stand behind a page of megabytes: it has a line of its own, opened at the first beat.
+        # A heartbeat must not stand behind a page of megabytes: it has a connection of its own, opened at the first beat.
         self._beat_connection = PipelinedConnection(self._connector, purpose="beats", timeout_seconds=seconds)
         self._beats = FunctionCaller(self._beat_connection, self._connector.where)
         self._wake_waiter = WakeWaiter(self._connector, self.keys, timeout_seconds=seconds)
@@ -149,7 +149,7 @@ class ProducerStore:
         word_of(await self._calls.function(HINT, (keys.meta, keys.wake), mutating=False))
 
     async def request_cancel(self, bucket_id: bytes, job_id: bytes) -> Word:
-        """Ask the owner to cancel a job; it hears of it at once. OK, NO_BUCKET or CLOSED."""
+        """Ask the owner to cancel a job; a wake token makes it read the request at once. OK, NO_BUCKET or CLOSED."""
         keys = self.keys.bucket(bucket_id)
         return word_of(await self._calls.function(REQUEST_CANCEL, (keys.meta, keys.cancelled, keys.wake), (job_id,)))
 
@@ -162,7 +162,7 @@ class ProducerStore:
         self, bucket_ids: Sequence[bytes], job_ids: Sequence[bytes], scan_max: int
     ) -> list[dict[bytes, Entry]]:
         """Entries of these jobs (at most ``FIND_IDS_MAX``) among the first ``scan_max`` of each bucket (``assigned``,
-        claimed, ``pending``), by id. All buckets are asked in one write, and the server serves nobody else meanwhile."""
+        claimed, ``pending``), by id. All buckets are asked in one write, and the server runs no other command meanwhile."""
         commands = [pack_function(FIND, *self._find_call(bucket_id, job_ids, scan_max)) for bucket_id in bucket_ids]
         return [found_in(answer) for answer in await self._calls.look(commands)]
 
@@ -205,7 +205,7 @@ class ProducerStore:
         return health
 
     def finished(self) -> AsyncIterator[bytes]:
-        """Ids that just got a row or an outcome in the master; the first item is empty and says that the subscription
+        """Ids that just got a row or an outcome in the master; the first item is empty and means that the subscription
         stands. ``Unavailable`` when it is lost: subscribe again, and look at the master once. Close it with ``aclose``."""
         return self._finished_subscriptions.listen()
 

@@ -1,4 +1,4 @@
-"""``jobmaster agent``: run agents, see who is there, send one home."""
+"""``jobmaster agent``: run agents, list them, drain one."""
 
 from __future__ import annotations
 
@@ -105,7 +105,7 @@ def run(
 def _plan_settings(
     invocation: Invocation, name: str | None, processes: int | None, mode: str | None, modules: tuple[str, ...]
 ) -> tuple[ClusterSettings, str]:
-    """Settings with what the command line says about this agent, and the agent's key."""
+    """Settings with the command line's options for this agent, and the agent's key."""
     import msgspec
 
     from jobmaster.model.errors import ConfigError
@@ -130,7 +130,7 @@ def _plan_settings(
 
 
 def _check_before_start(settings: ClusterSettings, key: str) -> None:
-    """What would fail in every child is said once, here: handlers that cannot be imported, servers that are not there,
+    """What would fail in every child is reported once, here: handlers that cannot be imported, servers that are not there,
     ports that are taken."""
     from jobmaster.handlers import load_handlers
     from jobmaster.wiring import addresses
@@ -225,7 +225,7 @@ def show(invocation: Invocation, agent: str) -> None:
 def drain(invocation: Invocation, agent: str) -> None:
     """Send an agent home: it completes its buckets, gives back what is left, and leaves.
 
-    It is asked through the master and hears of it with its next renewal. Its supervisor does not start it again.
+    The request is a row in the master; the agent reads it with its next renewal. Its supervisor does not start it again.
 
     \b
     Example:

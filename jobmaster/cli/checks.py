@@ -176,15 +176,13 @@ def _coordinated(server: Mapping[str, Any], alive: Sequence[Mapping[str, Any]]) 
         return Finding("agents.coordinator", OK, str(name))
     able = [agent for agent in alive if agent["weight"] > 0 and agent["mode"] in ("full", "coordinator")]
     if able:
-        return Finding(
-            "agents.coordinator", WARN, "nobody holds the office at the moment", "ask again in a few seconds"
-        )
+        return Finding("agents.coordinator", WARN, "no agent is leader at the moment", "ask again in a few seconds")
     fix = "run an agent of mode full or coordinator with a weight above 0"
     return Finding("agents.coordinator", FAIL if alive else WARN, "no agent may coordinate", fix)
 
 
 def _alike(alive: Sequence[Mapping[str, Any]]) -> Finding:
-    """Agents with other leases or thresholds work, but nobody can say when what happens."""
+    """Agents with other leases or thresholds work, but the moment of a rescue is not predictable."""
     published = [(str(agent["name"]), json.loads(agent["settings"])) for agent in alive]
     if found := differences(published):
         fix = "give all agents of a cluster the same leases, thresholds and jobs.max_rescues, and restart the others"

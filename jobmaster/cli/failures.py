@@ -27,7 +27,7 @@ _UNKNOWN_HINT = "start an agent that has it (jobmaster agent run --handlers MODU
 
 
 class Failure(NamedTuple):
-    """What is told about an error."""
+    """An error as it is printed."""
 
     code: str
     """The error's class as a word: ``not_found``, ``unavailable``, ``config_error``, ``usage``, ``internal``."""
@@ -50,7 +50,7 @@ def guarded(command: Callable[[], Any], invocation: Invocation, arguments: Seque
     except click.exceptions.Exit as error:
         return error.exit_code
     except BrokenPipeError:
-        # The reader (head, less) has gone: nobody is left to tell. The interpreter must not try to flush again.
+        # The reader (head, less) has gone: nothing can be printed. The interpreter must not try to flush again.
         _abandon_output()
         return EXIT_FAILED
     except Exception as error:
@@ -73,7 +73,7 @@ def _tell(failure: Failure, invocation: Invocation, arguments: Sequence[str]) ->
 
 
 def _comes_from_output(error: OSError) -> bool:
-    """True when printing raised it (a full disk). Asking the stream again does not tell: it has dropped what it could not
+    """True when printing raised it (a full disk). Asking the stream again does not help: it has dropped what it could not
     write."""
     *_, (last, _) = traceback.walk_tb(error.__traceback__)
     return last.f_code in (click.echo.__code__, guarded.__code__)
@@ -85,7 +85,7 @@ def _abandon_output() -> None:
 
 
 def failure_of(error: Exception) -> Failure:
-    """Any exception as what a user is told."""
+    """Any exception as the user sees it."""
     if isinstance(error, ExceptionGroup):
         # A group says less than its first member; the members of one task group fail for one reason, as a rule.
         return failure_of(error.exceptions[0])
@@ -105,7 +105,7 @@ def failure_of(error: Exception) -> Failure:
 
 
 def _unknown_handler_hint(hint: str | None) -> str | None:
-    """A hint that names an option of the library, for who types commands."""
+    """A hint that names an option of the library, for the command line."""
     from jobmaster.client.handler_lookup import UNKNOWN_HINT
 
     return hint and hint.replace(UNKNOWN_HINT, _UNKNOWN_HINT)

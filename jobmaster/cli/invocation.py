@@ -1,4 +1,4 @@
-"""What the user asked for on the command line, whatever the command: configuration, output format, how much to say.
+"""What the user asked for on the command line, whatever the command: configuration, output format, verbosity.
 
 The options may stand before or after the command (``jobmaster -o json job list`` is ``jobmaster job list -o json``), so they
 are attached to every command of the tree; the later one counts.
@@ -28,7 +28,7 @@ class Invocation:
     output: str = "table"
     debug: bool = False
     verbosity: int = 0
-    """-1 says errors only, 0 what a person needs, 1 and above more."""
+    """-1: errors only; 0: what a person needs; 1 and above: more."""
     handed_in: str | None = None
     """Id of a job that this call has handed in: whatever ends the call must name it, for the job goes on."""
     _loaded: LoadedSettings | None = None

@@ -58,8 +58,8 @@ def job_group() -> None:
 @click.option(
     "--args", "args_text", metavar="JSON", help="All arguments as a JSON object; @FILE reads a file, - standard input."
 )
-@click.option("--priority", type=click.Choice(PRIORITIES), help="Default: as the handler says, else medium.")
-@click.option("--lane", help="Default: as the handler says, else default.")
+@click.option("--priority", type=click.Choice(PRIORITIES), help="Default: the handler's, else medium.")
+@click.option("--lane", help="Default: the handler's, else default.")
 @click.option("--at", metavar="TIME", help="Due at an ISO 8601 time with zone, such as 2030-01-31T12:00:00Z.")
 @click.option("--after", type=DURATION, help="Due in 30s, 5m, 1h30m ...")
 @click.option(
@@ -146,7 +146,7 @@ def _arguments(args_text: str | None, values: Sequence[str]) -> dict[str, Any]:
 
 
 def _submit_options(given: dict[str, Any]) -> dict[str, Any]:
-    """Only what was said, in the client's words."""
+    """The options that were given, under the client's names."""
     options = {name: value for name, value in given.items() if value not in (None, (), False)}
     if "at" in options:
         options["at"] = _moment(options["at"])
@@ -200,7 +200,7 @@ def list_(
 ) -> None:
     """List jobs that the master knows, the newest first.
 
-    A job whose receipt says ``store`` is known to the master once it has run for thresholds.persist_within or has ended;
+    A job of level ``store`` is known to the master once it has run for thresholds.persist_within or has ended;
     jobmaster job show ID finds it before that, too.
 
     \b
@@ -409,7 +409,7 @@ async def _with_cluster(settings: ClusterSettings, work: Callable[[Cluster], Cor
 
 
 async def _lack(cluster: Cluster, view: JobView) -> Lack | None:
-    """What is missing for a job that waits in the master, when nobody can take it."""
+    """What is missing for a job that waits in the master, when no agent can take it."""
     return (await cluster.master.lacks([view.id])).get(view.id) if view.state is JobState.HELD else None
 
 

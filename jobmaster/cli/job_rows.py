@@ -76,7 +76,7 @@ def listed(row: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def job_record(view: JobView, lack: Lack | None = None) -> dict[str, Any]:
-    """Everything about one job; ``lack``: why nobody takes it."""
+    """Everything about one job; ``lack``: why no agent takes it."""
     headers = decode_headers(view.headers)
     error = view.error
     return {

@@ -19,10 +19,10 @@ COMMANDS: dict[str, tuple[str, str]] = {
     ),
     "config": ("jobmaster.cli.config:config_group", "Check, write and show configuration files."),
     "db": ("jobmaster.cli.db:db_group", "Create and upgrade the schema of the master database."),
-    "demo": ("jobmaster.cli.demo:demo", "Run a whole cluster over real work, with crashes, and check the books."),
+    "demo": ("jobmaster.cli.demo:demo", "Run a whole cluster over real work, with crashes, and check every job."),
     "dev": ("jobmaster.cli.dev:dev_group", "Run a development cluster with embedded servers."),
     "doctor": ("jobmaster.cli.doctor:doctor", "Check the cluster, its servers and its invariants."),
-    "drill": ("jobmaster.cli.drill:drill_group", "Play failures step by step, and check the books."),
+    "drill": ("jobmaster.cli.drill:drill_group", "Play failures step by step, and check every job."),
     "job": ("jobmaster.cli.job:job_group", "Submit, find, cancel and retry jobs."),
     "log": ("jobmaster.cli.log:log_group", "See who did what to the cluster."),
     "pipeline": (
@@ -73,7 +73,7 @@ attach_common_options(root)
 def run(arguments: Sequence[str]) -> int:
     """Run one command line; returns the exit code."""
     invocation = Invocation()
-    if sys.stdout is None:  # closed by whoever started this: there is no place for any answer
+    if sys.stdout is None:  # closed by the parent process: there is no place for any answer
         if sys.stderr is not None:
             click.echo("error: standard output is closed", err=True)
         return EXIT_FAILED

@@ -1,4 +1,4 @@
-"""Who acts: written into the operator's log beside every act."""
+"""The operator's log: the user and the acts of a command, written to the master."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ NOTE = "upkeep/note_operations"
 
 
 def operator_name() -> str:
-    """``user@host`` of whoever runs the command line."""
+    """``user@host`` of the process."""
     try:
         user = getpass.getuser()
     except (KeyError, OSError):  # a container's user often has no name
@@ -28,7 +28,7 @@ def note_values(action: str, acts: Mapping[str, Mapping[str, object]]) -> tuple[
 
     Args:
         action: as the command is called.
-        acts: by subject, what more there is to say.
+        acts: details by subject.
     """
     return operator_name(), action, list(acts), [json.dumps(detail) for detail in acts.values()]
 

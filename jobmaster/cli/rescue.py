@@ -47,7 +47,7 @@ def list_(invocation: Invocation, since: float | None, only_open: bool, limit: i
 
     AFTER is the time from the loss until another agent took the bucket, TOOK the time from then until it was empty. MOVED
     counts jobs that went back to the master, RESCUED those of them that were found in the hands of the dead agent. STATE is
-    waiting, draining, drained, or lost again (its rescuer died or left, and the next line tells of another one).
+    waiting, draining, drained, or lost again (its rescuer died or left, and the next line has another one).
 
     \b
     Examples:

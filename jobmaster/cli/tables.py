@@ -16,7 +16,7 @@ import click
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _LEFT, _RIGHT = "<", ">"
 CELL_CHARS_MAX = 72
-"""Characters of a cell on a terminal. In a pipe nothing is cut: who reads it there has no other place to look."""
+"""Characters of a cell on a terminal. In a pipe nothing is cut: the reader has no other source."""
 WRAP_CHARS_MIN = 32
 
 
@@ -47,7 +47,7 @@ def emit_json(value: Any) -> None:
 
 
 def emit_record(record: Mapping[str, Any], *, as_json: bool) -> None:
-    """One thing: a JSON object, or a line per field that says something."""
+    """One thing: a JSON object, or a line per field that has a value."""
     if as_json:
         emit_json(record)
         return

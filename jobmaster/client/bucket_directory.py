@@ -1,7 +1,7 @@
-"""The producer's picture of the buckets, from the master, and how full each of them was last seen.
+"""The producer's cache of the buckets, read from the master, with the last known depth of each.
 
-A stale picture is safe: a store refuses a bucket it does not know or that takes no more (``NOBUCKET``, ``CLOSED``), and the
-picture is renewed. While the master is down the last picture is used, so intake goes on.
+A stale cache is safe: a store refuses a bucket that it does not have or that takes no jobs (``NOBUCKET``, ``CLOSED``), and
+the cache is renewed. While the master is down the last content is used, so intake goes on.
 """
 
 from __future__ import annotations
@@ -20,15 +20,15 @@ from jobmaster.ports import EVERY_OWNER, Queries, Traits
 from jobmaster.rules.backoff import backoff_delay
 
 REFRESH_AGAIN_SECONDS = 0.2
-"""Least time between two refreshes, whoever asks."""
+"""Least time between two refreshes."""
 AVOID_SECONDS, AVOID_SECONDS_MAX = 0.2, 5.0
 """How long a bucket is avoided whose store did not answer: the first time, and at most."""
 CLOSED_SECONDS = 5.0
 """A bucket that answered CLOSED or NOBUCKET is left alone this long, though the master may still list it."""
 
 DEPTH_SECONDS = 1.0
-"""Where owners take different shares, an older answer about the depth of a bucket says nothing: one that seems fuller for its
-share gets no jobs, and so no newer answer."""
+"""Where owners take different shares, a depth older than this is ignored: a bucket that seems fuller for its share gets no
+jobs, and so no newer answer."""
 
 _log = logging.getLogger(__name__)
 
@@ -78,7 +78,7 @@ class BucketHandle:
         return self.unsent + (self.depth if now - self.answered_at < DEPTH_SECONDS else 0)
 
     def closed(self, now: float) -> None:
-        """The store says it takes no more."""
+        """The store answered that the bucket takes no jobs."""
         self.avoid_until = now + CLOSED_SECONDS
 
     def failed(self, now: float) -> None:
@@ -133,7 +133,7 @@ class BucketDirectory:
         return found
 
     def _has(self, owner: bytes, handler: str) -> bool:
-        """Of who is not named nothing is known that speaks against it."""
+        """An owner without published traits is assumed to have every handler."""
         traits = self._served.get(owner) or self._served.get(EVERY_OWNER)
         return traits is None or handler in traits.handlers
 
@@ -146,7 +146,7 @@ class BucketDirectory:
         return self._by_id.get(bucket_id)
 
     def bucket_ids(self) -> tuple[bytes, ...]:
-        """Ids of all buckets in the picture, those included that hold nothing any more or lie in stores unknown here."""
+        """Ids of all cached buckets, those included that are empty for good or lie in stores unknown here."""
         return self._known
 
     def lanes(self) -> set[str]:
@@ -155,7 +155,7 @@ class BucketDirectory:
 
     @property
     def is_read(self) -> bool:
-        """There is a picture, however old."""
+        """True once the buckets have been read, however long ago."""
         return self._read_at is not None
 
     def is_fresh(self) -> bool:
@@ -163,10 +163,10 @@ class BucketDirectory:
         return self._read_at is not None and self._clock.boottime() - self._read_at < self._max_age
 
     async def fresh(self) -> None:
-        """Make sure there is a picture. One that is merely old is renewed beside the traffic.
+        """Make sure that the buckets have been read. An old cache is renewed beside the traffic.
 
         Raises:
-            Unavailable: there is none, and the master cannot be asked.
+            Unavailable: they were never read, and the master gives no answer.
         """
         if self._read_at is None:
             await answer_of(self._start())
@@ -174,16 +174,16 @@ class BucketDirectory:
             self._start_soon()
 
     async def known(self) -> None:
-        """There is a picture now, if the master can be asked; who needs one hears of it from ``fresh``."""
+        """Read the buckets once, if the master answers; callers that cannot go on without them use ``fresh``."""
         if self._read_at is None:
             with contextlib.suppress(JobMasterError):
                 await self.fresh()
 
     async def renew(self, *, outdated: bool = False) -> None:
-        """Ask the master again now (at most every ``REFRESH_AGAIN_SECONDS``); keep the old picture when it is down.
+        """Read the master again now (at most every ``REFRESH_AGAIN_SECONDS``); keep the old cache when it is down.
 
         Args:
-            outdated: the master has said that it has something new, so it is asked in any case.
+            outdated: the master has newer buckets, so it is read in any case.
         """
         too_soon = not outdated and self._clock.boottime() - self._tried_at < REFRESH_AGAIN_SECONDS
         if too_soon and self._task is None and self._read_at is not None:

@@ -1,4 +1,4 @@
-"""All buckets of one lane and priority as one place to put jobs: choose, send, and go on to the next when one says no.
+"""The buckets of one lane and priority: choose one, send the batch, and try the next bucket after a refusal.
 
 One batch goes to one bucket, chosen when the batch leaves; so concurrent callers make one call and not one per bucket.
 """
@@ -28,7 +28,7 @@ FULL_SECONDS = 0.05
 
 
 class Capacity(NamedTuple):
-    """When a store says FULL, and how far an id's time may be off."""
+    """When a store answers FULL, and how far an id's time may be off."""
 
     high_water_jobs: int
     high_water_bytes: int
@@ -67,7 +67,7 @@ class _Trial:
     @contextmanager
     def certain(self, job_ids: Sequence[bytes] = ()) -> Iterator[None]:
         """Around the calls for one batch: an error after a lost answer is ``OutcomeUnknown``, whatever it is. An error
-        of any other class tells the caller that nothing was stored."""
+        of any other class means that nothing was stored."""
         try:
             yield
         except JobMasterError as error:
@@ -79,7 +79,7 @@ class _Trial:
 
 
 class BucketGroup:
-    """The buckets of one lane and priority whose acknowledgements are worth at least ``need``.
+    """The buckets of one lane and priority whose stores reach at least the durability ``need``.
 
     Args:
         handler: what the jobs ask for, where owners differ: buckets whose owners have it come first.
@@ -122,7 +122,7 @@ class BucketGroup:
         """Put encoded entries, all together, into one bucket.
 
         Raises:
-            DurabilityRefused: there are buckets, but no store of them is worth the level that was asked for.
+            DurabilityRefused: there are buckets, but no store of them reaches the level that was asked for.
             StoreRefused: no bucket took them, and a store that holds one is unfit (functions missing, no access).
             ClockSkew: the time in one of the ids is too far from the store's clock.
             OutcomeUnknown: a store may have taken them, and no other did.
@@ -230,7 +230,7 @@ class BucketGroup:
         if self._handler is not None:
             found = self._choose_among(self._buckets.serving(self.lane, self.priority, self._handler), state)
             if found is not None or state.full:
-                return found  # full is full: whoever lacks the handler would only give the jobs back
+                return found  # do not fall back to owners without this handler: they would return the jobs
         return self._choose_among(self._buckets.handles(self.lane, self.priority), state)
 
     def _choose_among(self, handles: Sequence[BucketHandle], state: _Trial) -> BucketHandle | None:

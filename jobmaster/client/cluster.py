@@ -104,7 +104,7 @@ class Cluster:
         /,
         **options: Unpack[SubmitOptions],
     ) -> JobReceipt[Any]:
-        """Hand in one job; returns when it is as safe as its durability says.
+        """Hand in one job; returns when it is as safe as its durability level requires.
 
         Args:
             handler: the declared function, or its name.
@@ -113,7 +113,7 @@ class Cluster:
 
         Raises:
             InputError: it could never work (unknown handler, arguments, options, lane); nothing was stored.
-            BucketsFull, DurabilityRefused, StoreRefused, Unserved: the cluster is able but not willing; nothing was stored.
+            BucketsFull, DurabilityRefused, StoreRefused, Unserved: the cluster refuses it; nothing was stored.
             Conflict: the idempotency key or the id belongs to another payload.
             OutcomeUnknown: an answer was lost, so it may be stored, whatever failed after that. Send the same job again
                 with ``job_id=error.job_ids[0]``, or with its idempotency key.
@@ -168,7 +168,7 @@ class Cluster:
         return self._router().way_of(request.job.due_us, Durability.STORE)
 
     async def hint(self, lane: str, priority: int) -> None:
-        """Tell one agent of the lane and priority that HELD jobs are due."""
+        """Notify one agent of the lane and priority that HELD jobs are due."""
         await self._buckets.fresh()
         handles = self._buckets.handles(lane, priority)
         if handles:
@@ -222,7 +222,7 @@ class Cluster:
     async def cancel(self, job: JobRef, *, actor: str = "client") -> JobState:
         """Ask to cancel a job; the state after the request (CANCELLED, or in flight with a flag, or its final state).
 
-        A job that waits in a bucket answers ASSIGNED: its owner makes it CANCELLED as soon as it hears of the request."""
+        A job that waits in a bucket answers ASSIGNED: its owner makes it CANCELLED as soon as it reads the request."""
         job_id, bucket_id = _ref(job)
         return await self._job_lookup.cancel(job_id, bucket_id, actor=actor)
 
@@ -231,7 +231,7 @@ class Cluster:
         ``confirm_within`` after it has returned: the job has succeeded. Safe to be asked again.
 
         Args:
-            confirmation: what ``ctx.confirmation`` said there.
+            confirmation: the value of ``ctx.confirmation`` in that run.
             result: the job's result; the return annotation of a handler declared elsewhere is not checked.
 
         Raises:
@@ -296,7 +296,7 @@ def _final(state: JobState | None) -> bool:
 
 
 def _ref(job: object) -> tuple[bytes, bytes | None]:
-    """Id and, if a receipt says so, bucket."""
+    """Id and, from a receipt, bucket."""
     if isinstance(job, JobReceipt):
         return job.id, job.bucket_id
     if isinstance(job, bytes | str | UUID):
@@ -309,7 +309,7 @@ def _ref(job: object) -> tuple[bytes, bytes | None]:
 
 def _failed(view: JobView) -> JobFailed:
     info = view.error
-    said = f": {info.type}: {info.message}" if info is not None else ""
+    detail = f": {info.type}: {info.message}" if info is not None else ""
     return JobFailed(
-        f"job {ids.text(view.id)} ({view.handler}) ended as {view.state.value}{said}", state=view.state, info=info
+        f"job {ids.text(view.id)} ({view.handler}) ended as {view.state.value}{detail}", state=view.state, info=info
     )

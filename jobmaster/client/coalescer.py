@@ -33,7 +33,7 @@ class PendingLimit:
         self._jobs_max = jobs_max
         self._bytes_max = bytes_max
         self.jobs = 0
-        """Items that wait for an answer; counted in by whoever takes them."""
+        """Items that wait for an answer; counted by the caller that takes them."""
         self.bytes = 0
         self._waiters: list[asyncio.Future[None]] = []
 
@@ -43,7 +43,7 @@ class PendingLimit:
         return self.jobs >= self._jobs_max or self.bytes >= self._bytes_max
 
     def release(self, jobs: int, size: int) -> None:
-        """Count items out and wake who waits."""
+        """Count items out and wake the waiting callers."""
         self.jobs -= jobs
         self.bytes -= size
         if self._waiters and not self.reached:
@@ -181,7 +181,7 @@ class Coalescer(Generic[Item, Answer]):
 
 
 def closed() -> Unavailable:
-    """What a call is told that the closing of its cluster overtook."""
+    """The error of a call that the closing of its cluster overtook."""
     return Unavailable("the cluster was closed before the call was sent")
 
 

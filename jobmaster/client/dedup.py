@@ -7,8 +7,8 @@ The buckets are looked into first, then the master, once. A job without a row mo
 then its copy is erased. So what had left a bucket before it was looked into shows as a row afterwards. The other way round
 it could slip through between the two looks, and the master would have to be asked a second time.
 
-The picture of the buckets may be old: the statement also says whether there is, at its moment, a bucket beyond those that
-were looked into. If so, the new ones are looked into and the master is asked again. The picture is not renewed otherwise.
+The bucket directory may be old: the statement also returns whether there is, at its moment, a bucket beyond those that
+were looked into. If so, the new ones are looked into and the master is asked again. The directory is not renewed otherwise.
 """
 
 from __future__ import annotations
@@ -86,7 +86,7 @@ class Deduplicator:
         looked_into: set[bytes] = set()
         await self._buckets.known()
         for _ in range(ROUNDS_MAX):
-            # Both of one picture: a renewal beside this must not make a bucket known that was not looked into.
+            # Both from one reading: a renewal beside this must not make a bucket known that was not looked into.
             known = self._buckets.bucket_ids()
             handles = [handle for handle in self._buckets.all_handles() if handle.id not in looked_into]
             looked_into.update(handle.id for handle in handles)

@@ -27,11 +27,11 @@ FORGET_SECONDS = 60.0
 """Published handlers are read again after this time in any case."""
 
 UNKNOWN_HINT = "declare it in this process, start an agent that has it, or pass allow_unregistered=True"
-"""What a program can do about an unknown handler; the command line says it in its own words."""
+"""What a program can do about an unknown handler; the command line has a hint of its own."""
 
 
 class ResolvedHandler(NamedTuple):
-    """How jobs of one handler are submitted when the submit says nothing else."""
+    """How jobs of one handler are submitted when the submit gives no options."""
 
     name: str
     handler: Handler | None

@@ -17,7 +17,7 @@ from jobmaster.settings.model import Limits
 SCAN_JOBS_MAX = 20_000
 """Jobs that one bucket looks through for one id."""
 FINDS_MAX = 8
-"""Buckets of one store asked in one write: their scans follow one another, and the store serves nobody else meanwhile."""
+"""Buckets of one store asked in one write: their scans follow one another, and the store runs no other command meanwhile."""
 
 
 class JobLookup:

@@ -1,4 +1,4 @@
-"""What may be said with a submit, checked before anything leaves the process."""
+"""The options of a submit, checked before anything leaves the process."""
 
 from __future__ import annotations
 
@@ -37,15 +37,15 @@ class BulkOptions(TypedDict, total=False):
     """Seconds that one attempt may run."""
     max_attempts: int
     delivery: Delivery | Literal["at_most_once"]
-    """``at_most_once``: started once and never again, so one attempt. (Where the handler says so it need not be said.)"""
+    """``at_most_once``: started once and never again, so one attempt. (Not needed where the handler is declared so.)"""
     expires: float | timedelta | datetime
     """The job must not start after this time (aware datetime, or seconds from now)."""
     on_full: OnFull | Literal["block", "raise", "spill"]
     """When every matching bucket is over its high-water mark: wait, raise, or write to the master."""
     allow_unregistered: bool
-    """Accept a handler name that nobody has declared or published; its arguments are not checked."""
+    """Accept a handler name that is neither declared nor published; its arguments are not checked."""
     allow_volatile: bool
-    """Accept a store that keeps no append-only file; the receipt then says ``volatile``."""
+    """Accept a store that keeps no append-only file; the receipt's level is ``volatile`` then."""
 
 
 class SubmitOptions(BulkOptions, total=False):

@@ -1,4 +1,4 @@
-"""Waiting for jobs: told by the stores, never polling for the answer.
+"""Waiting for jobs: notified by the stores, without polling.
 
 Agents publish on their store the ids that just got a row or an outcome in the master. One subscription per store serves
 every waiter; it stands before a row is read, so nothing is missed between the two. A slow re-read every few seconds covers
@@ -28,7 +28,7 @@ REREAD_JOBS_PER_SECOND = 5000
 STANDING_SECONDS = 1.0
 """How long a first wait lets the subscriptions come up before it goes on with re-reading alone."""
 IDLE_SECONDS = 30.0
-"""A subscription nobody needed for this long is given up."""
+"""A subscription without waiters for this long is closed."""
 STATES_PER_QUERY = 1000
 LACKS_MAX = 3
 """Reasons that the error of a wait names."""
@@ -41,7 +41,7 @@ _log = logging.getLogger(__name__)
 
 
 class _Watch:
-    """One waiter: which of its ids have been heard of."""
+    """One waiter, and which of its ids were published."""
 
     __slots__ = ("event", "touched")
 
@@ -62,7 +62,7 @@ class ResultWaiter:
         self._standing: dict[str, asyncio.Event] = {}
         self._needed_at = 0.0
         self._unanswered = ""
-        """What the master's last answer was instead of one."""
+        """Error text of the last failed read; empty after a successful one."""
         self._closed = False
         self._states: Coalescer[bytes, JobState | None] = Coalescer(
             self._read_states, chunk=STATES_PER_QUERY, calls_max=2, pending_limit=PendingLimit()
@@ -105,7 +105,7 @@ class ResultWaiter:
                 self._forget(job_id, waiter)
 
     async def close(self) -> None:
-        """End the subscriptions and the reads; who still waits is told."""
+        """End the subscriptions and the reads; callers that still wait get an error."""
         self._closed = True
         self._wake_all()
         for task in self._listeners.values():
@@ -117,7 +117,7 @@ class ResultWaiter:
     async def _next_read(
         self, waiter: _Watch, pending: set[bytes], ends: float | None, timeout: float | None
     ) -> set[bytes]:
-        """Ids to read next: those heard of, or all of them when nothing was heard for a while."""
+        """Ids to read next: those published, or all of them when none was published for a while."""
         wait_seconds = max(REREAD_SECONDS, len(pending) / REREAD_JOBS_PER_SECOND)
         if ends is not None:
             left = ends - self._clock.boottime()
@@ -133,17 +133,17 @@ class ResultWaiter:
 
     async def _too_late(self, pending: set[bytes], timeout: float | None) -> WaitTimeout:
         """The error, with what holds the jobs up as far as the master knows it."""
-        said = f"{len(pending)} of the jobs did not get there within {timeout:g} s"
+        message = f"{len(pending)} of the jobs did not get there within {timeout:g} s"
         if self._unanswered:
-            return WaitTimeout(f"{said} (the master does not answer: {self._unanswered})")
+            return WaitTimeout(f"{message} (the master does not answer: {self._unanswered})")
         try:
             async with asyncio.timeout(READ_SECONDS):
                 lacks = await self._master.lacks(sorted(pending)[:STATES_PER_QUERY])
         except (JobMasterError, TimeoutError):
-            return WaitTimeout(said)
+            return WaitTimeout(message)
         held_up = Counter(lacks.values()).most_common(LACKS_MAX)
-        said += "".join(f"; {count} of them: {lack.reason}" for lack, count in held_up)
-        return WaitTimeout(said, hint=held_up[0][0].remedy if held_up else None)
+        message += "".join(f"; {count} of them: {lack.reason}" for lack, count in held_up)
+        return WaitTimeout(message, hint=held_up[0][0].remedy if held_up else None)
 
     async def _look(self, job_ids: set[bytes], ends: float | None) -> dict[bytes, JobState | None]:
         """States of the jobs; none when the master does not answer."""

@@ -1,7 +1,7 @@
-"""What an acknowledgement of a store is worth: read from the store itself, re-read now and then, never assumed.
+"""The client's handle of a store: the store, and the durability that its acknowledgements have.
 
-A store is asked at the first submit and again every ``RECHECK_SECONDS`` beside the traffic; what was known last holds until
-the answer is there. A store whose settings cannot be read promises nothing more than ``volatile``.
+The durability is read from the store at the first submit, and again every ``RECHECK_SECONDS`` beside the traffic; the last
+answer holds until the next one. A store whose settings cannot be read reaches ``volatile`` only.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from jobmaster.ports import StoreHealth, StoreIntake
 
 RECHECK_SECONDS = 30.0
 SILENT_SECONDS = 30.0
-"""A store that gave no answer to a look is not asked for buckets that take no more for so long."""
+"""After a lookup in a store got no answer, its closed buckets are skipped for this long."""
 
 _log = logging.getLogger(__name__)
 
@@ -32,7 +32,7 @@ def reached(health: StoreHealth) -> Durability:
 
 
 class StoreHandle:
-    """One store and what is known of its durability."""
+    """One store and the durability of its acknowledgements."""
 
     def __init__(self, name: str, store: StoreIntake, clock: Clock) -> None:
         self.name = name
@@ -56,19 +56,19 @@ class StoreHandle:
 
     @property
     def silent(self) -> bool:
-        """True for a while after a look into this store's buckets got no answer."""
+        """True for ``SILENT_SECONDS`` after a lookup in this store's buckets got no answer."""
         return self._clock.boottime() < self._silent_until
 
     def gave_no_answer(self) -> None:
-        """A look into its buckets failed."""
+        """A lookup in its buckets failed."""
         self._silent_until = self._clock.boottime() + SILENT_SECONDS
 
     def known_level(self) -> Durability | None:
-        """``level()`` without waiting; ``None`` when it must be asked for."""
+        """``level()`` without waiting; ``None`` when it must be read first."""
         return self._level if self._clock.boottime() < self._recheck_at else None
 
     def satisfies(self, level: Durability, need: Durability) -> bool:
-        """True when an acknowledgement at ``level`` is worth at least ``need``."""
+        """True when ``level`` is at least ``need``."""
         return _RANK[level] >= _RANK[need]
 
     def refusal(self, need: Durability) -> DurabilityRefused:

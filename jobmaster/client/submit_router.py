@@ -45,7 +45,7 @@ STORE_CALLS_MAX = 2
 MASTER_CALLS_MAX = 2
 _PAUSE_SECONDS = 0.02
 _RECEIPT_SECONDS = 1.0
-"""So long a receipt may wait for the picture of the buckets; without one it does not say that nobody serves the job."""
+"""How long a receipt may wait for the bucket directory; without one it does not report that no bucket serves the job."""
 _PAUSE_SECONDS_MAX = 0.5
 
 
@@ -68,7 +68,7 @@ class SubmitRequest(NamedTuple):
     own_id: bool = False
     """The caller chose the id, so it may exist already."""
     refuses_unserved: bool = False
-    """Nothing is stored when nobody serves the job's lane and priority."""
+    """Nothing is stored when no bucket serves the job's lane and priority."""
 
 
 class SubmitBatcher(NamedTuple):
@@ -83,7 +83,7 @@ _Key = tuple[str, int, Durability, str | None]
 
 
 class SubmitRouter:
-    """Puts orders where they belong. Belongs to one event loop."""
+    """Sends each request to a bucket or to the master. Belongs to one event loop."""
 
     def __init__(
         self,
@@ -159,7 +159,7 @@ class SubmitRouter:
             return False
 
     async def refuse_unserved(self, request: SubmitRequest) -> None:
-        """``Unserved`` when the order says so and nobody serves it."""
+        """``Unserved`` when no bucket serves the request and the request refuses that."""
         job = request.job
         if request.refuses_unserved and await self.is_unserved(job.lane, job.priority, job.handler):
             raise Unserved(
@@ -168,7 +168,7 @@ class SubmitRouter:
             )
 
     async def group(self, lane: str, priority: int, need: Durability, handler: str) -> BucketGroup:
-        """The buckets of a lane and priority; ``UnknownLane`` when nobody serves the lane.
+        """The buckets of a lane and priority; ``UnknownLane`` when no agent serves the lane.
 
         Args:
             handler: where agents differ in their handlers, buckets whose owners have this one come first.
@@ -340,7 +340,7 @@ class SubmitRouter:
     # ------------------------------------------------------------ idempotency keys
 
     async def _place_keyed(self, request: SubmitRequest, key: str) -> Receipt:
-        """Reserve the key, then write the row of whoever holds it: at most one row per key, whichever producer dies when.
+        """Reserve the key, then write the row of its holder: at most one row per key, whichever producer dies when.
 
         A key whose job has no row was reserved by a producer that died before the insert (or is about to insert): the same
         payload is inserted under the reserved id, and the primary key lets one of them win.
@@ -419,7 +419,7 @@ def _answers(jobs: list[NewJob], written: Written, bucket_id: bytes | None) -> l
         elif job.id in written.refused:
             answers.append(Receipt(job.id, Durability.MASTER, None, True))
         else:
-            answers.append(OutcomeUnknown(f"the master did not say what became of {job.id.hex()}", job_ids=[job.id]))
+            answers.append(OutcomeUnknown(f"the master gave no result for job {job.id.hex()}", job_ids=[job.id]))
     return answers
 
 

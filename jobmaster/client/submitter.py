@@ -1,4 +1,4 @@
-"""From a call of ``submit`` to an order: resolve the handler, encode and check the arguments, check the options.
+"""From a call of ``submit`` to a request: resolve the handler, encode and check the arguments, check the options.
 
 Everything that can be wrong with the input is found here, before anything leaves the process. The order of the checks:
 handler, arguments (encoding, size, signature), options, due time, lane.

@@ -2,7 +2,7 @@
 
 One event loop in a background thread does the work; any number of threads may call at once, and their submits coalesce like
 those of coroutines. The thread starts with the first call, so a cluster may be made before a fork (``gunicorn --preload``)
-and used after it. One that was used before has no thread in the child, which is told so.
+and used after it. One that was used before has no thread in the child and raises an error there.
 """
 
 from __future__ import annotations

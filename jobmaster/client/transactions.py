@@ -20,7 +20,7 @@ _log = logging.getLogger(__name__)
 
 class ClusterTransaction:
     """``async with cluster.transaction(connection) as tx``: commits with the block, rolls back when it raises; after the
-    commit the agents that serve the jobs are told, so they start at once instead of at the next onboarding scan."""
+    commit the agents that serve the jobs are notified, so they start at once instead of at the next onboarding scan."""
 
     def __init__(self, cluster: Cluster, connection: Any) -> None:
         if not hasattr(connection, "transaction"):

@@ -149,13 +149,13 @@ class JobContext(msgspec.Struct, kw_only=True):
                 cannot be encoded, does not fit the return annotation, or is too large. Nothing was recorded.
             Unavailable: the master cannot be reached; nothing was recorded.
             Conflict: the attempt has been superseded: nothing was recorded.
-            OutcomeUnknown: the answer was lost; the job's row tells, and the agent looks there when the handler has ended.
+            OutcomeUnknown: the answer was lost; the agent reads the job's row when the handler has ended.
         """
         await self._confirming().confirm(result)
 
     @property
     def confirmation(self) -> str:
-        """Names this very attempt: whoever knows it may confirm it from outside, with ``cluster.confirm_run``."""
+        """The text that names this attempt; its holder may confirm it from outside, with ``cluster.confirm_run``."""
         return self._confirming().confirmation
 
     def _confirming(self) -> AttemptRuntime:

@@ -76,7 +76,7 @@ class Handler:
         self._by_position = signature.by_position and signature.struct.__struct_fields__ == signature.parameters
         self.returns_none = signature.returns in (Any, *_NONE)
         """A result of None needs no look at the return annotation."""
-        # One that says when it is done mostly returns nothing, and its result is what it says then.
+        # A handler that confirms mostly returns nothing; its result is the argument of ctx.confirm().
         silent = options.confirm is Confirm.EXPLICIT and signature.returns in _NONE
         untyped = signature.returns is Any or silent
         self._typed_result = None if untyped else msgspec.json.Decoder(signature.returns)
@@ -101,7 +101,7 @@ class Handler:
 
     @property
     def returns(self) -> Any:
-        """The return annotation, ``Any`` when it says nothing."""
+        """The return annotation, ``Any`` without an annotation."""
         return self._signature.returns
 
     # ------------------------------------------------------------ arguments
@@ -189,7 +189,7 @@ class Handler:
         return None if value is None else data
 
     def decode_result(self, data: bytes | None) -> Any:
-        """The result as the return annotation describes it; plain JSON values when it says nothing."""
+        """The result as the return annotation describes it; plain JSON values without an annotation."""
         if data is None:
             return None
         return decode_json(data) if self._typed_result is None else self._typed_result.decode(data)

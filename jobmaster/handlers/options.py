@@ -1,4 +1,4 @@
-"""What may be said about a handler when it is declared, and the rules for names."""
+"""The options of a handler's declaration, and the rules for names."""
 
 from __future__ import annotations
 
@@ -43,15 +43,15 @@ class JobOptions(TypedDict, total=False):
     transactional: bool
     """It uses ``ctx.transaction()``: what it writes there is committed together with its outcome, or not at all."""
     confirm: Confirm | Literal["return", "explicit"]
-    """What says that the job is done: the handler's return (default), or ``await ctx.confirm(result)``."""
+    """What ends the job: the handler's return (default), or ``await ctx.confirm(result)``."""
     confirm_within: float | timedelta
-    """With ``confirm="explicit"``: seconds after the return within which ``cluster.confirm_run`` may say so from outside."""
+    """With ``confirm="explicit"``: seconds after the return in which ``cluster.confirm_run`` may end the job."""
     delivery: Delivery | Literal["at_least_once", "at_most_once"]
     """``at_most_once``: one start, authorised by the master, and no other after it, whatever happens (so no retries)."""
 
 
 class HandlerOptions(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """The same, checked. ``None`` = as the cluster's job defaults say."""
+    """The same, checked. ``None`` = the cluster's job default."""
 
     priority: Priority | None = None
     lane: str | None = None
@@ -158,7 +158,7 @@ def _confirmable(checked: HandlerOptions, options: JobOptions, is_async: bool) -
 
 
 def _started_once(checked: HandlerOptions, options: JobOptions) -> HandlerOptions:
-    """With what ``at_most_once`` means; ``ValueError`` when another option says the opposite."""
+    """With what ``at_most_once`` means; ``ValueError`` when another option contradicts it."""
     if checked.max_attempts not in (None, 1):
         raise ValueError(f"delivery 'at_most_once' allows one attempt, and max_attempts is {checked.max_attempts}")
     backoff = [name for name in ("backoff", "backoff_factor", "backoff_max", "backoff_jitter") if name in options]

@@ -32,7 +32,7 @@ class Signature(NamedTuple):
     required: tuple[str, ...]
     wants_context: bool
     returns: Any
-    """Return annotation, ``Any`` when it says nothing."""
+    """Return annotation, ``Any`` without an annotation."""
     schema: dict[str, object]
     """JSON Schema of the arguments object."""
     by_position: bool = False
@@ -147,7 +147,7 @@ def _described(annotation: Any) -> Any:
 
 
 def _schema(struct: type[Struct], parameters: list[inspect.Parameter]) -> dict[str, object]:
-    """Schema with the struct itself at the top and the defaults of the function, where JSON can say them."""
+    """Schema with the struct itself at the top and the defaults of the function, where JSON can express them."""
     (top,), components = msgspec.json.schema_components([struct], ref_template="#/$defs/{name}")
     schema: dict[str, Any] = dict(components.pop(top["$ref"].removeprefix("#/$defs/")))
     for parameter in parameters:

@@ -1,7 +1,8 @@
-"""What the agents of a cluster must be told alike, and in what they differ.
+"""The settings that the agents of a cluster should have in common, and in which of them they differ.
 
-Nothing breaks at once where they differ: a lease row says how long it promised, and judges go by that. But who is rescued
-when, how far ahead jobs leave the master, and after how many rescues a job is given up is then a matter of chance.
+Nothing breaks at once where they differ: a lease row holds its own length, and the failure detector uses that. But which
+agent is rescued when, how far ahead jobs leave the master, and after how many rescues a job is given up is then a matter of
+chance.
 """
 
 from __future__ import annotations

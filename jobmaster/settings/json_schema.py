@@ -1,6 +1,6 @@
 """The configuration as JSON Schema (draft-07, which is what YAML editors understand).
 
-It says what the loader says, as far as a schema can: keys, types, words, patterns and bounds of numbers. Bounds of
+It has the loader's rules, as far as a schema can express them: keys, types, words, patterns and bounds of numbers. Bounds of
 durations and sizes written with units, and relations between keys, only the loader knows.
 """
 

@@ -48,7 +48,7 @@ class LoadedSettings:
 
 @dataclass(frozen=True, slots=True)
 class _Layers:
-    """What the layers say, before anything is read by type."""
+    """The merged layers, before any value is read by type."""
 
     problems: list[Problem] = field(default_factory=list)
     warnings: list[Problem] = field(default_factory=list)

@@ -1,7 +1,7 @@
-"""The knobs of a cluster as frozen structs: every field has a working default, a unit in its name, and a sentence.
+"""The settings of a cluster as frozen structs: every field has a working default, a unit in its name, and a sentence.
 
 This file owns the *shape* of the configuration and the relations between its numbers; reading YAML, environment and
-command line is the business of the other files of this room. Durations are seconds (float), sizes are bytes (int).
+command line is done by the other modules of this package. Durations are seconds (float), sizes are bytes (int).
 """
 
 from __future__ import annotations
@@ -161,7 +161,7 @@ class AgentSettings(Section, frozen=True, kw_only=True):
     share: Annotated[float, Meta(gt=0.0, le=1000.0)] = 1.0
     """Jobs that each of this agent's buckets is given, against those of an agent with share 1."""
     helps: list[Name] = field(default_factory=lambda: ["default"])
-    """Lanes in which it opens a bucket for jobs that it can run and nobody serves; see ``thresholds.fallback_after``."""
+    """Lanes in which it opens a bucket for jobs that it can run and no bucket serves; see ``thresholds.fallback_after``."""
     weight: Count = 1
     """Preference for coordinating: the heaviest agent does, also when it comes later; 0 never coordinates."""
     threads: PositiveCount = 16
@@ -193,7 +193,7 @@ class Thresholds(Section, frozen=True, kw_only=True):
     """Waiting (since it was due, or made) that lifts a job by one priority when a process must choose: then at least every
     second start goes to the job lifted highest, and at least every second one to the highest priority. 0 turns it off."""
     fallback_after_seconds: Seconds = 150.0
-    """Jobs that nobody serves for so long get a bucket of an agent that helps out; 0 turns it off."""
+    """Jobs that no bucket serves for so long get a bucket of an agent that helps out; 0 turns it off."""
     fallback_idle_seconds: PositiveSeconds = 600.0
     """A bucket of an agent that helps out completes after so long without a job."""
     assigned_low_water: PositiveCount = 2000
@@ -257,7 +257,7 @@ class Leases(Section, frozen=True, kw_only=True):
 
 
 class JobDefaults(Section, frozen=True, kw_only=True):
-    """What a job gets when neither its handler nor its submit says otherwise."""
+    """What a job gets when neither its handler nor its submit sets a value."""
 
     priority: PriorityLabel = "medium"
     """How urgent a job is: which buckets it goes to, and what starts first."""
@@ -321,7 +321,7 @@ class Retention(Section, frozen=True, kw_only=True):
     """How long is kept what the cluster writes beside its jobs; the coordinator removes the rest in small batches."""
 
     ended_agents_days: PositiveCount = 7
-    """Agents that have ended: who they were, and of what they ended."""
+    """Agents that have ended, and why they ended."""
     idempotency_keys_days: PositiveCount = 7
     """Idempotency keys whose jobs have left the master (a key always lives as long as the row of its job)."""
     quarantine_days: PositiveCount = 90
@@ -365,7 +365,7 @@ class ClusterSettings(Section, frozen=True, kw_only=True):
     leases: Leases = Leases()
     """Who is alive, and for how long that is believed."""
     jobs: JobDefaults = JobDefaults()
-    """What a job gets when neither its handler nor its submit says otherwise."""
+    """What a job gets when neither its handler nor its submit sets a value."""
     limits: Limits = Limits()
     """Sizes above which input is refused."""
     partitions: Partitions = Partitions()

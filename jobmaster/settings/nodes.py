@@ -25,7 +25,7 @@ class Style(StrEnum):
     RAW = auto()
     """From the environment, the command line or an interpolation: whatever the key needs."""
     BROKEN = auto()
-    """Reported already; nothing more is to be said about it."""
+    """Reported already; no further problem is reported for it."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,4 @@
-"""What the environment and the command line say, put over the file.
+"""Values of the environment and the command line, put over those of the file.
 
 ``JOBMASTER_LEASES__LEASE=15s`` and ``--set leases.lease=15s`` both name a path. The type at the end of the path decides
 how the text is read: a leaf takes it as it is (no quoting, so that a password may hold any character), a list takes
@@ -29,7 +29,7 @@ OTHER_VARIABLES: Mapping[str, str] = {
 }
 """Variables with our prefix that are no settings."""
 
-# A Kubernetes Service named "jobmaster..." puts these into every pod of its namespace; nobody wrote them.
+# A Kubernetes Service named "jobmaster..." puts these into every pod of its namespace; they are not meant for us.
 _SERVICE_LINK = re.compile(
     r"JOBMASTER_(?:[A-Z0-9_]+_)?(?:SERVICE_HOST|SERVICE_PORT(?:_[A-Z0-9_]+)?|PORT(?:_[0-9]+_\w+)?)"
 )
@@ -197,7 +197,7 @@ def _put(node: Node, keys: Sequence[str], value: Node) -> Node:
     if not keys:
         return value
     if not isinstance(node, MappingNode) and not is_null(node):
-        return node  # the file holds something that is no section here: the binder says so
+        return node  # the file holds something that is no section here: the binder reports it
     entries = dict(node.entries) if isinstance(node, MappingNode) else {}
     key = keys[0]
     old = entries.get(key)

@@ -57,7 +57,7 @@ _LIKELY_SIZE_UNITS = {
 
 
 class UnitError(ValueError):
-    """A text that is no duration or size; ``suggestion`` is what was probably meant, if that can be told."""
+    """A text that is no duration or size; ``suggestion`` is what was probably meant, if known."""
 
     def __init__(self, message: str, suggestion: str | None = None) -> None:
         super().__init__(message)

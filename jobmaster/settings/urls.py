@@ -1,6 +1,6 @@
 """URLs of the master and of stores, read strictly, so that no part of a password is taken for a host, a port or a path.
 
-Whatever is wrong is said without a quote from the URL. A password in a URL has to be percent-encoded; what ``${...}`` puts
+Errors never quote the URL. A password in a URL has to be percent-encoded; what ``${...}`` puts
 in there is encoded by the loader (``encode_parts``).
 """
 

@@ -1,11 +1,11 @@
--- adopt_store: claim this store for a cluster, or learn whose it is.
+-- adopt_store: claim this store for a cluster, or return the cluster that has it.
 -- keys: store
 -- args: cluster_uid generation protocol
 -- answers: OK generation | OTHER cluster_uid | NEWER protocol
 -- effects: the hash is written once, when it is missing; its protocol is only raised
 -- flags: allow-oom (one small hash of each cluster, asked for by every agent that starts)
--- why: the generation lies in the data, so a store that comes back empty or swapped shows another one, whatever its
---      server id says. Two clusters of one name on one store would mix their jobs: the second one is refused.
+-- why: the generation lies in the data, so a store that comes back empty or swapped has another one, whatever its
+--      server id is. Two clusters of one name on one store would mix their jobs: the second one is refused.
 
 redis.register_function{
   function_name = 'jm1_adopt_store',

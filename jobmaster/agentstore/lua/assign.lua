@@ -4,7 +4,7 @@
 -- answers: OK ver | GEN | ROLLBACK ver | FENCED ver epoch | CLOSED ver state
 -- effects: assigned +n; a wake token when something is due earlier than before
 -- flags: none (out of memory: the rows go back to HELD)
--- why: marked in the master first, put second; whoever is refused here releases the rows. The same entry again is the same
+-- why: marked in the master first, put second; a caller that is refused here releases the rows. The same entry again is the same
 --      member of the sorted set.
 
 redis.register_function{

@@ -1,9 +1,9 @@
--- beat: an agent says that it works; the key is gone by itself when it says so no more.
+-- beat: the heartbeat of an agent: a key that expires when the agent stops.
 -- keys: agent
 -- args: ttl_ms
 -- answers: OK
 -- effects: agent = 1 with a time to live
--- flags: allow-oom (one tiny key of each agent: who may not beat stops working, and only a working agent empties a full store)
+-- flags: allow-oom (one tiny key of each agent: an agent that cannot beat stops working, and only a working agent empties a full store)
 -- why: a plain SET is refused at maxmemory. Then the lease is not renewed, the agents of a full store end one after the
 --      other, and nothing is left to free its memory.
 

@@ -11,7 +11,7 @@
 -- why: nothing is popped before it is safe elsewhere: the list stays until the master has every job in it. The owner
 --      chooses the name, so a claim whose reply was lost is asked again; when both arrive, and the first one only after the
 --      list of the second was settled and deleted, it must not make that list anew: its name is known as one that may go,
---      and jobs that nobody has seen would go with it. (Names without a number have no such guard.) List moves by the batch were measured 3-4 times
+--      and jobs that no agent has seen would go with it. (Names without a number have no such guard.) List moves by the batch were measured 3-4 times
 --      cheaper than streams and than one lease per job. pending and assigned share a claim by age (when a job fell due, or
 --      was made), so that a lasting stream into the one keeps nothing waiting in the other. Without bytes_max (a caller of an
 --      earlier build) the bytes are not bounded.

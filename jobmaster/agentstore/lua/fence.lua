@@ -7,9 +7,9 @@
 -- why: only a higher epoch, or the same one of the same owner (asked again), is accepted; the answer names the epoch that
 --      stands, so that a refused rescuer claims a higher one in the master. From OK on the old owner gets FENCED and
 --      producers CLOSED, so nothing is added while pages move. No counter floor: a rescuer has seen none.
---      VOUCHED: fenced like OK, but the store has vouched for the former owner until a moment that has not come (see
---      vouch): no page may be moved for wait_us; then the same fence is asked again. Never longer than the term that was
---      given: this clock may have been set back since.
+--      VOUCHED: fenced like OK, but the former owner may work until the end of its term (see vouch): no page may be moved
+--      for wait_us; then the same fence is sent again. Never longer than the term that was given: this clock may have been
+--      set back since.
 
 redis.register_function{
   function_name = 'jm1_fence',

@@ -5,7 +5,7 @@
 --          with places: OK assigned claimed entry ... (so many of the entries lie in each, in this order; the rest is pending)
 -- effects: none
 -- flags: no-writes
--- why: a job without a row can be looked at and cancelled; bounded, because the server serves nobody else meanwhile.
+-- why: a job without a row can be looked at and cancelled; bounded, because the server runs no other command meanwhile.
 --      assigned and claimed come first: they are short, pending may hold 200,000. What costs most is that every entry
 --      passes into Lua, so many ids are looked for in one scan: 20,000 entries take 4.5 ms for one id, 4.9 ms for 500, and
 --      3.7 ms without any comparison. The last two bytes of an id are looked at before a string is made of all 16, which

@@ -4,8 +4,8 @@
 -- answers: OK | NOBUCKET | FENCED epoch | CLOSED state
 -- effects: meta.state ACTIVE -> FROZEN; nothing when it is FROZEN already
 -- flags: allow-oom
--- why: the stop stands in the master before it is put here, so epoch and owner are those of the row: a bucket that has
---      changed hands since is left alone. Settling and spilling go on (what has run is still recorded), so is fencing by a
+-- why: the stop is written in the master first, so epoch and owner are those of the row: a bucket that has another
+--      owner since then is left alone. Settling and spilling go on (what has run is still recorded), so is fencing by a
 --      rescuer. The operator is no owner: the change counter stays.
 
 redis.register_function{

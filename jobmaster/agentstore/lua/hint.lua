@@ -1,4 +1,4 @@
--- hint: tell the owner that HELD jobs of its lane and priority are due.
+-- hint: notify the owner that HELD jobs of its lane and priority are due.
 -- keys: meta wake
 -- args: none
 -- answers: OK | NOBUCKET | CLOSED

@@ -96,7 +96,7 @@ end
 
 -- Items of a list or sorted set from position first on, in order: at most count, and of these as many as bytes_max holds,
 -- one at least; then the item that did not fit, or nil. A table for scores gets those of a sorted set (of that item, too).
--- Nothing tells the size of an item but reading it, so pages are small at first: little more is read than is taken.
+-- The size of an item is known only after reading it, so pages are small at first: little more is read than is taken.
 local FIRST_PAGE, LAST_PAGE = 64, 256
 local function items_from(command, key, first, count, bytes_max, scores)
   local items, found, size, page_size = {}, 0, 0, FIRST_PAGE

@@ -5,7 +5,7 @@
 -- effects: assigned +n; a wake token when something is due earlier than before
 -- flags: none
 -- why: the row names (bucket, epoch); a copy in a bucket of another epoch could never be recorded. The same entry again is
---      the same member of the sorted set. They are due now, so they stand in the same line as pending and count with it. Of
+--      the same member of the sorted set. They are due now, so they wait in the same queue as pending and count with it. Of
 --      earlier builds come 3 keys and no limits.
 
 redis.register_function{

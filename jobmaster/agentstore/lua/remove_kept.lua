@@ -6,7 +6,7 @@
 --          outcomes given are put back at the end
 -- flags: allow-oom (it frees memory)
 -- why: as remove_page. What the master refuses to take (its values, not its identity) goes to the end, so that it is kept
---      and holds up nobody; in the same step, so that a lost reply neither loses nor doubles it.
+--      and delays no other outcome; in the same step, so that a lost reply neither loses nor doubles it.
 
 redis.register_function{
   function_name = 'jm1_remove_kept',

@@ -4,8 +4,8 @@
 -- answers: OK ver | GEN | ROLLBACK ver | FENCED ver epoch | CLOSED ver state
 -- effects: the named lists and their names are gone; finished_ids (16 bytes each, concatenated) are published
 -- flags: allow-oom (it only frees memory)
--- why: published before the fence is looked at, because that a job has its row in the master is true whoever owns the
---      bucket now. Inside the function, so that one round trip does both; on a cluster PUBLISH goes to every node.
+-- why: published before the fence is looked at, because that a job has its row in the master is true whichever agent owns
+--      the bucket now. Inside the function, so that one round trip does both; on a cluster PUBLISH goes to every node.
 
 redis.register_function{
   function_name = 'jm1_settle',

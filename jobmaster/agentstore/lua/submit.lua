@@ -3,9 +3,9 @@
 -- args: high_water_jobs high_water_bytes skew_ms_max entry...
 -- answers: OK depth | NOBUCKET | CLOSED | FULL depth | SKEW offset_ms
 -- effects: pending +n, meta.seq +n, meta.bytes +sizes, one wake token; nothing on any other answer
--- flags: none (refused when the store is out of memory: a producer must hear it before the bucket breaks its promise)
+-- flags: none (refused when the store is out of memory: a producer must get this error before the bucket breaks its promise)
 -- why: no fence, a producer owns nothing; the state in meta is the gate that close_intake and fence shut atomically.
---      What is due in assigned waits in the same line as pending, so it counts toward the mark and the depth; without the
+--      What is due in assigned waits in the same queue as pending, so it counts toward the mark and the depth; without the
 --      key, which earlier builds do not send, pending counts alone.
 --      Every id is compared with this server's clock here, because the store is the first server that sees it.
 

@@ -1,4 +1,4 @@
--- thaw: the owner takes its bucket up again after an operator's stop, under the epoch that the master gave it.
+-- thaw: the owner unfreezes its bucket after an operator's stop, under the epoch that the master gave it.
 -- keys: meta wake assigned lists claimed:<name>
 -- args: generation epoch owner lowest_ver name
 -- answers: OK ver | GEN | ROLLBACK ver | FENCED ver epoch | CLOSED ver state
@@ -8,9 +8,9 @@
 -- why: an epoch above the one that stands, of the same owner: calls that it sent under the old one and that arrive late are
 --      refused from here on. ACTIVE too, because the stop may never have reached this store; no other state has a way back.
 --      What lies in assigned has rows under the old epoch, which refuse an outcome under the new one: the owner gives it back
---      from the claimed list, whose name says which epoch it was. FROZEN under this very epoch is a stop that the master knows
---      nothing of (a failover has forgotten it): it is over, and assigned is as it was. A call that arrives late may so undo a
---      later stop in the store; its owner, who does not start anything in it, puts it back at the next renewal.
+--      from the claimed list, whose name says which epoch it was. FROZEN under this very epoch is a stop that the master has
+--      no row of (a failover lost it): it is over, and assigned is as it was. A call that arrives late may so undo a
+--      later stop in the store; its owner, which starts nothing in it, puts it back at the next renewal.
 
 local THAWABLE = { FROZEN = true, ACTIVE = true }
 

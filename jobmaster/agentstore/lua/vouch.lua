@@ -1,13 +1,13 @@
--- vouch: the store stands for the owner of a bucket while the master does not answer.
+-- vouch: the store authorises the owner of a bucket for a term while the master does not answer.
 -- keys: meta
 -- args: generation epoch owner lowest_ver term_us
 -- answers: OK ver | GEN | ROLLBACK ver | FENCED ver epoch | CLOSED ver state
 -- effects: meta.vouched = this server's clock + term_us (vouched_for = term_us): no rescuer begins before that moment; a
 --          term of 0 takes it back
--- flags: allow-oom (one number, and whoever cannot have it must stop)
--- why: an owner whose lease nobody renews may start jobs for half of the term, counted from the sending of this call, and
---      must have stopped before its end. A rescuer fences first and is told to wait for the rest (see fence), so nothing is
---      started by two. It changes no job, so the change counter stands still.
+-- flags: allow-oom (one number, and an agent that cannot have it must stop)
+-- why: an owner whose lease is not renewed may start jobs for half of the term, counted from the sending of this call, and
+--      must have stopped before its end. A rescuer fences first and then waits for the rest (see fence), so no job is
+--      started by two agents. It changes no job, so the change counter stands still.
 
 redis.register_function{
   function_name = 'jm1_vouch',
