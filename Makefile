@@ -54,7 +54,7 @@ $(PIPELINE_STAMP): $(PIPELINE_LOCK) $(STAMP)
 
 install-pipeline: $(PIPELINE_STAMP) ## The same, and what the data pipeline needs
 
-demo: $(STAMP) ## Run a whole cluster on this machine over real work, with crashes, and check the books
+demo: $(STAMP) ## Run a whole cluster on this machine over real work, with crashes, and check every job
 	@$(BIN)/jobmaster demo
 
 demo-pipeline: $(PIPELINE_STAMP) ## The same, and then Spark over its history: figures, audit, plan, a report

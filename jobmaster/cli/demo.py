@@ -50,7 +50,7 @@ def demo(
     pipeline: bool,
     report: Path,
 ) -> None:
-    """Run a whole cluster over real work, with crashes, and check the books.
+    """Run a whole cluster over real work, with crashes, and check every job.
 
     Every Python source file of the standard library is indexed by a job: half acknowledged by the agent store alone, half
     held on the master until due. Of two agents one is sent home and replaced, the other is killed with jobs in its hands.

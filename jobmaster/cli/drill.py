@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 @click.group("drill")
 def drill_group() -> None:
-    """Play failures step by step, and check the books."""
+    """Play failures step by step, and check every job."""
 
 
 @drill_group.command("lease-race")
