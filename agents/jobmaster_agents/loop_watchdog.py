@@ -1,8 +1,8 @@
-"""Names the handler that blocks the event loop. A thread of its own, nothing on the hot path.
+"""Logs the handler that blocks the event loop. It runs in a thread of its own and costs nothing on the hot path.
 
-When the loop has not turned for a while, the main thread's stack is read from outside and searched for the frame in which
-a slot runs a job: its locals name the culprit. If the loop stays blocked, renewals are withheld, the lease runs out and
-the supervisor replaces the process; the neighbours run again without having used up an attempt.
+When the loop has not turned for a while, the thread reads the stack of the main thread and searches it for the frame in which
+a slot runs a job; its locals name the job. If the loop stays blocked, the lease is not renewed, it runs out, and the
+supervisor replaces the process; the other jobs run again without having used up an attempt.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _LOOK_SECONDS = 1.0
 
 
 class LoopWatchdog:
-    """Watches one loop from a daemon thread. Made and started on the loop's own thread."""
+    """Watches one loop from a daemon thread. Create and start it on the loop's own thread."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop, log: EventLog, blocked_seconds: float) -> None:
         self._loop = loop
@@ -31,11 +31,11 @@ class LoopWatchdog:
         self._end = threading.Event()
 
     def start(self) -> None:
-        """Begin to watch."""
+        """Start the thread."""
         threading.Thread(target=self._watch, name="jobmaster-watchdog", daemon=True).start()
 
     def stop(self) -> None:
-        """Watch no more."""
+        """End the thread."""
         self._end.set()
 
     def _watch(self) -> None:
@@ -61,7 +61,7 @@ class LoopWatchdog:
 
 
 def running_job(frame: FrameType | None) -> ClaimedJob | None:
-    """The job whose code the given stack is in, found by the frame of the slot that runs it."""
+    """The job that the given stack runs, by the frame of its slot; ``None``: no job."""
     code = Executor._run.__code__
     while frame is not None:
         if frame.f_code is code:

@@ -1,4 +1,4 @@
-"""How an attempt ended that did not run in a slot: in a worker process, or in a task of its own."""
+"""The result of an attempt in a worker process, as the worker sends it to its agent."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class ResultKind(StrEnum):
     ``arguments``: it never ran)."""
     TIMEOUT = "timeout"
     CRASHED = "crashed"
-    """The process died under the job, or the handler tried to end it."""
+    """The process ended while the job ran, or the handler tried to end it."""
     RETRY = "retry"
     """The handler asked for another attempt."""
     CANCEL = "cancel"
@@ -26,11 +26,11 @@ class ResultKind(StrEnum):
     CANCELLED = "cancelled"
     """Stopped by its agent."""
     NOT_STARTED = "not_started"
-    """No worker could be had, or it has no such handler: the job did not run and has used up no attempt."""
+    """No worker could be started, or it has no such handler: the job did not run and has used up no attempt."""
 
 
 class AttemptResult(msgspec.Struct, frozen=True, kw_only=True):
-    """How it ended, with what to record."""
+    """How the attempt ended, and what to write."""
 
     kind: ResultKind
     result: bytes | None = None
@@ -40,5 +40,5 @@ class AttemptResult(msgspec.Struct, frozen=True, kw_only=True):
     retry_after_seconds: float | None = None
     """With RETRY: what the handler asked for; ``None`` = the usual back-off."""
     conclusion: Conclusion | None = None
-    """How its transaction ended together with its outcome, when it had one."""
+    """How the transaction with its outcome ended; ``None``: it had none."""
     ran_us: int = 0

@@ -1,10 +1,10 @@
-"""What this process holds in memory: claimed lists (portions) and the one live copy of each job.
+"""The agent's in-memory table of jobs: the claimed lists and the one live copy of each job.
 
-Owns the answer to "may this claimed list be deleted?": only when every entry of it is *safe* - committed as finished,
-held or in flight, or refused by its own row (rule E). A list stays known until the store has said that it is gone, so that
-a look for lists nobody knows never takes it for a lost one. Owns "one live copy per id" (rule F): a second copy of an id
-waits behind the first and its list with it; when the first is over, the copies that its end has made void go, and the
-newest of the others takes over. Knows nothing of stores: whoever settles passes on what became deletable.
+It decides when a claimed list may be deleted: only when every entry of it is *safe* - committed as finished, held or in
+flight, or refused by its own row (rule E). A list stays known until the store has confirmed its deletion, so that the search
+for unknown lists never takes it for a lost one. It keeps one live copy per id (rule F): a second copy of an id waits behind
+the first, and its list with it; when the first has ended, the copies that its end has made void are dropped, and the newest
+of the others takes over. It makes no call to a store: the caller deletes the lists that a method returns.
 """
 
 from __future__ import annotations
@@ -19,16 +19,16 @@ from jobmaster_agents.state.ownership import OwnedBucket
 
 
 class JobPhase(Enum):
-    """Where a live copy is."""
+    """Phase of a copy in this process."""
 
     QUEUED = 1
     RUNNING = 2
     ENDED = 3
     """Its outcome is on the way to the master."""
     GONE = 4
-    """Settled or forgotten; whatever still refers to it must leave it alone."""
+    """Settled or forgotten; code that still refers to it must not touch it."""
     FOLLOWING = 5
-    """A second copy of an id that is live already."""
+    """A second copy, behind the live copy of the same id."""
 
 
 class ClaimedJob:
@@ -65,9 +65,9 @@ class ClaimedJob:
         self.kept = False
         """Its outcome is also kept in the store."""
         self.unwritable = False
-        """The master refuses its values: kept here and in its list until a person has looked."""
+        """The master refuses its values: kept here and in its list until an operator acts."""
         self.headers: Headers | None = None
-        """Decoded once, when they are first asked for."""
+        """Decoded once, when first needed."""
         self.row: FinalRow | HoldRow | None = None
         self.weight = 0
         """Payload bytes of ``row``, counted once when it is queued."""
@@ -78,9 +78,9 @@ class ClaimedList:
     """One claimed list: the unit that is deleted in the store.
 
     Args:
-        claimed_at: CLOCK_BOOTTIME seconds when it was first asked for; ``persist_within`` counts from here.
+        claimed_at: CLOCK_BOOTTIME seconds of the first call for it; ``persist_within`` counts from here.
         now_us: the store's clock in the answer.
-        asked_at: when the call was sent that brought the answer (a lost reply is asked for again); default ``claimed_at``.
+        asked_at: when the call that was answered was sent (it is repeated after a lost reply); default ``claimed_at``.
         size: bytes of the list.
     """
 
@@ -101,14 +101,14 @@ class ClaimedList:
         self.size = size
         self.claimed_at = claimed_at
         self.clock_us = now_us - int((claimed_at if asked_at is None else asked_at) * 1e6)
-        """Add it to boot-time microseconds for the store's clock."""
+        """Store time minus boot time, in microseconds."""
         self.jobs: list[ClaimedJob] = []
         self.unsafe = 0
         self.parent: ClaimedList | None = None
-        """Of a part that bears an identity of the past (``JobTable.keep_old_identity``): the portion of the whole list."""
+        """Of a part with an old identity (``JobTable.keep_old_identity``): the claimed list that it is a part of."""
 
     def split_off(self, past: OwnedBucket, jobs: Sequence[ClaimedJob]) -> None:
-        """These jobs of the list keep the identity of the past; the list goes when they and the others are safe."""
+        """These jobs keep the old identity of the bucket; the list is deletable when they and the others are safe."""
         if not self.jobs:
             self.owned = past  # its list is gone: nothing is to be deleted
             return
@@ -122,7 +122,7 @@ class ClaimedList:
 
 
 _token = attrgetter("entry.token")
-# On CPython 3.11 a member is found through the metaclass of its enum: 50 ns, and the hot path needs several.
+# On CPython 3.11 access to an enum member goes through the metaclass: 50 ns, and the hot path needs several.
 _QUEUED, _GONE = JobPhase.QUEUED, JobPhase.GONE
 
 
@@ -134,7 +134,7 @@ class JobTable:
         self._claimed_lists: dict[bytes, dict[str, ClaimedList]] = {}
         self._sizes: dict[bytes, int] = {}
         self.conflicts: list[tuple[bytes, str, str]] = []
-        """Second copies with another payload than the first (id, its handler, the second's), until somebody has told."""
+        """Second copies with another payload than the first (id, its handler, the second's); the claimer logs and removes them."""
         self.duplicates = 0
         """Second copies seen since the start."""
 
@@ -150,11 +150,11 @@ class JobTable:
         return self._live.get(job_id)
 
     def knows(self, bucket_id: bytes, name: str) -> bool:
-        """True when the claimed list is one of ours, also while it is being deleted."""
+        """True when this process has the claimed list, also while it is being deleted."""
         return name in self._claimed_lists.get(bucket_id, ())
 
     def bytes_of(self, bucket_id: bytes) -> int:
-        """Bytes of the claimed lists of a bucket that lie in memory, with all that has ended and is not settled."""
+        """Bytes of the claimed lists of a bucket in memory, including jobs that have ended and are not settled."""
         return self._sizes.get(bucket_id, 0)
 
     def adopt(
@@ -187,7 +187,7 @@ class JobTable:
     # ------------------------------------------------------------ the end of a copy, and of a list
 
     def make_safe(self, job: ClaimedJob) -> ClaimedList | None:
-        """The master knows this copy (in flight) or has settled it; the portion when its list may be deleted now."""
+        """The master has a row of this copy (in flight) or has settled it. Returns the claimed list if deletable now."""
         if job.safe:
             return None
         job.safe = True
@@ -200,7 +200,7 @@ class JobTable:
             return None
         mine = self._claimed_lists.get(claimed_list.owned.fence.bucket_id)
         if mine is None or mine.get(claimed_list.name) is not claimed_list:
-            return None  # the bucket was forgotten meanwhile: its lists are the rescuer's
+            return None  # the bucket was forgotten meanwhile: its lists belong to the rescuer
         return claimed_list
 
     def deleted(self, bucket_id: bytes, names: Iterable[str]) -> None:
@@ -217,9 +217,9 @@ class JobTable:
             del self._claimed_lists[bucket_id], self._sizes[bucket_id]
 
     def settle(self, job: ClaimedJob, *, accepted: bool) -> tuple[list[ClaimedList], list[ClaimedJob]]:
-        """This copy is over: accepted, or refused by its row.
+        """This copy has ended: accepted, or refused by its row.
 
-        Returns: portions whose lists may be deleted, and copies that must run now (promoted followers).
+        Returns: claimed lists that may be deleted, and copies that must run now (promoted followers).
         """
         done: list[ClaimedList] = []
         if (claimed_list := self._end(job)) is not None:
@@ -231,7 +231,7 @@ class JobTable:
         done: list[ClaimedList] = []
         promoted: list[ClaimedJob] = []
         live = self._live
-        for job in jobs:  # ``_end`` and ``make_safe`` written out: two calls a job less
+        for job in jobs:  # ``_end`` and ``make_safe`` inlined: two calls less per job
             job.phase = _GONE
             job_id = job.entry.id
             if live.get(job_id) is job:
@@ -248,9 +248,9 @@ class JobTable:
         return done, promoted
 
     def release_kept(self, jobs: Iterable[ClaimedJob]) -> list[ClaimedList]:
-        """The outcomes of these copies lie in their buckets: memory needs them no more. They have no followers.
+        """The outcomes of these copies are kept in their buckets: remove them from memory. They have no followers.
 
-        Returns: portions whose lists may be deleted.
+        Returns: claimed lists that may be deleted.
         """
         done: list[ClaimedList] = []
         touched: set[ClaimedList] = set()
@@ -259,7 +259,7 @@ class JobTable:
             if (claimed_list := self._end(job)) is not None:
                 done.append(claimed_list)
         for claimed_list in touched:
-            # A list is pinned by the one job of it that still runs: its neighbours are not.
+            # One running job keeps the list in memory; the other jobs of the list need not stay.
             claimed_list.jobs[:] = [job for job in claimed_list.jobs if job.phase is not JobPhase.GONE]
         return done
 
@@ -271,7 +271,7 @@ class JobTable:
         return None if job.safe else self.make_safe(job)
 
     def _after(self, job: ClaimedJob, accepted: bool, done: list[ClaimedList]) -> list[ClaimedJob]:
-        """What becomes of the copies behind a copy that is over."""
+        """Decide on the copies behind a copy that has ended. Returns the promoted copy, if any."""
         followers, job.followers = job.followers or [], None
         alive: list[ClaimedJob] = []
         for follower in followers:
@@ -286,7 +286,7 @@ class JobTable:
         return list(self._promote(alive))
 
     def _promote(self, followers: Sequence[ClaimedJob]) -> Iterator[ClaimedJob]:
-        """The newest copy takes over, the others wait behind it."""
+        """The copy with the highest token takes over; the others wait behind it."""
         heirs = sorted((f for f in followers if f.phase is JobPhase.FOLLOWING), key=_token, reverse=True)
         if not heirs:
             return
@@ -297,11 +297,11 @@ class JobTable:
         yield heir
 
     def forget(self, bucket_id: bytes) -> tuple[list[ClaimedJob], list[ClaimedJob]]:
-        """The bucket is not ours any more: nothing of it is settled, no key may be touched (rule D).
+        """Remove a bucket that is not ours any more: nothing of it is settled, no key may be touched (rule D).
 
-        Returns: the jobs that were live in it (their handlers are to be stopped), and promoted copies in other buckets.
+        Returns: the jobs that were live in it (the caller stops their handlers), and promoted copies in other buckets.
         """
-        # Through the live map, because copies in flight outlive their lists.
+        # By the live map, because copies in flight outlive their lists.
         dropped = self.of_bucket(bucket_id)
         promoted: list[ClaimedJob] = []
         self._sizes.pop(bucket_id, None)
@@ -317,9 +317,9 @@ class JobTable:
         return dropped, promoted
 
     def keep_old_identity(self, owned: OwnedBucket, past: OwnedBucket) -> list[ClaimedJob]:
-        """The bucket goes on under a new epoch: copies that may have a row under the old one keep that identity.
+        """The bucket has a new epoch: copies that may have a row under the old epoch keep the old identity.
 
-        Returns: those of them that have not been started.
+        Returns: the copies among them that have not started.
         """
         bucket_id = owned.fence.bucket_id
         mine: dict[ClaimedJob, None] = dict.fromkeys(self.of_bucket(bucket_id))
@@ -338,14 +338,14 @@ class JobTable:
         return [job for job in self._live.values() if job.claimed_list.owned.fence.bucket_id == bucket_id]
 
     def ids_of(self, bucket_id: bytes) -> set[bytes]:
-        """Ids in memory for one bucket (followers included): what anti-entropy must not touch."""
+        """Ids in memory for one bucket, followers included: anti-entropy must not touch them."""
         ids = {job.entry.id for job in self.of_bucket(bucket_id)}
         for claimed_list in self._claimed_lists.get(bucket_id, {}).values():
             ids.update(job.entry.id for job in claimed_list.jobs if job.phase is not JobPhase.GONE)
         return ids
 
     def settled_of(self, bucket_id: bytes) -> set[tuple[bytes, int]]:
-        """(id, token) of copies that are over, and lie in the store for as long as their claimed lists do."""
+        """(id, token) of copies that have ended; they are in the store for as long as their claimed lists."""
         claimed_lists = self._claimed_lists.get(bucket_id, {}).values()
         return {
             (job.entry.id, job.entry.token)
@@ -355,7 +355,7 @@ class JobTable:
         }
 
     def unpersisted(self, claimed_before: float) -> list[ClaimedList]:
-        """Portions claimed before a moment that still hold unsafe entries."""
+        """Claimed lists from before a moment (CLOCK_BOOTTIME seconds) that still have unsafe entries."""
         return [
             claimed_list
             for mine in self._claimed_lists.values()
@@ -364,16 +364,16 @@ class JobTable:
         ]
 
     def empty(self, bucket_id: bytes) -> bool:
-        """True when nothing of the bucket is in memory."""
+        """True when no job or list of the bucket is in memory."""
         return not self._claimed_lists.get(bucket_id) and not self.of_bucket(bucket_id)
 
 
 def _is_void(follower: ClaimedJob, first: ClaimedJob, accepted: bool) -> bool:
     """True when the end of the first copy means that the row refuses the second one for ever.
 
-    Tokens only grow. A write that was accepted under a token was the row's newest word then, so a copy with a higher token
-    is a later assignment (given back and onboarded again before the answer came) and must have its turn. After a refusal
-    only the very same identity is known to be refused too.
+    Tokens only grow. An accepted write had the newest token of the row, so a copy with a higher token is a later assignment
+    (given back and onboarded again before the answer came) and must run. After a refusal only a copy with the very same
+    identity is known to be refused, too.
     """
     if accepted:
         return follower.entry.token <= first.entry.token
@@ -383,13 +383,13 @@ def _is_void(follower: ClaimedJob, first: ClaimedJob, accepted: bool) -> bool:
 
 
 def by_bucket(jobs: Sequence[ClaimedJob]) -> list[tuple[OwnedBucket, list[ClaimedJob]]]:
-    """The copies of each bucket (of each identity of one) together."""
+    """Group copies by bucket (by each identity of a bucket)."""
     groups: dict[OwnedBucket, list[ClaimedJob]] = {}
     last: ClaimedList | None = None
     mine: list[ClaimedJob] = []
     for job in jobs:
         claimed_list = job.claimed_list
-        if claimed_list is not last:  # neighbours mostly come from one claimed list
+        if claimed_list is not last:  # adjacent jobs mostly come from one claimed list
             last = claimed_list
             mine = groups.setdefault(claimed_list.owned, [])
         mine.append(job)
