@@ -1,13 +1,13 @@
-"""Plain functions in threads, with a hand-over that is paid by the batch.
+"""Runs plain functions in threads; results come back to the loop in batches.
 
 ``loop.run_in_executor`` costs a future pair, a work item and a loop wake-up per job. Here jobs go through one deque, an
-idle thread is woken only when none is on its way (a woken thread wakes the next before it runs its job, so blocking jobs
-spread over all threads and jobs of no length stay on one), and finished jobs come back in batches: one loop wake-up
-brings all that ended until the loop turned.
+idle thread is woken only when no woken thread is on its way (a woken thread wakes the next before it runs its job, so
+blocking jobs spread over all threads and very short jobs stay on one), and finished jobs come back in batches: one loop
+wake-up delivers all jobs that ended until the loop turned.
 
-A thread cannot be killed. One whose job is given up is *quarantined*: its late result is thrown away, another thread
-takes its place, and it ends when its job does. With as many threads stuck as the pool is large, ``exhausted`` is set:
-the process should be replaced.
+A thread cannot be killed. A thread whose job is stopped is *quarantined*: its late result is dropped, another thread takes
+its place, and it ends when its job does. When as many threads are quarantined as the pool has, ``exhausted`` is set: the
+process should be replaced.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class ThreadJob:
         self._kwargs = kwargs
         self._on_done = on_done
         self.started_at: float | None = None
-        """When a thread took it up, by the runner's clock; ``None`` while it waits for a thread."""
+        """When a thread took the job, by the clock of the pool; ``None`` while it waits for a thread."""
         self.over = False
         self.quarantined = False
         self.error: BaseException | None = None
@@ -44,35 +44,35 @@ class ThreadJob:
         self.ran_us = 0
 
     def run(self, now: Callable[[], float]) -> None:
-        """In the thread: call the function in a context of its own and keep how it ended."""
+        """In the thread: call the function in a context of its own and keep its result or error."""
         started = self.started_at or now()
         try:
             # A fresh context, so that no context variable leaks from one job into the next.
             self.result = contextvars.Context().run(self._fn, **self._kwargs)
-        except BaseException as error:  # SystemExit of a handler is its failed attempt, not the end of the thread
+        except BaseException as error:  # SystemExit of a handler fails its attempt and does not end the thread
             self.error = error
         self.ran_us = int((now() - started) * 1e6)
 
     def deliver(self) -> None:
-        """On the loop: tell the caller, exactly once."""
-        # The error's traceback refers to this job: a circle that only the collector would break.
+        """On the loop: call ``on_done``, exactly once."""
+        # The error's traceback refers to this job: a cycle that only the garbage collector would break.
         error, self.error = self.error, None
         self._on_done(error, self.result, self.ran_us)
 
 
 class Unfinished(NamedTuple):
-    """What ``close`` left behind; ``on_done`` is never called for any of these."""
+    """Jobs that ``close`` left; ``on_done`` is never called for them."""
 
     waiting: list[ThreadJob]
     """Never started."""
     running: list[ThreadJob]
-    """Still in a thread when the time was over (jobs given up earlier are not among them)."""
+    """Still in a thread at the end of the time limit (without jobs quarantined earlier)."""
 
 
 class ThreadPool:
     """A pool of daemon threads that run plain functions.
 
-    All methods are for the loop's thread. Threads start when they are first needed.
+    Call the methods on the loop's thread. Threads start when they are first needed.
 
     Args:
         size: jobs that run at once.
@@ -86,61 +86,61 @@ class ThreadPool:
         self._size = size
         self._now = now
         self._lock = threading.Lock()
-        # All below is guarded by the lock, but `_done` and `_asked`: see `_finish`.
+        # The lock guards all attributes below except `_done` and `_delivery_scheduled`: see `_finish`.
         self._jobs: deque[ThreadJob] = deque()
         self._running: set[ThreadJob] = set()
         self._idle: list[threading.Lock] = []
-        """One locked lock per sleeping thread; releasing it wakes that thread. Last in, first out: the warm one."""
+        """One locked lock per sleeping thread; its release wakes that thread. Last in, first out: warm caches."""
         self._waking = False
         self._live = 0
-        """Threads that take jobs: quarantined ones are not counted."""
+        """Threads that take jobs, without quarantined ones."""
         self._stuck = 0
         self._closed = False
         self._done: deque[ThreadJob] = deque()
-        self._asked = False
+        self._delivery_scheduled = False
         self._numbers = itertools.count(1)
         self._ended = asyncio.Event()
         self.exhausted = asyncio.Event()
-        """Set, for good, when ``size`` threads were stuck at once: replace the process."""
+        """Set once ``size`` threads are quarantined at the same time, and never cleared: replace the process."""
 
     @property
     def quarantined(self) -> int:
-        """Threads stuck right now in a job that was given up."""
+        """Number of threads that are quarantined now."""
         return self._stuck
 
     @property
     def waiting(self) -> int:
-        """Jobs that no thread has taken up yet."""
+        """Number of jobs that no thread has taken yet."""
         return len(self._jobs)
 
     def submit(self, fn: Callable[..., object], kwargs: Mapping[str, object], on_done: OnDone) -> ThreadJob:
-        """Run ``fn(**kwargs)`` in a thread; ``on_done`` is called on the loop when it has ended, however it did.
+        """Run ``fn(**kwargs)`` in a thread; ``on_done`` is called on the loop when it has returned or raised.
 
         Raises:
-            Unavailable: no thread could be started and none is there; the job was not taken.
+            Unavailable: there is no thread and none could be started; the job was not accepted.
         """
         job = ThreadJob(fn, kwargs, on_done)
         with self._lock:
             if self._closed:
                 raise Unavailable("the thread pool is closed", hint="hand the job back")
             self._jobs.append(job)
-            start = self._call_help()
+            start = self._ensure_thread()
         if start and not self._start_thread():
-            self._refuse_alone(job)
+            self._refuse_without_threads(job)
         return job
 
     def quarantine(self, job: ThreadJob) -> bool:
-        """Give a job up (timed out, superseded). From here on its ``on_done`` is never called.
+        """Stop waiting for a job (timed out, superseded). Its ``on_done`` is never called from now on.
 
-        Returns: False when it had ended already: then ``on_done`` was called or is about to be. Else True; a job that
-        no thread had taken up will not be started, the thread of a running one is replaced.
+        Returns: False when it had ended already: then ``on_done`` was called or is about to be. Else True: a job that no
+        thread had taken will not start, and the thread of a running job is replaced.
         """
         with self._lock:
             if job.over or job.quarantined:
                 return False
             job.quarantined = True
             if job.started_at is None:
-                return True  # the thread that finds it in the queue passes over it
+                return True  # the thread that finds it in the queue skips it
             self._running.discard(job)
             self._stuck += 1
             self._live -= 1
@@ -148,13 +148,13 @@ class ThreadPool:
                 self.exhausted.set()
             if self._closed and not self._live:
                 self._ended.set()
-            start = bool(self._jobs) and self._call_help()
+            start = bool(self._jobs) and self._ensure_thread()
         if start:
             self._start_thread()
         return True
 
     async def close(self, timeout_seconds: float) -> Unfinished:
-        """Take no more jobs, wait for what runs, end the threads. What waits is given back at once."""
+        """Accept no more jobs, await running jobs, end the threads. Waiting jobs are returned."""
         with self._lock:
             self._closed = True
             waiting = [job for job in self._jobs if not job.quarantined]
@@ -181,10 +181,10 @@ class ThreadPool:
 
     # ------------------------------------------------------------ threads
 
-    def _call_help(self) -> bool:
-        """Under the lock: see that a thread is on its way to the queue. True: the caller must start one.
+    def _ensure_thread(self) -> bool:
+        """Under the lock: make sure that a thread is on its way to the queue. True: the caller must start one.
 
-        One at a time: each wakes or starts the next when it takes up a job and finds more.
+        One at a time: each thread wakes or starts the next when it takes a job and finds more.
         """
         if self._waking:
             return False
@@ -192,25 +192,25 @@ class ThreadPool:
             self._waking = True
             self._idle.pop().release()
             return False
-        # Never more than twice the size in all, so that a lane full of stuck jobs cannot eat the machine.
+        # Never more than twice the size in all: a lane full of stuck jobs cannot exhaust the machine.
         self._waking = self._live < self._size and self._live + self._stuck < 2 * self._size
         if self._waking:
             self._live += 1
         return self._waking
 
     def _start_thread(self) -> bool:
-        """Start the thread that ``_call_help`` has counted already."""
+        """Start the thread that ``_ensure_thread`` has counted already."""
         name = f"jobmaster-thread-{next(self._numbers)}"
         try:
             threading.Thread(target=self._work, name=name, daemon=True).start()
-        except RuntimeError:  # this process may have no more: the threads that there are go on with the work
+        except RuntimeError:  # the process may have no more threads: the existing ones do the work
             with self._lock:
                 self._waking = False
                 self._live -= 1
             return False
         return True
 
-    def _refuse_alone(self, job: ThreadJob) -> None:
+    def _refuse_without_threads(self, job: ThreadJob) -> None:
         with self._lock:
             if self._live or job.started_at is not None:
                 return
@@ -230,11 +230,11 @@ class ThreadPool:
         self._leave()
 
     def _take(self, wake: threading.Lock) -> ThreadJob | None:
-        """Next job for this thread; sleeps until there is one. ``None``: the pool is closed."""
+        """The next job for this thread; sleeps until there is one. ``None``: the pool is closed."""
         while True:
             with self._lock:
                 if (job := self._next()) is not None:
-                    start = bool(self._jobs) and self._call_help()
+                    start = bool(self._jobs) and self._ensure_thread()
                     break
                 if self._closed:
                     return None
@@ -256,17 +256,17 @@ class ThreadPool:
         return None
 
     def _finish(self, job: ThreadJob) -> bool:
-        """Hand a finished job to the loop. False: it was given up, so this thread has been replaced and ends."""
+        """Hand a finished job to the loop. False: it was quarantined, so this thread has been replaced and ends."""
         with self._lock:
             if job.quarantined:
                 self._stuck -= 1
                 return False
             job.over = True
             self._running.discard(job)
-        # Append first, ask second; the loop clears the flag first and empties second: nothing is left lying.
+        # Append first, schedule second; the loop clears the flag first and empties second: no job stays behind.
         self._done.append(job)
-        if not self._asked:
-            self._asked = True
+        if not self._delivery_scheduled:
+            self._delivery_scheduled = True
             self._call_loop(self._deliver)
         return True
 
@@ -281,16 +281,16 @@ class ThreadPool:
         try:
             self._loop.call_soon_threadsafe(callback)
         except RuntimeError:
-            pass  # the loop is closed: the process ends and nobody waits for this
+            pass  # the loop is closed: the process ends
 
     def _deliver(self) -> None:
-        self._asked = False
+        self._delivery_scheduled = False
         done = self._done
-        for _ in range(len(done)):  # what comes meanwhile asks again, so that the loop gets its turn
+        for _ in range(len(done)):  # later jobs schedule another delivery, so that the loop gets its turn
             job = done.popleft()
             try:
                 job.deliver()
-            except Exception as error:  # one caller's mistake must not keep the others' results
+            except Exception as error:  # an error of one caller must not lose the results of the others
                 self._loop.call_exception_handler(
                     {"message": "on_done of a job that ran in a thread raised", "exception": error}
                 )

@@ -1,9 +1,9 @@
-"""Handlers in processes of their own: a pool of workers in which nothing a handler does can hurt another job.
+"""A pool of worker processes for handlers of mode ``process``: a handler cannot harm another job.
 
 A handler that raises, hangs, exits, crashes the interpreter, floods its output or leaves threads and children behind
 costs its own attempt and at most one worker process, which is replaced. Workers start when they are first needed.
 
-How a worker is stopped, kept and killed is in ``isolation_process``; here is who gets which worker and when one starts.
+This module assigns workers to jobs and starts workers; ``worker_process`` runs, stops and kills one worker.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from jobmaster_agents.execute.process_pool.protocol import ProcessJob, Setup
 from jobmaster_agents.execute.process_pool.worker_process import OnOutput, StartFailed, WorkerLimits, WorkerProcess
 
 MayBegin = Callable[[], Awaitable[bool]]
-"""Asked for a job once its worker is there, because a process takes its time to start: whether the job begins now. A no is
+"""Awaited when the worker for a job is ready, because a process takes time to start: whether the job begins now. False means
 NOT_STARTED."""
 
 
@@ -36,13 +36,13 @@ _START_AGAIN_SECONDS_MAX = 10.0
 
 
 class ProcessPool:
-    """Worker processes for isolated handlers; all methods are for the loop's thread.
+    """Worker processes. Call the methods on the loop's thread.
 
     Args:
         handler_paths: module paths, as for ``load_handlers``.
-        size: workers at most, each with one job at a time; as many again for ``run_alone``.
-        result_bytes, error_bytes: limits of what one attempt may send back.
-        on_output: told of each line that a worker prints.
+        size: number of workers at most, each with one job at a time; as many again for ``run_alone``.
+        result_bytes, error_bytes: limits of the result and of the error of one attempt.
+        on_output: called with each line that a worker prints.
         access: how workers open transactions on the master (``Setup.access``).
     """
 
@@ -77,9 +77,9 @@ class ProcessPool:
         )
         self._loop = asyncio.get_running_loop()
         self._processes: set[WorkerProcess] = set()
-        """Every process that is started and not gone, those of ``run_alone`` included."""
+        """Every started process that has not ended, including those of ``run_alone``."""
         self._shared: set[WorkerProcess] = set()
-        """Ready workers of the pool proper: idle, running or tidying."""
+        """Ready workers, without those of ``run_alone``: idle, running or cleaning up."""
         self._free: list[WorkerProcess] = []
         self._starting = 0
         self._starters: set[asyncio.Task[None]] = set()
@@ -97,11 +97,11 @@ class ProcessPool:
         """Run one attempt in the next free worker.
 
         Args:
-            take_back: called when its worker has died while the job was asked about: it has not begun, whatever ``begin``
-                said, and is asked about again when the next worker is there.
+            take_back: called when the worker died while ``begin`` was awaited: the job has not begun, whatever ``begin``
+                returned, and ``begin`` is awaited again when the next worker is ready.
 
-        Cancelling the caller stops the handler before the ``CancelledError`` is passed on: when ``await run(...)`` has
-        ended, however it did, the handler does not run any more.
+        A cancellation of the caller stops the handler before the ``CancelledError`` is passed on: when ``await run(...)`` has
+        returned or raised, the handler does not run any more.
         """
         while True:
             try:
@@ -121,8 +121,8 @@ class ProcessPool:
             take_back()
 
     async def run_alone(self, job: ProcessJob, begin: MayBegin = _at_once) -> AttemptResult:
-        """Run one attempt in a fresh process that is retired afterwards, so that only this job can be blamed for what
-        happens to it. Takes handlers of every mode."""
+        """Run one attempt in a fresh process that ends afterwards, so that only this job can have caused its crash. Takes
+        handlers of every mode."""
         try:
             async with self._alone:
                 worker = await self._start_process(lambda worker: worker.leave("it has run its one job"))
@@ -139,12 +139,12 @@ class ProcessPool:
     # ------------------------------------------------------------ the end
 
     def kill_all(self) -> None:
-        """SIGKILL to every worker and all that it has started, now: the lease is about to end."""
+        """SIGKILL every worker and all processes that it has started, now: the lease is about to end."""
         for process in list(self._processes):
             process.kill()
 
     async def close(self) -> None:
-        """Take no more jobs, stop what runs (asked first, then killed), end the workers; nothing is left after it."""
+        """Accept no more jobs, stop running jobs (ask first, then kill), end the workers. No process is left afterwards."""
         self._closing.set()
         for waiter in self._take_waiters():
             waiter.set_exception(_closed())
@@ -154,7 +154,7 @@ class ProcessPool:
             waits = [self._loop.create_task(process.wait_gone()) for process in self._processes]
             await asyncio.wait([*waits, *self._starters])
 
-    # ------------------------------------------------------------ who gets which worker
+    # ------------------------------------------------------------ assigning workers to jobs
 
     async def _next_worker(self) -> WorkerProcess:
         while not self._closing.is_set():
@@ -187,7 +187,7 @@ class ProcessPool:
         for waiter in self._take_waiters():
             waiter.set_result(worker)
             return
-        self._free.append(worker)  # the next job takes the last one: it has warm caches
+        self._free.append(worker)  # last in, first out: warm caches
 
     def _went(self, worker: WorkerProcess) -> None:
         self._processes.discard(worker)
@@ -199,8 +199,8 @@ class ProcessPool:
     # ------------------------------------------------------------ starting workers
 
     def _grow(self) -> None:
-        """Start workers while more jobs wait than workers are on their way and there is room."""
-        # One that tidies up behind its job is back sooner than a new one is there.
+        """Start workers while more jobs wait than workers start, up to the size of the pool."""
+        # A worker that cleans up after its job is ready sooner than a new one.
         waiting = sum(not waiter.done() for waiter in self._waiters)
         waiting -= sum(worker.cleaning_up for worker in self._shared)
         while self._starting < min(waiting, self._size - len(self._shared)) and not self._closing.is_set():
@@ -225,7 +225,7 @@ class ProcessPool:
         self._grow()
 
     async def _start_process(self, on_idle: Callable[[WorkerProcess], None]) -> WorkerProcess:
-        # After a failed start the next one waits, so that a broken module makes no storm of processes.
+        # After a failed start the next one waits, so that a broken module does not start processes in a loop.
         if (seconds := self._not_before - self._now()) > 0:
             try:
                 async with asyncio.timeout(seconds):

@@ -1,7 +1,7 @@
 """The transaction, or the confirmation, of one attempt in a worker process, on a connection of its own.
 
-It is opened when the handler asks for it and closed when the attempt is over. Whether the lease allows a commit is the
-agent's business: it kills its workers in time.
+It is opened at the handler's call and closed when the attempt has ended. The worker does not check the lease: the agent kills
+its workers before the lease ends.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ from jobmaster_agents.execute.transactional.confirmation import Confirmation
 
 
 class WorkerTransaction:
-    """One attempt's.
+    """The transaction or confirmation of one attempt.
 
     Args:
         access: MessagePack of ``MasterAccess``.
-        ran_us: how long the handler has run by now.
-        encode: of handlers with an explicit confirmation: its result as it will be recorded.
+        ran_us: microseconds that the handler has run by now.
+        encode: for handlers with explicit confirmation: encodes the result.
         run: runs a coroutine to its end on the worker's loop, out of reach of a ``StopJob``.
     """
 
@@ -49,12 +49,12 @@ class WorkerTransaction:
 
     @property
     def confirmed(self) -> tuple[Conclusion | None, bytes | None]:
-        """How its confirmation ended, and with what result."""
+        """How the confirmation ended, and its result."""
         attempt = self.attempt
         return (attempt.conclusion, attempt.row.result) if isinstance(attempt, Confirmation) else (None, None)
 
     def conclude(self, result: bytes | None) -> Conclusion | None:
-        """Outcome and commit; ``None`` when the handler did without."""
+        """Write the outcome and commit; ``None`` when the handler has not opened a transaction."""
         if isinstance(self.attempt, Confirmation) or not self.attempt.pending:
             return None
         row = self._success._replace(result=result, ran_us=self._ran_us())
@@ -62,7 +62,7 @@ class WorkerTransaction:
         return conclusion
 
     def close(self) -> None:
-        """Undo what was not concluded."""
+        """Roll back what was not concluded, and close the connection."""
         self._run(self._close())
 
     async def _close(self) -> None:

@@ -1,5 +1,5 @@
-"""``ctx.transaction()`` of one attempt: opened by the handler, ended by whoever runs it. The same in an agent and in its
-worker processes."""
+"""``ctx.transaction()`` of one attempt: opened by the handler, ended by its runner. Used in agents and in their worker
+processes."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class OpenTransaction(Protocol):
 
 
 class TransactionSource(Protocol):
-    """Where transactions come from."""
+    """Opens transactions on the master."""
 
     async def begin(self, attempt: str) -> OpenTransaction: ...
 
@@ -40,11 +40,11 @@ async def conclude(opened: OpenTransaction, row: FinalRow, allowed: Callable[[],
     """Write the outcome as the last statement, and commit.
 
     Args:
-        allowed: whether this process may still commit; read just before it would.
+        allowed: whether this process may still commit; called just before the commit.
 
     Raises:
-        InputError: the handler has ended the transaction by itself, or went on after an error that had spoilt it.
-        Exception: the server's own, of a statement or of a constraint that is checked at the commit; rolled back.
+        InputError: the handler has ended the transaction itself, or went on after an error that had aborted it.
+        Exception: an error of the server, from a statement or a constraint checked at the commit; rolled back.
     """
     try:
         if not await opened.write(row):
@@ -60,10 +60,10 @@ async def conclude(opened: OpenTransaction, row: FinalRow, allowed: Callable[[],
 
 
 class AttemptTransaction:
-    """At most one transaction.
+    """The transaction of one attempt, at most one.
 
     Args:
-        success: the outcome if the attempt succeeds; names the attempt.
+        success: the outcome if the attempt succeeds; it identifies the attempt.
     """
 
     def __init__(self, source: TransactionSource, success: FinalRow) -> None:
@@ -73,11 +73,11 @@ class AttemptTransaction:
         self._asked = False
         self._left = False
         self.unavailable: JobMasterError | None = None
-        """Why there could be none."""
+        """Why no transaction could be opened."""
 
     @property
     def pending(self) -> bool:
-        """It is open, and wants to be concluded together with the outcome."""
+        """True while it is open, to be concluded together with the outcome."""
         return self._open is not None
 
     @asynccontextmanager
@@ -102,7 +102,7 @@ class AttemptTransaction:
         self._left = True
 
     async def conclude(self, row: FinalRow, allowed: Callable[[], bool]) -> Conclusion:
-        """Outcome and commit; see ``conclude``."""
+        """Write the outcome and commit; see the function ``conclude``."""
         opened, self._open = self._open, None
         assert opened is not None, "there is a transaction to conclude"
         if not self._left:
@@ -115,15 +115,15 @@ class AttemptTransaction:
 
     @property
     def confirmation(self) -> str:
-        """Not here: the commit is the confirmation."""
+        """Not for transactional handlers: the commit is the confirmation."""
         raise _not_confirmable()
 
     async def confirm(self, result: object = None) -> None:
-        """Not here: the commit is the confirmation."""
+        """Not for transactional handlers: the commit is the confirmation."""
         raise _not_confirmable()
 
     async def rollback(self) -> None:
-        """Undo everything; nothing happens when there is nothing to undo."""
+        """Roll back; no-op when no transaction is open."""
         opened, self._open = self._open, None
         if opened is not None:
             await opened.rollback()

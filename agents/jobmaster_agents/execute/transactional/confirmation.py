@@ -1,5 +1,5 @@
-"""``ctx.confirm()`` of one attempt: the outcome is recorded when the handler says so, and not by its return. The same in an
-agent and in its worker processes."""
+"""``ctx.confirm()`` of one attempt: the outcome is written when the handler calls it, not when it returns. Used in agents and
+in their worker processes."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ from jobmaster_agents.execute.transactional.attempt import TransactionSource, at
 
 
 class Confirmation:
-    """At most one confirmation: a transaction that holds nothing but the outcome.
+    """The confirmation of one attempt, at most one: a transaction with the outcome as its only statement.
 
     Args:
         success: the outcome if the attempt succeeds, but for its result.
-        encode: the result as it will be recorded, or why it cannot be.
-        ran_us: how long the handler has run by now.
+        encode: the result as JSON bytes, or the error that says why it cannot be encoded.
+        ran_us: microseconds that the handler has run by now.
         allowed: whether this process may still commit.
-        on_asked: called before anything is sent.
-        is_recorded: whether the row says that this very attempt has succeeded (a lost answer; confirmed from outside).
+        on_confirm: called before the first statement is sent.
+        is_recorded: whether the row shows that this very attempt has succeeded (after a lost reply; confirmed from outside).
     """
 
     def __init__(
@@ -33,24 +33,24 @@ class Confirmation:
         encode: Callable[[object], bytes | ErrorInfo | None],
         ran_us: Callable[[], int],
         allowed: Callable[[], bool],
-        on_asked: Callable[[], None] = lambda: None,
+        on_confirm: Callable[[], None] = lambda: None,
         is_recorded: Callable[[FinalRow], Awaitable[bool]] | None = None,
     ) -> None:
         self._source = source
         self._encode = encode
         self._ran_us = ran_us
         self._allowed = allowed
-        self._on_asked = on_asked
+        self._on_confirm = on_confirm
         self._is_recorded = is_recorded
         self.row = success
-        """The outcome; whole once it was confirmed."""
+        """The outcome; complete once it was confirmed."""
         self.confirmation = attempt_name(success)
         self.conclusion: Conclusion | None = None
         """How the confirmation ended. UNKNOWN also while it is under way."""
         self.unavailable: JobMasterError | None = None
 
     def transaction(self) -> AbstractAsyncContextManager[Any]:
-        """Not here: what is confirmed is not what is returned."""
+        """Not with explicit confirmation."""
         raise InputError(
             "ctx.transaction() is not open to handlers with confirm='explicit'",
             hint="declare transactional=True instead",
@@ -65,7 +65,7 @@ class Confirmation:
         if isinstance(encoded, ErrorInfo):
             raise InputError(f"job {job} cannot be confirmed like this: {encoded.message}")
         self.row = self.row._replace(result=encoded, ran_us=self._ran_us())
-        self._on_asked()
+        self._on_confirm()
         opened = await self._source.begin(self.confirmation)
         self.conclusion = Conclusion.UNKNOWN
         conclusion = await conclude(opened, self.row, self._allowed)
@@ -78,4 +78,4 @@ class Confirmation:
             raise Conflict(f"job {job} cannot be confirmed any more: this attempt has been superseded")
 
     async def rollback(self) -> None:
-        """Nothing is open between two calls."""
+        """No-op: no transaction is open between two calls."""

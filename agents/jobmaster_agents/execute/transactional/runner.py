@@ -1,11 +1,11 @@
-"""Handlers that record their own outcome: each in a task of its own on the loop, attended to its very end.
+"""Runs handlers that write their own outcome, each in a task of its own on the loop.
 
-The outcome of such a job is the last statement of the transaction that its handler has used; so it does not go through the
-reporter's batches, and the reporter is only told what became of it. Everything else (a failure, a time-out, another
-attempt) is a verdict like any other: it meets the row's guard, and a commit that was thought lost but did happen refuses it.
+The outcome of such a job is the last statement of the transaction that its handler has used. It does not go through the
+batches of the outcome writer, which only settles the job. Every other end (a failure, a time-out, another attempt) is an
+ordinary outcome under the guard of the row: after a commit whose reply was lost, the row refuses it.
 
-Once the handler has returned nothing disturbs the end any more, neither a time-out nor a cancellation: it is the master's to
-say, within the limits of time of its connection.
+Once the handler has returned, neither time-out nor cancellation interrupts the commit; only the time limits of the connection
+apply.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from jobmaster_agents.state.ownership import Ownership
 
 _UNAVAILABLE_PAUSE_SECONDS = 5.0
 _UNSEEN = (ResultKind.CRASHED, ResultKind.TIMEOUT, ResultKind.CANCELLED)
-"""The worker process may have been killed at any point."""
+"""Results after which the agent cannot know how far the worker process got."""
 _NOT_COMMITTED = ErrorInfo(
     type="CommitLost",
     message="the connection to the master was lost at the commit, and nothing was committed",
@@ -37,7 +37,7 @@ _NOT_COMMITTED = ErrorInfo(
 
 
 class RecordMaster(Protocol):
-    """What tells whether an outcome stands."""
+    """What the runner needs of the master."""
 
     async def is_recorded(self, row: FinalRow) -> bool: ...
 
@@ -49,7 +49,7 @@ class RecordMaster(Protocol):
 
 
 class OutcomeRecorder(Protocol):
-    """Who is told of outcomes that are recorded without him (the reporter)."""
+    """Settles outcomes that were written without it; implemented by `OutcomeWriter`."""
 
     refused: int
 
@@ -64,7 +64,7 @@ class OutcomeRecorder(Protocol):
 
 
 class TransactionalRunner:
-    """Runs attempts that record themselves, and says what became of those that worker processes ran."""
+    """Runs attempts that write their own outcome, and settles those that worker processes ran."""
 
     def __init__(
         self,
@@ -84,12 +84,12 @@ class TransactionalRunner:
         self._now = clock.boottime
         self._telemetry = telemetry
         self.closing = False
-        """The process ends: a cancellation is not the job's any more."""
+        """The process ends: a cancellation is no stop of one job any more."""
 
     # ------------------------------------------------------------ on the loop
 
     async def run(self, dispatched: DispatchedJob) -> None:
-        """Run one attempt to its verdict. There is none when the process ends, or when it was given up."""
+        """Run one attempt to its outcome. It has none when the process ends or the handler was detached."""
         job, outcome_builder = dispatched.job, self._outcome_builder
         handler, source = job.handler, self._source
         assert handler is not None
@@ -114,7 +114,7 @@ class TransactionalRunner:
                 await attempt.rollback()
                 raise
             if not _is_current_task(error):
-                raise  # somebody closes our coroutine
+                raise  # the coroutine is closed from outside
             await self._finish(dispatched, attempt, self._failed(dispatched, attempt, error))
             return
         await self._finish(dispatched, attempt, self._returned(dispatched, attempt, result))
@@ -127,7 +127,7 @@ class TransactionalRunner:
             work.close()
             await attempt.rollback()
             return
-        # A cancellation that the handler has left behind in its own task is none of the process.
+        # A cancellation that the handler has left behind in its own task does not mean the end of the process.
         await finish_shielded(work, lambda: not self.closing)
 
     async def _failed(
@@ -135,7 +135,7 @@ class TransactionalRunner:
     ) -> None:
         await attempt.rollback()
         if isinstance(attempt, Confirmation) and await self._confirmed(dispatched, attempt):
-            return  # it was done; what the handler did afterwards is its own affair
+            return  # confirmed: later errors of the handler do not count
         job, now, outcome_builder = dispatched.job, self._now(), self._outcome_builder
         cause = dispatched.cause
         if isinstance(error, asyncio.CancelledError) and cause is not None:
@@ -158,14 +158,14 @@ class TransactionalRunner:
                 await self.await_confirmation(job, started)
         elif dispatched.cause is StopCause.SUPERSEDED:
             await attempt.rollback()
-        elif not attempt.pending:  # it did without a transaction, or has dealt with the failure of one
+        elif not attempt.pending:  # it used no transaction, or has handled the failure of one
             outcome_builder.returned(job, result, started, now)
         elif isinstance(encoded := outcome_builder.encode(job, result), ErrorInfo):
             await attempt.rollback()
             outcome_builder.attempt_failed(job, encoded, started, now)
         else:
             if job.phase is JobPhase.RUNNING:
-                job.phase = JobPhase.ENDED  # no row in flight is written over what is about to be committed
+                job.phase = JobPhase.ENDED  # no in-flight row is written over the outcome that is about to be committed
             job.has_row = True
             ran_us = int((now - started) * 1e6)
             row = outcome_builder.success_row(job, started)._replace(result=encoded, ran_us=ran_us)
@@ -182,10 +182,10 @@ class TransactionalRunner:
     def _confirmation(self, dispatched: DispatchedJob, source: TransactionSource) -> Confirmation:
         job, outcome_builder = dispatched.job, self._outcome_builder
 
-        def on_asked() -> None:
+        def on_confirm() -> None:
             job.has_row = True
             if job.phase is JobPhase.RUNNING:
-                job.phase = JobPhase.ENDED  # as above; and nobody stops it any more to give it back
+                job.phase = JobPhase.ENDED  # as above; and no stop gives it back any more
 
         return Confirmation(
             _RetryingSource(source, self._recorder.until_answered),
@@ -193,12 +193,12 @@ class TransactionalRunner:
             encode=lambda result: outcome_builder.encode(job, result),
             ran_us=lambda: int((self._now() - dispatched.started) * 1e6),
             allowed=lambda: self._ownership.may_commit(self._now()),
-            on_asked=on_asked,
+            on_confirm=on_confirm,
             is_recorded=self._is_recorded,
         )
 
     async def _confirmed(self, dispatched: DispatchedJob, attempt: Confirmation) -> bool:
-        """The end of a handler that may have confirmed; True when that settles the job."""
+        """Settle the job by its confirmation; False when there is none."""
         conclusion = attempt.conclusion
         if conclusion is None or (conclusion is Conclusion.UNKNOWN and not await self._is_recorded(attempt.row)):
             return False
@@ -208,7 +208,7 @@ class TransactionalRunner:
         return True
 
     async def await_confirmation(self, job: ClaimedJob, started: float) -> None:
-        """The handler has returned and nobody has confirmed: it waits for that, or the attempt has failed."""
+        """The handler has returned without a confirmation: the job waits for one, or the attempt has failed."""
         outcome_builder, handler = self._outcome_builder, job.handler
         assert handler is not None
         now, within = self._now(), handler.options.confirm_within_seconds
@@ -235,11 +235,11 @@ class TransactionalRunner:
     async def settle_process_result(
         self, job: ClaimedJob, row: FinalRow, result: AttemptResult | None, started: float
     ) -> bool:
-        """What a worker process did with its transaction; False when that settles nothing.
+        """Settle the job by what a worker process did with its transaction; False when that settles nothing.
 
         Args:
             row: the outcome if it succeeded.
-            result: what the worker said, ``None`` when it was stopped without a word.
+            result: from the worker; ``None`` when it was stopped without one.
         """
         if result is not None and result.conclusion is not None:
             row = row._replace(result=result.result, ran_us=result.ran_us)
@@ -258,10 +258,10 @@ class TransactionalRunner:
             return True
         return False
 
-    # ------------------------------------------------------------ what became of it
+    # ------------------------------------------------------------ settling
 
     async def conclude(self, job: ClaimedJob, row: FinalRow, conclusion: Conclusion, started: float) -> None:
-        """The transaction has ended, perhaps in an unknown way; here it becomes known."""
+        """Settle a job whose transaction has ended; an unknown end is looked up in the master."""
         if conclusion is Conclusion.UNKNOWN:
             self._telemetry.transactions["unknown"] += 1
             conclusion = Conclusion.COMMITTED if await self._is_recorded(row) else Conclusion.UNKNOWN
@@ -283,13 +283,13 @@ class TransactionalRunner:
             outcome_builder.attempt_failed(job, _NOT_COMMITTED, started, now)
 
     async def _is_recorded(self, row: FinalRow) -> bool:
-        """Ask the master until it answers. (A no may come while a commit is still under way; then the row refuses whatever
-        is written instead.)"""
+        """Ask the master until it answers. (False may come while a commit is still under way; then the row refuses
+        the outcome that is written instead.)"""
         return await self._recorder.until_answered("is_recorded", lambda: self._master.is_recorded(row))
 
 
 class _RetryingSource:
-    """Transactions that are waited for while the master is away: what a handler confirms has been done already."""
+    """Waits for a connection while the master is away: the work that a handler confirms is done already."""
 
     def __init__(self, source: TransactionSource, until_answered: UntilAnswered) -> None:
         self._source = source
@@ -300,20 +300,20 @@ class _RetryingSource:
 
 
 def _is_current_task(error: BaseException) -> bool:
-    """False when a coroutine is being closed from outside: ``GeneratorExit`` and nobody runs it."""
+    """False when a coroutine is closed from outside: ``GeneratorExit`` while no task runs."""
     if not isinstance(error, GeneratorExit):
         return True
     try:
         return asyncio.current_task() is not None
-    except RuntimeError:  # no loop runs here
+    except RuntimeError:  # no loop runs in this thread
         return False
 
 
 async def finish_shielded(work: Coroutine[Any, Any, None], is_job_stop: Callable[[], bool]) -> None:
-    """Await some work to its end, whoever cancels us meanwhile, unless the process ends.
+    """Await ``work`` to its end, shielded from cancellations of this task, unless the process ends.
 
     Args:
-        is_stop: whether a cancellation was meant for the job alone.
+        is_job_stop: true while a cancellation means the job alone.
     """
     task = asyncio.ensure_future(work)
     while not task.done():
