@@ -134,7 +134,7 @@ class JobTable:
         self._claimed_lists: dict[bytes, dict[str, ClaimedList]] = {}
         self._sizes: dict[bytes, int] = {}
         self.conflicts: list[tuple[bytes, str, str]] = []
-        """Second copies with another payload: (id, handler of the first, of the second). The claimer logs and removes them."""
+        """Second copies with another payload: (id, first handler, second handler). The claimer logs and removes them."""
         self.duplicates = 0
         """Second copies seen since the start."""
 

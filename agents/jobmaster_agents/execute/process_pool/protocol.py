@@ -1,10 +1,10 @@
-"""What an agent and its worker processes say to each other, over a socket pair of their own.
+"""Messages between an agent and its worker processes, over a socket pair.
 
-Frames are four bytes of length (big-endian) and a MessagePack array with a tag. Standard output is not used for it: a
-handler may print whatever it likes.
+A frame is four bytes of length (big-endian) and a MessagePack array with a tag. Standard output carries no messages: handlers
+may print to it.
 
 Parent: ``Setup`` once, then any number of ``RunJob``, each with at most some ``StopJob``; ``Leave`` at the end.
-Child: ``Ready`` after ``Setup``, then per ``RunJob`` one ``JobEnded`` and one ``Ready`` when it has tidied up behind the job.
+Child: ``Ready`` after ``Setup``, then per ``RunJob`` one ``JobEnded`` and one ``Ready`` when it has cleaned up after the job.
 """
 
 from __future__ import annotations
@@ -34,11 +34,11 @@ class ProcessJob(msgspec.Struct, frozen=True, kw_only=True):
     lane: str
     priority: int
     timeout_seconds: float
-    """Counted from the moment the job is sent to a worker that is ready, not from ``run``."""
+    """Counted from the moment when the job is sent to a ready worker, not from ``run``."""
     tags: tuple[str, ...] = ()
     metadata: dict[str, str] = msgspec.field(default_factory=dict)
     success: FinalRow | None = None
-    """Of transactional handlers: the outcome to be recorded with the transaction, but for its result."""
+    """For transactional handlers: the outcome to write in the transaction, without its result."""
 
 
 class Setup(msgspec.Struct, frozen=True, tag="setup", array_like=True):
@@ -48,11 +48,11 @@ class Setup(msgspec.Struct, frozen=True, tag="setup", array_like=True):
     import_path: list[str]
     """``sys.path`` of the parent."""
     python_path: str | None
-    """PYTHONPATH of the parent's own environment, to be put back."""
+    """PYTHONPATH of the parent's own environment, to be restored."""
     result_bytes: int
     error_bytes: int
     growth_bytes: int
-    """Growth of its resident size since its first job above which the worker wants to be replaced; 0 = never."""
+    """Growth of its resident size since its first job above which the worker asks to be replaced; 0 = never."""
     access: bytes = b""
     """How transactions on the master are opened: MessagePack of ``MasterAccess``, empty = not at all."""
 
@@ -72,20 +72,20 @@ class StopJob(msgspec.Struct, frozen=True, tag="stop", array_like=True):
 
 
 class Leave(msgspec.Struct, frozen=True, tag="leave", array_like=True):
-    """End the process in the ordinary way (``atexit`` runs)."""
+    """End the process normally (``atexit`` runs)."""
 
 
 class Ready(msgspec.Struct, frozen=True, tag="ready", array_like=True):
-    """The worker is tidy and waits for a job."""
+    """The worker has cleaned up and waits for a job."""
 
     problem: ErrorInfo | None = None
-    """It could not start and has ended: why."""
+    """Why it could not start; it has ended."""
     replace: str = ""
-    """It must not get another job: why (threads or processes left behind, too large)."""
+    """Why it must not get another job (threads or processes left behind, too large); empty: it may."""
 
 
 class JobEnded(msgspec.Struct, frozen=True, tag="ended", array_like=True):
-    """A job is over."""
+    """A job has ended."""
 
     number: int
     result: AttemptResult
@@ -106,10 +106,10 @@ def encode_frame(message: ToWorker | ToParent) -> bytes:
 
 
 class FrameReader:
-    """Cuts a stream of bytes into bodies.
+    """Splits a stream of bytes into message bodies.
 
     Args:
-        body_bytes_max: longest body that is believed; a longer one raises ``ValueError``.
+        body_bytes_max: longest body that is accepted; a longer one raises ``ValueError``.
     """
 
     def __init__(self, body_bytes_max: int) -> None:

@@ -1,8 +1,8 @@
-"""What a job may leave behind in its worker process, put right before the next job or found to be beyond repair.
+"""Cleans up a worker process after a job, or finds that the process must be replaced.
 
-Put right: working directory, umask, environment, signal handlers and mask, timers, ``sys.stdout``/``stderr``, finished
-children. Beyond repair, so that the worker is replaced: threads that are not daemons, living children, too much memory.
-Not seen: daemon threads, and grandchildren that made a session of their own; the former die with the worker.
+Restored: working directory, umask, environment, signal handlers and mask, timers, ``sys.stdout``/``stderr``, finished
+children. Cause for replacement: threads that are not daemons, living children, too much memory. Not detected: daemon
+threads, which end with the worker, and grandchildren with a session of their own.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 
 
 class ProcessState:
-    """The state of the process as every job is to find it; taken when the worker is ready for its first job."""
+    """The state of the process at the start of every job; recorded when the worker is ready for its first job."""
 
     def __init__(self) -> None:
         self._directory = os.open(".", os.O_RDONLY | os.O_CLOEXEC)
@@ -37,7 +37,7 @@ class ProcessState:
         self._watch_children = not _living_children()
 
     def restore(self) -> None:
-        """Put back what a job may have changed."""
+        """Restore the state that a job may have changed."""
         for timer in _TIMERS:
             signal.setitimer(timer, 0)
         for number, handler in self._handlers.items():
@@ -81,8 +81,8 @@ class ProcessState:
 
 
 class CountingExecutor(ThreadPoolExecutor):
-    """Default executor of the loop that knows whether any of its work is unfinished: its threads stay, as they should,
-    but work left in them by a job must not."""
+    """Default executor of the loop; it knows whether any of its work is unfinished. Its threads stay from job to job, work
+    of a job must not."""
 
     PREFIX = "jobmaster-loop-helper"
 
@@ -92,11 +92,11 @@ class CountingExecutor(ThreadPoolExecutor):
 
     @property
     def busy(self) -> bool:
-        """Some work has not ended."""
+        """True while some work has not ended."""
         return bool(self._unfinished)
 
     def submit(self, fn: Any, /, *args: Any, **kwargs: Any) -> Future[Any]:
-        """As the pool's own."""
+        """See ``ThreadPoolExecutor.submit``."""
         future: Future[Any] = super().submit(fn, *args, **kwargs)
         self._unfinished.add(future)
         future.add_done_callback(self._unfinished.discard)
@@ -110,7 +110,7 @@ def _read_umask() -> int:
 
 
 def _living_children() -> bool:
-    """True while a child runs; those that have ended are reaped on the way."""
+    """True while a child runs. Ended children are reaped."""
     try:
         while os.waitpid(-1, os.WNOHANG)[0]:
             pass
@@ -124,4 +124,4 @@ def _resident_bytes() -> int:
         with open("/proc/self/statm", "rb") as statm:
             return int(statm.read().split()[1]) * _PAGE_BYTES
     except OSError:
-        return 0  # only Linux tells the present size; elsewhere there is no such limit
+        return 0  # only Linux has the present size; on other systems there is no such limit

@@ -1,14 +1,13 @@
 """The program of a worker process, started by an agent with the descriptors of a socket and of a lifeline.
 
-The main thread runs one handler after another (async ones on a loop of its own that stays from job to job); a second
-thread reads what the agent sends, because a running handler must be stopped from outside it: a ``StopJob`` cancels the task
-of an async handler, and raises ``Interrupted`` in the main thread under a plain one. A handler that holds out against
-both is killed by the agent.
+The main thread runs one handler after another (async handlers on a loop that stays from job to job). A second thread reads
+the messages of the agent, because a running handler must be stopped from outside: a ``StopJob`` cancels the task of an async
+handler, and raises ``Interrupted`` in the main thread for a plain one. The agent kills a handler that ignores both.
 
-It never outlives its agent: the agent holds the other end of the *lifeline* pipe, and at its end, however it came, the
-kernel sends SIGKILL to this process and all that it has started. (PR_SET_PDEATHSIG alone was tried: it spares the
-handler's children, fires when the *thread* that forked ends, and no thread of ours can act while a handler holds the
-interpreter lock.)
+The process never outlives its agent: the agent holds the other end of the *lifeline* pipe, and when the agent has ended for
+any reason, the kernel sends SIGKILL to this process and all processes that it has started. (PR_SET_PDEATHSIG alone was tried:
+it spares the handler's children, fires when the *thread* that forked ends, and no thread of ours can act while a handler
+holds the interpreter lock.)
 """
 
 from __future__ import annotations
@@ -63,7 +62,7 @@ _LOST = 70
 
 
 class Interrupted(BaseException):
-    """Raised inside a plain handler that is to stop; no ``except Exception`` holds it up."""
+    """Raised inside a plain handler that must stop; ``except Exception`` does not catch it."""
 
 
 class Worker:
@@ -79,7 +78,7 @@ class Worker:
         self._handlers = Handlers()
         self._setup: Setup | None = None
         self._reader = threading.Thread(target=self._read, name="jobmaster-agent-reader", daemon=True)
-        # What a Stop may touch. `_armed` is the number of the plain handler that runs right now, 0 = none.
+        # State that a ``StopJob`` uses. `_armed` is the number of the plain handler that runs right now, 0 = none.
         self._number = 0
         self._armed = 0
         self._stop_number = 0
@@ -88,23 +87,23 @@ class Worker:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._helpers: CountingExecutor | None = None
 
-    # ------------------------------------------------------------ what the agent sends
+    # ------------------------------------------------------------ messages of the agent
 
     def serve(self) -> None:
-        """Until the agent says ``Leave``."""
+        """Run jobs until a ``Leave`` comes."""
         setup = self._first_frame()
         self._setup = setup
         take_over_import_path(setup)
         try:
             self._handlers = load_handlers(setup.handler_paths)
-        except BaseException as error:  # an import may raise anything, SystemExit too
+        except BaseException as error:  # an import may raise any exception, SystemExit too
             self._send(Ready(error_of(error, reason="crashed", limit_bytes=setup.error_bytes)))
             raise SystemExit(_LOST) from None
-        # After the import, so that a module's own handlers do not take these places. A plain function for SIGINT, not
+        # After the import, so that a module's own signal handlers do not replace these. A plain function for SIGINT, not
         # SIG_IGN, which the handlers' own programs would inherit.
         signal.signal(signal.SIGTERM, self._on_signal)
         signal.signal(signal.SIGINT, self._on_signal)
-        signal.pthread_sigmask(signal.SIG_UNBLOCK, (signal.SIGTERM,))  # whatever the agent had blocked
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, (signal.SIGTERM,))  # the agent may have blocked it
         self._reader.start()
         process_state = ProcessState()
         self._send(Ready())
@@ -124,7 +123,7 @@ class Worker:
 
     def _read(self) -> None:
         """The reader thread."""
-        data = b""  # what came in one piece with the setup is in the buffer already
+        data = b""  # bytes that came together with the setup are in the buffer already
         try:
             while True:
                 for body in self._frames.feed(data):
@@ -154,7 +153,7 @@ class Worker:
             signal.pthread_kill(self._main_thread, signal.SIGTERM)
 
     def _on_signal(self, number: int, frame: FrameType | None) -> None:
-        # A signal from anywhere else (a service manager stops the whole group) is for the agent to act on.
+        # The agent acts on signals from elsewhere (a service manager stops the whole group).
         if self._armed and self._armed == self._stop_number:
             self._armed = 0
             raise Interrupted("stopped by the agent")
@@ -219,7 +218,7 @@ class Worker:
         finally:
             work.close()
         conclusion, result = work.confirmed
-        # What was confirmed stands, however the handler ended afterwards.
+        # A confirmation stands, however the handler ended afterwards.
         return ended if conclusion is None else AttemptResult(kind=ResultKind.OK, result=result, conclusion=conclusion)
 
     def _call_within(
@@ -246,7 +245,7 @@ class Worker:
             finally:
                 self._armed = 0
                 if os.getpid() != self._pid:
-                    os._exit(_LOST)  # a child that the handler has forked: its parent speaks for the job
+                    os._exit(_LOST)  # a child that the handler has forked: its parent reports for the job
             encoded = handler.encode_result(value, self._setup.result_bytes)
             if isinstance(encoded, ErrorInfo):
                 return _failed(ResultKind.ERROR, encoded)
@@ -293,7 +292,7 @@ class Worker:
     def _open_loop(self) -> asyncio.AbstractEventLoop:
         loop = self._loop
         if loop is None:
-            # It stays: what a handler keeps from job to job (a connection pool) is bound to its loop.
+            # The loop stays: resources that handlers keep from job to job (connection pools) are bound to it.
             self._loop = loop = asyncio.new_event_loop()
             asyncio.set_event_loop(loop)
             self._helpers = CountingExecutor()
@@ -310,7 +309,7 @@ class Worker:
     # ------------------------------------------------------------ after it
 
     def _clean_up(self, process_state: ProcessState, growth_bytes: int) -> str:
-        """Put everything back; why this process must not run another job, or empty."""
+        """Restore the state of the process. Returns why it must not run another job; empty: it may."""
         try:
             process_state.restore()
             if self._loop is not None and (left := self._end_left_tasks(self._loop)):
@@ -318,7 +317,7 @@ class Worker:
             for stream in (sys.stdout, sys.stderr):
                 stream.flush()
             return process_state.why_unusable(self._is_ours, growth_bytes)
-        except Exception as error:  # the job has closed or broken something that cannot be put back
+        except Exception as error:  # the job has closed or broken something that cannot be restored
             return f"it cannot be put back as it was before the job: {type(error).__name__}: {error}"
 
     def _end_left_tasks(self, loop: asyncio.AbstractEventLoop) -> str:
@@ -343,7 +342,7 @@ def _failed(kind: ResultKind, error: ErrorInfo) -> AttemptResult:
 
 
 def take_over_import_path(setup: Setup) -> None:
-    """Import as the agent does, and leave the environment as the agent had it."""
+    """Use the import path of the agent, and restore the environment that the agent had."""
     sys.path[:] = setup.import_path
     if setup.python_path is None:
         os.environ.pop("PYTHONPATH", None)
@@ -352,11 +351,11 @@ def take_over_import_path(setup: Setup) -> None:
 
 
 def kill_process_group(message: bytes) -> NoReturn:
-    """End this process and all that its jobs have started, at once."""
+    """SIGKILL this process and all processes that its jobs have started."""
     try:
         os.write(2, message + b"\n")
     except OSError:
-        pass  # nobody is left to read it
+        pass  # the reader has ended
     os.killpg(0, signal.SIGKILL)
     os._exit(_LOST)
 
@@ -368,11 +367,11 @@ def arm_lifeline(lifeline_fd: int) -> None:
         fcntl.fcntl(lifeline_fd, _F_SETSIG, signal.SIGKILL)
         fcntl.fcntl(lifeline_fd, fcntl.F_SETFL, fcntl.fcntl(lifeline_fd, fcntl.F_GETFL) | os.O_ASYNC)
     if select.select([lifeline_fd], [], [], 0)[0]:
-        kill_process_group(_AGENT_GONE)  # before the line was tied
+        kill_process_group(_AGENT_GONE)  # the agent ended before the line was armed
 
 
 def close_others(*ours: int) -> None:
-    """Close whatever the agent may have handed down: uvloop does not heed ``close_fds``."""
+    """Close descriptors inherited from the agent: uvloop ignores ``close_fds``."""
     first = 3
     for fd in (*sorted(ours), os.sysconf("SC_OPEN_MAX")):
         os.closerange(first, fd)
@@ -383,10 +382,10 @@ def main() -> None:
     """Entry of the process."""
     sock_fd, lifeline_fd = int(sys.argv[1]), int(sys.argv[2])
     if os.getpgrp() != os.getpid():
-        os.setpgid(0, 0)  # we kill our group at the end: it must be ours alone
+        os.setpgid(0, 0)  # the process kills its group at the end: no other process may be in it
     close_others(sock_fd, lifeline_fd)
     for fd in (sock_fd, lifeline_fd):
-        os.set_inheritable(fd, False)  # programs that handlers start have no business with them
+        os.set_inheritable(fd, False)  # programs that handlers start must not inherit them
     arm_lifeline(lifeline_fd)
     faulthandler.enable()  # a crash in C leaves its Python stack in the last output
     for stream in (sys.stdout, sys.stderr):

@@ -1,7 +1,7 @@
-"""What a worker process prints: read at a bounded rate, passed on line by line within bounds, its end kept.
+"""Output of worker processes: read at a bounded rate, passed on line by line up to a limit, the end of it kept.
 
-The pipe is always read in the end, so a printing handler is never blocked for ever; it is read slowly when it floods, so
-that the handler waits in its own ``write`` instead of taking the agent's time.
+The pipe is always read eventually, so a printing handler never blocks for ever. A flooding handler is read slowly: it waits
+in its own ``write`` and does not use up the agent's time.
 """
 
 from __future__ import annotations
@@ -13,14 +13,14 @@ from collections.abc import Callable
 _READ_BYTES = 64 * 1024
 _PAUSE_SECONDS = 0.05
 LINES = 100
-"""Lines of one job that are passed on."""
+"""Lines of one job that are passed on at most."""
 LINES_PER_SECOND = 1000
 """Of all workers together. A line in the log costs the agent's loop about 20 microseconds."""
 _LINE_BYTES = 1000
 
 
 class LineRate:
-    """Bounds what is passed on of all workers together.
+    """Limits the lines of all workers together.
 
     Args:
         now: seconds on a clock that only goes forward.
@@ -33,7 +33,7 @@ class LineRate:
         self._left_out = 0
 
     def admit(self) -> int | None:
-        """How many lines were left out before this one; ``None``: this one is left out."""
+        """Number of lines left out before this one; ``None``: this one is left out, too."""
         now = self._now()
         if now - self._since >= 1.0:
             self._since, self._lines = now, 0
@@ -46,10 +46,10 @@ class LineRate:
 
 
 class OutputLines:
-    """What one worker prints, as lines: the first of each job, and how many more there were.
+    """Splits the output of one worker into lines: the first ``LINES`` of each job, then the number of further lines.
 
     Args:
-        emit: told of each line.
+        emit: called with each line.
     """
 
     def __init__(self, emit: Callable[[str], None]) -> None:
@@ -58,7 +58,7 @@ class OutputLines:
         self._lines = 0
 
     def feed(self, data: bytes) -> None:
-        """Some output."""
+        """Add output."""
         *whole, rest = data.split(b"\n")
         for part in whole:
             self._add(part)
@@ -66,7 +66,7 @@ class OutputLines:
         self._add(rest)
 
     def end(self) -> None:
-        """The job is over."""
+        """The job has ended: emit the rest."""
         if self._begun:
             self._end_line()
         if self._lines > LINES:
@@ -77,7 +77,7 @@ class OutputLines:
         if self._lines < LINES and len(self._begun) <= _LINE_BYTES:
             self._begun += part[: _LINE_BYTES + 1]
         elif not self._begun and part:
-            self._begun += b"."  # of a line that is only counted
+            self._begun += b"."  # a line that is only counted
 
     def _end_line(self) -> None:
         line, self._begun = bytes(self._begun), bytearray()
@@ -88,13 +88,13 @@ class OutputLines:
 
 
 class OutputTail:
-    """Reader of one pipe.
+    """Reads one pipe and keeps the end of its output.
 
     Args:
         fd: read end; owned and closed here.
-        keep_bytes: how much of the end is kept.
+        keep_bytes: size of the end that is kept.
         bytes_per_second: reading pauses when more comes.
-        lines: told of everything that is read.
+        lines: receives all output that is read.
     """
 
     def __init__(
@@ -114,30 +114,30 @@ class OutputTail:
         self._lines = lines
         self._resume: asyncio.TimerHandle | None = None
         self.seen_bytes = 0
-        """Printed since ``begin``."""
+        """Bytes since ``begin``."""
         os.set_blocking(fd, False)
         loop.add_reader(fd, self._readable)
 
     def begin(self) -> None:
-        """A new job: forget what was printed before."""
+        """A new job begins: drop the output of the previous one."""
         self._tail.clear()
         self.seen_bytes = 0
 
     def text(self) -> str:
-        """The end of what was printed since ``begin``."""
+        """The end of the output since ``begin``."""
         kept = self._tail[-self._keep :]
         text = kept.decode("utf-8", "replace")
         missing = self.seen_bytes - len(kept)
         return f"[... {missing} bytes before ...]\n{text}" if missing else text
 
     def read_available(self) -> None:
-        """Read what is there now, at most one pipe full: a process that was left behind may print on."""
+        """Read what is in the pipe now, at most one pipe full: a process that was left behind may go on printing."""
         for _ in range(32):
             if self._fd < 0 or not self._read():
                 return
 
     def close(self) -> None:
-        """Read no more."""
+        """Stop reading and close the pipe."""
         if self._fd >= 0:
             self._loop.remove_reader(self._fd)
             os.close(self._fd)

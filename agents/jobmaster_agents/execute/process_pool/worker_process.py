@@ -1,7 +1,7 @@
-"""One worker process as its agent sees it: start, one job at a time, stop, death, what it printed.
+"""The agent's side of one worker process: start, one job at a time, stop, exit, output.
 
-Everything is driven by callbacks (a frame came, the process ended, a timer fired), so that no order of events leaves a
-job without an end: whichever comes first decides it, the rest finds it decided.
+Callbacks drive it (a frame came, the process ended, a timer fired), so that no order of events leaves a job without an end:
+the first event decides the result, later ones change nothing.
 """
 
 from __future__ import annotations
@@ -46,30 +46,30 @@ _PROGRAM = "jobmaster_agents.execute.process_pool.worker_main"
 
 
 class WorkerLimits(msgspec.Struct, frozen=True, kw_only=True):
-    """How much time and room a worker gets."""
+    """Limits of a worker in time, memory and output."""
 
     kill_grace_seconds: float = 2.0
     """Between asking a handler to stop and SIGKILL to its process group."""
     start_seconds: float = 60.0
     """For a new process to import the handlers."""
     cleanup_seconds: float = 5.0
-    """For a worker to tidy up behind a job; a slower one is replaced."""
+    """For a worker to clean up after a job; a slower one is replaced."""
     jobs_per_worker: int = 1000
     """Jobs after which a worker is replaced (slow leaks)."""
     growth_bytes: int = 0
     """Growth of its resident size since its first job above which a worker is replaced after its job; 0 = no limit."""
     output_kept_bytes: int = 8 * 1024
-    """How much of the end of a job's output goes into the error of a crash."""
+    """The error of a crash has at most so much of the end of the job's output."""
     output_bytes_per_second: int = 4 * 1024 * 1024
     """A handler that prints faster is slowed down."""
 
 
 OnOutput = Callable[[str, int, "ProcessJob | None"], None]
-"""Told of each line that a worker has printed, with its process id and the job that it runs."""
+"""Called with each line that a worker has printed, its process id and the job that it runs."""
 
 
 class StartFailed(Exception):
-    """No worker process could be had; ``info`` says why."""
+    """No worker process could be started; ``info`` has the error."""
 
     def __init__(self, info: ErrorInfo) -> None:
         super().__init__(info.message)
@@ -80,9 +80,9 @@ class WorkerProcess(asyncio.Protocol):
     """A worker process and the job it runs.
 
     Args:
-        on_idle: the worker may have another job.
-        on_gone: the process has ended or could not be started; called once.
-        on_output: told of what it prints.
+        on_idle: called when the worker may run another job.
+        on_gone: called once, when the process has ended or could not be started.
+        on_output: called with each line that it prints.
     """
 
     def __init__(
@@ -130,7 +130,7 @@ class WorkerProcess(asyncio.Protocol):
         """Start the process and wait until it has imported the handlers.
 
         Raises:
-            StartFailed: it could not be started, ended, or was not ready in time; nothing of it is left.
+            StartFailed: it could not be started, ended, or was not ready in time; no process is left.
         """
         try:
             process = await self._spawn()
@@ -171,7 +171,7 @@ class WorkerProcess(asyncio.Protocol):
                 sys.executable, "-m", _PROGRAM, str(theirs.fileno()), str(life_read),
                 stdin=subprocess.DEVNULL, stdout=out_write, stderr=out_write, close_fds=True,
                 pass_fds=(theirs.fileno(), life_read), start_new_session=True,
-                # Only until the child has read the setup: it then takes over our sys.path and puts the variable back.
+                # Only until the child has read the setup: it then uses our sys.path and restores the variable.
                 env={**os.environ, "PYTHONPATH": os.pathsep.join(self._setup.import_path)},
             )  # fmt: skip
         finally:
@@ -185,9 +185,9 @@ class WorkerProcess(asyncio.Protocol):
     async def _watch(self, process: asyncio.subprocess.Process) -> None:
         code = await process.wait()
         self._dead = True
-        # Children of the handler are in its group; nobody else is. They go with the worker, whatever ended it.
+        # The group holds the worker and children of its handlers only. They end with the worker, whatever ended it.
         self.kill()
-        # What it sent before it died counts; a child that escaped with a copy of the socket must not hold us up.
+        # Frames sent before its end count; a child that escaped with a copy of the socket must not delay this.
         await asyncio.wait((self._hung_up,), timeout=_LAST_FRAMES_SECONDS)
         if self._output is not None:
             self._output.read_available()
@@ -204,17 +204,17 @@ class WorkerProcess(asyncio.Protocol):
         self._close_resources()
 
     def kill(self) -> None:
-        """SIGKILL to the process and all that it has started."""
+        """SIGKILL the process and all processes that it has started."""
         if self.pid:
             try:
                 os.killpg(self.pid, signal.SIGKILL)
-            except (ProcessLookupError, PermissionError):  # gone, or (macOS) a zombie that only waits to be read
+            except (ProcessLookupError, PermissionError):  # ended, or (macOS) a zombie
                 pass
         if self._process is not None and self._process.returncode is None:
-            self._process.kill()  # should the handler have moved it into another group
+            self._process.kill()  # in case the handler has moved it into another group
 
     def finish(self, reason: str) -> None:
-        """End the process after stopping the job it runs, if it runs one."""
+        """Stop the running job, if any, then end the process."""
         self._last_job = True
         if self._ended is None:
             self.leave(reason)
@@ -222,7 +222,7 @@ class WorkerProcess(asyncio.Protocol):
             self.stop(ResultKind.CANCELLED)
 
     def leave(self, reason: str) -> None:
-        """End the process in the ordinary way, by force after the grace time; only between two jobs."""
+        """End the process normally, by SIGKILL after the grace time; only between two jobs."""
         if self._leaving:
             return
         self._leaving = True
@@ -231,7 +231,7 @@ class WorkerProcess(asyncio.Protocol):
         self._later(self._limits.kill_grace_seconds, self.kill)
 
     async def wait_gone(self) -> None:
-        """Until the process has ended and all of it is cleared away."""
+        """Wait until the process has ended and its resources are closed."""
         if self._watcher is not None:
             await asyncio.wait((self._watcher,))
 
@@ -280,12 +280,12 @@ class WorkerProcess(asyncio.Protocol):
 
     @property
     def usable(self) -> bool:
-        """It may be given a job now."""
+        """True when it may be given a job now."""
         return self._idle and not (self._dead or self._leaving or self._last_job)
 
     @property
     def cleaning_up(self) -> bool:
-        """Its job has ended and it will most likely be usable in a moment."""
+        """True when its job has ended and it will most likely be usable soon."""
         return not (self._idle or self._dead or self._leaving or self._last_job) and self._ended is None
 
     def stop(self, cause: ResultKind) -> None:
@@ -299,7 +299,7 @@ class WorkerProcess(asyncio.Protocol):
 
     def _settle(self, result: AttemptResult) -> None:
         if self._output is not None:
-            self._output.read_available()  # what it printed before it said how it ended
+            self._output.read_available()  # output from before the result
             self._lines.end()
         ended, self._ended, self._job = self._ended, None, None
         self._cancel_timers()
@@ -339,12 +339,12 @@ class WorkerProcess(asyncio.Protocol):
                     self._job_ended(message)
                 else:
                     self._became_ready(message)
-        except (ValueError, msgspec.DecodeError) as error:  # the handler wrote into our socket
+        except (ValueError, msgspec.DecodeError) as error:  # the handler wrote to our socket
             self._logger.warning("worker process %d sent bytes that are no message (%s); it is killed", self.pid, error)
             self.kill()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """``asyncio.Protocol``: the socket is closed. The process decides, not the socket."""
+        """``asyncio.Protocol``: the socket is closed. The end of the process decides, not that of the socket."""
         if not self._hung_up.done():
             self._hung_up.set_result(None)
         self._loop.call_later(self._limits.kill_grace_seconds, self._kill_if_running)
@@ -355,7 +355,7 @@ class WorkerProcess(asyncio.Protocol):
 
     def _job_ended(self, message: JobEnded) -> None:
         if self._ended is None or message.number != self._number:
-            return  # it ended just as it was killed
+            return  # it ended while it was being killed
         result = message.result
         if result.kind is ResultKind.CANCELLED and self._cause is not None:
             result = self._stopped(self._cause, "", result.ran_us)
@@ -366,7 +366,7 @@ class WorkerProcess(asyncio.Protocol):
         if self._leaving:
             return
         if self._ended is not None or self._idle:
-            # Taken for the end of the job it would bring the worker a second one while the first runs.
+            # Accepted as the end of the job it would give the worker a second job while the first runs.
             raise ValueError("it is ready out of turn")
         self._cancel_timers()
         if not self._first_ready.done():
@@ -374,7 +374,7 @@ class WorkerProcess(asyncio.Protocol):
         elif message.replace:
             self._logger.info("worker process %d is replaced: %s", self.pid, message.replace)
             self._leaving = True
-            self.kill()  # what the job left behind would hold up an ordinary end
+            self.kill()  # what the job left behind would delay a normal exit
         elif self._last_job:
             self.leave("it was to end after this job")
         elif self._number >= self._limits.jobs_per_worker:
