@@ -35,7 +35,7 @@ from jobmaster_agents.buckets.provisioner import BucketProvisioner
 from jobmaster_agents.event_log import LOGGER_NAME, Event, EventLog
 from jobmaster_agents.launch.order import ChildConfig
 from jobmaster_agents.launch.shared_deadline import AgentPhase, arm_kernel_timer
-from jobmaster_agents.leader.due_notifier import DueNotifier
+from jobmaster_agents.leader.due_notifier import DueNotifier, Group
 from jobmaster_agents.leader.leader import Leader, may_lead
 from jobmaster_agents.leader.maintenance import Maintenance
 from jobmaster_agents.leader.unserved import UnservedJobs
@@ -93,7 +93,15 @@ class AgentRuntime:
         self.beat = StoreBeat(config.agent_id, self._store, settings.leases, clock, telemetry, log)
         attest = attestation(self.beat, self.progress)
         self.heartbeat = Heartbeat(
-            self.ownership, master, settings.leases, clock, attest, self._renewed, self._trusted, telemetry, log
+            self.ownership,
+            master,
+            settings.leases,
+            clock,
+            attest,
+            self._on_renewal,
+            self._publish_deadline,
+            telemetry,
+            log,
         )
         self.heartbeat.clock_check = ClockCheck(settings.limits.clock_skew_seconds, clock, telemetry, log)
         self.bucket_worker = BucketWorker(
@@ -116,13 +124,13 @@ class AgentRuntime:
             settings.leases,
             clock,
             self.heartbeat.unanswered,
-            lambda: self.beat.answered_at,
-            self._trusted,
+            self._store_answered_at,
+            self._publish_deadline,
             self.bucket_worker.forget,
             telemetry,
             log,
         )
-        self.reach = StoreReach(store_connector.every, stores, clock, self._heard, telemetry, log)
+        self.reach = StoreReach(store_connector.every, stores, clock, self._on_store_answer, telemetry, log)
         store_connector.on_joined = self.reach.joined
         self.due_notifier = DueNotifier(
             master, stores, self.reach, clock, telemetry, map_seconds=settings.leases.bucket_map_seconds
@@ -135,7 +143,7 @@ class AgentRuntime:
                     name,
                     store,
                     self.reach,
-                    partial(self.due_notifier.notify, afresh=True),
+                    self._notify_owners,
                     clock,
                     telemetry,
                     log,
@@ -157,20 +165,20 @@ class AgentRuntime:
             agent.store,
             self.ownership,
             self.bucket_worker,
-            lambda: self._leaving or self.stop_requested.is_set(),
+            self._is_stopping,
             log,
         )
         self.fallback = FallbackBuckets(
             self.ownership,
             master,
             self.bucket_worker,
-            lambda asked: self.bucket_provisioner.request_fallback(asked, self.grace_seconds),
+            self._open_fallback,
             settings.thresholds.fallback_idle_seconds,
             clock,
             log,
         )
         self.bucket_loss = BucketLoss(
-            self.ownership, master, self.bucket_worker.memory_recovery, self._disowned, telemetry, log
+            self.ownership, master, self.bucket_worker.memory_recovery, self._on_bucket_declared_lost, telemetry, log
         )
         self.ownership_check = OwnershipCheck(self.ownership, master, self._store, self.bucket_worker, telemetry, log)
         self.anti_entropy = AntiEntropy(
@@ -249,7 +257,7 @@ class AgentRuntime:
         )
         lanes = list(self._agent.bucket_counts()) if self._agent.mode in _WORKING_MODES else []
         specs = [handler.spec for handler in self._handlers] if lanes else []
-        self._phase(AgentPhase.REGISTERED)
+        self._publish_phase(AgentPhase.REGISTERED)
         await self._master.register(row, lanes, specs)
         self.heartbeat.registered(sent)
 
@@ -259,7 +267,7 @@ class AgentRuntime:
 
     def serves(self) -> None:
         """Publish that the buckets are open."""
-        self._phase(AgentPhase.SERVING)
+        self._publish_phase(AgentPhase.SERVING)
 
     def reload(self, data: bytes) -> None:
         """Apply the settings of a configuration reload.
@@ -278,7 +286,7 @@ class AgentRuntime:
     async def leave(self, grace_seconds: float, reason: str) -> bool:
         """Graceful exit; True when no bucket and no job is left behind."""
         self._leaving = True
-        self._phase(AgentPhase.STOPPING)
+        self._publish_phase(AgentPhase.STOPPING)
         with contextlib.suppress(Unavailable):  # for display only; the steps below handle a silent master
             await self._master.announce_stopping(self._config.agent_id)
         if may_lead(self._agent.mode, self._agent.weight):
@@ -296,7 +304,7 @@ class AgentRuntime:
         end = partial(self._master.end_agent, self._config.agent_id, dead=False, reason=reason)
         if not await until_answered("end_agent", end, refusals=False):
             return False
-        self._phase(AgentPhase.ENDED)
+        self._publish_phase(AgentPhase.ENDED)
         return True
 
     async def write_own_certificate(self, reason: str) -> None:
@@ -316,10 +324,24 @@ class AgentRuntime:
         self.rescuer.kick()
         self.leader.on_vacancy()
 
-    def _heard(self, store: str) -> None:
+    def _on_store_answer(self, store: str) -> None:
+        """A store answers again: its lost buckets can be evacuated."""
         self.rescuer.kick((store,))
 
-    def _renewed(self, renewal: Renewal) -> None:
+    def _store_answered_at(self) -> float | None:
+        return self.beat.answered_at
+
+    async def _notify_owners(self, groups: set[Group]) -> None:
+        """Jobs of these lanes and priorities are back in the master. Owners have just died: read the bucket map again."""
+        await self.due_notifier.notify(groups, afresh=True)
+
+    def _is_stopping(self) -> bool:
+        return self._leaving or self.stop_requested.is_set()
+
+    def _open_fallback(self, groups: frozenset[Group]) -> None:
+        self.bucket_provisioner.request_fallback(groups, self.grace_seconds)
+
+    def _on_renewal(self, renewal: Renewal) -> None:
         if renewal.lost_stores:
             self.rescuer.kick(renewal.lost_stores)
         if renewal.cancel_requested:
@@ -333,12 +355,12 @@ class AgentRuntime:
             self._log.info(Event.DRAIN_REQUESTED, {})
             self.stop_requested.set()
 
-    def _trusted(self, trusted_until: float) -> None:
+    def _publish_deadline(self, trusted_until: float) -> None:
         if self._config.deadline is not None:
             self._config.deadline.trusted_until = trusted_until
             arm_kernel_timer(trusted_until - self._clock.boottime())
 
-    def _phase(self, phase: AgentPhase) -> None:
+    def _publish_phase(self, phase: AgentPhase) -> None:
         if self._config.deadline is not None:
             self._config.deadline.phase = phase
 
@@ -347,6 +369,6 @@ class AgentRuntime:
         if claimer is not None:
             await claimer.adopt_unknown_lists()
 
-    def _disowned(self, owned: OwnedBucket) -> None:
+    def _on_bucket_declared_lost(self, owned: OwnedBucket) -> None:
         self.bucket_provisioner.replace_soon()
         self.rescuer.kick()

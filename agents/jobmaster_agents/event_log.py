@@ -1,8 +1,8 @@
-"""One structured log line per change of state; none per job.
+"""Structured log: one line per change of state, none per job.
 
 Every event is listed here once. A line has the event's name, a level, and fields; ids are written as canonical UUID text.
-Text for people, JSON (one object a line) for collectors. Control characters in values are escaped, so that no value can
-forge a line.
+The format is text for reading, or JSON (one object a line) for collectors. Control characters in values are escaped, so that
+no value can forge a line.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _LEVELS = {"debug": logging.DEBUG, "info": logging.INFO, "warning": logging.WARN
 
 
 class Event(StrEnum):
-    """Every line an agent or its supervisor may log."""
+    """Name of every line that an agent or its supervisor may log."""
 
     AGENT_STARTED = "agent_started"
     AGENT_STOPPING = "agent_stopping"
@@ -109,7 +109,7 @@ Fields = Mapping[str, object]
 
 
 class EventLog:
-    """Writes events with the fields every line of this process bears (agent, name)."""
+    """Writes events with the fixed fields of this process (agent, name)."""
 
     __slots__ = ("_fixed", "_logger")
 
@@ -122,19 +122,19 @@ class EventLog:
         return EventLog({**self._fixed, **more})
 
     def debug(self, event: Event, fields: Fields | None = None) -> None:
-        """Of interest when looking for something."""
+        """For debugging only."""
         self._write(logging.DEBUG, event, fields)
 
     def info(self, event: Event, fields: Fields | None = None) -> None:
-        """A change of state that is part of normal life."""
+        """A normal change of state."""
         self._write(logging.INFO, event, fields)
 
     def warning(self, event: Event, fields: Fields | None = None) -> None:
-        """A failure that the cluster mends by itself."""
+        """A failure that the cluster repairs by itself."""
         self._write(logging.WARNING, event, fields)
 
     def error(self, event: Event, fields: Fields | None = None, *, trace: bool = False) -> None:
-        """Somebody should look; ``trace`` adds the traceback of the exception being handled."""
+        """A failure that an operator should look at; ``trace`` adds the traceback of the current exception."""
         self._write(logging.ERROR, event, fields, trace=trace)
 
     def _write(self, level: int, event: Event, fields: Fields | None, *, trace: bool = False) -> None:
@@ -144,7 +144,7 @@ class EventLog:
 
 
 def plain(value: object) -> object:
-    """A field as JSON can carry it: ids as UUID text, seconds with three decimals."""
+    """A field as a JSON value: ids as UUID text, seconds with three decimals."""
     if isinstance(value, bytes):
         return text(value) if len(value) == 16 else value.hex()
     if isinstance(value, float):

@@ -1,12 +1,12 @@
-"""The numbers and the health of one agent process over HTTP: ``/metrics``, ``/live``, ``/startup``, ``/ready``, ``/drain``.
+"""Metrics and probes of one agent process over HTTP: ``/metrics``, ``/live``, ``/startup``, ``/ready``, ``/drain``.
 
-It serves on the machine itself alone, unless ``observability.metrics_host`` names another address: there is no password, and
-the answers tell how much work there is, and of which handlers.
+The server listens on the loopback address, unless ``observability.metrics_host`` names another one: there is no password, and
+the answers show the amount of work and the names of handlers.
 
-The agent's own loop answers, so ``/live`` says that it turns by answering at all. Nothing here asks a store or the master:
-a probe is cheap, and an outage of a server ends no healthy process (Celery's probes, which go through the broker, do both).
-Every connection carries one request, is bounded in bytes and time, and there are few at once: who cannot speak HTTP costs
-the agent a socket for some seconds.
+The agent's own event loop answers, so any answer of ``/live`` proves that the loop turns. No probe calls a store or the
+master: a probe is cheap, and an outage of a server ends no healthy process (Celery's probes, which go through the broker,
+have both faults). Every connection carries one request, is limited in bytes and time, and there are few at once: a peer that
+does not speak HTTP costs the agent a socket for some seconds.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from jobmaster_agents.event_log import Event, EventLog
 PORT_MAX = 65535
 HEAD_BYTES_MAX = 8192
 REQUEST_SECONDS = 5.0
-"""How long a request may take to arrive, and its answer to be taken."""
+"""Time limit for receiving a request and sending its answer."""
 CONNECTIONS_MAX = 32
 _JSON = "application/json"
 _TEXT = "text/plain; charset=utf-8"
@@ -48,19 +48,19 @@ class Answer(NamedTuple):
 
 
 class Health(Protocol):
-    """What the probes ask, each at the moment of the probe."""
+    """State that the probes read, each at the moment of the probe."""
 
     def why_not_started(self) -> str | None:
-        """``None`` from the moment when it has opened its buckets, for good."""
+        """Why the start is not complete; ``None`` for good after the buckets were opened."""
 
     def why_not_ready(self) -> str | None:
-        """``None``: give it work."""
+        """Why the agent takes no work; ``None`` when it does."""
 
     def remark(self) -> str | None:
-        """What a process that is ready has to say about it."""
+        """Remark of a process that is ready, if any."""
 
     def draining(self) -> Mapping[str, object]:
-        """How far it is with leaving."""
+        """Progress of the graceful exit."""
 
 
 class HttpServer:
@@ -95,7 +95,7 @@ class HttpServer:
         self._log.info(Event.METRICS_SERVED, {"url": f"{url_of(host, self.port)}/metrics", "port": self.port})
 
     async def close(self) -> None:
-        """Stop listening and cut who is still there."""
+        """Stop listening and close open connections."""
         if self._server is not None:
             self._server.close()
         for task in list(self._connections):
@@ -115,9 +115,9 @@ class HttpServer:
                 writer.write(await self._exchange(reader))
                 await writer.drain()
         except (TimeoutError, ConnectionError, asyncio.IncompleteReadError):
-            pass  # who does not ask gets no answer
+            pass  # no complete request in time
         except asyncio.CancelledError:
-            pass  # the process leaves; nobody waits for this task
+            pass  # the process exits; ``close`` waits for this task only to end
         finally:
             self._connections.discard(task)
             writer.close()
@@ -134,7 +134,7 @@ class HttpServer:
         return _encoded(self.answer(method, target), with_body=method != "HEAD")
 
     def answer(self, method: str, target: str) -> Answer:
-        """What a request is answered."""
+        """The answer to a request."""
         route = self._routes.get(target.split("?", 1)[0])
         if route is None:
             return _text_answer(HTTPStatus.NOT_FOUND, f"here are {', '.join(self._routes)}")
@@ -190,7 +190,7 @@ def _encoded(answer: Answer, *, with_body: bool) -> bytes:
 
 
 def port_of(settings: ClusterSettings, agent: str, index: int) -> int | None:
-    """Port of the ``index``-th process of one supervisor; ``None`` = serve nothing.
+    """Port of the ``index``-th process of one supervisor; ``None``: no server.
 
     Args:
         agent: the kind of agents, a key under ``settings.agents``.
@@ -202,16 +202,16 @@ def port_of(settings: ClusterSettings, agent: str, index: int) -> int | None:
 
 
 def url_of(host: str, port: int) -> str:
-    """What to ask; of all addresses, that of this machine for itself."""
+    """URL of the server as this machine reaches it; a wildcard address becomes the loopback address."""
     place = {"0.0.0.0": "127.0.0.1", "::": "[::1]"}.get(host, f"[{host}]" if ":" in host else host)
     return f"http://{place}:{port}"
 
 
 def check_ports(settings: ClusterSettings, agent: str, processes: int) -> None:
-    """See once, before any process is started, that each can have its port.
+    """Check before the start of any process that each port is free.
 
     Raises:
-        ConfigError: a port is taken, there are not so many, or the address is none of this machine's.
+        ConfigError: a port is taken or out of range, or the address does not belong to this machine.
     """
     host = settings.observability.metrics_host
     for index in range(processes):

@@ -1,9 +1,8 @@
-"""The agent stores of the cluster, claimed one by one; one that does not answer is asked again until it does.
+"""Connects an agent to every agent store of the cluster, and repeats the attempt for stores that do not answer.
 
-An agent needs the stores it does not live on too: it hints owners there when it coordinates, drains lost buckets there, and
-looks for keys that nobody knows. A store that was down when the agent started joins the others as soon as it is back, in
-the very mapping that the duties share; without that, jobs of a lane that only this store serves would never be hinted at
-as long as that agent leads.
+An agent needs the other stores too: as leader it sends hints there, it evacuates lost buckets there, and it looks for keys of
+unknown buckets. A store that was down when the agent started is added as soon as it is back, to the mapping that the parts of
+the agent share. Without that, jobs of a lane that only this store serves would get no hint while that agent leads.
 """
 
 from __future__ import annotations
@@ -21,11 +20,11 @@ from jobmaster_agents.event_log import Event, EventLog
 
 AGAIN_SECONDS = 5.0
 VERIFY_SECONDS = 60.0
-"""How often an agent looks whether its own store still has the settings that jobs need."""
+"""Interval at which an agent checks that its own store still has the settings that jobs need."""
 
 
 class GenerationMaster(Protocol):
-    """Who remembers which generation of each store the cluster works with."""
+    """What the connector needs of the master: the generation of each store."""
 
     cluster: ClusterRow
 
@@ -33,11 +32,12 @@ class GenerationMaster(Protocol):
 
 
 class StoreConnector:
-    """The stores that can be used, and the duty that adds the others.
+    """The stores that can be used, and the periodic task that adds the others.
 
     Args:
         stores: every store of the configuration, by name.
-        on_joined: told the name of a store that has joined late (there may be lost buckets in it).
+
+    ``on_joined`` is called with the name of a store that is added late (there may be lost buckets in it).
     """
 
     name = "joining"
@@ -46,23 +46,23 @@ class StoreConnector:
         self._master = master
         self._log = log
         self.every = dict(stores)
-        """All of them, claimed or not."""
+        """All stores, claimed or not."""
         self._missing = dict(stores)
         self.usable: dict[str, AgentStore] = {}
-        """Claimed for the cluster. It grows while the agent lives."""
+        """Stores that are claimed for the cluster. Stores are added while the agent runs."""
         self.on_joined: Callable[[str], None] | None = None
         self._own: AgentStore | None = None
         self._verify_at = 0.0
         self._unfit = ""
 
     async def connect(self, needed: str) -> None:
-        """Ask each store once, all at the same time. The needed one is waited for; the others have a moment longer, and are
-        left to the duty then.
+        """Connect to each store once, all at the same time. Waits for the needed store, and a little longer for the others;
+        the periodic task adds those that are left.
 
         Raises:
-            Unavailable: the needed one does not answer.
-            Refused: the needed one belongs to somebody else, was swapped, or may not keep jobs. Of another store this is
-                logged, and the duty meets it again: agents that can do without it replace those that have died.
+            Unavailable: the needed store does not answer.
+            Refused: the needed store belongs to another cluster, was swapped, or may not keep jobs. For another store this
+                is logged, and the periodic task tries again: agents that do not need that store must be able to start.
         """
         asked = {name: asyncio.ensure_future(self._connect_store(name, store)) for name, store in self._missing.items()}
         try:
@@ -85,7 +85,7 @@ class StoreConnector:
             await _end(asked.values())
 
     async def tick(self) -> float:
-        """Ask those again that have not answered yet, all at the same time, and look at the agent's own now and then."""
+        """Try the missing stores again, all at the same time, and check the agent's own store from time to time."""
         await self._verify()
         missing = list(self._missing.items())
         answers = await asyncio.gather(
@@ -106,8 +106,8 @@ class StoreConnector:
         return AGAIN_SECONDS if self._missing else VERIFY_SECONDS
 
     async def _verify(self) -> None:
-        """The own store may have been set to evict keys, or made a replica, since it was claimed. Jobs that wait in it are at
-        risk then; an agent that stopped would empty it no sooner, so it goes on, and logs it."""
+        """Log when the own store was set to evict keys, or made a replica, since it was claimed. Jobs in it are at risk then.
+        The agent goes on: it would not empty the store sooner by stopping."""
         now = asyncio.get_running_loop().time()
         if self._own is None or now < self._verify_at:
             return
@@ -129,7 +129,7 @@ class StoreConnector:
         self.usable[name] = store
 
     async def _claim(self, name: str, store: AgentStore) -> None:
-        """Claim a store for the cluster; a store that was swapped is refused, one that was emptied is named."""
+        """Claim a store for the cluster. A store that was swapped is refused; one that was emptied is logged."""
         proposed = new_id()
         known = await self._master.store_generation(name, proposed)
         emptied = known != proposed and (await store.health()).generation is None
@@ -139,8 +139,8 @@ class StoreConnector:
                 hint="the store or the master was swapped or restored; see `jobmaster store check`",
             )
         if emptied:
-            # Its buckets are without their meta now: their owners learn it from the next call and declare them lost, and
-            # the rows the master knows go back to HELD. What only the store knew is gone.
+            # Its buckets have lost their meta keys: the next call of an owner is refused, the owner declares the bucket lost,
+            # and the rows in the master go back to HELD. Jobs that only the store had are gone.
             reason = (
                 "it served this cluster before and holds nothing now: it was emptied, or its URL is another database"
             )
@@ -148,7 +148,7 @@ class StoreConnector:
 
 
 async def _end(tasks: Collection[asyncio.Future[None]]) -> None:
-    """Cancel what is still under way, and wait for its end."""
+    """Cancel the tasks that still run, and wait for their end."""
     for task in tasks:
         task.cancel()
     await asyncio.gather(*tasks, return_exceptions=True)

@@ -12,7 +12,7 @@ from jobmaster.cli.invocation import Invocation, pass_invocation
 from jobmaster.cli.tables import emit_json, thousands
 
 if TYPE_CHECKING:
-    from jobmaster.demo.books import Summary
+    from jobmaster.demo.results import DemoSummary
 
 _BAR_CHARS = 40
 
@@ -64,13 +64,13 @@ def demo(
       jobmaster demo --json | tail -1
       jobmaster demo --pipeline
     """
-    from jobmaster.demo.driver import Course, run_demo
+    from jobmaster.demo.driver import DemoOptions, run_demo
 
     if as_json:
         invocation.output = "json"
     bar = ProgressBar(sys.stderr) if sys.stderr.isatty() and invocation.verbosity >= 0 else None
 
-    def tell(sentence: str) -> None:
+    def log(sentence: str) -> None:
         if bar is not None:
             bar.clear()
         invocation.note(sentence)
@@ -80,8 +80,8 @@ def demo(
             bar.show(done, total)
 
     try:
-        course = Course(jobs, seconds, limit, tell, progress, report if pipeline else None)
-        summary, audited = run_demo(course)
+        options = DemoOptions(jobs, seconds, limit, log, progress, report if pipeline else None)
+        summary, audited = run_demo(options)
     finally:
         if bar is not None:
             bar.clear()
@@ -96,13 +96,13 @@ def demo(
         ctx.exit(1)
 
 
-def _as_json(summary: Summary) -> object:
+def _as_json(summary: DemoSummary) -> object:
     import msgspec
 
     return msgspec.to_builtins(summary)
 
 
-def _as_text(summary: Summary) -> list[str]:
+def _as_text(summary: DemoSummary) -> list[str]:
     totals = summary.totals
     broken = {number: count for number, count in summary.invariants.items() if count}
     return [
@@ -122,7 +122,7 @@ def _as_text(summary: Summary) -> list[str]:
     ]
 
 
-def _looked_back(summary: Summary) -> list[str]:
+def _looked_back(summary: DemoSummary) -> list[str]:
     import msgspec
 
     if isinstance(summary.pipeline, msgspec.UnsetType):

@@ -13,7 +13,7 @@ from jobmaster.cli.running import run_async
 from jobmaster.cli.tables import emit_json
 
 if TYPE_CHECKING:
-    from jobmaster.demo.lease_race.lease_race import Course, Verdict
+    from jobmaster.demo.lease_race.lease_race import RaceOptions, RaceResult
     from jobmaster.settings.model import ClusterSettings
 
 
@@ -70,18 +70,18 @@ def lease_race(
       jobmaster drill lease-race --runs 25 --clock-shift 3600 --json | tail -1
       jobmaster drill lease-race --servers configured --config cluster.yaml
     """
-    from jobmaster.demo.lease_race.lease_race import Course
+    from jobmaster.demo.lease_race.lease_race import RaceOptions
 
     if as_json:
         invocation.output = "json"
-    course = Course(shift_seconds, not unknown_to_master)
+    options = RaceOptions(shift_seconds, not unknown_to_master)
     with _servers(invocation, servers) as settings:
-        verdicts = run_async(_play(settings, course, runs, as_json=invocation.json))
-    bad = [verdict for verdict in verdicts if not verdict.ok]
+        results = run_async(_play(settings, options, runs, as_json=invocation.json))
+    bad = [result for result in results if not result.ok]
     if invocation.json:
-        emit_json(_as_json((bad or verdicts)[-1], runs, len(bad)))
+        emit_json(_as_json((bad or results)[-1], runs, len(bad)))
     else:
-        click.echo("\n".join(_as_text((bad or verdicts)[-1], runs, len(bad))))
+        click.echo("\n".join(_as_text((bad or results)[-1], runs, len(bad))))
     if bad:
         ctx.exit(1)
 
@@ -107,35 +107,35 @@ def _servers(invocation: Invocation, servers: str) -> Iterator[ClusterSettings]:
         shutil.rmtree(directory, ignore_errors=True)
 
 
-async def _play(settings: ClusterSettings, course: Course, runs: int, *, as_json: bool) -> list[Verdict]:
-    from jobmaster.demo.lease_race.ground import throw_away
+async def _play(settings: ClusterSettings, options: RaceOptions, runs: int, *, as_json: bool) -> list[RaceResult]:
+    from jobmaster.demo.lease_race.drill_cluster import temporary_cluster
+    from jobmaster.demo.lease_race.event_trace import EventTrace
     from jobmaster.demo.lease_race.lease_race import LeaseRace
-    from jobmaster.demo.lease_race.story import Story
 
-    verdicts = []
-    async with throw_away(settings) as drill:
+    results = []
+    async with temporary_cluster(settings) as drill:
         for _ in range(runs):
-            with Story(click.echo, as_json=as_json) as story:
-                verdicts.append(await LeaseRace(drill, course, story).run())
-    return verdicts
+            with EventTrace(click.echo, as_json=as_json) as trace:
+                results.append(await LeaseRace(drill, options, trace).run())
+    return results
 
 
-def _as_json(verdict: Verdict, runs: int, bad: int) -> dict[str, Any]:
+def _as_json(result: RaceResult, runs: int, bad: int) -> dict[str, Any]:
     import msgspec
 
-    return {**msgspec.to_builtins(verdict), "runs": runs, "runs_off": bad}
+    return {**msgspec.to_builtins(result), "runs": runs, "runs_off": bad}
 
 
-def _as_text(verdict: Verdict, runs: int, bad: int) -> list[str]:
-    broken = {number: count for number, count in verdict.invariants.items() if count}
+def _as_text(result: RaceResult, runs: int, bad: int) -> list[str]:
+    broken = {number: count for number, count in result.invariants.items() if count}
     return [
         "",
-        f"ledger     {verdict.concluding_lines} concluding line(s), token {verdict.token}",
-        f"refused    {verdict.stale_refused} late write(s), counted on the line of A's assignment",
+        f"ledger     {result.concluding_lines} concluding line(s), token {result.token}",
+        f"refused    {result.stale_refused} late write(s), counted on the line of A's assignment",
         f"invariants {f'VIOLATED: {broken}' if broken else 'no violation'}",
         f"runs       {runs}, {bad} of them off",
-        f"time       {verdict.seconds:g} s for the last one, {verdict.events} events",
-        *(f"OFF        {sentence}" for sentence in verdict.off),
+        f"time       {result.seconds:g} s for the last one, {result.events} events",
+        *(f"OFF        {sentence}" for sentence in result.off),
         "",
-        "everything is as it must be" if verdict.ok else "SOMETHING IS OFF",
+        "everything is as it must be" if result.ok else "SOMETHING IS OFF",
     ]

@@ -1,1 +1,1 @@
-"""The demo: a whole cluster over real work, with crashes, and its books checked against a plain loop."""
+"""The demo: a whole cluster over real work, with crashes; its results are compared with those of a plain loop."""

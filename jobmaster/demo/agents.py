@@ -1,4 +1,4 @@
-"""The demo's agents: real processes that can be asked to leave, frozen, and killed without a word."""
+"""The demo's agents: real processes that can be terminated, stopped, and killed."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _POLL_SECONDS = 0.05
 
 
 class DemoAgent:
-    """``jobmaster agent run`` with one process. Its supervisor and the agent below it lie in sessions of their own."""
+    """``jobmaster agent run`` with one process. The supervisor and its agent run in sessions of their own."""
 
     def __init__(self, name: str, config: Path, directory: Path) -> None:
         self.name = name
@@ -29,7 +29,7 @@ class DemoAgent:
                     *(sys.executable, "-m", "jobmaster.cli.main", "agent", "run", "--leave-with-stdin"),
                     *(f"--config={config}", f"--name={name}"),
                 ],
-                # We hold the other end, so the agent leaves when this process ends, however it ends.
+                # This process holds the other end, so the agent exits when this process ends in any way.
                 stdin=subprocess.PIPE,
                 stdout=log,
                 stderr=subprocess.STDOUT,
@@ -37,7 +37,7 @@ class DemoAgent:
                 start_new_session=True,
             )
         self.child_pid = 0
-        """Of the agent process below the supervisor, once it is known."""
+        """Process id of the agent below the supervisor; 0 until it is known."""
         self.agent_id = b""
 
     @property
@@ -45,19 +45,19 @@ class DemoAgent:
         return self.process.poll() is None
 
     def terminate(self) -> None:
-        """Ask it to leave in order."""
+        """Request a graceful exit."""
         self.process.send_signal(signal.SIGTERM)
 
     def freeze(self) -> None:
-        """Stop supervisor and agent where they are."""
+        """Stop supervisor and agent with SIGSTOP."""
         self._signal(signal.SIGSTOP)
 
     def resume(self) -> None:
-        """Let them go on."""
+        """Continue supervisor and agent."""
         self._signal(signal.SIGCONT)
 
     def kill(self) -> None:
-        """SIGKILL to both at once: nobody is left to tell the master."""
+        """Send SIGKILL to both at once, so that no process is left to write a certificate."""
         self._signal(signal.SIGKILL)
         self.process.wait()
 
@@ -82,6 +82,6 @@ class DemoAgent:
 
 
 def _environment() -> Mapping[str, str]:
-    """Ours without settings: the demo's cluster is described by its own file alone."""
+    """This process's environment without JobMaster settings: the demo's cluster has its own file."""
     kept = ("JOBMASTER_POSTGRES_BIN", "JOBMASTER_VALKEY_SERVER")
     return {name: value for name, value in os.environ.items() if not name.startswith("JOBMASTER_") or name in kept}

@@ -1,6 +1,6 @@
-"""The course of the demo: start, submit, send one agent home, kill another, wait, compare, clean up.
+"""The steps of the demo: start, submit, terminate one agent, kill another, wait, compare, clean up.
 
-The kill is not left to luck: the agent is frozen first, and killed only if it holds claimed jobs that have not ended.
+The kill is not left to chance: the agent is stopped first, and killed only if it holds claimed jobs that have not ended.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ from jobmaster.audit import AuditReport, AuditScope, audit
 from jobmaster.client.cluster import Cluster
 from jobmaster.clock import SystemClock
 from jobmaster.demo.agents import DemoAgent
-from jobmaster.demo.books import Summary, plain_loop, read_books, summarise
 from jobmaster.demo.handlers import handlers, index_file
-from jobmaster.demo.history import look_back, require_pipeline
 from jobmaster.demo.indexing import standard_library_files
+from jobmaster.demo.pipeline_steps import require_pipeline, run_pipeline
+from jobmaster.demo.results import DemoSummary, plain_loop, read_results, summarise
 from jobmaster.embedded import EmbeddedCluster, EmbeddedError, EmbeddedOptions
 from jobmaster.master.reports import Reader
 from jobmaster.model.errors import WaitTimeout
@@ -44,15 +44,15 @@ _BATCH = 100
 _RESERVE_BATCH = 40
 _FREEZES = 8
 _SETTLING_SECONDS = 0.05
-"""What a frozen agent has sent already may still be committed."""
+"""Time for the master to commit what a stopped agent has already sent."""
 _CLAIMS_MIN = 5
-"""Unfinished claimed jobs that make a kill worth while, as long as there are more to submit."""
+"""Least number of unfinished claimed jobs for a kill, as long as there are more jobs to submit."""
 _LOOK_SECONDS = 0.1
 
 DOCUMENT: dict[str, Any] = {
     "cluster": "demo",
     "handlers": ["jobmaster.demo.handlers"],
-    # A short lease makes the rescue quick to watch; the defaults are calmer.
+    # A short lease makes the rescue quick; the defaults are longer.
     "leases": {"lease": f"{LEASE_SECONDS}s", "renew": "0.9s", "store_beat": "0.3s", "grace": "15s"},
     # Due jobs leave the master late, so that the run sees many of them move.
     "thresholds": {"transient_threshold": "2s"},
@@ -68,8 +68,8 @@ DOCUMENT: dict[str, Any] = {
 }
 
 
-class Course(NamedTuple):
-    """What to run, and how to tell about it."""
+class DemoOptions(NamedTuple):
+    """Options of the demo, and where its progress is shown."""
 
     jobs: int | None
     """At most so many files; ``None`` takes all."""
@@ -77,20 +77,20 @@ class Course(NamedTuple):
     """The held half is due over this time."""
     limit_seconds: float
     """Give up when not every job has ended by then."""
-    tell: Callable[[str], None]
-    """Is told what happens, one sentence each."""
+    log: Callable[[str], None]
+    """Called with one sentence for each step."""
     progress: Callable[[int, int], None]
-    """Is told how many jobs have ended, of how many."""
+    """Called with the number of ended jobs, and of all jobs."""
     report: Path | None = None
-    """Ends with the data pipeline over the history; its page goes there."""
+    """Run the data pipeline over the history at the end, and write its page here."""
 
 
-def run_demo(course: Course) -> tuple[Summary, AuditReport]:
+def run_demo(options: DemoOptions) -> tuple[DemoSummary, AuditReport]:
     """The whole demo; leaves no process and no file behind, also when interrupted."""
-    if course.report is not None:
+    if options.report is not None:
         require_pipeline()
     started = SystemClock().boottime()
-    files = standard_library_files()[: course.jobs]
+    files = standard_library_files()[: options.jobs]
     with ExitStack() as stack:
         before = signal.signal(signal.SIGTERM, _interrupt)
         stack.callback(signal.signal, signal.SIGTERM, before)
@@ -98,13 +98,13 @@ def run_demo(course: Course) -> tuple[Summary, AuditReport]:
         stack.callback(shutil.rmtree, directory, ignore_errors=True)
         cluster = stack.enter_context(EmbeddedCluster(directory / "data", EmbeddedOptions(durable=False)))
         for line in cluster.describe():
-            course.tell(line)
+            options.log(line)
         config = directory / "cluster.yaml"
         config.write_text(json.dumps({**DOCUMENT, "data_dir": str(directory / "data")}), encoding="utf-8")
         settings = load_settings(config, {}, []).settings
-        summary, report = asyncio.run(_run(course, settings, config, files, started))
-        if course.report is not None:
-            found = look_back(settings, directory / "lake", course.report, course.tell)
+        summary, report = asyncio.run(_run(options, settings, config, files, started))
+        if options.report is not None:
+            found = run_pipeline(settings, directory / "lake", options.report, options.log)
             seconds = round(SystemClock().boottime() - started, 1)
             summary = msgspec.structs.replace(summary, pipeline=found, seconds=seconds)
         return summary, report
@@ -116,13 +116,13 @@ def _interrupt(*_: int | FrameType | None) -> None:
     """
     if callable(signal.getsignal(signal.SIGINT)):
         signal.raise_signal(signal.SIGINT)
-    else:  # ignored by whoever started us in the background
+    else:  # SIGINT is ignored, because a shell started this process in the background
         raise KeyboardInterrupt
 
 
 async def _run(
-    course: Course, settings: ClusterSettings, config: Path, files: list[str], started: float
-) -> tuple[Summary, AuditReport]:
+    options: DemoOptions, settings: ClusterSettings, config: Path, files: list[str], started: float
+) -> tuple[DemoSummary, AuditReport]:
     await migrate_master(settings)
     async with AsyncExitStack() as stack:
         reader = await open_reader(settings)
@@ -130,40 +130,40 @@ async def _run(
         stores = await open_stores(settings)
         for store in stores.values():
             stack.push_async_callback(store.close)
-        stage = Stage(course, config, reader, stores)
-        stack.callback(stage.kill_all)
-        await stage.start("one")
-        await stage.start("two")
-        await _acquaint(reader, stores)
+        demo_run = DemoRun(options, config, reader, stores)
+        stack.callback(demo_run.kill_all)
+        await demo_run.start("one")
+        await demo_run.start("two")
+        await _adopt_generations(reader, stores)
         cluster = await stack.enter_async_context(await open_cluster(settings, handlers))
-        await stage.play(cluster, files)
-        books = await read_books(reader)
+        await demo_run.run(cluster, files)
+        recorded = await read_results(reader)
         report = await audit(
             reader,
             stores,
-            AuditScope(quiet_seconds=LEASE_SECONDS * 2, acknowledged=list(stage.acknowledged)),
+            AuditScope(quiet_seconds=LEASE_SECONDS * 2, acknowledged=list(demo_run.acknowledged)),
         )
-        course.tell("comparing with a plain loop over the same files")
+        options.log("comparing with a plain loop over the same files")
         expected = await asyncio.to_thread(plain_loop, files)
         seconds = SystemClock().boottime() - started
         summary = summarise(
-            files, stage.acknowledged, books, expected, report.violations, stage.graceful_exits, seconds
+            files, demo_run.acknowledged, recorded, expected, report.violations, demo_run.graceful_exits, seconds
         )
         return summary, report
 
 
-async def _acquaint(reader: Reader, stores: dict[str, AgentStore]) -> None:
-    """Tell our store objects the generation that the agents have written, so that they may read claimed lists."""
+async def _adopt_generations(reader: Reader, stores: dict[str, AgentStore]) -> None:
+    """Give the store objects the generation that the agents have written, so that they may read claimed lists."""
     uid = (await reader.report("server"))[0]["cluster_uid"].bytes
     for row in await reader.report("stores"):
         await stores[row["name"]].initialise(uid, row["generation"].bytes)
 
 
-class Stage:
-    """The agents, and what is done to them while the jobs run."""
+class DemoRun:
+    """The agents, and the steps while the jobs run."""
 
-    def __init__(self, course: Course, config: Path, reader: Reader, stores: dict[str, AgentStore]) -> None:
-        self.course = course
+    def __init__(self, options: DemoOptions, config: Path, reader: Reader, stores: dict[str, AgentStore]) -> None:
+        self.options = options
         self.acknowledged: dict[bytes, str] = {}
         """Job id -> path, of every receipt."""
         self.graceful_exits = 0
@@ -172,23 +172,23 @@ class Stage:
         self._store = next(iter(stores.values()))
         self._agents: dict[str, DemoAgent] = {}
 
-    async def play(self, cluster: Cluster, files: list[str]) -> None:
+    async def run(self, cluster: Cluster, files: list[str]) -> None:
         """From the first submit to the end of the last agent."""
         pending, held = files[::2], files[1::2]
         reserve = pending[-max(_RESERVE_BATCH, len(pending) // 3) :]
         first = pending[: len(pending) - len(reserve)]
-        tell, total = self.course.tell, len(files)
+        log, total = self.options.log, len(files)
         await self._submit_pending(cluster, first)
         await self._submit_held(cluster, held)
         await self._until_ended(total, share=0.1)
-        tell("SIGTERM to agent one; agent three takes its place")
+        log("SIGTERM to agent one; agent three takes its place")
         self._agents["one"].terminate()
         await self.start("three")
         await self._left("one")
         rest = await self._kill_with_work(cluster, "two", reserve)
         await self._submit_pending(cluster, rest)
         await self._until_ended(total, share=1.0)
-        tell("every job has ended; the last agent leaves")
+        log("every job has ended; the last agent leaves")
         self._agents["three"].terminate()
         await self._left("three")
 
@@ -204,7 +204,7 @@ class Stage:
             for row in await self._reader.report("agents", False):
                 if row["name"] == name and row["buckets"] > 0:
                     agent.child_pid, agent.agent_id = row["pid"], row["id"].bytes
-                    self.course.tell(f"agent {name} is there with {row['buckets']} buckets (process {row['pid']})")
+                    self.options.log(f"agent {name} is there with {row['buckets']} buckets (process {row['pid']})")
                     return
             await asyncio.sleep(_LOOK_SECONDS)
         raise EmbeddedError(f"agent {name} was not ready in {_READY_SECONDS:g} s; its log ends with:\n{agent.tail()}")
@@ -213,9 +213,9 @@ class Stage:
         code = await self._agents[name].wait(_LEAVE_SECONDS)
         if code == 0:
             self.graceful_exits += 1
-            self.course.tell(f"agent {name} has left in order")
+            self.options.log(f"agent {name} has left in order")
         else:
-            self.course.tell(
+            self.options.log(
                 f"agent {name} ended with exit code {code}; its log ends with:\n{self._agents[name].tail()}"
             )
 
@@ -241,7 +241,7 @@ class Stage:
 
     async def _submit_held(self, cluster: Cluster, files: list[str]) -> None:
         """HELD on the master, due one after the other."""
-        step = self.course.spread_seconds / max(len(files), 1)
+        step = self.options.spread_seconds / max(len(files), 1)
         for start in range(0, len(files), _BATCH):
             part = files[start : start + _BATCH]
             receipts = await asyncio.gather(
@@ -257,12 +257,12 @@ class Stage:
                 )
             )
             self.acknowledged.update((receipt.id, path) for receipt, path in zip(receipts, part, strict=True))
-        self.course.tell(f"{len(self.acknowledged)} jobs are in, {len(files)} of them held for later")
+        self.options.log(f"{len(self.acknowledged)} jobs are in, {len(files)} of them held for later")
 
     # ------------------------------------------------------------ the kill
 
     async def _kill_with_work(self, cluster: Cluster, name: str, reserve: list[str]) -> list[str]:
-        """SIGKILL the agent and its supervisor while it holds unfinished claimed jobs; what is left of the reserve."""
+        """SIGKILL the agent and its supervisor while it holds unfinished claimed jobs; the rest of the reserve."""
         agent = self._agents[name]
         while True:
             batch, reserve = reserve[:_RESERVE_BATCH], reserve[_RESERVE_BATCH:]
@@ -273,18 +273,18 @@ class Stage:
                 held = await self._unfinished_claims(cluster, agent)
                 if held >= (_CLAIMS_MIN if reserve else 1):
                     agent.kill()
-                    self.course.tell(
+                    self.options.log(
                         f"SIGKILL to agent {name} and its supervisor, with {held} claimed jobs in its hands"
                     )
                     return reserve
                 agent.resume()
                 await asyncio.sleep(_LOOK_SECONDS / 10)
             if not reserve and await self._ended() >= len(self.acknowledged):
-                self.course.tell(f"agent {name} was never found with work in its hands")
+                self.options.log(f"agent {name} was never found with work in its hands")
                 return reserve
 
     async def _unfinished_claims(self, cluster: Cluster, agent: DemoAgent) -> int:
-        """Jobs in the claimed lists of a frozen agent whose outcome the master does not have."""
+        """Number of jobs in the claimed lists of a stopped agent whose outcome the master does not have."""
         claimed: list[bytes] = []
         for row in await self._reader.report("buckets", False):
             if row["owner"].bytes == agent.agent_id:
@@ -303,14 +303,14 @@ class Stage:
 
     async def _until_ended(self, total: int, share: float) -> None:
         """Wait until that share of all jobs has ended."""
-        ends = SystemClock().boottime() + self.course.limit_seconds
+        ends = SystemClock().boottime() + self.options.limit_seconds
         while (done := await self._ended()) < total * share:
-            self.course.progress(done, total)
+            self.options.progress(done, total)
             if SystemClock().boottime() > ends:
                 logs = "\n".join(f"--- {agent.name}\n{agent.tail()}" for agent in self._agents.values())
                 raise WaitTimeout(f"{total - done} of {total} jobs have not ended within the time\n{logs}")
             await asyncio.sleep(_LOOK_SECONDS)
-        self.course.progress(done, total)
+        self.options.progress(done, total)
 
 
 def _priority(at: int) -> Priority:

@@ -13,9 +13,9 @@ import asyncpg
 import pytest
 import redis.asyncio
 
-from jobmaster.demo.lease_race.ground import throw_away
-from jobmaster.demo.lease_race.lease_race import Course, LeaseRace, Verdict
-from jobmaster.demo.lease_race.story import Story
+from jobmaster.demo.lease_race.drill_cluster import temporary_cluster
+from jobmaster.demo.lease_race.event_trace import EventTrace
+from jobmaster.demo.lease_race.lease_race import LeaseRace, RaceOptions, RaceResult
 from jobmaster.master.statements import sql
 from jobmaster.settings.model import ClusterSettings, MasterSettings, StoreSettings
 from tests.patience import PATIENCE_SECONDS
@@ -44,12 +44,12 @@ def servers(master_dsn: str, store_url: str) -> ClusterSettings:
     return ClusterSettings(master=MasterSettings(dsn=master_dsn), stores={"default": StoreSettings(url=store_url)})
 
 
-async def play(servers: ClusterSettings, courses: Sequence[Course]) -> list[tuple[Verdict, list[str]]]:
+async def play(servers: ClusterSettings, courses: Sequence[RaceOptions]) -> list[tuple[RaceResult, list[str]]]:
     """Verdict and story of each."""
     played = []
-    async with throw_away(servers) as drill:
+    async with temporary_cluster(servers) as drill:
         for course in courses:
-            with Story(lambda _: None, as_json=True) as story:
+            with EventTrace(lambda _: None, as_json=True) as story:
                 verdict = await LeaseRace(drill, course, story).run()
             played.append((verdict, [f"{who} {what}" for who, what in story.events if what not in SLOW_MACHINE]))
     return played
@@ -58,7 +58,7 @@ async def play(servers: ClusterSettings, courses: Sequence[Course]) -> list[tupl
 @pytest.mark.parametrize("part", range(PARTS))
 @pytest.mark.parametrize("shift", [0.0, HOUR, -HOUR], ids=["true clocks", "an hour ahead", "an hour behind"])
 async def test_the_race_ends_the_same_way_every_time(servers: ClusterSettings, shift: float, part: int) -> None:
-    courses = [Course(shift, known=number % 2 == part % 2) for number in range(PART)]
+    courses = [RaceOptions(shift, known=number % 2 == part % 2) for number in range(PART)]
     for course, (verdict, story) in zip(courses, await play(servers, courses), strict=True):
         assert verdict.off == []
         assert verdict.ok
@@ -68,7 +68,7 @@ async def test_the_race_ends_the_same_way_every_time(servers: ClusterSettings, s
 
 
 async def test_nothing_of_it_stays_on_the_servers(servers: ClusterSettings, master_dsn: str, store_url: str) -> None:
-    await play(servers, [Course()])
+    await play(servers, [RaceOptions()])
     connection = await asyncpg.connect(master_dsn)
     schemas = await connection.fetch("SELECT nspname FROM pg_namespace WHERE nspname LIKE 'jobmaster%'")
     await connection.close()
@@ -97,7 +97,7 @@ async def test_without_the_identity_on_the_row_the_drill_says_so(
     servers: ClusterSettings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("jobmaster.master.batches.sql", without("jobs/record_final", IDENTITY, "WHERE true"))
-    ((verdict, _),) = await play(servers, [Course()])
+    ((verdict, _),) = await play(servers, [RaceOptions()])
     assert not verdict.ok
     assert verdict.stale_refused == 0
     assert "the recorded result is 'by its first owner'" in verdict.off
@@ -107,7 +107,7 @@ async def test_a_dead_agent_whose_renewal_is_accepted_is_noticed(
     servers: ClusterSettings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("jobmaster.master.connection.sql", without("members/renew", CERTIFICATE, "WHERE id = $1::uuid"))
-    ((verdict, _),) = await play(servers, [Course()])
+    ((verdict, _),) = await play(servers, [RaceOptions()])
     assert "the master still takes A for alive" in verdict.off
 
 

@@ -1,4 +1,4 @@
-"""Drills: failures that would need luck to happen, played step by step with the real parts on real servers.
+"""The drill ``lease-race``: a rare failure, run step by step with the parts of real agents on real servers.
 
-A drill runs in a cluster of its own that is thrown away afterwards. Order comes from awaiting each step, never from sleeping.
+A drill runs in a temporary cluster. The order of its steps comes from awaiting each step, never from sleeping.
 """

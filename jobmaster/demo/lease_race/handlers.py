@@ -1,4 +1,4 @@
-"""The handler of the drills as a worker process loads it: what a rescued job does."""
+"""The handler of the drills for worker processes, where a rescued job runs."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ from jobmaster.handlers import Handlers, JobContext
 
 NAME = "drill.work"
 RESCUED = "by its rescuer"
-"""Result of whoever runs the job after it was rescued."""
+"""Result of the run after the rescue."""
 LATE = "by its first owner"
-"""Result of who ran it first, which must never be recorded."""
+"""Result of the first run, which must never be recorded."""
 
 handlers = Handlers()
 

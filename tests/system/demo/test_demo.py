@@ -16,8 +16,8 @@ from uuid import uuid4
 import msgspec
 import pytest
 
-from jobmaster.demo.books import Books, Summary, summarise
 from jobmaster.demo.indexing import FileIndex, add_up
+from jobmaster.demo.results import DemoSummary, MasterResults, summarise
 from tests.patience import PATIENCE_SECONDS, patient
 
 REPOSITORY = Path(__file__).parents[3]
@@ -149,13 +149,13 @@ def test_a_killed_demo_leaves_no_process(start: Callable[..., Run]) -> None:
 INDEX = FileIndex(sha256="a", lines=1, parses=True)
 
 
-def balanced(lost: bool = False) -> Summary:
+def balanced(lost: bool = False) -> DemoSummary:
     ids = {bytes([at]) * 16: str(at) for at in range(4)}
     states = dict.fromkeys(list(ids)[: 3 if lost else 4], "SUCCEEDED")
     results = [(ids[job_id], INDEX) for job_id in states]
-    books = Books(states=states, results=results, rescued=1, duplicate_ids=0)
+    recorded = MasterResults(states=states, results=results, rescued=1, duplicate_ids=0)
     expected = add_up((path, INDEX) for path in ids.values())
-    return summarise(list(ids.values()), ids, books, expected, {"I1": 0}, 2, 1.0)
+    return summarise(list(ids.values()), ids, recorded, expected, {"I1": 0}, 2, 1.0)
 
 
 def test_a_lost_job_is_seen_in_every_figure_that_it_touches() -> None:
@@ -187,5 +187,5 @@ def test_anything_off_is_not_ok(off: dict[str, Any]) -> None:
 def test_two_outcomes_of_one_file_are_counted() -> None:
     """Two jobs that did the same file, or two rows of one job, are outcomes beyond the first."""
     states = {b"a" * 16: "SUCCEEDED", b"b" * 16: "SUCCEEDED"}
-    books = Books(states=states, results=[("x", INDEX), ("x", INDEX)], rescued=0, duplicate_ids=1)
-    assert books.duplicate_outcomes == 2
+    recorded = MasterResults(states=states, results=[("x", INDEX), ("x", INDEX)], rescued=0, duplicate_ids=1)
+    assert recorded.duplicate_outcomes == 2

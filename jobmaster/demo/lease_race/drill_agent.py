@@ -1,7 +1,7 @@
-"""The agents of a drill: the parts of a real agent with connections of their own, moved by hand.
+"""The agents of a drill: the parts of a real agent with connections of their own, driven step by step.
 
-What ticks in a real agent ticks here when the drill says so. The first owner has only those loops that carry a job that was
-claimed to its end; whatever would ask a server by itself is left out, so that it sleeps when the drill lets it sleep.
+Periodic tasks tick only when the drill calls them. The first owner runs only the loops that carry a claimed job to its end.
+It has no loop that calls a server by itself, so it sleeps when the drill lets it sleep.
 """
 
 from __future__ import annotations
@@ -9,8 +9,8 @@ from __future__ import annotations
 import asyncio
 from contextlib import AsyncExitStack
 
-from jobmaster.demo.lease_race.ground import AGENT, LEASE_SECONDS, RENEW_SECONDS
-from jobmaster.demo.lease_race.hand_clock import HandClock
+from jobmaster.demo.lease_race.drill_cluster import AGENT, LEASE_SECONDS, RENEW_SECONDS
+from jobmaster.demo.lease_race.manual_clock import ManualClock
 from jobmaster.handlers import Handlers, load_handlers
 from jobmaster.master.master import Master
 from jobmaster.model.ids import text
@@ -24,11 +24,11 @@ from jobmaster_agents.launch.order import ChildConfig
 from jobmaster_agents.store_connector import StoreConnector
 
 
-class Actor:
+class DrillAgent:
     """One agent of a drill."""
 
     def __init__(
-        self, name: str, master: Master, runtime: AgentRuntime, clock: HandClock, stack: AsyncExitStack
+        self, name: str, master: Master, runtime: AgentRuntime, clock: ManualClock, stack: AsyncExitStack
     ) -> None:
         self.name = name
         self.runtime = runtime
@@ -39,12 +39,12 @@ class Actor:
 
     @classmethod
     async def enter(
-        cls, name: str, settings: ClusterSettings, clock: HandClock, handlers: Handlers | None = None
-    ) -> Actor:
-        """Registered, with its bucket open; nothing of it moves yet.
+        cls, name: str, settings: ClusterSettings, clock: ManualClock, handlers: Handlers | None = None
+    ) -> DrillAgent:
+        """An agent that is registered and has its bucket open; none of its loops runs yet.
 
         Args:
-            handlers: what it runs on its own loop; ``None``: those of the configuration.
+            handlers: handlers of its event loop; ``None``: those of the configuration.
         """
         agent_id = clock.new_id()
         async with AsyncExitStack() as stack:
@@ -54,13 +54,13 @@ class Actor:
             for store in stores.values():
                 stack.push_async_callback(store.close)
             log = EventLog({"agent": agent_id, "name": name})
-            joining = StoreConnector(master, stores, log)
-            await joining.connect(needed=settings.agents[AGENT].store)
+            store_connector = StoreConnector(master, stores, log)
+            await store_connector.connect(needed=settings.agents[AGENT].store)
             runtime = AgentRuntime(
                 ChildConfig(settings=settings, agent=AGENT, name=name, agent_id=agent_id),
                 settings.agents[AGENT],
                 master,
-                joining,
+                store_connector,
                 handlers or load_handlers(settings.handlers),
                 clock,
                 Telemetry(),
@@ -69,43 +69,44 @@ class Actor:
             await runtime.register()
             await runtime.open_all()
             actor = cls(name, master, runtime, clock, stack.pop_all())
-        await actor.ask_whether_alive()
+        await actor.is_alive_in_master()
         return actor
 
     @property
     def claimer(self) -> Claimer:
-        """Of its one bucket."""
+        """The claimer of its one bucket."""
         (claimer,) = self.runtime.bucket_worker.claimers.values()
         return claimer
 
     @property
     def bucket_id(self) -> bytes:
-        """Its one bucket."""
+        """The id of its one bucket."""
         return bytes(self.claimer.owned.fence.bucket_id)
 
     def work(self, group: asyncio.TaskGroup) -> None:
-        """All loops of a working agent."""
+        """Start all loops that work on jobs."""
         self._tasks.append(group.create_task(self.runtime.bucket_worker.run(), name=f"drill-{self.name}"))
 
-    def work_when_told(self, group: asyncio.TaskGroup) -> None:
-        """The loops from a claim to its outcome: it claims when its claimer is asked."""
-        working = self.runtime.bucket_worker
-        loops = (working.outcome_writer.run(), working.in_flight.run(), working.executor.run(), self.claimer.run())
+    def run_claimed_jobs(self, group: asyncio.TaskGroup) -> None:
+        """Start the loops from a claim to its outcome. The claimer claims when it is woken."""
+        bucket_worker = self.runtime.bucket_worker
+        writer, in_flight, executor = bucket_worker.outcome_writer, bucket_worker.in_flight, bucket_worker.executor
+        loops = (writer.run(), in_flight.run(), executor.run(), self.claimer.run())
         self._tasks += [group.create_task(loop, name=f"drill-{self.name}") for loop in loops]
 
-    async def ask_whether_alive(self) -> bool:
-        """What a renewal would be answered. It also brings the connection of the heartbeat up, which a real agent has more
-        time for: here a renewal is given up after 60 ms, and a busy machine may take longer to connect."""
+    async def is_alive_in_master(self) -> bool:
+        """Send a renewal; True when the master takes the agent for alive. The call also opens the heartbeat's connection: a
+        renewal of the drill is given up after 60 ms, and a busy machine may take longer to connect."""
         answer = await self._master.renew(self.runtime.ownership.agent_id, LEASE_SECONDS)
         return answer.alive
 
     async def renew(self) -> None:
-        """A third of a renewal's time passes; the heartbeat sends one when it is due, or when the last one failed."""
+        """Let a third of the renewal interval pass. The heartbeat renews when it is due, or when the last renewal failed."""
         self.clock.turn(RENEW_SECONDS / 3.0)
         await self.runtime.heartbeat.tick()
 
     async def close(self) -> None:
-        """Stop what moves and give the connections back."""
+        """Stop the loops and close the connections."""
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)

@@ -1,4 +1,4 @@
-"""The demo's books: what the master says against what a plain loop over the same files says."""
+"""The demo's results: those in the master, compared with those of a plain loop over the same files."""
 
 from __future__ import annotations
 
@@ -9,22 +9,22 @@ from uuid import UUID
 import msgspec
 
 from jobmaster.demo.handlers import INDEX_FILE
-from jobmaster.demo.history import PipelineSummary
 from jobmaster.demo.indexing import FileIndex, Totals, add_up, index_source
+from jobmaster.demo.pipeline_steps import PipelineSummary
 from jobmaster.master.reports import Reader
 
 _PAGE = 2000
 
 
-class Books(msgspec.Struct, frozen=True, kw_only=True):
-    """Everything the master knows about the demo's jobs."""
+class MasterResults(msgspec.Struct, frozen=True, kw_only=True):
+    """What the master holds about the demo's jobs."""
 
     states: dict[bytes, str]
     """Job id -> state."""
     results: list[tuple[str, FileIndex]]
     """(path, index) of every job that succeeded."""
     rescued: int
-    """Jobs that were found in the hands of a dead agent at least once."""
+    """Jobs that were rescued from a dead agent at least once."""
     duplicate_ids: int
     """Rows beyond the first of an id."""
 
@@ -38,7 +38,7 @@ class Books(msgspec.Struct, frozen=True, kw_only=True):
         return self.duplicate_ids + len(self.results) - len({path for path, _ in self.results})
 
 
-async def read_books(reader: Reader) -> Books:
+async def read_results(reader: Reader) -> MasterResults:
     """Read every job of the demo's handler from the master."""
     decode = msgspec.json.Decoder(FileIndex).decode
     states: dict[bytes, str] = {}
@@ -53,7 +53,7 @@ async def read_books(reader: Reader) -> Books:
             if row["state"] == "SUCCEEDED":
                 results.append((json.loads(row["args"])["path"], decode(row["result"])))
         after = rows[-1]["id"]
-    return Books(states=states, results=results, rescued=rescued, duplicate_ids=rows_read - len(states))
+    return MasterResults(states=states, results=results, rescued=rescued, duplicate_ids=rows_read - len(states))
 
 
 def plain_loop(files: list[str]) -> Totals:
@@ -61,8 +61,8 @@ def plain_loop(files: list[str]) -> Totals:
     return add_up((path, index_source(path)) for path in files)
 
 
-class Summary(msgspec.Struct, frozen=True, kw_only=True):
-    """What the demo found; the JSON object of ``--json``."""
+class DemoSummary(msgspec.Struct, frozen=True, kw_only=True):
+    """Result of the demo; the JSON object of ``--json``."""
 
     files: int
     submitted: int
@@ -83,37 +83,37 @@ class Summary(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def ok(self) -> bool:
-        """True when the books balance and both kinds of exit have really happened."""
+        """True when all results agree and both kinds of exit have happened."""
         balanced = self.results_match and self.submitted == self.succeeded == self.files
         clean = not (self.failed or self.lost or self.duplicate_outcomes or any(self.invariants.values()))
-        looked_back = self.pipeline is msgspec.UNSET or self.pipeline.balances(self.files)
-        return balanced and clean and looked_back and self.rescued > 0 and self.graceful_exits > 0
+        pipeline_ok = self.pipeline is msgspec.UNSET or self.pipeline.balances(self.files)
+        return balanced and clean and pipeline_ok and self.rescued > 0 and self.graceful_exits > 0
 
 
 def summarise(
     files: list[str],
     acknowledged: Mapping[bytes, str],
-    books: Books,
+    recorded: MasterResults,
     expected: Totals,
     invariants: dict[str, int],
     graceful_exits: int,
     seconds: float,
-) -> Summary:
-    """Add everything up."""
+) -> DemoSummary:
+    """Build the summary."""
     final = {
-        job_id for job_id, state in books.states.items() if state in ("SUCCEEDED", "FAILED", "CANCELLED", "EXPIRED")
+        job_id for job_id, state in recorded.states.items() if state in ("SUCCEEDED", "FAILED", "CANCELLED", "EXPIRED")
     }
-    return Summary(
+    return DemoSummary(
         files=len(files),
         submitted=len(acknowledged),
-        succeeded=len(books.results),
-        failed=sum(1 for state in books.states.values() if state in ("FAILED", "CANCELLED", "EXPIRED")),
+        succeeded=len(recorded.results),
+        failed=sum(1 for state in recorded.states.values() if state in ("FAILED", "CANCELLED", "EXPIRED")),
         lost=len(acknowledged.keys() - final),
-        duplicate_outcomes=books.duplicate_outcomes,
-        results_match=books.totals == expected,
-        rescued=books.rescued,
+        duplicate_outcomes=recorded.duplicate_outcomes,
+        results_match=recorded.totals == expected,
+        rescued=recorded.rescued,
         graceful_exits=graceful_exits,
         invariants=invariants,
         seconds=round(seconds, 1),
-        totals=books.totals,
+        totals=recorded.totals,
     )

@@ -1,4 +1,4 @@
-"""Where a drill is played: a cluster of its own name on given servers, gone afterwards."""
+"""The cluster of a drill: a temporary cluster of its own name on given servers."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ AGENT = "drill"
 LEASE_SECONDS = 0.2
 RENEW_SECONDS = 0.06
 PERSIST_WITHIN_SECONDS = 0.02
-"""Well below the lease, because it is the owner's clock that is turned by it."""
+"""Well below the lease, because the drill advances the owner's clock by it."""
 _CLOCK_SKEW_SECONDS = 7200.0
 
 
 def drill_settings(settings: ClusterSettings) -> ClusterSettings:
-    """The servers of a configuration, everything else as a drill needs it."""
+    """The servers of a configuration, with all other settings as a drill needs them."""
     store = next(iter(settings.stores))
     return ClusterSettings(
         cluster=f"drill-{secrets.token_hex(6)}",
@@ -56,8 +56,8 @@ def drill_settings(settings: ClusterSettings) -> ClusterSettings:
 
 
 @asynccontextmanager
-async def throw_away(settings: ClusterSettings) -> AsyncIterator[ClusterSettings]:
-    """A fresh cluster on the servers of a configuration; its schema and its keys are gone afterwards."""
+async def temporary_cluster(settings: ClusterSettings) -> AsyncIterator[ClusterSettings]:
+    """A new cluster on the servers of a configuration; its schema and its keys are deleted afterwards."""
     drill = drill_settings(settings)
     try:
         await migrate_master(drill)
@@ -68,13 +68,13 @@ async def throw_away(settings: ClusterSettings) -> AsyncIterator[ClusterSettings
 
 
 async def adopt_stores(master: Master, stores: dict[str, AgentStore]) -> None:
-    """Functions loaded, the generation known to both sides."""
+    """Load the functions into the stores, and exchange the generations with the master."""
     for name, store in stores.items():
         await store.initialise(master.cluster.uid, await master.store_generation(name, new_id()))
 
 
 @asynccontextmanager
-async def books_of(settings: ClusterSettings) -> AsyncIterator[tuple[Reader, dict[str, AgentStore]]]:
+async def open_readers(settings: ClusterSettings) -> AsyncIterator[tuple[Reader, dict[str, AgentStore]]]:
     """Read access to the master and to the stores of a cluster."""
     async with AsyncExitStack() as stack:
         master = await open_master(settings, application_name="jobmaster-drill")
@@ -89,8 +89,8 @@ async def books_of(settings: ClusterSettings) -> AsyncIterator[tuple[Reader, dic
 
 
 async def _clear_stores(drill: ClusterSettings) -> None:
-    """Buckets that their owners have retired leave by the same door as in a living cluster."""
-    async with books_of(drill) as (_, stores):
+    """Delete retired buckets by the same calls as in a running cluster."""
+    async with open_readers(drill) as (_, stores):
         for store in stores.values():
             for bucket_id in await store.known_buckets():
                 await store.delete_bucket(bucket_id)

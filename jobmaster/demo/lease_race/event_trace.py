@@ -1,4 +1,4 @@
-"""What happens in a drill, line by line: its own steps and every event that the agents log, in one order."""
+"""The trace of a drill: its own steps and every event that the agents log, in one order."""
 
 from __future__ import annotations
 
@@ -24,46 +24,46 @@ class Step(StrEnum):
     LEFT = "drill_left"
 
 
-class Told(logging.Handler):
-    """Passes on what is logged, formatted, and keeps who did what."""
+class TraceHandler(logging.Handler):
+    """Writes formatted log lines, and collects the agent and the event of each."""
 
-    def __init__(self, tell: Callable[[str], None], *, as_json: bool) -> None:
+    def __init__(self, write_line: Callable[[str], None], *, as_json: bool) -> None:
         super().__init__(logging.INFO)
-        self._tell = tell
+        self._write_line = write_line
         self.setFormatter(JsonLines() if as_json else TextLines())
         self.events: list[tuple[str, str]] = []
-        """Name of the actor, event."""
+        """Name of the agent, event."""
 
     def emit(self, record: logging.LogRecord) -> None:
         fields: Fields = getattr(record, "jobmaster_fields", {})
         self.events.append((str(fields.get("name", "")), record.getMessage()))
-        self._tell(self.format(record))
+        self._write_line(self.format(record))
 
 
-class Story:
+class EventTrace:
     """Listens to the agents of this process while it is open.
 
     Args:
         tell: is told each line.
     """
 
-    def __init__(self, tell: Callable[[str], None], *, as_json: bool) -> None:
+    def __init__(self, write_line: Callable[[str], None], *, as_json: bool) -> None:
         self._logger = logging.getLogger(LOGGER_NAME)
-        self._told = Told(tell, as_json=as_json)
+        self._handler = TraceHandler(write_line, as_json=as_json)
         self._before = (self._logger.level, self._logger.propagate)
 
     @property
     def events(self) -> list[tuple[str, str]]:
-        """Who did what, in order."""
-        return self._told.events
+        """Pairs of agent name and event, in order."""
+        return self._handler.events
 
     def step(self, name: str, step: Step, fields: Fields | None = None) -> None:
-        """One step of the drill itself."""
+        """Log one step of the drill itself."""
         self._logger.info(step.value, extra={"jobmaster_fields": {"name": name, **(fields or {})}})
 
     def __enter__(self) -> Self:
         self._before = (self._logger.level, self._logger.propagate)
-        self._logger.addHandler(self._told)
+        self._logger.addHandler(self._handler)
         self._logger.setLevel(logging.INFO)
         self._logger.propagate = False
         return self
@@ -71,6 +71,6 @@ class Story:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._logger.removeHandler(self._told)
+        self._logger.removeHandler(self._handler)
         self._logger.setLevel(self._before[0])
         self._logger.propagate = self._before[1]

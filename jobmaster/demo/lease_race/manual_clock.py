@@ -1,15 +1,18 @@
-"""A clock that stands still until it is turned: how a drill makes a process sleep, and its lease last, without waiting."""
+"""A clock that advances only by hand: it makes an agent of a drill sleep, and its lease last, without waiting.
+
+It is part of the product because ``jobmaster drill`` is a command of the product.
+"""
 
 from __future__ import annotations
 
 from jobmaster.clock import SystemClock, new_id
 
 
-class HandClock:
-    """The clock of one process of a drill.
+class ManualClock:
+    """The clock of one agent or producer of a drill.
 
     Args:
-        shift_seconds: how far its wall clock is off.
+        shift_seconds: error of its wall clock.
     """
 
     def __init__(self, shift_seconds: float) -> None:
@@ -18,7 +21,7 @@ class HandClock:
         self._shift_us = round(shift_seconds * 1e6)
 
     def boottime(self) -> float:
-        """Where the hand stands."""
+        """The current value of the clock."""
         return self._at
 
     def wall_us(self) -> int:
@@ -26,10 +29,10 @@ class HandClock:
         return self._system.wall_us() + self._shift_us
 
     def turn(self, seconds: float) -> None:
-        """Let time pass."""
+        """Advance the clock."""
         self._at += seconds
 
     def new_id(self) -> bytes:
-        """An id as a process with this wall clock would make it: its time part is off as well."""
+        """An id as a process with this wall clock would create it: its time part has the same error."""
         fresh = new_id()
         return (int.from_bytes(fresh[:6], "big") + self._shift_us // 1000).to_bytes(6, "big") + fresh[6:]

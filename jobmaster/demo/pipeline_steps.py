@@ -51,7 +51,7 @@ def require_pipeline() -> None:
     find_java(os.environ)
 
 
-def look_back(settings: ClusterSettings, lake: Path, report: Path, tell: Callable[[str], None]) -> PipelineSummary:
+def run_pipeline(settings: ClusterSettings, lake: Path, report: Path, log: Callable[[str], None]) -> PipelineSummary:
     """Run ``rollup audit plan`` over what is in the master.
 
     Args:
@@ -64,10 +64,10 @@ def look_back(settings: ClusterSettings, lake: Path, report: Path, tell: Callabl
     from jobmaster.pipeline.steps.audit import audit
     from jobmaster.pipeline.steps.rollup import rollup
 
-    context = PipelineContext(settings, PipelineOptions(SessionOptions("local[*]", _SMALL), str(lake)), tell)
+    context = PipelineContext(settings, PipelineOptions(SessionOptions("local[*]", _SMALL), str(lake)), log)
     began = context.clock.boottime()
     try:
-        tell("the data pipeline rolls the history up, audits it, and plans from it")
+        log("the data pipeline rolls the history up, audits it, and plans from it")
         rolled = rollup(context)
         audited = audit(context, 20)
         planned: StepResult = plan(context, PlanOptions())
