@@ -62,7 +62,7 @@ class StoreDesk:
             points["settle"].append(await self._point(look, size, calls, each(ids, partial(self._settle, store))))
         beat = await self._point(look, 1, 2000, lambda: store.beat(self._fence.owner, 3.0))
         empty = await self._point(look, 1, 2000, lambda: self._claim(store, 0))
-        vouch = await self._point(look, 1, 1000, lambda: store.vouch(self._fence, 10.0))
+        vouch = await self._point(look, 1, 1000, lambda: store.grant_term(self._fence, 10.0))
         hint = await self._point(look, 1, 1000, lambda: store.hint(self._fence.bucket_id))
         wakes = {}
         for name, many in (("wake", _BUCKETS), ("wake_one_bucket", 1)):

@@ -210,7 +210,7 @@ class AgentStore(ProducerStore):
         answer = await self._calls.function(OPEN_BUCKET, (keys.meta,), self._fences.arguments(fence))
         return self._fences.note(fence.bucket_id, answer)
 
-    async def thaw(self, fence: Fence, list_name: str) -> Word:
+    async def unfreeze(self, fence: Fence, list_name: str) -> Word:
         """The owner's bucket works again under the epoch of the fence; OK again when it does already. Under a higher one what
         was onboarded before lies in ``claimed:<list_name>`` then."""
         keys = self.keys.bucket(fence.bucket_id)
@@ -286,7 +286,7 @@ class AgentStore(ProducerStore):
         )
         return self._fences.note(fence.bucket_id, answer)
 
-    async def vouch(self, fence: Fence, term_seconds: float) -> Word:
+    async def grant_term(self, fence: Fence, term_seconds: float) -> Word:
         """OK: the bucket is still the caller's, and no rescuer begins for ``term_seconds``; 0 takes that back."""
         keys = self.keys.bucket(fence.bucket_id)
         term_us = round(term_seconds * 1e6)

@@ -158,7 +158,7 @@ class StoreOwner(Protocol):
         """An operator's stop, put where producers see it: the bucket of this epoch and owner takes and gives no jobs."""
         ...
 
-    async def thaw(self, fence: Fence, list_name: str) -> Word:
+    async def unfreeze(self, fence: Fence, list_name: str) -> Word:
         """The owner takes its unfrozen bucket up again, under the new epoch of the fence. Copies in ``assigned``, whose rows
         bear the old one, are moved to ``claimed:<list_name>``, to be given back. Under the same epoch: a stop that the
         master does not know of is over, and nothing is moved."""
@@ -189,7 +189,7 @@ class StoreOwner(Protocol):
         """Keep outcomes while the master is down, and delete the claimed lists they come from, atomically."""
         ...
 
-    async def vouch(self, fence: Fence, term_seconds: float) -> Word:
+    async def grant_term(self, fence: Fence, term_seconds: float) -> Word:
         """The bucket is still the caller's, and no rescuer begins for so long; 0 takes that back."""
         ...
 

@@ -83,7 +83,7 @@ def may_suspend(now: float, present: Term | None, *, unanswered: bool, works: bo
     return unanswered and works and present is not None and now >= present.soft_until
 
 
-def vouch_seconds(lease_seconds: float, beat_seconds: float) -> float:
+def store_term_seconds(lease_seconds: float, beat_seconds: float) -> float:
     """How often the store is asked: three times before the half of its term in which jobs may start is over."""
     return min(beat_seconds, lease_seconds * SOFT_SHARE / 3.0)
 

@@ -212,11 +212,11 @@ class TwoStores(RuleBasedStateMachine):
 
     @rule(process=processes, fence=fences, name=names)
     def thaw(self, process: int, fence: Chosen, name: str) -> None:
-        self.both(process, lambda store: store.thaw(self.fence_of(fence), name))
+        self.both(process, lambda store: store.unfreeze(self.fence_of(fence), name))
 
     @rule(process=processes, fence=fences, seconds=st.sampled_from([0.0, 1000.0]))
     def vouch(self, process: int, fence: Chosen, seconds: float) -> None:
-        self.both(process, lambda store: store.vouch(self.fence_of(fence), seconds))
+        self.both(process, lambda store: store.grant_term(self.fence_of(fence), seconds))
 
     @rule(
         process=processes,

@@ -262,7 +262,7 @@ async def test_l2_a_reply_after_the_deadline(rig: FaultRig) -> None:
     it: the agent ends itself before its lease does."""
     fenced = rig.faulty.count("agent_fenced")
     rig.give("late", Order("master.renew", Action.HOLD_REPLY))
-    rig.give("silent", Order("store.vouch", Action.HOLD_REPLY))
+    rig.give("silent", Order("store.grant_term", Action.HOLD_REPLY))
     work = await rig.crowd()
     await rig.faulty.wait_event("agent_fenced", fenced + 1, seconds=HEAL_SECONDS)
     rig.withdraw("late")

@@ -43,7 +43,7 @@ class StopStore(Protocol):
 
     async def freeze(self, bucket_id: bytes, epoch: int, owner: bytes) -> Word: ...
 
-    async def thaw(self, fence: Fence, list_name: str) -> Word: ...
+    async def unfreeze(self, fence: Fence, list_name: str) -> Word: ...
 
 
 class Worker(Protocol):
@@ -94,7 +94,7 @@ class OwnershipCheck:
         for bucket_id, owned in self._ownership.buckets.items():
             if owned.frozen is not (bucket_id in frozen):
                 self.request_check(
-                    owned, "a renewal says so" if bucket_id in frozen else "a renewal does not say so any more"
+                    owned, "a renewal names it as frozen" if bucket_id in frozen else "no renewal names it as frozen"
                 )
         if renewal.at_work is None or self._ownership.opening or self._agrees(renewal):
             self._mismatches = 0
@@ -137,7 +137,7 @@ class OwnershipCheck:
         if what is Title.RETIRED and owned.closed:
             return  # retired by this process, which has not got the answer yet
         if what in (Title.LOST, Title.RETIRED):
-            self._ownership.lose(owned.fence.bucket_id, f"{why}; the master says it is another's")
+            self._ownership.lose(owned.fence.bucket_id, f"{why}; its row shows another owner")
         elif owned.closed and not owned.frozen:
             return  # it is being completed
         elif what is Title.FROZEN:
@@ -157,7 +157,7 @@ class OwnershipCheck:
             owned.unfreeze()
             self._log.info(Event.BUCKET_UNFROZEN, {"bucket": owned.fence.bucket_id, "epoch": owned.fence.epoch})
         self._worker.resume(owned)
-        await self._store.thaw(owned.fence, unfrozen_list(owned.fence.epoch))
+        await self._store.unfreeze(owned.fence, unfrozen_list(owned.fence.epoch))
 
     async def _freeze(self, owned: OwnedBucket) -> None:
         if not owned.frozen:
@@ -169,7 +169,7 @@ class OwnershipCheck:
     async def _unfreeze(self, owned: OwnedBucket, epoch: int) -> None:
         bucket_id = owned.fence.bucket_id
         fence = owned.fence
-        word = await self._store.thaw(fence._replace(epoch=epoch), unfrozen_list(fence.epoch))
+        word = await self._store.unfreeze(fence._replace(epoch=epoch), unfrozen_list(fence.epoch))
         if word is not Word.OK:
             # Ours under the new epoch, and its store has lost it: it is lost under that epoch, with the copies in memory.
             self._worker.unfreeze(owned, epoch)

@@ -34,7 +34,7 @@ PUT_BACK_JOBS = 1000
 """Jobs that were put off and come back when a bucket for them is opened; the leader brings back the rest."""
 AGAIN_SECONDS_MAX = 60.0
 """Longest pause before a bucket that could not be completed is tried again."""
-_REASON = "the configuration has fewer buckets, and this one is not asked for"
+_REASON = "the configuration has fewer buckets, and this one is not requested"
 
 Group = tuple[str, int]
 """Lane and priority."""

@@ -23,7 +23,7 @@ from jobmaster.clock import Clock
 from jobmaster.model.errors import CodeError, Refused, Unavailable
 from jobmaster.model.ids import Fence
 from jobmaster.ports import Word
-from jobmaster.rules.lease import may_suspend, term, vouch_seconds
+from jobmaster.rules.lease import may_suspend, store_term_seconds, term
 from jobmaster.settings.model import Leases, MasterDown
 from jobmaster.telemetry import Telemetry
 from jobmaster_agents.event_log import Event, EventLog
@@ -36,7 +36,7 @@ _TAKE_BACK_SECONDS = 1.0
 class LeaseStore(Protocol):
     """The store that grants terms."""
 
-    async def vouch(self, fence: Fence, term_seconds: float) -> Word: ...
+    async def grant_term(self, fence: Fence, term_seconds: float) -> Word: ...
 
 
 class StoreLease:
@@ -67,7 +67,7 @@ class StoreLease:
         self._ownership = ownership
         self._store = store
         self._lease_seconds = leases.lease_seconds
-        self._every = vouch_seconds(leases.lease_seconds, leases.store_beat_seconds)
+        self._every = store_term_seconds(leases.lease_seconds, leases.store_beat_seconds)
         self._goes_on = leases.master_down is MasterDown.CONTINUE
         self._now = clock.boottime
         self._unanswered = unanswered
@@ -129,7 +129,7 @@ class StoreLease:
     async def _request(self, owned: OwnedBucket) -> None:
         sent, fence = self._now(), owned.fence
         try:
-            word = await self._store.vouch(fence, self._lease_seconds)
+            word = await self._store.grant_term(fence, self._lease_seconds)
         except (Unavailable, Refused):
             return  # requested again, until the deadline
         if fence != owned.fence:
@@ -158,7 +158,7 @@ class StoreLease:
             return
         for owned in list(self._ownership.buckets.values()):
             if owned.store_term is None or now >= owned.store_term.hard_until:
-                self._on_forgotten(owned.fence.bucket_id, "neither the master nor the store stands for the bucket")
+                self._on_forgotten(owned.fence.bucket_id, "the bucket has neither a lease nor a store term")
 
     # ------------------------------------------------------------ begin and end
 
@@ -181,11 +181,11 @@ class StoreLease:
         try:
             async with asyncio.timeout(_TAKE_BACK_SECONDS):
                 for owned in list(self._ownership.buckets.values()):
-                    await self._store.vouch(owned.fence, 0.0)
+                    await self._store.grant_term(owned.fence, 0.0)
         except (Unavailable, Refused, TimeoutError):
             return  # the terms end by themselves within a lease
 
     def _fence(self) -> None:
-        why = "neither the master nor the store stands for this agent"
+        why = "the agent has neither a lease nor a store term"
         self._log.error(Event.AGENT_FENCED, {"reason": why, "buckets": len(self._ownership.buckets)})
         self._ownership.fence(why)

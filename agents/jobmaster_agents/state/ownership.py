@@ -86,7 +86,7 @@ class OwnedBucket:
         self.unwritable_ids: frozenset[bytes] = frozenset()
         """The jobs of these outcomes: such an outcome is a copy of its job, and may be the only one."""
         self.full = False
-        """True once the log says that it keeps no more."""
+        """True once it was logged that it keeps no more."""
 
     @classmethod
     def of(cls, bucket: Bucket) -> OwnedBucket:

@@ -65,7 +65,7 @@ async def test_thawed_it_works_under_the_new_epoch_alone(bench: Bench) -> None:
     store, fence = bench.store, bench.fence
     await bench.submit(make_items(2))
     await freeze(bench)
-    await assert_ok(store.thaw(stepped(fence), LIST))
+    await assert_ok(store.unfreeze(stepped(fence), LIST))
     assert await bench.tokens() == 1
     assert (await store.claim(fence, "late", 10)).word is Word.FENCED
     assert len((await store.claim(stepped(fence), "a", 10)).entries) == 2
@@ -77,7 +77,7 @@ async def test_what_had_been_onboarded_waits_in_a_list_that_tells_its_epoch(benc
     onboarded = [make_entry(token=2) for _ in range(3)]
     await store.assign(fence, [(0, encode_entry(entry)) for entry in onboarded])
     await freeze(bench)
-    await assert_ok(store.thaw(stepped(fence), LIST))
+    await assert_ok(store.unfreeze(stepped(fence), LIST))
     assert (await store.claim(stepped(fence), "a", 10)).entries == []
     assert await store.claimed_lists(stepped(fence)) == (Word.OK, [LIST])
     found = await store.read_claimed(stepped(fence), LIST)
@@ -87,15 +87,15 @@ async def test_what_had_been_onboarded_waits_in_a_list_that_tells_its_epoch(benc
 async def test_asked_again_it_changes_nothing_more(bench: Bench) -> None:
     store, fence = bench.store, stepped(bench.fence)
     await freeze(bench)
-    await assert_ok(store.thaw(fence, LIST))
+    await assert_ok(store.unfreeze(fence, LIST))
     await store.assign(fence, [(0, encode_entry(make_entry(token=3)))])
     before = await bench.contents()
-    await assert_ok(store.thaw(fence, LIST))
+    await assert_ok(store.unfreeze(fence, LIST))
     assert await bench.contents() == before
 
 
 async def test_a_stop_that_never_reached_the_store_is_over_too(bench: Bench) -> None:
-    await assert_ok(bench.store.thaw(stepped(bench.fence), LIST))
+    await assert_ok(bench.store.unfreeze(stepped(bench.fence), LIST))
     assert await bench.field("epoch") == b"2"
 
 
@@ -104,7 +104,7 @@ async def test_a_stop_that_the_master_has_forgotten_is_over_under_the_same_epoch
     entry = make_entry(token=2)
     await store.assign(fence, [(0, encode_entry(entry))])
     await freeze(bench)
-    await assert_ok(store.thaw(fence, LIST))
+    await assert_ok(store.unfreeze(fence, LIST))
     assert await bench.tokens() == 1
     assert [found.id for found in (await store.claim(fence, "a", 10)).entries] == [entry.id], "its row is of this epoch"
     assert await store.claimed_lists(fence) == (Word.OK, ["a"])
@@ -116,20 +116,20 @@ async def test_a_bucket_that_a_rescuer_has_does_not_thaw(bench: Bench) -> None:
     rescuer = fence._replace(epoch=5, owner=new_fence().owner)
     assert (await store.fence(rescuer))[0] is Word.OK
     before = await bench.contents()
-    assert await store.thaw(stepped(fence), LIST) is Word.FENCED
-    assert await store.thaw(fence._replace(epoch=9), LIST) is Word.FENCED
+    assert await store.unfreeze(stepped(fence), LIST) is Word.FENCED
+    assert await store.unfreeze(fence._replace(epoch=9), LIST) is Word.FENCED
     assert await bench.contents() == before
 
 
 async def test_a_bucket_that_is_being_emptied_does_not_thaw(bench: Bench) -> None:
     await assert_ok(bench.store.close_intake(bench.fence))
-    assert await bench.store.thaw(stepped(bench.fence), LIST) is Word.CLOSED
+    assert await bench.store.unfreeze(stepped(bench.fence), LIST) is Word.CLOSED
 
 
 async def test_a_store_that_came_back_empty_or_older_does_not_thaw(bench: Bench) -> None:
     store, fence = bench.store, bench.fence
     await freeze(bench)
     await bench.force(ver=0)
-    assert await store.thaw(stepped(fence), LIST) is Word.ROLLBACK
+    assert await store.unfreeze(stepped(fence), LIST) is Word.ROLLBACK
     await bench.raw.delete(bench.meta)
-    assert await store.thaw(stepped(fence), LIST) is Word.GENERATION
+    assert await store.unfreeze(stepped(fence), LIST) is Word.GENERATION

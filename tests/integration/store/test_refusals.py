@@ -68,7 +68,7 @@ CALLS: dict[str, tuple[Call, set[str]]] = {
     "settle": (lambda store, fence: store.settle(fence, ["kept"], []), OWNED),
     "assign": (lambda store, fence: store.assign(fence, [(1, ITEM)]), {"ACTIVE"}),
     "spill": (lambda store, fence: store.keep_outcomes(fence, [b"outcome"], ["kept"]), OWNED),
-    "vouch": (lambda store, fence: store.vouch(fence, 1.0), WORKING),
+    "vouch": (lambda store, fence: store.grant_term(fence, 1.0), WORKING),
     "read_kept": (_read_kept, OWNED),
     "remove_kept": (_remove_kept, OWNED),
     "claimed_lists": (_claimed_lists, EVERY),

@@ -26,7 +26,7 @@ async def rescuer(bench: Bench) -> Fence:
 async def test_a_rescuer_is_told_to_wait_until_the_term_is_over(bench: Bench, rescuer: Fence) -> None:
     loop = asyncio.get_running_loop()
     began = loop.time()
-    await assert_ok(bench.store.vouch(bench.fence, TERM))
+    await assert_ok(bench.store.grant_term(bench.fence, TERM))
     word, wait_us = await bench.store.fence(rescuer)
     assert word is Word.VOUCHED
     assert 0 < wait_us <= TERM * 1e6
@@ -42,16 +42,16 @@ async def test_a_rescuer_is_told_to_wait_until_the_term_is_over(bench: Bench, re
 
 async def test_the_owner_is_fenced_at_once_although_the_rescuer_waits(bench: Bench, rescuer: Fence) -> None:
     await bench.submit(make_items(1))
-    await assert_ok(bench.store.vouch(bench.fence, 60.0))
+    await assert_ok(bench.store.grant_term(bench.fence, 60.0))
     assert (await bench.store.fence(rescuer))[0] is Word.VOUCHED
-    assert await bench.store.vouch(bench.fence, 60.0) is Word.FENCED
+    assert await bench.store.grant_term(bench.fence, 60.0) is Word.FENCED
     assert (await bench.store.claim(bench.fence, "a", 1)).word is Word.FENCED
     assert await bench.store.keep_outcomes(bench.fence, [b"x"], []) is Word.FENCED
     assert (await bench.submit(make_items(1))).word is Word.CLOSED
 
 
 async def test_the_next_rescuer_waits_too(bench: Bench, rescuer: Fence) -> None:
-    await assert_ok(bench.store.vouch(bench.fence, 60.0))
+    await assert_ok(bench.store.grant_term(bench.fence, 60.0))
     assert (await bench.store.fence(rescuer))[0] is Word.VOUCHED
     heir = Fence(bench.bucket_id, 3, AgentId(new_id()))
     assert (await bench.store.fence(heir))[0] is Word.VOUCHED
@@ -59,13 +59,13 @@ async def test_the_next_rescuer_waits_too(bench: Bench, rescuer: Fence) -> None:
 
 
 async def test_what_was_taken_back_holds_up_nobody(bench: Bench, rescuer: Fence) -> None:
-    await assert_ok(bench.store.vouch(bench.fence, 60.0))
-    await assert_ok(bench.store.vouch(bench.fence, 0.0))
+    await assert_ok(bench.store.grant_term(bench.fence, 60.0))
+    await assert_ok(bench.store.grant_term(bench.fence, 0.0))
     assert await bench.store.fence(rescuer) == (Word.OK, 2)
 
 
 async def test_a_clock_that_was_set_back_costs_one_term_and_no_more(bench: Bench, rescuer: Fence) -> None:
-    await assert_ok(bench.store.vouch(bench.fence, TERM))
+    await assert_ok(bench.store.grant_term(bench.fence, TERM))
     hour_later = int(await bench.field("vouched") or 0) + 3600 * 10**6
     await bench.force(vouched=hour_later)
     word, wait_us = await bench.store.fence(rescuer)
@@ -80,7 +80,7 @@ async def test_a_clock_that_was_set_back_costs_one_term_and_no_more(bench: Bench
 
 async def test_vouching_changes_no_counter(bench: Bench) -> None:
     before = await bench.field("ver")
-    await assert_ok(bench.store.vouch(bench.fence, TERM))
+    await assert_ok(bench.store.grant_term(bench.fence, TERM))
     assert await bench.field("ver") == before
 
 

@@ -116,8 +116,8 @@ class KitStore(Scripted):
         word: Word = await self.do("keep_outcomes", (fence, list(outcomes), list(list_names)), effect)
         return word
 
-    async def vouch(self, fence: Fence, term_seconds: float) -> Word:
-        word: Word = await self.do("vouch", (fence, term_seconds), lambda: self.refusal(fence) or Word.OK)
+    async def grant_term(self, fence: Fence, term_seconds: float) -> Word:
+        word: Word = await self.do("grant_term", (fence, term_seconds), lambda: self.refusal(fence) or Word.OK)
         return word
 
     async def read_kept(self, fence: Fence, limit: int, bytes_max: int = BATCH_BYTES) -> Kept:

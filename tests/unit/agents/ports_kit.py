@@ -59,7 +59,7 @@ class Kit:
         self.ownership.trust(term(self.clock.now, lease_seconds))
 
     def suspend(self, term_seconds: float = 1e6) -> None:
-        """The lease is over, the master does not answer, and the store stands for every bucket."""
+        """The lease is over, the master does not answer, and every bucket has a store term."""
         self.clock.now = max(self.clock.now, self.ownership.hard_until + 1.0)
         granted = term(self.clock.now, term_seconds)
         self.ownership.trust_store(granted)

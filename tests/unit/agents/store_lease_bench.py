@@ -55,7 +55,7 @@ class Store:
         if self.away:
             raise Unavailable("store away")
 
-    async def vouch(self, fence: Fence, term_seconds: float) -> Word:
+    async def grant_term(self, fence: Fence, term_seconds: float) -> Word:
         self.terms.append(term_seconds)
         self.clock.now += self.takes
         if self.away:

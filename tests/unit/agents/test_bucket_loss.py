@@ -161,7 +161,7 @@ async def test_a_bucket_that_is_really_anothers_stays_his_and_nothing_counts_as_
 
 @pytest.mark.parametrize("said", [None, *Word])
 async def test_only_the_words_of_a_store_that_has_lost_a_bucket_are_a_loss(said: Word | None) -> None:
-    """``None``: the master said so, or the store was merely slow to vouch."""
+    """``None``: the master's row shows it, or the store was only slow to grant a term."""
     bench = Bench()
     bench.lose(said)
     await bench.duty.tick()

@@ -240,19 +240,19 @@ async def test_the_answer_to_the_unfreezing_is_lost(stage: Stage, life: Life, mo
     await life.freeze()
     await life.beat()
     await life.unfreeze()
-    thaw = life.owner.store.thaw
+    unfreeze = life.owner.store.unfreeze
 
     async def unanswered(*arguments: object) -> Word:
-        await thaw(*arguments)  # type: ignore[arg-type]
-        raise OutcomeUnknown("the answer to thaw was lost")
+        await unfreeze(*arguments)  # type: ignore[arg-type]
+        raise OutcomeUnknown("the answer to unfreeze was lost")
 
-    monkeypatch.setattr(life.owner.store, "thaw", unanswered)
+    monkeypatch.setattr(life.owner.store, "unfreeze", unanswered)
     with pytest.raises(OutcomeUnknown):
         await life.beat()
     gates["first"].set()
     await until(lambda: life.bucket_worker.executor.running == 0 and not life.bucket_worker.outcome_writer.backlog)
     await asyncio.sleep(0.05)  # the list is asked to be deleted meanwhile, in vain
-    monkeypatch.setattr(life.owner.store, "thaw", thaw)
+    monkeypatch.setattr(life.owner.store, "unfreeze", unfreeze)
     await life.ownership_check.tick()
     await nothing_lies_there(life)
     assert life.lost == []

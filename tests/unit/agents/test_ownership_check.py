@@ -57,7 +57,7 @@ class Store:
     async def freeze(self, bucket_id: bytes, epoch: int, owner: bytes) -> Word:
         return Word.OK
 
-    async def thaw(self, fence: Fence, list_name: str) -> Word:
+    async def unfreeze(self, fence: Fence, list_name: str) -> Word:
         return Word.OK
 
 

@@ -1,4 +1,4 @@
-"""The store stands for an agent whose master does not answer: when, for how long, and what ends it."""
+"""Store terms of an agent whose master does not answer: when they are requested, for how long, and what ends them."""
 
 from __future__ import annotations
 
@@ -147,14 +147,14 @@ async def test_a_bucket_that_the_store_stands_for_no_longer_is_given_up() -> Non
     bench = Bench()
     await bench.suspended()
     mine, silent = bench.buckets
-    vouch = bench.store.vouch
+    grant_term = bench.store.grant_term
 
     async def half(fence: Fence, term_seconds: float) -> Word:
         if fence == silent.fence:
             raise OutcomeUnknown("lost")
-        return await vouch(fence, term_seconds)
+        return await grant_term(fence, term_seconds)
 
-    bench.store.vouch = half  # type: ignore[method-assign]
+    bench.store.grant_term = half  # type: ignore[method-assign]
     await bench.live(5.5)
     assert not bench.may_start(silent)
     assert not silent.lost
@@ -307,14 +307,14 @@ async def test_between_two_renewals_too_it_is_not_vouched_for_when_its_beats_fai
 async def test_a_word_that_comes_after_the_renewal_suspends_nobody_again() -> None:
     bench = Bench()
     await bench.suspended()
-    vouch, asked, answered = bench.store.vouch, asyncio.Event(), asyncio.Event()
+    grant_term, asked, answered = bench.store.grant_term, asyncio.Event(), asyncio.Event()
 
     async def late(fence: Fence, term_seconds: float) -> Word:
         asked.set()
         await answered.wait()
-        return await vouch(fence, term_seconds)
+        return await grant_term(fence, term_seconds)
 
-    bench.store.vouch = late  # type: ignore[method-assign]
+    bench.store.grant_term = late  # type: ignore[method-assign]
     asking = asyncio.ensure_future(bench.store_lease.tick())
     await asked.wait()
     bench.master.says = FINE
