@@ -1,8 +1,8 @@
-"""The one shape of every background duty: a tick that returns its own next delay (solid_queue, oban-py).
+"""Periodic tasks: a tick returns the delay until the next one (as in solid_queue and oban-py).
 
-``run_periodically`` is the only place with ``except Exception``: a tick that fails is logged, counted and tried again with a
-growing, capped delay. ``CodeError`` (an invariant of our own is broken) goes through and ends the process, which the lease
-makes safe. A duty that has an ``asyncio.Event`` called ``kicked`` is woken by it before its delay is over.
+Only ``run_periodically`` has ``except Exception``: a tick that fails is logged, counted and repeated with a growing, capped
+delay. ``CodeError`` (an invariant of our own is broken) passes and ends the process, which the lease makes safe. A task with
+an ``asyncio.Event`` called ``kicked`` is woken by it before its delay is over.
 """
 
 from __future__ import annotations
@@ -20,11 +20,12 @@ from jobmaster_agents.event_log import Event, EventLog
 BACKOFF_SECONDS = 0.2
 BACKOFF_SECONDS_MAX = 15.0
 SPREAD = 0.1
-"""Share by which a delay is shortened at random, so that agents do not march in step. Never longer: delays are promises."""
+"""Share by which a delay is shortened at random, so that agents do not act at the same moment.
+Never lengthened: a task relies on its delay as an upper limit."""
 
 
 class PeriodicTask(Protocol):
-    """A background duty."""
+    """A background task."""
 
     @property
     def name(self) -> str:
@@ -38,13 +39,13 @@ class PeriodicTask(Protocol):
 
 @runtime_checkable
 class Kickable(Protocol):
-    """A duty that may be woken before its delay is over."""
+    """A task that may be woken before its delay is over."""
 
     kicked: asyncio.Event
 
 
 class Stop(Protocol):
-    """``asyncio.Event`` or ``anyio.Event``: set once, when the duty is to end after its present tick."""
+    """``asyncio.Event`` or ``anyio.Event``: set once, when the task is to end after its present tick."""
 
     def is_set(self) -> bool: ...
 
@@ -56,7 +57,7 @@ Chance = Callable[[], float]
 
 
 async def run_periodically(
-    duty: PeriodicTask,
+    task: PeriodicTask,
     stop: Stop,
     telemetry: Telemetry,
     jitter: Chance = random.random,
@@ -69,25 +70,25 @@ async def run_periodically(
     """
     log = log or EventLog()
     stopped = asyncio.ensure_future(_wait(stop))
-    kicked = duty.kicked if isinstance(duty, Kickable) else None
+    kicked = task.kicked if isinstance(task, Kickable) else None
     failures = 0
     try:
         while not stop.is_set():
             if kicked is not None:
                 kicked.clear()  # before the tick: a kick during it asks for another one
             try:
-                delay = await duty.tick()
+                delay = await task.tick()
             except CodeError:
                 raise
             except Exception as error:
                 failures += 1
-                _note_failure(log, telemetry, duty.name, error, failures)
+                _note_failure(log, telemetry, task.name, error, failures)
                 delay = backoff_delay(failures, BACKOFF_SECONDS, BACKOFF_SECONDS_MAX)
             else:
                 if failures:
-                    log.info(Event.DUTY_RECOVERED, {"duty": duty.name, "failures": failures})
+                    log.info(Event.DUTY_RECOVERED, {"duty": task.name, "failures": failures})
                 failures = 0
-            telemetry.duty_ticks[duty.name] += 1
+            telemetry.duty_ticks[task.name] += 1
             # A kick does not cut a back-off short: kicks come in streams, and the store may just be down.
             await _pause(delay * (1.0 - SPREAD * jitter()), stopped, None if failures else kicked)
     finally:
@@ -101,7 +102,7 @@ async def _wait(stop: Stop) -> None:
 async def _pause(seconds: float, stopped: asyncio.Future[None], kicked: asyncio.Event | None) -> None:
     """Wait for the delay, the stop or a kick, whichever is first."""
     if seconds <= 0.0 or stopped.done() or (kicked is not None and kicked.is_set()):
-        await asyncio.sleep(0)  # a duty that always has work must not starve the loop
+        await asyncio.sleep(0)  # a task that always has work must not starve the loop
         return
     waiting: set[asyncio.Future[None]] = {stopped}
     kick = asyncio.ensure_future(_wait(kicked)) if kicked is not None else None

@@ -1,9 +1,9 @@
-"""How much goes into one batch, in bytes as well as in rows.
+"""Sizes of batches, in bytes as well as in rows.
 
-A job may have arguments and a result of 128 KiB each (``limits``), so a number of rows alone bounds nothing: 2,000 outcomes
-are 40 kB or 500 MB. Every statement, claim, page and call is therefore cut at ``BATCH_BYTES`` of payload; a job that is
-larger goes alone. A batch that the server did not finish in its time is halved and never sent again at the same size, and the
-batches after it are as small (``Size``); they grow again while they succeed.
+A job may have arguments and a result of 128 KiB each (``limits``), so a number of rows alone is no limit: 2,000 outcomes are
+40 kB or 500 MB. Every statement, claim, page and call is cut at ``BATCH_BYTES`` of payload; a larger job goes alone. A batch
+that times out is halved and never sent again at the same size, and the batches after it are as small (``Size``); they grow
+again while they succeed.
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ from typing import TypeVar
 BATCH_BYTES = 4 * 1024 * 1024
 """Payload of one statement, one call to a store or one page of its answer."""
 CLAIMED_BYTES = 16 * 1024 * 1024
-"""Claimed lists of one bucket in an agent's memory; above that free slots are still filled, and nothing is buffered."""
+"""Claimed lists of one bucket in an agent's memory; above that only free slots are filled."""
 OUTCOME_BYTES = 64 * 1024 * 1024
 """Outcomes of one agent process on their way to the master, with their jobs' arguments; above that nothing is claimed."""
 _SHARE, _GROWTH = 32, 8
-"""A size that was halved grows by an eighth with every batch that succeeds, and by at most a thirty-second of the whole. Were
-it doubled, a server that can do one half of a batch would meet every second one with a time-out."""
+"""A size that was halved grows by an eighth with every batch that succeeds, and by at most a thirty-second of the whole. If
+it doubled, every second batch of a server that can do half of one would time out."""
 
 _T = TypeVar("_T")
 
@@ -73,8 +73,7 @@ class Size:
         return self.rows == self._rows_max and self.bytes == self._bytes_max
 
     def timed_out(self, rows: int, size: int) -> None:
-        """A batch of so many rows and bytes was not done in time: the next ones have at most half of each. (There is no half
-        of one row.)"""
+        """A batch of so many rows and bytes timed out: the next ones have at most half of each. (One row has no half.)"""
         if rows > 1:
             self.rows = min(self.rows, rows // 2)
             self.bytes = max(min(self.bytes, size // 2), 1)

@@ -25,11 +25,11 @@ def backoff_seconds(
 
 
 def runs_alone(rescues: int, max_rescues: int) -> bool:
-    """True for a job that must not share its process with others any more: one more rescue would end it.
+    """True for a job that must not share its process with other jobs: one more rescue would end it.
 
-    Whoever crashes an agent takes its neighbours along; each crash counts one rescue for all of them. With one to go, each
-    runs in a process of its own, so only the culprit can reach the limit. Before that nobody runs alone: most deaths have
-    no culprit, and a process for each of a thousand jobs that one SIGKILL brought back takes minutes.
+    A job that crashes an agent takes its neighbours along; each crash counts one rescue for all of them. With one rescue
+    left, each runs in a process of its own, so only the job that crashes can reach the limit. Before that no job runs
+    alone: most deaths are no job's fault, and a process for each of a thousand jobs after one SIGKILL takes minutes.
     """
     return rescues > 0 and rescues >= max_rescues - 1
 

@@ -1,7 +1,7 @@
-"""Claimed lists that may go, and the news of what has got its row: the second half of every write, to the store.
+"""Deletes claimed lists whose jobs are safe, and publishes the ids of finished jobs: the store's half of every write.
 
-Everything that comes here is in the master already, so a failure costs memory and nothing else: it is asked again for as
-long as it takes. One call per bucket carries all that has come together since the last one.
+Everything that comes here is committed in the master, so a failure costs memory and nothing else: each call is repeated until
+it succeeds. One call per bucket carries everything that has come together since the last one.
 """
 
 from __future__ import annotations
@@ -19,30 +19,29 @@ from jobmaster_agents.state.ownership import OnForgotten, OwnedBucket
 
 _LISTS_MAX = 500
 _FROZEN_SECONDS = 0.1
-"""Pause while it is asked how a frozen bucket stands."""
-_NEWS_MAX = 20_000
-"""Ids of finished jobs in one call; news that a dead store cannot carry is dropped beyond this, oldest first."""
-
+"""Pause before another call for a frozen bucket."""
+_FINISHED_MAX = 20_000
+"""Ids of finished jobs in one call; while a store is away the oldest beyond this are dropped."""
 
 _LEAVING = (BucketState.COMPLETING, BucketState.READY_TO_DELETE)
 
 
-class _Bucket:
-    """What waits for one bucket."""
+class _Pending:
+    """Claimed lists and finished ids that wait for a call to one bucket."""
 
-    __slots__ = ("names", "news", "owned")
+    __slots__ = ("finished", "names", "owned")
 
     def __init__(self, owned: OwnedBucket) -> None:
         self.owned = owned
         self.names: list[str] = []
-        self.news: list[bytes] = []
+        self.finished: list[bytes] = []
 
 
 class Acknowledger:
     """Deletes claimed lists and publishes finished ids.
 
     Args:
-        on_forgotten: the store said that a bucket is another's.
+        on_forgotten: called when the store answers that a bucket has another owner.
     """
 
     def __init__(self, store: StoreOwner, job_table: JobTable, on_forgotten: OnForgotten, log: EventLog) -> None:
@@ -50,7 +49,7 @@ class Acknowledger:
         self._job_table = job_table
         self._on_forgotten = on_forgotten
         self._log = log
-        self._waiting: dict[bytes, _Bucket] = {}
+        self._waiting: dict[bytes, _Pending] = {}
         self._work = asyncio.Event()
         self._busy = False
         self._idle = asyncio.Event()
@@ -67,27 +66,27 @@ class Acknowledger:
             await self._idle.wait()
 
     def delete(self, claimed_lists: Iterable[ClaimedList]) -> None:
-        """Every entry of these lists is safe."""
+        """Delete lists whose every entry is safe."""
         for claimed_list in claimed_lists:
             self._of(claimed_list.owned).names.append(claimed_list.name)
             self._work.set()
 
     def publish(self, owned: OwnedBucket, ids: Sequence[bytes]) -> None:
-        """These jobs have got a row or an outcome."""
+        """Publish jobs that have got a row or an outcome."""
         if ids:
-            self._of(owned).news += ids
+            self._of(owned).finished += ids
             self._work.set()
 
-    def _of(self, owned: OwnedBucket) -> _Bucket:
+    def _of(self, owned: OwnedBucket) -> _Pending:
         owned = owned.present
         bucket_id = owned.fence.bucket_id
         found = self._waiting.get(bucket_id)
         if found is None:
-            found = self._waiting[bucket_id] = _Bucket(owned)
+            found = self._waiting[bucket_id] = _Pending(owned)
         return found
 
     async def run(self) -> None:
-        """Settle until cancelled."""
+        """Send until cancelled."""
         backoff = Backoff("settle", self._log)
         while True:
             if not self._waiting:
@@ -105,15 +104,15 @@ class Acknowledger:
             finally:
                 self._busy = False
 
-    async def _settle(self, bucket: _Bucket) -> None:
+    async def _settle(self, bucket: _Pending) -> None:
         owned = bucket.owned
         fence = owned.fence
-        # Of a lost bucket no key may be touched any more; that a job has its row is true all the same.
+        # No key of a lost bucket may be touched; the finished ids are published all the same.
         names = [] if owned.lost else bucket.names[:_LISTS_MAX]
-        news = bucket.news[-_NEWS_MAX:]
-        if not names and not news:
+        finished = bucket.finished[-_FINISHED_MAX:]
+        if not names and not finished:
             return
-        word = await self._store.settle(fence, names, news)
+        word = await self._store.settle(fence, names, finished)
         if word is Word.OK:
             self._job_table.deleted(fence.bucket_id, names)
         elif fence != owned.fence:  # unfrozen under a new epoch while the call was on its way
@@ -125,16 +124,16 @@ class Acknowledger:
             await asyncio.sleep(_FROZEN_SECONDS)
             return
         elif word is Word.CLOSED and not names and owned.state in _LEAVING:
-            pass  # closed by ourselves a moment ago, on its way out; the news was published all the same
+            pass  # closed by this agent on its way out; the finished ids were published all the same
         elif not owned.lost:
             self._on_forgotten(fence.bucket_id, f"the store answered {word} to a settle", word)
         if len(bucket.names) > _LISTS_MAX and not owned.lost:
             self._of(owned).names += bucket.names[_LISTS_MAX:]
             self._work.set()
 
-    def _put_back(self, bucket: _Bucket) -> None:
-        """Asked again: deleting a deleted list and telling old news change nothing."""
+    def _put_back(self, bucket: _Pending) -> None:
+        """Queue it again: to delete a deleted list or to publish an id twice changes nothing."""
         waiting = self._of(bucket.owned)
         waiting.names += bucket.names
-        waiting.news[:0] = bucket.news[-_NEWS_MAX:]
+        waiting.finished[:0] = bucket.finished[-_FINISHED_MAX:]
         self._work.set()

@@ -1,16 +1,17 @@
-"""Rows of jobs that have not ended: the promise of SavePending, and the authority of a fenced start.
+"""Writes rows of jobs that have not ended: for the promise of SavePending, and to authorise fenced starts.
 
-Within ``persist_within`` of its claim a job has its row in the master, or has ended. The duty looks at claimed lists that
-are half that old and gives the jobs in them that have not ended their in-flight rows, one statement per bucket. In quick
-times there is nothing to do: lists are settled long before.
+Within ``persist_within`` of its claim a job has its row in the master, or has ended. The periodic task reads the
+claimed lists that are half that old and writes in-flight rows for their jobs that have not ended, one statement per
+bucket. When jobs are quick there is nothing to do: their lists are settled before.
 
-What a rescuer finds must tell who may have brought the agent down. A job whose row says only that it is queued keeps its
-claimed list: it may start and kill this process before its row says PROCESSING, and then the list counts the rescue. A job
-that was rescued before is written PROCESSING before it starts, so that of those only the one that really ran is counted.
-A job that waits for a thread, a worker process or a task has not begun, whatever its slot has done with it.
+A rescuer must be able to tell which jobs may have crashed the agent. A job whose row says only that it is queued keeps
+its claimed list: it may start and crash this process before its row says PROCESSING, and then the list counts the
+rescue. A job that was rescued before is written PROCESSING before it starts, so that of those only the one that really
+ran is counted. A job that waits for a thread, a worker process or a task has not begun, whatever its slot has done
+with it.
 
-A job whose handler says ``start="fenced"`` waits for the same statement before it is called. While one write is under way
-the next starts pile up for the following one.
+A job whose handler has ``start="fenced"`` waits for the same statement before it is called. While one write is under way the
+next starts collect for the following one.
 """
 
 from __future__ import annotations
@@ -38,8 +39,8 @@ class InFlightRows:
     """Writes in-flight rows.
 
     Args:
-        stop: stop a job whose row says so (cancelled, or another assignment's).
-        waits: true of a job that its slot has passed on, and that waits for a thread, a worker process or a task.
+        stop: stops a job that is cancelled or that another assignment holds.
+        waits: True for a job that its slot has passed on and that waits for a thread, a worker process or a task.
     """
 
     def __init__(
@@ -62,8 +63,8 @@ class InFlightRows:
     # ------------------------------------------------------------ fenced starts
 
     async def authorise(self, job: ClaimedJob) -> bool | None:
-        """True when the master accepted a PROCESSING write for this job, under the bucket lock; None when it does not
-        answer and the job is to be asked about again later."""
+        """True when the master has accepted a PROCESSING write for this job, under the bucket lock; ``None`` when it does not
+        answer: then call again later."""
         if is_at_most_once(job):
             _mark_at_most_once(job)
         allowed: asyncio.Future[bool | None] = asyncio.get_running_loop().create_future()
@@ -84,13 +85,13 @@ class InFlightRows:
                 accepted = await self.write(owned, jobs, starting=True)
                 for job in jobs:
                     if accepted is None and job.phase is JobPhase.RUNNING and job.claimed_list.owned.successor is None:
-                        job.phase = JobPhase.QUEUED  # not started; it goes on when the word on its bucket is there
+                        job.phase = JobPhase.QUEUED  # not started; it goes on when its bucket has a new fence
                     if not waiting[job].done():
                         waiting[job].set_result(accepted is not None and job.entry.id in accepted)
 
     def put_off(self) -> None:
-        """The master does not answer: nobody waits for it in a slot. A write that was sent may still be accepted; asked
-        for again it is the same write."""
+        """Answer ``None`` to all that wait: the master does not answer, and no job waits for it in a slot. A write that was
+        sent may still be accepted; repeated it is the same write."""
         starts, self._starts = self._starts, []
         for allowed in (*self._asking, *(allowed for _, allowed in starts)):
             if not allowed.done():
@@ -101,9 +102,9 @@ class InFlightRows:
     async def write(
         self, owned: OwnedBucket, jobs: Sequence[ClaimedJob], *, starting: bool = False
     ) -> Collection[bytes] | None:
-        """Give jobs that have not ended their rows (and so free the claimed lists of those that run); the accepted ids.
+        """Write rows of jobs that have not ended, which frees the claimed lists of those that run; the accepted ids.
 
-        ``None``: the bucket binds nothing now, or its lock refused it; none of the jobs is settled.
+        ``None``: the bucket accepts no binding write now, or its lock refused it; none of the jobs is settled.
         """
         jobs = [job for job in jobs if job.phase in _WAITING]
         if owned.frozen or owned.successor is not None:
@@ -136,7 +137,7 @@ class InFlightRows:
         if job_id in written.accepted or job_id in written.cancelled:
             if job_id in written.accepted:
                 job.row_state = JobState.PROCESSING if begun else job.row_state or JobState.ASSIGNED
-            # The row bears our identity and the whole payload: the list is not needed for this job any more.
+            # The row has our identity and the whole payload: this job no longer needs the list.
             if begun and (claimed_list := self._job_table.make_safe(job)) is not None:
                 self._outcome_writer.acknowledger.delete([claimed_list])
             if job_id in written.cancelled and job.phase in _WAITING:
@@ -147,7 +148,7 @@ class InFlightRows:
     def _superseded(self, job: ClaimedJob) -> None:
         """The row belongs to another assignment, or is final: stop the handler, record nothing."""
         if job.phase not in _WAITING:
-            return  # it has ended meanwhile, and the row may be final by its own outcome: that write will tell
+            return  # it has ended meanwhile, and its own outcome may be the final row: that write decides
         self._outcome_writer.refused += 1
         was_running = job.phase is JobPhase.RUNNING
         self._outcome_writer.settle_refused(job)
@@ -156,11 +157,11 @@ class InFlightRows:
 
 
 class InFlightWriter:
-    """A duty: ticks four times per ``persist_within``; memory only, unless something is slow.
+    """Periodic task: ticks four times per ``persist_within``; reads memory only, unless a job is slow.
 
     Args:
-        running_before: jobs that run and were started before a moment (CLOCK_BOOTTIME seconds). Their rows must say so: a
-            rescue counts what it finds PROCESSING, and not what was merely queued.
+        running_before: jobs that run and were started before a moment (CLOCK_BOOTTIME seconds). Their rows must say
+            PROCESSING: a rescue counts those, and not what was only queued.
     """
 
     name = "persisting"
@@ -180,7 +181,7 @@ class InFlightWriter:
         self._within_seconds = persist_within_seconds
 
     async def tick(self) -> float:
-        """Persist what is old; returns seconds until the next look."""
+        """Write rows of old lists; seconds until the next tick."""
         moment = self._now() - self._within_seconds / 2
         slow = _slow(self._job_table.unpersisted(moment))
         slow += [job for job in self._running_before(moment) if _is_only_queued(job)]
@@ -200,12 +201,12 @@ def _slow(claimed_lists: Sequence[ClaimedList]) -> list[ClaimedJob]:
 
 
 def _is_only_queued(job: ClaimedJob) -> bool:
-    """It runs, and its row does not say so."""
+    """True when it runs and its row says ASSIGNED."""
     return job.row_state is JobState.ASSIGNED and _may_begin(job) and not job.unwritable
 
 
 def _may_begin(job: ClaimedJob) -> bool:
-    """False while the write that stands before its start is not accepted: its slot may run and yet only ask for that."""
+    """False until the write before its start is accepted: its slot may run only to wait for that."""
     return job.row_state is JobState.PROCESSING or not needs_write(job)
 
 
@@ -219,8 +220,8 @@ def _in_flight(job: ClaimedJob, begun: bool) -> InFlightRow:
 
 
 def _mark_at_most_once(job: ClaimedJob) -> None:
-    """Before its start is written: a job whose handler alone says ``at_most_once`` says so in its headers from now on, for
-    whoever finds its row must see it there."""
+    """Set ``at_most_once`` in the headers of a job that has it from its handler alone, before its start is written: a rescuer
+    must find it in the row."""
     headers = decode_headers(job.entry.headers)
     if not headers.at_most_once:
         job.headers = msgspec.structs.replace(headers, at_most_once=True)

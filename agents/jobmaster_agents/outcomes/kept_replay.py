@@ -1,11 +1,12 @@
-"""Outcomes that were kept in the store while the master was away are written when it is back, page by page.
+"""Writes outcomes that were kept in the store while the master was away, page by page, when the master is back.
 
-The bucket goes on working meanwhile: new outcomes take the usual way, kept ones are read from the oldest on, each is written
-under its own identity, and a page is removed after the master has settled all of it. Master first, store second: whoever
-dies in between leaves outcomes that the next owner finds to be an own success. An uncertain commit is sent again. An outcome
-that the master will not take for its values goes to the end of the list, so that it is kept and holds up nobody.
+The bucket continues to work meanwhile: new outcomes take the usual way. Kept ones are read from the oldest on, each is
+written under its own identity, and a page is removed after the master has settled all of it. Master first, store
+second: after a crash in between the next owner finds the rows and recognises its predecessor's success. A commit
+without an answer is repeated. An outcome whose values the master refuses moves to the end of the list: it stays kept
+and delays no other.
 
-Owns the emptying of ``spilled`` in a bucket at work; must never decide what an outcome says.
+Owns the emptying of the list ``spilled`` of a bucket at work; never decides what an outcome is.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ from jobmaster_agents.state.ownership import OnForgotten, OwnedBucket, Ownership
 PAGE_JOBS = 500
 _LOOK_SECONDS = 0.25
 _AGAIN_SECONDS = 60.0
-"""How soon what the master will not take is tried again."""
+"""How soon refused outcomes are tried again."""
 
 _Row = TypeVar("_Row", FinalRow, HoldRow)
 
@@ -41,7 +42,7 @@ class KeptReplay:
     """Writes kept outcomes.
 
     Args:
-        on_forgotten: the store said that a bucket is another's.
+        on_forgotten: called when the store answers that a bucket has another owner.
     """
 
     def __init__(
@@ -75,11 +76,11 @@ class KeptReplay:
             await self._work.wait()
             self._work.clear()
             for owned in list(self._ownership.buckets.values()):
-                if owned.applies and not owned.lost and not await self._tried(owned):
+                if owned.applies and not owned.lost and not await self._empty_or_pause(owned):
                     self._work.set()  # and again, when the others have had their turn
 
-    async def _tried(self, owned: OwnedBucket) -> bool:
-        """True when the bucket is empty, as far as the master takes what lies there."""
+    async def _empty_or_pause(self, owned: OwnedBucket) -> bool:
+        """True when the bucket is empty, except for what the master refuses."""
         try:
             if await self.empty(owned):
                 self._backoff.succeeded()
@@ -90,33 +91,34 @@ class KeptReplay:
         return False
 
     async def empty(self, owned: OwnedBucket) -> bool:
-        """Write and remove all that lies in one bucket; what cannot be written stays, and is tried again in a while. False:
-        the store did not let us, and it is to be seen whose the bucket is.
+        """Write and remove all kept outcomes of one bucket; refused ones stay, and are tried again after a minute.
+
+        Returns: False when the store refused, because the bucket is closed or has another owner.
 
         Raises:
-            Unavailable, Refused: the store did not do its part; nothing is lost by beginning again.
+            Unavailable, Refused: from the store; to begin again loses nothing.
         """
         applied = unwritable = 0
         ids: set[bytes] = set()
         to_do: int | None = None
-        """How many of those that lay there at the beginning of this pass have not been looked at."""
+        """Outcomes that were there when this pass began and have not been read."""
         while True:
             await self._until_answered.may_commit()
             known, fence = owned.kept, owned.fence
             page = await self._store.read_kept(fence, self.size.rows, self.size.bytes)
             if page.word is not Word.OK:
-                self._doubt(owned, fence, page.word)
+                self._refused_by_store(owned, fence, page.word)
                 return False
             if to_do is None or (to_do <= 0 and page.left > unwritable):
                 to_do, unwritable = page.left, 0
                 ids.clear()
             if to_do <= 0:
-                if owned.kept == known:  # (else more is being kept at this moment)
-                    self._now_keeps(owned, page)
+                if owned.kept == known:  # (else another is being kept right now)
+                    self._note_last_page(owned, page)
                 break
             back = await self.apply(owned, page.raw)
             if (word := await self._store.remove_kept(fence, page.raw, back)) is not Word.OK:
-                self._doubt(owned, fence, word)
+                self._refused_by_store(owned, fence, word)
                 return False
             to_do -= len(page.raw)
             applied += len(page.raw) - len(back)
@@ -125,22 +127,22 @@ class KeptReplay:
             owned.kept = max(owned.kept - len(page.raw) + len(back), 1)
         owned.unwritable, owned.unwritable_ids = unwritable, frozenset(ids)
         if unwritable:
-            asyncio.get_running_loop().call_later(_AGAIN_SECONDS, self._once_more, owned)
+            asyncio.get_running_loop().call_later(_AGAIN_SECONDS, self._try_again, owned)
         if applied or unwritable:
             fields = {"bucket": owned.fence.bucket_id, "applied": applied, "unwritable": unwritable}
             self._log.info(Event.OUTCOMES_APPLIED, fields)
         return True
 
-    def _once_more(self, owned: OwnedBucket) -> None:
+    def _try_again(self, owned: OwnedBucket) -> None:
         owned.unwritable = 0
         self._work.set()
 
-    def _doubt(self, owned: OwnedBucket, fence: Fence, word: Word) -> None:
+    def _refused_by_store(self, owned: OwnedBucket, fence: Fence, word: Word) -> None:
         if word is not Word.CLOSED and fence == owned.fence:  # (else it was unfrozen under a new epoch meanwhile)
-            self._on_forgotten(fence.bucket_id, f"the store answered {word} to a look at what it keeps", word)
+            self._on_forgotten(fence.bucket_id, f"the store answered {word} to a read of kept outcomes", word)
 
     @staticmethod
-    def _now_keeps(owned: OwnedBucket, page: Kept) -> None:
+    def _note_last_page(owned: OwnedBucket, page: Kept) -> None:
         owned.kept = page.left
         owned.kept_bytes = sum(map(len, page.raw))
         owned.full = False
@@ -148,8 +150,7 @@ class KeptReplay:
     # ------------------------------------------------------------ one page
 
     async def apply(self, owned: OwnedBucket, raw: Sequence[bytes]) -> list[bytes]:
-        """Write kept outcomes, each under its own identity. Those that the master does not take are returned, all others are
-        settled."""
+        """Write kept outcomes, each under its own identity; returns those that the master refuses, all others are settled."""
         rows = decode_rows(raw)
         back: list[bytes] = []
         for encoded, error in rows.unreadable:

@@ -95,7 +95,7 @@ class OutcomeWriter:
         self._holds: list[ClaimedJob] = []
         self._holds_here: list[ClaimedJob] = []
         self._unwritable: list[ClaimedJob] = []
-        self._bytes = 0  # of all that is counted in the backlog
+        self._bytes = 0  # of the backlog
         self.size = Size(BATCH_ROWS)
         """Of the next statement to the master."""
         self._work = asyncio.Event()
@@ -114,7 +114,7 @@ class OutcomeWriter:
 
     def final(self, job: ClaimedJob) -> None:
         """Queue a ``FinalRow``."""
-        job.weight = weight = job.row.payload_bytes  # type: ignore[union-attr]  # (no call more: this is the hot path)
+        job.weight = weight = job.row.payload_bytes  # type: ignore[union-attr]  # (hot path: no further call)
         self._bytes += weight
         (self._upsert if job.has_row else self._copy).append(job)
         if self._resting:
@@ -156,8 +156,8 @@ class OutcomeWriter:
         """Write until cancelled."""
         async with asyncio.TaskGroup() as group:
             for _ in range(WRITERS):
-                group.create_task(self._write_loop(), name="jobmaster-reporting")
-            group.create_task(self.acknowledger.run(), name="jobmaster-settling")
+                group.create_task(self._write_loop(), name="jobmaster-outcome-writer")
+            group.create_task(self.acknowledger.run(), name="jobmaster-acknowledger")
 
     async def _write_loop(self) -> None:
         with self._progress.expect("an outcome writer"):
@@ -193,7 +193,7 @@ class OutcomeWriter:
         del queue[: len(taken)]
         jobs = [job for job in taken if job.phase is _ENDED]  # the rest was dropped with its bucket
         if queue is self._copy and True in map(_has_row, jobs):
-            # They were given rows while they waited here, and one known row would spoil the COPY for all.
+            # They got rows while they waited here; one row that exists would fail the COPY for all.
             known = [job for job in jobs if job.has_row]
             self._upsert += known
             total -= sum(map(_weight, known))
@@ -327,7 +327,7 @@ class OutcomeWriter:
             if not written.bucket_ok:
                 if not owned.closed:  # else it began to complete, or was frozen, meanwhile
                     self.refused_by_bucket(owned, "a write was refused by the bucket's lock")
-                if not owned.lost:  # to give jobs back needs no bucket, only their own rows
+                if not owned.lost:  # giving jobs back needs no bucket, only their rows
                     await self._write_holds([job for job in mine if job.entry.id not in written.settled])
 
     async def _put_retries(self, owned: OwnedBucket, fence: Fence, rows: Sequence[HoldRow]) -> None:
