@@ -1,15 +1,14 @@
-"""Cancel requests for jobs of this process: what runs is stopped, what waits in memory ends, and what still lies in a bucket
-never starts.
+"""Applies cancel requests to jobs of this process: a running job is stopped, a job in memory ends, and a copy still in
+a bucket never starts.
 
 A request comes with a claim (a hint in the bucket) or with a renewal of the lease (a flag on the row). For a job that is not
-in memory two things follow. From that moment on every copy that is claimed is marked, so it ends without a start. And its
-row, if it is ASSIGNED here, becomes CANCELLED by a statement at once, after which the copy is taken out of the bucket: toward
-the master first, the store second.
+in memory it has two effects. From then on every claimed copy is marked, so that it ends without a start. And its row, if it
+is ASSIGNED here, becomes CANCELLED by a statement at once, after which the copy is removed from the bucket: the master first,
+the store second.
 
-A marked id is kept until no copy can come any more. Jobs of producers are claimed in the order in which they arrived, so an
-id that came with a claim is kept until as many of them have been claimed as were waiting then. An id whose row this process
-has ended is kept until its copy was found: one that is on its way into the bucket will be claimed later. A bucket never
-outlives its owner, so memory is enough.
+A marked id is kept until no copy can come any more. Jobs of producers are claimed in order of arrival, so an id that came
+with a claim is kept until as many jobs have been claimed as waited then. An id whose row this process has ended is kept until
+its copy is found: a copy on its way into the bucket is claimed later. A bucket never outlives its owner, so memory is enough.
 """
 
 from __future__ import annotations
@@ -34,30 +33,30 @@ BATCH_JOBS = 1000
 
 
 class _Bucket:
-    """What is remembered of one bucket."""
+    """Cancel requests of one bucket."""
 
-    __slots__ = ("claimed", "copies", "late", "noted", "owned", "waiting")
+    __slots__ = ("claimed", "copies", "ended_rows", "owned", "requests", "waiting")
 
     def __init__(self, owned: OwnedBucket) -> None:
         self.owned = owned
         self.claimed = 0
         """Jobs of producers claimed so far."""
         self.waiting: deque[tuple[int, list[bytes]]] = deque()
-        """Requests that came with a claim, until so many jobs of producers are claimed."""
-        self.late: set[bytes] = set()
-        """Jobs whose rows were ended here, until their copies are found."""
-        self.noted: dict[bytes, None] = {}
-        """Requests that can be taken out of the bucket."""
+        """(count, ids): ids that came with a claim, marked until so many jobs of producers have been claimed."""
+        self.ended_rows: set[bytes] = set()
+        """Jobs whose rows this process has ended, until their copies are found."""
+        self.requests: dict[bytes, None] = {}
+        """Requests to be removed from the bucket."""
         self.copies: dict[bytes, int] = {}
-        """Copies to be taken out of it, and when they are due."""
+        """Copies to be removed from the bucket, and when they are due (microseconds)."""
 
 
 class Cancellation:
-    """Obeys cancel requests.
+    """Applies cancel requests.
 
     Args:
-        stop: ends one job of this process.
-        ask: claim from a bucket again, because more requests lie there than came with the last claim.
+        stop: stops one job of this process.
+        claim_again: claims from a bucket again, because it has more requests than came with the last claim.
     """
 
     def __init__(
@@ -67,7 +66,7 @@ class Cancellation:
         job_table: JobTable,
         outcome_writer: OutcomeWriter,
         stop: Callable[[ClaimedJob, StopCause], None],
-        ask: Callable[[bytes], None],
+        claim_again: Callable[[bytes], None],
         telemetry: Telemetry,
     ) -> None:
         self._master = master
@@ -78,17 +77,17 @@ class Cancellation:
         self._assigned_copies = outcome_writer.assigned_copies
         self._on_forgotten = outcome_writer.forget
         self._stop = stop
-        self._ask = ask
+        self._claim_again = claim_again
         self._telemetry = telemetry
         self._buckets: dict[bytes, _Bucket] = {}
         self._marked: Counter[bytes] = Counter()
-        """Ids of jobs that must not start, and for how many reasons."""
-        self._asked: dict[bytes, bool] = {}
-        """Jobs not in memory whose rows are to be looked at, and whether a copy has been claimed since."""
+        """Ids of jobs that must not start, and the number of reasons."""
+        self._absent_rows: dict[bytes, bool] = {}
+        """Jobs not in memory whose rows are to be ended, and whether a copy has been claimed since."""
         self._work = asyncio.Event()
 
     def __len__(self) -> int:
-        """How many ids are kept."""
+        """Number of marked ids."""
         return len(self._marked)
 
     # ------------------------------------------------------------ signals
@@ -101,15 +100,15 @@ class Cancellation:
         """The bucket is closed or lost: nothing is claimed from it any more."""
         bucket = self._buckets.pop(bucket_id, None)
         if bucket is not None:
-            self._forget(bucket.late)
+            self._forget(bucket.ended_rows)
             for _, ids in bucket.waiting:
                 self._forget(ids)
 
     def claimed(self, claimed_list: ClaimedList, of_producers: int) -> None:
-        """A claimed list is in memory: copies of cancelled jobs are marked. Called before any of them can start.
+        """Mark the copies of cancelled jobs in a new claimed list. Called before any of them can start.
 
         Args:
-            of_producers: how many of them producers had put there.
+            of_producers: number of its jobs that producers had put into the bucket.
         """
         bucket = self._buckets.get(claimed_list.owned.fence.bucket_id)
         if self._marked:
@@ -117,10 +116,10 @@ class Cancellation:
                 job_id = job.entry.id
                 if job_id in self._marked:
                     job.cancelled = True
-                    if job_id in self._asked:
-                        self._asked[job_id] = True
-                    if bucket is not None and job_id in bucket.late:
-                        bucket.late.discard(job_id)
+                    if job_id in self._absent_rows:
+                        self._absent_rows[job_id] = True
+                    if bucket is not None and job_id in bucket.ended_rows:
+                        bucket.ended_rows.discard(job_id)
                         self._forget((job_id,))
         if bucket is not None:
             bucket.claimed += of_producers
@@ -128,16 +127,16 @@ class Cancellation:
                 self._forget(bucket.waiting.popleft()[1])
 
     def hinted(self, bucket_id: bytes, job_ids: Collection[bytes], remaining: int) -> None:
-        """Requests that a claim has brought, after the claimed jobs are in memory.
+        """Take requests that came with a claim, after the claimed jobs are in memory.
 
         Args:
-            remaining: how many jobs of producers the claim left in the bucket.
+            remaining: number of jobs of producers that the claim left in the bucket.
         """
         bucket = self._buckets.get(bucket_id)
         if bucket is None:
             return
-        fresh = [job_id for job_id in job_ids if job_id not in bucket.noted]
-        bucket.noted.update(dict.fromkeys(fresh))
+        fresh = [job_id for job_id in job_ids if job_id not in bucket.requests]
+        bucket.requests.update(dict.fromkeys(fresh))
         absent = self.requested(fresh)
         if absent and remaining:
             bucket.waiting.append((bucket.claimed + remaining, absent))
@@ -146,18 +145,18 @@ class Cancellation:
             self._work.set()
 
     def requested(self, job_ids: Iterable[bytes]) -> list[bytes]:
-        """Jobs to be cancelled, from a claim or a renewal; those that are not in memory."""
+        """Cancel jobs, at the request of a claim or a renewal. Returns the ids that are not in memory."""
         absent: list[bytes] = []
         for job_id in job_ids:
             job = self._present(job_id)
             if job is None:
                 absent.append(job_id)
-                if job_id not in self._asked:
-                    self._asked[job_id] = False
+                if job_id not in self._absent_rows:
+                    self._absent_rows[job_id] = False
                     self._marked[job_id] += 1
                 continue
             for follower in job.followers or ():
-                follower.cancelled = True  # a second copy, which would take over
+                follower.cancelled = True  # a second copy would take over
             if not job.cancelled:
                 self._stop(job, StopCause.CANCEL)
         if absent:
@@ -165,7 +164,7 @@ class Cancellation:
         return absent
 
     def _present(self, job_id: bytes) -> ClaimedJob | None:
-        """The live copy, unless it is on its way back to the master or into the bucket: it will be another copy then."""
+        """The live copy, unless it is on its way back to the master or the bucket: then it will be another copy."""
         job = self._job_table.get(job_id)
         if job is not None and job.phase is JobPhase.ENDED and isinstance(job.row, HoldRow):
             job.cancelled = True
@@ -181,26 +180,26 @@ class Cancellation:
     # ------------------------------------------------------------ rows and copies
 
     async def run(self) -> None:
-        """Obey until cancelled."""
+        """Work until cancelled."""
         backoff = Backoff("withdraw", self._until_answered.log)
         while True:
             self._work.clear()
-            if self._asked:
-                await self._end_rows(list(islice(self._asked, BATCH_JOBS)))
+            if self._absent_rows:
+                await self._end_rows(list(islice(self._absent_rows, BATCH_JOBS)))
             try:
                 for bucket in list(self._buckets.values()):
-                    if bucket.noted or bucket.copies:
+                    if bucket.requests or bucket.copies:
                         await self._withdraw(bucket)
                 backoff.succeeded()
             except (Unavailable, Refused) as error:
                 await backoff.pause(error)
                 continue
-            if not self._asked:
+            if not self._absent_rows:
                 await self._work.wait()
 
     async def _end_rows(self, job_ids: Sequence[bytes]) -> None:
         """ASSIGNED rows of jobs that are not in memory become CANCELLED."""
-        # One that was claimed meanwhile is marked, and ends by its own outcome.
+        # A job that was claimed meanwhile is marked, and ends by its own outcome.
         absent = [job_id for job_id in job_ids if self._present(job_id) is None]
         fences = [bucket.owned.fence for bucket in self._buckets.values()]
         if absent and fences:
@@ -209,41 +208,41 @@ class Cancellation:
             for row in rows:
                 bucket = self._buckets.get(row.bucket_id)
                 if bucket is None:
-                    continue  # closed or lost meanwhile: whoever empties it finds a final row
+                    continue  # closed or lost meanwhile: its evacuation finds a final row
                 bucket.copies[row.id] = row.due_us
-                if not self._asked[row.id] and row.id not in bucket.late:
-                    bucket.late.add(row.id)
+                if not self._absent_rows[row.id] and row.id not in bucket.ended_rows:
+                    bucket.ended_rows.add(row.id)
                     self._marked[row.id] += 1
                 self._acknowledger.publish(bucket.owned, [row.id])
         for job_id in job_ids:
-            del self._asked[job_id]
+            del self._absent_rows[job_id]
         self._forget(job_ids)
 
     async def _withdraw(self, bucket: _Bucket) -> None:
         owned = bucket.owned
-        noted, copies = list(islice(bucket.noted, BATCH_JOBS)), dict(islice(bucket.copies.items(), BATCH_JOBS))
+        requests, copies = list(islice(bucket.requests, BATCH_JOBS)), dict(islice(bucket.copies.items(), BATCH_JOBS))
         fence = owned.fence
         pairs = [(due_us, job_id) for job_id, due_us in copies.items()]
-        word, removed = await self._store.withdraw(fence, noted, pairs)
+        reply, removed = await self._store.withdraw(fence, requests, pairs)
         if self._buckets.get(fence.bucket_id) is not bucket:
             return
-        if word is not Word.OK:
+        if reply is not Word.OK:
             if fence != owned.fence:
                 self._work.set()  # unfrozen under a new epoch while the call was on its way
                 return
-            bucket.noted.clear()
+            bucket.requests.clear()
             bucket.copies.clear()
-            if word is not Word.CLOSED:
-                self._on_forgotten(fence.bucket_id, f"the store answered {word} to a withdrawal", word)
+            if reply is not Word.CLOSED:
+                self._on_forgotten(fence.bucket_id, f"the store answered {reply} to a withdrawal", reply)
             return
-        for job_id in noted:
-            del bucket.noted[job_id]
+        for job_id in requests:
+            del bucket.requests[job_id]
         for job_id in copies:
             del bucket.copies[job_id]
-        found = removed & bucket.late
+        found = removed & bucket.ended_rows
         found -= self._assigned_copies.may_come(found)
-        bucket.late -= found
+        bucket.ended_rows -= found
         self._forget(found)
-        if len(noted) >= BATCH_JOBS or bucket.noted or bucket.copies:
-            self._ask(fence.bucket_id)  # there may be more
+        if len(requests) >= BATCH_JOBS or bucket.requests or bucket.copies:
+            self._claim_again(fence.bucket_id)  # there may be more
             self._work.set()

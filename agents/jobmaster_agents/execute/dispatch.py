@@ -196,9 +196,9 @@ class Dispatcher:
             limit.admitted += 1
             dispatched.admitted = True
             if limit is self._in_tasks:
-                self._spawn(dispatched, self._run_transactional(dispatched), "jobmaster-attended")
+                self._spawn(dispatched, self._run_transactional(dispatched), "jobmaster-transactional")
             elif limit is not self._in_threads:
-                self._spawn(dispatched, self._run_in_process(dispatched), "jobmaster-isolated")
+                self._spawn(dispatched, self._run_in_process(dispatched), "jobmaster-process")
             elif needs_write(dispatched.job):
                 self._spawn(dispatched, self._authorise_thread(dispatched), "jobmaster-authorise")
             else:

@@ -70,8 +70,8 @@ class AttemptTransaction:
         self._source = source
         self._name = attempt_name(success)
         self._open: OpenTransaction | None = None
-        self._asked = False
-        self._left = False
+        self._begun = False
+        self._block_ended = False
         self.unavailable: JobMasterError | None = None
         """Why no transaction could be opened."""
 
@@ -83,12 +83,12 @@ class AttemptTransaction:
     @asynccontextmanager
     async def transaction(self) -> AsyncIterator[Any]:
         """See ``JobContext.transaction``."""
-        if self._asked:
+        if self._begun:
             raise InputError(
                 "ctx.transaction() can be used once in an attempt",
                 hint="put what belongs together into one block; connection.transaction() inside it is a savepoint",
             )
-        self._asked = True
+        self._begun = True
         try:
             self._open = await self._source.begin(self._name)
         except JobMasterError as error:
@@ -99,13 +99,13 @@ class AttemptTransaction:
         except BaseException:
             await self.rollback()
             raise
-        self._left = True
+        self._block_ended = True
 
     async def conclude(self, row: FinalRow, allowed: Callable[[], bool]) -> Conclusion:
         """Write the outcome and commit; see the function ``conclude``."""
         opened, self._open = self._open, None
         assert opened is not None, "there is a transaction to conclude"
-        if not self._left:
+        if not self._block_ended:
             await opened.rollback()
             raise InputError(
                 "the handler returned while ctx.transaction() was still open in another task",
