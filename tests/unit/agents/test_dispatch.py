@@ -1,4 +1,4 @@
-"""Threads and worker processes under the execution: room, deadlines, stops, and counters that always come back."""
+"""The dispatcher: limits, deadlines and stops of jobs in threads, processes and tasks, and counters that always return to zero."""
 
 from __future__ import annotations
 

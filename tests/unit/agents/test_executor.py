@@ -1,4 +1,4 @@
-"""Slots: the shapes of handlers that broke cheaper designs, deadlines, cancellation, order, fairness to the loop."""
+"""The executor: handlers that broke cheaper designs, deadlines, cancellation, order, turns of the loop."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Handlers that misuse their own task: each ends with an outcome, and harms neither a neighbour nor the next job."""
+"""Handlers that misuse their own task: each ends with an outcome and harms no other job."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The in-memory ledger: when a claimed list may be deleted (rule E), and one live copy per id (rule F)."""
+"""The job table: when a claimed list may be deleted (rule E), and one live copy per id (rule F)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Isolated handlers: real worker processes, really killed. Who misbehaves hurts its own attempt and nobody else's."""
+"""Handlers in worker processes, really killed: a handler that misbehaves fails its own attempt and no other job."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Stopping isolated handlers: timeouts and cancellation, asked first and killed if that does not help."""
+"""Stopping handlers in worker processes: time-outs and cancellation, asked first, killed if that does not help."""
 
 from __future__ import annotations
 

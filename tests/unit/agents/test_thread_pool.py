@@ -1,4 +1,4 @@
-"""The thread runner: real threads, real blocking, no sleeps to hope for an order."""
+"""The thread pool: real threads, real blocking, and no sleep that hopes for an order."""
 
 from __future__ import annotations
 

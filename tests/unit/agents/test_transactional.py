@@ -1,4 +1,4 @@
-"""Transactional handlers under the agent: when their outcome is committed, and what every other end of them becomes."""
+"""Transactional handlers: when their outcome is committed, and the outcome of every other end."""
 
 from __future__ import annotations
 
