@@ -1,4 +1,4 @@
-"""The dispatcher: limits, deadlines and stops of jobs in threads, processes and tasks, and counters that always return to zero."""
+"""The dispatcher: limits, deadlines and stops of jobs in threads, processes and tasks, and exact counters."""
 
 from __future__ import annotations
 

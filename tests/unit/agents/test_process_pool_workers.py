@@ -1,4 +1,4 @@
-"""The pool of worker processes: floods, state that jobs leave behind, failed starts, and no process that outlives its agent."""
+"""The pool of worker processes: floods, leftovers of jobs, failed starts, and no process that outlives its agent."""
 
 from __future__ import annotations
 
