@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 
 # Also for what the tests start: the demo, the example, the archiver.
-os.environ.setdefault("SPARK_CONF_DIR", str(Path(__file__).parent / "spark"))
+os.environ.setdefault("SPARK_CONF_DIR", str(Path(__file__).parent / "support" / "spark"))
 
 
 @pytest.hookimpl(tryfirst=True)

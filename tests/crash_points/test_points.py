@@ -15,7 +15,7 @@ from jobmaster.master.master import Master
 from jobmaster.master.transactions import Transaction
 from tests.crash_points.points import ABSENT, NAMED, POINTS, Scene
 from tests.crash_points.ports import VARIABLE, Action, FaultyPort, Order, Orders
-from tests.patience import PATIENCE_SECONDS
+from tests.support.patience import PATIENCE_SECONDS
 from tests.system import test_crash_points, test_lost_replies
 
 TREE = Path(__file__).parents[2]

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests import twice
-from tests.patience import PATIENCE_SECONDS
+from tests.support.patience import PATIENCE_SECONDS
 
 ROOT = Path(__file__).parents[2]
 FLAKY = """

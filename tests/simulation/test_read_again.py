@@ -14,7 +14,7 @@ from jobmaster.master.statements import statement
 from jobmaster.model.agent import Agent, AgentState
 from jobmaster.model.bucket import Bucket, BucketState
 from jobmaster.model.ids import AgentId, BucketId, Fence
-from tests.integration.postgres.kit import ERROR, World, entry, hold_row, in_flight_row, new_job, uuids
+from tests.integration.postgres.fixture import ERROR, World, entry, hold_row, in_flight_row, new_job, uuids
 from tests.simulation.direct import DirectWire, PlainMaster, master_server
 from tests.simulation.sim_master import MasterServer, SimCalls
 

@@ -20,7 +20,7 @@ from jobmaster.model.bucket import Bucket, BucketState
 from jobmaster.model.job import Entry, FinalRow, HoldRow, InFlightRow, NewJob
 from jobmaster.ports import CancelledRow, Unfit
 from jobmaster.settings.model import MasterSettings
-from tests.integration.postgres.kit import ERROR, SCHEMA, TIMEOUT
+from tests.integration.postgres.fixture import ERROR, SCHEMA, TIMEOUT
 from tests.simulation.misfits import INT4_MAX
 from tests.simulation.two_masters import TwoMasters
 

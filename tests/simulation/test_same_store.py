@@ -27,7 +27,7 @@ from jobmaster.clock import new_id
 from jobmaster.model.ids import AgentId, BucketId, Fence
 from jobmaster.ports import Claimed, Word
 from jobmaster.settings.model import StoreSettings
-from tests.integration.store.workbench import HOUR_MS, make_items
+from tests.integration.store.fixture import HOUR_MS, make_items
 from tests.simulation.direct import PlainStore, store_server
 from tests.simulation.sim_store import StoreServer
 from tests.simulation.store_intake import SimBucket, allowed_at_maxmemory

@@ -5,14 +5,12 @@ Everything is waited for by condition with a limit; nothing sleeps and hopes.
 
 from __future__ import annotations
 
-import asyncio
 import json
 import os
 import signal
 import subprocess
 import sys
-import time
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
@@ -25,28 +23,13 @@ from jobmaster.master.migrate import migrate
 from jobmaster.settings.loader import load_settings
 from jobmaster.settings.model import ClusterSettings
 from jobmaster.wiring import open_cluster
-from tests.patience import PATIENCE_SECONDS, patient
+from tests.support.patience import PATIENCE_SECONDS
+from tests.support.waiting import eventually
 from tests.system.jobs import handlers
 
 REPOSITORY = Path(__file__).parents[2]
 RUN_AGENT = [sys.executable, "-m", "jobmaster.cli.main", "agent", "run"]
 ENVIRONMENT = {**os.environ, "PYTHONPATH": f"{REPOSITORY}{os.pathsep}{REPOSITORY / 'agents'}"}
-
-
-async def until(condition: Callable[[], Awaitable[Any]], seconds: float, what: str | Callable[[], str]) -> Any:
-    """Ask until the answer is true; fails with ``what`` (asked then, if it is a function) at the limit.
-
-    Args:
-        seconds: what it takes at most on an idle machine.
-    """
-    end = time.monotonic() + (limit := patient(seconds))
-    while True:
-        answer = await condition()
-        if answer:
-            return answer
-        if time.monotonic() >= end:
-            raise AssertionError(f"waited {limit} s for {what if isinstance(what, str) else what()}")
-        await asyncio.sleep(0.02)
 
 
 class AgentProcess:
@@ -80,7 +63,7 @@ class AgentProcess:
             assert self.process.poll() is None or self.count(event) >= times, self.log.read_text()
             return self.count(event) >= times
 
-        await until(seen, seconds, lambda: f"{event} in {self.log.read_text()}")
+        await eventually(seen, seconds, lambda: f"{event} in {self.log.read_text()}")
         return [line for line in self.events if line["event"] == event][times - 1]
 
     def children(self) -> list[int]:
@@ -113,7 +96,7 @@ class AgentProcess:
         async def ended() -> bool:
             return self.process.poll() is not None
 
-        await until(ended, seconds, lambda: f"the end of the agent:\n{self.log.read_text()}")
+        await eventually(ended, seconds, lambda: f"the end of the agent:\n{self.log.read_text()}")
         return self.process.returncode
 
 

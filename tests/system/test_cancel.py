@@ -11,8 +11,9 @@ from jobmaster.agentstore.store import AgentStore
 from jobmaster.client.cluster import Cluster
 from jobmaster.model.job import JobState
 from jobmaster.settings.model import StoreSettings
-from tests.patience import PATIENCE_SECONDS
-from tests.system.conftest import AgentProcess, Rig, until
+from tests.support.patience import PATIENCE_SECONDS
+from tests.support.waiting import eventually
+from tests.system.conftest import AgentProcess, Rig
 from tests.system.jobs import fails_for_now, note, until_file
 
 pytestmark = [pytest.mark.cluster, pytest.mark.slow]
@@ -35,7 +36,7 @@ async def test_waiting_in_a_bucket_without_a_row(rig: Rig, cluster: Cluster, age
     async def busy() -> bool:
         return len(rig.witnessed("w")) >= 2
 
-    await until(busy, 15, "both buckets to be busy")
+    await eventually(busy, 15, "both buckets to be busy")
     victim = await cluster.submit(note, {"path": str(rig.path("never"))})
     assert await victim.cancel() is JobState.CANCELLED
     Path(gate).touch()
@@ -70,9 +71,9 @@ async def test_waiting_in_a_bucket_for_its_time(rig: Rig, cluster: Cluster, agen
     async def over() -> bool:
         return (await receipt.get()).state is JobState.CANCELLED and not await copies()
 
-    await until(waits, 60, "the job to wait in its bucket")
+    await eventually(waits, 60, "the job to wait in its bucket")
     assert await receipt.cancel() is JobState.ASSIGNED
-    await until(over, 60, "the end of a job that was not due")
+    await eventually(over, 60, "the end of a job that was not due")
     assert await receipt.wait(timeout=60) is JobState.CANCELLED
     assert rig.witnessed("w") == [] if kind != "retry" else len(rig.witnessed("w")) == 1
 
@@ -84,7 +85,7 @@ async def test_running(rig: Rig, cluster: Cluster, agent: AgentProcess) -> None:
     async def persisted() -> bool:
         return bool(await rig.fetch("SELECT FROM job WHERE state = 'PROCESSING'"))
 
-    await until(persisted, 15, "its row")
+    await eventually(persisted, 15, "its row")
     await receipt.cancel()
     assert await receipt.wait(timeout=PATIENCE_SECONDS) is JobState.CANCELLED
     assert [line[4] for line in rig.witnessed("w")] == ["began"]

@@ -20,12 +20,13 @@ import redis
 from jobmaster.embedded import PostgresServer, ValkeyServer
 from jobmaster.model.job import JobState
 from tests.crash_points import jobs
+from tests.crash_points.fixture import FAULTY, HEAL_SECONDS, HEALTHY, PREY, FaultRig, Work
 from tests.crash_points.points import POINTS, Point, Scene
 from tests.crash_points.ports import VARIABLE, Action, Order, Orders
 from tests.crash_points.producer import BULK_JOBS, CHUNK_JOBS, SINGLE_JOBS, Ledger
-from tests.crash_points.rig import FAULTY, HEAL_SECONDS, HEALTHY, PREY, FaultRig, Work
-from tests.patience import PATIENCE_SECONDS
-from tests.system.conftest import ENVIRONMENT, REPOSITORY, until
+from tests.support.patience import PATIENCE_SECONDS
+from tests.support.waiting import eventually
+from tests.system.conftest import ENVIRONMENT, REPOSITORY
 
 pytestmark = pytest.mark.cluster
 
@@ -150,7 +151,7 @@ async def test_before_a_certificate(rig: FaultRig, point: Point, later: bool, tm
         assert rows[0][1] == "ACTIVE", "nobody may have certified it"
         return bool(rows[0][0])
 
-    await until(over, HEAL_SECONDS, "the end of its lease")
+    await eventually(over, HEAL_SECONDS, "the end of its lease")
     rig.withdraw("a wait")
     await rig.struck("point")
     rig.withdraw("wait", to=HEALTHY)
@@ -167,7 +168,7 @@ async def claimed_prey(rig: FaultRig, folder: Path) -> Work:
     async def began() -> bool:
         return len(rig.witnessed("witness")) >= before + 4
 
-    await until(began, HEAL_SECONDS, "four running jobs")
+    await eventually(began, HEAL_SECONDS, "four running jobs")
     return work
 
 
@@ -336,7 +337,7 @@ async def test_x3_keys_that_come_back(rig: FaultRig, valkey_server: ValkeyServer
         async def forgotten() -> bool:
             return not await rig.fetch("SELECT FROM bucket WHERE id = ANY($1)", [row["id"] for row in rows])
 
-        await until(forgotten, HEAL_SECONDS, "the end of the tombstones")
+        await eventually(forgotten, HEAL_SECONDS, "the end of the tombstones")
         ran = len(rig.witnessed("witness"))
         with client.pipeline(transaction=True) as rollback:
             for key, copy in copies.items():
@@ -346,7 +347,7 @@ async def test_x3_keys_that_come_back(rig: FaultRig, valkey_server: ValkeyServer
         async def gone() -> bool:
             return not any(client.exists(key) for key in copies)
 
-        await until(gone, HEAL_SECONDS, "the end of the resurrected keys")
+        await eventually(gone, HEAL_SECONDS, "the end of the resurrected keys")
         await rig.healed(work, rescues_max=1)
         assert len(rig.witnessed("witness")) == ran, "nothing ran again"
     finally:

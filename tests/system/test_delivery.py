@@ -16,8 +16,9 @@ from jobmaster.client.receipts import JobReceipt
 from jobmaster.model.errors import Conflict, InputError, NotFound
 from jobmaster.model.job import Durability, JobState
 from jobmaster.wiring import open_cluster
-from tests.patience import PATIENCE_SECONDS
-from tests.system.conftest import AgentProcess, Rig, until
+from tests.support.patience import PATIENCE_SECONDS
+from tests.support.waiting import eventually
+from tests.system.conftest import AgentProcess, Rig
 from tests.system.delivery_jobs import adds, adds_isolated, adds_slowly, handlers, once
 
 pytestmark = [pytest.mark.cluster, pytest.mark.slow]
@@ -89,8 +90,8 @@ async def test_a_crash_abandons_only_what_had_begun_and_not_what_waited_for_its_
             rows = await rig.fetch("SELECT count(*) AS n FROM job WHERE state IN ('ASSIGNED', 'PROCESSING')")
             return bool(rows[0]["n"] == len(receipts))
 
-        await until(all_begun, 60, "as many starts as there is room for")
-        await until(all_have_rows, 60, "a row for every job, as persist_within promises")
+        await eventually(all_begun, 60, "as many starts as there is room for")
+        await eventually(all_have_rows, 60, "a row for every job, as persist_within promises")
         os.kill(agent.children()[0], signal.SIGKILL)
         begun = {bytes.fromhex(line[0]) for line in rig.witnessed("w")}
         await agent.wait_event("agent_started", 2, 60)
@@ -145,12 +146,12 @@ async def test_a_frozen_agents_open_transaction_neither_counts_nor_holds_its_loc
         async def wrote(times: int) -> bool:
             return len(rig.witnessed("w")) >= times
 
-        await until(lambda: wrote(1), 20, "the first run")
+        await eventually(lambda: wrote(1), 20, "the first run")
         frozen = [victim.process.pid, *victim.children()]
         for pid in frozen:
             os.kill(pid, signal.SIGSTOP)
         await rig.start_agent()
-        await until(lambda: wrote(2), 30, "the second run, which needs the lock of the first")
+        await eventually(lambda: wrote(2), 30, "the second run, which needs the lock of the first")
         gate.touch()
         assert await receipt.wait(timeout=PATIENCE_SECONDS) is JobState.SUCCEEDED
         for pid in reversed(frozen):
@@ -159,7 +160,7 @@ async def test_a_frozen_agents_open_transaction_neither_counts_nor_holds_its_loc
         async def replaced() -> bool:
             return frozen[1] not in victim.children()
 
-        await until(replaced, 15, "the zombie to leave")
+        await eventually(replaced, 15, "the zombie to leave")
     assert await counted(rig) == 1
 
 
@@ -172,7 +173,7 @@ async def test_a_confirmation_from_outside_outlives_the_agent(rig: Rig) -> None:
         async def waits() -> bool:
             return bool(rig.witnessed("w")) and await receipt_state(receipt) is JobState.WAITING
 
-        await until(waits, 20, "the end of the handler")
+        await eventually(waits, 20, "the end of the handler")
         assert await other.result(timeout=PATIENCE_SECONDS) == {"by": "worker"}
         agent.kill_all()
         ((_, _, _, _, confirmation),) = rig.witnessed("w")

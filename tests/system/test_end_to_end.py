@@ -12,8 +12,9 @@ import pytest
 from jobmaster.client.cluster import Cluster
 from jobmaster.model.errors import JobFailed
 from jobmaster.model.job import Durability, JobState, Priority
-from tests.patience import PATIENCE_SECONDS
-from tests.system.conftest import AgentProcess, Rig, until
+from tests.support.patience import PATIENCE_SECONDS
+from tests.support.waiting import eventually
+from tests.system.conftest import AgentProcess, Rig
 from tests.system.jobs import add, fails, noop, note, started_at, third_time, threaded
 
 pytestmark = pytest.mark.cluster
@@ -40,7 +41,7 @@ async def test_five_thousand_jobs_of_all_priorities_each_end_once(
     async def done() -> bool:
         return (await rig.states()).get("SUCCEEDED", 0) == 5000
 
-    await until(done, 60, "5,000 outcomes")
+    await eventually(done, 60, "5,000 outcomes")
     ran = [line[0] for line in rig.witnessed("ran")]
     assert len(ran) == len(set(ran)) == 5000
     left = await rig.fetch("SELECT count(*) FROM job WHERE state <> 'SUCCEEDED'")
@@ -148,7 +149,7 @@ async def test_a_job_finds_the_agent_that_can_run_it(rig: Rig) -> None:
         async def all_over() -> bool:
             return (await rig.states()).get("SUCCEEDED") == 60
 
-        await until(all_over, 10, "all jobs to end")
+        await eventually(all_over, 10, "all jobs to end")
     assert {view.attempt for view in views} == {1}
     assert {view.token for view in views[:20]} == {1}, "none had to be given back"
     tokens = await rig.fetch(

@@ -11,8 +11,9 @@ from jobmaster.client.cluster import Cluster
 from jobmaster.model.errors import Unserved, WaitTimeout
 from jobmaster.model.job import JobState
 from jobmaster.wiring import open_cluster
-from tests.patience import PATIENCE_SECONDS
-from tests.system.conftest import Rig, until
+from tests.support.patience import PATIENCE_SECONDS
+from tests.support.waiting import eventually
+from tests.system.conftest import Rig
 from tests.system.jobs import noop
 from tests.system.other_jobs import handlers as other_jobs
 from tests.system.other_jobs import rare
@@ -49,7 +50,7 @@ async def test_an_agent_helps_until_a_configured_one_comes(rig: Rig, cluster: Cl
     async def given_up() -> bool:
         return await low_buckets(rig) == {"general": "READY_TO_DELETE", "low": "ACTIVE"}
 
-    await until(given_up, 20, lambda: f"the end of the help: {helper.log.read_text()}")
+    await eventually(given_up, 20, lambda: f"the end of the help: {helper.log.read_text()}")
     assert helper.count("help_ended") == 1
     receipt = await cluster.submit(noop, {}, priority="low")
     assert await receipt.wait(timeout=PATIENCE_SECONDS) is JobState.SUCCEEDED
@@ -66,7 +67,7 @@ async def test_an_idle_helper_gives_its_bucket_up(rig: Rig, cluster: Cluster) ->
     async def given_up() -> bool:
         return await low_buckets(rig) == {"general": "READY_TO_DELETE"}
 
-    await until(given_up, 20, lambda: f"the end of the help: {helper.log.read_text()}")
+    await eventually(given_up, 20, lambda: f"the end of the help: {helper.log.read_text()}")
     assert helper.count("help_idle") >= 1
     assert await rig.bucket_events("LOST") == 0
 
@@ -97,7 +98,7 @@ async def test_a_job_whose_handler_nobody_has_is_put_off_and_runs_when_somebody_
                 await rig.fetch("SELECT FROM job WHERE state = 'HELD' AND due_at > now() + interval '50 minutes'")
             )
 
-        await until(put_off, 20, lambda: f"the job to be put off: {agent.log.read_text()}")
+        await eventually(put_off, 20, lambda: f"the job to be put off: {agent.log.read_text()}")
         said = await agent.wait_event("handler_unserved")
         assert said["reason"] == "no living agent has the handler 'rare'"
         due_us = (await receipt.get()).due_us

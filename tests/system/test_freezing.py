@@ -9,8 +9,9 @@ import pytest
 
 from jobmaster.client.cluster import Cluster
 from jobmaster.model.job import JobState
-from tests.patience import PATIENCE_SECONDS
-from tests.system.conftest import AgentProcess, Rig, until
+from tests.support.patience import PATIENCE_SECONDS
+from tests.support.waiting import eventually
+from tests.system.conftest import AgentProcess, Rig
 from tests.system.jobs import note, until_file
 
 pytestmark = [pytest.mark.cluster, pytest.mark.slow]
@@ -23,7 +24,7 @@ async def test_freeze_and_unfreeze_a_lane(rig: Rig, agent: AgentProcess, cluster
     async def began() -> bool:
         return len(rig.witnessed("w")) == 1
 
-    await until(began, 20, "the job to begin")
+    await eventually(began, 20, "the job to begin")
     frozen = rig.run("bucket", "freeze", "--lane", "default", "--reason", "charges twice", "-o", "json")
     assert frozen.returncode == 0, frozen.stderr
     assert {bucket["state"] for bucket in json.loads(frozen.stdout)} == {"FROZEN"}
@@ -55,7 +56,7 @@ async def test_an_agent_that_leaves_in_the_middle_of_a_stop_burns_nothing(
     async def began() -> bool:
         return len(rig.witnessed("w")) == 3
 
-    await until(began, 20, "the jobs to begin")
+    await eventually(began, 20, "the jobs to begin")
     assert rig.run("bucket", "freeze", "--all").returncode == 0
     await agent.wait_event("bucket_frozen", 6)
     Path(gate).touch()

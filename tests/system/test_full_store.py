@@ -10,8 +10,9 @@ import redis
 from jobmaster.embedded import ValkeyServer
 from jobmaster.model.job import JobState
 from jobmaster.wiring import open_cluster
-from tests.patience import PATIENCE_SECONDS
-from tests.system.conftest import Rig, until
+from tests.support.patience import PATIENCE_SECONDS
+from tests.support.waiting import eventually
+from tests.system.conftest import Rig
 from tests.system.jobs import handlers, until_file
 
 pytestmark = [pytest.mark.cluster, pytest.mark.slow]
@@ -33,7 +34,7 @@ async def test_agents_of_a_full_store_live_on_and_their_successors_empty_it(
         async def began() -> bool:
             return bool(rig.witnessed("w"))
 
-        await until(began, PATIENCE_SECONDS, "a job to run")
+        await eventually(began, PATIENCE_SECONDS, "a job to run")
         with redis.Redis.from_url(server.url) as raw:
             raw.config_set("maxmemory", 1)
             before = (await rig.fetch("SELECT sum(beats)::int AS beats FROM agent"))[0]["beats"]
@@ -43,7 +44,7 @@ async def test_agents_of_a_full_store_live_on_and_their_successors_empty_it(
                 beats = (await rig.fetch("SELECT sum(beats)::int AS beats FROM agent"))[0]["beats"]
                 return bool(beats >= before + 12 or first.count("agent_fenced"))
 
-            await until(outlived, PATIENCE_SECONDS, "three leases to pass")
+            await eventually(outlived, PATIENCE_SECONDS, "three leases to pass")
             assert (first.count("agent_fenced"), first.count("store_beat_failed")) == (0, 0), first.log.read_text()
             first.kill_all()
             second = await rig.start_agent()
@@ -51,7 +52,9 @@ async def test_agents_of_a_full_store_live_on_and_their_successors_empty_it(
             async def drained() -> bool:
                 return second.count("bucket_drained") >= 6
 
-            await until(drained, PATIENCE_SECONDS, lambda: f"the rescue in a full store:\n{second.log.read_text()}")
+            await eventually(
+                drained, PATIENCE_SECONDS, lambda: f"the rescue in a full store:\n{second.log.read_text()}"
+            )
             assert (second.count("agent_fenced"), second.count("crash_loop")) == (0, 0), second.log.read_text()
             raw.config_set("maxmemory", 0)
         rig.path("gate").touch()

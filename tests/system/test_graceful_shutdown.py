@@ -10,8 +10,9 @@ import pytest
 
 from jobmaster.client.cluster import Cluster
 from jobmaster.model.job import JobState
-from tests.patience import PATIENCE_SECONDS
-from tests.system.conftest import AgentProcess, Rig, until
+from tests.support.patience import PATIENCE_SECONDS
+from tests.support.waiting import eventually
+from tests.system.conftest import AgentProcess, Rig
 from tests.system.jobs import note, until_file
 
 pytestmark = [pytest.mark.cluster, pytest.mark.slow]
@@ -33,7 +34,7 @@ async def test_running_jobs_end_waiting_jobs_go_back_and_run_elsewhere(rig: Rig,
     async def some_run() -> bool:
         return len(rig.witnessed("w")) >= 2
 
-    await until(some_run, 15, "running jobs")
+    await eventually(some_run, 15, "running jobs")
     first.process.send_signal(signal.SIGTERM)
     await first.wait_event("agent_stopping")
     Path(gate).touch()
@@ -55,7 +56,7 @@ async def test_a_second_signal_hands_running_jobs_back(rig: Rig, cluster: Cluste
     async def runs() -> bool:
         return bool(rig.witnessed("w"))
 
-    await until(runs, 15, "the job to run")
+    await eventually(runs, 15, "the job to run")
     agent.process.send_signal(signal.SIGTERM)
     await agent.wait_event("agent_stopping")
     agent.process.send_signal(signal.SIGTERM)
@@ -89,7 +90,7 @@ async def test_five_rolling_restarts_under_load(rig: Rig, cluster: Cluster) -> N
     async def done() -> bool:
         return (await rig.states()).get("SUCCEEDED", 0) == submitted
 
-    await until(done, 60, f"{submitted} outcomes")
+    await eventually(done, 60, f"{submitted} outcomes")
     await none_rescued(rig)
     ran = [line[0] for line in rig.witnessed("ran")]
     assert len(ran) == len(set(ran)) == submitted
@@ -121,7 +122,7 @@ async def test_buckets_that_are_done_wait_for_a_long_job_in_another_and_none_is_
     async def runs() -> bool:
         return bool(rig.witnessed("w"))
 
-    await until(runs, 60, "the job to run")
+    await eventually(runs, 60, "the job to run")
     first.process.send_signal(signal.SIGTERM)
     await waiting_for(rig, first, 5)
     Path(gate).touch()

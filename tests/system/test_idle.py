@@ -13,7 +13,7 @@ import pytest
 from jobmaster.client.cluster import Cluster
 from jobmaster.embedded import PostgresServer
 from jobmaster.model.job import JobState
-from tests.patience import PATIENCE_SECONDS
+from tests.support.patience import PATIENCE_SECONDS
 from tests.system.conftest import AgentProcess, Rig
 from tests.system.jobs import noop
 

@@ -15,9 +15,9 @@ import pytest
 from jobmaster.embedded import PostgresServer, ValkeyServer
 from jobmaster.model.job import JobState
 from tests.crash_points import jobs
+from tests.crash_points.fixture import FAULTY, HEAL_SECONDS, HEALTHY, PREY, FaultRig, Work
 from tests.crash_points.ports import Action, Order
-from tests.crash_points.rig import FAULTY, HEAL_SECONDS, HEALTHY, PREY, FaultRig, Work
-from tests.system.conftest import until
+from tests.support.waiting import eventually
 
 pytestmark = pytest.mark.cluster
 
@@ -143,7 +143,7 @@ async def test_in_a_rescue(rig: FaultRig, call: str, tmp_path: Path) -> None:
     async def began() -> bool:
         return len(rig.witnessed("witness")) >= before + 4
 
-    await until(began, HEAL_SECONDS, "four running jobs")
+    await eventually(began, HEAL_SECONDS, "four running jobs")
     for name in (HEALTHY, PREY):
         rig.give("wait", Order("master.take_lost", Action.HOLD), to=name)
     names = lose(rig, call, 1, 3, match="Bucket(" if call == "master.take_lost" else "")
@@ -153,7 +153,7 @@ async def test_in_a_rescue(rig: FaultRig, call: str, tmp_path: Path) -> None:
     async def drained() -> bool:
         return not await rig.fetch("SELECT FROM bucket WHERE state IN ('LOST', 'DRAINING')")
 
-    await until(drained, HEAL_SECONDS, "the rescue by the only one who may")
+    await eventually(drained, HEAL_SECONDS, "the rescue by the only one who may")
     for name in (HEALTHY, PREY):
         rig.withdraw("wait", to=name)
     rig.withdraw(names[1])
@@ -176,7 +176,7 @@ async def test_keeping_house(rig: FaultRig, call: str) -> None:
     async def forgotten() -> bool:
         return not await rig.fetch("SELECT FROM bucket WHERE id = ANY($1)", lost)
 
-    await until(forgotten, HEAL_SECONDS, "the end of the tombstones")
+    await eventually(forgotten, HEAL_SECONDS, "the end of the tombstones")
     await rig.healed(await rig.work(), rescues_max=0)
     assert rig.faulty.agent_pid() == pid, rig.tails()
 
@@ -231,6 +231,6 @@ async def test_when_a_bucket_is_replaced(rig: FaultRig, call: str) -> None:
         found = await rig.fetch("SELECT count(*) FROM bucket WHERE lane = 'victim' AND state = 'ACTIVE'")
         return bool(found[0][0] == 2)
 
-    await until(replaced, HEAL_SECONDS, "two buckets")
+    await eventually(replaced, HEAL_SECONDS, "two buckets")
     await rig.healed(await rig.work(), rescues_max=0)
     assert rig.faulty.agent_pid() == pid, rig.tails()

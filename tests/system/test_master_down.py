@@ -21,9 +21,10 @@ from jobmaster.client.receipts import JobReceipt
 from jobmaster.embedded import PostgresServer
 from jobmaster.model.job import JobState
 from jobmaster.wiring import open_cluster, open_reader, open_stores
-from tests.patience import PATIENCE_SECONDS
-from tests.system.conftest import AgentProcess, Rig, until
-from tests.system.cut_proxy import CutProxy
+from tests.support.cut_proxy import CutProxy
+from tests.support.patience import PATIENCE_SECONDS
+from tests.support.waiting import eventually
+from tests.system.conftest import AgentProcess, Rig
 from tests.system.jobs import handlers
 
 pytestmark = [pytest.mark.cluster, pytest.mark.slow]
@@ -87,7 +88,7 @@ class Load:
         async def runs() -> bool:
             return len(self._rig.witnessed("w")) > 50
 
-        await until(runs, 20, "jobs to run")
+        await eventually(runs, 20, "jobs to run")
 
     async def stop(self) -> None:
         assert self._task is not None
@@ -217,7 +218,7 @@ async def test_an_agent_killed_during_the_outage_loses_nothing(
     gate = own.path("gate")
     held = [await submit_held(own, client) for _ in range(3)]
 
-    await until(lambda: running(own, 3), 20, "the jobs that are held")
+    await eventually(lambda: running(own, 3), 20, "the jobs that are held")
     began = time.time()
     back = stopped(postgres)
     await asyncio.sleep(2 * LEASE)
@@ -255,7 +256,7 @@ async def test_an_agent_that_is_cut_off_alone_is_rescued_and_hears_it_from_its_s
         load = Load(client, own)
         await load.warm()
         held = [await submit_held(own, client) for _ in range(3)]
-        await until(lambda: running(own, 3), 20, "the jobs that are held")
+        await eventually(lambda: running(own, 3), 20, "the jobs that are held")
         other = await own.start_agent()
         await asyncio.sleep(1.5 * LEASE)  # who judges has held its own lease for a term
         (child,) = cut.children()
@@ -263,7 +264,7 @@ async def test_an_agent_that_is_cut_off_alone_is_rescued_and_hears_it_from_its_s
         await cut.wait_event("agent_suspended")
         await other.wait_event("agent_certified_dead", seconds=3 * LEASE + 10)
         await cut.wait_event("bucket_forgotten", times=6, seconds=2 * LEASE + 10)
-        await until(lambda: running(own, 6), 30, "the jobs that were held to run elsewhere")
+        await eventually(lambda: running(own, 6), 30, "the jobs that were held to run elsewhere")
         assert other.count("bucket_drain_waits") > 0
         own.path("gate").touch()
         await load.stop()

@@ -19,8 +19,9 @@ from jobmaster.client.cluster import Cluster
 from jobmaster.client.receipts import JobReceipt
 from jobmaster.embedded import PostgresServer
 from jobmaster.model.job import JobState
-from tests.patience import PATIENCE_SECONDS
-from tests.system.conftest import AgentProcess, Rig, until
+from tests.support.patience import PATIENCE_SECONDS
+from tests.support.waiting import eventually
+from tests.system.conftest import AgentProcess, Rig
 from tests.system.jobs import fails, noop, third_time, until_file
 
 pytestmark = [pytest.mark.cluster, pytest.mark.slow]
@@ -88,7 +89,7 @@ async def test_a_scrape_adds_up_to_what_the_master_says(
         found = await scrape(port)
         return sum(v for k, v in found.items() if k.startswith("jobmaster_jobs_ended_total")) == len(receipts)
 
-    await until(counted, 10, "the last batch to be counted")
+    await eventually(counted, 10, "the last batch to be counted")
     after = await scrape(port)
     assert after["jobmaster_jobs_ended_total:SUCCEEDED"] == ended["SUCCEEDED"]
     assert after["jobmaster_jobs_ended_total:FAILED"] == ended["FAILED"]
@@ -114,14 +115,14 @@ async def test_jobs_given_back_are_counted(rig: Rig, cluster: Cluster) -> None:
     async def runs() -> bool:
         return (await scrape(port))["jobmaster_jobs_running"] == 1
 
-    await until(runs, 15, "the first job to run")
+    await eventually(runs, 15, "the first job to run")
     assert (await scrape(port))["jobmaster_jobs_held_total"] == 0
     agent.process.send_signal(signal.SIGTERM)
 
     async def flushed() -> bool:
         return (await scrape(port))["jobmaster_jobs_held_total"] == len(receipts) - 1
 
-    await until(flushed, 15, "what waits to be given back")
+    await eventually(flushed, 15, "what waits to be given back")
     assert (await rig.states())["HELD"] == len(receipts) - 1
     Path(gate).touch()
     assert await agent.wait_exit() == 0
@@ -140,13 +141,13 @@ async def test_ready_says_no_from_sigterm_on_while_a_job_still_runs(
     async def runs() -> bool:
         return bool(rig.witnessed("w"))
 
-    await until(runs, 15, "the job to run")
+    await eventually(runs, 15, "the job to run")
     agent.process.send_signal(signal.SIGTERM)
 
     async def says_no() -> bool:
         return (await get(port, "/ready"))[0] == 503
 
-    await until(says_no, 10, "the probe to say no")
+    await eventually(says_no, 10, "the probe to say no")
     status, body = await get(port, "/ready")
     assert (status, json.loads(body)) == (503, {"ready": False, "reason": "it is leaving: SIGTERM"})
     assert (await get(port, "/live"))[0] == (await get(port, "/startup"))[0] == 200
@@ -155,7 +156,7 @@ async def test_ready_says_no_from_sigterm_on_while_a_job_still_runs(
         drain = json.loads((await get(port, "/drain"))[1])
         return drain if drain["seconds_left"] is not None and drain["buckets"] == 1 else {}
 
-    drain = await until(counts_down, PATIENCE_SECONDS, "the buckets that are done to be retired")
+    drain = await eventually(counts_down, PATIENCE_SECONDS, "the buckets that are done to be retired")
     assert 0.0 <= drain.pop("seconds_left") <= 600.0
     assert drain == {"draining": True, "in_flight": 1, "running": 1, "outcomes_waiting": 0, "buckets": 1}
     assert (await scrape(port))["jobmaster_jobs_running"] == 1
@@ -188,7 +189,7 @@ async def test_live_answers_while_postgresql_is_stopped(
             status, body = await get(port, "/ready")
             return "lease" in body if status == 503 else "the master does not answer" in body
 
-        await until(noticed, PATIENCE_SECONDS, "the probe to notice that the lease is not renewed")
+        await eventually(noticed, PATIENCE_SECONDS, "the probe to notice that the lease is not renewed")
         assert (await get(port, "/live"))[0] == 200
         assert (await scrape(port))["jobmaster_lease_renewals_total:failed"] >= 1
     finally:
@@ -209,7 +210,7 @@ async def test_a_death_and_its_certificate_are_shown_by_the_successor(
         names = ("deaths", "kills", "refusals", "certificates")
         return [found[f"jobmaster_supervisor_{name}_total"] for name in names] == [1, 0, 0, 1]
 
-    await until(shown, PATIENCE_SECONDS, "the supervisor's figures")
+    await eventually(shown, PATIENCE_SECONDS, "the supervisor's figures")
     found = await scrape(port)
     assert found["jobmaster_lease_renewal_seconds_count"] >= 0
     assert found["process_resident_memory_bytes"] > 1e6

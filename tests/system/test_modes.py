@@ -10,8 +10,9 @@ import pytest
 from jobmaster.client.cluster import Cluster
 from jobmaster.client.receipts import JobReceipt
 from jobmaster.model.job import JobState
-from tests.patience import PATIENCE_SECONDS
-from tests.system.conftest import Rig, until
+from tests.support.patience import PATIENCE_SECONDS
+from tests.support.waiting import eventually
+from tests.system.conftest import Rig
 from tests.system.jobs import noop, until_file
 
 pytestmark = [pytest.mark.cluster, pytest.mark.slow]
@@ -24,7 +25,7 @@ async def test_a_coordinator_owns_no_buckets_and_leads(rig: Rig) -> None:
     async def leads() -> bool:
         return bool(await rig.fetch("SELECT FROM lease l JOIN agent a ON a.id = l.owner WHERE a.mode = 'coordinator'"))
 
-    await until(leads, 10, "the coordinator's lease")
+    await eventually(leads, 10, "the coordinator's lease")
 
 
 async def test_a_heavier_agent_that_comes_later_gets_the_office_once(rig: Rig, cluster: Cluster) -> None:
@@ -40,7 +41,7 @@ async def test_a_heavier_agent_that_comes_later_gets_the_office_once(rig: Rig, c
         return bool(rows[0]["least"] >= of)
 
     least = (await rig.fetch("SELECT max(beats) AS most FROM agent"))[0]["most"]
-    await until(lambda: beats(least + 5), 15, "five more renewals of both")
+    await eventually(lambda: beats(least + 5), 15, "five more renewals of both")
     assert await (await cluster.submit(noop, {}, after=0.5, durability="master")).wait(timeout=PATIENCE_SECONDS)
     assert [each.count("coordinator_elected") for each in (light, heavy)] == [1, 1]
     assert (await rig.fetch("SELECT epoch FROM lease"))[0]["epoch"] == 2
@@ -79,14 +80,14 @@ async def test_a_drain_agent_rescues_and_runs_nothing(rig: Rig, cluster: Cluster
     async def began() -> bool:
         return bool(rig.witnessed("w"))
 
-    await until(began, 15, "the job to run")
+    await eventually(began, 15, "the job to run")
     await rig.start_agent("--mode", "drain")
     victim.kill_all()
 
     async def held() -> bool:
         return (await rig.states()).get("HELD", 0) == 1
 
-    await until(held, 20, "the rescue")
+    await eventually(held, 20, "the rescue")
     Path(gate).touch()
     await rig.start_agent()
     assert await receipt.wait(timeout=PATIENCE_SECONDS) is JobState.SUCCEEDED

@@ -18,7 +18,7 @@ from jobmaster.master.migrate import migrate
 from jobmaster.model.job import JobState
 from jobmaster.wiring import open_cluster
 from tests.chaos.servers import free_port
-from tests.patience import PATIENCE_SECONDS
+from tests.support.patience import PATIENCE_SECONDS
 from tests.system.conftest import Rig
 from tests.system.jobs import handlers, note
 

@@ -10,8 +10,9 @@ import pytest
 
 from jobmaster.client.cluster import Cluster
 from jobmaster.model.job import JobState
-from tests.patience import PATIENCE_SECONDS
-from tests.system.conftest import AgentProcess, Rig, until
+from tests.support.patience import PATIENCE_SECONDS
+from tests.support.waiting import eventually
+from tests.system.conftest import AgentProcess, Rig
 from tests.system.jobs import note, until_file
 
 pytestmark = [pytest.mark.cluster, pytest.mark.slow]
@@ -41,7 +42,7 @@ async def test_buckets_follow_the_file_and_no_job_is_lost(rig: Rig, agent: Agent
     async def followed() -> bool:
         return await active(rig) == {("default", 4): 1, ("default", 3): 4, ("default", 1): 1}
 
-    await until(followed, 30, "the buckets of the file")
+    await eventually(followed, 30, "the buckets of the file")
     receipts = [await cluster.submit(note, {"path": str(rig.path("n"))}) for _ in range(60)]
     settings["buckets"]["medium"] = 1
     await reload(rig, agent)
@@ -51,7 +52,7 @@ async def test_buckets_follow_the_file_and_no_job_is_lost(rig: Rig, agent: Agent
     async def shrunk() -> bool:
         return (await active(rig))["default", 3] == 1
 
-    await until(shrunk, 30, "one bucket of medium priority")
+    await eventually(shrunk, 30, "one bucket of medium priority")
     assert {await receipt.wait(timeout=PATIENCE_SECONDS) for receipt in receipts} == {JobState.SUCCEEDED}
     assert len(rig.witnessed("n")) == 120, "each ran once"
     assert await rig.bucket_events("LOST") == 0
@@ -69,7 +70,7 @@ async def test_a_shrink_that_waits_for_a_long_job_has_nothing_rescued(
     async def runs() -> bool:
         return bool(rig.witnessed("w"))
 
-    await until(runs, 60, "the job to run")
+    await eventually(runs, 60, "the job to run")
     rig.document["agents"]["default"]["buckets"] = {"critical": 1, "high": 0, "medium": 0, "low": 0, "very_low": 0}
     rig.document["leases"]["grace"] = "120s"
     await reload(rig, agent)

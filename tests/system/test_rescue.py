@@ -10,19 +10,10 @@ import pytest
 
 from jobmaster.client.cluster import Cluster
 from jobmaster.model.job import JobState
-from tests.patience import PATIENCE_SECONDS
-from tests.system.conftest import AgentProcess, Rig, until
-from tests.system.jobs import (
-    blocks_loop,
-    dies,
-    isolated,
-    kills_agent,
-    kills_process,
-    note,
-    stuck,
-    threaded,
-    until_file,
-)
+from tests.support.patience import PATIENCE_SECONDS
+from tests.support.waiting import eventually
+from tests.system.conftest import AgentProcess, Rig
+from tests.system.jobs import blocks_loop, dies, isolated, kills_agent, kills_process, note, stuck, threaded, until_file
 
 pytestmark = [pytest.mark.cluster, pytest.mark.slow]
 
@@ -31,7 +22,7 @@ async def running(rig: Rig, count: int) -> None:
     async def began() -> bool:
         return len(rig.witnessed("w")) >= count
 
-    await until(began, 20, f"{count} running jobs")
+    await eventually(began, 20, f"{count} running jobs")
 
 
 async def audit(rig: Rig) -> None:
@@ -84,7 +75,7 @@ async def test_a_frozen_agent_records_nothing_when_it_wakes(rig: Rig, cluster: C
     async def replaced() -> bool:
         return frozen[1] not in victim.children()
 
-    await until(replaced, 15, "the zombie to leave")
+    await eventually(replaced, 15, "the zombie to leave")
     assert await receipt.get() == outcome, "the outcome of the rescuer stands"
 
 
@@ -115,7 +106,7 @@ async def test_a_job_that_kills_its_agent_ends_alone_and_its_neighbours_never_re
     async def killed_twice() -> bool:
         return len(rig.witnessed("k")) >= 2
 
-    await until(killed_twice, 40, "two agents killed by the job")
+    await eventually(killed_twice, 40, "two agents killed by the job")
     Path(gate).touch()  # what runs alone takes turns, two at a time
     assert await culprit.wait(timeout=PATIENCE_SECONDS) is JobState.FAILED
     assert [line[-1] for line in rig.witnessed("k")] == ["0", "1", "2"]
@@ -140,7 +131,7 @@ async def test_a_job_that_kills_its_agent_at_once_is_counted_each_time_and_its_n
     async def queued() -> bool:
         return (await rig.states()).get("ASSIGNED") == 26
 
-    await until(queued, 20, "rows of what waits")
+    await eventually(queued, 20, "rows of what waits")
     Path(gate).touch()
     assert await poison.wait(timeout=PATIENCE_SECONDS) is JobState.FAILED
     outcome = await poison.get()

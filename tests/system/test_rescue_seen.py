@@ -14,8 +14,9 @@ from jobmaster.client.cluster import Cluster
 from jobmaster.model.ids import text
 from jobmaster.model.job import FinalRow, JobState
 from jobmaster.wiring import open_master
-from tests.patience import PATIENCE_SECONDS
-from tests.system.conftest import Rig, until
+from tests.support.patience import PATIENCE_SECONDS
+from tests.support.waiting import eventually
+from tests.system.conftest import Rig
 from tests.system.jobs import until_file
 
 pytestmark = [pytest.mark.cluster, pytest.mark.slow]
@@ -69,7 +70,7 @@ async def test_a_rescue_is_listed_and_stands_in_the_timeline_of_its_job(rig: Rig
     async def processing() -> bool:
         return (await rig.states()).get("PROCESSING") == 1
 
-    await until(processing, 15, "the job to run")
+    await eventually(processing, 15, "the job to run")
     before = await receipt.get()
     assert before.bucket_id is not None
     helper = await rig.start_agent()
@@ -82,7 +83,7 @@ async def test_a_rescue_is_listed_and_stands_in_the_timeline_of_its_job(rig: Rig
     async def drained() -> bool:
         return await rig.bucket_events("READY_TO_DELETE") == 1
 
-    await until(drained, 15, "the bucket to be closed")
+    await eventually(drained, 15, "the bucket to be closed")
     (line,) = told(rig, "rescue", "list")
     assert (line["bucket_id"], line["lane"], line["priority"]) == (text(before.bucket_id), "default", "medium")
     assert (line["jobs_moved"], line["jobs_rescued"], line["epoch"], line["state"]) == (1, 1, 2, "drained")

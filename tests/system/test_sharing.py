@@ -9,7 +9,8 @@ import pytest
 
 from jobmaster.client.cluster import Cluster
 from jobmaster.model.job import JobState
-from tests.system.conftest import Rig, until
+from tests.support.waiting import eventually
+from tests.system.conftest import Rig
 from tests.system.jobs import until_file
 
 pytestmark = [pytest.mark.cluster, pytest.mark.slow]
@@ -35,12 +36,12 @@ async def test_each_of_three_agents_gets_a_share_before_anything_has_ended(rig: 
         found = await shares()
         return len(found) == AGENTS and min(found.values()) >= SLOTS and len(rig.witnessed("w")) >= AGENTS * SLOTS
 
-    await until(all_busy, 120, "every slot of every agent to be busy, though no job has ended")
+    await eventually(all_busy, 120, "every slot of every agent to be busy, though no job has ended")
     Path(gate).touch()
 
     async def over() -> bool:
         return (await rig.states()).get(JobState.SUCCEEDED, 0) == JOBS
 
-    await until(over, 120, "the end of all jobs")
+    await eventually(over, 120, "the end of all jobs")
     ran_by = Counter(line[3] for line in rig.witnessed("w") if line[4] == "ended")
     assert len(ran_by) == AGENTS

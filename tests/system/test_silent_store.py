@@ -17,8 +17,9 @@ from jobmaster.embedded import ValkeyServer
 from jobmaster.model.job import Durability
 from jobmaster.settings.model import ClusterSettings
 from jobmaster.wiring import open_cluster
-from tests.patience import PATIENCE_SECONDS
-from tests.system.conftest import Rig, until
+from tests.support.patience import PATIENCE_SECONDS
+from tests.support.waiting import eventually
+from tests.system.conftest import Rig
 from tests.system.jobs import handlers, note
 
 pytestmark = [pytest.mark.cluster, pytest.mark.slow]
@@ -73,12 +74,12 @@ async def test_a_silent_store_delays_no_job_no_rescue_and_no_exit_elsewhere(rig:
     async def given_up() -> bool:
         return await rig.bucket_events("LOST") >= 1
 
-    await until(given_up, PATIENCE_SECONDS, "the buckets of the silent store to be lost")
+    await eventually(given_up, PATIENCE_SECONDS, "the buckets of the silent store to be lost")
 
     async def tried() -> bool:
         return victim.count("bucket_taken") + helper.count("bucket_taken") >= 1
 
-    await until(tried, PATIENCE_SECONDS, "somebody to try to drain them")
+    await eventually(tried, PATIENCE_SECONDS, "somebody to try to drain them")
     async with await open_cluster(usual(rig.settings), handlers) as cluster:
         path = str(rig.path("ran"))
         held = [await cluster.submit(note, {"path": path}, durability="master", after=0.3 * n) for n in range(1, 11)]
@@ -87,14 +88,16 @@ async def test_a_silent_store_delays_no_job_no_rescue_and_no_exit_elsewhere(rig:
         async def all_ran() -> bool:
             return len(rig.witnessed("ran")) >= len(held)
 
-        await until(all_ran, PATIENCE_SECONDS, lambda: f"jobs of the healthy store: {rig.witnessed('ran')}")
+        await eventually(all_ran, PATIENCE_SECONDS, lambda: f"jobs of the healthy store: {rig.witnessed('ran')}")
 
         victim.kill_all()
 
         async def drained() -> bool:
             return helper.count("bucket_drained") >= 6
 
-        await until(drained, PATIENCE_SECONDS, lambda: f"the rescue on the healthy store:\n{helper.log.read_text()}")
+        await eventually(
+            drained, PATIENCE_SECONDS, lambda: f"the rescue on the healthy store:\n{helper.log.read_text()}"
+        )
     assert await helper.terminate(PATIENCE_SECONDS) == 0, helper.log.read_text()
     assert helper.count("child_killed") == 0
 
@@ -115,5 +118,5 @@ async def test_an_agent_whose_own_store_is_silent_leaves_within_its_lease(rig: R
     async def drained() -> bool:
         return helper.count("bucket_drained") >= 6
 
-    await until(drained, PATIENCE_SECONDS, lambda: f"its buckets to be drained:\n{helper.log.read_text()}")
+    await eventually(drained, PATIENCE_SECONDS, lambda: f"its buckets to be drained:\n{helper.log.read_text()}")
     assert await helper.terminate(PATIENCE_SECONDS) == 0

@@ -10,8 +10,9 @@ import pytest
 from jobmaster.embedded import ValkeyServer
 from jobmaster.model.job import Durability, JobState
 from jobmaster.wiring import open_cluster
-from tests.patience import PATIENCE_SECONDS
-from tests.system.conftest import Rig, until
+from tests.support.patience import PATIENCE_SECONDS
+from tests.support.waiting import eventually
+from tests.system.conftest import Rig
 from tests.system.jobs import add, handlers, until_file
 
 pytestmark = [pytest.mark.cluster, pytest.mark.slow]
@@ -36,7 +37,7 @@ async def test_a_dead_store_stops_neither_agents_nor_producers_elsewhere(rig: Ri
         async def joined() -> bool:
             return agent.count("store_joined") == 1
 
-        await until(joined, 20, "the agent that came first to use the second store too")
+        await eventually(joined, 20, "the agent that came first to use the second store too")
 
 
 async def test_with_every_store_dead_jobs_go_to_the_master(rig: Rig, new_valkey: NewValkey) -> None:
@@ -64,7 +65,7 @@ async def test_an_emptied_store_is_noticed_and_what_the_master_knows_runs_again(
         async def began() -> bool:
             return bool(rig.witnessed("w"))
 
-        await until(began, 15, "the job to run")
+        await eventually(began, 15, "the job to run")
         import redis
 
         with redis.Redis.from_url(only.url) as connection:

@@ -12,8 +12,9 @@ import pytest
 
 from jobmaster.client.cluster import Cluster
 from jobmaster.model.job import JobState
-from tests.patience import PATIENCE_SECONDS
-from tests.system.conftest import Rig, until
+from tests.support.patience import PATIENCE_SECONDS
+from tests.support.waiting import eventually
+from tests.system.conftest import Rig
 from tests.system.jobs import until_file
 
 pytestmark = pytest.mark.cluster
@@ -34,7 +35,7 @@ async def test_jobs_of_a_killed_child_run_again_long_before_its_lease_ends(
     async def runs() -> bool:
         return len(rig.witnessed("w")) >= 1
 
-    await until(runs, 20, "the job to run")
+    await eventually(runs, 20, "the job to run")
     owner = await rig.fetch(
         "SELECT pid FROM agent a JOIN bucket b ON b.owner = a.id WHERE b.id = $1", UUID(bytes=receipt.bucket_id)
     )
@@ -43,7 +44,7 @@ async def test_jobs_of_a_killed_child_run_again_long_before_its_lease_ends(
     async def runs_again() -> bool:
         return len(rig.witnessed("w")) >= 2
 
-    await until(runs_again, 10, "the job to run again")
+    await eventually(runs_again, 10, "the job to run again")
     Path(gate).touch()
     assert await receipt.wait(timeout=PATIENCE_SECONDS) is JobState.SUCCEEDED
     await agent.wait_event("certificate_written")
@@ -60,10 +61,10 @@ async def test_jobs_of_an_orphaned_agent_run_again_long_before_its_lease_ends(ri
     async def runs(times: int) -> bool:
         return len(rig.witnessed("w")) >= times
 
-    await until(lambda: runs(1), 20, "the job to run")
+    await eventually(lambda: runs(1), 20, "the job to run")
     await rig.start_agent()
     orphaned.process.kill()
-    await until(lambda: runs(2), 20, "the job to run again")
+    await eventually(lambda: runs(2), 20, "the job to run again")
     Path(gate).touch()
     assert await receipt.wait(timeout=PATIENCE_SECONDS) is JobState.SUCCEEDED
     rows = await rig.fetch("SELECT ended_reason FROM agent WHERE state = 'DEAD'")

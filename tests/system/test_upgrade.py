@@ -16,7 +16,7 @@ from jobmaster.master.migrations import migration_of, migrations
 from jobmaster.model.errors import SchemaMismatch
 from jobmaster.model.job import JobState
 from jobmaster.wiring import open_cluster
-from tests.patience import PATIENCE_SECONDS
+from tests.support.patience import PATIENCE_SECONDS
 from tests.system.conftest import Rig
 from tests.system.jobs import handlers, note
 

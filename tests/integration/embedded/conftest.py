@@ -10,14 +10,14 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from threading import Event
 from typing import Any
 
 import pytest
 
 import jobmaster
 from jobmaster.embedded import BinariesMissing, Origin, find_postgres, find_valkey
-from tests.patience import PATIENCE_SECONDS, patient
+from tests.support.patience import PATIENCE_SECONDS
+from tests.support.waiting import wait_until
 
 TREE = Path(jobmaster.__file__).parent.parent
 OWNER = """
@@ -55,7 +55,7 @@ def directory(server_root: Path) -> Iterator[Path]:
     yield path
     try:
         # An owner that the test killed a moment ago has guardians at work.
-        wait_until(lambda: not processes_on(path), f"no process runs on {path} any more")
+        wait_until(lambda: not processes_on(path), 30, f"no process runs on {path} any more")
     finally:
         for pid in processes_on(path):
             os.kill(pid, signal.SIGKILL)
@@ -107,14 +107,6 @@ def run_as_ordinary_user() -> Callable[..., subprocess.CompletedProcess[str]]:
         )
 
     return run
-
-
-def wait_until(condition: Callable[[], bool], what: str, seconds: float = 30.0) -> None:
-    for _ in range(round(patient(seconds) / 0.02)):
-        if condition():
-            return
-        Event().wait(0.02)
-    pytest.fail(f"did not happen within {patient(seconds):g} s: {what}")
 
 
 def processes_on(directory: Path) -> list[int]:

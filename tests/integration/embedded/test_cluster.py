@@ -20,7 +20,8 @@ from jobmaster.embedded import (
     stop_owner,
 )
 from jobmaster.embedded.directory import SOCKET_PATH_BYTES_MAX, ServerDirectory
-from tests.integration.embedded.conftest import OWNER, Owner, linux_only, processes_on, wait_until
+from tests.integration.embedded.conftest import OWNER, Owner, linux_only, processes_on
+from tests.support.waiting import wait_until
 
 FAST = EmbeddedOptions(durable=False)
 FORKING_OWNER = OWNER.replace(
@@ -91,7 +92,7 @@ async def test_sigkill_of_the_owner_leaves_no_process_and_no_harm(
     assert "not properly shut down" not in (directory / "postgres" / "postgres.log").read_text()
     owner = start_owner(directory)
     owner.kill()
-    wait_until(lambda: not processes_on(directory), "servers and guardians of a killed owner end")
+    wait_until(lambda: not processes_on(directory), 30, "servers and guardians of a killed owner end")
 
 
 @pytest.mark.slow
@@ -104,7 +105,7 @@ def test_a_forked_child_of_a_killed_owner_keeps_no_server_alive(
     child = int(owner.stdout.readline())
     owner.kill()
     try:
-        wait_until(lambda: not processes_on(directory), "servers end although a fork holds their pipe")
+        wait_until(lambda: not processes_on(directory), 30, "servers end although a fork holds their pipe")
     finally:
         os.kill(child, signal.SIGKILL)
 
@@ -118,7 +119,7 @@ def test_sigkill_of_a_guardian_ends_its_server_and_the_next_start_works(director
             note = ServerDirectory(directory / room, f"{room}.log").note()
             assert note is not None
             os.kill(note.guardian.pid, signal.SIGKILL)
-        wait_until(lambda: not processes_on(directory), "servers of killed guardians end")
+        wait_until(lambda: not processes_on(directory), 30, "servers of killed guardians end")
         assert not cluster.status().running
         cluster.start()
         assert cluster.status().running
@@ -147,7 +148,7 @@ async def test_a_path_too_long_for_sockets_gets_a_short_way_in(
     assert note is not None
     assert note.scratch is not None
     owner.kill()
-    wait_until(lambda: not processes_on(deep), "servers of a killed owner end")
+    wait_until(lambda: not processes_on(deep), 30, "servers of a killed owner end")
     assert not Path(note.scratch).exists()
 
 

@@ -19,7 +19,8 @@ from jobmaster.embedded import (
     StartFailed,
     find_postgres,
 )
-from tests.integration.embedded.conftest import linux_only, processes_on, wait_until
+from tests.integration.embedded.conftest import linux_only, processes_on
+from tests.support.waiting import wait_until
 
 
 async def run(dsn: str, statement: str) -> object:
@@ -64,7 +65,7 @@ async def test_a_backend_that_lingers_after_a_crash_is_waited_for(directory: Pat
             server.kill()
             starting = asyncio.create_task(asyncio.to_thread(server.start))
             refused = "is still in use"
-            await asyncio.to_thread(wait_until, lambda: refused in server.directory.log.read_text(), "a refusal")
+            await asyncio.to_thread(wait_until, lambda: refused in server.directory.log.read_text(), 30, "a refusal")
         finally:
             os.kill(frozen, signal.SIGCONT)
         await starting

@@ -14,7 +14,7 @@ from jobmaster.embedded import PostgresServer
 from jobmaster.master.master import Master
 from jobmaster.master.migrate import migrate
 from jobmaster.settings.model import MasterSettings
-from tests.integration.postgres.kit import SCHEMA, World
+from tests.integration.postgres.fixture import SCHEMA, World
 
 SETTINGS = MasterSettings()
 

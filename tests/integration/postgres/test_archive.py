@@ -18,8 +18,8 @@ from jobmaster.model.archive import ArchiveRange, ArchiveState, LakeFile
 from jobmaster.model.errors import Conflict, Refused
 from jobmaster.ports import Leftover
 from jobmaster.settings.model import MasterSettings
-from tests.integration.postgres.kit import ERROR, SCHEMA, World, final_row, hold_row, new_job
-from tests.patience import PATIENCE_SECONDS
+from tests.integration.postgres.fixture import ERROR, SCHEMA, World, final_row, hold_row, new_job
+from tests.support.patience import PATIENCE_SECONDS
 
 FILES = (LakeFile("jobs", "jobs/part.parquet", 1, 100, "ab"),)
 

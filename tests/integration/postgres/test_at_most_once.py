@@ -12,7 +12,7 @@ from jobmaster.master.statements import statement
 from jobmaster.model.ids import Fence, Identity
 from jobmaster.model.job import Headers
 from jobmaster.ports import RowRef
-from tests.integration.postgres.kit import LANE, PRIORITY, World, entry, final_row, in_flight_row, new_job, uuids
+from tests.integration.postgres.fixture import LANE, PRIORITY, World, entry, final_row, in_flight_row, new_job, uuids
 
 ONCE = encode_headers(Headers(at_most_once=True))
 LOOKALIKE = encode_headers(

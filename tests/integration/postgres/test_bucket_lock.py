@@ -9,7 +9,7 @@ import pytest
 
 from jobmaster.clock import new_id
 from jobmaster.model.ids import AgentId, Fence
-from tests.integration.postgres.kit import ERROR, World, entry, hold_row, in_flight_row, new_job
+from tests.integration.postgres.fixture import ERROR, World, entry, hold_row, in_flight_row, new_job
 
 Act = Callable[[World, Fence, bytes], Awaitable[object]]
 

@@ -9,7 +9,7 @@ import pytest
 from jobmaster.clock import new_id
 from jobmaster.model.ids import BucketId
 from jobmaster.model.job import JobState
-from tests.integration.postgres.kit import (
+from tests.integration.postgres.fixture import (
     ERROR,
     LANE,
     PRIORITY,

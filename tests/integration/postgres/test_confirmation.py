@@ -9,7 +9,7 @@ from jobmaster.codec import encode_error
 from jobmaster.master.rescue import UNCONFIRMED
 from jobmaster.model.ids import Fence, Identity
 from jobmaster.model.job import ErrorInfo, JobState
-from tests.integration.postgres.kit import LANE, PRIORITY, World, entry, final_row, uuids
+from tests.integration.postgres.fixture import LANE, PRIORITY, World, entry, final_row, uuids
 
 LAST = encode_error(ErrorInfo(type="Unconfirmed", message="no", reason="unconfirmed"))
 

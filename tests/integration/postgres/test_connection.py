@@ -19,8 +19,8 @@ from jobmaster.master.master import Master
 from jobmaster.master.migrate import migrate
 from jobmaster.model.errors import InputError, OutcomeUnknown, Refused, SchemaMismatch, Unavailable, ValueRefused
 from jobmaster.settings.model import MasterSettings
-from tests.integration.postgres.kit import SCHEMA, World, final_row, in_flight_row, new_job, uuids
-from tests.patience import PATIENCE_SECONDS
+from tests.integration.postgres.fixture import SCHEMA, World, final_row, in_flight_row, new_job, uuids
+from tests.support.patience import PATIENCE_SECONDS
 
 _DEFAULTS = MasterSettings()
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from jobmaster.clock import new_id
 from jobmaster.model.job import FinalRow
-from tests.integration.postgres.kit import DUE, ERROR, World, final_row
+from tests.integration.postgres.fixture import DUE, ERROR, World, final_row
 
 _COLUMNS = (
     "state::text, priority, lane, handler, token, bucket_epoch, attempt, rescues, to_us(due_at) AS due_us, waited_us, "

@@ -8,7 +8,7 @@ from jobmaster.clock import new_id
 from jobmaster.model.bucket import BucketState
 from jobmaster.model.ids import Fence, Identity
 from jobmaster.ports import RowRef
-from tests.integration.postgres.kit import LANE, PRIORITY, World, entry, final_row, hold_row, in_flight_row, new_job
+from tests.integration.postgres.fixture import LANE, PRIORITY, World, entry, final_row, hold_row, in_flight_row, new_job
 
 
 async def freeze(world: World) -> None:

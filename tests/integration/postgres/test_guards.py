@@ -10,7 +10,7 @@ import pytest
 from jobmaster.clock import new_id
 from jobmaster.model.ids import Fence
 from jobmaster.ports import Written
-from tests.integration.postgres.kit import DUE, ERROR, World, final_row, hold_row, in_flight_row
+from tests.integration.postgres.fixture import DUE, ERROR, World, final_row, hold_row, in_flight_row
 
 Write = Callable[[World, Fence, bytes, int], Awaitable[Written]]
 

@@ -13,7 +13,7 @@ from jobmaster.master.statements import Statement, statement
 from jobmaster.model.bucket import BucketState
 from jobmaster.model.job import FINAL_STATES, JobState
 from jobmaster.rules import archive_machine, bucket_machine, job_machine
-from tests.integration.postgres.kit import World
+from tests.integration.postgres.fixture import World
 
 _READING = "reading"
 """Reports for people have a room and a form of their own."""

@@ -19,8 +19,8 @@ from jobmaster.master.master import Master
 from jobmaster.master.reports import Reader
 from jobmaster.model.errors import ConfigError, JobMasterError, Refused, SchemaMismatch, Unavailable
 from jobmaster.settings.model import MasterSettings
-from tests.integration.postgres.kit import SCHEMA, World, final_row
-from tests.patience import PATIENCE_SECONDS
+from tests.integration.postgres.fixture import SCHEMA, World, final_row
+from tests.support.patience import PATIENCE_SECONDS
 
 Answer = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
 

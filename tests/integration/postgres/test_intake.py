@@ -14,7 +14,7 @@ from jobmaster.clock import new_id
 from jobmaster.master import onboarding
 from jobmaster.master.connection import Row
 from jobmaster.model.errors import InputError
-from tests.integration.postgres.kit import LANE, PRIORITY, World, new_job, uuids
+from tests.integration.postgres.fixture import LANE, PRIORITY, World, new_job, uuids
 
 
 async def test_held_rows_have_token_one_and_no_bucket(world: World) -> None:

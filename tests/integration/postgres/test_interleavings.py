@@ -18,7 +18,7 @@ from jobmaster.master.statements import statement
 from jobmaster.model.bucket import BucketState
 from jobmaster.model.ids import AgentId, Fence
 from jobmaster.ports import Written
-from tests.integration.postgres.kit import (
+from tests.integration.postgres.fixture import (
     DUE,
     LANE,
     PRIORITY,

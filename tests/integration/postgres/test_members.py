@@ -10,7 +10,7 @@ from jobmaster.model.agent import AgentState, HandlerSpec
 from jobmaster.model.bucket import Bucket, BucketState
 from jobmaster.model.errors import Conflict
 from jobmaster.ports import EVERY_OWNER
-from tests.integration.postgres.kit import World, in_flight_row, new_job, uuids
+from tests.integration.postgres.fixture import World, in_flight_row, new_job, uuids
 
 _OVERDUE = "UPDATE agent SET lease_until = clock_timestamp() - interval '1 ms' WHERE id = $1"
 

@@ -18,8 +18,8 @@ from jobmaster.master.migrate import migrate, status
 from jobmaster.master.migrations import Applied, Standing, compare, migration_of, migrations, script
 from jobmaster.model.errors import CodeError, SchemaMismatch
 from jobmaster.settings.model import MasterSettings
-from tests.integration.postgres.kit import SCHEMA
-from tests.patience import PATIENCE_SECONDS
+from tests.integration.postgres.fixture import SCHEMA
+from tests.support.patience import PATIENCE_SECONDS
 
 SETTINGS = MasterSettings()
 NOT_ADDITIVE = re.compile(

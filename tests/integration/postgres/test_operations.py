@@ -8,7 +8,7 @@ from jobmaster.cli.operator_log import NOTE, note_values, operator_name
 from jobmaster.clock import new_id
 from jobmaster.master.reports import Reader
 from jobmaster.model.job import JobState
-from tests.integration.postgres.kit import SCHEMA, World, new_job
+from tests.integration.postgres.fixture import SCHEMA, World, new_job
 
 
 async def test_acts_are_read_back_by_subject_actor_and_age(world: World) -> None:

@@ -19,7 +19,7 @@ from jobmaster.master.migrate import migrate
 from jobmaster.master.reports import Reader
 from jobmaster.model.errors import Refused
 from jobmaster.settings.model import ClusterSettings, MasterSettings
-from tests.integration.postgres.kit import ERROR, SCHEMA, World, final_row, hold_row, new_job, uuids
+from tests.integration.postgres.fixture import ERROR, SCHEMA, World, final_row, hold_row, new_job, uuids
 
 
 @pytest.fixture

@@ -9,7 +9,7 @@ import pytest
 
 from jobmaster.clock import new_id
 from jobmaster.master.statements import statement
-from tests.integration.postgres.kit import LANE, PRIORITY, World, new_job
+from tests.integration.postgres.fixture import LANE, PRIORITY, World, new_job
 
 _Node = dict[str, Any]
 

@@ -11,7 +11,7 @@ from jobmaster.model.errors import ValueRefused
 from jobmaster.model.ids import Fence
 from jobmaster.model.job import Entry
 from jobmaster.ports import Unfit
-from tests.integration.postgres.kit import LANE, PRIORITY, World, entry, final_row, hold_row, in_flight_row, uuids
+from tests.integration.postgres.fixture import LANE, PRIORITY, World, entry, final_row, hold_row, in_flight_row, uuids
 
 
 @pytest.fixture

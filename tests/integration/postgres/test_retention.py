@@ -9,7 +9,7 @@ import pytest
 from jobmaster.clock import new_id
 from jobmaster.model.ids import AgentId, BucketId, Fence
 from jobmaster.ports import Leftover
-from tests.integration.postgres.kit import World, new_job, uuids
+from tests.integration.postgres.fixture import World, new_job, uuids
 
 OLD = "clock_timestamp() - interval '31 days'"
 

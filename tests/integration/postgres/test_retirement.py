@@ -25,7 +25,7 @@ from jobmaster.master.reports import Reader
 from jobmaster.master.statements import sql as statement_text
 from jobmaster.model.errors import Refused, Unavailable
 from jobmaster.settings.model import ClusterSettings, MasterSettings
-from tests.integration.postgres.kit import ERROR, SCHEMA, World, final_row, hold_row, new_job
+from tests.integration.postgres.fixture import ERROR, SCHEMA, World, final_row, hold_row, new_job
 
 UNFINISHED, FINISHED = 700, 300
 FAR = 2_000_000_000_000_000

@@ -14,8 +14,8 @@ from jobmaster.model.errors import InputError, Unavailable
 from jobmaster.model.job import Conclusion, FinalRow
 from jobmaster.settings.model import MasterSettings
 from jobmaster_agents.execute.transactional.attempt import conclude
-from tests.integration.postgres.kit import LANE, PRIORITY, SCHEMA, World, entry, final_row, hold_row, uuids
-from tests.patience import PATIENCE_SECONDS
+from tests.integration.postgres.fixture import LANE, PRIORITY, SCHEMA, World, entry, final_row, hold_row, uuids
+from tests.support.patience import PATIENCE_SECONDS
 
 
 def always() -> bool:

@@ -11,7 +11,7 @@ from jobmaster.model.agent import Agent, AgentState, HandlerSpec
 from jobmaster.model.job import NewJob
 from jobmaster.ports import DueGroup, Leftover
 from jobmaster.rules.serving import Lack
-from tests.integration.postgres.kit import LANE, PRIORITY, World
+from tests.integration.postgres.fixture import LANE, PRIORITY, World
 
 GROUP = DueGroup(LANE, PRIORITY)
 LATE = 90.0

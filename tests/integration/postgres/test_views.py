@@ -7,7 +7,7 @@ from datetime import timedelta
 
 from jobmaster.clock import new_id
 from jobmaster.model.ids import created_ms
-from tests.integration.postgres.kit import ERROR, TIMEOUT, World, final_row, hold_row, new_job, uuids
+from tests.integration.postgres.fixture import ERROR, TIMEOUT, World, final_row, hold_row, new_job, uuids
 
 
 async def test_jobs_shows_words_and_json(world: World) -> None:

@@ -12,7 +12,7 @@ from jobmaster.agentstore.store import AgentStore
 from jobmaster.clock import new_id
 from jobmaster.ports import Word
 from jobmaster.settings.model import StoreSettings
-from tests.integration.store.workbench import Bench, new_fence
+from tests.integration.store.fixture import Bench, new_fence
 
 Connect = Callable[..., Awaitable[AgentStore]]
 

@@ -25,7 +25,7 @@ from jobmaster.model.bucket import BucketDepth
 from jobmaster.model.ids import AgentId, Fence
 from jobmaster.ports import Page, Word
 from jobmaster.settings.model import StoreSettings
-from tests.integration.store.workbench import HOUR_MS, ROOM, make_items, new_fence
+from tests.integration.store.fixture import HOUR_MS, ROOM, make_items, new_fence
 
 DUE_US = 1000
 LATER_US = 9 * 10**15

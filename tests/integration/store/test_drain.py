@@ -11,7 +11,7 @@ from jobmaster.codec import decode_entry
 from jobmaster.model.ids import AgentId, Fence
 from jobmaster.ports import Page, Word
 from tests.integration.store.conftest import Connect
-from tests.integration.store.workbench import ROOM, Bench, assert_ok, make_items, new_fence
+from tests.integration.store.fixture import ROOM, Bench, assert_ok, make_items, new_fence
 
 
 @pytest.fixture

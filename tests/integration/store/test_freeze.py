@@ -5,7 +5,7 @@ from __future__ import annotations
 from jobmaster.codec import encode_entry
 from jobmaster.model.ids import Fence
 from jobmaster.ports import Word
-from tests.integration.store.workbench import ROOM, Bench, assert_ok, make_entry, make_items, new_fence
+from tests.integration.store.fixture import ROOM, Bench, assert_ok, make_entry, make_items, new_fence
 
 LIST = "thawed-1"
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tests.integration.store.workbench import Bench, assert_ok
+from tests.integration.store.fixture import Bench, assert_ok
 
 
 async def test_the_mark_stays_while_a_bucket_has_keys_here(bench: Bench) -> None:

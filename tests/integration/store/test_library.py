@@ -14,7 +14,7 @@ from jobmaster.embedded import ValkeyServer
 from jobmaster.model.errors import CodeError
 from jobmaster.ports import Word
 from tests.integration.store.conftest import Connect
-from tests.integration.store.workbench import assert_ok, new_fence
+from tests.integration.store.fixture import assert_ok, new_fence
 
 HEADER = ("keys", "args", "answers", "effects", "why")
 FUNCTIONS = [name for name in library.sources() if name != "prelude"]

@@ -19,9 +19,10 @@ from jobmaster.clock import new_id
 from jobmaster.model.errors import OutcomeUnknown, StoreRefused, Unavailable
 from jobmaster.ports import Word
 from tests.integration.store.conftest import Connect
-from tests.integration.store.slow_proxy import SlowProxy
-from tests.integration.store.workbench import Bench, assert_ok, eventually, make_items, new_fence, submit
-from tests.patience import PATIENCE_SECONDS
+from tests.integration.store.fixture import Bench, assert_ok, make_items, new_fence, submit
+from tests.support.patience import PATIENCE_SECONDS
+from tests.support.slow_proxy import SlowProxy
+from tests.support.waiting import eventually
 
 
 class Server(Protocol):
@@ -109,7 +110,7 @@ async def test_a_lost_connection_fails_what_was_under_way_and_nothing_after(
         proxy.answers_pass.clear()
         items = make_items(3)
         write = asyncio.ensure_future(submit(store, bench.bucket_id, items))
-        await eventually(lambda: _depth_is(bench, 3), "the store has the jobs")
+        await eventually(lambda: _depth_is(bench, 3), 10, "the store has the jobs")
         look = asyncio.ensure_future(store.depths([bench.bucket_id]))
         await asyncio.sleep(0)
         proxy.cut()
@@ -138,7 +139,7 @@ async def test_a_claim_whose_answer_was_lost_is_asked_again(bench: Bench, connec
         store = await connect(url=proxy.url)
         proxy.answers_pass.clear()
         claim = asyncio.ensure_future(store.claim(bench.fence, "a", 3))
-        await eventually(lambda: _depth_is(bench, 1), "the store has moved the jobs")
+        await eventually(lambda: _depth_is(bench, 1), 10, "the store has moved the jobs")
         proxy.cut()
         with pytest.raises(OutcomeUnknown):
             await claim

@@ -12,7 +12,8 @@ from jobmaster.clock import new_id
 from jobmaster.codec import decode_entry, encode_entry
 from jobmaster.ports import Word
 from tests.integration.store.conftest import Connect
-from tests.integration.store.workbench import Bench, assert_ok, eventually, make_entry, make_items, new_fence, submit
+from tests.integration.store.fixture import Bench, assert_ok, make_entry, make_items, new_fence, submit
+from tests.support.waiting import eventually
 
 NEVER_US = 9 * 10**15
 
@@ -353,7 +354,7 @@ async def test_heartbeats_end_by_the_servers_clock(bench: Bench) -> None:
     async def gone() -> bool:
         return not await bench.raw.exists(key)
 
-    await eventually(gone, "the heartbeat that was to last a millisecond is gone")
+    await eventually(gone, 10, "the heartbeat that was to last a millisecond is gone")
     assert await bench.store.beating(agents) == [True, False, False]
     assert 59_000 < await bench.raw.pttl(bench.store.keys.agent(agents[0])) <= 60_000
     assert await bench.store.beating([]) == []

@@ -14,7 +14,7 @@ from jobmaster.model.bucket import BucketState
 from jobmaster.model.ids import AgentId, Fence
 from jobmaster.ports import Page, Word
 from tests.integration.store.conftest import Connect
-from tests.integration.store.workbench import ROOM, Bench, assert_ok, make_entry, make_items, new_fence, submit
+from tests.integration.store.fixture import ROOM, Bench, assert_ok, make_entry, make_items, new_fence, submit
 
 Call = Callable[[AgentStore, Fence], Awaitable[Word]]
 ITEM = encode_entry(make_entry())

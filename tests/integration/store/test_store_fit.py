@@ -18,7 +18,8 @@ from jobmaster.model.ids import Fence
 from jobmaster.ports import StoreOwner, Word
 from jobmaster.settings.model import StoreSettings
 from tests.integration.store.conftest import Connect
-from tests.integration.store.workbench import ROOM, assert_ok, eventually, make_items, new_fence, submit
+from tests.integration.store.fixture import ROOM, assert_ok, make_items, new_fence, submit
+from tests.support.waiting import eventually
 
 NewServer = Callable[..., ValkeyServer]
 
@@ -266,7 +267,7 @@ async def test_a_store_that_is_loading_or_busy_is_unavailable(connect: Connect, 
                 return "busy" in str(error).lower()
             return False
 
-        await eventually(is_busy, "the store says that it is busy")
+        await eventually(is_busy, 10, "the store says that it is busy")
         await killer.script_kill()
         with pytest.raises(redis.exceptions.ResponseError):
             await endless

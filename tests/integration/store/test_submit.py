@@ -14,7 +14,7 @@ from jobmaster.model.bucket import BucketDepth
 from jobmaster.model.errors import CodeError, JobMasterError
 from jobmaster.model.job import Entry
 from jobmaster.ports import FIND_IDS_MAX, Submitted, Word
-from tests.integration.store.workbench import HOUR_MS, ROOM, Bench, assert_ok, make_entry, make_items, submit
+from tests.integration.store.fixture import HOUR_MS, ROOM, Bench, assert_ok, make_entry, make_items, submit
 
 
 async def test_a_batch_lies_in_pending_in_order(bench: Bench) -> None:

@@ -9,7 +9,8 @@ import pytest
 from jobmaster.clock import new_id
 from jobmaster.model.ids import AgentId, Fence
 from jobmaster.ports import Word
-from tests.integration.store.workbench import Bench, assert_ok, eventually, make_items
+from tests.integration.store.fixture import Bench, assert_ok, make_items
+from tests.support.waiting import eventually
 
 TERM = 0.4
 
@@ -34,7 +35,7 @@ async def test_a_rescuer_is_told_to_wait_until_the_term_is_over(bench: Bench, re
     async def over() -> bool:
         return (await bench.store.fence(rescuer))[0] is Word.OK
 
-    await eventually(over, "the end of the term")
+    await eventually(over, 10, "the end of the term")
     assert loop.time() - began >= TERM
     assert await bench.field("vouched") is None
     assert await bench.field("vouched_for") is None
@@ -75,7 +76,7 @@ async def test_a_clock_that_was_set_back_costs_one_term_and_no_more(bench: Bench
     async def over() -> bool:
         return (await bench.store.fence(rescuer))[0] is Word.OK
 
-    await eventually(over, "the end of the term")
+    await eventually(over, 10, "the end of the term")
 
 
 async def test_vouching_changes_no_counter(bench: Bench) -> None:

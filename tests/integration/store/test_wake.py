@@ -12,16 +12,8 @@ from jobmaster.clock import new_id
 from jobmaster.model.errors import CodeError, Unavailable
 from jobmaster.ports import Word
 from tests.integration.store.conftest import Connect
-from tests.integration.store.workbench import (
-    ROOM,
-    Bench,
-    assert_ok,
-    blocked_pops,
-    eventually,
-    make_items,
-    new_fence,
-    submit,
-)
+from tests.integration.store.fixture import ROOM, Bench, assert_ok, blocked_pops, make_items, new_fence, submit
+from tests.support.waiting import eventually
 
 LONG_SECONDS = 30.0
 """Longer than any test may take: who gets here has missed a wake-up."""
@@ -80,7 +72,7 @@ async def test_news_reach_an_owner_that_claims_then_waits_then_claims(bench: Ben
         woken = await bench.store.wait_wake([bench.bucket_id], LONG_SECONDS)
     else:
         wait = asyncio.ensure_future(bench.store.wait_wake([bench.bucket_id], LONG_SECONDS))
-        await eventually(lambda: _waiting(bench), "the owner stands in its blocking pop")
+        await eventually(lambda: _waiting(bench), 10, "the owner stands in its blocking pop")
         await wake(bench)
         woken = await wait
     assert woken == bench.bucket_id
@@ -122,12 +114,12 @@ async def test_a_busy_bucket_does_not_starve_the_others(bench: Bench) -> None:
 
 async def test_a_second_waiter_is_a_mistake_of_ours(bench: Bench) -> None:
     wait = asyncio.ensure_future(bench.store.wait_wake([bench.bucket_id], LONG_SECONDS))
-    await eventually(lambda: _waiting(bench), "the owner stands in its blocking pop")
+    await eventually(lambda: _waiting(bench), 10, "the owner stands in its blocking pop")
     with pytest.raises(CodeError, match="already waiting"):
         await bench.store.wait_wake([bench.bucket_id], 1)
     wait.cancel()
     await asyncio.wait([wait])
-    await eventually(lambda: _nobody_waits(bench), "the server noticed that the waiter is gone")
+    await eventually(lambda: _nobody_waits(bench), 10, "the server noticed that the waiter is gone")
     with pytest.raises(CodeError, match="at least one"):
         await bench.store.wait_wake([], 1)
 
@@ -140,7 +132,7 @@ async def test_a_cancelled_wait_leaves_no_waiter_and_no_foreign_answer(bench: Be
     other = new_fence()
     await assert_ok(bench.store.open_bucket(other))
     wait = asyncio.ensure_future(bench.store.wait_wake([bench.bucket_id], LONG_SECONDS))
-    await eventually(lambda: _waiting(bench), "the owner stands in its blocking pop")
+    await eventually(lambda: _waiting(bench), 10, "the owner stands in its blocking pop")
     wait.cancel()
     await asyncio.wait([wait])
     # Both answers at once: a connection that was kept would now give the first one to the second question.
@@ -175,7 +167,7 @@ async def test_waits_cancelled_at_any_moment_lose_no_job(bench: Bench) -> None:
 
 async def test_a_wait_whose_connection_is_killed_says_so_and_the_next_one_works(bench: Bench) -> None:
     wait = asyncio.ensure_future(bench.store.wait_wake([bench.bucket_id], LONG_SECONDS))
-    await eventually(lambda: _waiting(bench), "the owner stands in its blocking pop")
+    await eventually(lambda: _waiting(bench), 10, "the owner stands in its blocking pop")
     for client in await bench.raw.client_list():
         if client["name"] == f"jobmaster:{bench.store.cluster}:wake":
             await bench.raw.client_kill_filter(_id=client["id"])

@@ -7,7 +7,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,7 +16,8 @@ from uuid import uuid4
 import pytest
 
 from jobmaster.cli.main import run
-from tests.patience import patient
+from tests.support.patience import patient
+from tests.support.waiting import wait_until
 
 REPOSITORY = Path(__file__).parents[3]
 MARK = "JM_TEST_MARK"
@@ -123,24 +123,15 @@ def _python_path() -> str:
     return os.pathsep.join([str(REPOSITORY), str(REPOSITORY / "agents")])
 
 
-def until(condition: Callable[[], Any], seconds: float, what: str) -> Any:
-    """Ask until the answer is true; fails with ``what`` after ten times the ``seconds`` of an idle machine."""
-    end = time.monotonic() + (limit := patient(seconds))
-    while not (answer := condition()):
-        assert time.monotonic() < end, f"waited {limit} s for {what}"
-        time.sleep(0.05)
-    return answer
-
-
 @pytest.fixture(scope="module")
 def dev(server_root: Path) -> Iterator[Terminal]:
     """A running ``jobmaster dev`` with the handlers of the cluster tests; the tests of a module share it."""
     terminal = Terminal(server_root / f"dev-{uuid4().hex[:6]}")
     process = terminal.start("dev", "--handlers", "tests.system.jobs")
     try:
-        until(lambda: '"alive": 1' in terminal.call("status", "-o", "json").out, 60, "the agent of jobmaster dev")
+        wait_until(lambda: '"alive": 1' in terminal.call("status", "-o", "json").out, 60, "the agent of jobmaster dev")
         yield terminal
     finally:
         process.send_signal(signal.SIGTERM)
         assert process.wait(60) == 0
-        until(lambda: not terminal.processes(), 10, f"the end of {terminal.processes()}")
+        wait_until(lambda: not terminal.processes(), 10, f"the end of {terminal.processes()}")

@@ -12,7 +12,8 @@ from uuid import uuid4
 
 import pytest
 
-from tests.system.cli.conftest import REPOSITORY, Terminal, until
+from tests.support.waiting import wait_until
+from tests.system.cli.conftest import REPOSITORY, Terminal
 
 pytestmark = [pytest.mark.cluster, pytest.mark.slow]
 
@@ -24,11 +25,11 @@ def terminal(server_root: Path) -> Iterator[Terminal]:
     terminal.call("dev", "stop")
     for process in terminal.started:
         process.wait(30)
-    until(lambda: not terminal.processes(), 20, f"the end of {terminal.processes()}")
+    wait_until(lambda: not terminal.processes(), 20, f"the end of {terminal.processes()}")
 
 
 def ready(terminal: Terminal, agents: int = 1) -> None:
-    until(lambda: f'"alive": {agents}' in terminal.call("status", "-o", "json").out, 60, f"{agents} agents")
+    wait_until(lambda: f'"alive": {agents}' in terminal.call("status", "-o", "json").out, 60, f"{agents} agents")
 
 
 def test_data_survives_and_stop_stops(terminal: Terminal) -> None:
@@ -39,11 +40,11 @@ def test_data_survives_and_stop_stops(terminal: Terminal) -> None:
     held = terminal.call("job", "submit", "demo.index_file", "path=x", "--after", "1h", "-o", "json").json["id"]
     assert terminal.call("dev", "stop").code == 0
     assert first.wait(30) == 0
-    until(lambda: not terminal.processes(), 10, f"the end of {terminal.processes()}")
+    wait_until(lambda: not terminal.processes(), 10, f"the end of {terminal.processes()}")
     status = terminal.call("dev", "status", "-o", "json")
     assert (status.code, status.json["running"], status.json["owner_pid"]) == (3, False, None)
     second = terminal.start("dev", "--agents", "0")
-    until(lambda: terminal.call("dev", "status").code == 0, 30, "the servers")
+    wait_until(lambda: terminal.call("dev", "status").code == 0, 30, "the servers")
     assert terminal.call("job", "show", held, "-o", "json").json["state"] == "HELD"
     assert terminal.call("job", "show", job["id"], "-o", "json").json["state"] == "SUCCEEDED"
     second.send_signal(signal.SIGINT)
@@ -71,7 +72,7 @@ def test_nothing_is_left_after_sigkill(terminal: Terminal) -> None:
     assert len(terminal.processes()) >= 5  # dev, supervisor, agent, two servers
     os.kill(owner.pid, signal.SIGKILL)
     owner.wait()
-    until(lambda: not terminal.processes(), 40, f"the end of {terminal.processes()}")
+    wait_until(lambda: not terminal.processes(), 40, f"the end of {terminal.processes()}")
     again = terminal.start("dev")
     ready(terminal)
     again.send_signal(signal.SIGTERM)
@@ -110,15 +111,15 @@ def test_ctrl_c_completes_the_running_job(terminal: Terminal, tmp_path: Path) ->
     ready(terminal)
     witness, gate = tmp_path / "w", tmp_path / "gate"
     job = terminal.call("job", "submit", "until_file", f"path={witness}", f"gate={gate}", "-o", "json").json["id"]
-    until(witness.exists, 20, "the start of the job")
+    wait_until(witness.exists, 20, "the start of the job")
     os.killpg(owner.pid, signal.SIGINT)
     # Had the agents heard the signal twice (from the terminal and from dev), they would stop now and give the job back.
-    until(lambda: "COMPLETING" in terminal.call("bucket", "list", "-o", "json").out, 20, "the agent to complete")
+    wait_until(lambda: "COMPLETING" in terminal.call("bucket", "list", "-o", "json").out, 20, "the agent to complete")
     gate.touch()
     assert owner.wait(40) == 0
     assert witness.read_text().split()[-1] == "ended"
     again = terminal.start("dev", "--agents", "0")
-    until(lambda: terminal.call("dev", "status").code == 0, 30, "the servers")
+    wait_until(lambda: terminal.call("dev", "status").code == 0, 30, "the servers")
     assert terminal.call("job", "show", job, "-o", "json").json["state"] == "SUCCEEDED"
     assert terminal.call("dev", "stop").code == 0
     assert again.wait(30) == 0

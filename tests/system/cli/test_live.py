@@ -13,7 +13,8 @@ from typing import Any
 import pytest
 
 from jobmaster.cli.operator_log import operator_name
-from tests.system.cli.conftest import REPOSITORY, Terminal, until
+from tests.support.waiting import wait_until
+from tests.system.cli.conftest import REPOSITORY, Terminal
 
 pytestmark = [pytest.mark.cluster, pytest.mark.slow]
 
@@ -110,7 +111,7 @@ def test_a_wait_that_ends_before_the_job_names_it(dev: Terminal, tmp_path: Path)
     def new() -> set[str]:
         return {row["id"] for row in dev.call("job", "list", "--handler", "until_file", "-o", "json").json} - before
 
-    (job,) = until(new, 20, "the job")
+    (job,) = wait_until(new, 20, "the job")
     process.send_signal(signal.SIGINT)
     _, said = process.communicate(timeout=600)
     assert (process.returncode, said.strip()) == (130, f"interrupted; the job is {job}: jobmaster job show {job}")
@@ -138,7 +139,7 @@ def test_cancel_what_waits_and_what_runs(dev: Terminal, tmp_path: Path) -> None:
     assert dev.call("job", "cancel", held, "-o", "json").json == [{"id": held, "state": "CANCELLED"}]
     path = tmp_path / "w"
     running = submitted(dev, "until_file", f"path={path}", f"gate={tmp_path / 'gate'}")["id"]
-    until(path.exists, 20, "the start of the job")
+    wait_until(path.exists, 20, "the start of the job")
     assert dev.call("job", "wait", running, "--within", "0.2s").code == 6
     assert dev.call("job", "cancel", running).code == 0
     ended = dev.call("job", "wait", running, "--within", "20s", "-o", "json")
@@ -269,7 +270,7 @@ def test_a_drained_agent_leaves_and_is_not_started_again(dev: Terminal) -> None:
     """Last in this file: it adds an agent of its own and sends it home."""
     extra = dev.start("agent", "run", "--name", "extra", "--handlers", "tests.system.jobs")
     try:
-        until(lambda: dev.call("agent", "show", "extra").code == 0, 30, "the second agent")
+        wait_until(lambda: dev.call("agent", "show", "extra").code == 0, 30, "the second agent")
         asked = dev.call("agent", "drain", "extra", "-o", "json")
         assert asked.json["drain_requested"] is True
         assert extra.wait(45) == 0

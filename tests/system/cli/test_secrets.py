@@ -19,7 +19,8 @@ from jobmaster.model.errors import JobMasterError
 from jobmaster.settings.loader import load_settings
 from jobmaster.wiring import open_cluster
 from tests.chaos.servers import free_port
-from tests.system.cli.conftest import Result, Terminal, until
+from tests.support.waiting import wait_until
+from tests.system.cli.conftest import Result, Terminal
 
 pytestmark = [pytest.mark.cluster]
 
@@ -183,7 +184,9 @@ def test_neither_dev_nor_its_agent_prints_one(
     )
     dev = terminal.start("-vv", "dev", "--config", str(file))
     try:
-        until(lambda: '"alive": 1' in terminal.call("status", "--config", str(file), "-o", "json").out, 60, "the agent")
+        wait_until(
+            lambda: '"alive": 1' in terminal.call("status", "--config", str(file), "-o", "json").out, 60, "the agent"
+        )
         done = terminal.call(
             "job",
             "submit",

@@ -12,8 +12,9 @@ from jobmaster.model.errors import ConfigError, NotFound, SchemaMismatch, Unavai
 from jobmaster.model.job import JobState
 from jobmaster.settings.model import ClusterSettings, MasterSettings, StoreSettings
 from jobmaster.wiring import addresses, migrate_master, open_cluster, open_reader, open_stores, open_sync_cluster
-from tests.patience import PATIENCE_SECONDS
-from tests.system.cli.conftest import Terminal, until
+from tests.support.patience import PATIENCE_SECONDS
+from tests.support.waiting import wait_until
+from tests.system.cli.conftest import Terminal
 
 
 def settings(master_dsn: str, stores: dict[str, str | None], cluster: str = "default") -> ClusterSettings:
@@ -81,4 +82,4 @@ def test_the_face_without_await(dev: Terminal) -> None:
         receipt = cluster.submit("add", {"one": 1, "other": 2})
         assert receipt.result(timeout=PATIENCE_SECONDS) == 3
         assert cluster.get(receipt).state is JobState.SUCCEEDED
-    until(lambda: dev.call("status").code == 0, 10, "an undisturbed cluster")
+    wait_until(lambda: dev.call("status").code == 0, 10, "an undisturbed cluster")

@@ -18,7 +18,7 @@ import pytest
 
 from jobmaster.demo.indexing import FileIndex, add_up
 from jobmaster.demo.results import DemoSummary, MasterResults, summarise
-from tests.patience import PATIENCE_SECONDS, patient
+from tests.support.patience import PATIENCE_SECONDS, patient
 
 REPOSITORY = Path(__file__).parents[3]
 MARK = "JM_TEST_MARK"
@@ -67,7 +67,7 @@ class Run:
     def said(self, sentence: str) -> bool:
         return sentence in self.log.read_text()
 
-    def until(self, condition: Callable[[], Any], seconds: float) -> None:
+    def wait_until(self, condition: Callable[[], Any], seconds: float) -> None:
         end = time.monotonic() + patient(seconds)
         while not condition():
             assert time.monotonic() < end, self.log.read_text()
@@ -125,12 +125,12 @@ def test_the_pipeline_looks_back_on_every_job_and_leaves_a_report(start: Callabl
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM], ids=lambda number: number.name)
 def test_an_interrupted_demo_leaves_nothing(start: Callable[..., Run], number: signal.Signals) -> None:
     run = start("--jobs", "300", "--seconds", "60")
-    run.until(lambda: run.said("jobs are in"), 60)
+    run.wait_until(lambda: run.said("jobs are in"), 60)
     assert len(run.processes()) >= 7  # the demo, two supervisors, two agents, two servers
     run.process.send_signal(number)
     run.process.communicate(timeout=PATIENCE_SECONDS)
     assert run.process.returncode == 130, run.log.read_text()
-    run.until(lambda: not run.processes(), 10)
+    run.wait_until(lambda: not run.processes(), 10)
     assert list(run.tmp.iterdir()) == []
 
 
@@ -138,10 +138,10 @@ def test_an_interrupted_demo_leaves_nothing(start: Callable[..., Run], number: s
 @pytest.mark.slow
 def test_a_killed_demo_leaves_no_process(start: Callable[..., Run]) -> None:
     run = start("--jobs", "300", "--seconds", "60")
-    run.until(lambda: run.said("jobs are in"), 60)
+    run.wait_until(lambda: run.said("jobs are in"), 60)
     run.process.kill()
     run.process.communicate()
-    run.until(lambda: not run.processes(), 40)
+    run.wait_until(lambda: not run.processes(), 40)
 
 
 # ---------------------------------------------------------------- what counts as off

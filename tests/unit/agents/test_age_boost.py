@@ -12,7 +12,8 @@ from jobmaster.handlers import Handlers
 from jobmaster.model.job import Entry, Priority
 from jobmaster.settings.model import AgentSettings
 from jobmaster_agents.state.ownership import OwnedBucket
-from tests.unit.agents.ports_kit import Kit, until
+from tests.support.bucket_worker_fixture import Kit
+from tests.support.waiting import until
 
 HOUR = 3600.0
 OLD = 5000

@@ -14,7 +14,7 @@ from jobmaster.telemetry import Telemetry
 from jobmaster_agents.buckets.anti_entropy import GRACE_SHARE, PACE_SECONDS, AntiEntropy, _Watch
 from jobmaster_agents.event_log import EventLog
 from jobmaster_agents.state.ownership import OwnedBucket
-from tests.unit.agents.hand_clock import HandClock, trusted
+from tests.support.hand_clock import HandClock, trusted
 
 GRACE_SECONDS = Leases().anti_entropy_seconds * GRACE_SHARE
 

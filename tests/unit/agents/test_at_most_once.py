@@ -16,7 +16,8 @@ from jobmaster.settings.model import AgentSettings
 from jobmaster_agents import retrying
 from jobmaster_agents.execute.attempt_result import AttemptResult, ResultKind
 from jobmaster_agents.state.ownership import OwnedBucket
-from tests.unit.agents.ports_kit import LOST, Gate, Kit, turns, until
+from tests.support.bucket_worker_fixture import LOST, Gate, Kit, turns
+from tests.support.waiting import until
 from tests.unit.agents.test_dispatch import SlowPool
 
 ONCE = encode_headers(Headers(at_most_once=True))

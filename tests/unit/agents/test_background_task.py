@@ -11,7 +11,7 @@ from jobmaster.model.errors import CodeError, Unavailable
 from jobmaster.telemetry import Telemetry
 from jobmaster_agents import background_task
 from jobmaster_agents.background_task import run_periodically
-from tests.patience import PATIENCE_SECONDS
+from tests.support.patience import PATIENCE_SECONDS
 
 
 class Scripted:

@@ -15,8 +15,9 @@ from jobmaster.ports import Claimed, Word
 from jobmaster.settings.model import AgentSettings
 from jobmaster_agents import retrying
 from jobmaster_agents.state.ownership import OwnedBucket
-from tests.unit.agents.kit_store import REQUESTS_MAX
-from tests.unit.agents.ports_kit import LOST, Gate, Kit, Row, turns, until
+from tests.support.bucket_worker_fixture import LOST, Gate, Kit, Row, turns
+from tests.support.fake_store import REQUESTS_MAX
+from tests.support.waiting import until
 
 handlers = Handlers()
 ran: list[str] = []

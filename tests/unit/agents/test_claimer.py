@@ -15,7 +15,8 @@ from jobmaster.ports import Claimed, Word
 from jobmaster.settings.model import AgentSettings
 from jobmaster_agents import retrying
 from jobmaster_agents.fetch import claimer
-from tests.unit.agents.ports_kit import DOWN, LOST, Gate, Kit, Row, turns, until
+from tests.support.bucket_worker_fixture import DOWN, LOST, Gate, Kit, Row, turns
+from tests.support.waiting import until
 
 handlers = Handlers()
 ran: list[int] = []

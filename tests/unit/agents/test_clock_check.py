@@ -9,7 +9,7 @@ import pytest
 from jobmaster.telemetry import Telemetry
 from jobmaster_agents.event_log import EventLog
 from jobmaster_agents.lease.clock_check import ClockCheck
-from tests.unit.agents.hand_clock import HandClock
+from tests.support.hand_clock import HandClock
 
 
 class Wall(HandClock):

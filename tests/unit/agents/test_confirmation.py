@@ -16,9 +16,10 @@ from jobmaster.model.ids import text
 from jobmaster.model.job import Conclusion, Entry, ErrorInfo, StartRule
 from jobmaster_agents import retrying
 from jobmaster_agents.execute.attempt_result import AttemptResult, ResultKind
-from tests.unit.agents import paper_transactions
-from tests.unit.agents.paper_transactions import PaperKit
-from tests.unit.agents.ports_kit import DOWN, LOST, Row, turns, until
+from tests.support import fake_transactions
+from tests.support.bucket_worker_fixture import DOWN, LOST, Row, turns
+from tests.support.fake_transactions import TransactionalKit
+from tests.support.waiting import until
 
 handlers = Handlers()
 log: list[str] = []
@@ -84,17 +85,17 @@ async def in_process() -> None:
 
 
 @pytest.fixture
-async def kit(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[PaperKit]:
+async def kit(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[TransactionalKit]:
     monkeypatch.setattr(retrying, "BACKOFF_SECONDS", 0.0)
-    monkeypatch.setattr(paper_transactions, "handlers", handlers)
+    monkeypatch.setattr(fake_transactions, "handlers", handlers)
     log.clear()
     go.clear()
-    async with PaperKit() as made:
+    async with TransactionalKit() as made:
         yield made
         go.set()
 
 
-async def test_it_is_done_when_it_says_so_and_what_follows_changes_nothing(kit: PaperKit) -> None:
+async def test_it_is_done_when_it_says_so_and_what_follows_changes_nothing(kit: TransactionalKit) -> None:
     (entry,) = kit.put("confirms")
     await until(lambda: log)
     assert kit.state(entry) == "SUCCEEDED"
@@ -110,7 +111,7 @@ async def test_it_is_done_when_it_says_so_and_what_follows_changes_nothing(kit: 
 
 
 @pytest.mark.parametrize("name", ["breaks_afterwards", "twice"])
-async def test_what_was_confirmed_stands(kit: PaperKit, name: str) -> None:
+async def test_what_was_confirmed_stands(kit: TransactionalKit, name: str) -> None:
     (entry,) = kit.put(name)
     await kit.settled()
     await until(lambda: kit.bucket_worker.executor.running == 0)
@@ -121,14 +122,14 @@ async def test_what_was_confirmed_stands(kit: PaperKit, name: str) -> None:
 
 
 @pytest.mark.parametrize(("name", "reason"), [("forgets", "unconfirmed"), ("too_large", "error"), ("usual", "error")])
-async def test_without_a_confirmation_the_attempt_has_failed(kit: PaperKit, name: str, reason: str) -> None:
+async def test_without_a_confirmation_the_attempt_has_failed(kit: TransactionalKit, name: str, reason: str) -> None:
     (entry,) = kit.put(name)
     await kit.settled()
     assert kit.state(entry) == "FAILED"
     assert kit.error(entry).reason == reason
 
 
-async def test_a_superseded_run_hears_it_and_records_nothing(kit: PaperKit) -> None:
+async def test_a_superseded_run_hears_it_and_records_nothing(kit: TransactionalKit) -> None:
     entry = Entry(new_id(), 1, "hears", b"{}")
     kit.master.rows[entry.id] = Row("HELD", 2)
     kit.submit(kit.bucket(), [entry])
@@ -139,7 +140,7 @@ async def test_a_superseded_run_hears_it_and_records_nothing(kit: PaperKit) -> N
 
 
 @pytest.mark.parametrize("step", [LOST, DOWN])
-async def test_a_lost_answer_is_found_on_the_row(kit: PaperKit, step: Any) -> None:
+async def test_a_lost_answer_is_found_on_the_row(kit: TransactionalKit, step: Any) -> None:
     kit.source.script = [step]
     (entry,) = kit.put("hears")
     await kit.settled()
@@ -147,7 +148,7 @@ async def test_a_lost_answer_is_found_on_the_row(kit: PaperKit, step: Any) -> No
     assert log == ([] if step is LOST else ["OutcomeUnknown"])
 
 
-async def test_while_the_master_is_away_a_confirmation_waits(kit: PaperKit) -> None:
+async def test_while_the_master_is_away_a_confirmation_waits(kit: TransactionalKit) -> None:
     kit.source.down = True
     (entry,) = kit.put("hears")
     await until(lambda: kit.bucket_worker.executor.running == 1)
@@ -158,7 +159,7 @@ async def test_while_the_master_is_away_a_confirmation_waits(kit: PaperKit) -> N
     assert (kit.state(entry), log) == ("SUCCEEDED", [])
 
 
-async def test_left_to_others_it_waits_in_the_master_with_all_that_follows(kit: PaperKit) -> None:
+async def test_left_to_others_it_waits_in_the_master_with_all_that_follows(kit: TransactionalKit) -> None:
     (entry,) = kit.put("leaves_it")
     await until(lambda: log)
     assert kit.state(entry) == "PROCESSING", "the row is there before anybody can confirm"
@@ -170,7 +171,7 @@ async def test_left_to_others_it_waits_in_the_master_with_all_that_follows(kit: 
     assert not kit.master.outcomes
 
 
-async def test_after_its_last_attempt_the_error_is_ready(kit: PaperKit) -> None:
+async def test_after_its_last_attempt_the_error_is_ready(kit: TransactionalKit) -> None:
     entry = Entry(new_id(), 1, "leaves_it", b"{}", attempt=1)
     go.set()
     kit.submit(kit.bucket(), [entry])
@@ -179,7 +180,7 @@ async def test_after_its_last_attempt_the_error_is_ready(kit: PaperKit) -> None:
     assert decode_error(error).reason == "unconfirmed"
 
 
-async def test_confirmed_from_outside_while_it_runs_it_is_done(kit: PaperKit) -> None:
+async def test_confirmed_from_outside_while_it_runs_it_is_done(kit: TransactionalKit) -> None:
     (entry,) = kit.put("leaves_it")
     await until(lambda: log)
     kit.master.rows[entry.id].state = "SUCCEEDED"
@@ -189,7 +190,7 @@ async def test_confirmed_from_outside_while_it_runs_it_is_done(kit: PaperKit) ->
     assert kit.bucket_worker.outcome_writer.refused == 0
 
 
-async def test_a_bucket_lost_after_the_confirmation_changes_nothing(kit: PaperKit) -> None:
+async def test_a_bucket_lost_after_the_confirmation_changes_nothing(kit: TransactionalKit) -> None:
     bucket = kit.bucket()
     entry = Entry(new_id(), 1, "confirms", b"{}")
     kit.submit(bucket, [entry])
@@ -201,7 +202,7 @@ async def test_a_bucket_lost_after_the_confirmation_changes_nothing(kit: PaperKi
     assert (kit.state(entry), len(kit.master.outcomes)) == ("SUCCEEDED", 1)
 
 
-async def test_a_time_out_after_the_confirmation_ends_the_handler_and_not_the_job(kit: PaperKit) -> None:
+async def test_a_time_out_after_the_confirmation_ends_the_handler_and_not_the_job(kit: TransactionalKit) -> None:
     (entry,) = kit.put("confirms")
     await until(lambda: log)
     kit.clock.now += 101.0
@@ -219,7 +220,7 @@ async def test_a_time_out_after_the_confirmation_ends_the_handler_and_not_the_jo
         (AttemptResult(kind=ResultKind.CRASHED, error=ErrorInfo(type="X", message="x", reason="crashed")), "FAILED"),
     ],
 )
-async def test_in_a_worker_process_it_is_the_same(kit: PaperKit, result: AttemptResult, state: str) -> None:
+async def test_in_a_worker_process_it_is_the_same(kit: TransactionalKit, result: AttemptResult, state: str) -> None:
     (entry,) = kit.put("process")
     await until(lambda: entry.id in kit.pool.orders)
     live = kit.bucket_worker.job_table.get(entry.id)

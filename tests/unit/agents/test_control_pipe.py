@@ -14,8 +14,8 @@ from jobmaster.settings.model import ClusterSettings, MasterSettings
 from jobmaster_agents.event_log import EventLog
 from jobmaster_agents.launch.control_pipe import ControlPipe
 from jobmaster_agents.launch.order import ControlMessage, LaunchOrder, read_order, write_order
-from tests.patience import PATIENCE_SECONDS
-from tests.unit.agents.waiting import until
+from tests.support.patience import PATIENCE_SECONDS
+from tests.support.waiting import wait_until
 
 
 def an_order() -> LaunchOrder:
@@ -50,7 +50,7 @@ async def test_words_before_and_after_the_attachment_arrive_in_order() -> None:
     line = ControlPipe(read_end, EventLog(), orphan_seconds=0.0, leave=left.set)
     line.start()
     os.write(write_end, b"rescue\nword of a newer superv")
-    until(lambda: line.waiting == 1, 5.0, "the early word is kept")
+    wait_until(lambda: line.waiting == 1, 5.0, "the early word is kept")
     heard: asyncio.Queue[str] = asyncio.Queue()
     line.attach(asyncio.get_running_loop(), heard.put_nowait, lambda: heard.put_nowait("orphaned"))
     assert await asyncio.wait_for(heard.get(), PATIENCE_SECONDS) == ControlMessage.RESCUE

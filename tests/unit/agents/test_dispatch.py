@@ -23,8 +23,8 @@ from jobmaster_agents.execute.process_pool.protocol import ProcessJob
 from jobmaster_agents.outcomes.outcome import StopCause
 from jobmaster_agents.state.job_table import ClaimedJob
 from jobmaster_agents.state.ownership import OwnedBucket
-from tests.unit.agents.ports_kit import Kit, turns, until
-from tests.unit.agents.waiting import until as until_blocking
+from tests.support.bucket_worker_fixture import Kit, turns
+from tests.support.waiting import until, wait_until
 
 handlers = Handlers()
 ran: list[str] = []
@@ -197,7 +197,7 @@ async def ended_thread(kit: PoolKit) -> tuple[OwnedBucket, ClaimedJob]:
     thread = kit.bucket_worker._dispatcher._dispatched[live].thread
     assert thread is not None
     release.set()
-    until_blocking(lambda: thread.over, 10, "the end of the thread")
+    wait_until(lambda: thread.over, 10, "the end of the thread")
     return bucket, live
 
 

@@ -16,9 +16,10 @@ from jobmaster.rules.lease import term
 from jobmaster.settings.model import AgentSettings
 from jobmaster_agents.outcomes.outcome import StopCause
 from jobmaster_agents.state.job_table import ClaimedJob
-from tests.patience import PATIENCE_SECONDS
-from tests.unit.agents.execution_bench import CLOCK, Bench
-from tests.unit.agents.ports_kit import turns, until
+from tests.support.bucket_worker_fixture import turns
+from tests.support.patience import PATIENCE_SECONDS
+from tests.support.waiting import until
+from tests.unit.agents.executor_fixture import CLOCK, Bench
 
 handlers = Handlers()
 seen: list[object] = []

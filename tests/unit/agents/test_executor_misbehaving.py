@@ -20,9 +20,10 @@ from jobmaster_agents import retrying
 from jobmaster_agents.agent_main import run_main_coroutine
 from jobmaster_agents.event_log import EventLog
 from jobmaster_agents.outcomes.outcome import StopCause
-from tests.unit.agents.execution_bench import Bench
-from tests.unit.agents.paper_transactions import PaperSource
-from tests.unit.agents.ports_kit import Kit, until
+from tests.support.bucket_worker_fixture import Kit
+from tests.support.fake_transactions import FakeTransactions
+from tests.support.waiting import until
+from tests.unit.agents.executor_fixture import Bench
 
 handlers = Handlers()
 tenant: ContextVar[str] = ContextVar("tenant", default="nobody")
@@ -263,7 +264,7 @@ class TransactionKit(Kit):
 
     def __init__(self) -> None:
         super().__init__(everything(), AgentSettings(slots=4))
-        self.source = PaperSource(self)
+        self.source = FakeTransactions(self)
         self.bucket_worker._dispatcher._transactional._source = self.source
 
     async def __aenter__(self) -> TransactionKit:

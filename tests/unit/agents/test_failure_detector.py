@@ -10,7 +10,7 @@ from jobmaster.telemetry import Telemetry
 from jobmaster_agents.event_log import EventLog
 from jobmaster_agents.rescue.failure_detector import FailureDetector
 from jobmaster_agents.state.ownership import Ownership
-from tests.unit.agents.hand_clock import HandClock, trusted
+from tests.support.hand_clock import HandClock, trusted
 
 
 class DetectorMaster:

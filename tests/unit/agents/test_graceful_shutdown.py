@@ -18,8 +18,9 @@ from jobmaster.settings.model import AgentSettings
 from jobmaster_agents import retrying
 from jobmaster_agents.buckets import graceful_shutdown
 from jobmaster_agents.state.ownership import OwnedBucket
-from tests.patience import PATIENCE_SECONDS
-from tests.unit.agents.ports_kit import DOWN, LOST, Gate, Kit, Row, turns, until
+from tests.support.bucket_worker_fixture import DOWN, LOST, Gate, Kit, Row, turns
+from tests.support.patience import PATIENCE_SECONDS
+from tests.support.waiting import until
 
 handlers = Handlers()
 ran: list[int] = []

@@ -19,21 +19,11 @@ from jobmaster_agents.event_log import EventLog
 from jobmaster_agents.lease.heartbeat import Heartbeat, StoreBeat, attestation
 from jobmaster_agents.state.ownership import Ownership
 from jobmaster_agents.state.progress import Progress
+from tests.support.hand_clock import HandClock
 
 LEASES = Leases()
 FINE = Renewal(alive=True, drain_requested=False, coordinator=None, lost_stores=[], cancel_requested=[])
 DEAD = FINE._replace(alive=False)
-
-
-class HandClock:
-    def __init__(self) -> None:
-        self.now = 1000.0
-
-    def boottime(self) -> float:
-        return self.now
-
-    def wall_us(self) -> int:
-        return 0
 
 
 class Master:

@@ -6,7 +6,7 @@ import asyncio
 import json
 import signal
 import socket
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Mapping
 from types import SimpleNamespace
 
 import msgspec
@@ -22,8 +22,9 @@ from jobmaster_agents.event_log import EventLog
 from jobmaster_agents.http_server import CONNECTIONS_MAX, HEAD_BYTES_MAX, HttpServer, check_ports, port_of, url_of
 from jobmaster_agents.run_agent import AgentLifecycle
 from jobmaster_agents.state.ownership import Ownership
-from tests.patience import PATIENCE_SECONDS
-from tests.unit.agents.hand_clock import HandClock
+from tests.support.hand_clock import HandClock
+from tests.support.patience import PATIENCE_SECONDS
+from tests.support.waiting import until
 
 HOST = "127.0.0.1"
 
@@ -64,13 +65,6 @@ class Face:
         assert headers["Content-Length"] == str(len(body))
         assert headers["Connection"] == "close"
         return status, body
-
-
-async def until(condition: Callable[[], bool]) -> None:
-    """Wait for what another task does."""
-    async with asyncio.timeout(PATIENCE_SECONDS):
-        while not condition():  # noqa: ASYNC110 - the server's own book is looked at, which has no event
-            await asyncio.sleep(0)
 
 
 @pytest.fixture

@@ -11,7 +11,8 @@ from jobmaster.clock import new_id
 from jobmaster.handlers import Handlers
 from jobmaster.model.job import Entry, JobState
 from jobmaster_agents import retrying
-from tests.unit.agents.ports_kit import LOST, Gate, Kit, Row, turns, until
+from tests.support.bucket_worker_fixture import LOST, Gate, Kit, Row, turns
+from tests.support.waiting import until
 
 handlers = Handlers()
 ran: list[bytes] = []

@@ -16,7 +16,8 @@ from jobmaster_agents import retrying
 from jobmaster_agents.outcomes import kept
 from jobmaster_agents.outcomes.kept_codec import decode_kept
 from jobmaster_agents.state.ownership import OwnedBucket
-from tests.unit.agents.ports_kit import DOWN, LOST, Gate, Kit, Row, turns, until
+from tests.support.bucket_worker_fixture import DOWN, LOST, Gate, Kit, Row, turns
+from tests.support.waiting import until
 
 handlers = Handlers()
 ran: list[str] = []

@@ -17,7 +17,8 @@ from jobmaster.settings.model import AgentSettings
 from jobmaster_agents import retrying
 from jobmaster_agents.outcomes import kept, writer
 from jobmaster_agents.state.ownership import OwnedBucket
-from tests.unit.agents.ports_kit import Gate, Kit, Row, turns, until
+from tests.support.bucket_worker_fixture import Gate, Kit, Row, turns
+from tests.support.waiting import until
 
 handlers = Handlers()
 MEBIBYTE = 1024 * 1024

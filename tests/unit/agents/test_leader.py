@@ -21,7 +21,7 @@ from jobmaster_agents.leader.due_notifier import DueNotifier
 from jobmaster_agents.leader.leader import IDLE_SECONDS, Leader, MaintenanceTask, may_lead
 from jobmaster_agents.state import store_reach
 from jobmaster_agents.state.store_reach import StoreReach
-from tests.unit.agents.hand_clock import HandClock, trusted
+from tests.support.hand_clock import HandClock, trusted
 
 
 class Master:

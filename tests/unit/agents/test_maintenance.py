@@ -16,7 +16,7 @@ from jobmaster.telemetry import Telemetry
 from jobmaster_agents.event_log import EventLog
 from jobmaster_agents.leader.maintenance import Maintenance
 from jobmaster_agents.state.store_reach import StoreReach
-from tests.unit.agents.hand_clock import HandClock
+from tests.support.hand_clock import HandClock
 
 SETTINGS = ClusterSettings(
     stores={"one": StoreSettings(url="redis://one"), "two": StoreSettings(url="redis://two")},

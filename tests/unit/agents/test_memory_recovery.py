@@ -18,7 +18,8 @@ from jobmaster_agents.buckets.memory_recovery import MemoryRecovery, Saved
 from jobmaster_agents.outcomes import kept
 from jobmaster_agents.state.job_table import ClaimedJob, ClaimedList
 from jobmaster_agents.state.ownership import OwnedBucket
-from tests.unit.agents.ports_kit import DOWN, Gate, Kit, turns, until
+from tests.support.bucket_worker_fixture import DOWN, Gate, Kit, turns
+from tests.support.waiting import until
 
 handlers = Handlers()
 go = asyncio.Event()

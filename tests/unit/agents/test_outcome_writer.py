@@ -15,7 +15,8 @@ from jobmaster.ports import Written
 from jobmaster_agents import retrying
 from jobmaster_agents.outcomes import writer
 from jobmaster_agents.state.job_table import JobPhase
-from tests.unit.agents.ports_kit import DOWN, LOST, Gate, Kit, Row, turns, until
+from tests.support.bucket_worker_fixture import DOWN, LOST, Gate, Kit, Row, turns
+from tests.support.waiting import until
 
 handlers = Handlers()
 ran: list[bytes] = []

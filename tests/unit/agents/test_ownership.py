@@ -9,7 +9,7 @@ from jobmaster.model.bucket import BucketState
 from jobmaster.model.ids import AgentId, BucketId, Fence
 from jobmaster.rules.lease import Standing, term
 from jobmaster_agents.state.ownership import OwnedBucket, Ownership
-from tests.patience import PATIENCE_SECONDS
+from tests.support.patience import PATIENCE_SECONDS
 
 
 def a_holding() -> OwnedBucket:

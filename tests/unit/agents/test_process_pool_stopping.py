@@ -11,17 +11,9 @@ from pathlib import Path
 import pytest
 
 from jobmaster_agents.execute.attempt_result import ResultKind
-from tests.unit.agents.isolation_kit import (
-    NEVER_KILLED,
-    QUICK,
-    Make,
-    alive,
-    make_job,
-    pools,
-    told,
-    until,
-    value,
-)
+from tests.support.processes import alive
+from tests.support.waiting import until
+from tests.unit.agents.process_pool_fixture import NEVER_KILLED, QUICK, Make, make_job, pools, told, value
 
 
 @pytest.fixture

@@ -17,20 +17,20 @@ import pytest
 from jobmaster_agents.execute.attempt_result import AttemptResult, ResultKind
 from jobmaster_agents.execute.process_pool.worker_output import LINES, LINES_PER_SECOND, LineRate, OutputTail
 from jobmaster_agents.execute.process_pool.worker_process import WorkerLimits
-from tests.patience import PATIENCE_SECONDS
-from tests.unit.agents.hand_clock import HandClock
-from tests.unit.agents.isolation_kit import (
+from tests.support.hand_clock import HandClock
+from tests.support.patience import PATIENCE_SECONDS
+from tests.support.processes import alive
+from tests.support.waiting import until
+from tests.unit.agents.process_pool_fixture import (
     ERROR_BYTES,
     LOGGER,
     MODULE,
     NEVER_KILLED,
     QUICK,
     Make,
-    alive,
     make_job,
     pools,
     told,
-    until,
     value,
 )
 
@@ -471,7 +471,7 @@ import asyncio, logging, sys
 sys.path[:] = {path!r}
 from jobmaster.clock import SystemClock
 from jobmaster_agents.execute.process_pool.pool import ProcessPool
-from tests.unit.agents.isolation_kit import make_job
+from tests.unit.agents.process_pool_fixture import make_job
 async def main():
     pool = ProcessPool([{module!r}], 1, result_bytes=1000, error_bytes=1000, logger=logging.getLogger(), clock=SystemClock())
     await pool.run(make_job({handler!r}, timeout=3600.0, started={started!r}))

@@ -17,9 +17,9 @@ from jobmaster_agents import retrying
 from jobmaster_agents.event_log import EventLog
 from jobmaster_agents.lease.heartbeat import Heartbeat, StoreBeat, attestation
 from jobmaster_agents.state.progress import Progress, silence_seconds
-from tests.unit.agents.hand_clock import HandClock
-from tests.unit.agents.ports_kit import SILENCE_SECONDS, Kit
-from tests.unit.agents.scripted import DOWN, Gate, turns
+from tests.support.bucket_worker_fixture import SILENCE_SECONDS, Kit
+from tests.support.hand_clock import HandClock
+from tests.support.scripted import DOWN, Gate, turns
 
 HOUR = 3600.0
 

@@ -12,7 +12,7 @@ from jobmaster.settings.model import AgentSettings, BucketCounts
 from jobmaster_agents.buckets import provisioner
 from jobmaster_agents.buckets.provisioner import BucketProvisioner
 from jobmaster_agents.event_log import EventLog
-from tests.unit.agents.ports_kit import Kit
+from tests.support.bucket_worker_fixture import Kit
 from tests.unit.agents.test_graceful_shutdown import handlers
 
 AWAY = 12

@@ -13,7 +13,8 @@ from jobmaster.model.ids import Fence
 from jobmaster.model.job import Entry, HoldRow, JobState
 from jobmaster.ports import Word, Written
 from jobmaster_agents import retrying
-from tests.unit.agents.ports_kit import DOWN, Gate, Kit, Row, until
+from tests.support.bucket_worker_fixture import DOWN, Gate, Kit, Row
+from tests.support.waiting import until
 
 handlers = Handlers()
 

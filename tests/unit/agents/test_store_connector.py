@@ -14,7 +14,7 @@ from jobmaster.ports import StoreHealth
 from jobmaster_agents import store_connector
 from jobmaster_agents.event_log import Event, EventLog
 from jobmaster_agents.store_connector import AGAIN_SECONDS, VERIFY_SECONDS, StoreConnector
-from tests.unit.agents.scripted import until
+from tests.support.waiting import until
 
 
 class Remembering:

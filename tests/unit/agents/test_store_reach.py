@@ -12,7 +12,7 @@ from jobmaster.telemetry import Telemetry
 from jobmaster_agents.event_log import EventLog
 from jobmaster_agents.state import store_reach
 from jobmaster_agents.state.store_reach import IDLE_SECONDS, PING_EVERY_SECONDS, StoreReach
-from tests.unit.agents.hand_clock import HandClock
+from tests.support.hand_clock import HandClock
 
 
 class Store:

@@ -24,9 +24,10 @@ from jobmaster_agents.supervisor.supervisor import (
     exit_text,
     restart_delay,
 )
-from tests.patience import PATIENCE_SECONDS
+from tests.support.patience import PATIENCE_SECONDS
+from tests.support.processes import alive
+from tests.support.waiting import wait_until
 from tests.unit.agents.supervised_programs import HERE, Behaviour
-from tests.unit.agents.waiting import alive, until
 
 Line = dict[str, object]
 
@@ -59,7 +60,7 @@ class Run:
 
     def children(self, count: int) -> list[Line]:
         """Wait until so many children have started in all."""
-        until(lambda: len(self.story("child")) >= count, 20.0, f"{count} children")
+        wait_until(lambda: len(self.story("child")) >= count, 20.0, f"{count} children")
         return self.story("child")
 
     def pid(self, child: int = 0) -> int:
@@ -78,7 +79,7 @@ class Run:
         for line in self.story("child"):
             pid = line["pid"]
             assert isinstance(pid, int)
-            until(lambda pid=pid: not alive(pid), 5.0, "every child gone after its supervisor")  # type: ignore[misc]
+            wait_until(lambda pid=pid: not alive(pid), 5.0, "every child gone after its supervisor")  # type: ignore[misc]
 
 
 @pytest.fixture
@@ -103,7 +104,7 @@ def test_a_killed_child_is_certified_at_once_and_replaced_by_a_new_agent(start: 
     run.children(2)
     killed = run.story("child")[0]
     os.kill(run.pid(0), signal.SIGKILL)
-    until(lambda: len(run.story("certificate")) == 1, 5.0, "a certificate")
+    wait_until(lambda: len(run.story("certificate")) == 1, 5.0, "a certificate")
     certificate = run.story("certificate")[0]
     assert certificate["agent"] == killed["agent"]
     assert certificate["reason"] == "supervisor saw it end: signal 9 (SIGKILL)"
@@ -117,7 +118,7 @@ def test_the_living_siblings_are_told_to_rescue_when_the_certificate_stands(star
     run.children(2)
     sibling = run.pid(1)
     os.kill(run.pid(0), signal.SIGKILL)
-    until(lambda: any(line["pid"] == sibling for line in run.story("word")), 5.0, "the sibling is told")
+    wait_until(lambda: any(line["pid"] == sibling for line in run.story("word")), 5.0, "the sibling is told")
     told = next(line for line in run.story("word") if line["pid"] == sibling)
     assert told["word"] == "rescue"
     assert float(str(told["at"])) >= float(str(run.story("certificate")[0]["at"]))
@@ -127,20 +128,20 @@ def test_the_successor_is_told_too_even_before_it_listens(start: Callable[..., R
     run = start()
     os.kill(run.pid(0), signal.SIGKILL)
     heir = run.pid(1)
-    until(lambda: any(line["pid"] == heir for line in run.story("word")), 5.0, "the successor is told")
+    wait_until(lambda: any(line["pid"] == heir for line in run.story("word")), 5.0, "the successor is told")
 
 
 def test_a_process_that_fenced_itself_is_replaced(start: Callable[..., Run]) -> None:
     run = start(child="crash once")
     run.children(2)
-    until(lambda: len(run.story("certificate")) == 1, 5.0, "a certificate")
+    wait_until(lambda: len(run.story("certificate")) == 1, 5.0, "a certificate")
     assert "exit code 75" in str(run.story("certificate")[0]["reason"])
 
 
 def test_a_certificate_that_cannot_be_written_is_tried_again(start: Callable[..., Run]) -> None:
     run = start(certificates_fail=2)
     os.kill(run.pid(0), signal.SIGKILL)
-    until(lambda: len(run.story("certificate")) == 1, 10.0, "a certificate in the end")
+    wait_until(lambda: len(run.story("certificate")) == 1, 10.0, "a certificate in the end")
     assert run.events("certificate_failed")
 
 
@@ -149,13 +150,13 @@ def test_workers_of_a_killed_child_die_with_it(start: Callable[..., Run]) -> Non
     worker = int(str(run.children(1)[0]["worker"]))
     assert alive(worker)
     os.kill(run.pid(0), signal.SIGKILL)
-    until(lambda: not alive(worker), 3.0, "the worker is gone")
+    wait_until(lambda: not alive(worker), 3.0, "the worker is gone")
     run.children(2)
 
 
 def test_a_crash_loop_is_named_and_slowed_down(start: Callable[..., Run]) -> None:
     run = start(child="crash")
-    until(lambda: len(run.events("crash_loop")) >= 2, 20.0, "the crash loop is named")
+    wait_until(lambda: len(run.events("crash_loop")) >= 2, 20.0, "the crash loop is named")
     first, second = run.events("crash_loop")[:2]
     assert first["deaths_in_a_row"] == 3
     assert float(str(second["next_start_seconds"])) > float(str(first["next_start_seconds"]))
@@ -185,7 +186,7 @@ def test_what_refuses_a_child_later_stops_nobody_and_passes(start: Callable[...,
     living = run.pid(1)
     (run.directory / "refuse").touch()
     os.kill(run.pid(0), signal.SIGKILL)
-    until(lambda: len(run.events("child_refused")) >= 3, PATIENCE_SECONDS, "it is tried again")
+    wait_until(lambda: len(run.events("child_refused")) >= 3, PATIENCE_SECONDS, "it is tried again")
     waits = [float(str(line["next_start_seconds"])) for line in run.events("child_refused")[:3]]
     assert waits == sorted(waits)
     assert waits[0] < waits[-1]
@@ -204,7 +205,7 @@ def test_also_when_every_child_is_refused_that_was_accepted_before(start: Callab
     run.children(1)
     (run.directory / "refuse").touch()
     os.kill(run.pid(0), signal.SIGKILL)
-    until(lambda: len(run.events("child_refused")) >= 2, PATIENCE_SECONDS, "it is tried again")
+    wait_until(lambda: len(run.events("child_refused")) >= 2, PATIENCE_SECONDS, "it is tried again")
     (run.directory / "refuse").unlink()
     run.children(2)
 
@@ -223,7 +224,7 @@ def test_what_happened_in_its_place_is_shown_to_the_next_child(start: Callable[.
         found = counters().get(index, {})
         return (found.get("deaths"), found.get("kills"), found.get("certificates")) == (1, 1, 1)
 
-    until(told, PATIENCE_SECONDS, "the counters of its place")
+    wait_until(told, PATIENCE_SECONDS, "the counters of its place")
     assert counters()[index]["deaths_in_a_row"] == 1
     other = next(line["index"] for line in run.story("child") if line["index"] != index)
     assert counters().get(other, {"deaths": 0})["deaths"] == 0
@@ -244,16 +245,16 @@ def test_a_frozen_child_is_killed_when_its_lease_ends(start: Callable[..., Run])
     run = start(lease_seconds=1.0)
     pid = run.pid(0)
     os.kill(pid, signal.SIGSTOP)
-    until(lambda: not alive(pid), 5.0, "the frozen child is gone")
+    wait_until(lambda: not alive(pid), 5.0, "the frozen child is gone")
     assert run.events("child_killed")[0]["reason"] == "its lease has ended"
-    until(lambda: len(run.story("certificate")) == 1, 5.0, "a certificate")
+    wait_until(lambda: len(run.story("certificate")) == 1, 5.0, "a certificate")
 
 
 def test_a_child_whose_loop_stalls_shows_its_stack_and_is_killed(start: Callable[..., Run]) -> None:
     run = start(lease_seconds=1.0, child="blocked")
     pid = run.pid(0)
-    until(lambda: not alive(pid), 5.0, "the stalled child is gone")
-    until(lambda: "block_the_loop" in run.log.read_text(), 2.0, "the stack names the culprit")
+    wait_until(lambda: not alive(pid), 5.0, "the stalled child is gone")
+    wait_until(lambda: "block_the_loop" in run.log.read_text(), 2.0, "the stack names the culprit")
     assert run.events("child_overdue")
 
 
@@ -261,7 +262,7 @@ def test_a_healthy_child_is_left_alone_over_many_leases(start: Callable[..., Run
     run = start(lease_seconds=1.0)
     pid = run.pid(0)
     end = time.monotonic() + 2.5
-    until(lambda: time.monotonic() > end, 5.0, "two leases are over")
+    wait_until(lambda: time.monotonic() > end, 5.0, "two leases are over")
     assert alive(pid)
     assert not run.events("child_killed")
 
@@ -280,10 +281,10 @@ def test_without_supervisor_the_kernel_ends_a_frozen_child_before_its_next_instr
         found = pending.search(Path(f"/proc/{pid}/status").read_text())
         return found is not None and bool(int(found[1], 16) & 1 << (signal.SIGALRM - 1))
 
-    until(alarm_pending, 5.0, "the kernel's timer has fired")
+    wait_until(alarm_pending, 5.0, "the kernel's timer has fired")
     before = len(run.story("orphaned"))
     os.kill(pid, signal.SIGCONT)
-    until(lambda: not alive(pid), 1.0, "the child is gone")
+    wait_until(lambda: not alive(pid), 1.0, "the child is gone")
     assert len(run.story("orphaned")) == before  # its threads never ran again
 
 
@@ -294,7 +295,7 @@ def test_a_child_leaves_at_its_supervisors_death_and_not_when_its_lease_ends(sta
     run = start(processes=2, lease_seconds=600.0)
     pids = [run.pid(0), run.pid(1)]
     run.process.kill()
-    until(lambda: not any(map(alive, pids)), 5.0, "the children are gone")
+    wait_until(lambda: not any(map(alive, pids)), 5.0, "the children are gone")
     assert len(run.story("orphaned")) == 2
 
 
@@ -302,7 +303,7 @@ def test_even_a_child_that_will_not_leave_goes_with_all_its_workers(start: Calla
     run = start(child="blocked", lease_seconds=600.0)
     pid = run.pid(0)
     run.process.kill()
-    until(lambda: not alive(pid), 5.0, "the stalled child is gone")
+    wait_until(lambda: not alive(pid), 5.0, "the stalled child is gone")
 
 
 # ---------------------------------------------------------------- stopping
@@ -322,7 +323,7 @@ def test_the_second_signal_says_now(start: Callable[..., Run]) -> None:
     run = start(child="stubborn", grace_seconds=600.0)
     run.children(1)
     run.process.send_signal(signal.SIGTERM)
-    until(lambda: len(run.story("term")) == 1, 5.0, "the first signal arrives")
+    wait_until(lambda: len(run.story("term")) == 1, 5.0, "the first signal arrives")
     run.process.send_signal(signal.SIGTERM)
     assert run.wait() == 0
     assert len(run.story("term")) == 2
@@ -332,7 +333,7 @@ def test_who_does_not_leave_in_time_is_killed_and_certified(start: Callable[...,
     run = start(child="deaf", grace_seconds=0.0)
     run.children(1)
     run.process.send_signal(signal.SIGTERM)
-    until(lambda: len(run.story("term")) == 1, 5.0, "the first signal arrives")
+    wait_until(lambda: len(run.story("term")) == 1, 5.0, "the first signal arrives")
     assert run.wait() == 1
     assert run.events("child_killed")[0]["reason"] == "it did not leave in time"
     assert len(run.story("certificate")) == 1
@@ -342,7 +343,7 @@ def test_a_child_that_dies_while_stopping_is_certified_and_not_replaced(start: C
     run = start(child="stubborn", grace_seconds=600.0)
     pid = run.pid(0)
     run.process.send_signal(signal.SIGTERM)
-    until(lambda: len(run.story("term")) == 1, 5.0, "the first signal arrives")
+    wait_until(lambda: len(run.story("term")) == 1, 5.0, "the first signal arrives")
     os.kill(pid, signal.SIGKILL)
     assert run.wait() == 1
     assert len(run.story("certificate")) == 1
@@ -353,7 +354,7 @@ def test_a_hangup_without_a_configuration_is_refused_and_changes_nothing(start: 
     run = start()
     pid = run.pid(0)
     run.process.send_signal(signal.SIGHUP)
-    until(lambda: bool(run.events("reload_refused")), 5.0, "the hangup is logged")
+    wait_until(lambda: bool(run.events("reload_refused")), 5.0, "the hangup is logged")
     assert alive(pid)
 
 
@@ -363,7 +364,7 @@ def test_a_hangup_without_a_configuration_is_refused_and_changes_nothing(start: 
 def test_the_supervisor_stays_small(start: Callable[..., Run]) -> None:
     run = start(processes=2)
     os.kill(run.pid(0), signal.SIGKILL)
-    until(lambda: len(run.story("certificate")) == 1, 5.0, "a certificate")
+    wait_until(lambda: len(run.story("certificate")) == 1, 5.0, "a certificate")
     status = Path(f"/proc/{run.process.pid}/status").read_text()
     found = re.search(r"VmRSS:\s+(\d+) kB", status)
     assert found is not None
@@ -397,7 +398,7 @@ def test_how_long_a_restart_waits_depends_on_how_far_the_child_had_come() -> Non
 
 def test_an_agent_that_cannot_reach_a_server_is_started_again_every_few_seconds(start: Callable[..., Run]) -> None:
     run = start(child="unavailable")
-    until(lambda: len(run.events("crash_loop")) >= 4, 20.0, "six deaths in a row")
+    wait_until(lambda: len(run.events("crash_loop")) >= 4, 20.0, "six deaths in a row")
     waits = [line["next_start_seconds"] for line in run.events("crash_loop")[:4]]
     assert waits == [1.0, 2.0, AWAY_SECONDS_MAX, AWAY_SECONDS_MAX]
 

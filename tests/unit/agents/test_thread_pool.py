@@ -18,7 +18,8 @@ import pytest
 
 from jobmaster.model.errors import Unavailable
 from jobmaster_agents.execute.thread_pool import ThreadJob, ThreadPool
-from tests.patience import PATIENCE_SECONDS
+from tests.support.patience import PATIENCE_SECONDS
+from tests.support.waiting import until
 
 SIZE = 4
 Outcome = tuple[BaseException | None, object, int]
@@ -54,12 +55,6 @@ class Probe:
         before = len(self.ends)
         self.submit(fn, **kwargs)
         return (await self.wait(before + 1))[before]
-
-
-async def until(condition: Callable[[], bool]) -> None:
-    async with asyncio.timeout(PATIENCE_SECONDS):
-        while not condition():  # noqa: ASYNC110  # threads set no event of ours
-            await asyncio.sleep(0.002)
 
 
 def our_threads() -> list[threading.Thread]:

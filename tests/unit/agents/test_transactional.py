@@ -13,8 +13,9 @@ from jobmaster.model.job import Conclusion, Entry, ErrorInfo
 from jobmaster_agents import retrying
 from jobmaster_agents.execute.attempt_result import AttemptResult, ResultKind
 from jobmaster_agents.outcomes.outcome import StopCause
-from tests.unit.agents.paper_transactions import PaperKit, go, log
-from tests.unit.agents.ports_kit import DOWN, LOST, Gate, Row, turns, until
+from tests.support.bucket_worker_fixture import DOWN, LOST, Gate, Row, turns
+from tests.support.fake_transactions import TransactionalKit, go, log
+from tests.support.waiting import until
 
 
 @pytest.fixture(autouse=True)
@@ -25,13 +26,13 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
-async def kit() -> AsyncIterator[PaperKit]:
-    async with PaperKit() as made:
+async def kit() -> AsyncIterator[TransactionalKit]:
+    async with TransactionalKit() as made:
         yield made
         go.set()
 
 
-async def test_it_is_committed_after_the_handler_has_returned_and_reported_once(kit: PaperKit) -> None:
+async def test_it_is_committed_after_the_handler_has_returned_and_reported_once(kit: TransactionalKit) -> None:
     (entry,) = kit.put("pays")
     await until(lambda: log)
     await turns()
@@ -45,7 +46,7 @@ async def test_it_is_committed_after_the_handler_has_returned_and_reported_once(
     assert kit.bucket_worker._telemetry.transactions == {"committed": 1}
 
 
-async def test_others_of_the_bucket_do_not_wait_for_it(kit: PaperKit) -> None:
+async def test_others_of_the_bucket_do_not_wait_for_it(kit: TransactionalKit) -> None:
     gate = Gate()
     kit.source.script = [gate]
     go.set()
@@ -58,7 +59,7 @@ async def test_others_of_the_bucket_do_not_wait_for_it(kit: PaperKit) -> None:
     assert kit.state(slow) == "SUCCEEDED"
 
 
-async def test_no_more_run_at_once_than_there_are_connections(kit: PaperKit) -> None:
+async def test_no_more_run_at_once_than_there_are_connections(kit: TransactionalKit) -> None:
     kit.put(*["pays"] * 5)
     await until(lambda: len(log) == 2)
     await turns()
@@ -70,7 +71,7 @@ async def test_no_more_run_at_once_than_there_are_connections(kit: PaperKit) -> 
 
 
 @pytest.mark.parametrize("name", ["fails_inside", "fails_after", "twice", "too_large", "exits"])
-async def test_whatever_goes_wrong_takes_the_effects_back(kit: PaperKit, name: str) -> None:
+async def test_whatever_goes_wrong_takes_the_effects_back(kit: TransactionalKit, name: str) -> None:
     (entry,) = kit.put(name)
     await kit.settled()
     assert kit.state(entry) == "FAILED"
@@ -79,20 +80,20 @@ async def test_whatever_goes_wrong_takes_the_effects_back(kit: PaperKit, name: s
     assert said is None or said in kit.error(entry).message
 
 
-async def test_a_handler_that_copes_with_a_failed_block_succeeds_the_usual_way(kit: PaperKit) -> None:
+async def test_a_handler_that_copes_with_a_failed_block_succeeds_the_usual_way(kit: TransactionalKit) -> None:
     entries = kit.put("copes", "does_without")
     await kit.settled()
     assert [kit.state(entry) for entry in entries] == ["SUCCEEDED"] * 2
     assert kit.batched() == 2
 
 
-async def test_without_the_declaration_it_is_a_clear_error(kit: PaperKit) -> None:
+async def test_without_the_declaration_it_is_a_clear_error(kit: TransactionalKit) -> None:
     (entry,) = kit.put("not_declared")
     await kit.settled()
     assert "transactional=True" in kit.error(entry).message
 
 
-async def test_a_commit_that_the_server_refuses_is_a_failed_attempt(kit: PaperKit) -> None:
+async def test_a_commit_that_the_server_refuses_is_a_failed_attempt(kit: TransactionalKit) -> None:
     kit.source.script = [RuntimeError("violates a deferred constraint")]
     go.set()
     (entry,) = kit.put("pays")
@@ -102,7 +103,7 @@ async def test_a_commit_that_the_server_refuses_is_a_failed_attempt(kit: PaperKi
 
 
 @pytest.mark.parametrize("look", [None, DOWN], ids=["at once", "when the master answers again"])
-async def test_a_lost_answer_to_a_commit_is_found_on_the_row(kit: PaperKit, look: Any) -> None:
+async def test_a_lost_answer_to_a_commit_is_found_on_the_row(kit: TransactionalKit, look: Any) -> None:
     kit.source.script = [LOST]
     kit.master.script["is_recorded"] += [look, None]
     go.set()
@@ -114,7 +115,7 @@ async def test_a_lost_answer_to_a_commit_is_found_on_the_row(kit: PaperKit, look
     assert kit.bucket_worker._telemetry.transactions == {"unknown": 1, "committed": 1}
 
 
-async def test_a_commit_that_did_not_happen_is_another_attempt(kit: PaperKit) -> None:
+async def test_a_commit_that_did_not_happen_is_another_attempt(kit: TransactionalKit) -> None:
     kit.source.script = [DOWN]
     go.set()
     (entry,) = kit.put("pays")
@@ -128,7 +129,7 @@ async def test_a_commit_that_did_not_happen_is_another_attempt(kit: PaperKit) ->
     assert kit.source.effects == []
 
 
-async def test_a_commit_that_happens_after_the_look_refuses_what_is_written_instead(kit: PaperKit) -> None:
+async def test_a_commit_that_happens_after_the_look_refuses_what_is_written_instead(kit: TransactionalKit) -> None:
     kit.source.script = [LOST]
     kit.master.script["is_recorded"].append(False)
     go.set()
@@ -139,7 +140,7 @@ async def test_a_commit_that_happens_after_the_look_refuses_what_is_written_inst
     assert kit.bucket_worker.outcome_writer.refused == 1
 
 
-async def test_a_superseded_attempt_is_rolled_back_counted_and_traced(kit: PaperKit) -> None:
+async def test_a_superseded_attempt_is_rolled_back_counted_and_traced(kit: TransactionalKit) -> None:
     gate = Gate()
     kit.source.script = [gate]
     go.set()
@@ -155,7 +156,7 @@ async def test_a_superseded_attempt_is_rolled_back_counted_and_traced(kit: Paper
     assert not kit.master.outcomes
 
 
-async def test_a_time_out_rolls_back_and_is_a_failed_attempt(kit: PaperKit) -> None:
+async def test_a_time_out_rolls_back_and_is_a_failed_attempt(kit: TransactionalKit) -> None:
     (entry,) = kit.put("pays")
     await until(lambda: log)
     kit.clock.now += 101.0
@@ -166,7 +167,7 @@ async def test_a_time_out_rolls_back_and_is_a_failed_attempt(kit: PaperKit) -> N
     assert kit.state(entry) == "ASSIGNED"
 
 
-async def test_a_time_out_that_comes_during_the_commit_disturbs_nothing(kit: PaperKit) -> None:
+async def test_a_time_out_that_comes_during_the_commit_disturbs_nothing(kit: TransactionalKit) -> None:
     gate = Gate()
     kit.source.script = [gate]
     go.set()
@@ -182,7 +183,7 @@ async def test_a_time_out_that_comes_during_the_commit_disturbs_nothing(kit: Pap
     assert (kit.state(entry), kit.source.effects) == ("SUCCEEDED", ["wrote"])
 
 
-async def test_one_that_swallows_its_cancellation_is_asked_again(kit: PaperKit) -> None:
+async def test_one_that_swallows_its_cancellation_is_asked_again(kit: TransactionalKit) -> None:
     (entry,) = kit.put("holds_out")
     await until(lambda: kit.bucket_worker.executor.running == 1)
     await turns()
@@ -196,7 +197,7 @@ async def test_one_that_swallows_its_cancellation_is_asked_again(kit: PaperKit) 
     assert kit.state(entry) == "SUCCEEDED"
 
 
-async def test_a_bucket_lost_while_it_runs_takes_everything_back(kit: PaperKit) -> None:
+async def test_a_bucket_lost_while_it_runs_takes_everything_back(kit: TransactionalKit) -> None:
     bucket = kit.bucket()
     entry = Entry(new_id(), 1, "pays", b"{}")
     kit.submit(bucket, [entry])
@@ -208,7 +209,7 @@ async def test_a_bucket_lost_while_it_runs_takes_everything_back(kit: PaperKit) 
     assert (kit.state(entry), kit.source.effects, kit.master.attempts) == ("none", [], [])
 
 
-async def test_no_row_in_flight_is_written_while_it_commits(kit: PaperKit) -> None:
+async def test_no_row_in_flight_is_written_while_it_commits(kit: TransactionalKit) -> None:
     gate = Gate()
     kit.source.script = [gate]
     go.set()
@@ -221,7 +222,7 @@ async def test_no_row_in_flight_is_written_while_it_commits(kit: PaperKit) -> No
     await kit.settled()
 
 
-async def test_past_the_lease_nothing_is_committed_and_no_attempt_is_used_up(kit: PaperKit) -> None:
+async def test_past_the_lease_nothing_is_committed_and_no_attempt_is_used_up(kit: TransactionalKit) -> None:
     (entry,) = kit.put("pays")
     await until(lambda: log)
     kit.expire()
@@ -233,14 +234,14 @@ async def test_past_the_lease_nothing_is_committed_and_no_attempt_is_used_up(kit
     assert (kit.source.effects, kit.master.attempts) == ([], [])
 
 
-async def test_one_that_cannot_have_a_transaction_is_given_back(kit: PaperKit) -> None:
+async def test_one_that_cannot_have_a_transaction_is_given_back(kit: TransactionalKit) -> None:
     kit.source.down = True
     (entry,) = kit.put("pays")
     await until(lambda: kit.state(entry) == "HELD")
     assert not kit.master.attempts
 
 
-async def test_a_graceful_exit_gives_it_back_with_nothing_done(kit: PaperKit) -> None:
+async def test_a_graceful_exit_gives_it_back_with_nothing_done(kit: TransactionalKit) -> None:
     bucket = kit.bucket()
     entry = Entry(new_id(), 1, "pays", b"{}")
     kit.submit(bucket, [entry])
@@ -252,7 +253,7 @@ async def test_a_graceful_exit_gives_it_back_with_nothing_done(kit: PaperKit) ->
 # ---------------------------------------------------------------- worker processes
 
 
-async def in_worker(kit: PaperKit, result: AttemptResult, *, recorded: bool = False) -> Entry:
+async def in_worker(kit: TransactionalKit, result: AttemptResult, *, recorded: bool = False) -> Entry:
     """A worker process ended like this; perhaps its commit had happened."""
     (entry,) = kit.put("process")
     await until(lambda: entry.id in kit.pool.orders)
@@ -266,7 +267,7 @@ async def in_worker(kit: PaperKit, result: AttemptResult, *, recorded: bool = Fa
     return entry
 
 
-async def test_a_worker_that_committed_is_not_reported_again(kit: PaperKit) -> None:
+async def test_a_worker_that_committed_is_not_reported_again(kit: TransactionalKit) -> None:
     done = AttemptResult(kind=ResultKind.OK, result=b"1", conclusion=Conclusion.COMMITTED)
     entry = await in_worker(kit, done, recorded=True)
     await kit.settled()
@@ -277,7 +278,7 @@ async def test_a_worker_that_committed_is_not_reported_again(kit: PaperKit) -> N
 
 @pytest.mark.parametrize("kind", [ResultKind.CRASHED, ResultKind.TIMEOUT, ResultKind.CANCELLED])
 @pytest.mark.parametrize("recorded", [True, False])
-async def test_a_worker_that_died_is_judged_by_the_row(kit: PaperKit, kind: ResultKind, recorded: bool) -> None:
+async def test_a_worker_that_died_is_judged_by_the_row(kit: TransactionalKit, kind: ResultKind, recorded: bool) -> None:
     dead = AttemptResult(kind=kind, error=ErrorInfo(type="X", message="x", reason="crashed"))
     entry = await in_worker(kit, dead, recorded=recorded)
     await until(kit.bucket_worker.is_idle)
@@ -286,7 +287,7 @@ async def test_a_worker_that_died_is_judged_by_the_row(kit: PaperKit, kind: Resu
     assert kit.bucket_worker.outcome_writer.refused == 0
 
 
-async def test_a_worker_that_was_refused_has_ended_as_superseded(kit: PaperKit) -> None:
+async def test_a_worker_that_was_refused_has_ended_as_superseded(kit: TransactionalKit) -> None:
     refused = AttemptResult(kind=ResultKind.OK, result=b"1", conclusion=Conclusion.REFUSED)
     entry = await in_worker(kit, refused)
     await kit.settled()
@@ -294,7 +295,7 @@ async def test_a_worker_that_was_refused_has_ended_as_superseded(kit: PaperKit) 
     assert kit.bucket_worker.outcome_writer.refused == 1
 
 
-async def test_a_worker_whose_handler_did_without_is_reported_as_usual(kit: PaperKit) -> None:
+async def test_a_worker_whose_handler_did_without_is_reported_as_usual(kit: TransactionalKit) -> None:
     entry = await in_worker(kit, AttemptResult(kind=ResultKind.OK, result=b"1"))
     await kit.settled()
     assert kit.state(entry) == "SUCCEEDED"

@@ -13,7 +13,7 @@ from jobmaster.telemetry import Telemetry
 from jobmaster_agents.event_log import EventLog
 from jobmaster_agents.leader.leader import MORE
 from jobmaster_agents.leader.unserved import EVERY_SECONDS, NAME_AGAIN_SECONDS, UnservedJobs
-from tests.unit.agents.hand_clock import HandClock
+from tests.support.hand_clock import HandClock
 
 LOST = Lack("default", 3, "lost", known=False, active=True, frozen=False)
 

@@ -10,8 +10,9 @@ from jobmaster.clock import new_id
 from jobmaster.handlers import Handlers
 from jobmaster.model.job import Entry
 from jobmaster_agents.fetch import wake_listener
-from tests.patience import PATIENCE_SECONDS
-from tests.unit.agents.ports_kit import Kit, turns, until
+from tests.support.bucket_worker_fixture import Kit, turns
+from tests.support.patience import PATIENCE_SECONDS
+from tests.support.waiting import until
 
 handlers = Handlers()
 ran: list[int] = []

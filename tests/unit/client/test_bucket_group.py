@@ -17,7 +17,9 @@ from jobmaster.model.bucket import Bucket, BucketState
 from jobmaster.model.errors import ClockSkew, DurabilityRefused, OutcomeUnknown, StoreRefused, Unavailable
 from jobmaster.model.job import Durability, Entry
 from jobmaster.ports import Queries, StoreHealth, Submitted, Traits, Word
-from tests.unit.client.paper_stores import HEALTHY, Answer, HandClock, PaperStore, Script, bucket, until
+from tests.support.fake_producer_store import HEALTHY, Answer, FakeProducerStore, Script, bucket
+from tests.support.hand_clock import HandClock
+from tests.support.waiting import until
 
 NO_LOG = HEALTHY._replace(append_only=False)
 ALWAYS = HEALTHY._replace(append_fsync="always")
@@ -49,7 +51,7 @@ class Bench:
 
     def __init__(
         self,
-        stores: dict[str, PaperStore],
+        stores: dict[str, FakeProducerStore],
         buckets: list[Bucket],
         need: Durability = Durability.STORE,
         handler: str | None = None,
@@ -68,7 +70,7 @@ def entries(count: int) -> list[bytes]:
 
 
 def answers(by_bucket: dict[bytes, Answer | list[Answer]]) -> Script:
-    def script(store: PaperStore, bucket_id: bytes, items: Sequence[bytes]) -> Answer:
+    def script(store: FakeProducerStore, bucket_id: bytes, items: Sequence[bytes]) -> Answer:
         answer = by_bucket.get(bucket_id, Submitted(Word.OK, 1))
         return answer.pop(0) if isinstance(answer, list) else answer
 
@@ -76,7 +78,7 @@ def answers(by_bucket: dict[bytes, Answer | list[Answer]]) -> Script:
 
 
 async def test_a_batch_goes_to_one_active_bucket_of_its_lane_and_priority() -> None:
-    store = PaperStore()
+    store = FakeProducerStore()
     right, other_lane, other_priority = bucket(), bucket(lane="payroll"), bucket(priority=5)
     closing = Bucket(
         id=new_id(), store="default", lane="default", priority=3, state=BucketState.COMPLETING, epoch=1, owner=new_id()
@@ -103,7 +105,7 @@ async def test_a_batch_goes_to_one_active_bucket_of_its_lane_and_priority() -> N
 )
 async def test_a_bucket_that_says_no_sends_the_batch_to_another(no: Answer) -> None:
     bad, good = bucket(), bucket()
-    store = PaperStore(answers({bad.id: no}))
+    store = FakeProducerStore(answers({bad.id: no}))
     bench = Bench({"default": store}, [bad, good])
     for _ in range(20):
         assert await bench.group.place(entries(2)) == Placement(Durability.STORE, good.id)
@@ -113,17 +115,18 @@ async def test_a_bucket_that_says_no_sends_the_batch_to_another(no: Answer) -> N
 
 async def test_full_everywhere_is_not_the_same_as_no_bucket() -> None:
     one, two = bucket(), bucket()
-    full = Bench({"default": PaperStore(answers(dict.fromkeys([one.id, two.id], Submitted(Word.FULL, 9))))}, [one, two])
+    both_full = answers(dict.fromkeys([one.id, two.id], Submitted(Word.FULL, 9)))
+    full = Bench({"default": FakeProducerStore(both_full)}, [one, two])
     assert await full.group.place(entries(1)) == ALL_FULL
-    closed = Bench({"default": PaperStore(answers({one.id: Submitted(Word.CLOSED, 0)}))}, [one])
+    closed = Bench({"default": FakeProducerStore(answers({one.id: Submitted(Word.CLOSED, 0)}))}, [one])
     assert await closed.group.place(entries(1)) == NO_BUCKET
-    empty = Bench({"default": PaperStore()}, [])
+    empty = Bench({"default": FakeProducerStore()}, [])
     assert await empty.group.place(entries(1)) == NO_BUCKET
 
 
 async def test_full_buckets_are_not_asked_again_at_once_but_soon() -> None:
     one = bucket()
-    store = PaperStore(answers({one.id: [Submitted(Word.FULL, 9), Submitted(Word.OK, 1)]}))
+    store = FakeProducerStore(answers({one.id: [Submitted(Word.FULL, 9), Submitted(Word.OK, 1)]}))
     bench = Bench({"default": store}, [one])
     assert await bench.group.place(entries(1)) == ALL_FULL
     assert await bench.group.place(entries(1)) == ALL_FULL
@@ -134,7 +137,7 @@ async def test_full_buckets_are_not_asked_again_at_once_but_soon() -> None:
 
 async def test_a_new_bucket_is_found_when_the_known_ones_are_closed() -> None:
     old, new = bucket(), bucket()
-    store = PaperStore(answers({old.id: Submitted(Word.CLOSED, 0)}))
+    store = FakeProducerStore(answers({old.id: Submitted(Word.CLOSED, 0)}))
     bench = Bench({"default": store}, [old])
     await bench.map.fresh()
     bench.listing.listed = [old, new]
@@ -145,7 +148,7 @@ async def test_a_new_bucket_is_found_when_the_known_ones_are_closed() -> None:
 
 async def test_the_map_is_used_as_it_is_while_the_master_is_down() -> None:
     one = bucket()
-    bench = Bench({"default": PaperStore()}, [one])
+    bench = Bench({"default": FakeProducerStore()}, [one])
     await bench.map.fresh()
     bench.listing.listed = Unavailable("master down")
     bench.clock.now += 1000
@@ -154,7 +157,7 @@ async def test_the_map_is_used_as_it_is_while_the_master_is_down() -> None:
 
 
 async def test_without_any_map_the_master_being_down_is_said() -> None:
-    bench = Bench({"default": PaperStore()}, [])
+    bench = Bench({"default": FakeProducerStore()}, [])
     bench.listing.listed = Unavailable("master down")
     for ask in (bench.map.fresh, bench.map.renew, lambda: bench.group.place(entries(1))):
         with pytest.raises(Unavailable, match="master down"):
@@ -162,7 +165,7 @@ async def test_without_any_map_the_master_being_down_is_said() -> None:
 
 
 async def test_many_callers_make_one_query_for_the_map() -> None:
-    bench = Bench({"default": PaperStore()}, [bucket()])
+    bench = Bench({"default": FakeProducerStore()}, [bucket()])
     await asyncio.gather(*(bench.group.place(entries(1)) for _ in range(20)))
     assert bench.listing.asked == 1
 
@@ -170,7 +173,7 @@ async def test_many_callers_make_one_query_for_the_map() -> None:
 async def test_a_lost_answer_is_asked_again_of_the_same_bucket_with_the_same_ids() -> None:
     one, two = bucket(), bucket()
     unknown: list[Answer] = [OutcomeUnknown("no answer"), Submitted(Word.OK, 3)]
-    store = PaperStore(answers({one.id: unknown, two.id: Unavailable("never")}))
+    store = FakeProducerStore(answers({one.id: unknown, two.id: Unavailable("never")}))
     bench = Bench({"default": store}, [one])
     batch = entries(3)
     assert (await bench.group.place(batch)).bucket_id == one.id
@@ -179,7 +182,7 @@ async def test_a_lost_answer_is_asked_again_of_the_same_bucket_with_the_same_ids
 
 async def test_what_nobody_knows_is_said_and_never_called_stored_or_lost() -> None:
     one = bucket()
-    store = PaperStore(answers({one.id: OutcomeUnknown("no answer")}))
+    store = FakeProducerStore(answers({one.id: OutcomeUnknown("no answer")}))
     bench = Bench({"default": store}, [one])
     with pytest.raises(OutcomeUnknown):
         await bench.group.place(entries(1))
@@ -205,7 +208,8 @@ async def test_what_nobody_knows_is_said_and_never_called_stored_or_lost() -> No
 async def test_no_later_answer_turns_a_lost_one_into_a_certain_no(then: Answer) -> None:
     """Nor does a store with another clock, which would say that the id's time is off, nor a master that is down."""
     one, two = bucket("a"), bucket("b")
-    first, second = PaperStore(answers({one.id: OutcomeUnknown("no answer")})), PaperStore(answers({two.id: then}))
+    first = FakeProducerStore(answers({one.id: OutcomeUnknown("no answer")}))
+    second = FakeProducerStore(answers({two.id: then}))
     bench = Bench({"a": first, "b": second}, [one, two])
     await bench.map.fresh()
     bench.listing.listed = Unavailable("master down")
@@ -234,7 +238,7 @@ async def test_no_later_answer_turns_a_lost_one_into_a_certain_no(then: Answer) 
 async def test_the_receipt_says_what_was_truly_reached(
     health: StoreHealth, need: Durability, level: Durability
 ) -> None:
-    bench = Bench({"default": PaperStore(health=health)}, [bucket()], need)
+    bench = Bench({"default": FakeProducerStore(health=health)}, [bucket()], need)
     assert (await bench.group.place(entries(1))).level is level
 
 
@@ -250,7 +254,7 @@ async def test_the_receipt_says_what_was_truly_reached(
 async def test_a_level_out_of_reach_is_refused_with_the_cure_and_nothing_is_sent(
     health: StoreHealth, need: Durability, hint: str
 ) -> None:
-    store = PaperStore(health=health)
+    store = FakeProducerStore(health=health)
     bench = Bench({"default": store}, [bucket()], need)
     with pytest.raises(DurabilityRefused, match=hint):
         await bench.group.place(entries(1))
@@ -258,7 +262,7 @@ async def test_a_level_out_of_reach_is_refused_with_the_cure_and_nothing_is_sent
 
 
 async def test_among_stores_only_those_worth_the_level_are_used() -> None:
-    weak, strong = PaperStore(health=NO_LOG), PaperStore()
+    weak, strong = FakeProducerStore(health=NO_LOG), FakeProducerStore()
     buckets = [bucket("weak"), bucket("weak"), bucket("strong")]
     bench = Bench({"weak": weak, "strong": strong}, buckets)
     for _ in range(20):
@@ -267,7 +271,7 @@ async def test_among_stores_only_those_worth_the_level_are_used() -> None:
 
 
 async def test_a_store_that_loses_its_log_is_noticed() -> None:
-    store = PaperStore()
+    store = FakeProducerStore()
     bench = Bench({"default": store}, [bucket()])
     assert (await bench.group.place(entries(1))).level is Durability.STORE
     store.health_is = NO_LOG
@@ -284,10 +288,10 @@ async def test_one_bad_clock_in_a_batch_refuses_that_job_and_no_other() -> None:
     batch = entries(9)
     bad = batch[4]
 
-    def skewed(store: PaperStore, bucket_id: bytes, items: Sequence[bytes]) -> Answer:
+    def skewed(store: FakeProducerStore, bucket_id: bytes, items: Sequence[bytes]) -> Answer:
         return Submitted(Word.SKEW, 0, 7_200_000) if bad in items else Submitted(Word.OK, 1)
 
-    store = PaperStore(skewed)
+    store = FakeProducerStore(skewed)
     bench = Bench({"default": store}, [bucket()])
     placed = await bench.group.send(batch)
     assert [isinstance(answer, ClockSkew) for answer in placed] == [item is bad for item in batch]
@@ -298,7 +302,7 @@ async def test_one_bad_clock_in_a_batch_refuses_that_job_and_no_other() -> None:
 
 async def test_the_emptier_bucket_gets_the_batch_own_jobs_under_way_included() -> None:
     one, two = bucket(), bucket()
-    store = PaperStore()
+    store = FakeProducerStore()
     bench = Bench({"default": store}, [one, two])
     await bench.map.fresh()
     handle = bench.map.handle(one.id)
@@ -318,7 +322,7 @@ async def test_the_emptier_bucket_gets_the_batch_own_jobs_under_way_included() -
 
 
 async def test_jobs_go_first_to_buckets_whose_owners_have_their_handler() -> None:
-    store = PaperStore()
+    store = FakeProducerStore()
     able, other, unheard_of = bucket(), bucket(), bucket()
     bench = Bench({"default": store}, [able, other, unheard_of], handler="h")
     bench.listing.has = {able.owner: frozenset({"h", "x"}), other.owner: frozenset({"x"})}
@@ -330,18 +334,18 @@ async def test_jobs_go_first_to_buckets_whose_owners_have_their_handler() -> Non
 async def test_nothing_depends_on_it() -> None:
     """Nobody has the handler, or who has it is closed: any bucket will do, and its agent gives the jobs back."""
     able, other = bucket(), bucket()
-    store = PaperStore(answers({able.id: Submitted(Word.CLOSED, 0)}))
+    store = FakeProducerStore(answers({able.id: Submitted(Word.CLOSED, 0)}))
     bench = Bench({"default": store}, [able, other], handler="h")
     bench.listing.has = {able.owner: frozenset({"h"}), other.owner: frozenset({"x"})}
     assert (await bench.group.place(entries(1))).bucket_id == other.id
-    bench = Bench({"default": PaperStore()}, [other], handler="unknown")
+    bench = Bench({"default": FakeProducerStore()}, [other], handler="unknown")
     bench.listing.has = {other.owner: frozenset({"x"}), able.owner: frozenset({"h"})}
     assert (await bench.group.place(entries(1))).bucket_id == other.id
 
 
 async def test_what_an_agent_has_is_read_with_the_buckets() -> None:
     able, other = bucket(), bucket()
-    bench = Bench({"default": PaperStore()}, [able, other], handler="h")
+    bench = Bench({"default": FakeProducerStore()}, [able, other], handler="h")
     bench.listing.has = {able.owner: frozenset({"h"}), other.owner: frozenset()}
     assert {(await bench.group.place(entries(1))).bucket_id for _ in range(20)} == {able.id}
     bench.listing.has = {}
@@ -353,7 +357,7 @@ async def test_what_an_agent_has_is_read_with_the_buckets() -> None:
 
 async def test_owners_get_jobs_by_their_shares() -> None:
     small, big = bucket(), bucket()
-    store = PaperStore()
+    store = FakeProducerStore()
     bench = Bench({"default": store}, [small, big])
     bench.listing.shares = {small.owner: 0.5, big.owner: 1.5}
     for _ in range(400):

@@ -8,7 +8,7 @@ import pytest
 
 from jobmaster.client.coalescer import CHUNK_BYTES_MAX, Coalescer, PendingLimit
 from jobmaster.model.errors import BucketsFull, OutcomeUnknown, Unavailable
-from tests.unit.client.paper_stores import until
+from tests.support.waiting import until
 
 
 class Desk:

@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from tests.integration.spark.source.conftest import Ground, ground_of
-from tests.patience import PATIENCE_SECONDS
+from tests.support.patience import PATIENCE_SECONDS
 
 pytestmark = [pytest.mark.slow, pytest.mark.cluster, pytest.mark.spark]
 ROOT = Path(__file__).parents[4]

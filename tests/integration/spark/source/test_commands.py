@@ -16,7 +16,7 @@ from jobmaster.pipeline.steps.inputs import SourceSpec
 from jobmaster.pipeline.steps.mapping import RowMapping
 from jobmaster.pipeline.steps.submit import SubmitRequest, submit
 from tests.integration.spark.source.conftest import Ground
-from tests.patience import PATIENCE_SECONDS
+from tests.support.patience import PATIENCE_SECONDS
 
 pytestmark = [pytest.mark.slow, pytest.mark.spark]
 ROOT = Path(__file__).parents[4]

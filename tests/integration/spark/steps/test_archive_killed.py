@@ -20,7 +20,7 @@ from benchmarks.history import fill_day
 from jobmaster.embedded import PostgresServer
 from jobmaster.model.errors import Unavailable
 from tests.integration.spark.steps.conftest import Past, past_of
-from tests.patience import PATIENCE_SECONDS
+from tests.support.patience import PATIENCE_SECONDS
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

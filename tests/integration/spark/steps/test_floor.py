@@ -15,7 +15,7 @@ from jobmaster.model.job import JobState
 from jobmaster.ports import Word
 from jobmaster.retention.floor import age_checked, refuse_if_held_alone
 from jobmaster.settings.model import StoreSettings
-from tests.integration.store.workbench import make_items, new_fence, submit
+from tests.integration.store.fixture import make_items, new_fence, submit
 
 SKEW = 3600.0
 

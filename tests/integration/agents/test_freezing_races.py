@@ -1,0 +1,108 @@
+"""Stops that cross something else, over real servers: a write under way, a renewal, an owner that never heard of it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from unittest.mock import patch
+
+from jobmaster.clock import new_id
+from jobmaster.codec import encode_entry
+from jobmaster.model.ids import Fence
+from jobmaster.model.job import Entry, InFlightRow, NewJob
+from jobmaster.ports import Word, Written
+from tests.integration.agents.fixture import PRIORITY, Stage
+from tests.integration.agents.freezing_fixture import Life, began, encoded, gates, nothing_lies_there, states
+from tests.support.waiting import eventually, until
+
+
+async def test_a_fenced_start_that_is_asked_for_through_the_stop_goes_back(stage: Stage, life: Life) -> None:
+    """Its write is under way while the bucket is stopped and goes on: under the epoch that is past it can never start."""
+    writes = life.bucket_worker.in_flight_writer._in_flight._master
+    persist, sent, answer = writes.persist, asyncio.Event(), asyncio.Event()
+
+    async def slow(fence: Fence, rows: Sequence[InFlightRow]) -> Written:
+        sent.set()
+        await answer.wait()
+        return await persist(fence, rows)
+
+    with patch.object(writes, "persist", slow):
+        strict = new_id()
+        await life.submit(encode_entry(Entry(strict, 1, "fenced", b"{}")))
+        await sent.wait()
+        await life.freeze()
+        await life.beat()
+        await life.unfreeze()
+        await life.beat()
+        assert life.owned.fence.epoch == 2
+        answer.set()
+        await until(lambda: life.bucket_worker.executor.running == 0)
+
+    async def done() -> bool:
+        life.bucket_worker.due_fetcher.kick(life.owner.fence.bucket_id)
+        return await states(stage, [strict]) == {strict: "SUCCEEDED"}
+
+    await eventually(done)
+    assert began[strict] == 1
+    assert life.lost == []
+    await nothing_lies_there(life)
+
+
+async def test_a_stop_that_was_over_before_the_owner_heard_of_it(stage: Stage, life: Life) -> None:
+    """No renewal has named the bucket, no write has been refused, and the store was out of reach of whoever stopped it: the
+    sum of the epochs tells."""
+    gates["first"].set()
+    before, entry = encoded("first")
+    await life.submit(entry)
+    await until(lambda: began[before] == 1)
+    await nothing_lies_there(life)
+    await life.freeze(tell_store=False)
+    await life.unfreeze()
+    job_id, entry = encoded("first")
+    await life.beat()
+    assert life.owned.fence.epoch == 1, "one renewal may have crossed the change"
+    await life.beat()
+    assert (life.owned.fence.epoch, life.owned.frozen) == (2, False)
+    assert await life.submit(entry) is Word.OK
+    await until(life.bucket_worker.is_idle)
+    assert await states(stage, [job_id]) == {job_id: "SUCCEEDED"}
+    assert life.lost == []
+
+
+async def test_a_stop_that_the_master_has_forgotten_ends(stage: Stage, life: Life) -> None:
+    """A failover has lost the commit: the store is stopped, and no unfreezing will ever come."""
+    waits, entry = encoded("first")
+    gates["first"].set()
+    await life.submit(entry)
+    fence = life.owner.fence
+    assert await life.owner.store.freeze(fence.bucket_id, fence.epoch, fence.owner) is Word.OK
+    onboarded = NewJob(new_id(), PRIORITY, life.owner.lane, "gated", b'{"gate":"first"}', b"", 0)
+    await life.owner.master.insert_held([onboarded])
+    life.bucket_worker.due_fetcher.kick(fence.bucket_id)
+
+    async def goes_on() -> bool:
+        await life.ownership_check.tick()
+        life.bucket_worker.due_fetcher.kick(fence.bucket_id)
+        return await states(stage, [waits, onboarded.id]) == {waits: "SUCCEEDED", onboarded.id: "SUCCEEDED"}
+
+    await eventually(goes_on)
+    assert life.owned.fence == fence
+    assert life.lost == []
+    assert (began[waits], began[onboarded.id]) == (1, 1)
+    await nothing_lies_there(life)
+
+
+async def test_a_stop_that_the_master_forgets_when_the_owner_knows_of_it_ends_too(stage: Stage, life: Life) -> None:
+    waits, entry = encoded("first")
+    gates["first"].set()
+    await life.freeze()
+    await life.beat()
+    assert life.owned.frozen
+    await stage.rows("UPDATE bucket SET state = 'ACTIVE'")  # what a failover that forgets leaves
+    await life.beat()
+    assert not life.owned.frozen
+    assert await life.submit(entry) is Word.OK
+    await until(lambda: began[waits] == 1)
+    await nothing_lies_there(life)
+    assert (life.owned.fence, life.lost) == (life.owner.fence, [])
+    assert await states(stage, [waits]) == {waits: "SUCCEEDED"}

@@ -1,0 +1,130 @@
+"""What the master can never store, or nobody can read, is kept for a person and holds up nobody. On real servers."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pytest
+
+from jobmaster.cli.checks import quarantine_finding
+from jobmaster.cli.findings import Verdict
+from jobmaster.clock import new_id
+from jobmaster.codec import encode_entry
+from jobmaster.master.master import Master
+from jobmaster.master.reports import Reader
+from jobmaster.model.job import Entry
+from jobmaster.ports import Unfit, Word
+from jobmaster_agents.event_log import Event
+from jobmaster_agents.outcomes.kept_codec import keep_final
+from tests.integration.agents.fixture import HIGH_WATER, Killed, Owner, Stage, When
+
+
+async def _poisoned(owner: Owner) -> tuple[list[bytes], list[bytes]]:
+    """Entries and outcomes that PostgreSQL cannot store or nobody can read, at the head of every place of a bucket; and the
+    ids of good ones behind each."""
+    fence, store, good = owner.fence, owner.store, []
+    bad = [Entry(new_id(), 1, "nul\x00", b"{}") for _ in range(4)]
+    for entry in (bad[0], bad[3]):  # in one claimed list
+        answer = await store.submit(fence.bucket_id, [encode_entry(entry)], **HIGH_WATER)
+        assert answer.word is Word.OK
+        good += await owner.submit(2)
+        if entry is bad[0]:
+            await owner.claim("one", 3)
+    spilled = await owner.submit(1)
+    lying = await owner.claim("two", 4)
+    outcomes = [b"\x93junk", *(keep_final(fence, owner.final(entry)) for entry in lying)]
+    assert await store.keep_outcomes(fence, outcomes, ["two"]) is Word.OK
+    assert await store.submit(fence.bucket_id, [encode_entry(bad[1])], **HIGH_WATER)
+    good += await owner.submit(2)
+    good += await owner.onboard(2)
+    assert await store.assign(fence, [(0, encode_entry(bad[2]))]) is Word.OK
+    return [encode_entry(each) for each in bad[:3]] + outcomes[:2], good + spilled
+
+
+async def test_what_no_table_takes_goes_to_quarantine_and_blocks_nobody(
+    stage: Stage, caplog: pytest.LogCaptureFixture
+) -> None:
+    owner, rescuer = await stage.owner(), await stage.agent()
+    unfit, good = await _poisoned(owner)
+    await owner.die()
+    await rescuer.rescue(page_jobs=3).tick()
+    assert await stage.bucket_state(owner.fence.bucket_id) == ("READY_TO_DELETE", 2)
+    states = {job_id: after[0] for job_id, after in (await stage.jobs()).items()}
+    assert states.keys() == set(good)
+    assert sorted(states.values()) == ["HELD"] * 6 + ["SUCCEEDED"] * 3
+    kept = await stage.rows("SELECT job_id, bucket_id, reason, entry FROM quarantine")
+    assert sorted(row["entry"] for row in kept) == sorted(unfit)
+    assert {row["bucket_id"].bytes for row in kept} == {owner.fence.bucket_id}
+    assert sorted(row["reason"].split()[0] for row in kept) == ["assigned", "claimed", "pending", "spilled", "spilled"]
+    assert all("0x00" in row["reason"] for row in kept if row["entry"] != b"\x93junk")
+    assert rescuer.telemetry.entries_put_aside == len(unfit)
+    told = [record for record in caplog.records if record.getMessage() == Event.ENTRY_QUARANTINED]
+    assert len(told) == len(unfit)
+    reader = await Reader.connect(dsn=stage.dsn, schema=stage.schema)
+    finding = await quarantine_finding(reader)
+    await reader.close()
+    assert finding.verdict is Verdict.WARN
+    assert f"{len(unfit)} entries are in quarantine" in finding.detail
+
+
+async def test_what_the_quarantine_does_not_take_either_stays_in_the_store(stage: Stage) -> None:
+    owner, rescuer = await stage.owner(), await stage.agent()
+    entry = Entry(new_id(), 1, "nul\x00", b"{}")
+    await owner.store.submit(owner.fence.bucket_id, [encode_entry(entry)], **HIGH_WATER)
+    await owner.die()
+    await stage.rows("ALTER TABLE quarantine ADD CONSTRAINT shut CHECK (false)")
+    duty = rescuer.rescue()
+    await duty.tick()
+    depth = (await rescuer.store.depths([owner.fence.bucket_id]))[0]
+    assert depth is not None
+    assert (depth.pending, duty.unfinished, rescuer.telemetry.entries_put_aside) == (1, 1, 0)
+    assert rescuer.telemetry.drains_postponed == 1
+    await stage.rows("ALTER TABLE quarantine DROP CONSTRAINT shut")
+    await rescuer.rescue().tick()
+    assert [row["entry"] for row in await stage.rows("SELECT entry FROM quarantine")] == [encode_entry(entry)]
+    assert (await stage.bucket_state(owner.fence.bucket_id))[0] == "READY_TO_DELETE"
+
+
+async def test_a_master_that_refuses_everybody_quarantines_nobody(stage: Stage) -> None:
+    """Rights that were taken away, a trigger that raises: that is no fault of the entries, and may be over tomorrow."""
+    owner, rescuer = await stage.owner(), await stage.agent()
+    ids = await owner.submit(3)
+    await owner.die()
+    await stage.rows(
+        "CREATE FUNCTION shut() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN RAISE EXCEPTION 'shut'; END $$"
+    )
+    await stage.rows("CREATE TRIGGER shut BEFORE INSERT ON job FOR EACH ROW EXECUTE FUNCTION shut()")
+    await rescuer.rescue().tick()
+    assert rescuer.telemetry.drains_postponed == 1
+    assert await stage.rows("SELECT FROM quarantine") == []
+    await stage.rows("DROP TRIGGER shut ON job")
+    await rescuer.rescue().tick()
+    assert await stage.jobs() == dict.fromkeys(ids, ("HELD", 2, 0))
+
+
+class _DiesPuttingAside:
+    def __init__(self, master: Master, when: When) -> None:
+        self._master = master
+        self._when = when
+
+    def __getattr__(self, name: str) -> object:
+        return getattr(self._master, name)
+
+    async def quarantine(self, bucket_id: bytes, entries: Sequence[Unfit]) -> None:
+        if self._when is When.AFTER:
+            await self._master.quarantine(bucket_id, entries)
+        raise Killed
+
+
+@pytest.mark.parametrize("when", list(When))
+async def test_a_rescuer_that_dies_around_the_quarantine_leaves_it_to_the_next(stage: Stage, when: When) -> None:
+    owner, dying, heir = await stage.owner(), await stage.agent(), await stage.agent()
+    unfit, good = await _poisoned(owner)
+    await owner.die()
+    with pytest.raises(Killed):
+        await dying.rescue(_DiesPuttingAside(dying.master, when)).tick()
+    await heir.master.end_agent(dying.agent_id, dead=True, reason="the test killed it")
+    await heir.rescue().tick()
+    assert (await stage.jobs()).keys() == set(good)
+    kept = await stage.rows("SELECT entry FROM quarantine")
+    assert sorted(row["entry"] for row in kept) == sorted(unfit), "each once"

@@ -1,0 +1,64 @@
+"""A rescuer waits for an owner that its store had vouched for: between the two nothing is started twice (real servers)."""
+
+from __future__ import annotations
+
+import asyncio
+
+from jobmaster.ports import Word
+from jobmaster_agents.rescue.rescuer import StoreRescuer
+from tests.integration.agents.fixture import Stage, check
+
+TERM = 3.0
+
+
+async def finish(duty: StoreRescuer) -> None:
+    """Tick as the duty asks for, until it has nothing unfinished."""
+    while True:
+        wait = await duty.tick()
+        if not duty.unfinished:
+            return
+        await asyncio.sleep(wait)
+
+
+async def test_nothing_moves_before_the_stores_word_is_over(stage: Stage) -> None:
+    owner, rescuer = await stage.owner(), await stage.agent()
+    lived = await owner.live()
+    assert await owner.store.grant_term(owner.fence, TERM) is Word.OK
+    before = await stage.jobs()
+    await owner.die()
+    duty = rescuer.rescue()
+    wait = await duty.tick()
+    assert 0.0 < wait <= TERM
+    assert duty.unfinished == 1
+    assert await stage.jobs() == before
+    assert rescuer.telemetry.drains_postponed == 0, "it is no failure"
+    assert await owner.store.grant_term(owner.fence, TERM) is Word.FENCED, "but its former owner learns it at once"
+    await finish(duty)
+    await check(stage, owner, lived)
+    assert rescuer.telemetry.buckets_drained == 1
+
+
+async def test_a_rescuer_that_dies_while_it_waits_leaves_the_wait_to_the_next(stage: Stage) -> None:
+    owner, first, second = await stage.owner(), await stage.agent(), await stage.agent()
+    lived = await owner.live()
+    assert await owner.store.grant_term(owner.fence, TERM) is Word.OK
+    await owner.die()
+    await first.rescue().tick()
+    await first.die()
+    duty = second.rescue()
+    await duty.tick()
+    await finish(duty)
+    await check(stage, owner, lived)
+
+
+async def test_other_buckets_do_not_wait_for_one_that_does(stage: Stage) -> None:
+    waiting, other, rescuer = await stage.owner(), await stage.owner(), await stage.agent()
+    await waiting.live()
+    lived = await other.live()
+    assert await waiting.store.grant_term(waiting.fence, 60.0) is Word.OK
+    await waiting.die()
+    await other.die()
+    duty = rescuer.rescue()
+    await duty.tick()
+    assert duty.unfinished == 1
+    await check(stage, other, lived)

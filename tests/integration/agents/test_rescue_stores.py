@@ -1,0 +1,194 @@
+"""Rescue when stores disagree or are silent, and the whole chain from a lease that runs out to jobs that are held."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+from collections.abc import Callable
+
+from jobmaster.agentstore.store import AgentStore
+from jobmaster.clock import SystemClock, new_id
+from jobmaster.embedded import ValkeyServer
+from jobmaster.model.ids import AgentId, Fence, text
+from jobmaster.ports import Word
+from jobmaster.rules.lease import term
+from jobmaster.settings.model import Leases, StoreSettings
+from jobmaster_agents.event_log import EventLog
+from jobmaster_agents.rescue.failure_detector import FailureDetector
+from jobmaster_agents.state.store_reach import StoreReach
+from tests.integration.agents.fixture import Stage, check
+
+# ---------------------------------------------------------------- stores that disagree or are silent
+
+
+async def test_a_store_with_a_higher_epoch_is_taken_above_it(stage: Stage) -> None:
+    """A failover of the master forgot the last takeovers: the store knows epoch 7000, the master only 1."""
+    owner, rescuer = await stage.owner(), await stage.agent()
+    lived = await owner.live(2)
+    await owner.die()
+    word, _ = await rescuer.store.fence(Fence(owner.fence.bucket_id, 7000, AgentId(new_id())))
+    assert word is Word.OK
+    await rescuer.rescue().tick()
+    await check(stage, owner, lived)
+    assert (await stage.bucket_state(owner.fence.bucket_id))[1] == 7001
+    assert rescuer.telemetry.buckets_taken == 2
+
+
+async def test_a_silent_store_keeps_its_bucket_draining_until_it_answers(
+    stage: Stage, new_valkey: Callable[..., ValkeyServer]
+) -> None:
+    server = new_valkey()
+    stage.store_url = server.url
+    owner, rescuer = await stage.owner(), await stage.agent()
+    lived = await owner.live(2)
+    await owner.die()
+    server.kill()
+    duty = rescuer.rescue()
+    await duty.tick()
+    assert duty.unfinished == 1
+    assert rescuer.telemetry.drains_postponed == 1
+    assert (await stage.bucket_state(owner.fence.bucket_id))[0] == "DRAINING"
+    await rescuer.reach.tick()
+    server.start()
+    await rescuer.reach.tick()
+    assert rescuer.heard == ["default"]
+    await duty.tick()
+    await check(stage, owner, lived)
+
+
+async def test_other_buckets_are_drained_while_one_store_is_silent(
+    stage: Stage, new_valkey: Callable[..., ValkeyServer]
+) -> None:
+    server, url = new_valkey(), stage.store_url
+    stage.store_url = server.url
+    silent = await stage.owner()
+    await silent.submit(1)
+    stage.store_url = url
+    owner, rescuer = await stage.owner(), await stage.agent()
+    lived = await owner.live(2)
+    await stage.rows("UPDATE bucket SET store = 'silent' WHERE id = $1", text(silent.fence.bucket_id))
+    await silent.die()
+    await owner.die()
+    rescuer.stores["silent"] = silent.store
+    stuck = rescuer.rescue(of="silent")
+    server.kill()
+    await stuck.tick()
+    assert stuck.unfinished == 1
+    await rescuer.rescue().tick()
+    await check(stage, owner, lived)
+
+
+async def test_a_rescuer_that_leaves_does_not_wait_for_a_silent_store(
+    stage: Stage, new_valkey: Callable[..., ValkeyServer]
+) -> None:
+    """Stopped, not ended: the kernel takes what is sent to it, and nobody answers."""
+    server = new_valkey()
+    stage.store_url = server.url
+    owner, rescuer = await stage.owner(), await stage.agent()
+    await owner.submit(1)
+    await owner.die()
+    patient = StoreSettings(call_timeout_seconds=600.0, connect_timeout_seconds=600.0)
+    store = await AgentStore.connect(cluster=stage.cluster, name="default", url=server.url, settings=patient)
+    stage.opened.append(store)
+    await store.initialise(rescuer.master.cluster.uid, new_id())
+    duty = rescuer.rescue(store=store)
+    assert server.pid is not None
+    os.kill(server.pid, signal.SIGSTOP)
+    try:
+        tick = asyncio.ensure_future(duty.tick())
+        async with asyncio.timeout(60):
+            while not duty.unfinished:  # noqa: ASYNC110 (the master's answer is no event here)
+                await asyncio.sleep(0.01)
+            await duty.give_back()
+            await tick
+    finally:
+        os.kill(server.pid, signal.SIGCONT)
+    assert await stage.bucket_state(owner.fence.bucket_id) == ("LOST", 2)
+    assert duty.unfinished == 0
+
+
+async def test_buckets_of_a_silent_store_are_not_taken_one_after_another(
+    stage: Stage, new_valkey: Callable[..., ValkeyServer]
+) -> None:
+    """An agent that is cut off from a store leaves its buckets to those that reach it."""
+    server = new_valkey()
+    stage.store_url = server.url
+    owners = [await stage.owner() for _ in range(3)]
+    rescuer = await stage.agent()
+    for owner in owners:
+        await owner.submit(1)
+        await owner.die()
+    server.kill()
+    duty = rescuer.rescue()
+    for _ in range(3):
+        await duty.tick()
+        await rescuer.reach.tick()
+    states = [(await stage.bucket_state(owner.fence.bucket_id))[0] for owner in owners]
+    assert sorted(states) == ["DRAINING", "LOST", "LOST"]
+    server.start()
+    await rescuer.reach.tick()
+    await duty.tick()
+    states = [(await stage.bucket_state(owner.fence.bucket_id))[0] for owner in owners]
+    assert states == ["READY_TO_DELETE"] * 3
+
+
+async def test_rows_of_a_store_that_is_silent_for_too_long_no_longer_wait_for_it(
+    stage: Stage, new_valkey: Callable[..., ValkeyServer]
+) -> None:
+    """Also by an agent that has started since, and has never reached that store."""
+    server = new_valkey()
+    stage.store_url = server.url
+    owner, rescuer = await stage.owner(), await stage.agent()
+    known = await owner.onboard(2)
+    await owner.die()
+    server.kill()
+    del rescuer.stores["default"]
+    rescuer.reach = StoreReach(
+        ["default"], rescuer.stores, SystemClock(), rescuer.heard.append, rescuer.telemetry, EventLog()
+    )
+    duty = rescuer.rescue(store=rescuer.store)
+    await duty.tick()
+    assert duty.unfinished == 0
+    duty._store_dead_seconds = 0.0
+    await duty.tick()
+    assert duty.unfinished == 1
+    assert {job_id: (await stage.jobs())[job_id][0] for job_id in known} == dict.fromkeys(known, "HELD")
+    assert rescuer.told == [{(owner.lane, 3)}]
+
+
+# ---------------------------------------------------------------- the whole chain, by leases alone
+
+
+async def test_jobs_of_a_silent_agent_are_held_within_its_lease_and_two_seconds(stage: Stage) -> None:
+    leases = Leases(lease_seconds=1.5, renew_seconds=0.5)
+    rescuer = await stage.agent(lease_seconds=leases.lease_seconds)
+    clock = SystemClock()
+    rescue = rescuer.rescue()
+    certified = asyncio.Event()
+    failure_detector = FailureDetector(
+        rescuer.ownership, rescuer.master, leases, clock, certified.set, rescuer.telemetry, EventLog()
+    )
+    began = clock.boottime()
+
+    async def renew_until(moment: float) -> None:
+        while clock.boottime() < moment:
+            sent = clock.boottime()
+            assert (await rescuer.master.renew(rescuer.agent_id, leases.lease_seconds)).alive
+            rescuer.ownership.trust(term(sent, leases.lease_seconds))
+            await asyncio.sleep(0.2)
+
+    await failure_detector.tick()
+    await renew_until(began + leases.lease_seconds)  # nobody judges in its own first term
+    owner = await stage.owner(leases.lease_seconds)
+    lived = await owner.live(1)
+    assert (await owner.master.renew(owner.agent_id, leases.lease_seconds)).alive
+    silent_since = clock.boottime()
+    while not certified.is_set():
+        await renew_until(clock.boottime() + 0.1)
+        await failure_detector.tick()
+        assert clock.boottime() < silent_since + leases.lease_seconds + 2.0
+    assert clock.boottime() >= silent_since + leases.lease_seconds * 0.99
+    await rescue.tick()
+    assert clock.boottime() < silent_since + leases.lease_seconds + 2.0
+    await check(stage, owner, lived)

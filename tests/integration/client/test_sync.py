@@ -1,0 +1,204 @@
+"""The cluster without await: from scripts, from many threads, after forks, at the end of the process."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+from jobmaster.agentstore.store import AgentStore
+from jobmaster.client.cluster import Cluster
+from jobmaster.client.sync import SyncCluster
+from jobmaster.master.master import Master
+from jobmaster.model.errors import InputError, InvalidArguments, JobMasterError, Unavailable
+from jobmaster.model.job import Durability, JobState
+from tests.integration.client.fixture import Size, Workshop, handlers, resize
+from tests.support.patience import PATIENCE_SECONDS
+
+
+@pytest.fixture
+def plain(shop: Workshop) -> Iterator[SyncCluster]:
+    """A synchronous producer with connections of its own."""
+
+    async def opener() -> Cluster:
+        settings = shop.settings
+        master = await Master.connect(
+            dsn=shop.dsn, schema=settings.schema_name(), settings=settings.master, application_name="sync"
+        )
+        store = await AgentStore.connect(
+            cluster=settings.cluster,
+            name="default",
+            url=settings.stores["default"].url or "",
+            settings=settings.stores["default"],
+        )
+
+        async def close() -> None:
+            await master.close()
+            await store.close()
+
+        return Cluster(settings, master, {"default": store}, handlers=handlers, on_close=close)
+
+    cluster = SyncCluster(opener, handlers=handlers)
+    yield cluster
+    cluster.close()
+
+
+async def test_submit_wait_and_result(shop: Workshop, plain: SyncCluster) -> None:
+    def work() -> Size:
+        receipt = plain.submit(resize, {"path": "a"})
+        assert receipt.level is Durability.STORE
+        assert receipt.get().state is JobState.SAVE_PENDING
+        submitted.set()
+        return receipt.result(timeout=PATIENCE_SECONDS)
+
+    submitted = threading.Event()
+    running = asyncio.get_running_loop().run_in_executor(None, work)
+    await asyncio.to_thread(submitted.wait)
+    await shop.agent.work_off(result=b'{"width":1,"height":2}')
+    assert await running == Size(1, 2)
+
+
+async def test_many_threads_share_it(shop: Workshop, plain: SyncCluster) -> None:
+    def one(i: int) -> bytes:
+        return plain.submit(resize, {"path": str(i)}).id
+
+    with ThreadPoolExecutor(16) as pool:
+        submitted = await asyncio.to_thread(lambda: set(pool.map(one, range(400))))
+    assert len(submitted) == 400
+    assert submitted == (await shop.waiting()).keys()
+
+
+async def test_bulk_cancel_and_errors_come_through(shop: Workshop, plain: SyncCluster) -> None:
+    def work() -> None:
+        assert plain.submit_many(({"path": str(i)} for i in range(3000)), resize).submitted == 3000
+        held = plain.submit(resize, {"path": "a"}, after=3600)
+        assert plain.state(held) is JobState.HELD
+        assert held.cancel() is JobState.CANCELLED
+        assert plain.wait_all([held], timeout=PATIENCE_SECONDS) == {held.id: JobState.CANCELLED}
+        with pytest.raises(InvalidArguments):
+            plain.submit(resize, {})
+        with pytest.raises(InputError, match="async Cluster"):
+            plain.submit(resize, {"path": "a"}, connection=object())
+
+    await asyncio.to_thread(work)
+    assert len(await shop.waiting()) == 3000
+
+
+async def test_a_closed_one_says_so(plain: SyncCluster) -> None:
+    def work() -> None:
+        plain.submit(resize, {"path": "a"})
+        plain.close()
+        plain.close()
+        with pytest.raises(JobMasterError, match="is closed"):
+            plain.submit(resize, {"path": "a"})
+
+    await asyncio.to_thread(work)
+
+
+async def test_an_opener_that_fails_is_asked_again_next_time(shop: Workshop) -> None:
+    tries = 0
+
+    async def opener() -> Cluster:
+        nonlocal tries
+        tries += 1
+        raise Unavailable("not yet")
+
+    cluster = SyncCluster(opener)
+    for _ in range(2):
+        with pytest.raises(Unavailable, match="not yet"):
+            await asyncio.to_thread(cluster.submit, "x")
+    assert tries == 2
+    await asyncio.to_thread(cluster.close)
+
+
+async def test_a_forked_child_is_told_to_open_its_own(plain: SyncCluster) -> None:
+    def work() -> str:
+        plain.submit(resize, {"path": "a"})
+        reading, writing = os.pipe()
+        child = os.fork()
+        if child == 0:
+            try:
+                plain.submit(resize, {"path": "a"})
+                said = "submitted"
+            except JobMasterError as error:
+                said = str(error)
+            os.write(writing, said.encode())
+            os._exit(0)
+        os.close(writing)
+        with os.fdopen(reading) as pipe:
+            said = pipe.read()
+        os.waitpid(child, 0)
+        return said
+
+    assert "before the process was forked" in await asyncio.to_thread(work)
+
+
+async def test_a_cluster_made_before_a_fork_and_not_used_works_in_every_process(shop: Workshop) -> None:
+    url = shop.settings.stores["default"].url
+    script = f"""
+import os, sys
+from jobmaster.client.sync import SyncCluster
+from tests.integration.client.test_sync import open_for_script
+cluster = SyncCluster(lambda: open_for_script({shop.dsn!r}, {url!r}, {shop.settings.cluster!r}))
+children = []
+for _ in range(2):
+    child = os.fork()
+    if child == 0:
+        print(cluster.submit("images.resize", {{"path": "a"}}).level.value, flush=True)
+        cluster.close()
+        os._exit(0)
+    children.append(child)
+codes = [os.waitpid(child, 0)[1] for child in children]
+print(cluster.submit("images.resize", {{"path": "a"}}).level.value)
+cluster.close()
+sys.exit(any(codes))
+"""
+    ran = await asyncio.to_thread(subprocess.run, [sys.executable, "-c", script], capture_output=True, text=True)
+    assert ran.returncode == 0, ran.stderr
+    assert ran.stdout.split() == ["store"] * 3
+    assert len(await shop.waiting()) == 3
+
+
+async def test_a_script_that_forgets_to_close_ends_all_the_same(shop: Workshop) -> None:
+    url = shop.settings.stores["default"].url
+    script = f"""
+import asyncio
+from jobmaster.client.sync import SyncCluster
+from tests.integration.client.test_sync import open_for_script
+cluster = SyncCluster(lambda: open_for_script({shop.dsn!r}, {url!r}, {shop.settings.cluster!r}))
+print(cluster.submit("images.resize", {{"path": "a"}}).level.value)
+"""
+    ended = await asyncio.to_thread(
+        subprocess.run,
+        [sys.executable, "-W", "error", "-c", script],
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE_SECONDS,
+        cwd=Path(__file__).parents[3],
+        check=False,
+    )
+    assert (ended.stdout, ended.stderr, ended.returncode) == ("store\n", "", 0)
+
+
+async def open_for_script(dsn: str, url: str, cluster: str) -> Cluster:
+    """What the script above opens."""
+    from tests.integration.client.fixture import settings_for
+
+    settings = settings_for(cluster, {"default": url})
+    master = await Master.connect(
+        dsn=dsn, schema=settings.schema_name(), settings=settings.master, application_name="script"
+    )
+    store = await AgentStore.connect(cluster=cluster, name="default", url=url, settings=settings.stores["default"])
+
+    async def close() -> None:
+        await master.close()
+        await store.close()
+
+    return Cluster(settings, master, {"default": store}, handlers=handlers, on_close=close)

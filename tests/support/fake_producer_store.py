@@ -1,0 +1,101 @@
+"""The ports on paper, for the logic of choosing and gathering alone: what a store would answer is written down by the test.
+
+Nothing here stands in for a server; what servers do is tested against servers.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Sequence
+
+from jobmaster.clock import new_id
+from jobmaster.model.bucket import Bucket, BucketDepth, BucketState
+from jobmaster.model.job import Entry
+from jobmaster.ports import StoreHealth, Submitted, Word
+
+HEALTHY = StoreHealth("9.1", "valkey", "noeviction", True, "everysec", None, None)
+
+Answer = Submitted | Exception
+Script = Callable[["FakeProducerStore", bytes, Sequence[bytes]], Answer]
+
+
+def takes_all(store: FakeProducerStore, bucket_id: bytes, items: Sequence[bytes]) -> Answer:
+    return Submitted(Word.OK, len(items))
+
+
+class FakeProducerStore:
+    """Answers submits as its script says, one turn of the loop later, and remembers them."""
+
+    def __init__(self, script: Script = takes_all, health: StoreHealth | Exception = HEALTHY) -> None:
+        self.script = script
+        self.calls: list[tuple[bytes, list[bytes]]] = []
+        self.gate = asyncio.Event()
+        """Cleared: calls hang until it is set."""
+        self.gate.set()
+        self.under_way = 0
+        self.most_under_way = 0
+        self.health_is = health
+
+    async def submit(
+        self,
+        bucket_id: bytes,
+        items: Sequence[bytes],
+        *,
+        high_water_jobs: int,
+        high_water_bytes: int,
+        skew_ms_max: int,
+    ) -> Submitted:
+        self.calls.append((bucket_id, list(items)))
+        self.under_way += 1
+        self.most_under_way = max(self.most_under_way, self.under_way)
+        try:
+            await self.gate.wait()
+            await asyncio.sleep(0)
+            answer = self.script(self, bucket_id, items)
+        finally:
+            self.under_way -= 1
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+    async def put(
+        self,
+        bucket_id: bytes,
+        epoch: int,
+        items: Sequence[tuple[int, bytes]],
+        *,
+        high_water_jobs: int,
+        high_water_bytes: int,
+    ) -> Submitted:
+        raise NotImplementedError
+
+    async def hint(self, bucket_id: bytes) -> None:
+        raise NotImplementedError
+
+    async def request_cancel(self, bucket_id: bytes, job_id: bytes) -> Word:
+        raise NotImplementedError
+
+    async def is_claimed(self, bucket_id: bytes, job_id: bytes, scan_max: int) -> bool:
+        raise NotImplementedError
+
+    async def find(
+        self, bucket_ids: Sequence[bytes], job_ids: Sequence[bytes], scan_max: int
+    ) -> list[dict[bytes, Entry]]:
+        raise NotImplementedError
+
+    async def depths(self, bucket_ids: Sequence[bytes]) -> list[BucketDepth | None]:
+        raise NotImplementedError
+
+    async def health(self) -> StoreHealth:
+        if isinstance(self.health_is, Exception):
+            raise self.health_is
+        return self.health_is
+
+    def finished(self) -> AsyncIterator[bytes]:
+        raise NotImplementedError
+
+
+def bucket(store: str = "default", lane: str = "default", priority: int = 3) -> Bucket:
+    return Bucket(
+        id=new_id(), store=store, lane=lane, priority=priority, state=BucketState.ACTIVE, epoch=1, owner=new_id()
+    )

@@ -1,0 +1,230 @@
+"""An agent store in lists: claims by name, a fence, wake tokens in a queue."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import defaultdict, deque
+from collections.abc import Sequence
+
+from jobmaster.codec import decode_entry, encode_entry
+from jobmaster.model.bucket import BucketState
+from jobmaster.model.errors import Unavailable
+from jobmaster.model.ids import Fence
+from jobmaster.model.job import Entry
+from jobmaster.ports import Claimed, Kept, Page, Word
+from jobmaster.rules.batching import BATCH_BYTES, fitting
+from tests.support.hand_clock import HandClock
+from tests.support.scripted import DOWN, Scripted
+
+REQUESTS_MAX = 1000
+"""Cancel requests that one claim brings."""
+
+
+class FakeBucket:
+    """What one bucket holds."""
+
+    def __init__(self) -> None:
+        self.fence: Fence | None = None
+        self.state = BucketState.ACTIVE
+        self.pending: deque[Entry] = deque()
+        self.assigned: list[tuple[int, Entry]] = []
+        self.claimed: dict[str, list[Entry]] = {}
+        self.spilled: list[bytes] = []
+        self.cancelled: set[bytes] = set()
+        self.hint = False
+
+
+class FakeStore(Scripted):
+    """Lists of entries behind a fence; wake tokens in a queue."""
+
+    def __init__(self, clock: HandClock) -> None:
+        super().__init__()
+        self.clock = clock
+        self.buckets: defaultdict[bytes, FakeBucket] = defaultdict(FakeBucket)
+        self.tokens: asyncio.Queue[bytes | None] = asyncio.Queue()
+        self.news: list[bytes] = []
+
+    def refusal(self, fence: Fence) -> Word | None:
+        there = self.buckets[fence.bucket_id].fence
+        return None if there is None or there == fence else Word.FENCED
+
+    async def claim(self, fence: Fence, list_name: str, limit: int, bytes_max: int = BATCH_BYTES) -> Claimed:
+        def effect() -> Claimed:
+            if (no := self.refusal(fence)) is not None:
+                return Claimed(no, [], [], 0, 0, False, 0)
+            bucket = self.buckets[fence.bucket_id]
+            taken = bucket.claimed.get(list_name, [])
+            if list_name not in bucket.claimed:
+                bucket.assigned.sort(key=lambda pair: pair[0])
+                due = [entry for due_us, entry in bucket.assigned if due_us <= self.clock.wall_us()]
+                waiting = [*due, *bucket.pending][:limit]
+                taken = waiting[: fitting([len(encode_entry(entry)) for entry in waiting], bytes_max)]
+                del bucket.assigned[: min(len(taken), len(due))]
+                for _ in taken[len(due) :]:
+                    bucket.pending.popleft()
+                if taken:
+                    bucket.claimed[list_name] = taken
+            hint, bucket.hint = bucket.hint, False
+            cancelled = frozenset(sorted(bucket.cancelled)[:REQUESTS_MAX])
+            next_due = max(bucket.assigned[0][0], 1) if bucket.assigned else 0
+            raw = [encode_entry(entry) for entry in taken]
+            now = self.clock.wall_us()
+            return Claimed(Word.OK, list(taken), raw, now, next_due, hint, len(bucket.pending), cancelled)
+
+        answer: Claimed = await self.do("claim", (fence, list_name, limit), effect)
+        return answer
+
+    async def withdraw(
+        self, fence: Fence, noted: Sequence[bytes], copies: Sequence[tuple[int, bytes]]
+    ) -> tuple[Word, frozenset[bytes]]:
+        def effect() -> tuple[Word, frozenset[bytes]]:
+            if (no := self.refusal(fence)) is not None:
+                return no, frozenset()
+            bucket = self.buckets[fence.bucket_id]
+            bucket.cancelled.difference_update(noted)
+            gone = frozenset(entry.id for due_us, entry in bucket.assigned if (due_us, entry.id) in copies)
+            bucket.assigned = [pair for pair in bucket.assigned if pair[1].id not in gone]
+            return Word.OK, gone
+
+        answer: tuple[Word, frozenset[bytes]] = await self.do("withdraw", (fence, list(noted), list(copies)), effect)
+        return answer
+
+    async def settle(self, fence: Fence, list_names: Sequence[str], finished: Sequence[bytes]) -> Word:
+        def effect() -> Word:
+            self.news += finished
+            if (no := self.refusal(fence)) is not None:
+                return no
+            if self.buckets[fence.bucket_id].state is BucketState.READY_TO_DELETE:
+                return Word.CLOSED
+            for name in list_names:
+                self.buckets[fence.bucket_id].claimed.pop(name, None)
+            return Word.OK
+
+        word: Word = await self.do("settle", (fence, list(list_names), list(finished)), effect)
+        return word
+
+    async def keep_outcomes(self, fence: Fence, outcomes: Sequence[bytes], list_names: Sequence[str]) -> Word:
+        def effect() -> Word:
+            if (no := self.refusal(fence)) is not None:
+                return no
+            bucket = self.buckets[fence.bucket_id]
+            bucket.spilled += outcomes
+            for name in list_names:
+                bucket.claimed.pop(name, None)
+            return Word.OK
+
+        word: Word = await self.do("keep_outcomes", (fence, list(outcomes), list(list_names)), effect)
+        return word
+
+    async def grant_term(self, fence: Fence, term_seconds: float) -> Word:
+        word: Word = await self.do("grant_term", (fence, term_seconds), lambda: self.refusal(fence) or Word.OK)
+        return word
+
+    async def read_kept(self, fence: Fence, limit: int, bytes_max: int = BATCH_BYTES) -> Kept:
+        def effect() -> Kept:
+            if (no := self.refusal(fence)) is not None:
+                return Kept(no, 0, [])
+            there = self.buckets[fence.bucket_id].spilled
+            fit = fitting([len(each) for each in there[:limit]], bytes_max)
+            return Kept(Word.OK, len(there), there[:fit])
+
+        page: Kept = await self.do("read_kept", (fence, limit), effect)
+        return page
+
+    async def remove_kept(self, fence: Fence, page: Sequence[bytes], back: Sequence[bytes]) -> Word:
+        def effect() -> Word:
+            if (no := self.refusal(fence)) is not None:
+                return no
+            there = self.buckets[fence.bucket_id].spilled
+            if there[: len(page)] == list(page):
+                there[: len(page)] = []
+                there.extend(back)
+            return Word.OK
+
+        word: Word = await self.do("remove_kept", (fence, list(page), list(back)), effect)
+        return word
+
+    async def assign(self, fence: Fence, items: Sequence[tuple[int, bytes]]) -> Word:
+        def effect() -> Word:
+            if (no := self.refusal(fence)) is not None:
+                return no
+            bucket = self.buckets[fence.bucket_id]
+            if bucket.state is not BucketState.ACTIVE:
+                return Word.CLOSED
+            bucket.assigned += [(due_us, decode_entry(item)) for due_us, item in items]
+            self.tokens.put_nowait(fence.bucket_id)
+            return Word.OK
+
+        word: Word = await self.do("assign", (fence, list(items)), effect)
+        return word
+
+    async def claimed_lists(self, fence: Fence) -> tuple[Word, list[str]]:
+        answer: tuple[Word, list[str]] = await self.do(
+            "claimed_lists", (fence,), lambda: (Word.OK, sorted(self.buckets[fence.bucket_id].claimed))
+        )
+        return answer
+
+    async def read_claimed(self, fence: Fence, list_name: str) -> Claimed:
+        def effect() -> Claimed:
+            entries = self.buckets[fence.bucket_id].claimed.get(list_name, [])
+            return Claimed(Word.OK, list(entries), [], self.clock.wall_us(), 0, False, 0)
+
+        answer: Claimed = await self.do("read_claimed", (fence, list_name), effect)
+        return answer
+
+    async def close_intake(self, fence: Fence) -> Word:
+        def effect() -> Word:
+            bucket = self.buckets[fence.bucket_id]
+            if bucket.state not in (BucketState.ACTIVE, BucketState.COMPLETING):
+                return self.refusal(fence) or Word.CLOSED
+            bucket.state = BucketState.COMPLETING
+            return self.refusal(fence) or Word.OK
+
+        word: Word = await self.do("close_intake", (fence,), effect)
+        return word
+
+    async def close_if_empty(self, fence: Fence) -> Word:
+        def effect() -> Word:
+            bucket = self.buckets[fence.bucket_id]
+            if bucket.pending or bucket.assigned or bucket.claimed or bucket.spilled:
+                return Word.NOT_EMPTY
+            bucket.state = BucketState.READY_TO_DELETE
+            return self.refusal(fence) or Word.OK
+
+        word: Word = await self.do("close_if_empty", (fence,), effect)
+        return word
+
+    async def read_page(self, fence: Fence, limit: int, bytes_max: int = BATCH_BYTES) -> Page:
+        def effect() -> Page:
+            bucket = self.buckets[fence.bucket_id]
+            if bucket.spilled:
+                return Page(Word.OK, "spilled", "", [], bucket.spilled[:limit])
+            for name, entries in sorted(bucket.claimed.items()):
+                return Page(Word.OK, "claimed", name, list(entries), [])
+            if bucket.pending:
+                return Page(Word.OK, "pending", "", list(bucket.pending)[:limit], [])
+            entries = [entry for _, entry in bucket.assigned][:limit]
+            return Page(Word.OK, "assigned" if entries else "", "", entries, [])
+
+        page: Page = await self.do("read_page", (fence, limit), effect)
+        return page
+
+    async def remove_page(self, fence: Fence, page: Page) -> Word:
+        def effect() -> Word:
+            bucket = self.buckets[fence.bucket_id]
+            if page.kind == "spilled":
+                del bucket.spilled[: len(page.raw)]
+            if page.kind == "claimed":
+                bucket.claimed.pop(page.list_name, None)
+            bucket.pending = deque(entry for entry in bucket.pending if entry not in page.entries)
+            bucket.assigned = [pair for pair in bucket.assigned if pair[1] not in page.entries]
+            return Word.OK
+
+        word: Word = await self.do("remove_page", (fence, page), effect)
+        return word
+
+    async def wait_wake(self, bucket_ids: Sequence[bytes], timeout_seconds: float) -> bytes | None:
+        self.calls.append(("wait_wake", (list(bucket_ids), timeout_seconds)))
+        if self.script["wait_wake"]:
+            raise Unavailable("wait_wake: down") if self.script["wait_wake"].popleft() is DOWN else AssertionError
+        return await self.tokens.get()
