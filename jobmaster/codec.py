@@ -19,8 +19,11 @@ from math import isfinite
 import msgspec
 
 from jobmaster.model.errors import InvalidArguments
+from jobmaster.model.ids import ID_BYTES
 from jobmaster.model.job import Entry, ErrorInfo, Headers
 
+ID_AT = slice(3, 3 + ID_BYTES)
+"""Where an encoded entry or outcome has its job id; the Lua functions read it there, too."""
 DEPTH_MAX = 100
 """Levels of lists and objects inside arguments and results."""
 
@@ -38,7 +41,7 @@ _NO_HEADERS = Headers()
 
 
 def encode_entry(entry: Entry) -> bytes:
-    """The wire form of one job; its id stands at bytes 3..18."""
+    """The wire form of one job; its id stands at ``ID_AT``."""
     return _PACK.encode(entry)
 
 

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 
 import msgspec
 
-from jobmaster.codec import decode_entries, decode_entry
+from jobmaster.codec import ID_AT, decode_entries, decode_entry
 from jobmaster.model.job import Entry
 
 UNDECODABLE_HANDLER = "jobmaster.undecodable"
@@ -32,4 +32,4 @@ def read_entry(item: bytes) -> Entry:
         return decode_entry(item)
     except (msgspec.MsgspecError, UnicodeDecodeError):
         args = msgspec.json.encode({"bytes_hex": item.hex()})
-        return Entry(id=item[3:19].ljust(16, b"\0"), token=1, handler=UNDECODABLE_HANDLER, args=args)
+        return Entry(id=item[ID_AT].ljust(16, b"\0"), token=1, handler=UNDECODABLE_HANDLER, args=args)

@@ -1,7 +1,7 @@
-"""What a producer may do with a store: submit, put, hint, cancel, look. It owns nothing and is fenced by nothing but the
-bucket's state, so it can be refused at any moment, and goes elsewhere.
+"""The producer's calls to a store: submit, put, hint, cancel, find. A producer owns no bucket: only the bucket's state guards
+its calls, so a call can be refused at any moment, and the producer uses another bucket.
 
-Producers never load functions: the store's operator may not let them, and they may be older than the agents.
+Producers never load functions: they may lack the right to, and they may be older than the agents.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from jobmaster.agentstore.errors import NotSent, OutOfMemory, translate
 from jobmaster.agentstore.health import health_of, parse_config, parse_info
 from jobmaster.agentstore.keys import Keys
 from jobmaster.agentstore.pipelined_connection import PipelinedConnection
+from jobmaster.codec import ID_AT
 from jobmaster.model.bucket import BucketDepth
 from jobmaster.model.errors import OutcomeUnknown, StoreRefused
 from jobmaster.model.job import Entry
@@ -116,7 +117,7 @@ class ProducerStore:
         except OutOfMemory:
             return Submitted(Word.FULL, -1)
         except OutcomeUnknown as error:
-            raise OutcomeUnknown(error.message, job_ids=[item[3:19] for item in items]) from None
+            raise OutcomeUnknown(error.message, job_ids=[item[ID_AT] for item in items]) from None
         word = word_of(answer)
         if word is Word.SKEW:
             return Submitted(word, 0, answer[1])

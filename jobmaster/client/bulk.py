@@ -13,7 +13,7 @@ from jobmaster.client.options import BulkOptions, CheckedOptions
 from jobmaster.client.submit_router import SubmitRouter, new_job
 from jobmaster.client.submitter import Submitter
 from jobmaster.clock import new_id
-from jobmaster.codec import encode_entry
+from jobmaster.codec import ID_AT, encode_entry
 from jobmaster.model.errors import InputError, JobMasterError, OutcomeUnknown
 from jobmaster.model.job import Durability, Entry, OnFull
 from jobmaster.ports import Written
@@ -60,8 +60,8 @@ class BulkSummary:
         return len(self.ids)
 
     def acknowledged(self, entries: list[bytes], level: Durability) -> None:
-        """Count entries in (their id stands at bytes 3..18)."""
-        self.ids.extend(entry[3:19] for entry in entries)
+        """Count entries that were acknowledged at ``level``."""
+        self.ids.extend(entry[ID_AT] for entry in entries)
         self.by_level[level] = self.by_level.get(level, 0) + len(entries)
 
     def __repr__(self) -> str:
@@ -253,7 +253,7 @@ class BulkSubmit:
             else:
                 await self._into_master(chunk)
         except OutcomeUnknown as error:
-            self._unknown.extend(entry[3:19] for entry in chunk.entries)
+            self._unknown.extend(entry[ID_AT] for entry in chunk.entries)
             self._failure = self._failure or error
         except Exception as error:
             self._unsent += len(chunk.entries)
@@ -293,9 +293,9 @@ class BulkSubmit:
 
     def _written(self, chunk: _Chunk, part: list[bytes], written: Written) -> None:
         """Count rows in. The ids are fresh, so one that existed is our own, whose first answer was lost."""
-        lost = [entry for entry in part if entry[3:19] in written.quarantined]
+        lost = [entry for entry in part if entry[ID_AT] in written.quarantined]
         if lost:
-            part = [entry for entry in part if entry[3:19] not in written.quarantined]
+            part = [entry for entry in part if entry[ID_AT] not in written.quarantined]
         self.summary.acknowledged(part, Durability.MASTER)
         self._router.telemetry.jobs_submitted[Durability.MASTER] += len(part)
         if lost:

@@ -167,8 +167,8 @@ class Cluster:
         """The way the order would take as a plain submit."""
         return self._router().way_of(request.job.due_us, Durability.STORE)
 
-    async def hint(self, lane: str, priority: int) -> None:
-        """Notify one agent of the lane and priority that HELD jobs are due."""
+    async def hint_after_commit(self, lane: str, priority: int) -> None:
+        """After a caller's commit: notify one agent of the lane and priority that HELD jobs are due."""
         await self._buckets.fresh()
         handles = self._buckets.handles(lane, priority)
         if handles:

@@ -65,6 +65,6 @@ class ClusterTransaction:
     async def _hint(self, lane: str, priority: int) -> None:
         """The rows are committed: a hint that fails costs a second, not a job."""
         try:
-            await self._cluster.hint(lane, priority)
+            await self._cluster.hint_after_commit(lane, priority)
         except JobMasterError as failure:
             _log.debug("no hint for lane %s, priority %s: %s", lane, priority, failure)

@@ -15,9 +15,6 @@ from jobmaster.model.errors import CodeError
 from jobmaster.model.ids import ID_BYTES, AgentId, BucketId, Fence
 from jobmaster.model.job import FinalRow, HoldRow
 
-ID_AT = slice(3, 3 + ID_BYTES)
-"""Where the id of the job stands in a kept outcome, readable or not."""
-
 
 class KeptKind(StrEnum):
     """Which statement writes it."""

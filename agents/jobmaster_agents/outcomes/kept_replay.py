@@ -16,6 +16,7 @@ from collections.abc import Callable, Coroutine, Sequence
 from itertools import chain
 from typing import TypeVar
 
+from jobmaster.codec import ID_AT
 from jobmaster.model.errors import InputError, Refused, Unavailable
 from jobmaster.model.ids import Fence, text
 from jobmaster.model.job import FinalRow, HoldRow
@@ -24,7 +25,7 @@ from jobmaster.rules.batching import Size
 from jobmaster.telemetry import Telemetry
 from jobmaster_agents.event_log import Event, EventLog
 from jobmaster_agents.outcomes.batch_write import StoredRowsWrite, copied
-from jobmaster_agents.outcomes.kept_codec import ID_AT, decode_rows
+from jobmaster_agents.outcomes.kept_codec import decode_rows
 from jobmaster_agents.outcomes.metrics import OutcomeMetrics
 from jobmaster_agents.outcomes.writer import OutcomeWriter
 from jobmaster_agents.retrying import Backoff

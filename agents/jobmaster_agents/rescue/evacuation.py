@@ -13,6 +13,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from enum import StrEnum
 from typing import Protocol, TypeVar
 
+from jobmaster.codec import ID_AT
 from jobmaster.model.bucket import Bucket, BucketState
 from jobmaster.model.errors import InputError, Refused, ValueRefused
 from jobmaster.model.ids import ID_BYTES, AgentId, BucketId, Fence
@@ -20,7 +21,7 @@ from jobmaster.model.job import Entry, FinalRow, HoldRow
 from jobmaster.ports import Page, Swept, Unfit, Word, Written
 from jobmaster.rules.batching import Size
 from jobmaster_agents.outcomes.batch_write import RowRefusals, StoredRowsWrite
-from jobmaster_agents.outcomes.kept_codec import ID_AT, decode_rows
+from jobmaster_agents.outcomes.kept_codec import decode_rows
 
 _SPILLED = "spilled"
 _CLAIMED = "claimed"

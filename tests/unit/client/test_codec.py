@@ -11,9 +11,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from jobmaster.agentstore.library import sources
 from jobmaster.clock import SystemClock, new_id
 from jobmaster.codec import (
     DEPTH_MAX,
+    ID_AT,
     cut_text,
     decode_entries,
     decode_entry,
@@ -46,7 +48,11 @@ def nested(levels: int) -> list[Any]:
 def test_an_entry_comes_back_and_its_id_stands_where_the_store_functions_look_for_it() -> None:
     entry = Entry(new_id(), 3, "images.resize", b'{"a":1}', 17, b"{}", 2, 1)
     data = encode_entry(entry)
-    assert data[3:19] == entry.id
+    assert data[ID_AT] == entry.id
+    first, last = ID_AT.start + 1, ID_AT.stop  # Lua counts from 1 and includes the last byte
+    for name in ("find", "withdraw"):
+        assert f"string.sub(page[i], {first}, {last})" in sources()[name]
+    assert f"at bytes {first}..{last}" in sources()["prelude"]
     assert decode_entry(data) == entry
     assert decode_entries([data, data]) == [entry, entry]
 
