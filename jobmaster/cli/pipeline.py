@@ -30,15 +30,15 @@ def pipeline_group() -> None:
 
 @step("archive")
 @click.option(
-    "--older-than", type=DURATION, default="7d", show_default=True, help="Ranges whose every job is older than that."
+    "--older-than", type=DURATION, default="7d", show_default=True, help="Archive ranges in which every job is older."
 )
-@click.option("--keep", is_flag=True, help="Leave what is archived in the master, too, until a later run.")
-@click.option("--lost-store", "lost_stores", multiple=True, help="A store that is gone for good; may be repeated.")
+@click.option("--keep", is_flag=True, help="Leave archived ranges in the master, too, until a later run.")
+@click.option("--lost-store", "lost_stores", multiple=True, help="A store that is lost for good; may be repeated.")
 def archive(context: PipelineContext, older_than: float, keep: bool, lost_stores: tuple[str, ...]) -> StepResult:
     """Move old ranges of jobs from the master to the lake.
 
     A range is detached, copied to Parquet, read again and compared with the master in count and checksum, published, and
-    only then dropped. Killed at any point, run it again: it goes on. Unfinished jobs stay in the master.
+    only then dropped. After a crash at any point, run the command again: it continues. Unfinished jobs stay in the master.
 
     \b
     Examples:
@@ -72,7 +72,7 @@ def audit(context: PipelineContext, evidence: int) -> StepResult:
 def doctor(context: PipelineContext) -> StepResult:
     """Check Java, Spark, the master and the lake.
 
-    Says which Java is used and why, starts Spark, reads a row of every table, and looks whether the lake can be written.
+    Shows which Java is used and why, starts Spark, reads a row of every table, and checks that the lake is writable.
     Exit code 1 when something does not work.
 
     \b
@@ -127,14 +127,14 @@ def ls(context: PipelineContext) -> StepResult:
 @click.option("--hours", type=click.IntRange(1, 10_000), default=24, show_default=True, help="Busiest hours to replay.")
 @click.option("--out", type=click.Path(path_type=Path, dir_okay=False), help="Where to write the configuration, too.")
 @click.option(
-    "--check", is_flag=True, help="Plan without the last day and try the plan on it; exit code 1 when it fails."
+    "--check", is_flag=True, help="Plan without the last day and test the plan on it; exit code 1 when it fails."
 )
 def plan(context: PipelineContext, objectives: tuple[str, ...], **words: Any) -> StepResult:
     """Recommend how many buckets each lane and priority needs.
 
-    From the measured history: a formula finds where to look, then the arrivals of the busiest hours are replayed among
-    different numbers of buckets. Writes a configuration that agents read, with the expected waits beside the numbers, and
-    the curves into the report. Without objectives: critical=1s high=5s medium=30s low=2m very_low=10m.
+    From the measured history: a formula chooses candidates, then the arrivals of the busiest hours are replayed with
+    different numbers of buckets. Writes a configuration for agents, with the expected waits beside the numbers, and the
+    curves into the report. Without objectives: critical=1s high=5s medium=30s low=2m very_low=10m.
 
     \b
     Examples:
@@ -168,7 +168,7 @@ def replay(
 ) -> StepResult:
     """Run jobs that failed again, each as a new job.
 
-    What has ended stays as it ended; the new job bears metadata replay_of=ID.
+    The original job stays unchanged; the new job has metadata replay_of=ID.
 
     \b
     Examples:
@@ -186,13 +186,13 @@ def replay(
 
 
 @step("rollup")
-@click.option("--rebuild", is_flag=True, help="Every day again, not only those that something touched.")
+@click.option("--rebuild", is_flag=True, help="Compute every day again, not only those that changed.")
 def rollup(context: PipelineContext, rebuild: bool) -> StepResult:
-    """Figures by the hour, and a report to look at.
+    """Compute aggregates by hour, and write a report.
 
     Throughput, failures, retries, and latencies as histograms that can be merged, from the lake and the master together.
-    Days that something touched since the last time are computed anew as a whole and replace what was there. The report is
-    one HTML file in the lake.
+    Days that changed since the last roll-up are computed again as a whole and replaced. The report is one HTML file in the
+    lake.
 
     \b
     Examples:
@@ -219,9 +219,9 @@ def run(
 ) -> None:
     """Run several steps in one Spark session.
 
-    A step is the name of a command of the pipeline, or in quotes a name with its options. All of them are read before the
-    first one starts. A step that fails ends the run; one whose check found something lets the others go on, and the exit
-    code is 1.
+    A step is the name of a command of the pipeline, or in quotes a name with its options. All steps are parsed before the
+    first one starts. A step that fails ends the run; after a step whose check found violations the others continue, and the
+    exit code is 1.
 
     \b
     Examples:
@@ -262,11 +262,10 @@ def _context(ctx: click.Context, text: str) -> click.Context:
 @click.option("--rows", type=click.IntRange(1), default=500_000, show_default=True, help="Of one batch, about.")
 @click.option("--from", "position", type=click.Choice(["earliest", "latest"]), default="earliest", show_default=True)
 def stream(context: PipelineContext, table: str, interval: float | None, rows: int, position: str) -> StepResult:
-    """Copy what ends in the master to the lake, each job once.
+    """Copy finished jobs of the master to the lake, each job once.
 
-    Copies everything recorded since the last call and ends; with --interval it goes on until it is stopped. Where it has
-    come is kept in the lake. It never waits for a number or a time to be the highest, but until every earlier transaction
-    has ended, so no job is passed over.
+    Copies everything recorded since the last call and ends; with --interval it continues until it is stopped. Its position
+    is stored in the lake. It reads a transaction only after every earlier one has ended, so no job is skipped.
 
     \b
     Examples:
@@ -308,13 +307,13 @@ def stream(context: PipelineContext, table: str, interval: float | None, rows: i
 @click.option("--on-duplicate", type=click.Choice(["ignore", "fail"]), default="ignore", show_default=True)
 @click.option("--allow-unregistered", is_flag=True, help="Also for a handler that no agent has published.")
 def submit(context: PipelineContext, **words: Any) -> StepResult:
-    """Make jobs of a file, a table or a query: one row, one job.
+    """Submit rows of a file, table or query as jobs.
 
-    SOURCE is a path (CSV, JSON, Parquet, ORC; directories and * too) or postgresql://... Arguments come from columns of
-    their name, or as --map says. Every row is checked against the handler's published signature; what does not fit goes to
-    the rejects with its reason, the rest is written. Handed in again, the same rows insert nothing: they are remembered by
-    their keys under the name of the handler and SOURCE (or --remember), also when their jobs are long gone. With --batch or
-    --as-of nothing is remembered but the jobs themselves.
+    One row is one job. SOURCE is a path (CSV, JSON, Parquet, ORC; directories and * too) or postgresql://... Arguments come
+    from columns of the same name, or from --map. Every row is checked against the handler's published signature; invalid
+    rows go to the rejects with their reason, the others are written. Submitted again, the same rows insert nothing: they are
+    remembered by their keys under the name of the handler and SOURCE (or --remember), also after their jobs were retired.
+    With --batch or --as-of only the jobs themselves are remembered.
 
     \b
     Examples:
@@ -362,9 +361,9 @@ def submit(context: PipelineContext, **words: Any) -> StepResult:
     "--older-than", type=DURATION, default="1d", show_default=True, help="At least 1h: longer than any run takes."
 )
 def vacuum(context: PipelineContext, older_than: float) -> StepResult:
-    """Delete what runs that did not end have left in the lake.
+    """Delete files of unfinished runs from the lake.
 
-    No reader sees these files: none counts unless a document names its run.
+    No reader sees these files: a file is valid only if a document names its run.
 
     \b
     Example:
@@ -374,7 +373,7 @@ def vacuum(context: PipelineContext, older_than: float) -> StepResult:
     from jobmaster.pipeline.steps.lake_admin import vacuum as carry_out
 
     if older_than < _HOUR_SECONDS:
-        raise InputError("--older-than is less than an hour: the files of a run that is under way could go")
+        raise InputError("--older-than is less than an hour: files of a running step could be deleted")
     return carry_out(context, older_than)
 
 

@@ -67,10 +67,13 @@ def session_options() -> list[click.Parameter]:
             help="Where Spark runs: local[2], spark://host:7077, yarn, k8s://..., sc://host.",
         ),
         click.Option(
-            ["--conf", "spark_conf"], metavar="spark.KEY=VALUE", multiple=True, help="A setting of Spark, over ours."
+            ["--conf", "spark_conf"],
+            metavar="spark.KEY=VALUE",
+            multiple=True,
+            help="Setting of Spark; overrides defaults.",
         ),
         click.Option(["--lake"], metavar="PATH", help="Directory or URL of the lake.  [default: <data_dir>/lake]"),
-        click.Option(["--dry-run"], is_flag=True, help="Say what would be done, and change nothing."),
+        click.Option(["--dry-run"], is_flag=True, help="Show what would be done, and change nothing."),
     ]
 
 

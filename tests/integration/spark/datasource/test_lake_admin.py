@@ -9,7 +9,7 @@ import pytest
 
 from jobmaster.pipeline.context import PipelineContext, PipelineOptions
 from jobmaster.pipeline.steps.lake_admin import list_lake, vacuum
-from tests.integration.spark.source.conftest import ground_of
+from tests.integration.spark.datasource.conftest import ground_of
 
 
 @pytest.mark.slow

@@ -15,7 +15,7 @@ from jobmaster.model.errors import InputError, InvalidArguments, Refused, Unknow
 from jobmaster.pipeline.steps.inputs import SourceSpec
 from jobmaster.pipeline.steps.mapping import RowMapping
 from jobmaster.pipeline.steps.submit import SubmitRequest, submit
-from tests.integration.spark.source.conftest import Ground
+from tests.integration.spark.datasource.conftest import Ground
 from tests.support.patience import PATIENCE_SECONDS
 
 pytestmark = [pytest.mark.slow, pytest.mark.spark]
@@ -124,7 +124,7 @@ def test_a_stream_passes_over_nothing_that_commits_late(ground: Ground) -> None:
 def test_a_stream_that_has_missed_a_range_ends_with_one_sentence(ground: Ground) -> None:
     """Its checkpoint is from before, the range was dropped since, and the trigger is that of the command."""
     from jobmaster.pipeline.steps.stream import stream
-    from tests.integration.spark.source.test_streams import archived, drop, old
+    from tests.integration.spark.datasource.test_streams import archived, drop, old
 
     old(ground, 10)
     assert stream(ground.run(), "jobs", None, 100_000, "earliest").rows == 10

@@ -9,7 +9,7 @@ import pytest
 
 from jobmaster.clock import SystemClock
 from jobmaster.model.errors import InputError
-from tests.integration.spark.source.conftest import Ground
+from tests.integration.spark.datasource.conftest import Ground
 
 pytestmark = [pytest.mark.slow, pytest.mark.spark]
 

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from jobmaster.model.errors import Conflict, InputError, UnknownHandler
-from tests.integration.spark.source.conftest import Ground
-from tests.integration.spark.source.test_read import failure
+from tests.integration.spark.datasource.conftest import Ground
+from tests.integration.spark.datasource.test_read import failure
 
 pytestmark = [pytest.mark.slow, pytest.mark.spark]
 

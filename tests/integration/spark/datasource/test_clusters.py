@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.integration.spark.source.conftest import Ground, ground_of
+from tests.integration.spark.datasource.conftest import Ground, ground_of
 from tests.support.patience import PATIENCE_SECONDS
 
 pytestmark = [pytest.mark.slow, pytest.mark.cluster, pytest.mark.spark]
@@ -63,7 +63,7 @@ def start(tmp_path: Path) -> Iterator[Start]:
 
 def drive(master: str, ground: Ground) -> dict[str, int]:
     """Run the program as a driver of its own; what it found."""
-    program = [sys.executable, "-m", "tests.integration.spark.source.cluster_program", master]
+    program = [sys.executable, "-m", "tests.integration.spark.datasource.cluster_program", master]
     env = {**os.environ, "SPARK_LOCAL_IP": "127.0.0.1", "PYSPARK_PYTHON": sys.executable}
     done = subprocess.run(
         [*program, ground.options["dsn"], ground.options["schema"]],

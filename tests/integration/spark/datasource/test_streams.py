@@ -13,7 +13,7 @@ import pytest
 
 from jobmaster.master.archive import Archive
 from jobmaster.model.errors import Refused
-from tests.integration.spark.source.conftest import Ground, ground_of
+from tests.integration.spark.datasource.conftest import Ground, ground_of
 
 pytestmark = [pytest.mark.slow, pytest.mark.spark]
 

@@ -12,7 +12,7 @@ import asyncpg
 import pytest
 
 from jobmaster.model.errors import InputError, JobMasterError, Refused, Unavailable
-from tests.integration.spark.source.conftest import Ground, ground_of
+from tests.integration.spark.datasource.conftest import Ground, ground_of
 
 if TYPE_CHECKING:
     from pathlib import Path
