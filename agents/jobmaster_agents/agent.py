@@ -265,7 +265,7 @@ class AgentRuntime:
         """Open the buckets of the configuration."""
         await self.bucket_provisioner.open_all()
 
-    def serves(self) -> None:
+    def set_serving(self) -> None:
         """Publish that the buckets are open."""
         self._publish_phase(AgentPhase.SERVING)
 

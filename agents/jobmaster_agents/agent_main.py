@@ -25,7 +25,7 @@ STACKS_SIGNAL = signal.SIGUSR2
 """Writes the stacks of all threads to standard error, also while the event loop is blocked."""
 
 
-def serve(arguments: list[str], run_agent: Callable[[], RunAgent]) -> int:
+def run_child(arguments: list[str], run_agent: Callable[[], RunAgent]) -> int:
     """Receive the launch order, run the agent, return its exit code.
 
     Args:
@@ -117,6 +117,6 @@ def leave(code: int) -> None:
 if __name__ == "__main__":
     exit_code = 1
     try:
-        exit_code = serve(sys.argv[1:], _import_agent)
+        exit_code = run_child(sys.argv[1:], _import_agent)
     finally:
         leave(exit_code)

@@ -60,22 +60,22 @@ class AgentLifecycle:
         """Error of the server that the start waits for; empty when there is none."""
         self.serving: AgentRuntime | None = None
         """Set when the buckets are open."""
-        self.leaves_at: float | None = None
+        self.exit_deadline: float | None = None
         """CLOCK_BOOTTIME seconds at which the grace time of the exit ends; ``None`` before the exit begins."""
 
     def why_not_started(self) -> str | None:
         """Reason of the startup probe; ``None`` from the first opening of the buckets on."""
-        return self._before() if self.serving is None else None
+        return self._starting() if self.serving is None else None
 
-    def _before(self) -> str:
+    def _starting(self) -> str:
         return f"it waits for a server: {self.waits_for}" if self.waits_for else "it is starting"
 
     def draining(self) -> dict[str, object]:
         """Work that is left, and the seconds until running jobs are given back."""
-        left = None if self.leaves_at is None else round(max(self.leaves_at - self._now(), 0.0), 1)
+        left = None if self.exit_deadline is None else round(max(self.exit_deadline - self._now(), 0.0), 1)
         bucket_worker = self.serving.bucket_worker if self.serving is not None else None
         return {
-            "draining": self.leaves_at is not None or self.leave.is_set(),
+            "draining": self.exit_deadline is not None or self.leave.is_set(),
             "in_flight": 0 if bucket_worker is None else len(bucket_worker.job_table),
             "running": 0 if bucket_worker is None else bucket_worker.executor.running,
             "outcomes_waiting": 0 if bucket_worker is None else bucket_worker.outcome_writer.backlog,
@@ -91,7 +91,7 @@ class AgentLifecycle:
         if self.leave.is_set():
             return f"it is leaving: {self.reason}"
         if self.serving is None:
-            return self._before()
+            return self._starting()
         if self.serving.stop_requested.is_set():
             return "it is leaving: drain requested"
         if self.serving.bucket_worker.threads_exhausted.is_set():
@@ -103,9 +103,9 @@ class AgentLifecycle:
             return "its lease has not been renewed in time: it starts nothing"
         return None
 
-    def leaves_from(self, grace_seconds: float) -> None:
+    def begin_exit(self, grace_seconds: float) -> None:
         """Note that the exit begins now."""
-        self.leaves_at = self._now() + grace_seconds
+        self.exit_deadline = self._now() + grace_seconds
 
     def remark(self) -> str | None:
         """Remark of the readiness probe while the agent is suspended: it takes work, but not as usual."""
@@ -150,17 +150,17 @@ async def run_agent(config: ChildConfig) -> int:
             serving = HttpServer(telemetry, lifecycle, log)
             stack.push_async_callback(serving.close)
             await serving.start(config.settings.observability.metrics_host, port)
-        servers = await _servers(config, agent, lifecycle, stack, log)
+        servers = await _open_servers(config, agent, lifecycle, stack, log)
         if servers is None:
             return 0  # a signal came before the start was complete
         master, store_connector = servers
         transactions = open_transactions(config.settings, application_name=text(config.agent_id))
         stack.push_async_callback(transactions.close)
         runtime = AgentRuntime(config, agent, master, store_connector, handlers, clock, telemetry, log, transactions)
-        return await _watched(config, runtime, lifecycle, log)
+        return await _run_with_watchdog(config, runtime, lifecycle, log)
 
 
-async def _servers(
+async def _open_servers(
     config: ChildConfig, agent: AgentSettings, lifecycle: AgentLifecycle, stack: AsyncExitStack, log: EventLog
 ) -> tuple[Master, StoreConnector] | None:
     """The master and the stores, open and ready; the stack closes them. Waits for a server that does not answer.
@@ -173,7 +173,7 @@ async def _servers(
     while not lifecycle.leave.is_set():
         async with AsyncExitStack() as opened:
             try:
-                servers = await _open(config, agent, opened, log)
+                servers = await _connect(config, agent, opened, log)
             except Unavailable as error:
                 lifecycle.waits_for = str(error)
                 pause = backoff.seconds(error)
@@ -189,7 +189,7 @@ async def _servers(
     return None
 
 
-async def _open(
+async def _connect(
     config: ChildConfig, agent: AgentSettings, opened: AsyncExitStack, log: EventLog
 ) -> tuple[Master, StoreConnector]:
     master = await open_master(config.settings, application_name=text(config.agent_id))
@@ -213,7 +213,9 @@ def _agent_settings(config: ChildConfig) -> AgentSettings:
         raise ConfigError(f"no agent is named {config.agent!r} in the configuration", hint=f"known: {known}") from None
 
 
-async def _watched(config: ChildConfig, runtime: AgentRuntime, lifecycle: AgentLifecycle, log: EventLog) -> int:
+async def _run_with_watchdog(
+    config: ChildConfig, runtime: AgentRuntime, lifecycle: AgentLifecycle, log: EventLog
+) -> int:
     """``run_until_exit`` with the garbage collector tuned for jobs, and a thread that logs a stuck event loop."""
     # What is loaded by now lives as long as the process, and jobs are many small objects with a short life: at the
     # default thresholds the collector took an eighth of the time of no-op jobs.
@@ -236,7 +238,9 @@ async def run_until_exit(config: ChildConfig, runtime: AgentRuntime, lifecycle: 
     await runtime.register()
     if config.control is not None:
         loop = asyncio.get_running_loop()
-        config.control.attach(loop, lambda word: _obey(runtime, word), lifecycle.orphaned.set, runtime.reload)
+        config.control.attach(
+            loop, lambda message: _on_control_message(runtime, message), lifecycle.orphaned.set, runtime.reload
+        )
     try:
         async with asyncio.TaskGroup() as group:
             periodic_tasks = [
@@ -248,12 +252,12 @@ async def run_until_exit(config: ChildConfig, runtime: AgentRuntime, lifecycle: 
             await _first_of(runtime.ownership.fenced, lifecycle.orphaned, opening)
             if opening.done() and opening.exception() is None:
                 lifecycle.serving = runtime
-                runtime.serves()
+                runtime.set_serving()
                 log.info(
                     Event.AGENT_STARTED,
                     {"handlers": len(runtime.handler_names), "buckets": len(runtime.ownership.buckets)},
                 )
-            code = await _until_over(config, runtime, lifecycle, log)
+            code = await _wait_and_shut_down(config, runtime, lifecycle, log)
             opening.cancel()
             stop.set()
             work.cancel()
@@ -266,12 +270,14 @@ async def run_until_exit(config: ChildConfig, runtime: AgentRuntime, lifecycle: 
         await runtime.bucket_worker.aclose()
 
 
-def _obey(runtime: AgentRuntime, word: ControlMessage) -> None:
-    if word is ControlMessage.RESCUE:
+def _on_control_message(runtime: AgentRuntime, message: ControlMessage) -> None:
+    if message is ControlMessage.RESCUE:
         runtime.on_death_certificate()
 
 
-async def _until_over(config: ChildConfig, runtime: AgentRuntime, lifecycle: AgentLifecycle, log: EventLog) -> int:
+async def _wait_and_shut_down(
+    config: ChildConfig, runtime: AgentRuntime, lifecycle: AgentLifecycle, log: EventLog
+) -> int:
     """Wait for a reason to end, and shut down."""
     fenced, orphaned = runtime.ownership.fenced, lifecycle.orphaned
     stuck = runtime.bucket_worker.threads_exhausted
@@ -282,9 +288,9 @@ async def _until_over(config: ChildConfig, runtime: AgentRuntime, lifecycle: Age
             log.error(Event.THREADS_EXHAUSTED, {"threads": config.settings.agents[config.agent].threads})
         reason = _STUCK if recycled else lifecycle.reason or "drain requested"
         log.info(Event.AGENT_STOPPING, {"reason": reason, "grace_seconds": runtime.grace_seconds})
-        lifecycle.leaves_from(runtime.grace_seconds)
+        lifecycle.begin_exit(runtime.grace_seconds)
         leaving = asyncio.ensure_future(runtime.leave(runtime.grace_seconds, reason))
-        hurrying = asyncio.ensure_future(_hurry(runtime, lifecycle))
+        hurrying = asyncio.ensure_future(_stop_now(runtime, lifecycle))
         try:
             await _first_of(fenced, orphaned, leaving)
             if leaving.done():
@@ -302,14 +308,14 @@ async def _until_over(config: ChildConfig, runtime: AgentRuntime, lifecycle: Age
     return ORPHANED_EXIT_CODE
 
 
-async def _hurry(runtime: AgentRuntime, lifecycle: AgentLifecycle) -> None:
+async def _stop_now(runtime: AgentRuntime, lifecycle: AgentLifecycle) -> None:
     await lifecycle.hurry.wait()
     runtime.bucket_worker.graceful_shutdown.hurry.set()
 
 
 async def _first_of(*things: asyncio.Event | asyncio.Future[Any]) -> None:
     waits = [
-        asyncio.ensure_future(thing.wait() if isinstance(thing, asyncio.Event) else _quietly(thing)) for thing in things
+        asyncio.ensure_future(thing.wait() if isinstance(thing, asyncio.Event) else _ended(thing)) for thing in things
     ]
     try:
         await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
@@ -318,5 +324,5 @@ async def _first_of(*things: asyncio.Event | asyncio.Future[Any]) -> None:
             wait.cancel()
 
 
-async def _quietly(future: asyncio.Future[Any]) -> None:
+async def _ended(future: asyncio.Future[Any]) -> None:
     await asyncio.wait([future])

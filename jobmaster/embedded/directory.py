@@ -56,7 +56,7 @@ class ServerDirectory:
         """Create what is missing, and close the directory to others.
 
         Raises:
-            DirectoryUnusable: it cannot be created or written, or belongs to somebody else.
+            DirectoryUnusable: it cannot be created or written, or belongs to another user.
         """
         try:
             self.path.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -66,7 +66,7 @@ class ServerDirectory:
                     f"the data directory {self.path} belongs to uid {owner}, not to this process's uid {os.geteuid()}",
                     hint="run as its owner, or choose another directory",
                 )
-            # Local connections need no password because nobody else can come in here; so that has to be true.
+            # Local connections need no password because no other user can enter this directory: make sure of it.
             self.path.chmod(0o700)
             if self.log.exists() and self.log.stat().st_size > _LOG_BYTES_MAX:
                 self.log.replace(self.log.with_suffix(".log.1"))
@@ -117,14 +117,14 @@ class ServerDirectory:
             raise
 
     def owner(self) -> ProcessIdentity | None:
-        """Who took the lock last; says nothing about whether it is still held."""
+        """The process that took the lock last; the lock may be free by now."""
         try:
             return msgspec.json.decode(self._lock_file.read_bytes(), type=ProcessIdentity)
         except (OSError, msgspec.DecodeError):
             return None
 
     def note(self) -> RunningNote | None:
-        """What is said to run here; the reader checks that it is alive."""
+        """The note about what runs here; the reader checks that it is alive."""
         try:
             return msgspec.json.decode(self._note_file.read_bytes(), type=RunningNote)
         except (OSError, msgspec.DecodeError):

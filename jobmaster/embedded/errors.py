@@ -1,4 +1,4 @@
-"""What can go wrong with servers we start ourselves; each message says what, where, and how to mend it."""
+"""Errors of embedded servers; each message names the fault, its place, and the remedy."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from jobmaster.model.errors import Unavailable
 
 
 class EmbeddedError(Unavailable):
-    """Root of this room's errors: an embedded server could not be found, started, reached or stopped."""
+    """Base of this package's errors: an embedded server could not be found, started, reached or stopped."""
 
 
 class BinariesMissing(EmbeddedError):
@@ -22,7 +22,7 @@ class DirectoryInUse(EmbeddedError):
 
 
 class DirectoryUnusable(EmbeddedError):
-    """The data directory cannot be created, written, or belongs to somebody or something else."""
+    """The data directory cannot be created or written, or belongs to another user or another program."""
 
 
 class AccountUnusable(EmbeddedError):

@@ -1,4 +1,4 @@
-"""The process between an owner and one server: when the owner goes, however it goes, the server is stopped properly.
+"""The process between an owner and one server: when the owner ends in any way, the guardian stops the server properly.
 
 Runs as a program of its own (standard library only, started with ``-I -S``), because nothing inside the owner survives
 the owner's SIGKILL. It notices the owner's end by the end of its standard input; a child that the owner *forked* may still
@@ -8,9 +8,9 @@ that started the server ends, and changing the user clears it.
 
 Protocol: the job description is the only argument (JSON); one JSON line goes to standard output, ``{"pid": n}`` or
 ``{"error": text}``; then end of file (or any byte) on standard input, or SIGTERM, means stop. Exit status: 0 after being
-told to stop, 3 when the server ended by itself.
+an order to stop, 3 when the server ended by itself.
 
-It must never outlive its server, or leave the server to itself.
+The guardian must never outlive its server, nor the server its guardian.
 """
 
 from __future__ import annotations
@@ -92,7 +92,7 @@ def _die_with_me(signal_number: int) -> Callable[[], None] | None:
 
 
 def _watch(owner_pid: int, server: subprocess.Popen[bytes], wake: int, told: list[int]) -> None:
-    """Return when the server has ended, the owner is gone, or somebody says stop."""
+    """Return when the server has ended, the owner is gone, or an order to stop came."""
     poller = select.poll()
     owner = sys.stdin.fileno()
     poller.register(owner, select.POLLIN)

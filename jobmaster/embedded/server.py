@@ -86,7 +86,7 @@ class Server(abc.ABC):
 
     @property
     def pid(self) -> int | None:
-        """Of the server itself (PostgreSQL: the postmaster) while it runs."""
+        """Process id of the server itself (PostgreSQL: the postmaster) while it runs."""
         return self._server.pid if self._server is not None and self.is_running() else None
 
     def is_running(self) -> bool:
@@ -182,7 +182,7 @@ class Server(abc.ABC):
 
     @abc.abstractmethod
     def _launch(self) -> Launch:
-        """Choose the program, create the data if there is none, and say what to run. Called under the lock."""
+        """Choose the program, create the data if there is none, and return what to run. Called under the lock."""
 
     @abc.abstractmethod
     def _is_ready(self) -> bool:
@@ -218,7 +218,7 @@ class Server(abc.ABC):
             "stop": launch.stop,
             "scratch": str(self._scratch) if self._scratch else None,
         }
-        # Closing the pipe is what stops the server, so it must reach nobody else: subprocess opens it close-on-exec. A
+        # Closing the pipe stops the server, so no other process may hold it: subprocess opens it close-on-exec. A
         # session of its own keeps the terminal's Ctrl-C away: the owner decides when its servers stop.
         guardian = subprocess.Popen(
             [sys.executable, "-I", "-S", str(_GUARDIAN), json.dumps(job)],
@@ -243,12 +243,12 @@ class Server(abc.ABC):
         self._server = identify(answer["pid"])
         watcher = identify(guardian.pid)
         if self._server is None or watcher is None:
-            return  # it ended already; `wait_ready` tells the story
+            return  # it ended already; `wait_ready` reports why
         scratch = str(self._scratch) if self._scratch else None
         self.directory.write_note(RunningNote(self._server, watcher, self._address, str(self.program), scratch))
 
     def _end_leftover(self) -> None:
-        """A server whose guardian was killed: the kernel has told it to stop, or (not on Linux) nobody has."""
+        """A server whose guardian was killed: the kernel signals it to stop on Linux; elsewhere nothing does."""
         note = self.directory.note()
         if note is None:
             return
@@ -293,7 +293,7 @@ def wait_gone(processes: Sequence[ProcessIdentity], seconds: float) -> bool:
 
 
 def server_environment() -> dict[str, str]:
-    """The environment of every server program: nothing of ours leaks in, messages are English, times UTC."""
+    """The environment of every server program: no variable of this process, messages in English, times in UTC."""
     return {"LC_ALL": "C", "TZ": "UTC", "PATH": "/usr/bin:/bin"}
 
 

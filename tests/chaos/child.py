@@ -131,6 +131,6 @@ def prepared() -> agent_main.RunAgent:
 if __name__ == "__main__":
     exit_code = 1
     try:
-        exit_code = agent_main.serve(sys.argv[1:], prepared)
+        exit_code = agent_main.run_child(sys.argv[1:], prepared)
     finally:
         agent_main.leave(exit_code)

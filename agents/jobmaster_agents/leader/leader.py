@@ -209,7 +209,7 @@ class Leader:
             return IDLE_SECONDS  # the agent left during the call
         if tended.epoch != self._epoch:
             self._step_down(
-                "another agent holds the office" if tended.epoch is None else "the office changed hands meanwhile"
+                "another agent leads" if tended.epoch is None else "the leader's lease changed hands meanwhile"
             )
             self._vacant = tended.epoch is not None
             return 0.0 if self._vacant else IDLE_SECONDS

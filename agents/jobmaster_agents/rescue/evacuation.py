@@ -23,7 +23,7 @@ from jobmaster.rules.batching import Size
 from jobmaster_agents.outcomes.batch_write import RowRefusals, StoredRowsWrite
 from jobmaster_agents.outcomes.kept_codec import decode_rows
 
-_SPILLED = "spilled"
+_KEPT = "spilled"
 _CLAIMED = "claimed"
 
 _Row = TypeVar("_Row", Entry, FinalRow, HoldRow)
@@ -69,8 +69,8 @@ class EvacuationEnd(StrEnum):
     """Another agent owns the bucket now."""
     EPOCH_BEHIND = "outrun"
     """The store holds a higher epoch than the master gave: the bucket must be taken again above that one."""
-    VOUCHED = "vouched"
-    """Fenced, but its store has vouched for the former owner, who may be starting jobs, for ``wait_seconds`` more."""
+    STORE_LEASE = "store_lease"
+    """Fenced, but the store lease of the former owner, which may still start jobs, lasts for ``wait_seconds`` more."""
     NOT_YET = "not_yet"
     """The store refused a step, or a row is still locked: the next attempt begins with the fence."""
     STOPPED = "stopped"
@@ -127,7 +127,7 @@ class Evacuation:
         word, number = await self._store.fence(self.fence)
         if word is Word.VOUCHED:
             self.wait_seconds = number / 1e6
-            return EvacuationEnd.VOUCHED
+            return EvacuationEnd.STORE_LEASE
         self.store_epoch = number
         if word is Word.FENCED:
             return EvacuationEnd.EPOCH_BEHIND
@@ -179,7 +179,7 @@ class Evacuation:
             if not page.kind:
                 return None
             self._unfit = []
-            if page.kind == _SPILLED:
+            if page.kind == _KEPT:
                 await self._apply_kept(page.raw)
             elif not await self._move(page):
                 return EvacuationEnd.SUPERSEDED
@@ -211,14 +211,14 @@ class Evacuation:
         """Write outcomes that the dead owner kept in the bucket, each under its own identity (no bucket lock)."""
         kept = decode_rows(raw)
         for encoded, error in kept.unreadable:
-            self._note_unfit(encoded[ID_AT], _SPILLED, encoded, f"it cannot be read: {error}")
-        await self._write(_SPILLED, kept.finals, self._master.record_final)
+            self._note_unfit(encoded[ID_AT], _KEPT, encoded, f"it cannot be read: {error}")
+        await self._write(_KEPT, kept.finals, self._master.record_final)
         for fence, rows in kept.holds.items():
 
             async def hold(some: Sequence[HoldRow], fence: Fence = fence) -> Written:
                 return await self._master.hold(fence, some)
 
-            await self._write(_SPILLED, rows, hold)
+            await self._write(_KEPT, rows, hold)
 
     async def _write(
         self,

@@ -245,7 +245,7 @@ class StoreRescuer:
             return
         if end is EvacuationEnd.STOPPED:
             return
-        if end is EvacuationEnd.VOUCHED:
+        if end is EvacuationEnd.STORE_LEASE:
             work.next_at = self._now() + work.evacuation.wait_seconds
             fields = {"bucket": work.evacuation.bucket.id, "seconds": work.evacuation.wait_seconds}
             self._log.info(Event.BUCKET_DRAIN_WAITS, {**fields, "reason": "its store vouched for its former owner"})

@@ -394,8 +394,8 @@ class Supervisor:
         found = apply_reload(plan.settings, msgspec.json.decode(out, type=ClusterSettings), plan.agent)
         self._plan = msgspec.structs.replace(plan, settings=found.settings)
         logging.getLogger(LOGGER_NAME).setLevel(found.settings.observability.log_level.upper())
-        tell = self._log.warning if found.waiting else self._log.info
-        tell(Event.RELOADED, {"changed": found.changed, "needs_a_restart": found.waiting})
+        log_line = self._log.warning if found.waiting else self._log.info
+        log_line(Event.RELOADED, {"changed": found.changed, "needs_a_restart": found.waiting})
         if not found.changed:
             return
         data = msgspec.json.encode(found.settings)

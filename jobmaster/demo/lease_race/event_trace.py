@@ -41,10 +41,11 @@ class TraceHandler(logging.Handler):
 
 
 class EventTrace:
-    """Listens to the agents of this process while it is open.
+    """Collects the log of this process's agents while it is open.
 
     Args:
-        tell: is told each line.
+        write_line: called with each formatted line.
+        as_json: format the lines as JSON.
     """
 
     def __init__(self, write_line: Callable[[str], None], *, as_json: bool) -> None:

@@ -1,4 +1,4 @@
-"""Office, hints, anti-entropy and tasks against real servers."""
+"""Leader election, hints, anti-entropy and maintenance tasks on real servers."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ class Candidate:
         self.overdue += 1
 
 
-# ---------------------------------------------------------------- the office
+# ---------------------------------------------------------------- election
 
 
 class Remembered:
@@ -80,7 +80,7 @@ async def test_one_leads_the_other_waits_and_a_resignation_hands_over_with_a_new
     assert second.duty.epoch > 1
 
 
-async def test_a_coordinator_that_slept_through_its_lease_finds_its_successor(stage: Stage) -> None:
+async def test_a_leader_that_slept_through_its_lease_finds_its_successor(stage: Stage) -> None:
     leases = Leases(coordinator_lease_seconds=0.4, coordinator_renew_seconds=0.1)
     sleeper, successor = Candidate(await stage.agent(), leases), Candidate(await stage.agent(), leases)
     await sleeper.duty.tick()
@@ -95,7 +95,7 @@ async def test_a_coordinator_that_slept_through_its_lease_finds_its_successor(st
     assert successor.duty.epoch > epoch
 
 
-async def test_the_office_of_a_dead_coordinator_is_vacant_at_once(stage: Stage) -> None:
+async def test_a_dead_leader_is_replaced_at_once(stage: Stage) -> None:
     first, second = Candidate(await stage.agent()), Candidate(await stage.agent())
     await first.duty.tick()
     await second.duty.tick()
@@ -105,7 +105,7 @@ async def test_the_office_of_a_dead_coordinator_is_vacant_at_once(stage: Stage) 
     assert second.duty.epoch is not None
 
 
-async def test_the_owner_of_a_matching_bucket_is_told_of_due_jobs_and_nobody_else(stage: Stage) -> None:
+async def test_only_the_owner_of_a_matching_bucket_gets_a_hint(stage: Stage) -> None:
     owner, other, leader = await stage.owner(), await stage.owner(), Candidate(await stage.agent())
     jobs = [NewJob(new_id(), PRIORITY, owner.lane, "work", b"{}", b"", 0)]
     await owner.master.insert_held(jobs)
@@ -117,7 +117,7 @@ async def test_the_owner_of_a_matching_bucket_is_told_of_due_jobs_and_nobody_els
     assert leader.agent.telemetry.hints == 1
 
 
-async def test_an_overdue_lease_is_seen_by_the_coordinator(stage: Stage) -> None:
+async def test_an_overdue_lease_is_seen_by_the_leader(stage: Stage) -> None:
     leader = Candidate(await stage.agent())
     await leader.duty.tick()
     await leader.duty.tick()

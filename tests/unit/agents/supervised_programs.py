@@ -152,7 +152,7 @@ def main(role: str, directory: Path, rest: list[str]) -> int:
         async def run_agent(config: ChildConfig) -> int:
             return await ScriptedAgent(directory, behaviour, config).run()
 
-        return agent_main.serve(rest, lambda: run_agent)
+        return agent_main.run_child(rest, lambda: run_agent)
     order = msgspec.json.decode(sys.stdin.buffer.read(), type=CertificateRequest)
     tries = directory / "tries"
     tries.write_text(str(count := int(tries.read_text() if tries.exists() else 0) + 1))

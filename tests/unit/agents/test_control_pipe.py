@@ -63,7 +63,7 @@ async def test_words_before_and_after_the_attachment_arrive_in_order() -> None:
     os.close(read_end)
 
 
-async def test_who_attaches_after_the_supervisors_death_is_told_at_once() -> None:
+async def test_attaching_after_the_supervisors_death_reports_it_at_once() -> None:
     read_end, write_end = os.pipe()
     os.close(write_end)
     left = threading.Event()

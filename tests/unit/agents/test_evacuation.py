@@ -247,7 +247,7 @@ def _takes_all_but(bad: set[bytes], moved: set[bytes]) -> Callable[[Sequence[Ent
     return answer
 
 
-async def test_an_entry_that_no_table_takes_is_put_aside_before_it_leaves_the_store() -> None:
+async def test_an_entry_that_no_table_takes_is_quarantined_before_it_leaves_the_store() -> None:
     world = World()
     page, behind = a_page("pending", 8), a_page("pending", 2)
     page.raw[:] = [b"raw" + each for each in page.raw]
@@ -265,7 +265,7 @@ async def test_an_entry_that_no_table_takes_is_put_aside_before_it_leaves_the_st
     assert drain.moved == 8
 
 
-async def test_a_page_of_nothing_but_unfit_entries_is_put_aside_at_once() -> None:
+async def test_a_page_of_nothing_but_unfit_entries_is_quarantined_at_once() -> None:
     world = World()
     page = a_page("assigned", 50)
     world.pages = [page]
@@ -275,7 +275,7 @@ async def test_a_page_of_nothing_but_unfit_entries_is_put_aside_at_once() -> Non
 
 
 @pytest.mark.parametrize("error", [Refused("no"), Unavailable("away"), ValueRefused("not even here")])
-async def test_what_cannot_even_be_put_aside_stays_in_the_store(error: Exception) -> None:
+async def test_what_cannot_even_be_quarantined_stays_in_the_store(error: Exception) -> None:
     world = World()
     world.pages = [page := a_page("pending", 2)]
     world.answer = _takes_all_but({page.entries[1].id}, set())
@@ -288,7 +288,7 @@ async def test_what_cannot_even_be_put_aside_stays_in_the_store(error: Exception
     assert [each.id for each in world.aside] == [page.entries[1].id]
 
 
-async def test_a_superseded_rescuer_puts_nothing_aside() -> None:
+async def test_a_superseded_rescuer_quarantines_nothing() -> None:
     world = World()
     world.pages = [page := a_page("pending", 2)]
 
@@ -316,7 +316,7 @@ async def test_a_refusal_of_everything_is_no_storm() -> None:
     assert len(world.calls) < 40
 
 
-async def test_spilled_outcomes_are_applied_under_their_own_identity() -> None:
+async def test_kept_outcomes_are_written_under_their_own_identity() -> None:
     world = World()
     dead = Fence(BucketId(new_id()), 2, AgentId(new_id()))
     older = Fence(dead.bucket_id, 1, dead.owner)
@@ -335,7 +335,7 @@ async def test_spilled_outcomes_are_applied_under_their_own_identity() -> None:
     assert drain.rescued == 1  # spilled ones had ended: they were not in anybody's hands
 
 
-async def test_an_outcome_that_nobody_reads_or_no_table_takes_is_put_aside_and_holds_up_nobody() -> None:
+async def test_an_outcome_that_cannot_be_read_or_written_is_quarantined_and_blocks_no_other() -> None:
     world = World()
     dead = Fence(BucketId(new_id()), 2, AgentId(new_id()))
     rows = [

@@ -1,4 +1,4 @@
-"""Who judges, when, and how often it costs a query."""
+"""When the failure detector certifies agents dead, and how often it costs a query."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def detector_of(
     return failure_detector, kicks, telemetry
 
 
-async def test_nobody_judges_in_its_own_first_term() -> None:
+async def test_an_agent_certifies_none_in_its_first_lease() -> None:
     master = DetectorMaster()
     failure_detector, _, _ = detector_of(HandClock(), master, trusted(HandClock()))
     assert await failure_detector.tick() == Leases().lease_seconds
@@ -62,7 +62,7 @@ async def test_a_certificate_starts_the_rescue() -> None:
     assert telemetry.agents_certified == 2
 
 
-async def test_many_dead_are_judged_without_a_pause() -> None:
+async def test_many_dead_are_certified_without_a_pause() -> None:
     clock, master = HandClock(), DetectorMaster()
     failure_detector, _, telemetry = detector_of(clock, master, trusted(clock))
     await failure_detector.tick()
@@ -72,7 +72,7 @@ async def test_many_dead_are_judged_without_a_pause() -> None:
     assert telemetry.agents_certified == 100
 
 
-async def test_who_is_in_doubt_itself_does_not_judge() -> None:
+async def test_an_agent_without_a_trusted_lease_certifies_none() -> None:
     clock, master = HandClock(), DetectorMaster()
     ownership = Ownership(new_id())
     ownership.trust(term(clock.now, 10.0))

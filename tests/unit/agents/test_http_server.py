@@ -112,7 +112,7 @@ async def test_a_head_request_has_no_body(face: Face) -> None:
     ],
     ids=["root", "below", "post", "no HTTP", "other protocol", "bytes", "long head"],
 )
-async def test_what_is_not_served_is_said(face: Face, request_: bytes, status: int, said: bytes) -> None:
+async def test_what_is_not_served_is_refused(face: Face, request_: bytes, status: int, said: bytes) -> None:
     found, _, body = await face.ask(request_)
     assert found == status
     assert said in body
@@ -122,7 +122,7 @@ async def test_what_is_not_served_is_said(face: Face, request_: bytes, status: i
 # ---------------------------------------------------------------- bad company
 
 
-async def test_who_does_not_ask_is_cut_off(face: Face, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_silent_connection_is_closed(face: Face, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(serving_module, "REQUEST_SECONDS", 0.05)
     reader, writer = await asyncio.open_connection(HOST, face.server.port)
     writer.write(b"GET /live HT")
@@ -147,7 +147,7 @@ async def test_there_are_only_so_many_at_once_and_room_comes_back(face: Face) ->
         writer.close()
 
 
-async def test_closing_waits_for_nobody() -> None:
+async def test_closing_waits_for_no_connection() -> None:
     face = Face()
     await face.server.start(HOST, 0)
     reader, writer = await asyncio.open_connection(HOST, face.server.port)
@@ -203,7 +203,7 @@ def test_an_address_that_is_not_this_machines_is_one_clear_error() -> None:
         check_ports(elsewhere, "default", 1)
 
 
-def test_what_to_ask_is_told_as_an_address() -> None:
+def test_the_url_of_a_wildcard_address_is_the_loopback() -> None:
     assert url_of("127.0.0.1", 1) == url_of("0.0.0.0", 1) == "http://127.0.0.1:1"
     assert url_of("::", 1) == url_of("::1", 1) == "http://[::1]:1"
     assert url_of("pod-1", 1) == "http://pod-1:1"
@@ -288,22 +288,20 @@ def test_once_started_it_has_started_for_good(bucket_worker: BucketWorker) -> No
     assert AgentLifecycle(HandClock()).why_not_started() == "it is starting"
 
 
-def test_a_drain_is_told_with_what_is_left_and_how_long_it_may_take(
-    bucket_worker: BucketWorker, clock: HandClock
-) -> None:
+def test_the_drain_probe_shows_what_is_left_and_for_how_long(bucket_worker: BucketWorker, clock: HandClock) -> None:
     lifecycle, _ = bucket_worker
     left = {"in_flight": 3, "running": 2, "outcomes_waiting": 1, "buckets": 0}
     assert lifecycle.draining() == {"draining": False, **left, "seconds_left": None}
     lifecycle.on_signal(signal.SIGTERM)
     assert lifecycle.draining()["draining"] is True
-    lifecycle.leaves_from(25.0)
+    lifecycle.begin_exit(25.0)
     clock.now += 5.0
     assert lifecycle.draining() == {"draining": True, **left, "seconds_left": 20.0}
     clock.now += 30.0
     assert lifecycle.draining()["seconds_left"] == 0.0
 
 
-def test_it_is_not_ready_when_an_operator_sends_it_home(bucket_worker: BucketWorker) -> None:
+def test_it_is_not_ready_when_an_operator_drains_it(bucket_worker: BucketWorker) -> None:
     lifecycle, runtime = bucket_worker
     runtime.stop_requested.set()
     assert lifecycle.why_not_ready() == "it is leaving: drain requested"

@@ -1,4 +1,4 @@
-"""The coordinator's office, hints and tasks."""
+"""Leader election, hints and maintenance tasks."""
 
 from __future__ import annotations
 
@@ -160,7 +160,7 @@ async def test_a_candidate_waits_without_asking_until_a_renewal_shows_a_vacancy(
     assert bench.duty.epoch == 8
 
 
-async def test_a_superseded_coordinator_stops_at_once() -> None:
+async def test_a_superseded_leader_stops_at_once() -> None:
     bench = Bench()
     await bench.duty.tick()
     bench.master.holder, bench.master.epoch = new_id(), 2
@@ -172,7 +172,7 @@ async def test_a_superseded_coordinator_stops_at_once() -> None:
     assert bench.telemetry.value("coordinating") == 0
 
 
-async def test_a_lighter_coordinator_ends_its_tick_and_hands_the_office_over_once() -> None:
+async def test_a_lighter_leader_ends_its_tick_and_hands_over_once() -> None:
     bench = Bench()
     await bench.duty.tick()
     bench.master.heir = heir = new_id()
@@ -186,20 +186,20 @@ async def test_a_lighter_coordinator_ends_its_tick_and_hands_the_office_over_onc
     assert bench.master.queries == ["lead", "tend", "buckets", "hand_over"]
 
 
-async def test_an_heir_that_has_gone_meanwhile_leaves_the_office_where_it_is() -> None:
+async def test_a_successor_that_has_left_meanwhile_changes_no_leader() -> None:
     bench = Bench()
     await bench.duty.tick()
     bench.master.heir = new_id()
 
-    async def nobody(agent_id: bytes, weight: int, epoch: int) -> bytes | None:
+    async def no_successor(agent_id: bytes, weight: int, epoch: int) -> bytes | None:
         return None
 
-    bench.master.hand_over = nobody  # type: ignore[method-assign]
+    bench.master.hand_over = no_successor  # type: ignore[method-assign]
     assert await bench.second() == 1.0
     assert bench.duty.epoch == 1
 
 
-async def test_an_agent_that_a_renewal_names_as_coordinator_takes_the_office_up() -> None:
+async def test_an_agent_that_a_renewal_names_as_leader_tries_to_lead() -> None:
     bench = Bench()
     bench.master.holder, bench.master.epoch = new_id(), 7
     await bench.duty.tick()
@@ -220,7 +220,7 @@ async def test_the_same_agent_under_a_newer_epoch_applies_again() -> None:
     assert bench.duty.epoch == 5
 
 
-async def test_a_coordinator_in_doubt_of_its_own_lease_does_nothing() -> None:
+async def test_a_leader_in_doubt_of_its_own_lease_does_nothing() -> None:
     bench = Bench()
     await bench.duty.tick()
     before = len(bench.master.queries)
@@ -230,7 +230,7 @@ async def test_a_coordinator_in_doubt_of_its_own_lease_does_nothing() -> None:
     assert len(bench.master.queries) == before
 
 
-async def test_resigning_gives_the_office_back_once() -> None:
+async def test_resigning_ends_the_leadership_once() -> None:
     bench = Bench()
     await bench.duty.tick()
     await bench.duty.resign()
@@ -243,7 +243,7 @@ async def test_resigning_gives_the_office_back_once() -> None:
 
 
 @pytest.mark.parametrize("question", ["lead", "tend"])
-async def test_an_answer_that_comes_after_the_resignation_does_not_bring_the_office_back(question: str) -> None:
+async def test_an_answer_after_the_resignation_makes_no_leader(question: str) -> None:
     bench = Bench()
     if question == "tend":
         await bench.duty.tick()
@@ -261,7 +261,7 @@ async def test_an_answer_that_comes_after_the_resignation_does_not_bring_the_off
     assert await bench.second() == IDLE_SECONDS
 
 
-async def test_overdue_leases_wake_the_judge() -> None:
+async def test_overdue_leases_wake_the_failure_detector() -> None:
     bench = Bench()
     await bench.duty.tick()
     await bench.second()
@@ -271,7 +271,7 @@ async def test_overdue_leases_wake_the_judge() -> None:
     assert bench.overdue == 1
 
 
-async def test_due_jobs_are_told_to_two_owners_in_turn() -> None:
+async def test_two_owners_in_turn_get_a_hint_of_due_jobs() -> None:
     bench = Bench()
     buckets = [a_bucket("one"), a_bucket("two"), a_bucket("one"), a_bucket("one", lane="other")]
     bench.master.active = buckets
@@ -298,7 +298,7 @@ async def test_an_owner_with_a_greater_share_has_more_turns_and_all_have_some() 
     assert told[huge.id] > told[big.id] > told[small.id] >= 80 / (1 + 2 + 5)
 
 
-async def test_where_owners_differ_in_their_handlers_two_of_each_kind_are_told() -> None:
+async def test_where_owners_differ_in_their_handlers_two_of_each_kind_get_a_hint() -> None:
     bench = Bench()
     many = [a_bucket("one") for _ in range(10)]
     rare = a_bucket("two")
@@ -325,7 +325,7 @@ async def test_the_bucket_map_is_read_only_when_it_is_needed() -> None:
     assert bench.master.queries.count("buckets") == 1
 
 
-async def test_owners_are_told_although_the_map_is_read_again_at_that_moment() -> None:
+async def test_owners_get_a_hint_although_the_map_is_read_again_at_that_moment() -> None:
     """A rescue asks for it afresh; the last owner of a group may have gone, and it is a group of the others, too."""
     bench = Bench()
     gone, stays = a_bucket(), a_bucket(lane="payroll")
@@ -349,7 +349,7 @@ async def test_a_store_that_does_not_answer_passes_its_turn_on() -> None:
     assert len(bench.stores["two"].hinted) == 1
 
 
-async def test_a_silent_store_delays_neither_the_office_nor_the_owners_of_other_stores(
+async def test_a_silent_store_delays_neither_the_leader_nor_the_owners_of_other_stores(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(due_notifier, "HINT_SECONDS", 0.01)
@@ -360,7 +360,7 @@ async def test_a_silent_store_delays_neither_the_office_nor_the_owners_of_other_
     bench.stores["one"].silent = True
     await bench.duty.tick()
     bench.clock.now += 1.0
-    assert await bench.duty.tick() == 1.0, "the tick that keeps the office calls no store"
+    assert await bench.duty.tick() == 1.0, "the tick that renews the leader's lease calls no store"
     assert bench.stores["one"].asked == 0
     for _ in range(5):
         await bench.second()
@@ -368,7 +368,7 @@ async def test_a_silent_store_delays_neither_the_office_nor_the_owners_of_other_
     assert len(bench.stores["two"].hinted) == 2 * 5
 
 
-async def test_a_store_is_told_again_once_it_answers(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_store_gets_hints_again_once_it_answers(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(due_notifier, "HINT_SECONDS", 0.01)
     monkeypatch.setattr(store_reach, "PING_SECONDS", 0.01)
     bench = Bench()
@@ -397,7 +397,7 @@ async def test_a_full_store_is_passed_over_and_not_taken_for_silent() -> None:
     assert bench.reach.answers("one")
 
 
-async def test_a_chore_that_takes_long_does_not_hold_up_the_office() -> None:
+async def test_a_long_maintenance_task_does_not_delay_the_leader() -> None:
     never = asyncio.Event()
 
     async def wait() -> None:
@@ -415,7 +415,7 @@ async def test_a_chore_that_takes_long_does_not_hold_up_the_office() -> None:
     await task
 
 
-async def test_chores_wait_for_the_office() -> None:
+async def test_maintenance_waits_for_the_election() -> None:
     done: list[str] = []
 
     async def work() -> None:
@@ -441,7 +441,7 @@ async def test_a_rescuer_asks_for_the_buckets_as_they_are_now() -> None:
     assert bench.master.queries == ["buckets", "buckets"]
 
 
-async def test_due_jobs_that_nobody_serves_are_named_once() -> None:
+async def test_due_jobs_without_an_owner_are_logged_once() -> None:
     bench = Bench()
     bench.master.due = [DueGroup("payroll", 5)]
     await bench.duty.tick()
@@ -454,7 +454,7 @@ async def test_due_jobs_that_nobody_serves_are_named_once() -> None:
     assert len(bench.stores["one"].hinted) == 1
 
 
-async def test_one_chore_a_tick_and_a_failing_one_does_not_take_every_turn() -> None:
+async def test_one_maintenance_task_a_tick_and_a_failing_one_does_not_take_every_turn() -> None:
     done: list[str] = []
 
     async def work() -> None:
@@ -475,7 +475,7 @@ async def test_one_chore_a_tick_and_a_failing_one_does_not_take_every_turn() -> 
     assert done == ["fail", "work", "work", "fail", "work"]
 
 
-async def test_a_busy_coordinator_stays_within_two_queries_a_second() -> None:
+async def test_a_busy_leader_stays_within_two_queries_a_second() -> None:
     """House-keeping, hints and the bucket map together, over ten minutes; the heartbeat adds one in three seconds."""
     counted = 0
 

@@ -1,4 +1,4 @@
-"""The coordinator's tasks."""
+"""The leader's maintenance tasks."""
 
 from __future__ import annotations
 
@@ -269,7 +269,7 @@ async def test_orphans_and_expiries_are_worked_off_in_batches() -> None:
     assert bench.master.calls == 3
 
 
-async def test_every_chore_has_its_time() -> None:
+async def test_every_maintenance_task_has_its_interval() -> None:
     bench = Bench()
     tasks = {task.name: task for task in bench.maintenance.tasks()}
     assert tasks["partitions"].every_seconds == 3600.0

@@ -113,7 +113,7 @@ def test_a_killed_child_is_certified_at_once_and_replaced_by_a_new_agent(start: 
     assert heir["agent"] not in {line["agent"] for line in run.story("child")[:2]}
 
 
-def test_the_living_siblings_are_told_to_rescue_when_the_certificate_stands(start: Callable[..., Run]) -> None:
+def test_the_siblings_get_the_rescue_message_when_the_certificate_is_written(start: Callable[..., Run]) -> None:
     run = start(processes=2)
     run.children(2)
     sibling = run.pid(1)
@@ -124,7 +124,7 @@ def test_the_living_siblings_are_told_to_rescue_when_the_certificate_stands(star
     assert float(str(told["at"])) >= float(str(run.story("certificate")[0]["at"]))
 
 
-def test_the_successor_is_told_too_even_before_it_listens(start: Callable[..., Run]) -> None:
+def test_the_successor_gets_it_too_even_before_it_reads(start: Callable[..., Run]) -> None:
     run = start()
     os.kill(run.pid(0), signal.SIGKILL)
     heir = run.pid(1)
@@ -178,7 +178,7 @@ def test_so_does_one_whose_registration_is_refused(start: Callable[..., Run]) ->
     assert run.story("certificate")
 
 
-def test_what_refuses_a_child_later_stops_nobody_and_passes(start: Callable[..., Run]) -> None:
+def test_a_later_refusal_of_a_child_stops_no_sibling(start: Callable[..., Run]) -> None:
     """A password that is wrong for a minute, a migration that this program does not know yet."""
     run = start(processes=2, lease_seconds=600.0)
     run.children(2)
@@ -403,7 +403,7 @@ def test_an_agent_that_cannot_reach_a_server_is_started_again_every_few_seconds(
     assert waits == [1.0, 2.0, AWAY_SECONDS_MAX, AWAY_SECONDS_MAX]
 
 
-def test_exits_are_told_in_words() -> None:
+def test_exits_have_a_text() -> None:
     assert exit_text(0) == "exit code 0"
     assert exit_text(-9) == "signal 9 (SIGKILL)"
     assert exit_text(-64) in ("signal 64 (SIGRTMAX)", "signal 64")

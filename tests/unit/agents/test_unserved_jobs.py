@@ -1,4 +1,4 @@
-"""The chore about jobs whose handler nobody brings: named now and then, put off where they would cost others something."""
+"""Maintenance task for jobs that no agent can run: logged at times, put off where they would cost other jobs something."""
 
 from __future__ import annotations
 
@@ -51,14 +51,14 @@ class Bench:
         self.clock = HandClock()
         self.master = Master()
         self.telemetry = Telemetry()
-        self.chore = UnservedJobs(self.master, Thresholds(transfer_batch=10), self.clock, self.telemetry, EventLog())
+        self.task = UnservedJobs(self.master, Thresholds(transfer_batch=10), self.clock, self.telemetry, EventLog())
 
     async def minute(self) -> bool | None:
         self.clock.now += EVERY_SECONDS
-        return await self.chore.look()
+        return await self.task.look()
 
 
-async def test_a_handler_that_nobody_has_is_named_once_an_hour_while_it_lasts(caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_handler_that_no_agent_has_is_logged_once_an_hour(caplog: pytest.LogCaptureFixture) -> None:
     bench = Bench()
     bench.master.found = [LOST, LOST._replace(priority=5)]
     for _ in range(3):
