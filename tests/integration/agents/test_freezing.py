@@ -1,4 +1,4 @@
-"""An operator's stop under an agent at work, over real servers: nothing starts, nothing is lost, nothing runs twice."""
+"""A freeze of a bucket at work, over real servers: nothing starts, nothing is lost, nothing runs twice."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from tests.support.hand_clock import HandClock
 from tests.support.waiting import eventually, until
 
 
-async def test_a_stop_in_the_middle_of_everything(stage: Stage, life: Life) -> None:
+async def test_a_freeze_with_jobs_in_every_place(stage: Stage, life: Life) -> None:
     """Jobs in every place a living owner has them: running with and without a row, queued with and without, onboarded, and
     waiting. Frozen: what runs ends and is recorded, nothing starts. Unfrozen: each of the others runs, once."""
     owner, bucket_worker = life.owner, life.bucket_worker
@@ -92,7 +92,7 @@ async def test_a_stop_in_the_middle_of_everything(stage: Stage, life: Life) -> N
 
 
 async def test_a_refused_write_does_not_lose_a_frozen_bucket(stage: Stage, life: Life) -> None:
-    """Neither store nor renewal has told yet: the first thing the owner hears is a refusal by the bucket's lock."""
+    """The owner's first sign of the freeze is a refusal by the bucket lock, before a reply of the store or a renewal."""
     job_id, entry = encoded("first")
     await life.submit(entry)
     await until(lambda: began[job_id] == 1)
@@ -157,7 +157,7 @@ async def test_what_runs_on_through_the_stop_is_recorded_after_it(stage: Stage, 
     assert life.lost == []
 
 
-async def test_stopped_again_before_the_owner_had_heard_that_it_was_over(stage: Stage, life: Life) -> None:
+async def test_frozen_again_before_the_owner_was_unfrozen(stage: Stage, life: Life) -> None:
     await life.freeze()
     await life.beat()
     await life.unfreeze()
@@ -191,7 +191,7 @@ async def test_an_agent_leaves_a_frozen_bucket_without_a_rescue_of_what_it_held(
     assert [tuple(row) for row in rows] == [("HELD", 0, 0)] * 3 + [("SUCCEEDED", 0, 1)] * 2
 
 
-async def test_a_bucket_that_is_really_another_s_is_lost(stage: Stage, life: Life) -> None:
+async def test_a_bucket_with_another_owner_is_lost(stage: Stage, life: Life) -> None:
     job_id, entry = encoded("first")
     await life.submit(entry)
     await until(lambda: began[job_id] == 1)
@@ -202,7 +202,7 @@ async def test_a_bucket_that_is_really_another_s_is_lost(stage: Stage, life: Lif
 
 
 async def test_a_bucket_that_a_failover_gave_back_to_its_owner_is_declared_lost_again(stage: Stage, life: Life) -> None:
-    """The owner lost it and said so; a standby that had not heard of it becomes the master: ACTIVE, and served by nobody."""
+    """The owner declared it LOST, and a standby without that commit becomes the master: ACTIVE, and no agent serves it."""
     bucket_id = life.owner.fence.bucket_id
     life.owner.ownership.lose(bucket_id, "its store was emptied")
     await life.beat()
@@ -222,7 +222,7 @@ async def test_a_bucket_that_a_failover_forgot_is_lost(stage: Stage, life: Life)
     assert len(life.lost) == 1
 
 
-async def test_a_bucket_that_is_being_made_is_not_disowned(stage: Stage, life: Life) -> None:
+async def test_a_bucket_that_is_being_created_is_not_declared_lost(stage: Stage, life: Life) -> None:
     bucket_id = life.owner.fence.bucket_id
     life.owner.ownership.buckets.clear()
     life.owner.ownership.opening.add(bucket_id)

@@ -1,4 +1,4 @@
-"""Stops that cross something else, over real servers: a write under way, a renewal, an owner that never heard of it."""
+"""Freezes that cross a write under way, a renewal, or an owner that never saw them, over real servers."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ async def test_a_fenced_start_that_is_asked_for_through_the_stop_goes_back(stage
     await nothing_lies_there(life)
 
 
-async def test_a_stop_that_was_over_before_the_owner_heard_of_it(stage: Stage, life: Life) -> None:
+async def test_a_freeze_that_was_over_before_the_owner_saw_it(stage: Stage, life: Life) -> None:
     """No renewal has named the bucket, no write has been refused, and the store was out of reach of whoever stopped it: the
     sum of the epochs tells."""
     gates["first"].set()
@@ -69,7 +69,7 @@ async def test_a_stop_that_was_over_before_the_owner_heard_of_it(stage: Stage, l
     assert life.lost == []
 
 
-async def test_a_stop_that_the_master_has_forgotten_ends(stage: Stage, life: Life) -> None:
+async def test_a_freeze_that_a_failover_has_lost_ends(stage: Stage, life: Life) -> None:
     """A failover has lost the commit: the store is stopped, and no unfreezing will ever come."""
     waits, entry = encoded("first")
     gates["first"].set()
@@ -92,7 +92,7 @@ async def test_a_stop_that_the_master_has_forgotten_ends(stage: Stage, life: Lif
     await nothing_lies_there(life)
 
 
-async def test_a_stop_that_the_master_forgets_when_the_owner_knows_of_it_ends_too(stage: Stage, life: Life) -> None:
+async def test_a_freeze_that_a_failover_loses_after_the_owner_saw_it_ends_too(stage: Stage, life: Life) -> None:
     waits, entry = encoded("first")
     gates["first"].set()
     await life.freeze()

@@ -1,4 +1,4 @@
-"""A rescuer waits for an owner that its store had vouched for: between the two nothing is started twice (real servers)."""
+"""A rescuer waits until the store term of the former owner is over: nothing is started twice (real servers)."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ async def finish(duty: StoreRescuer) -> None:
         await asyncio.sleep(wait)
 
 
-async def test_nothing_moves_before_the_stores_word_is_over(stage: Stage) -> None:
+async def test_nothing_moves_before_the_store_term_is_over(stage: Stage) -> None:
     owner, rescuer = await stage.owner(), await stage.agent()
     lived = await owner.live()
     assert await owner.store.grant_term(owner.fence, TERM) is Word.OK

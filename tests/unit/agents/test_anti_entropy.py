@@ -130,7 +130,7 @@ async def test_a_copy_with_an_older_token_is_no_copy_of_this_row() -> None:
     assert world.released == [(orphan, 3)]
 
 
-async def test_a_copy_that_is_over_and_only_waits_for_its_list_to_go_is_no_copy() -> None:
+async def test_a_finished_copy_whose_list_is_not_deleted_yet_is_no_copy() -> None:
     """A failover has forgotten that the job went on, and a neighbour that nobody can record keeps the list in the store."""
     world = World()
     orphan, waiting = world.row(token=2), world.row(token=2)
@@ -153,7 +153,7 @@ async def test_a_job_that_moves_into_memory_during_the_comparison_is_not_lost() 
 
 
 async def test_while_the_bucket_keeps_outcomes_no_row_is_taken_for_one_without_a_copy() -> None:
-    """The outcome of a job that has left memory is a copy of it, and is not looked for: first it is applied."""
+    """The outcome of a job that has left memory is a copy of it, and is not looked up: it is replayed first."""
     world = World()
     world.row()
     world.row(state="PROCESSING")
@@ -170,7 +170,7 @@ async def test_while_the_bucket_keeps_outcomes_no_row_is_taken_for_one_without_a
     assert (len(world.released), len(world.given_back)) == (1, 1)
 
 
-async def test_an_outcome_that_the_master_will_not_take_keeps_no_other_row_from_being_given_back() -> None:
+async def test_an_outcome_that_the_master_refuses_keeps_no_other_row_from_being_given_back() -> None:
     """It may lie in the bucket for as long as the bucket lives; it is a copy of its own job, and of no other."""
     world = World()
     orphan, lost, unwritable = world.row(), world.row(state="PROCESSING"), world.row(state="PROCESSING")
@@ -192,7 +192,7 @@ async def test_rows_of_a_later_epoch_are_the_rescuers() -> None:
     assert world.given_back == []
 
 
-async def test_a_row_from_before_an_operators_stop_that_nobody_runs_is_given_back() -> None:
+async def test_a_row_from_before_a_freeze_without_a_running_job_is_given_back() -> None:
     world = World()
     forgotten, running = world.row(epoch=3), world.row(state="PROCESSING", epoch=3)
     world.copy(forgotten)
@@ -204,7 +204,7 @@ async def test_a_row_from_before_an_operators_stop_that_nobody_runs_is_given_bac
     assert world.released == []
 
 
-async def test_a_running_row_without_memory_is_told_of_and_given_back_after_the_grace_period() -> None:
+async def test_a_running_row_without_memory_is_logged_and_given_back_after_the_grace_period() -> None:
     world = World()
     lost, running = world.row(state="PROCESSING"), world.row(state="PROCESSING")
     world.job_table = {running}
@@ -249,7 +249,7 @@ async def test_a_missing_row_is_found_among_many_although_a_stale_copy_hides_it(
     assert world.released == [(orphan, 2)]
 
 
-async def test_an_agent_with_many_idle_buckets_asks_rarely() -> None:
+async def test_an_agent_with_many_idle_buckets_compares_rarely() -> None:
     world = World()
     for _ in range(14):
         fence = Fence(BucketId(new_id()), 1, AgentId(world.ownership.agent_id))

@@ -1,4 +1,4 @@
-"""The declaration of buckets that are another's, and what their owner still holds of them."""
+"""The declaration of lost buckets, and the copies of their jobs in their owner's memory."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ class Ledger:
 
 
 class Unasked:
-    """Nobody stops or resumes anything here."""
+    """No bucket is frozen or resumed here."""
 
     def freeze(self, *_: object) -> None:
         raise AssertionError
@@ -68,7 +68,7 @@ class Unasked:
 
 
 class Bench:
-    """An agent with some buckets, of each of which it has the same number of copies without a row."""
+    """An agent with some buckets, and the same number of copies without a row of each."""
 
     def __init__(self, buckets: int = 1, copies: int = 3, waiting: int = 4) -> None:
         self.ledger = Ledger()
@@ -108,9 +108,9 @@ class Bench:
         self.written.append(owned.fence.bucket_id)
         return self.saved
 
-    def lose(self, said: Word | None = Word.GENERATION) -> None:
+    def lose(self, reply: Word | None = Word.GENERATION) -> None:
         for bucket_id in self.ids:
-            self.ownership.lose(bucket_id, f"the store answered {said} to a claim", said)
+            self.ownership.lose(bucket_id, f"the store answered {reply} to a claim", reply)
 
 
 async def test_a_fenced_owner_that_the_master_still_names_declares_its_bucket_lost() -> None:
@@ -147,7 +147,7 @@ async def test_buckets_that_wait_and_that_this_agent_itself_declares_first_are_s
     assert bench.ledger.losses == [(bucket_id, 4, 3) for bucket_id in bench.ids]
 
 
-async def test_a_bucket_that_is_really_anothers_stays_his_and_nothing_counts_as_lost() -> None:
+async def test_a_bucket_with_another_owner_stays_with_it_and_nothing_counts_as_lost() -> None:
     bench = Bench(copies=0)
     bench.ledger.rescue(bench.ids[0])
     theirs = bench.ledger.buckets[bench.ids[0]]
@@ -159,14 +159,14 @@ async def test_a_bucket_that_is_really_anothers_stays_his_and_nothing_counts_as_
     assert not bench.ledger.losses
 
 
-@pytest.mark.parametrize("said", [None, *Word])
-async def test_only_the_words_of_a_store_that_has_lost_a_bucket_are_a_loss(said: Word | None) -> None:
+@pytest.mark.parametrize("reply", [None, *Word])
+async def test_only_the_replies_of_a_store_that_has_lost_a_bucket_are_a_loss(reply: Word | None) -> None:
     """``None``: the master's row shows it, or the store was only slow to grant a term."""
     bench = Bench()
-    bench.lose(said)
+    bench.lose(reply)
     await bench.duty.tick()
     assert bench.ledger.buckets[bench.ids[0]].state is BucketState.LOST
-    lost = said in (Word.GENERATION, Word.ROLLBACK, Word.NO_BUCKET)
+    lost = reply in (Word.GENERATION, Word.ROLLBACK, Word.NO_BUCKET)
     assert bench.ledger.losses == ([(bench.ids[0], 4, 3)] if lost else [])
     assert (bench.telemetry.jobs_at_risk, bench.telemetry.jobs_salvaged) == (4 if lost else 0, 3)
 
@@ -213,7 +213,7 @@ async def test_a_bucket_whose_copies_cannot_be_written_is_declared_and_holds_up_
     assert {bucket_id for bucket_id, _, _ in bench.ledger.losses} == set(bench.ids)
 
 
-async def test_a_note_for_people_that_is_refused_holds_up_nobody() -> None:
+async def test_a_refused_record_of_a_loss_holds_up_no_bucket() -> None:
     bench = Bench(buckets=2)
     bench.lose()
     bench.ledger.failures["note"] = Refused("permission denied for table store_loss")

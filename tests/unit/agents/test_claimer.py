@@ -64,7 +64,7 @@ def names(kit: Kit) -> list[str]:
 # ---------------------------------------------------------------- lost replies
 
 
-async def test_a_claim_whose_reply_was_lost_is_asked_again_under_its_name(kit: Kit) -> None:
+async def test_a_claim_whose_reply_was_lost_is_repeated_under_its_name(kit: Kit) -> None:
     bucket = kit.bucket()
     await until(lambda: names(kit))
     kit.store.script["claim"] += [LOST, LOST, DOWN]
@@ -104,7 +104,7 @@ async def test_lists_whose_reply_never_came_are_read_again(kit: Kit) -> None:
     assert not kit.lists(bucket)
 
 
-async def test_a_bucket_that_was_fenced_in_silence_is_noticed(kit: Kit) -> None:
+async def test_a_fence_that_no_claim_shows_is_noticed(kit: Kit) -> None:
     """A fenced bucket takes no submits, so nothing wakes it and no claim asks."""
     bucket = kit.bucket()
     bucket_id = bucket.fence.bucket_id
@@ -196,14 +196,14 @@ async def test_buckets_woken_in_the_same_turn_all_get_a_slot(kit: Kit) -> None:
     await kit.settled()
 
 
-async def test_a_new_bucket_is_listened_to_at_once(kit: Kit) -> None:
+async def test_a_new_bucket_is_served_at_once(kit: Kit) -> None:
     one = kit.bucket()
     await until(lambda: kit.store.of("wait_wake"))
     two = kit.bucket()
     await until(lambda: set(kit.store.of("wait_wake")[-1][0]) == {one.fence.bucket_id, two.fence.bucket_id})
 
 
-async def test_after_a_broken_wait_every_bucket_is_asked_once(kit: Kit) -> None:
+async def test_after_a_broken_wait_every_claimer_is_woken_once(kit: Kit) -> None:
     one, two = kit.bucket(), kit.bucket()
     await until(lambda: any(len(args[0]) == 2 for args in kit.store.of("wait_wake")))
     await turns()
@@ -357,7 +357,7 @@ async def test_a_fenced_claim_forgets_the_bucket_and_runs_nothing_more(kit: Kit)
     assert kit.lists(bucket)
 
 
-async def test_what_only_a_lost_buckets_store_and_memory_knew_is_counted() -> None:
+async def test_jobs_that_were_only_in_a_lost_store_and_in_memory_are_counted() -> None:
     async with Kit(handlers, AgentSettings(slots=1, bucket_buffer=1)) as kit:
         bucket = kit.bucket()
         kit.submit(bucket, [job("wait", token=2), *(job("wait") for _ in range(4))])
@@ -398,7 +398,7 @@ async def test_a_promoted_copy_that_is_not_due_is_not_run_early(kit: Kit) -> Non
     assert not ran
 
 
-async def test_failed_claims_of_many_buckets_are_told_as_of_one_store(
+async def test_failed_claims_of_many_buckets_are_logged_as_of_one_store(
     kit: Kit, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(retrying, "BACKOFF_SECONDS", 0.0)

@@ -1,4 +1,4 @@
-"""A machine whose clock is off says so."""
+"""A machine whose clock differs logs it."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def lines(caplog: pytest.LogCaptureFixture) -> int:
     return sum(record.message == "clock_skewed" for record in caplog.records)
 
 
-def test_it_is_said_once_from_a_tenth_of_the_limit_on(
+def test_it_is_logged_once_from_a_tenth_of_the_limit_on(
     watch: tuple[ClockCheck, Wall, Telemetry], caplog: pytest.LogCaptureFixture
 ) -> None:
     compared, wall, telemetry = watch

@@ -74,7 +74,7 @@ def hint(kit: Kit, bucket: OwnedBucket) -> None:
     kit.store.tokens.put_nowait(bucket.fence.bucket_id)
 
 
-async def test_a_hint_brings_everything_that_is_due_batch_by_batch(kit: Kit) -> None:
+async def test_a_hint_fetches_all_due_jobs_batch_by_batch(kit: Kit) -> None:
     bucket = await opened(kit)
     ids = held(kit, 7500)
     hint(kit, bucket)
@@ -114,7 +114,7 @@ async def test_marked_first_and_put_second(kit: Kit) -> None:
     await until(lambda: states(kit, ids) == {JobState.SUCCEEDED})
 
 
-async def test_the_next_batch_is_asked_for_while_one_is_put_but_not_above_the_low_water_mark(kit: Kit) -> None:
+async def test_the_next_batch_is_queried_while_one_is_put_but_not_above_the_low_water_mark(kit: Kit) -> None:
     bucket = await opened(kit)
     puts = [Gate(), Gate()]
     kit.store.script["assign"] += puts
@@ -132,7 +132,7 @@ async def test_the_next_batch_is_asked_for_while_one_is_put_but_not_above_the_lo
     assert len(ran) == 5000
 
 
-async def test_the_master_is_asked_for_another_bucket_while_two_batches_are_put(kit: Kit) -> None:
+async def test_another_bucket_is_queried_while_two_batches_are_put(kit: Kit) -> None:
     buckets = [await opened(kit) for _ in range(3)]
     puts = [Gate(), Gate()]
     kit.store.script["assign"] += puts
@@ -256,7 +256,7 @@ async def test_a_steady_stream_of_later_jobs_does_not_hold_up_what_is_due_now(ki
     await until(lambda: states(kit, [now]) == {JobState.SUCCEEDED})
 
 
-async def test_claims_of_producers_jobs_do_not_ask_the_master(kit: Kit) -> None:
+async def test_claims_of_producers_jobs_cause_no_query(kit: Kit) -> None:
     bucket = await opened(kit)
     held(kit, 6000, due_seconds=200.0)
     hint(kit, bucket)

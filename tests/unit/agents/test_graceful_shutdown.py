@@ -347,7 +347,7 @@ async def test_a_retired_bucket_leaves_memory_at_once_while_another_still_works(
     assert list(kit.ownership.buckets) == []
 
 
-async def test_a_bucket_that_is_anothers_is_left_alone(kit: Kit) -> None:
+async def test_a_bucket_with_another_owner_is_left_alone(kit: Kit) -> None:
     bucket = kit.bucket()
     await until(lambda: kit.store.of("claim"))
     kit.rescue(bucket)
@@ -370,7 +370,7 @@ async def test_a_second_copy_promoted_at_the_end_is_given_back(kit: Kit) -> None
     assert len(ran) == 1
 
 
-async def test_an_exit_that_meets_a_bucket_on_its_way_out_waits_for_its_end(kit: Kit) -> None:
+async def test_an_exit_during_the_completion_of_a_bucket_waits_for_its_end(kit: Kit) -> None:
     """The configuration has fewer buckets, or help is not asked for any more, and at that moment the agent leaves."""
     bucket = kit.bucket()
     retiring = Gate()

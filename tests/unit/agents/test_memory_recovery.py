@@ -138,7 +138,7 @@ async def test_an_outcome_that_is_kept_in_the_store_and_in_memory_is_counted_onc
     gate.opened.set()
 
 
-async def test_the_word_about_a_stopped_bucket_is_remembered_until_the_master_has_been_asked(kit: Kit) -> None:
+async def test_a_stores_reply_about_a_frozen_bucket_is_kept_until_its_row_was_read(kit: Kit) -> None:
     bucket = kit.bucket()
     kit.ownership.on_refused_write = lambda owned, why: None
     kit.bucket_worker.freeze(bucket)
@@ -152,7 +152,7 @@ async def test_the_word_about_a_stopped_bucket_is_remembered_until_the_master_ha
 
 
 class Master:
-    """Takes what it is not told to refuse."""
+    """Accepts what the test does not make it refuse."""
 
     def __init__(self) -> None:
         self.taken: list[bytes] = []

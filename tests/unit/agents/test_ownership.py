@@ -1,4 +1,4 @@
-"""What a process believes to own, and until when."""
+"""The lease of a process and its buckets."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def test_starts_end_at_half_the_lease_and_commits_before_its_end() -> None:
     assert ownership.trusted_until == 110.0
 
 
-async def test_a_renewal_wakes_who_waits_for_trust() -> None:
+async def test_a_renewal_wakes_the_tasks_that_wait_for_it() -> None:
     ownership = Ownership(new_id())
     ownership.trust(term(100.0, 10.0))
     waiting = asyncio.create_task(ownership.wait_trusted())
@@ -56,7 +56,7 @@ async def test_fenced_is_for_ever_and_keeps_the_first_reason() -> None:
     assert ownership.standing(200.0) is Standing.ENDED
 
 
-def test_a_bucket_is_lost_once_and_everybody_is_told_in_order() -> None:
+def test_a_bucket_is_lost_once_and_the_callbacks_run_in_order() -> None:
     ownership = Ownership(new_id())
     owned = a_holding()
     ownership.add(owned)

@@ -1,4 +1,4 @@
-"""Doubts about buckets that come while the master is being asked about older ones."""
+"""Checks of buckets that are requested while the answer to an older check is on its way."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from jobmaster_agents.state.ownership import OwnedBucket, Ownership
 
 
 class World:
-    """A master whose answer is old when it arrives, a store, and whoever works on the buckets."""
+    """A master whose answer is old when it arrives, a store, and a bucket worker."""
 
     def __init__(self) -> None:
         self.ownership = Ownership(new_id())
@@ -52,7 +52,7 @@ class World:
 
 
 class Store:
-    """Takes every stop."""
+    """Accepts every freeze."""
 
     async def freeze(self, bucket_id: bytes, epoch: int, owner: bytes) -> Word:
         return Word.OK
@@ -61,8 +61,8 @@ class Store:
         return Word.OK
 
 
-async def test_a_doubt_that_comes_while_the_master_is_asked_is_asked_about_again() -> None:
-    """Else the jobs of the write that was refused would wait for a word on their bucket until a renewal shows the stop."""
+async def test_a_request_during_a_check_leads_to_another_check() -> None:
+    """Else the jobs of the refused write would wait for their bucket until a renewal names it as frozen."""
     world = World()
     world.ownership_check.request_check(world.owned, "a write was refused")
 
@@ -91,7 +91,7 @@ async def test_a_bucket_that_this_process_has_just_retired_is_no_loss() -> None:
 
 
 async def test_a_bucket_whose_row_is_gone_while_it_completes_is_a_loss() -> None:
-    """A failover has forgotten it: what it held is salvaged, and the keys are adopted."""
+    """A failover has lost it: its copies in memory are written, and the keys are adopted."""
     world = World()
     world.owned.closed = True
     world.owned.state = BucketState.COMPLETING

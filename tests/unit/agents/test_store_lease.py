@@ -14,14 +14,14 @@ from jobmaster.settings.model import Leases, MasterDown
 from tests.unit.agents.store_lease_fixture import AWAY, DEAD, FINE, Bench
 
 
-async def test_with_a_master_that_answers_the_store_is_never_asked() -> None:
+async def test_with_a_master_that_answers_no_store_term_is_requested() -> None:
     bench = Bench()
     await bench.live(60.0)
     assert not bench.store.terms
     assert bench.standing is Standing.TRUSTED
 
 
-async def test_without_a_master_work_goes_on_for_as_long_as_the_store_stands_for_it() -> None:
+async def test_without_a_master_work_goes_on_while_there_are_store_terms() -> None:
     bench = Bench()
     bench.master.says = AWAY
     for _ in range(600):
@@ -35,7 +35,7 @@ async def test_without_a_master_work_goes_on_for_as_long_as_the_store_stands_for
     assert bench.telemetry.value("suspended") == 1
 
 
-async def test_the_store_is_first_asked_when_half_of_the_lease_is_over() -> None:
+async def test_the_first_store_term_is_requested_when_half_of_the_lease_is_over() -> None:
     bench = Bench()
     began = bench.clock.now
     bench.master.says = AWAY
@@ -46,8 +46,8 @@ async def test_the_store_is_first_asked_when_half_of_the_lease_is_over() -> None
     assert bench.clock.now < began + 10.0
 
 
-async def test_the_supervisor_and_the_kernel_are_told_of_every_term() -> None:
-    """Who is stopped while the store stands for it must still be killed: a term after the last word, from its sending."""
+async def test_the_supervisor_and_the_kernel_timer_get_the_end_of_every_term() -> None:
+    """A process that is stopped during a store term must still be killed: at the end of the last term, from its sending."""
     bench = Bench()
     await bench.suspended()
     assert bench.trusts[-1] == bench.ownership.kill_at
@@ -55,7 +55,7 @@ async def test_the_supervisor_and_the_kernel_are_told_of_every_term() -> None:
     assert bench.trusts == sorted(bench.trusts)
 
 
-async def test_trust_counts_from_the_sending_of_the_question() -> None:
+async def test_a_store_term_counts_from_the_sending_of_its_request() -> None:
     bench = Bench()
     await bench.suspended()
     bench.store.takes = 1.0
@@ -66,8 +66,8 @@ async def test_trust_counts_from_the_sending_of_the_question() -> None:
     assert first.trusted_until == sent + 10.0
 
 
-async def test_a_process_that_was_stopped_does_not_believe_the_store_afterwards() -> None:
-    """SIGSTOP, or a machine that slept: the deadline has passed, and no later word moves it."""
+async def test_a_process_that_was_stopped_past_its_deadline_takes_no_store_term() -> None:
+    """SIGSTOP, or a machine that slept: the deadline has passed, and no later answer moves it."""
     bench = Bench()
     await bench.suspended()
     bench.clock.now += 9.5
@@ -88,7 +88,7 @@ async def test_an_answer_that_comes_after_the_deadline_moves_nothing() -> None:
     assert not bench.may_start()
 
 
-async def test_past_half_of_its_word_nothing_starts() -> None:
+async def test_past_half_of_a_store_term_nothing_starts() -> None:
     bench = Bench()
     await bench.suspended()
     bench.clock.now += 5.5
@@ -97,7 +97,7 @@ async def test_past_half_of_its_word_nothing_starts() -> None:
     assert not bench.ownership.fenced.is_set()
 
 
-async def test_with_store_and_master_away_the_process_fences_itself_before_the_words_end() -> None:
+async def test_with_store_and_master_away_the_process_fences_itself_before_the_term_ends() -> None:
     bench = Bench()
     await bench.suspended()
     bench.store.away = True
@@ -109,7 +109,7 @@ async def test_with_store_and_master_away_the_process_fences_itself_before_the_w
     assert bench.clock.now < ends
 
 
-async def test_with_store_and_master_away_from_the_start_it_is_as_it_always_was() -> None:
+async def test_with_store_and_master_away_from_the_start_the_process_fences_itself() -> None:
     bench = Bench()
     began = bench.clock.now
     bench.master.says, bench.store.away = AWAY, True
@@ -132,7 +132,7 @@ async def test_a_bucket_that_was_fenced_is_forgotten_at_once_and_alone(word: Wor
     assert len(bench.lost) == 1
 
 
-async def test_a_bucket_that_was_stopped_starts_nothing_and_is_not_given_up() -> None:
+async def test_a_frozen_bucket_starts_nothing_and_is_not_given_up() -> None:
     bench = Bench()
     await bench.suspended()
     mine, frozen = bench.buckets
@@ -143,7 +143,7 @@ async def test_a_bucket_that_was_stopped_starts_nothing_and_is_not_given_up() ->
     assert bench.may_start(mine)
 
 
-async def test_a_bucket_that_the_store_stands_for_no_longer_is_given_up() -> None:
+async def test_a_bucket_whose_store_term_is_not_renewed_is_given_up() -> None:
     bench = Bench()
     await bench.suspended()
     mine, silent = bench.buckets
@@ -193,7 +193,7 @@ async def test_a_certificate_ends_the_process() -> None:
     assert not bench.may_start()
 
 
-async def test_an_answer_too_late_to_count_is_asked_for_again() -> None:
+async def test_a_renewal_that_is_answered_too_late_is_sent_again() -> None:
     bench = Bench()
     await bench.suspended()
     bench.master.says, bench.master.takes = FINE, 9.2
@@ -205,7 +205,7 @@ async def test_an_answer_too_late_to_count_is_asked_for_again() -> None:
     assert bench.ownership.suspended
 
 
-async def test_a_refusal_is_an_answer_and_suspends_nobody() -> None:
+async def test_a_refusal_is_an_answer_and_does_not_suspend() -> None:
     bench = Bench()
     bench.master.says = Refused("no rights any more")
     await bench.live(9.25)
@@ -213,7 +213,7 @@ async def test_a_refusal_is_an_answer_and_suspends_nobody() -> None:
     assert bench.ownership.fenced.is_set()
 
 
-async def test_a_refusal_while_the_store_stands_for_it_lets_the_word_run_out() -> None:
+async def test_a_refusal_during_a_store_term_lets_the_term_run_out() -> None:
     bench = Bench()
     await bench.suspended()
     bench.master.says = Refused("no rights any more")
@@ -253,8 +253,8 @@ async def test_the_operator_may_forbid_it() -> None:
     assert bench.ownership.fenced.is_set()
 
 
-async def test_an_agent_without_buckets_waits_for_as_long_as_its_store_hears_it() -> None:
-    """Coordinators, rescuers, and agents that are still opening their buckets: they have nothing to start."""
+async def test_an_agent_without_buckets_waits_for_as_long_as_its_store_answers_beats() -> None:
+    """Leaders, rescuers, and agents that are still opening their buckets: they have nothing to start."""
     bench = Bench(buckets=0)
     bench.master.says = AWAY
     await bench.live(300.0)
@@ -289,7 +289,7 @@ async def test_a_renewal_that_hangs_counts_as_unanswered() -> None:
     assert not bench.ownership.suspended
 
 
-async def test_between_two_renewals_too_it_is_not_vouched_for_when_its_beats_fail() -> None:
+async def test_between_two_renewals_too_failed_beats_prevent_a_store_term() -> None:
     bench = Bench()
     await bench.suspended()
 
@@ -304,7 +304,7 @@ async def test_between_two_renewals_too_it_is_not_vouched_for_when_its_beats_fai
     assert len(bench.store.terms) == asked
 
 
-async def test_a_word_that_comes_after_the_renewal_suspends_nobody_again() -> None:
+async def test_a_store_term_granted_after_the_renewal_does_not_suspend_again() -> None:
     bench = Bench()
     await bench.suspended()
     grant_term, asked, answered = bench.store.grant_term, asyncio.Event(), asyncio.Event()

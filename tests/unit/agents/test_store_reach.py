@@ -44,7 +44,7 @@ def short(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(store_reach, "PING_SECONDS", 0.01)
 
 
-async def test_nobody_is_asked_while_every_store_answers() -> None:
+async def test_no_ping_is_sent_while_every_store_answers() -> None:
     bench = Bench()
     bench.reach.joined("late")
     assert await bench.reach.tick() == IDLE_SECONDS
@@ -102,6 +102,6 @@ async def test_a_store_that_has_not_joined_is_silent_since_the_start() -> None:
     assert bench.reach.answers("late")
 
 
-def test_a_store_outside_the_configuration_answers_nobody() -> None:
+def test_a_store_outside_the_configuration_counts_as_silent() -> None:
     bench = Bench()
     assert not bench.reach.answers("unheard of")

@@ -1,4 +1,4 @@
-"""Wake tokens are hints: one that is lost delays nobody for long."""
+"""Wake tokens are hints: a lost one delays no job for long."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ async def note() -> None:
     ran.append(1)
 
 
-async def test_a_bucket_whose_token_was_lost_is_asked_although_others_keep_the_agent_awake(
+async def test_a_bucket_whose_token_was_lost_is_claimed_although_others_get_tokens(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """The server popped it into a connection that is dead, which nobody has noticed; no pop of ours comes back empty."""
+    """The server sent it into a dead connection that no side has noticed; no pop of ours times out."""
     monkeypatch.setattr(wake_listener.WakeListener, "wake_seconds", 0.05)
     async with Kit(handlers) as kit:
         busy, quiet = kit.bucket(), kit.bucket()
