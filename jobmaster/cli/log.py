@@ -1,4 +1,4 @@
-"""``jobmaster log``: who did what to the cluster."""
+"""``jobmaster log``: the acts of operators."""
 
 from __future__ import annotations
 

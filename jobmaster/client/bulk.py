@@ -1,4 +1,4 @@
-"""Many jobs from one iterable: encoded in chunks, several chunks on their way, never more in memory than that."""
+"""``submit_many``: jobs of one iterable, encoded in chunks; only the chunks under way are in memory."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class IdList:
 
 
 class BulkSummary:
-    """What ``submit_many`` did."""
+    """The result of ``submit_many``."""
 
     def __init__(self) -> None:
         self.ids = IdList()

@@ -155,7 +155,7 @@ class Cluster:
     async def submit_within(
         self, connection: Any, handler: Callable[..., Any] | str, args: Any, options: SubmitOptions
     ) -> tuple[JobReceipt[Any], SubmitRequest]:
-        """One job inside the caller's transaction, and the order it became."""
+        """One job inside the caller's transaction, and the request that it became."""
         submitter = self._submitter or self._open_submitter()
         receipt, request = await submitter.submit_within(connection, handler, args, options)
         return self._receipt(receipt), request
@@ -164,7 +164,7 @@ class Cluster:
         return JobReceipt(self, *receipt)
 
     def way_of(self, request: SubmitRequest) -> Way:
-        """The way the order would take as a plain submit."""
+        """The way that the request would take as a plain submit."""
         return self._router().way_of(request.job.due_us, Durability.STORE)
 
     async def hint_after_commit(self, lane: str, priority: int) -> None:

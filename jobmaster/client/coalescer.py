@@ -1,4 +1,4 @@
-"""Many concurrent callers, few calls: what arrives in one turn of the loop leaves in one call.
+"""Many concurrent callers, few calls: items that arrive in one turn of the loop are sent in one call.
 
 While the allowed number of calls is under way, later items gather in the next batch, so batches grow by themselves exactly
 when calls are slow. No task and no timer per item, one future per caller (so that cancelling one caller touches no other).
@@ -109,7 +109,7 @@ class Coalescer(Generic[Item, Answer]):
         self._tasks: set[asyncio.Task[None]] = set()
 
     def put(self, item: Item, size: int) -> asyncio.Future[Answer]:
-        """The answer about ``item`` (``size`` bytes), which leaves with the next call."""
+        """The answer for ``item`` (``size`` bytes), which is sent with the next call."""
         future: asyncio.Future[Answer] = self._loop.create_future()
         self._items.append(item)
         self._futures.append(future)
@@ -124,7 +124,7 @@ class Coalescer(Generic[Item, Answer]):
         return future
 
     async def close(self) -> None:
-        """Wait for the calls under way; what has not left yet, and what still comes, is answered with ``Unavailable``:
+        """Wait for the calls under way; items not sent yet, and later ones, get ``Unavailable``:
         nothing happened."""
         self._send = _refuse
         futures, self._futures = self._futures, []

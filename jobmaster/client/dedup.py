@@ -1,7 +1,7 @@
 """Jobs whose ids their callers chose, so that they can be sent again: is one of them there already, with which payload?
 
-A store compares no payloads, so they are compared here, before a second copy is sent. Callers gather: one look for all of
-them costs what one alone would cost, a scan of each bucket and one statement.
+A store compares no payloads, so they are compared here, before a second copy is sent. Callers are batched: one lookup for
+all of them costs what one alone would cost, a scan of each bucket and one statement.
 
 The buckets are looked into first, then the master, once. A job without a row moves in one direction: its row is committed,
 then its copy is erased. So what had left a bucket before it was looked into shows as a row afterwards. The other way round
@@ -27,7 +27,7 @@ from jobmaster.model.job import Durability, Entry, NewJob, Receipt
 from jobmaster.ports import FIND_IDS_MAX, Queries, SentRow
 
 LOOKS_MAX = 1
-"""Looks under way at once. A second one beside it would scan the same lists for half of the callers."""
+"""Lookups under way at once. A second one beside it would scan the same lists for half of the callers."""
 ROUNDS_MAX = 3
 """Rounds of one look while new buckets keep being opened."""
 
@@ -40,7 +40,7 @@ class Sent(NamedTuple):
 
 
 class Deduplicator:
-    """Looks for jobs that may have been sent before. Belongs to one event loop."""
+    """Finds jobs that may have been sent before. Belongs to one event loop."""
 
     def __init__(self, master: Queries, buckets: BucketDirectory, pending_limit: PendingLimit) -> None:
         self._master = master
@@ -50,7 +50,7 @@ class Deduplicator:
         )
 
     async def close(self) -> None:
-        """Finish the look under way; refuse what waits for the next."""
+        """Finish the lookup under way; refuse callers that wait for the next."""
         await self._coalescer.close()
 
     async def receipt(self, job: NewJob, need: Durability | None) -> Receipt | None:
@@ -79,7 +79,7 @@ class Deduplicator:
         return Receipt(job.id, level, handle.id, True) if handle.store_handle.satisfies(level, need) else None
 
     async def _look(self, job_ids: list[bytes]) -> list[Sent | Exception]:
-        """What is there of each job. Where store or master does not answer, nothing is seen."""
+        """What exists of each job. A store or master that does not answer counts as empty."""
         wanted = list(dict.fromkeys(job_ids))
         found: dict[bytes, tuple[Entry, BucketHandle]] = {}
         rows: dict[bytes, SentRow] = {}

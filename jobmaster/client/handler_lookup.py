@@ -41,7 +41,7 @@ class ResolvedHandler(NamedTuple):
 
 
 class HandlerLookup:
-    """Handler or name -> plan."""
+    """Handler or name -> how its jobs are submitted."""
 
     def __init__(self, handlers: Handlers, master: Queries, defaults: JobDefaults, clock: Clock) -> None:
         self._handlers = handlers
@@ -54,7 +54,7 @@ class HandlerLookup:
         self._read_at: float | None = None
 
     def local(self, handler: Callable[..., Any] | str) -> ResolvedHandler | None:
-        """Plan of a handler declared in this process."""
+        """A handler declared in this process; ``None`` when it is not."""
         try:
             resolved = self._local.get(handler)
         except TypeError:
@@ -72,7 +72,7 @@ class HandlerLookup:
         return resolved
 
     async def find(self, handler: Callable[..., Any] | str, *, allow_unregistered: bool) -> ResolvedHandler:
-        """Plan of any handler.
+        """Any handler, declared here or published by agents.
 
         Raises:
             UnknownHandler: neither declared here nor published, and not ``allow_unregistered``.

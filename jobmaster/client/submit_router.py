@@ -1,4 +1,4 @@
-"""Where checked jobs go: a bucket, a committed row, or both; and what happens when there is no room.
+"""Routes checked jobs: into a bucket, to a committed row, or both; and applies the policy when buckets are full.
 
 Toward the store: one coalesced call per (lane, priority). Toward the master: one coalesced insert. A job that finds no
 bucket becomes a HELD row; one that finds only full buckets follows the caller's policy.
@@ -58,7 +58,7 @@ class ClientMaster(Intake, Queries, Protocol):
 
 
 class SubmitRequest(NamedTuple):
-    """One job, checked, on its way."""
+    """One job with its checked options."""
 
     job: NewJob
     durability: Durability
@@ -72,7 +72,7 @@ class SubmitRequest(NamedTuple):
 
 
 class SubmitBatcher(NamedTuple):
-    """Where single submits of one lane and priority gather."""
+    """Batches single submits of one lane and priority."""
 
     group: BucketGroup
     coalescer: Coalescer[bytes, Placement]
@@ -185,7 +185,7 @@ class SubmitRouter:
         return BucketGroup(lane, priority, need, self.buckets, self._capacities, self._clock, self.telemetry, handler)
 
     async def batcher(self, lane: str, priority: int, need: Durability, handler: str) -> SubmitBatcher:
-        """Where single submits of a lane and priority (and handler, where agents differ) gather."""
+        """The batcher of single submits of a lane and priority (and handler, where agents differ)."""
         await self.buckets.known()
         key = (lane, priority, need, handler if self.buckets.mixed else None)
         batcher = self._batchers.get(key)
@@ -197,20 +197,20 @@ class SubmitRouter:
         return batcher
 
     def known_batcher(self, request: SubmitRequest) -> SubmitBatcher | None:
-        """The line that a plain order like this one took; ``None`` when it went to the master."""
+        """The batcher that a plain request like this one used; ``None`` when it went to the master."""
         if request.durability is Durability.MASTER:
             return None
         job, mixed = request.job, self.buckets.mixed
         return self._batchers.get((job.lane, job.priority, request.durability, job.handler if mixed else None))
 
-    # ------------------------------------------------------------ one order
+    # ------------------------------------------------------------ one request
 
     async def place(self, request: SubmitRequest) -> Receipt:
-        """Put one job where it belongs.
+        """Route one job.
 
         Raises:
             BucketsFull: every bucket is full, and the policy is ``raise`` or its time is over.
-            Unserved: no agent has a bucket for it, and the order refuses that.
+            Unserved: no agent has a bucket for it, and the request refuses that.
             Conflict: the key or the id belongs to a job with another payload.
             OutcomeUnknown: it may be stored, under the id that the error names.
             DurabilityRefused, Unavailable, ClockSkew: nothing was stored.
@@ -225,7 +225,7 @@ class SubmitRouter:
         return receipt
 
     async def _place_anew(self, request: SubmitRequest) -> Receipt:
-        """Unless it is there already."""
+        """Route it, unless it is there already."""
         job = request.job
         await self.enter(request.on_full)
         if request.own_id and request.key is None:
@@ -260,7 +260,7 @@ class SubmitRouter:
             await self.pending_limit.wait(0.0 if on_full is OnFull.RAISE else self._full_timeout)
 
     async def wait_for_room(self, entries: list[bytes], group: BucketGroup, on_full: OnFull) -> Placement:
-        """What to do with entries whose every bucket is full: wait, raise, or (answer: nowhere) let the master have them.
+        """The policy for entries of which every bucket is full: wait, raise, or return ``full`` (then the master takes them).
 
         Raises:
             BucketsFull: by policy, or because the time is over.
@@ -282,7 +282,7 @@ class SubmitRouter:
         return placed
 
     async def fall_back(self, entry: bytes, placed: Placement, batcher: SubmitBatcher, on_full: OnFull) -> Placement:
-        """What to do with an entry that no bucket took: the policy when all are full, a HELD row when there is none."""
+        """Place an entry that no bucket took: by the policy when all are full, as a HELD row when there is none."""
         group = batcher.group
         if placed.full:
             placed = await self.wait_for_room([entry], group, on_full)

@@ -22,7 +22,7 @@ from jobmaster.settings.model import ClusterSettings
 
 
 class Started(NamedTuple):
-    """A submit on its way to a bucket."""
+    """A submit that waits for a bucket's answer."""
 
     job_id: bytes
     entry: bytes
@@ -47,7 +47,7 @@ class Submitter:
 
     def start(self, handler: Callable[..., Any] | str, args: object) -> Started | None:
         """A submit without options (due now, into a bucket, with the handler's lane and priority), put on its way without
-        a further coroutine: at 200,000 submits a second each of those counts. ``None``: take the long way."""
+        a further coroutine: at 200,000 submits a second each of those counts. ``None``: use ``submit``."""
         resolved = self.handler_lookup.local(handler)
         if (
             resolved is None
@@ -61,7 +61,7 @@ class Submitter:
         return Started(job_id, entry, batcher, batcher.coalescer.put(entry, len(entry)))
 
     async def fall_back(self, started: Started, placed: Placement) -> Placement:
-        """Where a started submit goes that no bucket took."""
+        """Place a started submit that no bucket took."""
         return await self.router.fall_back(started.entry, placed, started.batcher, self._on_full)
 
     async def is_unserved(self, started: Started) -> bool:
@@ -70,7 +70,7 @@ class Submitter:
         return await self.router.seems_unserved(group.lane, group.priority, decode_entry(started.entry).handler)
 
     async def submit(self, handler: Callable[..., Any] | str, args: object, options: SubmitOptions) -> Receipt:
-        """One job, the long way. See ``Cluster.submit``."""
+        """One job, with every check. See ``Cluster.submit``."""
         request, connection = await self._request(handler, args, options)
         if connection is not None:
             return await self._within(connection, request)
@@ -82,7 +82,7 @@ class Submitter:
     async def submit_within(
         self, connection: Any, handler: Callable[..., Any] | str, args: object, options: SubmitOptions
     ) -> tuple[Receipt, SubmitRequest]:
-        """One job inside the caller's transaction, and the order it became."""
+        """One job inside the caller's transaction, and the request that it became."""
         request, _ = await self._request(handler, args, options)
         return await self._within(connection, request), request
 
@@ -113,7 +113,7 @@ class Submitter:
     async def _request(
         self, handler: Callable[..., Any] | str, args: object, options: SubmitOptions
     ) -> tuple[SubmitRequest, Any]:
-        """The order of one job, and the connection that was given with it."""
+        """The request of one job, and the connection that was given with it."""
         unregistered = bool(options.get("allow_unregistered"))
         resolved = await self.handler_lookup.find(handler, allow_unregistered=unregistered)
         data = self.encode(resolved, args)
@@ -141,7 +141,7 @@ class Submitter:
         return request, checked.connection
 
     def _remember_batcher(self, handler: Callable[..., Any] | str, request: SubmitRequest) -> None:
-        """The next plain submit of the handler can go the short way, if this one went into a bucket."""
+        """The next plain submit of the handler can use ``start``, if this one went into a bucket."""
         resolved = self.handler_lookup.local(handler)
         if resolved is not None and (batcher := self.router.known_batcher(request)) is not None:
             self._batchers[resolved.name] = batcher
