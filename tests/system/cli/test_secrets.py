@@ -26,8 +26,7 @@ pytestmark = [pytest.mark.cluster]
 
 Inside = Callable[..., Result]
 PARTS = ("s3kr", "r3t", "t41l")
-"""No part is a hexadecimal number: names of clusters and ids are, and one of them held a part by chance."""
-"""Every password here holds them; none of them may be printed."""
+"""Every password here holds them; none of them may be printed. None is hexadecimal, because names of clusters and ids are."""
 PASSWORDS = ["s3kr@r3t/t41l", "s3kr:r3t%41#t41l", "s3kr?r3t=1&t41l", "s3kr[r3t+ t41l'\"", "s3kr,r3t\\$t41l"]
 COMMANDS = [
     ("config", "validate"),
