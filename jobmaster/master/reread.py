@@ -7,14 +7,11 @@ after the refusal; a row that says neither (it came into being in between) makes
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from enum import StrEnum
-from typing import NamedTuple, TypeVar
+from typing import NamedTuple
 
 from jobmaster.master.connection import to_us
 from jobmaster.model.job import FINAL_STATES, IN_FLIGHT_STATES, FinalRow, HoldRow, JobState
-
-_T = TypeVar("_T")
 
 
 class Verdict(StrEnum):
@@ -48,9 +45,6 @@ class Found(NamedTuple):
     @property
     def in_flight(self) -> bool:
         return self.state in IN_FLIGHT_STATES
-
-
-Judge = Callable[[_T, Found], Verdict]
 
 
 def final(row: FinalRow, found: Found) -> Verdict:

@@ -41,7 +41,3 @@ TRANSITIONS: dict[tuple[ArchiveState | None, ArchiveEvent], ArchiveState] = {
     (S.VERIFIED, ArchiveEvent.EXPORT_AGAIN): S.DETACHED,
     (S.PUBLISHED, ArchiveEvent.EXPORT_AGAIN): S.DETACHED,
 }
-
-IN_THE_MASTER = frozenset(S) - {S.DROPPED}
-"""States in which the views show the jobs of a range. A reader of master and lake together takes from the lake exactly
-the ranges that are not in it, so that it sees every job once."""

@@ -52,9 +52,6 @@ TRANSITIONS: dict[tuple[BucketState, BucketEvent], BucketState] = {
 EPOCH_BUMPS = frozenset({BucketEvent.TAKE, BucketEvent.UNFREEZE})
 """Events that need a new fencing number."""
 
-INTAKE_STATES = frozenset({S.ACTIVE})
-"""States in which producers and onboarding may put jobs in."""
-
 WORKING_STATES = frozenset({S.ACTIVE, S.COMPLETING})
 """States in which the owner claims and runs."""
 

@@ -81,6 +81,38 @@ FOREIGN_TEXT = {
 }
 """Modules that hold SQL or Lua in a string, and why."""
 
+UNUSED = {
+    "abort": "called by Spark",
+    "connection_lost": "called by asyncio",
+    "data_received": "called by asyncio",
+    "format_commands": "called by click",
+    "get_command": "called by click",
+    "getDefaultReadLimit": "called by Spark",
+    "get_reset_query": "called by asyncpg",
+    "initialOffset": "called by Spark",
+    "last_attempt": "for handlers",
+    "latestOffset": "called by Spark",
+    "list_commands": "called by click",
+    "open_sync_cluster": "for programs without a loop",
+    "prepareForTriggerAvailableNow": "called by Spark",
+    "pushFilters": "called by Spark",
+    "remaining_seconds": "for handlers",
+    "streamReader": "called by Spark",
+    "tcp_dsn": "the servers of a cluster in a test or a benchmark of a user",
+    "tcp_url": "the servers of a cluster in a test or a benchmark of a user",
+    # Used by tests and pages only: each is to be used by the product or to go.
+    "DETECTION_SLACK_SECONDS": "a bound that a test checks",
+    "SETTLED_STATES": "drawn in a diagram",
+    "TOKEN_BUMPS": "drawn in a diagram; the statements state it again",
+    "beating": "an answer that tests look at",
+    "detection_seconds": "a bound that a test checks",
+    "is_idle": "an answer that tests look at",
+    "may_judge": "the rule; the statement states it again",
+    "relative": "the opposite of `url`",
+    "sources_digest": "the build number of the library is checked by it",
+}
+"""Names that nothing in the product mentions, and why they are there."""
+
 WORDS_ALLOWED = {
     "tests/repository/tidy.py": "the patterns",
     "tests/repository/test_tidy.py": "a sample of each",
@@ -216,6 +248,13 @@ def test_every_statement_and_function_is_used() -> None:
     none_of(unused)
 
 
+def test_every_name_is_used() -> None:
+    modules = {place(path): source(path) for path in files("jobmaster", "agents", suffix=".py")}
+    found = tidy.unused_names(modules)
+    none_of([item for item in found if item.split()[1] not in UNUSED])
+    assert {item.split()[1] for item in found} == UNUSED.keys(), "a name is listed for nothing"
+
+
 def test_no_name_says_nothing() -> None:
     assert [item for path in files() for item in tidy.banned_name(path.relative_to(ROOT))] == []
 
@@ -297,6 +336,12 @@ RULES: dict[str, tuple[Callable[[str], list[str]], str, str]] = {
         "-- peek: look\nSELECT 1",
     ),
     "unused": (lambda text: tidy.unused(["jobs/hold"], {text}), "hold", "jobs/hold"),
+    "unused name": (
+        lambda text: tidy.unused_names({"a.py": text, "b.py": "class A:\n    def f(self): ...\nA"}),
+        '"""Calls f."""',
+        "def g(x): x.f()\ng",
+    ),
+    "unused constant": (lambda text: tidy.unused_names({"a.py": text}), "N = 1", "N = 1\ngetattr(a, 'N')"),
     "unfinished": (lambda text: tidy.unwelcome_words("a", text), "# TODO: later", "# to do"),
     "machine path": (lambda text: tidy.unwelcome_words("a", text), "cd /root/x", "see docs/root/x"),
     "scratch path": (lambda text: tidy.unwelcome_words("a", text), "'/tmp/x'", "${TMP}/x"),
