@@ -137,10 +137,10 @@ class RowParser:
             if isinstance(moment, str):
                 return moment
             due_us = moment
-        said = self._headers(key, headers)
-        if isinstance(said, str):
-            return said
-        return NewJob(batch_id(rules.as_of_ms, name, key), level, served, name, checked.args, said, due_us)
+        encoded = self._headers(key, headers)
+        if isinstance(encoded, str):
+            return encoded
+        return NewJob(batch_id(rules.as_of_ms, name, key), level, served, name, checked.args, encoded, due_us)
 
     def _target(self, name: str) -> HandlerDefaults | str:
         rules = self._rules
@@ -171,7 +171,7 @@ class RowParser:
     def _headers(self, key: str, headers: Any) -> bytes | str:
         if headers is None and self._plain:
             return b'{"key":' + msgspec.json.encode(key) + b"}"
-        said = self._rules.headers
+        merged = self._rules.headers
         if headers:
             try:
                 own = _HEADERS.decode(headers)
@@ -179,15 +179,15 @@ class RowParser:
                 return f"the headers cannot be read: {error}"
             if self._rules.replay:
                 own = msgspec.structs.replace(own, metadata={**own.metadata, "replay_of": key}, expires_us=None)
-            said = Headers(
-                tags=tuple(dict.fromkeys((*said.tags, *own.tags))),
-                metadata={**own.metadata, **said.metadata},
-                timeout_seconds=said.timeout_seconds or own.timeout_seconds,
-                max_attempts=said.max_attempts or own.max_attempts,
-                expires_us=said.expires_us or own.expires_us,
-                at_most_once=said.at_most_once or own.at_most_once,
+            merged = Headers(
+                tags=tuple(dict.fromkeys((*merged.tags, *own.tags))),
+                metadata={**own.metadata, **merged.metadata},
+                timeout_seconds=merged.timeout_seconds or own.timeout_seconds,
+                max_attempts=merged.max_attempts or own.max_attempts,
+                expires_us=merged.expires_us or own.expires_us,
+                at_most_once=merged.at_most_once or own.at_most_once,
             )
-        data = encode_headers(msgspec.structs.replace(said, key=key))
+        data = encode_headers(msgspec.structs.replace(merged, key=key))
         limit = self._rules.limits.headers_bytes
         return data if len(data) <= limit else f"the headers have {len(data)} bytes, the limit is {limit}"
 

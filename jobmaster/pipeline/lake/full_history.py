@@ -132,9 +132,9 @@ def open_history(context: PipelineContext) -> Iterator[FullHistory]:
             )
             for row in rows
         ]
-        (gone,) = wait(rows_of(connection, "export/discarded"))[0]
+        (discarded_us,) = wait(rows_of(connection, "export/discarded"))[0]
         _refuse_other_lake(lake, [(row["name"], row["lake"], row["format"]) for row in rows])
-        discarded_since = None if gone is None else _moment(gone)
+        discarded_since = None if discarded_us is None else _moment(discarded_us)
         yield FullHistory(context, lake, archived, discarded_since, snapshot, _moment(as_of))
     finally:
         connection.terminate()

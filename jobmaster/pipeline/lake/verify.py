@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql import SparkSession
 
-_WORDS = {
+_CHECKSUM_COLUMNS = {
     "jobs": (
         *(
             "id",
@@ -132,7 +132,7 @@ def checksum(batch: pa.RecordBatch, dataset: str) -> int:
     import pyarrow as pa
     from pyarrow import compute as pc
 
-    def words(name: str) -> pa.Array:
+    def text_of(name: str) -> pa.Array:
         column = batch.column(name)
         if pa.types.is_boolean(column.type) or pa.types.is_timestamp(column.type):
             column = column.cast(pa.int64())
@@ -141,7 +141,7 @@ def checksum(batch: pa.RecordBatch, dataset: str) -> int:
         )
 
     texts = pc.binary_join_element_wise(
-        *map(words, _WORDS[dataset]), b"|", null_handling="replace", null_replacement=b"~"
+        *map(text_of, _CHECKSUM_COLUMNS[dataset]), b"|", null_handling="replace", null_replacement=b"~"
     )
     digests = b"".join([hashlib.md5(text, usedforsecurity=False).digest() for text in texts.to_pylist()])
     first = np.frombuffer(digests, ">u8")[::2] >> np.uint64(12)

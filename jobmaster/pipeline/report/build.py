@@ -224,8 +224,8 @@ def _skew(jobs: Mapping[str, int]) -> str:
     if not values:
         return html.nothing()
     sizes = [value for _, value in values]
-    said = f"{len(sizes)} in all, largest / mean {max(sizes) * len(sizes) / sum(sizes):.2f}, Gini {gini(sizes):.2f}"
-    return f'<p class="dim">{said}</p>' + html.ranking(values[:_TOP], format_value=_number)
+    text = f"{len(sizes)} in all, largest / mean {max(sizes) * len(sizes) / sum(sizes):.2f}, Gini {gini(sizes):.2f}"
+    return f'<p class="dim">{text}</p>' + html.ranking(values[:_TOP], format_value=_number)
 
 
 def _trouble(found: ReportData) -> str:
