@@ -1,7 +1,8 @@
 """Real servers for every test: one PostgreSQL and one Valkey per run, a fresh database and cluster name per test.
 
 One Spark session serves all tests that want one; they bear the mark `spark`, so that they run in one process.
-The servers end with this process, however it ends. Nothing of the product but `jobmaster.embedded` is imported here.
+The servers end with this process, however it ends. Of the product only `jobmaster.embedded`
+is imported before a fixture needs more.
 """
 
 from __future__ import annotations
@@ -23,6 +24,8 @@ from jobmaster.embedded import PostgresServer, ValkeyServer
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+
+MIGRATED_SCHEMA = "jobmaster_test"
 
 # Also for what the tests start: the demo, the example, the archiver.
 os.environ.setdefault("SPARK_CONF_DIR", str(Path(__file__).parent / "support" / "spark"))
@@ -85,6 +88,41 @@ async def master_dsn(postgres_server: PostgresServer) -> AsyncIterator[str]:
     try:
         await admin.execute(f"CREATE DATABASE {name} TEMPLATE template0 STRATEGY file_copy")
         yield urlunsplit(urlsplit(postgres_server.dsn)._replace(path=f"/{name}"))
+        await admin.execute(f"DROP DATABASE {name} WITH (FORCE)")
+    finally:
+        await admin.close()
+
+
+@pytest.fixture(scope="session")
+async def migrated_template(postgres_server: PostgresServer) -> str:
+    """Name of a database with the schema ``MIGRATED_SCHEMA``, to be copied: a copy costs half of what migrations do."""
+    from jobmaster.master.migrate import migrate
+    from jobmaster.settings.model import MasterSettings
+
+    name = f"template_{secrets.token_hex(6)}"
+    admin = await asyncpg.connect(postgres_server.dsn)
+    await admin.execute(f"CREATE DATABASE {name} TEMPLATE template0 STRATEGY file_copy")
+    await admin.close()
+    dsn = urlunsplit(urlsplit(postgres_server.dsn)._replace(path=f"/{name}"))
+    await migrate(dsn=dsn, schema=MIGRATED_SCHEMA, cluster="template", settings=MasterSettings())
+    return name
+
+
+@pytest.fixture
+async def migrated_dsn(
+    postgres_server: PostgresServer, migrated_template: str, cluster_name: str
+) -> AsyncIterator[str]:
+    """DSN of a migrated database of this test's own; its cluster is ``cluster_name``, its schema ``MIGRATED_SCHEMA``."""
+    name = f"test_{secrets.token_hex(6)}"
+    dsn = urlunsplit(urlsplit(postgres_server.dsn)._replace(path=f"/{name}"))
+    admin = await asyncpg.connect(postgres_server.dsn)
+    try:
+        await admin.execute(f"CREATE DATABASE {name} TEMPLATE {migrated_template} STRATEGY file_copy")
+        connection = await asyncpg.connect(dsn)
+        rename = f"UPDATE {MIGRATED_SCHEMA}.cluster SET name = $1, uid = gen_random_uuid()"
+        await connection.execute(rename, cluster_name)
+        await connection.close()
+        yield dsn
         await admin.execute(f"DROP DATABASE {name} WITH (FORCE)")
     finally:
         await admin.close()

@@ -6,18 +6,14 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from jobmaster.master.migrate import migrate
-from jobmaster.settings.model import MasterSettings
+from tests.conftest import MIGRATED_SCHEMA
 from tests.integration.agents.fixture import Stage
 from tests.integration.agents.freezing_fixture import Life, living
 
-SCHEMA = "jobmaster_test"
-
 
 @pytest.fixture
-async def stage(master_dsn: str, store_url: str, cluster_name: str) -> AsyncIterator[Stage]:
-    await migrate(dsn=master_dsn, schema=SCHEMA, cluster=cluster_name, settings=MasterSettings())
-    stage = Stage(master_dsn, SCHEMA, store_url, cluster_name)
+async def stage(migrated_dsn: str, store_url: str, cluster_name: str) -> AsyncIterator[Stage]:
+    stage = Stage(migrated_dsn, MIGRATED_SCHEMA, store_url, cluster_name)
     yield stage
     await stage.close()
 

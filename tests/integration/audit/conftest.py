@@ -12,11 +12,11 @@ import pytest
 from jobmaster.agentstore.store import AgentStore
 from jobmaster.audit import AuditReport, AuditScope, audit
 from jobmaster.clock import new_id
-from jobmaster.master.migrate import migrate
 from jobmaster.master.reports import Reader
-from jobmaster.settings.model import MasterSettings, StoreSettings
+from jobmaster.settings.model import StoreSettings
+from tests.conftest import MIGRATED_SCHEMA
 
-SCHEMA = "audited"
+SCHEMA = MIGRATED_SCHEMA
 
 
 def fresh() -> UUID:
@@ -96,10 +96,9 @@ class Ground:
 
 
 @pytest.fixture
-async def ground(master_dsn: str, store_url: str, cluster_name: str) -> AsyncIterator[Ground]:
-    await migrate(dsn=master_dsn, schema=SCHEMA, cluster=cluster_name, settings=MasterSettings())
-    connection = await asyncpg.connect(master_dsn, server_settings={"search_path": SCHEMA})
-    reader = await Reader.connect(dsn=master_dsn, schema=SCHEMA)
+async def ground(migrated_dsn: str, store_url: str, cluster_name: str) -> AsyncIterator[Ground]:
+    connection = await asyncpg.connect(migrated_dsn, server_settings={"search_path": SCHEMA})
+    reader = await Reader.connect(dsn=migrated_dsn, schema=SCHEMA)
     store = await AgentStore.connect(cluster=cluster_name, name="default", url=store_url, settings=StoreSettings())
     await store.initialise(new_id(), new_id())
     found = Ground(connection, reader, store)
