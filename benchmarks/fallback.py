@@ -38,7 +38,7 @@ async def one_run(desk: Desk, write: Write, batches: int, size: int, share: floa
     prepared = [[outcome(bucket_id) for _ in range(size)] for _ in range(batches)]
     twice = int(size * share)
     if twice:
-        await desk.master.copy_final([row for rows in prepared for row in rows[:: size // twice]])
+        await desk.master.outcomes.copy_final([row for rows in prepared for row in rows[:: size // twice]])
     began = time.perf_counter()
     for rows in prepared:
         await write(rows)
@@ -53,12 +53,12 @@ async def measure(desk: Desk, batches: int, size: int, runs: int) -> dict[str, l
     """All ways in turn."""
 
     async def optimistic(rows: list[FinalRow]) -> None:
-        if not await desk.master.copy_final(rows):
-            written = await desk.master.record_final(rows)
+        if not await desk.master.outcomes.copy_final(rows):
+            written = await desk.master.outcomes.record_final(rows)
             assert len(written.accepted) == len(rows)
 
     async def guarded(rows: list[FinalRow]) -> None:
-        written = await desk.master.record_final(rows)
+        written = await desk.master.outcomes.record_final(rows)
         assert len(written.accepted) == len(rows)
 
     ways: dict[str, tuple[Write, float]] = {

@@ -46,7 +46,7 @@ class Desk:
     async def open(cls, rig: Bench, buckets: int = 1) -> Desk:
         """A registered agent that owns some buckets of one lane and priority."""
         desk = cls(rig, await open_master(rig.settings, application_name="bench"), await rig.connect())
-        await desk.master.register(
+        await desk.master.members.register(
             Agent(
                 id=desk.owner, name="bench", host="bench", pid=1, version="0", mode="full", store="default", weight=1,
                 state=AgentState.ACTIVE, lease_us=0, lease_seconds=3600.0, started_us=0,
@@ -61,7 +61,7 @@ class Desk:
             )
             for _ in range(buckets)
         ]  # fmt: skip
-        assert await desk.master.create_buckets(made)
+        assert await desk.master.buckets.create_buckets(made)
         desk.fences = [Fence(BucketId(bucket.id), bucket.epoch, desk.owner) for bucket in made]
         return desk
 
@@ -80,7 +80,7 @@ class Desk:
         before, began = self.backend_cpu(), time.perf_counter()
         jobs = 0
         for _ in range(batches):
-            answer = await self.master.onboard(fence, "default", 3, 0.0, BATCH, None)
+            answer = await self.master.onboarding.onboard(fence, "default", 3, 0.0, BATCH, None)
             jobs += len(answer.entries)
         return self.cost(jobs, before, began)
 

@@ -123,7 +123,7 @@ async def migrate_master(settings: ClusterSettings, tell: Callable[[str], None] 
     )
     master = await open_master(settings, application_name="jobmaster-migrate")
     try:
-        await master.ensure_partitions(settings.partitions.span, settings.partitions.ahead_days)
+        await master.maintenance.ensure_partitions(settings.partitions.span, settings.partitions.ahead_days)
     finally:
         await master.close()
     return [migration.label for migration in applied]

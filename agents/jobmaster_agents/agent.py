@@ -94,7 +94,7 @@ class AgentRuntime:
         attest = attestation(self.beat, self.progress)
         self.heartbeat = Heartbeat(
             self.ownership,
-            master,
+            master.members,
             settings.leases,
             clock,
             attest,
@@ -133,7 +133,7 @@ class AgentRuntime:
         self.reach = StoreReach(store_connector.every, stores, clock, self._on_store_answer, telemetry, log)
         store_connector.on_joined = self.reach.joined
         self.due_notifier = DueNotifier(
-            master, stores, self.reach, clock, telemetry, map_seconds=settings.leases.bucket_map_seconds
+            master.queries, stores, self.reach, clock, telemetry, map_seconds=settings.leases.bucket_map_seconds
         )
         self.rescuer = Rescuer(
             {
@@ -155,7 +155,7 @@ class AgentRuntime:
             }
         )
         self.failure_detector = FailureDetector(
-            self.ownership, master, settings.leases, clock, self.on_death_certificate, telemetry, log
+            self.ownership, master.members, settings.leases, clock, self.on_death_certificate, telemetry, log
         )
         owns = agent if agent.mode in _WORKING_MODES else None
         self.bucket_provisioner = BucketProvisioner(
@@ -170,7 +170,7 @@ class AgentRuntime:
         )
         self.fallback = FallbackBuckets(
             self.ownership,
-            master,
+            master.unserved,
             self.bucket_worker,
             self._open_fallback,
             settings.thresholds.fallback_idle_seconds,
@@ -178,12 +178,19 @@ class AgentRuntime:
             log,
         )
         self.bucket_loss = BucketLoss(
-            self.ownership, master, self.bucket_worker.memory_recovery, self._on_bucket_declared_lost, telemetry, log
+            self.ownership,
+            master.buckets,
+            self.bucket_worker.memory_recovery,
+            self._on_bucket_declared_lost,
+            telemetry,
+            log,
         )
-        self.ownership_check = OwnershipCheck(self.ownership, master, self._store, self.bucket_worker, telemetry, log)
+        self.ownership_check = OwnershipCheck(
+            self.ownership, master.buckets, self._store, self.bucket_worker, telemetry, log
+        )
         self.anti_entropy = AntiEntropy(
             self.ownership,
-            master,
+            master.onboarding,
             self._store,
             self.bucket_worker.job_table,
             self._adopt_lists,
@@ -195,10 +202,10 @@ class AgentRuntime:
         maintenance = Maintenance(
             config.agent_id, master, stores, self.reach, settings, self.rescuer.kick, telemetry, log
         )
-        unserved = UnservedJobs(master, settings.thresholds, clock, telemetry, log)
+        unserved = UnservedJobs(master.unserved, settings.thresholds, clock, telemetry, log)
         self.leader = Leader(
             self.ownership,
-            master,
+            master.leadership,
             self.due_notifier,
             [*maintenance.tasks(), *unserved.tasks()],
             settings.leases,
@@ -258,7 +265,7 @@ class AgentRuntime:
         lanes = list(self._agent.bucket_counts()) if self._agent.mode in _WORKING_MODES else []
         specs = [handler.spec for handler in self._handlers] if lanes else []
         self._publish_phase(AgentPhase.REGISTERED)
-        await self._master.register(row, lanes, specs)
+        await self._master.members.register(row, lanes, specs)
         self.heartbeat.registered(sent)
 
     async def open_all(self) -> None:
@@ -288,7 +295,7 @@ class AgentRuntime:
         self._leaving = True
         self._publish_phase(AgentPhase.STOPPING)
         with contextlib.suppress(Unavailable):  # for display only; the steps below handle a silent master
-            await self._master.announce_stopping(self._config.agent_id)
+            await self._master.members.announce_stopping(self._config.agent_id)
         if may_lead(self._agent.mode, self._agent.weight):
             with contextlib.suppress(Unavailable):  # otherwise the leader's lease ends a little later
                 await self.leader.resign()
@@ -301,7 +308,7 @@ class AgentRuntime:
         if left:
             return False
         self.heartbeat.retire()
-        end = partial(self._master.end_agent, self._config.agent_id, dead=False, reason=reason)
+        end = partial(self._master.members.end_agent, self._config.agent_id, dead=False, reason=reason)
         if not await until_answered("end_agent", end, refusals=False):
             return False
         self._publish_phase(AgentPhase.ENDED)
@@ -313,7 +320,7 @@ class AgentRuntime:
         """
         try:
             async with asyncio.timeout(OWN_CERTIFICATE_SECONDS):
-                await self._master.end_agent(self._config.agent_id, dead=True, reason=reason)
+                await self._master.members.end_agent(self._config.agent_id, dead=True, reason=reason)
         except (JobMasterError, TimeoutError):
             return
 

@@ -10,7 +10,6 @@ import asyncio
 import logging
 import random
 from collections.abc import Callable, Coroutine, Sequence
-from typing import Protocol
 
 import msgspec
 
@@ -18,11 +17,11 @@ from jobmaster.clock import Clock
 from jobmaster.handlers import Handlers
 from jobmaster.master.transactions import Transactions
 from jobmaster.model.bucket import BucketState
-from jobmaster.ports import Onboarding, Outcomes, StoreOwner, Word
+from jobmaster.ports import StoreOwner, Word, WorkerMaster
 from jobmaster.settings.model import AgentSettings, ClusterSettings
 from jobmaster.telemetry import Telemetry
-from jobmaster_agents.buckets.graceful_shutdown import GracefulShutdown, ShutdownMaster
-from jobmaster_agents.buckets.memory_recovery import MemoryRecovery, SalvageMaster
+from jobmaster_agents.buckets.graceful_shutdown import GracefulShutdown
+from jobmaster_agents.buckets.memory_recovery import MemoryRecovery
 from jobmaster_agents.event_log import LOGGER_NAME, Event, EventLog
 from jobmaster_agents.execute.cancellation import Cancellation
 from jobmaster_agents.execute.dispatch import Dispatcher
@@ -32,7 +31,7 @@ from jobmaster_agents.execute.process_pool.protocol import ProcessJob
 from jobmaster_agents.execute.process_pool.worker_output import LineRate
 from jobmaster_agents.execute.process_pool.worker_process import WorkerLimits
 from jobmaster_agents.execute.thread_pool import ThreadPool
-from jobmaster_agents.execute.transactional.runner import RecordMaster, TransactionalRunner
+from jobmaster_agents.execute.transactional.runner import TransactionalRunner
 from jobmaster_agents.fetch.claimer import Capacity, Claimer
 from jobmaster_agents.fetch.due_fetcher import DueFetcher
 from jobmaster_agents.fetch.wake_listener import WakeListener
@@ -47,10 +46,6 @@ from jobmaster_agents.state.ownership import OwnedBucket, Ownership
 from jobmaster_agents.state.progress import Progress
 
 
-class WorkMaster(Outcomes, Onboarding, ShutdownMaster, RecordMaster, SalvageMaster, Protocol):
-    """The calls of the master that the working half makes."""
-
-
 class BucketWorker:
     """Claimers, executor and outcome writer of one process.
 
@@ -63,7 +58,7 @@ class BucketWorker:
         self,
         settings: ClusterSettings,
         agent: AgentSettings,
-        master: WorkMaster,
+        master: WorkerMaster,
         store: StoreOwner,
         ownership: Ownership,
         handlers: Handlers,
@@ -91,9 +86,9 @@ class BucketWorker:
         """Jobs that the claimers of closed buckets had claimed: a counter must not fall."""
         self._conflicts_before = 0
         self.job_table = JobTable()
-        self.memory_recovery = MemoryRecovery(master, lambda: ownership.may_commit(clock.boottime()))
+        self.memory_recovery = MemoryRecovery(master.outcomes, lambda: ownership.may_commit(clock.boottime()))
         self.outcome_writer = OutcomeWriter(
-            master,
+            master.outcomes,
             store,
             ownership,
             self.job_table,
@@ -104,7 +99,9 @@ class BucketWorker:
             progress,
             on_promoted=self._enqueue,
         )
-        self.in_flight = InFlightRows(master, self.job_table, self.outcome_writer, self._stop, self._waits_elsewhere)
+        self.in_flight = InFlightRows(
+            master.outcomes, self.job_table, self.outcome_writer, self._stop, self._waits_elsewhere
+        )
         self.outcome_builder = OutcomeBuilder(
             self.outcome_writer,
             settings.jobs,
@@ -126,7 +123,7 @@ class BucketWorker:
             access=msgspec.msgpack.encode(transactions.access) if transactions is not None else b"",
         )
         transactional = TransactionalRunner(
-            transactions, master, self.outcome_writer, self.outcome_builder, ownership, clock, telemetry
+            transactions, master.outcomes, self.outcome_writer, self.outcome_builder, ownership, clock, telemetry
         )
         threads = ThreadPool(agent.threads, clock.boottime)
         self.threads_exhausted = threads.exhausted
@@ -159,7 +156,7 @@ class BucketWorker:
             on_detached=self._given_up,
         )
         self.due_fetcher = DueFetcher(
-            master,
+            master.onboarding,
             self.outcome_writer.assigned_copies,
             self.executor,
             ownership,
@@ -170,13 +167,15 @@ class BucketWorker:
             progress,
         )
         self.cancellation = Cancellation(
-            master, store, self.job_table, self.outcome_writer, self._stop, self._room, telemetry
+            master.outcomes, store, self.job_table, self.outcome_writer, self._stop, self._room, telemetry
         )
         self.wake_listener = WakeListener(store, self.claimers, progress, log)
         self.kept_outcomes = KeptOutcomes(
             store, ownership, self.job_table, self.outcome_writer, clock, self.forget, log
         )
-        self.kept_replay = KeptReplay(master, store, ownership, self.outcome_writer, self.forget, telemetry, log)
+        self.kept_replay = KeptReplay(
+            master.outcomes, store, ownership, self.outcome_writer, self.forget, telemetry, log
+        )
         self.graceful_shutdown = GracefulShutdown(
             master,
             store,

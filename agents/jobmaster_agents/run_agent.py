@@ -198,7 +198,7 @@ async def _connect(
     for store in stores.values():
         opened.push_async_callback(store.close)
     partitions = config.settings.partitions
-    await master.ensure_partitions(partitions.span, partitions.ahead_days)
+    await master.maintenance.ensure_partitions(partitions.span, partitions.ahead_days)
     # Another store than the agent's own may be down: agents that can reach it evacuate its buckets.
     store_connector = StoreConnector(master, stores, log)
     await store_connector.connect(needed=agent.store)

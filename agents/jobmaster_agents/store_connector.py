@@ -9,26 +9,17 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Collection, Mapping
-from typing import Protocol
 
 from jobmaster.agentstore.store import AgentStore
 from jobmaster.clock import new_id
-from jobmaster.master.master import ClusterRow
 from jobmaster.model.errors import Refused, Unavailable
+from jobmaster.ports import ConnectorMaster
 from jobmaster.wiring import OTHERS_SECONDS
 from jobmaster_agents.event_log import Event, EventLog
 
 AGAIN_SECONDS = 5.0
 VERIFY_SECONDS = 60.0
 """Interval at which an agent checks that its own store still has the settings that jobs need."""
-
-
-class GenerationMaster(Protocol):
-    """What the connector needs of the master: the generation of each store."""
-
-    cluster: ClusterRow
-
-    async def store_generation(self, name: str, proposed: bytes) -> bytes: ...
 
 
 class StoreConnector:
@@ -42,7 +33,7 @@ class StoreConnector:
 
     name = "joining"
 
-    def __init__(self, master: GenerationMaster, stores: Mapping[str, AgentStore], log: EventLog) -> None:
+    def __init__(self, master: ConnectorMaster, stores: Mapping[str, AgentStore], log: EventLog) -> None:
         self._master = master
         self._log = log
         self.every = dict(stores)
@@ -131,7 +122,7 @@ class StoreConnector:
     async def _claim(self, name: str, store: AgentStore) -> None:
         """Claim a store for the cluster. A store that was swapped is refused; one that was emptied is logged."""
         proposed = new_id()
-        known = await self._master.store_generation(name, proposed)
+        known = await self._master.stores.store_generation(name, proposed)
         emptied = known != proposed and (await store.health()).generation is None
         if await store.initialise(self._master.cluster.uid, known) != known:
             raise Refused(

@@ -67,7 +67,7 @@ async def populate(desk: Desk, agents: int, there: list[AgentId]) -> None:
     while len(there) < agents:
         owner = AgentId(new_id())
         store = f"store-{len(there) % 10}"
-        await desk.master.register(
+        await desk.master.members.register(
             Agent(
                 id=owner, name="bench", host="bench", pid=1, version="0", mode="full", store=store, weight=1,
                 state=AgentState.ACTIVE, lease_us=0, lease_seconds=3600.0, started_us=0,
@@ -83,7 +83,7 @@ async def populate(desk: Desk, agents: int, there: list[AgentId]) -> None:
             for lane in lanes for priority in range(1, 6)
         ]  # fmt: skip
         assert len(made) == BUCKETS
-        assert await desk.master.create_buckets(made)
+        assert await desk.master.buckets.create_buckets(made)
         there.append(owner)
     for name in ("agent", "bucket", "lease"):
         await desk.sql.execute(f"VACUUM (ANALYZE) {name}")
@@ -108,29 +108,31 @@ async def control(rig: Bench, desk: Desk, owners: list[AgentId]) -> dict[str, Us
     me, master = owners[0], desk.master
     turn = iter(range(1 << 30))
     stores = [f"store-{number}" for number in range(10)]
-    await master.lead(me, 1, 3600.0)
+    await master.leadership.lead(me, 1, 3600.0)
     watches: Any = dict.fromkeys(stores, object())
-    picture = BucketDirectory(master, watches, _Ticks(), 10.0)
+    picture = BucketDirectory(master.queries, watches, _Ticks(), 10.0)
 
     async def refresh() -> None:
         await picture.renew()
         assert len(picture.all_handles()) >= len(owners) * BUCKETS
 
     async def none_lost() -> None:
-        assert await master.take_lost(me, stores, {}) is None
+        assert await master.rescue.take_lost(me, stores, {}) is None
 
     async def none_dead() -> None:
-        assert not await master.certify_dead(me, 64)
+        assert not await master.members.certify_dead(me, 64)
 
     few = max(min(_CALLS, 60_000 // len(owners)), 10)
     return {
-        "renew": await used(rig, desk, _CALLS, lambda: master.renew(owners[next(turn) % len(owners)], 3600.0)),
-        "tend": await used(rig, desk, _CALLS, lambda: master.tend(me, 1, 3600.0, 300.0)),
+        "renew": await used(rig, desk, _CALLS, lambda: master.members.renew(owners[next(turn) % len(owners)], 3600.0)),
+        "tend": await used(rig, desk, _CALLS, lambda: master.leadership.tend(me, 1, 3600.0, 300.0)),
         "certify": await used(rig, desk, few, none_dead),
         "take_lost": await used(rig, desk, few, none_lost),
-        "draining": await used(rig, desk, few, lambda: master.buckets(states=[BucketState.DRAINING])),
+        "draining": await used(rig, desk, few, lambda: master.queries.buckets(states=[BucketState.DRAINING])),
         "map": await used(rig, desk, few, refresh),
-        "compare": await used(rig, desk, _CALLS, lambda: master.bucket_rows(desk.fences[0].bucket_id, None, 5000)),
+        "compare": await used(
+            rig, desk, _CALLS, lambda: master.onboarding.bucket_rows(desk.fences[0].bucket_id, None, 5000)
+        ),
     }
 
 
@@ -176,19 +178,21 @@ async def rows(rig: Bench, desk: Desk, batches: Sequence[tuple[int, int]]) -> di
     found: dict[str, list[tuple[int, Used]]] = {name: [] for name in ("copy", "upsert", "persist", "hold", "onboard")}
     for size, calls in batches:
         ready = [[outcome(fence.bucket_id) for _ in range(size)] for _ in range(calls + 6)]
-        found["copy"].append((size, await used(rig, desk, calls, each(ready, master.copy_final))))
+        found["copy"].append((size, await used(rig, desk, calls, each(ready, master.outcomes.copy_final))))
         await empty(rig)
         few = max(calls // 2, 8)
         going = [in_flight(size) for _ in range(few + 6)]
         ended = [[outcome(fence.bucket_id)._replace(id=row.id) for row in batch] for batch in going]
-        found["persist"].append((size, await used(rig, desk, few, each(going, partial(master.persist, fence)))))
-        found["upsert"].append((size, await used(rig, desk, few, each(ended, master.record_final))))
+        found["persist"].append(
+            (size, await used(rig, desk, few, each(going, partial(master.outcomes.persist, fence))))
+        )
+        found["upsert"].append((size, await used(rig, desk, few, each(ended, master.outcomes.record_final))))
         await empty(rig)
         fresh = [new_jobs(size) for _ in range(few + 6)]
-        found["hold"].append((size, await used(rig, desk, few, each(fresh, master.insert_held))))
+        found["hold"].append((size, await used(rig, desk, few, each(fresh, master.intake.insert_held))))
 
         async def onboard(limit: int = size) -> None:
-            answer = await master.onboard(fence, "default", 3, 0.0, limit, None)
+            answer = await master.onboarding.onboard(fence, "default", 3, 0.0, limit, None)
             assert len(answer.entries) == limit
 
         found["onboard"].append((size, await used(rig, desk, few, onboard)))

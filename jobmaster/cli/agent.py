@@ -248,7 +248,7 @@ async def _drain(settings: ClusterSettings, agent: str) -> str:
         chosen = pick(await reader.report("agents", False), agent, "agent")
     master = await open_master(settings, application_name="jobmaster-cli")
     try:
-        await master.request_drain(chosen["id"].bytes, actor=operator_name())
+        await master.members.request_drain(chosen["id"].bytes, actor=operator_name())
     finally:
         await master.close()
     return str(chosen["id"])

@@ -283,7 +283,7 @@ async def _move(
 
     master = await open_master(settings, application_name="jobmaster-cli")
     try:
-        move = master.freeze if frozen else master.unfreeze
+        move = master.buckets.freeze if frozen else master.buckets.unfreeze
         return await move(ids, lane, operator_name(), reason)
     finally:
         await master.close()

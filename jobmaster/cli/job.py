@@ -410,7 +410,7 @@ async def _with_cluster(settings: ClusterSettings, work: Callable[[Cluster], Cor
 
 async def _lack(cluster: Cluster, view: JobView) -> Lack | None:
     """What is missing for a job that waits in the master, when no agent can take it."""
-    return (await cluster.master.lacks([view.id])).get(view.id) if view.state is JobState.HELD else None
+    return (await cluster.master.queries.lacks([view.id])).get(view.id) if view.state is JobState.HELD else None
 
 
 async def _view(cluster: Cluster, settings: ClusterSettings, job: str) -> JobView:

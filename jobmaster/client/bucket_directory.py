@@ -16,7 +16,7 @@ from jobmaster.client.store_handle import StoreHandle
 from jobmaster.clock import Clock
 from jobmaster.model.bucket import Bucket, BucketState
 from jobmaster.model.errors import JobMasterError
-from jobmaster.ports import EVERY_OWNER, Queries, Traits
+from jobmaster.ports import EVERY_OWNER, BucketQueries, Traits
 from jobmaster.rules.backoff import backoff_delay
 
 REFRESH_AGAIN_SECONDS = 0.2
@@ -97,9 +97,9 @@ class BucketDirectory:
     """Cached buckets by (lane, priority); refreshed by age and on request, one query at a time."""
 
     def __init__(
-        self, master: Queries, store_handles: Mapping[str, StoreHandle], clock: Clock, max_age_seconds: float
+        self, queries: BucketQueries, store_handles: Mapping[str, StoreHandle], clock: Clock, max_age_seconds: float
     ) -> None:
-        self._master = master
+        self._queries = queries
         self._store_handles = store_handles
         self._clock = clock
         self._max_age = max_age_seconds
@@ -221,8 +221,8 @@ class BucketDirectory:
             _log.info("the bucket map could not be renewed: %s", error)
 
     async def _read(self) -> None:
-        buckets = await self._master.buckets()
-        self._take(buckets, await self._master.served())
+        buckets = await self._queries.buckets()
+        self._take(buckets, await self._queries.served())
 
     def _take(self, buckets: list[Bucket], served: dict[bytes, Traits]) -> None:
         groups: dict[tuple[str, int], list[BucketHandle]] = {}

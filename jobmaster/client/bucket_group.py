@@ -17,7 +17,7 @@ from jobmaster.codec import encode_entry
 from jobmaster.model.errors import ClockSkew, CodeError, JobMasterError, OutcomeUnknown, Refused, Unavailable
 from jobmaster.model.ids import AgentId, BucketId, Fence
 from jobmaster.model.job import Durability, Entry, NewJob
-from jobmaster.ports import Intake, Submitted, Word, Written
+from jobmaster.ports import Intake, PlacementMaster, Submitted, Word, Written
 from jobmaster.rules.placement import goes_first, pair
 from jobmaster.telemetry import Telemetry
 
@@ -256,7 +256,7 @@ class BucketGroup:
 
     # ------------------------------------------------------------ a committed row first
 
-    async def assign(self, master: Intake, jobs: list[NewJob]) -> tuple[Written, bytes | None]:
+    async def assign(self, master: PlacementMaster, jobs: list[NewJob]) -> tuple[Written, bytes | None]:
         """Rows that are ASSIGNED to a bucket from the start, then the copies into it; HELD rows when no bucket is there, or
         those there are full.
 
@@ -266,7 +266,7 @@ class BucketGroup:
         with state.certain([job.id for job in jobs]):
             return await self._assign(master, jobs, state)
 
-    async def _assign(self, master: Intake, jobs: list[NewJob], state: _Trial) -> tuple[Written, bytes | None]:
+    async def _assign(self, master: PlacementMaster, jobs: list[NewJob], state: _Trial) -> tuple[Written, bytes | None]:
         await self._buckets.fresh()
         for _ in range(ATTEMPTS_MAX):
             handle = self._choose(state)
@@ -276,15 +276,15 @@ class BucketGroup:
                 continue
             if handle is None:
                 break
-            written = await _again(partial(master.insert_assigned, handle.id, handle.epoch, jobs), state)
+            written = await _again(partial(master.intake.insert_assigned, handle.id, handle.epoch, jobs), state)
             if written.bucket_ok:
                 put = await self._put(master, handle, [job for job in jobs if job.id in written.accepted])
                 return written, handle.id if put else None
             handle.closed(self._clock.boottime())
             state.tried.add(handle.id)
-        return await _again(partial(master.insert_held, jobs), state), None
+        return await _again(partial(master.intake.insert_held, jobs), state), None
 
-    async def _put(self, master: Intake, handle: BucketHandle, jobs: list[NewJob]) -> bool:
+    async def _put(self, master: PlacementMaster, handle: BucketHandle, jobs: list[NewJob]) -> bool:
         """False: the bucket is full, and the rows are HELD."""
         if not jobs:
             return True
@@ -313,18 +313,18 @@ class BucketGroup:
             handle.full_until = self._clock.boottime() + FULL_SECONDS
             fence = Fence(BucketId(handle.id), handle.epoch, AgentId(handle.owner))
             with suppress(JobMasterError):  # the rows are safe, and their owner's anti-entropy gives them back
-                await master.release(fence, [(job.id, 2) for job in jobs])
+                await master.onboarding.release(fence, [(job.id, 2) for job in jobs])
             return False
         else:
             handle.closed(self._clock.boottime())
         return True
 
 
-async def insert_held(master: Intake, jobs: list[NewJob]) -> Written:
+async def insert_held(intake: Intake, jobs: list[NewJob]) -> Written:
     """HELD rows; sent a second time when the first answer was lost."""
     state = _Trial()
     with state.certain([job.id for job in jobs]):
-        return await _again(partial(master.insert_held, jobs), state)
+        return await _again(partial(intake.insert_held, jobs), state)
 
 
 async def _again(write: Callable[[], Awaitable[Written]], state: _Trial) -> Written:

@@ -284,7 +284,9 @@ class BulkSubmit:
         for start in range(0, len(chunk.entries), size):
             part = chunk.entries[start : start + size]
             try:
-                written = await insert_held(self._router.master, [new_job(entry, lane, priority) for entry in part])
+                written = await insert_held(
+                    self._router.master.intake, [new_job(entry, lane, priority) for entry in part]
+                )
             except Exception:
                 # What went before is acknowledged; only the rest of the chunk is in question.
                 chunk.entries = chunk.entries[start:]

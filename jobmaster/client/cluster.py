@@ -16,7 +16,7 @@ from jobmaster.client.options import BulkOptions, SubmitOptions
 from jobmaster.client.receipts import JobReceipt
 from jobmaster.client.result_waiter import ResultWaiter
 from jobmaster.client.store_handle import StoreHandle
-from jobmaster.client.submit_router import ClientMaster, SubmitRequest, SubmitRouter
+from jobmaster.client.submit_router import SubmitRequest, SubmitRouter
 from jobmaster.client.submitter import Submitter
 from jobmaster.client.transactions import ClusterTransaction
 from jobmaster.clock import Clock, SystemClock
@@ -25,7 +25,7 @@ from jobmaster.handlers import Handlers
 from jobmaster.model import ids
 from jobmaster.model.errors import InputError, JobFailed, JobMasterError, NotFound, OutcomeUnknown
 from jobmaster.model.job import Durability, JobState, JobView, Receipt
-from jobmaster.ports import StoreIntake
+from jobmaster.ports import ClientMaster, StoreIntake
 from jobmaster.rules.placement import Way
 from jobmaster.settings.model import ClusterSettings
 from jobmaster.telemetry import Telemetry
@@ -66,7 +66,9 @@ class Cluster:
         self._clock = clock or SystemClock()
         self._on_close = on_close
         self._store_handles = {name: StoreHandle(name, store, self._clock) for name, store in stores.items()}
-        self._buckets = BucketDirectory(master, self._store_handles, self._clock, settings.leases.bucket_map_seconds)
+        self._buckets = BucketDirectory(
+            master.queries, self._store_handles, self._clock, settings.leases.bucket_map_seconds
+        )
         self._job_lookup = JobLookup(master, self._buckets)
         self._submitter: Submitter | None = None
         self._waiter: ResultWaiter | None = None
@@ -209,7 +211,7 @@ class Cluster:
         """
         job_id = _ref(job)[0]
         await self.wait(job_id, timeout=timeout)
-        view = await self.master.get(job_id)
+        view = await self.master.queries.get(job_id)
         if view is None:
             raise NotFound(f"job {ids.text(job_id)} has been dropped by retention")
         if view.state is not JobState.SUCCEEDED:
@@ -240,7 +242,7 @@ class Cluster:
             NotFound: the master has no such job.
             OutcomeUnknown: ask again.
         """
-        await confirm_run(self.master, self.settings.limits, confirmation, result, actor=actor)
+        await confirm_run(self.master.requests, self.settings.limits, confirmation, result, actor=actor)
 
     # ------------------------------------------------------------ opening and closing
 
@@ -275,7 +277,7 @@ class Cluster:
     def _open_submitter(self) -> Submitter:
         """Made at the first use, for it belongs to the running loop."""
         self._refuse_closed()
-        handler_lookup = HandlerLookup(self.handlers, self.master, self.settings.jobs, self._clock)
+        handler_lookup = HandlerLookup(self.handlers, self.master.queries, self.settings.jobs, self._clock)
         router = SubmitRouter(self.settings, self.master, self._buckets, self._clock, self.telemetry)
         self._submitter = Submitter(self.settings, handler_lookup, router, self._clock)
         return self._submitter
@@ -283,7 +285,7 @@ class Cluster:
     def _open_waiter(self) -> ResultWaiter:
         self._refuse_closed()
         if self._waiter is None:
-            self._waiter = ResultWaiter(self.master, self.stores, self._clock)
+            self._waiter = ResultWaiter(self.master.queries, self.stores, self._clock)
         return self._waiter
 
     def _refuse_closed(self) -> None:

@@ -42,8 +42,8 @@ class Sent(NamedTuple):
 class Deduplicator:
     """Finds jobs that may have been sent before. Belongs to one event loop."""
 
-    def __init__(self, master: Queries, buckets: BucketDirectory, pending_limit: PendingLimit) -> None:
-        self._master = master
+    def __init__(self, queries: Queries, buckets: BucketDirectory, pending_limit: PendingLimit) -> None:
+        self._queries = queries
         self._buckets = buckets
         self._coalescer: Coalescer[bytes, Sent] = Coalescer(
             self._look, chunk=FIND_IDS_MAX, calls_max=LOOKS_MAX, pending_limit=pending_limit
@@ -92,7 +92,7 @@ class Deduplicator:
             looked_into.update(handle.id for handle in handles)
             found.update(await copies([job_id for job_id in wanted if job_id not in found], handles))
             try:
-                rows, strangers = await self._master.sent_before(wanted, known)
+                rows, strangers = await self._queries.sent_before(wanted, known)
             except Unavailable:
                 break
             if not strangers:

@@ -43,9 +43,9 @@ class ResolvedHandler(NamedTuple):
 class HandlerLookup:
     """Handler or name -> how its jobs are submitted."""
 
-    def __init__(self, handlers: Handlers, master: Queries, defaults: JobDefaults, clock: Clock) -> None:
+    def __init__(self, handlers: Handlers, queries: Queries, defaults: JobDefaults, clock: Clock) -> None:
         self._handlers = handlers
-        self._master = master
+        self._queries = queries
         self._lane = check_lane(defaults.lane)
         self._priority = Priority.parse(defaults.priority)
         self._clock = clock
@@ -125,7 +125,7 @@ class HandlerLookup:
         return self._read_at is None or self._clock.boottime() - self._read_at > REREAD_SECONDS
 
     async def _read(self) -> None:
-        self._published = await self._master.handlers()
+        self._published = await self._queries.handlers()
         self._read_at = self._clock.boottime()
 
 

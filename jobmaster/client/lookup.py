@@ -11,7 +11,7 @@ from jobmaster.model import ids
 from jobmaster.model.errors import Conflict, InputError, InvalidArguments, JobMasterError, NotFound
 from jobmaster.model.ids import Identity
 from jobmaster.model.job import IN_FLIGHT_STATES, Entry, JobState, JobView, NewJob, Priority
-from jobmaster.ports import Queries
+from jobmaster.ports import LookupMaster, Requests
 from jobmaster.settings.model import Limits
 
 SCAN_JOBS_MAX = 20_000
@@ -23,7 +23,7 @@ FINDS_MAX = 8
 class JobLookup:
     """``get`` and ``cancel``."""
 
-    def __init__(self, master: Queries, buckets: BucketDirectory) -> None:
+    def __init__(self, master: LookupMaster, buckets: BucketDirectory) -> None:
         self._master = master
         self._buckets = buckets
 
@@ -34,11 +34,11 @@ class JobLookup:
         Raises:
             NotFound: neither has it. It may be in an agent's hands for a moment (``persist_within``): ``wait_saved`` waits.
         """
-        view = await self._master.get(job_id)
+        view = await self._master.queries.get(job_id)
         if view is None:
             found = await self._find(job_id, bucket_id)
             # Between the two looks it may have got its row.
-            view = await self._master.get(job_id) if found is None else await self._of_copy(*found)
+            view = await self._master.queries.get(job_id) if found is None else await self._of_copy(*found)
         if view is None:
             raise _not_found(job_id)
         return view
@@ -57,17 +57,17 @@ class JobLookup:
         Raises:
             NotFound: neither the master nor a bucket has it.
         """
-        state = await self._master.cancel(job_id, tombstone=None, actor=actor)
+        state = await self._master.requests.cancel(job_id, tombstone=None, actor=actor)
         if state is None:
             found = await self._find(job_id, bucket_id)
             if found is None:
-                state = await self._master.cancel(job_id, tombstone=None, actor=actor)
+                state = await self._master.requests.cancel(job_id, tombstone=None, actor=actor)
             else:
                 entry, handle = found
                 tombstone = NewJob(
                     job_id, handle.priority, handle.lane, entry.handler, entry.args, entry.headers, entry.due_us
                 )
-                state = await self._master.cancel(job_id, tombstone=tombstone, actor=actor)
+                state = await self._master.requests.cancel(job_id, tombstone=tombstone, actor=actor)
                 await self._notify(handle, job_id)
             if state is None:
                 raise _not_found(job_id)
@@ -76,7 +76,7 @@ class JobLookup:
         return state
 
     async def _notify_owner(self, job_id: bytes) -> None:
-        view = await self._master.get(job_id)
+        view = await self._master.queries.get(job_id)
         if view is not None and view.bucket_id is not None:
             handle = self._buckets.handle(view.bucket_id)
             if handle is None:
@@ -102,13 +102,13 @@ class JobLookup:
         return (await copies([job_id], self._buckets.all_handles())).get(job_id)
 
 
-async def confirm_run(master: Queries, limits: Limits, confirmation: str, result: object, *, actor: str) -> None:
+async def confirm_run(requests: Requests, limits: Limits, confirmation: str, result: object, *, actor: str) -> None:
     """See ``Cluster.confirm_run``."""
     job_id, identity = _parse(confirmation)
     data = None if result is None else encode_value(result, "the result")
     if data is not None and len(data) > limits.result_bytes:
         raise InvalidArguments(f"the result has {len(data)} bytes, the limit is {limits.result_bytes}")
-    confirmed, state = await master.confirm(job_id, identity, data, actor)
+    confirmed, state = await requests.confirm(job_id, identity, data, actor)
     if confirmed:
         return
     if state is None:

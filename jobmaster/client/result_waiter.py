@@ -53,8 +53,8 @@ class _Watch:
 class ResultWaiter:
     """Shared subscriptions and the waiters on them. Belongs to one event loop."""
 
-    def __init__(self, master: Queries, stores: Mapping[str, StoreIntake], clock: Clock) -> None:
-        self._master = master
+    def __init__(self, queries: Queries, stores: Mapping[str, StoreIntake], clock: Clock) -> None:
+        self._queries = queries
         self._stores = stores
         self._clock = clock
         self._waiters: dict[bytes, list[_Watch]] = {}
@@ -138,7 +138,7 @@ class ResultWaiter:
             return WaitTimeout(f"{message} (the master does not answer: {self._unanswered})")
         try:
             async with asyncio.timeout(READ_SECONDS):
-                lacks = await self._master.lacks(sorted(pending)[:STATES_PER_QUERY])
+                lacks = await self._queries.lacks(sorted(pending)[:STATES_PER_QUERY])
         except (JobMasterError, TimeoutError):
             return WaitTimeout(message)
         held_up = Counter(lacks.values()).most_common(LACKS_MAX)
@@ -169,7 +169,7 @@ class ResultWaiter:
                 future.cancel()
 
     async def _read_states(self, job_ids: list[bytes]) -> list[JobState | Exception | None]:
-        states = await self._master.states(list(dict.fromkeys(job_ids)))
+        states = await self._queries.states(list(dict.fromkeys(job_ids)))
         return [states.get(job_id) for job_id in job_ids]
 
     # ------------------------------------------------------------ subscriptions

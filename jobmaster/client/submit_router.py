@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import msgspec
 
@@ -34,7 +34,7 @@ from jobmaster.model.errors import (
     Unserved,
 )
 from jobmaster.model.job import Durability, Entry, JobView, NewJob, OnFull, Priority, Receipt
-from jobmaster.ports import Intake, Queries, Written
+from jobmaster.ports import ClientMaster, Written
 from jobmaster.rules.backoff import backoff_delays
 from jobmaster.rules.placement import Way, way
 from jobmaster.settings.model import ClusterSettings
@@ -47,14 +47,6 @@ _PAUSE_SECONDS = 0.02
 _RECEIPT_SECONDS = 1.0
 """How long a receipt may wait for the bucket directory; without one it does not report that no bucket serves the job."""
 _PAUSE_SECONDS_MAX = 0.5
-
-
-class ClientMaster(Intake, Queries, Protocol):
-    """What the client needs of the master."""
-
-    async def insert_held_in(self, connection: Any, jobs: Sequence[NewJob]) -> Written:
-        """``insert_held`` inside the caller's own transaction on ``connection``."""
-        ...
 
 
 class SubmitRequest(NamedTuple):
@@ -99,7 +91,7 @@ class SubmitRouter:
         self.buckets = buckets
         self._clock = clock
         self.pending_limit = PendingLimit()
-        self._deduplicator = Deduplicator(master, buckets, self.pending_limit)
+        self._deduplicator = Deduplicator(master.queries, buckets, self.pending_limit)
         skew_ms = int(settings.limits.clock_skew_seconds * 1000)
         self._capacities = {
             name: Capacity(store.high_water_jobs, store.high_water_bytes, skew_ms)
@@ -309,7 +301,7 @@ class SubmitRouter:
 
     async def compare(self, job: NewJob) -> None:
         """``Conflict`` when the row of this id is about something else."""
-        view: JobView | None = await self.master.get(job.id)
+        view: JobView | None = await self.master.queries.get(job.id)
         if view is not None:
             refuse_another(job, view.handler, view.args)
 
@@ -333,7 +325,7 @@ class SubmitRouter:
         return _answers(jobs, written, bucket_id)
 
     async def _insert_held(self, jobs: list[NewJob]) -> list[Receipt | Exception]:
-        written = await insert_held(self.master, jobs)
+        written = await insert_held(self.master.intake, jobs)
         self.telemetry.jobs_submitted[Durability.MASTER] += len(written.accepted)
         return _answers(jobs, written, None)
 
@@ -382,12 +374,13 @@ class SubmitRouter:
         for item in wanted:
             first.setdefault(item[0], item)
         holders = {
-            key: (job_id, held) for key, job_id, held in await self.master.reserve_keys(scope, list(first.values()))
+            key: (job_id, held)
+            for key, job_id, held in await self.master.intake.reserve_keys(scope, list(first.values()))
         }
         return [holders[item[0]] for item in wanted]
 
     async def _have_rows(self, job_ids: list[bytes]) -> list[bool | Exception]:
-        states = await self.master.states(job_ids)
+        states = await self.master.queries.states(job_ids)
         return [job_id in states for job_id in job_ids]
 
     def _coalescer(self, send: Any) -> Coalescer[Any, Any]:

@@ -153,7 +153,7 @@ class Submitter:
         job, known = request.job, False
         if request.key is not None:
             job, known = await self.router.resolve_key(request, request.key)
-        written = await self.router.master.insert_held_in(connection, [job])
+        written = await self.router.master.intake.insert_held_in(connection, [job])
         if job.id in written.refused and request.own_id:
             await self.router.compare(job)
         duplicate = known or job.id not in written.accepted

@@ -292,7 +292,7 @@ class DemoRun:
                 _, names = await self._store.claimed_lists(fence)
                 for list_name in names:
                     claimed += [entry.id for entry in (await self._store.read_claimed(fence, list_name)).entries]
-        states = await cluster.master.states(claimed) if claimed else {}
+        states = await cluster.master.queries.states(claimed) if claimed else {}
         return sum(1 for job_id in claimed if job_id not in states or not states[job_id].final)
 
     # ------------------------------------------------------------ waiting

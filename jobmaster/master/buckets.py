@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 from jobmaster.master.batches import columns
 from jobmaster.master.connection import Calls, Row, to_us
 from jobmaster.model.bucket import Bucket, BucketState
-from jobmaster.model.errors import CodeError, Refused
+from jobmaster.model.errors import CodeError
 from jobmaster.model.ids import Fence
 from jobmaster.rules.bucket_machine import EPOCH_BUMPS, TRANSITIONS, BucketEvent
 
@@ -41,8 +41,8 @@ def sources_of(to: BucketState) -> list[str]:
 class Buckets:
     """The part of ``jobmaster.ports.Membership`` that is about buckets."""
 
-    _data: Calls
-    _control: Calls
+    def __init__(self, control: Calls) -> None:
+        self._control = control
 
     async def create_buckets(self, buckets: Sequence[Bucket]) -> bool:
         """New ACTIVE buckets of one living owner, all or none; False when the owner is not alive any more."""
@@ -102,29 +102,6 @@ class Buckets:
     async def owned_buckets(self, agent_id: bytes) -> list[Bucket]:
         """Every bucket that names the agent as its owner; retired ones while their tombstone stands."""
         return [bucket_of(row) for row in await self._control.ask("buckets/owned", agent_id)]
-
-    async def take_lost(
-        self, agent_id: bytes, stores: Sequence[str], floor_epochs: Mapping[bytes, int]
-    ) -> Bucket | None:
-        """One LOST bucket of the given stores -> DRAINING with epoch ``max(master, floor) + 1``, owned by the agent.
-
-        First the database sessions of dead owners are ended, because a frozen one may hold locks on the rows to move.
-        Where the server does not allow that, their locks end with ``idle_in_transaction_session_timeout``.
-        """
-        try:
-            await self._control.tell("members/terminate_backends")
-        except Refused:
-            pass
-        rows = await self._control.tell(
-            "buckets/take_lost", agent_id, list(stores), list(floor_epochs), list(floor_epochs.values())
-        )
-        return bucket_of(rows[0]) if rows else None
-
-    async def close_drained(self, fence: Fence, moved: int, rescued: int) -> bool:
-        """DRAINING -> READY_TO_DELETE when no in-flight row names the bucket. False: sweep again, or, when there is
-        nothing to sweep, it is not this rescuer's any more."""
-        rows = await self._data.tell("buckets/close_drained", *fence, moved, rescued)
-        return bool(rows[0]["closed"])
 
     async def forget_buckets(
         self, tombstone_seconds: float, stores: Sequence[str], *, others: bool = False

@@ -23,8 +23,9 @@ _RESERVATIONS = 5
 class Intake:
     """``jobmaster.ports.Intake`` on PostgreSQL."""
 
-    _data: Calls
-    _schema: str
+    def __init__(self, data: Calls, schema: str) -> None:
+        self._data = data
+        self._schema = schema
 
     async def insert_held(self, jobs: Sequence[NewJob]) -> Written:
         """HELD rows with token 1; an id that has a row is *refused*."""

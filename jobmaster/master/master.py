@@ -1,49 +1,59 @@
-"""The master: one object that answers every port of the master database."""
+"""The master: PostgreSQL, in parts that answer one port each."""
 
 from __future__ import annotations
-
-from typing import NamedTuple
 
 from jobmaster.master.buckets import Buckets
 from jobmaster.master.connection import Calls, Connections, Opener
 from jobmaster.master.intake import Intake
-from jobmaster.master.maintenance import Upkeep
+from jobmaster.master.leadership import Leadership
+from jobmaster.master.maintenance import Maintenance
 from jobmaster.master.members import Members
 from jobmaster.master.migrate import check_schema
 from jobmaster.master.onboarding import Onboarding
 from jobmaster.master.outcomes import Outcomes
 from jobmaster.master.queries import Queries
+from jobmaster.master.requests import Requests
 from jobmaster.master.rescue import Rescue
 from jobmaster.master.stores import Stores
+from jobmaster.master.unserved_jobs import UnservedJobs
+from jobmaster.model.cluster import ClusterRow
 from jobmaster.model.errors import SchemaMismatch
 from jobmaster.settings.model import MasterSettings
 
 
-class ClusterRow(NamedTuple):
-    """Which cluster a schema belongs to."""
+class Master:
+    """PostgreSQL behind the ports of ``jobmaster.ports``, one part for each: ``master.outcomes.copy_final(rows)``.
 
-    name: str
-    uid: bytes
-    """Random per creation; agent stores remember it."""
-
-
-class Master(Intake, Outcomes, Onboarding, Members, Buckets, Rescue, Upkeep, Stores, Queries):
-    """PostgreSQL behind the ports of ``jobmaster.ports``.
-
-    Three sets of connections, so that neither a heartbeat nor a takeover ever waits behind data: ``data``
-    (``pool_size``), ``control`` (1), ``heartbeat`` (1). Each opens when it is first needed.
+    Args:
+        data: statements that read and write jobs.
+        control: statements that must not wait behind data.
+        heartbeat: renewals alone.
     """
 
-    def __init__(self, opener: Opener, pool_size: int, cluster: ClusterRow) -> None:
+    def __init__(self, cluster: ClusterRow, schema: str, data: Calls, control: Calls, heartbeat: Calls) -> None:
         self.cluster = cluster
-        self._schema = opener.schema
-        self._cursors = {}
-        self._pools = [Connections(opener, pool_size), *(Connections(opener, 1, plan_once=True) for _ in range(2))]
-        self._data, self._control, self._heartbeat = map(Calls, self._pools)
+        self._data = data
+        self._control = control
+        self._pools: tuple[Connections, ...] = ()
+        self.intake = Intake(data, schema)
+        self.requests = Requests(data)
+        self.queries = Queries(data)
+        self.outcomes = Outcomes(data)
+        self.onboarding = Onboarding(data)
+        self.members = Members(control, heartbeat)
+        self.leadership = Leadership(control)
+        self.buckets = Buckets(control)
+        self.rescue = Rescue(data, control)
+        self.unserved = UnservedJobs(data, control)
+        self.maintenance = Maintenance(data, control)
+        self.stores = Stores(control)
 
     @classmethod
     async def connect(cls, *, dsn: str, schema: str, settings: MasterSettings, application_name: str) -> Master:
-        """Connect, and refuse a schema that is not this program's.
+        """Connect, and refuse a schema of another version.
+
+        There are three sets of connections, so that neither a heartbeat nor a takeover waits behind data: ``data``
+        (``pool_size``), ``control`` (1), ``heartbeat`` (1). Each opens when it is first needed.
 
         Args:
             dsn: ``postgresql://`` URL.
@@ -65,7 +75,10 @@ class Master(Intake, Outcomes, Onboarding, Members, Buckets, Rescue, Upkeep, Sto
             await probe.close()
         if not rows:
             raise SchemaMismatch(f"schema {schema} belongs to no cluster", hint="run `jobmaster db migrate`")
-        return cls(opener, settings.pool_size, ClusterRow(rows[0]["name"], rows[0]["uid"]))
+        pools = (Connections(opener, settings.pool_size), *(Connections(opener, 1, plan_once=True) for _ in range(2)))
+        master = cls(ClusterRow(rows[0]["name"], rows[0]["uid"]), schema, *map(Calls, pools))
+        master._pools = pools
+        return master
 
     @property
     def calls(self) -> Calls:

@@ -19,9 +19,9 @@ _ENDED = ("DEAD", "RETIRED")
 class Members:
     """The part of ``jobmaster.ports.Membership`` that is about agents."""
 
-    _data: Calls
-    _control: Calls
-    _heartbeat: Calls
+    def __init__(self, control: Calls, heartbeat: Calls) -> None:
+        self._control = control
+        self._heartbeat = heartbeat
 
     async def register(self, agent: Agent, lanes: Sequence[str], handlers: Sequence[HandlerSpec]) -> None:
         """Agent row with a fresh lease; publishes handler specs. ``Conflict`` when the id has ended already."""
@@ -106,24 +106,6 @@ class Members:
 
         return [row["id"] for row in await self._control.in_transaction("members/certify", certify)]
 
-    async def stop_helping(self, agent_id: bytes, lane: str, priority: int) -> None:
-        """The agent does not help there any more; the next renewal says so."""
-        await self._control.tell("members/stop_helping", agent_id, lane, priority)
-
     async def request_drain(self, agent_id: bytes, actor: str) -> bool:
         """Ask an agent to leave; it reads that with its next renewal. False when it has ended."""
         return bool(await self._control.tell("members/request_drain", agent_id, actor))
-
-    async def lead(self, agent_id: bytes, weight: int, lease_seconds: float) -> int | None:
-        """Take the coordinator's office when it is vacant, or keep it; its epoch, ``None`` when another holds it."""
-        rows = await self._control.tell("members/lead", agent_id, weight, lease_seconds)
-        return rows[0]["epoch"] if rows else None
-
-    async def hand_over(self, agent_id: bytes, weight: int, epoch: int) -> bytes | None:
-        """Give the office to the heaviest agent that could lead; who that is, ``None`` when nobody is heavier."""
-        rows = await self._control.tell("members/hand_over", agent_id, weight, epoch)
-        return rows[0]["heir"] if rows else None
-
-    async def resign(self, agent_id: bytes, epoch: int) -> None:
-        """Give the office back at once."""
-        await self._control.tell("members/resign", agent_id, epoch)

@@ -9,9 +9,10 @@ from typing import NamedTuple, TypeAlias
 from jobmaster.master import reread
 from jobmaster.master.batches import Batch, Sent, columns
 from jobmaster.master.connection import Calls, to_us
-from jobmaster.model.ids import Fence
+from jobmaster.master.job_errors import ABANDONED
+from jobmaster.model.ids import Fence, Identity
 from jobmaster.model.job import Entry, JobState
-from jobmaster.ports import Onboarded, Written
+from jobmaster.ports import Onboarded, RowRef, Written
 from jobmaster.rules.batching import BATCH_BYTES
 
 _LEAPS_MAX = 16
@@ -49,8 +50,9 @@ class Onboarding:
     oldest job, which is always right, and pays for the dead entries once.
     """
 
-    _data: Calls
-    _cursors: dict[_Key, Cursor]
+    def __init__(self, data: Calls) -> None:
+        self._data = data
+        self._cursors: dict[_Key, Cursor] = {}
 
     async def onboard(
         self,
@@ -118,6 +120,34 @@ class Onboarding:
         return await Batch(self._data, "jobs/release", send, judge, bucket_id=fence.bucket_id, rowless=False).write(
             identities
         )
+
+    async def give_back(self, bucket_id: bytes, rows: Sequence[RowRef]) -> int:
+        """In-flight rows that the owner of their bucket knows nothing of -> HELD, by identity; how many were moved."""
+        ids = [row.id for row in rows]
+        answer = await self._data.tell(
+            "upkeep/give_back",
+            bucket_id,
+            ids,
+            [row.identity.token for row in rows],
+            [row.identity.bucket_epoch for row in rows],
+            min(ids),
+            max(ids),
+            ABANDONED,
+            ids=ids,
+        )
+        return int(answer[0]["moved"])
+
+    async def bucket_rows(self, bucket_id: bytes, after: bytes | None, limit: int) -> list[RowRef]:
+        """In-flight rows that name a bucket, keyset-paged by id."""
+        return [
+            RowRef(
+                row["id"],
+                Identity(row["token"], bucket_id, row["bucket_epoch"]),
+                row["state"],
+                to_us(row["changed_at"]),
+            )
+            for row in await self._data.ask("upkeep/bucket_rows", bucket_id, after, limit)
+        ]
 
 
 def _now() -> float:

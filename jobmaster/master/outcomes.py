@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import struct
 from collections.abc import Sequence
 from operator import itemgetter
@@ -13,8 +14,10 @@ from jobmaster.master.batches import Batch, Sent, columns, ids_of, tell_batch
 from jobmaster.master.connection import Calls, Connection, to_us
 from jobmaster.model.ids import Fence
 from jobmaster.model.job import AttemptOutcome, FinalRow, HoldRow, InFlightRow, JobState
-from jobmaster.ports import CancelledRow, Written
+from jobmaster.ports import CancelledRow, Unfit, Written
 
+_DIGEST_CHARS = 16
+_WHY_CHARS = 400
 _TIMED_OUT = b'"reason":"timeout"'
 _by_id = itemgetter(0)
 _AWAITED = (JobState.WAITING, JobState.SUCCEEDED, JobState.CANCELLED)
@@ -24,8 +27,8 @@ _AWAITED = (JobState.WAITING, JobState.SUCCEEDED, JobState.CANCELLED)
 class Outcomes:
     """``jobmaster.ports.Outcomes`` on PostgreSQL."""
 
-    _data: Calls
-    _schema: str
+    def __init__(self, data: Calls) -> None:
+        self._data = data
 
     async def copy_final(self, rows: Sequence[FinalRow]) -> bool:
         """COPY of outcomes that expect no row, sorted by id.
@@ -162,6 +165,12 @@ class Outcomes:
         rows = await self._data.tell("jobs/cancel_waiting", *buckets, ids, ids[0], ids[-1], ids=ids)
         return [CancelledRow(row["id"], row["bucket_id"], to_us(row["due_at"]), row["ended"]) for row in rows]
 
+    async def quarantine(self, bucket_id: bytes, entries: Sequence[Unfit]) -> None:
+        """Keep what no table takes, byte for byte, for a person to look at; sent again, nothing more is kept."""
+        ids = [each.id for each in entries]
+        reasons = [_reason(each) for each in entries]
+        await self._data.tell("jobs/quarantine", ids, bucket_id, reasons, [each.raw for each in entries], ids=ids)
+
 
 def _hold_columns(rows: Sequence[HoldRow]) -> list[list[object]]:
     """Columns of ``HoldRow`` up to ``error``, then how the attempt ended, then how long it ran."""
@@ -174,3 +183,10 @@ def _attempt_outcome(error: bytes | None) -> str | None:
     if error is None:
         return None
     return AttemptOutcome.TIMED_OUT if _TIMED_OUT in error else AttemptOutcome.FAILED
+
+
+def _reason(unfit: Unfit) -> str:
+    """Why, and of which bytes: two entries of one id are two lines. ASCII, so that no database refuses the reason as well."""
+    digest = hashlib.sha256(unfit.raw).hexdigest()[:_DIGEST_CHARS]
+    why = unfit.why.encode("ascii", "backslashreplace").decode().replace("\0", "\\0")
+    return f"{unfit.kind} entry {digest}: {why[:_WHY_CHARS]}"

@@ -9,12 +9,9 @@ import msgspec
 from jobmaster.codec import decode_error
 from jobmaster.master.buckets import bucket_of
 from jobmaster.master.connection import Calls, Row, to_us
-from jobmaster.master.reread import Found
 from jobmaster.model.agent import Agent, AgentState, HandlerSpec
 from jobmaster.model.bucket import Bucket, BucketState
-from jobmaster.model.errors import OutcomeUnknown
-from jobmaster.model.ids import Identity
-from jobmaster.model.job import JobState, JobView, NewJob, Priority
+from jobmaster.model.job import JobState, JobView, Priority
 from jobmaster.ports import EVERY_OWNER, SentBefore, SentRow, Traits
 from jobmaster.rules.serving import Lack
 
@@ -25,7 +22,8 @@ _TRIES = 5
 class Queries:
     """``jobmaster.ports.Queries`` on PostgreSQL."""
 
-    _data: Calls
+    def __init__(self, data: Calls) -> None:
+        self._data = data
 
     async def get(self, job_id: bytes) -> JobView | None:
         """One job; ``None`` when the master has no row of it."""
@@ -91,39 +89,6 @@ class Queries:
         """What agents have published, by name."""
         specs = [_SPEC.decode(row["spec"]) for row in await self._data.ask("queries/handlers")]
         return {spec.name: spec for spec in specs}
-
-    async def cancel(self, job_id: bytes, *, tombstone: NewJob | None, actor: str) -> JobState | None:
-        """Cancel a job; returns its state after the call.
-
-        HELD -> CANCELLED; in flight -> a flag that its owner obeys (the state stays); final: nothing. Without a row, a
-        ``tombstone`` becomes a CANCELLED row that later copies and outcomes are refused by; without one: ``None``.
-        """
-        for _ in range(_TRIES):
-            rows = await self._data.tell("jobs/cancel", job_id, actor, ids=[job_id])
-            if not rows:
-                rows = await self._data.ask("queries/states", [job_id], job_id, job_id)
-                if rows and not JobState(rows[0]["state"]).final:
-                    continue  # the row was inserted between the two statements, and it has no cancel request yet
-            if not rows and tombstone is None:
-                return None
-            if not rows and tombstone is not None:
-                rows = await self._data.tell("jobs/cancel_rowless", *tombstone, actor, ids=[job_id])
-            if rows:
-                return JobState(rows[0]["state"])
-        raise OutcomeUnknown("the job's row kept changing under the cancel", job_ids=[job_id])
-
-    async def confirm(
-        self, job_id: bytes, identity: Identity, result: bytes | None, actor: str
-    ) -> tuple[bool, JobState | None]:
-        """Confirm a run from outside. Returns: whether it is (also when it was before), and the job's state now."""
-        rows = await self._data.tell("jobs/confirm", job_id, *identity, result, actor, ids=[job_id])
-        if rows:
-            return True, JobState(rows[0]["state"])
-        found = [Found(*each) for each in await self._data.ask("jobs/peek", [job_id], job_id, job_id)]
-        if not found:
-            return False, None
-        state = JobState(found[0].state)
-        return state is JobState.SUCCEEDED and found[0].identity == tuple(identity), state
 
 
 def _view(row: Row) -> JobView:

@@ -2,37 +2,20 @@
 
 from __future__ import annotations
 
-import hashlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
-from jobmaster.codec import encode_error
 from jobmaster.master import reread
 from jobmaster.master.batches import Batch, Sent, columns, ids_of, tell_batch
+from jobmaster.master.buckets import bucket_of
 from jobmaster.master.connection import Calls
+from jobmaster.master.job_errors import ABANDONED, AGENT_LOST
+from jobmaster.model.bucket import Bucket
+from jobmaster.model.errors import Refused
 from jobmaster.model.ids import Fence
-from jobmaster.model.job import Entry, ErrorInfo
-from jobmaster.ports import Swept, Unfit, Written
+from jobmaster.model.job import Entry
+from jobmaster.ports import Swept, Written
 
-AGENT_LOST = encode_error(
-    ErrorInfo(
-        type="AgentLost",
-        message="the agents that ran this job died too often while they had it",
-        reason="agent_lost",
-    )
-)
-ABANDONED = encode_error(
-    ErrorInfo(
-        type="Abandoned",
-        message="its agent was lost after the job had been started, and a job delivered at most once is not started again",
-        reason="abandoned",
-    )
-)
-UNCONFIRMED = encode_error(
-    ErrorInfo(type="Unconfirmed", message="nobody has confirmed it in time", reason="unconfirmed")
-)
 _COUNT_MAX = 2**31 - 1
-_DIGEST_CHARS = 16
-_WHY_CHARS = 400
 _Copy = tuple[bytes, int, str, bytes, int, bytes, int, int]
 """An ``Entry`` as the columns of the statement."""
 
@@ -40,7 +23,9 @@ _Copy = tuple[bytes, int, str, bytes, int, bytes, int, int]
 class Rescue:
     """``jobmaster.ports.Rescue`` on PostgreSQL."""
 
-    _data: Calls
+    def __init__(self, data: Calls, control: Calls) -> None:
+        self._data = data
+        self._control = control
 
     async def rescue_page(
         self,
@@ -74,20 +59,30 @@ class Rescue:
         rows = await self._data.tell("jobs/sweep", *fence, limit, count_of(max_rescues), AGENT_LOST, ABANDONED)
         return Swept(*rows[0])
 
-    async def quarantine(self, bucket_id: bytes, entries: Sequence[Unfit]) -> None:
-        """Keep what no table takes, byte for byte, for a person to look at; sent again, nothing more is kept."""
-        ids = [each.id for each in entries]
-        reasons = [_reason(each) for each in entries]
-        await self._data.tell("jobs/quarantine", ids, bucket_id, reasons, [each.raw for each in entries], ids=ids)
+    async def take_lost(
+        self, agent_id: bytes, stores: Sequence[str], floor_epochs: Mapping[bytes, int]
+    ) -> Bucket | None:
+        """One LOST bucket of the given stores -> DRAINING with epoch ``max(master, floor) + 1``, owned by the agent.
+
+        First the database sessions of dead owners are ended, because a frozen one may hold locks on the rows to move.
+        Where the server does not allow that, their locks end with ``idle_in_transaction_session_timeout``.
+        """
+        try:
+            await self._control.tell("members/terminate_backends")
+        except Refused:
+            pass
+        rows = await self._control.tell(
+            "buckets/take_lost", agent_id, list(stores), list(floor_epochs), list(floor_epochs.values())
+        )
+        return bucket_of(rows[0]) if rows else None
+
+    async def close_drained(self, fence: Fence, moved: int, rescued: int) -> bool:
+        """DRAINING -> READY_TO_DELETE when no in-flight row names the bucket. False: sweep again, or, when there is
+        nothing to sweep, it is not this rescuer's any more."""
+        rows = await self._data.tell("buckets/close_drained", *fence, moved, rescued)
+        return bool(rows[0]["closed"])
 
 
 def count_of(rescues_max: int) -> int:
     """A configured limit as the statements take it: one beyond their range would make every row look unfit."""
     return min(rescues_max, _COUNT_MAX)
-
-
-def _reason(unfit: Unfit) -> str:
-    """Why, and of which bytes: two entries of one id are two lines. ASCII, so that no database refuses the reason as well."""
-    digest = hashlib.sha256(unfit.raw).hexdigest()[:_DIGEST_CHARS]
-    why = unfit.why.encode("ascii", "backslashreplace").decode().replace("\0", "\\0")
-    return f"{unfit.kind} entry {digest}: {why[:_WHY_CHARS]}"

@@ -8,7 +8,8 @@ from jobmaster.master.connection import Calls
 class Stores:
     """Generations of agent stores."""
 
-    _control: Calls
+    def __init__(self, control: Calls) -> None:
+        self._control = control
 
     async def store_generation(self, name: str, proposed: bytes) -> bytes:
         """The generation the master remembers for a store; ``proposed`` is remembered when it knew none.

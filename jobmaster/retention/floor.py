@@ -6,14 +6,14 @@ waits unclaimed in a store has no row yet; if the floor passed it, it would be t
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping
 from datetime import UTC, datetime
 from typing import Protocol
 
 from jobmaster.model.bucket import Alone
 from jobmaster.model.errors import Conflict, InputError
 from jobmaster.model.ids import created_ms, text
-from jobmaster.model.job import JobState
+from jobmaster.ports import StateQueries
 from jobmaster.settings.units import format_duration
 
 
@@ -23,12 +23,6 @@ class Shelves(Protocol):
     async def known_buckets(self) -> list[bytes]: ...
 
     async def alone(self, bucket_id: bytes) -> Alone: ...
-
-
-class Rows(Protocol):
-    """What is asked of the master."""
-
-    async def states(self, job_ids: Sequence[bytes]) -> Mapping[bytes, JobState]: ...
 
 
 def age_checked(older_than_seconds: float, skew_seconds: float) -> float:
@@ -52,7 +46,7 @@ async def refuse_if_held_alone(
     stores: Mapping[str, Shelves],
     registered: Collection[str],
     lost_stores: Collection[str],
-    master: Rows,
+    queries: StateQueries,
     skew_seconds: float,
 ) -> None:
     """Raise ``Conflict`` when a store may hold an id below ``hi`` that the master does not have.
@@ -86,7 +80,7 @@ async def refuse_if_held_alone(
                     hint="let them run, or drain the agent that owns the bucket; then run the command again",
                 )
             old = [job_id for job_id in found.claimed if job_id < hi]
-            rowless = set(old) - set(await master.states(old)) if old else set()
+            rowless = set(old) - set(await queries.states(old)) if old else set()
             if rowless:
                 raise Conflict(
                     f"{where} has {len(rowless)} claimed jobs that the master does not have, such as {text(min(rowless))}",

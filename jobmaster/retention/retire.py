@@ -106,7 +106,7 @@ class Retiring:
             stores=self._stores,
             registered=self._registered,
             lost_stores=self._lost_stores,
-            master=self._master,
+            queries=self._master.queries,
             skew_seconds=self._skew_seconds,
         )
         # The stores were asked about ids below this very range and no other: retire_range takes the oldest below the

@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from jobmaster.model.errors import OutcomeUnknown, Unavailable
+from tests.support.master_parts import PARTS
 
 VARIABLE = "JOBMASTER_TEST_FAULTS"
 """Environment variable that names the directory of orders."""
@@ -134,7 +135,7 @@ _BEFORE = (Action.KILL_BEFORE, Action.FAIL, Action.HOLD)
 
 
 class FaultyPort:
-    """Every coroutine method of ``port``, with the faults that were ordered. Everything else passes through."""
+    """Every coroutine method of ``port`` and of its parts, with the ordered faults. The rest passes through."""
 
     def __init__(self, port: object, name: str, orders: Orders) -> None:
         self._port = port
@@ -143,6 +144,8 @@ class FaultyPort:
 
     def __getattr__(self, name: str) -> Any:
         value = getattr(self._port, name)
+        if self._name == "master" and name in PARTS:
+            return FaultyPort(value, self._name, self._orders)
         if not inspect.iscoroutinefunction(value):
             return value
 

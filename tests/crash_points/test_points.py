@@ -7,30 +7,39 @@ import subprocess
 import sys
 import zipfile
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from jobmaster.agentstore.store import AgentStore
 from jobmaster.master.master import Master
 from jobmaster.master.transactions import Transaction
+from jobmaster.model.cluster import ClusterRow
 from tests.crash_points.points import ABSENT, NAMED, POINTS, Scene
 from tests.crash_points.ports import VARIABLE, Action, FaultyPort, Order, Orders
+from tests.support.master_parts import PARTS
 from tests.support.patience import PATIENCE_SECONDS
 from tests.system import test_crash_points, test_lost_replies
 
 TREE = Path(__file__).parents[2]
-PORTS = {"master": Master, "store": AgentStore, "transaction": Transaction}
+_CALLS: Any = None
+MASTER = Master(ClusterRow("", b""), "", _CALLS, _CALLS, _CALLS)
+PORTS = {"master": [getattr(MASTER, part) for part in PARTS], "store": [AgentStore], "transaction": [Transaction]}
 
 
 def called(call: str) -> object:
     port, method = call.split(".")
-    return getattr(PORTS[port], method)
+    return next(getattr(part, method) for part in PORTS[port] if hasattr(part, method))
 
 
 def test_every_named_point_is_struck_or_excused() -> None:
     assert NAMED - POINTS.keys() == ABSENT.keys()
     assert not POINTS.keys() & ABSENT.keys()
     assert all(sentence.endswith(".") for sentence in ABSENT.values())
+
+
+def test_every_part_of_the_master_is_known() -> None:
+    assert {name for name in vars(MASTER) if not name.startswith("_")} == {"cluster", *PARTS}
 
 
 def test_every_point_is_a_call_of_a_port() -> None:

@@ -27,7 +27,11 @@ LONG = {
 FRAGMENTS = {
     "jobmaster/agentstore/fences.py": "the fence's rule, apart from the store's many calls",
     "jobmaster/master/building.py": "how an index is built while others write; read beside the migrations",
-    "jobmaster/master/stores.py": "one room of statements of the master, as its neighbours",
+    "jobmaster/master/leadership.py": "one part of the master, as its neighbours",
+    "jobmaster/master/maintenance.py": "one part of the master, as its neighbours",
+    "jobmaster/master/requests.py": "one part of the master, as its neighbours",
+    "jobmaster/master/stores.py": "one part of the master, as its neighbours",
+    "jobmaster/master/unserved_jobs.py": "one part of the master, as its neighbours",
 }
 """Small modules with one importer beside them, and why they are modules."""
 

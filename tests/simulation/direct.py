@@ -7,10 +7,10 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from jobmaster.agentstore.fences import Fences
-from jobmaster.master.master import ClusterRow
+from jobmaster.model.cluster import ClusterRow
 from tests.simulation.audit import Audit
 from tests.simulation.loop import SimLoop
-from tests.simulation.sim_master import MasterServer, SimCalls, SimMaster
+from tests.simulation.sim_master import MasterServer, SimMaster
 from tests.simulation.sim_store import SimStore, StoreServer
 from tests.simulation.statements_cluster import ClusterStatements
 from tests.simulation.trace import Trace
@@ -57,7 +57,6 @@ class PlainMaster(SimMaster):
         wire: Any = DirectWire()
         super().__init__(server, wire)
         self.cluster = ClusterRow("test", b"u" * 16)
-        self._data = self._control = self._heartbeat = SimCalls(server, wire)
 
 
 def master_server(clock_us: Callable[[], int]) -> MasterServer:

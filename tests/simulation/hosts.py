@@ -134,7 +134,7 @@ class Host:
         config = ChildConfig(history.settings, self.agent, process.name, process.agent_id)
         agent = history.settings.agents[self.agent]
         try:
-            await master.ensure_partitions("day", 7)
+            await master.maintenance.ensure_partitions("day", 7)
             store_connector = StoreConnector(master, stores, log)
             await store_connector.connect(needed=agent.store)
             parts = AgentRuntime(config, agent, master, store_connector, HANDLERS, self.clock, Telemetry(), log)
@@ -159,7 +159,7 @@ class Host:
         master = self._history.open_master()
         for _ in range(3):
             try:
-                await master.end_agent(agent_id, dead=True, reason="its process died")
+                await master.members.end_agent(agent_id, dead=True, reason="its process died")
             except JobMasterError:
                 await asyncio.sleep(0.1)
             else:

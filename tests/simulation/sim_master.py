@@ -9,7 +9,8 @@ from typing import Any, TypeVar, cast
 import asyncpg
 
 from jobmaster.master.connection import Calls
-from jobmaster.master.master import ClusterRow, Master
+from jobmaster.master.master import Master
+from jobmaster.model.cluster import ClusterRow
 from jobmaster.model.errors import Unavailable
 from tests.simulation.binary_copy import rows_of
 from tests.simulation.loop import SimLoop
@@ -159,8 +160,5 @@ class SimMaster(Master):
     """``Master`` without a database."""
 
     def __init__(self, server: MasterServer, wire: Wire) -> None:
-        self.cluster = ClusterRow("sim", CLUSTER_UID)
-        self._schema = "sim"
-        self._cursors = {}
-        self._pools = []
-        self._data = self._control = self._heartbeat = SimCalls(server, wire)
+        calls = SimCalls(server, wire)
+        super().__init__(ClusterRow("sim", CLUSTER_UID), "sim", calls, calls, calls)

@@ -15,19 +15,19 @@ from jobmaster.model.agent import Agent, AgentState
 from jobmaster.model.bucket import Bucket, BucketState
 from jobmaster.model.ids import AgentId, BucketId, Fence
 from tests.integration.postgres.fixture import ERROR, World, entry, hold_row, in_flight_row, new_job, uuids
-from tests.simulation.direct import DirectWire, PlainMaster, master_server
-from tests.simulation.sim_master import MasterServer, SimCalls
+from tests.simulation.direct import DirectWire, master_server
+from tests.simulation.sim_master import MasterServer, SimMaster
 
-Act = Callable[[PlainMaster, Fence, bytes], Any]
+Act = Callable[[SimMaster, Fence, bytes], Any]
 BINDING: dict[str, tuple[Act, str]] = {
-    "persist": (lambda m, f, j: m.persist(f, [in_flight_row(j, 2)]), "ACTIVE"),
-    "retry_here": (lambda m, f, j: m.retry_here(f, [hold_row(j, 2, error=ERROR)]), "ACTIVE"),
-    "onboard": (lambda m, f, j: m.onboard(f, "default", 3, 60.0, 10), "ACTIVE"),
-    "insert_assigned": (lambda m, f, j: m.insert_assigned(f.bucket_id, f.epoch, [new_job(new_id())]), "ACTIVE"),
+    "persist": (lambda m, f, j: m.outcomes.persist(f, [in_flight_row(j, 2)]), "ACTIVE"),
+    "retry_here": (lambda m, f, j: m.outcomes.retry_here(f, [hold_row(j, 2, error=ERROR)]), "ACTIVE"),
+    "onboard": (lambda m, f, j: m.onboarding.onboard(f, "default", 3, 60.0, 10), "ACTIVE"),
+    "insert_assigned": (lambda m, f, j: m.intake.insert_assigned(f.bucket_id, f.epoch, [new_job(new_id())]), "ACTIVE"),
     "rescue_page": (
-        lambda m, f, j: m.rescue_page(f, [entry(j, 2)], "default", 3, claimed=True, max_rescues=3), "DRAINING",
+        lambda m, f, j: m.rescue.rescue_page(f, [entry(j, 2)], "default", 3, claimed=True, max_rescues=3), "DRAINING",
     ),
-    "sweep": (lambda m, f, j: m.sweep(f, 10, max_rescues=3), "DRAINING"),
+    "sweep": (lambda m, f, j: m.rescue.sweep(f, 10, max_rescues=3), "DRAINING"),
 }  # fmt: skip
 
 
@@ -46,23 +46,23 @@ class Between(DirectWire):
         return effect()
 
 
-async def ready(state: str, without: frozenset[str]) -> tuple[MasterServer, PlainMaster, Between, Fence, bytes]:
+async def ready(state: str, without: frozenset[str]) -> tuple[MasterServer, SimMaster, Between, Fence, bytes]:
     """A simulated master with one bucket, one job ASSIGNED in it and one HELD."""
     server = master_server(lambda: time.time_ns() // 1000)
     server.statements.without = without
-    master, wire = PlainMaster(server), Between()
-    master._data = master._control = SimCalls(server, wire)  # type: ignore[arg-type]
+    wire = Between()
+    master = SimMaster(server, wire)  # type: ignore[arg-type]
     owner = new_id()
     row = Agent(id=owner, name="a", host="h", pid=1, version="0", mode="full", store="s", weight=1,
                 state=AgentState.ACTIVE, lease_us=0, lease_seconds=30.0, started_us=0)  # fmt: skip
-    await master.register(row, [], [])
+    await master.members.register(row, [], [])
     made = Bucket(id=new_id(), store="s", lane="default", priority=3, state=BucketState.ACTIVE, epoch=1, owner=owner)
-    await master.create_buckets([made])
+    await master.buckets.create_buckets([made])
     fence = Fence(BucketId(made.id), 1, AgentId(owner))
     job_id = new_id()
-    await master.insert_held([new_job(job_id)])
-    await master.onboard(fence, "default", 3, 60.0, 10)
-    await master.insert_held([new_job(new_id())])
+    await master.intake.insert_held([new_job(job_id)])
+    await master.onboarding.onboard(fence, "default", 3, 60.0, 10)
+    await master.intake.insert_held([new_job(new_id())])
     tables = server.statements.tables
     tables.buckets[made.id] = tables.buckets[made.id]._replace(state=state)
     return server, master, wire, fence, job_id

@@ -52,18 +52,20 @@ class Masters(TwoMasters):
             id=self.buckets[bucket], store="store", lane="default", priority=3, state=BucketState.ACTIVE, epoch=1,
             owner=self.agents[agent],
         )  # fmt: skip
-        self.both(lambda master: master.create_buckets([row]))
+        self.both(lambda master: master.buckets.create_buckets([row]))
 
     # ------------------------------------------------------------ clients
 
     @rule(chosen=jobs, due=dues, head=headers)
     def insert_held(self, chosen: list[int], due: int, head: bytes) -> None:
-        self.both(lambda master: master.insert_held(self._new(chosen, due, head)))
+        self.both(lambda master: master.intake.insert_held(self._new(chosen, due, head)))
 
     @rule(chosen=jobs, due=dues, head=headers, bucket=buckets, epoch=epochs)
     def insert_assigned(self, chosen: list[int], due: int, head: bytes, bucket: int, epoch: int | None) -> None:
         fence = self.fence(bucket, epoch, 0)
-        self.both(lambda master: master.insert_assigned(fence.bucket_id, fence.epoch, self._new(chosen, due, head)))
+        self.both(
+            lambda master: master.intake.insert_assigned(fence.bucket_id, fence.epoch, self._new(chosen, due, head))
+        )
 
     def _new(self, chosen: list[int], due: int, head: bytes) -> list[NewJob]:
         return [NewJob(self.jobs[job], 3, "default", "handler", b"{}", head, due) for job in chosen]
@@ -71,21 +73,21 @@ class Masters(TwoMasters):
     @rule(job=st.integers(0, 5), tombstone=st.booleans())
     def cancel(self, job: int, tombstone: bool) -> None:
         new = self._new([job], 0, b"")[0] if tombstone else None
-        self.both(lambda master: master.cancel(self.jobs[job], tombstone=new, actor="test"))
+        self.both(lambda master: master.requests.cancel(self.jobs[job], tombstone=new, actor="test"))
 
     @rule(key=st.sampled_from(["k", "l"]), job=st.integers(0, 5))
     def reserve(self, key: str, job: int) -> None:
-        self.both(lambda master: master.reserve_keys("handler", [(key, self.jobs[job], b"d")]))
+        self.both(lambda master: master.intake.reserve_keys("handler", [(key, self.jobs[job], b"d")]))
 
     @rule(chosen=jobs)
     def read(self, chosen: list[int]) -> None:
-        self.both(lambda master: master.get(self.jobs[chosen[0]]))
-        self.both(lambda master: master.states([self.jobs[job] for job in chosen]))
+        self.both(lambda master: master.queries.get(self.jobs[chosen[0]]))
+        self.both(lambda master: master.queries.states([self.jobs[job] for job in chosen]))
         for known in (self.buckets, self.buckets[:1]):
             self.both(lambda master, known=known: master.sent_before([self.jobs[job] for job in chosen], known))  # type: ignore[misc]
 
         async def in_service(master: Any) -> list[Bucket]:
-            found = await master.buckets(states=[BucketState.ACTIVE, BucketState.DRAINING])
+            found = await master.queries.buckets(states=[BucketState.ACTIVE, BucketState.DRAINING])
             return sorted(found, key=attrgetter("id"))
 
         self.both(in_service)
@@ -96,8 +98,8 @@ class Masters(TwoMasters):
     def onboard(self, bucket: int, epoch: int | None, agent: int, limit: int, horizon: float) -> None:
         fence = self.fence(bucket, epoch, agent)
         for master in (self.real, self.simulated):
-            master._cursors.clear()
-        self.both(lambda master: master.onboard(fence, "default", 3, horizon, limit, ["handler"]))
+            master.onboarding._cursors.clear()
+        self.both(lambda master: master.onboarding.onboard(fence, "default", 3, horizon, limit, ["handler"]))
 
     @rule(chosen=jobs, bucket=buckets, epoch=epochs, agent=agents, step=steps, running=st.booleans(), head=headers)
     def persist(
@@ -108,7 +110,7 @@ class Masters(TwoMasters):
             InFlightRow(self.jobs[j], state, 3, "default", "handler", self.token(j, step), 0, 0, 0, b"{}", head)
             for j in chosen
         ]
-        self.both(lambda master: master.persist(fence, rows))
+        self.both(lambda master: master.outcomes.persist(fence, rows))
 
     @rule(chosen=jobs, bucket=buckets, epoch=epochs, step=steps, how=hows, state=ends)
     def record(self, chosen: list[int], bucket: int, epoch: int | None, step: int, how: str, state: str) -> None:
@@ -121,10 +123,10 @@ class Masters(TwoMasters):
         ]  # fmt: skip
         rows += rows[:1] if how == "copy twice" else []
         if how != "record":
-            self.both(lambda master: master.copy_final(rows))
+            self.both(lambda master: master.outcomes.copy_final(rows))
         else:
-            self.both(lambda master: master.record_final(rows))
-            self.both(lambda master: master.record_final(rows))  # as after a lost answer
+            self.both(lambda master: master.outcomes.record_final(rows))
+            self.both(lambda master: master.outcomes.record_final(rows))  # as after a lost answer
 
     @rule(chosen=jobs, bucket=buckets, epoch=epochs, agent=agents, step=steps, here=st.booleans(),
           error=st.sampled_from([None, ERROR, TIMEOUT]), due=dues, twice=st.booleans())  # fmt: skip
@@ -138,13 +140,15 @@ class Masters(TwoMasters):
             for j in chosen
         ]
         for _ in range(2 if twice else 1):
-            self.both(lambda master: master.retry_here(fence, rows) if here else master.hold(fence, rows))
+            self.both(
+                lambda master: master.outcomes.retry_here(fence, rows) if here else master.outcomes.hold(fence, rows)
+            )
 
     @rule(chosen=jobs, bucket=buckets, epoch=epochs, step=steps)
     def release(self, chosen: list[int], bucket: int, epoch: int | None, step: int) -> None:
         fence = self.fence(bucket, epoch, 0)
         pairs = [(self.jobs[j], self.token(j, step)) for j in chosen]
-        self.both(lambda master: master.release(fence, pairs))
+        self.both(lambda master: master.onboarding.release(fence, pairs))
 
     @rule(chosen=jobs, where=st.lists(st.tuples(buckets, epochs), max_size=2), flagged=st.booleans())
     def cancel_waiting(self, chosen: list[int], where: list[tuple[int, int | None]], flagged: bool) -> None:
@@ -160,9 +164,9 @@ class Masters(TwoMasters):
 
     @rule(bucket=buckets)
     def give_back(self, bucket: int) -> None:
-        rows = self.both(lambda master: master.bucket_rows(self.buckets[bucket], None, 100))
+        rows = self.both(lambda master: master.onboarding.bucket_rows(self.buckets[bucket], None, 100))
         if rows:
-            self.both(lambda master: master.give_back(self.buckets[bucket], rows[:2]))
+            self.both(lambda master: master.onboarding.give_back(self.buckets[bucket], rows[:2]))
 
     # ------------------------------------------------------------ rescuers, operators, the coordinator
 
@@ -171,7 +175,7 @@ class Masters(TwoMasters):
         floors = {self.buckets[0]: floor} if floor else {}
         lost = [b for b in self.server.statements.tables.buckets.values() if b.state == "LOST"]
         if len(lost) < 2:  # which of several is taken is a matter of the clock
-            self.both(lambda master: master.take_lost(self.agents[agent], ["store"], floors))
+            self.both(lambda master: master.rescue.take_lost(self.agents[agent], ["store"], floors))
 
     @rule(chosen=jobs, bucket=buckets, epoch=epochs, agent=agents, claimed=st.booleans(), most=mosts, token=mosts)
     def rescue_page(
@@ -179,7 +183,9 @@ class Masters(TwoMasters):
     ) -> None:
         fence = self.fence(bucket, epoch, agent)
         entries = [Entry(self.jobs[j], token, "handler", b"{}") for j in chosen]
-        self.both(lambda master: master.rescue_page(fence, entries, "default", 3, claimed=claimed, max_rescues=most))
+        self.both(
+            lambda master: master.rescue.rescue_page(fence, entries, "default", 3, claimed=claimed, max_rescues=most)
+        )
 
     @rule(chosen=jobs, what=st.sampled_from(["copy", "record", "persist", "hold", "here", "page"]), nul=st.booleans())
     def unfit(self, chosen: list[int], what: str, nul: bool) -> None:
@@ -197,34 +203,38 @@ class Masters(TwoMasters):
             self.both(lambda master: getattr(master, f"{what}_final")(finals))
         elif what == "persist":
             rows = [InFlightRow(i, "PROCESSING", 3, "default", h, 1, a, 0, 0, b"{}", b"") for i, h, a in each]
-            self.both(lambda master: master.persist(fence, rows))
+            self.both(lambda master: master.outcomes.persist(fence, rows))
         elif what == "page":
             entries = [Entry(i, 1, h, b"{}", attempt=a) for i, h, a in each]
-            self.both(lambda master: master.rescue_page(fence, entries, "default", 3, claimed=True, max_rescues=3))
+            self.both(
+                lambda master: master.rescue.rescue_page(fence, entries, "default", 3, claimed=True, max_rescues=3)
+            )
         else:
             holds = [HoldRow(i, 3, "default", h, 1, a, 0, 0, b"{}", b"", None, 0) for i, h, a in each]
-            self.both(lambda master: (master.hold if what == "hold" else master.retry_here)(fence, holds))
+            self.both(
+                lambda master: (master.outcomes.hold if what == "hold" else master.outcomes.retry_here)(fence, holds)
+            )
 
     @rule(chosen=jobs, bucket=buckets, why=st.sampled_from(["no", "nul\0 \ud800 \xe9"]))
     def quarantine(self, chosen: list[int], bucket: int, why: str) -> None:
         unfit = [Unfit(self.jobs[j], "pending", b"raw %d" % n, why) for j in chosen for n in (0, 0, j)]
-        self.both(lambda master: master.quarantine(self.buckets[bucket], unfit))
+        self.both(lambda master: master.outcomes.quarantine(self.buckets[bucket], unfit))
 
     @rule(bucket=buckets, epoch=epochs, agent=agents, limit=st.integers(1, 3), most=st.integers(1, 3))
     def sweep(self, bucket: int, epoch: int | None, agent: int, limit: int, most: int) -> None:
         fence = self.fence(bucket, epoch, agent)
-        self.both(lambda master: master.sweep(fence, limit, max_rescues=most))
+        self.both(lambda master: master.rescue.sweep(fence, limit, max_rescues=most))
 
     @rule(bucket=buckets, epoch=epochs, agent=agents)
     def close_drained(self, bucket: int, epoch: int | None, agent: int) -> None:
         fence = self.fence(bucket, epoch, agent)
-        self.both(lambda master: master.close_drained(fence, 0, 0))
+        self.both(lambda master: master.rescue.close_drained(fence, 0, 0))
 
     @rule(bucket=buckets, epoch=epochs, agent=agents,
           to=st.sampled_from([BucketState.COMPLETING, BucketState.LOST, BucketState.READY_TO_DELETE]))  # fmt: skip
     def move(self, bucket: int, epoch: int | None, agent: int, to: BucketState) -> None:
         fence = self.fence(bucket, epoch, agent)
-        self.both(lambda master: master.move_bucket(*fence, to, "test"))
+        self.both(lambda master: master.buckets.move_bucket(*fence, to, "test"))
 
     @rule(bucket=buckets, epoch=epochs, agent=agents)
     def adopt_remains(self, bucket: int, epoch: int | None, agent: int) -> None:
@@ -233,16 +243,18 @@ class Masters(TwoMasters):
             id=fence.bucket_id, store="store", lane="default", priority=3, state=BucketState.READY_TO_DELETE,
             epoch=fence.epoch, owner=fence.owner,
         )  # fmt: skip
-        self.both(lambda master: master.adopt_remains(row, "test"))
+        self.both(lambda master: master.buckets.adopt_remains(row, "test"))
 
     @rule(bucket=buckets, thaw=st.booleans())
     def operate(self, bucket: int, thaw: bool) -> None:
         ids = [self.buckets[bucket]]
-        self.both(lambda m: m.unfreeze(ids, None, "me", "test") if thaw else m.freeze(ids, None, "me", "test"))
+        self.both(
+            lambda m: m.buckets.unfreeze(ids, None, "me", "test") if thaw else m.buckets.freeze(ids, None, "me", "test")
+        )
 
     @rule(bucket=buckets)
     def forget(self, bucket: int) -> None:
-        self.both(lambda master: master.drop_bucket(self.buckets[bucket]))
+        self.both(lambda master: master.buckets.drop_bucket(self.buckets[bucket]))
 
     @rule(bucket=buckets, agent=agents)
     def adopt(self, bucket: int, agent: int) -> None:
@@ -250,18 +262,18 @@ class Masters(TwoMasters):
             id=self.buckets[bucket], store="store", lane="default", priority=3, state=BucketState.LOST, epoch=0,
             owner=self.agents[agent],
         )  # fmt: skip
-        self.both(lambda master: master.adopt_bucket(row, "test"))
+        self.both(lambda master: master.buckets.adopt_bucket(row, "test"))
 
     @rule(agent=agents, dead=st.booleans())
     def end_agent(self, agent: int, dead: bool) -> None:
         living = [row for row in self.server.statements.tables.agents.values() if row.state == "ACTIVE"]
         if len(living) > 1:
-            self.both(lambda master: master.end_agent(self.agents[agent], dead=dead, reason="test"))
+            self.both(lambda master: master.members.end_agent(self.agents[agent], dead=dead, reason="test"))
 
     @rule(agent=agents)
     def renew(self, agent: int) -> None:
-        self.both(lambda master: master.renew(self.agents[agent], 30.0))
-        self.both(lambda master: master.owned_buckets(self.agents[agent]))
+        self.both(lambda master: master.members.renew(self.agents[agent], 30.0))
+        self.both(lambda master: master.buckets.owned_buckets(self.agents[agent]))
 
     @rule(judge=agents, accused=agents)
     def certify(self, judge: int, accused: int) -> None:
@@ -272,21 +284,21 @@ class Masters(TwoMasters):
         self.wait(self.sql.execute("UPDATE agent SET held_since = held_since - interval '1 day'"))
         for row in list(statements.tables.agents.values()):
             statements.tables.agents[row.id] = row._replace(held_since=row.held_since - 86_400_000_000)
-        self.both(lambda master: master.certify_dead(self.agents[judge], 10))
+        self.both(lambda master: master.members.certify_dead(self.agents[judge], 10))
         for agent in (accused, judge):
             self.both(lambda master, agent=agent: master.renew(self.agents[agent], 1000.0))  # type: ignore[misc]
 
     @rule(agent=agents)
     def lead(self, agent: int) -> None:
-        epoch = self.both(lambda master: master.lead(self.agents[agent], 1, 1000.0))
-        self.both(lambda master: master.tend(self.agents[agent], 1, 1000.0, 1e9))
+        epoch = self.both(lambda master: master.leadership.lead(self.agents[agent], 1, 1000.0))
+        self.both(lambda master: master.leadership.tend(self.agents[agent], 1, 1000.0, 1e9))
         if epoch is not None and epoch % 2:
-            self.both(lambda master: master.resign(self.agents[agent], epoch))
+            self.both(lambda master: master.leadership.resign(self.agents[agent], epoch))
 
     @rule(agent=agents, heir=agents)
     def hand_over(self, agent: int, heir: int) -> None:
         """The heir is the only one that has been there for longer than its lease."""
-        epoch = self.both(lambda master: master.lead(self.agents[agent], 0, 1000.0))
+        epoch = self.both(lambda master: master.leadership.lead(self.agents[agent], 0, 1000.0))
         tables = self.server.statements.tables
         office, heir_row = tables.office, tables.agents[self.agents[heir]]
         if epoch is None or office is None or heir_row.state != "ACTIVE":
@@ -296,8 +308,8 @@ class Masters(TwoMasters):
             self.sql.execute("UPDATE agent SET started_at = started_at - interval '1 day' WHERE id = $1", heir_id)
         )
         tables.agents[heir_row.id] = heir_row._replace(started_us=heir_row.started_us - day_us)
-        self.both(lambda master: master.tend(self.agents[agent], 0, 1000.0, 1e9))
-        self.both(lambda master: master.hand_over(self.agents[agent], 0, epoch))
+        self.both(lambda master: master.leadership.tend(self.agents[agent], 0, 1000.0, 1e9))
+        self.both(lambda master: master.leadership.hand_over(self.agents[agent], 0, epoch))
         self.wait(
             self.sql.execute("UPDATE agent SET started_at = started_at + interval '2 days' WHERE id = $1", heir_id)
         )
@@ -306,8 +318,8 @@ class Masters(TwoMasters):
     @rule(most=mosts)
     def keep_house(self, most: int) -> None:
         time.sleep(0.002)
-        self.both(lambda master: master.expire_held(100))
-        self.both(lambda master: master.return_orphans(0.0, 100, max_rescues=most))
+        self.both(lambda master: master.maintenance.expire_held(100))
+        self.both(lambda master: master.maintenance.return_orphans(0.0, 100, max_rescues=most))
 
     # ------------------------------------------------------------ faults
 

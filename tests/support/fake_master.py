@@ -9,6 +9,7 @@ from jobmaster.model.bucket import BucketState
 from jobmaster.model.ids import Fence, Identity
 from jobmaster.model.job import Entry, FinalRow, HoldRow, InFlightRow
 from jobmaster.ports import CancelledRow, Onboarded, RowRef, Written
+from tests.support.master_parts import MasterParts
 from tests.support.scripted import Scripted
 
 IN_FLIGHT = ("ASSIGNED", "PROCESSING")
@@ -30,7 +31,7 @@ class Row:
         return self.token, self.bucket_id, self.epoch
 
 
-class FakeMaster(Scripted):
+class FakeMaster(MasterParts, Scripted):
     """Rows by identity (rule A), bucket locks (rule C), cancel flags (rule I)."""
 
     def __init__(self) -> None:
@@ -41,7 +42,7 @@ class FakeMaster(Scripted):
         self.others: set[bytes] = set()
         """Buckets that are another's now."""
         self.states: dict[bytes, BucketState] = {}
-        self.outcomes: list[FinalRow] = []
+        self.finals: list[FinalRow] = []
         self.attempts: list[HoldRow] = []
 
     # ------------------------------------------------------------ outcomes
@@ -101,7 +102,7 @@ class FakeMaster(Scripted):
 
     def _conclude(self, row: FinalRow) -> None:
         self.rows[row.id] = Row(str(row.state), row.token, row.bucket_id, row.bucket_epoch)
-        self.outcomes.append(row)
+        self.finals.append(row)
 
     async def persist(self, fence: Fence, rows: Sequence[InFlightRow]) -> Written:
         def effect() -> Written:

@@ -175,13 +175,13 @@ class TransactionalKit(Kit):
     def batched(self) -> int:
         """Outcomes that went through the reporter's own writes."""
         mine = len(self.source.effects)
-        return len(self.master.outcomes) - mine
+        return len(self.master.finals) - mine
 
     def state(self, entry: Entry) -> str:
         row = self.master.rows.get(entry.id)
         return row.state if row is not None else "none"
 
     def error(self, entry: Entry) -> ErrorInfo:
-        row = next(row for row in self.master.outcomes if row.id == entry.id)
+        row = next(row for row in self.master.finals if row.id == entry.id)
         assert row.error is not None
         return decode_error(row.error)

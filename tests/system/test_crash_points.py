@@ -90,7 +90,7 @@ async def test_on_leaving(rig: FaultRig, point: Point, later: bool) -> None:
     leaving = await rig.agent_id(FAULTY)
     work = await rig.crowd()
     rig.give("point", point.order(later=later))
-    await rig.client.master.request_drain(leaving, actor="test")  # type: ignore[attr-defined]
+    await rig.client.master.members.request_drain(leaving, actor="test")  # type: ignore[attr-defined]
     await rig.struck("point")
     await rig.healed(work, rescues_max=1)
 
@@ -277,7 +277,7 @@ async def test_c2_a_cancel_signal_that_is_lost(rig: FaultRig) -> None:
     receipt = await rig.client.submit(jobs.endless, {"path": str(rig.path("witness"))})
     await receipt.wait_saved(timeout=HEAL_SECONDS)
     rig.give("deaf", Order("master.renew", Action.LOSE_REPLY, 1, "cancel_requested=[b"))
-    await rig.client.master.cancel(receipt.id, tombstone=None, actor="test")
+    await rig.client.master.requests.cancel(receipt.id, tombstone=None, actor="test")
     await rig.struck("deaf")
     work = Work()
     work.add("cancelled while running", [receipt], JobState.CANCELLED, 1)

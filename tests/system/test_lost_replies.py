@@ -190,7 +190,7 @@ async def test_on_leaving(rig: FaultRig, call: str) -> None:
     # The last call again and again, until a renewal is due meanwhile: that the row has ended is no certificate then.
     names = lose(rig, call, *((1, 2, 3, 4, 5) if call == "master.end_agent" else (1, 3)))
     exits = rig.faulty.count("child_exited")
-    await rig.client.master.request_drain(leaving, actor="test")  # type: ignore[attr-defined]
+    await rig.client.master.members.request_drain(leaving, actor="test")  # type: ignore[attr-defined]
     await rig.struck(names[0])
     assert await rig.faulty.wait_exit(HEAL_SECONDS) == 0, rig.tails()
     assert rig.faulty.count("child_exited") == exits + 1, rig.tails()

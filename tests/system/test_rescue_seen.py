@@ -53,7 +53,7 @@ async def refused_write(rig: Rig, job_id: bytes, token: int, bucket_id: bytes) -
     )
     try:
         for _ in range(2):
-            assert (await master.record_final([late])).refused == {job_id}
+            assert (await master.outcomes.record_final([late])).refused == {job_id}
     finally:
         await master.close()
 

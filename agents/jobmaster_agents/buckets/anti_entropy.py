@@ -17,9 +17,9 @@ from typing import Protocol
 
 from jobmaster.clock import Clock
 from jobmaster.model.bucket import BucketDepth
-from jobmaster.model.ids import Fence, Identity
+from jobmaster.model.ids import Identity
 from jobmaster.model.job import Entry, JobState
-from jobmaster.ports import FIND_IDS_MAX, RowRef, Written
+from jobmaster.ports import FIND_IDS_MAX, AntiEntropyOnboarding, RowRef
 from jobmaster.telemetry import Telemetry
 from jobmaster_agents.event_log import Event, EventLog
 from jobmaster_agents.state.ownership import OwnedBucket, Ownership
@@ -34,16 +34,6 @@ _ROWS_MAX = 5000
 _SAMPLE = 100
 """Rows looked up in one scan of the lists, which costs the same for one row."""
 _SCAN_SLACK = 20_000
-
-
-class RowMaster(Protocol):
-    """The master's rows, and how they are given back."""
-
-    async def bucket_rows(self, bucket_id: bytes, after: bytes | None, limit: int) -> list[RowRef]: ...
-
-    async def release(self, fence: Fence, identities: Sequence[tuple[bytes, int]]) -> Written: ...
-
-    async def give_back(self, bucket_id: bytes, rows: Sequence[RowRef]) -> int: ...
 
 
 class CopyStore(Protocol):
@@ -91,7 +81,7 @@ class AntiEntropy:
     def __init__(
         self,
         ownership: Ownership,
-        master: RowMaster,
+        onboarding: AntiEntropyOnboarding,
         store: CopyStore,
         job_table: CopyMemory,
         adopt_lists: Callable[[bytes], Awaitable[None]],
@@ -103,7 +93,7 @@ class AntiEntropy:
     ) -> None:
         self._every = every_seconds
         self._ownership = ownership
-        self._master = master
+        self._onboarding = onboarding
         self._store = store
         self._job_table = job_table
         self._adopt_lists = adopt_lists
@@ -136,7 +126,7 @@ class AntiEntropy:
         """One comparison of one bucket; gives back what was missing long enough."""
         bucket_id = owned.fence.bucket_id
         await self._adopt_lists(bucket_id)
-        rows = await self._master.bucket_rows(bucket_id, watch.after, _ROWS_MAX)
+        rows = await self._onboarding.bucket_rows(bucket_id, watch.after, _ROWS_MAX)
         watch.after = rows[-1].id if len(rows) == _ROWS_MAX else None
         depth = (await self._store.depths([bucket_id]))[0]
         if depth is None or owned.lost:
@@ -198,7 +188,7 @@ class AntiEntropy:
         if others and not owned.lost:
             # The row of a running job, and no such job: a failover has lost its later state, or this process has.
             self._telemetry.rows_without_memory += len(others)
-            moved = await self._master.give_back(owned.fence.bucket_id, others)
+            moved = await self._onboarding.give_back(owned.fence.bucket_id, others)
             self._telemetry.rows_released += moved
             self._log.error(
                 Event.ROWS_WITHOUT_MEMORY,
@@ -206,7 +196,7 @@ class AntiEntropy:
             )
         if not queued or owned.lost:
             return
-        written = await self._master.release(owned.fence, queued)
+        written = await self._onboarding.release(owned.fence, queued)
         if not written.bucket_ok:
             self._ownership.write_refused(owned, "a release was refused by the bucket's lock")
             return

@@ -13,17 +13,12 @@ from typing import Protocol
 from jobmaster.clock import Clock
 from jobmaster.model.errors import JobMasterError
 from jobmaster.model.job import Priority
+from jobmaster.ports import FallbackUnserved
 from jobmaster_agents.event_log import Event, EventLog
 from jobmaster_agents.state.ownership import Ownership
 
 Group = tuple[str, int]
 """Lane and priority."""
-
-
-class FallbackMaster(Protocol):
-    """The master's record of the requests."""
-
-    async def stop_helping(self, agent_id: bytes, lane: str, priority: int) -> None: ...
 
 
 class FallbackHost(Protocol):
@@ -58,7 +53,7 @@ class FallbackBuckets:
     def __init__(
         self,
         ownership: Ownership,
-        master: FallbackMaster,
+        unserved: FallbackUnserved,
         bucket_worker: FallbackHost,
         request: Callable[[frozenset[Group]], None],
         idle_seconds: float,
@@ -66,7 +61,7 @@ class FallbackBuckets:
         log: EventLog,
     ) -> None:
         self._ownership = ownership
-        self._master = master
+        self._unserved = unserved
         self._bucket_worker = bucket_worker
         self._request = request
         self._idle_seconds = idle_seconds
@@ -95,7 +90,7 @@ class FallbackBuckets:
 
     async def _stop(self, group: Group, each: _FallbackGroup) -> None:
         try:
-            await self._master.stop_helping(self._ownership.agent_id, *group)
+            await self._unserved.stop_helping(self._ownership.agent_id, *group)
         except JobMasterError:
             each.stopping = False  # it is still idle at the next renewal
             return

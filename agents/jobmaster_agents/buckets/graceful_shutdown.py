@@ -10,14 +10,13 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
-from typing import Protocol
 
 from jobmaster.clock import Clock
 from jobmaster.model.bucket import BucketState
 from jobmaster.model.errors import Refused, Unavailable
 from jobmaster.model.ids import Fence
 from jobmaster.model.job import JobState
-from jobmaster.ports import Membership, RowRef, StoreOwner, Word, Written
+from jobmaster.ports import ShutdownMaster, StoreOwner, Word
 from jobmaster_agents.execute.executor import Executor
 from jobmaster_agents.fetch.claimer import Claimer
 from jobmaster_agents.outcomes.kept_replay import KeptReplay
@@ -33,14 +32,6 @@ _RETIRE_SECONDS = 10.0
 """Shortest time for the last steps, however short the grace was."""
 _PAGE_JOBS = 1000
 _COMPLETING_STATES = (BucketState.COMPLETING, BucketState.READY_TO_DELETE)
-
-
-class ShutdownMaster(Membership, Protocol):
-    """The master, which moves buckets and releases rows without a copy."""
-
-    async def bucket_rows(self, bucket_id: bytes, after: bytes | None, limit: int) -> list[RowRef]: ...
-
-    async def release(self, fence: Fence, identities: Sequence[tuple[bytes, int]]) -> Written: ...
 
 
 class GracefulShutdown:
@@ -119,7 +110,7 @@ class GracefulShutdown:
         while self._job_table.empty(fence.bucket_id) and self._now() < last:
             try:
                 why = f"frozen, and its owner leaves: {reason}"
-                return await self._master.move_bucket(*fence, BucketState.LOST, why)
+                return await self._master.buckets.move_bucket(*fence, BucketState.LOST, why)
             except (Unavailable, Refused):
                 await asyncio.sleep(_RETRY_SECONDS)
         return False
@@ -140,7 +131,7 @@ class GracefulShutdown:
         completing = owned.state in _COMPLETING_STATES  # already, for another reason; and now the agent leaves
         while not owned.lost and self._now() < last:
             try:
-                moved = owned.state in _COMPLETING_STATES or await self._master.move_bucket(
+                moved = owned.state in _COMPLETING_STATES or await self._master.buckets.move_bucket(
                     fence.bucket_id, fence.epoch, fence.owner, BucketState.COMPLETING, reason
                 )
                 if not moved:
@@ -202,7 +193,7 @@ class GracefulShutdown:
                     continue
                 if word is not Word.OK or not await self._release_rows(fence):
                     return False
-                if await self._master.move_bucket(
+                if await self._master.buckets.move_bucket(
                     fence.bucket_id, fence.epoch, fence.owner, BucketState.READY_TO_DELETE, "emptied by its owner"
                 ):
                     owned.state = BucketState.READY_TO_DELETE
@@ -217,11 +208,11 @@ class GracefulShutdown:
 
         False: one of them is not ASSIGNED under this fence.
         """
-        while rows := await self._master.bucket_rows(fence.bucket_id, None, _PAGE_JOBS):
+        while rows := await self._master.onboarding.bucket_rows(fence.bucket_id, None, _PAGE_JOBS):
             mine = [row for row in rows if row.identity.bucket_epoch == fence.epoch and row.state == JobState.ASSIGNED]
             if not mine:
                 return False
-            await self._master.release(fence, [(row.id, row.identity.token) for row in mine])
+            await self._master.onboarding.release(fence, [(row.id, row.identity.token) for row in mine])
         return True
 
     async def _flush_page(self, claimer: Claimer) -> bool:

@@ -22,7 +22,7 @@ from typing import Protocol
 
 from jobmaster.model.bucket import BucketState
 from jobmaster.model.errors import CodeError, JobMasterError, Refused, Unavailable
-from jobmaster.model.ids import Fence
+from jobmaster.ports import LossBuckets
 from jobmaster.telemetry import Telemetry
 from jobmaster_agents.buckets.memory_recovery import Saved
 from jobmaster_agents.event_log import Event, EventLog
@@ -50,14 +50,6 @@ class _Lost:
         self.saved: Saved | None = None
 
 
-class BucketLedger(Protocol):
-    """The master's rows of buckets and losses."""
-
-    async def move_bucket(self, bucket_id: bytes, epoch: int, owner: bytes, to: BucketState, reason: str) -> bool: ...
-
-    async def note_loss(self, fence: Fence, store: str, at_risk: int, salvaged: int, reason: str) -> None: ...
-
-
 class BucketLoss:
     """The duty that declares the buckets that ``Ownership`` has lost.
 
@@ -71,13 +63,13 @@ class BucketLoss:
     def __init__(
         self,
         ownership: Ownership,
-        ledger: BucketLedger,
+        buckets: LossBuckets,
         recovery: CopyRecovery,
         on_declared: Callable[[OwnedBucket], None],
         telemetry: Telemetry,
         log: EventLog,
     ) -> None:
-        self._ledger = ledger
+        self._buckets = buckets
         self._recovery = recovery
         self._telemetry = telemetry
         self._on_declared = on_declared
@@ -136,7 +128,7 @@ class BucketLoss:
 
     async def _declare(self, lost: _Lost) -> None:
         if lost.declared is None:
-            lost.declared = await self._ledger.move_bucket(*lost.owned.fence, BucketState.LOST, lost.why)
+            lost.declared = await self._buckets.move_bucket(*lost.owned.fence, BucketState.LOST, lost.why)
             self._on_declared(lost.owned)
 
     async def _note(self, lost: _Lost) -> None:
@@ -146,7 +138,7 @@ class BucketLoss:
             return
         if owned.store_lost and (owned.at_risk or saved.written):
             try:
-                await self._ledger.note_loss(owned.fence, owned.store, owned.at_risk, saved.written, lost.why)
+                await self._buckets.note_loss(owned.fence, owned.store, owned.at_risk, saved.written, lost.why)
             except Refused as error:  # the log has the counts; nothing waits for a right on a table for operators
                 self._log.error(Event.CALL_FAILED, {"what": "note_loss", "failures": 1, "reason": str(error)})
         if lost.declared or owned.at_risk or saved.written:

@@ -22,13 +22,13 @@ Owns these copies from the loss of their bucket on; must never touch a key of th
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 from jobmaster.codec import encode_entry
 from jobmaster.model.errors import InputError, Refused, Unavailable, ValueRefused
 from jobmaster.model.ids import Fence
 from jobmaster.model.job import Entry, FinalRow, HoldRow
-from jobmaster.ports import Unfit, Written
+from jobmaster.ports import RecoveryOutcomes, Unfit, Written
 from jobmaster.rules.batching import Size
 from jobmaster_agents.outcomes.batch_write import BatchWrite, RowRefusals
 from jobmaster_agents.state.job_table import ClaimedJob
@@ -36,16 +36,6 @@ from jobmaster_agents.state.ownership import OwnedBucket
 
 _BATCH_ROWS = 500
 _KIND = "memory"
-
-
-class SalvageMaster(Protocol):
-    """The master, which takes the copies."""
-
-    async def record_final(self, rows: Sequence[FinalRow]) -> Written: ...
-
-    async def hold(self, fence: Fence, rows: Sequence[HoldRow]) -> Written: ...
-
-    async def quarantine(self, bucket_id: bytes, entries: Sequence[Unfit]) -> None: ...
 
 
 class Saved(NamedTuple):
@@ -86,8 +76,8 @@ class MemoryRecovery:
         may_commit: False once the lease forbids it; called before every write.
     """
 
-    def __init__(self, master: SalvageMaster, may_commit: Callable[[], bool]) -> None:
-        self._master = master
+    def __init__(self, outcomes: RecoveryOutcomes, may_commit: Callable[[], bool]) -> None:
+        self._outcomes = outcomes
         self._may_commit = may_commit
         self._left: dict[OwnedBucket, _Left] = {}
         self._batches: BatchWrite[_Copy] = BatchWrite(Size(_BATCH_ROWS), _id_of, _bytes_of)
@@ -149,13 +139,13 @@ class MemoryRecovery:
         if not self._may_commit():
             raise Unavailable("the lease does not allow to commit")
         if finals := [copy.row for copy in some if isinstance(copy.row, FinalRow)]:
-            return await self._master.record_final(finals)
-        return await self._master.hold(fence, [copy.row for copy in some if isinstance(copy.row, HoldRow)])
+            return await self._outcomes.record_final(finals)
+        return await self._outcomes.hold(fence, [copy.row for copy in some if isinstance(copy.row, HoldRow)])
 
     async def _put_aside(self, left: _Left, fence: Fence, copy: _Copy, error: ValueRefused) -> None:
         if copy.alone:  # else the job has a row
             unfit = Unfit(copy.entry.id, _KIND, encode_entry(copy.entry), error.message)
-            await self._master.quarantine(fence.bucket_id, [unfit])
+            await self._outcomes.quarantine(fence.bucket_id, [unfit])
         left.settle(fence, [copy], frozenset())
 
 

@@ -17,7 +17,7 @@ from typing import Protocol
 
 from jobmaster.model.bucket import Bucket, BucketState
 from jobmaster.model.ids import Fence
-from jobmaster.ports import Renewal, Word
+from jobmaster.ports import OwnershipBuckets, Renewal, Word
 from jobmaster.rules.bucket_machine import WORKING_STATES
 from jobmaster.rules.ownership import Title, title
 from jobmaster.telemetry import Telemetry
@@ -28,14 +28,6 @@ IDLE_SECONDS = 3600.0
 _DIFFERENT_TIMES = 2
 """Renewals in a row that must count differently: one may have crossed the creation or the end of a bucket."""
 _NOT_OWNED = "the master names this agent as its owner, and it does not hold it"
-
-
-class OwnershipMaster(Protocol):
-    """The master's rows of buckets."""
-
-    async def owned_buckets(self, agent_id: bytes) -> list[Bucket]: ...
-
-    async def move_bucket(self, bucket_id: bytes, epoch: int, owner: bytes, to: BucketState, reason: str) -> bool: ...
 
 
 class StopStore(Protocol):
@@ -64,14 +56,14 @@ class OwnershipCheck:
     def __init__(
         self,
         ownership: Ownership,
-        master: OwnershipMaster,
+        buckets: OwnershipBuckets,
         store: StopStore,
         worker: Worker,
         telemetry: Telemetry,
         log: EventLog,
     ) -> None:
         self._ownership = ownership
-        self._master = master
+        self._buckets = buckets
         self._store = store
         self._worker = worker
         self._log = log
@@ -120,7 +112,7 @@ class OwnershipCheck:
         # A request that comes from here on is a new one: the answer may be older than its reason.
         checks, self._to_check = self._to_check, {}
         try:
-            rows = {bucket.id: bucket for bucket in await self._master.owned_buckets(self._ownership.agent_id)}
+            rows = {bucket.id: bucket for bucket in await self._buckets.owned_buckets(self._ownership.agent_id)}
             for bucket_id, why in list(checks.items()):
                 if (owned := self._ownership.get(bucket_id)) is not None:
                     await self._resolve(owned, rows.get(bucket_id), why)
@@ -182,5 +174,5 @@ class OwnershipCheck:
         for bucket in at_work:
             if bucket.id in self._ownership.buckets or bucket.id in self._ownership.opening:
                 continue
-            if await self._master.move_bucket(bucket.id, bucket.epoch, bucket.owner, BucketState.LOST, _NOT_OWNED):
+            if await self._buckets.move_bucket(bucket.id, bucket.epoch, bucket.owner, BucketState.LOST, _NOT_OWNED):
                 self._log.warning(Event.BUCKET_GIVEN_BACK, {"bucket": bucket.id, "reason": _NOT_OWNED})

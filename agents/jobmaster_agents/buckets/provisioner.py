@@ -21,7 +21,7 @@ from jobmaster.model.bucket import Bucket, BucketState
 from jobmaster.model.errors import JobMasterError, Refused
 from jobmaster.model.ids import Fence
 from jobmaster.model.job import Priority
-from jobmaster.ports import Word
+from jobmaster.ports import ProvisionerMaster, Word
 from jobmaster.rules.backoff import backoff_delays
 from jobmaster.settings.model import AgentSettings
 from jobmaster_agents.event_log import Event, EventLog
@@ -38,14 +38,6 @@ _REASON = "the configuration has fewer buckets, and this one is not requested"
 
 Group = tuple[str, int]
 """Lane and priority."""
-
-
-class ProvisionerMaster(Protocol):
-    """The master, which creates buckets."""
-
-    async def create_buckets(self, buckets: Sequence[Bucket]) -> bool: ...
-
-    async def put_back(self, limit: int) -> int: ...
 
 
 class ProvisionerStore(Protocol):
@@ -176,7 +168,9 @@ class BucketProvisioner:
 
     async def _create(self, buckets: Sequence[Bucket]) -> None:
         until_answered = self._bucket_worker.until_answered
-        if not await until_answered("create_buckets", partial(self._master.create_buckets, buckets), refusals=False):
+        if not await until_answered(
+            "create_buckets", partial(self._master.buckets.create_buckets, buckets), refusals=False
+        ):
             self._ownership.fence("the master holds a death certificate for this agent")
             return
         opened = [OwnedBucket.of(bucket) for bucket in buckets]
@@ -187,7 +181,7 @@ class BucketProvisioner:
         for owned in opened:  # together, so that the wake listener changes its set once
             self._bucket_worker.open(owned)
         with suppress(JobMasterError):
-            await self._master.put_back(PUT_BACK_JOBS)
+            await self._master.unserved.put_back(PUT_BACK_JOBS)
 
 
 def _counts(agent: AgentSettings | None) -> Counter[Group]:

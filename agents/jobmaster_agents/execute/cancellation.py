@@ -20,7 +20,7 @@ from itertools import islice
 
 from jobmaster.model.errors import Refused, Unavailable
 from jobmaster.model.job import HoldRow, JobState
-from jobmaster.ports import Outcomes, StoreOwner, Word
+from jobmaster.ports import CancellationOutcomes, StoreOwner, Word
 from jobmaster.telemetry import Telemetry
 from jobmaster_agents.outcomes.outcome import StopCause
 from jobmaster_agents.outcomes.writer import OutcomeWriter
@@ -61,7 +61,7 @@ class Cancellation:
 
     def __init__(
         self,
-        master: Outcomes,
+        outcomes: CancellationOutcomes,
         store: StoreOwner,
         job_table: JobTable,
         outcome_writer: OutcomeWriter,
@@ -69,7 +69,7 @@ class Cancellation:
         claim_again: Callable[[bytes], None],
         telemetry: Telemetry,
     ) -> None:
-        self._master = master
+        self._outcomes = outcomes
         self._store = store
         self._job_table = job_table
         self._until_answered = outcome_writer.until_answered
@@ -203,7 +203,7 @@ class Cancellation:
         absent = [job_id for job_id in job_ids if self._present(job_id) is None]
         fences = [bucket.owned.fence for bucket in self._buckets.values()]
         if absent and fences:
-            rows = await self._until_answered("cancel_waiting", lambda: self._master.cancel_waiting(fences, absent))
+            rows = await self._until_answered("cancel_waiting", lambda: self._outcomes.cancel_waiting(fences, absent))
             self._telemetry.jobs_ended[JobState.CANCELLED] += sum(row.ended for row in rows)
             for row in rows:
                 bucket = self._buckets.get(row.bucket_id)

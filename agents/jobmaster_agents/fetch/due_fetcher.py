@@ -19,7 +19,7 @@ from jobmaster.clock import Clock
 from jobmaster.model.errors import Refused, Unavailable
 from jobmaster.model.ids import Fence
 from jobmaster.model.job import Entry
-from jobmaster.ports import Onboarding
+from jobmaster.ports import FetcherOnboarding
 from jobmaster.settings.model import Thresholds
 from jobmaster_agents.execute.executor import Executor
 from jobmaster_agents.outcomes.assigned_copies import AssignedCopies
@@ -89,7 +89,7 @@ class DueFetcher:
 
     def __init__(
         self,
-        master: Onboarding,
+        onboarding: FetcherOnboarding,
         assigned_copies: AssignedCopies,
         executor: Executor,
         ownership: Ownership,
@@ -99,7 +99,7 @@ class DueFetcher:
         handlers: Sequence[str] | None = None,
         progress: Progress | None = None,
     ) -> None:
-        self._master = master
+        self._onboarding = onboarding
         self._assigned_copies = assigned_copies
         self._executor = executor
         self._ownership = ownership
@@ -274,7 +274,9 @@ class DueFetcher:
         if horizon is None:
             return fence, []
         due.hinted = False
-        answer = await self._master.onboard(fence, owned.lane, owned.priority, horizon, self._turn(due), self._handlers)
+        answer = await self._onboarding.onboard(
+            fence, owned.lane, owned.priority, horizon, self._turn(due), self._handlers
+        )
         self.behind += answer.behind
         if not answer.bucket_ok:
             due.more = False
@@ -301,7 +303,7 @@ class DueFetcher:
                 await self._ownership.wait_trusted()
         self._progress.note()
         self.released += len(result.left)
-        await self._master.release(fence, [(entry.id, entry.token) for entry in result.left])
+        await self._onboarding.release(fence, [(entry.id, entry.token) for entry in result.left])
         if result.reply is None:
             raise Unavailable("the agent store did not take a batch of onboarded jobs; they were given back")
         if result.shows_loss(due.owned, fence):

@@ -20,7 +20,7 @@ from typing import Protocol
 from jobmaster.clock import Clock
 from jobmaster.model.bucket import Bucket, BucketState
 from jobmaster.model.errors import CodeError, JobMasterError
-from jobmaster.ports import Traits
+from jobmaster.ports import BucketQueries, Traits
 from jobmaster.telemetry import Telemetry
 from jobmaster_agents.state.store_reach import StoreReach
 
@@ -35,14 +35,6 @@ _REFRESH_SECONDS_MIN = 0.5
 
 Group = tuple[str, int]
 """Lane and priority."""
-
-
-class BucketMap(Protocol):
-    """Where the ACTIVE buckets are listed."""
-
-    async def buckets(self, *, states: Sequence[BucketState] = ()) -> list[Bucket]: ...
-
-    async def served(self) -> dict[bytes, Traits]: ...
 
 
 class HintStore(Protocol):
@@ -79,7 +71,7 @@ class DueNotifier:
 
     def __init__(
         self,
-        master: BucketMap,
+        queries: BucketQueries,
         stores: Mapping[str, HintStore],
         reach: StoreReach,
         clock: Clock,
@@ -87,7 +79,7 @@ class DueNotifier:
         *,
         map_seconds: float,
     ) -> None:
-        self._master = master
+        self._queries = queries
         self._stores = stores
         self._reach = reach
         self._now = clock.boottime
@@ -131,8 +123,8 @@ class DueNotifier:
     async def _refresh(self) -> None:
         began = self._now()
         fresh: dict[Group, dict[frozenset[str], list[Bucket]]] = {}
-        buckets = await self._master.buckets(states=(BucketState.ACTIVE,))
-        traits = await self._master.served()
+        buckets = await self._queries.buckets(states=(BucketState.ACTIVE,))
+        traits = await self._queries.served()
         for bucket in buckets:
             kind = traits[bucket.owner].handlers if bucket.owner in traits else frozenset()
             fresh.setdefault((bucket.lane, bucket.priority), {}).setdefault(kind, []).append(bucket)

@@ -17,11 +17,10 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
-from typing import Protocol
 
 from jobmaster.clock import Clock
 from jobmaster.model.job import Priority
-from jobmaster.ports import Tended
+from jobmaster.ports import Leadership
 from jobmaster.rules.lease import Standing
 from jobmaster.settings.model import AgentMode, Leases
 from jobmaster.telemetry import Telemetry
@@ -32,18 +31,6 @@ from jobmaster_agents.state.ownership import Ownership
 IDLE_SECONDS = 60.0
 MORE = True
 """Result of a maintenance task that has more to do: it runs again with the next tick."""
-
-
-class LeaderMaster(Protocol):
-    """What the election needs of the master."""
-
-    async def lead(self, agent_id: bytes, weight: int, lease_seconds: float) -> int | None: ...
-
-    async def resign(self, agent_id: bytes, epoch: int) -> None: ...
-
-    async def hand_over(self, agent_id: bytes, weight: int, epoch: int) -> bytes | None: ...
-
-    async def tend(self, agent_id: bytes, weight: int, lease_seconds: float, horizon_seconds: float) -> Tended: ...
 
 
 @dataclass(slots=True)
@@ -108,7 +95,7 @@ class Leader:
     def __init__(
         self,
         ownership: Ownership,
-        master: LeaderMaster,
+        leadership: Leadership,
         due_notifier: DueNotifier,
         tasks: Sequence[MaintenanceTask],
         leases: Leases,
@@ -121,7 +108,7 @@ class Leader:
         horizon_seconds: float,
     ) -> None:
         self._ownership = ownership
-        self._master = master
+        self._leadership = leadership
         self._due_notifier = due_notifier
         self.maintenance = MaintenanceTasks(tasks, self.leads, clock, leases.coordinator_renew_seconds)
         self._leases = leases
@@ -176,14 +163,14 @@ class Leader:
         epoch, self._epoch = self._epoch, None
         self._resigned = True
         if epoch is not None:
-            await self._master.resign(self._ownership.agent_id, epoch)
+            await self._leadership.resign(self._ownership.agent_id, epoch)
             self._log.info(Event.COORDINATOR_RESIGNED, {"epoch": epoch})
 
     # ------------------------------------------------------------ election
 
     async def _campaign(self) -> bool:
         self._vacant = False
-        self._epoch = await self._master.lead(
+        self._epoch = await self._leadership.lead(
             self._ownership.agent_id, self._weight, self._leases.coordinator_lease_seconds
         )
         if self._resigned:
@@ -202,7 +189,7 @@ class Leader:
 
     async def _lead(self) -> float:
         sent = self._now()
-        tended = await self._master.tend(
+        tended = await self._leadership.tend(
             self._ownership.agent_id, self._weight, self._leases.coordinator_lease_seconds, self._horizon_seconds
         )
         if self._resigned:
@@ -226,7 +213,7 @@ class Leader:
         This agent stops leading before the call: after a lost answer, the next renewal names the leader.
         """
         self._epoch = None
-        successor = await self._master.hand_over(self._ownership.agent_id, self._weight, epoch)
+        successor = await self._leadership.hand_over(self._ownership.agent_id, self._weight, epoch)
         if successor is None and not self._resigned:
             self._epoch = (
                 epoch  # there is no heavier agent any more; the next tick shows whether the lease is still held

@@ -8,7 +8,7 @@ from typing import Protocol
 from jobmaster.model.bucket import Bucket, BucketState
 from jobmaster.model.errors import Refused, Unavailable
 from jobmaster.model.job import Priority
-from jobmaster.ports import Leftover, Swept, Word
+from jobmaster.ports import MaintenanceMaster, RecordKind, Word
 from jobmaster.settings.model import ClusterSettings
 from jobmaster.telemetry import Telemetry
 from jobmaster_agents.event_log import Event, EventLog
@@ -21,32 +21,6 @@ _VOID_LINES_DAYS = 1
 """Retention of put-off lines whose jobs have left ``HELD`` another way."""
 _ADOPTED_LANE = "default"
 _ADOPTED_PRIORITY = Priority.MEDIUM
-
-
-class MaintenanceMaster(Protocol):
-    """What the maintenance tasks need of the master."""
-
-    async def return_orphans(self, grace_seconds: float, limit: int, *, max_rescues: int) -> Swept: ...
-
-    async def forget_buckets(
-        self, tombstone_seconds: float, stores: Sequence[str], *, others: bool = False
-    ) -> list[Bucket]: ...
-
-    async def drop_bucket(self, bucket_id: bytes) -> None: ...
-
-    async def expire_held(self, limit: int) -> int: ...
-
-    async def forget(self, what: Leftover, days: float, limit: int) -> int: ...
-
-    async def expire_unconfirmed(self, limit: int) -> int: ...
-
-    async def ensure_partitions(self, span: str, ahead_days: int) -> list[str]: ...
-
-    async def adopt_bucket(self, bucket: Bucket, reason: str) -> bool: ...
-
-    async def adopt_remains(self, bucket: Bucket, reason: str) -> bool: ...
-
-    async def buckets(self, *, states: Sequence[BucketState] = ()) -> list[Bucket]: ...
 
 
 class MaintenanceStore(Protocol):
@@ -100,7 +74,7 @@ class Maintenance:
     async def make_partitions(self) -> None:
         """Create partitions for the days ahead."""
         partitions = self._settings.partitions
-        made = await self._master.ensure_partitions(partitions.span, partitions.ahead_days)
+        made = await self._master.maintenance.ensure_partitions(partitions.span, partitions.ahead_days)
         if made:
             self._log.info(Event.PARTITIONS_MADE, {"partitions": made})
 
@@ -109,7 +83,7 @@ class Maintenance:
         limit, max_rescues = self._settings.thresholds.transfer_batch, self._settings.jobs.max_rescues
         total = failed = 0
         for _ in range(_ROUNDS_MAX):
-            swept = await self._master.return_orphans(
+            swept = await self._master.maintenance.return_orphans(
                 self._settings.leases.orphan_grace_seconds, limit, max_rescues=max_rescues
             )
             total += swept.moved
@@ -125,10 +99,10 @@ class Maintenance:
 
     async def expire_jobs(self) -> None:
         """End HELD jobs past their expiry, and jobs whose confirmation has not come in time."""
-        if total := await self._rounds(self._master.expire_held):
+        if total := await self._rounds(self._master.maintenance.expire_held):
             self._telemetry.jobs_expired += total
             self._log.info(Event.JOBS_EXPIRED, {"jobs": total})
-        if total := await self._rounds(self._master.expire_unconfirmed):
+        if total := await self._rounds(self._master.maintenance.expire_unconfirmed):
             self._telemetry.jobs_unconfirmed += total
             self._log.warning(Event.JOBS_UNCONFIRMED, {"jobs": total})
 
@@ -146,17 +120,17 @@ class Maintenance:
         """Delete records other than jobs (ended agents, idempotency keys, logs) after their retention."""
         keep, limit = self._settings.retention, self._settings.thresholds.transfer_batch
         days = {
-            Leftover.AGENTS: keep.ended_agents_days,
-            Leftover.KEYS: keep.idempotency_keys_days,
-            Leftover.QUARANTINE: keep.quarantine_days,
-            Leftover.OPERATOR_LOG: keep.operator_log_days,
-            Leftover.BUCKET_EVENTS: keep.bucket_history_days,
-            Leftover.PUT_OFF: _VOID_LINES_DAYS,
+            RecordKind.AGENTS: keep.ended_agents_days,
+            RecordKind.KEYS: keep.idempotency_keys_days,
+            RecordKind.QUARANTINE: keep.quarantine_days,
+            RecordKind.OPERATOR_LOG: keep.operator_log_days,
+            RecordKind.BUCKET_EVENTS: keep.bucket_history_days,
+            RecordKind.PUT_OFF: _VOID_LINES_DAYS,
         }
         forgotten: dict[str, int] = {}
         for what, age in days.items():
             for _ in range(_ROUNDS_MAX):
-                count = await self._master.forget(what, age, limit)
+                count = await self._master.maintenance.forget(what, age, limit)
                 forgotten[what.value] = forgotten.get(what.value, 0) + count
                 if count < limit:
                     break
@@ -178,7 +152,7 @@ class Maintenance:
             except Refused as error:  # of this store alone: the others have their turn first
                 refusal = error
         age = max(leases.tombstone_seconds, leases.store_dead_seconds)
-        unconfigured = await self._master.forget_buckets(age, list(self._settings.stores), others=True)
+        unconfigured = await self._master.buckets.forget_buckets(age, list(self._settings.stores), others=True)
         for bucket in unconfigured[:_DROPS_MAX]:
             await self._drop(bucket)
         if refusal is not None:
@@ -186,7 +160,7 @@ class Maintenance:
 
     async def _forget_of(self, store: str) -> None:
         """Delete keys and tombstones of one store. When it falls silent, the rest waits for its next answer."""
-        retired = await self._master.forget_buckets(self._settings.leases.tombstone_seconds, [store])
+        retired = await self._master.buckets.forget_buckets(self._settings.leases.tombstone_seconds, [store])
         for bucket in retired[:_DROPS_MAX]:
             try:
                 word = await self._stores[store].delete_bucket(bucket.id)
@@ -195,13 +169,13 @@ class Maintenance:
                 return
             if word is Word.NOT_EMPTY:
                 reason = "keys of a retired bucket hold jobs again"
-                if await self._master.adopt_remains(bucket, reason):
+                if await self._master.buckets.adopt_remains(bucket, reason):
                     self._note_resurrected(bucket.id, store, reason)
                 continue
             await self._drop(bucket)
 
     async def _drop(self, bucket: Bucket) -> None:
-        await self._master.drop_bucket(bucket.id)
+        await self._master.buckets.drop_bucket(bucket.id)
         self._telemetry.buckets_dropped += 1
         self._log.debug(Event.BUCKET_DROPPED, {"bucket": bucket.id, "store": bucket.store})
 
@@ -224,7 +198,7 @@ class Maintenance:
                 self._reach.failed(name, error)
             except Refused as error:  # of this store alone: the others have their turn first
                 refusal = error
-        known = {bucket.id for bucket in await self._master.buckets()} if found else set()
+        known = {bucket.id for bucket in await self._master.queries.buckets()} if found else set()
         for bucket_id in [b for b in found if b not in known][:_DROPS_MAX]:
             if not self._reach.answers(found[bucket_id]):
                 continue
@@ -251,7 +225,7 @@ class Maintenance:
             owner=self._agent_id,
         )
         reason = "its store holds jobs of a bucket the master has forgotten"
-        if await self._master.adopt_bucket(bucket, reason):
+        if await self._master.buckets.adopt_bucket(bucket, reason):
             self._note_resurrected(bucket_id, store, reason)
 
     def _note_resurrected(self, bucket_id: bytes, store: str, reason: str) -> None:

@@ -13,11 +13,10 @@ the same jobs.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import Protocol
 
 from jobmaster.clock import Clock
 from jobmaster.model.job import Priority
-from jobmaster.ports import DueGroup, Help, Unserved
+from jobmaster.ports import DueGroup, Help, LeaderUnserved, Unserved
 from jobmaster.rules.serving import Lack
 from jobmaster.settings.model import Thresholds
 from jobmaster.telemetry import Telemetry
@@ -42,29 +41,13 @@ _Kind = tuple[str, int, str]
 """Lane, priority and handler."""
 
 
-class UnservedMaster(Protocol):
-    """What this task needs of the master."""
-
-    async def unserved(self, overdue_seconds: float, look: int) -> list[Unserved]: ...
-
-    async def put_off(
-        self, group: DueGroup, handlers: Sequence[str], overdue_seconds: float, again_seconds: float, limit: int
-    ) -> int: ...
-
-    async def put_back(self, limit: int) -> int: ...
-
-    async def ask_help(self, lacks: Sequence[Lack]) -> list[Help]: ...
-
-    async def end_help(self) -> list[Help]: ...
-
-
 class UnservedJobs:
     """Logs jobs that no agent can run, puts them off, and gives them their due time back."""
 
     def __init__(
-        self, master: UnservedMaster, thresholds: Thresholds, clock: Clock, telemetry: Telemetry, log: EventLog
+        self, unserved: LeaderUnserved, thresholds: Thresholds, clock: Clock, telemetry: Telemetry, log: EventLog
     ) -> None:
-        self._master = master
+        self._unserved = unserved
         self._now = clock.boottime
         self._fallback_after = after = thresholds.fallback_after_seconds
         self._every = min(EVERY_SECONDS, after / _LOOKS) if after else EVERY_SECONDS
@@ -82,8 +65,8 @@ class UnservedJobs:
 
     async def look(self) -> bool | None:
         """One round. ``MORE``: a statement reached its limit, and there may be more jobs."""
-        back = await self._master.put_back(self._limit)
-        found = await self._master.unserved(self._overdue, LOOK_JOBS)
+        back = await self._unserved.put_back(self._limit)
+        found = await self._unserved.find(self._overdue, LOOK_JOBS)
         self._name(found)
         await self._find_help([each.lack for each in found])
         off = await self._put_off(each.lack for each in found)
@@ -106,7 +89,7 @@ class UnservedJobs:
         now = self._now()
         since = {kind: self._since.get(kind, now - self._overdue) for kind in map(_kind, lacks)}
         self._since = since
-        for ended in await self._master.end_help():
+        for ended in await self._unserved.end_help():
             self._log.info(Event.HELP_ENDED, _fields(ended))
         if not self._fallback_after:
             return
@@ -116,7 +99,7 @@ class UnservedJobs:
             if lack.known and not lack.frozen and now - since[_kind(lack)] >= self._fallback_after
         ]
         if wanted:
-            for asked in await self._master.ask_help(wanted):
+            for asked in await self._unserved.ask_help(wanted):
                 self._log.info(Event.HELP_ASKED, _fields(asked))
 
     async def _put_off(self, lacks: Iterable[Lack]) -> int:
@@ -127,7 +110,7 @@ class UnservedJobs:
                 groups.setdefault(DueGroup(lack.lane, lack.priority), []).append(lack.handler)
         most = 0
         for group, handlers in groups.items():
-            moved = await self._master.put_off(group, handlers, self._overdue, AWAY_SECONDS, self._limit)
+            moved = await self._unserved.put_off(group, handlers, self._overdue, AWAY_SECONDS, self._limit)
             most = max(most, moved)
         return most
 

@@ -20,7 +20,7 @@ from typing import Protocol
 from jobmaster.agentstore.errors import OutOfMemory
 from jobmaster.clock import Clock
 from jobmaster.model.errors import CodeError, JobMasterError, Unavailable
-from jobmaster.ports import Renewal
+from jobmaster.ports import HeartbeatMembers, Renewal
 from jobmaster.rules.lease import Rhythm, renewed, rhythm, shortened
 from jobmaster.settings.model import Leases
 from jobmaster.telemetry import Telemetry
@@ -37,12 +37,6 @@ class BeatStore(Protocol):
     """The store that takes beats."""
 
     async def beat(self, agent_id: bytes, ttl_seconds: float) -> None: ...
-
-
-class LeaseMaster(Protocol):
-    """The master that renews leases."""
-
-    async def renew(self, agent_id: bytes, lease_seconds: float) -> Renewal: ...
 
 
 OnRenewal = Callable[[Renewal], None]
@@ -118,7 +112,7 @@ class Heartbeat:
     def __init__(
         self,
         ownership: Ownership,
-        master: LeaseMaster,
+        members: HeartbeatMembers,
         leases: Leases,
         clock: Clock,
         attest: Callable[[float], str | None],
@@ -128,7 +122,7 @@ class Heartbeat:
         log: EventLog,
     ) -> None:
         self._ownership = ownership
-        self._master = master
+        self._members = members
         self._leases = leases
         self._rhythm = Rhythm(leases.lease_seconds, leases.renew_seconds)
         self._now = clock.boottime
@@ -193,7 +187,7 @@ class Heartbeat:
         try:
             # Bounded so that a hung connection still leaves room for another try before the lease ends.
             async with asyncio.timeout(self._leases.renew_seconds):
-                answer = await self._master.renew(self._ownership.agent_id, promised)
+                answer = await self._members.renew(self._ownership.agent_id, promised)
         except CodeError:
             raise
         except (JobMasterError, TimeoutError) as error:

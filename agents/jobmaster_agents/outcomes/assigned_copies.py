@@ -13,14 +13,14 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Collection, Sequence
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 from jobmaster.clock import Clock
 from jobmaster.codec import encode_entry
 from jobmaster.model.errors import Refused, Unavailable
 from jobmaster.model.ids import Fence
 from jobmaster.model.job import Entry
-from jobmaster.ports import StoreOwner, Word
+from jobmaster.ports import AssignedOutcomes, StoreOwner, Word
 from jobmaster_agents.event_log import EventLog
 from jobmaster_agents.retrying import Backoff, UntilAnswered
 from jobmaster_agents.state.job_table import JobTable
@@ -30,12 +30,6 @@ _PUTS = 3
 """Tries to put copies into their bucket before their rows are given back."""
 UNSURE_SECONDS = 60.0
 """How long a put without an answer may still be done."""
-
-
-class RowMaster(Protocol):
-    """Which jobs still wait in the bucket."""
-
-    async def still_assigned(self, fence: Fence, identities: Sequence[tuple[bytes, int]]) -> frozenset[bytes]: ...
 
 
 class PutResult(NamedTuple):
@@ -72,14 +66,14 @@ class AssignedCopies:
 
     def __init__(
         self,
-        master: RowMaster,
+        outcomes: AssignedOutcomes,
         store: StoreOwner,
         job_table: JobTable,
         until_answered: UntilAnswered,
         clock: Clock,
         log: EventLog,
     ) -> None:
-        self._master = master
+        self._outcomes = outcomes
         self._store = store
         self._job_table = job_table
         self._until_answered = until_answered
@@ -121,5 +115,5 @@ class AssignedCopies:
 
     async def _without_copy(self, fence: Fence, entries: Sequence[Entry]) -> Sequence[Entry]:
         identities = [(entry.id, entry.token) for entry in entries]
-        waiting = await self._until_answered("peek", lambda: self._master.still_assigned(fence, identities))
+        waiting = await self._until_answered("peek", lambda: self._outcomes.still_assigned(fence, identities))
         return [entry for entry in entries if entry.id in waiting and self._job_table.get(entry.id) is None]

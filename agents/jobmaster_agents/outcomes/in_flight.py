@@ -24,7 +24,7 @@ import msgspec
 from jobmaster.clock import Clock
 from jobmaster.codec import decode_headers, encode_headers
 from jobmaster.model.job import InFlightRow, JobState
-from jobmaster.ports import Outcomes, Written
+from jobmaster.ports import InFlightOutcomes, Written
 from jobmaster_agents.outcomes.outcome import StopCause, is_at_most_once, needs_write
 from jobmaster_agents.outcomes.writer import OutcomeWriter
 from jobmaster_agents.state.job_table import ClaimedJob, ClaimedList, JobPhase, JobTable, by_bucket
@@ -45,13 +45,13 @@ class InFlightRows:
 
     def __init__(
         self,
-        master: Outcomes,
+        outcomes: InFlightOutcomes,
         job_table: JobTable,
         outcome_writer: OutcomeWriter,
         stop: Callable[[ClaimedJob, StopCause], None],
         waits: Callable[[ClaimedJob], bool],
     ) -> None:
-        self._master = master
+        self._outcomes = outcomes
         self._job_table = job_table
         self._outcome_writer = outcome_writer
         self._stop = stop
@@ -116,7 +116,7 @@ class InFlightRows:
         for job in jobs:
             job.has_row = True  # from here on it may have one, whatever becomes of the answer
         written = await self._outcome_writer.send(
-            "persist", jobs, lambda some: self._master.persist(fence, [_in_flight(job, job in begun) for job in some])
+            "persist", jobs, lambda some: self._outcomes.persist(fence, [_in_flight(job, job in begun) for job in some])
         )
         if not written.bucket_ok:
             if fence == owned.fence:

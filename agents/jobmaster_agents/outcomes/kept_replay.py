@@ -20,7 +20,7 @@ from jobmaster.codec import ID_AT
 from jobmaster.model.errors import InputError, Refused, Unavailable
 from jobmaster.model.ids import Fence, text
 from jobmaster.model.job import FinalRow, HoldRow
-from jobmaster.ports import Kept, Outcomes, StoreOwner, Word, Written
+from jobmaster.ports import Kept, ReplayOutcomes, StoreOwner, Word, Written
 from jobmaster.rules.batching import Size
 from jobmaster.telemetry import Telemetry
 from jobmaster_agents.event_log import Event, EventLog
@@ -48,7 +48,7 @@ class KeptReplay:
 
     def __init__(
         self,
-        master: Outcomes,
+        outcomes: ReplayOutcomes,
         store: StoreOwner,
         ownership: Ownership,
         outcome_writer: OutcomeWriter,
@@ -56,7 +56,7 @@ class KeptReplay:
         telemetry: Telemetry,
         log: EventLog,
     ) -> None:
-        self._master = master
+        self._outcomes = outcomes
         self._store = store
         self._ownership = ownership
         self._outcome_writer = outcome_writer
@@ -163,7 +163,7 @@ class KeptReplay:
 
             async def hold(rows: Sequence[HoldRow], fence: Fence = fence) -> Written:
                 written = await self._until_answered(
-                    "hold", lambda: self._master.hold(fence, rows), refusals=False, rows=True, timeouts=len(rows) == 1
+                    "hold", lambda: self._outcomes.hold(fence, rows), refusals=False, rows=True, timeouts=len(rows) == 1
                 )
                 self._metrics.given_back(rows, written, here=False)
                 return written
@@ -177,11 +177,15 @@ class KeptReplay:
 
     async def _record_final(self, rows: Sequence[FinalRow]) -> Written:
         await self._until_answered.may_commit()
-        if await copied(self._master, rows):
+        if await copied(self._outcomes, rows):
             self._metrics.ended(rows)
             return Written(True, frozenset(row.id for row in rows))
         written = await self._until_answered(
-            "record_final", lambda: self._master.record_final(rows), refusals=False, rows=True, timeouts=len(rows) == 1
+            "record_final",
+            lambda: self._outcomes.record_final(rows),
+            refusals=False,
+            rows=True,
+            timeouts=len(rows) == 1,
         )
         self._metrics.accepted(rows, written)
         return written

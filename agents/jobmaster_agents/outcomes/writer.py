@@ -28,7 +28,7 @@ from jobmaster.clock import Clock
 from jobmaster.model.errors import InputError, JobMasterError, Refused, Unavailable
 from jobmaster.model.ids import Fence, text
 from jobmaster.model.job import Entry, FinalRow, HoldRow
-from jobmaster.ports import Outcomes, StoreOwner, Word, Written
+from jobmaster.ports import StoreOwner, Word, WriterOutcomes, Written
 from jobmaster.rules.batching import OUTCOME_BYTES, Size, fitting
 from jobmaster.telemetry import Telemetry
 from jobmaster_agents.event_log import Event, EventLog
@@ -64,7 +64,7 @@ class OutcomeWriter:
 
     def __init__(
         self,
-        master: Outcomes,
+        outcomes: WriterOutcomes,
         store: StoreOwner,
         ownership: Ownership,
         job_table: JobTable,
@@ -76,7 +76,7 @@ class OutcomeWriter:
         *,
         on_promoted: Callable[[Sequence[ClaimedJob]], None],
     ) -> None:
-        self._master = master
+        self._outcomes = outcomes
         self._store = store
         self._ownership = ownership
         self._job_table = job_table
@@ -89,7 +89,7 @@ class OutcomeWriter:
         self._progress = progress or Progress(clock.boottime)
         self.until_answered = UntilAnswered(ownership, clock, self._log, self._progress)
         self.acknowledger = Acknowledger(store, job_table, self.forget, self._log)
-        self.assigned_copies = AssignedCopies(master, store, job_table, self.until_answered, clock, self._log)
+        self.assigned_copies = AssignedCopies(outcomes, store, job_table, self.until_answered, clock, self._log)
         self._copy: list[ClaimedJob] = []
         self._upsert: list[ClaimedJob] = []
         self._holds: list[ClaimedJob] = []
@@ -235,7 +235,7 @@ class OutcomeWriter:
         """Rows -> HELD, repeated until answered, also after refusals."""
 
         async def until_answered(some: Sequence[HoldRow]) -> Written:
-            return await self.until_answered("hold", lambda: self._master.hold(fence, some), timeouts=len(some) == 1)
+            return await self.until_answered("hold", lambda: self._outcomes.hold(fence, some), timeouts=len(some) == 1)
 
         async def on_refused(row: HoldRow, error: Refused | InputError) -> bool:
             raise error  # unreachable: ``until_answered`` repeats after refusals
@@ -284,7 +284,7 @@ class OutcomeWriter:
     async def _write_copy(self, jobs: Jobs) -> None:
         rows: list[FinalRow] = list(map(_row, jobs))  # what waits for the COPY has a final row
         try:
-            done = await copied(self._master, rows)
+            done = await copied(self._outcomes, rows)
         except Unavailable:
             done = False
             self.size.timed_out(len(jobs), sum(map(_weight, jobs)))
@@ -297,7 +297,7 @@ class OutcomeWriter:
             await self._write_upsert(jobs)
 
     async def _write_upsert(self, jobs: Jobs) -> None:
-        written = await self.send("record_final", jobs, lambda some: self._master.record_final(_finals(some)))
+        written = await self.send("record_final", jobs, lambda some: self._outcomes.record_final(_finals(some)))
         self.upserted += len(written.accepted)
         self._metrics.accepted(_finals(jobs), written)
         self._settle(jobs, written)
@@ -306,7 +306,7 @@ class OutcomeWriter:
 
     async def _write_holds(self, jobs: Jobs) -> None:
         for owned, mine in by_bucket(jobs):
-            written = await self.send("hold", mine, lambda some, f=owned.fence: self._master.hold(f, _holds(some)))  # type: ignore[misc]
+            written = await self.send("hold", mine, lambda some, f=owned.fence: self._outcomes.hold(f, _holds(some)))  # type: ignore[misc]
             self._metrics.given_back(_holds(mine), written, here=False)
             self._settle(mine, written)
 
@@ -316,7 +316,7 @@ class OutcomeWriter:
             written = await self.send(
                 "retry_here",
                 mine,
-                lambda some, f=fence: self._master.retry_here(f, _holds(some)),  # type: ignore[misc]
+                lambda some, f=fence: self._outcomes.retry_here(f, _holds(some)),  # type: ignore[misc]
             )
             done = mine if written.bucket_ok else [job for job in mine if job.entry.id in written.settled]
             self._metrics.given_back(_holds(done), written, here=True)

@@ -14,11 +14,11 @@ from enum import StrEnum
 from typing import Protocol, TypeVar
 
 from jobmaster.codec import ID_AT
-from jobmaster.model.bucket import Bucket, BucketState
+from jobmaster.model.bucket import Bucket
 from jobmaster.model.errors import InputError, Refused, ValueRefused
 from jobmaster.model.ids import ID_BYTES, AgentId, BucketId, Fence
 from jobmaster.model.job import Entry, FinalRow, HoldRow
-from jobmaster.ports import Page, Swept, Unfit, Word, Written
+from jobmaster.ports import EvacuationMaster, Page, Unfit, Word, Written
 from jobmaster.rules.batching import Size
 from jobmaster_agents.outcomes.batch_write import RowRefusals, StoredRowsWrite
 from jobmaster_agents.outcomes.kept_codec import decode_rows
@@ -27,26 +27,6 @@ _KEPT = "spilled"
 _CLAIMED = "claimed"
 
 _Row = TypeVar("_Row", Entry, FinalRow, HoldRow)
-
-
-class EvacuationMaster(Protocol):
-    """What an evacuation needs of the master."""
-
-    async def move_bucket(self, bucket_id: bytes, epoch: int, owner: bytes, to: BucketState, reason: str) -> bool: ...
-
-    async def rescue_page(
-        self, fence: Fence, entries: Sequence[Entry], lane: str, priority: int, *, claimed: bool, max_rescues: int
-    ) -> Written: ...
-
-    async def sweep(self, fence: Fence, limit: int, *, max_rescues: int) -> Swept: ...
-
-    async def close_drained(self, fence: Fence, moved: int, rescued: int) -> bool: ...
-
-    async def record_final(self, rows: Sequence[FinalRow]) -> Written: ...
-
-    async def hold(self, fence: Fence, rows: Sequence[HoldRow]) -> Written: ...
-
-    async def quarantine(self, bucket_id: bytes, entries: Sequence[Unfit]) -> None: ...
 
 
 class EvacuationStore(Protocol):
@@ -151,7 +131,7 @@ class Evacuation:
         return moved
 
     async def _sweep_once(self) -> int:
-        swept = await self._master.sweep(self.fence, self._page_jobs, max_rescues=self._max_rescues)
+        swept = await self._master.rescue.sweep(self.fence, self._page_jobs, max_rescues=self._max_rescues)
         self.moved += swept.moved
         self.rescued += swept.rescued
         self.failed += swept.failed
@@ -161,7 +141,7 @@ class Evacuation:
     async def _close(self) -> EvacuationEnd:
         while self._may_write():
             await self.sweep_rows()
-            if await self._master.close_drained(self.fence, self.moved, self.rescued):
+            if await self._master.rescue.close_drained(self.fence, self.moved, self.rescued):
                 return EvacuationEnd.DRAINED
             if not await self._sweep_once():
                 # Nothing to sweep and yet not closable: a row is locked, or this agent lost the bucket.
@@ -192,7 +172,7 @@ class Evacuation:
         claimed = page.kind == _CLAIMED
 
         async def send(entries: Sequence[Entry]) -> Written:
-            written = await self._master.rescue_page(
+            written = await self._master.rescue.rescue_page(
                 self.fence,
                 entries,
                 self.bucket.lane,
@@ -212,11 +192,11 @@ class Evacuation:
         kept = decode_rows(raw)
         for encoded, error in kept.unreadable:
             self._note_unfit(encoded[ID_AT], _KEPT, encoded, f"it cannot be read: {error}")
-        await self._write(_KEPT, kept.finals, self._master.record_final)
+        await self._write(_KEPT, kept.finals, self._master.outcomes.record_final)
         for fence, rows in kept.holds.items():
 
             async def hold(some: Sequence[HoldRow], fence: Fence = fence) -> Written:
-                return await self._master.hold(fence, some)
+                return await self._master.outcomes.hold(fence, some)
 
             await self._write(_KEPT, rows, hold)
 
@@ -258,5 +238,5 @@ class Evacuation:
         """Write entries that no table takes to the master's quarantine, whole. They no longer block the bucket. Until the
         master has them there, they stay in the store."""
         if self._unfit:
-            await self._master.quarantine(self.fence.bucket_id, self._unfit)
+            await self._master.outcomes.quarantine(self.fence.bucket_id, self._unfit)
             self._on_quarantined(self._unfit)

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from typing import Protocol
 
 from jobmaster.clock import Clock
+from jobmaster.ports import DetectorMembers
 from jobmaster.rules.lease import Standing
 from jobmaster.settings.model import Leases
 from jobmaster.telemetry import Telemetry
@@ -18,12 +18,6 @@ from jobmaster_agents.event_log import Event, EventLog
 from jobmaster_agents.state.ownership import Ownership
 
 CERTIFICATES_MAX = 64
-
-
-class DetectorMaster(Protocol):
-    """What the failure detector needs of the master."""
-
-    async def certify_dead(self, judge: bytes, limit: int) -> list[bytes]: ...
 
 
 class FailureDetector:
@@ -38,7 +32,7 @@ class FailureDetector:
     def __init__(
         self,
         ownership: Ownership,
-        master: DetectorMaster,
+        members: DetectorMembers,
         leases: Leases,
         clock: Clock,
         on_certified: Callable[[], None],
@@ -46,7 +40,7 @@ class FailureDetector:
         log: EventLog,
     ) -> None:
         self._ownership = ownership
-        self._master = master
+        self._members = members
         self._every = leases.lease_seconds
         self._now = clock.boottime
         self._on_certified = on_certified
@@ -67,7 +61,7 @@ class FailureDetector:
             return self._every
         if self._ownership.standing(self._now()) is not Standing.TRUSTED:
             return self._every / 4.0
-        dead = await self._master.certify_dead(self._ownership.agent_id, CERTIFICATES_MAX)
+        dead = await self._members.certify_dead(self._ownership.agent_id, CERTIFICATES_MAX)
         for agent_id in dead:
             self._log.warning(Event.AGENT_CERTIFIED_DEAD, {"dead": agent_id, "reason": "its lease ran out"})
         if dead:

@@ -13,16 +13,15 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
-from typing import Protocol
 
 from jobmaster.clock import Clock
 from jobmaster.model.bucket import Bucket, BucketState
 from jobmaster.model.errors import CodeError, JobMasterError
-from jobmaster.ports import Unfit
+from jobmaster.ports import RescuerMaster, Unfit
 from jobmaster.rules.backoff import backoff_delay, is_logged
 from jobmaster.telemetry import Telemetry
 from jobmaster_agents.event_log import Event, EventLog
-from jobmaster_agents.rescue.evacuation import Evacuation, EvacuationEnd, EvacuationMaster, EvacuationStore
+from jobmaster_agents.rescue.evacuation import Evacuation, EvacuationEnd, EvacuationStore
 from jobmaster_agents.state.ownership import Ownership
 from jobmaster_agents.state.store_reach import StoreReach
 
@@ -31,16 +30,6 @@ IDLE_SECONDS = 60.0
 RETRY_SECONDS = 1.0
 RETRY_SECONDS_MAX = 30.0
 _TAKEN_PER_TICK_MAX = 256
-
-
-class RescueMaster(EvacuationMaster, Protocol):
-    """What the rescue needs of the master."""
-
-    async def take_lost(
-        self, agent_id: bytes, stores: Sequence[str], floor_epochs: Mapping[bytes, int]
-    ) -> Bucket | None: ...
-
-    async def buckets(self, *, states: Sequence[BucketState] = ()) -> list[Bucket]: ...
 
 
 NotifyOwners = Callable[[set[tuple[str, int]]], Awaitable[object]]
@@ -76,7 +65,7 @@ class StoreRescuer:
     def __init__(
         self,
         ownership: Ownership,
-        master: RescueMaster,
+        master: RescuerMaster,
         store_name: str,
         store: EvacuationStore,
         reach: StoreReach,
@@ -157,7 +146,7 @@ class StoreRescuer:
         for _ in range(_TAKEN_PER_TICK_MAX):
             if not self._may_go_on(dead):
                 break
-            bucket = await self._master.take_lost(self._ownership.agent_id, [self._store_name], self._floors)
+            bucket = await self._master.rescue.take_lost(self._ownership.agent_id, [self._store_name], self._floors)
             if bucket is None:
                 break
             await self._advance(self._begin(bucket), dead)
@@ -179,7 +168,7 @@ class StoreRescuer:
         after an error. In the same way a bucket may have been closed although that answer was lost, and be forgotten by now:
         to fence it again would bring its keys back.
         """
-        evacuating = await self._master.buckets(states=[BucketState.DRAINING])
+        evacuating = await self._master.queries.buckets(states=[BucketState.DRAINING])
         mine = [
             each for each in evacuating if each.owner == self._ownership.agent_id and each.store == self._store_name
         ]
@@ -206,7 +195,7 @@ class StoreRescuer:
             for work in list(self._unfinished.values()):
                 fence = work.evacuation.fence
                 reason = "its rescuer leaves before it is drained"
-                await self._master.move_bucket(*fence, BucketState.LOST, reason)
+                await self._master.buckets.move_bucket(*fence, BucketState.LOST, reason)
                 del self._unfinished[fence.bucket_id]
                 self._log.info(Event.BUCKET_GIVEN_BACK, {"bucket": fence.bucket_id})
 
@@ -280,7 +269,7 @@ class StoreRescuer:
         self._floors[evacuation.bucket.id] = evacuation.store_epoch
         reason = f"its store holds epoch {evacuation.store_epoch}, the rescuer only {evacuation.fence.epoch}"
         try:
-            still_ours = await self._master.move_bucket(*evacuation.fence, BucketState.LOST, reason)
+            still_ours = await self._master.buckets.move_bucket(*evacuation.fence, BucketState.LOST, reason)
         except (JobMasterError, TimeoutError):
             self._unfinished[evacuation.bucket.id] = work  # perhaps still owned: the next attempt comes here again
             raise

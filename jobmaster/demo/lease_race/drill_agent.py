@@ -97,7 +97,7 @@ class DrillAgent:
     async def is_alive_in_master(self) -> bool:
         """Send a renewal; True when the master takes the agent for alive. The call also opens the heartbeat's connection: a
         renewal of the drill is given up after 60 ms, and a busy machine may take longer to connect."""
-        answer = await self._master.renew(self.runtime.ownership.agent_id, LEASE_SECONDS)
+        answer = await self._master.members.renew(self.runtime.ownership.agent_id, LEASE_SECONDS)
         return answer.alive
 
     async def renew(self) -> None:

@@ -179,7 +179,7 @@ def _checked(rows: DataFrame, options: Mapping[str, str]) -> DataFrame:
 
 
 def _spec(context: PipelineContext, order: SubmitRequest) -> HandlerSpec | None:
-    specs = context.connection.run(context.connection.master.handlers())
+    specs = context.connection.run(context.connection.master.queries.handlers())
     spec = specs.get(order.handler)
     if spec is None and order.options.get("allowUnregistered") != "true":
         raise unknown_handler(order.handler, list(specs), "start an agent that has it, or give --allow-unregistered")

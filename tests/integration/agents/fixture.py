@@ -31,6 +31,7 @@ from jobmaster_agents.outcomes.kept_codec import keep_final, keep_hold
 from jobmaster_agents.rescue.rescuer import StoreRescuer
 from jobmaster_agents.state.ownership import Ownership
 from jobmaster_agents.state.store_reach import StoreReach
+from tests.support.master_parts import PARTS
 
 PRIORITY = 3
 HIGH_WATER = {"high_water_jobs": 10_000, "high_water_bytes": 1 << 30, "skew_ms_max": 3_600_000}
@@ -124,7 +125,7 @@ class Participant:
 
     async def die(self) -> None:
         """Proof of its death reaches the master."""
-        assert await self.master.end_agent(self.agent_id, dead=True, reason="the test killed it")
+        assert await self.master.members.end_agent(self.agent_id, dead=True, reason="the test killed it")
 
 
 class Owner(Participant):
@@ -145,7 +146,7 @@ class Owner(Participant):
             epoch=1,
             owner=self.agent_id,
         )
-        assert await self.master.create_buckets([bucket])
+        assert await self.master.buckets.create_buckets([bucket])
         self.fence = Fence(BucketId(bucket.id), 1, AgentId(self.agent_id))
         assert await self.store.open_bucket(self.fence) is Word.OK
 
@@ -159,9 +160,9 @@ class Owner(Participant):
     async def mark(self, count: int) -> list[Entry]:
         """Onboarded rows, not yet put into the store."""
         jobs = [NewJob(new_id(), PRIORITY, self.lane, "work", b"{}", b"", 0) for _ in range(count)]
-        held = await self.master.insert_held(jobs)
+        held = await self.master.intake.insert_held(jobs)
         assert len(held.accepted) == count
-        taken = await self.master.onboard(self.fence, self.lane, PRIORITY, 300.0, count)
+        taken = await self.master.onboarding.onboard(self.fence, self.lane, PRIORITY, 300.0, count)
         assert {entry.id for entry in taken.entries} == held.accepted
         return taken.entries
 
@@ -179,7 +180,7 @@ class Owner(Participant):
 
     async def persist(self, entries: list[Entry]) -> None:
         rows = [in_flight(entry, self.lane) for entry in entries]
-        written = await self.master.persist(self.fence, rows)
+        written = await self.master.outcomes.persist(self.fence, rows)
         assert written.bucket_ok
         assert written.accepted == {entry.id for entry in entries}
 
@@ -196,7 +197,7 @@ class Owner(Participant):
         await self.persist(await self.claim("done-2", 1))
         await self.settle("done-2")
         for job_id in lived.cancelled:
-            await self.master.cancel(job_id, tombstone=None, actor="test")
+            await self.master.requests.cancel(job_id, tombstone=None, actor="test")
         lived.spilled_final, lived.spilled_hold = await self.submit(count), await self.submit(count)
         entries = await self.claim("spill", 2 * count)
         outcomes = [keep_final(self.fence, self.final(entry)) for entry in entries[:count]]
@@ -205,7 +206,7 @@ class Owner(Participant):
         lived.processing = await self.submit(count)
         await self.persist(await self.claim("run", count))
         lived.finished = await self.submit(count)
-        assert await self.master.copy_final([self.final(entry) for entry in await self.claim("over", count)])
+        assert await self.master.outcomes.copy_final([self.final(entry) for entry in await self.claim("over", count)])
         lived.claimed_new, lived.poison = await self.submit(count), await self.submit(1, rescues=2)
         lived.waited_again = await self.submit(1, rescues=2)
         await self.persist([each for each in await self.claim("new", count + 2) if each.id in lived.poison])
@@ -280,7 +281,7 @@ class Stage:
             lease_seconds=lease_seconds,
             started_us=0,
         )
-        await master.register(row, ["default"], [])
+        await master.members.register(row, ["default"], [])
         return kind(self, master, store, agent_id, lease_seconds)
 
     async def owner(self, lease_seconds: float = 600.0) -> Owner:
@@ -360,6 +361,8 @@ class _Cut:
     def __getattr__(self, name: str) -> Callable[..., Awaitable[object]]:
         call = getattr(self._thing, name)
         ending = self._ending
+        if name in PARTS:
+            return _Cut(call, ending)  # type: ignore[return-value]
 
         async def cut(*arguments: object, **named: object) -> object:
             number, ending.calls = ending.calls, ending.calls + 1

@@ -64,7 +64,7 @@ class Life:
             owner.agent_id.hex()[-12:],
         )  # fmt: skip
         self.ownership_check = OwnershipCheck(
-            owner.ownership, owner.master, owner.store, self.bucket_worker, telemetry, EventLog()
+            owner.ownership, owner.master.buckets, owner.store, self.bucket_worker, telemetry, EventLog()
         )
         self.bucket_worker.in_flight_writer._within_seconds = 0.0
         self.telemetry = telemetry
@@ -73,16 +73,16 @@ class Life:
         return (await self.owner.store.submit(self.owner.fence.bucket_id, entries, **HIGH_WATER)).word
 
     async def freeze(self, *, tell_store: bool = True) -> None:
-        [bucket] = await self.owner.master.freeze([self.owner.fence.bucket_id], None, "test", "test")
+        [bucket] = await self.owner.master.buckets.freeze([self.owner.fence.bucket_id], None, "test", "test")
         if tell_store:
             assert await self.owner.store.freeze(bucket.id, bucket.epoch, bucket.owner) is Word.OK
 
     async def unfreeze(self) -> None:
-        assert len(await self.owner.master.unfreeze([self.owner.fence.bucket_id], None, "test", "test")) == 1
+        assert len(await self.owner.master.buckets.unfreeze([self.owner.fence.bucket_id], None, "test", "test")) == 1
 
     async def beat(self) -> None:
         """A renewal, and what follows from it."""
-        self.ownership_check.renewed(await self.owner.master.renew(self.owner.agent_id, 600.0))
+        self.ownership_check.renewed(await self.owner.master.members.renew(self.owner.agent_id, 600.0))
         await self.ownership_check.tick()
 
 

@@ -32,6 +32,7 @@ from jobmaster_agents.buckets import graceful_shutdown
 from jobmaster_agents.event_log import EventLog
 from jobmaster_agents.state.ownership import OwnedBucket
 from tests.integration.agents.fixture import HIGH_WATER, PRIORITY, Killed, Owner, Stage
+from tests.support.master_parts import PARTS
 from tests.support.patience import PATIENCE_SECONDS
 from tests.support.waiting import until
 
@@ -96,6 +97,8 @@ class _Fated:
     def __getattr__(self, name: str) -> Callable[..., Awaitable[object]]:
         call = getattr(self._thing, name)
         fate = self._fate
+        if name in PARTS:
+            return _Fated(call, fate)  # type: ignore[return-value]
         if name == "wait_wake":  # how often it is called depends on the weather
             return call  # type: ignore[no-any-return]
 
@@ -146,7 +149,7 @@ class Life:
         entries += [self.entry(name) for name in ("again", "fenced", "slow")] + [self.entry("note", later)]
         entries.append(entries[0])  # the same id twice
         held = [NewJob(new_id(), PRIORITY, self.owner.lane, "note", b"{}", b"", due) for due in (0, 0, later)]
-        await self.owner.master.insert_held(held)
+        await self.owner.master.intake.insert_held(held)
         self.jobs.update({job.id: "note" for job in held})
         answer = await self.owner.store.submit(self.owner.fence.bucket_id, entries, **HIGH_WATER)
         assert answer.word is Word.OK

@@ -50,7 +50,7 @@ async def test_a_freeze_with_jobs_in_every_place(stage: Stage, life: Life) -> No
     await life.submit(*(entry for _, entry in queued[2:] + waiting))
     await until(lambda: bucket_worker.executor.backlog(owner.fence.bucket_id) == 6)
     onboarded = [NewJob(new_id(), PRIORITY, owner.lane, "gated", b'{"gate":"then"}', b"", 0) for _ in range(2)]
-    await owner.master.insert_held(onboarded)
+    await owner.master.intake.insert_held(onboarded)
     bucket_worker.due_fetcher.kick(owner.fence.bucket_id)
 
     async def lie_there() -> bool:
@@ -279,7 +279,7 @@ async def test_a_running_row_that_a_failover_brought_back_runs_again(stage: Stag
     owner, job_table = life.owner, life.bucket_worker.job_table
     comparing = AntiEntropy(
         owner.ownership,
-        owner.master,
+        owner.master.onboarding,
         owner.store,
         job_table,
         look_at_nothing,

@@ -18,7 +18,7 @@ from tests.support.waiting import eventually, until
 
 async def test_a_fenced_start_that_is_asked_for_through_the_stop_goes_back(stage: Stage, life: Life) -> None:
     """Its write is under way while the bucket is stopped and goes on: under the epoch that is past it can never start."""
-    writes = life.bucket_worker.in_flight_writer._in_flight._master
+    writes = life.bucket_worker.in_flight_writer._in_flight._outcomes
     persist, sent, answer = writes.persist, asyncio.Event(), asyncio.Event()
 
     async def slow(fence: Fence, rows: Sequence[InFlightRow]) -> Written:
@@ -77,7 +77,7 @@ async def test_a_freeze_that_a_failover_has_lost_ends(stage: Stage, life: Life) 
     fence = life.owner.fence
     assert await life.owner.store.freeze(fence.bucket_id, fence.epoch, fence.owner) is Word.OK
     onboarded = NewJob(new_id(), PRIORITY, life.owner.lane, "gated", b'{"gate":"first"}', b"", 0)
-    await life.owner.master.insert_held([onboarded])
+    await life.owner.master.intake.insert_held([onboarded])
     life.bucket_worker.due_fetcher.kick(fence.bucket_id)
 
     async def goes_on() -> bool:

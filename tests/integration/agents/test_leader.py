@@ -30,11 +30,11 @@ class Candidate:
         self.agent = agent
         self.overdue = 0
         self.due_notifier = DueNotifier(
-            agent.master, agent.stores, agent.reach, SystemClock(), agent.telemetry, map_seconds=10.0
+            agent.master.queries, agent.stores, agent.reach, SystemClock(), agent.telemetry, map_seconds=10.0
         )
         self.duty = Leader(
             agent.ownership,
-            agent.master,
+            agent.master.leadership,
             self.due_notifier,
             [],
             leases or Leases(),
@@ -74,7 +74,7 @@ async def test_one_leads_the_other_waits_and_a_resignation_hands_over_with_a_new
     assert second.duty.epoch is None
     await first.duty.tick()
     await first.duty.resign()
-    second.duty.on_leader_seen((await second.agent.master.renew(second.agent.agent_id, 600.0)).coordinator)
+    second.duty.on_leader_seen((await second.agent.master.members.renew(second.agent.agent_id, 600.0)).coordinator)
     await second.duty.tick()
     assert second.duty.epoch is not None
     assert second.duty.epoch > 1
@@ -108,7 +108,7 @@ async def test_a_dead_leader_is_replaced_at_once(stage: Stage) -> None:
 async def test_only_the_owner_of_a_matching_bucket_gets_a_hint(stage: Stage) -> None:
     owner, other, leader = await stage.owner(), await stage.owner(), Candidate(await stage.agent())
     jobs = [NewJob(new_id(), PRIORITY, owner.lane, "work", b"{}", b"", 0)]
-    await owner.master.insert_held(jobs)
+    await owner.master.intake.insert_held(jobs)
     await leader.duty.tick()
     await leader.duty.tick()
     await leader.due_notifier.tick()
@@ -147,7 +147,7 @@ async def test_a_row_marked_and_never_put_comes_back_and_its_neighbours_stay(sta
 
     duty = AntiEntropy(
         owner.ownership,
-        owner.master,
+        owner.master.onboarding,
         owner.store,
         Remembered(in_memory),
         adopt,
@@ -252,12 +252,12 @@ async def test_an_adopted_bucket_is_lost_at_once_and_above_every_epoch_it_ever_h
     submitted = await owner.submit(2)
     bucket_id = owner.fence.bucket_id
     await owner.die()
-    taken = await keeper.master.take_lost(keeper.agent_id, ["default"], {})
+    taken = await keeper.master.rescue.take_lost(keeper.agent_id, ["default"], {})
     assert taken is not None
     await stage.rows("DELETE FROM bucket WHERE id = $1", text(bucket_id))
     again = msgspec.structs.replace(taken, owner=keeper.agent_id)
-    assert await keeper.master.adopt_bucket(again, "the test")
-    assert not await keeper.master.adopt_bucket(again, "the test")
+    assert await keeper.master.buckets.adopt_bucket(again, "the test")
+    assert not await keeper.master.buckets.adopt_bucket(again, "the test")
     rows = await stage.rows("SELECT state, epoch FROM bucket WHERE id = $1", text(bucket_id))
     assert [(row["state"], row["epoch"]) for row in rows] == [("LOST", taken.epoch + 1)]
     await keeper.rescue().tick()
@@ -270,7 +270,7 @@ async def test_orphaned_rows_expired_jobs_and_partitions_are_looked_after(stage:
     await owner.submit(2)
     await owner.persist(await owner.claim("one", 2))
     await stage.rows("DELETE FROM bucket WHERE id = $1", text(owner.fence.bucket_id))
-    assert await keeper.master.return_orphans(0.0, 100, max_rescues=3) == (2, 2, 0)
+    assert await keeper.master.maintenance.return_orphans(0.0, 100, max_rescues=3) == (2, 2, 0)
     assert {state for state, _, _ in (await stage.jobs()).values()} == {"HELD"}
     maintenance = maintenance_of(keeper, [])
     for task in maintenance.tasks():

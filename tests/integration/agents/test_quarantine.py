@@ -10,7 +10,7 @@ from jobmaster.cli.checks import quarantine_finding
 from jobmaster.cli.findings import Verdict
 from jobmaster.clock import new_id
 from jobmaster.codec import encode_entry
-from jobmaster.master.master import Master
+from jobmaster.master.outcomes import Outcomes
 from jobmaster.master.reports import Reader
 from jobmaster.model.job import Entry
 from jobmaster.ports import Unfit, Word
@@ -103,16 +103,16 @@ async def test_a_master_that_refuses_everybody_quarantines_nobody(stage: Stage) 
 
 
 class _DiesPuttingAside:
-    def __init__(self, master: Master, when: When) -> None:
-        self._master = master
+    def __init__(self, outcomes: Outcomes, when: When) -> None:
+        self._outcomes = outcomes
         self._when = when
 
     def __getattr__(self, name: str) -> object:
-        return getattr(self._master, name)
+        return getattr(self._outcomes, name)
 
     async def quarantine(self, bucket_id: bytes, entries: Sequence[Unfit]) -> None:
         if self._when is When.AFTER:
-            await self._master.quarantine(bucket_id, entries)
+            await self._outcomes.quarantine(bucket_id, entries)
         raise Killed
 
 
@@ -121,9 +121,10 @@ async def test_a_rescuer_that_dies_around_the_quarantine_leaves_it_to_the_next(s
     owner, dying, heir = await stage.owner(), await stage.agent(), await stage.agent()
     unfit, good = await _poisoned(owner)
     await owner.die()
+    dying.master.outcomes = _DiesPuttingAside(dying.master.outcomes, when)  # type: ignore[assignment]
     with pytest.raises(Killed):
-        await dying.rescue(_DiesPuttingAside(dying.master, when)).tick()
-    await heir.master.end_agent(dying.agent_id, dead=True, reason="the test killed it")
+        await dying.rescue().tick()
+    await heir.master.members.end_agent(dying.agent_id, dead=True, reason="the test killed it")
     await heir.rescue().tick()
     assert (await stage.jobs()).keys() == set(good)
     kept = await stage.rows("SELECT entry FROM quarantine")

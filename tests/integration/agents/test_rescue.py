@@ -98,10 +98,10 @@ async def test_a_page_that_the_master_does_not_write_in_its_time_goes_in_parts(s
 
     async def rescue_page(fence: Fence, entries: Sequence[Entry], *args: Any, **options: Any) -> Written:
         tries.append(len(entries))
-        return await slow.rescue_page(fence, entries, *args, **options)
+        return await slow.rescue.rescue_page(fence, entries, *args, **options)
 
     try:
-        rescue = rescuer.rescue(Watched(rescuer.master, rescue_page=rescue_page))
+        rescue = rescuer.rescue(Watched(rescuer.master, rescue=Watched(rescuer.master.rescue, rescue_page=rescue_page)))
         await rescue.tick()
         while not rescuer.telemetry.buckets_drained:  # (a single row that is late, on a busy machine)
             await asyncio.sleep(0.1)
@@ -134,7 +134,7 @@ async def test_a_job_found_with_a_dead_agent_for_the_third_time_fails_with_the_r
     lived = await owner.live()
     await owner.die()
     await rescuer.rescue().tick()
-    view = await rescuer.master.get(lived.poison[0])
+    view = await rescuer.master.queries.get(lived.poison[0])
     assert view is not None
     assert view.error is not None
     assert view.error.reason == "agent_lost"
@@ -166,18 +166,22 @@ async def test_a_zombie_owner_is_refused_everywhere(stage: Stage) -> None:
 
     zombie, _ = await stage.connect(owner.agent_id)  # its old connections were cut by the rescuer
     ids = {entry.id for entry in (*running, *claimed)}
-    assert not (await zombie.persist(owner.fence, [in_flight(entry, owner.lane) for entry in claimed])).bucket_ok
-    assert not await zombie.copy_final([owner.final(entry) for entry in claimed])
-    recorded = await zombie.record_final([owner.final(entry) for entry in (*running, *claimed)])
+    assert not (
+        await zombie.outcomes.persist(owner.fence, [in_flight(entry, owner.lane) for entry in claimed])
+    ).bucket_ok
+    assert not await zombie.outcomes.copy_final([owner.final(entry) for entry in claimed])
+    recorded = await zombie.outcomes.record_final([owner.final(entry) for entry in (*running, *claimed)])
     assert not recorded.accepted
     assert recorded.refused == ids
-    held = await zombie.hold(owner.fence, [hold_row(entry, owner.lane) for entry in (*running, *claimed)])
+    held = await zombie.outcomes.hold(owner.fence, [hold_row(entry, owner.lane) for entry in (*running, *claimed)])
     assert not held.accepted
     assert held.refused == ids
-    assert not (await zombie.retry_here(owner.fence, [hold_row(entry, owner.lane) for entry in claimed])).bucket_ok
-    assert not (await zombie.onboard(owner.fence, owner.lane, 3, 300.0, 10)).bucket_ok
-    assert not (await zombie.renew(owner.agent_id, 10.0)).alive
-    assert not await zombie.move_bucket(*owner.fence, BucketState.LOST, "it thinks it owns it")
+    assert not (
+        await zombie.outcomes.retry_here(owner.fence, [hold_row(entry, owner.lane) for entry in claimed])
+    ).bucket_ok
+    assert not (await zombie.onboarding.onboard(owner.fence, owner.lane, 3, 300.0, 10)).bucket_ok
+    assert not (await zombie.members.renew(owner.agent_id, 10.0)).alive
+    assert not await zombie.buckets.move_bucket(*owner.fence, BucketState.LOST, "it thinks it owns it")
 
     assert (await owner.store.claim(owner.fence, "more", 10)).word is Word.FENCED
     assert await owner.store.settle(owner.fence, ["new"], []) is Word.FENCED
@@ -197,7 +201,7 @@ async def test_the_dead_owners_database_connections_are_cut(stage: Stage) -> Non
     count = "SELECT count(*) FROM pg_stat_activity WHERE application_name = $1"
     name = text(owner.agent_id)
     assert (await stage.rows(count, name))[0][0] > 0
-    await rescuer.master.end_agent(owner.agent_id, dead=True, reason="killed")
+    await rescuer.master.members.end_agent(owner.agent_id, dead=True, reason="killed")
     await rescuer.rescue().tick()
     assert (await stage.rows(count, name))[0][0] == 0
 
@@ -206,10 +210,10 @@ async def test_a_living_rescuers_connections_are_not_cut_when_it_declares_a_buck
     owner, rescuer, other = await stage.owner(), await stage.agent(), await stage.agent()
     await owner.submit(1)
     await owner.die()
-    bucket = await rescuer.master.take_lost(rescuer.agent_id, ["default"], {})
+    bucket = await rescuer.master.rescue.take_lost(rescuer.agent_id, ["default"], {})
     assert bucket is not None
     name = text(rescuer.agent_id)
-    assert await rescuer.master.move_bucket(bucket.id, bucket.epoch, bucket.owner, BucketState.LOST, "leaving")
+    assert await rescuer.master.buckets.move_bucket(bucket.id, bucket.epoch, bucket.owner, BucketState.LOST, "leaving")
     before = await stage.rows("SELECT pid FROM pg_stat_activity WHERE application_name = $1 ORDER BY pid", name)
     assert before
     await other.rescue().tick()
@@ -246,7 +250,7 @@ async def test_a_rescuer_may_die_at_any_call_and_another_finishes(stage: Stage, 
         ending = Ending(at, when)
         with pytest.raises(Killed):
             await rescuer.rescue(ending.over(rescuer.master), ending.over(rescuer.store), page_jobs=2).tick()
-        await heir.master.end_agent(rescuer.agent_id, dead=True, reason=f"died {when} {ending.names[-1]}")
+        await heir.master.members.end_agent(rescuer.agent_id, dead=True, reason=f"died {when} {ending.names[-1]}")
         await heir.rescue(page_jobs=2).tick()
         await check(stage, owner, lived)
         await rescuer.master.close()
@@ -301,7 +305,7 @@ async def test_a_leaving_rescuer_gives_back_what_it_never_heard_that_it_took(sta
     with pytest.raises(Killed):
         await duty.tick()
     await duty.give_back()
-    assert await leaving.master.end_agent(leaving.agent_id, dead=False, reason="leaving")
+    assert await leaving.master.members.end_agent(leaving.agent_id, dead=False, reason="leaving")
     await heir.rescue().tick()
     await check(stage, owner, lived)
 
@@ -312,19 +316,19 @@ async def test_a_zombie_rescuer_moves_nothing_and_removes_nothing(stage: Stage) 
     submitted = await owner.submit(6)
     claimed = await owner.claim("one", 3)
     await owner.die()
-    bucket = await zombie.master.take_lost(zombie.agent_id, ["default"], {})
+    bucket = await zombie.master.rescue.take_lost(zombie.agent_id, ["default"], {})
     assert bucket is not None
     drain = Evacuation(bucket, zombie.master, zombie.store, lambda: True, page_jobs=100, max_rescues=3)
     assert await zombie.store.fence(drain.fence) == (Word.OK, drain.fence.epoch)
     page = await zombie.store.read_page(drain.fence, 100)
     assert {entry.id for entry in page.entries} == {entry.id for entry in claimed}
 
-    await heir.master.end_agent(zombie.agent_id, dead=True, reason="frozen")
-    second = await heir.master.take_lost(heir.agent_id, ["default"], {})
+    await heir.master.members.end_agent(zombie.agent_id, dead=True, reason="frozen")
+    second = await heir.master.rescue.take_lost(heir.agent_id, ["default"], {})
     assert second is not None
     assert second.epoch > bucket.epoch
     master, _ = await stage.connect(zombie.agent_id)
-    late = await master.rescue_page(drain.fence, page.entries, owner.lane, 3, claimed=True, max_rescues=3)
+    late = await master.rescue.rescue_page(drain.fence, page.entries, owner.lane, 3, claimed=True, max_rescues=3)
     assert (late.bucket_ok, late.accepted) == (False, frozenset())
     # The heir has not fenced the store yet: what keeps the page there is that the refusal was obeyed.
     zombie_again = Evacuation(bucket, master, zombie.store, lambda: True, page_jobs=100, max_rescues=3)
@@ -332,8 +336,8 @@ async def test_a_zombie_rescuer_moves_nothing_and_removes_nothing(stage: Stage) 
     depth = (await heir.store.depths([bucket.id]))[0]
     assert depth is not None
     assert (depth.pending, depth.claimed_lists) == (3, 1)
-    assert await master.sweep(drain.fence, 100, max_rescues=3) == (0, 0, 0)
-    assert not await master.close_drained(drain.fence, 0, 0)
+    assert await master.rescue.sweep(drain.fence, 100, max_rescues=3) == (0, 0, 0)
+    assert not await master.rescue.close_drained(drain.fence, 0, 0)
     assert await stage.jobs() == {}
 
     heirs = Evacuation(second, heir.master, heir.store, lambda: True, page_jobs=100, max_rescues=3)
@@ -348,16 +352,16 @@ async def test_an_older_drain_of_the_same_agent_is_refused_like_anybody_elses(st
     owner, rescuer = await stage.owner(), await stage.agent()
     submitted = await owner.submit(2)
     await owner.die()
-    first = await rescuer.master.take_lost(rescuer.agent_id, ["default"], {})
+    first = await rescuer.master.rescue.take_lost(rescuer.agent_id, ["default"], {})
     assert first is not None
     old = Evacuation(first, rescuer.master, rescuer.store, lambda: True, page_jobs=100, max_rescues=3)
     await rescuer.store.fence(old.fence)
     page = await rescuer.store.read_page(old.fence, 100)
-    assert await rescuer.master.move_bucket(*old.fence, BucketState.LOST, "given back")
-    second = await rescuer.master.take_lost(rescuer.agent_id, ["default"], {})
+    assert await rescuer.master.buckets.move_bucket(*old.fence, BucketState.LOST, "given back")
+    second = await rescuer.master.rescue.take_lost(rescuer.agent_id, ["default"], {})
     assert second is not None
     assert second.owner == first.owner
-    late = await rescuer.master.rescue_page(old.fence, page.entries, owner.lane, 3, claimed=True, max_rescues=3)
+    late = await rescuer.master.rescue.rescue_page(old.fence, page.entries, owner.lane, 3, claimed=True, max_rescues=3)
     assert not late.bucket_ok
     assert await stage.jobs() == {}
     new = Evacuation(second, rescuer.master, rescuer.store, lambda: True, page_jobs=100, max_rescues=3)
@@ -389,6 +393,6 @@ async def test_a_leaving_rescuer_gives_its_unfinished_buckets_back_at_once(stage
     assert duty.unfinished == 1
     await duty.give_back()
     assert (await stage.bucket_state(owner.fence.bucket_id))[0] == "LOST"
-    assert await leaving.master.end_agent(leaving.agent_id, dead=False, reason="leaving")
+    assert await leaving.master.members.end_agent(leaving.agent_id, dead=False, reason="leaving")
     await heir.rescue().tick()
     await check(stage, owner, lived)

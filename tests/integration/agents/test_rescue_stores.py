@@ -167,14 +167,14 @@ async def test_jobs_of_a_silent_agent_are_held_within_its_lease_and_two_seconds(
     rescue = rescuer.rescue()
     certified = asyncio.Event()
     failure_detector = FailureDetector(
-        rescuer.ownership, rescuer.master, leases, clock, certified.set, rescuer.telemetry, EventLog()
+        rescuer.ownership, rescuer.master.members, leases, clock, certified.set, rescuer.telemetry, EventLog()
     )
     began = clock.boottime()
 
     async def renew_until(moment: float) -> None:
         while clock.boottime() < moment:
             sent = clock.boottime()
-            assert (await rescuer.master.renew(rescuer.agent_id, leases.lease_seconds)).alive
+            assert (await rescuer.master.members.renew(rescuer.agent_id, leases.lease_seconds)).alive
             rescuer.ownership.trust(term(sent, leases.lease_seconds))
             await asyncio.sleep(0.2)
 
@@ -182,7 +182,7 @@ async def test_jobs_of_a_silent_agent_are_held_within_its_lease_and_two_seconds(
     await renew_until(began + leases.lease_seconds)  # nobody judges in its own first term
     owner = await stage.owner(leases.lease_seconds)
     lived = await owner.live(1)
-    assert (await owner.master.renew(owner.agent_id, leases.lease_seconds)).alive
+    assert (await owner.master.members.renew(owner.agent_id, leases.lease_seconds)).alive
     silent_since = clock.boottime()
     while not certified.is_set():
         await renew_until(clock.boottime() + 0.1)

@@ -54,7 +54,7 @@ class Life:
         )  # fmt: skip
         self.bucket_loss = BucketLoss(
             owner.ownership,
-            owner.master,
+            owner.master.buckets,
             self.bucket_worker.memory_recovery,
             lambda _: None,
             self.telemetry,

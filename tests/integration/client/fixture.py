@@ -66,7 +66,7 @@ class HandAgent:
             id=self.id, name="hand", host="here", pid=1, version="0", mode="full", store=self.store_name, weight=1,
             state=AgentState.ACTIVE, lease_us=0, lease_seconds=600.0, started_us=0,
         )  # fmt: skip
-        await self.master.register(agent, ["default", "payroll"], [handler.spec for handler in publish])
+        await self.master.members.register(agent, ["default", "payroll"], [handler.spec for handler in publish])
 
     async def open(self, lane: str = "default", priority: int = 3, count: int = 1) -> list[Bucket]:
         """Further ACTIVE buckets."""
@@ -77,7 +77,7 @@ class HandAgent:
             )
             for _ in range(count)
         ]  # fmt: skip
-        assert await self.master.create_buckets(made)
+        assert await self.master.buckets.create_buckets(made)
         for bucket in made:
             assert await self.store.open_bucket(self.fence(bucket)) is Word.OK
         self.buckets.setdefault((lane, priority), []).extend(made)
@@ -113,7 +113,7 @@ class HandAgent:
             )
             for entry in entries
         ]  # fmt: skip
-        written = await self.master.record_final(rows)
+        written = await self.master.outcomes.record_final(rows)
         assert written.accepted | written.refused == {entry.id for entry in entries}
         assert await self.store.settle(self.fence(bucket), [name], [entry.id for entry in entries]) is Word.OK
 

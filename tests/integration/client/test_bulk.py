@@ -145,7 +145,7 @@ async def test_every_job_of_a_failed_bulk_is_acknowledged_unknown_or_not_stored(
     assert acknowledged
     assert unknown
     # A chunk that finds every bucket avoided, because a call to it failed a moment ago, becomes rows.
-    rows = await shop.master.states(list(acknowledged - waiting.keys()))
+    rows = await shop.master.queries.states(list(acknowledged - waiting.keys()))
     assert acknowledged <= waiting.keys() | rows.keys()
     assert waiting.keys() <= acknowledged | unknown
 

@@ -211,7 +211,7 @@ async def test_intake_goes_on_while_the_master_is_down(
 async def test_a_commit_whose_answer_was_lost_is_asked_again_and_counted_once(
     shop: Workshop, options: dict[str, Any]
 ) -> None:
-    insert_held, insert_assigned = shop.master.insert_held, shop.master.insert_assigned
+    insert_held, insert_assigned = shop.master.intake.insert_held, shop.master.intake.insert_assigned
     lost: list[str] = []
 
     async def held(jobs: Sequence[NewJob]) -> Written:
@@ -228,8 +228,8 @@ async def test_a_commit_whose_answer_was_lost_is_asked_again_and_counted_once(
             raise OutcomeUnknown("the answer was lost")
         return written
 
-    shop.master.insert_held = held  # type: ignore[method-assign]  # the fault, written down
-    shop.master.insert_assigned = assigned  # type: ignore[method-assign]
+    shop.master.intake.insert_held = held  # type: ignore[method-assign]  # the fault, written down
+    shop.master.intake.insert_assigned = assigned  # type: ignore[method-assign]
     receipt = await shop.cluster.submit(resize, {"path": "a"}, **options)
     assert lost
     assert (receipt.level, receipt.duplicate) == (Durability.MASTER, False)
@@ -242,7 +242,7 @@ async def test_a_commit_that_stays_unknown_names_the_job(shop: Workshop) -> None
     async def never(jobs: Sequence[NewJob]) -> Written:
         raise OutcomeUnknown("the answer was lost")
 
-    shop.master.insert_held = never  # type: ignore[method-assign]
+    shop.master.intake.insert_held = never  # type: ignore[method-assign]
     results = await asyncio.gather(
         *(shop.cluster.submit(resize, {"path": "a"}, after=3600) for _ in range(3)), return_exceptions=True
     )
@@ -330,8 +330,8 @@ async def test_the_id_of_an_unknown_outcome_is_the_one_that_the_key_holds(
 ) -> None:
     """A producer died between the key and the row; the answer to the next one's insert is lost."""
     with monkeypatch.context() as faults:
-        faults.setattr(shop.master, "insert_assigned", _down)
-        faults.setattr(shop.master, "insert_held", _down)
+        faults.setattr(shop.master.intake, "insert_assigned", _down)
+        faults.setattr(shop.master.intake, "insert_held", _down)
         with pytest.raises(Unavailable):
             await shop.cluster.submit(resize, {"path": "a"}, idempotency_key="k")
     assert await shop.rows() == {}
@@ -349,7 +349,7 @@ async def _down(*args: Any) -> Written:
 async def test_an_own_id_whose_row_cannot_be_compared_is_unknown(
     shop: Workshop, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    insert_held = shop.master.insert_held
+    insert_held = shop.master.intake.insert_held
     lost: list[str] = []
 
     async def held(jobs: Sequence[NewJob]) -> Written:
@@ -359,8 +359,8 @@ async def test_an_own_id_whose_row_cannot_be_compared_is_unknown(
             raise OutcomeUnknown("the answer was lost")
         return written
 
-    monkeypatch.setattr(shop.master, "insert_held", held)
-    monkeypatch.setattr(shop.master, "get", _down)
+    monkeypatch.setattr(shop.master.intake, "insert_held", held)
+    monkeypatch.setattr(shop.master.queries, "get", _down)
     with pytest.raises(OutcomeUnknown, match="cannot be read"):
         await shop.cluster.submit(resize, {"path": "a"}, after=3600, job_id=new_id())
     assert len(await shop.rows()) == 1
@@ -414,7 +414,7 @@ async def test_closing_answers_submits_that_wait_for_the_first_picture_of_the_bu
         asked.set()
         await asyncio.Event().wait()
 
-    monkeypatch.setattr(shop.master, "buckets", never)
+    monkeypatch.setattr(shop.master.queries, "buckets", never)
     for options in ({}, {"durability": "master"}, {"after": 3600}, {"idempotency_key": "k"}, {"lane": "nowhere"}):
         given: Any = options
         asked.clear()

@@ -87,20 +87,20 @@ async def test_lost_news_cost_seconds_not_the_result(shop: Workshop, monkeypatch
 async def test_a_wait_outlasts_a_master_that_does_not_answer(shop: Workshop, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(waiting_module, "REREAD_SECONDS", 0.05)
     receipt = await shop.cluster.submit(resize, {"path": "a"})
-    states = shop.master.states
+    states = shop.master.queries.states
     down = asyncio.Event()
 
     async def away(job_ids: Sequence[bytes]) -> dict[bytes, JobState]:
         down.set()
         raise Unavailable("the master is away")
 
-    monkeypatch.setattr(shop.cluster.master, "states", away)
+    monkeypatch.setattr(shop.cluster.master.queries, "states", away)
     with pytest.raises(WaitTimeout, match="the master does not answer: the master is away"):
         await receipt.wait(timeout=0.1)
     waiter = asyncio.create_task(receipt.result(timeout=PATIENCE_SECONDS))
     down.clear()
     await down.wait()
-    monkeypatch.setattr(shop.cluster.master, "states", states)
+    monkeypatch.setattr(shop.cluster.master.queries, "states", states)
     await shop.agent.work_off(result=SIZE)
     assert await soon(waiter) == Size(4, 2)
 
@@ -116,7 +116,7 @@ async def test_a_wait_ends_in_time_although_a_frozen_master_holds_its_question(
         await thawed.wait()
         return {}
 
-    monkeypatch.setattr(shop.cluster.master, "states", frozen)
+    monkeypatch.setattr(shop.cluster.master.queries, "states", frozen)
     try:
         with pytest.raises(WaitTimeout):
             await soon(receipt.wait(timeout=0.1))
@@ -158,7 +158,7 @@ async def test_what_is_published_while_a_subscription_is_broken_is_not_missed(
 @pytest.mark.usefixtures("never_reread")
 async def test_a_job_that_ends_between_the_look_and_the_wait_is_heard_of(shop: Workshop) -> None:
     receipt = await shop.cluster.submit(resize, {"path": "a"})
-    states = shop.master.states
+    states = shop.master.queries.states
     looks = 0
 
     async def stale(job_ids: Sequence[bytes]) -> dict[bytes, JobState]:
@@ -170,7 +170,7 @@ async def test_a_job_that_ends_between_the_look_and_the_wait_is_heard_of(shop: W
             await shop.agent.work_off(result=SIZE)
         return answer
 
-    shop.master.states = stale  # type: ignore[method-assign]  # the interleaving, written down
+    shop.master.queries.states = stale  # type: ignore[method-assign]  # the interleaving, written down
     assert await soon(receipt.wait(timeout=PATIENCE_SECONDS)) is JobState.SUCCEEDED
     assert looks == 2
 

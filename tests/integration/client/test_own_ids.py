@@ -33,7 +33,7 @@ from tests.integration.client.test_faults import second_store
 def asked(shop: Workshop, monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
     """How often the store was scanned, and the master was asked."""
     counts: Counter[str] = Counter()
-    find, sent_before, buckets = shop.store.find, shop.master.sent_before, shop.master.buckets
+    find, sent_before, buckets = shop.store.find, shop.master.queries.sent_before, shop.master.queries.buckets
 
     async def counted_find(bucket_ids: Sequence[bytes], job_ids: Sequence[bytes], scan_max: int) -> Any:
         counts["find"] += len(bucket_ids)
@@ -48,8 +48,8 @@ def asked(shop: Workshop, monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
         return await buckets(**options)
 
     monkeypatch.setattr(shop.store, "find", counted_find)
-    monkeypatch.setattr(shop.master, "sent_before", counted_sent_before)
-    monkeypatch.setattr(shop.master, "buckets", counted_buckets)
+    monkeypatch.setattr(shop.master.queries, "sent_before", counted_sent_before)
+    monkeypatch.setattr(shop.master.queries, "buckets", counted_buckets)
     return counts
 
 
@@ -113,9 +113,9 @@ async def test_a_copy_in_a_bucket_that_takes_no_more_is_seen(
     first = await shop.cluster.submit(resize, {"path": "a"})
     for bucket in shop.agent.buckets["default", 3]:
         if to is BucketState.FROZEN:
-            await shop.master.freeze([bucket.id], None, "test", "test")
+            await shop.master.buckets.freeze([bucket.id], None, "test", "test")
         else:
-            assert await shop.master.move_bucket(bucket.id, bucket.epoch, bucket.owner, to, "test")
+            assert await shop.master.buckets.move_bucket(bucket.id, bucket.epoch, bucket.owner, to, "test")
     await shop.agent.open(count=1)
     for cluster in (shop.cluster, await open_cluster()):
         again = await cluster.submit(resize, {"path": "a"}, job_id=first.id)
@@ -181,7 +181,7 @@ async def test_a_store_that_is_away_is_not_asked_for_its_lost_buckets_by_every_c
     cluster = await open_cluster(settings=settings, stores={"default": shop.store, "other": agent.store})
     server.kill()
     for bucket in agent.buckets["default", 3]:
-        assert await shop.master.move_bucket(bucket.id, bucket.epoch, bucket.owner, BucketState.LOST, "test")
+        assert await shop.master.buckets.move_bucket(bucket.id, bucket.epoch, bucket.owner, BucketState.LOST, "test")
     asked, find = [], agent.store.find
 
     async def counted(*arguments: Any) -> Any:

@@ -175,7 +175,7 @@ async def test_nul_inside_an_argument_is_allowed_and_arrives(shop: Workshop) -> 
     durable = await shop.cluster.submit(resize, {"path": "a\0b"}, after=3600)
     quick = await shop.cluster.submit(resize, {"path": "a\0b"})
     assert decode_json((await shop.waiting())[quick.id].args) == {"path": "a\0b"}
-    view = await shop.master.get(durable.id)
+    view = await shop.master.queries.get(durable.id)
     assert view is not None
     assert decode_json(view.args) == {"path": "a\0b"}
 
@@ -291,7 +291,7 @@ async def test_a_key_with_another_payload_is_a_conflict_and_another_handler_has_
 
 async def test_a_key_whose_producer_died_before_its_job_was_written_is_not_lost(shop: Workshop) -> None:
     orphan = new_id()
-    await shop.master.reserve_keys("images.resize", [("k", orphan, digest("images.resize", b'{"path":"a"}'))])
+    await shop.master.intake.reserve_keys("images.resize", [("k", orphan, digest("images.resize", b'{"path":"a"}'))])
     receipt = await shop.cluster.submit(resize, {"path": "a"}, idempotency_key="k")
     assert (receipt.id, receipt.duplicate) == (orphan, True)
     assert orphan in await shop.rows()

@@ -70,7 +70,7 @@ class World:
     async def agent(
         self, agent_id: bytes, *, lease_seconds: float = 10.0, weight: int = 1, mode: str = "full"
     ) -> bytes:
-        await self.master.register(
+        await self.master.members.register(
             Agent(
                 id=agent_id, name="agent", host="host", pid=1, version="0", mode=mode, store="store", weight=weight,
                 state=AgentState.ACTIVE, lease_us=0, lease_seconds=lease_seconds, started_us=0,
@@ -85,26 +85,26 @@ class World:
             id=new_id(), store="store", lane=lane, priority=priority, state=BucketState.ACTIVE, epoch=1,
             owner=owner or self.owner,
         )  # fmt: skip
-        assert await self.master.create_buckets([made])
+        assert await self.master.buckets.create_buckets([made])
         return Fence(BucketId(made.id), 1, AgentId(made.owner))
 
     async def assigned(self, count: int = 1, *, fence: Fence | None = None) -> list[bytes]:
         """Jobs that were held and onboarded: ASSIGNED with token 2."""
         ids = [new_id() for _ in range(count)]
-        await self.master.insert_held([new_job(id_) for id_ in ids])
-        answer = await self.master.onboard(fence or self.fence, LANE, PRIORITY, 60.0, count)
+        await self.master.intake.insert_held([new_job(id_) for id_ in ids])
+        answer = await self.master.onboarding.onboard(fence or self.fence, LANE, PRIORITY, 60.0, count)
         assert {entry.id for entry in answer.entries} == set(ids)
         return ids
 
     async def processing(self, count: int = 1) -> list[bytes]:
         """SavePending jobs that run longer than persist_within: PROCESSING with token 1."""
         ids = [new_id() for _ in range(count)]
-        written = await self.master.persist(self.fence, [in_flight_row(id_) for id_ in ids])
+        written = await self.master.outcomes.persist(self.fence, [in_flight_row(id_) for id_ in ids])
         assert written.accepted == set(ids)
         return ids
 
     async def view(self, job_id: bytes) -> JobView:
-        view = await self.master.get(job_id)
+        view = await self.master.queries.get(job_id)
         assert view is not None, "the job has no row"
         return view
 
@@ -112,7 +112,7 @@ class World:
         return (await self.view(job_id)).state.value
 
     async def bucket_row(self, bucket_id: bytes) -> Bucket:
-        return next(bucket for bucket in await self.master.buckets() if bucket.id == bucket_id)
+        return next(bucket for bucket in await self.master.queries.buckets() if bucket.id == bucket_id)
 
     async def jobs(self) -> list[tuple[Any, ...]]:
         """Everything in job and attempt: to show that nothing was written."""
@@ -132,11 +132,11 @@ class World:
 
     async def lost(self, fence: Fence | None = None) -> None:
         """The bucket's owner is declared dead on proof."""
-        assert await self.master.end_agent((fence or self.fence).owner, dead=True, reason="test")
+        assert await self.master.members.end_agent((fence or self.fence).owner, dead=True, reason="test")
 
     async def take(self, rescuer: bytes) -> Fence:
         """A lost bucket is taken by a living rescuer."""
-        bucket = await self.master.take_lost(rescuer, ["store"], {})
+        bucket = await self.master.rescue.take_lost(rescuer, ["store"], {})
         assert bucket is not None
         assert bucket.state is BucketState.DRAINING
         return Fence(BucketId(bucket.id), bucket.epoch, AgentId(bucket.owner))

@@ -16,7 +16,7 @@ from jobmaster.master.master import Master
 from jobmaster.master.migrate import migrate
 from jobmaster.model.archive import ArchiveRange, ArchiveState, LakeFile
 from jobmaster.model.errors import Conflict, Refused
-from jobmaster.ports import Leftover
+from jobmaster.ports import RecordKind
 from jobmaster.settings.model import MasterSettings
 from tests.integration.postgres.fixture import ERROR, SCHEMA, World, final_row, hold_row, new_job
 from tests.support.patience import PATIENCE_SECONDS
@@ -62,7 +62,7 @@ def _now() -> datetime:
 
 async def _detached(fresh: World, archive: Archive, *ids: bytes) -> ArchiveRange:
     """A detached range that holds finished jobs of these ids."""
-    await fresh.master.record_final([final_row(id_, fresh.fence) for id_ in ids])
+    await fresh.master.outcomes.record_final([final_row(id_, fresh.fence) for id_ in ids])
     name = await archive.seal(_now())
     assert name is not None
     assert (await archive.detach(_now())) == (name, 0)
@@ -88,7 +88,7 @@ async def test_a_range_goes_all_the_way_and_every_view_shows_its_jobs_once_until
     fresh: World, archive: Archive, yesterday: int
 ) -> None:
     job_id = _id_at(yesterday)
-    await fresh.master.record_final([final_row(job_id, fresh.fence)])
+    await fresh.master.outcomes.record_final([final_row(job_id, fresh.fence)])
     assert await _seen(fresh, job_id) == [1, 1]
     name = await archive.seal(_now())
     assert name is not None
@@ -119,7 +119,7 @@ async def test_a_reader_sees_a_job_once_while_its_range_is_detached(
 ) -> None:
     """It looks all the time, and the detaching commits between two looks."""
     job_id = _id_at(yesterday)
-    await fresh.master.record_final([final_row(job_id, fresh.fence)])
+    await fresh.master.outcomes.record_final([final_row(job_id, fresh.fence)])
     await archive.seal(_now())
     seen: list[int] = []
     looked = asyncio.Event()
@@ -186,9 +186,9 @@ async def test_another_table_of_the_same_name_is_not_dropped(fresh: World, archi
 
 async def test_the_checksum_notices_any_change_of_any_column(fresh: World, archive: Archive, yesterday: int) -> None:
     job_id = _id_at(yesterday)
-    await fresh.master.hold(fresh.fence, [hold_row(job_id, error=ERROR)])
-    await fresh.master.onboard(fresh.fence, "default", 3, 60.0, 1)
-    await fresh.master.record_final([final_row(job_id, fresh.fence, 2)])
+    await fresh.master.outcomes.hold(fresh.fence, [hold_row(job_id, error=ERROR)])
+    await fresh.master.onboarding.onboard(fresh.fence, "default", 3, 60.0, 1)
+    await fresh.master.outcomes.record_final([final_row(job_id, fresh.fence, 2)])
     await archive.seal(_now())
     await archive.detach(_now())
     (found,) = await archive.ranges()
@@ -243,14 +243,14 @@ async def test_jobs_that_end_late_leave_the_attic_as_a_range_of_their_own(
     fresh: World, archive: Archive, yesterday: int
 ) -> None:
     late, never = _id_at(yesterday), _id_at(yesterday)
-    await fresh.master.insert_held([new_job(late), new_job(never, due_us=2_000_000_000_000_000)])
+    await fresh.master.intake.insert_held([new_job(late), new_job(never, due_us=2_000_000_000_000_000)])
     assert await archive.sweep(_now()) is None, "nothing has ended"
     await archive.seal(_now())
     assert (await archive.detach(_now()) or ("", 0))[1] == 2
-    await fresh.master.onboard(fresh.fence, "default", 3, 60.0, 10)
-    await fresh.master.hold(fresh.fence, [hold_row(late, 2, error=ERROR)])
-    await fresh.master.onboard(fresh.fence, "default", 3, 60.0, 10)
-    await fresh.master.record_final([final_row(late, fresh.fence, 3)])
+    await fresh.master.onboarding.onboard(fresh.fence, "default", 3, 60.0, 10)
+    await fresh.master.outcomes.hold(fresh.fence, [hold_row(late, 2, error=ERROR)])
+    await fresh.master.onboarding.onboard(fresh.fence, "default", 3, 60.0, 10)
+    await fresh.master.outcomes.record_final([final_row(late, fresh.fence, 3)])
     assert await archive.sweep(_now() - timedelta(hours=1)) is None, "it ended a moment ago"
     name = await archive.sweep(_now() + timedelta(seconds=1))
     assert name is not None
@@ -265,16 +265,16 @@ async def test_jobs_that_end_late_leave_the_attic_as_a_range_of_their_own(
     await _published(archive, found)
     await archive.drop(name)
     assert await _seen(fresh, late) == [0, 0]
-    assert (await fresh.master.record_final([final_row(late, fresh.fence, 3)])).quarantined == {late}
+    assert (await fresh.master.outcomes.record_final([final_row(late, fresh.fence, 3)])).quarantined == {late}
 
 
 async def _ended_late(fresh: World, archive: Archive, yesterday: int) -> bytes:
     """A job that went to the attic unfinished and has ended there."""
     late = _id_at(yesterday)
-    await fresh.master.insert_held([new_job(late)])
+    await fresh.master.intake.insert_held([new_job(late)])
     await archive.detach(_now())
-    await fresh.master.onboard(fresh.fence, "default", 3, 60.0, 10)
-    await fresh.master.record_final([final_row(late, fresh.fence, 2)])
+    await fresh.master.onboarding.onboard(fresh.fence, "default", 3, 60.0, 10)
+    await fresh.master.outcomes.record_final([final_row(late, fresh.fence, 2)])
     return late
 
 
@@ -291,7 +291,7 @@ async def test_a_late_copy_that_waits_for_the_sweep_of_the_attic_does_not_bring_
     await transaction.start()
     assert await sweeper.fetchval(_SWEEP, _now() + timedelta(seconds=1)) == 1
     written = await fresh.after_lock(
-        "record_final", fresh.master.record_final([final_row(late, fresh.fence, 2)]), transaction.commit
+        "record_final", fresh.master.outcomes.record_final([final_row(late, fresh.fence, 2)]), transaction.commit
     )
     assert written.quarantined == {late}
     assert await fresh.sql.fetchval("SELECT count(*) FROM job WHERE id = $1", UUID(bytes=late)) == 0
@@ -344,7 +344,7 @@ async def test_a_long_transaction_holds_up_the_archiver_and_not_the_cluster(
     await told.wait()
     for _ in range(50):
         assert await fresh.sql.fetchval("SELECT count(*) FROM pg_locks WHERE NOT granted") == 0
-        assert (await fresh.master.insert_held([new_job(new_id())])).accepted
+        assert (await fresh.master.intake.insert_held([new_job(new_id())])).accepted
     assert not task.done()
     await transaction.rollback()
     assert await task is not None
@@ -374,12 +374,12 @@ async def test_the_key_of_a_job_lives_until_its_range_is_dropped(
 ) -> None:
     """People still see the job, so a second one with its key would be seen beside it."""
     job_id = _id_at(yesterday)
-    await fresh.master.reserve_keys("handler", [("key", job_id, b"d")])
+    await fresh.master.intake.reserve_keys("handler", [("key", job_id, b"d")])
     await fresh.sql.execute("UPDATE idempotency SET created_at = clock_timestamp() - interval '31 days'")
     found = await _published(archive, await _detached(fresh, archive, job_id))
-    assert await fresh.master.forget(Leftover.KEYS, 30, 10) == 0
+    assert await fresh.master.maintenance.forget(RecordKind.KEYS, 30, 10) == 0
     await archive.drop(found.name)
-    assert await fresh.master.forget(Leftover.KEYS, 30, 10) == 1
+    assert await fresh.master.maintenance.forget(RecordKind.KEYS, 30, 10) == 1
 
 
 async def test_what_streams_go_by_is_kept_when_a_range_is_dropped(

@@ -24,7 +24,7 @@ async def started(world: World, *, headers: bytes = ONCE, state: str = "PROCESSI
     """A job whose start was accepted (or, ASSIGNED, that only waits)."""
     job_id = new_id()
     row = in_flight_row(job_id, state=state)._replace(headers=headers)
-    assert (await world.master.persist(world.fence, [row])).accepted == {job_id}
+    assert (await world.master.outcomes.persist(world.fence, [row])).accepted == {job_id}
     return job_id
 
 
@@ -48,15 +48,15 @@ async def test_one_that_was_started_is_abandoned_and_its_late_outcome_refused(
     job_id = await started(world)
     fence = await taken(world, rescuer)
     if where == "sweep":
-        assert await world.master.sweep(fence, 10, max_rescues=3) == (1, 1, 1)
+        assert await world.master.rescue.sweep(fence, 10, max_rescues=3) == (1, 1, 1)
     else:
-        page = await world.master.rescue_page(
+        page = await world.master.rescue.rescue_page(
             fence, [entry(job_id)], LANE, PRIORITY, claimed=where == "claimed", max_rescues=3
         )
         assert page.accepted == page.failed == {job_id}
     await assert_abandoned(world, job_id)
     late = final_row(job_id, world.fence)
-    assert (await world.master.record_final([late])).refused == {job_id}
+    assert (await world.master.outcomes.record_final([late])).refused == {job_id}
     assert await world.state(job_id) == "FAILED"
     assert await world.lines(job_id) == [(1, "refused")], "whoever looks sees that it came to an end after all"
 
@@ -65,21 +65,21 @@ async def test_one_that_was_not_started_is_rescued_as_usual(world: World, rescue
     waits, swept, rowless = await started(world, state="ASSIGNED"), await started(world, state="ASSIGNED"), new_id()
     fence = await taken(world, rescuer)
     copies = [entry(waits), entry(rowless)]
-    page = await world.master.rescue_page(fence, copies, LANE, PRIORITY, claimed=True, max_rescues=3)
+    page = await world.master.rescue.rescue_page(fence, copies, LANE, PRIORITY, claimed=True, max_rescues=3)
     assert page.accepted == {waits, rowless}
-    assert await world.master.sweep(fence, 10, max_rescues=3) == (1, 0, 0)
+    assert await world.master.rescue.sweep(fence, 10, max_rescues=3) == (1, 0, 0)
     assert [await world.state(job_id) for job_id in (waits, swept, rowless)] == ["HELD"] * 3
     # What makes it a proof: its old owner can be allowed to start none of them any more.
     for job_id in (waits, swept, rowless):
         row = in_flight_row(job_id)._replace(headers=ONCE)
-        assert not (await world.master.persist(world.fence, [row])).bucket_ok
+        assert not (await world.master.outcomes.persist(world.fence, [row])).bucket_ok
 
 
 async def test_a_cancel_request_goes_first(world: World, rescuer: bytes) -> None:
     job_id = await started(world)
-    await world.master.cancel(job_id, tombstone=None, actor="test")
+    await world.master.requests.cancel(job_id, tombstone=None, actor="test")
     fence = await taken(world, rescuer)
-    await world.master.sweep(fence, 10, max_rescues=3)
+    await world.master.rescue.sweep(fence, 10, max_rescues=3)
     assert await world.state(job_id) == "CANCELLED"
 
 
@@ -87,7 +87,7 @@ async def test_a_cancel_request_goes_first(world: World, rescuer: bytes) -> None
 async def test_without_a_bucket_it_is_the_same(world: World, state: str) -> None:
     job_id = await started(world, state=state)
     await world.sql.execute("DELETE FROM bucket")
-    assert (await world.master.return_orphans(0.0, 10, max_rescues=3)).moved == 1
+    assert (await world.master.maintenance.return_orphans(0.0, 10, max_rescues=3)).moved == 1
     if state == "PROCESSING":
         await assert_abandoned(world, job_id)
     else:
@@ -96,7 +96,7 @@ async def test_without_a_bucket_it_is_the_same(world: World, state: str) -> None
 
 async def test_text_that_looks_like_the_mark_is_none(world: World, rescuer: bytes) -> None:
     job_id = await started(world, headers=LOOKALIKE)
-    await world.master.sweep(await taken(world, rescuer), 10, max_rescues=3)
+    await world.master.rescue.sweep(await taken(world, rescuer), 10, max_rescues=3)
     assert await world.state(job_id) == "HELD"
 
 
@@ -104,15 +104,15 @@ async def test_the_start_marks_the_row_and_an_older_write_takes_the_mark_away_no
     world: World, rescuer: bytes
 ) -> None:
     """The handler alone says it: the row that the master gave out has no mark before the start."""
-    await world.master.insert_held([new_job(job_id := new_id())])
-    (got,) = (await world.master.onboard(world.fence, LANE, PRIORITY, 60.0, 1)).entries
+    await world.master.intake.insert_held([new_job(job_id := new_id())])
+    (got,) = (await world.master.onboarding.onboard(world.fence, LANE, PRIORITY, 60.0, 1)).entries
     start = in_flight_row(job_id, got.token)
-    assert (await world.master.persist(world.fence, [start._replace(headers=ONCE)])).accepted == {job_id}
+    assert (await world.master.outcomes.persist(world.fence, [start._replace(headers=ONCE)])).accepted == {job_id}
     late = start._replace(state="ASSIGNED")  # sent before the start, and executed after it
-    assert (await world.master.persist(world.fence, [late])).accepted == {job_id}
+    assert (await world.master.outcomes.persist(world.fence, [late])).accepted == {job_id}
     view = await world.view(job_id)
     assert (view.state, view.headers) == ("PROCESSING", ONCE)
-    await world.master.sweep(await taken(world, rescuer), 10, max_rescues=3)
+    await world.master.rescue.sweep(await taken(world, rescuer), 10, max_rescues=3)
     assert await world.state(job_id) == "FAILED"
 
 
@@ -127,7 +127,7 @@ async def test_a_takeover_that_waits_for_the_start_abandons_the_job(world: World
         await world.waiting("buckets/lose")
         await commit()
         await task
-    await world.master.sweep(await world.take(rescuer), 10, max_rescues=3)
+    await world.master.rescue.sweep(await world.take(rescuer), 10, max_rescues=3)
     await assert_abandoned(world, job_id)
 
 
@@ -137,10 +137,10 @@ async def test_a_start_that_waits_for_the_takeover_is_refused(world: World, resc
     await world.sql.execute("UPDATE agent SET state = 'DEAD' WHERE id = $1", ours[0])
     row = in_flight_row(job_id := new_id())._replace(headers=ONCE)
     async with world.open_transaction("buckets/lose", "test") as commit:
-        written = await world.after_lock("jobs/persist", world.master.persist(world.fence, [row]), commit)
+        written = await world.after_lock("jobs/persist", world.master.outcomes.persist(world.fence, [row]), commit)
     assert not written.bucket_ok
     fence = await world.take(rescuer)
-    page = await world.master.rescue_page(fence, [entry(job_id)], LANE, PRIORITY, claimed=True, max_rescues=3)
+    page = await world.master.rescue.rescue_page(fence, [entry(job_id)], LANE, PRIORITY, claimed=True, max_rescues=3)
     assert page.accepted == {job_id}
     assert await world.state(job_id) == "HELD"
 
@@ -151,7 +151,7 @@ async def test_an_owner_that_knows_nothing_of_one_does_not_run_it_again(world: W
         RowRef(id_, Identity(1, world.fence.bucket_id, world.fence.epoch), state, 0)
         for id_, state in ((job_id, "PROCESSING"), (waiting, "ASSIGNED"))
     ]
-    assert await world.master.give_back(world.fence.bucket_id, rows) == 2
+    assert await world.master.onboarding.give_back(world.fence.bucket_id, rows) == 2
     view = await world.view(job_id)
     assert view.error is not None
     assert (view.state, view.token, view.error.reason) == ("FAILED", 1, "abandoned")

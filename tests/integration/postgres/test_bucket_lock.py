@@ -15,30 +15,30 @@ Act = Callable[[World, Fence, bytes], Awaitable[object]]
 
 
 async def _persist(world: World, fence: Fence, job_id: bytes) -> object:
-    return (await world.master.persist(fence, [in_flight_row(job_id, 2), in_flight_row(new_id())])).bucket_ok
+    return (await world.master.outcomes.persist(fence, [in_flight_row(job_id, 2), in_flight_row(new_id())])).bucket_ok
 
 
 async def _retry_here(world: World, fence: Fence, job_id: bytes) -> object:
     rows = [hold_row(job_id, 2, error=ERROR), hold_row(new_id(), error=ERROR)]
-    return (await world.master.retry_here(fence, rows)).bucket_ok
+    return (await world.master.outcomes.retry_here(fence, rows)).bucket_ok
 
 
 async def _onboard(world: World, fence: Fence, _: bytes) -> object:
-    return (await world.master.onboard(fence, "default", 3, 60.0, 10)).bucket_ok
+    return (await world.master.onboarding.onboard(fence, "default", 3, 60.0, 10)).bucket_ok
 
 
 async def _insert_assigned(world: World, fence: Fence, _: bytes) -> object:
-    return (await world.master.insert_assigned(fence.bucket_id, fence.epoch, [new_job(new_id())])).bucket_ok
+    return (await world.master.intake.insert_assigned(fence.bucket_id, fence.epoch, [new_job(new_id())])).bucket_ok
 
 
 async def _rescue_page(world: World, fence: Fence, job_id: bytes) -> object:
     entries = [entry(job_id, 2), entry(new_id())]
-    written = await world.master.rescue_page(fence, entries, "default", 3, claimed=True, max_rescues=3)
+    written = await world.master.rescue.rescue_page(fence, entries, "default", 3, claimed=True, max_rescues=3)
     return written.bucket_ok
 
 
 async def _sweep(world: World, fence: Fence, _: bytes) -> object:
-    return (await world.master.sweep(fence, 100, max_rescues=3)).moved > 0
+    return (await world.master.rescue.sweep(fence, 100, max_rescues=3)).moved > 0
 
 
 OWNER = {
@@ -56,7 +56,7 @@ STATES = ["ACTIVE", "COMPLETING", "LOST", "DRAINING", "READY_TO_DELETE", "FROZEN
 async def _ready(world: World, state: str) -> bytes:
     """One job ASSIGNED in the bucket, one HELD, the bucket in ``state``."""
     (job_id,) = await world.assigned()
-    await world.master.insert_held([new_job(new_id())])
+    await world.master.intake.insert_held([new_job(new_id())])
     await world.sql.execute("UPDATE bucket SET state = $1", state)
     return job_id
 
@@ -93,7 +93,7 @@ async def test_another_owner_is_refused(world: World, name: str) -> None:
 async def test_a_batch_refused_by_the_lock_settles_nothing(world: World) -> None:
     (job_id,) = await world.assigned()
     await world.sql.execute("UPDATE bucket SET epoch = 2")
-    written = await world.master.persist(world.fence, [in_flight_row(job_id, 2)])
+    written = await world.master.outcomes.persist(world.fence, [in_flight_row(job_id, 2)])
     assert not written.bucket_ok
     assert written[1:] == (frozenset(),) * 5
 

@@ -92,28 +92,28 @@ async def test_a_lock_that_is_not_had_in_time_means_nothing_happened(world: Worl
     job_id = new_id()
     async with _master(world.dsn, MasterSettings(lock_timeout_seconds=0.05)) as impatient, _bucket_locked(world):
         with pytest.raises(Unavailable, match="nothing was changed") as raised:
-            await impatient.persist(world.fence, [in_flight_row(job_id)])
+            await impatient.outcomes.persist(world.fence, [in_flight_row(job_id)])
     assert not isinstance(raised.value, OutcomeUnknown)
-    assert await world.master.get(job_id) is None
+    assert await world.master.queries.get(job_id) is None
 
 
 async def test_a_statement_that_runs_too_long_means_nothing_happened(world: World) -> None:
     async with _master(world.dsn, MasterSettings(statement_timeout_seconds=0.1)) as impatient, _bucket_locked(world):
         with pytest.raises(Unavailable, match="nothing was changed"):
-            await impatient.persist(world.fence, [in_flight_row(new_id())])
+            await impatient.outcomes.persist(world.fence, [in_flight_row(new_id())])
 
 
 async def test_a_session_that_dies_during_a_write_leaves_the_outcome_unknown(world: World) -> None:
     job_id = new_id()
     async with _bucket_locked(world):
-        task = asyncio.ensure_future(world.master.persist(world.fence, [in_flight_row(job_id)]))
+        task = asyncio.ensure_future(world.master.outcomes.persist(world.fence, [in_flight_row(job_id)]))
         await world.waiting("jobs/persist")
         waiting = "wait_event_type = 'Lock' AND query LIKE '%jobs/persist%'"
         await world.sql.execute(f"SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE {waiting}")
         with pytest.raises(OutcomeUnknown, match="send the same id again") as raised:
             await task
     assert raised.value.job_ids == (job_id,)
-    assert (await world.master.persist(world.fence, [in_flight_row(job_id)])).accepted == {job_id}
+    assert (await world.master.outcomes.persist(world.fence, [in_flight_row(job_id)])).accepted == {job_id}
 
 
 async def test_the_victim_of_a_deadlock_is_sent_again(world: World) -> None:
@@ -125,7 +125,9 @@ async def test_the_victim_of_a_deadlock_is_sent_again(world: World) -> None:
     transaction = other.transaction()
     await transaction.start()
     await other.execute(touch, *uuids([second]))
-    task = asyncio.ensure_future(world.master.record_final([final_row(id_, world.fence, 2) for id_ in (first, second)]))
+    task = asyncio.ensure_future(
+        world.master.outcomes.record_final([final_row(id_, world.fence, 2) for id_ in (first, second)])
+    )
     await world.waiting("jobs/record_final")
     await other.execute(touch, *uuids([first]))  # closes the circle; goes on when the victim has let go
     await transaction.commit()
@@ -135,7 +137,7 @@ async def test_the_victim_of_a_deadlock_is_sent_again(world: World) -> None:
 
 async def test_a_frozen_server_process_holds_nobody_for_ever(world: World) -> None:
     async with _master(world.dsn, MasterSettings(statement_timeout_seconds=0.1, pool_size=1)) as impatient:
-        await impatient.get(new_id())  # opens the one data connection
+        await impatient.queries.get(new_id())  # opens the one data connection
         find = "SELECT pid FROM pg_stat_activity WHERE application_name = 'impatient'"
         pids = [row["pid"] for row in await world.sql.fetch(find)]
         for pid in pids:
@@ -143,9 +145,9 @@ async def test_a_frozen_server_process_holds_nobody_for_ever(world: World) -> No
         try:
             async with asyncio.timeout(PATIENCE_SECONDS):
                 with pytest.raises(OutcomeUnknown, match="answer did not come"):
-                    await impatient.record_final([final_row(new_id(), world.fence)])
+                    await impatient.outcomes.record_final([final_row(new_id(), world.fence)])
                 # The next call gets a connection of its own and does not wait behind the frozen one.
-                assert await impatient.get(new_id()) is None
+                assert await impatient.queries.get(new_id()) is None
         finally:
             for pid in pids:
                 os.kill(pid, signal.SIGCONT)
@@ -153,7 +155,7 @@ async def test_a_frozen_server_process_holds_nobody_for_ever(world: World) -> No
 
 async def test_closing_does_not_wait_for_a_frozen_server_process(world: World) -> None:
     async with _master(world.dsn, MasterSettings(pool_size=1)) as closing:
-        await closing.get(new_id())
+        await closing.queries.get(new_id())
         pid = await world.sql.fetchval("SELECT pid FROM pg_stat_activity WHERE application_name = 'impatient'")
         os.kill(pid, signal.SIGSTOP)
         try:
@@ -162,21 +164,21 @@ async def test_closing_does_not_wait_for_a_frozen_server_process(world: World) -
         finally:
             os.kill(pid, signal.SIGCONT)
         with pytest.raises(Unavailable, match="closed by this program"):
-            await closing.get(new_id())
+            await closing.queries.get(new_id())
 
 
 async def test_a_cancelled_call_spoils_no_later_answer(world: World) -> None:
     """One connection: what the cancelled statement would have answered must not be taken for the next one's answer."""
     async with _master(world.dsn, MasterSettings(pool_size=1)) as single:
         async with _bucket_locked(world):
-            task = asyncio.ensure_future(single.persist(world.fence, [in_flight_row(new_id())]))
+            task = asyncio.ensure_future(single.outcomes.persist(world.fence, [in_flight_row(new_id())]))
             await world.waiting("jobs/persist")
             task.cancel()
             with pytest.raises(asyncio.CancelledError):
                 await task
         job_id = new_id()
-        assert (await single.persist(world.fence, [in_flight_row(job_id)])).accepted == {job_id}
-        assert await single.states([job_id]) == {job_id: "PROCESSING"}
+        assert (await single.outcomes.persist(world.fence, [in_flight_row(job_id)])).accepted == {job_id}
+        assert await single.queries.states([job_id]) == {job_id: "PROCESSING"}
 
 
 async def test_a_call_that_gets_no_connection_was_not_sent(world: World) -> None:
@@ -184,38 +186,38 @@ async def test_a_call_that_gets_no_connection_was_not_sent(world: World) -> None
         _master(world.dsn, MasterSettings(pool_size=1, statement_timeout_seconds=0.5)) as single,
         _bucket_locked(world),
     ):
-        await single.get(new_id())
+        await single.queries.get(new_id())
         holder = single._data._connections.lend()
         await holder.__aenter__()
         with pytest.raises(Unavailable, match="the call was not sent") as raised:
-            await single.insert_held([new_job(new_id())])
+            await single.intake.insert_held([new_job(new_id())])
         assert not isinstance(raised.value, OutcomeUnknown)
         await holder.__aexit__(None, None, None)
 
 
 async def test_heartbeats_do_not_wait_behind_data(world: World) -> None:
     async with _master(world.dsn, MasterSettings(pool_size=1)) as single, _bucket_locked(world):
-        task = asyncio.ensure_future(single.persist(world.fence, [in_flight_row(new_id())]))
+        task = asyncio.ensure_future(single.outcomes.persist(world.fence, [in_flight_row(new_id())]))
         await world.waiting("jobs/persist")
-        assert (await single.renew(world.owner, 10.0)).alive
+        assert (await single.members.renew(world.owner, 10.0)).alive
         task.cancel()
 
 
 async def test_a_value_the_server_cannot_store_is_the_callers_fault(world: World) -> None:
     job = new_job(new_id())._replace(handler="nul\x00")
     with pytest.raises(InputError, match="does not take a value"):
-        await world.master.insert_held([job])
+        await world.master.intake.insert_held([job])
     with pytest.raises(InputError, match="does not take a value"):
-        await world.master.insert_held([new_job(new_id())._replace(priority=10**6)])
-    assert (await world.master.insert_held([new_job(job.id)])).accepted == {job.id}, "the connection still works"
+        await world.master.intake.insert_held([new_job(new_id())._replace(priority=10**6)])
+    assert (await world.master.intake.insert_held([new_job(job.id)])).accepted == {job.id}, "the connection still works"
 
 
 async def test_a_poisoned_entry_of_a_page_is_refused_so_that_the_page_can_be_split(world: World) -> None:
     row = final_row(new_id(), world.fence)._replace(handler="nul\x00")
     with pytest.raises(ValueRefused, match="does not take a value"):
-        await world.master.record_final([row])
+        await world.master.outcomes.record_final([row])
     with pytest.raises(ValueRefused, match="does not take a value"):
-        await world.master.record_final([final_row(new_id(), world.fence)._replace(priority=10**6)])
+        await world.master.outcomes.record_final([final_row(new_id(), world.fence)._replace(priority=10**6)])
 
 
 async def test_a_right_that_was_taken_away_is_no_fault_of_a_row() -> None:
@@ -238,9 +240,9 @@ async def test_a_read_only_server_is_unavailable_for_writes(own: str) -> None:
     await admin.execute(f"ALTER DATABASE {urlsplit(own).path[1:]} SET default_transaction_read_only = on")
     await admin.close()
     async with _master(own) as master:
-        assert await master.get(new_id()) is None
+        assert await master.queries.get(new_id()) is None
         with pytest.raises(Unavailable, match=r"read-only.*\(point master.dsn at the primary\)"):
-            await master.insert_held([new_job(new_id())])
+            await master.intake.insert_held([new_job(new_id())])
 
 
 async def test_a_schema_that_lost_a_table_is_a_mismatch(own: str) -> None:
@@ -248,7 +250,7 @@ async def test_a_schema_that_lost_a_table_is_a_mismatch(own: str) -> None:
     async with _master(own) as master:
         await admin.execute(f"DROP TABLE {SCHEMA}.handler")
         with pytest.raises(SchemaMismatch, match=r"handler.*\(run `jobmaster db migrate`\)"):
-            await master.handlers()
+            await master.queries.handlers()
     await admin.close()
 
 

@@ -29,8 +29,8 @@ def varied(world: World) -> list[FinalRow]:
 async def test_a_copied_row_is_the_row_that_the_guarded_statement_writes(world: World) -> None:
     copied = varied(world)
     upserted = [row._replace(id=new_id()) for row in copied]
-    assert await world.master.copy_final(copied[::-1])
-    assert len((await world.master.record_final(upserted)).accepted) == len(upserted)
+    assert await world.master.outcomes.copy_final(copied[::-1])
+    assert len((await world.master.outcomes.record_final(upserted)).accepted) == len(upserted)
     found = []
     for rows in (copied, upserted):
         ids = [row.id.hex() for row in rows]
@@ -42,14 +42,14 @@ async def test_a_copied_row_is_the_row_that_the_guarded_statement_writes(world: 
 
 async def test_a_batch_that_goes_out_in_many_pieces_arrives_whole(world: World) -> None:
     rows = [final_row(new_id(), world.fence) for _ in range(3001)]
-    assert await world.master.copy_final(rows)
+    assert await world.master.outcomes.copy_final(rows)
     assert await world.sql.fetchval("SELECT count(*) FROM job") == 3001
 
 
 async def test_rows_are_written_in_the_order_of_their_ids(world: World) -> None:
     """As by every batch statement: two writers that meet wait for each other, in one order."""
     rows = [final_row(new_id(), world.fence) for _ in range(50)]
-    assert await world.master.copy_final(rows[::-1])
+    assert await world.master.outcomes.copy_final(rows[::-1])
     written = [row["id"].bytes for row in await world.sql.fetch("SELECT id FROM job ORDER BY tableoid, ctid")]
     assert written == [row.id for row in rows]
 
@@ -61,5 +61,5 @@ async def test_values_that_no_column_can_hold_write_nothing_and_are_left_to_the_
         good._replace(id=new_id(), handler="\ud800"),
         good._replace(id=new_id(), ran_us=2**63),
     ):
-        assert not await world.master.copy_final([good, bad])
+        assert not await world.master.outcomes.copy_final([good, bad])
     assert await world.sql.fetchval("SELECT count(*) FROM job") == 0

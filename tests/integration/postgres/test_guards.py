@@ -23,23 +23,23 @@ class Kind(NamedTuple):
 
 
 async def _final(world: World, fence: Fence, job_id: bytes, token: int) -> Written:
-    return await world.master.record_final([final_row(job_id, fence, token)])
+    return await world.master.outcomes.record_final([final_row(job_id, fence, token)])
 
 
 async def _persist(world: World, fence: Fence, job_id: bytes, token: int) -> Written:
-    return await world.master.persist(fence, [in_flight_row(job_id, token)])
+    return await world.master.outcomes.persist(fence, [in_flight_row(job_id, token)])
 
 
 async def _hold(world: World, fence: Fence, job_id: bytes, token: int) -> Written:
-    return await world.master.hold(fence, [hold_row(job_id, token, error=ERROR)])
+    return await world.master.outcomes.hold(fence, [hold_row(job_id, token, error=ERROR)])
 
 
 async def _retry_here(world: World, fence: Fence, job_id: bytes, token: int) -> Written:
-    return await world.master.retry_here(fence, [hold_row(job_id, token, error=ERROR, due_us=DUE)])
+    return await world.master.outcomes.retry_here(fence, [hold_row(job_id, token, error=ERROR, due_us=DUE)])
 
 
 async def _release(world: World, fence: Fence, job_id: bytes, token: int) -> Written:
-    return await world.master.release(fence, [(job_id, token)])
+    return await world.master.onboarding.release(fence, [(job_id, token)])
 
 
 KINDS = [
@@ -94,7 +94,7 @@ async def test_another_epoch_of_the_same_bucket_is_refused(world: World, kind: K
 @pytest.mark.parametrize("state", ["SUCCEEDED", "FAILED", "CANCELLED", "EXPIRED"])
 async def test_a_final_row_is_never_written_again(world: World, kind: Kind, state: str) -> None:
     (job_id,) = await world.assigned()
-    await world.master.record_final([final_row(job_id, world.fence, 2, state=state)])
+    await world.master.outcomes.record_final([final_row(job_id, world.fence, 2, state=state)])
     view = await world.view(job_id)
     await kind.write(world, world.fence, job_id, 2)
     assert await world.view(job_id) == view
@@ -103,7 +103,7 @@ async def test_a_final_row_is_never_written_again(world: World, kind: Kind, stat
 @every_kind
 async def test_a_row_that_was_given_back_is_nobodys(world: World, kind: Kind) -> None:
     (job_id,) = await world.assigned()
-    await world.master.hold(world.fence, [hold_row(job_id, 2)])
+    await world.master.outcomes.hold(world.fence, [hold_row(job_id, 2)])
     view = await world.view(job_id)
     assert (view.state, view.bucket_id, view.bucket_epoch, view.token) == ("HELD", None, None, 2)
     written = await kind.write(world, world.fence, job_id, 2)
@@ -117,15 +117,21 @@ async def test_a_row_that_was_given_back_is_nobodys(world: World, kind: Kind) ->
 @every_kind
 async def test_every_row_of_a_mixed_batch_is_accounted_for(world: World, kind: Kind) -> None:
     good, final, moved = await world.assigned(3)
-    await world.master.record_final([final_row(final, world.fence, 2)])
-    await world.master.hold(world.fence, [hold_row(moved, 2)])
-    await world.master.onboard(world.fence, "default", 3, 60.0, 1)  # moved again: token 3
+    await world.master.outcomes.record_final([final_row(final, world.fence, 2)])
+    await world.master.outcomes.hold(world.fence, [hold_row(moved, 2)])
+    await world.master.onboarding.onboard(world.fence, "default", 3, 60.0, 1)  # moved again: token 3
     writes = {
-        "record_final": lambda: world.master.record_final([final_row(i, world.fence, 2) for i in (moved, final, good)]),
-        "persist": lambda: world.master.persist(world.fence, [in_flight_row(i, 2) for i in (moved, final, good)]),
-        "hold": lambda: world.master.hold(world.fence, [hold_row(i, 2) for i in (moved, final, good)]),
-        "retry_here": lambda: world.master.retry_here(world.fence, [hold_row(i, 2) for i in (moved, final, good)]),
-        "release": lambda: world.master.release(world.fence, [(i, 2) for i in (moved, final, good)]),
+        "record_final": lambda: world.master.outcomes.record_final(
+            [final_row(i, world.fence, 2) for i in (moved, final, good)]
+        ),
+        "persist": lambda: world.master.outcomes.persist(
+            world.fence, [in_flight_row(i, 2) for i in (moved, final, good)]
+        ),
+        "hold": lambda: world.master.outcomes.hold(world.fence, [hold_row(i, 2) for i in (moved, final, good)]),
+        "retry_here": lambda: world.master.outcomes.retry_here(
+            world.fence, [hold_row(i, 2) for i in (moved, final, good)]
+        ),
+        "release": lambda: world.master.onboarding.release(world.fence, [(i, 2) for i in (moved, final, good)]),
     }
     written = await writes[kind.name]()
     own_outcome = kind.name == "record_final"
@@ -150,17 +156,17 @@ async def test_the_same_write_again_is_accepted_again_and_changes_nothing(world:
 
 async def test_processing_never_goes_back_to_assigned(world: World) -> None:
     (job_id,) = await world.processing()
-    written = await world.master.persist(world.fence, [in_flight_row(job_id, state="ASSIGNED")])
+    written = await world.master.outcomes.persist(world.fence, [in_flight_row(job_id, state="ASSIGNED")])
     assert written.accepted == {job_id}
     assert await world.state(job_id) == "PROCESSING"
 
 
 async def test_a_missing_row_is_made_by_every_write_that_carries_the_job(world: World) -> None:
     final, running, held, here = (new_id() for _ in range(4))
-    assert (await world.master.record_final([final_row(final, world.fence)])).accepted == {final}
-    assert (await world.master.persist(world.fence, [in_flight_row(running)])).accepted == {running}
-    assert (await world.master.hold(world.fence, [hold_row(held)])).accepted == {held}
-    assert (await world.master.retry_here(world.fence, [hold_row(here)])).accepted == {here}
+    assert (await world.master.outcomes.record_final([final_row(final, world.fence)])).accepted == {final}
+    assert (await world.master.outcomes.persist(world.fence, [in_flight_row(running)])).accepted == {running}
+    assert (await world.master.outcomes.hold(world.fence, [hold_row(held)])).accepted == {held}
+    assert (await world.master.outcomes.retry_here(world.fence, [hold_row(here)])).accepted == {here}
     views = [await world.view(id_) for id_ in (final, running, held, here)]
     assert [(v.state, v.token, v.bucket_id) for v in views] == [
         ("SUCCEEDED", 1, world.fence.bucket_id),
@@ -172,14 +178,14 @@ async def test_a_missing_row_is_made_by_every_write_that_carries_the_job(world: 
 
 async def test_a_release_does_not_take_a_running_job(world: World) -> None:
     (job_id,) = await world.processing()
-    assert (await world.master.release(world.fence, [(job_id, 1)])).refused == {job_id}
+    assert (await world.master.onboarding.release(world.fence, [(job_id, 1)])).refused == {job_id}
     assert await world.state(job_id) == "PROCESSING"
 
 
 async def test_a_refused_outcome_leaves_a_trace_on_the_line_of_its_identity(world: World) -> None:
     (job_id,) = await world.assigned()
     for _ in range(2):
-        assert (await world.master.record_final([final_row(job_id, world.fence, 1)])).refused == {job_id}
+        assert (await world.master.outcomes.record_final([final_row(job_id, world.fence, 1)])).refused == {job_id}
     rows = await world.sql.fetch("SELECT token, outcome, refused_count FROM attempt")
     assert [tuple(row) for row in rows] == [(1, "refused", 2)]
 
@@ -188,7 +194,7 @@ async def test_a_refused_outcome_twice_in_a_batch_leaves_one_trace(world: World)
     """A spill whose answer was lost leaves an outcome in the store twice."""
     job_id, other = await world.assigned(2)
     late = [final_row(job_id, world.fence, 1), final_row(other, world.fence, 1)]
-    written = await world.master.record_final([*late, late[0]])
+    written = await world.master.outcomes.record_final([*late, late[0]])
     assert written.refused == {job_id, other}
     rows = await world.sql.fetch("SELECT job_id, outcome, refused_count FROM attempt ORDER BY job_id")
     assert [(row["job_id"].bytes, row["outcome"], row["refused_count"]) for row in rows] == sorted(
@@ -198,21 +204,21 @@ async def test_a_refused_outcome_twice_in_a_batch_leaves_one_trace(world: World)
 
 async def test_copy_takes_fresh_outcomes_and_refuses_a_batch_with_a_known_id(world: World) -> None:
     fresh = [new_id() for _ in range(3)]
-    assert await world.master.copy_final([final_row(id_, world.fence) for id_ in fresh])
+    assert await world.master.outcomes.copy_final([final_row(id_, world.fence) for id_ in fresh])
     assert [await world.state(id_) for id_ in fresh] == ["SUCCEEDED"] * 3
     before = await world.jobs()
     mixed = [new_id(), fresh[0], new_id()]
-    assert not await world.master.copy_final([final_row(id_, world.fence) for id_ in mixed])
+    assert not await world.master.outcomes.copy_final([final_row(id_, world.fence) for id_ in mixed])
     assert await world.jobs() == before, "a refused COPY writes nothing"
 
 
 async def test_copy_keeps_every_field(world: World) -> None:
     job_id = new_id()
     row = final_row(job_id, world.fence)._replace(due_us=1_700_000_000_123_456, attempt=2, rescues=1, args=b'{"a":1}')
-    assert await world.master.copy_final([row])
+    assert await world.master.outcomes.copy_final([row])
     copied = await world.view(job_id)
     other = new_id()
-    await world.master.record_final([row._replace(id=other)])
+    await world.master.outcomes.record_final([row._replace(id=other)])
     upserted = await world.view(other)
     assert (copied.due_us, copied.attempt, copied.rescues, copied.args) == (1_700_000_000_123_456, 2, 1, b'{"a":1}')
     for name in ("due_us", "attempt", "rescues", "args", "headers", "result", "error", "waited_us", "ran_us", "token"):
@@ -221,5 +227,5 @@ async def test_copy_keeps_every_field(world: World) -> None:
 
 async def test_an_id_twice_in_a_batch_is_written_once(world: World) -> None:
     job_id = new_id()
-    written = await world.master.record_final([final_row(job_id, world.fence), final_row(job_id, world.fence)])
+    written = await world.master.outcomes.record_final([final_row(job_id, world.fence), final_row(job_id, world.fence)])
     assert written.accepted == {job_id}

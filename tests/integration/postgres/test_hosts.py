@@ -82,7 +82,7 @@ def behind(world: World, *directories: str) -> str:
 async def test_a_host_that_is_gone_is_passed_over(world: World, server_root: Path) -> None:
     dsn = behind(world, str(server_root / "no-such-host"))
     master = await Master.connect(dsn=dsn, schema=SCHEMA, settings=MasterSettings(), application_name="several")
-    assert await master.buckets()
+    assert await master.queries.buckets()
     await master.close()
     reader = await Reader.connect(dsn=dsn, schema=SCHEMA)
     assert await reader.report("server")
@@ -171,12 +171,12 @@ def test_nor_do_statements_get_through_one(error: asyncpg.PostgresError) -> None
 async def test_a_schema_that_is_dropped_in_mid_work_is_a_schema_that_does_not_fit(world: World) -> None:
     """And never a value of one row: whoever writes waits for the schema instead of putting its jobs aside."""
     row = final_row(new_id(), world.fence)
-    assert (await world.master.record_final([row])).accepted
+    assert (await world.master.outcomes.record_final([row])).accepted
     await world.sql.execute(f"ALTER SCHEMA {SCHEMA} RENAME TO elsewhere")
     try:
         for _ in range(2):
             with pytest.raises(SchemaMismatch):
-                await world.master.record_final([final_row(new_id(), world.fence)])
+                await world.master.outcomes.record_final([final_row(new_id(), world.fence)])
     finally:
         await world.sql.execute(f"ALTER SCHEMA elsewhere RENAME TO {SCHEMA}")
-    assert (await world.master.record_final([final_row(new_id(), world.fence)])).accepted
+    assert (await world.master.outcomes.record_final([final_row(new_id(), world.fence)])).accepted

@@ -19,15 +19,15 @@ from tests.integration.postgres.fixture import LANE, PRIORITY, World, new_job, u
 
 async def test_held_rows_have_token_one_and_no_bucket(world: World) -> None:
     job_id = new_id()
-    assert (await world.master.insert_held([new_job(job_id, due_us=1_900_000_000_000_001)])).accepted == {job_id}
+    assert (await world.master.intake.insert_held([new_job(job_id, due_us=1_900_000_000_000_001)])).accepted == {job_id}
     view = await world.view(job_id)
     assert (view.state, view.token, view.bucket_id, view.due_us) == ("HELD", 1, None, 1_900_000_000_000_001)
 
 
 async def test_an_id_that_exists_is_refused_and_its_neighbours_are_not(world: World) -> None:
     old, fresh = new_id(), new_id()
-    await world.master.insert_held([new_job(old, lane="first")])
-    written = await world.master.insert_held([new_job(old, lane="second"), new_job(fresh)])
+    await world.master.intake.insert_held([new_job(old, lane="first")])
+    written = await world.master.intake.insert_held([new_job(old, lane="second"), new_job(fresh)])
     assert written.accepted == {fresh}
     assert written.refused == {old}
     assert (await world.view(old)).lane == "first"
@@ -36,7 +36,7 @@ async def test_an_id_that_exists_is_refused_and_its_neighbours_are_not(world: Wo
 async def test_assigned_rows_have_token_two_and_may_be_sent_again(world: World) -> None:
     job_id = new_id()
     for _ in range(2):
-        written = await world.master.insert_assigned(world.fence.bucket_id, world.fence.epoch, [new_job(job_id)])
+        written = await world.master.intake.insert_assigned(world.fence.bucket_id, world.fence.epoch, [new_job(job_id)])
         assert written.bucket_ok
         assert written.accepted == {job_id}
     view = await world.view(job_id)
@@ -45,10 +45,10 @@ async def test_assigned_rows_have_token_two_and_may_be_sent_again(world: World) 
 
 async def test_ids_outside_every_partition_are_kept_and_named(world: World) -> None:
     good, ancient, future = new_id(), bytes(16), b"\xff" * 16
-    written = await world.master.insert_held([new_job(id_) for id_ in (future, good, ancient)])
+    written = await world.master.intake.insert_held([new_job(id_) for id_ in (future, good, ancient)])
     assert written.accepted == {good}
     assert written.quarantined == {ancient, future}
-    again = await world.master.insert_held([new_job(id_) for id_ in (future, ancient)])
+    again = await world.master.intake.insert_held([new_job(id_) for id_ in (future, ancient)])
     assert again.quarantined == {ancient, future}
     kept = await world.sql.fetch("SELECT job_id, reason FROM quarantine ORDER BY job_id")
     assert [tuple(row) for row in kept] == [
@@ -58,17 +58,19 @@ async def test_ids_outside_every_partition_are_kept_and_named(world: World) -> N
 
 async def test_the_first_to_reserve_a_key_holds_it(world: World) -> None:
     first, second, third = (new_id() for _ in range(3))
-    assert await world.master.reserve_keys("mail", [("a", first, b"1")]) == [("a", first, b"1")]
-    holders = await world.master.reserve_keys("mail", [("b", second, b"2"), ("a", second, b"2")])
+    assert await world.master.intake.reserve_keys("mail", [("a", first, b"1")]) == [("a", first, b"1")]
+    holders = await world.master.intake.reserve_keys("mail", [("b", second, b"2"), ("a", second, b"2")])
     assert holders == [("b", second, b"2"), ("a", first, b"1")]
-    assert await world.master.reserve_keys("other", [("a", third, b"3")]) == [("a", third, b"3")]
+    assert await world.master.intake.reserve_keys("other", [("a", third, b"3")]) == [("a", third, b"3")]
 
 
 async def test_expiry_is_read_from_the_headers_and_kept_through_every_hold(world: World) -> None:
     late, never = new_id(), new_id()
     headers = b'{"tags":["\\u0000"],"expires_us":1000000}'
-    await world.master.insert_held([new_job(late, headers=headers), new_job(never, headers=b'{"metadata":{"a":"b"}}')])
-    assert await world.master.expire_held(10) == 1
+    await world.master.intake.insert_held(
+        [new_job(late, headers=headers), new_job(never, headers=b'{"metadata":{"a":"b"}}')]
+    )
+    assert await world.master.maintenance.expire_held(10) == 1
     assert [await world.state(id_) for id_ in (late, never)] == ["EXPIRED", "HELD"]
     view = await world.view(late)
     assert view.error is not None
@@ -80,7 +82,7 @@ async def test_a_key_that_is_forgotten_while_it_is_asked_for_is_reserved_again(
 ) -> None:
     """Another job held it when it was reserved; then the house-keeping forgot it; then the holder was read."""
     older, job_id = new_id(), new_id()
-    await world.master.reserve_keys("mail", [("a", older, b"1")])
+    await world.master.intake.reserve_keys("mail", [("a", older, b"1")])
     ask, forgotten = world.master._data.ask, 0
 
     async def late(name: str, *args: Any) -> list[Row]:
@@ -91,7 +93,7 @@ async def test_a_key_that_is_forgotten_while_it_is_asked_for_is_reserved_again(
         return await ask(name, *args)
 
     monkeypatch.setattr(world.master._data, "ask", late)
-    assert await world.master.reserve_keys("mail", [("a", job_id, b"2")]) == [("a", job_id, b"2")]
+    assert await world.master.intake.reserve_keys("mail", [("a", job_id, b"2")]) == [("a", job_id, b"2")]
     assert forgotten == 1
 
 
@@ -101,15 +103,15 @@ class TestInTheCallersTransaction:
         connection = await asyncpg.connect(world.dsn)
         try:
             async with connection.transaction():
-                written = await world.master.insert_held_in(connection, [new_job(kept)])
+                written = await world.master.intake.insert_held_in(connection, [new_job(kept)])
                 assert written.accepted == {kept}
-                assert await world.master.get(kept) is None
+                assert await world.master.queries.get(kept) is None
             assert await world.state(kept) == "HELD"
             undone = connection.transaction()
             await undone.start()
-            await world.master.insert_held_in(connection, [new_job(dropped)])
+            await world.master.intake.insert_held_in(connection, [new_job(dropped)])
             await undone.rollback()
-            assert await world.master.get(dropped) is None
+            assert await world.master.queries.get(dropped) is None
         finally:
             await connection.close()
 
@@ -124,7 +126,7 @@ class TestInTheCallersTransaction:
             settings = "SELECT name, setting FROM pg_settings ORDER BY name"
             before = await connection.fetch(settings)
             async with connection.transaction():
-                await world.master.insert_held_in(connection, [new_job(job_id, headers=b'{"expires_us":1}')])
+                await world.master.intake.insert_held_in(connection, [new_job(job_id, headers=b'{"expires_us":1}')])
                 assert await connection.fetch(settings) == before
             assert await connection.fetch(settings) == before
             assert await connection.fetchval("SELECT count(*) FROM job") == 0
@@ -137,7 +139,9 @@ class TestInTheCallersTransaction:
         connection = await asyncpg.connect(world.dsn)
         try:
             async with connection.transaction():
-                assert (await world.master.insert_held_in(connection, [new_job(bytes(16))])).refused == {bytes(16)}
+                assert (await world.master.intake.insert_held_in(connection, [new_job(bytes(16))])).refused == {
+                    bytes(16)
+                }
         finally:
             await connection.close()
 
@@ -145,20 +149,20 @@ class TestInTheCallersTransaction:
         connection = await asyncpg.connect(world.dsn)
         try:
             with pytest.raises(InputError, match="not in a transaction"):
-                await world.master.insert_held_in(connection, [new_job(new_id())])
+                await world.master.intake.insert_held_in(connection, [new_job(new_id())])
         finally:
             await connection.close()
 
     async def test_something_that_is_no_connection_is_refused(self, world: World) -> None:
         with pytest.raises(InputError, match="asyncpg connection"):
-            await world.master.insert_held_in("postgresql://", [new_job(new_id())])
+            await world.master.intake.insert_held_in("postgresql://", [new_job(new_id())])
 
 
 class TestOnboarding:
     async def test_only_what_is_due_soon_in_the_lane_and_priority_is_taken_oldest_first(self, world: World) -> None:
         now = await world.sql.fetchval("SELECT to_us(clock_timestamp())")
         old, soon, later, lane, level = (new_id() for _ in range(5))
-        await world.master.insert_held(
+        await world.master.intake.insert_held(
             [
                 new_job(later, due_us=now + 120_000_000),
                 new_job(soon, due_us=now + 30_000_000),
@@ -167,25 +171,25 @@ class TestOnboarding:
                 new_job(level, priority=5),
             ]
         )
-        first = await world.master.onboard(world.fence, LANE, PRIORITY, 60.0, 1)
+        first = await world.master.onboarding.onboard(world.fence, LANE, PRIORITY, 60.0, 1)
         assert [(e.id, e.token, e.due_us) for e in first.entries] == [(old, 2, now - 5_000_000)]
         assert first.more
-        rest = await world.master.onboard(world.fence, LANE, PRIORITY, 60.0, 10)
+        rest = await world.master.onboarding.onboard(world.fence, LANE, PRIORITY, 60.0, 10)
         assert [e.id for e in rest.entries] == [soon]
         assert await world.state(later) == "HELD"
 
     async def test_only_jobs_of_handlers_the_owner_has(self, world: World) -> None:
         mine, others = new_id(), new_id()
-        await world.master.insert_held([new_job(mine), new_job(others)._replace(handler="elsewhere")])
-        answer = await world.master.onboard(world.fence, LANE, PRIORITY, 60.0, 10, [new_job(mine).handler])
+        await world.master.intake.insert_held([new_job(mine), new_job(others)._replace(handler="elsewhere")])
+        answer = await world.master.onboarding.onboard(world.fence, LANE, PRIORITY, 60.0, 10, [new_job(mine).handler])
         assert [entry.id for entry in answer.entries] == [mine]
         assert await world.state(others) == "HELD"
 
     async def test_never_more_than_the_limit(self, world: World) -> None:
-        await world.master.insert_held([new_job(new_id()) for _ in range(300)])
+        await world.master.intake.insert_held([new_job(new_id()) for _ in range(300)])
         taken: list[bytes] = []
         for _ in range(5):
-            answer = await world.master.onboard(world.fence, LANE, PRIORITY, 60.0, 70)
+            answer = await world.master.onboarding.onboard(world.fence, LANE, PRIORITY, 60.0, 70)
             assert len(answer.entries) <= 70
             taken += [e.id for e in answer.entries]
         assert len(taken) == len(set(taken)) == 300
@@ -197,22 +201,22 @@ class TestOnboarding:
         now = await world.sql.fetchval("SELECT to_us(clock_timestamp())")
         sizes = [400, 400, 400, 5000, 100, 100, 700, 400]
         jobs = [new_job(new_id(), due_us=now - 1000 + n)._replace(args=b"x" * size) for n, size in enumerate(sizes)]
-        await world.master.insert_held(jobs)
+        await world.master.intake.insert_held(jobs)
         taken: list[list[int]] = []
-        while (answer := await world.master.onboard(world.fence, LANE, PRIORITY, 60.0, 10)).entries:
+        while (answer := await world.master.onboarding.onboard(world.fence, LANE, PRIORITY, 60.0, 10)).entries:
             taken.append(sorted(len(entry.args) for entry in answer.entries))
             assert answer.more, "what was cut off waits, and older jobs may have come back"
         assert taken == [[400, 400], [400], [5000], [100, 100, 700], [400]]
 
     async def test_an_older_job_that_comes_back_during_a_backlog_is_not_forgotten(self, world: World) -> None:
         now = await world.sql.fetchval("SELECT to_us(clock_timestamp())")
-        await world.master.insert_held([new_job(new_id(), due_us=now - 1000 + n) for n in range(40)])
-        assert (await world.master.onboard(world.fence, LANE, PRIORITY, 60.0, 10)).more
+        await world.master.intake.insert_held([new_job(new_id(), due_us=now - 1000 + n) for n in range(40)])
+        assert (await world.master.onboarding.onboard(world.fence, LANE, PRIORITY, 60.0, 10)).more
         back = new_id()
-        await world.master.insert_held([new_job(back, due_us=now - 60_000_000)])
+        await world.master.intake.insert_held([new_job(back, due_us=now - 60_000_000)])
         seen: set[bytes] = set()
         while True:
-            answer = await world.master.onboard(world.fence, LANE, PRIORITY, 60.0, 10)
+            answer = await world.master.onboarding.onboard(world.fence, LANE, PRIORITY, 60.0, 10)
             seen |= {e.id for e in answer.entries}
             if not answer.more:
                 break
@@ -225,10 +229,10 @@ class TestOnboarding:
         """A claim that begins at the oldest reads the dead entries of all that was claimed before it."""
         began, other = _begun(world, monkeypatch), await world.bucket()
         now = await world.sql.fetchval("SELECT to_us(clock_timestamp())")
-        await world.master.insert_held([new_job(new_id(), due_us=now - 1000 + n) for n in range(30)])
-        await world.master.onboard(world.fence, LANE, PRIORITY, 60.0, 10)
+        await world.master.intake.insert_held([new_job(new_id(), due_us=now - 1000 + n) for n in range(30)])
+        await world.master.onboarding.onboard(world.fence, LANE, PRIORITY, 60.0, 10)
         answers = await asyncio.gather(
-            *(world.master.onboard(fence, LANE, PRIORITY, 60.0, 10) for fence in (world.fence, other))
+            *(world.master.onboarding.onboard(fence, LANE, PRIORITY, 60.0, 10) for fence in (world.fence, other))
         )
         assert began == [0, now - 991, now - 991]
         assert len({entry.id for answer in answers for entry in answer.entries}) == 20
@@ -239,10 +243,10 @@ class TestOnboarding:
         monkeypatch.setattr(onboarding, "_REST", 0.0)
         began, other = _begun(world, monkeypatch), await world.bucket()
         now = await world.sql.fetchval("SELECT to_us(clock_timestamp())")
-        await world.master.insert_held([new_job(new_id(), due_us=now - 1000 + n) for n in range(90)])
+        await world.master.intake.insert_held([new_job(new_id(), due_us=now - 1000 + n) for n in range(90)])
         for _ in range(40):
             await asyncio.gather(
-                *(world.master.onboard(fence, LANE, PRIORITY, 60.0, 1) for fence in (world.fence, other))
+                *(world.master.onboarding.onboard(fence, LANE, PRIORITY, 60.0, 1) for fence in (world.fence, other))
             )
         at_the_oldest = [number for number, due_us in enumerate(began) if due_us == 0][2:]
         assert [later - one for one, later in pairwise(at_the_oldest)] == [17] * 3
@@ -253,12 +257,14 @@ class TestOnboarding:
         monkeypatch.setattr(onboarding, "_REST", 0.0)
         monkeypatch.setattr(onboarding, "_LEAPS_MAX", 2)
         now = await world.sql.fetchval("SELECT to_us(clock_timestamp())")
-        await world.master.insert_held([new_job(new_id(), due_us=now - 1000 + n) for n in range(40)])
-        counted = [(await world.master.onboard(world.fence, LANE, PRIORITY, 60.0, 4)).behind for _ in range(4)]
+        await world.master.intake.insert_held([new_job(new_id(), due_us=now - 1000 + n) for n in range(40)])
+        counted = [
+            (await world.master.onboarding.onboard(world.fence, LANE, PRIORITY, 60.0, 4)).behind for _ in range(4)
+        ]
         assert counted == [0, 0, 0, 0], "in order nothing comes to lie there"
         late = [new_id() for _ in range(3)]
-        await world.master.insert_held([new_job(job_id, due_us=now - 5000) for job_id in late])
-        answers = [await world.master.onboard(world.fence, LANE, PRIORITY, 60.0, 4) for _ in range(3)]
+        await world.master.intake.insert_held([new_job(job_id, due_us=now - 5000) for job_id in late])
+        answers = [await world.master.onboarding.onboard(world.fence, LANE, PRIORITY, 60.0, 4) for _ in range(3)]
         assert sum(answer.behind for answer in answers) == 3
         assert set(late) <= {entry.id for answer in answers for entry in answer.entries}
 
@@ -277,20 +283,20 @@ class TestOnboarding:
         monkeypatch.setattr(onboarding, "_now", lambda: seconds)
         monkeypatch.setattr(world.master._data, "tell", slow)
         now = await world.sql.fetchval("SELECT to_us(clock_timestamp())")
-        await world.master.insert_held([new_job(new_id(), due_us=now - 1000 + n) for n in range(500)])
+        await world.master.intake.insert_held([new_job(new_id(), due_us=now - 1000 + n) for n in range(500)])
         for _ in range(420):
-            await world.master.onboard(world.fence, LANE, PRIORITY, 60.0, 1)
+            await world.master.onboarding.onboard(world.fence, LANE, PRIORITY, 60.0, 1)
         at_the_oldest = [number for number, due_us in enumerate(began) if due_us == 0]
         assert at_the_oldest[0] == 0
         assert [round(later - one, -1) for one, later in pairwise(at_the_oldest)] == [200, 200]
 
     async def test_what_is_due_now_is_not_looked_for_among_what_is_due_later(self, world: World) -> None:
         now = await world.sql.fetchval("SELECT to_us(clock_timestamp())")
-        await world.master.insert_held([new_job(new_id(), due_us=now + 30_000_000 + n) for n in range(30)])
-        assert (await world.master.onboard(world.fence, LANE, PRIORITY, 60.0, 10)).more
+        await world.master.intake.insert_held([new_job(new_id(), due_us=now + 30_000_000 + n) for n in range(30)])
+        assert (await world.master.onboarding.onboard(world.fence, LANE, PRIORITY, 60.0, 10)).more
         urgent = new_id()
-        await world.master.insert_held([new_job(urgent, due_us=now - 1000)])
-        answer = await world.master.onboard(world.fence, LANE, PRIORITY, 0.0, 10)
+        await world.master.intake.insert_held([new_job(urgent, due_us=now - 1000)])
+        answer = await world.master.onboarding.onboard(world.fence, LANE, PRIORITY, 0.0, 10)
         assert [entry.id for entry in answer.entries] == [urgent]
 
 

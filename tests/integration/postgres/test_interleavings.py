@@ -44,7 +44,7 @@ async def test_a_takeover_waits_for_an_in_flight_write_and_then_finds_its_row(wo
         await commit()
         await task
     taken = await world.take(rescuer)
-    assert await world.master.sweep(taken, 10, max_rescues=3) == (1, 1, 0)
+    assert await world.master.rescue.sweep(taken, 10, max_rescues=3) == (1, 1, 0)
     view = await world.view(job_id)
     assert (view.state, view.token, view.rescues) == ("HELD", 2, 1)
 
@@ -55,7 +55,7 @@ async def test_an_outcome_that_waits_for_the_rescue_is_refused(world: World, res
     taken = await world.take(rescuer)
     ids = uuids([taken.bucket_id, taken.owner])
     async with world.open_transaction("jobs/sweep", ids[0], taken.epoch, ids[1], 10, 3, b"{}", b"{}") as commit:
-        task = world.master.record_final([final_row(job_id, world.fence)])
+        task = world.master.outcomes.record_final([final_row(job_id, world.fence)])
         written = await world.after_lock("jobs/record_final", task, commit)
     assert written.refused == {job_id}
     assert await world.state(job_id) == "HELD"
@@ -69,9 +69,9 @@ async def test_a_rescue_that_waits_for_an_outcome_leaves_it_alone(world: World, 
     transaction = holder.transaction()
     await transaction.start()
     await holder.execute("UPDATE job SET state = 'SUCCEEDED' WHERE id = $1", uuids([job_id])[0])
-    sweep = world.master.sweep(taken, 10, max_rescues=3)
+    sweep = world.master.rescue.sweep(taken, 10, max_rescues=3)
     assert await world.after_lock("jobs/sweep", sweep, transaction.commit) == (0, 0, 0)
-    page = await world.master.rescue_page(taken, [entry(job_id)], LANE, PRIORITY, claimed=True, max_rescues=3)
+    page = await world.master.rescue.rescue_page(taken, [entry(job_id)], LANE, PRIORITY, claimed=True, max_rescues=3)
     await holder.close()
     assert page.refused == {job_id}
     assert await world.state(job_id) == "SUCCEEDED"
@@ -88,7 +88,7 @@ async def test_a_cancel_that_waits_for_a_first_row_leaves_what_it_says(world: Wo
         " VALUES ($1, 'SUCCEEDED', 3, 'default', 'handler', 1, $2, 1, '{}')",
         *uuids([job_id, world.fence.bucket_id]),
     )
-    cancel = world.master.cancel(job_id, tombstone=new_job(job_id), actor="test")
+    cancel = world.master.requests.cancel(job_id, tombstone=new_job(job_id), actor="test")
     assert await world.after_lock("jobs/cancel_rowless", cancel, transaction.commit) == "SUCCEEDED"
     await other.close()
     assert await world.state(job_id) == "SUCCEEDED"
@@ -96,13 +96,13 @@ async def test_a_cancel_that_waits_for_a_first_row_leaves_what_it_says(world: Wo
 
 async def test_two_claimers_share_the_due_jobs_and_neither_waits(world: World) -> None:
     ids = [new_id() for _ in range(20)]
-    await world.master.insert_held([new_job(id_) for id_ in ids])
+    await world.master.intake.insert_held([new_job(id_) for id_ in ids])
     second = await world.bucket()
     bucket, owner = uuids([world.fence.bucket_id, world.fence.owner])
     async with world.open_transaction(
         "jobs/onboard", bucket, 1, owner, LANE, PRIORITY, 60.0, 12, 0, None, 10**6
     ) as commit:
-        answer = await world.master.onboard(second, LANE, PRIORITY, 60.0, 12)
+        answer = await world.master.onboarding.onboard(second, LANE, PRIORITY, 60.0, 12)
         assert len(answer.entries) == 8, "what the other has locked is skipped"
         await commit()
     rows = await world.sql.fetch("SELECT bucket_id, count(*), min(token), max(token) FROM job GROUP BY 1")
@@ -127,9 +127,9 @@ async def test_an_agent_that_just_renewed_gets_no_certificate(world: World, resc
     await _server_is_old(world)
     (owner,) = uuids([world.owner])
     async with world.open_transaction("members/renew", owner, 10.0) as commit:
-        assert await world.master.certify_dead(rescuer, 10) == [], "its row is being renewed right now"
+        assert await world.master.members.certify_dead(rescuer, 10) == [], "its row is being renewed right now"
         await commit()
-    assert await world.master.certify_dead(rescuer, 10) == []
+    assert await world.master.members.certify_dead(rescuer, 10) == []
     assert (await world.bucket_row(world.fence.bucket_id)).state is BucketState.ACTIVE
 
 
@@ -151,7 +151,7 @@ async def test_a_renewal_that_waits_for_the_certificate_learns_of_it(world: Worl
     await _server_is_old(world)
     (judge,) = uuids([rescuer])
     async with world.open_transaction("members/certify", judge, 10) as commit:
-        renewal = await world.after_lock("members/renew", world.master.renew(world.owner, 10.0), commit)
+        renewal = await world.after_lock("members/renew", world.master.members.renew(world.owner, 10.0), commit)
     assert not renewal.alive
 
 
@@ -159,7 +159,7 @@ async def test_a_bucket_made_just_before_the_certificate_is_lost_with_it(world: 
     made = new_id()
     owner, bucket = uuids([world.owner, made])
     async with world.open_transaction("buckets/create", owner, [bucket], ["store"], [LANE], [PRIORITY]) as commit:
-        ended = world.master.end_agent(world.owner, dead=True, reason="test")
+        ended = world.master.members.end_agent(world.owner, dead=True, reason="test")
         assert await world.after_lock("members/lock", ended, commit)
     assert (await world.bucket_row(made)).state is BucketState.LOST
 
@@ -167,9 +167,9 @@ async def test_a_bucket_made_just_before_the_certificate_is_lost_with_it(world: 
 async def test_a_bucket_cannot_be_made_after_the_certificate(world: World) -> None:
     fence = Fence(world.fence.bucket_id, 1, AgentId(world.owner))
     await world.lost(fence)
-    (bucket,) = await world.master.buckets()
-    assert not await world.master.create_buckets([msgspec.structs.replace(bucket, id=new_id())])
-    assert len(await world.master.buckets()) == 1
+    (bucket,) = await world.master.queries.buckets()
+    assert not await world.master.buckets.create_buckets([msgspec.structs.replace(bucket, id=new_id())])
+    assert len(await world.master.queries.buckets()) == 1
 
 
 async def test_two_rescuers_never_get_the_same_bucket(world: World, rescuer: bytes) -> None:
@@ -178,11 +178,11 @@ async def test_two_rescuers_never_get_the_same_bucket(world: World, rescuer: byt
     await world.lost()
     (first,) = uuids([rescuer])
     async with world.open_transaction("buckets/take_lost", first, ["store"], [], []) as commit:
-        other = await world.master.take_lost(second, ["store"], {})
+        other = await world.master.rescue.take_lost(second, ["store"], {})
         assert other is not None
-        assert await world.master.take_lost(second, ["store"], {}) is None
+        assert await world.master.rescue.take_lost(second, ["store"], {}) is None
         await commit()
-    owners = {bucket.id: bucket.owner for bucket in await world.master.buckets()}
+    owners = {bucket.id: bucket.owner for bucket in await world.master.queries.buckets()}
     assert sorted(owners.values()) == sorted([rescuer, second])
 
 
@@ -196,11 +196,11 @@ async def test_a_batch_locks_in_id_order_whatever_order_it_comes_in(world: World
     backwards = sorted(ids, reverse=True)
     master, fence = world.master, world.fence
     writes: dict[str, Callable[[], Awaitable[Written]]] = {
-        "record_final": lambda: master.record_final([final_row(id_, fence, 2) for id_ in backwards]),
-        "hold": lambda: master.hold(fence, [hold_row(id_, 2) for id_ in backwards]),
-        "release": lambda: master.release(fence, [(id_, 2) for id_ in backwards]),
-        "persist": lambda: master.persist(fence, [in_flight_row(id_, 2) for id_ in backwards]),
-        "retry_here": lambda: master.retry_here(fence, [hold_row(id_, 2, due_us=DUE) for id_ in backwards]),
+        "record_final": lambda: master.outcomes.record_final([final_row(id_, fence, 2) for id_ in backwards]),
+        "hold": lambda: master.outcomes.hold(fence, [hold_row(id_, 2) for id_ in backwards]),
+        "release": lambda: master.onboarding.release(fence, [(id_, 2) for id_ in backwards]),
+        "persist": lambda: master.outcomes.persist(fence, [in_flight_row(id_, 2) for id_ in backwards]),
+        "retry_here": lambda: master.outcomes.retry_here(fence, [hold_row(id_, 2, due_us=DUE) for id_ in backwards]),
     }
     lock = "SELECT id FROM job WHERE id = $1 FOR UPDATE"
     holder = await world.connect()
@@ -230,7 +230,7 @@ async def test_a_frozen_session_of_a_dead_owner_is_ended_before_its_bucket_is_ta
     taken = await world.take(rescuer)
     assert frozen.is_closed() or await _dead(frozen)
     assert await alive.fetchval("SELECT 1") == 1
-    assert await world.master.sweep(taken, 10, max_rescues=3) == (1, 1, 0)
+    assert await world.master.rescue.sweep(taken, 10, max_rescues=3) == (1, 1, 0)
     await alive.close()
 
 

@@ -13,8 +13,8 @@ from tests.integration.postgres.fixture import SCHEMA, World, new_job
 
 async def test_acts_are_read_back_by_subject_actor_and_age(world: World) -> None:
     job_id = new_id()
-    await world.master.insert_held([new_job(job_id)])
-    assert await world.master.cancel(job_id, tombstone=None, actor="ann@host") is JobState.CANCELLED
+    await world.master.intake.insert_held([new_job(job_id)])
+    assert await world.master.requests.cancel(job_id, tombstone=None, actor="ann@host") is JobState.CANCELLED
     await world.master.calls.tell(NOTE, *note_values("db retire", {"job_1": {"retired": True}, "job_2": {}}))
     reader = await Reader.connect(dsn=world.dsn, schema=SCHEMA)
 

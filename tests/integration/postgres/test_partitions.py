@@ -60,15 +60,17 @@ async def test_the_first_migration_leaves_no_gap_from_yesterday_to_a_week_ahead(
 
 
 async def test_partitions_are_made_ahead_once(fresh: World) -> None:
-    made = await fresh.master.ensure_partitions("day", 9)
+    made = await fresh.master.maintenance.ensure_partitions("day", 9)
     assert len(made) == 2
-    assert await fresh.master.ensure_partitions("day", 9) == []
+    assert await fresh.master.maintenance.ensure_partitions("day", 9) == []
     assert [name for name, _, _ in await _ranges(fresh)][-2:] == made
 
 
 async def test_two_who_make_them_at_once_do_not_quarrel(fresh: World) -> None:
     second = await Master.connect(dsn=fresh.dsn, schema=SCHEMA, settings=MasterSettings(), application_name="second")
-    answers = await asyncio.gather(fresh.master.ensure_partitions("day", 12), second.ensure_partitions("day", 12))
+    answers = await asyncio.gather(
+        fresh.master.maintenance.ensure_partitions("day", 12), second.maintenance.ensure_partitions("day", 12)
+    )
     await second.close()
     assert sorted(map(len, answers)) == [0, 5]
 
@@ -78,11 +80,11 @@ async def test_making_them_does_not_wait_for_open_transactions_on_job(fresh: Wor
     async with fresh.sql.transaction():
         await fresh.sql.fetchval("SELECT count(*) FROM job")
         await fresh.sql.execute("UPDATE job SET ran_us = 1")
-        assert len(await fresh.master.ensure_partitions("day", 8)) == 1
+        assert len(await fresh.master.maintenance.ensure_partitions("day", 8)) == 1
 
 
 async def test_a_longer_span_begins_where_the_last_range_ended(fresh: World) -> None:
-    made = await fresh.master.ensure_partitions("month", 40)
+    made = await fresh.master.maintenance.ensure_partitions("month", 40)
     ranges = await _ranges(fresh)
     assert all(name.startswith("job_month_") for name in made)
     assert [lower for _, lower, _ in ranges[1:]] == [upper for _, _, upper in ranges[:-1]]
@@ -93,18 +95,18 @@ async def test_a_longer_span_begins_where_the_last_range_ended(fresh: World) -> 
 
 
 async def test_spans_grow_before_the_limit_of_sixty_four_stops_the_cluster(fresh: World) -> None:
-    await fresh.master.ensure_partitions("day", 60)
+    await fresh.master.maintenance.ensure_partitions("day", 60)
     names = [name for name, _, _ in await _ranges(fresh)]
     assert sum(name.startswith("job_week_") for name in names) > 0
     assert len(names) < 64
     with pytest.raises(Refused, match="64 partitions attached"):
-        await fresh.master.ensure_partitions("day", 3000)
+        await fresh.master.maintenance.ensure_partitions("day", 3000)
     assert len(await _ranges(fresh)) == len(names), "all or nothing"
 
 
 async def test_an_unknown_span_is_refused(fresh: World) -> None:
     with pytest.raises(Refused, match="a day, a week or a month, not hour"):
-        await fresh.master.ensure_partitions("hour", 1)
+        await fresh.master.maintenance.ensure_partitions("hour", 1)
 
 
 async def test_a_range_that_nobody_made_in_time_is_made_on_demand(fresh: World) -> None:
@@ -114,8 +116,8 @@ async def test_a_range_that_nobody_made_in_time_is_made_on_demand(fresh: World) 
     for name, _, _ in (await _ranges(fresh, "attempt"))[3:]:
         await fresh.sql.execute(f"DROP TABLE {name}")
     tomorrow = _id_at(await _now_ms(fresh) + 86_400_000)
-    assert not await fresh.master.copy_final([final_row(tomorrow, fresh.fence)])
-    assert (await fresh.master.record_final([final_row(tomorrow, fresh.fence)])).accepted == {tomorrow}
+    assert not await fresh.master.outcomes.copy_final([final_row(tomorrow, fresh.fence)])
+    assert (await fresh.master.outcomes.record_final([final_row(tomorrow, fresh.fence)])).accepted == {tomorrow}
     assert await fresh.state(tomorrow) == "SUCCEEDED"
 
 
@@ -131,9 +133,11 @@ async def _retire(world: World) -> tuple[str, int] | None:
 async def test_a_range_retires_whole_and_its_unfinished_jobs_move_to_the_attic(fresh: World) -> None:
     yesterday = await _now_ms(fresh) - 86_400_000
     done, held, running, failed = (_id_at(yesterday) for _ in range(4))
-    await fresh.master.record_final([final_row(done, fresh.fence), final_row(failed, fresh.fence, state="FAILED")])
-    await fresh.master.insert_held([new_job(held)])
-    await fresh.master.hold(fresh.fence, [hold_row(running, error=ERROR)])
+    await fresh.master.outcomes.record_final(
+        [final_row(done, fresh.fence), final_row(failed, fresh.fence, state="FAILED")]
+    )
+    await fresh.master.intake.insert_held([new_job(held)])
+    await fresh.master.outcomes.hold(fresh.fence, [hold_row(running, error=ERROR)])
     retired = await _retire(fresh)
     assert retired is not None
     name, moved = retired
@@ -157,28 +161,28 @@ async def test_today_is_never_retired(fresh: World) -> None:
 async def test_a_late_copy_of_a_finished_and_retired_job_never_runs_again(fresh: World) -> None:
     yesterday = await _now_ms(fresh) - 86_400_000
     done, neighbour = _id_at(yesterday), new_id()
-    await fresh.master.record_final([final_row(done, fresh.fence)])
+    await fresh.master.outcomes.record_final([final_row(done, fresh.fence)])
     await _retire(fresh)
     late = final_row(done, fresh.fence)
-    assert not await fresh.master.copy_final([late, final_row(neighbour, fresh.fence)]), "the count is short"
-    written = await fresh.master.record_final([late, final_row(neighbour, fresh.fence)])
+    assert not await fresh.master.outcomes.copy_final([late, final_row(neighbour, fresh.fence)]), "the count is short"
+    written = await fresh.master.outcomes.record_final([late, final_row(neighbour, fresh.fence)])
     assert written.accepted == {neighbour}
     assert written.quarantined == {done}
-    assert (await fresh.master.hold(fresh.fence, [hold_row(done)])).quarantined == {done}
-    assert (await fresh.master.insert_held([new_job(done)])).quarantined == {done}
+    assert (await fresh.master.outcomes.hold(fresh.fence, [hold_row(done)])).quarantined == {done}
+    assert (await fresh.master.intake.insert_held([new_job(done)])).quarantined == {done}
     assert await fresh.sql.fetchval("SELECT count(*) FROM job WHERE id = $1", UUID(bytes=done)) == 0
 
 
 async def test_a_straggler_in_the_attic_can_still_be_finished(fresh: World) -> None:
     job_id = _id_at(await _now_ms(fresh) - 86_400_000)
-    await fresh.master.insert_held([new_job(job_id)])
+    await fresh.master.intake.insert_held([new_job(job_id)])
     await _retire(fresh)
-    (entry,) = (await fresh.master.onboard(fresh.fence, "default", 3, 60.0, 10)).entries
+    (entry,) = (await fresh.master.onboarding.onboard(fresh.fence, "default", 3, 60.0, 10)).entries
     assert (entry.id, entry.token) == (job_id, 2)
-    assert (await fresh.master.hold(fresh.fence, [hold_row(job_id, 2, error=ERROR)])).accepted == {job_id}
+    assert (await fresh.master.outcomes.hold(fresh.fence, [hold_row(job_id, 2, error=ERROR)])).accepted == {job_id}
     assert await fresh.lines(job_id) == [(2, "failed")]
-    await fresh.master.onboard(fresh.fence, "default", 3, 60.0, 10)
-    assert (await fresh.master.record_final([final_row(job_id, fresh.fence, 3)])).accepted == {job_id}
+    await fresh.master.onboarding.onboard(fresh.fence, "default", 3, 60.0, 10)
+    assert (await fresh.master.outcomes.record_final([final_row(job_id, fresh.fence, 3)])).accepted == {job_id}
     assert await fresh.state(job_id) == "SUCCEEDED"
 
 

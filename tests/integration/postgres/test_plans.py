@@ -44,7 +44,7 @@ def _scans(nodes: list[_Node], table: str = "job_day") -> set[tuple[str, str]]:
 async def filled(world: World) -> World:
     """Enough rows that a sequential scan would be a mistake, and statistics from when the table was empty."""
     for _ in range(10):
-        await world.master.insert_held([new_job(new_id()) for _ in range(1000)])
+        await world.master.intake.insert_held([new_job(new_id()) for _ in range(1000)])
     return world
 
 
@@ -82,7 +82,7 @@ async def test_statements_by_id_touch_one_partition(filled: World, generic: bool
 
 
 async def test_a_heartbeat_reads_no_job_that_has_no_cancel_request(filled: World) -> None:
-    await filled.master.onboard(filled.fence, LANE, PRIORITY, 60.0, 1000)
+    await filled.master.onboarding.onboard(filled.fence, LANE, PRIORITY, 60.0, 1000)
     nodes = await _plan(filled, "members/renew", filled.owner, 10.0, generic=True)
     scans = _scans(nodes)
     assert {index for _, index in scans} <= {"_bucket_id_idx1"}, "the partial index of cancel requests"
@@ -90,7 +90,7 @@ async def test_a_heartbeat_reads_no_job_that_has_no_cancel_request(filled: World
 
 
 async def test_a_sweep_reads_only_what_is_in_flight_in_its_bucket(filled: World, rescuer: bytes) -> None:
-    await filled.master.onboard(filled.fence, LANE, PRIORITY, 60.0, 50)
+    await filled.master.onboarding.onboard(filled.fence, LANE, PRIORITY, 60.0, 50)
     await filled.lost()
     taken = await filled.take(rescuer)
     nodes = await _plan(filled, "jobs/sweep", *taken, 10, 3, b"{}", b"{}")
@@ -98,7 +98,8 @@ async def test_a_sweep_reads_only_what_is_in_flight_in_its_bucket(filled: World,
 
 
 async def test_finding_due_groups_costs_two_probes_a_group(filled: World) -> None:
-    nodes = await _plan(filled, "upkeep/due_groups", 60.0, generic=True)
+    await filled.master.leadership.lead(filled.owner, 1, 60.0)
+    nodes = await _plan(filled, "upkeep/tend", filled.owner, 1, 60.0, 60.0, generic=True)
     assert {index for _, index in _scans(nodes)} <= {"_lane_priority_due_at_idx"}
     read = sum(
         node["Actual Rows"] * node["Actual Loops"] for node in nodes if "job_day" in str(node.get("Relation Name"))

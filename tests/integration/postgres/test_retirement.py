@@ -184,7 +184,7 @@ async def test_everything_beside_the_switch_takes_no_lock_that_others_feel(fresh
 
 async def test_it_may_be_killed_after_every_statement(fresh: World, monkeypatch: pytest.MonkeyPatch) -> None:
     """One statement more with each call, until one comes to its end; no job is ever out of sight."""
-    await fresh.master.insert_held([new_job(new_id())])
+    await fresh.master.intake.insert_held([new_job(new_id())])
     real = Archive._run
     budget, left, name = 0, 0, None
 
@@ -227,9 +227,9 @@ async def test_rows_that_change_between_the_copy_and_the_switch_are_as_they_were
         "UPDATE job SET due_at = clock_timestamp() WHERE id = ANY ($1)", [UUID(bytes=ended), UUID(bytes=failed)]
     )
     await _cancel(fresh, cancelled)
-    await fresh.master.onboard(fresh.fence, "default", 3, 60.0, 10)
-    await fresh.master.record_final([final_row(ended, fresh.fence, 2)])
-    await fresh.master.hold(fresh.fence, [hold_row(failed, 2, error=ERROR, due_us=FAR)])
+    await fresh.master.onboarding.onboard(fresh.fence, "default", 3, 60.0, 10)
+    await fresh.master.outcomes.record_final([final_row(ended, fresh.fence, 2)])
+    await fresh.master.outcomes.hold(fresh.fence, [hold_row(failed, 2, error=ERROR, due_us=FAR)])
     while await _call(fresh, "retire_catch_up", 2):
         pass
     name = await _call(fresh, "retire_switch", 500)
@@ -268,15 +268,15 @@ async def test_a_first_row_that_comes_while_the_range_is_leaving_leaves_with_it(
     await _copied(fresh)
     low = (await _held(fresh))[0]
     done, held = (low[:6] + new_id()[6:] for _ in range(2))
-    await fresh.master.record_final([final_row(done, fresh.fence)])
-    await fresh.master.insert_held([new_job(held, due_us=FAR)])
+    await fresh.master.outcomes.record_final([final_row(done, fresh.fence)])
+    await fresh.master.intake.insert_held([new_job(held, due_us=FAR)])
     name = await _call(fresh, "retire_switch", 500)
     await _complete(fresh)
     assert await fresh.sql.fetchval(f"SELECT count(*) FROM {name} WHERE id = $1", UUID(bytes=done)) == 1
     assert await fresh.sql.fetchval("SELECT count(*) FROM job_attic WHERE id = $1", UUID(bytes=held)) == 1
     late = low[:6] + new_id()[6:]
-    assert (await fresh.master.insert_held([new_job(late)])).quarantined == {late}
-    assert (await fresh.master.record_final([final_row(done, fresh.fence)])).quarantined == {done}
+    assert (await fresh.master.intake.insert_held([new_job(late)])).quarantined == {late}
+    assert (await fresh.master.outcomes.record_final([final_row(done, fresh.fence)])).quarantined == {done}
     await _sound(fresh, jobs=UNFINISHED + FINISHED + 2, unfinished=UNFINISHED + 1)
 
 
@@ -289,8 +289,8 @@ async def test_what_is_in_the_attic_already_comes_along_and_goes_on_living(fresh
     await _cancel(fresh, swept)
     await _copied(fresh)
     await fresh.sql.execute("UPDATE job SET due_at = clock_timestamp() WHERE id = $1", UUID(bytes=ended))
-    await fresh.master.onboard(fresh.fence, "default", 3, 60.0, 10)
-    await fresh.master.record_final([final_row(ended, fresh.fence, 2)])
+    await fresh.master.onboarding.onboard(fresh.fence, "default", 3, 60.0, 10)
+    await fresh.master.outcomes.record_final([final_row(ended, fresh.fence, 2)])
     await fresh.sql.execute("UPDATE job SET rescues = 9 WHERE id = $1", UUID(bytes=changed))
     assert await archive.detach(_safe()) == (ANY, UNFINISHED)
     assert await fresh.state(ended) == "SUCCEEDED"

@@ -52,14 +52,14 @@ async def test_effect_and_outcome_appear_together_whether_or_not_there_was_a_row
         assert await conclude(transaction, final_row(job_id, world.fence), always) is Conclusion.COMMITTED
         view = await world.view(job_id)
         assert (view.state, view.result, view.bucket_id) == ("SUCCEEDED", b"1", world.fence.bucket_id)
-        assert await world.master.is_recorded(final_row(job_id, world.fence))
+        assert await world.master.outcomes.is_recorded(final_row(job_id, world.fence))
     assert len(await effects(world)) == 2
 
 
 async def rescued(world: World, job_id: bytes, rescuer: bytes) -> None:
     await world.lost()
     taken = await world.take(rescuer)
-    await world.master.rescue_page(taken, [entry(job_id)], LANE, PRIORITY, claimed=True, max_rescues=3)
+    await world.master.rescue.rescue_page(taken, [entry(job_id)], LANE, PRIORITY, claimed=True, max_rescues=3)
 
 
 @pytest.mark.parametrize("has_row", [True, False])
@@ -72,7 +72,7 @@ async def test_a_superseded_attempt_leaves_nothing(
     assert await conclude(transaction, final_row(job_id, world.fence), always) is Conclusion.REFUSED
     assert await effects(world) == []
     assert await world.state(job_id) == "HELD"
-    assert not await world.master.is_recorded(final_row(job_id, world.fence))
+    assert not await world.master.outcomes.is_recorded(final_row(job_id, world.fence))
 
 
 async def test_a_rescue_that_waits_for_the_commit_finds_the_outcome(
@@ -84,7 +84,7 @@ async def test_a_rescue_that_waits_for_the_commit_finds_the_outcome(
     assert await transaction.write(final_row(job_id, world.fence))
     await world.lost()
     taken = await world.take(rescuer)
-    page = world.master.rescue_page(taken, [entry(job_id)], LANE, PRIORITY, claimed=True, max_rescues=3)
+    page = world.master.rescue.rescue_page(taken, [entry(job_id)], LANE, PRIORITY, claimed=True, max_rescues=3)
     answer = await world.after_lock("jobs/rescue_page", page, transaction.commit)
     assert answer.refused == {job_id}
     assert (await world.state(job_id), await effects(world)) == ("SUCCEEDED", ["done"])
@@ -113,11 +113,11 @@ async def test_a_write_that_waits_for_an_unknown_commit_is_refused_by_what_it_co
     transaction = await begun(source)
     row = final_row(job_id, world.fence)
     assert await transaction.write(row)
-    assert not await world.master.is_recorded(row), "not yet"
-    again = world.master.hold(world.fence, [hold_row(job_id, error=b"{}")])
+    assert not await world.master.outcomes.is_recorded(row), "not yet"
+    again = world.master.outcomes.hold(world.fence, [hold_row(job_id, error=b"{}")])
     written = await world.after_lock("jobs/hold", again, transaction.commit)
     assert written.refused == {job_id}
-    assert await world.master.is_recorded(row)
+    assert await world.master.outcomes.is_recorded(row)
     assert await world.state(job_id) == "SUCCEEDED"
 
 
@@ -126,7 +126,7 @@ async def test_without_a_lease_nothing_is_committed(world: World, source: Transa
     row = final_row(new_id(), world.fence)
     assert await conclude(transaction, row, lambda: False) is Conclusion.WITHHELD
     assert await effects(world) == []
-    assert await world.master.get(row.id) is None
+    assert await world.master.queries.get(row.id) is None
 
 
 async def test_a_connection_that_breaks_at_the_commit_leaves_it_unknown_and_the_row_tells(
@@ -137,7 +137,7 @@ async def test_a_connection_that_breaks_at_the_commit_leaves_it_unknown_and_the_
     assert await transaction.write(row)
     await world.sql.execute("SELECT pg_terminate_backend($1, 5000)", transaction.connection.get_server_pid())
     assert await transaction.commit() is Conclusion.UNKNOWN
-    assert not await world.master.is_recorded(row)
+    assert not await world.master.outcomes.is_recorded(row)
     assert await effects(world) == []
 
 
@@ -151,7 +151,7 @@ async def test_a_handler_that_ends_its_transaction_itself_is_told(
     row = final_row(new_id(), world.fence)
     with pytest.raises(InputError, match="ended its transaction by itself"):
         await conclude(transaction, row, always)
-    assert await world.master.get(row.id) is None
+    assert await world.master.queries.get(row.id) is None
 
 
 async def test_an_error_that_was_caught_inside_spoils_it_and_a_savepoint_does_not(
@@ -183,7 +183,7 @@ async def test_a_constraint_that_is_checked_at_the_commit_undoes_the_outcome_too
     row = final_row(new_id(), world.fence)
     with pytest.raises(asyncpg.ForeignKeyViolationError):
         await conclude(transaction, row, always)
-    assert await world.master.get(row.id) is None
+    assert await world.master.queries.get(row.id) is None
     await world.sql.execute("DROP TABLE public.child")
 
 
@@ -327,7 +327,7 @@ async def test_the_master_cannot_be_reached(world: World) -> None:
 async def test_a_refused_outcome_leaves_a_trace(world: World, rescuer: bytes) -> None:
     job_id = (await world.processing())[0]
     await rescued(world, job_id, rescuer)
-    await world.master.mark_refused([final_row(job_id, world.fence)])
+    await world.master.outcomes.mark_refused([final_row(job_id, world.fence)])
     assert await world.lines(job_id) == [(1, "lost")]
     count = await world.sql.fetchval("SELECT refused_count FROM attempt WHERE job_id = $1", *uuids([job_id]))
     assert count == 1

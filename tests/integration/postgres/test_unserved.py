@@ -9,7 +9,7 @@ import pytest
 from jobmaster.clock import new_id
 from jobmaster.model.agent import Agent, AgentState, HandlerSpec
 from jobmaster.model.job import NewJob
-from jobmaster.ports import DueGroup, Leftover
+from jobmaster.ports import DueGroup, RecordKind
 from jobmaster.rules.serving import Lack
 from tests.integration.postgres.fixture import LANE, PRIORITY, World
 
@@ -29,7 +29,7 @@ def jobs(count: int, handler: str, due: int, *, lane: str = LANE) -> list[NewJob
 async def agent_with(world: World, *names: str, helps: tuple[str, ...] = ()) -> bytes:
     agent_id = new_id()
     specs = [HandlerSpec(name=name, digest="d", schema={}) for name in names]
-    await world.master.register(
+    await world.master.members.register(
         Agent(
             id=agent_id, name="agent", host="host", pid=1, version="0", mode="full", store="store", weight=1,
             state=AgentState.ACTIVE, lease_us=0, lease_seconds=60.0, started_us=0, helps=helps,
@@ -49,8 +49,10 @@ async def serving(world: World) -> World:
 
 async def test_what_nobody_can_run_is_named_and_counted(serving: World) -> None:
     due = due_us()
-    await serving.master.insert_held([*jobs(3, "lost", due), *jobs(2, "served", due), *jobs(1, "soon", due_us() * 2)])
-    (found,) = await serving.master.unserved(60.0, 1000)
+    await serving.master.intake.insert_held(
+        [*jobs(3, "lost", due), *jobs(2, "served", due), *jobs(1, "soon", due_us() * 2)]
+    )
+    (found,) = await serving.master.unserved.find(60.0, 1000)
     assert (found.jobs, found.oldest_us) == (3, due)
     assert found.lack == (LANE, PRIORITY, "lost", False, True, False)
     assert found.lack.reason == "no living agent has the handler 'lost'"
@@ -59,27 +61,27 @@ async def test_what_nobody_can_run_is_named_and_counted(serving: World) -> None:
 async def test_a_handler_that_an_agent_has_without_a_bucket_there_is_another_lack(serving: World) -> None:
     elsewhere = await agent_with(serving, "lost")
     held = [*jobs(1, "lost", due_us()), *jobs(1, "served", due_us(), lane="payroll")]
-    await serving.master.insert_held(held)
-    found = {each.lack.handler: each.lack for each in await serving.master.unserved(60.0, 1000)}
+    await serving.master.intake.insert_held(held)
+    found = {each.lack.handler: each.lack for each in await serving.master.unserved.find(60.0, 1000)}
     assert found["lost"].reason == f"no agent with a bucket of {LANE}/medium has the handler 'lost'"
     assert found["served"].reason == "no bucket serves payroll/medium"
-    assert await serving.master.lacks([job.id for job in held]) == {
+    assert await serving.master.queries.lacks([job.id for job in held]) == {
         held[0].id: found["lost"],
         held[1].id: found["served"],
     }
     await serving.bucket(elsewhere)
     frozen = await serving.bucket(elsewhere, lane="payroll")
-    await serving.master.freeze([frozen.bucket_id], None, "test", "test")
-    (lack,) = (await serving.master.lacks([job.id for job in held])).values()
+    await serving.master.buckets.freeze([frozen.bucket_id], None, "test", "test")
+    (lack,) = (await serving.master.queries.lacks([job.id for job in held])).values()
     assert lack.reason == "every bucket of payroll/medium is frozen"
 
 
 async def test_what_is_put_off_is_read_over_no_more_and_shows_its_own_due_time(serving: World) -> None:
     lost = jobs(500, "lost", due := due_us())
     mine = jobs(1, "served", due + 1000)
-    await serving.master.insert_held([*lost, *mine])
-    assert await serving.master.put_off(GROUP, ["lost"], 60.0, 3600.0, 1000) == 500
-    assert await serving.master.put_off(GROUP, ["lost"], 60.0, 3600.0, 1000) == 0
+    await serving.master.intake.insert_held([*lost, *mine])
+    assert await serving.master.unserved.put_off(GROUP, ["lost"], 60.0, 3600.0, 1000) == 500
+    assert await serving.master.unserved.put_off(GROUP, ["lost"], 60.0, 3600.0, 1000) == 0
     front = await serving.sql.fetchval(
         "SELECT count(*) FROM job WHERE state = 'HELD' AND lane = $1 AND priority = $2 AND due_at <= now()",
         LANE,
@@ -87,21 +89,23 @@ async def test_what_is_put_off_is_read_over_no_more_and_shows_its_own_due_time(s
     )
     assert front == 1, "what is due now is what somebody can run"
     assert (await serving.view(lost[7].id)).due_us == due + 7
-    (found,) = await serving.master.unserved(60.0, 1000)
+    (found,) = await serving.master.unserved.find(60.0, 1000)
     assert (found.jobs, found.oldest_us, found.lack.handler) == (500, due, "lost")
 
 
 async def test_what_is_put_off_comes_back_with_its_own_due_time_when_somebody_can_run_it(serving: World) -> None:
     lost = jobs(5, "lost", due := due_us())
-    await serving.master.insert_held(lost)
-    assert await serving.master.put_off(GROUP, ["lost"], 60.0, -70.0, 1000) == 5
-    assert await serving.master.put_off(GROUP, ["lost"], 60.0, 3600.0, 1000) == 5, "due again, and still nobody"
-    assert await serving.master.put_back(1000) == 0
+    await serving.master.intake.insert_held(lost)
+    assert await serving.master.unserved.put_off(GROUP, ["lost"], 60.0, -70.0, 1000) == 5
+    assert await serving.master.unserved.put_off(GROUP, ["lost"], 60.0, 3600.0, 1000) == 5, (
+        "due again, and still nobody"
+    )
+    assert await serving.master.unserved.put_back(1000) == 0
     fence = await serving.bucket(await agent_with(serving, "lost"))
-    assert await serving.master.put_back(3) == 3
-    assert await serving.master.put_back(3) == 2
-    assert await serving.master.unserved(60.0, 1000) == []
-    found = await serving.master.onboard(fence, LANE, PRIORITY, 0.0, 10, ["lost"])
+    assert await serving.master.unserved.put_back(3) == 3
+    assert await serving.master.unserved.put_back(3) == 2
+    assert await serving.master.unserved.find(60.0, 1000) == []
+    found = await serving.master.onboarding.onboard(fence, LANE, PRIORITY, 0.0, 10, ["lost"])
     assert [entry.due_us for entry in sorted(found.entries, key=lambda each: each.due_us)] == [
         due + n for n in range(5)
     ]
@@ -109,25 +113,25 @@ async def test_what_is_put_off_comes_back_with_its_own_due_time_when_somebody_ca
 
 async def test_a_job_that_has_changed_meanwhile_only_loses_its_line(serving: World) -> None:
     cancelled, moved = jobs(2, "lost", due_us())
-    await serving.master.insert_held([cancelled, moved])
-    await serving.master.put_off(GROUP, ["lost"], 60.0, 3600.0, 1000)
-    await serving.master.cancel(cancelled.id, tombstone=None, actor="test")
+    await serving.master.intake.insert_held([cancelled, moved])
+    await serving.master.unserved.put_off(GROUP, ["lost"], 60.0, 3600.0, 1000)
+    await serving.master.requests.cancel(cancelled.id, tombstone=None, actor="test")
     await serving.sql.execute("UPDATE job SET due_at = now() + interval '1 day' WHERE state = 'HELD'")
     later = (await serving.view(moved.id)).due_us
     await serving.bucket(await agent_with(serving, "lost"))
-    assert await serving.master.put_back(1000) == 2
+    assert await serving.master.unserved.put_back(1000) == 2
     assert (await serving.view(moved.id)).due_us == later
     assert await serving.state(cancelled.id) == "CANCELLED"
 
 
 async def test_lines_of_jobs_that_have_ended_are_forgotten_and_others_are_not(serving: World) -> None:
     cancelled, waits = jobs(2, "lost", due_us())
-    await serving.master.insert_held([cancelled, waits])
-    await serving.master.put_off(GROUP, ["lost"], 60.0, -61.0, 1000)
-    await serving.master.cancel(cancelled.id, tombstone=None, actor="test")
+    await serving.master.intake.insert_held([cancelled, waits])
+    await serving.master.unserved.put_off(GROUP, ["lost"], 60.0, -61.0, 1000)
+    await serving.master.requests.cancel(cancelled.id, tombstone=None, actor="test")
     await serving.sql.execute("UPDATE put_off SET due_at = due_at - interval '9 days'")
-    assert await serving.master.forget(Leftover.PUT_OFF, 1.0, 100) == 0, "not old enough"
-    assert await serving.master.forget(Leftover.PUT_OFF, 0.0001, 100) == 1
+    assert await serving.master.maintenance.forget(RecordKind.PUT_OFF, 1.0, 100) == 0, "not old enough"
+    assert await serving.master.maintenance.forget(RecordKind.PUT_OFF, 0.0001, 100) == 1
     assert [row["job_id"].bytes for row in await serving.sql.fetch("SELECT job_id FROM put_off")] == [waits.id]
 
 
@@ -142,43 +146,43 @@ class TestHelp:
     async def test_an_agent_that_has_the_handler_and_helps_out_in_the_lane_is_asked_once(self, serving: World) -> None:
         await self.helper(serving, "other")
         await self.helper(serving, "lost", lane="elsewhere")
-        assert await serving.master.ask_help([self.LACK]) == []
+        assert await serving.master.unserved.ask_help([self.LACK]) == []
         chosen = await self.helper(serving, "lost")
-        assert await serving.master.ask_help([self.LACK]) == [("payroll", PRIORITY, "lost", chosen)]
-        assert await serving.master.ask_help([self.LACK]) == []
-        assert (await serving.master.renew(chosen, 60.0)).helps == {("payroll", PRIORITY)}
+        assert await serving.master.unserved.ask_help([self.LACK]) == [("payroll", PRIORITY, "lost", chosen)]
+        assert await serving.master.unserved.ask_help([self.LACK]) == []
+        assert (await serving.master.members.renew(chosen, 60.0)).helps == {("payroll", PRIORITY)}
         await serving.bucket(chosen, lane="payroll")
-        assert await serving.master.end_help() == [], "its own bucket is what was asked for"
+        assert await serving.master.unserved.end_help() == [], "its own bucket is what was asked for"
 
     async def test_the_one_that_helps_there_already_is_asked_before_one_with_fewer_buckets(
         self, serving: World
     ) -> None:
         busy, idle = await self.helper(serving, "lost", "too"), await self.helper(serving, "too")
-        await serving.master.ask_help([self.LACK])
+        await serving.master.unserved.ask_help([self.LACK])
         await serving.bucket(busy, lane="payroll")
-        (asked,) = await serving.master.ask_help([self.LACK._replace(handler="too")])
+        (asked,) = await serving.master.unserved.ask_help([self.LACK._replace(handler="too")])
         assert asked.helper == busy
-        (asked,) = await serving.master.ask_help([self.LACK._replace(handler="too", priority=1)])
+        (asked,) = await serving.master.unserved.ask_help([self.LACK._replace(handler="too", priority=1)])
         assert asked.helper == idle
 
     async def test_it_ends_when_a_configured_owner_can_run_the_same_jobs(self, serving: World) -> None:
         chosen = await self.helper(serving, "lost")
-        await serving.master.ask_help([self.LACK])
+        await serving.master.unserved.ask_help([self.LACK])
         other = await agent_with(serving, "other")
         await serving.bucket(other, lane="payroll")
-        assert await serving.master.end_help() == [], "that one cannot run them"
+        assert await serving.master.unserved.end_help() == [], "that one cannot run them"
         await serving.bucket(await agent_with(serving, "lost"), lane="payroll")
-        assert [each.helper for each in await serving.master.end_help()] == [chosen]
-        assert (await serving.master.renew(chosen, 60.0)).helps == frozenset()
+        assert [each.helper for each in await serving.master.unserved.end_help()] == [chosen]
+        assert (await serving.master.members.renew(chosen, 60.0)).helps == frozenset()
 
     async def test_another_is_asked_when_the_helper_has_ended_or_has_nothing_to_do(self, serving: World) -> None:
         first = await self.helper(serving, "lost")
-        await serving.master.ask_help([self.LACK])
-        await serving.master.end_agent(first, dead=True, reason="test")
+        await serving.master.unserved.ask_help([self.LACK])
+        await serving.master.members.end_agent(first, dead=True, reason="test")
         second = await self.helper(serving, "lost")
-        (asked,) = await serving.master.ask_help([self.LACK])
+        (asked,) = await serving.master.unserved.ask_help([self.LACK])
         assert asked.helper == second
-        await serving.master.stop_helping(first, "payroll", PRIORITY)
-        assert (await serving.master.renew(second, 60.0)).helps == {("payroll", PRIORITY)}
-        await serving.master.stop_helping(second, "payroll", PRIORITY)
-        assert (await serving.master.renew(second, 60.0)).helps == frozenset()
+        await serving.master.unserved.stop_helping(first, "payroll", PRIORITY)
+        assert (await serving.master.members.renew(second, 60.0)).helps == {("payroll", PRIORITY)}
+        await serving.master.unserved.stop_helping(second, "payroll", PRIORITY)
+        assert (await serving.master.members.renew(second, 60.0)).helps == frozenset()

@@ -15,8 +15,8 @@ async def test_jobs_shows_words_and_json(world: World) -> None:
     row = final_row(done, world.fence)._replace(
         priority=5, args=b'{"path":"\\u0000"}', headers=b'{"tags":["a"]}', result=b"[1,2]", ran_us=2_000_000
     )
-    await world.master.record_final([row])
-    await world.master.insert_held([new_job(held)])
+    await world.master.outcomes.record_final([row])
+    await world.master.intake.insert_held([new_job(held)])
     rows = {row["id"]: row for row in await world.sql.fetch("SELECT * FROM jobs")}
     final = rows[uuids([done])[0]]
     assert (final["state"], final["priority"], final["handler"]) == ("SUCCEEDED", "critical", "handler")
@@ -34,11 +34,13 @@ async def test_the_ledger_has_one_line_an_identity_and_one_that_concludes(world:
     """Failed, retried here, timed out, held, assigned again, finished: four identities, four lines."""
     (job_id,) = await world.assigned()
     master, fence = world.master, world.fence
-    await master.retry_here(fence, [hold_row(job_id, 2, error=ERROR, attempt=1, due_us=1)])
-    await master.hold(fence, [hold_row(job_id, 3, error=TIMEOUT, attempt=2)])
-    await master.onboard(fence, "default", 3, 60.0, 10)
-    assert (await master.record_final([final_row(job_id, fence, 4)])).accepted == {job_id}
-    assert (await master.record_final([final_row(job_id, fence, 2)])).refused == {job_id}, "a zombie of the first try"
+    await master.outcomes.retry_here(fence, [hold_row(job_id, 2, error=ERROR, attempt=1, due_us=1)])
+    await master.outcomes.hold(fence, [hold_row(job_id, 3, error=TIMEOUT, attempt=2)])
+    await master.onboarding.onboard(fence, "default", 3, 60.0, 10)
+    assert (await master.outcomes.record_final([final_row(job_id, fence, 4)])).accepted == {job_id}
+    assert (await master.outcomes.record_final([final_row(job_id, fence, 2)])).refused == {job_id}, (
+        "a zombie of the first try"
+    )
     lines = await world.sql.fetch("SELECT token, outcome, concluding, refused_count FROM ledger ORDER BY token")
     assert [tuple(line) for line in lines] == [
         (2, "failed", False, 1), (3, "timed_out", False, 0), (4, "succeeded", True, 0),
@@ -47,7 +49,7 @@ async def test_the_ledger_has_one_line_an_identity_and_one_that_concludes(world:
 
 async def test_buckets_and_agents_are_shown_with_what_they_hold(world: World) -> None:
     await world.assigned(3)
-    await world.master.lead(world.owner, 1, 60.0)
+    await world.master.leadership.lead(world.owner, 1, 60.0)
     bucket = (await world.sql.fetch("SELECT * FROM bucket_status"))[0]
     assert (bucket["state"], bucket["priority"], bucket["owner_name"], bucket["owner_state"], bucket["in_flight"]) == (
         "ACTIVE", "medium", "agent", "ACTIVE", 3,

@@ -101,7 +101,7 @@ def job(name: str, headers: bytes = b"") -> Entry:
 
 def outcome(kit: Kit, entry: Entry) -> tuple[str, str]:
     """Final state and reason."""
-    row: FinalRow = next(row for row in kit.master.outcomes if row.id == entry.id)
+    row: FinalRow = next(row for row in kit.master.finals if row.id == entry.id)
     return row.state, decode_error(row.error).reason if row.error else ""
 
 
@@ -154,7 +154,7 @@ async def test_a_start_that_stays_unknown_until_the_bucket_is_anothers_does_not_
     await until(lambda: bucket.lost)
     await turns()
     assert not ran
-    assert not kit.master.outcomes
+    assert not kit.master.finals
 
 
 async def test_past_the_grace_one_that_runs_is_abandoned_and_one_that_waits_is_given_back(kit: Kit) -> None:
@@ -259,7 +259,7 @@ async def test_its_bucket_lost_while_its_start_is_being_written_it_does_not_star
     write.opened.set()
     await until(lambda: is_quiet(kit))
     assert not ran
-    assert not kit.master.outcomes
+    assert not kit.master.finals
 
 
 @pytest.mark.parametrize("name", ["thread", "process"])

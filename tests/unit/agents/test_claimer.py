@@ -328,7 +328,7 @@ async def test_an_expired_job_is_not_started(kit: Kit) -> None:
     kit.submit(bucket, [late])
     await kit.settled()
     assert kit.master.rows[late.id].state == JobState.EXPIRED
-    assert kit.master.outcomes[0].attempt == 0
+    assert kit.master.finals[0].attempt == 0
 
 
 async def test_unreadable_headers_cost_their_job_and_no_slot(kit: Kit) -> None:
@@ -353,7 +353,7 @@ async def test_a_fenced_claim_forgets_the_bucket_and_runs_nothing_more(kit: Kit)
     await until(lambda: kit.bucket_worker.executor.running == 0)
     await turns()
     assert ran == [-1]
-    assert not kit.master.outcomes
+    assert not kit.master.finals
     assert kit.lists(bucket)
 
 
@@ -379,7 +379,7 @@ async def test_a_copy_promoted_from_a_lost_bucket_runs_in_its_own(kit: Kit) -> N
     go.set()
     await kit.settled()
     assert kit.master.rows[entry.id].bucket_id == two.fence.bucket_id
-    assert len(kit.master.outcomes) == 1
+    assert len(kit.master.finals) == 1
 
 
 async def test_a_promoted_copy_that_is_not_due_is_not_run_early(kit: Kit) -> None:

@@ -99,14 +99,14 @@ async def test_it_is_done_when_it_says_so_and_what_follows_changes_nothing(kit: 
     (entry,) = kit.put("confirms")
     await until(lambda: log)
     assert kit.state(entry) == "SUCCEEDED"
-    (row,) = kit.master.outcomes
+    (row,) = kit.master.finals
     assert (row.result, row.attempt) == (b'"done"', 1)
     kit.clock.now += 1.0
     await kit.bucket_worker.in_flight_writer.tick()
     assert not kit.master.of("persist"), "nothing is written over it"
     go.set()
     await kit.settled()
-    assert len(kit.master.outcomes) == 1
+    assert len(kit.master.finals) == 1
     assert kit.bucket_worker.outcome_writer.refused == 0
 
 
@@ -168,7 +168,7 @@ async def test_left_to_others_it_waits_in_the_master_with_all_that_follows(kit: 
     await kit.settled()
     ((row, within, pause, error),) = kit.master.of("await_confirmation")
     assert (kit.state(entry), row.attempt, within, pause, error) == ("WAITING", 1, 60.0, 7.0, None)
-    assert not kit.master.outcomes
+    assert not kit.master.finals
 
 
 async def test_after_its_last_attempt_the_error_is_ready(kit: TransactionalKit) -> None:
@@ -199,7 +199,7 @@ async def test_a_bucket_lost_after_the_confirmation_changes_nothing(kit: Transac
     go.set()
     await until(lambda: kit.bucket_worker.executor.running == 0)
     await turns()
-    assert (kit.state(entry), len(kit.master.outcomes)) == ("SUCCEEDED", 1)
+    assert (kit.state(entry), len(kit.master.finals)) == ("SUCCEEDED", 1)
 
 
 async def test_a_time_out_after_the_confirmation_ends_the_handler_and_not_the_job(kit: TransactionalKit) -> None:
@@ -230,7 +230,7 @@ async def test_in_a_worker_process_it_is_the_same(kit: TransactionalKit, result:
     kit.pool.orders[entry.id][0].set_result(result)
     await kit.settled()
     assert kit.state(entry) == state
-    assert len(kit.master.outcomes) == 1
+    assert len(kit.master.finals) == 1
 
 
 def test_what_goes_together_is_checked_where_it_is_declared() -> None:

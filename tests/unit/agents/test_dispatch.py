@@ -146,7 +146,7 @@ def counters_are_back(kit: PoolKit) -> bool:
 
 
 def outcome(kit: PoolKit, entry: Entry) -> FinalRow:
-    return next(row for row in kit.master.outcomes if row.id == entry.id)
+    return next(row for row in kit.master.finals if row.id == entry.id)
 
 
 async def test_thread_jobs_run_and_the_counters_come_back(kit: PoolKit) -> None:
@@ -154,7 +154,7 @@ async def test_thread_jobs_run_and_the_counters_come_back(kit: PoolKit) -> None:
     entries = [job("quick") for _ in range(20)]
     kit.submit(bucket, entries)
     await kit.settled()
-    assert {row.result for row in kit.master.outcomes} == {b"1"}
+    assert {row.result for row in kit.master.finals} == {b"1"}
     assert counters_are_back(kit)
 
 
@@ -179,7 +179,7 @@ async def test_a_thread_that_runs_too_long_is_given_up_and_replaced(kit: PoolKit
     kit.trust()
     await until(lambda: len(kit.master.attempts) == 2)
     assert {decode_error(row.error or b"").reason for row in kit.master.attempts} == {"timeout"}
-    await until(lambda: kit.master.outcomes, "the third job on a replaced thread")
+    await until(lambda: kit.master.finals, "the third job on a replaced thread")
     release.set()
     await kit.settled()
     assert counters_are_back(kit)
@@ -215,7 +215,7 @@ async def test_a_thread_that_ended_just_before_its_bucket_was_lost_records_nothi
     kit.bucket_worker.forget(bucket.fence.bucket_id, "the test says so")
     await until(lambda: counters_are_back(kit))
     await turns()
-    assert not kit.master.outcomes
+    assert not kit.master.finals
     assert not kit.bucket_worker.outcome_writer.backlog
 
 
@@ -233,8 +233,8 @@ async def test_a_job_cancelled_while_it_waits_for_room_never_starts(kit: PoolKit
     kit.submit(bucket, entries)
     await until(lambda: len(ran) == 2)
     kit.bucket_worker.cancel([entries[2].id])
-    await until(lambda: kit.master.outcomes)
-    assert (kit.master.outcomes[0].id, kit.master.outcomes[0].attempt) == (entries[2].id, 0)
+    await until(lambda: kit.master.finals)
+    assert (kit.master.finals[0].id, kit.master.finals[0].attempt) == (entries[2].id, 0)
     release.set()
     await kit.settled()
     assert len(ran) == 2
@@ -249,7 +249,7 @@ async def test_what_waited_for_room_starts_only_under_a_lease(kit: PoolKit) -> N
     executor = kit.bucket_worker.executor
     for _ in range(2):
         release.set()
-    await until(lambda: len(kit.master.outcomes) == 2 or executor.running == 1)
+    await until(lambda: len(kit.master.finals) == 2 or executor.running == 1)
     await turns()
     assert len(ran) == 2
     kit.trust()
@@ -276,7 +276,7 @@ async def test_worker_processes_get_as_many_jobs_as_there_are(kit: PoolKit) -> N
         await until(functools.partial(kit.pool.orders.__contains__, entry.id))
         kit.pool.orders[entry.id][0].set_result(AttemptResult(kind=ResultKind.OK, result=b"1", ran_us=5))
     await kit.settled()
-    assert {row.state for row in kit.master.outcomes} == {JobState.SUCCEEDED}
+    assert {row.state for row in kit.master.finals} == {JobState.SUCCEEDED}
     assert counters_are_back(kit)
 
 
@@ -367,7 +367,7 @@ async def test_a_superseded_copy_that_is_still_ending_does_not_take_the_next_one
     await turns()
     kit.pool.orders[entry.id][1].set_result(AttemptResult(kind=ResultKind.OK, result=b"2"))
     await kit.settled()
-    assert [row.result for row in kit.master.outcomes] == [b"2"]
+    assert [row.result for row in kit.master.finals] == [b"2"]
     assert counters_are_back(kit)
 
 

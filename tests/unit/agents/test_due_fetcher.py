@@ -192,7 +192,7 @@ async def test_a_copy_that_was_put_after_all_is_refused_by_its_row(kit: Kit) -> 
     hint(kit, bucket)
     await until(lambda: states(kit, [job_id]) == {JobState.SUCCEEDED})
     await kit.settled()
-    assert len(kit.master.outcomes) == 1
+    assert len(kit.master.finals) == 1
 
 
 async def test_the_store_closed_meanwhile_gives_the_rows_back_and_keeps_the_bucket(kit: Kit) -> None:

@@ -18,6 +18,7 @@ from jobmaster.ports import Page, Swept, Unfit, Word, Written
 from jobmaster.rules.batching import BATCH_BYTES
 from jobmaster_agents.outcomes.kept_codec import keep_final, keep_hold
 from jobmaster_agents.rescue.evacuation import Evacuation, EvacuationEnd
+from tests.support.master_parts import MasterParts
 
 EMPTY = Page(Word.OK, "", "", [], [])
 
@@ -31,7 +32,7 @@ def a_page(kind: str, count: int = 3) -> Page:
     return Page(Word.OK, kind, "l-1" if kind == "claimed" else "", entries, [entry.id for entry in entries])
 
 
-class World:
+class World(MasterParts):
     """A store with pages and a master with answers; every call is written down."""
 
     def __init__(self) -> None:

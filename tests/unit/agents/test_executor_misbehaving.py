@@ -324,7 +324,7 @@ async def test_one_that_swallows_every_cancellation_is_given_up(
     kit.trust()
     await kit.settled()
     assert state(kit, entry) == "FAILED"
-    (row,) = kit.master.outcomes
+    (row,) = kit.master.finals
     assert decode_error(row.error or b"").reason == "timeout"
     assert kit.bucket_worker._telemetry.value("handlers_stuck") == 1
     assert any(record.message == "handler_given_up" for record in caplog.records)
@@ -339,7 +339,7 @@ async def test_one_that_swallows_every_cancellation_is_given_up(
     await until(lambda: len(swallowed) > before, "it is asked again, though nothing else runs")
     ears.set()
     await until(lambda: not kit.bucket_worker._telemetry.value("handlers_stuck"))
-    assert len(kit.master.outcomes) == 2, "a late result is thrown away"
+    assert len(kit.master.finals) == 2, "a late result is thrown away"
     assert kit.source.effects == []
 
 
@@ -401,8 +401,8 @@ async def test_no_attended_job_finds_them_either(kit: TransactionKit) -> None:
     entries += [Entry(new_id(), 1, "speaks_for", b'{"name":"customer-%d"}' % n) for n in range(10)]
     kit.submit(owned, entries)
     await kit.settled()
-    assert {row.result for row in kit.master.outcomes} == {b'"nobody"'}
-    assert len(kit.master.outcomes) == 20
+    assert {row.result for row in kit.master.finals} == {b'"nobody"'}
+    assert len(kit.master.finals) == 20
 
 
 # ---------------------------------------------------------------- the loop

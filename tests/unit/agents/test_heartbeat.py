@@ -255,7 +255,7 @@ async def test_a_renewal_that_was_under_way_when_the_row_was_ended_fences_nobody
             bench.heartbeat.retire()
             return DEAD
 
-    bench.heartbeat._master = Ending(bench.clock)
+    bench.heartbeat._members = Ending(bench.clock)
     await bench.after(4.0)
     assert not bench.ownership.fenced.is_set()
 

@@ -266,9 +266,9 @@ async def test_a_job_that_ends_between_persist_and_its_answer_is_counted_as_its_
     tick = asyncio.ensure_future(kit.bucket_worker.in_flight_writer.tick())
     await write.reached.wait()
     go.set()
-    await until(lambda: kit.master.outcomes)
+    await until(lambda: kit.master.finals)
     write.opened.set()
     await tick
     await kit.settled()
     assert kit.bucket_worker.outcome_writer.refused == 0
-    assert len(kit.master.outcomes) == 1
+    assert len(kit.master.finals) == 1

@@ -93,7 +93,7 @@ async def test_an_outcome_that_waits_when_its_bucket_is_unfrozen_is_kept_under_i
     kit.trust()
     gate.opened.set()
     await kit.settled()
-    assert [row.id for row in kit.master.outcomes] == [entries[0].id]
+    assert [row.id for row in kit.master.finals] == [entries[0].id]
 
 
 async def test_finished_jobs_are_kept_and_their_list_goes_in_the_same_step(kit: Kit) -> None:
@@ -184,11 +184,11 @@ async def test_if_the_master_comes_back_in_time_every_outcome_counts_once(kit: K
     kit.trust()
     gate.opened.set()
     await kit.settled()
-    assert len(kit.master.outcomes) == 2
+    assert len(kit.master.finals) == 2
     left = await kit.bucket_worker.complete([bucket.fence.bucket_id], 10.0, "the test says so")
     assert left == []
     assert not spilled(kit, bucket)
-    assert len(kit.master.outcomes) == 2
+    assert len(kit.master.finals) == 2
 
 
 async def test_kept_outcomes_are_written_before_the_bucket_is_retired(kit: Kit) -> None:
@@ -202,7 +202,7 @@ async def test_kept_outcomes_are_written_before_the_bucket_is_retired(kit: Kit) 
     await kit.settled()
     await until(lambda: not spilled(kit, bucket), "the owner to apply it, too")
     kit.master.rows.clear()
-    kit.master.outcomes.clear()
+    kit.master.finals.clear()
     kit.store.buckets[bucket.fence.bucket_id].assigned.clear()
     spilled(kit, bucket).extend(kept)
     hold = Gate(LOST)
@@ -224,7 +224,7 @@ async def test_a_kept_outcome_of_a_superseded_job_is_refused_by_its_row(kit: Kit
     kit.master.rows[entry.id] = Row("ASSIGNED", 3, b"x" * 16, 1)
     assert not await kit.bucket_worker.kept_replay.apply(bucket, spilled(kit, bucket)), "none goes back"
     assert kit.master.rows[entry.id].token == 3
-    assert not kit.master.outcomes
+    assert not kit.master.finals
     gate.opened.set()
 
 
@@ -247,7 +247,7 @@ async def test_an_unreadable_or_refused_outcome_stays_and_delays_no_other(kit: K
     kit.master.script["record_final"] += [Refused("a value"), Refused("a value")]
     back = await kit.bucket_worker.kept_replay.apply(bucket, [b"no outcome", bad, good])
     assert back == [b"no outcome", bad]
-    assert [row.id for row in kit.master.outcomes] == [decode_kept(good).id]
+    assert [row.id for row in kit.master.finals] == [decode_kept(good).id]
     gate.opened.set()
 
 
@@ -276,7 +276,7 @@ async def test_outcomes_kept_in_doubt_alone_are_written_with_the_next_renewal(ki
     gate.opened.set()
     await until(lambda: not spilled(kit, bucket) and not bucket.kept, "the store to be empty")
     await kit.settled()
-    assert len(kit.master.outcomes) == 1
+    assert len(kit.master.finals) == 1
 
 
 async def test_outcomes_kept_in_a_second_outage_are_written_too(kit: Kit) -> None:
@@ -295,7 +295,7 @@ async def test_outcomes_kept_in_a_second_outage_are_written_too(kit: Kit) -> Non
     gate.opened.set()
     kit.trust()
     await until(lambda: not spilled(kit, bucket), "the store to be empty")
-    assert sorted(row.id for row in kit.master.outcomes) == sorted([first.id, second.id])
+    assert sorted(row.id for row in kit.master.finals) == sorted([first.id, second.id])
     await until(lambda: bucket.kept == 0, "the count")
 
 

@@ -126,7 +126,7 @@ async def test_what_timed_out_is_sent_in_halves_and_never_again_at_that_size(kit
     kit.submit(bucket, small(1))
     await gate.reached.wait()
     kit.submit(bucket, small(64))
-    await until(lambda: len(kit.master.outcomes) == 64, "the outcomes")
+    await until(lambda: len(kit.master.finals) == 64, "the outcomes")
     first = sizes(kit.master.of("copy_final"))[1]
     tries = sizes(kit.master.of("record_final"))
     assert tries[0] <= first // 2
@@ -134,7 +134,7 @@ async def test_what_timed_out_is_sent_in_halves_and_never_again_at_that_size(kit
     assert tries[2] <= tries[1] // 2
     gate.opened.set()
     await kit.settled()
-    assert len({row.id for row in kit.master.outcomes}) == 65
+    assert len({row.id for row in kit.master.finals}) == 65
     assert kit.bucket_worker.outcome_writer.quarantined == kit.bucket_worker.outcome_writer.refused == 0
 
 
@@ -155,7 +155,7 @@ async def test_a_single_row_that_times_out_is_repeated(kit: Kit) -> None:
     kit.master.script["record_final"] += [timed_out()] * 3
     kit.submit(bucket, small(1))
     await kit.settled()
-    assert len(kit.master.outcomes) == 1
+    assert len(kit.master.finals) == 1
 
 
 async def test_what_is_given_back_is_halved_too(kit: Kit) -> None:
@@ -180,7 +180,7 @@ async def test_the_buffer_of_a_bucket_is_bounded_in_bytes_and_its_slots_are_fill
     assert all(sum(len(entry.args) for entry in entries) <= BATCH_BYTES for entries in kit.lists(bucket).values())
     go.append(True)
     await kit.settled()
-    assert len(kit.master.outcomes) == 60
+    assert len(kit.master.finals) == 60
     assert kit.bucket_worker.job_table.bytes_of(bucket.fence.bucket_id) == 0
 
 
@@ -193,7 +193,7 @@ async def test_more_slots_than_the_bound_holds_are_filled_all_the_same() -> None
         assert claimed_bytes(kit, bucket) == 24 * MEBIBYTE, "and nothing is buffered"
         go.append(True)
         await kit.settled()
-        assert len(kit.master.outcomes) == 60
+        assert len(kit.master.finals) == 60
 
 
 async def test_outcomes_that_pile_up_stop_claims_by_their_bytes(kit: Kit) -> None:
@@ -209,7 +209,7 @@ async def test_outcomes_that_pile_up_stop_claims_by_their_bytes(kit: Kit) -> Non
     for gate in gates:
         gate.opened.set()
     await kit.settled()
-    assert len(kit.master.outcomes) == 90
+    assert len(kit.master.finals) == 90
     assert not kit.bucket_worker.outcome_writer.crowded
 
 
@@ -226,7 +226,7 @@ async def test_kept_outcomes_are_put_and_applied_in_batches(kit: Kit) -> None:
     kit.master.script["copy_final"].append(timed_out())
     kit.trust()
     await until(lambda: not kit.store.buckets[bucket.fence.bucket_id].spilled, "the store to be empty")
-    assert len({row.id for row in kit.master.outcomes}) == 20
+    assert len({row.id for row in kit.master.finals}) == 20
     first, *others = [len(page) for _, page, _ in kit.store.of("remove_kept")]
     assert first <= BATCH_BYTES // MEBIBYTE
     assert max(others) <= first

@@ -10,13 +10,14 @@ import pytest
 from jobmaster.clock import new_id
 from jobmaster.model.bucket import Bucket, BucketState
 from jobmaster.model.errors import JobMasterError, StoreRefused, Unavailable
-from jobmaster.ports import Leftover, Swept, Word
+from jobmaster.ports import RecordKind, Swept, Word
 from jobmaster.settings.model import AgentSettings, ClusterSettings, StoreSettings
 from jobmaster.telemetry import Telemetry
 from jobmaster_agents.event_log import EventLog
 from jobmaster_agents.leader.maintenance import Maintenance
 from jobmaster_agents.state.store_reach import StoreReach
 from tests.support.hand_clock import HandClock
+from tests.support.master_parts import MasterParts
 
 SETTINGS = ClusterSettings(
     stores={"one": StoreSettings(url="redis://one"), "two": StoreSettings(url="redis://two")},
@@ -24,11 +25,19 @@ SETTINGS = ClusterSettings(
 )
 
 
-class Master:
+class Queries:
+    def __init__(self, ledger: dict[bytes, Bucket]) -> None:
+        self.ledger = ledger
+
+    async def buckets(self, *, states: Sequence[BucketState] = ()) -> list[Bucket]:
+        return list(self.ledger.values())
+
+
+class Master(MasterParts):
     def __init__(self) -> None:
         self.ledger: dict[bytes, Bucket] = {}
-        self.leftovers: dict[Leftover, int] = {}
-        self.asked: list[tuple[Leftover, float]] = []
+        self.leftovers: dict[RecordKind, int] = {}
+        self.asked: list[tuple[RecordKind, float]] = []
         self.orphans = 0
         self.expired = 0
         self.calls = 0
@@ -58,7 +67,7 @@ class Master:
         self.expired -= moved
         return moved
 
-    async def forget(self, what: Leftover, days: float, limit: int) -> int:
+    async def forget(self, what: RecordKind, days: float, limit: int) -> int:
         self.asked.append((what, days))
         count = min(limit, self.leftovers.get(what, 0))
         self.leftovers[what] = self.leftovers.get(what, 0) - count
@@ -87,8 +96,9 @@ class Master:
         self.ledger[bucket.id] = msgspec.structs.replace(there, state=BucketState.LOST)
         return True
 
-    async def buckets(self, *, states: Sequence[BucketState] = ()) -> list[Bucket]:
-        return list(self.ledger.values())
+    @property
+    def queries(self) -> Queries:  # type: ignore[override]  # not the same object: a part and a method of another are called alike
+        return Queries(self.ledger)
 
 
 class Store:
@@ -281,11 +291,15 @@ async def test_every_maintenance_task_has_its_interval() -> None:
 async def test_leftovers_are_forgotten_by_their_own_retention_in_bounded_batches() -> None:
     bench = Bench()
     limit = ClusterSettings().thresholds.transfer_batch
-    bench.master.leftovers = {Leftover.KEYS: 2 * limit + 5, Leftover.AGENTS: 3, Leftover.OPERATOR_LOG: 100 * limit}
+    bench.master.leftovers = {
+        RecordKind.KEYS: 2 * limit + 5,
+        RecordKind.AGENTS: 3,
+        RecordKind.OPERATOR_LOG: 100 * limit,
+    }
     await bench.maintenance.forget_leftovers()
     keep = ClusterSettings().retention
-    assert bench.master.asked[0] == (Leftover.AGENTS, keep.ended_agents_days)
-    assert dict(bench.master.asked)[Leftover.BUCKET_EVENTS] == keep.bucket_history_days
-    assert bench.master.leftovers[Leftover.KEYS] == 0
-    assert bench.master.leftovers[Leftover.OPERATOR_LOG] == 80 * limit, "the rest waits for the next hour"
+    assert bench.master.asked[0] == (RecordKind.AGENTS, keep.ended_agents_days)
+    assert dict(bench.master.asked)[RecordKind.BUCKET_EVENTS] == keep.bucket_history_days
+    assert bench.master.leftovers[RecordKind.KEYS] == 0
+    assert bench.master.leftovers[RecordKind.OPERATOR_LOG] == 80 * limit, "the rest waits for the next hour"
     assert bench.telemetry.rows_forgotten == 2 * limit + 5 + 3 + 20 * limit

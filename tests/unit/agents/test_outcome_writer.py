@@ -82,7 +82,7 @@ async def test_the_list_is_deleted_after_the_commit_and_never_before(kit: Kit) -
     copy.opened.set()
     await kit.settled()
     assert not kit.lists(bucket)
-    assert len(kit.master.outcomes) == 2
+    assert len(kit.master.finals) == 2
     assert set(kit.store.news) == set(kit.master.rows)
 
 
@@ -110,7 +110,7 @@ async def test_an_unknown_commit_is_sent_again_and_the_list_stays_until_the_answ
     again.opened.set()
     await kit.settled()
     assert not kit.lists(bucket)
-    assert [row.id for row in kit.master.outcomes] == [entry.id], "recorded once, however often it was sent"
+    assert [row.id for row in kit.master.finals] == [entry.id], "recorded once, however often it was sent"
     assert kit.bucket_worker.outcome_writer.refused == 0
 
 
@@ -123,10 +123,10 @@ async def test_an_outcome_that_never_arrived_is_not_taken_for_recorded(kit: Kit)
     await again.reached.wait()
     await turns()
     assert kit.lists(bucket)
-    assert not kit.master.outcomes
+    assert not kit.master.finals
     again.opened.set()
     await kit.settled()
-    assert len(kit.master.outcomes) == 1
+    assert len(kit.master.finals) == 1
 
 
 async def test_an_answer_that_leaves_out_a_job_settles_nothing_and_ends_the_process() -> None:
@@ -156,7 +156,7 @@ async def test_refused_by_its_row_the_entry_is_settled_and_the_handler_stopped(k
     await kit.settled()
     assert not kit.lists(bucket)
     assert kit.bucket_worker.executor.running == 0
-    assert not kit.master.outcomes
+    assert not kit.master.finals
     assert kit.bucket_worker.outcome_writer.refused == 1
 
 
@@ -171,7 +171,7 @@ async def test_refused_by_the_bucket_lock_nothing_is_settled_and_no_key_is_touch
     await turns()
     assert len(kit.lists(bucket)) == 1, "the list is the rescuer's"
     assert not kit.store.of("settle")
-    assert not kit.master.outcomes
+    assert not kit.master.finals
     assert len(kit.bucket_worker.job_table) == 0
     assert bucket.lost
 
@@ -239,7 +239,7 @@ async def test_nothing_is_sent_after_the_hard_deadline(kit: Kit) -> None:
     assert kit.lists(bucket)
     kit.trust()
     await kit.settled()
-    assert len(kit.master.outcomes) == 1
+    assert len(kit.master.finals) == 1
 
 
 async def test_an_outcome_after_the_hard_deadline_waits_for_a_new_lease(kit: Kit) -> None:
@@ -289,7 +289,7 @@ async def test_one_refused_value_delays_no_other_job_and_loses_nothing(kit: Kit)
     kit.master.record_final = picky  # type: ignore[method-assign,assignment]
     kit.master.script["copy_final"].append(InputError("a value is refused"))
     kit.submit(bucket, entries)
-    await until(lambda: len(kit.master.outcomes) == 4)
+    await until(lambda: len(kit.master.finals) == 4)
     await turns()
     kept = kit.bucket_worker.job_table.get(bad.id)
     assert kept is not None
@@ -306,7 +306,7 @@ async def test_a_general_refusal_is_repeated_like_an_outage(kit: Kit) -> None:
     kit.master.script["record_final"] += [Refused("permission denied")] * 3
     kit.submit(bucket, [job() for _ in range(8)])
     await kit.settled()
-    assert len(kit.master.outcomes) == 8
+    assert len(kit.master.finals) == 8
     assert not kit.lists(bucket)
 
 
@@ -322,7 +322,7 @@ async def test_a_refusal_that_no_row_causes_is_one_error_and_puts_no_job_aside(
     assert len(kit.master.of("record_final")) == 10
     assert {len(rows) for (rows,) in kit.master.of("record_final")} == {8}, "it is never halved"
     assert "job_unwritable" not in caplog.text
-    assert len(kit.master.outcomes) == 8
+    assert len(kit.master.finals) == 8
     assert not kit.lists(bucket)
 
 
@@ -349,5 +349,5 @@ async def test_the_backlog_stops_claims_and_its_end_starts_them(kit: Kit, monkey
     assert len(kit.store.buckets[bucket.fence.bucket_id].pending) == 20, "claimed although outcomes pile up"
     for gate in gates:
         gate.opened.set()
-    await until(lambda: len(kit.master.outcomes) == 40)
+    await until(lambda: len(kit.master.finals) == 40)
     await kit.settled()

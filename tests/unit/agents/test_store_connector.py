@@ -8,16 +8,17 @@ from typing import cast
 import pytest
 
 from jobmaster.agentstore.store import AgentStore
-from jobmaster.master.master import ClusterRow
+from jobmaster.model.cluster import ClusterRow
 from jobmaster.model.errors import Refused, StoreRefused, Unavailable
 from jobmaster.ports import StoreHealth
 from jobmaster_agents import store_connector
 from jobmaster_agents.event_log import Event, EventLog
 from jobmaster_agents.store_connector import AGAIN_SECONDS, VERIFY_SECONDS, StoreConnector
+from tests.support.master_parts import MasterParts
 from tests.support.waiting import until
 
 
-class Remembering:
+class Remembering(MasterParts):
     cluster = ClusterRow("test", b"u" * 16)
 
     def __init__(self) -> None:

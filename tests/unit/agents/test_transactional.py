@@ -39,7 +39,7 @@ async def test_it_is_committed_after_the_handler_has_returned_and_reported_once(
     assert (kit.state(entry), kit.source.effects) == ("none", []), "the end of the block commits nothing"
     go.set()
     await kit.settled()
-    (row,) = kit.master.outcomes
+    (row,) = kit.master.finals
     assert (row.state, row.result, row.attempt) == ("SUCCEEDED", b'"paid"', 1)
     assert kit.source.effects == ["wrote"]
     assert not kit.master.of("copy_final")
@@ -110,7 +110,7 @@ async def test_a_lost_answer_to_a_commit_is_found_on_the_row(kit: TransactionalK
     (entry,) = kit.put("pays")
     await kit.settled()
     assert (kit.state(entry), kit.source.effects) == ("SUCCEEDED", ["wrote"])
-    assert len(kit.master.outcomes) == 1
+    assert len(kit.master.finals) == 1
     assert not kit.master.attempts
     assert kit.bucket_worker._telemetry.transactions == {"unknown": 1, "committed": 1}
 
@@ -153,7 +153,7 @@ async def test_a_superseded_attempt_is_rolled_back_counted_and_traced(kit: Trans
     assert kit.source.effects == []
     assert kit.bucket_worker.outcome_writer.refused == 1
     assert len(kit.master.of("mark_refused")) == 1
-    assert not kit.master.outcomes
+    assert not kit.master.finals
 
 
 async def test_a_time_out_rolls_back_and_is_a_failed_attempt(kit: TransactionalKit) -> None:
@@ -271,7 +271,7 @@ async def test_a_worker_that_committed_is_not_reported_again(kit: TransactionalK
     done = AttemptResult(kind=ResultKind.OK, result=b"1", conclusion=Conclusion.COMMITTED)
     entry = await in_worker(kit, done, recorded=True)
     await kit.settled()
-    assert len(kit.master.outcomes) == 1
+    assert len(kit.master.finals) == 1
     assert kit.state(entry) == "SUCCEEDED"
     assert not kit.master.of("copy_final")
 

@@ -26,7 +26,7 @@ class Master:
         self.returns = 0
         self.asked: list[Lack] = []
 
-    async def unserved(self, overdue_seconds: float, look: int) -> list[Unserved]:
+    async def find(self, overdue_seconds: float, look: int) -> list[Unserved]:
         return [Unserved(lack, 7, 5) for lack in self.found]
 
     async def put_off(

@@ -120,8 +120,8 @@ async def test_afterwards_every_outcome_is_written_and_then_removed(kit: Kit) ->
     await kept_are(kit, bucket, entries)
     kit.trust()
     await until(lambda: not kept_in(kit, bucket), "the store to be empty")
-    assert sorted(row.id for row in kit.master.outcomes) == sorted(entry.id for entry in entries)
-    assert {row.state for row in kit.master.outcomes} == {JobState.SUCCEEDED}
+    assert sorted(row.id for row in kit.master.finals) == sorted(entry.id for entry in entries)
+    assert {row.state for row in kit.master.finals} == {JobState.SUCCEEDED}
     assert len(kit.store.of("remove_kept")) == 3
     await until(lambda: set(kit.store.news) >= {entry.id for entry in entries}, "waiting callers to be told")
     await until(lambda: bucket.kept == 0, "the count")
@@ -143,7 +143,7 @@ async def test_master_first_store_second_and_an_unknown_commit_is_sent_again(kit
     lost.opened.set()
     await until(lambda: not kept_in(kit, bucket), "the store to be empty")
     assert len(kit.master.of("record_final")) == 2
-    assert len(kit.master.outcomes) == 2, "each once, although the first commit was answered to nobody"
+    assert len(kit.master.finals) == 2, "each once, although the first commit was answered to nobody"
 
 
 async def test_a_removal_whose_answer_is_lost_removes_nothing_twice(kit: Kit) -> None:
@@ -157,7 +157,7 @@ async def test_a_removal_whose_answer_is_lost_removes_nothing_twice(kit: Kit) ->
     kit.store.script["read_kept"] += [DOWN]
     kit.trust()
     await until(lambda: not kept_in(kit, bucket), "the store to be empty")
-    assert sorted(row.id for row in kit.master.outcomes) == sorted(entry.id for entry in entries)
+    assert sorted(row.id for row in kit.master.finals) == sorted(entry.id for entry in entries)
 
 
 async def test_a_retry_is_kept_and_becomes_held(kit: Kit) -> None:
@@ -186,8 +186,8 @@ async def test_what_needs_an_accepted_write_waits_and_keeps_no_slot(kit: Kit) ->
     kit.trust()
     await until(lambda: ran.count("fenced") == 5, "the fenced jobs to run")
     await kit.settled()
-    assert len(kit.master.outcomes) == 10
-    assert len({row.id for row in kit.master.outcomes}) == 10
+    assert len(kit.master.finals) == 10
+    assert len({row.id for row in kit.master.finals}) == 10
 
 
 async def test_a_fenced_start_that_waits_for_the_master_leaves_its_slot(kit: Kit) -> None:
@@ -265,8 +265,8 @@ async def test_a_bucket_keeps_no_more_than_it_may(monkeypatch: pytest.MonkeyPatc
         await turns()
         assert len(kit.store.of("claim")) == claims
         kit.trust()
-        await until(lambda: len(kit.master.outcomes) == 100, "all of them")
-        assert len({row.id for row in kit.master.outcomes}) == 100
+        await until(lambda: len(kit.master.finals) == 100, "all of them")
+        assert len({row.id for row in kit.master.finals}) == 100
         assert not bucket.full
 
 
@@ -292,7 +292,7 @@ async def test_a_copy_behind_another_stays_in_memory_with_it(kit: Kit) -> None:
     assert len(kit.bucket_worker.job_table) == 1
     kit.trust()
     await kit.settled()
-    assert len(kit.master.outcomes) == 1
+    assert len(kit.master.finals) == 1
     assert not kit.lists(bucket)
 
 
@@ -313,7 +313,7 @@ async def test_what_a_writer_has_taken_stays_in_memory_and_counts_once(kit: Kit)
     gate.opened.set()
     await kit.settled()
     await until(lambda: not kept_in(kit, bucket), "the store to be empty")
-    assert sorted(row.id for row in kit.master.outcomes) == sorted(entry.id for entry in entries)
+    assert sorted(row.id for row in kit.master.finals) == sorted(entry.id for entry in entries)
 
 
 async def test_one_job_that_goes_on_does_not_keep_its_neighbours_in_memory(kit: Kit) -> None:
@@ -329,7 +329,7 @@ async def test_one_job_that_goes_on_does_not_keep_its_neighbours_in_memory(kit: 
     go.set()
     await until(lambda: not kit.lists(bucket), "the list to go with its last job")
     kit.trust()
-    await until(lambda: len(kit.master.outcomes) == 11, "all outcomes")
+    await until(lambda: len(kit.master.finals) == 11, "all outcomes")
 
 
 async def test_a_fenced_call_to_keep_drops_the_bucket_and_its_jobs(kit: Kit) -> None:
@@ -353,7 +353,7 @@ async def test_a_bucket_that_was_taken_is_not_emptied(kit: Kit) -> None:
     kit.trust()
     await until(lambda: bucket.lost, "the loss")
     assert len(kept_in(kit, bucket)) == 1
-    assert not kit.master.outcomes
+    assert not kit.master.finals
 
 
 async def test_a_kept_outcome_of_a_job_that_was_taken_away_is_refused_and_counted(kit: Kit) -> None:
@@ -366,7 +366,7 @@ async def test_a_kept_outcome_of_a_job_that_was_taken_away_is_refused_and_counte
     kit.master.rows[entry.id] = Row("ASSIGNED", 2, b"x" * 16, 1)
     kit.trust()
     await until(lambda: not kept_in(kit, bucket), "the store to be empty")
-    assert not kit.master.outcomes
+    assert not kit.master.finals
     assert kit.bucket_worker.outcome_writer.refused == 1
 
 
@@ -381,5 +381,5 @@ async def test_a_value_that_the_master_refuses_stays_and_the_rest_is_written(kit
     kit.master.script["record_final"] += [no, no]
     kit.trust()
     await until(lambda: len(kept_in(kit, bucket)) == 1, "all but one")
-    await until(lambda: len(kit.master.outcomes) == 2, "the two that can be written")
+    await until(lambda: len(kit.master.finals) == 2, "the two that can be written")
     await until(lambda: bucket.kept == 1, "the count")

@@ -16,6 +16,7 @@ from typing import Any, Protocol
 
 from jobmaster.clock import Clock
 from jobmaster.model.job import Conclusion, Confirm, ErrorInfo, FinalRow
+from jobmaster.ports import AttemptOutcomes
 from jobmaster.telemetry import Telemetry
 from jobmaster_agents.execute.attempt_result import AttemptResult, ResultKind
 from jobmaster_agents.execute.dispatched_job import DispatchedJob
@@ -34,18 +35,6 @@ _NOT_COMMITTED = ErrorInfo(
     message="the connection to the master was lost at the commit, and nothing was committed",
     reason="error",
 )
-
-
-class RecordMaster(Protocol):
-    """What the runner needs of the master."""
-
-    async def is_recorded(self, row: FinalRow) -> bool: ...
-
-    async def mark_refused(self, rows: list[FinalRow]) -> None: ...
-
-    async def await_confirmation(
-        self, row: FinalRow, within_seconds: float, pause_seconds: float, error: bytes | None
-    ) -> bool: ...
 
 
 class OutcomeRecorder(Protocol):
@@ -69,7 +58,7 @@ class TransactionalRunner:
     def __init__(
         self,
         source: TransactionSource | None,
-        master: RecordMaster,
+        outcomes: AttemptOutcomes,
         recorder: OutcomeRecorder,
         outcome_builder: OutcomeBuilder,
         ownership: Ownership,
@@ -77,7 +66,7 @@ class TransactionalRunner:
         telemetry: Telemetry,
     ) -> None:
         self._source = source
-        self._master = master
+        self._outcomes = outcomes
         self._recorder = recorder
         self._outcome_builder = outcome_builder
         self._ownership = ownership
@@ -220,8 +209,10 @@ class TransactionalRunner:
         row = outcome_builder.success_row(job, started)._replace(ran_us=int((now - started) * 1e6))
         job.phase = JobPhase.ENDED
         pause, error = outcome_builder.retry_if_unconfirmed(job)
-        until_answered, master = self._recorder.until_answered, self._master
-        waits = await until_answered("await_confirmation", lambda: master.await_confirmation(row, within, pause, error))
+        until_answered, outcomes = self._recorder.until_answered, self._outcomes
+        waits = await until_answered(
+            "await_confirmation", lambda: outcomes.await_confirmation(row, within, pause, error)
+        )
         if job.phase is JobPhase.GONE:
             return
         if waits:
@@ -276,7 +267,7 @@ class TransactionalRunner:
         elif conclusion is Conclusion.REFUSED:
             self._recorder.refused += 1
             self._recorder.settle_refused(job)
-            await self._recorder.until_answered("mark_refused", lambda: self._master.mark_refused([row]))
+            await self._recorder.until_answered("mark_refused", lambda: self._outcomes.mark_refused([row]))
         elif conclusion is Conclusion.WITHHELD:
             outcome_builder.stopped(job, StopCause.RELEASE, started, now)
         else:
@@ -285,7 +276,7 @@ class TransactionalRunner:
     async def _is_recorded(self, row: FinalRow) -> bool:
         """Ask the master until it answers. (False may come while a commit is still under way; then the row refuses
         the outcome that is written instead.)"""
-        return await self._recorder.until_answered("is_recorded", lambda: self._master.is_recorded(row))
+        return await self._recorder.until_answered("is_recorded", lambda: self._outcomes.is_recorded(row))
 
 
 class _RetryingSource:

@@ -7,7 +7,7 @@
 --      and has been there for longer than its lease), lanes text[], priorities smallint[]
 -- move: nothing
 -- fence: compare-and-set on the lease row: mine; whoever took it has changed the owner
--- index: lease_pkey; job_due, two probes a group (see due_groups); the table of agents is small
+-- index: lease_pkey; job_due, two probes a group; the table of agents is small
 WITH RECURSIVE office AS (
     UPDATE lease SET weight = $2::integer, expires_at = clock_timestamp() + make_interval(secs => $3::double precision)
     WHERE name = 'coordinator' AND owner = $1::uuid

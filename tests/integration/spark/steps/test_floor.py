@@ -41,7 +41,7 @@ class Ground(NamedTuple):
             stores={"default": self.store},
             registered=registered,
             lost_stores=lost,
-            master=self.master,
+            queries=self.master,
             skew_seconds=SKEW,
         )
 

@@ -1,0 +1,13 @@
+"""The cluster."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+
+class ClusterRow(NamedTuple):
+    """The cluster to which a schema belongs."""
+
+    name: str
+    uid: bytes
+    """Random per creation; agent stores remember it."""

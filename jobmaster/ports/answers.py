@@ -1,0 +1,210 @@
+"""Answers of the master."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from enum import StrEnum
+from typing import NamedTuple
+
+from jobmaster.model.ids import Identity
+from jobmaster.model.job import Entry, JobState
+from jobmaster.rules.serving import Lack
+
+
+class Written(NamedTuple):
+    """Answer of a write about jobs, with or without the bucket lock. Each id is in exactly one set, except that a cancelled
+    or failed id can also be accepted."""
+
+    bucket_ok: bool
+    """False: the bucket lock refused the call; nothing is written and no id is settled. Always True without the lock."""
+    accepted: frozenset[bytes]
+    """The row now has what was sent, from this call or from an earlier one of the same caller."""
+    cancelled: frozenset[bytes] = frozenset()
+    """Accepted ids that became CANCELLED instead, because a cancel was requested."""
+    refused: frozenset[bytes] = frozenset()
+    """The row refused: it has another identity, or it is final. Settled."""
+    quarantined: frozenset[bytes] = frozenset()
+    """The id itself is refused (below the watermark, outside every partition) and kept in quarantine. Settled."""
+    failed: frozenset[bytes] = frozenset()
+    """Of a page of a rescuer: accepted ids that became FAILED instead (abandoned, or rescued too often)."""
+
+    @property
+    def settled(self) -> frozenset[bytes]:
+        """Ids that need not be sent again: each is committed, or refused for good."""
+        return self.accepted | self.cancelled | self.refused | self.quarantined
+
+
+# ------------------------------------------------------------ agents
+
+
+class Renewal(NamedTuple):
+    """Answer of one heartbeat at the master."""
+
+    alive: bool
+    """False: the agent has a death certificate, or its row is gone. It must stop at once."""
+    drain_requested: bool
+    coordinator: bytes | None
+    """Id of the leader; ``None`` when no agent holds an unexpired lease."""
+    lost_stores: Sequence[str]
+    """Stores with a LOST bucket: any healthy agent that has such a store should try to rescue."""
+    cancel_requested: list[bytes]
+    """Ids of in-flight jobs of this agent with a cancel request."""
+    frozen: Sequence[bytes] = ()
+    """Buckets of this agent that an operator has frozen."""
+    at_work: int | None = None
+    """Number of ACTIVE, COMPLETING and FROZEN buckets of this agent in the master; ``None``: not in the answer."""
+    epochs: int = 0
+    """Sum of their epochs. Epochs only grow, so equal sums of the same buckets mean equal epochs."""
+    agents: int = 1
+    """Living agents of the cluster: with many of them each renews less often."""
+    helps: frozenset[tuple[str, int]] = frozenset()
+    """Lanes and priorities without an owner, in which this agent is asked to have a bucket."""
+    now_us: int | None = None
+    """Clock of the master; ``None``: not in the answer."""
+
+
+class Tended(NamedTuple):
+    """Answer of the leader's one statement per second."""
+
+    epoch: int | None
+    """Epoch of the leader's lease, now renewed; ``None`` when another agent holds it."""
+    due: list[DueGroup]
+    """Lanes and priorities that have HELD rows within the horizon; empty without the lease."""
+    overdue: bool
+    """Some agent's lease is over and it has no certificate yet: an agent should judge it."""
+    heavier: bool = False
+    """An agent of greater weight could lead: it should take over."""
+
+
+# ------------------------------------------------------------ jobs of owners
+
+
+class Onboarded(NamedTuple):
+    """Answer of one onboarding statement."""
+
+    bucket_ok: bool
+    entries: list[Entry]
+    """Rows that are now ASSIGNED to the bucket, with the increased token."""
+    more: bool
+    """The batch was full: another call may find more."""
+    behind: int = 0
+    """Entries that were due before the place where the calls before this one had begun to read."""
+
+
+class CancelledRow(NamedTuple):
+    """A job that waited in a bucket and is CANCELLED now; its copy may still be in the bucket."""
+
+    id: bytes
+    bucket_id: bytes
+    due_us: int
+    """Place of the copy among the assigned jobs of the bucket."""
+    ended: bool
+    """By this call; otherwise it was CANCELLED before."""
+
+
+class RowRef(NamedTuple):
+    """One in-flight row, for anti-entropy."""
+
+    id: bytes
+    identity: Identity
+    state: str
+    changed_us: int
+
+
+# ------------------------------------------------------------ rescue
+
+
+class Swept(NamedTuple):
+    """Answer of one sweep over the rows of a bucket."""
+
+    moved: int
+    """Rows that named the bucket and no longer do; 0 also when the bucket has another owner."""
+    rescued: int
+    """Of these: rows that were PROCESSING; each counts one rescue."""
+    failed: int = 0
+    """Of these: rows that became FAILED (abandoned, or rescued too often)."""
+
+
+class Unfit(NamedTuple):
+    """An entry of an evacuated bucket that the master cannot store as a job, or that cannot be decoded."""
+
+    id: bytes
+    """Id of the job; of an unreadable entry, the 16 bytes in the place of the id."""
+    kind: str
+    """List of the bucket: ``spilled``, ``claimed``, ``pending`` or ``assigned``."""
+    raw: bytes
+    """The stored bytes."""
+    why: str
+
+
+# ------------------------------------------------------------ maintenance
+
+
+class DueGroup(NamedTuple):
+    """A lane and a priority that have HELD jobs within the horizon."""
+
+    lane: str
+    priority: int
+
+
+class RecordKind(StrEnum):
+    """Records beside jobs that the leader removes after their retention."""
+
+    AGENTS = "agents"
+    KEYS = "keys"
+    QUARANTINE = "quarantine"
+    OPERATOR_LOG = "operator_log"
+    BUCKET_EVENTS = "bucket_events"
+    PUT_OFF = "put_off"
+
+
+class Unserved(NamedTuple):
+    """Overdue jobs of a handler that no owner of a bucket of their lane and priority has."""
+
+    lack: Lack
+    jobs: int
+    """At most the number of jobs that were looked at."""
+    oldest_us: int
+    """Due time of the oldest of them."""
+
+
+class Help(NamedTuple):
+    """An agent that is asked, or no longer asked, to have a bucket for jobs without an owner."""
+
+    lane: str
+    priority: int
+    handler: str
+    helper: bytes
+
+
+# ------------------------------------------------------------ queries
+
+
+class SentRow(NamedTuple):
+    """The row of a job that is sent again."""
+
+    state: JobState
+    handler: str
+    args: bytes
+    bucket_id: bytes | None
+
+
+class SentBefore(NamedTuple):
+    """Rows of jobs that may have been sent before."""
+
+    rows: dict[bytes, SentRow]
+    """By id; only ids that have a row."""
+    strangers: bool
+    """Some bucket that may hold jobs was not among the named ones."""
+
+
+class Traits(NamedTuple):
+    """Properties of an owner of buckets that decide which jobs it gets."""
+
+    handlers: frozenset[str]
+    share: float
+    """Relative number of jobs it takes; 1 is the usual owner."""
+
+
+EVERY_OWNER = b""
+"""Key that stands for all owners when they are alike."""

@@ -1,0 +1,646 @@
+"""Ports of the master: what each consumer calls.
+
+``jobmaster.master.master.Master`` is made of parts (``outcomes``, ``buckets``, ...), and here is one Protocol for each part.
+A consumer that calls few methods of a part has a slice of it, named after the consumer; a part inherits its slices, so each
+signature is written once. Consumers of several parts take one of the Protocols at the end, which name the parts.
+
+Every method is one statement, or a bounded number of them, and is bounded in time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Protocol
+
+from jobmaster.model.agent import Agent, HandlerSpec
+from jobmaster.model.bucket import Bucket, BucketState
+from jobmaster.model.cluster import ClusterRow
+from jobmaster.model.ids import Fence, Identity
+from jobmaster.model.job import Entry, FinalRow, HoldRow, InFlightRow, JobState, JobView, NewJob
+from jobmaster.ports.answers import (
+    CancelledRow,
+    DueGroup,
+    Help,
+    Onboarded,
+    RecordKind,
+    Renewal,
+    RowRef,
+    SentBefore,
+    Swept,
+    Tended,
+    Traits,
+    Unfit,
+    Unserved,
+    Written,
+)
+from jobmaster.rules.serving import Lack
+
+# ------------------------------------------------------------ outcomes
+
+
+class GuardedOutcomes(Protocol):
+    """Outcomes of jobs that may have a row. The implementation sorts every batch by id."""
+
+    async def record_final(self, rows: Sequence[FinalRow]) -> Written:
+        """Guarded upsert of outcomes (rule A); no bucket lock."""
+        ...
+
+    async def hold(self, fence: Fence, rows: Sequence[HoldRow]) -> Written:
+        """Rows -> HELD (retry later, release, flush) by identity; writes ``attempt`` rows where ``error`` is set.
+        No bucket lock: the identity on the row is enough."""
+        ...
+
+
+class Quarantine(Protocol):
+    """Entries that no table of jobs accepts."""
+
+    async def quarantine(self, bucket_id: bytes, entries: Sequence[Unfit]) -> None:
+        """Keep entries byte for byte for an operator; they are committed when the call returns. No bucket lock. Sent again,
+        nothing is added."""
+        ...
+
+
+class RecoveryOutcomes(GuardedOutcomes, Quarantine, Protocol):
+    """For the recovery of a lost bucket, from the memory of its owner or from its store."""
+
+
+class ReplayOutcomes(GuardedOutcomes, Protocol):
+    """For outcomes that were kept in the store."""
+
+    async def copy_final(self, rows: Sequence[FinalRow]) -> bool:
+        """COPY of outcomes that expect no row. False: nothing was written (a duplicate, a cancelled row, a bad id); use
+        ``record_final``. ``OutcomeUnknown`` when the commit is uncertain."""
+        ...
+
+
+class AssignedOutcomes(Protocol):
+    """For the check before copies of assigned jobs are put into the store."""
+
+    async def still_assigned(self, fence: Fence, identities: Sequence[tuple[bytes, int]]) -> frozenset[bytes]:
+        """Ids of those ``(id, token)`` that are ASSIGNED to this bucket under its epoch without a cancel request."""
+        ...
+
+
+class WriterOutcomes(ReplayOutcomes, AssignedOutcomes, Protocol):
+    """For the outcome writer."""
+
+    async def retry_here(self, fence: Fence, rows: Sequence[HoldRow]) -> Written:
+        """Rows -> ASSIGNED in the same bucket with token + 1, under the bucket lock; writes ``attempt`` rows."""
+        ...
+
+
+class InFlightOutcomes(Protocol):
+    """For rows of jobs that have not ended."""
+
+    async def persist(self, fence: Fence, rows: Sequence[InFlightRow]) -> Written:
+        """Guarded upsert of in-flight rows under the bucket lock (rule C). ``cancelled`` ids have a cancel request:
+        their row was *not* turned into PROCESSING."""
+        ...
+
+
+class CancellationOutcomes(Protocol):
+    """For cancel requests of jobs that the owner has not claimed."""
+
+    async def cancel_waiting(self, fences: Sequence[Fence], job_ids: Sequence[bytes]) -> list[CancelledRow]:
+        """ASSIGNED rows of these jobs that name one of these buckets and have a cancel request -> CANCELLED. The caller has
+        none of the jobs in memory. Returns the rows that are CANCELLED now, by this call or before."""
+        ...
+
+
+class AttemptOutcomes(Protocol):
+    """For transactional and confirmed attempts."""
+
+    async def is_recorded(self, row: FinalRow) -> bool:
+        """Whether the job's row has this outcome under this identity: the answer to a commit that was lost."""
+        ...
+
+    async def mark_refused(self, rows: Sequence[FinalRow]) -> None:
+        """Note outcomes that their rows refused on the ``attempt`` rows of their identities."""
+        ...
+
+    async def await_confirmation(
+        self, row: FinalRow, within_seconds: float, pause_seconds: float, error: bytes | None
+    ) -> bool:
+        """PROCESSING -> WAITING for a confirmation from outside.
+
+        Args:
+            within_seconds: time for the confirmation.
+            pause_seconds: after that, until the next attempt.
+            error: error of the job when no confirmation comes; ``None`` when it has another attempt.
+
+        Returns: False when the row refuses: superseded, also by a confirmation that came first.
+        """
+        ...
+
+
+class Outcomes(WriterOutcomes, RecoveryOutcomes, InFlightOutcomes, CancellationOutcomes, AttemptOutcomes, Protocol):
+    """Writes of an owner about jobs that it claimed."""
+
+
+# ------------------------------------------------------------ rows of buckets
+
+
+class Release(Protocol):
+    """The way back from a bucket."""
+
+    async def release(self, fence: Fence, identities: Sequence[tuple[bytes, int]]) -> Written:
+        """``(id, token)`` ASSIGNED in this bucket -> HELD: the store has no copy, or no room for one."""
+        ...
+
+
+class ShutdownOnboarding(Release, Protocol):
+    """For the graceful shutdown of a bucket."""
+
+    async def bucket_rows(self, bucket_id: bytes, after: bytes | None, limit: int) -> list[RowRef]:
+        """In-flight rows that name a bucket, in the order of their ids, after ``after``."""
+        ...
+
+
+class AntiEntropyOnboarding(ShutdownOnboarding, Protocol):
+    """For the comparison of rows with copies."""
+
+    async def give_back(self, bucket_id: bytes, rows: Sequence[RowRef]) -> int:
+        """In-flight rows of which the bucket's owner has no copy -> HELD with token + 1, by identity; number of them."""
+        ...
+
+
+class FetcherOnboarding(Release, Protocol):
+    """For the due fetcher."""
+
+    async def onboard(
+        self,
+        fence: Fence,
+        lane: str,
+        priority: int,
+        horizon_seconds: float,
+        limit: int,
+        handlers: Sequence[str] | None = None,
+    ) -> Onboarded:
+        """HELD rows due within the horizon -> ASSIGNED to a bucket, under its lock, SKIP LOCKED, oldest due first: at most
+        ``limit`` rows and ``rules.batching.BATCH_BYTES``; only of the named handlers (``None``: any)."""
+        ...
+
+
+class Onboarding(FetcherOnboarding, AntiEntropyOnboarding, Protocol):
+    """Rows between HELD and a bucket, both ways."""
+
+
+# ------------------------------------------------------------ agents
+
+
+class HeartbeatMembers(Protocol):
+    """For the heartbeat."""
+
+    async def renew(self, agent_id: bytes, lease_seconds: float) -> Renewal:
+        """Renew the agent's lease, on a connection of its own; takes no lock of a job."""
+        ...
+
+
+class DetectorMembers(Protocol):
+    """For the failure detector."""
+
+    async def certify_dead(self, judge: bytes, limit: int) -> list[bytes]:
+        """Death certificates for agents whose lease ran out, each one compare-and-set on the agent row; their buckets
+        become LOST in the same transaction. Refused until the judge has held its lease for one full term and the server
+        has been up as long."""
+        ...
+
+
+class Members(HeartbeatMembers, DetectorMembers, Protocol):
+    """Agents, their leases and certificates."""
+
+    async def register(self, agent: Agent, lanes: Sequence[str], handlers: Sequence[HandlerSpec]) -> None:
+        """Agent row with a fresh lease; publishes the handlers' specs."""
+        ...
+
+    async def announce_stopping(self, agent_id: bytes) -> None:
+        """ACTIVE -> STOPPING, for display only."""
+        ...
+
+    async def request_drain(self, agent_id: bytes, actor: str) -> bool:
+        """Request a graceful exit; the agent reads it with its next renewal. False when it has ended."""
+        ...
+
+    async def end_agent(self, agent_id: bytes, *, dead: bool, reason: str) -> bool:
+        """``dead``: death certificate without waiting for the lease, allowed only on *proof* (waitpid, or the agent itself):
+        agent DEAD and its buckets LOST in one transaction. Otherwise RETIRED, refused while it still owns a bucket that is
+        neither READY_TO_DELETE nor LOST."""
+        ...
+
+
+class Leadership(Protocol):
+    """The leader's lease."""
+
+    async def lead(self, agent_id: bytes, weight: int, lease_seconds: float) -> int | None:
+        """Take the lease when it is free, or renew it; its epoch, ``None`` when another agent holds it. A heavier
+        candidate takes over when the lease of a lighter one expires."""
+        ...
+
+    async def hand_over(self, agent_id: bytes, weight: int, epoch: int) -> bytes | None:
+        """Give the lease to the heaviest agent that could lead, with epoch + 1; its id, ``None`` when no agent is heavier
+        than ``weight`` or the lease is not held under this epoch."""
+        ...
+
+    async def resign(self, agent_id: bytes, epoch: int) -> None:
+        """Give the lease back at once."""
+        ...
+
+    async def tend(self, agent_id: bytes, weight: int, lease_seconds: float, horizon_seconds: float) -> Tended:
+        """Renew the lease, list what is due, and look for overdue agents, in one statement: the leader calls every second
+        and has a budget of two statements."""
+        ...
+
+
+# ------------------------------------------------------------ buckets
+
+
+class MoveBuckets(Protocol):
+    """Changes of a bucket's state by its owner."""
+
+    async def move_bucket(self, bucket_id: bytes, epoch: int, owner: bytes, to: BucketState, reason: str) -> bool:
+        """Compare-and-set of a bucket's state by its present owner and epoch, with a ``bucket_event``. No owner moves it out
+        of READY_TO_DELETE: that is ``adopt_remains``."""
+        ...
+
+
+class LossBuckets(MoveBuckets, Protocol):
+    """For a bucket that its store has lost."""
+
+    async def note_loss(self, fence: Fence, store: str, at_risk: int, salvaged: int, reason: str) -> None:
+        """Record that the store has lost the bucket. Sent again, nothing is added.
+
+        Args:
+            at_risk: jobs without a row, and kept outcomes, that the owner last saw in the bucket and has no copy of.
+            salvaged: jobs without a row of which the owner had a copy and wrote it to the master.
+        """
+        ...
+
+
+class OwnershipBuckets(MoveBuckets, Protocol):
+    """For the ownership check."""
+
+    async def owned_buckets(self, agent_id: bytes) -> list[Bucket]:
+        """Every bucket that names the agent as its owner; retired ones while their tombstone stands."""
+        ...
+
+
+class ProvisionerBuckets(Protocol):
+    """For the bucket provisioner."""
+
+    async def create_buckets(self, buckets: Sequence[Bucket]) -> bool:
+        """New ACTIVE buckets of a living owner, in one transaction; False when the owner is no longer alive."""
+        ...
+
+
+class MaintenanceBuckets(Protocol):
+    """For maintenance tasks."""
+
+    async def adopt_bucket(self, bucket: Bucket, reason: str) -> bool:
+        """A bucket that has keys but no row -> LOST, above every epoch it ever had. False: it has a row, or the owner has
+        ended."""
+        ...
+
+    async def adopt_remains(self, bucket: Bucket, reason: str) -> bool:
+        """READY_TO_DELETE -> LOST: the keys of a retired bucket hold jobs. False: its row has changed, or is gone."""
+        ...
+
+    async def forget_buckets(
+        self, tombstone_seconds: float, stores: Sequence[str], *, others: bool = False
+    ) -> list[Bucket]:
+        """Buckets of these stores (``others``: of every other store) READY_TO_DELETE for longer than the tombstone time. The
+        caller deletes their keys, then calls ``drop_bucket``."""
+        ...
+
+    async def drop_bucket(self, bucket_id: bytes) -> None:
+        """Delete the tombstone of a bucket whose keys are gone."""
+        ...
+
+
+class Buckets(LossBuckets, OwnershipBuckets, ProvisionerBuckets, MaintenanceBuckets, Protocol):
+    """Buckets, from creation to deletion."""
+
+    async def freeze(
+        self, bucket_ids: Sequence[bytes] | None, lane: str | None, actor: str, reason: str
+    ) -> list[Bucket]:
+        """ACTIVE -> FROZEN, by an operator: the buckets that this call froze, each with a line in the operator's log.
+
+        Args:
+            bucket_ids: ``None``: all of them (of the lane).
+            lane: ``None``: every lane.
+        """
+        ...
+
+    async def unfreeze(
+        self, bucket_ids: Sequence[bytes] | None, lane: str | None, actor: str, reason: str
+    ) -> list[Bucket]:
+        """FROZEN -> ACTIVE with epoch + 1; the owners resume them at their next renewal. Arguments as for ``freeze``."""
+        ...
+
+
+# ------------------------------------------------------------ rescue
+
+
+class EvacuationRescue(Protocol):
+    """For the evacuation of a bucket, each page under the rescuer's *own* epoch (rule C)."""
+
+    async def rescue_page(
+        self, fence: Fence, entries: Sequence[Entry], lane: str, priority: int, *, claimed: bool, max_rescues: int
+    ) -> Written:
+        """Entries found in the store -> HELD with token + 1 (no row: token 2). ``claimed`` entries never rescued before and
+        rows that are PROCESSING count one rescue, and one that reaches ``max_rescues`` becomes FAILED with reason
+        ``agent_lost``. Rows that are final or name another bucket stay as they are (*refused*)."""
+        ...
+
+    async def sweep(self, fence: Fence, limit: int, *, max_rescues: int) -> Swept:
+        """In-flight rows that still name this bucket with an older epoch -> HELD (PROCESSING counts a rescue).
+        Repeat until none was moved."""
+        ...
+
+    async def close_drained(self, fence: Fence, moved: int, rescued: int) -> bool:
+        """DRAINING -> READY_TO_DELETE when no in-flight row names the bucket. False: sweep again, or, when there is nothing
+        to sweep, another rescuer has the bucket."""
+        ...
+
+
+class Rescue(EvacuationRescue, Protocol):
+    """For rescuers."""
+
+    async def take_lost(
+        self, agent_id: bytes, stores: Sequence[str], floor_epochs: Mapping[bytes, int]
+    ) -> Bucket | None:
+        """One LOST bucket of the given stores -> DRAINING with epoch ``max(master, floor) + 1``, owned by the agent; ends
+        the database sessions of dead owners first. ``None``: there is none."""
+        ...
+
+
+# ------------------------------------------------------------ leader
+
+
+class FallbackUnserved(Protocol):
+    """For an agent that has a fallback bucket."""
+
+    async def stop_helping(self, agent_id: bytes, lane: str, priority: int) -> None:
+        """The agent had no work there: it is no longer asked."""
+        ...
+
+
+class ProvisionerUnserved(Protocol):
+    """For the bucket provisioner."""
+
+    async def put_back(self, limit: int) -> int:
+        """Restore the due time of jobs that were put off and can be served now; number of settled lines."""
+        ...
+
+
+class LeaderUnserved(ProvisionerUnserved, Protocol):
+    """For the leader."""
+
+    async def find(self, overdue_seconds: float, look: int) -> list[Unserved]:
+        """Jobs whose handler no owner has: among the ``look`` oldest jobs of each lane and priority that are overdue by at
+        least this time, and among those that are put off."""
+        ...
+
+    async def put_off(
+        self, group: DueGroup, handlers: Sequence[str], overdue_seconds: float, again_seconds: float, limit: int
+    ) -> int:
+        """Make such jobs due again in ``again_seconds``, so that no owner reads over them; number of them. Their own due
+        time is kept until ``put_back``."""
+        ...
+
+    async def ask_help(self, lacks: Sequence[Lack]) -> list[Help]:
+        """Ask an agent that has the handler to open a bucket for unserved jobs; the agents newly asked."""
+        ...
+
+    async def end_help(self) -> list[Help]:
+        """End help where a configured owner can run the same jobs, or where the helper has ended."""
+        ...
+
+
+class UnservedJobs(LeaderUnserved, FallbackUnserved, Protocol):
+    """Overdue jobs whose handler no owner of a matching bucket has."""
+
+
+class Maintenance(Protocol):
+    """Maintenance tasks of the leader."""
+
+    async def return_orphans(self, grace_seconds: float, limit: int, *, max_rescues: int) -> Swept:
+        """In-flight rows whose (bucket, epoch) is no live bucket -> HELD, by compare-and-set, after a grace period. A row
+        that was PROCESSING counts a rescue, and at ``max_rescues`` becomes FAILED with reason ``agent_lost``."""
+        ...
+
+    async def forget(self, record: RecordKind, days: float, limit: int) -> int:
+        """Delete older records that are not needed any more, at most ``limit`` rows; number of them."""
+        ...
+
+    async def expire_held(self, limit: int) -> int:
+        """HELD rows past their ``expires`` -> EXPIRED; number of them."""
+        ...
+
+    async def expire_unconfirmed(self, limit: int) -> int:
+        """WAITING rows whose confirmation has not come in time -> HELD or FAILED; number of them."""
+        ...
+
+    async def ensure_partitions(self, span: str, ahead_days: int) -> list[str]:
+        """Create the partitions from the watermark to ``ahead_days`` ahead; the names of the new ones."""
+        ...
+
+
+class Stores(Protocol):
+    """Agent stores of the cluster."""
+
+    async def store_generation(self, name: str, proposed: bytes) -> bytes:
+        """The generation of a store in the master; ``proposed`` when the master had none."""
+        ...
+
+
+# ------------------------------------------------------------ clients
+
+
+class Intake(Protocol):
+    """First rows, from producers and flushes."""
+
+    async def insert_held(self, jobs: Sequence[NewJob]) -> Written:
+        """HELD rows with token 1; an id that exists is *refused* (the caller compares with ``get`` when it matters)."""
+        ...
+
+    async def insert_held_in(self, connection: Any, jobs: Sequence[NewJob]) -> Written:
+        """``insert_held`` inside the caller's own transaction on ``connection``."""
+        ...
+
+    async def insert_assigned(self, bucket_id: bytes, epoch: int, jobs: Sequence[NewJob]) -> Written:
+        """ASSIGNED rows with token 2, under the bucket lock (bucket ACTIVE, this epoch)."""
+        ...
+
+    async def reserve_keys(
+        self, scope: str, keys: Sequence[tuple[str, bytes, bytes]]
+    ) -> list[tuple[str, bytes, bytes]]:
+        """Idempotency: ``(key, job_id, digest)`` in, the *holding* ``(key, job_id, digest)`` of each key out, in order."""
+        ...
+
+
+class Requests(Protocol):
+    """Requests of clients and operators about one job."""
+
+    async def cancel(self, job_id: bytes, *, tombstone: NewJob | None, actor: str) -> JobState | None:
+        """HELD -> CANCELLED; in flight -> a flag; no row and a tombstone -> a CANCELLED row; no row and no tombstone ->
+        ``None``. Returns the state after the call."""
+        ...
+
+    async def confirm(
+        self, job_id: bytes, identity: Identity, result: bytes | None, actor: str
+    ) -> tuple[bool, JobState | None]:
+        """Confirm a run from outside: whether it is confirmed now, and the state of the job (``None``: no row)."""
+        ...
+
+
+class ListBuckets(Protocol):
+    """The list of buckets."""
+
+    async def buckets(self, *, states: Sequence[BucketState] = ()) -> list[Bucket]:
+        """Buckets in some states (none named: all), in no order."""
+        ...
+
+
+class BucketQueries(ListBuckets, Protocol):
+    """Buckets and their owners."""
+
+    async def served(self) -> dict[bytes, Traits]:
+        """Owner of buckets -> its traits; ``EVERY_OWNER`` alone when all are alike; empty when there is no owner."""
+        ...
+
+
+class StateQueries(Protocol):
+    """States of jobs."""
+
+    async def states(self, job_ids: Sequence[bytes]) -> dict[bytes, JobState]:
+        """States of the jobs that have a row."""
+        ...
+
+
+class Queries(BucketQueries, StateQueries, Protocol):
+    """Reads of clients and agents."""
+
+    async def get(self, job_id: bytes) -> JobView | None:
+        """One job; ``None`` when it has no row."""
+        ...
+
+    async def sent_before(self, job_ids: Sequence[bytes], bucket_ids: Sequence[bytes]) -> SentBefore:
+        """Rows of these jobs, and whether there are buckets beyond these at the same moment."""
+        ...
+
+    async def agents(self, *, all_: bool = False) -> list[Agent]:
+        """Living agents; ``all_``: ended agents too."""
+        ...
+
+    async def handlers(self) -> dict[str, HandlerSpec]:
+        """Published handlers by name."""
+        ...
+
+    async def lacks(self, job_ids: Sequence[bytes]) -> dict[bytes, Lack]:
+        """The jobs that wait in the master for a handler that no owner has, and what is missing."""
+        ...
+
+
+# ------------------------------------------------------------ consumers of several parts
+
+
+class EvacuationMaster(Protocol):
+    """For the evacuation of one bucket."""
+
+    @property
+    def rescue(self) -> EvacuationRescue: ...
+
+    @property
+    def outcomes(self) -> RecoveryOutcomes: ...
+
+    @property
+    def buckets(self) -> MoveBuckets: ...
+
+
+class RescuerMaster(EvacuationMaster, Protocol):
+    """For rescuers, which take lost buckets."""
+
+    @property
+    def rescue(self) -> Rescue: ...
+
+    @property
+    def queries(self) -> ListBuckets: ...
+
+
+class ShutdownMaster(Protocol):
+    """For the graceful shutdown of buckets."""
+
+    @property
+    def buckets(self) -> MoveBuckets: ...
+
+    @property
+    def onboarding(self) -> ShutdownOnboarding: ...
+
+
+class ProvisionerMaster(Protocol):
+    """For the bucket provisioner."""
+
+    @property
+    def buckets(self) -> ProvisionerBuckets: ...
+
+    @property
+    def unserved(self) -> ProvisionerUnserved: ...
+
+
+class MaintenanceMaster(Protocol):
+    """For maintenance tasks."""
+
+    @property
+    def maintenance(self) -> Maintenance: ...
+
+    @property
+    def buckets(self) -> MaintenanceBuckets: ...
+
+    @property
+    def queries(self) -> ListBuckets: ...
+
+
+class ConnectorMaster(Protocol):
+    """For the connection to agent stores."""
+
+    cluster: ClusterRow
+
+    @property
+    def stores(self) -> Stores: ...
+
+
+class WorkerMaster(Protocol):
+    """For an agent's work on its buckets."""
+
+    @property
+    def outcomes(self) -> Outcomes: ...
+
+    @property
+    def onboarding(self) -> Onboarding: ...
+
+    @property
+    def buckets(self) -> MoveBuckets: ...
+
+
+class LookupMaster(Protocol):
+    """For the look-up of one job."""
+
+    @property
+    def queries(self) -> Queries: ...
+
+    @property
+    def requests(self) -> Requests: ...
+
+
+class PlacementMaster(Protocol):
+    """For jobs that a producer puts into a bucket through the master."""
+
+    @property
+    def intake(self) -> Intake: ...
+
+    @property
+    def onboarding(self) -> Release: ...
+
+
+class ClientMaster(LookupMaster, PlacementMaster, Protocol):
+    """For clients."""

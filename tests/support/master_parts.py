@@ -1,0 +1,51 @@
+"""The parts of the master, for fakes and for what stands between a consumer and the master."""
+
+from __future__ import annotations
+
+from typing import Self
+
+PARTS = (
+    *("intake", "requests", "queries", "outcomes", "onboarding", "members"),
+    *("leadership", "buckets", "rescue", "unserved", "maintenance", "stores"),
+)
+"""Attributes of the master whose methods are calls of the master."""
+
+
+class MasterParts:
+    """Answers each part of the master itself: ``fake.outcomes is fake``."""
+
+    @property
+    def intake(self) -> Self:
+        return self
+
+    @property
+    def outcomes(self) -> Self:
+        return self
+
+    @property
+    def onboarding(self) -> Self:
+        return self
+
+    @property
+    def queries(self) -> Self:
+        return self
+
+    @property
+    def rescue(self) -> Self:
+        return self
+
+    @property
+    def buckets(self) -> Self:
+        return self
+
+    @property
+    def unserved(self) -> Self:
+        return self
+
+    @property
+    def maintenance(self) -> Self:
+        return self
+
+    @property
+    def stores(self) -> Self:
+        return self
