@@ -19,7 +19,7 @@ import click
 from benchmarks.history import fill_day, lower_floor
 from benchmarks.report import output_options, show, tell
 from benchmarks.rig import Bench, bench
-from jobmaster.master.statements import quoted
+from jobmaster.master.driver.statements import quoted
 from jobmaster.wiring import open_archive
 
 _UNFINISHED = """

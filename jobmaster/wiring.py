@@ -17,10 +17,10 @@ from jobmaster.client.cluster import Cluster
 from jobmaster.client.sync import SyncCluster
 from jobmaster.embedded import ClusterStatus, read_status
 from jobmaster.handlers import Handlers
-from jobmaster.master.archive import Archive
+from jobmaster.master.history.archive import Archive
 from jobmaster.master.master import Master
-from jobmaster.master.migrate import drop, migrate
 from jobmaster.master.reports import Reader
+from jobmaster.master.schema.migrate import drop, migrate
 from jobmaster.master.transactions import MasterAccess, Transactions
 from jobmaster.model.errors import ConfigError, Unavailable
 from jobmaster.settings.model import ClusterSettings

@@ -96,7 +96,7 @@ async def master_dsn(postgres_server: PostgresServer) -> AsyncIterator[str]:
 @pytest.fixture(scope="session")
 async def migrated_template(postgres_server: PostgresServer) -> str:
     """Name of a database with the schema ``MIGRATED_SCHEMA``, to be copied: a copy costs half of what migrations do."""
-    from jobmaster.master.migrate import migrate
+    from jobmaster.master.schema.migrate import migrate
     from jobmaster.settings.model import MasterSettings
 
     name = f"template_{secrets.token_hex(6)}"

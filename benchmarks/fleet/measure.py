@@ -28,7 +28,7 @@ from benchmarks.rig import Bench, bench
 from benchmarks.statements import Desk
 from jobmaster.client.bucket_directory import BucketDirectory
 from jobmaster.clock import new_id
-from jobmaster.master.statements import sql
+from jobmaster.master.driver.statements import sql
 from jobmaster.model.agent import Agent, AgentState
 from jobmaster.model.bucket import Bucket, BucketState
 from jobmaster.model.ids import AgentId, BucketId, Fence

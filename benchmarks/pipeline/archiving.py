@@ -12,7 +12,7 @@ import asyncpg
 
 from benchmarks.history import fill_day, lower_floor
 from benchmarks.report import tell
-from jobmaster.master.migrate import migrate
+from jobmaster.master.schema.migrate import migrate
 from jobmaster.pipeline.context import PipelineContext, PipelineOptions
 from jobmaster.pipeline.spark.session import SessionOptions
 from jobmaster.pipeline.steps.archive import archive

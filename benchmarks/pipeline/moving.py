@@ -23,7 +23,7 @@ import asyncpg
 
 from benchmarks.history import fill_day, lower_floor
 from jobmaster.embedded import PostgresServer
-from jobmaster.master.migrate import migrate
+from jobmaster.master.schema.migrate import migrate
 from jobmaster.pipeline.spark.session import SessionOptions, open_session
 from jobmaster.settings.model import ClusterSettings, MasterSettings
 

@@ -12,27 +12,30 @@ from jobmaster.cli.failures import EXIT_FAILED, guarded
 from jobmaster.cli.invocation import Invocation, attach_common_options, hand_down
 
 COMMANDS: dict[str, tuple[str, str]] = {
-    "agent": ("jobmaster.cli.agent:agent_group", "Run agents, and see who is there."),
+    "agent": ("jobmaster.cli.commands.agent:agent_group", "Run agents, and see who is there."),
     "bucket": (
-        "jobmaster.cli.bucket:bucket_group",
+        "jobmaster.cli.commands.bucket:bucket_group",
         "See the buckets and what lies in them; stop them in an emergency.",
     ),
-    "config": ("jobmaster.cli.config:config_group", "Check, write and show configuration files."),
-    "db": ("jobmaster.cli.db:db_group", "Create and upgrade the schema of the master database."),
-    "demo": ("jobmaster.cli.demo:demo", "Run a whole cluster over real work, with crashes, and check every job."),
-    "dev": ("jobmaster.cli.dev:dev_group", "Run a development cluster with embedded servers."),
-    "doctor": ("jobmaster.cli.doctor:doctor", "Check the cluster, its servers and its invariants."),
-    "drill": ("jobmaster.cli.drill:drill_group", "Play failures step by step, and check every job."),
-    "job": ("jobmaster.cli.job:job_group", "Submit, find, cancel and retry jobs."),
-    "log": ("jobmaster.cli.log:log_group", "See who did what to the cluster."),
+    "config": ("jobmaster.cli.commands.config:config_group", "Check, write and show configuration files."),
+    "db": ("jobmaster.cli.commands.db:db_group", "Create and upgrade the schema of the master database."),
+    "demo": (
+        "jobmaster.cli.commands.demo:demo",
+        "Run a whole cluster over real work, with crashes, and check every job.",
+    ),
+    "dev": ("jobmaster.cli.commands.dev:dev_group", "Run a development cluster with embedded servers."),
+    "doctor": ("jobmaster.cli.commands.doctor:doctor", "Check the cluster, its servers and its invariants."),
+    "drill": ("jobmaster.cli.commands.drill:drill_group", "Play failures step by step, and check every job."),
+    "job": ("jobmaster.cli.commands.job:job_group", "Submit, find, cancel and retry jobs."),
+    "log": ("jobmaster.cli.commands.log:log_group", "See who did what to the cluster."),
     "pipeline": (
-        "jobmaster.cli.pipeline:pipeline_group",
+        "jobmaster.cli.commands.pipeline:pipeline_group",
         "Move jobs and their history by the million, with Spark.",
     ),
-    "rescue": ("jobmaster.cli.rescue:rescue_group", "See what was lost, and what became of it."),
-    "status": ("jobmaster.cli.status:status", "Show the cluster on one screen."),
-    "store": ("jobmaster.cli.store:store_group", "Prepare and check agent stores."),
-    "version": ("jobmaster.cli.version:version", "Print the version."),
+    "rescue": ("jobmaster.cli.commands.rescue:rescue_group", "See what was lost, and what became of it."),
+    "status": ("jobmaster.cli.commands.status:status", "Show the cluster on one screen."),
+    "store": ("jobmaster.cli.commands.store:store_group", "Prepare and check agent stores."),
+    "version": ("jobmaster.cli.commands.version:version", "Print the version."),
 }
 """Name -> (module:attribute, the line in the list of commands). The list is shown without importing any of them."""
 

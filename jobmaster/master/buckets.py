@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from jobmaster.master.batches import columns
-from jobmaster.master.connection import Calls, Row, to_us
+from jobmaster.master.driver.batches import columns
+from jobmaster.master.driver.connection import Calls, Row, to_us
 from jobmaster.model.bucket import Bucket, BucketState
 from jobmaster.model.errors import CodeError
 from jobmaster.model.ids import Fence

@@ -7,10 +7,10 @@ from typing import Any
 
 from asyncpg.pgproto.pgproto import UUID
 
-from jobmaster.master import errors, reread
-from jobmaster.master.batches import NOTHING, Batch, Sent, columns, ids_of, tell_batch
-from jobmaster.master.connection import Calls
-from jobmaster.master.statements import statement
+from jobmaster.master.driver import errors, reread
+from jobmaster.master.driver.batches import NOTHING, Batch, Sent, columns, ids_of, tell_batch
+from jobmaster.master.driver.connection import Calls
+from jobmaster.master.driver.statements import statement
 from jobmaster.model.errors import InputError, OutcomeUnknown
 from jobmaster.model.job import NewJob
 from jobmaster.ports import Written

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from jobmaster.master.connection import Calls
-from jobmaster.master.job_errors import ABANDONED, AGENT_LOST, EXPIRED, UNCONFIRMED
+from jobmaster.master.driver.connection import Calls
+from jobmaster.master.driver.job_errors import ABANDONED, AGENT_LOST, EXPIRED, UNCONFIRMED
 from jobmaster.master.rescue import count_of
 from jobmaster.ports import RecordKind, Swept
 

@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 from jobmaster.master.buckets import Buckets
-from jobmaster.master.connection import Calls, Connections, Opener
+from jobmaster.master.driver.connection import Calls, Connections, Opener
 from jobmaster.master.intake import Intake
 from jobmaster.master.leadership import Leadership
 from jobmaster.master.maintenance import Maintenance
 from jobmaster.master.members import Members
-from jobmaster.master.migrate import check_schema
 from jobmaster.master.onboarding import Onboarding
 from jobmaster.master.outcomes import Outcomes
 from jobmaster.master.queries import Queries
 from jobmaster.master.requests import Requests
 from jobmaster.master.rescue import Rescue
+from jobmaster.master.schema.migrate import check_schema
 from jobmaster.master.stores import Stores
 from jobmaster.master.unserved_jobs import UnservedJobs
 from jobmaster.model.cluster import ClusterRow

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import msgspec
 
-from jobmaster.master.connection import Calls, Connection, Row, rows_of, to_us
+from jobmaster.master.driver.connection import Calls, Connection, Row, rows_of, to_us
 from jobmaster.model.agent import Agent, HandlerSpec
 from jobmaster.model.errors import Conflict
 from jobmaster.model.ids import text

@@ -6,10 +6,10 @@ import asyncio
 from collections.abc import Sequence
 from typing import NamedTuple, TypeAlias
 
-from jobmaster.master import reread
-from jobmaster.master.batches import Batch, Sent, columns
-from jobmaster.master.connection import Calls, to_us
-from jobmaster.master.job_errors import ABANDONED
+from jobmaster.master.driver import reread
+from jobmaster.master.driver.batches import Batch, Sent, columns
+from jobmaster.master.driver.connection import Calls, to_us
+from jobmaster.master.driver.job_errors import ABANDONED
 from jobmaster.model.ids import Fence, Identity
 from jobmaster.model.job import Entry, JobState
 from jobmaster.ports import Onboarded, RowRef, Written

@@ -9,9 +9,9 @@ from operator import itemgetter
 
 import asyncpg
 
-from jobmaster.master import binary_copy, reread
-from jobmaster.master.batches import Batch, Sent, columns, ids_of, tell_batch
-from jobmaster.master.connection import Calls, Connection, to_us
+from jobmaster.master.driver import binary_copy, reread
+from jobmaster.master.driver.batches import Batch, Sent, columns, ids_of, tell_batch
+from jobmaster.master.driver.connection import Calls, Connection, to_us
 from jobmaster.model.ids import Fence
 from jobmaster.model.job import AttemptOutcome, FinalRow, HoldRow, InFlightRow, JobState
 from jobmaster.ports import CancelledRow, Unfit, Written

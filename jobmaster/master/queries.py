@@ -8,7 +8,7 @@ import msgspec
 
 from jobmaster.codec import decode_error
 from jobmaster.master.buckets import bucket_of
-from jobmaster.master.connection import Calls, Row, to_us
+from jobmaster.master.driver.connection import Calls, Row, to_us
 from jobmaster.model.agent import Agent, AgentState, HandlerSpec
 from jobmaster.model.bucket import Bucket, BucketState
 from jobmaster.model.job import JobState, JobView, Priority

@@ -10,9 +10,9 @@ from typing import Any
 
 import asyncpg
 
-from jobmaster.master import errors
-from jobmaster.master.connection import Dialler
-from jobmaster.master.statements import quoted, sql
+from jobmaster.master.driver import errors
+from jobmaster.master.driver.connection import Dialler
+from jobmaster.master.driver.statements import quoted, sql
 
 STATEMENT_SECONDS = 120.0
 """No report may run longer."""

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from jobmaster.master.connection import Calls
-from jobmaster.master.reread import Found
+from jobmaster.master.driver.connection import Calls
+from jobmaster.master.driver.reread import Found
 from jobmaster.model.errors import OutcomeUnknown
 from jobmaster.model.ids import Identity
 from jobmaster.model.job import JobState, NewJob

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from jobmaster.master import reread
-from jobmaster.master.batches import Batch, Sent, columns, ids_of, tell_batch
 from jobmaster.master.buckets import bucket_of
-from jobmaster.master.connection import Calls
-from jobmaster.master.job_errors import ABANDONED, AGENT_LOST
+from jobmaster.master.driver import reread
+from jobmaster.master.driver.batches import Batch, Sent, columns, ids_of, tell_batch
+from jobmaster.master.driver.connection import Calls
+from jobmaster.master.driver.job_errors import ABANDONED, AGENT_LOST
 from jobmaster.model.bucket import Bucket
 from jobmaster.model.errors import Refused
 from jobmaster.model.ids import Fence

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from jobmaster.master.connection import Calls
+from jobmaster.master.driver.connection import Calls
 
 
 class Stores:

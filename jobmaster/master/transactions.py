@@ -21,9 +21,9 @@ import msgspec
 from asyncpg.pgproto.pgproto import UUID
 from asyncpg.prepared_stmt import PreparedStatement
 
-from jobmaster.master import errors
-from jobmaster.master.connection import Dialler, close_politely
-from jobmaster.master.statements import sql, statement
+from jobmaster.master.driver import errors
+from jobmaster.master.driver.connection import Dialler, close_politely
+from jobmaster.master.driver.statements import sql, statement
 from jobmaster.model.errors import InputError, Unavailable
 from jobmaster.model.job import Conclusion, FinalRow
 from jobmaster.settings.model import MasterSettings

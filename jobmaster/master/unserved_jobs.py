@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from jobmaster.master.connection import Calls
+from jobmaster.master.driver.connection import Calls
 from jobmaster.ports import DueGroup, Help, Unserved
 from jobmaster.rules.serving import Lack
 

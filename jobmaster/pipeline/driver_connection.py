@@ -10,8 +10,8 @@ from collections.abc import Coroutine, Iterator
 from contextlib import contextmanager
 from typing import Any, TypeVar
 
-from jobmaster.master.connection import Opener, Row
-from jobmaster.master.export import open_snapshot
+from jobmaster.master.driver.connection import Opener, Row
+from jobmaster.master.history.export import open_snapshot
 from jobmaster.master.master import Master
 from jobmaster.settings.model import ClusterSettings
 

@@ -8,7 +8,7 @@ from datetime import UTC, datetime, timedelta
 
 from jobmaster.agentstore.store import AgentStore
 from jobmaster.clock import SystemClock
-from jobmaster.master.archive import Archive
+from jobmaster.master.history.archive import Archive
 from jobmaster.master.master import Master
 from jobmaster.retention.floor import age_checked, refuse_if_held_alone
 from jobmaster.settings.model import ClusterSettings

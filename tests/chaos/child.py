@@ -16,8 +16,8 @@ from typing import Any
 
 from jobmaster.agentstore.store import AgentStore
 from jobmaster.clock import SystemClock
-from jobmaster.master import batches
-from jobmaster.master.statements import sql
+from jobmaster.master.driver import batches
+from jobmaster.master.driver.statements import sql
 from jobmaster_agents import agent, agent_main, run_agent
 from jobmaster_agents.launch.shared_deadline import Deadline
 from jobmaster_agents.lease.heartbeat import Heartbeat

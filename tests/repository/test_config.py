@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from jobmaster.cli.config import config_group
+from jobmaster.cli.commands.config import config_group
 from jobmaster.settings.documents import made_texts
 from jobmaster.settings.loader import CONFIG_VARIABLE, SEARCHED_NAMES, load_settings
 from jobmaster.settings.model import ClusterSettings

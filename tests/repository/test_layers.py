@@ -24,7 +24,11 @@ OFFENCES = {
     ),
     "a duty speaks to a server": ("agents/jobmaster_agents/rescue/failure_detector.py", "import asyncpg", "asyncpg"),
     "the client speaks to a store": ("jobmaster/client/options.py", "import redis", "redis"),
-    "the client knows the master": ("jobmaster/client/options.py", "import jobmaster.master.statements", "arrow"),
+    "the client knows the master": (
+        "jobmaster/client/options.py",
+        "import jobmaster.master.driver.statements",
+        "arrow",
+    ),
     "a rule reads settings": ("jobmaster/rules/retry.py", "import jobmaster.settings.model", "arrow"),
     "a noun knows a rule": ("jobmaster/model/ids.py", "import jobmaster.rules.retry", "arrow"),
     "the wiring knows the agents": ("jobmaster/wiring.py", "import jobmaster_agents.event_log", "arrow"),

@@ -26,7 +26,7 @@ LONG = {
 
 FRAGMENTS = {
     "jobmaster/agentstore/fences.py": "the fence's rule, apart from the store's many calls",
-    "jobmaster/master/building.py": "how an index is built while others write; read beside the migrations",
+    "jobmaster/master/schema/index_building.py": "how an index is built while others write; read beside the migrations",
     "jobmaster/master/leadership.py": "one part of the master, as its neighbours",
     "jobmaster/master/maintenance.py": "one part of the master, as its neighbours",
     "jobmaster/master/requests.py": "one part of the master, as its neighbours",
@@ -71,17 +71,17 @@ CATCHES_EVERYTHING = {
 
 OPEN_KEYWORDS = {
     "agents/jobmaster_agents/execute/process_pool/worker_cleanup.py:submit": "the signature of concurrent.futures.Executor",
-    "jobmaster/cli/job.py:submit": "click hands over one word per option",
-    "jobmaster/cli/pipeline.py:plan": "click hands over one word per option",
-    "jobmaster/cli/pipeline_step.py:command": "click hands over one word per option",
-    "jobmaster/cli/pipeline.py:submit": "click hands over one word per option",
+    "jobmaster/cli/commands/job.py:submit": "click hands over one word per option",
+    "jobmaster/cli/commands/pipeline.py:plan": "click hands over one word per option",
+    "jobmaster/cli/commands/pipeline_step.py:command": "click hands over one word per option",
+    "jobmaster/cli/commands/pipeline.py:submit": "click hands over one word per option",
 }
 
 FOREIGN_TEXT = {
     "jobmaster/agentstore/library.py": "the first line of a function library, which names its engine",
-    "jobmaster/master/export.py": "the columns that are wanted, around a statement",
-    "jobmaster/master/migrate.py": "SET LOCAL inside the transaction of a migration",
-    "jobmaster/master/migrations.py": "SET LOCAL at the head of the script for people",
+    "jobmaster/master/history/export.py": "the columns that are wanted, around a statement",
+    "jobmaster/master/schema/migrate.py": "SET LOCAL inside the transaction of a migration",
+    "jobmaster/master/schema/migrations.py": "SET LOCAL at the head of the script for people",
 }
 """Modules that hold SQL or Lua in a string, and why."""
 

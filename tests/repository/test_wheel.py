@@ -76,7 +76,7 @@ def test_the_packages_come_from_the_environment(installed: Path) -> None:
 
 
 def test_the_migrations_are_found(installed: Path) -> None:
-    code = "from jobmaster.master.migrations import migrations; print(len(migrations()))"
+    code = "from jobmaster.master.schema.migrations import migrations; print(len(migrations()))"
     answer = run([str(installed / "python"), "-c", code], installed)
     assert int(answer) == len(list((TREE / "master_schema" / "migrations").glob("*.sql")))
 

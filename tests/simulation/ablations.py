@@ -10,7 +10,7 @@ from typing import Any
 
 from jobmaster.agentstore.errors import OutOfMemory
 from jobmaster.master import buckets
-from jobmaster.master.batches import NOTHING, Batch, ids_of
+from jobmaster.master.driver.batches import NOTHING, Batch, ids_of
 from jobmaster.model.bucket import Bucket, BucketState
 from jobmaster.model.errors import JobMasterError, Unavailable
 from jobmaster.model.ids import Fence

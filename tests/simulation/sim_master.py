@@ -8,7 +8,7 @@ from typing import Any, TypeVar, cast
 
 import asyncpg
 
-from jobmaster.master.connection import Calls
+from jobmaster.master.driver.connection import Calls
 from jobmaster.master.master import Master
 from jobmaster.model.cluster import ClusterRow
 from jobmaster.model.errors import Unavailable

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from jobmaster.codec import decode_headers
-from jobmaster.master.connection import EPOCH_2000_US
+from jobmaster.master.driver.connection import EPOCH_2000_US
 from jobmaster.rules.batching import fitting
 from tests.simulation.misfits import demand_values
 from tests.simulation.tables import FINAL, IN_FLIGHT, BucketRow, JobRow, Record, Refusal, Snapshot

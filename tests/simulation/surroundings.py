@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from random import Random
 from typing import Any
 
-from jobmaster.master import reread
+from jobmaster.master.driver import reread
 from jobmaster_agents import agent, bucket_worker, retrying, run_agent, store_connector
 from jobmaster_agents import background_task as duty_loop
 from jobmaster_agents.buckets import anti_entropy, graceful_shutdown, provisioner

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from jobmaster.master.connection import EPOCH_2000_US
+from jobmaster.master.driver.connection import EPOCH_2000_US
 from tests.simulation.tables import Event, JobRow, Tables
 
 if TYPE_CHECKING:

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from jobmaster.clock import new_id
-from jobmaster.master.statements import statement
+from jobmaster.master.driver.statements import statement
 from jobmaster.model.agent import Agent, AgentState
 from jobmaster.model.bucket import Bucket, BucketState
 from jobmaster.model.ids import AgentId, BucketId, Fence

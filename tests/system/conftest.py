@@ -19,7 +19,7 @@ import pytest
 import yaml
 
 from jobmaster.client.cluster import Cluster
-from jobmaster.master.migrate import migrate
+from jobmaster.master.schema.migrate import migrate
 from jobmaster.settings.loader import load_settings
 from jobmaster.settings.model import ClusterSettings
 from jobmaster.wiring import open_cluster

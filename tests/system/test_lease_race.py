@@ -16,7 +16,7 @@ import redis.asyncio
 from jobmaster.demo.lease_race.drill_cluster import temporary_cluster
 from jobmaster.demo.lease_race.event_trace import EventTrace
 from jobmaster.demo.lease_race.lease_race import LeaseRace, RaceOptions, RaceResult
-from jobmaster.master.statements import sql
+from jobmaster.master.driver.statements import sql
 from jobmaster.settings.model import ClusterSettings, MasterSettings, StoreSettings
 from tests.support.patience import PATIENCE_SECONDS
 from tests.system.conftest import ENVIRONMENT, REPOSITORY
@@ -96,7 +96,7 @@ def without(statement: str, guard: str, instead: str) -> Callable[[str], str]:
 async def test_without_the_identity_on_the_row_the_drill_says_so(
     servers: ClusterSettings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("jobmaster.master.batches.sql", without("jobs/record_final", IDENTITY, "WHERE true"))
+    monkeypatch.setattr("jobmaster.master.driver.batches.sql", without("jobs/record_final", IDENTITY, "WHERE true"))
     ((verdict, _),) = await play(servers, [RaceOptions()])
     assert not verdict.ok
     assert verdict.stale_refused == 0
@@ -106,7 +106,9 @@ async def test_without_the_identity_on_the_row_the_drill_says_so(
 async def test_a_dead_agent_whose_renewal_is_accepted_is_noticed(
     servers: ClusterSettings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("jobmaster.master.connection.sql", without("members/renew", CERTIFICATE, "WHERE id = $1::uuid"))
+    monkeypatch.setattr(
+        "jobmaster.master.driver.connection.sql", without("members/renew", CERTIFICATE, "WHERE id = $1::uuid")
+    )
     ((verdict, _),) = await play(servers, [RaceOptions()])
     assert "the master still takes A for alive" in verdict.off
 

@@ -14,7 +14,7 @@ import asyncpg
 import pytest
 
 from jobmaster.embedded import PostgresServer
-from jobmaster.master.migrate import migrate
+from jobmaster.master.schema.migrate import migrate
 from jobmaster.model.job import JobState
 from jobmaster.wiring import open_cluster
 from tests.chaos.servers import free_port

@@ -11,8 +11,8 @@ import signal
 import pytest
 
 from jobmaster.client.cluster import Cluster
-from jobmaster.master import migrate as migrate_module
-from jobmaster.master.migrations import migration_of, migrations
+from jobmaster.master.schema import migrate as migrate_module
+from jobmaster.master.schema.migrations import migration_of, migrations
 from jobmaster.model.errors import SchemaMismatch
 from jobmaster.model.job import JobState
 from jobmaster.wiring import open_cluster

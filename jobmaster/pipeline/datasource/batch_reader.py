@@ -10,7 +10,7 @@ from uuid import UUID
 
 from pyspark.sql.datasource import DataSourceReader, Filter, InputPartition
 
-from jobmaster.master.export import bounds, open_scan
+from jobmaster.master.history.export import bounds, open_scan
 from jobmaster.pipeline.datasource.cluster_ref import ClusterRef
 from jobmaster.pipeline.datasource.range_scan import RangeScan, TransactionWindow
 from jobmaster.pipeline.datasource.selection import Selection, push_down

@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from jobmaster.master.connection import Opener
+from jobmaster.master.driver.connection import Opener
 from jobmaster.model.errors import InputError
 from jobmaster.settings.loader import load_settings
 from jobmaster.settings.model import ClusterSettings, Limits, MasterSettings

@@ -13,7 +13,7 @@ from collections.abc import Callable, Coroutine, Iterator
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
-from jobmaster.master.export import DELIMITER, NULL, QUOTE
+from jobmaster.master.history.export import DELIMITER, NULL, QUOTE
 from jobmaster.model.errors import Unavailable
 
 if TYPE_CHECKING:

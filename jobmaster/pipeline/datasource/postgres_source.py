@@ -46,7 +46,7 @@ class PostgresSource(DataSource):
         return PostgresReader(self._query())
 
     def _query(self) -> ForeignQuery:
-        from jobmaster.master.foreign_db import describe, query_of
+        from jobmaster.master.history.foreign_db import describe, query_of
         from jobmaster.model.errors import InputError
         from jobmaster.pipeline.datasource.read_options import refuse_unknown
 
@@ -68,7 +68,7 @@ class PostgresReader(DataSourceReader):
         """All rows."""
         import pyarrow as pa
 
-        from jobmaster.master.foreign_db import copy_query
+        from jobmaster.master.history.foreign_db import copy_query
         from jobmaster.pipeline.datasource.copy_to_arrow import CopyStream, Output, arrow_type
 
         async def copy(output: Output) -> None:

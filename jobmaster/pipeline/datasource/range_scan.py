@@ -6,8 +6,8 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, NamedTuple
 from uuid import UUID
 
-from jobmaster.master.connection import Connection
-from jobmaster.master.export import copy_rows, open_scan, refuse_dropped
+from jobmaster.master.driver.connection import Connection
+from jobmaster.master.history.export import copy_rows, open_scan, refuse_dropped
 from jobmaster.pipeline.datasource.cluster_ref import ClusterRef
 from jobmaster.pipeline.datasource.copy_to_arrow import CopyStream, Output, arrow_type
 from jobmaster.pipeline.datasource.selection import Selection

@@ -21,8 +21,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
 
-from jobmaster.master.connection import Connection
-from jobmaster.master.export import cut_window, horizon, open_scan
+from jobmaster.master.driver.connection import Connection
+from jobmaster.master.history.export import cut_window, horizon, open_scan
 from jobmaster.model.errors import Refused
 from jobmaster.pipeline.datasource.batch_reader import IdRange, ReadPlan, ranges, read_range
 from jobmaster.pipeline.datasource.range_scan import TransactionWindow, check_window

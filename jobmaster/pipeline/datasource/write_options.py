@@ -12,8 +12,8 @@ import msgspec
 from jobmaster.clock import new_id
 from jobmaster.handlers import check_lane, check_name
 from jobmaster.handlers.registry import unknown_handler
-from jobmaster.master.connection import EPOCH_2000_US, Calls, Connections
-from jobmaster.master.migrate import check_schema
+from jobmaster.master.driver.connection import EPOCH_2000_US, Calls, Connections
+from jobmaster.master.schema.migrate import check_schema
 from jobmaster.model.agent import HandlerSpec
 from jobmaster.model.errors import Conflict, InputError
 from jobmaster.model.ids import text

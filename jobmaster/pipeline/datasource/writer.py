@@ -15,8 +15,8 @@ from pyspark import TaskContext
 from pyspark.sql.datasource import DataSourceArrowWriter, WriterCommitMessage
 
 from jobmaster.clock import new_id
-from jobmaster.master.bulk_insert import Importer, Part
-from jobmaster.master.connection import Calls, Connections
+from jobmaster.master.driver.connection import Calls, Connections
+from jobmaster.master.history.bulk_insert import Importer, Part
 from jobmaster.model.errors import Conflict, InputError, Unavailable
 from jobmaster.pipeline.datasource.rejects_file import RejectsFile, discard, publish
 from jobmaster.pipeline.datasource.row_parser import RejectedRow, RowParser

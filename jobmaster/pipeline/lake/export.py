@@ -12,8 +12,8 @@ from itertools import pairwise
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from jobmaster.clock import new_id
-from jobmaster.master.connection import Opener
-from jobmaster.master.export import copy_pages, open_scan
+from jobmaster.master.driver.connection import Opener
+from jobmaster.master.history.export import copy_pages, open_scan
 from jobmaster.model.errors import JobMasterError
 from jobmaster.pipeline.datasource.copy_to_arrow import CopyStream, Output
 from jobmaster.pipeline.lake.lake import FORMAT, Lake

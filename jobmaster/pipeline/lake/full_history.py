@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
 
-from jobmaster.master.connection import rows_of
-from jobmaster.master.export import open_scan
+from jobmaster.master.driver.connection import rows_of
+from jobmaster.master.history.export import open_scan
 from jobmaster.model.archive import LakeFile
 from jobmaster.model.errors import Refused
 from jobmaster.model.ids import text

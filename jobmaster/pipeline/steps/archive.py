@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from jobmaster.clock import new_id
-from jobmaster.master.archive import Archive
+from jobmaster.master.history.archive import Archive
 from jobmaster.model.archive import ArchiveRange, ArchiveState, LakeFile, Measure
 from jobmaster.model.errors import Conflict, JobMasterError, Refused, Unavailable
 from jobmaster.model.ids import text

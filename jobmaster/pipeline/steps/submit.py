@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from jobmaster.clock import new_id
 from jobmaster.handlers.registry import unknown_handler
-from jobmaster.master.connection import Calls, Connections
+from jobmaster.master.driver.connection import Calls, Connections
 from jobmaster.model.agent import HandlerSpec
 from jobmaster.model.errors import InputError, JobMasterError
 from jobmaster.model.job import JobState

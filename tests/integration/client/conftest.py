@@ -12,7 +12,7 @@ from jobmaster.agentstore.store import AgentStore
 from jobmaster.client.cluster import Cluster
 from jobmaster.clock import new_id
 from jobmaster.master.master import Master
-from jobmaster.master.migrate import migrate
+from jobmaster.master.schema.migrate import migrate
 from jobmaster.settings.model import ClusterSettings
 from tests.integration.client.fixture import HandAgent, Workshop, handlers, settings_for
 

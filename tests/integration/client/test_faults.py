@@ -178,7 +178,7 @@ async def test_intake_goes_on_while_the_master_is_down(
     opened: AsyncExitStack,
 ) -> None:
     from jobmaster.client.cluster import Cluster
-    from jobmaster.master.migrate import migrate
+    from jobmaster.master.schema.migrate import migrate
 
     server = new_postgres()
     fast = MasterSettings(connect_timeout_seconds=1.0, statement_timeout_seconds=1.0)

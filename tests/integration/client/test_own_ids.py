@@ -18,7 +18,7 @@ from jobmaster.clock import new_id
 from jobmaster.codec import encode_entry
 from jobmaster.embedded import PostgresServer, ValkeyServer
 from jobmaster.master.master import Master
-from jobmaster.master.migrate import migrate
+from jobmaster.master.schema.migrate import migrate
 from jobmaster.model.bucket import BucketState
 from jobmaster.model.errors import Conflict, Unavailable
 from jobmaster.model.job import Durability, Entry, JobState

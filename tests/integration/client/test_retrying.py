@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from jobmaster.cli.job import _retry
+from jobmaster.cli.commands.job import _retry
 from jobmaster.model.job import ErrorInfo, JobState
 from tests.integration.client.fixture import Workshop, resize
 

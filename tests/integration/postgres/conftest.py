@@ -12,7 +12,7 @@ import pytest
 from jobmaster.clock import new_id
 from jobmaster.embedded import PostgresServer
 from jobmaster.master.master import Master
-from jobmaster.master.migrate import migrate
+from jobmaster.master.schema.migrate import migrate
 from jobmaster.settings.model import MasterSettings
 from tests.integration.postgres.fixture import SCHEMA, World
 

@@ -12,8 +12,8 @@ from uuid import UUID
 import asyncpg
 
 from jobmaster.clock import new_id
+from jobmaster.master.driver.statements import statement
 from jobmaster.master.master import Master
-from jobmaster.master.statements import statement
 from jobmaster.model.agent import Agent, AgentState
 from jobmaster.model.bucket import Bucket, BucketState
 from jobmaster.model.ids import AgentId, BucketId, Fence

@@ -11,9 +11,9 @@ import asyncpg
 import pytest
 
 from jobmaster.clock import new_id
-from jobmaster.master.archive import Archive
+from jobmaster.master.history.archive import Archive
 from jobmaster.master.master import Master
-from jobmaster.master.migrate import migrate
+from jobmaster.master.schema.migrate import migrate
 from jobmaster.model.archive import ArchiveRange, ArchiveState, LakeFile
 from jobmaster.model.errors import Conflict, Refused
 from jobmaster.ports import RecordKind

@@ -8,7 +8,7 @@ import pytest
 
 from jobmaster.clock import new_id
 from jobmaster.codec import encode_headers
-from jobmaster.master.statements import statement
+from jobmaster.master.driver.statements import statement
 from jobmaster.model.ids import Fence, Identity
 from jobmaster.model.job import Headers
 from jobmaster.ports import RowRef

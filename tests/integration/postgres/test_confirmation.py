@@ -6,7 +6,7 @@ import pytest
 
 from jobmaster.clock import new_id
 from jobmaster.codec import encode_error
-from jobmaster.master.job_errors import UNCONFIRMED
+from jobmaster.master.driver.job_errors import UNCONFIRMED
 from jobmaster.model.ids import Fence, Identity
 from jobmaster.model.job import ErrorInfo, JobState
 from tests.integration.postgres.fixture import LANE, PRIORITY, World, entry, final_row, uuids

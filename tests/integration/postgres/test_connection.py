@@ -13,10 +13,10 @@ import asyncpg
 import pytest
 
 from jobmaster.clock import new_id
-from jobmaster.master.connection import Opener, place_of
-from jobmaster.master.errors import calling
+from jobmaster.master.driver.connection import Opener, place_of
+from jobmaster.master.driver.errors import calling
 from jobmaster.master.master import Master
-from jobmaster.master.migrate import migrate
+from jobmaster.master.schema.migrate import migrate
 from jobmaster.model.errors import InputError, OutcomeUnknown, Refused, SchemaMismatch, Unavailable, ValueRefused
 from jobmaster.settings.model import MasterSettings
 from tests.integration.postgres.fixture import SCHEMA, World, final_row, in_flight_row, new_job, uuids

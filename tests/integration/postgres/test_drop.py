@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncpg
 import pytest
 
-from jobmaster.master.migrate import drop, migrate
+from jobmaster.master.schema.migrate import drop, migrate
 from jobmaster.model.errors import SchemaMismatch
 from jobmaster.settings.model import MasterSettings
 

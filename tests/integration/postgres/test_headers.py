@@ -9,7 +9,7 @@ from importlib.resources.abc import Traversable
 import pytest
 
 from jobmaster.master.buckets import sources_of
-from jobmaster.master.statements import Statement, statement
+from jobmaster.master.driver.statements import Statement, statement
 from jobmaster.model.bucket import BucketState
 from jobmaster.model.job import FINAL_STATES, JobState
 from jobmaster.rules import archive_machine, bucket_machine, job_machine

@@ -13,8 +13,8 @@ import asyncpg
 import pytest
 
 from jobmaster.clock import new_id
-from jobmaster.master.connection import Dialler
-from jobmaster.master.errors import calling, connecting
+from jobmaster.master.driver.connection import Dialler
+from jobmaster.master.driver.errors import calling, connecting
 from jobmaster.master.master import Master
 from jobmaster.master.reports import Reader
 from jobmaster.model.errors import ConfigError, JobMasterError, Refused, SchemaMismatch, Unavailable

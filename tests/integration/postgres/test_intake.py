@@ -12,7 +12,7 @@ import pytest
 
 from jobmaster.clock import new_id
 from jobmaster.master import onboarding
-from jobmaster.master.connection import Row
+from jobmaster.master.driver.connection import Row
 from jobmaster.model.errors import InputError
 from tests.integration.postgres.fixture import LANE, PRIORITY, World, new_job, uuids
 

@@ -14,7 +14,7 @@ import msgspec
 import pytest
 
 from jobmaster.clock import new_id
-from jobmaster.master.statements import statement
+from jobmaster.master.driver.statements import statement
 from jobmaster.model.bucket import BucketState
 from jobmaster.model.ids import AgentId, Fence
 from jobmaster.ports import Written

@@ -10,12 +10,12 @@ from contextlib import AbstractContextManager, contextmanager
 import asyncpg
 import pytest
 
-from jobmaster.master import building
-from jobmaster.master import migrate as migrate_module
-from jobmaster.master import migrations as migrations_module
 from jobmaster.master.master import Master
-from jobmaster.master.migrate import migrate, status
-from jobmaster.master.migrations import Applied, Standing, compare, migration_of, migrations, script
+from jobmaster.master.schema import index_building
+from jobmaster.master.schema import migrate as migrate_module
+from jobmaster.master.schema import migrations as migrations_module
+from jobmaster.master.schema.migrate import migrate, status
+from jobmaster.master.schema.migrations import Applied, Standing, compare, migration_of, migrations, script
 from jobmaster.model.errors import CodeError, SchemaMismatch
 from jobmaster.settings.model import MasterSettings
 from tests.integration.postgres.fixture import SCHEMA
@@ -276,7 +276,7 @@ async def before_its_index(
     with monkeypatch.context() as older:
         older.setattr(migrate_module, "migrations", lambda: migrations()[:8])
         await _migrate(master_dsn)
-    monkeypatch.setattr(building, "_LARGE_BYTES", 1)
+    monkeypatch.setattr(index_building, "_LARGE_BYTES", 1)
     await admin.execute(_FINISHED, 1)
     return master_dsn
 

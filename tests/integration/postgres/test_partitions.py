@@ -10,13 +10,13 @@ from uuid import UUID
 import asyncpg
 import pytest
 
-from jobmaster.cli.checks import master_findings
-from jobmaster.cli.findings import Finding, Verdict
+from jobmaster.cli.commands.checks import master_findings
+from jobmaster.cli.commands.findings import Finding, Verdict
 from jobmaster.clock import new_id
-from jobmaster.master.archive import Archive
+from jobmaster.master.history.archive import Archive
 from jobmaster.master.master import Master
-from jobmaster.master.migrate import migrate
 from jobmaster.master.reports import Reader
+from jobmaster.master.schema.migrate import migrate
 from jobmaster.model.errors import Refused
 from jobmaster.settings.model import ClusterSettings, MasterSettings
 from tests.integration.postgres.fixture import ERROR, SCHEMA, World, final_row, hold_row, new_job, uuids

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from jobmaster.clock import new_id
-from jobmaster.master.statements import statement
+from jobmaster.master.driver.statements import statement
 from tests.integration.postgres.fixture import LANE, PRIORITY, World, new_job
 
 _Node = dict[str, Any]

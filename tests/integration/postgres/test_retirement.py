@@ -15,14 +15,14 @@ import asyncpg
 import pytest
 
 from benchmarks.history import lower_floor
-from jobmaster.cli.checks import master_findings
+from jobmaster.cli.commands.checks import master_findings
 from jobmaster.clock import new_id
-from jobmaster.master import archive as archive_module
-from jobmaster.master.archive import Archive
+from jobmaster.master.driver.statements import sql as statement_text
+from jobmaster.master.history import archive as archive_module
+from jobmaster.master.history.archive import Archive
 from jobmaster.master.master import Master
-from jobmaster.master.migrate import migrate
 from jobmaster.master.reports import Reader
-from jobmaster.master.statements import sql as statement_text
+from jobmaster.master.schema.migrate import migrate
 from jobmaster.model.errors import Refused, Unavailable
 from jobmaster.settings.model import ClusterSettings, MasterSettings
 from tests.integration.postgres.fixture import ERROR, SCHEMA, World, final_row, hold_row, new_job

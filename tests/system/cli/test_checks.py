@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from jobmaster.cli import checks
-from jobmaster.cli.findings import Verdict
+from jobmaster.cli.commands import checks
+from jobmaster.cli.commands.findings import Verdict
 
 LACKING: dict[str, Any] = {
     "lane": "default", "priority": 3, "handler": "gone", "jobs": 1000, "oldest_us": 5_000_000, "known": False, "active": True,

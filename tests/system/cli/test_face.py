@@ -13,9 +13,9 @@ from uuid import UUID
 import click
 import pytest
 
+from jobmaster.cli.commands.job import _moment
 from jobmaster.cli.failures import failure_json, failure_of, failure_text, guarded
 from jobmaster.cli.invocation import Invocation
-from jobmaster.cli.job import _moment
 from jobmaster.cli.main import COMMANDS, root
 from jobmaster.cli.tables import Column, clean, display_width, duration, iso, render
 from jobmaster.model import errors
@@ -363,7 +363,8 @@ def test_a_pipe_gets_the_whole_reason_of_a_store_and_a_terminal_gets_it_wrapped(
 ) -> None:
     reason = f"agent store 'default' at redis://127.0.0.1:1/0 cannot be reached: {'because ' * 30}end"
     rows = [{"name": "default", "state": reason}]
-    from jobmaster.cli import store, tables
+    from jobmaster.cli import tables
+    from jobmaster.cli.commands import store
 
     async def looked(*_: object, **__: object) -> list[dict[str, str]]:
         return rows

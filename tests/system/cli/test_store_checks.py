@@ -7,9 +7,9 @@ from typing import Any, cast
 from uuid import UUID
 
 from jobmaster.agentstore.store import AgentStore
-from jobmaster.cli.checks import _elsewhere
-from jobmaster.cli.findings import Verdict
-from jobmaster.cli.store import store_record
+from jobmaster.cli.commands.checks import _elsewhere
+from jobmaster.cli.commands.findings import Verdict
+from jobmaster.cli.commands.store import store_record
 from jobmaster.clock import new_id
 from jobmaster.model.bucket import BucketDepth
 from jobmaster.ports import StoreHealth

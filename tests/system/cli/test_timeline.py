@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 from uuid import UUID
 
-from jobmaster.cli.job_rows import timeline
+from jobmaster.cli.commands.job_rows import timeline
 from jobmaster.clock import new_id
 from jobmaster.codec import encode_error
 from jobmaster.model.ids import created_ms

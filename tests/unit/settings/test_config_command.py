@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 
-from jobmaster.cli.config import config_group
+from jobmaster.cli.commands.config import config_group
 from jobmaster.cli.main import run as run_program
 from jobmaster.settings.json_schema import json_schema
 from jobmaster.settings.loader import load_settings
@@ -179,7 +179,7 @@ def test_show_of_a_broken_file_lists_its_problems() -> None:
 
 
 def test_importing_the_commands_imports_neither_the_loader_nor_yaml() -> None:
-    code = "import sys, jobmaster.cli.config; print(sorted({name.split('.')[0] for name in sys.modules}))"
+    code = "import sys, jobmaster.cli.commands.config; print(sorted({name.split('.')[0] for name in sys.modules}))"
     loaded = subprocess.run(
         [sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=_root()
     ).stdout

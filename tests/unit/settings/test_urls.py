@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from redis.asyncio.connection import parse_url
 
-from jobmaster.master.connection import Dialler, place_of
+from jobmaster.master.driver.connection import Dialler, place_of
 from jobmaster.model.errors import ConfigError
 from jobmaster.settings.loader import load_settings
 from jobmaster.settings.origins import InvalidSettings

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import asyncpg
 import pytest
 
-from jobmaster.master.migrate import migrate
+from jobmaster.master.schema.migrate import migrate
 from jobmaster.settings.model import ClusterSettings, MasterSettings
 
 if TYPE_CHECKING:

@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 import asyncpg
 import pytest
 
-from jobmaster.master.archive import Archive
+from jobmaster.master.history.archive import Archive
 from jobmaster.model.errors import Refused
 from tests.integration.spark.datasource.conftest import Ground, ground_of
 
@@ -182,7 +182,7 @@ def test_a_range_that_is_being_read_is_not_dropped_meanwhile(ground: Ground) -> 
     end = stream.poll()
 
     async def while_reading(archive: Archive) -> None:
-        from jobmaster.master.export import open_scan
+        from jobmaster.master.history.export import open_scan
         from jobmaster.pipeline.datasource.range_scan import TransactionWindow, check_window
 
         task = await open_scan(stream.reader.plan.cluster.opener())
@@ -241,7 +241,7 @@ def test_a_job_that_ended_in_the_attic_is_not_seen_again_when_the_next_range_ret
 
 
 def test_a_line_that_is_marked_as_refused_does_not_come_again(ground: Ground) -> None:
-    from jobmaster.master.statements import sql
+    from jobmaster.master.driver.statements import sql
 
     old(ground, 1, "HELD")
     ground.sql(lambda connection: connection.execute(_LINES))

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import asyncpg
 import pytest
 
-from jobmaster.master.migrate import migrate
+from jobmaster.master.schema.migrate import migrate
 from jobmaster.settings.model import ClusterSettings, Limits, MasterSettings, StoreSettings
 
 if TYPE_CHECKING:

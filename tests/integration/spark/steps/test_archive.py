@@ -291,7 +291,7 @@ def test_a_lake_of_a_newer_version_and_one_of_another_cluster_are_refused(filled
 def test_a_range_that_another_archiver_works_on_is_left_alone(filled: Past) -> None:
     import asyncio
 
-    from jobmaster.master.archive import Archive
+    from jobmaster.master.history.archive import Archive
 
     archive(filled, keep=True)
     name = states(filled)[0][0]

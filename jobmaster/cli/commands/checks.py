@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from uuid import UUID
 
 from jobmaster.agentstore.store import AgentStore
-from jobmaster.cli.findings import Finding, Verdict
-from jobmaster.cli.status import OVERDUE_SECONDS
-from jobmaster.cli.store import store_record
+from jobmaster.cli.commands.findings import Finding, Verdict
+from jobmaster.cli.commands.status import OVERDUE_SECONDS
+from jobmaster.cli.commands.store import store_record
 from jobmaster.cli.tables import duration
 from jobmaster.clock import SystemClock
 from jobmaster.model.errors import JobMasterError
@@ -50,7 +50,7 @@ class _Waiting(NamedTuple):
 
 async def schema_finding(settings: ClusterSettings) -> Finding:
     """Is the schema the one this program knows?"""
-    from jobmaster.cli.db import master_status
+    from jobmaster.cli.commands.db import master_status
 
     lines = await master_status(settings)
     wrong = [line for line in lines if line.standing not in ("applied", "newer")]

@@ -16,7 +16,7 @@ from importlib.resources.abc import Traversable
 from pathlib import Path
 from typing import NamedTuple
 
-from jobmaster.master.statements import quoted, statement
+from jobmaster.master.driver.statements import quoted, statement
 from jobmaster.model.errors import CodeError, SchemaMismatch
 
 _INDEX = re.compile(r"^CREATE INDEX (?P<name>\w+) ON (?P<table>\w+) (?P<rest>[^;]+);", re.MULTILINE)

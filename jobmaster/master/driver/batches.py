@@ -9,10 +9,10 @@ from typing import Any, Generic, NamedTuple, TypeVar
 import asyncpg
 import msgspec
 
-from jobmaster.master import errors
-from jobmaster.master.connection import Calls
-from jobmaster.master.reread import Found, Verdict
-from jobmaster.master.statements import sql
+from jobmaster.master.driver import errors
+from jobmaster.master.driver.connection import Calls
+from jobmaster.master.driver.reread import Found, Verdict
+from jobmaster.master.driver.statements import sql
 from jobmaster.model.errors import OutcomeUnknown, Unavailable
 from jobmaster.ports import Written
 

@@ -16,8 +16,8 @@ from typing import Any, TypeAlias, TypeVar
 
 import asyncpg
 
-from jobmaster.master import errors
-from jobmaster.master.statements import quoted, sql
+from jobmaster.master.driver import errors
+from jobmaster.master.driver.statements import quoted, sql
 from jobmaster.model.errors import ConfigError, Unavailable
 from jobmaster.settings.model import MasterSettings
 from jobmaster.settings.urls import UrlError, parse_dsn

@@ -6,14 +6,14 @@ from typing import TYPE_CHECKING
 
 import click
 
+from jobmaster.cli.commands.job import DURATION
 from jobmaster.cli.invocation import Invocation, pass_invocation
-from jobmaster.cli.job import DURATION
 from jobmaster.cli.running import run_async
 from jobmaster.cli.tables import Column, emit_json, emit_rows, iso
 
 if TYPE_CHECKING:
-    from jobmaster.master.archive import Archive
-    from jobmaster.master.migrations import MigrationStatus
+    from jobmaster.master.history.archive import Archive
+    from jobmaster.master.schema.migrations import MigrationStatus
     from jobmaster.settings.model import ClusterSettings
 
 EXIT_REFUSED = 77
@@ -86,7 +86,7 @@ def sql(invocation: Invocation, from_: int) -> None:
     Example:
       jobmaster db sql | psql -v ON_ERROR_STOP=1 -1
     """
-    from jobmaster.master.migrations import script
+    from jobmaster.master.schema.migrations import script
 
     settings = invocation.settings
     click.echo(script(settings.schema_name(), settings.cluster, from_), nl=False)
@@ -156,7 +156,7 @@ async def _retire(
 
 async def master_status(settings: ClusterSettings) -> list[MigrationStatus]:
     """How every migration stands."""
-    from jobmaster.master.migrate import status
+    from jobmaster.master.schema.migrate import status
     from jobmaster.wiring import addresses
 
     return await status(dsn=addresses(settings).dsn, schema=settings.schema_name(), settings=settings.master)

@@ -10,7 +10,7 @@ from __future__ import annotations
 from enum import StrEnum
 from typing import NamedTuple
 
-from jobmaster.master.connection import to_us
+from jobmaster.master.driver.connection import to_us
 from jobmaster.model.job import FINAL_STATES, IN_FLIGHT_STATES, FinalRow, HoldRow, JobState
 
 

@@ -16,10 +16,10 @@ from typing import Any
 import asyncpg
 import msgspec
 
-from jobmaster.master import errors
-from jobmaster.master.connection import Calls, Connections, Dialler, Opener
-from jobmaster.master.migrate import check_schema
-from jobmaster.master.statements import quoted, sql
+from jobmaster.master.driver import errors
+from jobmaster.master.driver.connection import Calls, Connections, Dialler, Opener
+from jobmaster.master.driver.statements import quoted, sql
+from jobmaster.master.schema.migrate import check_schema
 from jobmaster.model.archive import ArchiveRange, ArchiveState, LakeFile, Measure
 from jobmaster.model.errors import Conflict, JobMasterError, Unavailable
 from jobmaster.settings.model import MasterSettings

@@ -7,10 +7,10 @@ from typing import Any
 
 import asyncpg
 
-from jobmaster.master import errors
-from jobmaster.master.connection import Connection, Dialler, place_of
-from jobmaster.master.export import DELIMITER, NULL, QUOTE
-from jobmaster.master.statements import quoted
+from jobmaster.master.driver import errors
+from jobmaster.master.driver.connection import Connection, Dialler, place_of
+from jobmaster.master.driver.statements import quoted
+from jobmaster.master.history.export import DELIMITER, NULL, QUOTE
 from jobmaster.model.errors import InputError, JobMasterError, Unavailable
 
 _TYPES = {

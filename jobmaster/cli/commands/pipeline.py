@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from jobmaster.cli.commands.job import DURATION
+from jobmaster.cli.commands.pipeline_step import note_batch, open_context, session_options, share, step
 from jobmaster.cli.failures import EXIT_FAILED
 from jobmaster.cli.invocation import Invocation, pass_invocation
-from jobmaster.cli.job import DURATION
-from jobmaster.cli.pipeline_step import note_batch, open_context, session_options, share, step
 
 if TYPE_CHECKING:
     from jobmaster.pipeline.context import PipelineContext, StepResult

@@ -11,9 +11,9 @@ from collections.abc import Callable
 
 import asyncpg
 
-from jobmaster.master.connection import Connection, rows_of
-from jobmaster.master.migrations import Migration, indexes_of
-from jobmaster.master.statements import quoted, sql
+from jobmaster.master.driver.connection import Connection, rows_of
+from jobmaster.master.driver.statements import quoted, sql
+from jobmaster.master.schema.migrations import Migration, indexes_of
 
 _LARGE_BYTES = 4 * 1024 * 1024
 """A partition below this is read in some milliseconds."""

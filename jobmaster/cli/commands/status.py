@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from jobmaster.cli.bucket import buckets_with_depths
+from jobmaster.cli.commands.bucket import buckets_with_depths
 from jobmaster.cli.invocation import Invocation, pass_invocation
 from jobmaster.cli.running import reader_of, run_async
 from jobmaster.cli.tables import Column, duration, emit_json, iso, render, terminal_width, thousands

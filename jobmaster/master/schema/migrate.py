@@ -19,10 +19,11 @@ from typing import TypeVar
 
 import asyncpg
 
-from jobmaster.master import errors
-from jobmaster.master.building import build_indexes
-from jobmaster.master.connection import Calls, Connection, Opener, Row, rows_of, to_us
-from jobmaster.master.migrations import (
+from jobmaster.master.driver import errors
+from jobmaster.master.driver.connection import Calls, Connection, Opener, Row, rows_of, to_us
+from jobmaster.master.driver.statements import sql, statement
+from jobmaster.master.schema.index_building import build_indexes
+from jobmaster.master.schema.migrations import (
     Applied,
     Migration,
     MigrationStatus,
@@ -33,7 +34,6 @@ from jobmaster.master.migrations import (
     refuse_pending,
     refuse_strangers,
 )
-from jobmaster.master.statements import sql, statement
 from jobmaster.model.errors import Refused, SchemaMismatch, Unavailable
 from jobmaster.settings.model import MasterSettings
 

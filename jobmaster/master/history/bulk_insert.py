@@ -12,9 +12,9 @@ from typing import NamedTuple
 
 import asyncpg
 
-from jobmaster.master import errors
-from jobmaster.master.batches import columns
-from jobmaster.master.connection import Connection, Opener, rows_of
+from jobmaster.master.driver import errors
+from jobmaster.master.driver.batches import columns
+from jobmaster.master.driver.connection import Connection, Opener, rows_of
 from jobmaster.model.errors import Unavailable
 from jobmaster.model.job import NewJob
 from jobmaster.rules.backoff import backoff_delay

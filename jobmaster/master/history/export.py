@@ -12,9 +12,9 @@ from uuid import UUID
 
 import asyncpg
 
-from jobmaster.master import errors
-from jobmaster.master.connection import Connection, Opener
-from jobmaster.master.statements import quoted, sql
+from jobmaster.master.driver import errors
+from jobmaster.master.driver.connection import Connection, Opener
+from jobmaster.master.driver.statements import quoted, sql
 from jobmaster.model.errors import Refused
 
 DELIMITER, QUOTE, NULL = "\x02", "\x01", "\\N"

@@ -1,0 +1,1 @@
+"""PostgreSQL itself: connections, errors, SQL texts, batches, COPY."""

@@ -1,0 +1,1 @@
+"""The schema of a cluster: migrations, and indexes that are built while others write."""
