@@ -144,7 +144,7 @@ class FaultyPort:
 
     def __getattr__(self, name: str) -> Any:
         value = getattr(self._port, name)
-        if self._name == "master" and name in PARTS:
+        if self._name == "master" and name in PARTS and not callable(value):  # a part and a method may be called alike
             return FaultyPort(value, self._name, self._orders)
         if not inspect.iscoroutinefunction(value):
             return value

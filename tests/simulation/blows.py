@@ -329,7 +329,7 @@ async def operate(history: History, what: str, bucket_ids: list[bytes] | None) -
     master, stores = history.open_master(), history.open_stores()
     for _ in range(5):
         try:
-            done = await getattr(master, what)(bucket_ids, None, "operator", "the simulation asks")
+            done = await getattr(master.buckets, what)(bucket_ids, None, "operator", "the simulation asks")
             for bucket in done if what == "freeze" else ():
                 with contextlib.suppress(JobMasterError):
                     await stores[bucket.store].freeze(bucket.id, bucket.epoch, bucket.owner)

@@ -84,7 +84,7 @@ class Masters(TwoMasters):
         self.both(lambda master: master.queries.get(self.jobs[chosen[0]]))
         self.both(lambda master: master.queries.states([self.jobs[job] for job in chosen]))
         for known in (self.buckets, self.buckets[:1]):
-            self.both(lambda master, known=known: master.sent_before([self.jobs[job] for job in chosen], known))  # type: ignore[misc]
+            self.both(lambda master, known=known: master.queries.sent_before([self.jobs[job] for job in chosen], known))  # type: ignore[misc]
 
         async def in_service(master: Any) -> list[Bucket]:
             found = await master.queries.buckets(states=[BucketState.ACTIVE, BucketState.DRAINING])
@@ -157,7 +157,7 @@ class Masters(TwoMasters):
             self.cancel(chosen[0], False)
 
         async def ended(master: Any) -> list[CancelledRow]:
-            return sorted(await master.cancel_waiting(fences, ids))
+            return sorted(await master.outcomes.cancel_waiting(fences, ids))
 
         for _ in range(2):
             self.both(ended)
@@ -200,7 +200,7 @@ class Masters(TwoMasters):
                 FinalRow(i, "FAILED", 3, "default", h, 1, *place, a, 0, 0, 5, 7, b"{}", b"", None, ERROR)
                 for i, h, a in each
             ]
-            self.both(lambda master: getattr(master, f"{what}_final")(finals))
+            self.both(lambda master: getattr(master.outcomes, f"{what}_final")(finals))
         elif what == "persist":
             rows = [InFlightRow(i, "PROCESSING", 3, "default", h, 1, a, 0, 0, b"{}", b"") for i, h, a in each]
             self.both(lambda master: master.outcomes.persist(fence, rows))
@@ -280,13 +280,13 @@ class Masters(TwoMasters):
         """The accused has let its lease run out; the judge has held its own for a day."""
         statements = self.server.statements
         for agent, seconds in ((accused, 0.0), (judge, 0.5)):
-            self.both(lambda master, agent=agent, seconds=seconds: master.renew(self.agents[agent], seconds))  # type: ignore[misc]
+            self.both(lambda master, agent=agent, seconds=seconds: master.members.renew(self.agents[agent], seconds))  # type: ignore[misc]
         self.wait(self.sql.execute("UPDATE agent SET held_since = held_since - interval '1 day'"))
         for row in list(statements.tables.agents.values()):
             statements.tables.agents[row.id] = row._replace(held_since=row.held_since - 86_400_000_000)
         self.both(lambda master: master.members.certify_dead(self.agents[judge], 10))
         for agent in (accused, judge):
-            self.both(lambda master, agent=agent: master.renew(self.agents[agent], 1000.0))  # type: ignore[misc]
+            self.both(lambda master, agent=agent: master.members.renew(self.agents[agent], 1000.0))  # type: ignore[misc]
 
     @rule(agent=agents)
     def lead(self, agent: int) -> None:

@@ -42,7 +42,8 @@ class TwoMasters(RuleBasedStateMachine):
         self.buckets = [new_id() for _ in range(3)]
         self.jobs = [new_id() for _ in range(6)]
         for agent_id in self.agents:
-            self.both(lambda master, agent_id=agent_id: master.register(self.agent_row(agent_id), ["default"], []))  # type: ignore[misc]
+            row = self.agent_row(agent_id)
+            self.both(lambda master, row=row: master.members.register(row, ["default"], []))  # type: ignore[misc]
 
     def wait(self, coroutine: Coroutine[Any, Any, Any]) -> Any:
         return self.runner.run(coroutine)

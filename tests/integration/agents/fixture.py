@@ -361,7 +361,7 @@ class _Cut:
     def __getattr__(self, name: str) -> Callable[..., Awaitable[object]]:
         call = getattr(self._thing, name)
         ending = self._ending
-        if name in PARTS:
+        if name in PARTS and not callable(call):  # a part and a method may be called alike
             return _Cut(call, ending)  # type: ignore[return-value]
 
         async def cut(*arguments: object, **named: object) -> object:

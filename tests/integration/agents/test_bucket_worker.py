@@ -97,7 +97,7 @@ class _Fated:
     def __getattr__(self, name: str) -> Callable[..., Awaitable[object]]:
         call = getattr(self._thing, name)
         fate = self._fate
-        if name in PARTS:
+        if name in PARTS and not callable(call):  # a part and a method may be called alike
             return _Fated(call, fate)  # type: ignore[return-value]
         if name == "wait_wake":  # how often it is called depends on the weather
             return call  # type: ignore[no-any-return]

@@ -266,7 +266,7 @@ def lose_the_first_answer_then(shop: Workshop, monkeypatch: pytest.MonkeyPatch, 
         return call
 
     for name in ("insert_held", "insert_assigned"):
-        monkeypatch.setattr(shop.master, name, failing(getattr(shop.master, name)))
+        monkeypatch.setattr(shop.master.intake, name, failing(getattr(shop.master.intake, name)))
 
 
 CERTAIN_ERRORS = [
