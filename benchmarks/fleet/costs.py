@@ -91,7 +91,7 @@ def measured_costs(
         costs = costs._replace(job=max(per_job, 1e-6))
     if submitted.is_file():
         # One process with a hundred callers does nothing but submit, so its time is CPU; their jobs share a call.
-        rate = json.loads(submitted.read_text(encoding="utf-8"))["single"]["agent"][str(_CALLERS)]
+        rate = json.loads(submitted.read_text(encoding="utf-8"))["single"]["store"][str(_CALLERS)]
         fixed = costs.submit_client.fixed
         costs = costs._replace(submit_client=Line(fixed, max(1 / rate - fixed / _CALLERS, 1e-6)))
     if waited.is_file():
