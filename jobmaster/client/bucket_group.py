@@ -211,7 +211,7 @@ class BucketGroup:
             state.refusal = error
 
     async def _level_of(self, handle: BucketHandle, state: _Trial) -> Durability | None:
-        """The level this outlet reaches; ``None`` when it is too low, or its store does not answer."""
+        """The level that this bucket reaches; ``None`` when it is too low, or its store does not answer."""
         store_handle = handle.store_handle
         level = store_handle.known_level()
         if level is None:

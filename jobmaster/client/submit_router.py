@@ -104,7 +104,7 @@ class SubmitRouter:
         self._batchers: dict[_Key, SubmitBatcher] = {}
         self._assigning: dict[tuple[str, int], Coalescer[NewJob, Receipt]] = {}
         self._keys: dict[str, Coalescer[tuple[str, bytes, bytes], tuple[bytes, bytes]]] = {}
-        self._owned: Coalescer[NewJob, Receipt] = self._coalescer(self._insert_held)
+        self._held_rows: Coalescer[NewJob, Receipt] = self._coalescer(self._insert_held)
         self._rows: Coalescer[bytes, bool] = self._coalescer(self._have_rows)
         self._served = {
             lane
@@ -115,7 +115,7 @@ class SubmitRouter:
 
     async def close(self) -> None:
         """Finish the calls under way; refuse what has not left."""
-        every: list[Coalescer[Any, Any] | Deduplicator] = [self._owned, self._rows, self._deduplicator]
+        every: list[Coalescer[Any, Any] | Deduplicator] = [self._held_rows, self._rows, self._deduplicator]
         every += [batcher.coalescer for batcher in self._batchers.values()]
         every += [*self._assigning.values(), *self._keys.values()]
         await asyncio.gather(*(batcher.close() for batcher in every))
@@ -279,7 +279,7 @@ class SubmitRouter:
         if placed.full:
             placed = await self.wait_for_room([entry], group, on_full)
         if placed.level is None:
-            await self._owned.put(new_job(entry, group.lane, group.priority), len(entry))
+            await self._held_rows.put(new_job(entry, group.lane, group.priority), len(entry))
             placed = Placement(Durability.MASTER, None)
         return placed
 
@@ -288,7 +288,7 @@ class SubmitRouter:
     async def _place_row(self, request: SubmitRequest, where: Way) -> Receipt:
         job = request.job
         if where is Way.HELD:
-            receipt = await self._owned.put(job, len(job.args))
+            receipt = await self._held_rows.put(job, len(job.args))
         else:
             receipt = await self._assign_batcher(job.lane, job.priority).put(job, len(job.args))
         if receipt.duplicate:

@@ -39,7 +39,7 @@ def sources_of(to: BucketState) -> list[str]:
 
 
 class Buckets:
-    """The part of ``jobmaster.ports.Membership`` that is about buckets."""
+    """Buckets of agents: created, moved, declared lost, frozen, dropped."""
 
     def __init__(self, control: Calls) -> None:
         self._control = control

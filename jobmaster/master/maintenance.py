@@ -18,7 +18,7 @@ _FORGET = {
 
 
 class Maintenance:
-    """``jobmaster.ports.Upkeep`` on PostgreSQL, but for the buckets."""
+    """Maintenance of rows: expiry, orphans, partitions, records past their retention."""
 
     def __init__(self, data: Calls, control: Calls) -> None:
         self._data = data

@@ -17,7 +17,7 @@ _ENDED = ("DEAD", "RETIRED")
 
 
 class Members:
-    """The part of ``jobmaster.ports.Membership`` that is about agents."""
+    """Agents: registered, renewed, certified dead, retired."""
 
     def __init__(self, control: Calls, heartbeat: Calls) -> None:
         self._control = control

@@ -1,4 +1,4 @@
-"""Agent A's memory: one live copy of an id, followers, and lists that may be deleted (``portions.py``)."""
+"""Agent A's memory: one live copy of an id, followers, and lists that may be deleted (``state/job_table.py``)."""
 
 from __future__ import annotations
 

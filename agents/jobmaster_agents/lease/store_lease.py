@@ -44,7 +44,7 @@ class StoreLease:
 
     Args:
         unanswered: whether the master leaves renewals unanswered at a moment.
-        heard_at: when the last store beat was sent, if the store answered it; otherwise ``None``.
+        answered_at: when the last store beat was sent, if the store answered it; otherwise ``None``.
         on_trust: called with every new moment at which others may end this process.
         on_forgotten: an answer of the store shows that a bucket has another owner.
     """

@@ -16,6 +16,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from typing import Generic, Protocol, TypeVar
 
+from jobmaster.model import ids
 from jobmaster.model.errors import CodeError, InputError, JobMasterError, Refused, Unavailable
 from jobmaster.model.job import Entry, FinalRow, HoldRow
 from jobmaster.ports import Written
@@ -55,7 +56,10 @@ def demand_account(job_ids: Iterable[bytes], written: Written) -> None:
     """Raise ``CodeError`` if the master's answer leaves out one of the jobs that were sent."""
     sent = set(job_ids)
     if missing := sent - written.settled:
-        raise CodeError(f"the master's answer to a write leaves out {len(missing)} of {len(sent)} jobs")
+        first = ids.text(min(missing))
+        raise CodeError(
+            f"the master's answer to a write leaves out {len(missing)} of {len(sent)} jobs, such as {first}"
+        )
 
 
 class RowRefusals:

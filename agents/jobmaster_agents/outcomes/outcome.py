@@ -27,7 +27,7 @@ from jobmaster_agents.state.job_table import ClaimedJob, JobPhase
 _NO_HEADERS = Headers()
 _new_tuple = tuple.__new__
 _from_bytes = int.from_bytes  # the job's creation time (``model.ids.created_ms``, without a call of Python)
-_ENDED, _GONE, _SUCCEEDED = JobPhase.ENDED, JobPhase.GONE, JobState.SUCCEEDED  # as in ``claimed_lists``: found once
+_ENDED, _GONE, _SUCCEEDED = JobPhase.ENDED, JobPhase.GONE, JobState.SUCCEEDED  # as in ``state.job_table``: found once
 _BAD_HEADERS = "the headers of the job cannot be read; was it submitted by a newer client?"
 _ABANDONED = ErrorInfo(
     type="Abandoned",

@@ -24,6 +24,8 @@ from jobmaster.settings.model import ClusterSettings
 
 SILENCE_LEASES = 6.0
 """A task may be silent for so many leases,"""
+SILENCE_SECONDS_MIN = 30.0
+"""and for so long at least: a blocking pop of an idle store takes 5 s, whatever the settings are,"""
 SILENCE_CALLS = 10.0
 """and for so many calls of a server that each take the longest time they may: one step of a task makes a few."""
 
@@ -35,7 +37,8 @@ def silence_seconds(settings: ClusterSettings) -> float:
         2.0 * master.statement_timeout_seconds + master.connect_timeout_seconds
     ]  # (a connection is waited for, too)
     calls += [store.call_timeout_seconds + store.connect_timeout_seconds for store in settings.stores.values()]
-    return max(SILENCE_LEASES * settings.leases.lease_seconds, SILENCE_CALLS * max(calls))
+    leases = SILENCE_LEASES * settings.leases.lease_seconds
+    return max(leases, SILENCE_CALLS * max(calls), SILENCE_SECONDS_MIN)
 
 
 class _Watched:

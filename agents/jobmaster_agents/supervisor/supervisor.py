@@ -391,7 +391,13 @@ class Supervisor:
             self._log.error(Event.RELOAD_REFUSED, {"reason": reason, "in_force": "the settings as they were"})
             return
         plan = self._plan
-        found = apply_reload(plan.settings, msgspec.json.decode(out, type=ClusterSettings), plan.agent)
+        try:
+            settings = msgspec.json.decode(out, type=ClusterSettings)
+        except msgspec.DecodeError as error:  # another version was installed under this supervisor
+            reason = f"the installed program has other settings than this supervisor, restart the supervisor: {error}"
+            self._log.error(Event.RELOAD_REFUSED, {"reason": reason, "in_force": "the settings as they were"})
+            return
+        found = apply_reload(plan.settings, settings, plan.agent)
         self._plan = msgspec.structs.replace(plan, settings=found.settings)
         logging.getLogger(LOGGER_NAME).setLevel(found.settings.observability.log_level.upper())
         log_line = self._log.warning if found.waiting else self._log.info

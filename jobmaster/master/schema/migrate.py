@@ -5,7 +5,7 @@ on it (``-- programs: >= NNNN``). So agents and producers of two versions live s
 
 Two migrators at once wait for each other (advisory lock); each migration is one transaction together with its line in
 ``schema_migration``, so a crash leaves whole migrations. Indexes on large partitions are built before it, while others write
-(see ``building``). Locks are waited for shortly and often instead of long: a
+(see ``index_building``). Locks are waited for shortly and often instead of long: a
 migration that queues behind a slow reader would make every writer queue behind it.
 """
 

@@ -12,8 +12,9 @@ from pyspark.sql.datasource import DataSourceReader, Filter, InputPartition
 
 from jobmaster.master.history.export import bounds, open_scan
 from jobmaster.pipeline.datasource.cluster_ref import ClusterRef
+from jobmaster.pipeline.datasource.pushdown import push_down
 from jobmaster.pipeline.datasource.range_scan import RangeScan, TransactionWindow
-from jobmaster.pipeline.datasource.selection import Selection, push_down
+from jobmaster.pipeline.datasource.selection import Selection
 from jobmaster.pipeline.datasource.tables import Partitioning, table_of
 
 if TYPE_CHECKING:

@@ -35,6 +35,8 @@ class Behaviour(msgspec.Struct, frozen=True, kw_only=True):
     lease_seconds: float = 3.0
     grace_seconds: float = 5.0
     child: str = "steady"
+    reloaded: str = ""
+    """What the command that reads the configuration again prints; empty: there is no such command."""
     certificates_fail: int = 0
     kernel_timer: bool = False
 
@@ -145,6 +147,7 @@ def main(role: str, directory: Path, rest: list[str]) -> int:
             processes=behaviour.processes,
             child_command=(sys.executable, HERE, "child", str(directory)),
             certificate_command=(sys.executable, HERE, "certificate", str(directory)),
+            reload_command=(sys.executable, "-c", f"print({behaviour.reloaded!r})") if behaviour.reloaded else (),
         )
         return Supervisor(plan).run()
     if role == "child":

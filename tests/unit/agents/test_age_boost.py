@@ -1,4 +1,4 @@
-"""Jobs that have waited long in the store, against a stream of more urgent ones: the bounds of ``rules.fairness``."""
+"""Jobs that have waited long in the store, against a stream of more urgent ones: the bounds of ``rules.priority_order``."""
 
 from __future__ import annotations
 

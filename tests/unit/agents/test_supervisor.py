@@ -358,6 +358,21 @@ def test_a_hangup_without_a_configuration_is_refused_and_changes_nothing(start: 
     assert alive(pid)
 
 
+@pytest.mark.parametrize("text", ['{"jobs": {"durability": "unheard of"}}', '{"jobs":', "Traceback"])
+def test_settings_that_the_supervisor_cannot_decode_are_refused_and_end_no_child(
+    start: Callable[..., Run], text: str
+) -> None:
+    """Another version was installed under a supervisor that runs."""
+    run = start(reloaded=text)
+    pid = run.pid(0)
+    run.process.send_signal(signal.SIGHUP)
+    wait_until(lambda: bool(run.events("reload_refused")), 5.0, "the refusal is logged")
+    assert "restart the supervisor" in str(run.events("reload_refused")[0]["reason"])
+    assert alive(pid)
+    run.process.send_signal(signal.SIGTERM)
+    assert run.wait() == 0
+
+
 # ---------------------------------------------------------------- its own weight, its own arithmetic
 
 

@@ -141,7 +141,8 @@ def test_filters_of_spark_narrow_the_statement_and_lose_nothing(ground: Ground) 
 def test_a_filter_narrows_what_the_server_reads(ground: Ground) -> None:
     from pyspark.sql.datasource import EqualTo, GreaterThanOrEqual
 
-    from jobmaster.pipeline.datasource.selection import Selection, push_down
+    from jobmaster.pipeline.datasource.pushdown import push_down
+    from jobmaster.pipeline.datasource.selection import Selection
     from jobmaster.pipeline.datasource.tables import FilterOption
 
     selection = Selection("jobs", ("id",))
