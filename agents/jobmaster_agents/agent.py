@@ -28,7 +28,7 @@ from jobmaster.telemetry import Telemetry
 from jobmaster_agents.background_task import PeriodicTask
 from jobmaster_agents.bucket_worker import BucketWorker
 from jobmaster_agents.buckets.anti_entropy import AntiEntropy
-from jobmaster_agents.buckets.fallback import FallbackBuckets
+from jobmaster_agents.buckets.helper_buckets import HelperBuckets
 from jobmaster_agents.buckets.loss import BucketLoss
 from jobmaster_agents.buckets.ownership_check import OwnershipCheck
 from jobmaster_agents.buckets.provisioner import BucketProvisioner
@@ -168,7 +168,7 @@ class AgentRuntime:
             self._is_stopping,
             log,
         )
-        self.fallback = FallbackBuckets(
+        self.fallback = HelperBuckets(
             self.ownership,
             master.unserved,
             self.bucket_worker,

@@ -38,12 +38,12 @@ from jobmaster_agents.fetch.wake_listener import WakeListener
 from jobmaster_agents.outcomes.in_flight import InFlightRows, InFlightWriter
 from jobmaster_agents.outcomes.kept import KeptOutcomes
 from jobmaster_agents.outcomes.kept_replay import KeptReplay
-from jobmaster_agents.outcomes.outcome import OutcomeBuilder, StopCause
+from jobmaster_agents.outcomes.outcome_builder import OutcomeBuilder, StopCause
 from jobmaster_agents.outcomes.writer import OutcomeWriter
-from jobmaster_agents.retrying import RepeatedLog, UntilAnswered
 from jobmaster_agents.state.job_table import ClaimedJob, JobPhase, JobTable
 from jobmaster_agents.state.ownership import OwnedBucket, Ownership
 from jobmaster_agents.state.progress import Progress
+from jobmaster_agents.until_answered import RepeatedLog, UntilAnswered
 
 
 class BucketWorker:

@@ -30,9 +30,9 @@ from jobmaster_agents.http_server import HttpServer, port_of
 from jobmaster_agents.launch.order import ChildConfig, ControlMessage
 from jobmaster_agents.launch.shared_deadline import ChildCounters, Deadline
 from jobmaster_agents.loop_watchdog import LoopWatchdog
-from jobmaster_agents.retrying import Backoff
 from jobmaster_agents.state.ownership import FENCED_EXIT_CODE
 from jobmaster_agents.store_connector import StoreConnector
+from jobmaster_agents.until_answered import Backoff
 
 ORPHANED_EXIT_CODE = 76
 """Exit code of a process whose supervisor died."""

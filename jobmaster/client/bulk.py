@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import AsyncIterable, Callable, Iterable, Iterator
 from typing import Any
 
-from jobmaster.client.bucket_group import BucketGroup, insert_held
+from jobmaster.client.bucket_choice import BucketGroup, insert_held
 from jobmaster.client.coalescer import CHUNK_BYTES_MAX
 from jobmaster.client.handler_lookup import ResolvedHandler
 from jobmaster.client.options import BulkOptions, CheckedOptions

@@ -15,8 +15,8 @@ from typing import Any, NamedTuple
 
 import msgspec
 
+from jobmaster.client.bucket_choice import ALL_FULL, BucketGroup, Capacity, Placement, insert_held
 from jobmaster.client.bucket_directory import BucketDirectory
-from jobmaster.client.bucket_group import ALL_FULL, BucketGroup, Capacity, Placement, insert_held
 from jobmaster.client.coalescer import Coalescer, PendingLimit
 from jobmaster.client.dedup import Deduplicator, canonical, refuse_another
 from jobmaster.clock import Clock

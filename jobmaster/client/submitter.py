@@ -10,7 +10,7 @@ import asyncio
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from jobmaster.client.bucket_group import Placement
+from jobmaster.client.bucket_choice import Placement
 from jobmaster.client.handler_lookup import HandlerLookup, ResolvedHandler, arguments_mapping
 from jobmaster.client.options import BulkOptions, CheckedOptions, SubmitOptions, check_submit_options
 from jobmaster.client.submit_router import SubmitBatcher, SubmitRequest, SubmitRouter

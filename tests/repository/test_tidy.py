@@ -59,7 +59,7 @@ CATCHES_EVERYTHING = {
     "agents/jobmaster_agents/execute/process_pool/worker_process.py": "a failure of any kind to start is answered for",
     "agents/jobmaster_agents/background_task.py": "a duty that fails is logged, counted and tried again",
     "agents/jobmaster_agents/execute/thread_pool.py": "a handler is foreign code",
-    "agents/jobmaster_agents/outcomes/outcome.py": "a result is foreign code while it is being encoded",
+    "agents/jobmaster_agents/outcomes/outcome_builder.py": "a result is foreign code while it is being encoded",
     "jobmaster/agentstore/blocking.py": "handed on to whoever waits for the shared connection",
     "jobmaster/cli/failures.py": "the last stop: one line and an exit code instead of a traceback",
     "jobmaster/client/bulk.py": "handed on to the caller through the report",

@@ -24,7 +24,7 @@ from jobmaster_agents.buckets.memory_recovery import MemoryRecovery, Saved
 from jobmaster_agents.execute.cancellation import Cancellation
 from jobmaster_agents.fetch.claimer import Claimer
 from jobmaster_agents.lease.heartbeat import Heartbeat, StoreBeat
-from jobmaster_agents.outcomes.outcome import StopCause
+from jobmaster_agents.outcomes.outcome_builder import StopCause
 from jobmaster_agents.outcomes.writer import OutcomeWriter
 from jobmaster_agents.rescue.rescuer import Rescuer, StoreRescuer
 from jobmaster_agents.state.job_table import ClaimedJob, JobPhase, by_bucket

@@ -15,7 +15,7 @@ from random import Random
 from typing import Any
 
 from jobmaster.master.driver import reread
-from jobmaster_agents import agent, bucket_worker, retrying, run_agent, store_connector
+from jobmaster_agents import agent, bucket_worker, run_agent, store_connector, until_answered
 from jobmaster_agents import background_task as duty_loop
 from jobmaster_agents.buckets import anti_entropy, graceful_shutdown, provisioner
 from jobmaster_agents.execute.attempt_result import AttemptResult, ResultKind
@@ -44,7 +44,7 @@ PERIODS: list[Patch] = [
     (run_agent, "_LAST_TICKS_SECONDS", 0.2),
     (duty_loop, "BACKOFF_SECONDS", 0.05),
     (duty_loop, "BACKOFF_SECONDS_MAX", 0.5),
-    (retrying, "BACKOFF_SECONDS_MAX", 0.4),
+    (until_answered, "BACKOFF_SECONDS_MAX", 0.4),
     (provisioner, "REPLACE_SECONDS", 0.1),
     (wake_listener.WakeListener, "wake_seconds", 1.0),
     (graceful_shutdown, "_RETIRE_SECONDS", 2.0),

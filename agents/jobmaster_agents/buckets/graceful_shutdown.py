@@ -20,7 +20,7 @@ from jobmaster.ports import ShutdownMaster, StoreOwner, Word
 from jobmaster_agents.execute.executor import Executor
 from jobmaster_agents.fetch.claimer import Claimer
 from jobmaster_agents.outcomes.kept_replay import KeptReplay
-from jobmaster_agents.outcomes.outcome import OutcomeBuilder, StopCause
+from jobmaster_agents.outcomes.outcome_builder import OutcomeBuilder, StopCause
 from jobmaster_agents.outcomes.writer import OutcomeWriter
 from jobmaster_agents.state.job_table import JobPhase, JobTable
 

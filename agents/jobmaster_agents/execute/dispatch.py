@@ -21,13 +21,19 @@ from jobmaster.clock import Clock
 from jobmaster.model.errors import Unavailable
 from jobmaster.model.job import ErrorInfo, RunMode
 from jobmaster_agents.execute.attempt_result import AttemptResult, ResultKind
+from jobmaster_agents.execute.bucket_queues import CANCEL_AGAIN_SECONDS, OnDetached, should_detach
 from jobmaster_agents.execute.dispatched_job import ConcurrencyLimit, DispatchedJob, Done
 from jobmaster_agents.execute.process_pool.pool import ProcessPool
 from jobmaster_agents.execute.process_pool.protocol import ProcessJob
-from jobmaster_agents.execute.run_queue import CANCEL_AGAIN_SECONDS, OnDetached, should_detach
 from jobmaster_agents.execute.thread_pool import ThreadPool
 from jobmaster_agents.execute.transactional.runner import TransactionalRunner
-from jobmaster_agents.outcomes.outcome import OutcomeBuilder, StopCause, is_at_most_once, needs_master, needs_write
+from jobmaster_agents.outcomes.outcome_builder import (
+    OutcomeBuilder,
+    StopCause,
+    is_at_most_once,
+    needs_master,
+    needs_write,
+)
 from jobmaster_agents.state.job_table import ClaimedJob, JobPhase
 from jobmaster_agents.state.ownership import Ownership
 

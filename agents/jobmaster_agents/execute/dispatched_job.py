@@ -10,7 +10,7 @@ from typing import Protocol
 
 from jobmaster.handlers import JobContext
 from jobmaster_agents.execute.thread_pool import ThreadJob
-from jobmaster_agents.outcomes.outcome import StopCause
+from jobmaster_agents.outcomes.outcome_builder import StopCause
 from jobmaster_agents.state.job_table import ClaimedJob
 
 Done = Callable[[ClaimedJob], None]

@@ -26,7 +26,7 @@ from contextvars import copy_context
 
 from jobmaster.clock import Clock
 from jobmaster.settings.model import AgentSettings
-from jobmaster_agents.execute.run_queue import (
+from jobmaster_agents.execute.bucket_queues import (
     CANCEL_AGAIN_SECONDS,
     BucketQueue,
     JobDispatcher,
@@ -35,7 +35,7 @@ from jobmaster_agents.execute.run_queue import (
     choose_queue,
     should_detach,
 )
-from jobmaster_agents.outcomes.outcome import OutcomeBuilder, StopCause, needs_master
+from jobmaster_agents.outcomes.outcome_builder import OutcomeBuilder, StopCause, needs_master
 from jobmaster_agents.state.job_table import ClaimedJob, ClaimedList, JobPhase
 from jobmaster_agents.state.ownership import OwnedBucket, Ownership
 

@@ -29,12 +29,12 @@ from jobmaster.telemetry import STEP_SECONDS, Histogram
 from jobmaster_agents.event_log import Event, EventLog
 from jobmaster_agents.execute.cancellation import Cancellation
 from jobmaster_agents.execute.executor import Executor
-from jobmaster_agents.outcomes.outcome import OutcomeBuilder
+from jobmaster_agents.outcomes.outcome_builder import OutcomeBuilder
 from jobmaster_agents.outcomes.writer import OutcomeWriter
-from jobmaster_agents.retrying import Backoff, RepeatedLog
 from jobmaster_agents.state.job_table import ClaimedJob, ClaimedList, JobTable
 from jobmaster_agents.state.ownership import OnForgotten, OwnedBucket, Ownership, unfrozen_epoch
 from jobmaster_agents.state.progress import Progress
+from jobmaster_agents.until_answered import Backoff, RepeatedLog
 
 CLAIM_JOBS_MAX = 1000
 _LOOK_SECONDS = 0.25

@@ -23,9 +23,9 @@ from jobmaster.ports import FetcherOnboarding
 from jobmaster.settings.model import Thresholds
 from jobmaster_agents.execute.executor import Executor
 from jobmaster_agents.outcomes.assigned_copies import AssignedCopies
-from jobmaster_agents.retrying import Backoff
 from jobmaster_agents.state.ownership import OnForgotten, OwnedBucket, Ownership
 from jobmaster_agents.state.progress import Progress
+from jobmaster_agents.until_answered import Backoff
 
 _FETCHERS = 4
 _QUERIES_MAX = 2

@@ -12,8 +12,8 @@ from jobmaster.model.errors import Refused, Unavailable
 from jobmaster.ports import StoreOwner
 from jobmaster_agents.event_log import EventLog
 from jobmaster_agents.fetch.claimer import Claimer
-from jobmaster_agents.retrying import Backoff
 from jobmaster_agents.state.progress import Progress
+from jobmaster_agents.until_answered import Backoff
 
 
 class WakeListener:

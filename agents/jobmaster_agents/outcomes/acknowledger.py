@@ -13,9 +13,9 @@ from jobmaster.model.bucket import BucketState
 from jobmaster.model.errors import Refused, Unavailable
 from jobmaster.ports import StoreOwner, Word
 from jobmaster_agents.event_log import EventLog
-from jobmaster_agents.retrying import Backoff
 from jobmaster_agents.state.job_table import ClaimedList, JobTable
 from jobmaster_agents.state.ownership import OnForgotten, OwnedBucket
+from jobmaster_agents.until_answered import Backoff
 
 _LISTS_MAX = 500
 _FROZEN_SECONDS = 0.1

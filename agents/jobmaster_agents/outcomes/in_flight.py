@@ -25,7 +25,7 @@ from jobmaster.clock import Clock
 from jobmaster.codec import decode_headers, encode_headers
 from jobmaster.model.job import InFlightRow, JobState
 from jobmaster.ports import InFlightOutcomes, Written
-from jobmaster_agents.outcomes.outcome import StopCause, is_at_most_once, needs_write
+from jobmaster_agents.outcomes.outcome_builder import StopCause, is_at_most_once, needs_write
 from jobmaster_agents.outcomes.writer import OutcomeWriter
 from jobmaster_agents.state.job_table import ClaimedJob, ClaimedList, JobPhase, JobTable, by_bucket
 from jobmaster_agents.state.ownership import OwnedBucket

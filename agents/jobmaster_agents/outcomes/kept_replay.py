@@ -28,8 +28,8 @@ from jobmaster_agents.outcomes.batch_write import StoredRowsWrite, copied
 from jobmaster_agents.outcomes.kept_codec import decode_rows
 from jobmaster_agents.outcomes.metrics import OutcomeMetrics
 from jobmaster_agents.outcomes.writer import OutcomeWriter
-from jobmaster_agents.retrying import Backoff
 from jobmaster_agents.state.ownership import OnForgotten, OwnedBucket, Ownership
+from jobmaster_agents.until_answered import Backoff
 
 PAGE_JOBS = 500
 _LOOK_SECONDS = 0.25

@@ -36,10 +36,10 @@ from jobmaster_agents.outcomes.acknowledger import Acknowledger
 from jobmaster_agents.outcomes.assigned_copies import AssignedCopies
 from jobmaster_agents.outcomes.batch_write import BatchWrite, copied, demand_account
 from jobmaster_agents.outcomes.metrics import FailureLog, OutcomeMetrics
-from jobmaster_agents.retrying import Backoff, UntilAnswered
 from jobmaster_agents.state.job_table import ClaimedJob, JobPhase, JobTable, by_bucket
 from jobmaster_agents.state.ownership import OnForgotten, OwnedBucket, Ownership
 from jobmaster_agents.state.progress import Progress
+from jobmaster_agents.until_answered import Backoff, UntilAnswered
 
 _row, _has_row, _weight, _ENDED = attrgetter("row"), attrgetter("has_row"), attrgetter("weight"), JobPhase.ENDED
 _id, _payload = attrgetter("id"), attrgetter("payload_bytes")  # found once, not for each job

@@ -14,7 +14,7 @@ from jobmaster.model.job import Entry, FinalRow, HoldRow
 from jobmaster.rules.lease import term
 from jobmaster.settings.model import AgentSettings, JobDefaults, Limits
 from jobmaster_agents.execute.executor import Executor
-from jobmaster_agents.outcomes.outcome import OutcomeBuilder, StopCause
+from jobmaster_agents.outcomes.outcome_builder import OutcomeBuilder, StopCause
 from jobmaster_agents.state.job_table import ClaimedJob, ClaimedList, JobTable
 from jobmaster_agents.state.ownership import OwnedBucket, Ownership
 from tests.support.patience import PATIENCE_SECONDS

@@ -16,11 +16,11 @@ from jobmaster.handlers import Handlers, JobContext
 from jobmaster.model.errors import CodeError, Unavailable
 from jobmaster.model.job import Entry, ErrorInfo, FinalRow, JobState
 from jobmaster.settings.model import AgentSettings
-from jobmaster_agents import retrying
+from jobmaster_agents import until_answered
 from jobmaster_agents.execute.attempt_result import AttemptResult, ResultKind
 from jobmaster_agents.execute.process_pool.pool import MayBegin
 from jobmaster_agents.execute.process_pool.protocol import ProcessJob
-from jobmaster_agents.outcomes.outcome import StopCause
+from jobmaster_agents.outcomes.outcome_builder import StopCause
 from jobmaster_agents.state.job_table import ClaimedJob
 from jobmaster_agents.state.ownership import OwnedBucket
 from tests.support.bucket_worker_fixture import Kit, turns
@@ -109,7 +109,7 @@ class SlowPool:
 
 @pytest.fixture(autouse=True)
 def quick(monkeypatch: pytest.MonkeyPatch) -> Any:
-    monkeypatch.setattr(retrying, "BACKOFF_SECONDS", 0.0)
+    monkeypatch.setattr(until_answered, "BACKOFF_SECONDS", 0.0)
     ran.clear()
     release.clear()
     yield

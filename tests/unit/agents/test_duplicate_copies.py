@@ -10,7 +10,7 @@ import pytest
 from jobmaster.clock import new_id
 from jobmaster.handlers import Handlers
 from jobmaster.model.job import Entry, JobState
-from jobmaster_agents import retrying
+from jobmaster_agents import until_answered
 from tests.support.bucket_worker_fixture import Gate, Kit, Row, turns
 from tests.support.waiting import until
 
@@ -43,7 +43,7 @@ async def fenced() -> None:
 
 @pytest.fixture(autouse=True)
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(retrying, "BACKOFF_SECONDS", 0.0)
+    monkeypatch.setattr(until_answered, "BACKOFF_SECONDS", 0.0)
     ran.clear()
     go.clear()
 

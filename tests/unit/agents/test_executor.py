@@ -14,7 +14,7 @@ from jobmaster.handlers import Handlers, JobContext, Retry
 from jobmaster.model.job import FinalRow, HoldRow, JobState
 from jobmaster.rules.lease import term
 from jobmaster.settings.model import AgentSettings
-from jobmaster_agents.outcomes.outcome import StopCause
+from jobmaster_agents.outcomes.outcome_builder import StopCause
 from jobmaster_agents.state.job_table import ClaimedJob
 from tests.support.bucket_worker_fixture import turns
 from tests.support.patience import PATIENCE_SECONDS

@@ -12,7 +12,7 @@ from jobmaster.handlers import Handlers
 from jobmaster.model.errors import CodeError, Refused
 from jobmaster.model.job import Entry, JobState
 from jobmaster.ports import Written
-from jobmaster_agents import retrying
+from jobmaster_agents import until_answered
 from jobmaster_agents.outcomes import kept
 from jobmaster_agents.outcomes.kept_codec import decode_kept
 from jobmaster_agents.state.ownership import OwnedBucket
@@ -43,7 +43,7 @@ async def fail() -> None:
 
 @pytest.fixture(autouse=True)
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(retrying, "BACKOFF_SECONDS", 0.0)
+    monkeypatch.setattr(until_answered, "BACKOFF_SECONDS", 0.0)
     monkeypatch.setattr(kept, "_LOOK_SECONDS", 0.0)
     ran.clear()
     go.clear()

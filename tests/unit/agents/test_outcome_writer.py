@@ -12,7 +12,7 @@ from jobmaster.handlers import Handlers
 from jobmaster.model.errors import AccessRefused, CodeError, InputError, Refused, SchemaMismatch
 from jobmaster.model.job import Entry, JobState
 from jobmaster.ports import Written
-from jobmaster_agents import retrying
+from jobmaster_agents import until_answered
 from jobmaster_agents.outcomes import writer
 from jobmaster_agents.state.job_table import JobPhase
 from tests.support.bucket_worker_fixture import DOWN, LOST, Gate, Kit, Row, turns
@@ -47,7 +47,7 @@ async def fenced() -> None:
 
 @pytest.fixture(autouse=True)
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(retrying, "BACKOFF_SECONDS", 0.0)
+    monkeypatch.setattr(until_answered, "BACKOFF_SECONDS", 0.0)
     ran.clear()
     go.clear()
 

@@ -13,7 +13,7 @@ from jobmaster.model.job import Entry
 from jobmaster.ports import Renewal
 from jobmaster.settings.model import ClusterSettings, Leases, MasterSettings
 from jobmaster.telemetry import Telemetry
-from jobmaster_agents import retrying
+from jobmaster_agents import until_answered
 from jobmaster_agents.event_log import EventLog
 from jobmaster_agents.lease.heartbeat import Heartbeat, StoreBeat, attestation
 from jobmaster_agents.state.progress import Progress, silence_seconds
@@ -82,7 +82,7 @@ def job() -> Entry:
 
 @pytest.fixture
 async def agent(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Agent]:
-    monkeypatch.setattr(retrying, "BACKOFF_SECONDS", 0.0)
+    monkeypatch.setattr(until_answered, "BACKOFF_SECONDS", 0.0)
     kit = Kit(handlers())
 
     async def wait_wake(bucket_ids: object, timeout_seconds: float) -> bytes | None:

@@ -12,7 +12,7 @@ from jobmaster.model.errors import InputError, Refused
 from jobmaster.model.ids import Fence
 from jobmaster.model.job import Entry, HoldRow, JobState
 from jobmaster.ports import Word, Written
-from jobmaster_agents import retrying
+from jobmaster_agents import until_answered
 from tests.support.bucket_worker_fixture import DOWN, Gate, Kit, Row
 from tests.support.waiting import until
 
@@ -26,7 +26,7 @@ async def fail() -> None:
 
 @pytest.fixture(autouse=True)
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(retrying, "BACKOFF_SECONDS", 0.0)
+    monkeypatch.setattr(until_answered, "BACKOFF_SECONDS", 0.0)
 
 
 @pytest.fixture

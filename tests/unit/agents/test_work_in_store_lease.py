@@ -14,7 +14,7 @@ from jobmaster.model.errors import Refused
 from jobmaster.model.job import Entry, JobState
 from jobmaster.rules.batching import Size
 from jobmaster.settings.model import AgentSettings, StoreSettings
-from jobmaster_agents import retrying
+from jobmaster_agents import until_answered
 from jobmaster_agents.outcomes import kept
 from jobmaster_agents.outcomes.kept_codec import decode_kept
 from jobmaster_agents.state.ownership import OwnedBucket
@@ -67,7 +67,7 @@ def fenced_thread() -> None:
 
 @pytest.fixture(autouse=True)
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(retrying, "BACKOFF_SECONDS", 0.0)
+    monkeypatch.setattr(until_answered, "BACKOFF_SECONDS", 0.0)
     monkeypatch.setattr(kept, "_LOOK_SECONDS", 0.0)
     ran.clear()
     go.clear()

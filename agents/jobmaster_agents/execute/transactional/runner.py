@@ -22,10 +22,10 @@ from jobmaster_agents.execute.attempt_result import AttemptResult, ResultKind
 from jobmaster_agents.execute.dispatched_job import DispatchedJob
 from jobmaster_agents.execute.transactional.attempt import AttemptTransaction, OpenTransaction, TransactionSource
 from jobmaster_agents.execute.transactional.confirmation import Confirmation
-from jobmaster_agents.outcomes.outcome import UNCONFIRMED, OutcomeBuilder, StopCause, is_at_most_once
-from jobmaster_agents.retrying import UntilAnswered
+from jobmaster_agents.outcomes.outcome_builder import UNCONFIRMED, OutcomeBuilder, StopCause, is_at_most_once
 from jobmaster_agents.state.job_table import ClaimedJob, JobPhase
 from jobmaster_agents.state.ownership import Ownership
+from jobmaster_agents.until_answered import UntilAnswered
 
 _UNAVAILABLE_PAUSE_SECONDS = 5.0
 _UNSEEN = (ResultKind.CRASHED, ResultKind.TIMEOUT, ResultKind.CANCELLED)

@@ -1,6 +1,6 @@
 """Builds the row of an outcome from the end of a handler; no other module builds one.
 
-Pure bookkeeping on the hot path: no I/O, no task, one tuple per job. ``rules.retry`` decides between a retry and the
+Pure bookkeeping on the hot path: no I/O, no task, one tuple per job. ``rules.job_retry`` decides between a retry and the
 end; the rows go to the outcome writer.
 """
 
@@ -20,7 +20,7 @@ from jobmaster.handlers import Cancel, HandlerOptions, JobContext, Retry
 from jobmaster.handlers.context import RETRY_SECONDS_MAX
 from jobmaster.model.errors import InvalidArguments
 from jobmaster.model.job import Delivery, ErrorInfo, FinalRow, Headers, HoldRow, JobState, Priority, StartRule
-from jobmaster.rules.retry import backoff_seconds, may_retry, runs_alone
+from jobmaster.rules.job_retry import backoff_seconds, may_retry, runs_alone
 from jobmaster.settings.model import JobDefaults, Limits
 from jobmaster_agents.state.job_table import ClaimedJob, JobPhase
 

@@ -42,7 +42,7 @@ class _FallbackGroup:
         """The report that it is idle is on its way, or the master has it."""
 
 
-class FallbackBuckets:
+class HelperBuckets:
     """Follows the requests, and reports idle buckets.
 
     Args:

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable
 from typing import NamedTuple, Protocol
 
 from jobmaster.rules.priority_order import effective_level
-from jobmaster_agents.outcomes.outcome import StopCause
+from jobmaster_agents.outcomes.outcome_builder import StopCause
 from jobmaster_agents.state.job_table import ClaimedJob, JobPhase
 from jobmaster_agents.state.ownership import OwnedBucket
 

@@ -8,8 +8,8 @@ from collections.abc import Sequence
 
 import pytest
 
+from jobmaster.client.bucket_choice import ALL_FULL, NO_BUCKET, BucketGroup, Capacity, Placement
 from jobmaster.client.bucket_directory import DEPTH_SECONDS, BucketDirectory
-from jobmaster.client.bucket_group import ALL_FULL, NO_BUCKET, BucketGroup, Capacity, Placement
 from jobmaster.client.store_handle import RECHECK_SECONDS, StoreHandle
 from jobmaster.clock import new_id
 from jobmaster.codec import encode_entry
