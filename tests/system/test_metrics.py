@@ -101,7 +101,7 @@ async def test_a_scrape_adds_up_to_what_the_master_says(
     assert after["jobmaster_jobs_queued"] == after["jobmaster_jobs_running"] == after["jobmaster_outcomes_waiting"] == 0
     ran_us = (await rig.fetch("SELECT (SELECT sum(ran_us) FROM job) + (SELECT sum(ran_us) FROM attempt)"))[0][0]
     assert after["jobmaster_job_run_seconds_sum"] == pytest.approx(float(ran_us) / 1e6)
-    assert dict(cluster.telemetry.jobs_submitted) == {"agent": 170, "master": 40}
+    assert dict(cluster.telemetry.jobs_submitted) == {"store": 170, "master": 40}
 
 
 async def test_jobs_given_back_are_counted(rig: Rig, cluster: Cluster) -> None:
