@@ -12,7 +12,7 @@ from jobmaster.model.errors import Unavailable
 from jobmaster.model.job import Conclusion, Entry, ErrorInfo, FinalRow
 from jobmaster.settings.model import AgentSettings
 from tests.support.bucket_worker_fixture import DOWN, LOST, Gate, Kit
-from tests.unit.agents.test_dispatch import SlowPool
+from tests.unit.agents.execute.test_dispatch import SlowPool
 
 handlers = Handlers()
 log: list[str] = []

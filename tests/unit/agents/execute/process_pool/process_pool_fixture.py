@@ -21,7 +21,7 @@ from tests.support.patience import PATIENCE_SECONDS
 from tests.support.processes import alive
 from tests.support.waiting import until
 
-MODULE = "tests.unit.agents.isolated_handlers"
+MODULE = "tests.unit.agents.execute.process_pool.isolated_handlers"
 RESULT_BYTES = 64 * 1024
 ERROR_BYTES = 16 * 1024
 QUICK = WorkerLimits(kill_grace_seconds=0.2)

@@ -23,7 +23,7 @@ from jobmaster_agents.outcomes.outcome_builder import StopCause
 from tests.support.bucket_worker_fixture import Kit
 from tests.support.fake_transactions import FakeTransactions
 from tests.support.waiting import until
-from tests.unit.agents.executor_fixture import Bench
+from tests.unit.agents.execute.executor_fixture import Bench
 
 handlers = Handlers()
 tenant: ContextVar[str] = ContextVar("tenant", default="nobody")

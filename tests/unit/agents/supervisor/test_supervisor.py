@@ -27,7 +27,7 @@ from jobmaster_agents.supervisor.supervisor import (
 from tests.support.patience import PATIENCE_SECONDS
 from tests.support.processes import alive
 from tests.support.waiting import wait_until
-from tests.unit.agents.supervised_programs import HERE, Behaviour
+from tests.unit.agents.supervisor.supervised_programs import HERE, Behaviour
 
 Line = dict[str, object]
 
@@ -39,7 +39,7 @@ class Run:
         self.directory = directory
         (directory / "behaviour.json").write_bytes(msgspec.json.encode(behaviour))
         self.log = directory / "log"
-        root = Path(HERE).parents[3]
+        root = Path(HERE).parents[4]
         with self.log.open("wb") as log:
             self.process = subprocess.Popen(
                 [sys.executable, HERE, "supervisor", str(directory)],

@@ -18,7 +18,7 @@ from jobmaster_agents.execute.attempt_result import AttemptResult, ResultKind
 from jobmaster_agents.state.ownership import OwnedBucket
 from tests.support.bucket_worker_fixture import LOST, Gate, Kit, turns
 from tests.support.waiting import until
-from tests.unit.agents.test_dispatch import SlowPool
+from tests.unit.agents.execute.test_dispatch import SlowPool
 
 ONCE = encode_headers(Headers(at_most_once=True))
 handlers = Handlers()

@@ -21,7 +21,7 @@ from tests.support.hand_clock import HandClock
 from tests.support.patience import PATIENCE_SECONDS
 from tests.support.processes import alive
 from tests.support.waiting import until
-from tests.unit.agents.process_pool_fixture import (
+from tests.unit.agents.execute.process_pool.process_pool_fixture import (
     ERROR_BYTES,
     LOGGER,
     MODULE,
@@ -347,7 +347,7 @@ def module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path / "iso_scratch.py"
 
 
-GOOD_MODULE = "from tests.unit.agents.isolated_handlers import handlers\n"
+GOOD_MODULE = "from tests.unit.agents.execute.process_pool.isolated_handlers import handlers\n"
 
 
 @pytest.mark.parametrize(
@@ -471,7 +471,7 @@ import asyncio, logging, sys
 sys.path[:] = {path!r}
 from jobmaster.clock import SystemClock
 from jobmaster_agents.execute.process_pool.pool import ProcessPool
-from tests.unit.agents.process_pool_fixture import make_job
+from tests.unit.agents.execute.process_pool.process_pool_fixture import make_job
 async def main():
     pool = ProcessPool([{module!r}], 1, result_bytes=1000, error_bytes=1000, logger=logging.getLogger(), clock=SystemClock())
     await pool.run(make_job({handler!r}, timeout=3600.0, started={started!r}))

@@ -19,7 +19,15 @@ from jobmaster_agents.execute.attempt_result import ResultKind
 from tests.support.patience import PATIENCE_SECONDS
 from tests.support.processes import alive
 from tests.support.waiting import until
-from tests.unit.agents.process_pool_fixture import ERROR_BYTES, RESULT_BYTES, Make, make_job, pools, told, value
+from tests.unit.agents.execute.process_pool.process_pool_fixture import (
+    ERROR_BYTES,
+    RESULT_BYTES,
+    Make,
+    make_job,
+    pools,
+    told,
+    value,
+)
 
 
 @pytest.fixture
@@ -94,7 +102,7 @@ async def test_a_worker_inherits_the_environment_and_no_descriptors(
 ON_UVLOOP = """
 import os, sys, uvloop
 sys.path[:] = {path!r}
-from tests.unit.agents.process_pool_fixture import pools, value
+from tests.unit.agents.execute.process_pool.process_pool_fixture import pools, value
 async def main():
     held = os.open({held!r}, os.O_RDONLY)
     os.set_inheritable(held, True)

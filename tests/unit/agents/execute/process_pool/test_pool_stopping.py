@@ -13,7 +13,15 @@ import pytest
 from jobmaster_agents.execute.attempt_result import ResultKind
 from tests.support.processes import alive
 from tests.support.waiting import until
-from tests.unit.agents.process_pool_fixture import NEVER_KILLED, QUICK, Make, make_job, pools, told, value
+from tests.unit.agents.execute.process_pool.process_pool_fixture import (
+    NEVER_KILLED,
+    QUICK,
+    Make,
+    make_job,
+    pools,
+    told,
+    value,
+)
 
 
 @pytest.fixture

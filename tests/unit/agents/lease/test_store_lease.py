@@ -11,7 +11,7 @@ from jobmaster.model.ids import Fence
 from jobmaster.ports import Renewal, Word
 from jobmaster.rules.lease import Standing
 from jobmaster.settings.model import Leases, MasterDown
-from tests.unit.agents.store_lease_fixture import AWAY, DEAD, FINE, Bench
+from tests.unit.agents.lease.store_lease_fixture import AWAY, DEAD, FINE, Bench
 
 
 async def test_with_a_master_that_answers_no_store_term_is_requested() -> None:

@@ -19,7 +19,7 @@ from jobmaster_agents.state.job_table import ClaimedJob
 from tests.support.bucket_worker_fixture import turns
 from tests.support.patience import PATIENCE_SECONDS
 from tests.support.waiting import until
-from tests.unit.agents.executor_fixture import CLOCK, Bench
+from tests.unit.agents.execute.executor_fixture import CLOCK, Bench
 
 handlers = Handlers()
 seen: list[object] = []

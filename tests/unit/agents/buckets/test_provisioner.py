@@ -13,7 +13,7 @@ from jobmaster_agents.buckets import provisioner
 from jobmaster_agents.buckets.provisioner import BucketProvisioner
 from jobmaster_agents.event_log import EventLog
 from tests.support.bucket_worker_fixture import Kit
-from tests.unit.agents.test_graceful_shutdown import handlers
+from tests.unit.agents.buckets.test_graceful_shutdown import handlers
 
 AWAY = 12
 """Tries that meet a master that is away, each for as long as a completion may take."""
