@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 from benchmarks import drain, idle, latency, submit
-from benchmarks.report import show, tell
+from benchmarks.report import progress, show
 
 QUICK: dict[str, Callable[[], dict[str, Any]]] = {
     "submit": lambda: submit.run(jobs=50_000, runs=3),
@@ -20,7 +20,7 @@ QUICK: dict[str, Callable[[], dict[str, Any]]] = {
 def main() -> None:
     """Measure and show."""
     for name, measure in QUICK.items():
-        tell(f"--- {name}")
+        progress(f"--- {name}")
         show(name, measure(), as_json=False, save=False)
 
 

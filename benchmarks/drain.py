@@ -18,7 +18,7 @@ import click
 
 from benchmarks import floor
 from benchmarks.handlers import handlers, millisecond, noop
-from benchmarks.report import median, output_options, show, summary, tell
+from benchmarks.report import median, output_options, progress, show, summary
 from benchmarks.rig import MEDIUM_ONLY, Bench, bench
 from jobmaster.agentstore.producer import ProducerStore
 from jobmaster.wiring import open_cluster
@@ -142,7 +142,7 @@ def case(*, jobs: int, runs: int, processes: int, buckets: int, work: str = "noo
             assert ours["outcomes_in_master"] == share, ours
             turn = {"ours": ours, **{what: one_floor(rig, what, share) for what in ("floor", "raw_copy")}}
             line = ", ".join(f"{kind} {found['jobs_per_second']:,.0f}/s" for kind, found in turn.items())
-            tell(f"{'run ' + str(number) if number else 'warm-up'}: {line}")
+            progress(f"{'run ' + str(number) if number else 'warm-up'}: {line}")
             if number:
                 for kind, found in turn.items():
                     kinds[kind].append(found)
@@ -183,7 +183,7 @@ def main(jobs: int, runs: int, processes: int, buckets: int, work: str, cases: b
         found["cases"] = []
         for kind in _WORK:
             for many, count in FULL_CASES:
-                tell(f"case: {kind}, {many} processes, {count} buckets")
+                progress(f"case: {kind}, {many} processes, {count} buckets")
                 one = case(jobs=jobs, runs=runs, processes=many, buckets=count, work=kind)
                 found["cases"].append({key: value for key, value in one.items() if key != "servers"})
     show("drain", found, as_json=as_json, save=save)

@@ -16,9 +16,9 @@ import click
 
 from benchmarks.drain import empty
 from benchmarks.floor import PAYLOAD
-from benchmarks.report import median, output_options, show, summary, tell
+from benchmarks.master_probe import MasterProbe
+from benchmarks.report import median, output_options, progress, show, summary
 from benchmarks.rig import bench
-from benchmarks.statements import Desk
 from jobmaster.clock import new_id
 from jobmaster.model.job import FinalRow
 
@@ -32,33 +32,33 @@ def outcome(bucket_id: bytes) -> FinalRow:
     )
 
 
-async def one_run(desk: Desk, write: Write, batches: int, size: int, share: float) -> float:
+async def one_run(probe: MasterProbe, write: Write, batches: int, size: int, share: float) -> float:
     """Outcomes a second."""
-    bucket_id = desk.fences[0].bucket_id
+    bucket_id = probe.fences[0].bucket_id
     prepared = [[outcome(bucket_id) for _ in range(size)] for _ in range(batches)]
     twice = int(size * share)
     if twice:
-        await desk.master.outcomes.copy_final([row for rows in prepared for row in rows[:: size // twice]])
+        await probe.master.outcomes.copy_final([row for rows in prepared for row in rows[:: size // twice]])
     began = time.perf_counter()
     for rows in prepared:
         await write(rows)
     seconds = time.perf_counter() - began
-    found = await desk.sql.fetchval("SELECT count(*) FROM job")
+    found = await probe.sql.fetchval("SELECT count(*) FROM job")
     assert found == batches * size, f"{found} rows for {batches * size} outcomes"
-    await empty(desk.rig)
+    await empty(probe.rig)
     return batches * size / seconds
 
 
-async def measure(desk: Desk, batches: int, size: int, runs: int) -> dict[str, list[float]]:
+async def measure(probe: MasterProbe, batches: int, size: int, runs: int) -> dict[str, list[float]]:
     """All ways in turn."""
 
     async def optimistic(rows: list[FinalRow]) -> None:
-        if not await desk.master.outcomes.copy_final(rows):
-            written = await desk.master.outcomes.record_final(rows)
+        if not await probe.master.outcomes.copy_final(rows):
+            written = await probe.master.outcomes.record_final(rows)
             assert len(written.accepted) == len(rows)
 
     async def guarded(rows: list[FinalRow]) -> None:
-        written = await desk.master.outcomes.record_final(rows)
+        written = await probe.master.outcomes.record_final(rows)
         assert len(written.accepted) == len(rows)
 
     ways: dict[str, tuple[Write, float]] = {
@@ -69,10 +69,10 @@ async def measure(desk: Desk, batches: int, size: int, runs: int) -> dict[str, l
     rates: dict[str, list[float]] = {name: [] for name in ways}
     for number in range(runs + 1):
         for name, (write, share) in ways.items():
-            rate = await one_run(desk, write, batches, size, share)
+            rate = await one_run(probe, write, batches, size, share)
             if number:
                 rates[name].append(rate)
-                tell(f"{name}: {rate:,.0f} outcomes/s")
+                progress(f"{name}: {rate:,.0f} outcomes/s")
     return rates
 
 
@@ -80,11 +80,11 @@ def run(batches: int, size: int, runs: int) -> dict[str, Any]:
     """One connection, one batch after the other."""
 
     async def measured() -> dict[str, list[float]]:
-        desk = await Desk.open(rig)
+        probe = await MasterProbe.open(rig)
         try:
-            return await measure(desk, batches, size, runs)
+            return await measure(probe, batches, size, runs)
         finally:
-            await desk.close()
+            await probe.close()
 
     with bench() as rig:
         servers = asyncio.run(rig.described())

@@ -15,9 +15,9 @@ from typing import Any
 import click
 
 from benchmarks import drain
-from benchmarks.report import output_options, show, tell
+from benchmarks.master_probe import MasterProbe
+from benchmarks.report import output_options, progress, show
 from benchmarks.rig import MEDIUM_ONLY, bench
-from benchmarks.statements import Desk
 
 Points = list[dict[str, Any]]
 _WARM_UP_BATCHES = 3
@@ -26,95 +26,95 @@ _LOTS = 5
 _FEW_HELD = 10_000
 
 
-async def _claimed(desk: Desk, batches: int) -> dict[str, float]:
+async def _claimed(probe: MasterProbe, batches: int) -> dict[str, float]:
     """The median cost of some lots of batches, after a few that are not counted."""
-    await desk.fill((batches + _WARM_UP_BATCHES) * 1000, due=True)
-    await desk.claims(_WARM_UP_BATCHES)
-    lots = [await desk.claims(max(batches // _LOTS, 1)) for _ in range(min(_LOTS, batches))]
+    await probe.fill((batches + _WARM_UP_BATCHES) * 1000, due=True)
+    await probe.claims(_WARM_UP_BATCHES)
+    lots = [await probe.claims(max(batches // _LOTS, 1)) for _ in range(min(_LOTS, batches))]
     return sorted(lots, key=lambda lot: lot["cost_us_per_job"])[len(lots) // 2]
 
 
-async def _restore(desk: Desk) -> None:
-    await desk.sql.execute("DELETE FROM job WHERE state <> 'HELD'")
-    await desk.sql.execute("VACUUM (ANALYZE) job")
+async def _restore(probe: MasterProbe) -> None:
+    await probe.sql.execute("DELETE FROM job WHERE state <> 'HELD'")
+    await probe.sql.execute("VACUUM (ANALYZE) job")
 
 
-async def held_rows(desk: Desk, sizes: Sequence[int], batches: int) -> Points:
+async def held_rows(probe: MasterProbe, sizes: Sequence[int], batches: int) -> Points:
     """Jobs that are due later, in the same table and under the same index."""
     points, there = [], 0
     for size in sizes:
-        await desk.fill(size - there, due=False)
+        await probe.fill(size - there, due=False)
         there = size
-        points.append({"x": size, **await _claimed(desk, batches)})
-        tell(f"held rows: {points[-1]}")
-        await _restore(desk)
+        points.append({"x": size, **await _claimed(probe, batches)})
+        progress(f"held rows: {points[-1]}")
+        await _restore(probe)
     return points
 
 
-async def partitions(desk: Desk, counts: Sequence[int], batches: int) -> Points:
+async def partitions(probe: MasterProbe, counts: Sequence[int], batches: int) -> Points:
     """Attached partitions of ``job``; the rows lie in today's."""
     points = []
-    await desk.fill(_FEW_HELD, due=False)
+    await probe.fill(_FEW_HELD, due=False)
     for wanted in counts:
         ahead = 0
-        while (there := await desk.sql.fetchval("SELECT count(*) FROM partitions_of('job')")) < wanted:
+        while (there := await probe.sql.fetchval("SELECT count(*) FROM partitions_of('job')")) < wanted:
             ahead += 7
-            await desk.sql.execute("SELECT ensure_partitions('day', $1)", ahead)
-        points.append({"x": there, **await _claimed(desk, batches)})
-        tell(f"partitions: {points[-1]}")
-        await _restore(desk)
+            await probe.sql.execute("SELECT ensure_partitions('day', $1)", ahead)
+        points.append({"x": there, **await _claimed(probe, batches)})
+        progress(f"partitions: {points[-1]}")
+        await _restore(probe)
     return points
 
 
-async def pinned_snapshot(desk: Desk, batches: int) -> Points:
+async def pinned_snapshot(probe: MasterProbe, batches: int) -> Points:
     """Batch after batch while an old transaction keeps every dead row and index entry; x is batches so far."""
     points = []
-    await desk.fill(_FEW_HELD, due=False)
+    await probe.fill(_FEW_HELD, due=False)
     rounds = 5
-    await desk.fill((rounds * batches + _WARM_UP_BATCHES) * 1000, due=True)
-    other = await desk.rig.connect()
+    await probe.fill((rounds * batches + _WARM_UP_BATCHES) * 1000, due=True)
+    other = await probe.rig.connect()
     try:
         async with other.transaction(isolation="repeatable_read", readonly=True):
             await other.fetchval("SELECT count(*) FROM bucket")
-            await desk.claims(_WARM_UP_BATCHES)
+            await probe.claims(_WARM_UP_BATCHES)
             for number in range(1, rounds + 1):
-                points.append({"x": number * batches, **await desk.claims(batches)})
-                await desk.sql.execute("VACUUM job")  # as autovacuum would: it may remove nothing
-                tell(f"pinned snapshot: {points[-1]}")
+                points.append({"x": number * batches, **await probe.claims(batches)})
+                await probe.sql.execute("VACUUM job")  # as autovacuum would: it may remove nothing
+                progress(f"pinned snapshot: {points[-1]}")
     finally:
         await other.close()
-    await _restore(desk)
+    await _restore(probe)
     return points
 
 
-async def concurrent_claims(desk: Desk, counts: Sequence[int], batches: int) -> Points:
+async def concurrent_claims(probe: MasterProbe, counts: Sequence[int], batches: int) -> Points:
     """Claims of different buckets of one lane and priority at the same time (a process has at most 4 connections, so
     each 4 buckets have a client of their own)."""
     points = []
-    await desk.fill(_FEW_HELD, due=False)
+    await probe.fill(_FEW_HELD, due=False)
     for count in counts:
-        desks = [await Desk.open(desk.rig, min(4, count - start)) for start in range(0, count, 4)]
+        probes = [await MasterProbe.open(probe.rig, min(4, count - start)) for start in range(0, count, 4)]
         each = max(batches // count, 1)
-        await desk.fill((count * each + _WARM_UP_BATCHES) * 1000, due=True)
-        await desk.claims(_WARM_UP_BATCHES)
-        before, began = desk.backend_cpu(), time.perf_counter()
-        claims = [one.claims(each, fence) for one in desks for fence in one.fences]
+        await probe.fill((count * each + _WARM_UP_BATCHES) * 1000, due=True)
+        await probe.claims(_WARM_UP_BATCHES)
+        before, began = probe.backend_cpu(), time.perf_counter()
+        claims = [one.claims(each, fence) for one in probes for fence in one.fences]
         done = await asyncio.gather(*claims)
-        points.append({"x": count, **desk.cost(int(sum(one["jobs"] for one in done)), before, began)})
-        tell(f"concurrent claims: {points[-1]}")
-        for one in desks:
+        points.append({"x": count, **probe.cost(int(sum(one["jobs"] for one in done)), before, began)})
+        progress(f"concurrent claims: {points[-1]}")
+        for one in probes:
             await one.close()
-        await _restore(desk)
+        await _restore(probe)
     return points
 
 
-def _of_master(work: Callable[[Desk], Awaitable[Points]]) -> Points:
+def _of_master(work: Callable[[MasterProbe], Awaitable[Points]]) -> Points:
     async def measured() -> Points:
-        desk = await Desk.open(rig)
+        probe = await MasterProbe.open(rig)
         try:
-            return await work(desk)
+            return await work(probe)
         finally:
-            await desk.close()
+            await probe.close()
 
     with bench() as rig:
         return asyncio.run(measured())
@@ -142,7 +142,7 @@ def of_cluster(axis: str, counts: Sequence[int], jobs: int) -> Points:
     for count in counts:
         buckets, processes = (count, 1) if axis == "buckets" else (1, count)
         points.append({"x": count, **_drained(jobs, buckets, processes)})
-        tell(f"{axis}: {points[-1]}")
+        progress(f"{axis}: {points[-1]}")
     return points
 
 
@@ -150,10 +150,10 @@ def run(axes: Sequence[str], *, held: int, jobs: int, batches: int, points: int 
     """Some axes, each on servers of its own; the first so many points of each."""
     sizes = [size for size in (10_000, 100_000, 1_000_000, 10_000_000) if size <= held][:points]
     ways: dict[str, Callable[[], Points]] = {
-        "held_rows": lambda: _of_master(lambda desk: held_rows(desk, sizes, batches)),
-        "partitions": lambda: _of_master(lambda desk: partitions(desk, (7, 20, 40, 60)[:points], batches)),
-        "pinned_snapshot": lambda: _of_master(lambda desk: pinned_snapshot(desk, batches)),
-        "concurrent_claims": lambda: _of_master(lambda desk: concurrent_claims(desk, (1, 5, 20)[:points], batches)),
+        "held_rows": lambda: _of_master(lambda probe: held_rows(probe, sizes, batches)),
+        "partitions": lambda: _of_master(lambda probe: partitions(probe, (7, 20, 40, 60)[:points], batches)),
+        "pinned_snapshot": lambda: _of_master(lambda probe: pinned_snapshot(probe, batches)),
+        "concurrent_claims": lambda: _of_master(lambda probe: concurrent_claims(probe, (1, 5, 20)[:points], batches)),
         "buckets": lambda: of_cluster("buckets", (5, 50, 500)[:points], jobs),
         "agents": lambda: of_cluster("agents", (1, 5, 20, 50)[:points], jobs),
     }

@@ -17,7 +17,7 @@ import redis.asyncio
 import uvloop
 
 from benchmarks.handlers import handlers, stamp
-from benchmarks.report import output_options, show, tell
+from benchmarks.report import output_options, progress, show
 from benchmarks.rig import Bench, bench
 from jobmaster.client.cluster import Cluster
 from jobmaster.wiring import open_cluster
@@ -171,12 +171,12 @@ async def measure(rig: Bench, seconds: float, runs: int) -> dict[str, Any]:
             lights.append(await recorded(rig, cluster, await light(cluster, int(seconds * 100) + WARM_UP, 100)))
             floors.append(quantiles(bare + await floor(rig.url, rounds, 100)))
             helds.append(await recorded(rig, cluster, await held(cluster, max(int(seconds * 50), 20))))
-            tell(f"light load: {lights[-1]}; held: {helds[-1]}")
+            progress(f"light load: {lights[-1]}; held: {helds[-1]}")
         after = rig.cpu_seconds()
         for _ in range(runs):
             ids, rate = await half(cluster, seconds / 4)
             loads.append({**await recorded(rig, cluster, ids), "jobs_per_second": rate})
-            tell(f"half load: {loads[-1]}")
+            progress(f"half load: {loads[-1]}")
         found, floored, few = middle(lights), middle(floors), max(int(seconds * 6), 5)
         rate = statistics.median(one["jobs_per_second"] for one in loads)
         return {

@@ -15,9 +15,9 @@ from typing import Any
 import click
 
 from benchmarks import drain
-from benchmarks.report import median, output_options, show, summary, tell
+from benchmarks.master_probe import fill
+from benchmarks.report import median, output_options, progress, show, summary
 from benchmarks.rig import MEDIUM_ONLY, Bench, bench
-from benchmarks.statements import fill
 
 _ONLY_ONBOARDING = {
     "agents": {"default": {"buckets": {**MEDIUM_ONLY, "medium": 5}, "slots": 1, "bucket_buffer": 0, "max_running": 1}},
@@ -77,7 +77,7 @@ def rates(held: int, jobs: int, runs: int, *, whole_way: bool) -> list[dict[str,
             asyncio.run(_clear(rig))
             if number:
                 found.append(one)
-                tell(f"{held:,} held: {one['jobs_per_second']:,.0f} jobs/s{' to the outcome' if whole_way else ''}")
+                progress(f"{held:,} held: {one['jobs_per_second']:,.0f} jobs/s{' to the outcome' if whole_way else ''}")
     return found
 
 
@@ -86,7 +86,7 @@ async def _fill_far(rig: Bench, held: int) -> None:
     try:
         began = time.perf_counter()
         await fill(sql, held, due=False, handler="bench.sleep")
-        tell(f"filled {held:,} rows in {time.perf_counter() - began:.0f} s")
+        progress(f"filled {held:,} rows in {time.perf_counter() - began:.0f} s")
     finally:
         await sql.close()
 

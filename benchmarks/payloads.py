@@ -23,7 +23,7 @@ import click
 
 from benchmarks.drain import outcomes, wait_drained
 from benchmarks.handlers import echo, handlers
-from benchmarks.report import median, output_options, show, summary, tell
+from benchmarks.report import median, output_options, progress, show, summary
 from benchmarks.rig import MEDIUM_ONLY, Bench, bench, descendants
 from jobmaster.wiring import open_cluster
 
@@ -104,7 +104,7 @@ def run(jobs: int, kib: int, runs: int) -> dict[str, Any]:
     for number in range(runs):
         one = one_run(jobs, kib)
         assert one["outcomes_in_master"] == jobs, one
-        tell(
+        progress(
             f"run {number + 1}: {one['seconds']:.1f} s, peak {one['peak_mb']:.0f} MB, {one['events'] or 'no bad events'}"
         )
         all_runs.append(one)

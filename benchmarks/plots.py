@@ -10,8 +10,8 @@ from typing import Any
 
 import click
 
-from benchmarks import figures
-from benchmarks.report import REPOSITORY, RESULTS, tell
+from benchmarks import performance_tables
+from benchmarks.report import REPOSITORY, RESULTS, progress
 from jobmaster.pipeline.report import svg
 from jobmaster.pipeline.report.svg import HEIGHT, WIDTH
 
@@ -181,12 +181,13 @@ def draw(results: Path, target: Path) -> list[Path]:
 def main(results: Path, target: Path) -> None:
     """Draw the kept reports, and write their figures into docs/performance.md."""
     for path in draw(results, target):
-        tell(f"drew {path}")
+        progress(f"drew {path}")
     if PAGE.is_file():
         PAGE.write_text(
-            figures.rewritten(PAGE.read_text(encoding="utf-8"), figures.text(results, target)), encoding="utf-8"
+            performance_tables.rewritten(PAGE.read_text(encoding="utf-8"), performance_tables.text(results, target)),
+            encoding="utf-8",
         )
-        tell(f"wrote the figures of {PAGE}")
+        progress(f"wrote the figures of {PAGE}")
 
 
 if __name__ == "__main__":

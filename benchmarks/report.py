@@ -39,7 +39,7 @@ def show(name: str, found: dict[str, Any], *, as_json: bool, save: bool, suffix:
         RESULTS.mkdir(exist_ok=True)
         path = RESULTS / f"{name}{suffix}.json"
         path.write_text(json.dumps(report, indent=1, sort_keys=False) + "\n", encoding="utf-8")
-        tell(f"kept in {path.relative_to(REPOSITORY)}")
+        progress(f"kept in {path.relative_to(REPOSITORY)}")
     if as_json:
         print(json.dumps(report))
         return
@@ -47,7 +47,7 @@ def show(name: str, found: dict[str, Any], *, as_json: bool, save: bool, suffix:
         print(f"{key:28} {json.dumps(value) if isinstance(value, dict | list) else value}")
 
 
-def tell(line: str) -> None:
+def progress(line: str) -> None:
     """Progress, where it does not disturb the report."""
     print(line, file=sys.stderr, flush=True)
 

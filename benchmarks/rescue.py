@@ -21,7 +21,7 @@ from typing import Any, NamedTuple
 import click
 
 from benchmarks.handlers import handlers, until_gate
-from benchmarks.report import output_options, show, tell
+from benchmarks.report import output_options, progress, show
 from benchmarks.rig import Bench, bench, descendants
 from jobmaster.client.cluster import Cluster
 from jobmaster.wiring import open_cluster
@@ -121,7 +121,7 @@ async def trials(rig: Bench, case: Case, jobs: int) -> list[float]:
         async with await open_cluster(rig.settings, handlers) as cluster:
             found.append(await trial(rig, victim, cluster, case, number, jobs))
         if (number + 1) % 10 == 0 or case.whole:
-            tell(f"{number + 1} of {case.trials}: {found[-1]:.2f} s, longest {max(found):.2f} s")
+            progress(f"{number + 1} of {case.trials}: {found[-1]:.2f} s, longest {max(found):.2f} s")
     return found
 
 
@@ -164,9 +164,9 @@ def main(count: int, default_trials: int, jobs: int, as_json: bool, save: bool) 
     found: dict[str, Any] = {}
     for name, case in cases.items():
         if case.trials:
-            tell(f"--- {name}")
+            progress(f"--- {name}")
             found[name] = run(case, jobs)
-            tell(f"{found[name]}")
+            progress(f"{found[name]}")
     show("rescue", found, as_json=as_json, save=save)
 
 

@@ -16,9 +16,9 @@ from typing import Any
 import asyncpg
 import click
 
-from benchmarks.history import fill_day, lower_floor
-from benchmarks.report import output_options, show, tell
+from benchmarks.report import output_options, progress, show
 from benchmarks.rig import Bench, bench
+from benchmarks.synthetic_history import fill_day, lower_floor
 from jobmaster.master.driver.statements import quoted
 from jobmaster.wiring import open_archive
 
@@ -67,7 +67,7 @@ async def measure(rig: Bench, finished: int, unfinished: int) -> dict[str, Any]:
             await fill_day(sql, day, finished)
             await sql.execute(_UNFINISHED, day, unfinished, timeout=3600)
         await sql.execute("CHECKPOINT")
-        tell(f"filled 2 x {finished:,} finished and 2 x {unfinished:,} unfinished jobs")
+        progress(f"filled 2 x {finished:,} finished and 2 x {unfinished:,} unfinished jobs")
         archive = await open_archive(settings)
         stack.push_async_callback(archive.close)
         today = datetime.now(UTC).replace(hour=0, minute=0, second=0, microsecond=0)
@@ -81,13 +81,13 @@ async def measure(rig: Bench, finished: int, unfinished: int) -> dict[str, Any]:
             stop.set()
             assert done is not None
             found[name] = {"seconds": round(seconds, 1), "moved": done[1], "beside": _said(await other)}
-            tell(f"{name}: {found[name]}")
+            progress(f"{name}: {found[name]}")
             stop = asyncio.Event()
             other = asyncio.create_task(waits(sql, stop))
             await asyncio.sleep(seconds)
             stop.set()
             found[f"{name}_without"] = {"beside": _said(await other)}
-            tell(f"without: {found[f'{name}_without']}")
+            progress(f"without: {found[f'{name}_without']}")
         return found
 
 

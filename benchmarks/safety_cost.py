@@ -20,7 +20,7 @@ from typing import Any
 import click
 
 from benchmarks import drain
-from benchmarks.report import REPOSITORY, median, output_options, show, summary, tell
+from benchmarks.report import REPOSITORY, median, output_options, progress, show, summary
 from benchmarks.rig import MEDIUM_ONLY, Bench, bench
 
 PATCH = Path(__file__).parent / "unsafe.patch"
@@ -65,7 +65,7 @@ def run(jobs: int, runs: int) -> dict[str, Any]:
             share = jobs if number else max(jobs // 10, 1000)
             turn = {name: drain.one_drain(rig, share) for name, rig in rigs.items()}
             assert all(one["outcomes_in_master"] == share for one in turn.values()), turn
-            tell(", ".join(f"{name} {one['jobs_per_second']:,.0f}/s" for name, one in turn.items()))
+            progress(", ".join(f"{name} {one['jobs_per_second']:,.0f}/s" for name, one in turn.items()))
             if number:
                 for name, one in turn.items():
                     found[name].append(one)

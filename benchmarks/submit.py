@@ -23,7 +23,7 @@ import uvloop
 
 from benchmarks.drain import TEXT
 from benchmarks.handlers import handlers, noop
-from benchmarks.report import median, output_options, show, summary, tell
+from benchmarks.report import median, output_options, progress, show, summary
 from benchmarks.rig import MEDIUM_ONLY, Bench, bench
 from jobmaster.agentstore.keys import Keys
 from jobmaster.client.cluster import Cluster
@@ -193,7 +193,7 @@ def of_durability(rig: Bench, durability: Durability, jobs: int, runs: int) -> d
     share = max(int(jobs * _SHARE[durability]), 1000)
     ways = uvloop.run(measure(changed, rig, share, runs))
     for way in ways.values():
-        tell(f"{durability.value}, {way.name}: {way.median:,.0f}/s")
+        progress(f"{durability.value}, {way.name}: {way.median:,.0f}/s")
     return {
         "single": {str(count): ways[str(count)].median for count in CALLERS},
         "single_own_id": {str(OWN_ID_CALLERS): ways[f"own_id_{OWN_ID_CALLERS}"].median},

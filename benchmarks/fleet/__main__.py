@@ -25,9 +25,9 @@ import click
 from benchmarks.fleet import scenarios
 from benchmarks.fleet.bounds import limits
 from benchmarks.fleet.costs import DRAINED, WAITED, Costs, measured_costs
-from benchmarks.fleet.measure import SIZES, measured
-from benchmarks.fleet.shape import Fleet, problems
-from benchmarks.report import output_options, show, tell
+from benchmarks.fleet.fleet_size import Fleet, problems
+from benchmarks.fleet.measure_costs import SIZES, measured
+from benchmarks.report import output_options, progress, show
 
 
 class Options(TypedDict):
@@ -63,9 +63,9 @@ def run(costs: Costs, seconds: float, seed: int) -> dict[str, Any]:
     """All lines of the guide."""
     began = time.perf_counter()
     found = []
-    for line in scenarios.everything(costs, seconds, seed, tell):
+    for line in scenarios.everything(costs, seconds, seed, progress):
         found.append(line)
-        tell(
+        progress(
             f"{line['scenario']}: " + ", ".join(f"{k} {v}" for k, v in line.items() if k not in ("scenario", "points"))
         )
     return {
@@ -91,12 +91,12 @@ def own(fleet: Fleet, options: Options, costs: Costs) -> dict[str, Any]:
     """One fleet: at a given load, or up to where it breaks."""
     bounds = {name: round(value) for name, value in limits(fleet, costs).items()}
     if options["rate"] is not None:
-        line = scenarios.step(fleet, costs, options["rate"], options["seconds"], options["seed"], tell)
+        line = scenarios.step(fleet, costs, options["rate"], options["seconds"], options["seed"], progress)
         seconds, seed = options["seconds"], options["seed"]
         breaks = scenarios.blamed(fleet, costs, line, seconds, seed) if line["broken"] else "nothing"
         line = {"scenario": "load", **scenarios.described(fleet), "breaks_first": breaks, **line}
     else:
-        line = scenarios.ramp(fleet, costs, options["seconds"], options["seed"], tell)
+        line = scenarios.ramp(fleet, costs, options["seconds"], options["seed"], progress)
     return {
         "bounds": bounds,
         "connections": fleet.connections,

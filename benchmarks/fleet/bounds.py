@@ -7,7 +7,7 @@ that something waits.
 from __future__ import annotations
 
 from benchmarks.fleet.costs import Costs
-from benchmarks.fleet.shape import Fleet
+from benchmarks.fleet.fleet_size import Fleet
 from jobmaster.rules.lease import rhythm
 
 BATCH = 1000

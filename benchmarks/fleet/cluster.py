@@ -15,8 +15,8 @@ import random
 from collections import deque
 
 from benchmarks.fleet.costs import Costs
-from benchmarks.fleet.shape import Fleet
-from benchmarks.fleet.stations import Histogram, Log, Station, Timeline
+from benchmarks.fleet.discrete_events import Histogram, Log, Station, Timeline
+from benchmarks.fleet.fleet_size import Fleet
 from jobmaster.client.submit_router import STORE_CALLS_MAX
 from jobmaster.settings.model import AgentSettings, Limits
 from jobmaster_agents.execute.executor import TURN_SECONDS

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections import deque
 
 from benchmarks.fleet.cluster import Agent, Cluster, taken
-from benchmarks.fleet.control import SMALL_BYTES, Control, Lease
+from benchmarks.fleet.control_plane import SMALL_BYTES, Control, Lease
 from jobmaster.rules.backoff import backoff_delay
 from jobmaster.settings.model import Thresholds
 from jobmaster_agents.leader.due_notifier import PER_GROUP

@@ -8,14 +8,14 @@ from typing import Any
 
 from benchmarks.fleet.bounds import bound
 from benchmarks.fleet.cluster import Cluster
-from benchmarks.fleet.control import Control
+from benchmarks.fleet.control_plane import Control
 from benchmarks.fleet.costs import Costs
+from benchmarks.fleet.discrete_events import Histogram, Station
 from benchmarks.fleet.faults import Outage, Rescue
-from benchmarks.fleet.shape import CONNECTIONS_MAX, Fleet
-from benchmarks.fleet.stations import Histogram, Station
+from benchmarks.fleet.fleet_size import CONNECTIONS_MAX, Fleet
 
 Report = dict[str, Any]
-Tell = Callable[[str], None]
+Progress = Callable[[str], None]
 START_MAX = 1.0
 """A start p99 above this many seconds is a break."""
 FULL = 0.95
@@ -124,7 +124,9 @@ def window_of(rate: float, seconds: float) -> float:
     return min(seconds, max(WINDOW_JOBS / rate, 1.0))
 
 
-def step(fleet: Fleet, costs: Costs, rate: float, seconds: float, seed: int, tell: Tell | None = None) -> Report:
+def step(
+    fleet: Fleet, costs: Costs, rate: float, seconds: float, seed: int, progress: Progress | None = None
+) -> Report:
     """One offered load, held for some seconds after a warm-up.
 
     Args:
@@ -138,8 +140,10 @@ def step(fleet: Fleet, costs: Costs, rate: float, seconds: float, seed: int, tel
     before, waiting, calls, finished = cluster.busy(), cluster.in_flight, cluster.calls, cluster.finished
     for tenth in range(1, 11):
         events += cluster.time.run(WARM_UP + seconds * tenth / 10)
-        if tell is not None:
-            tell(f"{seconds * tenth / 10:g} of {seconds:g} s, {events:,} events in {time.perf_counter() - began:.0f} s")
+        if progress is not None:
+            progress(
+                f"{seconds * tenth / 10:g} of {seconds:g} s, {events:,} events in {time.perf_counter() - began:.0f} s"
+            )
     busy = {name: round(min((after - before[name]) / seconds, 1.0), 3) for name, after in cluster.busy().items()}
     growth = (cluster.in_flight - waiting) / (rate * seconds)
     start = cluster.starts.quantiles()
@@ -161,14 +165,14 @@ def step(fleet: Fleet, costs: Costs, rate: float, seconds: float, seed: int, tel
     }
 
 
-def ramp(fleet: Fleet, costs: Costs, seconds: float, seed: int, tell: Tell) -> Report:
+def ramp(fleet: Fleet, costs: Costs, seconds: float, seed: int, progress: Progress) -> Report:
     """More and more until something breaks; what is full then."""
     what, most = bound(fleet, costs)
     points = []
     for share in STEPS:
         point = step(fleet, costs, most * share, window_of(most * share, seconds), seed)
         points.append(point)
-        tell(
+        progress(
             f"{fleet.name}: {point['offered']:,}/s, start p99 {point['start_p99_ms']:g} ms, {point['rows_per_copy']:g} rows"
             f" a COPY, busy {max(point['busy'], key=point['busy'].__getitem__)} {max(point['busy'].values()):.0%}"
             f" ({point['events']:,} events in {point['took']:g} s)"
@@ -376,10 +380,10 @@ def master_away(fleet: Fleet, costs: Costs, rate: float, seed: int, seconds: flo
 # ---------------------------------------------------------------- all of them
 
 
-def everything(costs: Costs, seconds: float, seed: int, tell: Tell) -> Iterator[Report]:
+def everything(costs: Costs, seconds: float, seed: int, progress: Progress) -> Iterator[Report]:
     """The lines of the guide."""
     for fleet in SIZES:
-        yield ramp(fleet, costs, seconds, seed, tell)
+        yield ramp(fleet, costs, seconds, seed, progress)
     for fleet in GROWN:
         yield grown(fleet, costs, 30.0, seed)
     for fault in (killed, store_away, master_away):

@@ -28,10 +28,10 @@ import uvloop
 
 from benchmarks import drain, submit
 from benchmarks.handlers import handlers
-from benchmarks.peers import marking
+from benchmarks.peers import job_counter
 from benchmarks.peers.catalogue import PEERS, Peer
 from benchmarks.peers.environments import DEFAULT, Environment, Unusable
-from benchmarks.report import REPOSITORY, median, output_options, show, summary, tell
+from benchmarks.report import REPOSITORY, median, output_options, progress, show, summary
 from benchmarks.rig import MEDIUM_ONLY, Bench, bench, cpu_of, descendants
 from jobmaster.model.job import Durability
 from jobmaster.wiring import open_cluster
@@ -65,7 +65,7 @@ class Rival:
 
     def _variables(self, marks: Path | None = None) -> dict[str, str]:
         chosen = {"BENCH_DSN": self._rig.dsn, "BENCH_REDIS": self._rig.url, "PYTHONPATH": str(REPOSITORY)}
-        return {**os.environ, **chosen, **({marking.DIRECTORY: str(marks)} if marks else {})}
+        return {**os.environ, **chosen, **({job_counter.DIRECTORY: str(marks)} if marks else {})}
 
     def _call(self, *arguments: str) -> str:
         command = self._environment.command(*arguments)
@@ -91,7 +91,7 @@ class Rival:
             self.clear()
         except (RuntimeError, subprocess.TimeoutExpired) as error:
             self.failure = str(error)
-            tell(f"{self.peer.name} is out: {error}")
+            progress(f"{self.peer.name} is out: {error}")
             return {}
         return {self.peer.name: rate}
 
@@ -124,7 +124,7 @@ class Rival:
         before = self._rig.cpu_seconds()
         with tempfile.TemporaryDirectory(prefix="marks-") as name, self._workers(processes, Path(name)) as workers:
             end = time.monotonic() + _DRAIN_SECONDS_MAX
-            while (count := marking.read(Path(name))).jobs < jobs:
+            while (count := job_counter.read(Path(name))).jobs < jobs:
                 if time.monotonic() > end or any(worker.poll() is not None for worker in workers):
                     raise RuntimeError(f"{self.peer.name} ran {count.jobs} of {jobs} jobs and then no more")
                 time.sleep(_LOOK_SECONDS)
@@ -216,7 +216,7 @@ def drains(rig: Bench, rivals: list[Rival], processes: int, runs: int, jobs: int
             share = int(rival.peer.drain_jobs * scale) * processes
             turn |= rival.attempt(partial(rival.queue_and_drain, processes, share))
             cpu[rival.peer.name] = rival.used
-        tell(f"drain, {processes} processes: " + ", ".join(f"{name} {rate:,.0f}/s" for name, rate in turn.items()))
+        progress(f"drain, {processes} processes: " + ", ".join(f"{name} {rate:,.0f}/s" for name, rate in turn.items()))
         for name, rate in turn.items() if number else ():
             rates[name].append(rate)
             used.setdefault(str(processes), {}).setdefault(name, []).append(cpu.get(name, {}))
@@ -242,7 +242,7 @@ def submits(rig: Bench, rivals: list[Rival], runs: int, jobs: int) -> dict[str, 
                 share = max(int(_SUBMITTED[way] * scale), CALLERS)
                 turn |= rival.attempt(partial(rival.enqueue, way, share, CALLERS))
             if number:
-                tell(f"{way}: " + ", ".join(f"{name} {rate:,.0f}/s" for name, rate in turn.items()))
+                progress(f"{way}: " + ", ".join(f"{name} {rate:,.0f}/s" for name, rate in turn.items()))
                 for name, rate in turn.items():
                     rates.setdefault(name, []).append(rate)
     rig.kill_agents()
@@ -327,7 +327,7 @@ def run(names: list[str], cache: Path, runs: int, jobs: int, *, with_submits: bo
             environments.append(environment)
         except Unusable as error:
             unusable[name] = str(error)
-            tell(str(error))
+            progress(str(error))
     agents = {f"with{count}": {"buckets": {**MEDIUM_ONLY, "medium": 5}, "processes": count} for count in COUNTS}
     with bench({"agents": agents}, tcp=True) as rig:
         rivals = [Rival(rig, environment) for environment in environments]

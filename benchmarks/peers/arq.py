@@ -10,14 +10,14 @@ from arq import Worker, create_pool
 from arq.connections import RedisSettings
 
 from benchmarks.peers import adapter
-from benchmarks.peers.marking import Marks
+from benchmarks.peers.job_counter import JobCounter
 
-marks = Marks()
+counter = JobCounter()
 
 
 async def noop(context: Any, text: str) -> None:
     """The job."""
-    marks.hit()
+    counter.hit()
 
 
 async def _enqueue(way: str, jobs: int, callers: int) -> float:

@@ -7,9 +7,9 @@ import os
 from celery import Celery
 
 from benchmarks.peers import adapter
-from benchmarks.peers.marking import Marks
+from benchmarks.peers.job_counter import JobCounter
 
-marks = Marks()
+counter = JobCounter()
 app = Celery("bench", broker=adapter.REDIS, backend=adapter.REDIS)
 app.conf.update(worker_prefetch_multiplier=100, task_ignore_result=False, broker_pool_limit=100)
 
@@ -17,7 +17,7 @@ app.conf.update(worker_prefetch_multiplier=100, task_ignore_result=False, broker
 @app.task(name="noop")
 def noop(text: str) -> None:
     """The job."""
-    marks.hit()
+    counter.hit()
 
 
 def _work() -> None:

@@ -6,16 +6,16 @@ import dramatiq
 from dramatiq.brokers.redis import RedisBroker
 
 from benchmarks.peers import adapter
-from benchmarks.peers.marking import Marks
+from benchmarks.peers.job_counter import JobCounter
 
-marks = Marks()
+counter = JobCounter()
 dramatiq.set_broker(RedisBroker(url=adapter.REDIS))
 
 
 @dramatiq.actor
 def noop(text: str) -> None:
     """The job."""
-    marks.hit()
+    counter.hit()
 
 
 def _work() -> None:

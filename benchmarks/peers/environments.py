@@ -14,7 +14,7 @@ import venv
 from pathlib import Path
 
 from benchmarks.peers.catalogue import Peer
-from benchmarks.report import REPOSITORY, tell
+from benchmarks.report import REPOSITORY, progress
 
 DEFAULT = Path(os.environ.get("XDG_CACHE_HOME", "~/.cache")).expanduser() / "jobmaster-benchmarks"
 
@@ -42,7 +42,7 @@ class Environment:
         wanted = json.dumps([self.peer.requirements, sys.version_info[:2]])
         if self._stamp.is_file() and self._stamp.read_text() == wanted:
             return
-        tell(f"installing {self.peer.name} into {self.directory}")
+        progress(f"installing {self.peer.name} into {self.directory}")
         self.directory.mkdir(parents=True, exist_ok=True)
         if self.peer.node:
             self._npm()

@@ -5,16 +5,16 @@ from __future__ import annotations
 from huey import RedisHuey
 
 from benchmarks.peers import adapter
-from benchmarks.peers.marking import Marks
+from benchmarks.peers.job_counter import JobCounter
 
-marks = Marks()
+counter = JobCounter()
 queue = RedisHuey("bench", url=adapter.REDIS, read_timeout=1)
 
 
 @queue.task(name="noop")
 def noop(text: str) -> None:
     """The job."""
-    marks.hit()
+    counter.hit()
 
 
 def _work() -> None:

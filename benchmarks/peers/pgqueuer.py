@@ -12,9 +12,9 @@ from pgqueuer.db import AsyncpgDriver, AsyncpgPoolDriver
 from pgqueuer.queries import Queries
 
 from benchmarks.peers import adapter
-from benchmarks.peers.marking import Marks
+from benchmarks.peers.job_counter import JobCounter
 
-marks = Marks()
+counter = JobCounter()
 PAYLOAD = adapter.TEXT.encode()
 
 
@@ -42,7 +42,7 @@ async def _work() -> None:
 
     @manager.entrypoint("noop")
     async def noop(job: Any) -> None:
-        marks.hit()
+        counter.hit()
 
     await manager.run(batch_size=500)
 

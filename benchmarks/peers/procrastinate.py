@@ -7,15 +7,15 @@ import asyncio
 from procrastinate import App, PsycopgConnector
 
 from benchmarks.peers import adapter
-from benchmarks.peers.marking import Marks
+from benchmarks.peers.job_counter import JobCounter
 
-marks = Marks()
+counter = JobCounter()
 app = App(connector=PsycopgConnector(conninfo=adapter.DSN, min_size=4, max_size=50))
 
 
 @app.task(name="noop")
 async def noop(text: str) -> None:
-    marks.hit()
+    counter.hit()
 
 
 async def _setup() -> None:

@@ -8,14 +8,14 @@ import uvloop
 from saq import Queue, Worker
 
 from benchmarks.peers import adapter
-from benchmarks.peers.marking import Marks
+from benchmarks.peers.job_counter import JobCounter
 
-marks = Marks()
+counter = JobCounter()
 
 
 async def noop(context: Any, *, text: str) -> None:
     """The job."""
-    marks.hit()
+    counter.hit()
 
 
 async def _enqueue(way: str, jobs: int, callers: int) -> float:

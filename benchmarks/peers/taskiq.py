@@ -6,16 +6,16 @@ import uvloop
 from taskiq_redis import ListQueueBroker, RedisAsyncResultBackend
 
 from benchmarks.peers import adapter
-from benchmarks.peers.marking import Marks
+from benchmarks.peers.job_counter import JobCounter
 
-marks = Marks()
+counter = JobCounter()
 broker = ListQueueBroker(adapter.REDIS).with_result_backend(RedisAsyncResultBackend(adapter.REDIS))
 
 
 @broker.task(task_name="noop")
 async def noop(text: str) -> None:
     """The job."""
-    marks.hit()
+    counter.hit()
 
 
 async def _enqueue(way: str, jobs: int, callers: int) -> float:

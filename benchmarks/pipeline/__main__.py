@@ -8,8 +8,8 @@ from pathlib import Path
 
 import click
 
-from benchmarks.pipeline import archiving, moving
-from benchmarks.report import output_options, show, tell
+from benchmarks.pipeline import archive_rollup, read_write
+from benchmarks.report import output_options, progress, show
 from jobmaster.embedded import EmbeddedCluster, EmbeddedOptions
 
 
@@ -27,12 +27,12 @@ def main(rows: int, days: int, only: str | None, as_json: bool, save: bool) -> N
         directory = Path(name)
         directory.chmod(0o755)
         if only != "history":
-            tell(f"reading and writing {rows:,} rows")
-            found |= moving.measure(directory, rows)
+            progress(f"reading and writing {rows:,} rows")
+            found |= read_write.measure(directory, rows)
         if only != "moving":
-            tell(f"archive, roll-up and audit of {days} x {rows:,} rows")
+            progress(f"archive, roll-up and audit of {days} x {rows:,} rows")
             with EmbeddedCluster(directory / "data", EmbeddedOptions(durable=False)) as servers:
-                found |= archiving.measure(servers.dsn, servers.url, directory, rows, days)
+                found |= archive_rollup.measure(servers.dsn, servers.url, directory, rows, days)
     show("pipeline", found, as_json=as_json, save=save)
 
 

@@ -12,7 +12,7 @@ import pytest
 
 from benchmarks import drain, fallback, growth, idle, latency, memory, onboard, payloads, rescue, retire, submit
 from benchmarks.fleet import __main__ as fleet
-from benchmarks.fleet.measure import measured as fleet_costs
+from benchmarks.fleet.measure_costs import measured as fleet_costs
 from tests.support.patience import PATIENCE_SECONDS
 
 ROOT = Path(__file__).parents[2]

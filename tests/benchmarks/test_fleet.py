@@ -13,12 +13,12 @@ from benchmarks.fleet import scenarios
 from benchmarks.fleet.__main__ import main
 from benchmarks.fleet.bounds import bound, limits
 from benchmarks.fleet.cluster import Cluster
-from benchmarks.fleet.control import Control
+from benchmarks.fleet.control_plane import Control
+from benchmarks.fleet.cost_fitting import fitted
 from benchmarks.fleet.costs import Costs, Line, measured_costs
-from benchmarks.fleet.counting import fitted
+from benchmarks.fleet.discrete_events import Histogram, Log, Station, Timeline
 from benchmarks.fleet.faults import Outage, Rescue
-from benchmarks.fleet.shape import Fleet
-from benchmarks.fleet.stations import Histogram, Log, Station, Timeline
+from benchmarks.fleet.fleet_size import Fleet
 
 COSTS = Costs()
 SMALL = Fleet(20, 2, 4, producers=5)

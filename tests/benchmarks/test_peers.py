@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from benchmarks.peers import marking
+from benchmarks.peers import job_counter
 from benchmarks.peers.__main__ import compared
 from benchmarks.peers.catalogue import PEERS
 from benchmarks.peers.environments import Environment, Unusable
@@ -31,8 +31,8 @@ def test_each_peer_has_an_adapter_and_says_what_it_promises(name: str) -> None:
     assert peer.store in ("postgresql", "redis")
 
 
-def test_marks_of_several_processes_add_up(tmp_path: Path) -> None:
-    code = "from benchmarks.peers.marking import Marks; marks = Marks(); [marks.hit() for _ in range(1000)]"
+def test_counts_of_several_processes_add_up(tmp_path: Path) -> None:
+    code = "from benchmarks.peers.job_counter import JobCounter; counter = JobCounter(); [counter.hit() for _ in range(1000)]"
     for _ in range(2):
         subprocess.run(
             [sys.executable, "-c", code],
@@ -41,7 +41,7 @@ def test_marks_of_several_processes_add_up(tmp_path: Path) -> None:
             env={"BENCH_MARKS": str(tmp_path), "PYTHONPATH": str(ROOT)},
         )
     (tmp_path / "opened-this-moment.mark").write_bytes(b"")
-    found = marking.read(tmp_path)
+    found = job_counter.read(tmp_path)
     assert found.jobs == 2000
     assert 0 < found.first < found.last
 
@@ -79,8 +79,8 @@ def test_an_unknown_peer_is_one_clear_error() -> None:
 
 
 def test_threads_whose_first_jobs_come_at_once_are_all_counted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv(marking.DIRECTORY, str(tmp_path))
-    marks, opening, go_on, both = marking.Marks(), threading.Event(), threading.Event(), threading.Barrier(2)
+    monkeypatch.setenv(job_counter.DIRECTORY, str(tmp_path))
+    counter, opening, go_on, both = job_counter.JobCounter(), threading.Event(), threading.Event(), threading.Barrier(2)
     mapped = mmap.mmap
 
     class Noted:
@@ -103,13 +103,13 @@ def test_threads_whose_first_jobs_come_at_once_are_all_counted(tmp_path: Path, m
         return mapped(*arguments)
 
     monkeypatch.setattr(mmap, "mmap", slow)
-    monkeypatch.setattr(marking, "_OPENING", Noted())
+    monkeypatch.setattr(job_counter, "_OPENING", Noted())
     with ThreadPoolExecutor(2) as pool:
-        first = pool.submit(marks.hit)
+        first = pool.submit(counter.hit)
         assert opening.wait(10)
-        second = pool.submit(marks.hit)  # before there is anything to count in
+        second = pool.submit(counter.hit)  # before there is anything to count in
         both.wait(10)
         go_on.set()
         first.result(10)
         second.result(10)
-    assert marking.read(tmp_path).jobs == 2
+    assert job_counter.read(tmp_path).jobs == 2

@@ -6,10 +6,10 @@ import json
 from pathlib import Path
 from xml.etree import ElementTree
 
-from benchmarks import figures
+from benchmarks import performance_tables
 from benchmarks.fleet import scenarios
 from benchmarks.fleet.costs import Costs
-from benchmarks.fleet.shape import Fleet
+from benchmarks.fleet.fleet_size import Fleet
 from benchmarks.plots import draw, lines
 
 ORIGIN = {"commit": "abc", "taken_at": "2026-01-01T00:00:00", "machine": {"cores": 2, "python": "3.11"}}
@@ -40,7 +40,7 @@ def test_a_fleet_is_drawn_with_its_breaking_point_and_told_in_tables(tmp_path: P
     (tmp_path / "fleet.json").write_text(json.dumps(report))
     [plot] = draw(tmp_path, tmp_path / "plots")
     assert "breaks: agents" in plot.read_text()
-    told = "\n".join(figures.of_fleet(report))
+    told = "\n".join(performance_tables.of_fleet(report))
     for word in ("| agents |", "agents killed", "store away", "master away", "0.90"):
         assert word in told
 

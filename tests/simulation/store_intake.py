@@ -9,6 +9,7 @@ from typing import Any
 
 from jobmaster.agentstore.errors import OutOfMemory
 from jobmaster.agentstore.library import sources
+from jobmaster.codec import ID_AT
 
 Answer = list[Any]
 _FLAGS = re.compile(r"^  flags = \{(.*)\},$", re.MULTILINE)
@@ -72,7 +73,7 @@ class SimBucket:
 
 def id_of(item: bytes) -> bytes:
     """Where every entry and outcome has its id."""
-    return item[3:19]
+    return item[ID_AT]
 
 
 def made_us(item: bytes) -> int:

@@ -24,6 +24,7 @@ from jobmaster.agentstore.keys import BucketKeys
 from jobmaster.agentstore.library import LIBRARY
 from jobmaster.agentstore.store import AgentStore
 from jobmaster.clock import new_id
+from jobmaster.codec import ID_AT
 from jobmaster.model.ids import AgentId, BucketId, Fence
 from jobmaster.ports import Claimed, Word
 from jobmaster.settings.model import StoreSettings
@@ -141,9 +142,9 @@ class TwoStores(RuleBasedStateMachine):
     def cancel_and_find(self, process: int, known: bool, scan: int) -> None:
         lying = self.server.functions.buckets.get(self.keys.meta)
         there = lying.items() if lying is not None else []
-        job_id = there[-1][3:19] if known and there else b"x" * 16
+        job_id = there[-1][ID_AT] if known and there else b"x" * 16
         self.both(process, lambda store: store.request_cancel(self.bucket_id, job_id))
-        some = [job_id, *(item[3:19] for item in there[:3]), b"y" * 16, job_id]
+        some = [job_id, *(item[ID_AT] for item in there[:3]), b"y" * 16, job_id]
         self.both(process, lambda store: store.is_claimed(self.bucket_id, job_id, 1000))
         asked = [self.bucket_id, b"z" * 16]
         for wanted in ([job_id], some):
@@ -170,7 +171,7 @@ class TwoStores(RuleBasedStateMachine):
     def withdraw(self, process: int, fence: Chosen, noted: int, copies: int, due: bool) -> None:
         lying = self.server.functions.buckets.get(self.keys.meta)
         requests = sorted(lying.cancelled)[:noted] if lying is not None else []
-        pairs = [(due_us, item[3:19]) for due_us, item in lying.assigned[-copies:]] if lying is not None else []
+        pairs = [(due_us, item[ID_AT]) for due_us, item in lying.assigned[-copies:]] if lying is not None else []
         pairs += [(DUE_US if due else LATER_US, job_id) for _, job_id in pairs[:2]]
         for _ in range(2):
             self.both(process, lambda store: store.withdraw(self.fence_of(fence), requests, pairs))

@@ -12,6 +12,7 @@ import pytest
 from jobmaster.client import bulk, submitter
 from jobmaster.client.bulk import CHUNKS_MAX, BulkFailed
 from jobmaster.clock import new_id
+from jobmaster.codec import ID_AT
 from jobmaster.handlers import Handlers
 from jobmaster.model.errors import BucketsFull, ClockSkew, InputError, InvalidArguments, OutcomeUnknown, UnknownHandler
 from jobmaster.model.job import Durability, JobState
@@ -124,7 +125,7 @@ async def test_every_job_of_a_failed_bulk_is_acknowledged_unknown_or_not_stored(
         call = calls
         answer = await submit(bucket_id, items, **options)
         if call >= 3:
-            raise OutcomeUnknown("the answer was lost", job_ids=[item[3:19] for item in items])
+            raise OutcomeUnknown("the answer was lost", job_ids=[item[ID_AT] for item in items])
         return answer
 
     shop.store.submit = third_time_lost  # type: ignore[method-assign]

@@ -9,7 +9,7 @@ import time
 import pytest
 
 from jobmaster.clock import new_id
-from jobmaster.codec import decode_entry, encode_entry
+from jobmaster.codec import ID_AT, decode_entry, encode_entry
 from jobmaster.ports import Word
 from tests.integration.store.conftest import Connect
 from tests.integration.store.fixture import Bench, assert_ok, make_entry, make_items, new_fence, submit
@@ -369,12 +369,12 @@ async def test_copies_of_cancelled_jobs_are_taken_out_and_noted_requests_with_th
     for request in (noted, unread):
         await bench.store.request_cancel(bench.bucket_id, request)
     out = [*(same[n] for n in (0, 1, 1234, 2499)), others[1]]
-    pairs = [(NEVER_US, item[3:19]) for item in out[:4]] + [(NEVER_US + 2, others[1][3:19])]
-    strangers = [(NEVER_US, new_id()), (NEVER_US + 1, others[2][3:19])]
+    pairs = [(NEVER_US, item[ID_AT]) for item in out[:4]] + [(NEVER_US + 2, others[1][ID_AT])]
+    strangers = [(NEVER_US, new_id()), (NEVER_US + 1, others[2][ID_AT])]
     for _ in range(2):  # a repeat takes out nothing more
         word, removed = await bench.store.withdraw(bench.fence, [noted], pairs + strangers)
         assert word is Word.OK
-        assert removed in ({item[3:19] for item in out}, frozenset())
+        assert removed in ({item[ID_AT] for item in out}, frozenset())
         claimed = await bench.store.claim(bench.fence, "look", 0)
         assert claimed.cancelled == {unread}
         depth = (await bench.store.depths([bench.bucket_id]))[0]

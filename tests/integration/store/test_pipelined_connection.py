@@ -16,6 +16,7 @@ import redis.asyncio
 
 from jobmaster.agentstore.store import AgentStore
 from jobmaster.clock import new_id
+from jobmaster.codec import ID_AT
 from jobmaster.model.errors import OutcomeUnknown, StoreRefused, Unavailable
 from jobmaster.ports import Word
 from tests.integration.store.conftest import Connect
@@ -116,7 +117,7 @@ async def test_a_lost_connection_fails_what_was_under_way_and_nothing_after(
         proxy.cut()
         with pytest.raises(OutcomeUnknown) as caught:
             await write
-        assert caught.value.job_ids == tuple(item[3:19] for item in items)
+        assert caught.value.job_ids == tuple(item[ID_AT] for item in items)
         with pytest.raises(Unavailable) as only_read:
             await look
         assert not isinstance(only_read.value, OutcomeUnknown)

@@ -9,7 +9,7 @@ import pytest
 
 from jobmaster.agentstore.entries import read_entries
 from jobmaster.clock import new_id
-from jobmaster.codec import decode_entry, encode_entry
+from jobmaster.codec import ID_AT, decode_entry, encode_entry
 from jobmaster.model.bucket import BucketDepth
 from jobmaster.model.errors import CodeError, JobMasterError
 from jobmaster.model.job import Entry
@@ -257,4 +257,7 @@ async def test_calls_of_earlier_builds_are_understood(bench: Bench) -> None:
     assert (await put)[0] == b"OK"
     sent: Any = bench.raw.fcall("jm1_submit", 3, keys.meta, keys.pending, keys.wake, 10, 10**6, HOUR_MS, second)
     assert await sent == [b"OK", 1]
-    assert {entry.id for entry in (await bench.store.claim(bench.fence, "a", 5)).entries} == {first[3:19], second[3:19]}
+    assert {entry.id for entry in (await bench.store.claim(bench.fence, "a", 5)).entries} == {
+        first[ID_AT],
+        second[ID_AT],
+    }

@@ -200,7 +200,7 @@ def test_a_range_that_is_being_read_is_not_dropped_meanwhile(ground: Ground) -> 
 
 
 def test_jobs_that_end_in_the_attic_come_once_wherever_they_are_moved(ground: Ground) -> None:
-    from benchmarks.history import lower_floor
+    from benchmarks.synthetic_history import lower_floor
 
     ground.sql(lambda connection: lower_floor(connection, 3))
     old(ground, 20)
@@ -223,7 +223,7 @@ def test_jobs_that_end_in_the_attic_come_once_wherever_they_are_moved(ground: Gr
 
 def test_a_job_that_ended_in_the_attic_is_not_seen_again_when_the_next_range_retires(ground: Ground) -> None:
     """Every retirement writes the attic anew."""
-    from benchmarks.history import lower_floor
+    from benchmarks.synthetic_history import lower_floor
 
     ground.sql(lambda connection: lower_floor(connection, 2))
     older = _OLD.replace("interval '1 day'", "interval '2 days'")

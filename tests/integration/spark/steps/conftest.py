@@ -81,7 +81,7 @@ def past(master_dsn: str, store_url: str, cluster_name: str, spark: SparkSession
 
 def past_of(dsn: str, url: str, cluster: str, tmp_path: Path) -> Past:
     """A cluster of three days without jobs yet; its session is to be set."""
-    from benchmarks.history import lower_floor
+    from benchmarks.synthetic_history import lower_floor
 
     settings = ClusterSettings(
         cluster=cluster,

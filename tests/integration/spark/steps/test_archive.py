@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from benchmarks.history import fill_day
+from benchmarks.synthetic_history import fill_day
 from jobmaster.model.errors import Refused
 from tests.integration.spark.steps.conftest import Past
 

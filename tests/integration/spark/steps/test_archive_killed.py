@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import asyncpg
 import pytest
 
-from benchmarks.history import fill_day
+from benchmarks.synthetic_history import fill_day
 from jobmaster.embedded import PostgresServer
 from jobmaster.model.errors import Unavailable
 from tests.integration.spark.steps.conftest import Past, past_of

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.history import fill_day
+from benchmarks.synthetic_history import fill_day
 from jobmaster.model.errors import Refused, Unavailable
 from jobmaster.pipeline.formatting import duration
 from jobmaster.pipeline.lake.lake import Lake

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from benchmarks.history import fill_day
+from benchmarks.synthetic_history import fill_day
 from jobmaster.model.errors import InputError
 from jobmaster.pipeline.plan.queueing import (
     BUCKETS_MAX,

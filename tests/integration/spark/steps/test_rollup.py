@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from benchmarks.history import fill_day
+from benchmarks.synthetic_history import fill_day
 from jobmaster.pipeline.report.histograms import GAMMA, quantiles, value_of
 from tests.integration.spark.steps.conftest import Past
 

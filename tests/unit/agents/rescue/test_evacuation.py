@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 import pytest
 
 from jobmaster.clock import new_id
+from jobmaster.codec import ID_AT
 from jobmaster.model.bucket import Bucket, BucketState
 from jobmaster.model.errors import CodeError, Refused, Unavailable, ValueRefused
 from jobmaster.model.ids import AgentId, BucketId, Fence
@@ -356,7 +357,7 @@ async def test_an_outcome_that_cannot_be_read_or_written_is_quarantined_and_bloc
         (b"nk".ljust(16, b"\0"), raw[0]),
         (bytes(16), b""),
         (rows[0].id, raw[6]),
-        (raw[7][3:19], raw[7]),
+        (raw[7][ID_AT], raw[7]),
         (rows[2].id, raw[3]),
     ]
     assert world.calls.index("aside 5") < world.calls.index("remove")

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from benchmarks.fleet.cluster import Agent, Cluster, Producer
-from benchmarks.fleet.stations import Histogram
+from benchmarks.fleet.discrete_events import Histogram
 from jobmaster.rules.lease import MARGIN_SHARE, SOFT_SHARE, rhythm
 from jobmaster.settings.model import Leases
 from jobmaster_agents.buckets.anti_entropy import IDLE_FACTOR

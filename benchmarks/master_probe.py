@@ -31,7 +31,7 @@ _FAR_SECONDS = 30 * 86_400.0
 ARGS = b'{"seconds":600.0}'
 
 
-class Desk:
+class MasterProbe:
     """A living agent with buckets, and the connections to look at."""
 
     def __init__(self, rig: Bench, master: Master, sql: asyncpg.Connection[asyncpg.Record]) -> None:
@@ -43,12 +43,12 @@ class Desk:
         self._filled = 0
 
     @classmethod
-    async def open(cls, rig: Bench, buckets: int = 1) -> Desk:
+    async def open(cls, rig: Bench, buckets: int = 1) -> MasterProbe:
         """A registered agent that owns some buckets of one lane and priority."""
-        desk = cls(rig, await open_master(rig.settings, application_name="bench"), await rig.connect())
-        await desk.master.members.register(
+        probe = cls(rig, await open_master(rig.settings, application_name="bench"), await rig.connect())
+        await probe.master.members.register(
             Agent(
-                id=desk.owner, name="bench", host="bench", pid=1, version="0", mode="full", store="default", weight=1,
+                id=probe.owner, name="bench", host="bench", pid=1, version="0", mode="full", store="default", weight=1,
                 state=AgentState.ACTIVE, lease_us=0, lease_seconds=3600.0, started_us=0,
             ),
             ["default"],
@@ -57,13 +57,13 @@ class Desk:
         made = [
             Bucket(
                 id=BucketId(new_id()), store="default", lane="default", priority=3, state=BucketState.ACTIVE, epoch=1,
-                owner=desk.owner,
+                owner=probe.owner,
             )
             for _ in range(buckets)
         ]  # fmt: skip
-        assert await desk.master.buckets.create_buckets(made)
-        desk.fences = [Fence(BucketId(bucket.id), bucket.epoch, desk.owner) for bucket in made]
-        return desk
+        assert await probe.master.buckets.create_buckets(made)
+        probe.fences = [Fence(BucketId(bucket.id), bucket.epoch, probe.owner) for bucket in made]
+        return probe
 
     async def close(self) -> None:
         await self.master.close()

@@ -10,8 +10,8 @@ from typing import Any
 
 import asyncpg
 
-from benchmarks.history import fill_day, lower_floor
-from benchmarks.report import tell
+from benchmarks.report import progress
+from benchmarks.synthetic_history import fill_day, lower_floor
 from jobmaster.master.schema.migrate import migrate
 from jobmaster.pipeline.context import PipelineContext, PipelineOptions
 from jobmaster.pipeline.spark.session import SessionOptions
@@ -43,11 +43,11 @@ def measure(dsn: str, url: str, directory: Path, rows: int, days: int) -> dict[s
         began = time.perf_counter()
         jobs = archive(context, 2.0, keep=False).rows
         archiving = time.perf_counter() - began
-        tell(f"archived {jobs:,} jobs in {archiving:.1f} s")
+        progress(f"archived {jobs:,} jobs in {archiving:.1f} s")
         began = time.perf_counter()
         rolled = rollup(context).summary["rolled_up_jobs"]
         rolling = time.perf_counter() - began
-        tell(f"rolled up in {rolling:.1f} s")
+        progress(f"rolled up in {rolling:.1f} s")
         began = time.perf_counter()
         audited = audit(context, 5)
         auditing = time.perf_counter() - began

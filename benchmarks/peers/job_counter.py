@@ -19,7 +19,7 @@ DIRECTORY = "BENCH_MARKS"
 _OPENING = threading.Lock()
 
 
-class Marks:
+class JobCounter:
     """Counts the calls of this process; opened at the first, because workers fork."""
 
     def __init__(self) -> None:

@@ -14,12 +14,12 @@ from typing import Any
 
 import redis.asyncio
 
-from benchmarks.fleet.counting import each, exact_cpu, fitted
-from benchmarks.report import tell
+from benchmarks.fleet.cost_fitting import each, exact_cpu, fitted
+from benchmarks.report import progress
 from benchmarks.rig import Bench
 from jobmaster.agentstore.store import AgentStore
 from jobmaster.clock import new_id
-from jobmaster.codec import encode_entry
+from jobmaster.codec import ID_AT, encode_entry
 from jobmaster.model.ids import AgentId, BucketId, Fence
 from jobmaster.model.job import Entry
 from jobmaster.ports import Word
@@ -29,7 +29,7 @@ _ARGS = b'{"text":"' + b"x" * 89 + b'"}'
 _BUCKETS = 15
 
 
-class StoreDesk:
+class StoreProbe:
     """One owner of one bucket, and one producer."""
 
     def __init__(self, rig: Bench) -> None:
@@ -56,7 +56,7 @@ class StoreDesk:
         points: dict[str, list[dict[str, float]]] = {name: [] for name in ("submit", "claim", "settle")}
         for size, calls in BATCHES:
             ready = [[_entry() for _ in range(size)] for _ in range(calls + 6)]
-            ids = [[entry[3:19] for entry in batch] for batch in ready]
+            ids = [[entry[ID_AT] for entry in batch] for batch in ready]
             points["submit"].append(await self._point(look, size, calls, each(ready, partial(self._submit, store))))
             points["claim"].append(await self._point(look, size, calls, partial(self._claim, store, size)))
             points["settle"].append(await self._point(look, size, calls, each(ids, partial(self._settle, store))))
@@ -69,7 +69,7 @@ class StoreDesk:
             woken = await self._point(look, 1, 1000, partial(self._woken, store, many))
             wakes[name] = {s: round(max(woken[s] - hint[s] - empty[s], 0.0), 2) for s in ("server", "client")}
         single = {"beat": beat, "empty_claim": empty, "vouch": vouch, "hint": hint, **wakes}
-        tell(f"store: { {name: point['server'] for name, point in single.items()} }")
+        progress(f"store: { {name: point['server'] for name, point in single.items()} }")
         return {
             **{
                 name: {

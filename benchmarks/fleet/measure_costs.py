@@ -21,11 +21,11 @@ from typing import Any
 
 from benchmarks.drain import empty
 from benchmarks.fallback import outcome
-from benchmarks.fleet.counting import Used, each, fitted, postgres_cpu
-from benchmarks.fleet.store_desk import StoreDesk
-from benchmarks.report import tell
+from benchmarks.fleet.cost_fitting import Used, each, fitted, postgres_cpu
+from benchmarks.fleet.store_probe import StoreProbe
+from benchmarks.master_probe import MasterProbe
+from benchmarks.report import progress
 from benchmarks.rig import Bench, bench
-from benchmarks.statements import Desk
 from jobmaster.client.bucket_directory import BucketDirectory
 from jobmaster.clock import new_id
 from jobmaster.master.driver.statements import sql
@@ -41,33 +41,33 @@ SIZES = (100, 1000, 3000)
 BATCHES = ((1, 400), (10, 200), (100, 60), (1000, 15), (2000, 10))
 """Rows of a batch, and how often it is sent."""
 _CALLS = 200
-_TELLING = ("Seq Scan", "Sort", "Rows Removed", "Execution Time")
+_PLAN_MARKS = ("Seq Scan", "Sort", "Rows Removed", "Execution Time")
 _ARGS = b'{"text":"' + b"x" * 89 + b'"}'
 
 
-async def used(rig: Bench, desk: Desk, calls: int, call: Callable[[], Awaitable[object]]) -> Used:
+async def used(rig: Bench, probe: MasterProbe, calls: int, call: Callable[[], Awaitable[object]]) -> Used:
     """Mean cost of a call, after a few that are not counted."""
     for _ in range(6):  # the sixth of a prepared statement has its final plan
         await call()
-    log = await desk.sql.fetchval("SELECT pg_current_wal_insert_lsn() - '0/0'::pg_lsn")
+    log = await probe.sql.fetchval("SELECT pg_current_wal_insert_lsn() - '0/0'::pg_lsn")
     server, client = postgres_cpu(rig), time.process_time()
     for _ in range(calls):
         await call()
     client, server = time.process_time() - client, postgres_cpu(rig) - server
-    log = await desk.sql.fetchval("SELECT pg_current_wal_insert_lsn() - '0/0'::pg_lsn") - log
+    log = await probe.sql.fetchval("SELECT pg_current_wal_insert_lsn() - '0/0'::pg_lsn") - log
     return Used(round(server / calls * 1e6, 2), round(client / calls * 1e6, 2), round(float(log) / calls, 1))
 
 
 # ---------------------------------------------------------------- the control plane
 
 
-async def populate(desk: Desk, agents: int, there: list[AgentId]) -> None:
+async def populate(probe: MasterProbe, agents: int, there: list[AgentId]) -> None:
     """Living agents with their buckets, up to a number; statistics as autovacuum would make them."""
     lanes = ("default", "mail", "reports")
     while len(there) < agents:
         owner = AgentId(new_id())
         store = f"store-{len(there) % 10}"
-        await desk.master.members.register(
+        await probe.master.members.register(
             Agent(
                 id=owner, name="bench", host="bench", pid=1, version="0", mode="full", store=store, weight=1,
                 state=AgentState.ACTIVE, lease_us=0, lease_seconds=3600.0, started_us=0,
@@ -83,10 +83,10 @@ async def populate(desk: Desk, agents: int, there: list[AgentId]) -> None:
             for lane in lanes for priority in range(1, 6)
         ]  # fmt: skip
         assert len(made) == BUCKETS
-        assert await desk.master.buckets.create_buckets(made)
+        assert await probe.master.buckets.create_buckets(made)
         there.append(owner)
     for name in ("agent", "bucket", "lease"):
-        await desk.sql.execute(f"VACUUM (ANALYZE) {name}")
+        await probe.sql.execute(f"VACUUM (ANALYZE) {name}")
 
 
 class _Ticks:
@@ -103,9 +103,9 @@ class _Ticks:
         return time.time_ns() // 1000
 
 
-async def control(rig: Bench, desk: Desk, owners: list[AgentId]) -> dict[str, Used]:
+async def control(rig: Bench, probe: MasterProbe, owners: list[AgentId]) -> dict[str, Used]:
     """Every statement that a cluster at rest sends."""
-    me, master = owners[0], desk.master
+    me, master = owners[0], probe.master
     turn = iter(range(1 << 30))
     stores = [f"store-{number}" for number in range(10)]
     await master.leadership.lead(me, 1, 3600.0)
@@ -124,19 +124,19 @@ async def control(rig: Bench, desk: Desk, owners: list[AgentId]) -> dict[str, Us
 
     few = max(min(_CALLS, 60_000 // len(owners)), 10)
     return {
-        "renew": await used(rig, desk, _CALLS, lambda: master.members.renew(owners[next(turn) % len(owners)], 3600.0)),
-        "tend": await used(rig, desk, _CALLS, lambda: master.leadership.tend(me, 1, 3600.0, 300.0)),
-        "certify": await used(rig, desk, few, none_dead),
-        "take_lost": await used(rig, desk, few, none_lost),
-        "draining": await used(rig, desk, few, lambda: master.queries.buckets(states=[BucketState.DRAINING])),
-        "map": await used(rig, desk, few, refresh),
+        "renew": await used(rig, probe, _CALLS, lambda: master.members.renew(owners[next(turn) % len(owners)], 3600.0)),
+        "tend": await used(rig, probe, _CALLS, lambda: master.leadership.tend(me, 1, 3600.0, 300.0)),
+        "certify": await used(rig, probe, few, none_dead),
+        "take_lost": await used(rig, probe, few, none_lost),
+        "draining": await used(rig, probe, few, lambda: master.queries.buckets(states=[BucketState.DRAINING])),
+        "map": await used(rig, probe, few, refresh),
         "compare": await used(
-            rig, desk, _CALLS, lambda: master.onboarding.bucket_rows(desk.fences[0].bucket_id, None, 5000)
+            rig, probe, _CALLS, lambda: master.onboarding.bucket_rows(probe.fences[0].bucket_id, None, 5000)
         ),
     }
 
 
-async def plans(desk: Desk, owners: list[AgentId]) -> dict[str, list[str]]:
+async def plans(probe: MasterProbe, owners: list[AgentId]) -> dict[str, list[str]]:
     """What the statements about small tables read and sort, as an agent's connection has it: the lines that say so."""
     found = {}
     arguments: dict[str, tuple[Any, ...]] = {
@@ -151,8 +151,8 @@ async def plans(desk: Desk, owners: list[AgentId]) -> dict[str, list[str]]:
             async with connection.transaction():
                 return list(await connection.fetch("EXPLAIN (ANALYZE, BUFFERS OFF, COSTS OFF) " + sql(name), *values))
 
-        lines = await desk.master._control.run("explain", explain)
-        found[name] = [line[0].strip() for line in lines if any(word in line[0] for word in _TELLING)]
+        lines = await probe.master._control.run("explain", explain)
+        found[name] = [line[0].strip() for line in lines if any(word in line[0] for word in _PLAN_MARKS)]
     return found
 
 
@@ -171,33 +171,33 @@ def in_flight(count: int) -> list[InFlightRow]:
     ]
 
 
-async def rows(rig: Bench, desk: Desk, batches: Sequence[tuple[int, int]]) -> dict[str, list[tuple[int, Used]]]:
+async def rows(rig: Bench, probe: MasterProbe, batches: Sequence[tuple[int, int]]) -> dict[str, list[tuple[int, Used]]]:
     """Every statement about jobs, by the size of its batch."""
-    fence: Fence = desk.fences[0]
-    master = desk.master
+    fence: Fence = probe.fences[0]
+    master = probe.master
     found: dict[str, list[tuple[int, Used]]] = {name: [] for name in ("copy", "upsert", "persist", "hold", "onboard")}
     for size, calls in batches:
         ready = [[outcome(fence.bucket_id) for _ in range(size)] for _ in range(calls + 6)]
-        found["copy"].append((size, await used(rig, desk, calls, each(ready, master.outcomes.copy_final))))
+        found["copy"].append((size, await used(rig, probe, calls, each(ready, master.outcomes.copy_final))))
         await empty(rig)
         few = max(calls // 2, 8)
         going = [in_flight(size) for _ in range(few + 6)]
         ended = [[outcome(fence.bucket_id)._replace(id=row.id) for row in batch] for batch in going]
         found["persist"].append(
-            (size, await used(rig, desk, few, each(going, partial(master.outcomes.persist, fence))))
+            (size, await used(rig, probe, few, each(going, partial(master.outcomes.persist, fence))))
         )
-        found["upsert"].append((size, await used(rig, desk, few, each(ended, master.outcomes.record_final))))
+        found["upsert"].append((size, await used(rig, probe, few, each(ended, master.outcomes.record_final))))
         await empty(rig)
         fresh = [new_jobs(size) for _ in range(few + 6)]
-        found["hold"].append((size, await used(rig, desk, few, each(fresh, master.intake.insert_held))))
+        found["hold"].append((size, await used(rig, probe, few, each(fresh, master.intake.insert_held))))
 
         async def onboard(limit: int = size) -> None:
             answer = await master.onboarding.onboard(fence, "default", 3, 0.0, limit, None)
             assert len(answer.entries) == limit
 
-        found["onboard"].append((size, await used(rig, desk, few, onboard)))
+        found["onboard"].append((size, await used(rig, probe, few, onboard)))
         await empty(rig)
-        tell(f"batches of {size}: {', '.join(f'{name} {at[-1][1].server:,.0f} us' for name, at in found.items())}")
+        progress(f"batches of {size}: {', '.join(f'{name} {at[-1][1].server:,.0f} us' for name, at in found.items())}")
     return found
 
 
@@ -217,22 +217,24 @@ def flush_us(directory: Path) -> float:
 
 
 async def _measured(rig: Bench, sizes: Sequence[int], batches: Sequence[tuple[int, int]]) -> dict[str, Any]:
-    desk = await Desk.open(rig)
+    probe = await MasterProbe.open(rig)
     try:
-        tell("statements about jobs")
-        by_size = await rows(rig, desk, batches)
+        progress("statements about jobs")
+        by_size = await rows(rig, probe, batches)
         owners: list[AgentId] = []
         grown: dict[str, list[tuple[int, Used]]] = {}
         for agents in sizes:
-            await populate(desk, agents, owners)
-            for name, cost in (await control(rig, desk, owners)).items():
+            await populate(probe, agents, owners)
+            for name, cost in (await control(rig, probe, owners)).items():
                 grown.setdefault(name, []).append((agents, cost))
-            tell(f"{agents} agents: {', '.join(f'{name} {at[-1][1].server:,.0f} us' for name, at in grown.items())}")
-        shown = await plans(desk, owners)
+            progress(
+                f"{agents} agents: {', '.join(f'{name} {at[-1][1].server:,.0f} us' for name, at in grown.items())}"
+            )
+        shown = await plans(probe, owners)
     finally:
         with contextlib.suppress(TimeoutError):
-            await desk.close()
-    store = await StoreDesk(rig).measured()
+            await probe.close()
+    store = await StoreProbe(rig).measured()
     return {
         "buckets_per_agent": BUCKETS,
         "flush_us": flush_us(rig.directory),

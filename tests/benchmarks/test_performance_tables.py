@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from benchmarks.figures import of_peers, of_submit, rewritten, text
+from benchmarks.performance_tables import of_peers, of_submit, rewritten, text
 from benchmarks.plots import PAGE, PLOTS
 from benchmarks.report import RESULTS
 
