@@ -412,10 +412,6 @@ class BucketWorker:
             claimer.wake()
         self.due_fetcher.has_room(bucket_id)
 
-    def is_idle(self) -> bool:
-        """Nothing claimed, running or on its way to the master."""
-        return not len(self.job_table) and not self.outcome_writer.backlog
-
     def serves(self) -> list[tuple[str, int]]:
         """(lane, priority) of the buckets that take jobs."""
         held = self._ownership.buckets.values()

@@ -44,14 +44,8 @@ def sources() -> dict[str, str]:
 
 
 @cache
-def sources_digest() -> str:
-    """sha256 of the sources: what ``lua/BUILD`` has to name."""
-    return hashlib.sha256("\n".join(sources().values()).encode()).hexdigest()
-
-
-@cache
 def recorded_build() -> tuple[int, str]:
-    """Number and digest in ``lua/BUILD``."""
+    """Number, and digest of the sources, in ``lua/BUILD``."""
     number, digest = (files("jobmaster.agentstore") / "lua" / "BUILD").read_text(encoding="utf-8").split()
     return int(number), digest
 

@@ -187,13 +187,6 @@ class AgentStore(ProducerStore):
         milliseconds = max(1, round(ttl_seconds * 1000))
         await self._beats.function(BEAT, (self.keys.agent(agent_id),), (milliseconds,), mutating=False)
 
-    async def beating(self, agent_ids: Sequence[bytes]) -> list[bool]:
-        """Which of the agents have a heartbeat key."""
-        if not agent_ids:
-            return []
-        values = await self._beats.call(pack(b"MGET", *map(self.keys.agent, agent_ids)), mutating=False)
-        return [value is not None for value in values]
-
     async def wait_wake(self, bucket_ids: Sequence[bytes], timeout_seconds: float) -> bytes | None:
         """Block until a bucket has a wake token; its id, or ``None`` after the time-out. One caller at a time.
 

@@ -9,7 +9,7 @@ from jobmaster.master.driver.connection import Calls, Row, to_us
 from jobmaster.model.bucket import Bucket, BucketState
 from jobmaster.model.errors import CodeError
 from jobmaster.model.ids import Fence
-from jobmaster.rules.bucket_machine import EPOCH_BUMPS, TRANSITIONS, BucketEvent
+from jobmaster.specification.bucket_transitions import EPOCH_BUMPS, TRANSITIONS, BucketEvent
 
 _BY_STATEMENT = EPOCH_BUMPS | {BucketEvent.DRAINED, BucketEvent.FREEZE, BucketEvent.ADOPT_REMAINS}
 """Moves that have a statement of their own, because they check or change more than the state."""

@@ -9,7 +9,7 @@ import msgspec
 
 
 class ArchiveState(StrEnum):
-    """How far a range has come; the transitions are in ``jobmaster.rules.archive_machine`` and nowhere else."""
+    """How far a range has come. ``jobmaster.specification.archive_transitions`` lists the moves."""
 
     SEALED = "SEALED"
     """Chosen; on its way out of ``job``, unfinished jobs included."""

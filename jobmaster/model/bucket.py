@@ -8,7 +8,7 @@ import msgspec
 
 
 class BucketState(StrEnum):
-    """Life of a bucket; the transitions are in ``jobmaster.rules.bucket_machine`` and nowhere else."""
+    """Life of a bucket. ``jobmaster.specification.bucket_transitions`` lists the moves."""
 
     ACTIVE = "ACTIVE"
     COMPLETING = "COMPLETING"
@@ -16,6 +16,10 @@ class BucketState(StrEnum):
     DRAINING = "DRAINING"
     READY_TO_DELETE = "READY_TO_DELETE"
     FROZEN = "FROZEN"
+
+
+WORKING_STATES = frozenset({BucketState.ACTIVE, BucketState.COMPLETING})
+"""States in which the owner claims and runs."""
 
 
 class Bucket(msgspec.Struct, frozen=True, kw_only=True):

@@ -1,1 +1,4 @@
-"""Decisions as pure functions: the only place that answers "may it?". Time and randomness come as arguments."""
+"""Decisions as pure functions. Time and randomness are arguments.
+
+The moves that a job or a bucket may make are listed in ``jobmaster.specification``.
+"""

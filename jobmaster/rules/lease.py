@@ -21,8 +21,6 @@ MARGIN_SHARE = 0.1
 """Share of the lease kept for stopping handlers before the term ends."""
 LEASE_SECONDS_MAX = 600.0
 """No lease is longer, however large the cluster."""
-DETECTION_SLACK_SECONDS = 2.0
-"""How long after its lease a dead agent may still be uncertified while one healthy agent lives."""
 
 
 class Standing(Enum):
@@ -110,17 +108,3 @@ def shortened(present: Term, sent: float, lease_seconds: float) -> Term:
     """What may be trusted once a renewal that promises less is sent: answered or not, the master may count by it then."""
     granted = term(sent, lease_seconds)
     return granted if granted.trusted_until < present.trusted_until else present
-
-
-def may_judge(held_seconds: float, lease_seconds: float, server_up_seconds: float) -> bool:
-    """True when a judge has held its own lease for one full term and the master has been up as long.
-
-    Otherwise an outage of the master would end with everybody declaring everybody dead. The statement restates this guard
-    on the database's clock; here it saves the question.
-    """
-    return held_seconds >= lease_seconds and server_up_seconds >= lease_seconds
-
-
-def detection_seconds(lease_seconds: float, judge_every_seconds: float) -> float:
-    """Longest time from a crash to its certificate while a healthy judge looks every ``judge_every_seconds``."""
-    return lease_seconds + judge_every_seconds

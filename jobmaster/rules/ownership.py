@@ -8,9 +8,8 @@ from __future__ import annotations
 
 from enum import Enum
 
-from jobmaster.model.bucket import Bucket, BucketState
+from jobmaster.model.bucket import WORKING_STATES, Bucket, BucketState
 from jobmaster.model.ids import Fence
-from jobmaster.rules.bucket_machine import WORKING_STATES
 
 AT_WORK = WORKING_STATES | {BucketState.FROZEN}
 """States in which a bucket is in the hands of its owner."""

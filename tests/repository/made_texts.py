@@ -11,8 +11,9 @@ from enum import StrEnum
 from pathlib import Path
 
 from jobmaster.audit.invariants import INVARIANTS
+from jobmaster.model.bucket import BucketState
 from jobmaster.model.job import FINAL_STATES
-from jobmaster.rules import bucket_machine, job_machine
+from jobmaster.specification import bucket_transitions, job_transitions
 from jobmaster.telemetry import METRICS
 
 ROOT = Path(__file__).parents[2]
@@ -41,13 +42,13 @@ def diagram(
 
 def job_diagram() -> str:
     """The life of a job's row."""
-    return diagram(job_machine.TRANSITIONS.items(), job_machine.TOKEN_BUMPS, "token + 1", FINAL_STATES)
+    return diagram(job_transitions.TRANSITIONS.items(), job_transitions.TOKEN_BUMPS, "token + 1", FINAL_STATES)
 
 
 def bucket_diagram() -> str:
     """The life of a bucket."""
-    table = bucket_machine.TRANSITIONS.items()
-    return diagram(table, bucket_machine.EPOCH_BUMPS, "epoch + 1", bucket_machine.SETTLED_STATES)
+    table = bucket_transitions.TRANSITIONS.items()
+    return diagram(table, bucket_transitions.EPOCH_BUMPS, "epoch + 1", [BucketState.READY_TO_DELETE])
 
 
 def invariant_table() -> str:

@@ -104,16 +104,7 @@ UNUSED = {
     "streamReader": "called by Spark",
     "tcp_dsn": "the servers of a cluster in a test or a benchmark of a user",
     "tcp_url": "the servers of a cluster in a test or a benchmark of a user",
-    # Used by tests and pages only: each is to be used by the product or to go.
-    "DETECTION_SLACK_SECONDS": "a bound that a test checks",
-    "SETTLED_STATES": "drawn in a diagram",
-    "TOKEN_BUMPS": "drawn in a diagram; the statements state it again",
-    "beating": "an answer that tests look at",
-    "detection_seconds": "a bound that a test checks",
-    "is_idle": "an answer that tests look at",
-    "may_judge": "the rule; the statement states it again",
-    "relative": "the opposite of `url`",
-    "sources_digest": "the build number of the library is checked by it",
+    "TOKEN_BUMPS": "a part of the specification, which tests and pages read",
 }
 """Names that nothing in the product mentions, and why they are there."""
 

@@ -19,6 +19,7 @@ from jobmaster_agents.state.progress import Progress
 from tests.support.fake_master import FakeMaster, Row
 from tests.support.fake_store import FakeStore
 from tests.support.hand_clock import HandClock
+from tests.support.idle import is_idle
 from tests.support.patience import PATIENCE_SECONDS
 from tests.support.scripted import DOWN, LOST, Gate, turns
 from tests.support.waiting import until
@@ -96,7 +97,7 @@ class Kit:
     async def settled(self) -> None:
         """Until everything submitted to our buckets is over and the claimed lists are gone."""
         await until(lambda: not any(map(self._busy, self.ownership.buckets)), "the end of all jobs")
-        await until(self.bucket_worker.is_idle, "the end of all writes")
+        await until(lambda: is_idle(self.bucket_worker), "the end of all writes")
         async with asyncio.timeout(PATIENCE_SECONDS):
             await self.bucket_worker.outcome_writer.wait_settled()
 

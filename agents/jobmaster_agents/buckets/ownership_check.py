@@ -15,10 +15,9 @@ from __future__ import annotations
 import asyncio
 from typing import Protocol
 
-from jobmaster.model.bucket import Bucket, BucketState
+from jobmaster.model.bucket import WORKING_STATES, Bucket, BucketState
 from jobmaster.model.ids import Fence
 from jobmaster.ports import OwnershipBuckets, Renewal, Word
-from jobmaster.rules.bucket_machine import WORKING_STATES
 from jobmaster.rules.ownership import Title, title
 from jobmaster.telemetry import Telemetry
 from jobmaster_agents.event_log import Event, EventLog

@@ -23,7 +23,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
-from urllib.parse import unquote, urlsplit
+from urllib.parse import urlsplit
 
 from jobmaster.model.errors import Refused, Unavailable
 from jobmaster.pipeline.spark.errors import cause_of
@@ -65,16 +65,6 @@ class Lake:
     def url(self, path: str) -> str:
         """A path of the lake as a URL for Spark."""
         return f"{self.root}/{path}"
-
-    def relative(self, url: str) -> str:
-        """The path, relative to the lake, of a file name from Spark."""
-        text = unquote(url)  # Spark escapes names
-        if text.startswith("file:/"):
-            text = "/" + text.removeprefix("file:").lstrip("/")
-        root = str(self._local) if self._local is not None else self.root
-        if not text.startswith(root + "/"):
-            raise Unavailable(f"{url} does not lie in the lake {self.where}")
-        return text[len(root) + 1 :]
 
     # ------------------------------------------------------------ owner and version
 

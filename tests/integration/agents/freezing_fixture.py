@@ -21,6 +21,7 @@ from jobmaster_agents.buckets.ownership_check import OwnershipCheck
 from jobmaster_agents.event_log import EventLog
 from jobmaster_agents.state.ownership import OwnedBucket
 from tests.integration.agents.fixture import HIGH_WATER, PRIORITY, Owner, Stage
+from tests.support.idle import is_idle
 from tests.support.waiting import until
 
 handlers = Handlers()
@@ -109,7 +110,7 @@ async def look_at_nothing(bucket_id: bytes) -> None:
 
 async def nothing_lies_there(life: Life) -> None:
     """Every claimed list has been deleted."""
-    await until(lambda: life.bucket_worker.is_idle() and life.bucket_worker.outcome_writer.acknowledger.idle)
+    await until(lambda: is_idle(life.bucket_worker) and life.bucket_worker.outcome_writer.acknowledger.idle)
     depth = (await life.owner.store.depths([life.owner.fence.bucket_id]))[0]
     assert depth is not None
     assert (depth.pending, depth.assigned, depth.claimed_lists, depth.spilled) == (0, 0, 0, 0)

@@ -32,6 +32,7 @@ from jobmaster_agents.buckets import graceful_shutdown
 from jobmaster_agents.event_log import EventLog
 from jobmaster_agents.state.ownership import OwnedBucket
 from tests.integration.agents.fixture import HIGH_WATER, PRIORITY, Killed, Owner, Stage
+from tests.support.idle import is_idle
 from tests.support.master_parts import PARTS
 from tests.support.patience import PATIENCE_SECONDS
 from tests.support.waiting import until
@@ -164,7 +165,7 @@ class Life:
         with contextlib.suppress(Unavailable):
             await self.bucket_worker.in_flight_writer.tick()
         go.set()
-        await until(self.bucket_worker.is_idle)
+        await until(lambda: is_idle(self.bucket_worker))
         return await self.bucket_worker.complete([self.owner.fence.bucket_id], 5.0, "the test says so")
 
     async def run(self) -> list[bytes] | None:

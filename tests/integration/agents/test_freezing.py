@@ -26,6 +26,7 @@ from tests.integration.agents.freezing_fixture import (
     states,
 )
 from tests.support.hand_clock import HandClock
+from tests.support.idle import is_idle
 from tests.support.waiting import eventually, until
 
 
@@ -104,7 +105,7 @@ async def test_a_refused_write_does_not_lose_a_frozen_bucket(stage: Stage, life:
     assert life.lost == []
     assert await stage.bucket_state(life.owner.fence.bucket_id) == ("FROZEN", 1)
     gates["first"].set()
-    await until(life.bucket_worker.is_idle)
+    await until(lambda: is_idle(life.bucket_worker))
     assert await states(stage, [job_id]) == {job_id: "SUCCEEDED"}
 
 
@@ -149,7 +150,7 @@ async def test_what_runs_on_through_the_stop_is_recorded_after_it(stage: Stage, 
     assert life.owned.fence.epoch == 2
     gates["first"].set()
     gates["fails"].set()
-    await until(lambda: began[failing] == 2 and life.bucket_worker.is_idle())
+    await until(lambda: began[failing] == 2 and is_idle(life.bucket_worker))
     assert set((await states(stage, [known, rowless, failing])).values()) == {"SUCCEEDED"}
     epochs = await stage.rows("SELECT id, bucket_epoch FROM job")
     assert {row["id"].bytes: row["bucket_epoch"] for row in epochs} == {known: 1, rowless: 2, failing: 2}
@@ -171,7 +172,7 @@ async def test_frozen_again_before_the_owner_was_unfrozen(stage: Stage, life: Li
     job_id, entry = encoded("first")
     assert await life.submit(entry) is Word.OK
     gates["first"].set()
-    await until(lambda: began[job_id] == 1 and life.bucket_worker.is_idle())
+    await until(lambda: began[job_id] == 1 and is_idle(life.bucket_worker))
 
 
 async def test_an_agent_leaves_a_frozen_bucket_without_a_rescue_of_what_it_held(stage: Stage, life: Life) -> None:

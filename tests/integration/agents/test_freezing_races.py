@@ -13,6 +13,7 @@ from jobmaster.model.job import Entry, InFlightRow, NewJob
 from jobmaster.ports import Word, Written
 from tests.integration.agents.fixture import PRIORITY, Stage
 from tests.integration.agents.freezing_fixture import Life, began, encoded, gates, nothing_lies_there, states
+from tests.support.idle import is_idle
 from tests.support.waiting import eventually, until
 
 
@@ -64,7 +65,7 @@ async def test_a_freeze_that_was_over_before_the_owner_saw_it(stage: Stage, life
     await life.beat()
     assert (life.owned.fence.epoch, life.owned.frozen) == (2, False)
     assert await life.submit(entry) is Word.OK
-    await until(life.bucket_worker.is_idle)
+    await until(lambda: is_idle(life.bucket_worker))
     assert await states(stage, [job_id]) == {job_id: "SUCCEEDED"}
     assert life.lost == []
 

@@ -12,7 +12,7 @@ from jobmaster.master.buckets import sources_of
 from jobmaster.master.driver.statements import Statement, statement
 from jobmaster.model.bucket import BucketState
 from jobmaster.model.job import FINAL_STATES, JobState
-from jobmaster.rules import archive_machine, bucket_machine, job_machine
+from jobmaster.specification import archive_transitions, bucket_transitions, job_transitions
 from tests.integration.postgres.fixture import World
 
 _READING = "reading"
@@ -93,7 +93,7 @@ def _moves(name: str) -> tuple[list[str], list[str]] | None:
 
 
 def _job_pairs() -> set[tuple[JobState | None, JobState]]:
-    return {(state, after) for (state, _), after in job_machine.TRANSITIONS.items()}
+    return {(state, after) for (state, _), after in job_transitions.TRANSITIONS.items()}
 
 
 @pytest.mark.parametrize("name", [n for n in NAMES if n.startswith(("jobs/", "upkeep/")) and _moves(n)])
@@ -121,7 +121,7 @@ def test_every_move_of_the_table_has_a_statement() -> None:
 def test_every_move_of_a_bucket_is_in_the_table(name: str) -> None:
     moves = _moves(name)
     assert moves is not None
-    pairs = {(str(state), str(after)) for (state, _), after in bucket_machine.TRANSITIONS.items()}
+    pairs = {(str(state), str(after)) for (state, _), after in bucket_transitions.TRANSITIONS.items()}
     pairs |= {("none", "ACTIVE"), ("none", "LOST"), ("READY_TO_DELETE", "none")}
     for before in moves[0]:
         assert any((before, after) in pairs for after in moves[1]), f"{name}: from {before}"
@@ -130,7 +130,9 @@ def test_every_move_of_a_bucket_is_in_the_table(name: str) -> None:
 
 
 def test_ranges_move_by_the_table_and_every_move_of_it_has_a_statement() -> None:
-    asked = {(str(before or "none").split(".")[-1], str(to)) for (before, _), to in archive_machine.TRANSITIONS.items()}
+    asked = {
+        (str(before or "none").split(".")[-1], str(to)) for (before, _), to in archive_transitions.TRANSITIONS.items()
+    }
     made = set()
     for name in NAMES:
         if name.startswith("archive/") and (moves := _moves(name)):

@@ -15,6 +15,7 @@ from jobmaster_agents.execute.attempt_result import AttemptResult, ResultKind
 from jobmaster_agents.outcomes.outcome_builder import StopCause
 from tests.support.bucket_worker_fixture import DOWN, LOST, Gate, Row, turns
 from tests.support.fake_transactions import TransactionalKit, go, log
+from tests.support.idle import is_idle
 from tests.support.waiting import until
 
 
@@ -281,7 +282,7 @@ async def test_a_worker_that_committed_is_not_reported_again(kit: TransactionalK
 async def test_a_worker_that_died_is_judged_by_the_row(kit: TransactionalKit, kind: ResultKind, recorded: bool) -> None:
     dead = AttemptResult(kind=kind, error=ErrorInfo(type="X", message="x", reason="crashed"))
     entry = await in_worker(kit, dead, recorded=recorded)
-    await until(kit.bucket_worker.is_idle)
+    await until(lambda: is_idle(kit.bucket_worker))
     assert (kit.state(entry) == "SUCCEEDED") is recorded
     assert bool(kit.master.attempts) is (not recorded and kind is not ResultKind.CANCELLED)
     assert kit.bucket_worker.outcome_writer.refused == 0

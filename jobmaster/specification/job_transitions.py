@@ -1,14 +1,13 @@
-"""The life of a job as one table; a missing entry is the error.
+"""The life of a job's row as one table.
 
-``None`` stands for "the master has no row yet" (a SavePending copy). SQL restates only the guard;
-``tests/integration/postgres`` compares the header of every statement with this table.
+``None`` means that the master has no row yet (a SavePending copy). The statements are in ``jobmaster/master/sql/jobs`` and
+``upkeep``; the running program does not read this table.
 """
 
 from __future__ import annotations
 
 from enum import StrEnum
 
-from jobmaster.model.errors import CodeError
 from jobmaster.model.job import JobState
 
 S = JobState
@@ -39,10 +38,10 @@ class JobEvent(StrEnum):
     ABANDON = "abandon"
     """Rescue of a job that may be started at most once, and was."""
     AWAIT_CONFIRMATION = "await_confirmation"
-    """Its handler has returned; whether that was the end is said from outside."""
+    """Its handler has returned; a call from outside must confirm the end."""
     CONFIRM = "confirm"
     UNCONFIRMED = "unconfirmed"
-    """Nobody said so in time. token + 1."""
+    """No confirmation came in time. token + 1."""
 
 
 _OWNED = (None, S.ASSIGNED, S.PROCESSING)
@@ -74,20 +73,8 @@ TRANSITIONS: dict[tuple[JobState | None, JobEvent], JobState] = {
     (S.ASSIGNED, JobEvent.CANCEL): S.CANCELLED,
     (S.PROCESSING, JobEvent.CANCEL): S.CANCELLED,
 }
-"""A cancel of an ASSIGNED or PROCESSING row only sets ``cancel_requested``; its owner, or whoever would write HELD or
-ASSIGNED next, makes the transition."""
+"""A cancel of an ASSIGNED or PROCESSING row only sets ``cancel_requested``. The owner makes the transition, or the next
+statement that would write HELD or ASSIGNED."""
 
 TOKEN_BUMPS = frozenset({JobEvent.ONBOARD, JobEvent.RETRY_HERE, JobEvent.RESCUE, JobEvent.UNCONFIRMED})
-
-
-def after(state: JobState | None, event: JobEvent) -> JobState:
-    """State after ``event``; ``CodeError`` when the table has no such entry."""
-    try:
-        return TRANSITIONS[state, event]
-    except KeyError:
-        raise CodeError(f"a job that is {state or 'unknown to the master'} cannot {event}") from None
-
-
-def sources(event: JobEvent) -> frozenset[JobState | None]:
-    """States from which ``event`` is allowed (``None`` = no row)."""
-    return frozenset(state for state, what in TRANSITIONS if what is event)
+"""Events that need a new token."""

@@ -1,8 +1,8 @@
-"""The life of a bucket as one table; a missing entry is the error.
+"""The life of a bucket as one table.
 
 Two lives: ``ACTIVE -> COMPLETING -> READY_TO_DELETE`` (graceful exit) and ``ACTIVE|COMPLETING|FROZEN -> LOST ->
-DRAINING -> READY_TO_DELETE`` (rescue). ``FROZEN`` is the operator's emergency stop. SQL and Lua restate only the guard;
-``tests/integration/postgres`` compares the header of every statement with this table.
+DRAINING -> READY_TO_DELETE`` (rescue). ``FROZEN`` is the operator's emergency stop. The statements are in
+``jobmaster/master/sql/buckets``; ``jobmaster.master.buckets`` reads from this table the guard of ``buckets/move``.
 """
 
 from __future__ import annotations
@@ -10,7 +10,6 @@ from __future__ import annotations
 from enum import StrEnum
 
 from jobmaster.model.bucket import BucketState
-from jobmaster.model.errors import CodeError
 
 S = BucketState
 
@@ -19,13 +18,13 @@ class BucketEvent(StrEnum):
     """What can happen to a bucket."""
 
     CLOSE_INTAKE = "close_intake"
-    """Its owner leaves, or shrinks."""
+    """Its owner exits, or needs fewer buckets."""
     RETIRE = "retire"
     """Its owner has emptied it."""
     LOSE = "lose"
     """Death certificate of the owner, or the owner's own declaration."""
     TAKE = "take"
-    """A healthy agent takes it to drain it; epoch + 1."""
+    """A healthy agent takes it to evacuate it; epoch + 1."""
     DRAINED = "drained"
     """The rescuer has emptied it."""
     ADOPT_REMAINS = "adopt_remains"
@@ -51,21 +50,3 @@ TRANSITIONS: dict[tuple[BucketState, BucketEvent], BucketState] = {
 
 EPOCH_BUMPS = frozenset({BucketEvent.TAKE, BucketEvent.UNFREEZE})
 """Events that need a new fencing number."""
-
-WORKING_STATES = frozenset({S.ACTIVE, S.COMPLETING})
-"""States in which the owner claims and runs."""
-
-SETTLED_STATES = frozenset({S.READY_TO_DELETE})
-
-
-def after(state: BucketState, event: BucketEvent) -> BucketState:
-    """State after ``event``; ``CodeError`` when the table has no such entry."""
-    try:
-        return TRANSITIONS[state, event]
-    except KeyError:
-        raise CodeError(f"a bucket that is {state} cannot {event}") from None
-
-
-def sources(event: BucketEvent) -> frozenset[BucketState]:
-    """States from which ``event`` is allowed: what a statement's guard must restate."""
-    return frozenset(state for state, what in TRANSITIONS if what is event)

@@ -1,7 +1,7 @@
-"""The life of a range that leaves the master, as one table; a missing entry is the error.
+"""The life of a range that leaves the master, as one table.
 
-``tests/integration/postgres`` compares the headers of the statements in ``sql/archive`` with it. ``None`` is "no row in the
-manifest yet".
+``None`` means that the manifest has no row yet. The statements are in ``jobmaster/master/sql/archive``; the running program
+does not read this table.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ class ArchiveEvent(StrEnum):
     PUBLISH = "publish"
     DROP = "drop"
     DISCARD = "discard"
-    """An operator wants no copy of it."""
+    """Drop it without a copy, on an operator's order."""
     EXPORT_AGAIN = "export_again"
-    """Its files are not what they should be."""
+    """Its files failed a check."""
 
 
 TRANSITIONS: dict[tuple[ArchiveState | None, ArchiveEvent], ArchiveState] = {
