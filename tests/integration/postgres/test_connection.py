@@ -136,7 +136,7 @@ async def test_the_victim_of_a_deadlock_is_sent_again(world: World) -> None:
 
 
 async def test_a_frozen_server_process_holds_nobody_for_ever(world: World) -> None:
-    async with _master(world.dsn, MasterSettings(statement_timeout_seconds=0.1, pool_size=1)) as impatient:
+    async with _master(world.dsn, MasterSettings(statement_timeout_seconds=1.0, pool_size=1)) as impatient:
         await impatient.queries.get(new_id())  # opens the one data connection
         find = "SELECT pid FROM pg_stat_activity WHERE application_name = 'impatient'"
         pids = [row["pid"] for row in await world.sql.fetch(find)]

@@ -154,9 +154,9 @@ async def test_no_answer_in_time_is_an_unknown_outcome_and_the_line_recovers(
     bench: Bench, connect: Connect, store_url: str
 ) -> None:
     async with SlowProxy(_socket_of(store_url), seed=0) as proxy:
-        store = await connect(url=proxy.url, call_timeout_seconds=0.2, connect_timeout_seconds=0.2)
+        store = await connect(url=proxy.url, call_timeout_seconds=1.0, connect_timeout_seconds=1.0, initialise=False)
         proxy.answers_pass.clear()
-        with pytest.raises(OutcomeUnknown, match=r"no answer within 0\.2 s"):
+        with pytest.raises(OutcomeUnknown, match=r"no answer within 1 s"):
             await submit(store, bench.bucket_id, make_items(1))
         with pytest.raises(Unavailable) as only_read:
             await store.depths([bench.bucket_id])
@@ -164,7 +164,13 @@ async def test_no_answer_in_time_is_an_unknown_outcome_and_the_line_recovers(
         with pytest.raises(Unavailable):
             await store.beat(new_id(), 5)
         proxy.answers_pass.set()
-        assert await store.depths([bench.bucket_id]) == await bench.store.depths([bench.bucket_id])
+
+        async def depths() -> object:
+            with contextlib.suppress(Unavailable):  # a second is not enough for each call on a busy machine
+                return await store.depths([bench.bucket_id])
+            return None
+
+        assert await eventually(depths) == await bench.store.depths([bench.bucket_id])
         await store.close()
 
 
@@ -184,12 +190,12 @@ async def test_a_blocking_wait_whose_answer_never_comes_is_given_up(
 
 
 async def test_a_loop_that_stood_still_does_not_blame_the_store(bench: Bench, connect: Connect) -> None:
-    store = await connect(call_timeout_seconds=0.2)
+    store = await connect(call_timeout_seconds=1.0)
     call = asyncio.ensure_future(store.depths([bench.bucket_id]))
     # The command goes out, then this process blocks for longer than any answer may take.
     while not store._connection._link._waiting:  # type: ignore[union-attr]  # noqa: ASYNC110
         await asyncio.sleep(0)
-    time.sleep(0.3)
+    time.sleep(1.1)
     assert await call != [None]
 
 
