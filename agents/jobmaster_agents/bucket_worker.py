@@ -17,7 +17,7 @@ from jobmaster.clock import Clock
 from jobmaster.handlers import Handlers
 from jobmaster.master.transactions import Transactions
 from jobmaster.model.bucket import BucketState
-from jobmaster.ports import StoreOwner, Word, WorkerMaster
+from jobmaster.ports import ReplyStatus, StoreOwner, WorkerMaster
 from jobmaster.settings.model import AgentSettings, ClusterSettings
 from jobmaster.telemetry import Telemetry
 from jobmaster_agents.buckets.graceful_shutdown import GracefulShutdown
@@ -289,7 +289,7 @@ class BucketWorker:
 
     # ------------------------------------------------------------ losing buckets
 
-    def forget(self, bucket_id: bytes, why: str, reply: Word | None = None) -> None:
+    def forget(self, bucket_id: bytes, why: str, reply: ReplyStatus | None = None) -> None:
         """An answer of a store or of the master shows another owner: no job of the bucket may be settled or recorded.
 
         The reason may be the new epoch of a frozen bucket (the answer to our own unfreezing was lost): its row is read first.

@@ -22,7 +22,7 @@ from jobmaster.clock import new_id
 from jobmaster.codec import ID_AT, encode_entry
 from jobmaster.model.ids import AgentId, BucketId, Fence
 from jobmaster.model.job import Entry
-from jobmaster.ports import Word
+from jobmaster.ports import ReplyStatus
 
 BATCHES = ((1, 1500), (10, 600), (100, 150), (1000, 30))
 _ARGS = b'{"text":"' + b"x" * 89 + b'"}'
@@ -110,7 +110,7 @@ class StoreProbe:
         answer = await store.submit(
             self._fence.bucket_id, items, high_water_jobs=10**7, high_water_bytes=2**33, skew_ms_max=3_600_000
         )
-        assert answer.word is Word.OK, answer
+        assert answer.status is ReplyStatus.OK, answer
 
     async def _claim(self, store: AgentStore, limit: int) -> None:
         self._lists += 1
@@ -119,8 +119,8 @@ class StoreProbe:
 
     async def _settle(self, store: AgentStore, ids: list[bytes]) -> None:
         self._settled += 1
-        word = await store.settle(self._fence, [f"a-{self._settled}"], ids)
-        assert word is Word.OK, word
+        status = await store.settle(self._fence, [f"a-{self._settled}"], ids)
+        assert status is ReplyStatus.OK, status
 
     async def _woken(self, store: AgentStore, buckets: int) -> None:
         """A blocking pop over all buckets of an agent that is already waiting when the token comes."""

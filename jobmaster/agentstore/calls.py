@@ -1,4 +1,4 @@
-"""Function calls: packing, the answer's first word, errors at the border. One place for the hot path.
+"""Function calls: packing, the status of an answer, errors at the border. One place for the hot path.
 
 redis-py packs commands in Python (1 ms for 1,000 arguments here) and looks every reply up in a table of callbacks;
 hiredis packs in C, and our answers need no callbacks, so both are passed by.
@@ -16,13 +16,13 @@ from jobmaster.agentstore.errors import ArgumentsRefused, FunctionsMissing, NoRe
 from jobmaster.agentstore.library import PREFIX
 from jobmaster.agentstore.pipelined_connection import PipelinedConnection
 from jobmaster.model.errors import CodeError
-from jobmaster.ports import Word
+from jobmaster.ports import ReplyStatus
 
 Argument = bytes | int
 Answer = list[Any]
-"""Reply of a function: the word, then the values that the function's header lists. Bytes and integers."""
+"""Reply of a function: its status, then the values that the function's header lists. Bytes and integers."""
 
-WORDS = {word.value.encode(): word for word in Word}
+STATUSES = {status.value.encode(): status for status in ReplyStatus}
 
 
 def pack(*arguments: Argument) -> bytes:
@@ -41,12 +41,12 @@ def function(verb: str) -> bytes:
     return f"{PREFIX}{verb}".encode()
 
 
-def word_of(answer: Answer) -> Word:
-    """First word of an answer."""
+def status_of(answer: Answer) -> ReplyStatus:
+    """Status of an answer: its first element."""
     try:
-        return WORDS[answer[0]]
+        return STATUSES[answer[0]]
     except KeyError:
-        raise CodeError(f"a store function answered with the unknown word {answer[0]!r}") from None
+        raise CodeError(f"a store function answered with the unknown status {answer[0]!r}") from None
 
 
 class FunctionCaller:

@@ -6,10 +6,10 @@ a bucket, and not by a server id, which a restored copy shares with its original
 
 from __future__ import annotations
 
-from jobmaster.agentstore.calls import Answer, Argument, word_of
+from jobmaster.agentstore.calls import Answer, Argument, status_of
 from jobmaster.model.errors import CodeError
 from jobmaster.model.ids import Fence
-from jobmaster.ports import Word
+from jobmaster.ports import ReplyStatus
 
 
 class Fences:
@@ -30,21 +30,21 @@ class Fences:
             raise CodeError("initialise the store before touching its buckets: its generation is not known yet")
         return self.generation
 
-    def note(self, bucket_id: bytes, answer: Answer) -> Word:
-        """Remember the counter of an OK answer; its word."""
-        word = word_of(answer)
-        if word is Word.OK:
+    def note(self, bucket_id: bytes, answer: Answer) -> ReplyStatus:
+        """Remember the counter of an OK answer; its status."""
+        status = status_of(answer)
+        if status is ReplyStatus.OK:
             generation, counter = self._seen.get(bucket_id) or (self.current(), 0)
             # Calls overlap, so an answer may be older than one that has been noted.
             self._seen[bucket_id] = (generation, max(counter, answer[1]))
-        return word
+        return status
 
-    def restart(self, bucket_id: bytes, answer: Answer) -> Word:
+    def restart(self, bucket_id: bytes, answer: Answer) -> ReplyStatus:
         """As ``note``, for the call that takes a bucket over: what was seen before under another fence is void."""
-        word = word_of(answer)
-        if word is Word.OK:
+        status = status_of(answer)
+        if status is ReplyStatus.OK:
             self._seen[bucket_id] = (self.current(), answer[1])
-        return word
+        return status
 
     def forget(self, bucket_id: bytes) -> None:
         """The bucket is gone; its id never comes back."""

@@ -10,7 +10,7 @@ from collections.abc import AsyncIterator, Sequence
 from typing import Self, cast
 
 from jobmaster.agentstore.blocking import FinishedSubscriptions, WakeWaiter
-from jobmaster.agentstore.calls import Answer, Argument, FunctionCaller, function, pack, pack_function, word_of
+from jobmaster.agentstore.calls import Answer, Argument, FunctionCaller, function, pack, pack_function, status_of
 from jobmaster.agentstore.connections import Connector
 from jobmaster.agentstore.entries import read_entry
 from jobmaster.agentstore.errors import NotSent, OutOfMemory, translate
@@ -21,7 +21,7 @@ from jobmaster.codec import ID_AT
 from jobmaster.model.bucket import BucketDepth
 from jobmaster.model.errors import OutcomeUnknown, StoreRefused
 from jobmaster.model.job import Entry
-from jobmaster.ports import StoreHealth, Submitted, Word
+from jobmaster.ports import ReplyStatus, StoreHealth, Submitted
 from jobmaster.settings.model import StoreSettings
 
 SUBMIT = function("submit")
@@ -35,7 +35,7 @@ DEPTH = function("depth")
 
 def found_in(answer: Answer) -> dict[bytes, Entry]:
     """Entries that a ``find`` answered with, by id."""
-    if word_of(answer) is not Word.OK:
+    if status_of(answer) is not ReplyStatus.OK:
         return {}
     # A library of an earlier build answers nil for one job that it has not found.
     return {entry.id: entry for entry in map(read_entry, filter(None, answer[1:]))}
@@ -115,13 +115,13 @@ class ProducerStore:
             of_bucket = (keys.meta, keys.pending, keys.wake, keys.assigned)
             answer = await self._calls.function(SUBMIT, of_bucket, (*limits, *items))
         except OutOfMemory:
-            return Submitted(Word.FULL, -1)
+            return Submitted(ReplyStatus.FULL, -1)
         except OutcomeUnknown as error:
             raise OutcomeUnknown(error.message, job_ids=[item[ID_AT] for item in items]) from None
-        word = word_of(answer)
-        if word is Word.SKEW:
-            return Submitted(word, 0, answer[1])
-        return Submitted(word, answer[1] if len(answer) > 1 else 0)
+        status = status_of(answer)
+        if status is ReplyStatus.SKEW:
+            return Submitted(status, 0, answer[1])
+        return Submitted(status, answer[1] if len(answer) > 1 else 0)
 
     async def put(
         self,
@@ -141,23 +141,23 @@ class ProducerStore:
         try:
             answer = await self._calls.function(PUT, (keys.meta, keys.assigned, keys.wake, keys.pending), arguments)
         except OutOfMemory:
-            return Submitted(Word.FULL, -1)
-        return Submitted(word_of(answer), answer[1] if len(answer) > 1 else 0)
+            return Submitted(ReplyStatus.FULL, -1)
+        return Submitted(status_of(answer), answer[1] if len(answer) > 1 else 0)
 
     async def hint(self, bucket_id: bytes) -> None:
         """Tell the owner that HELD jobs of its lane and priority are due. A bucket that is gone needs no hint."""
         keys = self.keys.bucket(bucket_id)
-        word_of(await self._calls.function(HINT, (keys.meta, keys.wake), mutating=False))
+        status_of(await self._calls.function(HINT, (keys.meta, keys.wake), mutating=False))
 
-    async def request_cancel(self, bucket_id: bytes, job_id: bytes) -> Word:
+    async def request_cancel(self, bucket_id: bytes, job_id: bytes) -> ReplyStatus:
         """Ask the owner to cancel a job; a wake token makes it read the request at once. OK, NO_BUCKET or CLOSED."""
         keys = self.keys.bucket(bucket_id)
-        return word_of(await self._calls.function(REQUEST_CANCEL, (keys.meta, keys.cancelled, keys.wake), (job_id,)))
+        return status_of(await self._calls.function(REQUEST_CANCEL, (keys.meta, keys.cancelled, keys.wake), (job_id,)))
 
-    async def freeze(self, bucket_id: bytes, epoch: int, owner: bytes) -> Word:
+    async def freeze(self, bucket_id: bytes, epoch: int, owner: bytes) -> ReplyStatus:
         """Put an operator's stop where producers and the owner see it at once. OK, NO_BUCKET, FENCED or CLOSED."""
         keys = self.keys.bucket(bucket_id)
-        return word_of(await self._calls.function(FREEZE, (keys.meta,), (epoch, owner)))
+        return status_of(await self._calls.function(FREEZE, (keys.meta,), (epoch, owner)))
 
     async def find(
         self, bucket_ids: Sequence[bytes], job_ids: Sequence[bytes], scan_max: int
@@ -171,7 +171,7 @@ class ProducerStore:
         """True when the copy of this job that ``find`` would answer lies in a claimed list: an agent has it in memory."""
         keys, arguments = self._find_call(bucket_id, [job_id], scan_max)
         answer = await self._calls.function(FIND, keys, (*arguments, b"places"), mutating=False)
-        return word_of(answer) is Word.OK and answer[2] > 0
+        return status_of(answer) is ReplyStatus.OK and answer[2] > 0
 
     def _find_call(
         self, bucket_id: bytes, job_ids: Sequence[bytes], scan_max: int
@@ -189,7 +189,7 @@ class ProducerStore:
             of_bucket = (keys.meta, keys.pending, keys.assigned, keys.lists, keys.spilled)
             commands.append(pack_function(DEPTH, of_bucket, ()))
         answers: list[Answer] = await self._calls.look(commands)
-        return [BucketDepth(*answer[1:]) if word_of(answer) is Word.OK else None for answer in answers]
+        return [BucketDepth(*answer[1:]) if status_of(answer) is ReplyStatus.OK else None for answer in answers]
 
     async def ping(self) -> None:
         """Returns when the server has answered a PING.

@@ -1,7 +1,7 @@
 """The agent store as agents use it: everything a producer may do, and the fenced calls of an owner or rescuer.
 
-One method is one function call. Every answer of the server is passed on as its word; a refusal is an answer, not an
-error. Three words end something: ``FENCED`` the ownership, ``GENERATION`` and ``ROLLBACK`` the trust in what this store
+One method is one function call. The caller gets the status of every answer; a refusal is an answer, not an
+error. Three statuses end something: ``FENCED`` the ownership, ``GENERATION`` and ``ROLLBACK`` the trust in what this store
 holds of the bucket.
 """
 
@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from typing import cast
 
 from jobmaster.agentstore import library
-from jobmaster.agentstore.calls import Argument, function, pack, word_of
+from jobmaster.agentstore.calls import Argument, function, pack, status_of
 from jobmaster.agentstore.entries import read_entries
 from jobmaster.agentstore.errors import OutOfMemory
 from jobmaster.agentstore.fences import Fences
@@ -21,7 +21,7 @@ from jobmaster.agentstore.producer import ProducerStore
 from jobmaster.model.bucket import Alone
 from jobmaster.model.errors import CodeError, Refused, StoreRefused
 from jobmaster.model.ids import Fence, text
-from jobmaster.ports import Claimed, Kept, Page, Word
+from jobmaster.ports import Claimed, Kept, Page, ReplyStatus
 from jobmaster.rules.batching import BATCH_BYTES
 from jobmaster.settings.model import StoreSettings
 
@@ -197,13 +197,13 @@ class AgentStore(ProducerStore):
 
     # ------------------------------------------------------------ the owner's calls
 
-    async def open_bucket(self, fence: Fence) -> Word:
+    async def open_bucket(self, fence: Fence) -> ReplyStatus:
         """Make an ACTIVE bucket; OK again for the same fence. GENERATION when one that was seen before is gone."""
         keys = self.keys.bucket(fence.bucket_id)
         answer = await self._calls.function(OPEN_BUCKET, (keys.meta,), self._fences.arguments(fence))
         return self._fences.note(fence.bucket_id, answer)
 
-    async def unfreeze(self, fence: Fence, list_name: str) -> Word:
+    async def unfreeze(self, fence: Fence, list_name: str) -> ReplyStatus:
         """The owner's bucket works again under the epoch of the fence; OK again when it does already. Under a higher one what
         was onboarded before lies in ``claimed:<list_name>`` then."""
         keys = self.keys.bucket(fence.bucket_id)
@@ -227,16 +227,16 @@ class AgentStore(ProducerStore):
             (keys.meta, keys.pending, keys.assigned, keys.claimed(list_name), keys.lists, keys.cancelled),
             (*self._fences.arguments(fence), limit, list_name.encode(), bytes_max),
         )
-        word = self._fences.note(fence.bucket_id, answer)
-        if word is not Word.OK:
-            return Claimed(word, [], [], 0, 0, False, 0)
+        status = self._fences.note(fence.bucket_id, answer)
+        if status is not ReplyStatus.OK:
+            return Claimed(status, [], [], 0, 0, False, 0)
         _, _, now_us, next_due_us, hint, remaining, cancelled, raw = answer
         entries = read_entries(raw)
-        return Claimed(word, entries, raw, now_us, next_due_us, hint == 1, remaining, frozenset(cancelled))
+        return Claimed(status, entries, raw, now_us, next_due_us, hint == 1, remaining, frozenset(cancelled))
 
     async def withdraw(
         self, fence: Fence, noted: Sequence[bytes], copies: Sequence[tuple[int, bytes]]
-    ) -> tuple[Word, frozenset[bytes]]:
+    ) -> tuple[ReplyStatus, frozenset[bytes]]:
         """Take ``(due_us, job_id)`` of cancelled jobs out of ``assigned``, and requests that the owner has noted out of
         ``cancelled``; the ids of the copies that were there. Sent again, nothing more is removed."""
         keys = self.keys.bucket(fence.bucket_id)
@@ -244,11 +244,11 @@ class AgentStore(ProducerStore):
         for copy in sorted(copies):
             arguments += copy
         answer = await self._calls.function(WITHDRAW, (keys.meta, keys.assigned, keys.cancelled), arguments)
-        word = self._fences.note(fence.bucket_id, answer)
-        return word, frozenset(answer[2]) if word is Word.OK else frozenset()
+        status = self._fences.note(fence.bucket_id, answer)
+        return status, frozenset(answer[2]) if status is ReplyStatus.OK else frozenset()
 
-    async def settle(self, fence: Fence, list_names: Sequence[str], finished: Sequence[bytes]) -> Word:
-        """Delete claimed lists whose every entry is settled; publish the finished ids (whatever the word is)."""
+    async def settle(self, fence: Fence, list_names: Sequence[str], finished: Sequence[bytes]) -> ReplyStatus:
+        """Delete claimed lists whose every entry is settled; publish the finished ids (whatever the status is)."""
         keys = self.keys.bucket(fence.bucket_id)
         answer = await self._calls.function(
             SETTLE,
@@ -257,7 +257,7 @@ class AgentStore(ProducerStore):
         )
         return self._fences.note(fence.bucket_id, answer)
 
-    async def assign(self, fence: Fence, items: Sequence[tuple[int, bytes]]) -> Word:
+    async def assign(self, fence: Fence, items: Sequence[tuple[int, bytes]]) -> ReplyStatus:
         """``(due_us, entry)`` into ``assigned``; the same entry again changes nothing."""
         keys = self.keys.bucket(fence.bucket_id)
         arguments = list(self._fences.arguments(fence))
@@ -266,7 +266,7 @@ class AgentStore(ProducerStore):
         answer = await self._calls.function(ASSIGN, (keys.meta, keys.assigned, keys.wake), arguments)
         return self._fences.note(fence.bucket_id, answer)
 
-    async def keep_outcomes(self, fence: Fence, outcomes: Sequence[bytes], list_names: Sequence[str]) -> Word:
+    async def keep_outcomes(self, fence: Fence, outcomes: Sequence[bytes], list_names: Sequence[str]) -> ReplyStatus:
         """Keep outcomes while the master is down and delete the lists they come from, in one step.
 
         Sent again after ``OutcomeUnknown``, outcomes may lie there twice; the second is recognised by its identity."""
@@ -279,7 +279,7 @@ class AgentStore(ProducerStore):
         )
         return self._fences.note(fence.bucket_id, answer)
 
-    async def grant_term(self, fence: Fence, term_seconds: float) -> Word:
+    async def grant_term(self, fence: Fence, term_seconds: float) -> ReplyStatus:
         """OK: the bucket is still the caller's, and no rescuer begins for ``term_seconds``; 0 takes that back."""
         keys = self.keys.bucket(fence.bucket_id)
         term_us = round(term_seconds * 1e6)
@@ -292,10 +292,10 @@ class AgentStore(ProducerStore):
         answer = await self._calls.function(
             READ_KEPT, (keys.meta, keys.spilled), (*self._fences.arguments(fence), limit, bytes_max), mutating=False
         )
-        word = self._fences.note(fence.bucket_id, answer)
-        return Kept(word, answer[2], answer[3]) if word is Word.OK else Kept(word, 0, [])
+        status = self._fences.note(fence.bucket_id, answer)
+        return Kept(status, answer[2], answer[3]) if status is ReplyStatus.OK else Kept(status, 0, [])
 
-    async def remove_kept(self, fence: Fence, page: Sequence[bytes], back: Sequence[bytes]) -> Word:
+    async def remove_kept(self, fence: Fence, page: Sequence[bytes], back: Sequence[bytes]) -> ReplyStatus:
         """Take out exactly the outcomes of a page that ``read_kept`` returned, those of ``back`` go to the end again; sent
         again, nothing more is changed."""
         keys = self.keys.bucket(fence.bucket_id)
@@ -303,14 +303,14 @@ class AgentStore(ProducerStore):
         answer = await self._calls.function(REMOVE_KEPT, (keys.meta, keys.spilled), (*head, *back))
         return self._fences.note(fence.bucket_id, answer)
 
-    async def claimed_lists(self, fence: Fence) -> tuple[Word, list[str]]:
+    async def claimed_lists(self, fence: Fence) -> tuple[ReplyStatus, list[str]]:
         """Names of the claimed lists that lie in the store."""
         keys = self.keys.bucket(fence.bucket_id)
         answer = await self._calls.function(
             CLAIMED_LISTS, (keys.meta, keys.lists), self._fences.arguments(fence), mutating=False
         )
-        word = self._fences.note(fence.bucket_id, answer)
-        return word, sorted(name.decode() for name in answer[2]) if word is Word.OK else []
+        status = self._fences.note(fence.bucket_id, answer)
+        return status, sorted(name.decode() for name in answer[2]) if status is ReplyStatus.OK else []
 
     async def read_claimed(self, fence: Fence, list_name: str) -> Claimed:
         """One claimed list as it lies there; empty when there is none."""
@@ -318,18 +318,18 @@ class AgentStore(ProducerStore):
         answer = await self._calls.function(
             READ_CLAIMED, (keys.meta, keys.claimed(list_name)), self._fences.arguments(fence), mutating=False
         )
-        word = self._fences.note(fence.bucket_id, answer)
-        if word is not Word.OK:
-            return Claimed(word, [], [], 0, 0, False, 0)
-        return Claimed(word, read_entries(answer[3]), answer[3], answer[2], 0, False, 0)
+        status = self._fences.note(fence.bucket_id, answer)
+        if status is not ReplyStatus.OK:
+            return Claimed(status, [], [], 0, 0, False, 0)
+        return Claimed(status, read_entries(answer[3]), answer[3], answer[2], 0, False, 0)
 
-    async def close_intake(self, fence: Fence) -> Word:
+    async def close_intake(self, fence: Fence) -> ReplyStatus:
         """ACTIVE -> COMPLETING: producers and onboarding get CLOSED from now on."""
         keys = self.keys.bucket(fence.bucket_id)
         answer = await self._calls.function(CLOSE_INTAKE, (keys.meta,), self._fences.arguments(fence))
         return self._fences.note(fence.bucket_id, answer)
 
-    async def close_if_empty(self, fence: Fence) -> Word:
+    async def close_if_empty(self, fence: Fence) -> ReplyStatus:
         """COMPLETING or DRAINING -> READY_TO_DELETE when nothing lies there; NOT_EMPTY otherwise."""
         keys = self.keys.bucket(fence.bucket_id)
         answer = await self._calls.function(
@@ -341,7 +341,7 @@ class AgentStore(ProducerStore):
 
     # ------------------------------------------------------------ the rescuer's calls
 
-    async def fence(self, fence: Fence) -> tuple[Word, int]:
+    async def fence(self, fence: Fence) -> tuple[ReplyStatus, int]:
         """Take the bucket; the epoch that stands in the store afterwards (the higher one, when FENCED).
 
         With VOUCHED the bucket is taken too, and the number is the microseconds to wait before anything of it is moved."""
@@ -362,18 +362,18 @@ class AgentStore(ProducerStore):
             (*self._fences.arguments(fence), limit, keys.claimed_prefix, bytes_max),
             mutating=False,
         )
-        word = self._fences.note(fence.bucket_id, answer)
-        if word is not Word.OK:
-            return Page(word, "", "", [], [])
+        status = self._fences.note(fence.bucket_id, answer)
+        if status is not ReplyStatus.OK:
+            return Page(status, "", "", [], [])
         kind, list_name, raw = answer[2].decode(), answer[3].decode(), answer[4]
-        return Page(word, kind, list_name, [] if kind == "spilled" else read_entries(raw), raw)
+        return Page(status, kind, list_name, [] if kind == "spilled" else read_entries(raw), raw)
 
-    async def remove_page(self, fence: Fence, page: Page) -> Word:
+    async def remove_page(self, fence: Fence, page: Page) -> ReplyStatus:
         """Remove exactly what ``read_page`` returned; sent again, nothing more is removed."""
         keys = self.keys.bucket(fence.bucket_id)
         match page.kind:
             case "":
-                return Word.OK
+                return ReplyStatus.OK
             case "spilled":
                 where = keys.spilled
             case "claimed":
@@ -391,7 +391,7 @@ class AgentStore(ProducerStore):
         )
         return self._fences.note(fence.bucket_id, answer)
 
-    async def delete_bucket(self, bucket_id: bytes, lists: Sequence[str] = ()) -> Word:
+    async def delete_bucket(self, bucket_id: bytes, lists: Sequence[str] = ()) -> ReplyStatus:
         """Remove the keys of a retired bucket; NOT_EMPTY when something lies there or it still takes jobs.
 
         Args:
@@ -402,10 +402,10 @@ class AgentStore(ProducerStore):
         answer = await self._calls.function(
             DELETE_BUCKET, (*known, *map(keys.claimed, lists)), [name.encode() for name in lists]
         )
-        word = word_of(answer)
-        if word is Word.OK:
+        status = status_of(answer)
+        if status is ReplyStatus.OK:
             self._fences.forget(bucket_id)
-        return word
+        return status
 
     async def _installed(self) -> bytes | None:
         """Text of the library in the server, ``None`` when it has none."""

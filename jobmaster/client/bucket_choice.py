@@ -17,7 +17,7 @@ from jobmaster.codec import encode_entry
 from jobmaster.model.errors import ClockSkew, CodeError, JobMasterError, OutcomeUnknown, Refused, Unavailable
 from jobmaster.model.ids import AgentId, BucketId, Fence
 from jobmaster.model.job import Durability, Entry, NewJob
-from jobmaster.ports import Intake, PlacementMaster, Submitted, Word, Written
+from jobmaster.ports import Intake, PlacementMaster, ReplyStatus, Submitted, Written
 from jobmaster.rules.placement import goes_first, pair
 from jobmaster.telemetry import Telemetry
 
@@ -183,24 +183,24 @@ class BucketGroup:
         return self._handle_answer(handle, answer, state)
 
     def _handle_answer(self, handle: BucketHandle, answer: Submitted, state: _Trial) -> bool:
-        match answer.word:
-            case Word.OK:
+        match answer.status:
+            case ReplyStatus.OK:
                 handle.answered(answer.depth, self._clock.boottime())
                 return True
-            case Word.FULL:
+            case ReplyStatus.FULL:
                 handle.answered(answer.depth, self._clock.boottime())
                 handle.full_until = self._clock.boottime() + FULL_SECONDS
                 state.full = True
-            case Word.CLOSED | Word.NO_BUCKET | Word.GENERATION:
+            case ReplyStatus.CLOSED | ReplyStatus.NO_BUCKET | ReplyStatus.GENERATION:
                 handle.closed(self._clock.boottime())
-            case Word.SKEW:
+            case ReplyStatus.SKEW:
                 raise ClockSkew(
                     f"the time in a job's id is {answer.skew_ms / 1000:+.3f} s off the clock of store "
                     f"{handle.store_handle.name!r}",
                     hint="set this machine's clock (NTP), or pass a job_id that was made now",
                 )
             case _:
-                raise CodeError(f"a store answered {answer.word} to a submit")
+                raise CodeError(f"a store answered {answer.status} to a submit")
         state.tried.add(handle.id)
         return False
 
@@ -306,9 +306,9 @@ class BucketGroup:
             return True
         finally:
             handle.unsent -= len(jobs)
-        if answer.word is Word.OK:
+        if answer.status is ReplyStatus.OK:
             handle.answered(answer.depth, self._clock.boottime())
-        elif answer.word is Word.FULL:
+        elif answer.status is ReplyStatus.FULL:
             handle.answered(answer.depth, self._clock.boottime())
             handle.full_until = self._clock.boottime() + FULL_SECONDS
             fence = Fence(BucketId(handle.id), handle.epoch, AgentId(handle.owner))

@@ -86,11 +86,11 @@ from jobmaster.ports.store import (
     Claimed,
     Kept,
     Page,
+    ReplyStatus,
     StoreHealth,
     StoreIntake,
     StoreOwner,
     Submitted,
-    Word,
 )
 
 __all__ = [
@@ -144,6 +144,7 @@ __all__ = [
     "Release",
     "Renewal",
     "ReplayOutcomes",
+    "ReplyStatus",
     "Requests",
     "Rescue",
     "RescuerMaster",
@@ -164,7 +165,6 @@ __all__ = [
     "Unfit",
     "Unserved",
     "UnservedJobs",
-    "Word",
     "WorkerMaster",
     "WriterOutcomes",
     "Written",

@@ -12,8 +12,8 @@ from jobmaster.model.job import Entry
 from jobmaster.rules.batching import BATCH_BYTES
 
 
-class Word(StrEnum):
-    """First word of every answer of a store function."""
+class ReplyStatus(StrEnum):
+    """Status of the answer of a store function: its first element."""
 
     OK = "OK"
     CLOSED = "CLOSED"
@@ -34,7 +34,7 @@ class Word(StrEnum):
 
 
 class Submitted(NamedTuple):
-    word: Word
+    status: ReplyStatus
     depth: int
     """Jobs waiting in the bucket afterwards (pending, and what of assigned is due)."""
     skew_ms: int = 0
@@ -42,7 +42,7 @@ class Submitted(NamedTuple):
 
 
 class Claimed(NamedTuple):
-    word: Word
+    status: ReplyStatus
     entries: list[Entry]
     raw: list[bytes]
     """The same entries as stored."""
@@ -61,7 +61,7 @@ class Claimed(NamedTuple):
 class Page(NamedTuple):
     """One page of a drained bucket, still in the store."""
 
-    word: Word
+    status: ReplyStatus
     kind: str
     """``spilled``, ``claimed``, ``pending``, ``assigned`` or empty when nothing is left."""
     list_name: str
@@ -72,7 +72,7 @@ class Page(NamedTuple):
 class Kept(NamedTuple):
     """The oldest outcomes that a bucket at work keeps for the master."""
 
-    word: Word
+    status: ReplyStatus
     left: int
     """How many lie there, these included."""
     raw: list[bytes]
@@ -120,7 +120,7 @@ class StoreIntake(Protocol):
         """Tell the owner that HELD jobs of its lane and priority are due."""
         ...
 
-    async def request_cancel(self, bucket_id: bytes, job_id: bytes) -> Word: ...
+    async def request_cancel(self, bucket_id: bytes, job_id: bytes) -> ReplyStatus: ...
 
     async def find(
         self, bucket_ids: Sequence[bytes], job_ids: Sequence[bytes], scan_max: int
@@ -152,13 +152,13 @@ class StoreOwner(Protocol):
         (another one than sent when it was there before). ``StoreRefused`` for old versions, eviction, another cluster."""
         ...
 
-    async def open_bucket(self, fence: Fence) -> Word: ...
+    async def open_bucket(self, fence: Fence) -> ReplyStatus: ...
 
-    async def freeze(self, bucket_id: bytes, epoch: int, owner: bytes) -> Word:
+    async def freeze(self, bucket_id: bytes, epoch: int, owner: bytes) -> ReplyStatus:
         """An operator's stop, put where producers see it: the bucket of this epoch and owner takes and gives no jobs."""
         ...
 
-    async def unfreeze(self, fence: Fence, list_name: str) -> Word:
+    async def unfreeze(self, fence: Fence, list_name: str) -> ReplyStatus:
         """The owner takes its unfrozen bucket up again, under the new epoch of the fence. Copies in ``assigned``, whose rows
         bear the old one, are moved to ``claimed:<list_name>``, to be given back. Under the same epoch: a stop that the
         master does not know of is over, and nothing is moved."""
@@ -172,24 +172,24 @@ class StoreOwner(Protocol):
 
     async def withdraw(
         self, fence: Fence, noted: Sequence[bytes], copies: Sequence[tuple[int, bytes]]
-    ) -> tuple[Word, frozenset[bytes]]:
+    ) -> tuple[ReplyStatus, frozenset[bytes]]:
         """Take ``(due_us, job_id)`` of cancelled jobs out of ``assigned``, and cancel requests that the owner has noted;
         the ids of the copies that were there."""
         ...
 
-    async def settle(self, fence: Fence, list_names: Sequence[str], finished: Sequence[bytes]) -> Word:
+    async def settle(self, fence: Fence, list_names: Sequence[str], finished: Sequence[bytes]) -> ReplyStatus:
         """Delete claimed lists whose every entry is settled; publish the finished ids."""
         ...
 
-    async def assign(self, fence: Fence, items: Sequence[tuple[int, bytes]]) -> Word:
+    async def assign(self, fence: Fence, items: Sequence[tuple[int, bytes]]) -> ReplyStatus:
         """``(due_us, encoded entry)`` into ``assigned`` (onboarding, retry here)."""
         ...
 
-    async def keep_outcomes(self, fence: Fence, outcomes: Sequence[bytes], list_names: Sequence[str]) -> Word:
+    async def keep_outcomes(self, fence: Fence, outcomes: Sequence[bytes], list_names: Sequence[str]) -> ReplyStatus:
         """Keep outcomes while the master is down, and delete the claimed lists they come from, atomically."""
         ...
 
-    async def grant_term(self, fence: Fence, term_seconds: float) -> Word:
+    async def grant_term(self, fence: Fence, term_seconds: float) -> ReplyStatus:
         """The bucket is still the caller's, and no rescuer begins for so long; 0 takes that back."""
         ...
 
@@ -197,21 +197,21 @@ class StoreOwner(Protocol):
         """The oldest outcomes spilled into a bucket at work: ``limit`` of together ``bytes_max`` bytes at most, or one."""
         ...
 
-    async def remove_kept(self, fence: Fence, page: Sequence[bytes], back: Sequence[bytes]) -> Word:
+    async def remove_kept(self, fence: Fence, page: Sequence[bytes], back: Sequence[bytes]) -> ReplyStatus:
         """Take out exactly one page that was read; ``back``, some of it, goes to the end again."""
         ...
 
-    async def claimed_lists(self, fence: Fence) -> tuple[Word, list[str]]: ...
+    async def claimed_lists(self, fence: Fence) -> tuple[ReplyStatus, list[str]]: ...
 
     async def read_claimed(self, fence: Fence, list_name: str) -> Claimed: ...
 
-    async def close_intake(self, fence: Fence) -> Word: ...
+    async def close_intake(self, fence: Fence) -> ReplyStatus: ...
 
-    async def close_if_empty(self, fence: Fence) -> Word:
+    async def close_if_empty(self, fence: Fence) -> ReplyStatus:
         """No new job can come after OK; NOT_EMPTY otherwise."""
         ...
 
-    async def fence(self, fence: Fence) -> tuple[Word, int]:
+    async def fence(self, fence: Fence) -> tuple[ReplyStatus, int]:
         """Take the bucket in the store for a rescuer: accepted for a higher epoch, or the same epoch and owner; creates
         the meta of a lost store. FENCED returns the epoch found, VOUCHED the microseconds to wait before the first page."""
         ...
@@ -220,9 +220,9 @@ class StoreOwner(Protocol):
         """Next page of a bucket being drained, in the order spilled, claimed, pending, assigned; bounded as ``read_kept``."""
         ...
 
-    async def remove_page(self, fence: Fence, page: Page) -> Word: ...
+    async def remove_page(self, fence: Fence, page: Page) -> ReplyStatus: ...
 
-    async def delete_bucket(self, bucket_id: bytes, lists: Sequence[str] = ()) -> Word:
+    async def delete_bucket(self, bucket_id: bytes, lists: Sequence[str] = ()) -> ReplyStatus:
         """Remove the keys of a retired bucket; NOT_EMPTY (and nothing removed) when something lies there. ``lists`` are
         claimed lists whose keys were found: one that the bucket does not name is named again."""
         ...

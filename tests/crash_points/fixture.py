@@ -30,7 +30,7 @@ from jobmaster.clock import new_id
 from jobmaster.model.errors import JobMasterError, NotFound
 from jobmaster.model.ids import AgentId, BucketId, Fence
 from jobmaster.model.job import JobState
-from jobmaster.ports import Word
+from jobmaster.ports import ReplyStatus
 from jobmaster.wiring import open_cluster, open_reader, open_stores
 from tests.crash_points import jobs, payments
 from tests.crash_points.ports import VARIABLE, Order, Orders
@@ -395,8 +395,8 @@ class FaultRig(Rig):
             generation = await self.fetch("SELECT generation FROM agent_store WHERE name = 'default'")
             store = stores["default"]
             await store.initialise(cluster[0]["uid"].bytes, generation[0]["generation"].bytes)
-            word, _ = await store.fence(Fence(BucketId(bucket_id), 5, AgentId(new_id())))
-            assert word is Word.OK
+            status, _ = await store.fence(Fence(BucketId(bucket_id), 5, AgentId(new_id())))
+            assert status is ReplyStatus.OK
         finally:
             await reader.close()
             for store in stores.values():

@@ -105,7 +105,7 @@ POINTS: dict[str, Point] = {
     "G0": Point("COMPLETING in the master, open in the store", _G, "master.move_bucket", AFTER, "COMPLETING", later=2),
     "G1": Point("closed to submits", _G, "store.close_intake", AFTER, later=2),
     "G2": Point("waiting jobs HELD in the master, still in the store", _G, "master.hold", AFTER, later=2),
-    "G3": Point("found empty, not retired", _G, "store.close_if_empty", AFTER, "<Word.OK", later=2),
+    "G3": Point("found empty, not retired", _G, "store.close_if_empty", AFTER, "<ReplyStatus.OK", later=2),
     "G4": Point("buckets retired, agent row ACTIVE", _G, "master.end_agent", BEFORE, later=1),
     "K0": Point("lease over, no certificate", Scene.JUDGE, "master.certify_dead", BEFORE, later=1),
     "D0": Point("epoch raised in the master, store not fenced", _R, "master.take_lost", AFTER, "Bucket(", later=2),
@@ -113,7 +113,9 @@ POINTS: dict[str, Point] = {
     "V0": Point("page committed, not removed from the store", _R, "store.remove_page", BEFORE, later=3),
     "V1": Point("some pages moved", _R, "master.rescue_page", BEFORE, first=2, later=4),
     "V2": Point("rows without copies given back, bucket not closed", _R, "master.sweep", AFTER, later=2),
-    "X0": Point("closed in the store, DRAINING in the master", _R, "store.close_if_empty", AFTER, "<Word.OK", later=2),
+    "X0": Point(
+        "closed in the store, DRAINING in the master", _R, "store.close_if_empty", AFTER, "<ReplyStatus.OK", later=2
+    ),
     "X1": Point("READY_TO_DELETE in the master, keys exist", _R, "store.delete_bucket", BEFORE, later=2),
     "X2": Point("keys deleted, the master remembers the bucket", _R, "master.drop_bucket", BEFORE, later=2),
     "X3": Point("keys come back after the bucket was forgotten", Scene.APART),

@@ -26,7 +26,7 @@ from jobmaster.agentstore.store import AgentStore
 from jobmaster.clock import new_id
 from jobmaster.codec import ID_AT
 from jobmaster.model.ids import AgentId, BucketId, Fence
-from jobmaster.ports import Claimed, Word
+from jobmaster.ports import Claimed, ReplyStatus
 from jobmaster.settings.model import StoreSettings
 from tests.integration.store.fixture import HOUR_MS, make_items
 from tests.simulation.direct import PlainStore, store_server
@@ -315,8 +315,8 @@ def _clockless(answer: Any) -> Any:
     """An answer without what the clocks of two servers say."""
     if isinstance(answer, Claimed):
         return answer._replace(now_us=0)
-    if isinstance(answer, tuple) and answer[0] is Word.VOUCHED:
-        return Word.VOUCHED
+    if isinstance(answer, tuple) and answer[0] is ReplyStatus.VOUCHED:
+        return ReplyStatus.VOUCHED
     return answer
 
 

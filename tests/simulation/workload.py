@@ -12,7 +12,7 @@ from jobmaster.codec import encode_entry
 from jobmaster.handlers import Handlers, JobContext
 from jobmaster.model.errors import JobMasterError, NotFound
 from jobmaster.model.job import Entry
-from jobmaster.ports import Word
+from jobmaster.ports import ReplyStatus
 from tests.simulation.audit import Audit, Job
 from tests.simulation.loop import PROCESS
 from tests.simulation.misfits import MISFITS, raw_of
@@ -216,7 +216,7 @@ class Clients:
             )
         except JobMasterError:
             return False
-        return answer.word is Word.OK
+        return answer.status is ReplyStatus.OK
 
     async def _cancel(self, job: Job) -> None:
         seconds = 0.5 if job.kind == "called off" else 0.8

@@ -11,7 +11,7 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from jobmaster.clock import new_id
 from jobmaster.model.bucket import Bucket, BucketDepth, BucketState
 from jobmaster.model.job import Entry
-from jobmaster.ports import StoreHealth, Submitted, Word
+from jobmaster.ports import ReplyStatus, StoreHealth, Submitted
 
 HEALTHY = StoreHealth("9.1", "valkey", "noeviction", True, "everysec", None, None)
 
@@ -20,7 +20,7 @@ Script = Callable[["FakeProducerStore", bytes, Sequence[bytes]], Answer]
 
 
 def takes_all(store: FakeProducerStore, bucket_id: bytes, items: Sequence[bytes]) -> Answer:
-    return Submitted(Word.OK, len(items))
+    return Submitted(ReplyStatus.OK, len(items))
 
 
 class FakeProducerStore:
@@ -72,7 +72,7 @@ class FakeProducerStore:
     async def hint(self, bucket_id: bytes) -> None:
         raise NotImplementedError
 
-    async def request_cancel(self, bucket_id: bytes, job_id: bytes) -> Word:
+    async def request_cancel(self, bucket_id: bytes, job_id: bytes) -> ReplyStatus:
         raise NotImplementedError
 
     async def is_claimed(self, bucket_id: bytes, job_id: bytes, scan_max: int) -> bool:

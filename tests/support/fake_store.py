@@ -11,7 +11,7 @@ from jobmaster.model.bucket import BucketState
 from jobmaster.model.errors import Unavailable
 from jobmaster.model.ids import Fence
 from jobmaster.model.job import Entry
-from jobmaster.ports import Claimed, Kept, Page, Word
+from jobmaster.ports import Claimed, Kept, Page, ReplyStatus
 from jobmaster.rules.batching import BATCH_BYTES, fitting
 from tests.support.hand_clock import HandClock
 from tests.support.scripted import DOWN, Scripted
@@ -44,9 +44,9 @@ class FakeStore(Scripted):
         self.tokens: asyncio.Queue[bytes | None] = asyncio.Queue()
         self.news: list[bytes] = []
 
-    def refusal(self, fence: Fence) -> Word | None:
+    def refusal(self, fence: Fence) -> ReplyStatus | None:
         there = self.buckets[fence.bucket_id].fence
-        return None if there is None or there == fence else Word.FENCED
+        return None if there is None or there == fence else ReplyStatus.FENCED
 
     async def claim(self, fence: Fence, list_name: str, limit: int, bytes_max: int = BATCH_BYTES) -> Claimed:
         def effect() -> Claimed:
@@ -69,56 +69,60 @@ class FakeStore(Scripted):
             next_due = max(bucket.assigned[0][0], 1) if bucket.assigned else 0
             raw = [encode_entry(entry) for entry in taken]
             now = self.clock.wall_us()
-            return Claimed(Word.OK, list(taken), raw, now, next_due, hint, len(bucket.pending), cancelled)
+            return Claimed(ReplyStatus.OK, list(taken), raw, now, next_due, hint, len(bucket.pending), cancelled)
 
         answer: Claimed = await self.do("claim", (fence, list_name, limit), effect)
         return answer
 
     async def withdraw(
         self, fence: Fence, noted: Sequence[bytes], copies: Sequence[tuple[int, bytes]]
-    ) -> tuple[Word, frozenset[bytes]]:
-        def effect() -> tuple[Word, frozenset[bytes]]:
+    ) -> tuple[ReplyStatus, frozenset[bytes]]:
+        def effect() -> tuple[ReplyStatus, frozenset[bytes]]:
             if (no := self.refusal(fence)) is not None:
                 return no, frozenset()
             bucket = self.buckets[fence.bucket_id]
             bucket.cancelled.difference_update(noted)
             gone = frozenset(entry.id for due_us, entry in bucket.assigned if (due_us, entry.id) in copies)
             bucket.assigned = [pair for pair in bucket.assigned if pair[1].id not in gone]
-            return Word.OK, gone
+            return ReplyStatus.OK, gone
 
-        answer: tuple[Word, frozenset[bytes]] = await self.do("withdraw", (fence, list(noted), list(copies)), effect)
+        answer: tuple[ReplyStatus, frozenset[bytes]] = await self.do(
+            "withdraw", (fence, list(noted), list(copies)), effect
+        )
         return answer
 
-    async def settle(self, fence: Fence, list_names: Sequence[str], finished: Sequence[bytes]) -> Word:
-        def effect() -> Word:
+    async def settle(self, fence: Fence, list_names: Sequence[str], finished: Sequence[bytes]) -> ReplyStatus:
+        def effect() -> ReplyStatus:
             self.news += finished
             if (no := self.refusal(fence)) is not None:
                 return no
             if self.buckets[fence.bucket_id].state is BucketState.READY_TO_DELETE:
-                return Word.CLOSED
+                return ReplyStatus.CLOSED
             for name in list_names:
                 self.buckets[fence.bucket_id].claimed.pop(name, None)
-            return Word.OK
+            return ReplyStatus.OK
 
-        word: Word = await self.do("settle", (fence, list(list_names), list(finished)), effect)
-        return word
+        status: ReplyStatus = await self.do("settle", (fence, list(list_names), list(finished)), effect)
+        return status
 
-    async def keep_outcomes(self, fence: Fence, outcomes: Sequence[bytes], list_names: Sequence[str]) -> Word:
-        def effect() -> Word:
+    async def keep_outcomes(self, fence: Fence, outcomes: Sequence[bytes], list_names: Sequence[str]) -> ReplyStatus:
+        def effect() -> ReplyStatus:
             if (no := self.refusal(fence)) is not None:
                 return no
             bucket = self.buckets[fence.bucket_id]
             bucket.spilled += outcomes
             for name in list_names:
                 bucket.claimed.pop(name, None)
-            return Word.OK
+            return ReplyStatus.OK
 
-        word: Word = await self.do("keep_outcomes", (fence, list(outcomes), list(list_names)), effect)
-        return word
+        status: ReplyStatus = await self.do("keep_outcomes", (fence, list(outcomes), list(list_names)), effect)
+        return status
 
-    async def grant_term(self, fence: Fence, term_seconds: float) -> Word:
-        word: Word = await self.do("grant_term", (fence, term_seconds), lambda: self.refusal(fence) or Word.OK)
-        return word
+    async def grant_term(self, fence: Fence, term_seconds: float) -> ReplyStatus:
+        status: ReplyStatus = await self.do(
+            "grant_term", (fence, term_seconds), lambda: self.refusal(fence) or ReplyStatus.OK
+        )
+        return status
 
     async def read_kept(self, fence: Fence, limit: int, bytes_max: int = BATCH_BYTES) -> Kept:
         def effect() -> Kept:
@@ -126,91 +130,91 @@ class FakeStore(Scripted):
                 return Kept(no, 0, [])
             there = self.buckets[fence.bucket_id].spilled
             fit = fitting([len(each) for each in there[:limit]], bytes_max)
-            return Kept(Word.OK, len(there), there[:fit])
+            return Kept(ReplyStatus.OK, len(there), there[:fit])
 
         page: Kept = await self.do("read_kept", (fence, limit), effect)
         return page
 
-    async def remove_kept(self, fence: Fence, page: Sequence[bytes], back: Sequence[bytes]) -> Word:
-        def effect() -> Word:
+    async def remove_kept(self, fence: Fence, page: Sequence[bytes], back: Sequence[bytes]) -> ReplyStatus:
+        def effect() -> ReplyStatus:
             if (no := self.refusal(fence)) is not None:
                 return no
             there = self.buckets[fence.bucket_id].spilled
             if there[: len(page)] == list(page):
                 there[: len(page)] = []
                 there.extend(back)
-            return Word.OK
+            return ReplyStatus.OK
 
-        word: Word = await self.do("remove_kept", (fence, list(page), list(back)), effect)
-        return word
+        status: ReplyStatus = await self.do("remove_kept", (fence, list(page), list(back)), effect)
+        return status
 
-    async def assign(self, fence: Fence, items: Sequence[tuple[int, bytes]]) -> Word:
-        def effect() -> Word:
+    async def assign(self, fence: Fence, items: Sequence[tuple[int, bytes]]) -> ReplyStatus:
+        def effect() -> ReplyStatus:
             if (no := self.refusal(fence)) is not None:
                 return no
             bucket = self.buckets[fence.bucket_id]
             if bucket.state is not BucketState.ACTIVE:
-                return Word.CLOSED
+                return ReplyStatus.CLOSED
             bucket.assigned += [(due_us, decode_entry(item)) for due_us, item in items]
             self.tokens.put_nowait(fence.bucket_id)
-            return Word.OK
+            return ReplyStatus.OK
 
-        word: Word = await self.do("assign", (fence, list(items)), effect)
-        return word
+        status: ReplyStatus = await self.do("assign", (fence, list(items)), effect)
+        return status
 
-    async def claimed_lists(self, fence: Fence) -> tuple[Word, list[str]]:
-        answer: tuple[Word, list[str]] = await self.do(
-            "claimed_lists", (fence,), lambda: (Word.OK, sorted(self.buckets[fence.bucket_id].claimed))
+    async def claimed_lists(self, fence: Fence) -> tuple[ReplyStatus, list[str]]:
+        answer: tuple[ReplyStatus, list[str]] = await self.do(
+            "claimed_lists", (fence,), lambda: (ReplyStatus.OK, sorted(self.buckets[fence.bucket_id].claimed))
         )
         return answer
 
     async def read_claimed(self, fence: Fence, list_name: str) -> Claimed:
         def effect() -> Claimed:
             entries = self.buckets[fence.bucket_id].claimed.get(list_name, [])
-            return Claimed(Word.OK, list(entries), [], self.clock.wall_us(), 0, False, 0)
+            return Claimed(ReplyStatus.OK, list(entries), [], self.clock.wall_us(), 0, False, 0)
 
         answer: Claimed = await self.do("read_claimed", (fence, list_name), effect)
         return answer
 
-    async def close_intake(self, fence: Fence) -> Word:
-        def effect() -> Word:
+    async def close_intake(self, fence: Fence) -> ReplyStatus:
+        def effect() -> ReplyStatus:
             bucket = self.buckets[fence.bucket_id]
             if bucket.state not in (BucketState.ACTIVE, BucketState.COMPLETING):
-                return self.refusal(fence) or Word.CLOSED
+                return self.refusal(fence) or ReplyStatus.CLOSED
             bucket.state = BucketState.COMPLETING
-            return self.refusal(fence) or Word.OK
+            return self.refusal(fence) or ReplyStatus.OK
 
-        word: Word = await self.do("close_intake", (fence,), effect)
-        return word
+        status: ReplyStatus = await self.do("close_intake", (fence,), effect)
+        return status
 
-    async def close_if_empty(self, fence: Fence) -> Word:
-        def effect() -> Word:
+    async def close_if_empty(self, fence: Fence) -> ReplyStatus:
+        def effect() -> ReplyStatus:
             bucket = self.buckets[fence.bucket_id]
             if bucket.pending or bucket.assigned or bucket.claimed or bucket.spilled:
-                return Word.NOT_EMPTY
+                return ReplyStatus.NOT_EMPTY
             bucket.state = BucketState.READY_TO_DELETE
-            return self.refusal(fence) or Word.OK
+            return self.refusal(fence) or ReplyStatus.OK
 
-        word: Word = await self.do("close_if_empty", (fence,), effect)
-        return word
+        status: ReplyStatus = await self.do("close_if_empty", (fence,), effect)
+        return status
 
     async def read_page(self, fence: Fence, limit: int, bytes_max: int = BATCH_BYTES) -> Page:
         def effect() -> Page:
             bucket = self.buckets[fence.bucket_id]
             if bucket.spilled:
-                return Page(Word.OK, "spilled", "", [], bucket.spilled[:limit])
+                return Page(ReplyStatus.OK, "spilled", "", [], bucket.spilled[:limit])
             for name, entries in sorted(bucket.claimed.items()):
-                return Page(Word.OK, "claimed", name, list(entries), [])
+                return Page(ReplyStatus.OK, "claimed", name, list(entries), [])
             if bucket.pending:
-                return Page(Word.OK, "pending", "", list(bucket.pending)[:limit], [])
+                return Page(ReplyStatus.OK, "pending", "", list(bucket.pending)[:limit], [])
             entries = [entry for _, entry in bucket.assigned][:limit]
-            return Page(Word.OK, "assigned" if entries else "", "", entries, [])
+            return Page(ReplyStatus.OK, "assigned" if entries else "", "", entries, [])
 
         page: Page = await self.do("read_page", (fence, limit), effect)
         return page
 
-    async def remove_page(self, fence: Fence, page: Page) -> Word:
-        def effect() -> Word:
+    async def remove_page(self, fence: Fence, page: Page) -> ReplyStatus:
+        def effect() -> ReplyStatus:
             bucket = self.buckets[fence.bucket_id]
             if page.kind == "spilled":
                 del bucket.spilled[: len(page.raw)]
@@ -218,10 +222,10 @@ class FakeStore(Scripted):
                 bucket.claimed.pop(page.list_name, None)
             bucket.pending = deque(entry for entry in bucket.pending if entry not in page.entries)
             bucket.assigned = [pair for pair in bucket.assigned if pair[1] not in page.entries]
-            return Word.OK
+            return ReplyStatus.OK
 
-        word: Word = await self.do("remove_page", (fence, page), effect)
-        return word
+        status: ReplyStatus = await self.do("remove_page", (fence, page), effect)
+        return status
 
     async def wait_wake(self, bucket_ids: Sequence[bytes], timeout_seconds: float) -> bytes | None:
         self.calls.append(("wait_wake", (list(bucket_ids), timeout_seconds)))

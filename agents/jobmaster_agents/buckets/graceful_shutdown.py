@@ -16,7 +16,7 @@ from jobmaster.model.bucket import BucketState
 from jobmaster.model.errors import Refused, Unavailable
 from jobmaster.model.ids import Fence
 from jobmaster.model.job import JobState
-from jobmaster.ports import ShutdownMaster, StoreOwner, Word
+from jobmaster.ports import ReplyStatus, ShutdownMaster, StoreOwner
 from jobmaster_agents.execute.executor import Executor
 from jobmaster_agents.fetch.claimer import Claimer
 from jobmaster_agents.outcomes.kept_replay import KeptReplay
@@ -138,8 +138,8 @@ class GracefulShutdown:
                     return False
                 if owned.state not in _COMPLETING_STATES:
                     owned.state = BucketState.COMPLETING
-                word = await self._store.close_intake(fence)
-                if word is not Word.OK and not (completing and word is Word.CLOSED):
+                status = await self._store.close_intake(fence)
+                if status is not ReplyStatus.OK and not (completing and status is ReplyStatus.CLOSED):
                     return False
             except (Unavailable, Refused):
                 await asyncio.sleep(_RETRY_SECONDS)
@@ -186,12 +186,12 @@ class GracefulShutdown:
                 await asyncio.sleep(_LOOK_SECONDS)
                 continue
             try:
-                word = await self._store.close_if_empty(fence)
-                if word is Word.NOT_EMPTY:
+                status = await self._store.close_if_empty(fence)
+                if status is ReplyStatus.NOT_EMPTY:
                     if not await self._flush_page(claimer):
                         return False
                     continue
-                if word is not Word.OK or not await self._release_rows(fence):
+                if status is not ReplyStatus.OK or not await self._release_rows(fence):
                     return False
                 if await self._master.buckets.move_bucket(
                     fence.bucket_id, fence.epoch, fence.owner, BucketState.READY_TO_DELETE, "emptied by its owner"
@@ -222,7 +222,7 @@ class GracefulShutdown:
         """
         owned = claimer.owned
         page = await self._store.read_page(owned.fence, _PAGE_JOBS)
-        if page.word is not Word.OK:
+        if page.status is not ReplyStatus.OK:
             return False
         if page.kind == "spilled" and await self._kept_replay.apply(owned, page.raw):
             return False
@@ -232,4 +232,4 @@ class GracefulShutdown:
             return True
         if page.entries and not await self._outcome_writer.give_back(owned, page.entries):
             return False
-        return not page.kind or await self._store.remove_page(owned.fence, page) is Word.OK
+        return not page.kind or await self._store.remove_page(owned.fence, page) is ReplyStatus.OK

@@ -17,7 +17,7 @@ from typing import Protocol
 
 from jobmaster.model.bucket import WORKING_STATES, Bucket, BucketState
 from jobmaster.model.ids import Fence
-from jobmaster.ports import OwnershipBuckets, Renewal, Word
+from jobmaster.ports import OwnershipBuckets, Renewal, ReplyStatus
 from jobmaster.rules.ownership import Title, title
 from jobmaster.telemetry import Telemetry
 from jobmaster_agents.event_log import Event, EventLog
@@ -32,9 +32,9 @@ _NOT_OWNED = "the master names this agent as its owner, and it does not hold it"
 class StopStore(Protocol):
     """The store that freezes and unfreezes a bucket."""
 
-    async def freeze(self, bucket_id: bytes, epoch: int, owner: bytes) -> Word: ...
+    async def freeze(self, bucket_id: bytes, epoch: int, owner: bytes) -> ReplyStatus: ...
 
-    async def unfreeze(self, fence: Fence, list_name: str) -> Word: ...
+    async def unfreeze(self, fence: Fence, list_name: str) -> ReplyStatus: ...
 
 
 class Worker(Protocol):
@@ -160,11 +160,11 @@ class OwnershipCheck:
     async def _unfreeze(self, owned: OwnedBucket, epoch: int) -> None:
         bucket_id = owned.fence.bucket_id
         fence = owned.fence
-        word = await self._store.unfreeze(fence._replace(epoch=epoch), unfrozen_list(fence.epoch))
-        if word is not Word.OK:
+        status = await self._store.unfreeze(fence._replace(epoch=epoch), unfrozen_list(fence.epoch))
+        if status is not ReplyStatus.OK:
             # Ours under the new epoch, and its store has lost it: it is lost under that epoch, with the copies in memory.
             self._worker.unfreeze(owned, epoch)
-            self._ownership.lose(bucket_id, f"the store answered {word} when it was unfrozen", word)
+            self._ownership.lose(bucket_id, f"the store answered {status} when it was unfrozen", status)
             return
         self._worker.unfreeze(owned, epoch)
         self._log.info(Event.BUCKET_UNFROZEN, {"bucket": bucket_id, "epoch": epoch})

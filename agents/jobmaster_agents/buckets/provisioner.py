@@ -21,7 +21,7 @@ from jobmaster.model.bucket import Bucket, BucketState
 from jobmaster.model.errors import JobMasterError, Refused
 from jobmaster.model.ids import Fence
 from jobmaster.model.job import Priority
-from jobmaster.ports import ProvisionerMaster, Word
+from jobmaster.ports import ProvisionerMaster, ReplyStatus
 from jobmaster.rules.backoff import backoff_delays
 from jobmaster.settings.model import AgentSettings
 from jobmaster_agents.event_log import Event, EventLog
@@ -43,7 +43,7 @@ Group = tuple[str, int]
 class ProvisionerStore(Protocol):
     """The store, which creates their keys."""
 
-    async def open_bucket(self, fence: Fence) -> Word: ...
+    async def open_bucket(self, fence: Fence) -> ReplyStatus: ...
 
 
 class BucketHost(Protocol):
@@ -175,9 +175,9 @@ class BucketProvisioner:
             return
         opened = [OwnedBucket.of(bucket) for bucket in buckets]
         for owned in opened:
-            word = await until_answered("open_bucket", partial(self._store.open_bucket, owned.fence), refusals=False)
-            if word is not Word.OK:
-                raise Refused(f"agent store {owned.store!r} answered {word} to a new bucket")
+            status = await until_answered("open_bucket", partial(self._store.open_bucket, owned.fence), refusals=False)
+            if status is not ReplyStatus.OK:
+                raise Refused(f"agent store {owned.store!r} answered {status} to a new bucket")
         for owned in opened:  # together, so that the wake listener changes its set once
             self._bucket_worker.open(owned)
         with suppress(JobMasterError):

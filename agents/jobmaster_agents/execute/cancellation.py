@@ -20,7 +20,7 @@ from itertools import islice
 
 from jobmaster.model.errors import Refused, Unavailable
 from jobmaster.model.job import HoldRow, JobState
-from jobmaster.ports import CancellationOutcomes, StoreOwner, Word
+from jobmaster.ports import CancellationOutcomes, ReplyStatus, StoreOwner
 from jobmaster.telemetry import Telemetry
 from jobmaster_agents.outcomes.outcome_builder import StopCause
 from jobmaster_agents.outcomes.writer import OutcomeWriter
@@ -226,13 +226,13 @@ class Cancellation:
         reply, removed = await self._store.withdraw(fence, requests, pairs)
         if self._buckets.get(fence.bucket_id) is not bucket:
             return
-        if reply is not Word.OK:
+        if reply is not ReplyStatus.OK:
             if fence != owned.fence:
                 self._work.set()  # unfrozen under a new epoch while the call was on its way
                 return
             bucket.requests.clear()
             bucket.copies.clear()
-            if reply is not Word.CLOSED:
+            if reply is not ReplyStatus.CLOSED:
                 self._on_forgotten(fence.bucket_id, f"the store answered {reply} to a withdrawal", reply)
             return
         for job_id in requests:

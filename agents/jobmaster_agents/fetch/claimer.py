@@ -22,7 +22,7 @@ from jobmaster.handlers import Handler
 from jobmaster.model.errors import Refused, Unavailable
 from jobmaster.model.ids import text
 from jobmaster.model.job import Entry
-from jobmaster.ports import Claimed, StoreOwner, Word
+from jobmaster.ports import Claimed, ReplyStatus, StoreOwner
 from jobmaster.rules.batching import BATCH_BYTES, CLAIMED_BYTES
 from jobmaster.settings.model import AgentSettings, StoreSettings
 from jobmaster.telemetry import STEP_SECONDS, Histogram
@@ -42,7 +42,7 @@ _LOOK_SECONDS = 0.25
 _TIMER_SLACK_SECONDS = 0.001
 """Two clocks never agree to the microsecond: a timer that fires slightly too early would claim nothing, and fire again."""
 _due_us, _token = attrgetter("due_us"), attrgetter("token")
-_FENCED = (Word.FENCED, Word.GENERATION, Word.ROLLBACK, Word.NO_BUCKET)
+_FENCED = (ReplyStatus.FENCED, ReplyStatus.GENERATION, ReplyStatus.ROLLBACK, ReplyStatus.NO_BUCKET)
 
 
 class ClaimObserver(Protocol):
@@ -277,14 +277,14 @@ class Claimer:
                 await backoff.pause(error)
                 continue
             backoff.succeeded()
-            if answer.word is Word.OK:
+            if answer.status is ReplyStatus.OK:
                 return answer, asked_at
             if fence != self.owned.fence:
                 continue  # unfrozen under a new epoch during the call
-            if answer.word in _FENCED:
-                self._on_forgotten(self._bucket_id, f"the store answered {answer.word} to a claim", answer.word)
+            if answer.status in _FENCED:
+                self._on_forgotten(self._bucket_id, f"the store answered {answer.status} to a claim", answer.status)
             elif not self.owned.closed and self._ownership.on_refused_write is not None:
-                self._ownership.write_refused(self.owned, f"the store answered {answer.word} to a claim")
+                self._ownership.write_refused(self.owned, f"the store answered {answer.status} to a claim")
             return None
         return None
 
@@ -337,10 +337,10 @@ class Claimer:
         """
         fence = self.owned.fence
         try:
-            word, names = await self._store.claimed_lists(fence)
-            if word in _FENCED and not self.ended and fence == self.owned.fence:
-                self._on_forgotten(self._bucket_id, f"the store answered {word} to a look at its lists", word)
-            if word is not Word.OK:
+            status, names = await self._store.claimed_lists(fence)
+            if status in _FENCED and not self.ended and fence == self.owned.fence:
+                self._on_forgotten(self._bucket_id, f"the store answered {status} to a look at its lists", status)
+            if status is not ReplyStatus.OK:
                 return
             for name in names:
                 if self._is_known(name):
@@ -350,7 +350,7 @@ class Claimer:
                 answer = await self._store.read_claimed(fence, name)
                 if self.ended:
                     return
-                if answer.word is Word.OK and answer.entries and not self._is_known(name):
+                if answer.status is ReplyStatus.OK and answer.entries and not self._is_known(name):
                     self._adopt(name, asked_at, answer)
         except (Unavailable, Refused):
             return  # the next round of anti-entropy looks again

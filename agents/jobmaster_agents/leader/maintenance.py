@@ -8,7 +8,7 @@ from typing import Protocol
 from jobmaster.model.bucket import Bucket, BucketState
 from jobmaster.model.errors import Refused, Unavailable
 from jobmaster.model.job import Priority
-from jobmaster.ports import MaintenanceMaster, RecordKind, Word
+from jobmaster.ports import MaintenanceMaster, RecordKind, ReplyStatus
 from jobmaster.settings.model import ClusterSettings
 from jobmaster.telemetry import Telemetry
 from jobmaster_agents.event_log import Event, EventLog
@@ -26,7 +26,7 @@ _ADOPTED_PRIORITY = Priority.MEDIUM
 class MaintenanceStore(Protocol):
     """What the maintenance tasks need of a store."""
 
-    async def delete_bucket(self, bucket_id: bytes, lists: Sequence[str] = ()) -> Word: ...
+    async def delete_bucket(self, bucket_id: bytes, lists: Sequence[str] = ()) -> ReplyStatus: ...
 
     async def known_buckets(self) -> list[bytes]: ...
 
@@ -163,11 +163,11 @@ class Maintenance:
         retired = await self._master.buckets.forget_buckets(self._settings.leases.tombstone_seconds, [store])
         for bucket in retired[:_DROPS_MAX]:
             try:
-                word = await self._stores[store].delete_bucket(bucket.id)
+                status = await self._stores[store].delete_bucket(bucket.id)
             except Unavailable as error:
                 self._reach.failed(store, error)
                 return
-            if word is Word.NOT_EMPTY:
+            if status is ReplyStatus.NOT_EMPTY:
                 reason = "keys of a retired bucket hold jobs again"
                 if await self._master.buckets.adopt_remains(bucket, reason):
                     self._note_resurrected(bucket.id, store, reason)
@@ -213,7 +213,7 @@ class Maintenance:
 
     async def _adopt(self, bucket_id: bytes, store: str) -> None:
         keys = self._stores[store]
-        if await keys.delete_bucket(bucket_id, await keys.known_lists(bucket_id)) is not Word.NOT_EMPTY:
+        if await keys.delete_bucket(bucket_id, await keys.known_lists(bucket_id)) is not ReplyStatus.NOT_EMPTY:
             return  # the bucket was empty, and its keys are deleted now
         bucket = Bucket(
             id=bucket_id,

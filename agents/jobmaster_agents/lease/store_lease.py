@@ -22,7 +22,7 @@ from typing import Protocol
 from jobmaster.clock import Clock
 from jobmaster.model.errors import CodeError, Refused, Unavailable
 from jobmaster.model.ids import Fence
-from jobmaster.ports import Word
+from jobmaster.ports import ReplyStatus
 from jobmaster.rules.lease import may_suspend, store_term_seconds, term
 from jobmaster.settings.model import Leases, MasterDown
 from jobmaster.telemetry import Telemetry
@@ -36,7 +36,7 @@ _TAKE_BACK_SECONDS = 1.0
 class LeaseStore(Protocol):
     """The store that grants terms."""
 
-    async def grant_term(self, fence: Fence, term_seconds: float) -> Word: ...
+    async def grant_term(self, fence: Fence, term_seconds: float) -> ReplyStatus: ...
 
 
 class StoreLease:
@@ -129,18 +129,18 @@ class StoreLease:
     async def _request(self, owned: OwnedBucket) -> None:
         sent, fence = self._now(), owned.fence
         try:
-            word = await self._store.grant_term(fence, self._lease_seconds)
+            status = await self._store.grant_term(fence, self._lease_seconds)
         except (Unavailable, Refused):
             return  # requested again, until the deadline
         if fence != owned.fence:
             return  # unfrozen under a new epoch during the call
-        if word is Word.OK:
+        if status is ReplyStatus.OK:
             self._accept(sent, owned)
-        elif word is Word.CLOSED:
+        elif status is ReplyStatus.CLOSED:
             self._accept(sent, owned, starts=False)  # ours and frozen: running jobs may end, none starts
         elif not owned.lost:
             self._on_forgotten(
-                owned.fence.bucket_id, f"the store answered {word} when it was to stand for the bucket", word
+                owned.fence.bucket_id, f"the store answered {status} when it was to stand for the bucket", status
             )
 
     def _accept(self, sent: float, owned: OwnedBucket | None, *, starts: bool = True) -> None:

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Sequence
 
 from jobmaster.model.bucket import BucketState
 from jobmaster.model.errors import Refused, Unavailable
-from jobmaster.ports import StoreOwner, Word
+from jobmaster.ports import ReplyStatus, StoreOwner
 from jobmaster_agents.event_log import EventLog
 from jobmaster_agents.state.job_table import ClaimedList, JobTable
 from jobmaster_agents.state.ownership import OnForgotten, OwnedBucket
@@ -112,21 +112,21 @@ class Acknowledger:
         finished = bucket.finished[-_FINISHED_MAX:]
         if not names and not finished:
             return
-        word = await self._store.settle(fence, names, finished)
-        if word is Word.OK:
+        status = await self._store.settle(fence, names, finished)
+        if status is ReplyStatus.OK:
             self._job_table.deleted(fence.bucket_id, names)
         elif fence != owned.fence:  # unfrozen under a new epoch while the call was on its way
             self._put_back(bucket)
             return
         elif owned.frozen:
-            self._on_forgotten(fence.bucket_id, f"the store answered {word} to a settle", word)
+            self._on_forgotten(fence.bucket_id, f"the store answered {status} to a settle", status)
             self._put_back(bucket)
             await asyncio.sleep(_FROZEN_SECONDS)
             return
-        elif word is Word.CLOSED and not names and owned.state in _LEAVING:
+        elif status is ReplyStatus.CLOSED and not names and owned.state in _LEAVING:
             pass  # closed by this agent on its way out; the finished ids were published all the same
         elif not owned.lost:
-            self._on_forgotten(fence.bucket_id, f"the store answered {word} to a settle", word)
+            self._on_forgotten(fence.bucket_id, f"the store answered {status} to a settle", status)
         if len(bucket.names) > _LISTS_MAX and not owned.lost:
             self._of(owned).names += bucket.names[_LISTS_MAX:]
             self._work.set()

@@ -20,7 +20,7 @@ from jobmaster.codec import encode_entry
 from jobmaster.model.errors import Refused, Unavailable
 from jobmaster.model.ids import Fence
 from jobmaster.model.job import Entry
-from jobmaster.ports import AssignedOutcomes, StoreOwner, Word
+from jobmaster.ports import AssignedOutcomes, ReplyStatus, StoreOwner
 from jobmaster_agents.event_log import EventLog
 from jobmaster_agents.state.job_table import JobTable
 from jobmaster_agents.state.ownership import OwnedBucket
@@ -35,7 +35,7 @@ UNSURE_SECONDS = 60.0
 class PutResult(NamedTuple):
     """Answer of a put."""
 
-    reply: Word | None
+    reply: ReplyStatus | None
     """Of the store; ``None``: none came."""
     left: Sequence[Entry]
     """Unless the reply is OK: jobs that still lack a copy; their rows are to be given back."""
@@ -43,11 +43,11 @@ class PutResult(NamedTuple):
     @property
     def done(self) -> bool:
         """True when every job that still wants a copy has one."""
-        return self.reply is Word.OK or not self.left
+        return self.reply is ReplyStatus.OK or not self.left
 
     def shows_loss(self, owned: OwnedBucket, fence: Fence) -> bool:
         """True when the store refused because the bucket, unfrozen under no new epoch meanwhile, has another owner."""
-        return self.reply is not None and self.reply is not Word.CLOSED and fence == owned.fence
+        return self.reply is not None and self.reply is not ReplyStatus.CLOSED and fence == owned.fence
 
 
 class _Put:
@@ -92,7 +92,7 @@ class AssignedCopies:
                 if attempt:
                     entries = await self._without_copy(fence, entries)
                     if not entries:
-                        return PutResult(Word.OK, entries)
+                        return PutResult(ReplyStatus.OK, entries)
                 try:
                     items = [(entry.due_us, encode_entry(entry)) for entry in entries]
                     return PutResult(await self._store.assign(fence, items), entries)

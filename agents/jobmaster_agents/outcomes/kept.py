@@ -23,7 +23,7 @@ from jobmaster.clock import Clock
 from jobmaster.model.errors import Refused, Unavailable
 from jobmaster.model.ids import Fence
 from jobmaster.model.job import FinalRow, HoldRow
-from jobmaster.ports import StoreOwner, Word
+from jobmaster.ports import ReplyStatus, StoreOwner
 from jobmaster.rules.batching import BATCH_BYTES, cut
 from jobmaster_agents.event_log import Event, EventLog
 from jobmaster_agents.outcomes.kept_codec import keep_final, keep_hold
@@ -117,21 +117,21 @@ class KeptOutcomes:
         present.kept += len(jobs)  # from here on they may be there, whatever the answer is
         present.kept_bytes += sum(map(len, outcomes))
         try:
-            word = await self._store.keep_outcomes(fence, outcomes, sorted(names))
+            status = await self._store.keep_outcomes(fence, outcomes, sorted(names))
         except (Unavailable, Refused) as error:
             for job in jobs:
                 job.kept = False
             await self._backoff.pause(error)
             return
         self._backoff.succeeded()
-        if word is not Word.OK and fence != present.fence:
+        if status is not ReplyStatus.OK and fence != present.fence:
             for job in jobs:
                 job.kept = False  # unfrozen under a new epoch meanwhile: the next look asks again
-        elif word is Word.OK:
+        elif status is ReplyStatus.OK:
             self.kept += len(jobs)
             self._log_kept(fence.bucket_id, len(jobs))
         else:
-            self._on_forgotten(fence.bucket_id, f"the store answered {word} to the keeping of outcomes", word)
+            self._on_forgotten(fence.bucket_id, f"the store answered {status} to the keeping of outcomes", status)
 
     def _log_kept(self, bucket_id: bytes, jobs: int) -> None:
         """Log at the beginning, and whenever the number has doubled: a line a call would be too much."""

@@ -20,7 +20,7 @@ from jobmaster.codec import ID_AT
 from jobmaster.model.errors import InputError, Refused, Unavailable
 from jobmaster.model.ids import Fence, text
 from jobmaster.model.job import FinalRow, HoldRow
-from jobmaster.ports import Kept, ReplayOutcomes, StoreOwner, Word, Written
+from jobmaster.ports import Kept, ReplayOutcomes, ReplyStatus, StoreOwner, Written
 from jobmaster.rules.batching import Size
 from jobmaster.telemetry import Telemetry
 from jobmaster_agents.event_log import Event, EventLog
@@ -107,8 +107,8 @@ class KeptReplay:
             await self._until_answered.may_commit()
             known, fence = owned.kept, owned.fence
             page = await self._store.read_kept(fence, self.size.rows, self.size.bytes)
-            if page.word is not Word.OK:
-                self._refused_by_store(owned, fence, page.word)
+            if page.status is not ReplyStatus.OK:
+                self._refused_by_store(owned, fence, page.status)
                 return False
             if to_do is None or (to_do <= 0 and page.left > unwritable):
                 to_do, unwritable = page.left, 0
@@ -118,8 +118,8 @@ class KeptReplay:
                     self._note_last_page(owned, page)
                 break
             back = await self.apply(owned, page.raw)
-            if (word := await self._store.remove_kept(fence, page.raw, back)) is not Word.OK:
-                self._refused_by_store(owned, fence, word)
+            if (status := await self._store.remove_kept(fence, page.raw, back)) is not ReplyStatus.OK:
+                self._refused_by_store(owned, fence, status)
                 return False
             to_do -= len(page.raw)
             applied += len(page.raw) - len(back)
@@ -138,9 +138,11 @@ class KeptReplay:
         owned.unwritable = 0
         self._work.set()
 
-    def _refused_by_store(self, owned: OwnedBucket, fence: Fence, word: Word) -> None:
-        if word is not Word.CLOSED and fence == owned.fence:  # (else it was unfrozen under a new epoch meanwhile)
-            self._on_forgotten(fence.bucket_id, f"the store answered {word} to a read of kept outcomes", word)
+    def _refused_by_store(self, owned: OwnedBucket, fence: Fence, status: ReplyStatus) -> None:
+        if (
+            status is not ReplyStatus.CLOSED and fence == owned.fence
+        ):  # (else it was unfrozen under a new epoch meanwhile)
+            self._on_forgotten(fence.bucket_id, f"the store answered {status} to a read of kept outcomes", status)
 
     @staticmethod
     def _note_last_page(owned: OwnedBucket, page: Kept) -> None:

@@ -28,7 +28,7 @@ from jobmaster.clock import Clock
 from jobmaster.model.errors import InputError, JobMasterError, Refused, Unavailable
 from jobmaster.model.ids import Fence, text
 from jobmaster.model.job import Entry, FinalRow, HoldRow
-from jobmaster.ports import StoreOwner, Word, WriterOutcomes, Written
+from jobmaster.ports import ReplyStatus, StoreOwner, WriterOutcomes, Written
 from jobmaster.rules.batching import OUTCOME_BYTES, Size, fitting
 from jobmaster.telemetry import Telemetry
 from jobmaster_agents.event_log import Event, EventLog
@@ -398,7 +398,7 @@ class OutcomeWriter:
         self.fenced_batches += 1
         self._ownership.write_refused(owned, why)
 
-    def forget(self, bucket_id: bytes, why: str, reply: Word | None = None) -> None:
+    def forget(self, bucket_id: bytes, why: str, reply: ReplyStatus | None = None) -> None:
         """The bucket has another owner: nothing of it is settled, no key of it is touched."""
         self.fenced_batches += 1
         self._on_forgotten(bucket_id, why, reply)

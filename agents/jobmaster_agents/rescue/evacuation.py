@@ -18,7 +18,7 @@ from jobmaster.model.bucket import Bucket
 from jobmaster.model.errors import InputError, Refused, ValueRefused
 from jobmaster.model.ids import ID_BYTES, AgentId, BucketId, Fence
 from jobmaster.model.job import Entry, FinalRow, HoldRow
-from jobmaster.ports import EvacuationMaster, Page, Unfit, Word, Written
+from jobmaster.ports import EvacuationMaster, Page, ReplyStatus, Unfit, Written
 from jobmaster.rules.batching import Size
 from jobmaster_agents.outcomes.batch_write import RowRefusals, StoredRowsWrite
 from jobmaster_agents.outcomes.kept_codec import decode_rows
@@ -32,13 +32,13 @@ _Row = TypeVar("_Row", Entry, FinalRow, HoldRow)
 class EvacuationStore(Protocol):
     """What an evacuation needs of the bucket's store."""
 
-    async def fence(self, fence: Fence) -> tuple[Word, int]: ...
+    async def fence(self, fence: Fence) -> tuple[ReplyStatus, int]: ...
 
     async def read_page(self, fence: Fence, limit: int, bytes_max: int) -> Page: ...
 
-    async def remove_page(self, fence: Fence, page: Page) -> Word: ...
+    async def remove_page(self, fence: Fence, page: Page) -> ReplyStatus: ...
 
-    async def close_if_empty(self, fence: Fence) -> Word: ...
+    async def close_if_empty(self, fence: Fence) -> ReplyStatus: ...
 
 
 class EvacuationEnd(StrEnum):
@@ -104,22 +104,22 @@ class Evacuation:
         """
         if not self._may_write():
             return EvacuationEnd.STOPPED
-        word, number = await self._store.fence(self.fence)
-        if word is Word.VOUCHED:
+        status, number = await self._store.fence(self.fence)
+        if status is ReplyStatus.VOUCHED:
             self.wait_seconds = number / 1e6
             return EvacuationEnd.STORE_LEASE
         self.store_epoch = number
-        if word is Word.FENCED:
+        if status is ReplyStatus.FENCED:
             return EvacuationEnd.EPOCH_BEHIND
-        if word is not Word.OK:
+        if status is not ReplyStatus.OK:
             return EvacuationEnd.NOT_YET
         while True:
             if (end := await self._move_pages()) is not None:
                 return end
-            word = await self._store.close_if_empty(self.fence)
-            if word is Word.OK:
+            status = await self._store.close_if_empty(self.fence)
+            if status is ReplyStatus.OK:
                 break
-            if word is not Word.NOT_EMPTY:
+            if status is not ReplyStatus.NOT_EMPTY:
                 return EvacuationEnd.NOT_YET
         return await self._close()
 
@@ -154,7 +154,7 @@ class Evacuation:
             if not self._may_write():
                 return EvacuationEnd.STOPPED
             page = await self._store.read_page(self.fence, self._size.rows, self._size.bytes)
-            if page.word is not Word.OK:
+            if page.status is not ReplyStatus.OK:
                 return EvacuationEnd.NOT_YET
             if not page.kind:
                 return None
@@ -164,7 +164,7 @@ class Evacuation:
             elif not await self._move(page):
                 return EvacuationEnd.SUPERSEDED
             await self._quarantine_unfit()
-            if await self._store.remove_page(self.fence, page) is not Word.OK:
+            if await self._store.remove_page(self.fence, page) is not ReplyStatus.OK:
                 return EvacuationEnd.NOT_YET
 
     async def _move(self, page: Page) -> bool:

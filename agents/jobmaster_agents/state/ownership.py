@@ -16,14 +16,14 @@ from typing import Protocol
 
 from jobmaster.model.bucket import Bucket, BucketState
 from jobmaster.model.ids import AgentId, BucketId, Fence
-from jobmaster.ports import Word
+from jobmaster.ports import ReplyStatus
 from jobmaster.rules.lease import Standing, Term, standing
 
 FENCED_EXIT_CODE = 75
 """Exit code of a process that fenced itself: its supervisor starts a new agent in its place (EX_TEMPFAIL)."""
 
 
-_STORE_LOST = frozenset((Word.GENERATION, Word.ROLLBACK, Word.NO_BUCKET))
+_STORE_LOST = frozenset((ReplyStatus.GENERATION, ReplyStatus.ROLLBACK, ReplyStatus.NO_BUCKET))
 """Replies of a store that was emptied, replaced or restored from an older copy, and of no other store."""
 _UNFROZEN_LIST_PREFIX = "thawed-"
 
@@ -94,7 +94,7 @@ class OwnedBucket:
         fence = Fence(BucketId(bucket.id), bucket.epoch, AgentId(bucket.owner))
         return cls(fence, bucket.lane, bucket.priority, bucket.store)
 
-    def note_reply(self, reply: Word | None) -> None:
+    def note_reply(self, reply: ReplyStatus | None) -> None:
         """A reply of its store, when that was a refusal."""
         self.store_lost = self.store_lost or reply in _STORE_LOST
 
@@ -143,7 +143,7 @@ OnLost = Callable[[OwnedBucket, str], None]
 class OnForgotten(Protocol):
     """Called when an answer of a store, or of the master, shows that a bucket has another owner."""
 
-    def __call__(self, bucket_id: bytes, why: str, reply: Word | None = None) -> None:
+    def __call__(self, bucket_id: bytes, why: str, reply: ReplyStatus | None = None) -> None:
         """``reply``: that of its store; ``None``: the answer came from elsewhere."""
 
 
@@ -285,7 +285,7 @@ class Ownership:
         """A bucket of this process; ``None``: it does not own it (any more)."""
         return self.buckets.get(bucket_id)
 
-    def lose(self, bucket_id: bytes, why: str, reply: Word | None = None) -> bool:
+    def lose(self, bucket_id: bytes, why: str, reply: ReplyStatus | None = None) -> bool:
         """The bucket has another owner, or its store has lost it. False when it was not owned (any more): two reports are one
         loss. ``reply``: that of its store, if the report came from there."""
         owned = self.buckets.pop(bucket_id, None)

@@ -22,7 +22,7 @@ from jobmaster.model.agent import Agent, AgentState
 from jobmaster.model.bucket import Bucket, BucketState
 from jobmaster.model.ids import AgentId, BucketId, Fence, text
 from jobmaster.model.job import Entry, FinalRow, HoldRow, InFlightRow, NewJob
-from jobmaster.ports import Word
+from jobmaster.ports import ReplyStatus
 from jobmaster.rules.lease import term
 from jobmaster.settings.model import Leases, MasterSettings, StoreSettings
 from jobmaster.telemetry import Telemetry
@@ -148,13 +148,13 @@ class Owner(Participant):
         )
         assert await self.master.buckets.create_buckets([bucket])
         self.fence = Fence(BucketId(bucket.id), 1, AgentId(self.agent_id))
-        assert await self.store.open_bucket(self.fence) is Word.OK
+        assert await self.store.open_bucket(self.fence) is ReplyStatus.OK
 
     async def submit(self, count: int, *, rescues: int = 0) -> list[bytes]:
         """SavePending jobs."""
         entries = [Entry(new_id(), 1, "work", b"{}", rescues=rescues) for _ in range(count)]
         answer = await self.store.submit(self.fence.bucket_id, [encode_entry(e) for e in entries], **HIGH_WATER)
-        assert answer.word is Word.OK
+        assert answer.status is ReplyStatus.OK
         return [entry.id for entry in entries]
 
     async def mark(self, count: int) -> list[Entry]:
@@ -169,12 +169,12 @@ class Owner(Participant):
     async def onboard(self, count: int) -> list[bytes]:
         """Onboarded jobs, due now."""
         entries = await self.mark(count)
-        assert await self.store.assign(self.fence, [(0, encode_entry(entry)) for entry in entries]) is Word.OK
+        assert await self.store.assign(self.fence, [(0, encode_entry(entry)) for entry in entries]) is ReplyStatus.OK
         return [entry.id for entry in entries]
 
     async def claim(self, name: str, count: int) -> list[Entry]:
         claimed = await self.store.claim(self.fence, name, count)
-        assert claimed.word is Word.OK
+        assert claimed.status is ReplyStatus.OK
         assert len(claimed.entries) == count
         return claimed.entries
 
@@ -185,7 +185,7 @@ class Owner(Participant):
         assert written.accepted == {entry.id for entry in entries}
 
     async def settle(self, name: str) -> None:
-        assert await self.store.settle(self.fence, [name], []) is Word.OK
+        assert await self.store.settle(self.fence, [name], []) is ReplyStatus.OK
 
     async def live(self, count: int = 3) -> Lived:
         """Jobs in every place; then it may die."""
@@ -202,7 +202,7 @@ class Owner(Participant):
         entries = await self.claim("spill", 2 * count)
         outcomes = [keep_final(self.fence, self.final(entry)) for entry in entries[:count]]
         outcomes += [keep_hold(self.fence, hold_row(entry, self.lane)) for entry in entries[count:]]
-        assert await self.store.keep_outcomes(self.fence, outcomes, ["spill"]) is Word.OK
+        assert await self.store.keep_outcomes(self.fence, outcomes, ["spill"]) is ReplyStatus.OK
         lived.processing = await self.submit(count)
         await self.persist(await self.claim("run", count))
         lived.finished = await self.submit(count)

@@ -12,7 +12,7 @@ from jobmaster.codec import encode_entry
 from jobmaster.handlers import Handlers, JobContext
 from jobmaster.model.ids import text
 from jobmaster.model.job import Entry
-from jobmaster.ports import Word
+from jobmaster.ports import ReplyStatus
 from jobmaster.rules.lease import term
 from jobmaster.settings.model import AgentSettings, ClusterSettings
 from jobmaster.telemetry import Telemetry
@@ -70,13 +70,13 @@ class Life:
         self.bucket_worker.in_flight_writer._within_seconds = 0.0
         self.telemetry = telemetry
 
-    async def submit(self, *entries: bytes) -> Word:
-        return (await self.owner.store.submit(self.owner.fence.bucket_id, entries, **HIGH_WATER)).word
+    async def submit(self, *entries: bytes) -> ReplyStatus:
+        return (await self.owner.store.submit(self.owner.fence.bucket_id, entries, **HIGH_WATER)).status
 
     async def freeze(self, *, tell_store: bool = True) -> None:
         [bucket] = await self.owner.master.buckets.freeze([self.owner.fence.bucket_id], None, "test", "test")
         if tell_store:
-            assert await self.owner.store.freeze(bucket.id, bucket.epoch, bucket.owner) is Word.OK
+            assert await self.owner.store.freeze(bucket.id, bucket.epoch, bucket.owner) is ReplyStatus.OK
 
     async def unfreeze(self) -> None:
         assert len(await self.owner.master.buckets.unfreeze([self.owner.fence.bucket_id], None, "test", "test")) == 1

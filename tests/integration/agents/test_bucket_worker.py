@@ -22,7 +22,7 @@ from jobmaster.handlers import Handlers
 from jobmaster.model.errors import OutcomeUnknown, Unavailable
 from jobmaster.model.ids import text
 from jobmaster.model.job import Entry, NewJob
-from jobmaster.ports import Word
+from jobmaster.ports import ReplyStatus
 from jobmaster.rules.lease import term
 from jobmaster.settings.model import AgentSettings, ClusterSettings, JobDefaults
 from jobmaster.telemetry import Telemetry
@@ -153,7 +153,7 @@ class Life:
         await self.owner.master.intake.insert_held(held)
         self.jobs.update({job.id: "note" for job in held})
         answer = await self.owner.store.submit(self.owner.fence.bucket_id, entries, **HIGH_WATER)
-        assert answer.word is Word.OK
+        assert answer.status is ReplyStatus.OK
 
     async def play(self) -> list[bytes]:
         """From the first claim to the graceful exit; the buckets left behind."""

@@ -11,7 +11,7 @@ from jobmaster.codec import encode_entry
 from jobmaster.model.errors import OutcomeUnknown
 from jobmaster.model.ids import text
 from jobmaster.model.job import Entry, NewJob
-from jobmaster.ports import Word
+from jobmaster.ports import ReplyStatus
 from jobmaster.rules.lease import term
 from jobmaster_agents.buckets.anti_entropy import GRACE_SHARE, AntiEntropy, _Watch
 from jobmaster_agents.event_log import EventLog
@@ -64,7 +64,7 @@ async def test_a_freeze_with_jobs_in_every_place(stage: Stage, life: Life) -> No
     await life.beat()
     assert life.owned.frozen
     assert life.telemetry.value("buckets_frozen") == 1
-    assert await life.submit(encoded("then")[1]) is Word.CLOSED
+    assert await life.submit(encoded("then")[1]) is ReplyStatus.CLOSED
     gates["first"].set()
     await until(lambda: bucket_worker.executor.running == 0 and not bucket_worker.outcome_writer.backlog)
     assert await states(stage, [known, unknown]) == {known: "SUCCEEDED", unknown: "SUCCEEDED"}
@@ -101,7 +101,7 @@ async def test_a_refused_write_does_not_lose_a_frozen_bucket(stage: Stage, life:
     await life.bucket_worker.in_flight_writer.tick()
     await life.ownership_check.tick()
     assert life.owned.frozen
-    assert await life.submit(encoded("then")[1]) is Word.CLOSED, "the owner tells the store"
+    assert await life.submit(encoded("then")[1]) is ReplyStatus.CLOSED, "the owner tells the store"
     assert life.lost == []
     assert await stage.bucket_state(life.owner.fence.bucket_id) == ("FROZEN", 1)
     gates["first"].set()
@@ -170,7 +170,7 @@ async def test_frozen_again_before_the_owner_was_unfrozen(stage: Stage, life: Li
     await life.beat()
     assert life.owned.fence.epoch == 3
     job_id, entry = encoded("first")
-    assert await life.submit(entry) is Word.OK
+    assert await life.submit(entry) is ReplyStatus.OK
     gates["first"].set()
     await until(lambda: began[job_id] == 1 and is_idle(life.bucket_worker))
 
@@ -242,7 +242,7 @@ async def test_the_answer_to_the_unfreezing_is_lost(stage: Stage, life: Life, mo
     await life.unfreeze()
     unfreeze = life.owner.store.unfreeze
 
-    async def unanswered(*arguments: object) -> Word:
+    async def unanswered(*arguments: object) -> ReplyStatus:
         await unfreeze(*arguments)  # type: ignore[arg-type]
         raise OutcomeUnknown("the answer to unfreeze was lost")
 

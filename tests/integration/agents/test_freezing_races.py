@@ -10,7 +10,7 @@ from jobmaster.clock import new_id
 from jobmaster.codec import encode_entry
 from jobmaster.model.ids import Fence
 from jobmaster.model.job import Entry, InFlightRow, NewJob
-from jobmaster.ports import Word, Written
+from jobmaster.ports import ReplyStatus, Written
 from tests.integration.agents.fixture import PRIORITY, Stage
 from tests.integration.agents.freezing_fixture import Life, began, encoded, gates, nothing_lies_there, states
 from tests.support.idle import is_idle
@@ -64,7 +64,7 @@ async def test_a_freeze_that_was_over_before_the_owner_saw_it(stage: Stage, life
     assert life.owned.fence.epoch == 1, "one renewal may have crossed the change"
     await life.beat()
     assert (life.owned.fence.epoch, life.owned.frozen) == (2, False)
-    assert await life.submit(entry) is Word.OK
+    assert await life.submit(entry) is ReplyStatus.OK
     await until(lambda: is_idle(life.bucket_worker))
     assert await states(stage, [job_id]) == {job_id: "SUCCEEDED"}
     assert life.lost == []
@@ -76,7 +76,7 @@ async def test_a_freeze_that_a_failover_has_lost_ends(stage: Stage, life: Life) 
     gates["first"].set()
     await life.submit(entry)
     fence = life.owner.fence
-    assert await life.owner.store.freeze(fence.bucket_id, fence.epoch, fence.owner) is Word.OK
+    assert await life.owner.store.freeze(fence.bucket_id, fence.epoch, fence.owner) is ReplyStatus.OK
     onboarded = NewJob(new_id(), PRIORITY, life.owner.lane, "gated", b'{"gate":"first"}', b"", 0)
     await life.owner.master.intake.insert_held([onboarded])
     life.bucket_worker.due_fetcher.kick(fence.bucket_id)
@@ -102,7 +102,7 @@ async def test_a_freeze_that_a_failover_loses_after_the_owner_saw_it_ends_too(st
     await stage.rows("UPDATE bucket SET state = 'ACTIVE'")  # what a failover that forgets leaves
     await life.beat()
     assert not life.owned.frozen
-    assert await life.submit(entry) is Word.OK
+    assert await life.submit(entry) is ReplyStatus.OK
     await until(lambda: began[waits] == 1)
     await nothing_lies_there(life)
     assert (life.owned.fence, life.lost) == (life.owner.fence, [])

@@ -10,7 +10,7 @@ import redis.asyncio
 from jobmaster.clock import SystemClock, new_id
 from jobmaster.model.ids import text
 from jobmaster.model.job import NewJob
-from jobmaster.ports import Word
+from jobmaster.ports import ReplyStatus
 from jobmaster.rules.lease import term
 from jobmaster.settings.model import ClusterSettings, Leases
 from jobmaster_agents.buckets.anti_entropy import AntiEntropy, _Watch
@@ -218,7 +218,7 @@ async def test_jobs_in_a_bucket_the_master_has_forgotten_run_again(stage: Stage)
     await keeper.rescue().tick()
     found = await stage.jobs()
     assert {job_id: found[job_id][0] for job_id in submitted} == dict.fromkeys(submitted, "HELD")
-    assert (await owner.store.claim(owner.fence, "two", 10)).word is Word.FENCED
+    assert (await owner.store.claim(owner.fence, "two", 10)).status is ReplyStatus.FENCED
 
 
 async def test_jobs_in_a_claimed_list_whose_name_the_store_has_lost_run_again(stage: Stage) -> None:

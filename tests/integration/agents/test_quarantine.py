@@ -13,7 +13,7 @@ from jobmaster.codec import encode_entry
 from jobmaster.master.outcomes import Outcomes
 from jobmaster.master.reports import Reader
 from jobmaster.model.job import Entry
-from jobmaster.ports import Unfit, Word
+from jobmaster.ports import ReplyStatus, Unfit
 from jobmaster_agents.event_log import Event
 from jobmaster_agents.outcomes.kept_codec import keep_final
 from tests.integration.agents.fixture import HIGH_WATER, Killed, Owner, Stage, When
@@ -26,18 +26,18 @@ async def _poisoned(owner: Owner) -> tuple[list[bytes], list[bytes]]:
     bad = [Entry(new_id(), 1, "nul\x00", b"{}") for _ in range(4)]
     for entry in (bad[0], bad[3]):  # in one claimed list
         answer = await store.submit(fence.bucket_id, [encode_entry(entry)], **HIGH_WATER)
-        assert answer.word is Word.OK
+        assert answer.status is ReplyStatus.OK
         good += await owner.submit(2)
         if entry is bad[0]:
             await owner.claim("one", 3)
     spilled = await owner.submit(1)
     lying = await owner.claim("two", 4)
     outcomes = [b"\x93junk", *(keep_final(fence, owner.final(entry)) for entry in lying)]
-    assert await store.keep_outcomes(fence, outcomes, ["two"]) is Word.OK
+    assert await store.keep_outcomes(fence, outcomes, ["two"]) is ReplyStatus.OK
     assert await store.submit(fence.bucket_id, [encode_entry(bad[1])], **HIGH_WATER)
     good += await owner.submit(2)
     good += await owner.onboard(2)
-    assert await store.assign(fence, [(0, encode_entry(bad[2]))]) is Word.OK
+    assert await store.assign(fence, [(0, encode_entry(bad[2]))]) is ReplyStatus.OK
     return [encode_entry(each) for each in bad[:3]] + outcomes[:2], good + spilled
 
 

@@ -14,7 +14,7 @@ from jobmaster.master.master import Master
 from jobmaster.model.bucket import BucketState
 from jobmaster.model.ids import Fence, text
 from jobmaster.model.job import Entry
-from jobmaster.ports import Page, Word, Written
+from jobmaster.ports import Page, ReplyStatus, Written
 from jobmaster.rules.batching import BATCH_BYTES
 from jobmaster.settings.model import MasterSettings
 from jobmaster_agents.event_log import Event
@@ -63,7 +63,7 @@ async def test_a_bucket_full_of_large_jobs_is_moved_in_pages_of_bounded_bytes(st
     size, count = 120 * 1024, 45
     entries = [Entry(new_id(), 1, "work", b'"' + b"x" * size + b'"') for _ in range(count)]
     submitted = await owner.store.submit(owner.fence.bucket_id, [encode_entry(e) for e in entries], **HIGH_WATER)
-    assert submitted.word is Word.OK
+    assert submitted.status is ReplyStatus.OK
     first = await owner.store.claim(owner.fence, "one", count)
     assert sum(map(len, first.raw)) <= BATCH_BYTES < sum(map(len, first.raw)) + size
     await owner.die()
@@ -183,12 +183,12 @@ async def test_a_zombie_owner_is_refused_everywhere(stage: Stage) -> None:
     assert not (await zombie.members.renew(owner.agent_id, 10.0)).alive
     assert not await zombie.buckets.move_bucket(*owner.fence, BucketState.LOST, "it thinks it owns it")
 
-    assert (await owner.store.claim(owner.fence, "more", 10)).word is Word.FENCED
-    assert await owner.store.settle(owner.fence, ["new"], []) is Word.FENCED
-    assert await owner.store.assign(owner.fence, [(0, encode_entry(claimed[0]))]) is Word.FENCED
-    assert await owner.store.keep_outcomes(owner.fence, [b"x"], []) is Word.FENCED
+    assert (await owner.store.claim(owner.fence, "more", 10)).status is ReplyStatus.FENCED
+    assert await owner.store.settle(owner.fence, ["new"], []) is ReplyStatus.FENCED
+    assert await owner.store.assign(owner.fence, [(0, encode_entry(claimed[0]))]) is ReplyStatus.FENCED
+    assert await owner.store.keep_outcomes(owner.fence, [b"x"], []) is ReplyStatus.FENCED
     late = await owner.store.submit(owner.fence.bucket_id, [encode_entry(Entry(new_id(), 1, "w", b"{}"))], **HIGH_WATER)
-    assert late.word is Word.CLOSED
+    assert late.status is ReplyStatus.CLOSED
     assert await stage.jobs() == before
     assert set(fresh) <= set(before)
 
@@ -319,7 +319,7 @@ async def test_a_zombie_rescuer_moves_nothing_and_removes_nothing(stage: Stage) 
     bucket = await zombie.master.rescue.take_lost(zombie.agent_id, ["default"], {})
     assert bucket is not None
     drain = Evacuation(bucket, zombie.master, zombie.store, lambda: True, page_jobs=100, max_rescues=3)
-    assert await zombie.store.fence(drain.fence) == (Word.OK, drain.fence.epoch)
+    assert await zombie.store.fence(drain.fence) == (ReplyStatus.OK, drain.fence.epoch)
     page = await zombie.store.read_page(drain.fence, 100)
     assert {entry.id for entry in page.entries} == {entry.id for entry in claimed}
 
@@ -344,7 +344,7 @@ async def test_a_zombie_rescuer_moves_nothing_and_removes_nothing(stage: Stage) 
     assert await heirs.run() is EvacuationEnd.DRAINED
     rescues = {job_id: after[2] for job_id, after in (await stage.jobs()).items()}
     assert rescues == {job_id: int(job_id in {entry.id for entry in claimed}) for job_id in submitted}
-    assert await zombie.store.remove_page(drain.fence, page) is Word.FENCED
+    assert await zombie.store.remove_page(drain.fence, page) is ReplyStatus.FENCED
 
 
 async def test_an_older_drain_of_the_same_agent_is_refused_like_anybody_elses(stage: Stage) -> None:

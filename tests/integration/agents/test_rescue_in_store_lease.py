@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
-from jobmaster.ports import Word
+from jobmaster.ports import ReplyStatus
 from jobmaster_agents.rescue.rescuer import StoreRescuer
 from tests.integration.agents.fixture import Stage, check
 
@@ -23,7 +23,7 @@ async def finish(duty: StoreRescuer) -> None:
 async def test_nothing_moves_before_the_store_term_is_over(stage: Stage) -> None:
     owner, rescuer = await stage.owner(), await stage.agent()
     lived = await owner.live()
-    assert await owner.store.grant_term(owner.fence, TERM) is Word.OK
+    assert await owner.store.grant_term(owner.fence, TERM) is ReplyStatus.OK
     before = await stage.jobs()
     await owner.die()
     duty = rescuer.rescue()
@@ -32,7 +32,9 @@ async def test_nothing_moves_before_the_store_term_is_over(stage: Stage) -> None
     assert duty.unfinished == 1
     assert await stage.jobs() == before
     assert rescuer.telemetry.drains_postponed == 0, "it is no failure"
-    assert await owner.store.grant_term(owner.fence, TERM) is Word.FENCED, "but its former owner learns it at once"
+    assert await owner.store.grant_term(owner.fence, TERM) is ReplyStatus.FENCED, (
+        "but its former owner learns it at once"
+    )
     await finish(duty)
     await check(stage, owner, lived)
     assert rescuer.telemetry.buckets_drained == 1
@@ -41,7 +43,7 @@ async def test_nothing_moves_before_the_store_term_is_over(stage: Stage) -> None
 async def test_a_rescuer_that_dies_while_it_waits_leaves_the_wait_to_the_next(stage: Stage) -> None:
     owner, first, second = await stage.owner(), await stage.agent(), await stage.agent()
     lived = await owner.live()
-    assert await owner.store.grant_term(owner.fence, TERM) is Word.OK
+    assert await owner.store.grant_term(owner.fence, TERM) is ReplyStatus.OK
     await owner.die()
     await first.rescue().tick()
     await first.die()
@@ -55,7 +57,7 @@ async def test_other_buckets_do_not_wait_for_one_that_does(stage: Stage) -> None
     waiting, other, rescuer = await stage.owner(), await stage.owner(), await stage.agent()
     await waiting.live()
     lived = await other.live()
-    assert await waiting.store.grant_term(waiting.fence, 60.0) is Word.OK
+    assert await waiting.store.grant_term(waiting.fence, 60.0) is ReplyStatus.OK
     await waiting.die()
     await other.die()
     duty = rescuer.rescue()

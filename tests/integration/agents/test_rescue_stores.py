@@ -11,7 +11,7 @@ from jobmaster.agentstore.store import AgentStore
 from jobmaster.clock import SystemClock, new_id
 from jobmaster.embedded import ValkeyServer
 from jobmaster.model.ids import AgentId, Fence, text
-from jobmaster.ports import Word
+from jobmaster.ports import ReplyStatus
 from jobmaster.rules.lease import term
 from jobmaster.settings.model import Leases, StoreSettings
 from jobmaster_agents.event_log import EventLog
@@ -27,8 +27,8 @@ async def test_a_store_with_a_higher_epoch_is_taken_above_it(stage: Stage) -> No
     owner, rescuer = await stage.owner(), await stage.agent()
     lived = await owner.live(2)
     await owner.die()
-    word, _ = await rescuer.store.fence(Fence(owner.fence.bucket_id, 7000, AgentId(new_id())))
-    assert word is Word.OK
+    status, _ = await rescuer.store.fence(Fence(owner.fence.bucket_id, 7000, AgentId(new_id())))
+    assert status is ReplyStatus.OK
     await rescuer.rescue().tick()
     await check(stage, owner, lived)
     assert (await stage.bucket_state(owner.fence.bucket_id))[1] == 7001

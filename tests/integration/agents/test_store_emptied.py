@@ -17,7 +17,7 @@ from jobmaster.codec import encode_entry
 from jobmaster.handlers import Handlers, JobContext
 from jobmaster.master.reports import Reader
 from jobmaster.model.job import Entry
-from jobmaster.ports import Word
+from jobmaster.ports import ReplyStatus
 from jobmaster.rules.lease import term
 from jobmaster.settings.model import AgentSettings, ClusterSettings
 from jobmaster.telemetry import Telemetry
@@ -63,7 +63,7 @@ class Life:
 
     async def submit(self, entries: list[Entry]) -> None:
         raw = [encode_entry(entry) for entry in entries]
-        assert (await self.owner.store.submit(self.owner.fence.bucket_id, raw, **HIGH_WATER)).word is Word.OK
+        assert (await self.owner.store.submit(self.owner.fence.bucket_id, raw, **HIGH_WATER)).status is ReplyStatus.OK
 
 
 @asynccontextmanager

@@ -16,7 +16,7 @@ from jobmaster.codec import encode_entry
 from jobmaster.model.errors import JobMasterError
 from jobmaster.model.ids import AgentId, BucketId, Fence
 from jobmaster.model.job import Entry
-from jobmaster.ports import Word
+from jobmaster.ports import ReplyStatus
 from tests.integration.audit.conftest import Ground, fresh
 
 CHECKED = [invariant.number for invariant in INVARIANTS if invariant.not_applicable is None]
@@ -288,11 +288,11 @@ def entry_of(job_id: bytes) -> bytes:
 
 async def submit(ground: Ground, bucket: UUID, job_id: bytes) -> None:
     fence = Fence(BucketId(bucket.bytes), 1, AgentId(ground.agent.bytes))
-    assert await ground.store.open_bucket(fence) is Word.OK
+    assert await ground.store.open_bucket(fence) is ReplyStatus.OK
     answer = await ground.store.submit(
         bucket.bytes, [entry_of(job_id)], high_water_jobs=10, high_water_bytes=10_000, skew_ms_max=3_600_000
     )
-    assert answer.word is Word.OK
+    assert answer.status is ReplyStatus.OK
 
 
 async def test_acknowledged_jobs_are_found_in_master_and_store(history: Ground) -> None:

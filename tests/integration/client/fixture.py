@@ -17,7 +17,7 @@ from jobmaster.model.agent import Agent, AgentState
 from jobmaster.model.bucket import Bucket, BucketState
 from jobmaster.model.ids import AgentId, BucketId, Fence
 from jobmaster.model.job import Entry, ErrorInfo, FinalRow, JobState
-from jobmaster.ports import Word
+from jobmaster.ports import ReplyStatus
 from jobmaster.settings.model import AgentSettings, BucketCounts, ClusterSettings, StoreSettings
 
 handlers = Handlers()
@@ -79,7 +79,7 @@ class HandAgent:
         ]  # fmt: skip
         assert await self.master.buckets.create_buckets(made)
         for bucket in made:
-            assert await self.store.open_bucket(self.fence(bucket)) is Word.OK
+            assert await self.store.open_bucket(self.fence(bucket)) is ReplyStatus.OK
         self.buckets.setdefault((lane, priority), []).extend(made)
         return made
 
@@ -91,7 +91,7 @@ class HandAgent:
         self._lists += 1
         name = f"hand-{self._lists}"
         answer = await self.store.claim(self.fence(bucket), name, 10_000)
-        assert answer.word is Word.OK
+        assert answer.status is ReplyStatus.OK
         return name, answer.entries
 
     async def finish(
@@ -115,7 +115,7 @@ class HandAgent:
         ]  # fmt: skip
         written = await self.master.outcomes.record_final(rows)
         assert written.accepted | written.refused == {entry.id for entry in entries}
-        assert await self.store.settle(self.fence(bucket), [name], [entry.id for entry in entries]) is Word.OK
+        assert await self.store.settle(self.fence(bucket), [name], [entry.id for entry in entries]) is ReplyStatus.OK
 
     async def work_off(self, *, result: bytes | None = b"null") -> int:
         """Finish everything that waits in any bucket; how many jobs that were."""

@@ -10,7 +10,7 @@ import redis.asyncio
 
 from jobmaster.agentstore.store import AgentStore
 from jobmaster.clock import new_id
-from jobmaster.ports import Word
+from jobmaster.ports import ReplyStatus
 from jobmaster.settings.model import StoreSettings
 from tests.integration.store.fixture import Bench, new_fence
 
@@ -54,5 +54,5 @@ async def raw(store_url: str) -> AsyncIterator[redis.asyncio.Redis]:
 async def bench(store: AgentStore, raw: redis.asyncio.Redis) -> Bench:
     """An ACTIVE bucket and all that is needed to look at it."""
     fence = new_fence()
-    assert await store.open_bucket(fence) is Word.OK
+    assert await store.open_bucket(fence) is ReplyStatus.OK
     return Bench(store, fence, raw)

@@ -12,7 +12,7 @@ from jobmaster.clock import new_id
 from jobmaster.codec import encode_entry
 from jobmaster.model.ids import AgentId, BucketId, Fence
 from jobmaster.model.job import Entry
-from jobmaster.ports import StoreIntake, Submitted, Word
+from jobmaster.ports import ReplyStatus, StoreIntake, Submitted
 
 HOUR_MS = 3_600_000
 ROOM = {"high_water_jobs": 10**9, "high_water_bytes": 10**15}
@@ -79,9 +79,9 @@ async def submit(store: StoreIntake, bucket_id: bytes, items: Sequence[bytes], *
     return await store.submit(bucket_id, items, **{**wide, **limits})
 
 
-async def assert_ok(word: Awaitable[Word]) -> None:
+async def assert_ok(status: Awaitable[ReplyStatus]) -> None:
     """The call answers OK."""
-    assert await word is Word.OK
+    assert await status is ReplyStatus.OK
 
 
 async def blocked_pops(raw: redis.asyncio.Redis, cluster: str) -> int:

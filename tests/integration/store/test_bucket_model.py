@@ -23,7 +23,7 @@ from jobmaster.clock import new_id
 from jobmaster.codec import decode_entry
 from jobmaster.model.bucket import BucketDepth
 from jobmaster.model.ids import AgentId, Fence
-from jobmaster.ports import Page, Word
+from jobmaster.ports import Page, ReplyStatus
 from jobmaster.settings.model import StoreSettings
 from tests.integration.store.fixture import HOUR_MS, ROOM, make_items, new_fence
 
@@ -58,7 +58,7 @@ class BucketMachine(RuleBasedStateMachine):
 
     @initialize()
     def open(self) -> None:
-        assert self.call(self.store.open_bucket(self.fence)) is Word.OK
+        assert self.call(self.store.open_bucket(self.fence)) is ReplyStatus.OK
 
     # ------------------------------------------------------------ producers
 
@@ -76,11 +76,11 @@ class BucketMachine(RuleBasedStateMachine):
         )
         waiting = len(self.pending) + sum(due_us == DUE_US for due_us in self.assigned.values())
         if self.state != "ACTIVE":
-            assert answer.word is Word.CLOSED
+            assert answer.status is ReplyStatus.CLOSED
         elif waiting + count > HIGH_WATER:
-            assert answer.word is Word.FULL
+            assert answer.status is ReplyStatus.FULL
         else:
-            assert (answer.word, answer.depth) == (Word.OK, waiting + count)
+            assert (answer.status, answer.depth) == (ReplyStatus.OK, waiting + count)
             self.pending += items
             self.accepted |= set(items)
 
@@ -89,11 +89,11 @@ class BucketMachine(RuleBasedStateMachine):
         (item,) = make_items(1)
         due_us = LATER_US if late else DUE_US
         if by_owner:
-            word = self.call(self.store.assign(self.fence, [(due_us, item)]))
+            status = self.call(self.store.assign(self.fence, [(due_us, item)]))
         else:
-            word = self.call(self.store.put(self.fence.bucket_id, self.fence.epoch, [(due_us, item)], **ROOM)).word
-        assert word is (Word.OK if self.state == "ACTIVE" else Word.CLOSED)
-        if word is Word.OK:
+            status = self.call(self.store.put(self.fence.bucket_id, self.fence.epoch, [(due_us, item)], **ROOM)).status
+        assert status is (ReplyStatus.OK if self.state == "ACTIVE" else ReplyStatus.CLOSED)
+        if status is ReplyStatus.OK:
             self.assigned[item] = due_us
             self.accepted.add(item)
 
@@ -103,7 +103,7 @@ class BucketMachine(RuleBasedStateMachine):
     def claim(self, name: str, limit: int) -> None:
         answer = self.call(self.store.claim(self.fence, name, limit))
         if self.state not in {"ACTIVE", "COMPLETING"}:
-            assert answer.word is Word.CLOSED
+            assert answer.status is ReplyStatus.CLOSED
             return
         if name not in self.claimed:
             due = sorted(item for item, due_us in self.assigned.items() if due_us == DUE_US)[:limit]
@@ -121,8 +121,8 @@ class BucketMachine(RuleBasedStateMachine):
     @rule(chosen=st.sets(names))
     def settle(self, chosen: set[str]) -> None:
         lists = sorted(chosen)
-        word = self.call(self.store.settle(self.fence, lists, []))
-        assert word is (Word.CLOSED if self.state == "READY_TO_DELETE" else Word.OK)
+        status = self.call(self.store.settle(self.fence, lists, []))
+        assert status is (ReplyStatus.CLOSED if self.state == "READY_TO_DELETE" else ReplyStatus.OK)
         for name in lists:
             self.safe_elsewhere |= set(self.claimed.pop(name, []))
 
@@ -130,21 +130,21 @@ class BucketMachine(RuleBasedStateMachine):
     def spill(self, chosen: set[str]) -> None:
         lists = sorted(chosen & self.claimed.keys())
         items = [item for name in lists for item in self.claimed[name]]
-        word = self.call(self.store.keep_outcomes(self.fence, items, lists))
-        assert word is (Word.CLOSED if self.state == "READY_TO_DELETE" else Word.OK)
+        status = self.call(self.store.keep_outcomes(self.fence, items, lists))
+        assert status is (ReplyStatus.CLOSED if self.state == "READY_TO_DELETE" else ReplyStatus.OK)
         for name in lists:
             self.spilled += self.claimed.pop(name)
 
     @rule()
     def close_intake(self) -> None:
-        word = self.call(self.store.close_intake(self.fence))
-        assert word is (Word.OK if self.state in {"ACTIVE", "COMPLETING"} else Word.CLOSED)
-        if word is Word.OK:
+        status = self.call(self.store.close_intake(self.fence))
+        assert status is (ReplyStatus.OK if self.state in {"ACTIVE", "COMPLETING"} else ReplyStatus.CLOSED)
+        if status is ReplyStatus.OK:
             self.state = "COMPLETING"
 
     @rule(name=names)
     def look(self, name: str) -> None:
-        assert self.call(self.store.claimed_lists(self.fence)) == (Word.OK, sorted(self.claimed))
+        assert self.call(self.store.claimed_lists(self.fence)) == (ReplyStatus.OK, sorted(self.claimed))
         assert self.call(self.store.read_claimed(self.fence, name)).raw == self.claimed.get(name, [])
 
     # ------------------------------------------------------------ rescuers
@@ -154,19 +154,19 @@ class BucketMachine(RuleBasedStateMachine):
     def take(self, bump: int) -> None:
         self.superseded.append(self.fence)
         self.fence = Fence(self.fence.bucket_id, self.fence.epoch + bump, AgentId(new_id()))
-        assert self.call(self.store.fence(self.fence)) == (Word.OK, self.fence.epoch)
+        assert self.call(self.store.fence(self.fence)) == (ReplyStatus.OK, self.fence.epoch)
         self.state = "DRAINING"
 
     @rule(limit=st.integers(1, 6), removals=st.integers(0, 3))
     def page(self, limit: int, removals: int) -> None:
         page = self.call(self.store.read_page(self.fence, limit))
         if self.state not in {"COMPLETING", "DRAINING"}:
-            assert page.word is Word.CLOSED
+            assert page.status is ReplyStatus.CLOSED
             return
         expected = self._next_page(limit)
         assert (page.kind, page.list_name, page.raw) == expected
         for _ in range(removals):
-            assert self.call(self.store.remove_page(self.fence, page)) is Word.OK
+            assert self.call(self.store.remove_page(self.fence, page)) is ReplyStatus.OK
         if removals:
             self._forget(*expected)
 
@@ -198,13 +198,13 @@ class BucketMachine(RuleBasedStateMachine):
 
     @rule()
     def close_if_empty(self) -> None:
-        word = self.call(self.store.close_if_empty(self.fence))
+        status = self.call(self.store.close_if_empty(self.fence))
         if self.state == "ACTIVE":
-            assert word is Word.CLOSED
+            assert status is ReplyStatus.CLOSED
         elif self.pending or self.assigned or self.claimed or self.spilled:
-            assert word is Word.NOT_EMPTY
+            assert status is ReplyStatus.NOT_EMPTY
         else:
-            assert word is Word.OK
+            assert status is ReplyStatus.OK
             self.state = "READY_TO_DELETE"
 
     # ------------------------------------------------------------ those who were superseded
@@ -215,17 +215,17 @@ class BucketMachine(RuleBasedStateMachine):
         old = data.draw(st.sampled_from(self.superseded))
         item = make_items(1)[0]
         words = [
-            self.call(self.store.claim(old, name, 5)).word,
+            self.call(self.store.claim(old, name, 5)).status,
             self.call(self.store.settle(old, [name], [])),
             self.call(self.store.keep_outcomes(old, [b"outcome"], [name])),
             self.call(self.store.assign(old, [(DUE_US, item)])),
-            self.call(self.store.remove_page(old, Page(Word.OK, "pending", "", [], self.pending[:1]))),
+            self.call(self.store.remove_page(old, Page(ReplyStatus.OK, "pending", "", [], self.pending[:1]))),
             self.call(self.store.close_intake(old)),
             self.call(self.store.close_if_empty(old)),
-            self.call(self.store.put(old.bucket_id, old.epoch, [(DUE_US, item)], **ROOM)).word,
+            self.call(self.store.put(old.bucket_id, old.epoch, [(DUE_US, item)], **ROOM)).status,
         ]
-        assert set(words) == {Word.FENCED}
-        assert self.call(self.store.fence(old)) == (Word.FENCED, self.fence.epoch)
+        assert set(words) == {ReplyStatus.FENCED}
+        assert self.call(self.store.fence(old)) == (ReplyStatus.FENCED, self.fence.epoch)
 
     # ------------------------------------------------------------ always
 
@@ -247,7 +247,7 @@ class BucketMachine(RuleBasedStateMachine):
     @invariant()
     def nothing_is_deleted_while_it_is_owned_and_filled(self) -> None:
         if self.state == "ACTIVE" or self.pending or self.assigned or self.claimed or self.spilled:
-            assert self.call(self.store.delete_bucket(self.fence.bucket_id)) is Word.NOT_EMPTY
+            assert self.call(self.store.delete_bucket(self.fence.bucket_id)) is ReplyStatus.NOT_EMPTY
 
 
 def test_a_bucket_answers_as_its_model(store_url: str, cluster_name: str) -> None:

@@ -9,7 +9,7 @@ import pytest
 from jobmaster.clock import new_id
 from jobmaster.codec import decode_entry
 from jobmaster.model.ids import AgentId, Fence
-from jobmaster.ports import Page, Word
+from jobmaster.ports import Page, ReplyStatus
 from tests.integration.store.conftest import Connect
 from tests.integration.store.fixture import ROOM, Bench, assert_ok, make_items, new_fence
 
@@ -22,33 +22,33 @@ async def rescuer(bench: Bench) -> Fence:
 
 async def test_a_higher_epoch_takes_the_bucket_and_shuts_everybody_out(bench: Bench, rescuer: Fence) -> None:
     await bench.submit(make_items(1))
-    assert await bench.store.fence(rescuer) == (Word.OK, 2)
-    assert (await bench.store.claim(bench.fence, "a", 1)).word is Word.FENCED
-    assert (await bench.submit(make_items(1))).word is Word.CLOSED
-    assert (await bench.store.put(bench.bucket_id, 1, [(0, make_items(1)[0])], **ROOM)).word is Word.FENCED
-    assert (await bench.store.put(bench.bucket_id, 2, [(0, make_items(1)[0])], **ROOM)).word is Word.CLOSED
+    assert await bench.store.fence(rescuer) == (ReplyStatus.OK, 2)
+    assert (await bench.store.claim(bench.fence, "a", 1)).status is ReplyStatus.FENCED
+    assert (await bench.submit(make_items(1))).status is ReplyStatus.CLOSED
+    assert (await bench.store.put(bench.bucket_id, 1, [(0, make_items(1)[0])], **ROOM)).status is ReplyStatus.FENCED
+    assert (await bench.store.put(bench.bucket_id, 2, [(0, make_items(1)[0])], **ROOM)).status is ReplyStatus.CLOSED
 
 
 async def test_the_same_fence_again_is_accepted(bench: Bench, rescuer: Fence) -> None:
-    assert await bench.store.fence(rescuer) == (Word.OK, 2)
-    assert await bench.store.fence(rescuer) == (Word.OK, 2)
+    assert await bench.store.fence(rescuer) == (ReplyStatus.OK, 2)
+    assert await bench.store.fence(rescuer) == (ReplyStatus.OK, 2)
 
 
 @pytest.mark.parametrize("epoch", [1, 2])
 async def test_a_refused_fence_names_the_epoch_that_stands(bench: Bench, rescuer: Fence, epoch: int) -> None:
-    assert await bench.store.fence(rescuer) == (Word.OK, 2)
+    assert await bench.store.fence(rescuer) == (ReplyStatus.OK, 2)
     before = await bench.contents()
     late = Fence(bench.bucket_id, epoch, AgentId(new_id()))
-    assert await bench.store.fence(late) == (Word.FENCED, 2)
+    assert await bench.store.fence(late) == (ReplyStatus.FENCED, 2)
     assert await bench.contents() == before
-    assert await bench.store.fence(late._replace(epoch=3)) == (Word.OK, 3)
+    assert await bench.store.fence(late._replace(epoch=3)) == (ReplyStatus.OK, 3)
 
 
 async def test_fence_makes_the_bucket_of_a_lost_store(bench: Bench) -> None:
     lost = Bench(bench.store, new_fence(epoch=5), bench.raw)
-    assert await lost.store.fence(lost.fence) == (Word.OK, 5)
+    assert await lost.store.fence(lost.fence) == (ReplyStatus.OK, 5)
     assert await lost.field("state") == b"DRAINING"
-    assert (await lost.store.read_page(lost.fence, 10)) == Page(Word.OK, "", "", [], [])
+    assert (await lost.store.read_page(lost.fence, 10)) == Page(ReplyStatus.OK, "", "", [], [])
     await assert_ok(lost.store.close_if_empty(lost.fence))
 
 
@@ -57,9 +57,9 @@ async def test_a_rescuer_that_had_seen_the_bucket_before_is_not_bound_by_that(be
     await bench.submit(make_items(1))
     await bench.store.claim(bench.fence, "a", 1)
     await bench.force(ver=0)
-    assert (await bench.store.claim(bench.fence, "b", 1)).word is Word.ROLLBACK
-    assert await bench.store.fence(rescuer) == (Word.OK, 2)
-    assert (await bench.store.read_page(rescuer, 10)).word is Word.OK
+    assert (await bench.store.claim(bench.fence, "b", 1)).status is ReplyStatus.ROLLBACK
+    assert await bench.store.fence(rescuer) == (ReplyStatus.OK, 2)
+    assert (await bench.store.read_page(rescuer, 10)).status is ReplyStatus.OK
 
 
 async def test_pages_come_in_the_order_of_the_protocol_and_each_is_removed_exactly(
@@ -77,7 +77,7 @@ async def test_pages_come_in_the_order_of_the_protocol_and_each_is_removed_exact
     while (page := await store.read_page(rescuer, 2)).kind:
         assert page.entries == ([] if page.kind == "spilled" else [decode_entry(item) for item in page.raw])
         assert await store.read_page(rescuer, 2) == page
-        assert await store.close_if_empty(rescuer) is Word.NOT_EMPTY
+        assert await store.close_if_empty(rescuer) is ReplyStatus.NOT_EMPTY
         seen.append((page.kind, page.list_name, page.raw))
         await assert_ok(store.remove_page(rescuer, page))
     assert seen == [
@@ -131,7 +131,7 @@ async def test_a_name_without_its_list_does_not_hold_the_bucket_for_ever(bench: 
     await bench.raw.sadd(bench.store.keys.bucket(bench.bucket_id).lists, "ghost")
     await bench.store.fence(rescuer)
     page = await bench.store.read_page(rescuer, 10)
-    assert page == Page(Word.OK, "claimed", "ghost", [], [])
+    assert page == Page(ReplyStatus.OK, "claimed", "ghost", [], [])
     await assert_ok(bench.store.remove_page(rescuer, page))
     await assert_ok(bench.store.close_if_empty(rescuer))
 
@@ -141,7 +141,7 @@ async def test_of_two_rescuers_one_moves_the_bucket(bench: Bench, connect: Conne
     fences = [Fence(bench.bucket_id, 2, AgentId(new_id())) for _ in range(2)]
     stores = [bench.store, await connect()]
     answers = await asyncio.gather(*[store.fence(fence) for store, fence in zip(stores, fences, strict=True)])
-    assert sorted(word for word, _ in answers) == [Word.FENCED, Word.OK]
-    for store, fence, (word, _) in zip(stores, fences, answers, strict=True):
+    assert sorted(status for status, _ in answers) == [ReplyStatus.FENCED, ReplyStatus.OK]
+    for store, fence, (status, _) in zip(stores, fences, answers, strict=True):
         page = await store.read_page(fence, 10)
-        assert page.word is word
+        assert page.status is status

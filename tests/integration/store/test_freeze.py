@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from jobmaster.codec import encode_entry
 from jobmaster.model.ids import Fence
-from jobmaster.ports import Word
+from jobmaster.ports import ReplyStatus
 from tests.integration.store.fixture import ROOM, Bench, assert_ok, make_entry, make_items, new_fence
 
 LIST = "thawed-1"
@@ -24,13 +24,13 @@ async def test_a_frozen_bucket_takes_nothing_and_gives_nothing(bench: Bench) -> 
     await freeze(bench)
     await freeze(bench)
     before = await bench.contents()
-    assert (await bench.submit(make_items(1))).word is Word.CLOSED
-    assert (await store.claim(fence, "a", 10)).word is Word.CLOSED
-    assert await store.assign(fence, [(0, encode_entry(make_entry(token=2)))]) is Word.CLOSED
+    assert (await bench.submit(make_items(1))).status is ReplyStatus.CLOSED
+    assert (await store.claim(fence, "a", 10)).status is ReplyStatus.CLOSED
+    assert await store.assign(fence, [(0, encode_entry(make_entry(token=2)))]) is ReplyStatus.CLOSED
     assert (
         await store.put(fence.bucket_id, fence.epoch, [(0, encode_entry(make_entry(token=2)))], **ROOM)
-    ).word is Word.CLOSED
-    assert await store.close_intake(fence) is Word.CLOSED
+    ).status is ReplyStatus.CLOSED
+    assert await store.close_intake(fence) is ReplyStatus.CLOSED
     assert await bench.contents() == before
 
 
@@ -42,17 +42,17 @@ async def test_what_was_claimed_before_the_stop_is_settled_and_spilled_under_it(
     await freeze(bench)
     await assert_ok(store.settle(fence, ["a"], []))
     await assert_ok(store.keep_outcomes(fence, [b"outcome"], ["b"]))
-    assert await store.claimed_lists(fence) == (Word.OK, [])
+    assert await store.claimed_lists(fence) == (ReplyStatus.OK, [])
 
 
 async def test_only_the_epoch_and_owner_of_the_master_s_row_are_stopped(bench: Bench) -> None:
     store, fence = bench.store, bench.fence
-    assert await store.freeze(*stepped(fence)) is Word.FENCED
-    assert await store.freeze(fence.bucket_id, fence.epoch, new_fence().owner) is Word.FENCED
-    assert await store.freeze(*new_fence()) is Word.NO_BUCKET
+    assert await store.freeze(*stepped(fence)) is ReplyStatus.FENCED
+    assert await store.freeze(fence.bucket_id, fence.epoch, new_fence().owner) is ReplyStatus.FENCED
+    assert await store.freeze(*new_fence()) is ReplyStatus.NO_BUCKET
     assert await bench.field("state") == b"ACTIVE"
     await assert_ok(store.close_intake(fence))
-    assert await store.freeze(*fence) is Word.CLOSED
+    assert await store.freeze(*fence) is ReplyStatus.CLOSED
 
 
 async def test_the_operator_is_no_owner_and_leaves_the_change_counter(bench: Bench) -> None:
@@ -67,9 +67,9 @@ async def test_thawed_it_works_under_the_new_epoch_alone(bench: Bench) -> None:
     await freeze(bench)
     await assert_ok(store.unfreeze(stepped(fence), LIST))
     assert await bench.tokens() == 1
-    assert (await store.claim(fence, "late", 10)).word is Word.FENCED
+    assert (await store.claim(fence, "late", 10)).status is ReplyStatus.FENCED
     assert len((await store.claim(stepped(fence), "a", 10)).entries) == 2
-    assert (await bench.submit(make_items(1))).word is Word.OK
+    assert (await bench.submit(make_items(1))).status is ReplyStatus.OK
 
 
 async def test_what_had_been_onboarded_waits_in_a_list_that_tells_its_epoch(bench: Bench) -> None:
@@ -79,7 +79,7 @@ async def test_what_had_been_onboarded_waits_in_a_list_that_tells_its_epoch(benc
     await freeze(bench)
     await assert_ok(store.unfreeze(stepped(fence), LIST))
     assert (await store.claim(stepped(fence), "a", 10)).entries == []
-    assert await store.claimed_lists(stepped(fence)) == (Word.OK, [LIST])
+    assert await store.claimed_lists(stepped(fence)) == (ReplyStatus.OK, [LIST])
     found = await store.read_claimed(stepped(fence), LIST)
     assert {entry.id for entry in found.entries} == {entry.id for entry in onboarded}
 
@@ -107,29 +107,29 @@ async def test_a_stop_that_the_master_has_forgotten_is_over_under_the_same_epoch
     await assert_ok(store.unfreeze(fence, LIST))
     assert await bench.tokens() == 1
     assert [found.id for found in (await store.claim(fence, "a", 10)).entries] == [entry.id], "its row is of this epoch"
-    assert await store.claimed_lists(fence) == (Word.OK, ["a"])
+    assert await store.claimed_lists(fence) == (ReplyStatus.OK, ["a"])
 
 
 async def test_a_bucket_that_a_rescuer_has_does_not_thaw(bench: Bench) -> None:
     store, fence = bench.store, bench.fence
     await freeze(bench)
     rescuer = fence._replace(epoch=5, owner=new_fence().owner)
-    assert (await store.fence(rescuer))[0] is Word.OK
+    assert (await store.fence(rescuer))[0] is ReplyStatus.OK
     before = await bench.contents()
-    assert await store.unfreeze(stepped(fence), LIST) is Word.FENCED
-    assert await store.unfreeze(fence._replace(epoch=9), LIST) is Word.FENCED
+    assert await store.unfreeze(stepped(fence), LIST) is ReplyStatus.FENCED
+    assert await store.unfreeze(fence._replace(epoch=9), LIST) is ReplyStatus.FENCED
     assert await bench.contents() == before
 
 
 async def test_a_bucket_that_is_being_emptied_does_not_thaw(bench: Bench) -> None:
     await assert_ok(bench.store.close_intake(bench.fence))
-    assert await bench.store.unfreeze(stepped(bench.fence), LIST) is Word.CLOSED
+    assert await bench.store.unfreeze(stepped(bench.fence), LIST) is ReplyStatus.CLOSED
 
 
 async def test_a_store_that_came_back_empty_or_older_does_not_thaw(bench: Bench) -> None:
     store, fence = bench.store, bench.fence
     await freeze(bench)
     await bench.force(ver=0)
-    assert await store.unfreeze(stepped(fence), LIST) is Word.ROLLBACK
+    assert await store.unfreeze(stepped(fence), LIST) is ReplyStatus.ROLLBACK
     await bench.raw.delete(bench.meta)
-    assert await store.unfreeze(stepped(fence), LIST) is Word.GENERATION
+    assert await store.unfreeze(stepped(fence), LIST) is ReplyStatus.GENERATION

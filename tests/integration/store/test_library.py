@@ -13,7 +13,7 @@ from jobmaster.agentstore import library, producer, store
 from jobmaster.agentstore.errors import OutOfMemory
 from jobmaster.embedded import ValkeyServer
 from jobmaster.model.errors import CodeError
-from jobmaster.ports import Word
+from jobmaster.ports import ReplyStatus
 from tests.integration.store.conftest import Connect
 from tests.integration.store.fixture import assert_ok, new_fence
 
@@ -118,7 +118,7 @@ async def test_an_earlier_build_that_was_loaded_meanwhile_gives_way_to_the_call_
     earlier = _of_build(0).replace(b"#args < 6 or #args > 7", b"#args ~= 6")
     assert earlier != _of_build(0)
     await _load(server.url, earlier)
-    assert (await store_.claim(fence, "list-1", 1)).word is Word.OK
+    assert (await store_.claim(fence, "list-1", 1)).status is ReplyStatus.OK
     assert await _code(server.url) == library.text()
 
 

@@ -11,7 +11,7 @@ import redis.asyncio
 
 from jobmaster.clock import new_id
 from jobmaster.codec import ID_AT, decode_entry, encode_entry
-from jobmaster.ports import Word
+from jobmaster.ports import ReplyStatus
 from tests.integration.store.conftest import Connect
 from tests.integration.store.fixture import Bench, assert_ok, make_entry, make_items, new_fence, submit
 from tests.support.waiting import eventually
@@ -54,7 +54,7 @@ async def test_a_claim_that_comes_late_does_not_make_a_list_that_was_deleted_ane
     await assert_ok(bench.store.settle(bench.fence, ["me-9"], []))
     await bench.submit(items[2:])
     late = await bench.store.claim(bench.fence, "me-9", 2)
-    assert (late.word, late.raw, late.remaining) == (Word.OK, [], 2)
+    assert (late.status, late.raw, late.remaining) == (ReplyStatus.OK, [], 2)
     assert (await bench.store.claim(bench.fence, "me-8", 2)).raw == []
     assert (await bench.store.claim(bench.fence, "me-10", 2)).raw == items[2:]
     assert (await bench.store.claim(bench.fence, "me-10", 9)).raw == items[2:], "its list is there: the same again"
@@ -108,7 +108,7 @@ async def test_a_lasting_stream_into_one_keeps_nothing_waiting_in_the_other(benc
 
     async def put(kind: str, items: list[bytes]) -> None:
         if kind == "pending":
-            assert (await bench.submit(items)).word is Word.OK
+            assert (await bench.submit(items)).status is ReplyStatus.OK
         else:
             await assert_ok(bench.store.assign(bench.fence, [(0, item) for item in items]))
 
@@ -192,7 +192,7 @@ async def test_a_claim_of_nothing_leaves_no_trace(bench: Bench) -> None:
     await bench.store.assign(bench.fence, [(NEVER_US, make_items(1)[0])])
     before = await bench.contents()
     claimed = await bench.store.claim(bench.fence, "a", 100)
-    assert (claimed.word, claimed.raw) == (Word.OK, [])
+    assert (claimed.status, claimed.raw) == (ReplyStatus.OK, [])
     assert await bench.contents() == before
 
 
@@ -201,10 +201,10 @@ async def test_a_claimed_list_lies_there_until_it_is_settled(bench: Bench) -> No
     await bench.submit(items)
     await bench.store.claim(bench.fence, "a", 2)
     await bench.store.claim(bench.fence, "b", 2)
-    assert await bench.store.claimed_lists(bench.fence) == (Word.OK, ["a", "b"])
+    assert await bench.store.claimed_lists(bench.fence) == (ReplyStatus.OK, ["a", "b"])
     assert (await bench.store.read_claimed(bench.fence, "b")).raw == items[2:]
     await assert_ok(bench.store.settle(bench.fence, ["a"], []))
-    assert await bench.store.claimed_lists(bench.fence) == (Word.OK, ["b"])
+    assert await bench.store.claimed_lists(bench.fence) == (ReplyStatus.OK, ["b"])
     assert (await bench.store.read_claimed(bench.fence, "a")).raw == []
     version = await bench.field("ver")
     await assert_ok(bench.store.settle(bench.fence, ["a"], []))
@@ -217,7 +217,7 @@ async def test_settle_publishes_the_finished_whatever_the_fence_says(bench: Benc
     assert await anext(news) == b""
     await assert_ok(bench.store.settle(bench.fence, [], ids[:2]))
     superseded = bench.fence._replace(epoch=0)
-    assert await bench.store.settle(superseded, [], ids[2:]) is Word.FENCED
+    assert await bench.store.settle(superseded, [], ids[2:]) is ReplyStatus.FENCED
     assert [await anext(news) for _ in range(3)] == ids
     await news.aclose()  # type: ignore[attr-defined]
 
@@ -249,11 +249,11 @@ async def test_after_close_intake_the_owner_goes_on_and_nobody_adds(bench: Bench
     await bench.submit(items)
     await assert_ok(bench.store.close_intake(bench.fence))
     await assert_ok(bench.store.close_intake(bench.fence))
-    assert (await bench.submit(make_items(1))).word is Word.CLOSED
-    assert await bench.store.assign(bench.fence, [(0, make_items(1)[0])]) is Word.CLOSED
-    assert await bench.store.close_if_empty(bench.fence) is Word.NOT_EMPTY
+    assert (await bench.submit(make_items(1))).status is ReplyStatus.CLOSED
+    assert await bench.store.assign(bench.fence, [(0, make_items(1)[0])]) is ReplyStatus.CLOSED
+    assert await bench.store.close_if_empty(bench.fence) is ReplyStatus.NOT_EMPTY
     assert (await bench.store.claim(bench.fence, "a", 10)).raw == items
-    assert await bench.store.close_if_empty(bench.fence) is Word.NOT_EMPTY
+    assert await bench.store.close_if_empty(bench.fence) is ReplyStatus.NOT_EMPTY
     await assert_ok(bench.store.settle(bench.fence, ["a"], []))
     await assert_ok(bench.store.close_if_empty(bench.fence))
     await assert_ok(bench.store.close_if_empty(bench.fence))
@@ -271,13 +271,13 @@ async def test_every_place_keeps_a_bucket_from_closing_and_from_being_deleted(be
     for key, add in places.items():
         await add(key, b"something")
         before = await bench.contents()
-        assert await bench.store.close_if_empty(bench.fence) is Word.NOT_EMPTY
-        assert await bench.store.delete_bucket(bench.bucket_id) is Word.NOT_EMPTY
+        assert await bench.store.close_if_empty(bench.fence) is ReplyStatus.NOT_EMPTY
+        assert await bench.store.delete_bucket(bench.bucket_id) is ReplyStatus.NOT_EMPTY
         assert await bench.contents() == before
         await bench.raw.delete(key)
     await bench.raw.zadd(keys.assigned, {b"something": 1})
-    assert await bench.store.close_if_empty(bench.fence) is Word.NOT_EMPTY
-    assert await bench.store.delete_bucket(bench.bucket_id) is Word.NOT_EMPTY
+    assert await bench.store.close_if_empty(bench.fence) is ReplyStatus.NOT_EMPTY
+    assert await bench.store.delete_bucket(bench.bucket_id) is ReplyStatus.NOT_EMPTY
     await bench.raw.delete(keys.assigned)
     await assert_ok(bench.store.close_if_empty(bench.fence))
 
@@ -293,16 +293,16 @@ async def test_a_claimed_list_that_lost_its_name_is_named_again_and_keeps_its_bu
     await bench.raw.set(keys.claimed_prefix + b"of somebody else", b"1")
     assert await bench.store.known_lists(bench.bucket_id) == ["a", "b"]
     await bench.store.close_intake(bench.fence)
-    assert await bench.store.delete_bucket(bench.bucket_id, ["a", "gone"]) is Word.NOT_EMPTY
+    assert await bench.store.delete_bucket(bench.bucket_id, ["a", "gone"]) is ReplyStatus.NOT_EMPTY
     assert await bench.raw.smembers(keys.lists) == {b"a"}
-    assert await bench.store.delete_bucket(bench.bucket_id, ["a", "b"]) is Word.NOT_EMPTY
-    assert await bench.store.claimed_lists(bench.fence) == (Word.OK, ["a", "b"])
+    assert await bench.store.delete_bucket(bench.bucket_id, ["a", "b"]) is ReplyStatus.NOT_EMPTY
+    assert await bench.store.claimed_lists(bench.fence) == (ReplyStatus.OK, ["a", "b"])
 
 
 async def test_a_deleted_bucket_leaves_no_key(bench: Bench) -> None:
     await bench.store.hint(bench.bucket_id)
     await bench.store.request_cancel(bench.bucket_id, new_id())
-    assert await bench.store.delete_bucket(bench.bucket_id) is Word.NOT_EMPTY
+    assert await bench.store.delete_bucket(bench.bucket_id) is ReplyStatus.NOT_EMPTY
     await assert_ok(bench.store.close_intake(bench.fence))
     await assert_ok(bench.store.close_if_empty(bench.fence))
     await assert_ok(bench.store.delete_bucket(bench.bucket_id))
@@ -315,7 +315,7 @@ async def test_overlapping_calls_of_one_owner_never_look_like_a_rollback(bench: 
 
     async def work(number: int) -> None:
         claimed = await bench.store.claim(bench.fence, f"list_{number}", 4)
-        assert claimed.word is Word.OK
+        assert claimed.status is ReplyStatus.OK
         assert len(claimed.raw) == 4
         await assert_ok(bench.store.settle(bench.fence, [f"list_{number}"], []))
 
@@ -332,7 +332,7 @@ async def test_clusters_on_one_server_do_not_meet(
     one, other = await connect(), await connect(cluster=f"{cluster_name}-b")
     fence, items = new_fence(), make_items(2)
     await assert_ok(one.open_bucket(fence))
-    assert (await submit(other, fence.bucket_id, items)).word is Word.NO_BUCKET
+    assert (await submit(other, fence.bucket_id, items)).status is ReplyStatus.NO_BUCKET
     await assert_ok(other.open_bucket(fence))
     await submit(one, fence.bucket_id, items[:1])
     await submit(other, fence.bucket_id, items[1:])
@@ -374,8 +374,8 @@ async def test_copies_of_cancelled_jobs_are_taken_out_and_noted_requests_with_th
     pairs = [(NEVER_US, item[ID_AT]) for item in out[:4]] + [(NEVER_US + 2, others[1][ID_AT])]
     strangers = [(NEVER_US, new_id()), (NEVER_US + 1, others[2][ID_AT])]
     for _ in range(2):  # a repeat takes out nothing more
-        word, removed = await bench.store.withdraw(bench.fence, [noted], pairs + strangers)
-        assert word is Word.OK
+        status, removed = await bench.store.withdraw(bench.fence, [noted], pairs + strangers)
+        assert status is ReplyStatus.OK
         assert removed in ({item[ID_AT] for item in out}, frozenset())
         claimed = await bench.store.claim(bench.fence, "look", 0)
         assert claimed.cancelled == {unread}

@@ -18,7 +18,7 @@ from jobmaster.agentstore.store import AgentStore
 from jobmaster.clock import new_id
 from jobmaster.codec import ID_AT
 from jobmaster.model.errors import OutcomeUnknown, StoreRefused, Unavailable
-from jobmaster.ports import Word
+from jobmaster.ports import ReplyStatus
 from tests.integration.store.conftest import Connect
 from tests.integration.store.fixture import Bench, assert_ok, make_items, new_fence, submit
 from tests.support.patience import PATIENCE_SECONDS
@@ -217,8 +217,8 @@ async def test_a_server_that_is_gone_is_unavailable_and_all_callers_hear_it_toge
         await store.wait_wake([fence.bucket_id], 1)
     server.start()
     # Its append-only file brought data and functions back.
-    assert (await store.claim(fence, "a", 1)).word is Word.OK
-    assert (await submit(store, fence.bucket_id, make_items(1))).word is Word.OK
+    assert (await store.claim(fence, "a", 1)).status is ReplyStatus.OK
+    assert (await submit(store, fence.bucket_id, make_items(1))).status is ReplyStatus.OK
 
 
 async def test_a_server_that_lost_everything_gets_its_functions_again_and_the_owner_hears_of_the_loss(
@@ -236,8 +236,8 @@ async def test_a_server_that_lost_everything_gets_its_functions_again_and_the_ow
     with pytest.raises(StoreRefused, match=r"functions are missing.*jobmaster store init"):
         await submit(producer, fence.bucket_id, make_items(1))
     assert await owner.depths([fence.bucket_id]) == [None]
-    assert (await owner.claim(fence, "a", 1)).word is Word.GENERATION
-    assert (await submit(producer, fence.bucket_id, make_items(1))).word is Word.NO_BUCKET
+    assert (await owner.claim(fence, "a", 1)).status is ReplyStatus.GENERATION
+    assert (await submit(producer, fence.bucket_id, make_items(1))).status is ReplyStatus.NO_BUCKET
 
 
 async def _meet_the_dead_connection(store: AgentStore) -> None:

@@ -12,42 +12,42 @@ from jobmaster.clock import new_id
 from jobmaster.codec import encode_entry
 from jobmaster.model.bucket import BucketState
 from jobmaster.model.ids import AgentId, Fence
-from jobmaster.ports import Page, Word
+from jobmaster.ports import Page, ReplyStatus
 from tests.integration.store.conftest import Connect
 from tests.integration.store.fixture import ROOM, Bench, assert_ok, make_entry, make_items, new_fence, submit
 
-Call = Callable[[AgentStore, Fence], Awaitable[Word]]
+Call = Callable[[AgentStore, Fence], Awaitable[ReplyStatus]]
 ITEM = encode_entry(make_entry())
-PAGE = Page(Word.OK, "pending", "", [], [])
+PAGE = Page(ReplyStatus.OK, "pending", "", [], [])
 
 
-async def _claim(store: AgentStore, fence: Fence) -> Word:
-    return (await store.claim(fence, "new", 10)).word
+async def _claim(store: AgentStore, fence: Fence) -> ReplyStatus:
+    return (await store.claim(fence, "new", 10)).status
 
 
-async def _claimed_lists(store: AgentStore, fence: Fence) -> Word:
+async def _claimed_lists(store: AgentStore, fence: Fence) -> ReplyStatus:
     return (await store.claimed_lists(fence))[0]
 
 
-async def _read_claimed(store: AgentStore, fence: Fence) -> Word:
-    return (await store.read_claimed(fence, "kept")).word
+async def _read_claimed(store: AgentStore, fence: Fence) -> ReplyStatus:
+    return (await store.read_claimed(fence, "kept")).status
 
 
-async def _read_page(store: AgentStore, fence: Fence) -> Word:
-    return (await store.read_page(fence, 10)).word
+async def _read_page(store: AgentStore, fence: Fence) -> ReplyStatus:
+    return (await store.read_page(fence, 10)).status
 
 
-async def _read_kept(store: AgentStore, fence: Fence) -> Word:
-    return (await store.read_kept(fence, 10)).word
+async def _read_kept(store: AgentStore, fence: Fence) -> ReplyStatus:
+    return (await store.read_kept(fence, 10)).status
 
 
-async def _remove_kept(store: AgentStore, fence: Fence) -> Word:
+async def _remove_kept(store: AgentStore, fence: Fence) -> ReplyStatus:
     spilled = store.keys.bucket(fence.bucket_id).spilled
     raw = await store._calls.call(_packed_range(spilled), mutating=False)
     return await store.remove_kept(fence, raw or [b"nothing"], [])
 
 
-async def _remove_page(store: AgentStore, fence: Fence) -> Word:
+async def _remove_page(store: AgentStore, fence: Fence) -> ReplyStatus:
     # The page that really lies there, read behind the function's back: only the guard can keep it.
     pending = store.keys.bucket(fence.bucket_id).pending
     raw = await store._calls.call(_packed_range(pending), mutating=False)
@@ -92,33 +92,33 @@ async def used(bench: Bench) -> Bench:
     return bench
 
 
-async def _refused(bench: Bench, name: str, fence: Fence, word: Word) -> None:
+async def _refused(bench: Bench, name: str, fence: Fence, status: ReplyStatus) -> None:
     before = await bench.contents()
-    assert await CALLS[name][0](bench.store, fence) is word
+    assert await CALLS[name][0](bench.store, fence) is status
     assert await bench.contents() == before
 
 
 @every_call
 async def test_a_bucket_that_vanished_is_another_generation(used: Bench, name: str) -> None:
     await used.raw.delete(used.meta)
-    await _refused(used, name, used.fence, Word.GENERATION)
+    await _refused(used, name, used.fence, ReplyStatus.GENERATION)
 
 
 @every_call
 async def test_a_bucket_of_another_generation_is_refused(used: Bench, name: str) -> None:
     await used.force(gen=new_id())
-    await _refused(used, name, used.fence, Word.GENERATION)
+    await _refused(used, name, used.fence, ReplyStatus.GENERATION)
 
 
 @every_call
 async def test_a_counter_below_one_that_was_seen_is_a_rollback(used: Bench, name: str) -> None:
     seen = int(await used.field("ver") or 0)
     await used.force(ver=seen - 1)
-    await _refused(used, name, used.fence, Word.ROLLBACK)
+    await _refused(used, name, used.fence, ReplyStatus.ROLLBACK)
     # New jobs must not carry the counter past the floor: the loss would never be noticed.
     await used.submit(make_items(5))
     await used.store.put(used.bucket_id, 1, [(9 * 10**15, make_items(1)[0])], **ROOM)
-    await _refused(used, name, used.fence, Word.ROLLBACK)
+    await _refused(used, name, used.fence, ReplyStatus.ROLLBACK)
 
 
 @every_call
@@ -129,7 +129,7 @@ async def test_another_fence_is_refused(used: Bench, name: str, how: str) -> Non
         "higher epoch": used.fence._replace(epoch=2),
         "another owner": used.fence._replace(owner=AgentId(new_id())),
     }
-    await _refused(used, name, fences[how], Word.FENCED)
+    await _refused(used, name, fences[how], ReplyStatus.FENCED)
 
 
 @every_call
@@ -138,9 +138,9 @@ async def test_a_state_that_does_not_allow_it_is_refused(used: Bench, name: str,
     await used.force(state=state)
     call, allowed = CALLS[name]
     if state in allowed:
-        assert await call(used.store, used.fence) in {Word.OK, Word.NOT_EMPTY}
+        assert await call(used.store, used.fence) in {ReplyStatus.OK, ReplyStatus.NOT_EMPTY}
     else:
-        await _refused(used, name, used.fence, Word.CLOSED)
+        await _refused(used, name, used.fence, ReplyStatus.CLOSED)
 
 
 @every_call
@@ -148,14 +148,14 @@ async def test_the_order_of_refusals(used: Bench, name: str) -> None:
     """All at once, then one cause after the other taken away."""
     right = {"gen": await used.field("gen"), "ver": await used.field("ver"), "epoch": b"1", "state": b"ACTIVE"}
     await used.force(gen=new_id(), ver=0, epoch=7, state="LOST")
-    await _refused(used, name, used.fence, Word.GENERATION)
+    await _refused(used, name, used.fence, ReplyStatus.GENERATION)
     await used.force(gen=right["gen"] or b"")
-    await _refused(used, name, used.fence, Word.ROLLBACK)
+    await _refused(used, name, used.fence, ReplyStatus.ROLLBACK)
     await used.force(ver=right["ver"] or b"")
-    await _refused(used, name, used.fence, Word.FENCED)
+    await _refused(used, name, used.fence, ReplyStatus.FENCED)
     await used.force(epoch=1)
     if "LOST" not in CALLS[name][1]:
-        await _refused(used, name, used.fence, Word.CLOSED)
+        await _refused(used, name, used.fence, ReplyStatus.CLOSED)
 
 
 async def test_an_emptied_store_is_noticed_by_owners_and_opened_by_none(
@@ -170,13 +170,13 @@ async def test_an_emptied_store_is_noticed_by_owners_and_opened_by_none(
         await raw.flushall()
     old = store._fences.current()
     assert (await store.health()).generation is None
-    assert (await store.claim(fence, "a", 1)).word is Word.GENERATION
+    assert (await store.claim(fence, "a", 1)).status is ReplyStatus.GENERATION
     assert await store.initialise(new_id(), new_id()) != old
-    assert (await store.claim(fence, "a", 1)).word is Word.GENERATION
+    assert (await store.claim(fence, "a", 1)).status is ReplyStatus.GENERATION
     # An owner that asks for "its" bucket again must not get an empty one and believe that nothing was lost.
-    assert await store.open_bucket(fence) is Word.GENERATION
+    assert await store.open_bucket(fence) is ReplyStatus.GENERATION
     rescuer = Fence(fence.bucket_id, 2, AgentId(new_id()))
-    assert await store.fence(rescuer) == (Word.OK, 2)
+    assert await store.fence(rescuer) == (ReplyStatus.OK, 2)
     assert (await store.read_page(rescuer, 10)).kind == ""
     await assert_ok(store.close_if_empty(rescuer))
 
@@ -200,7 +200,7 @@ async def test_every_change_by_the_owner_raises_the_counter_and_the_floor(used: 
     await assert_ok(CALLS[name][0](used.store, used.fence))
     assert await used.field("ver") == str(seen + 1).encode()
     await used.force(ver=seen)
-    assert (await used.store.claimed_lists(used.fence))[0] is Word.ROLLBACK
+    assert (await used.store.claimed_lists(used.fence))[0] is ReplyStatus.ROLLBACK
 
 
 async def test_closing_and_taking_a_bucket_raise_the_counter_and_the_floor(bench: Bench) -> None:
@@ -211,4 +211,4 @@ async def test_closing_and_taking_a_bucket_raise_the_counter_and_the_floor(bench
     await bench.store.fence(rescuer)
     assert await bench.field("ver") == b"4"
     await bench.force(ver=3)
-    assert (await bench.store.claimed_lists(rescuer))[0] is Word.ROLLBACK
+    assert (await bench.store.claimed_lists(rescuer))[0] is ReplyStatus.ROLLBACK

@@ -15,7 +15,7 @@ from jobmaster.clock import new_id
 from jobmaster.embedded import ValkeyServer
 from jobmaster.model.errors import StoreRefused, Unavailable
 from jobmaster.model.ids import Fence
-from jobmaster.ports import StoreOwner, Word
+from jobmaster.ports import ReplyStatus, StoreOwner
 from jobmaster.settings.model import StoreSettings
 from tests.integration.store.conftest import Connect
 from tests.integration.store.fixture import ROOM, assert_ok, make_items, new_fence, submit
@@ -213,10 +213,10 @@ async def test_a_full_store_refuses_new_jobs_and_lets_everything_be_emptied(
     await assert_ok(store.assign(fence, [(1, make_items(1)[0])]))
     async with redis.asyncio.Redis.from_url(server.url) as raw:
         await raw.config_set("maxmemory", 1)
-        assert (await submit(store, fence.bucket_id, make_items(1))).word is Word.FULL
+        assert (await submit(store, fence.bucket_id, make_items(1))).status is ReplyStatus.FULL
         with pytest.raises(Unavailable, match="out of memory"):
             await store.assign(fence, [(1, make_items(1)[0])])
-        assert (await store.put(fence.bucket_id, 1, [(1, make_items(1)[0])], **ROOM)).word is Word.FULL
+        assert (await store.put(fence.bucket_id, 1, [(1, make_items(1)[0])], **ROOM)).status is ReplyStatus.FULL
         (depth,) = await store.depths([fence.bucket_id])
         assert depth is not None
         assert (depth.pending, depth.assigned) == (4, 1)
@@ -247,7 +247,7 @@ async def _empty_under_memory_pressure(store: StoreOwner, fence: Fence) -> None:
     await assert_ok(store.keep_outcomes(fence, [b"outcome"], ["b"]))
     await assert_ok(store.close_intake(fence))
     rescuer = fence._replace(epoch=2)
-    assert await store.fence(rescuer) == (Word.OK, 2)
+    assert await store.fence(rescuer) == (ReplyStatus.OK, 2)
     while (page := await store.read_page(rescuer, 1)).kind:
         await assert_ok(store.remove_page(rescuer, page))
     await assert_ok(store.close_if_empty(rescuer))

@@ -13,13 +13,13 @@ from jobmaster.codec import ID_AT, decode_entry, encode_entry
 from jobmaster.model.bucket import BucketDepth
 from jobmaster.model.errors import CodeError, JobMasterError
 from jobmaster.model.job import Entry
-from jobmaster.ports import FIND_IDS_MAX, Submitted, Word
+from jobmaster.ports import FIND_IDS_MAX, ReplyStatus, Submitted
 from tests.integration.store.fixture import HOUR_MS, ROOM, Bench, assert_ok, make_entry, make_items, submit
 
 
 async def test_a_batch_lies_in_pending_in_order(bench: Bench) -> None:
     items = make_items(3)
-    assert await bench.submit(items) == Submitted(Word.OK, 3)
+    assert await bench.submit(items) == Submitted(ReplyStatus.OK, 3)
     claimed = await bench.store.claim(bench.fence, "a", 10)
     assert claimed.raw == items
     assert claimed.entries == [decode_entry(item) for item in items]
@@ -40,7 +40,7 @@ async def test_counters_follow_the_batches(bench: Bench) -> None:
 
 async def test_20000_jobs_go_in_and_out_in_portions(bench: Bench) -> None:
     items = make_items(20_000)
-    assert await bench.submit(items) == Submitted(Word.OK, 20_000)
+    assert await bench.submit(items) == Submitted(ReplyStatus.OK, 20_000)
     claimed = await bench.store.claim(bench.fence, "a", 20_000)
     assert claimed.raw == items
     assert claimed.remaining == 0
@@ -48,40 +48,40 @@ async def test_20000_jobs_go_in_and_out_in_portions(bench: Bench) -> None:
 
 async def test_an_empty_batch_changes_nothing(bench: Bench) -> None:
     before = await bench.contents()
-    assert await bench.submit([]) == Submitted(Word.OK, 0)
+    assert await bench.submit([]) == Submitted(ReplyStatus.OK, 0)
     assert await bench.contents() == before
 
 
 async def test_a_missing_bucket_is_named_so(bench: Bench) -> None:
-    assert await submit(bench.store, new_id(), make_items(1)) == Submitted(Word.NO_BUCKET, 0)
+    assert await submit(bench.store, new_id(), make_items(1)) == Submitted(ReplyStatus.NO_BUCKET, 0)
 
 
 @pytest.mark.parametrize("state", ["COMPLETING", "DRAINING", "FROZEN", "LOST", "READY_TO_DELETE"])
 async def test_only_an_active_bucket_takes_jobs(bench: Bench, state: str) -> None:
     await bench.force(state=state)
     before = await bench.contents()
-    assert (await bench.submit(make_items(1))).word is Word.CLOSED
-    assert (await bench.store.put(bench.bucket_id, 1, [(0, make_items(1)[0])], **ROOM)).word is Word.CLOSED
+    assert (await bench.submit(make_items(1))).status is ReplyStatus.CLOSED
+    assert (await bench.store.put(bench.bucket_id, 1, [(0, make_items(1)[0])], **ROOM)).status is ReplyStatus.CLOSED
     await bench.store.hint(bench.bucket_id)
     assert await bench.contents() == before
 
 
 async def test_the_high_water_mark_of_jobs_refuses_the_whole_batch(bench: Bench) -> None:
-    assert (await bench.submit(make_items(8), high_water_jobs=10)).word is Word.OK
+    assert (await bench.submit(make_items(8), high_water_jobs=10)).status is ReplyStatus.OK
     before = await bench.contents()
-    assert await bench.submit(make_items(3), high_water_jobs=10) == Submitted(Word.FULL, 8)
+    assert await bench.submit(make_items(3), high_water_jobs=10) == Submitted(ReplyStatus.FULL, 8)
     assert await bench.contents() == before
-    assert await bench.submit(make_items(2), high_water_jobs=10) == Submitted(Word.OK, 10)
+    assert await bench.submit(make_items(2), high_water_jobs=10) == Submitted(ReplyStatus.OK, 10)
 
 
 async def test_the_high_water_mark_of_bytes_refuses_the_whole_batch(bench: Bench) -> None:
     items = make_items(2, size=500)
     limit = sum(map(len, items))
-    assert (await bench.submit(items[:1], high_water_bytes=limit)).word is Word.OK
+    assert (await bench.submit(items[:1], high_water_bytes=limit)).status is ReplyStatus.OK
     before = await bench.contents()
-    assert (await bench.submit(make_items(1, size=501), high_water_bytes=limit)).word is Word.FULL
+    assert (await bench.submit(make_items(1, size=501), high_water_bytes=limit)).status is ReplyStatus.FULL
     assert await bench.contents() == before
-    assert (await bench.submit(items[1:], high_water_bytes=limit)).word is Word.OK
+    assert (await bench.submit(items[1:], high_water_bytes=limit)).status is ReplyStatus.OK
 
 
 @pytest.mark.parametrize("hours", [-2, 2])
@@ -93,10 +93,10 @@ async def test_an_id_of_another_time_refuses_the_whole_batch(bench: Bench, hours
     items[place] = encode_entry(make_entry(skewed_ms.to_bytes(6, "big") + entry.id[6:]))
     before = await bench.contents()
     answer = await bench.submit(items)
-    assert answer.word is Word.SKEW
+    assert answer.status is ReplyStatus.SKEW
     assert abs(answer.skew_ms - hours * HOUR_MS) < 60_000
     assert await bench.contents() == before
-    assert (await bench.submit(items, skew_ms_max=3 * HOUR_MS)).word is Word.OK
+    assert (await bench.submit(items, skew_ms_max=3 * HOUR_MS)).status is ReplyStatus.OK
 
 
 @pytest.mark.parametrize(
@@ -115,14 +115,14 @@ async def test_what_does_not_begin_with_an_id_is_our_own_fault(bench: Bench, bad
 
 async def test_put_places_jobs_by_due_time(bench: Bench) -> None:
     late, soon = make_items(2)
-    assert (await bench.store.put(bench.bucket_id, 1, [(2, late), (1, soon)], **ROOM)).word is Word.OK
+    assert (await bench.store.put(bench.bucket_id, 1, [(2, late), (1, soon)], **ROOM)).status is ReplyStatus.OK
     assert (await bench.store.claim(bench.fence, "a", 10)).raw == [soon, late]
 
 
 async def test_put_of_another_epoch_is_refused(bench: Bench) -> None:
     before = await bench.contents()
-    assert (await bench.store.put(bench.bucket_id, 2, [(0, make_items(1)[0])], **ROOM)).word is Word.FENCED
-    assert (await bench.store.put(new_id(), 1, [(0, make_items(1)[0])], **ROOM)).word is Word.NO_BUCKET
+    assert (await bench.store.put(bench.bucket_id, 2, [(0, make_items(1)[0])], **ROOM)).status is ReplyStatus.FENCED
+    assert (await bench.store.put(new_id(), 1, [(0, make_items(1)[0])], **ROOM)).status is ReplyStatus.NO_BUCKET
     assert await bench.contents() == before
 
 
@@ -135,7 +135,7 @@ async def test_a_hint_reaches_the_next_claim_once(bench: Bench) -> None:
 async def test_a_hint_makes_no_bucket(bench: Bench) -> None:
     ghost = Bench(bench.store, bench.fence._replace(bucket_id=type(bench.bucket_id)(new_id())), bench.raw)
     await ghost.store.hint(ghost.bucket_id)
-    assert await ghost.store.request_cancel(ghost.bucket_id, new_id()) is Word.NO_BUCKET
+    assert await ghost.store.request_cancel(ghost.bucket_id, new_id()) is ReplyStatus.NO_BUCKET
     assert await ghost.contents() == {}
 
 
@@ -145,10 +145,10 @@ async def test_cancel_requests_come_with_claims_until_they_are_noted(bench: Benc
         await assert_ok(bench.store.request_cancel(bench.bucket_id, job_id))
     assert (await bench.store.claim(bench.fence, "a", 0)).cancelled == ids
     assert (await bench.store.claim(bench.fence, "b", 0)).cancelled == ids, "until their owner has noted them"
-    assert (await bench.store.withdraw(bench.fence, sorted(ids), []))[0] is Word.OK
+    assert (await bench.store.withdraw(bench.fence, sorted(ids), []))[0] is ReplyStatus.OK
     assert (await bench.store.claim(bench.fence, "c", 0)).cancelled == frozenset()
     await bench.force(state="READY_TO_DELETE")
-    assert await bench.store.request_cancel(bench.bucket_id, new_id()) is Word.CLOSED
+    assert await bench.store.request_cancel(bench.bucket_id, new_id()) is ReplyStatus.CLOSED
 
 
 async def test_more_cancel_requests_than_one_answer_carries_come_with_the_next(bench: Bench) -> None:
@@ -233,21 +233,21 @@ async def test_jobs_that_are_due_count_toward_the_mark_wherever_they_lie(bench: 
     limits = {"high_water_jobs": 10, "high_water_bytes": 10**9}
     await assert_ok(bench.store.assign(bench.fence, [(9 * 10**15, item) for item in make_items(20)]))
     put = await bench.store.put(bench.bucket_id, 1, [(1, item) for item in make_items(6)], **limits)
-    assert put == (Word.OK, 6, 0)
-    assert await submit(bench.store, bench.bucket_id, make_items(3), **limits) == (Word.OK, 9, 0)
+    assert put == (ReplyStatus.OK, 6, 0)
+    assert await submit(bench.store, bench.bucket_id, make_items(3), **limits) == (ReplyStatus.OK, 9, 0)
     before = await bench.contents()
     assert await bench.store.put(bench.bucket_id, 1, [(1, item) for item in make_items(2)], **limits) == (
-        Word.FULL,
+        ReplyStatus.FULL,
         9,
         0,
     )
-    assert await submit(bench.store, bench.bucket_id, make_items(2), **limits) == (Word.FULL, 9, 0)
+    assert await submit(bench.store, bench.bucket_id, make_items(2), **limits) == (ReplyStatus.FULL, 9, 0)
     assert await bench.contents() == before, "all of them or none"
     by_bytes = {"high_water_jobs": 100, "high_water_bytes": sum(map(len, make_items(10)))}
     assert (
         await bench.store.put(bench.bucket_id, 1, [(1, item) for item in make_items(4)], **by_bytes)
-    ).word is Word.FULL
-    assert (await submit(bench.store, bench.bucket_id, make_items(4), **by_bytes)).word is Word.FULL
+    ).status is ReplyStatus.FULL
+    assert (await submit(bench.store, bench.bucket_id, make_items(4), **by_bytes)).status is ReplyStatus.FULL
 
 
 async def test_calls_of_earlier_builds_are_understood(bench: Bench) -> None:

@@ -8,7 +8,7 @@ import pytest
 
 from jobmaster.clock import new_id
 from jobmaster.model.ids import AgentId, Fence
-from jobmaster.ports import Word
+from jobmaster.ports import ReplyStatus
 from tests.integration.store.fixture import Bench, assert_ok, make_items
 from tests.support.waiting import eventually
 
@@ -28,12 +28,12 @@ async def test_a_rescuer_is_told_to_wait_until_the_term_is_over(bench: Bench, re
     loop = asyncio.get_running_loop()
     began = loop.time()
     await assert_ok(bench.store.grant_term(bench.fence, TERM))
-    word, wait_us = await bench.store.fence(rescuer)
-    assert word is Word.VOUCHED
+    status, wait_us = await bench.store.fence(rescuer)
+    assert status is ReplyStatus.VOUCHED
     assert 0 < wait_us <= TERM * 1e6
 
     async def over() -> bool:
-        return (await bench.store.fence(rescuer))[0] is Word.OK
+        return (await bench.store.fence(rescuer))[0] is ReplyStatus.OK
 
     await eventually(over, 10, "the end of the term")
     assert loop.time() - began >= TERM
@@ -44,37 +44,37 @@ async def test_a_rescuer_is_told_to_wait_until_the_term_is_over(bench: Bench, re
 async def test_the_owner_is_fenced_at_once_although_the_rescuer_waits(bench: Bench, rescuer: Fence) -> None:
     await bench.submit(make_items(1))
     await assert_ok(bench.store.grant_term(bench.fence, 60.0))
-    assert (await bench.store.fence(rescuer))[0] is Word.VOUCHED
-    assert await bench.store.grant_term(bench.fence, 60.0) is Word.FENCED
-    assert (await bench.store.claim(bench.fence, "a", 1)).word is Word.FENCED
-    assert await bench.store.keep_outcomes(bench.fence, [b"x"], []) is Word.FENCED
-    assert (await bench.submit(make_items(1))).word is Word.CLOSED
+    assert (await bench.store.fence(rescuer))[0] is ReplyStatus.VOUCHED
+    assert await bench.store.grant_term(bench.fence, 60.0) is ReplyStatus.FENCED
+    assert (await bench.store.claim(bench.fence, "a", 1)).status is ReplyStatus.FENCED
+    assert await bench.store.keep_outcomes(bench.fence, [b"x"], []) is ReplyStatus.FENCED
+    assert (await bench.submit(make_items(1))).status is ReplyStatus.CLOSED
 
 
 async def test_the_next_rescuer_waits_too(bench: Bench, rescuer: Fence) -> None:
     await assert_ok(bench.store.grant_term(bench.fence, 60.0))
-    assert (await bench.store.fence(rescuer))[0] is Word.VOUCHED
+    assert (await bench.store.fence(rescuer))[0] is ReplyStatus.VOUCHED
     heir = Fence(bench.bucket_id, 3, AgentId(new_id()))
-    assert (await bench.store.fence(heir))[0] is Word.VOUCHED
-    assert await bench.store.fence(rescuer) == (Word.FENCED, 3)
+    assert (await bench.store.fence(heir))[0] is ReplyStatus.VOUCHED
+    assert await bench.store.fence(rescuer) == (ReplyStatus.FENCED, 3)
 
 
 async def test_what_was_taken_back_holds_up_nobody(bench: Bench, rescuer: Fence) -> None:
     await assert_ok(bench.store.grant_term(bench.fence, 60.0))
     await assert_ok(bench.store.grant_term(bench.fence, 0.0))
-    assert await bench.store.fence(rescuer) == (Word.OK, 2)
+    assert await bench.store.fence(rescuer) == (ReplyStatus.OK, 2)
 
 
 async def test_a_clock_that_was_set_back_costs_one_term_and_no_more(bench: Bench, rescuer: Fence) -> None:
     await assert_ok(bench.store.grant_term(bench.fence, TERM))
     hour_later = int(await bench.field("vouched") or 0) + 3600 * 10**6
     await bench.force(vouched=hour_later)
-    word, wait_us = await bench.store.fence(rescuer)
-    assert word is Word.VOUCHED
+    status, wait_us = await bench.store.fence(rescuer)
+    assert status is ReplyStatus.VOUCHED
     assert wait_us <= TERM * 1e6
 
     async def over() -> bool:
-        return (await bench.store.fence(rescuer))[0] is Word.OK
+        return (await bench.store.fence(rescuer))[0] is ReplyStatus.OK
 
     await eventually(over, 10, "the end of the term")
 
@@ -92,12 +92,12 @@ async def test_pages_are_read_from_the_oldest_and_removed_exactly(bench: Bench) 
     kept = [b"%d" % number for number in range(7)]
     await assert_ok(bench.store.keep_outcomes(bench.fence, kept[:5], []))
     page = await bench.store.read_kept(bench.fence, 3)
-    assert (page.word, page.left, page.raw) == (Word.OK, 5, kept[:3])
+    assert (page.status, page.left, page.raw) == (ReplyStatus.OK, 5, kept[:3])
     await assert_ok(bench.store.keep_outcomes(bench.fence, kept[5:], []))  # it goes on working
     await bench.submit(make_items(1))
     for _ in range(3):  # the answer was lost: asked again it takes nothing of the next page
         await assert_ok(bench.store.remove_kept(bench.fence, page.raw, []))
-    assert await bench.store.read_kept(bench.fence, 10) == (Word.OK, 4, kept[3:])
+    assert await bench.store.read_kept(bench.fence, 10) == (ReplyStatus.OK, 4, kept[3:])
 
 
 async def test_what_goes_back_lies_at_the_end_once(bench: Bench) -> None:
@@ -119,6 +119,6 @@ async def test_thousands_go_back_in_one_call(bench: Bench) -> None:
 async def test_a_rescuer_finds_what_its_former_owner_had_not_applied(bench: Bench, rescuer: Fence) -> None:
     await assert_ok(bench.store.keep_outcomes(bench.fence, [b"a", b"b"], []))
     page = await bench.store.read_kept(bench.fence, 1)
-    assert await bench.store.fence(rescuer) == (Word.OK, 2)
-    assert await bench.store.remove_kept(bench.fence, page.raw, []) is Word.FENCED
+    assert await bench.store.fence(rescuer) == (ReplyStatus.OK, 2)
+    assert await bench.store.remove_kept(bench.fence, page.raw, []) is ReplyStatus.FENCED
     assert (await bench.store.read_page(rescuer, 10)).raw == [b"a", b"b"]

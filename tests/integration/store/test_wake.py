@@ -10,7 +10,7 @@ import pytest
 
 from jobmaster.clock import new_id
 from jobmaster.model.errors import CodeError, Unavailable
-from jobmaster.ports import Word
+from jobmaster.ports import ReplyStatus
 from tests.integration.store.conftest import Connect
 from tests.integration.store.fixture import ROOM, Bench, assert_ok, blocked_pops, make_items, new_fence, submit
 from tests.support.waiting import eventually
@@ -24,7 +24,7 @@ async def _wake_by_submit(bench: Bench) -> None:
 
 
 async def _wake_by_put(bench: Bench) -> None:
-    assert (await bench.store.put(bench.bucket_id, 1, [(1, make_items(1)[0])], **ROOM)).word is Word.OK
+    assert (await bench.store.put(bench.bucket_id, 1, [(1, make_items(1)[0])], **ROOM)).status is ReplyStatus.OK
 
 
 async def _wake_by_assign(bench: Bench) -> None:
@@ -213,7 +213,7 @@ async def test_submits_to_a_waiting_owner_are_claimed_within_milliseconds(bench:
     start = loop.time()
     for number in range(50):
         wait = asyncio.ensure_future(bench.store.wait_wake([bench.bucket_id], LONG_SECONDS))
-        assert (await submit(bench.store, bench.bucket_id, make_items(1))).word is Word.OK
+        assert (await submit(bench.store, bench.bucket_id, make_items(1))).status is ReplyStatus.OK
         assert await wait == bench.bucket_id
         assert len((await bench.store.claim(bench.fence, f"n{number}", 10)).raw) == 1
     assert loop.time() - start < LONG_SECONDS / 3

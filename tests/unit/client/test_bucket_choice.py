@@ -16,7 +16,7 @@ from jobmaster.codec import encode_entry
 from jobmaster.model.bucket import Bucket, BucketState
 from jobmaster.model.errors import ClockSkew, DurabilityRefused, OutcomeUnknown, StoreRefused, Unavailable
 from jobmaster.model.job import Durability, Entry
-from jobmaster.ports import Queries, StoreHealth, Submitted, Traits, Word
+from jobmaster.ports import Queries, ReplyStatus, StoreHealth, Submitted, Traits
 from tests.support.fake_producer_store import HEALTHY, Answer, FakeProducerStore, Script, bucket
 from tests.support.hand_clock import HandClock
 from tests.support.waiting import until
@@ -71,7 +71,7 @@ def entries(count: int) -> list[bytes]:
 
 def answers(by_bucket: dict[bytes, Answer | list[Answer]]) -> Script:
     def script(store: FakeProducerStore, bucket_id: bytes, items: Sequence[bytes]) -> Answer:
-        answer = by_bucket.get(bucket_id, Submitted(Word.OK, 1))
+        answer = by_bucket.get(bucket_id, Submitted(ReplyStatus.OK, 1))
         return answer.pop(0) if isinstance(answer, list) else answer
 
     return script
@@ -94,11 +94,11 @@ async def test_a_batch_goes_to_one_active_bucket_of_its_lane_and_priority() -> N
 @pytest.mark.parametrize(
     "no",
     [
-        Submitted(Word.CLOSED, 0),
-        Submitted(Word.NO_BUCKET, 0),
-        Submitted(Word.GENERATION, 0),
-        Submitted(Word.FULL, 100),
-        Submitted(Word.FULL, -1),
+        Submitted(ReplyStatus.CLOSED, 0),
+        Submitted(ReplyStatus.NO_BUCKET, 0),
+        Submitted(ReplyStatus.GENERATION, 0),
+        Submitted(ReplyStatus.FULL, 100),
+        Submitted(ReplyStatus.FULL, -1),
         Unavailable("down"),
         StoreRefused("no functions"),
     ],
@@ -115,10 +115,10 @@ async def test_a_bucket_that_says_no_sends_the_batch_to_another(no: Answer) -> N
 
 async def test_full_everywhere_is_not_the_same_as_no_bucket() -> None:
     one, two = bucket(), bucket()
-    both_full = answers(dict.fromkeys([one.id, two.id], Submitted(Word.FULL, 9)))
+    both_full = answers(dict.fromkeys([one.id, two.id], Submitted(ReplyStatus.FULL, 9)))
     full = Bench({"default": FakeProducerStore(both_full)}, [one, two])
     assert await full.group.place(entries(1)) == ALL_FULL
-    closed = Bench({"default": FakeProducerStore(answers({one.id: Submitted(Word.CLOSED, 0)}))}, [one])
+    closed = Bench({"default": FakeProducerStore(answers({one.id: Submitted(ReplyStatus.CLOSED, 0)}))}, [one])
     assert await closed.group.place(entries(1)) == NO_BUCKET
     empty = Bench({"default": FakeProducerStore()}, [])
     assert await empty.group.place(entries(1)) == NO_BUCKET
@@ -126,7 +126,7 @@ async def test_full_everywhere_is_not_the_same_as_no_bucket() -> None:
 
 async def test_full_buckets_are_not_asked_again_at_once_but_soon() -> None:
     one = bucket()
-    store = FakeProducerStore(answers({one.id: [Submitted(Word.FULL, 9), Submitted(Word.OK, 1)]}))
+    store = FakeProducerStore(answers({one.id: [Submitted(ReplyStatus.FULL, 9), Submitted(ReplyStatus.OK, 1)]}))
     bench = Bench({"default": store}, [one])
     assert await bench.group.place(entries(1)) == ALL_FULL
     assert await bench.group.place(entries(1)) == ALL_FULL
@@ -137,7 +137,7 @@ async def test_full_buckets_are_not_asked_again_at_once_but_soon() -> None:
 
 async def test_a_new_bucket_is_found_when_the_known_ones_are_closed() -> None:
     old, new = bucket(), bucket()
-    store = FakeProducerStore(answers({old.id: Submitted(Word.CLOSED, 0)}))
+    store = FakeProducerStore(answers({old.id: Submitted(ReplyStatus.CLOSED, 0)}))
     bench = Bench({"default": store}, [old])
     await bench.map.fresh()
     bench.listing.listed = [old, new]
@@ -172,7 +172,7 @@ async def test_many_callers_make_one_query_for_the_map() -> None:
 
 async def test_a_lost_answer_is_asked_again_of_the_same_bucket_with_the_same_ids() -> None:
     one, two = bucket(), bucket()
-    unknown: list[Answer] = [OutcomeUnknown("no answer"), Submitted(Word.OK, 3)]
+    unknown: list[Answer] = [OutcomeUnknown("no answer"), Submitted(ReplyStatus.OK, 3)]
     store = FakeProducerStore(answers({one.id: unknown, two.id: Unavailable("never")}))
     bench = Bench({"default": store}, [one])
     batch = entries(3)
@@ -187,7 +187,7 @@ async def test_what_nobody_knows_is_said_and_never_called_stored_or_lost() -> No
     with pytest.raises(OutcomeUnknown):
         await bench.group.place(entries(1))
     # Certain refusals afterwards do not make the first answer any more certain.
-    store.script = answers({one.id: [OutcomeUnknown("no answer"), Submitted(Word.FULL, 9)]})
+    store.script = answers({one.id: [OutcomeUnknown("no answer"), Submitted(ReplyStatus.FULL, 9)]})
     bench.clock.now += 100
     with pytest.raises(OutcomeUnknown):
         await bench.group.place(entries(1))
@@ -196,12 +196,12 @@ async def test_what_nobody_knows_is_said_and_never_called_stored_or_lost() -> No
 @pytest.mark.parametrize(
     "then",
     [
-        Submitted(Word.SKEW, 0, 7_200_000),
+        Submitted(ReplyStatus.SKEW, 0, 7_200_000),
         Unavailable("down"),
         StoreRefused("no functions"),
-        Submitted(Word.CLOSED, 0),
-        Submitted(Word.GENERATION, 0),
-        Submitted(Word.FULL, 9),
+        Submitted(ReplyStatus.CLOSED, 0),
+        Submitted(ReplyStatus.GENERATION, 0),
+        Submitted(ReplyStatus.FULL, 9),
     ],
     ids=str,
 )
@@ -289,7 +289,7 @@ async def test_one_bad_clock_in_a_batch_refuses_that_job_and_no_other() -> None:
     bad = batch[4]
 
     def skewed(store: FakeProducerStore, bucket_id: bytes, items: Sequence[bytes]) -> Answer:
-        return Submitted(Word.SKEW, 0, 7_200_000) if bad in items else Submitted(Word.OK, 1)
+        return Submitted(ReplyStatus.SKEW, 0, 7_200_000) if bad in items else Submitted(ReplyStatus.OK, 1)
 
     store = FakeProducerStore(skewed)
     bench = Bench({"default": store}, [bucket()])
@@ -334,7 +334,7 @@ async def test_jobs_go_first_to_buckets_whose_owners_have_their_handler() -> Non
 async def test_nothing_depends_on_it() -> None:
     """Nobody has the handler, or who has it is closed: any bucket will do, and its agent gives the jobs back."""
     able, other = bucket(), bucket()
-    store = FakeProducerStore(answers({able.id: Submitted(Word.CLOSED, 0)}))
+    store = FakeProducerStore(answers({able.id: Submitted(ReplyStatus.CLOSED, 0)}))
     bench = Bench({"default": store}, [able, other], handler="h")
     bench.listing.has = {able.owner: frozenset({"h"}), other.owner: frozenset({"x"})}
     assert (await bench.group.place(entries(1))).bucket_id == other.id

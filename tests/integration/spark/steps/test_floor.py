@@ -12,7 +12,7 @@ from jobmaster.clock import new_id
 from jobmaster.model.errors import Conflict, InputError
 from jobmaster.model.ids import Fence, created_ms
 from jobmaster.model.job import JobState
-from jobmaster.ports import Word
+from jobmaster.ports import ReplyStatus
 from jobmaster.retention.floor import age_checked, refuse_if_held_alone
 from jobmaster.settings.model import StoreSettings
 from tests.integration.store.fixture import make_items, new_fence, submit
@@ -52,7 +52,7 @@ async def ground(store_url: str, cluster_name: str) -> AsyncIterator[Ground]:
     await store.open()
     await store.initialise(new_id(), new_id())
     fence = new_fence()
-    assert await store.open_bucket(fence) is Word.OK
+    assert await store.open_bucket(fence) is ReplyStatus.OK
     yield Ground(store, fence, Master())
     await store.close()
 
@@ -91,7 +91,7 @@ async def test_a_claimed_job_holds_up_its_range_until_it_has_a_row(ground: Groun
 async def test_an_outcome_that_waits_for_the_master_holds_up_every_range(ground: Ground) -> None:
     await submit(ground.store, ground.fence.bucket_id, make_items(1))
     await ground.store.claim(ground.fence, "one", 10)
-    assert await ground.store.keep_outcomes(ground.fence, [b"outcome"], ["one"]) is Word.OK
+    assert await ground.store.keep_outcomes(ground.fence, [b"outcome"], ["one"]) is ReplyStatus.OK
     with pytest.raises(Conflict, match="keeps 1 outcomes"):
         await ground.ask(_id(-1000))
 

@@ -13,7 +13,7 @@ from jobmaster.handlers import Handlers
 from jobmaster.model.bucket import BucketState
 from jobmaster.model.errors import Refused
 from jobmaster.model.job import Entry, JobState
-from jobmaster.ports import Claimed, Word
+from jobmaster.ports import Claimed, ReplyStatus
 from jobmaster.settings.model import AgentSettings
 from jobmaster_agents import until_answered
 from jobmaster_agents.buckets import graceful_shutdown
@@ -156,7 +156,7 @@ async def test_rows_without_a_copy_are_not_left_behind(kit: Kit) -> None:
 async def test_a_list_whose_reply_was_lost_is_found_and_given_back(kit: Kit) -> None:
     bucket = kit.bucket()
     await until(lambda: kit.store.of("claim"))
-    kit.store.script["claim"] += [LOST, Claimed(Word.CLOSED, [], [], 0, 0, False, 0)]
+    kit.store.script["claim"] += [LOST, Claimed(ReplyStatus.CLOSED, [], [], 0, 0, False, 0)]
     entry = job()
     kit.submit(bucket, [entry])
     await until(lambda: kit.lists(bucket))

@@ -11,7 +11,7 @@ from jobmaster.clock import new_id
 from jobmaster.model.bucket import Bucket, BucketState
 from jobmaster.model.errors import CodeError, JobMasterError, Refused, Unavailable
 from jobmaster.model.ids import Fence
-from jobmaster.ports import Renewal, Word
+from jobmaster.ports import Renewal, ReplyStatus
 from jobmaster.telemetry import Telemetry
 from jobmaster_agents.buckets.loss import BucketLoss
 from jobmaster_agents.buckets.memory_recovery import Saved
@@ -108,7 +108,7 @@ class Bench:
         self.written.append(owned.fence.bucket_id)
         return self.saved
 
-    def lose(self, reply: Word | None = Word.GENERATION) -> None:
+    def lose(self, reply: ReplyStatus | None = ReplyStatus.GENERATION) -> None:
         for bucket_id in self.ids:
             self.ownership.lose(bucket_id, f"the store answered {reply} to a claim", reply)
 
@@ -151,7 +151,7 @@ async def test_a_bucket_with_another_owner_stays_with_it_and_nothing_counts_as_l
     bench = Bench(copies=0)
     bench.ledger.rescue(bench.ids[0])
     theirs = bench.ledger.buckets[bench.ids[0]]
-    bench.lose(Word.FENCED)
+    bench.lose(ReplyStatus.FENCED)
     await bench.duty.tick()
     assert bench.ledger.buckets[bench.ids[0]] == theirs
     assert bench.told == bench.ids
@@ -159,14 +159,14 @@ async def test_a_bucket_with_another_owner_stays_with_it_and_nothing_counts_as_l
     assert not bench.ledger.losses
 
 
-@pytest.mark.parametrize("reply", [None, *Word])
-async def test_only_the_replies_of_a_store_that_has_lost_a_bucket_are_a_loss(reply: Word | None) -> None:
+@pytest.mark.parametrize("reply", [None, *ReplyStatus])
+async def test_only_the_replies_of_a_store_that_has_lost_a_bucket_are_a_loss(reply: ReplyStatus | None) -> None:
     """``None``: the master's row shows it, or the store was only slow to grant a term."""
     bench = Bench()
     bench.lose(reply)
     await bench.duty.tick()
     assert bench.ledger.buckets[bench.ids[0]].state is BucketState.LOST
-    lost = reply in (Word.GENERATION, Word.ROLLBACK, Word.NO_BUCKET)
+    lost = reply in (ReplyStatus.GENERATION, ReplyStatus.ROLLBACK, ReplyStatus.NO_BUCKET)
     assert bench.ledger.losses == ([(bench.ids[0], 4, 3)] if lost else [])
     assert (bench.telemetry.jobs_at_risk, bench.telemetry.jobs_salvaged) == (4 if lost else 0, 3)
 

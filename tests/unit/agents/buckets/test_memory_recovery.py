@@ -12,7 +12,7 @@ from jobmaster.handlers import Handlers
 from jobmaster.model.errors import CodeError, Refused, Unavailable, ValueRefused
 from jobmaster.model.ids import AgentId, BucketId, Fence
 from jobmaster.model.job import Entry, FinalRow, HoldRow, JobState
-from jobmaster.ports import Unfit, Word, Written
+from jobmaster.ports import ReplyStatus, Unfit, Written
 from jobmaster_agents import until_answered
 from jobmaster_agents.buckets.memory_recovery import MemoryRecovery, Saved
 from jobmaster_agents.outcomes import kept
@@ -85,7 +85,7 @@ async def test_an_outcome_of_a_job_whose_row_is_known_is_written_and_not_counted
         kit.master.script[writer].append(gate)
     go.set()
     await until(lambda: any(gate.reached.is_set() for gate in on_its_way.values()))
-    kit.ownership.lose(bucket.fence.bucket_id, "its store was emptied", Word.GENERATION)
+    kit.ownership.lose(bucket.fence.bucket_id, "its store was emptied", ReplyStatus.GENERATION)
     assert bucket.at_risk == 0
     for writer, gate in on_its_way.items():
         if not gate.reached.is_set():
@@ -103,7 +103,7 @@ async def test_a_job_that_runs_and_whose_row_is_known_is_left_to_the_sweep(kit: 
     await until(lambda: len(ran) == 3)
     await kit.bucket_worker.in_flight_writer.tick()
     before = {job_id: row.state for job_id, row in kit.master.rows.items()}
-    kit.ownership.lose(bucket.fence.bucket_id, "its store was emptied", Word.GENERATION)
+    kit.ownership.lose(bucket.fence.bucket_id, "its store was emptied", ReplyStatus.GENERATION)
     assert bucket.at_risk == 0
     assert await kit.bucket_worker.memory_recovery.write(bucket) == Saved(0, 0)
     assert {job_id: row.state for job_id, row in kit.master.rows.items()} == before
@@ -116,7 +116,7 @@ async def test_outcomes_that_memory_let_go_to_a_lost_store_are_counted(kit: Kit)
     await until(lambda: len(ran) == 5)
     go.set()
     await until(lambda: bucket.kept == 5 and not len(kit.bucket_worker.job_table))
-    kit.bucket_worker.forget(bucket.fence.bucket_id, "the store answered GEN", Word.GENERATION)
+    kit.bucket_worker.forget(bucket.fence.bucket_id, "the store answered GEN", ReplyStatus.GENERATION)
     assert bucket.store_lost
     assert bucket.at_risk == 5
     assert await kit.bucket_worker.memory_recovery.write(bucket) == Saved(0, 0)
@@ -132,7 +132,7 @@ async def test_an_outcome_that_is_kept_in_the_store_and_in_memory_is_counted_onc
     kit.clock.now = kit.ownership.soft_until + 1.0
     await kit.bucket_worker.kept_outcomes.keep()
     assert bucket.kept == 1
-    kit.bucket_worker.forget(bucket.fence.bucket_id, "the store answered GEN", Word.GENERATION)
+    kit.bucket_worker.forget(bucket.fence.bucket_id, "the store answered GEN", ReplyStatus.GENERATION)
     assert bucket.at_risk == 1
     assert await kit.bucket_worker.memory_recovery.write(bucket) == Saved(1, 1)
     gate.opened.set()
@@ -142,7 +142,7 @@ async def test_a_stores_reply_about_a_frozen_bucket_is_kept_until_its_row_was_re
     bucket = kit.bucket()
     kit.ownership.on_refused_write = lambda owned, why: None
     kit.bucket_worker.freeze(bucket)
-    kit.bucket_worker.forget(bucket.fence.bucket_id, "the store answered NOBUCKET", Word.NO_BUCKET)
+    kit.bucket_worker.forget(bucket.fence.bucket_id, "the store answered NOBUCKET", ReplyStatus.NO_BUCKET)
     assert not bucket.lost
     kit.ownership.lose(bucket.fence.bucket_id, "the master says it is another's")
     assert bucket.store_lost

@@ -9,7 +9,7 @@ import msgspec
 from jobmaster.clock import new_id
 from jobmaster.model.bucket import Bucket, BucketState
 from jobmaster.model.ids import Fence
-from jobmaster.ports import Word
+from jobmaster.ports import ReplyStatus
 from jobmaster.telemetry import Telemetry
 from jobmaster_agents.buckets.ownership_check import OwnershipCheck
 from jobmaster_agents.event_log import EventLog
@@ -54,11 +54,11 @@ class World:
 class Store:
     """Accepts every freeze."""
 
-    async def freeze(self, bucket_id: bytes, epoch: int, owner: bytes) -> Word:
-        return Word.OK
+    async def freeze(self, bucket_id: bytes, epoch: int, owner: bytes) -> ReplyStatus:
+        return ReplyStatus.OK
 
-    async def unfreeze(self, fence: Fence, list_name: str) -> Word:
-        return Word.OK
+    async def unfreeze(self, fence: Fence, list_name: str) -> ReplyStatus:
+        return ReplyStatus.OK
 
 
 async def test_a_request_during_a_check_leads_to_another_check() -> None:

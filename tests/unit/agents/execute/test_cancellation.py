@@ -11,7 +11,7 @@ from jobmaster.clock import new_id
 from jobmaster.codec import encode_entry
 from jobmaster.handlers import Handlers
 from jobmaster.model.job import Entry, JobState
-from jobmaster.ports import Claimed, Word
+from jobmaster.ports import Claimed, ReplyStatus
 from jobmaster.settings.model import AgentSettings
 from jobmaster_agents import until_answered
 from jobmaster_agents.state.ownership import OwnedBucket
@@ -277,7 +277,7 @@ async def test_a_list_of_an_abandoned_claim_is_read_before_anything_is_claimed_p
         await turns()
         victim = Entry(new_id(), 1, "note", b"{}")
         kit.master.rows[victim.id] = Row("CANCELLED", 1)
-        kit.store.script["claim"] += [LOST, Claimed(Word.CLOSED, [], [], 0, 0, False, 0)]
+        kit.store.script["claim"] += [LOST, Claimed(ReplyStatus.CLOSED, [], [], 0, 0, False, 0)]
         kit.submit(bucket, [victim])
         await until(lambda: not kit.store.script["claim"])
         hint(kit, bucket, victim.id)

@@ -11,7 +11,7 @@ from jobmaster.clock import new_id
 from jobmaster.codec import encode_headers
 from jobmaster.handlers import Handlers
 from jobmaster.model.job import Entry, Headers, JobState
-from jobmaster.ports import Claimed, Word
+from jobmaster.ports import Claimed, ReplyStatus
 from jobmaster.settings.model import AgentSettings
 from jobmaster_agents import until_answered
 from jobmaster_agents.fetch import claimer
@@ -109,7 +109,7 @@ async def test_a_fence_that_no_claim_shows_is_noticed(kit: Kit) -> None:
     bucket = kit.bucket()
     bucket_id = bucket.fence.bucket_id
     await until(lambda: names(kit))
-    kit.store.script["claimed_lists"].append((Word.FENCED, []))
+    kit.store.script["claimed_lists"].append((ReplyStatus.FENCED, []))
     await kit.bucket_worker.claimers[bucket_id].adopt_unknown_lists()
     assert bucket.lost
     assert bucket_id not in kit.bucket_worker.claimers
@@ -137,7 +137,7 @@ async def test_an_abandoned_claim_leaves_its_list_to_be_read(kit: Kit) -> None:
     """The bucket was frozen for a moment: the claim ended in CLOSED after a try that had moved jobs."""
     bucket = kit.bucket()
     await until(lambda: names(kit))
-    kit.store.script["claim"] += [LOST, Claimed(Word.CLOSED, [], [], 0, 0, False, 0)]
+    kit.store.script["claim"] += [LOST, Claimed(ReplyStatus.CLOSED, [], [], 0, 0, False, 0)]
     kit.submit(bucket, [job()])
     await until(lambda: len(names(kit)) == 3)
     await turns()

@@ -11,7 +11,7 @@ from jobmaster.clock import new_id
 from jobmaster.handlers import Handlers
 from jobmaster.model.errors import Refused
 from jobmaster.model.job import Entry, JobState
-from jobmaster.ports import Word
+from jobmaster.ports import ReplyStatus
 from jobmaster.settings.model import AgentSettings, Thresholds
 from jobmaster_agents import until_answered
 from jobmaster_agents.state.ownership import OwnedBucket
@@ -197,7 +197,7 @@ async def test_a_copy_that_was_put_after_all_is_refused_by_its_row(kit: Kit) -> 
 
 async def test_the_store_closed_meanwhile_gives_the_rows_back_and_keeps_the_bucket(kit: Kit) -> None:
     bucket = await opened(kit)
-    kit.store.script["assign"].append(Word.CLOSED)
+    kit.store.script["assign"].append(ReplyStatus.CLOSED)
     ids = held(kit, 2)
     bucket_ok = bucket.fence.bucket_id
     hint(kit, bucket)

@@ -10,7 +10,7 @@ import pytest
 from jobmaster.clock import new_id
 from jobmaster.model.bucket import Bucket, BucketState
 from jobmaster.model.errors import JobMasterError, StoreRefused, Unavailable
-from jobmaster.ports import RecordKind, Swept, Word
+from jobmaster.ports import RecordKind, ReplyStatus, Swept
 from jobmaster.settings.model import AgentSettings, ClusterSettings, StoreSettings
 from jobmaster.telemetry import Telemetry
 from jobmaster_agents.event_log import EventLog
@@ -108,14 +108,14 @@ class Store:
         self.failure: JobMasterError | None = None
         self.asked = 0
 
-    async def delete_bucket(self, bucket_id: bytes, lists: Sequence[str] = ()) -> Word:
+    async def delete_bucket(self, bucket_id: bytes, lists: Sequence[str] = ()) -> ReplyStatus:
         self.asked += 1
         if self.failure is not None:
             raise self.failure
         if self.keys.get(bucket_id):
-            return Word.NOT_EMPTY
+            return ReplyStatus.NOT_EMPTY
         self.keys.pop(bucket_id, None)
-        return Word.OK
+        return ReplyStatus.OK
 
     async def known_buckets(self) -> list[bytes]:
         if self.failure is not None:

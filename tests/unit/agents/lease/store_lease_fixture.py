@@ -8,7 +8,7 @@ import math
 from jobmaster.clock import new_id
 from jobmaster.model.errors import JobMasterError, Unavailable
 from jobmaster.model.ids import AgentId, BucketId, Fence
-from jobmaster.ports import Renewal, Word
+from jobmaster.ports import Renewal, ReplyStatus
 from jobmaster.rules.lease import Standing
 from jobmaster.settings.model import Leases
 from jobmaster.telemetry import Telemetry
@@ -48,19 +48,19 @@ class Store:
         self.clock = clock
         self.away = False
         self.takes = 0.0
-        self.words: dict[bytes, Word] = {}
+        self.words: dict[bytes, ReplyStatus] = {}
         self.terms: list[float] = []
 
     async def beat(self, agent_id: bytes, ttl_seconds: float) -> None:
         if self.away:
             raise Unavailable("store away")
 
-    async def grant_term(self, fence: Fence, term_seconds: float) -> Word:
+    async def grant_term(self, fence: Fence, term_seconds: float) -> ReplyStatus:
         self.terms.append(term_seconds)
         self.clock.now += self.takes
         if self.away:
             raise Unavailable("store away")
-        return self.words.get(fence.bucket_id, Word.OK)
+        return self.words.get(fence.bucket_id, ReplyStatus.OK)
 
 
 class Bench:
@@ -93,7 +93,7 @@ class Bench:
             self.ownership.add(owned)
         self.heartbeat.registered(self.clock.now)
 
-    def _forget(self, bucket_id: bytes, why: str, reply: Word | None = None) -> None:
+    def _forget(self, bucket_id: bytes, why: str, reply: ReplyStatus | None = None) -> None:
         self.lost.append(why)
         self.ownership.lose(bucket_id, why, reply)
 

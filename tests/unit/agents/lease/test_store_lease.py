@@ -8,7 +8,7 @@ import pytest
 
 from jobmaster.model.errors import OutcomeUnknown, Refused, Unavailable
 from jobmaster.model.ids import Fence
-from jobmaster.ports import Renewal, Word
+from jobmaster.ports import Renewal, ReplyStatus
 from jobmaster.rules.lease import Standing
 from jobmaster.settings.model import Leases, MasterDown
 from tests.unit.agents.lease.store_lease_fixture import AWAY, DEAD, FINE, Bench
@@ -119,12 +119,14 @@ async def test_with_store_and_master_away_from_the_start_the_process_fences_itse
     assert bench.clock.now < began + 10.0
 
 
-@pytest.mark.parametrize("word", [Word.FENCED, Word.GENERATION, Word.ROLLBACK, Word.NO_BUCKET])
-async def test_a_bucket_that_was_fenced_is_forgotten_at_once_and_alone(word: Word) -> None:
+@pytest.mark.parametrize(
+    "status", [ReplyStatus.FENCED, ReplyStatus.GENERATION, ReplyStatus.ROLLBACK, ReplyStatus.NO_BUCKET]
+)
+async def test_a_bucket_that_was_fenced_is_forgotten_at_once_and_alone(status: ReplyStatus) -> None:
     bench = Bench()
     await bench.suspended()
     mine, other = bench.buckets
-    bench.store.words[other.fence.bucket_id] = word
+    bench.store.words[other.fence.bucket_id] = status
     await bench.live(1.0)
     assert other.lost
     assert not bench.may_start(other)
@@ -136,7 +138,7 @@ async def test_a_frozen_bucket_starts_nothing_and_is_not_given_up() -> None:
     bench = Bench()
     await bench.suspended()
     mine, frozen = bench.buckets
-    bench.store.words[frozen.fence.bucket_id] = Word.CLOSED
+    bench.store.words[frozen.fence.bucket_id] = ReplyStatus.CLOSED
     await bench.live(20.0)
     assert not frozen.lost
     assert not bench.may_start(frozen)
@@ -149,7 +151,7 @@ async def test_a_bucket_whose_store_term_is_not_renewed_is_given_up() -> None:
     mine, silent = bench.buckets
     grant_term = bench.store.grant_term
 
-    async def half(fence: Fence, term_seconds: float) -> Word:
+    async def half(fence: Fence, term_seconds: float) -> ReplyStatus:
         if fence == silent.fence:
             raise OutcomeUnknown("lost")
         return await grant_term(fence, term_seconds)
@@ -309,7 +311,7 @@ async def test_a_store_term_granted_after_the_renewal_does_not_suspend_again() -
     await bench.suspended()
     grant_term, asked, answered = bench.store.grant_term, asyncio.Event(), asyncio.Event()
 
-    async def late(fence: Fence, term_seconds: float) -> Word:
+    async def late(fence: Fence, term_seconds: float) -> ReplyStatus:
         asked.set()
         await answered.wait()
         return await grant_term(fence, term_seconds)

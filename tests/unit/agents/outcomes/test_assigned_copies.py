@@ -11,7 +11,7 @@ from jobmaster.handlers import Handlers
 from jobmaster.model.errors import InputError, Refused
 from jobmaster.model.ids import Fence
 from jobmaster.model.job import Entry, HoldRow, JobState
-from jobmaster.ports import Word, Written
+from jobmaster.ports import ReplyStatus, Written
 from jobmaster_agents import until_answered
 from tests.support.bucket_worker_fixture import DOWN, Gate, Kit, Row
 from tests.support.waiting import until
@@ -63,7 +63,7 @@ async def test_a_retry_is_marked_first_and_put_second(kit: Kit) -> None:
     assert len(kit.master.attempts) == 1
 
 
-@pytest.mark.parametrize("answers", [[DOWN, DOWN, DOWN], [Word.CLOSED]])
+@pytest.mark.parametrize("answers", [[DOWN, DOWN, DOWN], [ReplyStatus.CLOSED]])
 async def test_a_retry_whose_copy_cannot_be_put_goes_back_under_its_new_identity(
     kit: Kit, answers: list[object]
 ) -> None:

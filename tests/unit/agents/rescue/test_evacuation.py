@@ -15,13 +15,13 @@ from jobmaster.model.bucket import Bucket, BucketState
 from jobmaster.model.errors import CodeError, Refused, Unavailable, ValueRefused
 from jobmaster.model.ids import AgentId, BucketId, Fence
 from jobmaster.model.job import Entry, FinalRow, HoldRow
-from jobmaster.ports import Page, Swept, Unfit, Word, Written
+from jobmaster.ports import Page, ReplyStatus, Swept, Unfit, Written
 from jobmaster.rules.batching import BATCH_BYTES
 from jobmaster_agents.outcomes.kept_codec import keep_final, keep_hold
 from jobmaster_agents.rescue.evacuation import Evacuation, EvacuationEnd
 from tests.support.master_parts import MasterParts
 
-EMPTY = Page(Word.OK, "", "", [], [])
+EMPTY = Page(ReplyStatus.OK, "", "", [], [])
 
 
 def an_entry(token: int = 1) -> Entry:
@@ -30,7 +30,7 @@ def an_entry(token: int = 1) -> Entry:
 
 def a_page(kind: str, count: int = 3) -> Page:
     entries = [an_entry() for _ in range(count)]
-    return Page(Word.OK, kind, "l-1" if kind == "claimed" else "", entries, [entry.id for entry in entries])
+    return Page(ReplyStatus.OK, kind, "l-1" if kind == "claimed" else "", entries, [entry.id for entry in entries])
 
 
 class World(MasterParts):
@@ -39,8 +39,8 @@ class World(MasterParts):
     def __init__(self) -> None:
         self.calls: list[str] = []
         self.pages: list[Page] = []
-        self.fence_answer = (Word.OK, 5)
-        self.closes = [Word.OK]
+        self.fence_answer = (ReplyStatus.OK, 5)
+        self.closes = [ReplyStatus.OK]
         self.sweeps = [0]
         self.failed = 0
         self.closed = [True]
@@ -52,7 +52,7 @@ class World(MasterParts):
         self.aside: list[Unfit] = []
         self.aside_fails: Exception | None = None
         self.unfit_rows: set[bytes] = set()
-        self.remove_word = Word.OK
+        self.remove_word = ReplyStatus.OK
         self.claimed_pages: list[bool] = []
         self.limits: list[tuple[int, int]] = []
 
@@ -94,7 +94,7 @@ class World(MasterParts):
             raise self.aside_fails
         self.aside += entries
 
-    async def fence(self, fence: Fence) -> tuple[Word, int]:
+    async def fence(self, fence: Fence) -> tuple[ReplyStatus, int]:
         self.calls.append("fence")
         return self.fence_answer
 
@@ -103,13 +103,13 @@ class World(MasterParts):
         self.limits.append((limit, bytes_max))
         return self.pages[0] if self.pages else EMPTY
 
-    async def remove_page(self, fence: Fence, page: Page) -> Word:
+    async def remove_page(self, fence: Fence, page: Page) -> ReplyStatus:
         self.calls.append("remove")
-        if self.remove_word is Word.OK:
+        if self.remove_word is ReplyStatus.OK:
             assert self.pages.pop(0) is page
         return self.remove_word
 
-    async def close_if_empty(self, fence: Fence) -> Word:
+    async def close_if_empty(self, fence: Fence) -> ReplyStatus:
         self.calls.append("empty?")
         return self.closes.pop(0)
 
@@ -328,7 +328,7 @@ async def test_kept_outcomes_are_written_under_their_own_identity() -> None:
     hold = HoldRow(new_id(), 4, "payroll", "work", 3, 1, 0, 77, b"{}", b"", b"{}", 9)
     other = hold._replace(id=new_id())
     raw = [keep_final(dead, final), keep_hold(dead, hold), keep_hold(older, other)]
-    world.pages = [Page(Word.OK, "spilled", "", [], raw), a_page("claimed", 1)]
+    world.pages = [Page(ReplyStatus.OK, "spilled", "", [], raw), a_page("claimed", 1)]
     drain = a_drain(world)
     assert await drain.run() is EvacuationEnd.DRAINED
     assert world.finals == [final]
@@ -350,7 +350,7 @@ async def test_an_outcome_that_cannot_be_read_or_written_is_quarantined_and_bloc
     raw.append(keep_final(dead, rows[0]).replace(b"payroll", b"pay\xffoll"))  # no UTF-8
     raw.append(keep_final(dead, rows[1]._replace(id=b"short")))  # the driver would take the connection down with it
     world.unfit_rows = {rows[2].id}
-    world.pages = [Page(Word.OK, "spilled", "", [], raw), a_page("pending", 1)]
+    world.pages = [Page(ReplyStatus.OK, "spilled", "", [], raw), a_page("pending", 1)]
     assert await a_drain(world).run() is EvacuationEnd.DRAINED
     assert world.finals == [rows[0], rows[1], rows[3]]
     assert [(each.id, each.raw) for each in world.aside] == [
@@ -365,27 +365,29 @@ async def test_an_outcome_that_cannot_be_read_or_written_is_quarantined_and_bloc
 
 async def test_a_store_with_a_higher_epoch_is_reported_with_it() -> None:
     world = World()
-    world.fence_answer = (Word.FENCED, 9)
+    world.fence_answer = (ReplyStatus.FENCED, 9)
     drain = a_drain(world)
     assert await drain.run() is EvacuationEnd.EPOCH_BEHIND
     assert drain.store_epoch == 9
     assert world.calls == ["fence"]
 
 
-@pytest.mark.parametrize("word", [Word.FENCED, Word.GENERATION, Word.ROLLBACK, Word.CLOSED])
-async def test_a_store_that_refuses_a_step_is_asked_again_from_the_fence_later(word: Word) -> None:
+@pytest.mark.parametrize(
+    "status", [ReplyStatus.FENCED, ReplyStatus.GENERATION, ReplyStatus.ROLLBACK, ReplyStatus.CLOSED]
+)
+async def test_a_store_that_refuses_a_step_is_asked_again_from_the_fence_later(status: ReplyStatus) -> None:
     world = World()
-    world.pages = [Page(word, "", "", [], [])]
+    world.pages = [Page(status, "", "", [], [])]
     assert await a_drain(world).run() is EvacuationEnd.NOT_YET
     world = World()
     world.pages = [a_page("pending")]
-    world.remove_word = word
+    world.remove_word = status
     assert await a_drain(world).run() is EvacuationEnd.NOT_YET
 
 
 async def test_what_appears_before_the_close_is_moved_too() -> None:
     world = World()
-    world.closes = [Word.NOT_EMPTY, Word.OK]
+    world.closes = [ReplyStatus.NOT_EMPTY, ReplyStatus.OK]
     assert await a_drain(world).run() is EvacuationEnd.DRAINED
     assert world.calls.count("read") == 2
 
