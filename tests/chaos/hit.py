@@ -9,8 +9,8 @@ from typing import NamedTuple
 
 from tests.chaos.fleet import Fleet
 from tests.chaos.ground import Freezer
-from tests.chaos.proxy_process import ProxyProcess
 from tests.chaos.servers import Servers
+from tests.support.proxy.proxy_process import ProxyProcess
 
 LEASE_SECONDS = 4.0
 """Of the agents in a run; the faults last from a fraction of it to twice as long."""

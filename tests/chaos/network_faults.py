@@ -5,8 +5,8 @@ from __future__ import annotations
 import random
 
 from tests.chaos.hit import Hit, Stage
-from tests.chaos.proxy import Fault
 from tests.chaos.servers import STORES
+from tests.support.proxy.tcp_proxy import Fault
 
 
 def _routes(stage: Stage, rng: random.Random) -> str:

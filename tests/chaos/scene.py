@@ -19,10 +19,10 @@ from tests.chaos import collect
 from tests.chaos.fleet import Fleet
 from tests.chaos.ground import private_mounts, time_namespaces
 from tests.chaos.hit import LEASE_SECONDS, Stage
-from tests.chaos.proxy import Speech
-from tests.chaos.proxy_process import ProxyProcess
 from tests.chaos.servers import STORES, Servers
 from tests.chaos.witness import VARIABLE
+from tests.support.proxy.proxy_process import ProxyProcess
+from tests.support.proxy.tcp_proxy import WireProtocol
 
 AGENTS = {"a": "default", "b": "synced", "c": "synced", "d": "default"}
 """Member -> kind. The last one runs through a main program of ours, whose clock can be turned."""
@@ -139,8 +139,8 @@ class Scene:
     def _route(self, member: str) -> None:
         def address(server: str) -> str:
             place = self.servers.places[server]
-            speech = Speech.POSTGRES if server == "master" else Speech.REDIS
-            port = self.proxy.add(f"{member}.{server}", speech, place.upstream)
+            protocol = WireProtocol.POSTGRES if server == "master" else WireProtocol.REDIS
+            port = self.proxy.add(f"{member}.{server}", protocol, place.upstream)
             if server == "master":
                 return f"postgresql://jobmaster@127.0.0.1:{port}/jobmaster?sslmode=disable"
             return f"redis://127.0.0.1:{port}/0"

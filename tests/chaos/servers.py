@@ -15,13 +15,14 @@ import subprocess
 import time
 from pathlib import Path
 from typing import Any
-from urllib.parse import parse_qs, urlsplit
+from urllib.parse import urlsplit
 
 import asyncpg
 import redis
 
 from jobmaster.embedded import EmbeddedError, PostgresServer, Server, ValkeyServer
 from tests.chaos.ground import Disk
+from tests.support.proxy.tcp_proxy import socket_of
 
 STORES = {"default": "everysec", "synced": "always"}
 _DISK_MEGABYTES = {"default": 1536, "synced": 1024, "master": 4096}
@@ -61,11 +62,7 @@ class Place:
     @property
     def upstream(self) -> str:
         """Path of the unix socket."""
-        parts = urlsplit(self.server.address)
-        if parts.scheme == "unix":
-            return parts.path
-        asked = parse_qs(parts.query)
-        return f"{asked['host'][0]}/.s.PGSQL.{asked['port'][0]}"
+        return socket_of(self.server.address)
 
     @property
     def pids(self) -> list[int]:

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import random
 import signal
 import time
 from collections.abc import AsyncIterator, Callable
@@ -21,8 +22,8 @@ from jobmaster.client.receipts import JobReceipt
 from jobmaster.embedded import PostgresServer
 from jobmaster.model.job import JobState
 from jobmaster.wiring import open_cluster, open_reader, open_stores
-from tests.support.cut_proxy import CutProxy
 from tests.support.patience import PATIENCE_SECONDS
+from tests.support.proxy.tcp_proxy import HEALTHY, TcpProxy, WireProtocol, socket_of
 from tests.support.waiting import eventually
 from tests.system.conftest import AgentProcess, Rig
 from tests.system.jobs import handlers
@@ -246,9 +247,9 @@ async def test_an_agent_that_is_cut_off_alone_is_rescued_and_hears_it_from_its_s
 ) -> None:
     """Its store would go on standing for it; a rescuer fences the store first, and waits until that word is over."""
     own.document["agents"]["default"]["isolated_processes"] = 4
-    async with CutProxy(postgres.dsn) as line:
+    async with TcpProxy(WireProtocol.POSTGRES, socket_of(postgres.dsn), random.Random(0)) as proxy:
         document, config = dict(own.document), own.path("cut.yaml")
-        document["master"] = {"dsn": line.dsn}
+        document["master"] = {"dsn": proxy.master_dsn(postgres.dsn)}
         config.write_text(yaml.safe_dump(document))
         cut = AgentProcess(config, own.path("agent-cut.log"))
         own.agents.append(cut)
@@ -260,7 +261,7 @@ async def test_an_agent_that_is_cut_off_alone_is_rescued_and_hears_it_from_its_s
         other = await own.start_agent()
         await asyncio.sleep(1.5 * LEASE)  # who judges has held its own lease for a term
         (child,) = cut.children()
-        line.cut()
+        proxy.cut()
         await cut.wait_event("agent_suspended")
         await other.wait_event("agent_certified_dead", seconds=3 * LEASE + 10)
         await cut.wait_event("bucket_forgotten", times=6, seconds=2 * LEASE + 10)
@@ -279,7 +280,7 @@ async def test_an_agent_that_is_cut_off_alone_is_rescued_and_hears_it_from_its_s
             )
         assert [run[4] for run in own.witnessed("held") if int(run[3]) == child] == ["began"] * 3
         assert cut.children() == [child], "it waits for word of its master"
-        line.mend()
+        proxy.set(HEALTHY)
         fenced = await cut.wait_event("agent_fenced")
         assert "certificate" in fenced["reason"]
         await cut.wait_event("agent_started", times=2)

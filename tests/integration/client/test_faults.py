@@ -5,9 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Sequence
 from contextlib import AsyncExitStack
-from pathlib import Path
 from typing import Any
-from urllib.parse import urlsplit
 
 import msgspec
 import pytest
@@ -34,7 +32,7 @@ from jobmaster.ports import Written
 from jobmaster.settings.model import ClusterSettings, JobDefaults, MasterSettings, StoreSettings
 from tests.integration.client.conftest import OpenCluster
 from tests.integration.client.fixture import HandAgent, Workshop, handlers, resize, settings_for
-from tests.support.slow_proxy import SlowProxy
+from tests.support.proxy.tcp_proxy import SILENT, SLOW, slow_store_proxy
 from tests.support.waiting import until
 
 NewValkey = Callable[..., ValkeyServer]
@@ -81,15 +79,15 @@ async def test_a_store_that_never_answers_is_an_unknown_outcome_and_sending_agai
     shop: Workshop, new_valkey: NewValkey, opened: AsyncExitStack, open_cluster: OpenCluster
 ) -> None:
     server = new_valkey()
-    async with SlowProxy(Path(urlsplit(server.url).path), seed=1) as proxy:
-        agent, settings = await second_store(shop, server, opened, proxy.url)
+    async with slow_store_proxy(server.url, seed=1) as proxy:
+        agent, settings = await second_store(shop, server, opened, proxy.store_url)
         cluster = await open_cluster(settings=settings, stores={"other": agent.store})
         await cluster.submit(resize, {"path": "warm"})
-        proxy.answers_pass.clear()
+        proxy.set(SILENT)
         with pytest.raises(OutcomeUnknown) as caught:
             await cluster.submit(resize, {"path": "a"})
         (job_id,) = caught.value.job_ids
-        proxy.answers_pass.set()
+        proxy.set(SLOW)
         again = await cluster.submit(resize, {"path": "a"}, job_id=job_id)
         assert again.id == job_id
         copies = [entry for bucket in agent.buckets["default", 3] for entry in (await agent.claim(bucket))[1]]

@@ -5,9 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Sequence
 from contextlib import AsyncExitStack
-from pathlib import Path
 from typing import Any, TypeVar
-from urllib.parse import urlsplit
 
 import pytest
 
@@ -20,7 +18,7 @@ from jobmaster.settings.model import StoreSettings
 from tests.integration.client.conftest import OpenCluster
 from tests.integration.client.fixture import Size, Workshop, resize
 from tests.support.patience import PATIENCE_SECONDS
-from tests.support.slow_proxy import SlowProxy
+from tests.support.proxy.tcp_proxy import slow_store_proxy
 from tests.support.waiting import until
 
 T = TypeVar("T")
@@ -128,9 +126,9 @@ async def test_a_wait_ends_in_time_although_a_frozen_master_holds_its_question(
 async def test_what_is_published_while_a_subscription_is_broken_is_not_missed(
     shop: Workshop, store_url: str, opened: AsyncExitStack, open_cluster: OpenCluster
 ) -> None:
-    async with SlowProxy(Path(urlsplit(store_url).path), seed=3) as proxy:
+    async with slow_store_proxy(store_url, seed=3) as proxy:
         store = await AgentStore.connect(
-            cluster=shop.settings.cluster, name="default", url=proxy.url, settings=StoreSettings()
+            cluster=shop.settings.cluster, name="default", url=proxy.store_url, settings=StoreSettings()
         )
         published = asyncio.Event()
         subscribe = store.finished
@@ -146,7 +144,7 @@ async def test_what_is_published_while_a_subscription_is_broken_is_not_missed(
         waiting = cluster._open_waiter()
         await until(lambda: receipt.id in waiting._waiters and waiting._standing["default"].is_set())
         store.finished = only_after_it_was_published  # type: ignore[method-assign]
-        proxy.cut()
+        proxy.reset()
         await until(lambda: not waiting._standing["default"].is_set())
         await shop.agent.work_off(result=SIZE)
         published.set()

@@ -7,9 +7,7 @@ import contextlib
 import random
 import time
 from collections.abc import Callable
-from pathlib import Path
 from typing import Protocol
-from urllib.parse import urlsplit
 
 import pytest
 import redis.asyncio
@@ -22,7 +20,7 @@ from jobmaster.ports import ReplyStatus
 from tests.integration.store.conftest import Connect
 from tests.integration.store.fixture import Bench, assert_ok, make_items, new_fence, submit
 from tests.support.patience import PATIENCE_SECONDS
-from tests.support.slow_proxy import SlowProxy
+from tests.support.proxy.tcp_proxy import SILENT, SLOW, slow_store_proxy
 from tests.support.waiting import eventually
 
 
@@ -39,10 +37,6 @@ class Server(Protocol):
 NewServer = Callable[..., Server]
 
 
-def _socket_of(url: str) -> Path:
-    return Path(urlsplit(url).path)
-
-
 @pytest.mark.parametrize("seed", range(3))
 async def test_a_storm_of_cancelled_calls_never_yields_a_foreign_answer(
     bench: Bench, connect: Connect, store_url: str, seed: int
@@ -53,8 +47,8 @@ async def test_a_storm_of_cancelled_calls_never_yields_a_foreign_answer(
         await assert_ok(bench.store.open_bucket(fence))
         await submit(bench.store, fence.bucket_id, make_items(count))
     chance = random.Random(seed)
-    async with SlowProxy(_socket_of(store_url), seed=seed) as proxy:
-        store = await connect(url=proxy.url, initialise=False)
+    async with slow_store_proxy(store_url, seed=seed) as proxy:
+        store = await connect(url=proxy.store_url, initialise=False)
 
         async def ask(number: int) -> int:
             (depth,) = await store.depths([fences[number].bucket_id])
@@ -75,7 +69,7 @@ async def test_a_storm_of_cancelled_calls_never_yields_a_foreign_answer(
         results = await asyncio.gather(*calls, return_exceptions=True)
         assert {type(result) for result in results} == {int, asyncio.CancelledError}
         # Nobody else paid for the cancelled: no call failed and no connection was made anew.
-        assert proxy.connections == 1
+        assert proxy.counts["connections"] == 1
         await store.close()
 
 
@@ -106,22 +100,22 @@ async def test_cancelled_calls_to_a_paused_server_do_not_shift_the_answers(
 async def test_a_lost_connection_fails_what_was_under_way_and_nothing_after(
     bench: Bench, connect: Connect, store_url: str
 ) -> None:
-    async with SlowProxy(_socket_of(store_url), seed=0) as proxy:
-        store = await connect(url=proxy.url)
-        proxy.answers_pass.clear()
+    async with slow_store_proxy(store_url) as proxy:
+        store = await connect(url=proxy.store_url)
+        proxy.set(SILENT)
         items = make_items(3)
         write = asyncio.ensure_future(submit(store, bench.bucket_id, items))
         await eventually(lambda: _depth_is(bench, 3), 10, "the store has the jobs")
         look = asyncio.ensure_future(store.depths([bench.bucket_id]))
         await asyncio.sleep(0)
-        proxy.cut()
+        proxy.reset()
         with pytest.raises(OutcomeUnknown) as caught:
             await write
         assert caught.value.job_ids == tuple(item[ID_AT] for item in items)
         with pytest.raises(Unavailable) as only_read:
             await look
         assert not isinstance(only_read.value, OutcomeUnknown)
-        proxy.answers_pass.set()
+        proxy.set(SLOW)
         (depth,) = await store.depths([bench.bucket_id])
         assert depth is not None
         assert depth.pending == 3
@@ -136,15 +130,15 @@ async def _depth_is(bench: Bench, pending: int) -> bool:
 async def test_a_claim_whose_answer_was_lost_is_asked_again(bench: Bench, connect: Connect, store_url: str) -> None:
     items = make_items(4)
     await bench.submit(items)
-    async with SlowProxy(_socket_of(store_url), seed=0) as proxy:
-        store = await connect(url=proxy.url)
-        proxy.answers_pass.clear()
+    async with slow_store_proxy(store_url) as proxy:
+        store = await connect(url=proxy.store_url)
+        proxy.set(SILENT)
         claim = asyncio.ensure_future(store.claim(bench.fence, "a", 3))
         await eventually(lambda: _depth_is(bench, 1), 10, "the store has moved the jobs")
-        proxy.cut()
+        proxy.reset()
         with pytest.raises(OutcomeUnknown):
             await claim
-        proxy.answers_pass.set()
+        proxy.set(SLOW)
         assert (await store.claim(bench.fence, "a", 3)).raw == items[:3]
         assert await _depth_is(bench, 1)
         await store.close()
@@ -153,9 +147,11 @@ async def test_a_claim_whose_answer_was_lost_is_asked_again(bench: Bench, connec
 async def test_no_answer_in_time_is_an_unknown_outcome_and_the_line_recovers(
     bench: Bench, connect: Connect, store_url: str
 ) -> None:
-    async with SlowProxy(_socket_of(store_url), seed=0) as proxy:
-        store = await connect(url=proxy.url, call_timeout_seconds=1.0, connect_timeout_seconds=1.0, initialise=False)
-        proxy.answers_pass.clear()
+    async with slow_store_proxy(store_url) as proxy:
+        store = await connect(
+            url=proxy.store_url, call_timeout_seconds=1.0, connect_timeout_seconds=1.0, initialise=False
+        )
+        proxy.set(SILENT)
         with pytest.raises(OutcomeUnknown, match=r"no answer within 1 s"):
             await submit(store, bench.bucket_id, make_items(1))
         with pytest.raises(Unavailable) as only_read:
@@ -163,7 +159,7 @@ async def test_no_answer_in_time_is_an_unknown_outcome_and_the_line_recovers(
         assert not isinstance(only_read.value, OutcomeUnknown)
         with pytest.raises(Unavailable):
             await store.beat(new_id(), 5)
-        proxy.answers_pass.set()
+        proxy.set(SLOW)
 
         async def depths() -> object:
             with contextlib.suppress(Unavailable):  # a second is not enough for each call on a busy machine
@@ -177,14 +173,14 @@ async def test_no_answer_in_time_is_an_unknown_outcome_and_the_line_recovers(
 async def test_a_blocking_wait_whose_answer_never_comes_is_given_up(
     bench: Bench, connect: Connect, store_url: str
 ) -> None:
-    async with SlowProxy(_socket_of(store_url), seed=0) as proxy:
-        store = await connect(url=proxy.url, call_timeout_seconds=2.0)
+    async with slow_store_proxy(store_url) as proxy:
+        store = await connect(url=proxy.store_url, call_timeout_seconds=2.0)
         assert await store.wait_wake([bench.bucket_id], 0.01) is None
-        proxy.answers_pass.clear()
+        proxy.set(SILENT)
         async with asyncio.timeout(PATIENCE_SECONDS):
             with pytest.raises(Unavailable, match="did not answer"):
                 await store.wait_wake([bench.bucket_id], 0.01)
-        proxy.answers_pass.set()
+        proxy.set(SLOW)
         assert await store.wait_wake([bench.bucket_id], 0.01) is None
         await store.close()
 

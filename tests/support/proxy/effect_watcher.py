@@ -1,4 +1,4 @@
-"""Where in a stream of replies an effect is done: what the proxy must know to lose exactly the acknowledgement.
+"""Finds the byte of a stream of replies at which an effect is done, so that a proxy can lose exactly the acknowledgement.
 
 PostgreSQL: the effect of a statement outside a transaction (and of ``COMMIT``) stands when ``CommandComplete`` is followed
 by ``ReadyForQuery`` in state idle. Redis: a function has run when the first byte of its reply is there.
@@ -17,7 +17,7 @@ _SSL_REQUEST = struct.pack("!ii", 8, 80877103)
 _READ_ONLY_TAGS = (b"SET", b"SHOW", b"BEGIN", b"LISTEN", b"DEALLOCATE", b"ROLLBACK")
 
 
-class Watcher(Protocol):
+class EffectWatcher(Protocol):
     """Reads both directions of one connection."""
 
     def request(self, data: bytes) -> None:
@@ -29,7 +29,7 @@ class Watcher(Protocol):
         ...
 
 
-class PostgresWatcher:
+class PostgresEffectWatcher:
     """Follows the message boundaries of one backend."""
 
     def __init__(self) -> None:
@@ -68,8 +68,8 @@ class PostgresWatcher:
         return committed
 
 
-class RedisWatcher:
-    """Pairs replies with requests. A connection that subscribes is left alone: what it hears answers no request."""
+class RedisEffectWatcher:
+    """Pairs replies with requests. A connection that subscribes is left alone: its messages answer no request."""
 
     def __init__(self, functions: frozenset[bytes] = frozenset()) -> None:
         self._functions = functions
@@ -82,7 +82,7 @@ class RedisWatcher:
         if self._subscribed:
             return
         self._requests.feed(data)
-        while isinstance(words := self._requests.gets(), list):  # no list: incomplete, or typed by a person
+        while isinstance(words := self._requests.gets(), list):  # no list: incomplete, or an inline command
             name = bytes(words[0]).upper()
             if name.endswith(b"SUBSCRIBE"):
                 self._subscribed = True

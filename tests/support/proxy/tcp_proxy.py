@@ -1,9 +1,8 @@
-"""A TCP proxy with faults: delay, jitter, bandwidth, silence in one direction, half-open connections, resets, and replies
-that are lost after their effect.
+"""A TCP proxy with faults: delay, jitter, small pieces, bandwidth, silence in one direction, half-open connections, resets,
+and replies that are lost after their effect.
 
-Every client gets routes of its own, so that one agent can be cut off alone. A route's fault can be changed at any time
-and holds for open and for new connections. Nothing is ever invented, reordered or sent twice: bytes are late, or the
-connection ends.
+A client has proxies of its own, so that it can be cut off alone. The fault of a proxy can be changed at any time and holds
+for open and for new connections. Bytes are never invented, reordered or sent twice: they are late, or the connection ends.
 """
 
 from __future__ import annotations
@@ -14,86 +13,129 @@ import random
 import socket
 import struct
 from enum import StrEnum
+from typing import Self
+from urllib.parse import parse_qs, urlencode, urlsplit, urlunsplit
 
 import msgspec
 
-from tests.chaos.wire import PostgresWatcher, RedisWatcher, Watcher
+from tests.support.proxy.effect_watcher import EffectWatcher, PostgresEffectWatcher, RedisEffectWatcher
 
 _CHUNK = 1 << 16
 _RESET = struct.pack("ii", 1, 0)
 _CONNECT_SECONDS = 5.0
 
 
-class Speech(StrEnum):
-    """What is spoken on a route."""
+class WireProtocol(StrEnum):
+    """The protocol of a server."""
 
     POSTGRES = "postgres"
     REDIS = "redis"
 
 
 class Fault(msgspec.Struct, frozen=True, omit_defaults=True):
-    """What a route does to its connections."""
+    """What a proxy does to its connections."""
 
     delay_seconds: float = 0.0
     """Every piece is this late, each way."""
     jitter_seconds: float = 0.0
     """... and up to so much later."""
+    piece_bytes: int = 0
+    """Bytes pass in pieces of a random length up to this. 0: as they arrive."""
     bytes_per_second: float = 0.0
-    """0: as fast as it goes."""
+    """0: no limit."""
     hold_up: bool = False
-    """Nothing from client to server passes; nobody is told."""
+    """Nothing from client to server passes; both connections stay open."""
     hold_down: bool = False
-    """Nothing from server to client passes: requests arrive, answers vanish."""
+    """Nothing from server to client passes: requests arrive, answers do not."""
     half_open: bool = False
-    """The server's end is gone and the client does not know; new connections are accepted and lead nowhere."""
+    """The connection to the server is gone and the client's stays open; new connections are accepted and lead nowhere."""
     refuse: bool = False
     """New connections are reset at once."""
     drop_replies: int = 0
-    """So many replies are lost after their effect, each together with its connection."""
+    """Number of replies that are lost after their effect, each together with its connection."""
 
 
 HEALTHY = Fault()
+SLOW = Fault(jitter_seconds=0.002, piece_bytes=2000)
+"""Small pieces, a little late: answers come in parts, and at any moment of the caller."""
+SILENT = Fault(hold_down=True)
+"""Requests arrive; no answer comes."""
+CUT = Fault(refuse=True)
+"""With ``reset``: no connection is left, and none can be made."""
 
 
-class Route:
-    """One listening port and where it leads."""
+class TcpProxy:
+    """One listening port on 127.0.0.1 and the server that it leads to.
 
-    def __init__(self, name: str, speech: Speech, upstream: str, rng: random.Random) -> None:
-        self.name = name
+    Args:
+        upstream: path of a unix socket, or host:port.
+        rng: for what a fault leaves to chance.
+        fault: the fault at the start.
+    """
+
+    def __init__(self, protocol: WireProtocol, upstream: str, rng: random.Random, fault: Fault | None = None) -> None:
         self.upstream = upstream
-        self.fault = HEALTHY
-        self.links: set[Link] = set()
+        self.fault = fault or HEALTHY
+        self.port = 0
+        self.connections: set[ProxiedConnection] = set()
         self.counts = {"connections": 0, "replies_dropped": 0, "resets": 0}
         self.rng = rng
-        self._speech = speech
+        self._protocol = protocol
         self._changed = asyncio.Event()
         self._server: asyncio.Server | None = None
 
-    async def listen(self) -> int:
-        """The port, on 127.0.0.1."""
-        self._server = await asyncio.start_server(self._accept, "127.0.0.1", 0, limit=_CHUNK * 4)
-        return int(self._server.sockets[0].getsockname()[1])
+    async def __aenter__(self) -> Self:
+        await self.listen()
+        return self
 
-    def watcher(self) -> Watcher:
-        return PostgresWatcher() if self._speech is Speech.POSTGRES else RedisWatcher()
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()
+
+    async def listen(self) -> int:
+        """Open the port; its number."""
+        self._server = await asyncio.start_server(self._accept, "127.0.0.1", 0, limit=_CHUNK * 4)
+        self.port = int(self._server.sockets[0].getsockname()[1])
+        return self.port
+
+    @property
+    def store_url(self) -> str:
+        """For a client of a store."""
+        return f"redis://127.0.0.1:{self.port}"
+
+    def master_dsn(self, dsn: str) -> str:
+        """The DSN of a server's unix socket, with this proxy in place of the socket."""
+        parts = urlsplit(dsn)
+        query = urlencode(
+            {key: value for key, (value,) in parse_qs(parts.query).items() if key not in ("host", "port")}
+        )
+        return urlunsplit(parts._replace(netloc=f"{parts.username}@127.0.0.1:{self.port}", query=query))
+
+    def cut(self) -> None:
+        """End every connection and refuse new ones, until another fault is set."""
+        self.set(CUT)
+        self.reset()
+
+    def watcher(self) -> EffectWatcher:
+        """For the bytes of a new connection."""
+        return PostgresEffectWatcher() if self._protocol is WireProtocol.POSTGRES else RedisEffectWatcher()
 
     def set(self, fault: Fault) -> None:
-        """From now on, for every connection."""
+        """From now on this fault holds for every connection."""
         before, self.fault = self.fault, fault
         changed, self._changed = self._changed, asyncio.Event()
         changed.set()
         if fault.half_open:
-            for link in self.links:
-                link.lose_server()
+            for connection in self.connections:
+                connection.lose_server()
         elif before.half_open:
             self.reset(only_half_open=True)
 
     def reset(self, *, only_half_open: bool = False) -> None:
         """RST to both ends of every connection."""
-        for link in list(self.links):
-            if link.half_open or not only_half_open:
+        for connection in list(self.connections):
+            if connection.half_open or not only_half_open:
                 self.counts["resets"] += 1
-                link.reset()
+                connection.reset()
 
     async def passing(self, *, up: bool) -> Fault:
         """Wait until something may pass in this direction; the fault that holds then."""
@@ -114,43 +156,43 @@ class Route:
         if self._server is not None:
             self._server.close()
         self.reset()
-        await asyncio.gather(*(link.gone.wait() for link in self.links))
+        await asyncio.gather(*(connection.gone.wait() for connection in self.connections))
 
     async def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self.counts["connections"] += 1
-        link = Link(self, reader, writer)
-        self.links.add(link)
+        connection = ProxiedConnection(self, reader, writer)
+        self.connections.add(connection)
         try:
-            await link.run()
+            await connection.run()
         finally:
-            self.links.discard(link)
-            link.gone.set()
+            self.connections.discard(connection)
+            connection.gone.set()
 
 
-class Link:
-    """One client's connection and its other half."""
+class ProxiedConnection:
+    """The connection of a client and the one to the server."""
 
-    def __init__(self, route: Route, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    def __init__(self, proxy: TcpProxy, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self.half_open = False
         self.gone = asyncio.Event()
-        self._route = route
+        self._proxy = proxy
         self._client = reader, writer
         self._server: tuple[asyncio.StreamReader, asyncio.StreamWriter] | None = None
-        self._watcher = route.watcher()
+        self._watcher = proxy.watcher()
         self._ended = asyncio.Event()
 
     async def run(self) -> None:
         """Until one side ends; then both are reset."""
-        if self._route.fault.refuse:
+        if self._proxy.fault.refuse:
             self.reset()
             return
-        if self._route.fault.half_open:
+        if self._proxy.fault.half_open:
             self.half_open = True
             await self._ended.wait()
             return
         try:
             async with asyncio.timeout(_CONNECT_SECONDS):
-                self._server = await _connect(self._route.upstream)
+                self._server = await _connect(self._proxy.upstream)
         except (OSError, TimeoutError):
             self.reset()
             return
@@ -165,13 +207,13 @@ class Link:
         self.reset()
 
     def lose_server(self) -> None:
-        """The server's end goes; the client is not told."""
+        """The connection to the server ends; the client's stays open."""
         self.half_open = True
         if self._server is not None:
             _reset(self._server[1])
 
     def reset(self) -> None:
-        """Both ends, without a farewell."""
+        """RST to both ends."""
         _reset(self._client[1])
         if self._server is not None:
             _reset(self._server[1])
@@ -181,7 +223,7 @@ class Link:
         assert self._server is not None
         reader, writer = self._client[0], self._server[1]
         with contextlib.suppress(OSError):
-            while data := await reader.read(_CHUNK):
+            while data := await reader.read(self._piece()):
                 await self._shape(len(data), up=True)
                 self._watcher.request(data)
                 writer.write(data)
@@ -191,23 +233,41 @@ class Link:
         assert self._server is not None
         reader, writer = self._server[0], self._client[1]
         with contextlib.suppress(OSError):
-            while data := await reader.read(_CHUNK):
-                if self._watcher.reply(data) and self._route.take_reply():
+            while data := await reader.read(self._piece()):
+                if self._watcher.reply(data) and self._proxy.take_reply():
                     return
                 await self._shape(len(data), up=False)
                 writer.write(data)
                 await writer.drain()
 
+    def _piece(self) -> int:
+        piece_bytes = self._proxy.fault.piece_bytes
+        return self._proxy.rng.randint(1, piece_bytes) if piece_bytes else _CHUNK
+
     async def _shape(self, size: int, *, up: bool) -> None:
-        fault = self._route.fault
+        fault = self._proxy.fault
         if fault is HEALTHY:
             return
-        pause = fault.delay_seconds + self._route.rng.random() * fault.jitter_seconds
+        pause = fault.delay_seconds + self._proxy.rng.random() * fault.jitter_seconds
         if fault.bytes_per_second:
             pause += size / fault.bytes_per_second
         if pause:
             await asyncio.sleep(pause)
-        await self._route.passing(up=up)
+        await self._proxy.passing(up=up)
+
+
+def slow_store_proxy(url: str, *, seed: int = 0) -> TcpProxy:
+    """A proxy before an embedded store, with the fault ``SLOW``."""
+    return TcpProxy(WireProtocol.REDIS, socket_of(url), random.Random(seed), SLOW)
+
+
+def socket_of(address: str) -> str:
+    """Path of the unix socket that an embedded server's address names."""
+    parts = urlsplit(address)
+    if parts.scheme == "unix":
+        return parts.path
+    query = parse_qs(parts.query)
+    return f"{query['host'][0]}/.s.PGSQL.{query['port'][0]}"
 
 
 async def _connect(upstream: str) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:

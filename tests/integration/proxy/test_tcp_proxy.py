@@ -1,4 +1,4 @@
-"""The proxy does what it is told, to real servers and clients: late, cut, silent, half-open, lost after the effect."""
+"""Every fault of the proxy, with real servers and clients: late, cut, silent, half-open, lost after the effect."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import asyncio
 import random
 import time
 from collections.abc import AsyncIterator
-from urllib.parse import parse_qs, urlsplit
+from urllib.parse import urlsplit
 
 import asyncpg
 import pytest
@@ -17,22 +17,20 @@ from redis.backoff import NoBackoff
 from redis.retry import Retry
 
 from jobmaster.embedded import ValkeyServer
-from tests.chaos.proxy import Fault, Route, Speech
-from tests.chaos.proxy_process import ProxyProcess
+from tests.support.proxy.proxy_process import ProxyProcess
+from tests.support.proxy.tcp_proxy import Fault, TcpProxy, WireProtocol, socket_of
 
 
 @pytest.fixture
-async def store_route(valkey_server: ValkeyServer) -> AsyncIterator[tuple[Route, int]]:
-    route = Route("store", Speech.REDIS, urlsplit(valkey_server.url).path, random.Random(1))
-    port = await route.listen()
-    yield route, port
-    await route.close()
+async def store_proxy(valkey_server: ValkeyServer) -> AsyncIterator[tuple[TcpProxy, int]]:
+    async with TcpProxy(WireProtocol.REDIS, socket_of(valkey_server.url), random.Random(1)) as proxy:
+        yield proxy, proxy.port
 
 
 @pytest.fixture
-async def store(store_route: tuple[Route, int]) -> AsyncIterator[redis.asyncio.Redis]:
+async def store(store_proxy: tuple[TcpProxy, int]) -> AsyncIterator[redis.asyncio.Redis]:
     client = redis.asyncio.Redis(
-        port=store_route[1], retry=NO_ASYNC_RETRY, single_connection_client=True, socket_timeout=5
+        port=store_proxy[1], retry=NO_ASYNC_RETRY, single_connection_client=True, socket_timeout=5
     )
     await client.ping()
     yield client
@@ -40,19 +38,14 @@ async def store(store_route: tuple[Route, int]) -> AsyncIterator[redis.asyncio.R
 
 
 @pytest.fixture
-async def master_route(master_dsn: str) -> AsyncIterator[tuple[Route, str]]:
-    parts = urlsplit(master_dsn)
-    asked = parse_qs(parts.query)
-    upstream = f"{asked['host'][0]}/.s.PGSQL.{asked['port'][0]}"
-    route = Route("master", Speech.POSTGRES, upstream, random.Random(1))
-    port = await route.listen()
-    yield route, f"postgresql://jobmaster@127.0.0.1:{port}{parts.path}"
-    await route.close()
+async def master_proxy(master_dsn: str) -> AsyncIterator[tuple[TcpProxy, str]]:
+    async with TcpProxy(WireProtocol.POSTGRES, socket_of(master_dsn), random.Random(1)) as proxy:
+        yield proxy, proxy.master_dsn(master_dsn)
 
 
 @pytest.fixture
-async def master(master_route: tuple[Route, str]) -> AsyncIterator[asyncpg.Connection]:
-    connection = await asyncpg.connect(master_route[1])
+async def master(master_proxy: tuple[TcpProxy, str]) -> AsyncIterator[asyncpg.Connection]:
+    connection = await asyncpg.connect(master_proxy[1])
     await connection.execute("CREATE TABLE effects (id int PRIMARY KEY)")
     yield connection
     connection.terminate()
@@ -69,67 +62,72 @@ async def effects(dsn: str) -> list[int]:
 NO_RETRY = Retry(NoBackoff(), 0)
 NO_ASYNC_RETRY = AsyncRetry(NoBackoff(), 0)
 PING = b"*1\r\n$4\r\nPING\r\n"
-CUT = (asyncpg.PostgresConnectionError, asyncpg.InterfaceError, ConnectionError, asyncpg.ConnectionDoesNotExistError)
+DISCONNECTED = (
+    asyncpg.PostgresConnectionError,
+    asyncpg.InterfaceError,
+    ConnectionError,
+    asyncpg.ConnectionDoesNotExistError,
+)
 
 
 # ---------------------------------------------------------------- lost after the effect
 
 
 async def test_the_answer_of_a_statement_is_lost_and_its_effect_stands(
-    master: asyncpg.Connection, master_route: tuple[Route, str], master_dsn: str
+    master: asyncpg.Connection, master_proxy: tuple[TcpProxy, str], master_dsn: str
 ) -> None:
-    master_route[0].set(Fault(drop_replies=1))
-    with pytest.raises(CUT):
+    master_proxy[0].set(Fault(drop_replies=1))
+    with pytest.raises(DISCONNECTED):
         await master.execute("INSERT INTO effects VALUES (1)")
     assert await effects(master_dsn) == [1]
-    assert master_route[0].counts["replies_dropped"] == 1
+    assert master_proxy[0].counts["replies_dropped"] == 1
 
 
 async def test_the_answer_of_a_prepared_statement_is_lost_and_its_effect_stands(
-    master: asyncpg.Connection, master_route: tuple[Route, str], master_dsn: str
+    master: asyncpg.Connection, master_proxy: tuple[TcpProxy, str], master_dsn: str
 ) -> None:
     insert = await master.prepare("INSERT INTO effects VALUES ($1) RETURNING id")
     assert await insert.fetchval(1) == 1
-    master_route[0].set(Fault(drop_replies=1))
-    with pytest.raises(CUT):
+    master_proxy[0].set(Fault(drop_replies=1))
+    with pytest.raises(DISCONNECTED):
         await insert.fetchval(2)
     assert await effects(master_dsn) == [1, 2]
 
 
 async def test_inside_a_transaction_only_the_answer_of_the_commit_is_lost(
-    master: asyncpg.Connection, master_route: tuple[Route, str], master_dsn: str
+    master: asyncpg.Connection, master_proxy: tuple[TcpProxy, str], master_dsn: str
 ) -> None:
     await master.execute("BEGIN")
-    master_route[0].set(Fault(drop_replies=1))
+    master_proxy[0].set(Fault(drop_replies=1))
     await master.execute("INSERT INTO effects VALUES (1)")  # answered: nothing is committed yet
-    with pytest.raises(CUT):
+    with pytest.raises(DISCONNECTED):
         await master.execute("COMMIT")
     assert await effects(master_dsn) == [1]
 
 
 async def test_the_answer_of_a_copy_is_lost_and_its_rows_stand(
-    master: asyncpg.Connection, master_route: tuple[Route, str], master_dsn: str
+    master: asyncpg.Connection, master_proxy: tuple[TcpProxy, str], master_dsn: str
 ) -> None:
     await master.fetch("SELECT 1")
-    master_route[0].set(Fault(drop_replies=1))
-    with pytest.raises(CUT):
+    master_proxy[0].set(Fault(drop_replies=1))
+    with pytest.raises(DISCONNECTED):
         await master.execute("INSERT INTO effects SELECT generate_series(1, 3)")
     assert await effects(master_dsn) == [1, 2, 3]
 
 
 async def test_the_answer_of_a_function_is_lost_and_its_effect_stands(
-    store: redis.asyncio.Redis, store_route: tuple[Route, int], valkey_server: ValkeyServer, cluster_name: str
+    store: redis.asyncio.Redis, store_proxy: tuple[TcpProxy, int], valkey_server: ValkeyServer, cluster_name: str
 ) -> None:
     text = "#!lua name=chaosproxy\nserver.register_function('chaos_set', function(k, a) server.call('SET', k[1], a[1]) end)"
     direct = redis.asyncio.Redis(unix_socket_path=urlsplit(valkey_server.url).path)
     await direct.function_load(text, replace=True)
     key = f"{cluster_name}:effect"
-    store_route[0].set(Fault(drop_replies=1))
+    store_proxy[0].set(Fault(drop_replies=1))
     await store.get(key)  # no function: answered
     with pytest.raises(redis.exceptions.ConnectionError):
         await store.fcall("chaos_set", 1, key, "done")
     assert await direct.get(key) == b"done"
-    assert store_route[0].counts["replies_dropped"] == 1
+    assert store_proxy[0].counts["replies_dropped"] == 1
     await direct.delete(key)
     await direct.function_delete("chaosproxy")
     await direct.aclose()
@@ -138,67 +136,73 @@ async def test_the_answer_of_a_function_is_lost_and_its_effect_stands(
 # ---------------------------------------------------------------- late, silent, cut
 
 
-async def test_delay_and_bandwidth_are_felt(store: redis.asyncio.Redis, store_route: tuple[Route, int]) -> None:
-    store_route[0].set(Fault(delay_seconds=0.05))
+async def test_delay_and_bandwidth_are_felt(store: redis.asyncio.Redis, store_proxy: tuple[TcpProxy, int]) -> None:
+    store_proxy[0].set(Fault(delay_seconds=0.05))
     began = time.monotonic()
     await store.ping()
     assert time.monotonic() - began >= 0.1
-    store_route[0].set(Fault(bytes_per_second=20_000))
+    store_proxy[0].set(Fault(bytes_per_second=20_000))
     began = time.monotonic()
     await store.echo("x" * 4000)
     assert time.monotonic() - began >= 0.35
 
 
+async def test_bytes_in_small_pieces_are_whole(store: redis.asyncio.Redis, store_proxy: tuple[TcpProxy, int]) -> None:
+    store_proxy[0].set(Fault(piece_bytes=7))
+    text = bytes(random.Random(1).choices(range(256), k=5000))
+    assert await store.echo(text) == text
+
+
 @pytest.mark.parametrize("fault", [Fault(hold_up=True), Fault(hold_down=True)], ids=["requests", "answers"])
 async def test_silence_in_one_direction(
     store: redis.asyncio.Redis,
-    store_route: tuple[Route, int],
+    store_proxy: tuple[TcpProxy, int],
     valkey_server: ValkeyServer,
     cluster_name: str,
     fault: Fault,
 ) -> None:
     direct = redis.asyncio.Redis(unix_socket_path=urlsplit(valkey_server.url).path)
-    store_route[0].set(fault)
+    store_proxy[0].set(fault)
     asked = asyncio.ensure_future(store.incr(cluster_name))
     await asyncio.sleep(0.1)
     assert not asked.done()
     assert await direct.get(cluster_name) == (None if fault.hold_up else b"1"), "an answer may vanish after the effect"
-    store_route[0].set(Fault())
+    store_proxy[0].set(Fault())
     assert await asked == 1, "what was held is delivered, once"
     await direct.delete(cluster_name)
     await direct.aclose()
 
 
 async def test_a_reset_is_a_reset_and_a_half_open_connection_is_silent_until_it_is_healed(
-    store_route: tuple[Route, int],
+    store_proxy: tuple[TcpProxy, int],
 ) -> None:
-    route, port = store_route
+    proxy, port = store_proxy
     for fault, moment in ((None, 1.0), (Fault(half_open=True), 0.2)):
         reader, writer = await asyncio.open_connection("127.0.0.1", port)
         writer.write(PING)
         assert await reader.readline() == b"+PONG\r\n"
         if fault is None:
-            route.reset()
+            proxy.reset()
         else:
-            route.set(fault)
+            proxy.set(fault)
             writer.write(PING)
             with pytest.raises(TimeoutError):
                 await asyncio.wait_for(reader.readline(), moment)
-            route.set(Fault())
+            proxy.set(Fault())
         with pytest.raises(ConnectionResetError):
             await asyncio.wait_for(reader.readexactly(1), moment)
         writer.close()
 
 
-async def test_new_connections_are_accepted_and_lead_nowhere_or_are_refused(store_route: tuple[Route, int]) -> None:
-    route, port = store_route
-    route.set(Fault(half_open=True))
+async def test_new_connections_are_accepted_and_lead_nowhere_or_are_refused(store_proxy: tuple[TcpProxy, int]) -> None:
+    proxy, port = store_proxy
+    proxy.set(Fault(half_open=True))
     reader, writer = await asyncio.open_connection("127.0.0.1", port)
     writer.write(PING)
     with pytest.raises(TimeoutError):
         await asyncio.wait_for(reader.readline(), 0.1)
     writer.close()
-    route.set(Fault(refuse=True))
+    proxy.set(Fault(refuse=True))
     with pytest.raises(ConnectionError):
         await first_byte(port)
 
@@ -208,9 +212,9 @@ async def first_byte(port: int) -> bytes:
     return await reader.readexactly(1)
 
 
-async def test_a_route_can_lead_to_another_server(store_route: tuple[Route, int], master_dsn: str) -> None:
-    route, port = store_route
-    route.upstream = "/nowhere/at/all.sock"
+async def test_a_proxy_can_lead_to_another_server(store_proxy: tuple[TcpProxy, int], master_dsn: str) -> None:
+    proxy, port = store_proxy
+    proxy.upstream = "/nowhere/at/all.sock"
     with pytest.raises(redis.exceptions.ConnectionError):
         await redis.asyncio.Redis(port=port, retry=NO_ASYNC_RETRY).ping()
 
@@ -218,11 +222,11 @@ async def test_a_route_can_lead_to_another_server(store_route: tuple[Route, int]
 # ---------------------------------------------------------------- the process
 
 
-def test_the_process_obeys_orders_by_pattern_and_counts(valkey_server: ValkeyServer) -> None:
+def test_commands_choose_proxies_by_a_pattern_of_names_and_the_process_counts(valkey_server: ValkeyServer) -> None:
     proxy = ProxyProcess(seed=1)
     try:
         path = urlsplit(valkey_server.url).path
-        ports = [proxy.add(f"agent{number}.store", Speech.REDIS, path) for number in range(2)]
+        ports = [proxy.add(f"agent{number}.store", WireProtocol.REDIS, path) for number in range(2)]
         with redis.Redis(port=ports[0], retry=NO_RETRY) as one, redis.Redis(port=ports[1], retry=NO_RETRY) as other:
             assert one.ping()
             assert proxy.set("agent0.*", Fault(refuse=True)) == 1
