@@ -180,9 +180,9 @@ METRICS: dict[str, Metric] = {
         "jobmaster_rows_without_memory", _C, "PROCESSING rows that no agent ran (a failover, or a defect of ours)."
     ),
     "buckets_resurrected": Metric("jobmaster_buckets_resurrected", _C, "Keys in a store of buckets the master forgot."),
-    # coordination
-    "coordinating": Metric("jobmaster_coordinating", _G, "1 while this process holds the coordinator's office."),
-    "elections_won": Metric("jobmaster_elections_won", _C, "Times this process became coordinator."),
+    # leader
+    "leading": Metric("jobmaster_leading", _G, "1 while this process holds the leader's lease."),
+    "elections_won": Metric("jobmaster_elections_won", _C, "Times this process became leader."),
     "hints": Metric("jobmaster_hints", _C, "Owners notified that HELD jobs are due."),
     "handlers_unserved": Metric(
         "jobmaster_handlers_unserved", _G, "Handlers of overdue jobs that no agent with a bucket for them has."
@@ -323,7 +323,7 @@ class Telemetry:
         self.rows_released = 0
         self.rows_without_memory = 0
         self.buckets_resurrected = 0
-        self.coordinating = self.elections_won = self.hints = 0
+        self.leading = self.elections_won = self.hints = 0
         self.groups_unserved = self.stores_silent = 0
         self.handlers_unserved = 0
         self.orphans_returned = self.rows_forgotten = 0

@@ -354,7 +354,7 @@ class AgentRuntime:
         if renewal.cancel_requested:
             self.bucket_worker.cancel(renewal.cancel_requested)
         self.bucket_worker.due_fetcher.alone = renewal.agents <= 1
-        self.leader.on_leader_seen(renewal.coordinator)
+        self.leader.on_leader_seen(renewal.leader)
         if self._agent.mode in _WORKING_MODES:
             self.ownership_check.renewed(renewal)
             self.fallback.renewed(renewal.helps)

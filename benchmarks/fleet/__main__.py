@@ -1,6 +1,6 @@
 """``python -m benchmarks.fleet``: from one machine to a fleet, in virtual time, and what breaks first.
 
-A discrete-event simulation: every call of producers, agents and coordinator waits at the server that has to answer it. Its
+A discrete-event simulation: every call of producers, agents and leader waits at the server that has to answer it. Its
 unit costs are CPU seconds measured on one machine: ``--measure`` takes them from real servers with thousands of registered
 agents (kept as ``fleet_costs``), an agent's own CPU per job comes from the kept report of ``benchmarks.drain``, a producer's
 from that of ``benchmarks.submit``, the way from process to process from ``benchmarks.latency``. The drains and latencies that

@@ -1,4 +1,4 @@
-"""What a fleet costs its servers without any job: heartbeats, renewals, judging, comparing, the coordinator, bucket maps.
+"""What a fleet costs its servers without any job: heartbeats, renewals, judging, comparing, the leader, bucket maps.
 
 Rhythms are those of the code: a renewal stretches with the size of the cluster (``jobmaster.rules.lease.rhythm``), a judge
 asks once per lease, an owner compares one bucket every few seconds, a producer reads the whole map when it is ten seconds
@@ -167,7 +167,7 @@ class Control:
             self._master("certify", cluster.costs.certify.of(cluster.fleet.agents))
         cluster.time.at(now + self.pace.lease_seconds, self._judge, lease)
 
-    # ------------------------------------------------------------ of a producer, of the coordinator
+    # ------------------------------------------------------------ of a producer, of the leader
 
     def _refresh(self, producer: Producer) -> None:
         cluster, now = self.cluster, self.cluster.time.now

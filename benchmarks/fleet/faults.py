@@ -52,7 +52,7 @@ class Rescue:
         """So many agents at once, as by the loss of their machines; how many of their jobs had no outcome yet."""
         cluster = self.cluster
         jobs = 0
-        for lease in cluster.random.sample(self.control.leases[1:], count):  # (the coordinator is another)
+        for lease in cluster.random.sample(self.control.leases[1:], count):  # (the leader is another)
             self._dead.append(lease)
             jobs += self._stop(lease.agent)
         return jobs
@@ -92,7 +92,7 @@ class Rescue:
         self.first_certificate = self.first_certificate or self.cluster.time.now
         self.last_certificate = self.cluster.time.now
 
-    # ------------------------------------------------------------ the coordinator's second
+    # ------------------------------------------------------------ the leader's second
 
     def _tend(self, _: object) -> None:
         cluster = self.cluster

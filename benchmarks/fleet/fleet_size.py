@@ -8,7 +8,7 @@ from jobmaster.settings.model import Leases, MasterSettings
 
 _LEASES = Leases()
 CONNECTIONS = MasterSettings(dsn="").pool_size + 2
-"""Of one agent to the master: those for data, one for the heartbeat, one for the coordinator."""
+"""Of one agent to the master: those for data, one for the heartbeat, one for the leader."""
 PRODUCER_CONNECTIONS = 2
 """Of one producer that mostly submits: the map's, and one more under load."""
 CONNECTIONS_MAX = 5_000

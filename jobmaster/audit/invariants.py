@@ -117,7 +117,7 @@ INVARIANTS: tuple[Invariant, ...] = (
     Invariant("I10", "one job per tick of a schedule", None, not_applicable="there are no recurring schedules"),
     Invariant("I11", "limits are never exceeded", None, not_applicable="there are no limits on concurrency or rate"),
     Invariant("I12", "counters of batches equal a recount", None, not_applicable="there are no batches"),
-    Invariant("I13", "one coordinator per epoch", "i13_one_coordinator", _FEW),
+    Invariant("I13", "one leader per epoch", "i13_one_leader", _FEW),
     Invariant(
         "I14",
         "a clean exit causes no rescue",

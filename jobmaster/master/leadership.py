@@ -13,21 +13,21 @@ class Leadership:
         self._control = control
 
     async def lead(self, agent_id: bytes, weight: int, lease_seconds: float) -> int | None:
-        """Take the coordinator's office when it is vacant, or keep it; its epoch, ``None`` when another holds it."""
+        """Take the leader's lease when it is vacant, or keep it; its epoch, ``None`` when another holds it."""
         rows = await self._control.tell("members/lead", agent_id, weight, lease_seconds)
         return rows[0]["epoch"] if rows else None
 
     async def hand_over(self, agent_id: bytes, weight: int, epoch: int) -> bytes | None:
-        """Give the office to the heaviest agent that could lead; who that is, ``None`` when nobody is heavier."""
+        """Give the leader's lease to the heaviest agent that could lead; its id, ``None`` when no agent is heavier."""
         rows = await self._control.tell("members/hand_over", agent_id, weight, epoch)
         return rows[0]["heir"] if rows else None
 
     async def resign(self, agent_id: bytes, epoch: int) -> None:
-        """Give the office back at once."""
+        """Give the leader's lease back at once."""
         await self._control.tell("members/resign", agent_id, epoch)
 
     async def tend(self, agent_id: bytes, weight: int, lease_seconds: float, horizon_seconds: float) -> Tended:
-        """Keep the office that this agent holds, and see what is due and who is overdue, in one statement."""
+        """Keep the leader's lease that this agent holds, and see what is due and who is overdue, in one statement."""
         rows = await self._control.tell("upkeep/tend", agent_id, weight, lease_seconds, horizon_seconds)
         if not rows:
             return Tended(None, [], overdue=False, heavier=False)

@@ -1,4 +1,4 @@
-"""The coordinator's house-keeping."""
+"""The leader's house-keeping."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Agents and their leases: registration, heartbeat, certificates, the coordinator."""
+"""Agents and their leases: registration, heartbeat, certificates, the leader."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ class Members:
         return Renewal(
             True,
             row["drain_requested"],
-            row["coordinator"],
+            row["leader"],
             row["lost_stores"],
             list(row["cancel_requested"]),
             row["frozen"],

@@ -43,7 +43,7 @@ class Renewal(NamedTuple):
     alive: bool
     """False: the agent has a death certificate, or its row is gone. It must stop at once."""
     drain_requested: bool
-    coordinator: bytes | None
+    leader: bytes | None
     """Id of the leader; ``None`` when no agent holds an unexpired lease."""
     lost_stores: Sequence[str]
     """Stores with a LOST bucket: any healthy agent that has such a store should try to rescue."""

@@ -64,11 +64,11 @@ class Section(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
 
 
 class AgentMode(StrEnum):
-    """What an agent does. ``coordinator`` owns no buckets; ``execution`` never coordinates; ``drain`` only rescues."""
+    """What an agent does. ``leader`` owns no buckets; ``execution`` never leads; ``drain`` only rescues."""
 
     FULL = "full"
     EXECUTION = "execution"
-    COORDINATOR = "coordinator"
+    LEADER = "leader"
     DRAIN = "drain"
 
 
@@ -89,7 +89,7 @@ class MasterSettings(Section, frozen=True, kw_only=True):
     schema: SchemaName | None = None
     """PostgreSQL schema that holds this cluster; null means ``jobmaster_<cluster>``."""
     pool_size: PositiveCount = 4
-    """Data connections of one process; the heartbeat and the coordinator have one more each."""
+    """Data connections of one process; the heartbeat and the leader have one more each."""
     connect_timeout_seconds: PositiveSeconds = 5.0
     """How long opening one connection may take."""
     statement_timeout_seconds: PositiveSeconds = 10.0
@@ -143,7 +143,7 @@ class AgentSettings(Section, frozen=True, kw_only=True):
     """One named kind of agent: ``jobmaster agent run --name <key>`` starts it."""
 
     mode: AgentMode = AgentMode.FULL
-    """``full`` does all, ``execution`` never coordinates, ``coordinator`` owns no buckets, ``drain`` only rescues."""
+    """``full`` does all, ``execution`` never leads, ``leader`` owns no buckets, ``drain`` only rescues."""
     store: Name = "default"
     """Name of the agent store (under ``stores``) that holds this agent's buckets."""
     processes: PositiveCount = 1
@@ -163,7 +163,7 @@ class AgentSettings(Section, frozen=True, kw_only=True):
     helps: list[Name] = field(default_factory=lambda: ["default"])
     """Lanes in which it opens a bucket for jobs that it can run and no bucket serves; see ``thresholds.fallback_after``."""
     weight: Count = 1
-    """Preference for coordinating: the heaviest agent does, also when it comes later; 0 never coordinates."""
+    """Preference as leader: the heaviest agent leads, also when it comes later; 0 never leads."""
     threads: PositiveCount = 16
     """Threads for ``thread`` handlers of one process."""
     isolated_processes: PositiveCount = 2
@@ -211,10 +211,10 @@ class Leases(Section, frozen=True, kw_only=True):
     """Renewals of all agents together in one second, above which each renews less often and promises longer (both alike)."""
     store_beat_seconds: PositiveSeconds = 1.0
     """How often an agent beats in its store."""
-    coordinator_lease_seconds: PositiveSeconds = 3.5
-    """How long the coordinator keeps its office without a renewal."""
-    coordinator_renew_seconds: PositiveSeconds = 1.0
-    """How often the coordinator renews; at most a third of ``coordinator_lease``."""
+    leader_lease_seconds: PositiveSeconds = 3.5
+    """How long the leader keeps its lease without a renewal."""
+    leader_renew_seconds: PositiveSeconds = 1.0
+    """How often the leader renews; at most a third of ``leader_lease``."""
     master_down: MasterDown = MasterDown.CONTINUE
     """While the master does not answer: ``continue`` from the agent store, or ``fence`` (stop) when the lease ends."""
     grace_seconds: Seconds = 25.0
@@ -226,7 +226,7 @@ class Leases(Section, frozen=True, kw_only=True):
     store_dead_seconds: PositiveSeconds = 600.0
     """How long an agent store must be silent before the rows of its lost buckets go back to HELD without it."""
     orphan_grace_seconds: PositiveSeconds = 60.0
-    """How long an in-flight row may name a bucket that is gone before the coordinator gives its job back."""
+    """How long an in-flight row may name a bucket that is gone before the leader gives its job back."""
     anti_entropy_seconds: PositiveSeconds = 30.0
     """How often an owner compares the rows of a bucket with its jobs; of an empty bucket a third as often."""
 
@@ -242,10 +242,10 @@ class Leases(Section, frozen=True, kw_only=True):
                 f"leases.renew ({self.renew_seconds:g}s) must be at most a third of "
                 f"leases.lease ({self.lease_seconds:g}s)"
             )
-        if self.coordinator_renew_seconds * 3 > self.coordinator_lease_seconds * _EXACT:
+        if self.leader_renew_seconds * 3 > self.leader_lease_seconds * _EXACT:
             wrong.append(
-                f"leases.coordinator_renew ({self.coordinator_renew_seconds:g}s) must be at most a third of "
-                f"leases.coordinator_lease ({self.coordinator_lease_seconds:g}s)"
+                f"leases.leader_renew ({self.leader_renew_seconds:g}s) must be at most a third of "
+                f"leases.leader_lease ({self.leader_lease_seconds:g}s)"
             )
         if self.tombstone_seconds <= self.bucket_map_seconds * 2:
             wrong.append(
@@ -318,7 +318,7 @@ class Partitions(Section, frozen=True, kw_only=True):
 
 
 class Retention(Section, frozen=True, kw_only=True):
-    """How long is kept what the cluster writes beside its jobs; the coordinator removes the rest in small batches."""
+    """How long is kept what the cluster writes beside its jobs; the leader removes the rest in small batches."""
 
     ended_agents_days: PositiveCount = 7
     """Agents that have ended, and why they ended."""
@@ -371,7 +371,7 @@ class ClusterSettings(Section, frozen=True, kw_only=True):
     partitions: Partitions = Partitions()
     """How the job table is cut by creation time."""
     retention: Retention = Retention()
-    """How long is kept what the cluster writes beside its jobs; the coordinator removes the rest in small batches."""
+    """How long is kept what the cluster writes beside its jobs; the leader removes the rest in small batches."""
     observability: Observability = Observability()
     """What can be watched, and where."""
 

@@ -298,7 +298,7 @@ SECOND_LINES = {
     "in_flight_only": "a write needs a row in flight: HELD rows have no bucket, so no identity fits them",
     "held_clears_bucket": "HELD clears the bucket: no write is accepted on a HELD row",
     "rescuer_lock": "a rescuer's pages and sweeps lock its bucket: token, state and watermark refuse what comes late",
-    "coordinator_sweep": "the coordinator returns rows of dead buckets: no drain or exit is closed while one is left",
+    "leader_sweep": "the leader returns rows of dead buckets: no drain or exit is closed while one is left",
     "counter_floor": "an owner notices an older store: unknown lists are read again, rows refuse what was settled before",
 }
 """Rules that another rule stands behind: switching one of them off breaks nothing that the model sees."""

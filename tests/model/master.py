@@ -219,7 +219,7 @@ def give_back(setting: Setting, state: State, number: int) -> Written:
     return _move(setting.rules, state, number, row, "")
 
 
-# ---------------------------------------------------------------- rescue and coordinator
+# ---------------------------------------------------------------- rescue and leader
 
 
 def rescue(setting: Setting, state: State, number: int, epoch: int, name: str) -> Written:

@@ -1,4 +1,4 @@
-"""Certificate, rescue and the coordinator's chores for bucket 1: fence, pages, close, sweep, and what comes back later."""
+"""Certificate, rescue and the leader's chores for bucket 1: fence, pages, close, sweep, and what comes back later."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ _OWNED = (ACTIVE, COMPLETING, FROZEN)
 
 
 def steps(setting: Setting, state: State) -> Iterator[Step[State]]:
-    """Judge, rescuers, coordinator."""
+    """Judge, rescuers, leader."""
     yield from _certify(setting, state)
     if state.rescuer is None:
         yield from _take(setting, state)
@@ -212,16 +212,16 @@ def _close(setting: Setting, state: State, me: Rescuer, at: _At) -> Iterator[Ste
         yield Step("rescuer sweeps a row", written.state, broken=written.broken)
 
 
-# ---------------------------------------------------------------- the coordinator
+# ---------------------------------------------------------------- the leader
 
 
 def _keep_house(setting: Setting, state: State) -> Iterator[Step[State]]:
     rules, bucket, store = setting.rules, state.bucket, state.store
-    if rules.coordinator_sweep:
+    if rules.leader_sweep:
         for number, job in enumerate(state.jobs):
             if job.row is not None and master.names_bucket(job) and _orphaned(bucket, job.row.epoch):
                 written = master.return_orphan(setting, state, number)
-                yield Step("coordinator: a row of no living bucket is returned", written.state, broken=written.broken)
+                yield Step("leader: a row of no living bucket is returned", written.state, broken=written.broken)
     if state.rescuer is not None or not setting.scope.rollback:
         return
     if bucket.state == READY and store.epoch:

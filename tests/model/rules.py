@@ -76,7 +76,7 @@ class Rules:
     """States of rows without a copy that the owner gives back."""
     owner_sees_memory: bool = True
     """... and a copy in its own memory is a copy."""
-    coordinator_sweep: bool = True
+    leader_sweep: bool = True
     adopts_remains: bool = True
     """Keys of a dead bucket that hold jobs are adopted."""
     adopts_at_once: bool = True

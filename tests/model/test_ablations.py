@@ -21,7 +21,7 @@ WITHOUT = {
     "in_flight_only": Rules(in_flight_only=False),
     "held_clears_bucket": Rules(held_clears_bucket=False),
     "rescuer_lock": Rules(rescuer_lock=False),
-    "coordinator_sweep": Rules(coordinator_sweep=False),
+    "leader_sweep": Rules(leader_sweep=False),
     "counter_floor": Rules(counter_floor=False),
 }
 _QUIET = (

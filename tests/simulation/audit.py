@@ -68,7 +68,7 @@ class Audit:
     """Keys that were given to a job, and a failover has forgotten to which."""
     _owners: dict[tuple[bytes, int], bytes] = field(default_factory=dict)
     _epochs: dict[bytes, int] = field(default_factory=dict)
-    _offices: dict[int, bytes] = field(default_factory=dict)
+    _leaders: dict[int, bytes] = field(default_factory=dict)
     _dead_by_lease: set[bytes] = field(default_factory=set)
     _emptied: set[bytes | None] = field(default_factory=set)
     """Buckets that a rescuer has begun to empty. Until then the store may stand for an owner that is certified dead."""
@@ -146,9 +146,9 @@ class Audit:
         self._ended[agent_id] = "RETIRED"
 
     def led(self, agent_id: bytes, epoch: int) -> None:
-        """Somebody holds the office."""
-        if self._offices.setdefault(epoch, agent_id) != agent_id:
-            self.broken("I13", f"two coordinators with epoch {epoch}")
+        """An agent holds the leader's lease."""
+        if self._leaders.setdefault(epoch, agent_id) != agent_id:
+            self.broken("I13", f"two leaders with epoch {epoch}")
 
     def bucket_event(self, tables: Tables, event: Event) -> None:
         """A bucket has moved."""
@@ -189,7 +189,7 @@ class Audit:
                 self._epochs[bucket_id] = 0 if there is None else there.epoch
                 for key in [key for key in self._owners if key[0] == bucket_id and key[1] >= self._epochs[bucket_id]]:
                     del self._owners[key]
-        self._offices.clear()
+        self._leaders.clear()
         for agent_id in [each for each in self._ended if after.agents.get(each) != before.agents.get(each)]:
             del self._ended[agent_id]
             self._dead_by_lease.discard(agent_id)

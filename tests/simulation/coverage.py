@@ -47,9 +47,9 @@ BRANCHES: Mapping[str, str] = {
     "a rescuer finds such an entry in a claimed list": "entry_quarantined: claimed",
     "... among those that wait": "entry_quarantined: pending",
     "... among kept outcomes": "entry_quarantined: spilled",
-    "the coordinator changes": "coordinator_superseded",
-    "... resigns": "coordinator_resigned",
-    "... gives its office to a heavier agent": "the office goes to a heavier agent",
+    "the leader changes": "leader_superseded",
+    "... resigns": "leader_resigned",
+    "... gives its lease to a heavier agent": "the leader's lease goes to a heavier agent",
 }
 """Branch -> what counts it."""
 

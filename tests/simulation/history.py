@@ -50,8 +50,8 @@ SETTINGS = ClusterSettings(
         "two": AgentSettings(store="s2", buckets=_NONE, slots=4, bucket_buffer=4, max_running=6, weight=2),
     },
     thresholds=Thresholds(transient_threshold_seconds=0.8, transfer_batch=5, persist_within_seconds=0.4),
-    leases=Leases(lease_seconds=1.0, renew_seconds=0.33, store_beat_seconds=0.3, coordinator_lease_seconds=1.0,
-                  coordinator_renew_seconds=0.3, grace_seconds=0.6, tombstone_seconds=1.5, bucket_map_seconds=0.5,
+    leases=Leases(lease_seconds=1.0, renew_seconds=0.33, store_beat_seconds=0.3, leader_lease_seconds=1.0,
+                  leader_renew_seconds=0.3, grace_seconds=0.6, tombstone_seconds=1.5, bucket_map_seconds=0.5,
                   store_dead_seconds=2.5, orphan_grace_seconds=1.5, anti_entropy_seconds=0.9),
     jobs=JobDefaults(max_rescues=3),
 )  # fmt: skip

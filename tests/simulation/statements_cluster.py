@@ -1,4 +1,4 @@
-"""Twins of the statements about agents, buckets, the coordinator's office, and what clients read."""
+"""Twins of the statements about agents, buckets, the leader's lease, and what clients read."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ class ClusterStatements(RescueStatements):
         self.tables.agents[agent_id] = row._replace(lease_until=until, lease_us=int(lease * 1e6), held_since=since)
         self.audit.renewed(agent_id)
         buckets = self.tables.buckets
-        office = self.tables.office
+        leader_lease = self.tables.leader_lease
         asked = [
             job.id for job in sorted(self.tables.jobs.values(), key=lambda job: (job.state != "PROCESSING", job.id))
             if job.cancel_requested and job.state in ("ASSIGNED", "PROCESSING") and job.bucket_id in buckets
@@ -67,7 +67,7 @@ class ClusterStatements(RescueStatements):
         ]  # fmt: skip
         return [Record(
             drain_requested=row.drain_requested,
-            coordinator=office.owner if office is not None and office.expires_at > now else None,
+            leader=leader_lease.owner if leader_lease is not None and leader_lease.expires_at > now else None,
             lost_stores=sorted({bucket.store for bucket in buckets.values() if bucket.state == "LOST"}),
             cancel_requested=asked[:1000],
             frozen=[b.id for b in buckets.values() if b.owner == agent_id and b.state == "FROZEN"],
@@ -151,42 +151,42 @@ class ClusterStatements(RescueStatements):
         self.audit.terminate(dead)
         return [Record(ended=True)]
 
-    # ------------------------------------------------------------ the office
+    # ------------------------------------------------------------ the leader's lease
 
     def members_lead(self, old: Snapshot, agent_id: bytes, weight: int, lease: float) -> list[Record]:
-        now, office = self.now_us(), self.tables.office
+        now, leader_lease = self.now_us(), self.tables.leader_lease
         until = now + int(lease * 1e6)
-        if office is None:
+        if leader_lease is None:
             epoch = 1
         else:
             heavier = any(
                 a.weight > weight and a.id != agent_id and a.state == "ACTIVE" and a.lease_until > now
                 for a in self.tables.agents.values()
             )
-            owner = None if office.owner is None else self.tables.agents.get(office.owner)
+            owner = None if leader_lease.owner is None else self.tables.agents.get(leader_lease.owner)
             free = (
-                office.owner in (agent_id, None)
+                leader_lease.owner in (agent_id, None)
                 or (owner is not None and owner.state in ("DEAD", "RETIRED"))
-                or office.expires_at + (int(lease * 5e5) if heavier else 0) < now
+                or leader_lease.expires_at + (int(lease * 5e5) if heavier else 0) < now
             )
             if not free:
                 return []
-            epoch = office.epoch if office.owner == agent_id else office.epoch + 1
-        self.tables.office = LeaseRow(agent_id, weight, epoch, until)
+            epoch = leader_lease.epoch if leader_lease.owner == agent_id else leader_lease.epoch + 1
+        self.tables.leader_lease = LeaseRow(agent_id, weight, epoch, until)
         self.audit.led(agent_id, epoch)
         return [Record(epoch=epoch)]
 
     def members_resign(self, old: Snapshot, agent_id: bytes, epoch: int) -> list[Record]:
-        office = self.tables.office
-        if office is not None and (office.owner, office.epoch) == (agent_id, epoch):
-            self.tables.office = office._replace(owner=None, expires_at=self.now_us())
+        leader_lease = self.tables.leader_lease
+        if leader_lease is not None and (leader_lease.owner, leader_lease.epoch) == (agent_id, epoch):
+            self.tables.leader_lease = leader_lease._replace(owner=None, expires_at=self.now_us())
         return []
 
     def upkeep_tend(self, old: Snapshot, agent_id: bytes, weight: int, lease: float, horizon: float) -> list[Record]:
-        office, now = self.tables.office, self.now_us()
-        if office is None or office.owner != agent_id:
+        leader_lease, now = self.tables.leader_lease, self.now_us()
+        if leader_lease is None or leader_lease.owner != agent_id:
             return []
-        self.tables.office = office._replace(weight=weight, expires_at=now + int(lease * 1e6))
+        self.tables.leader_lease = leader_lease._replace(weight=weight, expires_at=now + int(lease * 1e6))
         latest = now + int(horizon * 1e6)
         due = sorted({
             (job.lane, job.priority) for job in self.tables.jobs.values()
@@ -195,23 +195,23 @@ class ClusterStatements(RescueStatements):
         overdue = any(row.state in ALIVE and row.lease_until < now for row in self.tables.agents.values())
         lanes, priorities = [lane for lane, _ in due], [priority for _, priority in due]
         heavier = self._heir(weight) is not None
-        return [Record(epoch=office.epoch, overdue=overdue, heavier=heavier, lanes=lanes, priorities=priorities)]
+        return [Record(epoch=leader_lease.epoch, overdue=overdue, heavier=heavier, lanes=lanes, priorities=priorities)]
 
     def _heir(self, weight: int) -> AgentRow | None:
         now = self.now_us()
         able = [
             a for a in self.tables.agents.values()
-            if a.weight > weight and a.mode in ("full", "coordinator") and a.state == "ACTIVE" and not a.drain_requested
+            if a.weight > weight and a.mode in ("full", "leader") and a.state == "ACTIVE" and not a.drain_requested
             and a.lease_until > now and a.started_us + a.lease_us < now
         ]  # fmt: skip
         return min(able, key=lambda a: (-a.weight, a.started_us, a.id), default=None)
 
     def members_hand_over(self, old: Snapshot, agent_id: bytes, weight: int, epoch: int) -> list[Record]:
-        office, heir = self.tables.office, self._heir(weight)
-        if office is None or heir is None or (office.owner, office.epoch) != (agent_id, epoch):
+        leader_lease, heir = self.tables.leader_lease, self._heir(weight)
+        if leader_lease is None or heir is None or (leader_lease.owner, leader_lease.epoch) != (agent_id, epoch):
             return []
-        self.tables.office = LeaseRow(heir.id, heir.weight, epoch + 1, self.now_us() + heir.lease_us)
-        self.hits["the office goes to a heavier agent"] += 1
+        self.tables.leader_lease = LeaseRow(heir.id, heir.weight, epoch + 1, self.now_us() + heir.lease_us)
+        self.hits["the leader's lease goes to a heavier agent"] += 1
         return [Record(heir=heir.id)]
 
     # ------------------------------------------------------------ buckets

@@ -111,7 +111,7 @@ class RescueStatements(JobStatements):
         self.tables.buckets[bucket.id] = bucket._replace(state=state, changed_us=self.now_us())
         self._tell(bucket.id, bucket.state, state, bucket.epoch, actor, reason)
 
-    # ------------------------------------------------------------ the coordinator's
+    # ------------------------------------------------------------ the leader's
 
     def upkeep_bucket_rows(self, old: Snapshot, bucket_id: bytes, after: bytes | None, limit: int) -> list[Record]:
         rows = [row for row in self._in_flight_of(bucket_id) if after is None or row.id > after][:limit]

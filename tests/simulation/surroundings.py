@@ -59,7 +59,7 @@ PERIODS: list[Patch] = [
 """Leases last one second here instead of ten, and jobs carry a kilobyte at most instead of 256."""
 _COUNTED = ("final", "persisted", "held", "kept_here")
 CHORE_SPEED = 40.0
-"""The coordinator's chores come so much more often."""
+"""The leader's chores come so much more often."""
 
 
 class Ids:

@@ -66,7 +66,7 @@ class AgentRow(NamedTuple):
 
 
 class LeaseRow(NamedTuple):
-    """The coordinator's office."""
+    """The leader's lease."""
 
     owner: bytes | None
     weight: int
@@ -104,7 +104,7 @@ class Tables:
         self.buckets: dict[bytes, BucketRow] = {}
         self.events: list[Event] = []
         self.agents: dict[bytes, AgentRow] = {}
-        self.office: LeaseRow | None = None
+        self.leader_lease: LeaseRow | None = None
         self.handlers: dict[str, str] = {}
         self.keys: dict[tuple[str, str], tuple[bytes, bytes]] = {}
         self.stores: dict[str, bytes] = {}

@@ -1,5 +1,5 @@
 """The simulated master answers as the real one and holds the same rows after every call: Hypothesis chooses the calls of
-owners, rescuers, coordinators and clients, lawful and unlawful ones, and closes connections in between."""
+owners, rescuers, leaders and clients, lawful and unlawful ones, and closes connections in between."""
 
 from __future__ import annotations
 
@@ -168,7 +168,7 @@ class Masters(TwoMasters):
         if rows:
             self.both(lambda master: master.onboarding.give_back(self.buckets[bucket], rows[:2]))
 
-    # ------------------------------------------------------------ rescuers, operators, the coordinator
+    # ------------------------------------------------------------ rescuers, operators, the leader
 
     @rule(agent=agents, floor=st.sampled_from([0, 0, 5]))
     def take_lost(self, agent: int, floor: int) -> None:
@@ -300,8 +300,8 @@ class Masters(TwoMasters):
         """The heir is the only one that has been there for longer than its lease."""
         epoch = self.both(lambda master: master.leadership.lead(self.agents[agent], 0, 1000.0))
         tables = self.server.statements.tables
-        office, heir_row = tables.office, tables.agents[self.agents[heir]]
-        if epoch is None or office is None or heir_row.state != "ACTIVE":
+        leader_lease, heir_row = tables.leader_lease, tables.agents[self.agents[heir]]
+        if epoch is None or leader_lease is None or heir_row.state != "ACTIVE":
             return
         day_us, heir_id = 86_400_000_000, UUID(bytes=self.agents[heir])
         self.wait(

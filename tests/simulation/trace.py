@@ -1,7 +1,7 @@
 """What happened, in order: calls through ports and the life of jobs. Two runs of one seed have the same trace.
 
 An *event* is a line of it: a call to a server by an agent, a client or a supervisor, and a step in a job's life
-(acknowledged, started, ended, its row changed, its bucket changed). Heartbeats, the coordinator's round and waits for a wake
+(acknowledged, started, ended, its row changed, its bucket changed). Heartbeats, the leader's round and waits for a wake
 token are in the trace and are not counted, because an idle cluster makes them too.
 """
 

@@ -96,7 +96,7 @@ class TwoMasters(RuleBasedStateMachine):
             "bucket": {b.id: (b.store, b.lane, b.priority, b.state, b.epoch, b.owner) for b in tables.buckets.values()},
             "events": [(e.bucket_id, e.before, e.after, e.epoch, e.actor or None) for e in tables.events],
             "agent": {a.id: (a.state, a.drain_requested) for a in tables.agents.values()},
-            "office": None if tables.office is None else tuple(tables.office)[:3],
+            "leader_lease": None if tables.leader_lease is None else tuple(tables.leader_lease)[:3],
             "keys": {key: tuple(held) for key, held in tables.keys.items()},
             "quarantine": dict(tables.quarantine),
         }  # fmt: skip
@@ -114,7 +114,7 @@ class TwoMasters(RuleBasedStateMachine):
             "SELECT bucket_id, from_state::text, to_state::text, epoch, actor FROM bucket_event ORDER BY seq"
         )
         agents = await sql.fetch("SELECT id, state::text, drain_requested FROM agent")
-        office = await sql.fetchrow("SELECT owner, weight, epoch FROM lease WHERE name = 'coordinator'")
+        leader_lease = await sql.fetchrow("SELECT owner, weight, epoch FROM lease WHERE name = 'leader'")
         aside = await sql.fetch("SELECT job_id, reason, bucket_id, entry FROM quarantine")
         keys = await sql.fetch("SELECT scope, key, job_id, digest FROM idempotency")
         rough = [[*row[:11], _rough(row[11], now_us), _rough(row[12], now_us), *row[13:]] for row in map(_values, jobs)]
@@ -124,7 +124,7 @@ class TwoMasters(RuleBasedStateMachine):
             "bucket": {row[0]: tuple(row[1:]) for row in map(_values, buckets)},
             "events": [tuple(row) for row in map(_values, events)],
             "agent": {row[0]: tuple(row[1:]) for row in map(_values, agents)},
-            "office": None if office is None else tuple(_values(office)),
+            "leader_lease": None if leader_lease is None else tuple(_values(leader_lease)),
             "keys": {tuple(row[:2]): tuple(row[2:]) for row in map(_values, keys)},
             "quarantine": {tuple(row[:2]): tuple(row[2:]) for row in map(_values, aside)},
         }

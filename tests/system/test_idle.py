@@ -27,7 +27,7 @@ def statements(log: Path, agent_id: str) -> Counter[str]:
     return Counter(line.split("/* jobmaster ", 1)[1].split(" ", 1)[0] for line in mine)
 
 
-async def test_an_idle_coordinator_asks_the_master_less_than_twice_a_second(
+async def test_an_idle_leader_asks_the_master_less_than_twice_a_second(
     rig: Rig, new_postgres: Callable[..., PostgresServer]
 ) -> None:
     """Counted where they arrive: the server writes a line for each statement, with the name of who asked."""
@@ -37,7 +37,7 @@ async def test_an_idle_coordinator_asks_the_master_less_than_twice_a_second(
     assert rig.run("db", "migrate").returncode == 0
     await rig.start_agent()
     [[agent_id]] = await rig.fetch("SELECT id::text FROM agent WHERE state = 'ACTIVE'")
-    await asyncio.sleep(8)  # what an agent does once, at its start and in its first seconds in office
+    await asyncio.sleep(8)  # what an agent does once, at its start and in its first seconds as leader
     before, began = statements(server.directory.log, agent_id), time.monotonic()
     await asyncio.sleep(20)
     found = statements(server.directory.log, agent_id) - before

@@ -18,23 +18,23 @@ from tests.system.jobs import noop, until_file
 pytestmark = [pytest.mark.cluster, pytest.mark.slow]
 
 
-async def test_a_coordinator_owns_no_buckets_and_leads(rig: Rig) -> None:
-    await rig.start_agent("--mode", "coordinator")
+async def test_a_leader_owns_no_buckets_and_leads(rig: Rig) -> None:
+    await rig.start_agent("--mode", "leader")
     assert await rig.fetch("SELECT FROM bucket") == []
 
     async def leads() -> bool:
-        return bool(await rig.fetch("SELECT FROM lease l JOIN agent a ON a.id = l.owner WHERE a.mode = 'coordinator'"))
+        return bool(await rig.fetch("SELECT FROM lease l JOIN agent a ON a.id = l.owner WHERE a.mode = 'leader'"))
 
-    await eventually(leads, 10, "the coordinator's lease")
+    await eventually(leads, 10, "the leader's lease")
 
 
-async def test_a_heavier_agent_that_comes_later_gets_the_office_once(rig: Rig, cluster: Cluster) -> None:
-    rig.document["agents"]["heavy"] = {"mode": "coordinator", "weight": 9}
+async def test_a_heavier_agent_that_comes_later_gets_the_lease_once(rig: Rig, cluster: Cluster) -> None:
+    rig.document["agents"]["heavy"] = {"mode": "leader", "weight": 9}
     light = await rig.start_agent("--name", "default")
-    assert (await light.wait_event("coordinator_elected"))["epoch"] == 1
+    assert (await light.wait_event("leader_elected"))["epoch"] == 1
     heavy = await rig.start_agent("--name", "heavy")
-    assert (await light.wait_event("coordinator_resigned"))["heir"]
-    assert (await heavy.wait_event("coordinator_elected"))["epoch"] == 2
+    assert (await light.wait_event("leader_resigned"))["heir"]
+    assert (await heavy.wait_event("leader_elected"))["epoch"] == 2
 
     async def beats(of: int) -> bool:
         rows = await rig.fetch("SELECT min(beats) AS least FROM agent WHERE state = 'ACTIVE'")
@@ -43,7 +43,7 @@ async def test_a_heavier_agent_that_comes_later_gets_the_office_once(rig: Rig, c
     least = (await rig.fetch("SELECT max(beats) AS most FROM agent"))[0]["most"]
     await eventually(lambda: beats(least + 5), 15, "five more renewals of both")
     assert await (await cluster.submit(noop, {}, after=0.5, durability="master")).wait(timeout=PATIENCE_SECONDS)
-    assert [each.count("coordinator_elected") for each in (light, heavy)] == [1, 1]
+    assert [each.count("leader_elected") for each in (light, heavy)] == [1, 1]
     assert (await rig.fetch("SELECT epoch FROM lease"))[0]["epoch"] == 2
 
 

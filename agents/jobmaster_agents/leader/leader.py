@@ -45,7 +45,7 @@ class MaintenanceTask:
 
 def may_lead(mode: AgentMode, weight: int) -> bool:
     """False for the modes ``execution`` and ``drain``, and for weight 0."""
-    return weight > 0 and mode in (AgentMode.FULL, AgentMode.COORDINATOR)
+    return weight > 0 and mode in (AgentMode.FULL, AgentMode.LEADER)
 
 
 class MaintenanceTasks:
@@ -110,7 +110,7 @@ class Leader:
         self._ownership = ownership
         self._leadership = leadership
         self._due_notifier = due_notifier
-        self.maintenance = MaintenanceTasks(tasks, self.leads, clock, leases.coordinator_renew_seconds)
+        self.maintenance = MaintenanceTasks(tasks, self.leads, clock, leases.leader_renew_seconds)
         self._leases = leases
         self._now = clock.boottime
         self._on_overdue = on_overdue
@@ -123,7 +123,7 @@ class Leader:
         self._vacant = True  # a new cluster gets a leader without waiting for a renewal
         self._unserved: set[Group] = set()
         self.kicked = asyncio.Event()
-        telemetry.read_from("coordinating", lambda: int(self.leads()))
+        telemetry.read_from("leading", lambda: int(self.leads()))
 
     def leads(self) -> bool:
         """True while this agent holds the leader's lease."""
@@ -151,7 +151,7 @@ class Leader:
             return IDLE_SECONDS
         if self._ownership.standing(self._now()) is not Standing.TRUSTED:
             self._step_down("its own lease is in doubt")
-            return self._leases.coordinator_renew_seconds
+            return self._leases.leader_renew_seconds
         if self._epoch is None:
             if not self._vacant:
                 return IDLE_SECONDS
@@ -164,33 +164,33 @@ class Leader:
         self._resigned = True
         if epoch is not None:
             await self._leadership.resign(self._ownership.agent_id, epoch)
-            self._log.info(Event.COORDINATOR_RESIGNED, {"epoch": epoch})
+            self._log.info(Event.LEADER_RESIGNED, {"epoch": epoch})
 
     # ------------------------------------------------------------ election
 
     async def _campaign(self) -> bool:
         self._vacant = False
         self._epoch = await self._leadership.lead(
-            self._ownership.agent_id, self._weight, self._leases.coordinator_lease_seconds
+            self._ownership.agent_id, self._weight, self._leases.leader_lease_seconds
         )
         if self._resigned:
             await self.resign()  # the agent left during the call
         if self._epoch is not None:
             self._telemetry.elections_won += 1
-            self._log.info(Event.COORDINATOR_ELECTED, {"epoch": self._epoch, "weight": self._weight})
+            self._log.info(Event.LEADER_ELECTED, {"epoch": self._epoch, "weight": self._weight})
             self.maintenance.kicked.set()
         return self._epoch is not None
 
     def _step_down(self, why: str) -> None:
         if self._epoch is not None:
-            self._log.warning(Event.COORDINATOR_SUPERSEDED, {"epoch": self._epoch, "reason": why})
+            self._log.warning(Event.LEADER_SUPERSEDED, {"epoch": self._epoch, "reason": why})
             self._epoch = None
             self._vacant = True
 
     async def _lead(self) -> float:
         sent = self._now()
         tended = await self._leadership.tend(
-            self._ownership.agent_id, self._weight, self._leases.coordinator_lease_seconds, self._horizon_seconds
+            self._ownership.agent_id, self._weight, self._leases.leader_lease_seconds, self._horizon_seconds
         )
         if self._resigned:
             return IDLE_SECONDS  # the agent left during the call
@@ -205,7 +205,7 @@ class Leader:
         self._note_unserved(await self._due_notifier.notify((group.lane, group.priority) for group in tended.due))
         if tended.heavier and self._epoch is not None and await self._hand_over(self._epoch):
             return IDLE_SECONDS
-        return max(sent + self._leases.coordinator_renew_seconds - self._now(), 0.0)
+        return max(sent + self._leases.leader_renew_seconds - self._now(), 0.0)
 
     async def _hand_over(self, epoch: int) -> bool:
         """Pass the leader's lease to the heavier agent that the master chooses; True when it was passed on.
@@ -220,7 +220,7 @@ class Leader:
             )
             self.maintenance.kicked.set()
             return False
-        self._log.info(Event.COORDINATOR_RESIGNED, {"epoch": epoch, "heir": successor})
+        self._log.info(Event.LEADER_RESIGNED, {"epoch": epoch, "heir": successor})
         return True
 
     def _note_unserved(self, unserved: set[Group]) -> None:

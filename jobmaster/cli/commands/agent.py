@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from jobmaster.master.reports import Reader
     from jobmaster.settings.model import AgentSettings, ClusterSettings
 
-MODES = ("full", "execution", "coordinator", "drain")
+MODES = ("full", "execution", "leader", "drain")
 
 COLUMNS = (
     Column("ID", "id"),
@@ -43,7 +43,7 @@ def agent_group() -> None:
 @click.option(
     "--processes", type=click.IntRange(1, 512), help="How many processes, each an agent with its own buckets."
 )
-@click.option("--mode", type=click.Choice(MODES), help="What it does: all, never coordinate, only that, only rescue.")
+@click.option("--mode", type=click.Choice(MODES), help="What it does: all, never lead, only that, only rescue.")
 @click.option(
     "--handlers", "modules", metavar="MODULE", multiple=True, help="Module that declares handlers; may be repeated."
 )
@@ -68,7 +68,7 @@ def run(
     Examples:
       jobmaster agent run --handlers myapp.jobs
       jobmaster agent run --config cluster.yaml --name payroll --processes 4
-      jobmaster agent run --mode coordinator
+      jobmaster agent run --mode leader
     """
     import msgspec
 

@@ -124,7 +124,7 @@ async def _partitions(settings: ClusterSettings, reader: Reader, table: str, now
         )
         return Finding(name, FAIL, said, f"somebody has detached it; in psql: {away[0]['attach']}")
     days = next((day for day in range(ahead + 1) if not covered(day)), ahead + 1) - 1
-    fix = "an agent makes them when it starts and while it coordinates: is one running?"
+    fix = "an agent makes them when it starts and while it leads: is one running?"
     if days < 0:
         return Finding(name, FAIL, f"none of the {len(ranges)} partitions takes jobs created today", fix)
     said = f"{len(ranges)} partitions, the next {days} day(s) are ready"
@@ -144,7 +144,7 @@ async def agent_findings(settings: ClusterSettings, reader: Reader) -> list[Find
     alive = [agent for agent in agents if agent["lease_left_seconds"] > 0]
     return [
         _alive(agents, alive),
-        _coordinated(server, alive),
+        _led(server, alive),
         _alike(alive),
         _clocks(settings, alive),
         _handlers(alive, lacking),
@@ -168,17 +168,15 @@ def _alive(agents: Sequence[Mapping[str, Any]], alive: Sequence[Mapping[str, Any
     return Finding("agents.alive", OK, f"{len(alive)} alive: {', '.join(agent['name'] for agent in alive)}")
 
 
-def _coordinated(server: Mapping[str, Any], alive: Sequence[Mapping[str, Any]]) -> Finding:
-    if server["coordinator"] is not None:
-        name = next(
-            (agent["name"] for agent in alive if agent["id"] == server["coordinator"]), str(server["coordinator"])
-        )
-        return Finding("agents.coordinator", OK, str(name))
-    able = [agent for agent in alive if agent["weight"] > 0 and agent["mode"] in ("full", "coordinator")]
+def _led(server: Mapping[str, Any], alive: Sequence[Mapping[str, Any]]) -> Finding:
+    if server["leader"] is not None:
+        name = next((agent["name"] for agent in alive if agent["id"] == server["leader"]), str(server["leader"]))
+        return Finding("agents.leader", OK, str(name))
+    able = [agent for agent in alive if agent["weight"] > 0 and agent["mode"] in ("full", "leader")]
     if able:
-        return Finding("agents.coordinator", WARN, "no agent is leader at the moment", "ask again in a few seconds")
-    fix = "run an agent of mode full or coordinator with a weight above 0"
-    return Finding("agents.coordinator", FAIL if alive else WARN, "no agent may coordinate", fix)
+        return Finding("agents.leader", WARN, "no agent is leader at the moment", "ask again in a few seconds")
+    fix = "run an agent of mode full or leader with a weight above 0"
+    return Finding("agents.leader", FAIL if alive else WARN, "no agent may lead", fix)
 
 
 def _alike(alive: Sequence[Mapping[str, Any]]) -> Finding:
@@ -307,7 +305,7 @@ async def _in_flight(settings: ClusterSettings, reader: Reader) -> Finding:
     orphans = await reader.rows(statement("i8_nothing_orphaned"), 1, quiet)
     if orphans:
         said = f"{orphans[0]['total']} job(s) in flight without a live agent, such as {orphans[0]['subject']}"
-        return Finding("jobs.in_flight", FAIL, said, "is an agent alive? The coordinator returns them within a minute")
+        return Finding("jobs.in_flight", FAIL, said, "is an agent alive? The leader returns them within a minute")
     return Finding("jobs.in_flight", OK, "nothing in flight without a live agent")
 
 

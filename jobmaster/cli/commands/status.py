@@ -54,7 +54,7 @@ def status(invocation: Invocation) -> None:
     parts = [
         f"CLUSTER {report['cluster']}",
         f"agents {agents['alive']}/{agents['known']} alive",
-        f"coordinator {report['coordinator'] or 'none'}",
+        f"leader {report['leader'] or 'none'}",
         str(report["now"]),
     ]
     click.echo("   ".join(parts))
@@ -75,11 +75,11 @@ async def cluster_status(settings: ClusterSettings) -> dict[str, Any]:
         held = await reader.report("held", OVERDUE_SECONDS)
     alive = [agent for agent in agents if agent["lease_left_seconds"] > 0]
     groups = _groups(buckets, held, server["now_us"])
-    lead = next((agent["name"] for agent in agents if agent["id"] == server["coordinator"]), None)
+    lead = next((agent["name"] for agent in agents if agent["id"] == server["leader"]), None)
     return {
         "cluster": settings.cluster,
         "now": iso(server["now_us"]),
-        "coordinator": lead,
+        "leader": lead,
         "agents": {"alive": len(alive), "known": len(agents)},
         "groups": groups,
         "buckets": {

@@ -163,7 +163,7 @@ class Opener:
             over: settings of the server that replace the usual ones. Such a connection is for long work: how long it may
                 wait for an answer is left to the server.
             plan_once: keep the first plan of every statement. For statements whose parameters do not matter to the plan:
-                with 64 partitions, planning the coordinator's costs 12 ms each time, running it 1 ms.
+                with 64 partitions, planning the leader's costs 12 ms each time, running it 1 ms.
         """
         # The others read in the order of an index up to a limit. With statistics that are behind, the planner would gather
         # all that is due in a bitmap and sort it, to take the first hundred.

@@ -74,14 +74,14 @@ async def test_one_leads_the_other_waits_and_a_resignation_hands_over_with_a_new
     assert second.duty.epoch is None
     await first.duty.tick()
     await first.duty.resign()
-    second.duty.on_leader_seen((await second.agent.master.members.renew(second.agent.agent_id, 600.0)).coordinator)
+    second.duty.on_leader_seen((await second.agent.master.members.renew(second.agent.agent_id, 600.0)).leader)
     await second.duty.tick()
     assert second.duty.epoch is not None
     assert second.duty.epoch > 1
 
 
 async def test_a_leader_that_slept_through_its_lease_finds_its_successor(stage: Stage) -> None:
-    leases = Leases(coordinator_lease_seconds=0.4, coordinator_renew_seconds=0.1)
+    leases = Leases(leader_lease_seconds=0.4, leader_renew_seconds=0.1)
     sleeper, successor = Candidate(await stage.agent(), leases), Candidate(await stage.agent(), leases)
     await sleeper.duty.tick()
     epoch = sleeper.duty.epoch

@@ -127,7 +127,7 @@ async def history(ground: Ground) -> Ground:
     keyed = await ground.add_job("SUCCEEDED", headers=b'{"key":"k1","metadata":{"x":"\\u0000"}}')
     await ground.execute("INSERT INTO idempotency (scope, key, job_id, digest) VALUES ('h', 'k1', $1, '')", keyed)
     await ground.execute(
-        "INSERT INTO lease (name, owner, epoch, expires_at) VALUES ('coordinator', $1, 1, now() + interval '1 hour')",
+        "INSERT INTO lease (name, owner, epoch, expires_at) VALUES ('leader', $1, 1, now() + interval '1 hour')",
         ground.agent,
     )
     dead, taken = fresh(), fresh()

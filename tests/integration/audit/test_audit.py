@@ -165,10 +165,10 @@ async def key_of_another_job(ground: Ground) -> str:
 async def two_leases_of_one_name(ground: Ground) -> str:
     await drop_keys(ground, "lease")
     await ground.execute(
-        "INSERT INTO lease (name, owner, epoch, expires_at) VALUES ('coordinator', $1, 1, now() + interval '1 hour')",
+        "INSERT INTO lease (name, owner, epoch, expires_at) VALUES ('leader', $1, 1, now() + interval '1 hour')",
         ground.rescuer,
     )
-    return "coordinator"
+    return "leader"
 
 
 async def lost_out_of_completing(ground: Ground) -> str:

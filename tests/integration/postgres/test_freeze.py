@@ -96,7 +96,7 @@ def row(world: World, job_id: bytes, state: str, token: int = 1, epoch: int = 1)
     return RowRef(job_id, Identity(token, world.fence.bucket_id, epoch), state, 0)
 
 
-async def test_rows_from_before_the_stop_are_their_owner_s_and_not_the_coordinator_s(world: World) -> None:
+async def test_rows_from_before_the_stop_are_their_owner_s_and_not_the_leader_s(world: World) -> None:
     [running] = await world.processing()
     [assigned] = await world.assigned()
     await freeze(world)

@@ -1,4 +1,4 @@
-"""Agents, leases, certificates, the coordinator's office, and the life of buckets."""
+"""Agents, leases, certificates, the leader's lease, and the life of buckets."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ async def test_an_agent_that_ended_cannot_renew_or_register_again(world: World) 
 
 async def test_a_renewal_says_what_an_agent_must_know(world: World, rescuer: bytes) -> None:
     quiet = await world.master.members.renew(world.owner, 10.0)
-    assert (quiet.drain_requested, quiet.coordinator, quiet.lost_stores, quiet.cancel_requested) == (
+    assert (quiet.drain_requested, quiet.leader, quiet.lost_stores, quiet.cancel_requested) == (
         False, None, [], [],
     )  # fmt: skip
     await world.master.leadership.lead(rescuer, 1, 5.0)
@@ -66,7 +66,7 @@ async def test_a_renewal_says_what_an_agent_must_know(world: World, rescuer: byt
     lost = await world.bucket()
     await world.master.buckets.move_bucket(lost.bucket_id, 1, world.owner, BucketState.LOST, "test")
     told = await world.master.members.renew(world.owner, 10.0)
-    assert (told.drain_requested, told.coordinator, told.lost_stores) == (True, rescuer, ["store"])
+    assert (told.drain_requested, told.leader, told.lost_stores) == (True, rescuer, ["store"])
     assert not (await world.master.members.renew(rescuer, 10.0)).drain_requested
 
 
@@ -222,10 +222,12 @@ async def test_handlers_are_published_and_read_back(world: World) -> None:
     assert await world.master.queries.handlers() == {"resize": newer}
 
 
-# ------------------------------------------------------------ the coordinator
+# ------------------------------------------------------------ the leader
 
 
-async def test_one_agent_holds_the_office_and_its_epoch_grows_with_every_change(world: World, rescuer: bytes) -> None:
+async def test_one_agent_holds_the_leaders_lease_and_its_epoch_grows_with_every_change(
+    world: World, rescuer: bytes
+) -> None:
     lead = world.master.leadership.lead
     assert await lead(world.owner, 1, 60.0) == 1
     assert await lead(world.owner, 1, 60.0) == 1
@@ -237,7 +239,7 @@ async def test_one_agent_holds_the_office_and_its_epoch_grows_with_every_change(
     assert await lead(world.owner, 1, 60.0) is None
 
 
-async def test_an_expired_office_is_taken(world: World, rescuer: bytes) -> None:
+async def test_an_expired_lease_is_taken(world: World, rescuer: bytes) -> None:
     await world.master.leadership.lead(world.owner, 1, 60.0)
     await world.sql.execute("UPDATE lease SET expires_at = clock_timestamp() - interval '1 ms'")
     assert await world.master.leadership.lead(rescuer, 1, 60.0) == 2
@@ -265,7 +267,7 @@ async def test_nobody_waits_for_a_heavier_agent_that_will_not_lead(world: World,
     assert await world.master.leadership.lead(rescuer, 1, 60.0) == 2
 
 
-async def test_the_office_goes_to_the_heaviest_agent_by_name_and_nobody_else_gets_it(
+async def test_the_leaders_lease_goes_to_the_heaviest_agent_by_name_and_no_other_gets_it(
     world: World, rescuer: bytes
 ) -> None:
     heavy, heaviest = await world.agent(new_id(), weight=5), await world.agent(new_id(), weight=9)
@@ -281,7 +283,7 @@ async def test_the_office_goes_to_the_heaviest_agent_by_name_and_nobody_else_get
     assert await world.master.leadership.hand_over(world.owner, 1, 1) is None
     for candidate, weight in ((world.owner, 1), (rescuer, 1), (heavy, 5)):
         assert await world.master.leadership.lead(candidate, weight, 60.0) is None
-    assert (await world.master.members.renew(heaviest, 60.0)).coordinator == heaviest
+    assert (await world.master.members.renew(heaviest, 60.0)).leader == heaviest
     assert await world.master.leadership.lead(heaviest, 9, 60.0) == 2
     assert not (await world.master.leadership.tend(heaviest, 9, 60.0, 60.0)).heavier
 
@@ -309,7 +311,7 @@ async def test_an_heir_that_dies_before_it_leads_leaves_no_gap(world: World, res
     assert await world.master.leadership.lead(rescuer, 1, 60.0) == 3
 
 
-async def test_tending_keeps_the_office_and_sees_what_is_due_and_overdue(world: World, rescuer: bytes) -> None:
+async def test_tending_keeps_the_leaders_lease_and_sees_what_is_due_and_overdue(world: World, rescuer: bytes) -> None:
     tend = world.master.leadership.tend
     assert (await tend(world.owner, 1, 60.0, 60.0)).epoch is None
     await world.master.leadership.lead(world.owner, 1, 60.0)

@@ -6,10 +6,12 @@ import asyncio
 import re
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
+from uuid import UUID
 
 import asyncpg
 import pytest
 
+from jobmaster.clock import new_id
 from jobmaster.master.master import Master
 from jobmaster.master.schema import index_building
 from jobmaster.master.schema import migrate as migrate_module
@@ -341,6 +343,31 @@ async def test_a_migration_that_fails_leaves_nothing(
         await admin.fetch("SELECT oid FROM pg_class WHERE relnamespace = $1::regnamespace ORDER BY oid", SCHEMA)
         == before
     )
+
+
+async def test_a_leader_that_was_stored_under_its_old_name_keeps_its_lease(
+    master_dsn: str, admin: asyncpg.Connection[asyncpg.Record], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Migration 18 renames the row of the lease, the mode of agents and the column of the view."""
+    agent_id = new_id()
+    with monkeypatch.context() as older:
+        for module in (migrations_module, migrate_module):
+            older.setattr(module, "migrations", lambda known=migrations(): known[:17])
+        await _migrate(master_dsn)
+    await admin.execute(
+        "INSERT INTO agent (id, name, host, pid, version, mode, store, weight, lease_until, lease_seconds, lanes, handlers)"
+        " VALUES ($1, 'a', 'h', 1, '1', 'coordinator', 's', 1, now() + interval '1 hour', 10, '{}', '{}')",
+        UUID(bytes=agent_id),
+    )
+    await admin.execute(
+        "INSERT INTO lease (name, owner, epoch, expires_at) VALUES ('coordinator', $1, 7, now() + interval '1 hour')",
+        UUID(bytes=agent_id),
+    )
+    await _migrate(master_dsn)
+    assert (await admin.fetchrow("SELECT mode, leader FROM agent_status")) == ("leader", True)
+    master = await _connect(master_dsn)
+    assert await master.leadership.lead(agent_id, 1, 10.0) == 7, "the same leader, the same epoch"
+    await master.close()
 
 
 async def test_a_migration_that_dies_of_a_deadlock_is_tried_again(

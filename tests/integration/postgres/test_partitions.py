@@ -110,7 +110,7 @@ async def test_an_unknown_span_is_refused(fresh: World) -> None:
 
 
 async def test_a_range_that_nobody_made_in_time_is_made_on_demand(fresh: World) -> None:
-    """The coordinator was away for a week: the first write makes the range itself."""
+    """The leader was away for a week: the first write makes the range itself."""
     for name, _, _ in (await _ranges(fresh))[3:]:
         await fresh.sql.execute(f"DROP TABLE {name}")
     for name, _, _ in (await _ranges(fresh, "attempt"))[3:]:

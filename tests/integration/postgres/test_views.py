@@ -55,7 +55,7 @@ async def test_buckets_and_agents_are_shown_with_what_they_hold(world: World) ->
         "ACTIVE", "medium", "agent", "ACTIVE", 3,
     )  # fmt: skip
     agent = (await world.sql.fetch("SELECT * FROM agent_status"))[0]
-    assert (agent["healthy"], agent["coordinator"], agent["buckets"]) == (True, True, 1)
+    assert (agent["healthy"], agent["leader"], agent["buckets"]) == (True, True, 1)
     await world.lost()
     agent = (await world.sql.fetch("SELECT * FROM agent_status"))[0]
     assert (agent["healthy"], agent["state"], agent["ended_reason"]) == (False, "DEAD", "test")

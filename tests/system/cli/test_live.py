@@ -189,7 +189,7 @@ def test_agents_buckets_and_status(dev: Terminal) -> None:
     assert [(event["from_state"], event["to_state"]) for event in shown["events"]] == [(None, "ACTIVE")]
     status = dev.call("status", "-o", "json").json
     assert status["agents"] == {"alive": 1, "known": 1}
-    assert status["coordinator"] == "default"
+    assert status["leader"] == "default"
     assert len(status["groups"]) == 5
     table = dev.call("status").out
     assert table.startswith("CLUSTER default")

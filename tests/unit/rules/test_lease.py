@@ -86,8 +86,8 @@ def test_trust_never_outlives_what_the_master_granted(start: float, steps: list[
 
 
 def test_a_crash_is_noticed_at_most_two_seconds_after_the_lease() -> None:
-    """The promise of ``leases.lease``: the failure detector runs once in ``coordinator_renew``."""
-    assert Leases().coordinator_renew_seconds <= 2.0
+    """The promise of ``leases.lease``: the failure detector runs once in ``leader_renew``."""
+    assert Leases().leader_renew_seconds <= 2.0
 
 
 def test_three_renewals_fit_into_a_lease_before_it_becomes_hard() -> None:

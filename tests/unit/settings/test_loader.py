@@ -269,7 +269,7 @@ def test_relations_are_reported_at_the_number_that_was_written(complain: Complai
 
 def test_exactly_a_third_is_a_third(load: Load) -> None:
     """In floats 0.4 * 3 is more than 1.2."""
-    text = "leases: {lease: 1.2s, renew: 0.4s, coordinator_lease: 2.1s, coordinator_renew: 0.7s}\n"
+    text = "leases: {lease: 1.2s, renew: 0.4s, leader_lease: 2.1s, leader_renew: 0.7s}\n"
     assert load(text).settings.leases.renew_seconds == 0.4
 
 
@@ -306,7 +306,7 @@ def test_buckets_beside_lanes_are_refused_because_they_would_not_count(complain:
     [
         ("jobs: {lane: payroll}", '1:14: warning: jobs.lane: no agent here has buckets in lane "payroll"'),
         ("jobs: {priority: high}\nagents: {a: {buckets: {high: 0}}}", '1:18: warning: jobs.priority: no agent here'),
-        ("agents: {a: {mode: coordinator}}", "1:1: warning: jobs.lane: no agent here"),
+        ("agents: {a: {mode: leader}}", "1:1: warning: jobs.lane: no agent here"),
         ("handlers: [a, b, a]", '1:18: warning: handlers[2]: "a" is listed twice'),
         (
             "stores: {default: {url: 'redis://h/0'}, b: {url: 'redis://h/0'}}",

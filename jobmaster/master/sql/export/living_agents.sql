@@ -4,4 +4,4 @@
 -- move: nothing
 -- fence: none
 -- index: none; there are few agents
-SELECT count(*) AS agents FROM agent_status WHERE healthy AND mode <> 'coordinator'
+SELECT count(*) AS agents FROM agent_status WHERE healthy AND mode <> 'leader'

@@ -1,7 +1,7 @@
 -- renew: an agent's heartbeat; prolongs its lease and brings back what it must know
 -- in: $1 uuid agent
 -- in: $2 double precision lease, seconds
--- out: drain_requested boolean, coordinator uuid, lost_stores text[], cancel_requested uuid[], frozen uuid[], at_work bigint, epochs bigint, agents bigint,
+-- out: drain_requested boolean, leader uuid, lost_stores text[], cancel_requested uuid[], frozen uuid[], at_work bigint, epochs bigint, agents bigint,
 --      help_lanes text[], help_priorities smallint[], now_at timestamptz
 -- move: ACTIVE|STOPPING -> ACTIVE|STOPPING
 -- fence: one compare-and-set on the agent row: a certificate that came first leaves no row, this renewal that came first
@@ -22,7 +22,7 @@ WITH me AS (
     SELECT id, state, epoch FROM bucket WHERE owner = $1 AND state <> 'READY_TO_DELETE'
 )
 SELECT me.drain_requested,
-       (SELECT owner FROM lease WHERE name = 'coordinator' AND expires_at > clock_timestamp()) AS coordinator,
+       (SELECT owner FROM lease WHERE name = 'leader' AND expires_at > clock_timestamp()) AS leader,
        ARRAY (SELECT DISTINCT store FROM bucket WHERE state = 'LOST') AS lost_stores,
        ARRAY (SELECT id FROM job
               WHERE cancel_requested AND state IN ('ASSIGNED', 'PROCESSING')

@@ -1,7 +1,7 @@
 -- server: what doctor and status want to know about the server and the cluster, one row
 -- in: nothing
 -- out: version_number integer, version text, now_us bigint, up_seconds double precision, fsync text, synchronous_commit
---      text, full_page_writes text, in_recovery boolean, cluster_name text, cluster_uid uuid, coordinator uuid
+--      text, full_page_writes text, in_recovery boolean, cluster_name text, cluster_uid uuid, leader uuid
 -- move: nothing
 -- fence: none
 -- index: none
@@ -11,4 +11,4 @@ SELECT current_setting('server_version_num')::int AS version_number, current_set
        current_setting('fsync') AS fsync, current_setting('synchronous_commit') AS synchronous_commit,
        current_setting('full_page_writes') AS full_page_writes, pg_is_in_recovery() AS in_recovery,
        (SELECT name FROM cluster) AS cluster_name, (SELECT uid FROM cluster) AS cluster_uid,
-       (SELECT owner FROM lease WHERE name = 'coordinator' AND expires_at > clock_timestamp()) AS coordinator
+       (SELECT owner FROM lease WHERE name = 'leader' AND expires_at > clock_timestamp()) AS leader

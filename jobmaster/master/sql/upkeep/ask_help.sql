@@ -5,7 +5,7 @@
 -- out: lane text, priority smallint, handler text, helper uuid
 -- move: nothing
 -- fence: insert-or-ignore by lane, priority and handler: one agent is asked, another only when that one has gone. Two
---        coordinators ask the same agent, or the second one nobody.
+--        leaders ask the same agent, or the second one nobody.
 -- index: bucket_request_pkey; bucket_owner; the table of agents is small
 INSERT INTO bucket_request AS r (lane, priority, handler, agent_id)
 SELECT w.lane, w.priority, w.handler, helper.id

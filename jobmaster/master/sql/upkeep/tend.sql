@@ -1,16 +1,16 @@
--- tend: the coordinator keeps its office and sees what is due and who is overdue
+-- tend: the leader keeps its lease and sees what is due and who is overdue
 -- in: $1 uuid agent
 -- in: $2 integer weight
 -- in: $3 double precision lease, seconds
 -- in: $4 double precision horizon, seconds from now
--- out: epoch bigint (no row: another holds the office), overdue boolean, heavier boolean (an agent of greater weight could lead,
+-- out: epoch bigint (no row: another agent leads), overdue boolean, heavier boolean (an agent of greater weight could lead,
 --      and has been there for longer than its lease), lanes text[], priorities smallint[]
 -- move: nothing
 -- fence: compare-and-set on the lease row: mine; whoever took it has changed the owner
 -- index: lease_pkey; job_due, two probes a group; the table of agents is small
-WITH RECURSIVE office AS (
+WITH RECURSIVE leadership AS (
     UPDATE lease SET weight = $2::integer, expires_at = clock_timestamp() + make_interval(secs => $3::double precision)
-    WHERE name = 'coordinator' AND owner = $1::uuid
+    WHERE name = 'leader' AND owner = $1::uuid
     RETURNING epoch
 ), groups AS (
     (SELECT lane, priority FROM job WHERE state = 'HELD' ORDER BY lane DESC, priority DESC, due_at DESC LIMIT 1)
@@ -35,9 +35,9 @@ SELECT epoch,
        EXISTS (SELECT FROM agent WHERE state IN ('ACTIVE', 'STOPPING') AND lease_until < clock_timestamp()) AS overdue,
        EXISTS (
            SELECT FROM agent
-           WHERE weight > $2 AND mode IN ('full', 'coordinator') AND state = 'ACTIVE' AND NOT drain_requested
+           WHERE weight > $2 AND mode IN ('full', 'leader') AND state = 'ACTIVE' AND NOT drain_requested
              AND lease_until > clock_timestamp() AND started_at + make_interval(secs => lease_seconds) < clock_timestamp()
        ) AS heavier,
        (SELECT coalesce(array_agg(lane ORDER BY lane, priority), '{}') FROM due) AS lanes,
        (SELECT coalesce(array_agg(priority ORDER BY lane, priority), '{}') FROM due) AS priorities
-FROM office
+FROM leadership

@@ -131,7 +131,7 @@ class Bench:
 
 def test_who_may_lead() -> None:
     allowed = {mode for mode in AgentMode if may_lead(mode, 1)}
-    assert allowed == {AgentMode.FULL, AgentMode.COORDINATOR}
+    assert allowed == {AgentMode.FULL, AgentMode.LEADER}
     assert not any(may_lead(mode, 0) for mode in AgentMode)
 
 
@@ -169,7 +169,7 @@ async def test_a_superseded_leader_stops_at_once() -> None:
     assert await bench.second() == IDLE_SECONDS
     assert bench.duty.epoch is None
     assert bench.stores["one"].hinted == []
-    assert bench.telemetry.value("coordinating") == 0
+    assert bench.telemetry.value("leading") == 0
 
 
 async def test_a_lighter_leader_ends_its_tick_and_hands_over_once() -> None:

@@ -19,7 +19,7 @@ from jobmaster_agents.state.ownership import OwnedBucket, Ownership
 from jobmaster_agents.state.progress import Progress
 from tests.support.hand_clock import HandClock
 
-FINE = Renewal(alive=True, drain_requested=False, coordinator=None, lost_stores=[], cancel_requested=[])
+FINE = Renewal(alive=True, drain_requested=False, leader=None, lost_stores=[], cancel_requested=[])
 DEAD = FINE._replace(alive=False)
 AWAY = Unavailable("away")
 

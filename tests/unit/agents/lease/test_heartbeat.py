@@ -22,7 +22,7 @@ from jobmaster_agents.state.progress import Progress
 from tests.support.hand_clock import HandClock
 
 LEASES = Leases()
-FINE = Renewal(alive=True, drain_requested=False, coordinator=None, lost_stores=[], cancel_requested=[])
+FINE = Renewal(alive=True, drain_requested=False, leader=None, lost_stores=[], cancel_requested=[])
 DEAD = FINE._replace(alive=False)
 
 
@@ -227,9 +227,7 @@ async def test_the_beat_in_the_store_lives_longer_than_the_next_beat() -> None:
 
 async def test_what_a_renewal_says_is_passed_on() -> None:
     bench = Bench()
-    news = FINE._replace(
-        drain_requested=True, lost_stores=["default"], coordinator=new_id(), cancel_requested=[new_id()]
-    )
+    news = FINE._replace(drain_requested=True, lost_stores=["default"], leader=new_id(), cancel_requested=[new_id()])
     bench.master.answers = [news]
     await bench.after(3.0)
     assert bench.renewals == [news]

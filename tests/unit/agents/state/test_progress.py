@@ -30,7 +30,7 @@ class LeaseMaster:
 
     async def renew(self, agent_id: bytes, lease_seconds: float) -> Renewal:
         self.renewals += 1
-        return Renewal(alive=True, drain_requested=False, coordinator=None, lost_stores=[], cancel_requested=[])
+        return Renewal(alive=True, drain_requested=False, leader=None, lost_stores=[], cancel_requested=[])
 
 
 class BeatStore:

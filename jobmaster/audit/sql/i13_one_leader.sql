@@ -1,4 +1,4 @@
--- I13: one coordinator per epoch.
+-- I13: one leader per epoch.
 -- in:    $1 evidence rows
 -- out:   subject (name of the lease), detail, total
 -- why:   one row per named lease; two rows, or a lease that runs without an owner or an epoch, could let two lead at once.
