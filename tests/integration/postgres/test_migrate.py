@@ -350,9 +350,10 @@ async def test_a_leader_that_was_stored_under_its_old_name_keeps_its_lease(
 ) -> None:
     """Migration 18 renames the row of the lease, the mode of agents and the column of the view."""
     agent_id = new_id()
+    before = migrations()[:17]
     with monkeypatch.context() as older:
         for module in (migrations_module, migrate_module):
-            older.setattr(module, "migrations", lambda known=migrations(): known[:17])
+            older.setattr(module, "migrations", lambda: before)
         await _migrate(master_dsn)
     await admin.execute(
         "INSERT INTO agent (id, name, host, pid, version, mode, store, weight, lease_until, lease_seconds, lanes, handlers)"
