@@ -365,7 +365,7 @@ async def test_a_leader_that_was_stored_under_its_old_name_keeps_its_lease(
         UUID(bytes=agent_id),
     )
     await _migrate(master_dsn)
-    assert (await admin.fetchrow("SELECT mode, leader FROM agent_status")) == ("leader", True)
+    assert [tuple(row) for row in await admin.fetch("SELECT mode, leader FROM agent_status")] == [("leader", True)]
     master = await _connect(master_dsn)
     assert await master.leadership.lead(agent_id, 1, 10.0) == 7, "the same leader, the same epoch"
     await master.close()
