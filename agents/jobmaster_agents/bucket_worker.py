@@ -17,7 +17,7 @@ from jobmaster.clock import Clock
 from jobmaster.handlers import Handlers
 from jobmaster.master.transactions import Transactions
 from jobmaster.model.bucket import BucketState
-from jobmaster.ports import ReplyStatus, StoreOwner, WorkerMaster
+from jobmaster.ports import ReplyStatus, WorkerMaster, WorkerStore
 from jobmaster.settings.model import AgentSettings, ClusterSettings
 from jobmaster.telemetry import Telemetry
 from jobmaster_agents.buckets.graceful_shutdown import GracefulShutdown
@@ -59,7 +59,7 @@ class BucketWorker:
         settings: ClusterSettings,
         agent: AgentSettings,
         master: WorkerMaster,
-        store: StoreOwner,
+        store: WorkerStore,
         ownership: Ownership,
         handlers: Handlers,
         clock: Clock,

@@ -42,7 +42,7 @@ def found_in(answer: Answer) -> dict[bytes, Entry]:
 
 
 class ProducerStore:
-    """One store as a producer sees it (``StoreIntake``). Belongs to the event loop it was made in."""
+    """One store as a producer sees it (``jobmaster.ports.ClientStore``). Belongs to the event loop it was made in."""
 
     def __init__(self, *, cluster: str, name: str, url: str, settings: StoreSettings) -> None:
         seconds = settings.call_timeout_seconds

@@ -18,7 +18,7 @@ from jobmaster.agentstore.errors import OutOfMemory
 from jobmaster.agentstore.fences import Fences
 from jobmaster.agentstore.health import check_fit
 from jobmaster.agentstore.producer import ProducerStore
-from jobmaster.model.bucket import Alone
+from jobmaster.model.bucket import StoreOnlyJobs
 from jobmaster.model.errors import CodeError, Refused, StoreRefused
 from jobmaster.model.ids import Fence, text
 from jobmaster.ports import Claimed, Kept, Page, ReplyStatus
@@ -52,7 +52,7 @@ SCAN_PAGE = 1000
 
 
 class AgentStore(ProducerStore):
-    """One store as an agent sees it (``StoreIntake`` and ``StoreOwner``)."""
+    """One store as an agent sees it (``jobmaster.ports.ClientStore`` and the ports of ``jobmaster.ports.store``)."""
 
     def __init__(self, *, cluster: str, name: str, url: str, settings: StoreSettings) -> None:
         super().__init__(cluster=cluster, name=name, url=url, settings=settings)
@@ -152,7 +152,7 @@ class AgentStore(ProducerStore):
             hint="give JobMaster a database number of its own: redis://host:6379/1",
         )
 
-    async def alone(self, bucket_id: bytes) -> Alone:
+    async def store_only_jobs(self, bucket_id: bytes) -> StoreOnlyJobs:
         """What of a bucket may be known to this store only. Looks, and needs no ownership.
 
         In the order in which jobs move, so that one that moves meanwhile is met again further on. The head of ``pending``
@@ -172,7 +172,7 @@ class AgentStore(ProducerStore):
             [pack(b"LRANGE", keys.claimed_prefix + name, 0, -1) for name in names], mutating=False
         )
         claimed = tuple(entry.id for page in pages for entry in read_entries(page))
-        return Alone(read_entries(head)[0].id if head else None, claimed, spilled)
+        return StoreOnlyJobs(read_entries(head)[0].id if head else None, claimed, spilled)
 
     async def leave(self) -> bool:
         """Delete the mark of the cluster; False while a bucket of it has keys here. For clusters to be thrown away."""

@@ -8,10 +8,8 @@ from typing import Any, NamedTuple, Protocol
 from uuid import UUID
 
 from jobmaster.audit.invariants import INVARIANTS, Invariant, Parameter, statement
-from jobmaster.model.bucket import BucketDepth
 from jobmaster.model.ids import text
-from jobmaster.model.job import Entry
-from jobmaster.ports import FIND_IDS_MAX
+from jobmaster.ports import FIND_IDS_MAX, AuditStore
 
 _IDS_PER_QUERY = 5000
 _SCAN_MAX = 1_000_000
@@ -24,18 +22,6 @@ class MasterReader(Protocol):
     async def rows(self, statement: str, *values: object) -> Sequence[Mapping[str, Any]]:
         """Rows by column name."""
         ...
-
-
-class StoreReader(Protocol):
-    """Read access of the auditor to an agent store."""
-
-    async def known_buckets(self) -> list[bytes]: ...
-
-    async def depths(self, bucket_ids: Sequence[bytes]) -> list[BucketDepth | None]: ...
-
-    async def find(
-        self, bucket_ids: Sequence[bytes], job_ids: Sequence[bytes], scan_max: int
-    ) -> list[dict[bytes, Entry]]: ...
 
 
 class Evidence(NamedTuple):
@@ -77,9 +63,7 @@ class AuditReport:
         return not any(self.violations.values())
 
 
-async def audit(
-    master: MasterReader, stores: Mapping[str, StoreReader], scope: AuditScope | None = None
-) -> AuditReport:
+async def audit(master: MasterReader, stores: Mapping[str, AuditStore], scope: AuditScope | None = None) -> AuditReport:
     """Check every invariant.
 
     Args:
@@ -119,7 +103,7 @@ async def _by_statement(master: MasterReader, invariant: Invariant, scope: Audit
 
 
 async def _every_job_is_found(
-    master: MasterReader, stores: Mapping[str, StoreReader], scope: AuditScope
+    master: MasterReader, stores: Mapping[str, AuditStore], scope: AuditScope
 ) -> tuple[int, list[Evidence]]:
     """Acknowledged jobs that are in neither master nor stores, and jobs in buckets that the master does not know."""
     known = {row["id"].bytes: str(row["store"]) for row in await master.rows(statement("i5_known_buckets"))}
@@ -133,7 +117,7 @@ async def _every_job_is_found(
     return count, evidence[: scope.evidence_rows]
 
 
-async def _unknown_buckets(known: Mapping[bytes, str], stores: Mapping[str, StoreReader]) -> tuple[int, list[Evidence]]:
+async def _unknown_buckets(known: Mapping[bytes, str], stores: Mapping[str, AuditStore]) -> tuple[int, list[Evidence]]:
     count, evidence = 0, []
     for name, store in stores.items():
         unknown = [bucket_id for bucket_id in await store.known_buckets() if bucket_id not in known]
@@ -158,7 +142,7 @@ async def _without_row(master: MasterReader, ids: Iterable[bytes]) -> list[bytes
 
 
 async def _find_in_stores(
-    ids: Sequence[bytes], known: Mapping[bytes, str], stores: Mapping[str, StoreReader]
+    ids: Sequence[bytes], known: Mapping[bytes, str], stores: Mapping[str, AuditStore]
 ) -> set[bytes]:
     found: set[bytes] = set()
     for name, store in stores.items():

@@ -25,7 +25,7 @@ from jobmaster.handlers import Handlers
 from jobmaster.model import ids
 from jobmaster.model.errors import InputError, JobFailed, JobMasterError, NotFound, OutcomeUnknown
 from jobmaster.model.job import Durability, JobState, JobView, Receipt
-from jobmaster.ports import ClientMaster, StoreIntake
+from jobmaster.ports import ClientMaster, ClientStore
 from jobmaster.rules.placement import Way
 from jobmaster.settings.model import ClusterSettings
 from jobmaster.telemetry import Telemetry
@@ -49,7 +49,7 @@ class Cluster:
         self,
         settings: ClusterSettings,
         master: ClientMaster,
-        stores: Mapping[str, StoreIntake],
+        stores: Mapping[str, ClientStore],
         *,
         handlers: Handlers | None = None,
         clock: Clock | None = None,
@@ -69,7 +69,7 @@ class Cluster:
         self._buckets = BucketDirectory(
             master.queries, self._store_handles, self._clock, settings.leases.bucket_map_seconds
         )
-        self._job_lookup = JobLookup(master, self._buckets)
+        self._job_lookup = JobLookup(master, stores, self._buckets)
         self._submitter: Submitter | None = None
         self._waiter: ResultWaiter | None = None
         self._closed = False
@@ -175,7 +175,7 @@ class Cluster:
         handles = self._buckets.handles(lane, priority)
         if handles:
             handle = min(handles, key=lambda one: one.depth)
-            await handle.store_handle.store.hint(handle.id)
+            await self.stores[handle.store_handle.name].hint(handle.id)
 
     # ------------------------------------------------------------ following
 
@@ -278,7 +278,7 @@ class Cluster:
         """Made at the first use, for it belongs to the running loop."""
         self._refuse_closed()
         handler_lookup = HandlerLookup(self.handlers, self.master.queries, self.settings.jobs, self._clock)
-        router = SubmitRouter(self.settings, self.master, self._buckets, self._clock, self.telemetry)
+        router = SubmitRouter(self.settings, self.master, self.stores, self._buckets, self._clock, self.telemetry)
         self._submitter = Submitter(self.settings, handler_lookup, router, self._clock)
         return self._submitter
 

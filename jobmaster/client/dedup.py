@@ -13,6 +13,7 @@ were looked into. If so, the new ones are looked into and the master is asked ag
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import NamedTuple
 
 import msgspec
@@ -24,7 +25,7 @@ from jobmaster.codec import decode_json
 from jobmaster.model import ids
 from jobmaster.model.errors import Conflict, JobMasterError, Unavailable
 from jobmaster.model.job import Durability, Entry, NewJob, Receipt
-from jobmaster.ports import FIND_IDS_MAX, Queries, SentRow
+from jobmaster.ports import FIND_IDS_MAX, FindStore, Queries, SentRow
 
 LOOKS_MAX = 1
 """Lookups under way at once. A second one beside it would scan the same lists for half of the callers."""
@@ -42,8 +43,15 @@ class Sent(NamedTuple):
 class Deduplicator:
     """Finds jobs that may have been sent before. Belongs to one event loop."""
 
-    def __init__(self, queries: Queries, buckets: BucketDirectory, pending_limit: PendingLimit) -> None:
+    def __init__(
+        self,
+        queries: Queries,
+        stores: Mapping[str, FindStore],
+        buckets: BucketDirectory,
+        pending_limit: PendingLimit,
+    ) -> None:
         self._queries = queries
+        self._stores = stores
         self._buckets = buckets
         self._coalescer: Coalescer[bytes, Sent] = Coalescer(
             self._look, chunk=FIND_IDS_MAX, calls_max=LOOKS_MAX, pending_limit=pending_limit
@@ -90,7 +98,7 @@ class Deduplicator:
             known = self._buckets.bucket_ids()
             handles = [handle for handle in self._buckets.all_handles() if handle.id not in looked_into]
             looked_into.update(handle.id for handle in handles)
-            found.update(await copies([job_id for job_id in wanted if job_id not in found], handles))
+            found.update(await copies(self._stores, [job_id for job_id in wanted if job_id not in found], handles))
             try:
                 rows, strangers = await self._queries.sent_before(wanted, known)
             except Unavailable:

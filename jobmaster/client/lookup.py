@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from jobmaster.client.bucket_directory import BucketDirectory, BucketHandle
 from jobmaster.codec import encode_value
@@ -11,7 +11,7 @@ from jobmaster.model import ids
 from jobmaster.model.errors import Conflict, InputError, InvalidArguments, JobMasterError, NotFound
 from jobmaster.model.ids import Identity
 from jobmaster.model.job import IN_FLIGHT_STATES, Entry, JobState, JobView, NewJob, Priority
-from jobmaster.ports import LookupMaster, Requests
+from jobmaster.ports import FindStore, LookupMaster, LookupStore, Requests
 from jobmaster.settings.model import Limits
 
 SCAN_JOBS_MAX = 20_000
@@ -23,8 +23,9 @@ FINDS_MAX = 8
 class JobLookup:
     """``get`` and ``cancel``."""
 
-    def __init__(self, master: LookupMaster, buckets: BucketDirectory) -> None:
+    def __init__(self, master: LookupMaster, stores: Mapping[str, LookupStore], buckets: BucketDirectory) -> None:
         self._master = master
+        self._stores = stores
         self._buckets = buckets
 
     async def get(self, job_id: bytes, bucket_id: bytes | None = None) -> JobView:
@@ -45,7 +46,7 @@ class JobLookup:
 
     async def _of_copy(self, entry: Entry, handle: BucketHandle) -> JobView:
         try:
-            claimed = await handle.store_handle.store.is_claimed(handle.id, entry.id, SCAN_JOBS_MAX)
+            claimed = await self._stores[handle.store_handle.name].is_claimed(handle.id, entry.id, SCAN_JOBS_MAX)
         except JobMasterError:
             claimed = False
         return _view(entry, handle, claimed)
@@ -88,18 +89,18 @@ class JobLookup:
     async def _notify(self, handle: BucketHandle, job_id: bytes) -> None:
         """A hint only: the row decides, and the owner reads its flags with every heartbeat."""
         try:
-            await handle.store_handle.store.request_cancel(handle.id, job_id)
+            await self._stores[handle.store_handle.name].request_cancel(handle.id, job_id)
         except JobMasterError:
             pass
 
     async def _find(self, job_id: bytes, bucket_id: bytes | None) -> tuple[Entry, BucketHandle] | None:
         await self._buckets.fresh()
         if bucket_id is not None and (handle := self._buckets.handle(bucket_id)) is not None:
-            found = await copies([job_id], [handle])
+            found = await copies(self._stores, [job_id], [handle])
             if found:
                 return found[job_id]
         await self._buckets.renew()
-        return (await copies([job_id], self._buckets.all_handles())).get(job_id)
+        return (await copies(self._stores, [job_id], self._buckets.all_handles())).get(job_id)
 
 
 async def confirm_run(requests: Requests, limits: Limits, confirmation: str, result: object, *, actor: str) -> None:
@@ -131,18 +132,23 @@ def _parse(confirmation: object) -> tuple[bytes, Identity]:
         ) from None
 
 
-async def copies(job_ids: Sequence[bytes], handles: Iterable[BucketHandle]) -> dict[bytes, tuple[Entry, BucketHandle]]:
+async def copies(
+    stores: Mapping[str, FindStore], job_ids: Sequence[bytes], handles: Iterable[BucketHandle]
+) -> dict[bytes, tuple[Entry, BucketHandle]]:
     """Copies of these jobs (at most ``FIND_IDS_MAX``) in some buckets, by id. A store that does not answer shows none."""
-    stores: dict[str, list[BucketHandle]] = {}
+    by_store: dict[str, list[BucketHandle]] = {}
     for handle in handles:
-        stores.setdefault(handle.store_handle.name, []).append(handle)
+        by_store.setdefault(handle.store_handle.name, []).append(handle)
     found: dict[bytes, tuple[Entry, BucketHandle]] = {}
-    await asyncio.gather(*(_copies_in(job_ids, of_store, found) for of_store in stores.values()))
+    await asyncio.gather(*(_copies_in(stores[name], job_ids, of_store, found) for name, of_store in by_store.items()))
     return found
 
 
 async def _copies_in(
-    job_ids: Sequence[bytes], handles: Sequence[BucketHandle], found: dict[bytes, tuple[Entry, BucketHandle]]
+    store: FindStore,
+    job_ids: Sequence[bytes],
+    handles: Sequence[BucketHandle],
+    found: dict[bytes, tuple[Entry, BucketHandle]],
 ) -> None:
     """The same in the buckets of one store.
 
@@ -159,7 +165,7 @@ async def _copies_in(
         if not wanted:
             return
         try:
-            answers = await store_handle.store.find([handle.id for handle in page], wanted, SCAN_JOBS_MAX)
+            answers = await store.find([handle.id for handle in page], wanted, SCAN_JOBS_MAX)
         except JobMasterError:
             store_handle.gave_no_answer()
             return  # each further page would wait as long

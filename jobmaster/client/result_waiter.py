@@ -19,7 +19,7 @@ from jobmaster.client.coalescer import Coalescer, PendingLimit
 from jobmaster.clock import Clock
 from jobmaster.model.errors import JobMasterError, Unavailable, WaitTimeout
 from jobmaster.model.job import JobState
-from jobmaster.ports import Queries, StoreIntake
+from jobmaster.ports import FinishedStore, Queries
 from jobmaster.rules.backoff import backoff_delays
 
 REREAD_SECONDS = 3.0
@@ -53,7 +53,7 @@ class _Watch:
 class ResultWaiter:
     """Shared subscriptions and the waiters on them. Belongs to one event loop."""
 
-    def __init__(self, queries: Queries, stores: Mapping[str, StoreIntake], clock: Clock) -> None:
+    def __init__(self, queries: Queries, stores: Mapping[str, FinishedStore], clock: Clock) -> None:
         self._queries = queries
         self._stores = stores
         self._clock = clock
@@ -192,7 +192,7 @@ class ResultWaiter:
         except TimeoutError:
             _log.info("not every store takes a subscription; waiting goes on by re-reading")
 
-    async def _listen_to(self, name: str, store: StoreIntake) -> None:
+    async def _listen_to(self, name: str, store: FinishedStore) -> None:
         pauses = backoff_delays(_BACKOFF_SECONDS, _BACKOFF_SECONDS_MAX)
         while True:
             try:

@@ -13,7 +13,7 @@ from jobmaster.client.coalescer import answer_of, closed
 from jobmaster.clock import Clock
 from jobmaster.model.errors import DurabilityRefused, JobMasterError
 from jobmaster.model.job import Durability
-from jobmaster.ports import StoreHealth, StoreIntake
+from jobmaster.ports import PlacementStore, StoreHealth
 
 RECHECK_SECONDS = 30.0
 SILENT_SECONDS = 30.0
@@ -34,7 +34,7 @@ def reached(health: StoreHealth) -> Durability:
 class StoreHandle:
     """One store and the durability of its acknowledgements."""
 
-    def __init__(self, name: str, store: StoreIntake, clock: Clock) -> None:
+    def __init__(self, name: str, store: PlacementStore, clock: Clock) -> None:
         self.name = name
         self.store = store
         self._clock = clock

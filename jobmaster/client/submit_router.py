@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
 from typing import Any, NamedTuple
@@ -34,7 +34,7 @@ from jobmaster.model.errors import (
     Unserved,
 )
 from jobmaster.model.job import Durability, Entry, JobView, NewJob, OnFull, Priority, Receipt
-from jobmaster.ports import ClientMaster, Written
+from jobmaster.ports import ClientMaster, FindStore, Written
 from jobmaster.rules.backoff import backoff_delays
 from jobmaster.rules.placement import Way, way
 from jobmaster.settings.model import ClusterSettings
@@ -81,6 +81,7 @@ class SubmitRouter:
         self,
         settings: ClusterSettings,
         master: ClientMaster,
+        stores: Mapping[str, FindStore],
         buckets: BucketDirectory,
         clock: Clock,
         telemetry: Telemetry | None = None,
@@ -91,7 +92,7 @@ class SubmitRouter:
         self.buckets = buckets
         self._clock = clock
         self.pending_limit = PendingLimit()
-        self._deduplicator = Deduplicator(master.queries, buckets, self.pending_limit)
+        self._deduplicator = Deduplicator(master.queries, stores, buckets, self.pending_limit)
         skew_ms = int(settings.limits.clock_skew_seconds * 1000)
         self._capacities = {
             name: Capacity(store.high_water_jobs, store.high_water_bytes, skew_ms)

@@ -46,7 +46,7 @@ class BucketDepth(msgspec.Struct, frozen=True):
     pending_bytes: int
 
 
-class Alone(msgspec.Struct, frozen=True):
+class StoreOnlyJobs(msgspec.Struct, frozen=True):
     """Jobs of one bucket that its store may hold alone."""
 
     pending: bytes | None

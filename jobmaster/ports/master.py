@@ -10,14 +10,14 @@ Every method is one statement, or a bounded number of them, and is bounded in ti
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, Protocol
+from typing import Protocol
 
 from jobmaster.model.agent import Agent, HandlerSpec
 from jobmaster.model.bucket import Bucket, BucketState
 from jobmaster.model.cluster import ClusterRow
-from jobmaster.model.ids import Fence, Identity
-from jobmaster.model.job import Entry, FinalRow, HoldRow, InFlightRow, JobState, JobView, NewJob
-from jobmaster.ports.answers import (
+from jobmaster.model.ids import Fence
+from jobmaster.model.job import Entry, FinalRow, HoldRow, InFlightRow
+from jobmaster.ports.master_answers import (
     CancelledRow,
     DueGroup,
     Help,
@@ -25,7 +25,6 @@ from jobmaster.ports.answers import (
     RecordKind,
     Renewal,
     RowRef,
-    SentBefore,
     Swept,
     Tended,
     Traits,
@@ -64,13 +63,17 @@ class RecoveryOutcomes(GuardedOutcomes, Quarantine, Protocol):
     """For the recovery of a lost bucket, from the memory of its owner or from its store."""
 
 
-class ReplayOutcomes(GuardedOutcomes, Protocol):
-    """For outcomes that were kept in the store."""
+class CopyOutcomes(Protocol):
+    """For the fastest write of outcomes."""
 
     async def copy_final(self, rows: Sequence[FinalRow]) -> bool:
         """COPY of outcomes that expect no row. False: nothing was written (a duplicate, a cancelled row, a bad id); use
         ``record_final``. ``OutcomeUnknown`` when the commit is uncertain."""
         ...
+
+
+class ReplayOutcomes(GuardedOutcomes, CopyOutcomes, Protocol):
+    """For outcomes that were kept in the store."""
 
 
 class AssignedOutcomes(Protocol):
@@ -453,44 +456,7 @@ class Stores(Protocol):
         ...
 
 
-# ------------------------------------------------------------ clients
-
-
-class Intake(Protocol):
-    """First rows, from producers and flushes."""
-
-    async def insert_held(self, jobs: Sequence[NewJob]) -> Written:
-        """HELD rows with token 1; an id that exists is *refused* (the caller compares with ``get`` when it matters)."""
-        ...
-
-    async def insert_held_in(self, connection: Any, jobs: Sequence[NewJob]) -> Written:
-        """``insert_held`` inside the caller's own transaction on ``connection``."""
-        ...
-
-    async def insert_assigned(self, bucket_id: bytes, epoch: int, jobs: Sequence[NewJob]) -> Written:
-        """ASSIGNED rows with token 2, under the bucket lock (bucket ACTIVE, this epoch)."""
-        ...
-
-    async def reserve_keys(
-        self, scope: str, keys: Sequence[tuple[str, bytes, bytes]]
-    ) -> list[tuple[str, bytes, bytes]]:
-        """Idempotency: ``(key, job_id, digest)`` in, the *holding* ``(key, job_id, digest)`` of each key out, in order."""
-        ...
-
-
-class Requests(Protocol):
-    """Requests of clients and operators about one job."""
-
-    async def cancel(self, job_id: bytes, *, tombstone: NewJob | None, actor: str) -> JobState | None:
-        """HELD -> CANCELLED; in flight -> a flag; no row and a tombstone -> a CANCELLED row; no row and no tombstone ->
-        ``None``. Returns the state after the call."""
-        ...
-
-    async def confirm(
-        self, job_id: bytes, identity: Identity, result: bytes | None, actor: str
-    ) -> tuple[bool, JobState | None]:
-        """Confirm a run from outside: whether it is confirmed now, and the state of the job (``None``: no row)."""
-        ...
+# ------------------------------------------------------------ queries
 
 
 class ListBuckets(Protocol):
@@ -506,38 +472,6 @@ class BucketQueries(ListBuckets, Protocol):
 
     async def served(self) -> dict[bytes, Traits]:
         """Owner of buckets -> its traits; ``EVERY_OWNER`` alone when all are alike; empty when there is no owner."""
-        ...
-
-
-class StateQueries(Protocol):
-    """States of jobs."""
-
-    async def states(self, job_ids: Sequence[bytes]) -> dict[bytes, JobState]:
-        """States of the jobs that have a row."""
-        ...
-
-
-class Queries(BucketQueries, StateQueries, Protocol):
-    """Reads of clients and agents."""
-
-    async def get(self, job_id: bytes) -> JobView | None:
-        """One job; ``None`` when it has no row."""
-        ...
-
-    async def sent_before(self, job_ids: Sequence[bytes], bucket_ids: Sequence[bytes]) -> SentBefore:
-        """Rows of these jobs, and whether there are buckets beyond these at the same moment."""
-        ...
-
-    async def agents(self, *, all_: bool = False) -> list[Agent]:
-        """Living agents; ``all_``: ended agents too."""
-        ...
-
-    async def handlers(self) -> dict[str, HandlerSpec]:
-        """Published handlers by name."""
-        ...
-
-    async def lacks(self, job_ids: Sequence[bytes]) -> dict[bytes, Lack]:
-        """The jobs that wait in the master for a handler that no owner has, and what is missing."""
         ...
 
 
@@ -620,27 +554,3 @@ class WorkerMaster(Protocol):
 
     @property
     def buckets(self) -> MoveBuckets: ...
-
-
-class LookupMaster(Protocol):
-    """For the look-up of one job."""
-
-    @property
-    def queries(self) -> Queries: ...
-
-    @property
-    def requests(self) -> Requests: ...
-
-
-class PlacementMaster(Protocol):
-    """For jobs that a producer puts into a bucket through the master."""
-
-    @property
-    def intake(self) -> Intake: ...
-
-    @property
-    def onboarding(self) -> Release: ...
-
-
-class ClientMaster(LookupMaster, PlacementMaster, Protocol):
-    """For clients."""

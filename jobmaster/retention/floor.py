@@ -8,21 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 from datetime import UTC, datetime
-from typing import Protocol
 
-from jobmaster.model.bucket import Alone
 from jobmaster.model.errors import Conflict, InputError
 from jobmaster.model.ids import created_ms, text
-from jobmaster.ports import StateQueries
+from jobmaster.ports import FloorStore, StateQueries
 from jobmaster.settings.units import format_duration
-
-
-class Shelves(Protocol):
-    """What is asked of an agent store."""
-
-    async def known_buckets(self) -> list[bytes]: ...
-
-    async def alone(self, bucket_id: bytes) -> Alone: ...
 
 
 def age_checked(older_than_seconds: float, skew_seconds: float) -> float:
@@ -43,7 +33,7 @@ def age_checked(older_than_seconds: float, skew_seconds: float) -> float:
 async def refuse_if_held_alone(
     hi: bytes,
     *,
-    stores: Mapping[str, Shelves],
+    stores: Mapping[str, FloorStore],
     registered: Collection[str],
     lost_stores: Collection[str],
     queries: StateQueries,
@@ -67,7 +57,7 @@ async def refuse_if_held_alone(
         )
     for name, store in stores.items():
         for bucket_id in await store.known_buckets():
-            found = await store.alone(bucket_id)
+            found = await store.store_only_jobs(bucket_id)
             where = f"bucket {text(bucket_id)} of store {name!r}"
             if found.spilled:
                 raise Conflict(

@@ -45,7 +45,7 @@ class Kit:
             ClusterSettings(),
             agent or AgentSettings(),
             self.master,  # type: ignore[arg-type]  # the part of the port that working uses
-            self.store,  # type: ignore[arg-type]
+            self.store,
             self.ownership,
             handlers,
             self.clock,

@@ -1,4 +1,4 @@
-"""The ports on paper, for the logic of choosing and gathering alone: what a store would answer is written down by the test.
+"""``PlacementStore`` for tests of the choice of buckets and of batching: the test writes down the answers.
 
 Nothing here stands in for a server; what servers do is tested against servers.
 """
@@ -6,11 +6,10 @@ Nothing here stands in for a server; what servers do is tested against servers.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import Callable, Sequence
 
 from jobmaster.clock import new_id
-from jobmaster.model.bucket import Bucket, BucketDepth, BucketState
-from jobmaster.model.job import Entry
+from jobmaster.model.bucket import Bucket, BucketState
 from jobmaster.ports import ReplyStatus, StoreHealth, Submitted
 
 HEALTHY = StoreHealth("9.1", "valkey", "noeviction", True, "everysec", None, None)
@@ -24,7 +23,7 @@ def takes_all(store: FakeProducerStore, bucket_id: bytes, items: Sequence[bytes]
 
 
 class FakeProducerStore:
-    """Answers submits as its script says, one turn of the loop later, and remembers them."""
+    """Answers submits and puts with its script, one turn of the loop later, and records them."""
 
     def __init__(self, script: Script = takes_all, health: StoreHealth | Exception = HEALTHY) -> None:
         self.script = script
@@ -67,32 +66,18 @@ class FakeProducerStore:
         high_water_jobs: int,
         high_water_bytes: int,
     ) -> Submitted:
-        raise NotImplementedError
-
-    async def hint(self, bucket_id: bytes) -> None:
-        raise NotImplementedError
-
-    async def request_cancel(self, bucket_id: bytes, job_id: bytes) -> ReplyStatus:
-        raise NotImplementedError
-
-    async def is_claimed(self, bucket_id: bytes, job_id: bytes, scan_max: int) -> bool:
-        raise NotImplementedError
-
-    async def find(
-        self, bucket_ids: Sequence[bytes], job_ids: Sequence[bytes], scan_max: int
-    ) -> list[dict[bytes, Entry]]:
-        raise NotImplementedError
-
-    async def depths(self, bucket_ids: Sequence[bytes]) -> list[BucketDepth | None]:
-        raise NotImplementedError
+        return await self.submit(
+            bucket_id,
+            [item for _, item in items],
+            high_water_jobs=high_water_jobs,
+            high_water_bytes=high_water_bytes,
+            skew_ms_max=0,
+        )
 
     async def health(self) -> StoreHealth:
         if isinstance(self.health_is, Exception):
             raise self.health_is
         return self.health_is
-
-    def finished(self) -> AsyncIterator[bytes]:
-        raise NotImplementedError
 
 
 def bucket(store: str = "default", lane: str = "default", priority: int = 3) -> Bucket:

@@ -18,8 +18,8 @@ from typing import Protocol
 from jobmaster.clock import Clock
 from jobmaster.model.bucket import BucketDepth
 from jobmaster.model.ids import Identity
-from jobmaster.model.job import Entry, JobState
-from jobmaster.ports import FIND_IDS_MAX, AntiEntropyOnboarding, RowRef
+from jobmaster.model.job import JobState
+from jobmaster.ports import FIND_IDS_MAX, AntiEntropyOnboarding, AntiEntropyStore, RowRef
 from jobmaster.telemetry import Telemetry
 from jobmaster_agents.event_log import Event, EventLog
 from jobmaster_agents.state.ownership import OwnedBucket, Ownership
@@ -34,16 +34,6 @@ _ROWS_MAX = 5000
 _SAMPLE = 100
 """Rows looked up in one scan of the lists, which costs the same for one row."""
 _SCAN_SLACK = 20_000
-
-
-class CopyStore(Protocol):
-    """The store in which copies are looked up."""
-
-    async def depths(self, bucket_ids: Sequence[bytes]) -> list[BucketDepth | None]: ...
-
-    async def find(
-        self, bucket_ids: Sequence[bytes], job_ids: Sequence[bytes], scan_max: int
-    ) -> list[dict[bytes, Entry]]: ...
 
 
 class CopyMemory(Protocol):
@@ -82,7 +72,7 @@ class AntiEntropy:
         self,
         ownership: Ownership,
         onboarding: AntiEntropyOnboarding,
-        store: CopyStore,
+        store: AntiEntropyStore,
         job_table: CopyMemory,
         adopt_lists: Callable[[bytes], Awaitable[None]],
         clock: Clock,

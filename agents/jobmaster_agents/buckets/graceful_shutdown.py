@@ -16,7 +16,7 @@ from jobmaster.model.bucket import BucketState
 from jobmaster.model.errors import Refused, Unavailable
 from jobmaster.model.ids import Fence
 from jobmaster.model.job import JobState
-from jobmaster.ports import ReplyStatus, ShutdownMaster, StoreOwner
+from jobmaster.ports import ReplyStatus, ShutdownMaster, ShutdownStore
 from jobmaster_agents.execute.executor import Executor
 from jobmaster_agents.fetch.claimer import Claimer
 from jobmaster_agents.outcomes.kept_replay import KeptReplay
@@ -40,7 +40,7 @@ class GracefulShutdown:
     def __init__(
         self,
         master: ShutdownMaster,
-        store: StoreOwner,
+        store: ShutdownStore,
         job_table: JobTable,
         executor: Executor,
         outcome_writer: OutcomeWriter,

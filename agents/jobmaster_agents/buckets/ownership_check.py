@@ -16,8 +16,7 @@ import asyncio
 from typing import Protocol
 
 from jobmaster.model.bucket import WORKING_STATES, Bucket, BucketState
-from jobmaster.model.ids import Fence
-from jobmaster.ports import OwnershipBuckets, Renewal, ReplyStatus
+from jobmaster.ports import OwnershipBuckets, OwnershipStore, Renewal, ReplyStatus
 from jobmaster.rules.ownership import Title, title
 from jobmaster.telemetry import Telemetry
 from jobmaster_agents.event_log import Event, EventLog
@@ -27,14 +26,6 @@ IDLE_SECONDS = 3600.0
 _DIFFERENT_TIMES = 2
 """Renewals in a row that must count differently: one may have crossed the creation or the end of a bucket."""
 _NOT_OWNED = "the master names this agent as its owner, and it does not hold it"
-
-
-class StopStore(Protocol):
-    """The store that freezes and unfreezes a bucket."""
-
-    async def freeze(self, bucket_id: bytes, epoch: int, owner: bytes) -> ReplyStatus: ...
-
-    async def unfreeze(self, fence: Fence, list_name: str) -> ReplyStatus: ...
 
 
 class Worker(Protocol):
@@ -56,7 +47,7 @@ class OwnershipCheck:
         self,
         ownership: Ownership,
         buckets: OwnershipBuckets,
-        store: StopStore,
+        store: OwnershipStore,
         worker: Worker,
         telemetry: Telemetry,
         log: EventLog,

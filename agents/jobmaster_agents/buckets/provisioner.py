@@ -19,9 +19,8 @@ from typing import Protocol
 from jobmaster.clock import new_id
 from jobmaster.model.bucket import Bucket, BucketState
 from jobmaster.model.errors import JobMasterError, Refused
-from jobmaster.model.ids import Fence
 from jobmaster.model.job import Priority
-from jobmaster.ports import ProvisionerMaster, ReplyStatus
+from jobmaster.ports import ProvisionerMaster, ProvisionerStore, ReplyStatus
 from jobmaster.rules.backoff import backoff_delays
 from jobmaster.settings.model import AgentSettings
 from jobmaster_agents.event_log import Event, EventLog
@@ -38,12 +37,6 @@ _REASON = "the configuration has fewer buckets, and this one is not requested"
 
 Group = tuple[str, int]
 """Lane and priority."""
-
-
-class ProvisionerStore(Protocol):
-    """The store, which creates their keys."""
-
-    async def open_bucket(self, fence: Fence) -> ReplyStatus: ...
 
 
 class BucketHost(Protocol):

@@ -20,7 +20,7 @@ from itertools import islice
 
 from jobmaster.model.errors import Refused, Unavailable
 from jobmaster.model.job import HoldRow, JobState
-from jobmaster.ports import CancellationOutcomes, ReplyStatus, StoreOwner
+from jobmaster.ports import CancellationOutcomes, CancellationStore, ReplyStatus
 from jobmaster.telemetry import Telemetry
 from jobmaster_agents.outcomes.outcome_builder import StopCause
 from jobmaster_agents.outcomes.writer import OutcomeWriter
@@ -62,7 +62,7 @@ class Cancellation:
     def __init__(
         self,
         outcomes: CancellationOutcomes,
-        store: StoreOwner,
+        store: CancellationStore,
         job_table: JobTable,
         outcome_writer: OutcomeWriter,
         stop: Callable[[ClaimedJob, StopCause], None],

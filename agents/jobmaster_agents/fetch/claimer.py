@@ -22,7 +22,7 @@ from jobmaster.handlers import Handler
 from jobmaster.model.errors import Refused, Unavailable
 from jobmaster.model.ids import text
 from jobmaster.model.job import Entry
-from jobmaster.ports import Claimed, ReplyStatus, StoreOwner
+from jobmaster.ports import Claimed, ClaimerStore, ReplyStatus
 from jobmaster.rules.batching import BATCH_BYTES, CLAIMED_BYTES
 from jobmaster.settings.model import AgentSettings, StoreSettings
 from jobmaster.telemetry import STEP_SECONDS, Histogram
@@ -84,7 +84,7 @@ class Claimer:
     def __init__(
         self,
         owned: OwnedBucket,
-        store: StoreOwner,
+        store: ClaimerStore,
         ownership: Ownership,
         job_table: JobTable,
         executor: Executor,

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 
 from jobmaster.model.errors import Refused, Unavailable
-from jobmaster.ports import StoreOwner
+from jobmaster.ports import WakeStore
 from jobmaster_agents.event_log import EventLog
 from jobmaster_agents.fetch.claimer import Claimer
 from jobmaster_agents.state.progress import Progress
@@ -26,7 +26,7 @@ class WakeListener:
 
     def __init__(
         self,
-        store: StoreOwner,
+        store: WakeStore,
         claimers: dict[bytes, Claimer],
         progress: Progress,
         log: EventLog | None = None,

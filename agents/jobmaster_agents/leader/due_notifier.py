@@ -15,12 +15,11 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterable, Mapping, Sequence
 from operator import itemgetter
-from typing import Protocol
 
 from jobmaster.clock import Clock
 from jobmaster.model.bucket import Bucket, BucketState
 from jobmaster.model.errors import CodeError, JobMasterError
-from jobmaster.ports import BucketQueries, Traits
+from jobmaster.ports import BucketQueries, HintStore, Traits
 from jobmaster.telemetry import Telemetry
 from jobmaster_agents.state.store_reach import StoreReach
 
@@ -35,12 +34,6 @@ _REFRESH_SECONDS_MIN = 0.5
 
 Group = tuple[str, int]
 """Lane and priority."""
-
-
-class HintStore(Protocol):
-    """Where a hint is written."""
-
-    async def hint(self, bucket_id: bytes) -> None: ...
 
 
 class _Rotation:

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping, Sequence
-from typing import Protocol
+from collections.abc import Awaitable, Callable, Mapping
 
 from jobmaster.model.bucket import Bucket, BucketState
 from jobmaster.model.errors import Refused, Unavailable
 from jobmaster.model.job import Priority
-from jobmaster.ports import MaintenanceMaster, RecordKind, ReplyStatus
+from jobmaster.ports import MaintenanceMaster, MaintenanceStore, RecordKind, ReplyStatus
 from jobmaster.settings.model import ClusterSettings
 from jobmaster.telemetry import Telemetry
 from jobmaster_agents.event_log import Event, EventLog
@@ -21,16 +20,6 @@ _VOID_LINES_DAYS = 1
 """Retention of put-off lines whose jobs have left ``HELD`` another way."""
 _ADOPTED_LANE = "default"
 _ADOPTED_PRIORITY = Priority.MEDIUM
-
-
-class MaintenanceStore(Protocol):
-    """What the maintenance tasks need of a store."""
-
-    async def delete_bucket(self, bucket_id: bytes, lists: Sequence[str] = ()) -> ReplyStatus: ...
-
-    async def known_buckets(self) -> list[bytes]: ...
-
-    async def known_lists(self, bucket_id: bytes) -> list[str]: ...
 
 
 class Maintenance:

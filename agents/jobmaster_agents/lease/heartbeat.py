@@ -15,12 +15,11 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from typing import Protocol
 
 from jobmaster.agentstore.errors import OutOfMemory
 from jobmaster.clock import Clock
 from jobmaster.model.errors import CodeError, JobMasterError, Unavailable
-from jobmaster.ports import HeartbeatMembers, Renewal
+from jobmaster.ports import BeatStore, HeartbeatMembers, Renewal
 from jobmaster.rules.lease import Rhythm, renewed, rhythm, shortened
 from jobmaster.settings.model import Leases
 from jobmaster.telemetry import Telemetry
@@ -31,12 +30,6 @@ from jobmaster_agents.state.progress import Progress
 
 BEAT_TTL_BEATS = 3.0
 """A beat in the store lives this many beat intervals."""
-
-
-class BeatStore(Protocol):
-    """The store that takes beats."""
-
-    async def beat(self, agent_id: bytes, ttl_seconds: float) -> None: ...
 
 
 OnRenewal = Callable[[Renewal], None]

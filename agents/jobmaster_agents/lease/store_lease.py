@@ -17,12 +17,10 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from typing import Protocol
 
 from jobmaster.clock import Clock
 from jobmaster.model.errors import CodeError, Refused, Unavailable
-from jobmaster.model.ids import Fence
-from jobmaster.ports import ReplyStatus
+from jobmaster.ports import LeaseStore, ReplyStatus
 from jobmaster.rules.lease import may_suspend, store_term_seconds, term
 from jobmaster.settings.model import Leases, MasterDown
 from jobmaster.telemetry import Telemetry
@@ -31,12 +29,6 @@ from jobmaster_agents.state.ownership import OnForgotten, OwnedBucket, Ownership
 
 _LOOK_SECONDS = 0.05
 _TAKE_BACK_SECONDS = 1.0
-
-
-class LeaseStore(Protocol):
-    """The store that grants terms."""
-
-    async def grant_term(self, fence: Fence, term_seconds: float) -> ReplyStatus: ...
 
 
 class StoreLease:

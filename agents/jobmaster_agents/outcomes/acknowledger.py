@@ -11,7 +11,7 @@ from collections.abc import Iterable, Sequence
 
 from jobmaster.model.bucket import BucketState
 from jobmaster.model.errors import Refused, Unavailable
-from jobmaster.ports import ReplyStatus, StoreOwner
+from jobmaster.ports import AcknowledgerStore, ReplyStatus
 from jobmaster_agents.event_log import EventLog
 from jobmaster_agents.state.job_table import ClaimedList, JobTable
 from jobmaster_agents.state.ownership import OnForgotten, OwnedBucket
@@ -44,7 +44,7 @@ class Acknowledger:
         on_forgotten: called when the store answers that a bucket has another owner.
     """
 
-    def __init__(self, store: StoreOwner, job_table: JobTable, on_forgotten: OnForgotten, log: EventLog) -> None:
+    def __init__(self, store: AcknowledgerStore, job_table: JobTable, on_forgotten: OnForgotten, log: EventLog) -> None:
         self._store = store
         self._job_table = job_table
         self._on_forgotten = on_forgotten

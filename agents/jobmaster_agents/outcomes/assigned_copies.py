@@ -20,7 +20,7 @@ from jobmaster.codec import encode_entry
 from jobmaster.model.errors import Refused, Unavailable
 from jobmaster.model.ids import Fence
 from jobmaster.model.job import Entry
-from jobmaster.ports import AssignedOutcomes, ReplyStatus, StoreOwner
+from jobmaster.ports import AssignedOutcomes, AssignedStore, ReplyStatus
 from jobmaster_agents.event_log import EventLog
 from jobmaster_agents.state.job_table import JobTable
 from jobmaster_agents.state.ownership import OwnedBucket
@@ -67,7 +67,7 @@ class AssignedCopies:
     def __init__(
         self,
         outcomes: AssignedOutcomes,
-        store: StoreOwner,
+        store: AssignedStore,
         job_table: JobTable,
         until_answered: UntilAnswered,
         clock: Clock,

@@ -14,12 +14,12 @@ erase a job that is not settled.
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterable, Sequence
-from typing import Generic, Protocol, TypeVar
+from typing import Generic, TypeVar
 
 from jobmaster.model import ids
 from jobmaster.model.errors import CodeError, InputError, JobMasterError, Refused, Unavailable
 from jobmaster.model.job import Entry, FinalRow, HoldRow
-from jobmaster.ports import Written
+from jobmaster.ports import CopyOutcomes, Written
 from jobmaster.rules.batching import Size, cut, halves
 
 _REFUSALS_MAX = 8
@@ -29,13 +29,7 @@ _T = TypeVar("_T")
 _Row = TypeVar("_Row", Entry, FinalRow, HoldRow)
 
 
-class CopyMaster(Protocol):
-    """What takes outcomes by COPY."""
-
-    async def copy_final(self, rows: Sequence[FinalRow]) -> bool: ...
-
-
-async def copied(master: CopyMaster, rows: Sequence[FinalRow]) -> bool:
+async def copied(master: CopyOutcomes, rows: Sequence[FinalRow]) -> bool:
     """Write outcomes by COPY, the fastest way for rows that are expected to be new.
 
     Returns: False when a row existed, a value was refused or the answer was lost. Then the guarded statement is the next

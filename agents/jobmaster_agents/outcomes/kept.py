@@ -23,7 +23,7 @@ from jobmaster.clock import Clock
 from jobmaster.model.errors import Refused, Unavailable
 from jobmaster.model.ids import Fence
 from jobmaster.model.job import FinalRow, HoldRow
-from jobmaster.ports import ReplyStatus, StoreOwner
+from jobmaster.ports import KeptStore, ReplyStatus
 from jobmaster.rules.batching import BATCH_BYTES, cut
 from jobmaster_agents.event_log import Event, EventLog
 from jobmaster_agents.outcomes.kept_codec import keep_final, keep_hold
@@ -45,7 +45,7 @@ class KeptOutcomes:
 
     def __init__(
         self,
-        store: StoreOwner,
+        store: KeptStore,
         ownership: Ownership,
         job_table: JobTable,
         outcome_writer: OutcomeWriter,

@@ -20,7 +20,7 @@ from jobmaster.codec import ID_AT
 from jobmaster.model.errors import InputError, Refused, Unavailable
 from jobmaster.model.ids import Fence, text
 from jobmaster.model.job import FinalRow, HoldRow
-from jobmaster.ports import Kept, ReplayOutcomes, ReplyStatus, StoreOwner, Written
+from jobmaster.ports import Kept, ReplayOutcomes, ReplayStore, ReplyStatus, Written
 from jobmaster.rules.batching import Size
 from jobmaster.telemetry import Telemetry
 from jobmaster_agents.event_log import Event, EventLog
@@ -49,7 +49,7 @@ class KeptReplay:
     def __init__(
         self,
         outcomes: ReplayOutcomes,
-        store: StoreOwner,
+        store: ReplayStore,
         ownership: Ownership,
         outcome_writer: OutcomeWriter,
         on_forgotten: OnForgotten,

@@ -28,7 +28,7 @@ from jobmaster.clock import Clock
 from jobmaster.model.errors import InputError, JobMasterError, Refused, Unavailable
 from jobmaster.model.ids import Fence, text
 from jobmaster.model.job import Entry, FinalRow, HoldRow
-from jobmaster.ports import ReplyStatus, StoreOwner, WriterOutcomes, Written
+from jobmaster.ports import ReplyStatus, WriterOutcomes, WriterStore, Written
 from jobmaster.rules.batching import OUTCOME_BYTES, Size, fitting
 from jobmaster.telemetry import Telemetry
 from jobmaster_agents.event_log import Event, EventLog
@@ -65,7 +65,7 @@ class OutcomeWriter:
     def __init__(
         self,
         outcomes: WriterOutcomes,
-        store: StoreOwner,
+        store: WriterStore,
         ownership: Ownership,
         job_table: JobTable,
         clock: Clock,

@@ -11,14 +11,14 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
 from enum import StrEnum
-from typing import Protocol, TypeVar
+from typing import TypeVar
 
 from jobmaster.codec import ID_AT
 from jobmaster.model.bucket import Bucket
 from jobmaster.model.errors import InputError, Refused, ValueRefused
 from jobmaster.model.ids import ID_BYTES, AgentId, BucketId, Fence
 from jobmaster.model.job import Entry, FinalRow, HoldRow
-from jobmaster.ports import EvacuationMaster, Page, ReplyStatus, Unfit, Written
+from jobmaster.ports import EvacuationMaster, EvacuationStore, Page, ReplyStatus, Unfit, Written
 from jobmaster.rules.batching import Size
 from jobmaster_agents.outcomes.batch_write import RowRefusals, StoredRowsWrite
 from jobmaster_agents.outcomes.kept_codec import decode_rows
@@ -27,18 +27,6 @@ _KEPT = "spilled"
 _CLAIMED = "claimed"
 
 _Row = TypeVar("_Row", Entry, FinalRow, HoldRow)
-
-
-class EvacuationStore(Protocol):
-    """What an evacuation needs of the bucket's store."""
-
-    async def fence(self, fence: Fence) -> tuple[ReplyStatus, int]: ...
-
-    async def read_page(self, fence: Fence, limit: int, bytes_max: int) -> Page: ...
-
-    async def remove_page(self, fence: Fence, page: Page) -> ReplyStatus: ...
-
-    async def close_if_empty(self, fence: Fence) -> ReplyStatus: ...
 
 
 class EvacuationEnd(StrEnum):

@@ -17,11 +17,11 @@ from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from jobmaster.clock import Clock
 from jobmaster.model.bucket import Bucket, BucketState
 from jobmaster.model.errors import CodeError, JobMasterError
-from jobmaster.ports import RescuerMaster, Unfit
+from jobmaster.ports import EvacuationStore, RescuerMaster, Unfit
 from jobmaster.rules.backoff import backoff_delay, is_logged
 from jobmaster.telemetry import Telemetry
 from jobmaster_agents.event_log import Event, EventLog
-from jobmaster_agents.rescue.evacuation import Evacuation, EvacuationEnd, EvacuationStore
+from jobmaster_agents.rescue.evacuation import Evacuation, EvacuationEnd
 from jobmaster_agents.state.ownership import Ownership
 from jobmaster_agents.state.store_reach import StoreReach
 

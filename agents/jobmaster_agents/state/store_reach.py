@@ -12,11 +12,11 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping
-from typing import Protocol
 
 from jobmaster.agentstore.errors import OutOfMemory
 from jobmaster.clock import Clock
 from jobmaster.model.errors import JobMasterError, Unavailable
+from jobmaster.ports import ReachStore
 from jobmaster.telemetry import Telemetry
 from jobmaster_agents.event_log import Event, EventLog
 
@@ -24,12 +24,6 @@ PING_EVERY_SECONDS = 1.0
 PING_SECONDS = 2.0
 """How long one PING may take."""
 IDLE_SECONDS = 3600.0
-
-
-class PingStore(Protocol):
-    """A store that can be reached or not."""
-
-    async def ping(self) -> None: ...
 
 
 class StoreReach:
@@ -46,7 +40,7 @@ class StoreReach:
     def __init__(
         self,
         names: Collection[str],
-        stores: Mapping[str, PingStore],
+        stores: Mapping[str, ReachStore],
         clock: Clock,
         on_answer: Callable[[str], None],
         telemetry: Telemetry,

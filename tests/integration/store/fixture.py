@@ -12,7 +12,7 @@ from jobmaster.clock import new_id
 from jobmaster.codec import encode_entry
 from jobmaster.model.ids import AgentId, BucketId, Fence
 from jobmaster.model.job import Entry
-from jobmaster.ports import ReplyStatus, StoreIntake, Submitted
+from jobmaster.ports import PlacementStore, ReplyStatus, Submitted
 
 HOUR_MS = 3_600_000
 ROOM = {"high_water_jobs": 10**9, "high_water_bytes": 10**15}
@@ -73,7 +73,7 @@ class Bench(NamedTuple):
         return cast(int, await _awaited(self.raw.llen(cast(str, self.store.keys.bucket(self.bucket_id).wake))))
 
 
-async def submit(store: StoreIntake, bucket_id: bytes, items: Sequence[bytes], **limits: int) -> Submitted:
+async def submit(store: PlacementStore, bucket_id: bytes, items: Sequence[bytes], **limits: int) -> Submitted:
     """Submit with limits that do not matter, unless given."""
     wide = ROOM | {"skew_ms_max": HOUR_MS}
     return await store.submit(bucket_id, items, **{**wide, **limits})

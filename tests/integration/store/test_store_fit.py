@@ -15,7 +15,7 @@ from jobmaster.clock import new_id
 from jobmaster.embedded import ValkeyServer
 from jobmaster.model.errors import StoreRefused, Unavailable
 from jobmaster.model.ids import Fence
-from jobmaster.ports import ReplyStatus, StoreOwner
+from jobmaster.ports import ReplyStatus
 from jobmaster.settings.model import StoreSettings
 from tests.integration.store.conftest import Connect
 from tests.integration.store.fixture import ROOM, assert_ok, make_items, new_fence, submit
@@ -240,7 +240,7 @@ async def _start_under_memory_pressure(connect: Connect, url: str, raw: redis.as
     await assert_ok(store.delete_bucket(fence.bucket_id))
 
 
-async def _empty_under_memory_pressure(store: StoreOwner, fence: Fence) -> None:
+async def _empty_under_memory_pressure(store: AgentStore, fence: Fence) -> None:
     assert len((await store.claim(fence, "a", 2)).raw) == 2
     await assert_ok(store.settle(fence, ["a"], [new_id()]))
     assert len((await store.claim(fence, "b", 1)).raw) == 1

@@ -1,0 +1,168 @@
+"""Ports of clients: what producers and waiters call of the master and of the agent stores.
+
+A consumer that calls few methods of a part has a slice of it, as in ``jobmaster.ports.master`` and ``jobmaster.ports.store``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Sequence
+from typing import Any, Protocol
+
+from jobmaster.model.agent import Agent, HandlerSpec
+from jobmaster.model.ids import Identity
+from jobmaster.model.job import JobState, JobView, NewJob
+from jobmaster.ports.master import BucketQueries, Release
+from jobmaster.ports.master_answers import SentBefore, Written
+from jobmaster.ports.store import FindStore, HintStore
+from jobmaster.ports.store_answers import ReplyStatus, StoreHealth, Submitted
+from jobmaster.rules.serving import Lack
+
+# ------------------------------------------------------------ the master
+
+
+class Intake(Protocol):
+    """First rows, from producers and flushes."""
+
+    async def insert_held(self, jobs: Sequence[NewJob]) -> Written:
+        """HELD rows with token 1; an id that exists is *refused* (the caller compares with ``get`` when it matters)."""
+        ...
+
+    async def insert_held_in(self, connection: Any, jobs: Sequence[NewJob]) -> Written:
+        """``insert_held`` inside the caller's own transaction on ``connection``."""
+        ...
+
+    async def insert_assigned(self, bucket_id: bytes, epoch: int, jobs: Sequence[NewJob]) -> Written:
+        """ASSIGNED rows with token 2, under the bucket lock (bucket ACTIVE, this epoch)."""
+        ...
+
+    async def reserve_keys(
+        self, scope: str, keys: Sequence[tuple[str, bytes, bytes]]
+    ) -> list[tuple[str, bytes, bytes]]:
+        """Idempotency: ``(key, job_id, digest)`` in, the *holding* ``(key, job_id, digest)`` of each key out, in order."""
+        ...
+
+
+class Requests(Protocol):
+    """Requests of clients and operators about one job."""
+
+    async def cancel(self, job_id: bytes, *, tombstone: NewJob | None, actor: str) -> JobState | None:
+        """HELD -> CANCELLED; in flight -> a flag; no row and a tombstone -> a CANCELLED row; no row and no tombstone ->
+        ``None``. Returns the state after the call."""
+        ...
+
+    async def confirm(
+        self, job_id: bytes, identity: Identity, result: bytes | None, actor: str
+    ) -> tuple[bool, JobState | None]:
+        """Confirm a run from outside: whether it is confirmed now, and the state of the job (``None``: no row)."""
+        ...
+
+
+class StateQueries(Protocol):
+    """States of jobs."""
+
+    async def states(self, job_ids: Sequence[bytes]) -> dict[bytes, JobState]:
+        """States of the jobs that have a row."""
+        ...
+
+
+class Queries(BucketQueries, StateQueries, Protocol):
+    """Reads of clients and agents."""
+
+    async def get(self, job_id: bytes) -> JobView | None:
+        """One job; ``None`` when it has no row."""
+        ...
+
+    async def sent_before(self, job_ids: Sequence[bytes], bucket_ids: Sequence[bytes]) -> SentBefore:
+        """Rows of these jobs, and whether there are buckets beyond these at the same moment."""
+        ...
+
+    async def agents(self, *, all_: bool = False) -> list[Agent]:
+        """Living agents; ``all_``: ended agents too."""
+        ...
+
+    async def handlers(self) -> dict[str, HandlerSpec]:
+        """Published handlers by name."""
+        ...
+
+    async def lacks(self, job_ids: Sequence[bytes]) -> dict[bytes, Lack]:
+        """The jobs that wait in the master for a handler that no owner has, and what is missing."""
+        ...
+
+
+class LookupMaster(Protocol):
+    """For the look-up of one job."""
+
+    @property
+    def queries(self) -> Queries: ...
+
+    @property
+    def requests(self) -> Requests: ...
+
+
+class PlacementMaster(Protocol):
+    """For jobs that a producer puts into a bucket through the master."""
+
+    @property
+    def intake(self) -> Intake: ...
+
+    @property
+    def onboarding(self) -> Release: ...
+
+
+class ClientMaster(LookupMaster, PlacementMaster, Protocol):
+    """For clients."""
+
+
+# ------------------------------------------------------------ agent stores
+
+
+class PlacementStore(Protocol):
+    """For the choice of a bucket and its store."""
+
+    async def submit(
+        self, bucket_id: bytes, items: Sequence[bytes], *, high_water_jobs: int, high_water_bytes: int, skew_ms_max: int
+    ) -> Submitted:
+        """Append encoded entries to ``pending`` and leave a wake token; all or none."""
+        ...
+
+    async def put(
+        self,
+        bucket_id: bytes,
+        epoch: int,
+        items: Sequence[tuple[int, bytes]],
+        *,
+        high_water_jobs: int,
+        high_water_bytes: int,
+    ) -> Submitted:
+        """``(due_us, encoded entry)`` into ``assigned`` of an ACTIVE bucket of this epoch (a master submit due now); all or
+        none."""
+        ...
+
+    async def health(self) -> StoreHealth:
+        """Version, eviction, log and generation, as the store reports them now."""
+        ...
+
+
+class LookupStore(FindStore, Protocol):
+    """For the look-up of one job that may have no row."""
+
+    async def is_claimed(self, bucket_id: bytes, job_id: bytes, scan_max: int) -> bool:
+        """True when the copy that ``find`` returns has been claimed: an agent has it in memory."""
+        ...
+
+    async def request_cancel(self, bucket_id: bytes, job_id: bytes) -> ReplyStatus:
+        """Ask the bucket's owner to cancel a job; a wake token makes it read the request at once."""
+        ...
+
+
+class FinishedStore(Protocol):
+    """For the wait for results."""
+
+    def finished(self) -> AsyncIterator[bytes]:
+        """Ids that just got a row or an outcome in the master, as published by agents on this store; the first item is
+        empty and means that the subscription is established."""
+        ...
+
+
+class ClientStore(PlacementStore, LookupStore, FinishedStore, HintStore, Protocol):
+    """For clients."""

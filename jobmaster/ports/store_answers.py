@@ -1,0 +1,90 @@
+"""Answers of an agent store."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import NamedTuple
+
+from jobmaster.model.job import Entry
+
+
+class ReplyStatus(StrEnum):
+    """Status of the answer of a store function: its first element."""
+
+    OK = "OK"
+    CLOSED = "CLOSED"
+    """The bucket takes no new jobs (COMPLETING or later)."""
+    NO_BUCKET = "NOBUCKET"
+    FULL = "FULL"
+    FENCED = "FENCED"
+    """Another epoch or owner."""
+    GENERATION = "GEN"
+    """The store is not the one this bucket was made in (emptied, swapped)."""
+    ROLLBACK = "ROLLBACK"
+    """The bucket's change counter is below one that was already seen."""
+    SKEW = "SKEW"
+    """The time in an id is too far from the store's clock."""
+    NOT_EMPTY = "NOTEMPTY"
+    VOUCHED = "VOUCHED"
+    """The bucket is fenced, but the store has vouched for its former owner until a moment that has not come yet."""
+
+
+class Submitted(NamedTuple):
+    status: ReplyStatus
+    depth: int
+    """Jobs waiting in the bucket afterwards (pending, and what of assigned is due)."""
+    skew_ms: int = 0
+    """With SKEW: id time minus store time."""
+
+
+class Claimed(NamedTuple):
+    status: ReplyStatus
+    entries: list[Entry]
+    raw: list[bytes]
+    """The same entries as stored."""
+    now_us: int
+    """The store's clock at the claim."""
+    next_due_us: int
+    """When the next onboarded job of the bucket is due; 0 = none waits."""
+    hint: bool
+    """HELD jobs of this lane and priority are due: onboard."""
+    remaining: int
+    """Jobs left in ``pending``."""
+    cancelled: frozenset[bytes] = frozenset()
+    """Ids somebody asked to cancel in this bucket (a hint; the row decides): some of them, until ``withdraw`` names them."""
+
+
+class Page(NamedTuple):
+    """One page of a drained bucket, still in the store."""
+
+    status: ReplyStatus
+    kind: str
+    """``spilled``, ``claimed``, ``pending``, ``assigned`` or empty when nothing is left."""
+    list_name: str
+    entries: list[Entry]
+    raw: list[bytes]
+
+
+class Kept(NamedTuple):
+    """The oldest outcomes that a bucket at work keeps for the master."""
+
+    status: ReplyStatus
+    left: int
+    """How many lie there, these included."""
+    raw: list[bytes]
+
+
+class StoreHealth(NamedTuple):
+    version: str
+    flavour: str
+    """``redis`` or ``valkey``."""
+    eviction_policy: str
+    append_only: bool
+    append_fsync: str
+    generation: bytes | None
+    """Generation of this cluster's data in the store, ``None`` in an empty store."""
+    cluster_uid: bytes | None
+
+
+FIND_IDS_MAX = 500
+"""Jobs that one ``find`` looks for; more are asked for in further calls."""
