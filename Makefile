@@ -85,11 +85,12 @@ test-spark: $(PIPELINE_STAMP)
 		$(TESTS) -m "slow and spark" >$$log 2>&1; status=$$?; \
 		echo; echo "Tests of the data pipeline:"; cat $$log; exit $$status
 
-lint: $(STAMP) ## ruff, mypy --strict and the import contracts
+lint: $(STAMP) ## ruff, mypy --strict, the import contracts and the check for unused names
 	@$(BIN)/ruff check --quiet .
 	@$(BIN)/ruff format --check --quiet . || { echo "Unformatted files: run make format" >&2; exit 1; }
 	@$(BIN)/mypy
 	@PYTHONPATH=.:agents $(BIN)/lint-imports
+	@$(BIN)/python -m tests.repository.unused
 
 format: $(STAMP) ## Sort imports and format the code
 	@$(BIN)/ruff check --quiet --select I --fix .

@@ -16,7 +16,6 @@ import msgspec
 from jobmaster.clock import Clock
 from jobmaster.handlers import Handlers
 from jobmaster.master.transactions import Transactions
-from jobmaster.model.bucket import BucketState
 from jobmaster.ports import ReplyStatus, WorkerMaster, WorkerStore
 from jobmaster.settings.model import AgentSettings, ClusterSettings
 from jobmaster.telemetry import Telemetry
@@ -411,11 +410,6 @@ class BucketWorker:
         if claimer is not None:
             claimer.wake()
         self.due_fetcher.has_room(bucket_id)
-
-    def serves(self) -> list[tuple[str, int]]:
-        """(lane, priority) of the buckets that take jobs."""
-        held = self._ownership.buckets.values()
-        return [(h.lane, h.priority) for h in held if h.state is BucketState.ACTIVE]
 
     def _claimed(self) -> int:
         return self._claimed_before + sum(claimer.claimed for claimer in self.claimers.values())

@@ -16,7 +16,6 @@ from jobmaster.ports import EVERY_OWNER, SentBefore, SentRow, Traits
 from jobmaster.rules.serving import Lack
 
 _SPEC = msgspec.json.Decoder(HandlerSpec)
-_TRIES = 5
 
 
 class Queries:

@@ -85,29 +85,6 @@ FOREIGN_TEXT = {
 }
 """Modules that hold SQL or Lua in a string, and why."""
 
-UNUSED = {
-    "abort": "called by Spark",
-    "connection_lost": "called by asyncio",
-    "data_received": "called by asyncio",
-    "format_commands": "called by click",
-    "get_command": "called by click",
-    "getDefaultReadLimit": "called by Spark",
-    "get_reset_query": "called by asyncpg",
-    "initialOffset": "called by Spark",
-    "last_attempt": "for handlers",
-    "latestOffset": "called by Spark",
-    "list_commands": "called by click",
-    "open_sync_cluster": "for programs without a loop",
-    "prepareForTriggerAvailableNow": "called by Spark",
-    "pushFilters": "called by Spark",
-    "remaining_seconds": "for handlers",
-    "streamReader": "called by Spark",
-    "tcp_dsn": "the servers of a cluster in a test or a benchmark of a user",
-    "tcp_url": "the servers of a cluster in a test or a benchmark of a user",
-    "TOKEN_BUMPS": "a part of the specification, which tests and pages read",
-}
-"""Names that nothing in the product mentions, and why they are there."""
-
 WORDS_ALLOWED = {
     "tests/repository/tidy.py": "the patterns",
     "tests/repository/test_tidy.py": "a sample of each",
@@ -231,25 +208,6 @@ def test_migrations_are_numbered_without_a_gap() -> None:
         assert source(path).startswith(f"-- {number} {name.replace('_', ' ')}: ")
 
 
-def test_every_statement_and_function_is_used() -> None:
-    unused = []
-    # Any room may name a statement: what people read is asked for by the command line, the books by a drill.
-    words = {word for path in files("jobmaster", "agents", suffix=".py") for word in tidy.words_of(tree(path))}
-    for room in ("jobmaster/master", "jobmaster/audit"):
-        top = ROOT / room / "sql"
-        names = [path.relative_to(top).with_suffix("").as_posix() for path in files(room, suffix=".sql")]
-        unused += [f"{room}: {name}" for name in tidy.unused(names, words)]
-    unused += tidy.unused([path.stem for path in files("jobmaster/agentstore", suffix=".lua")], words)
-    none_of(unused)
-
-
-def test_every_name_is_used() -> None:
-    modules = {place(path): source(path) for path in files("jobmaster", "agents", suffix=".py")}
-    found = tidy.unused_names(modules)
-    none_of([item for item in found if item.split()[1] not in UNUSED])
-    assert {item.split()[1] for item in found} == UNUSED.keys(), "a name is listed for nothing"
-
-
 def test_no_name_says_nothing() -> None:
     assert [item for path in files() for item in tidy.banned_name(path.relative_to(ROOT))] == []
 
@@ -330,13 +288,6 @@ RULES: dict[str, tuple[Callable[[str], list[str]], str, str]] = {
         "-- pick: look\nSELECT 1",
         "-- peek: look\nSELECT 1",
     ),
-    "unused": (lambda text: tidy.unused(["jobs/hold"], {text}), "hold", "jobs/hold"),
-    "unused name": (
-        lambda text: tidy.unused_names({"a.py": text, "b.py": "class A:\n    def f(self): ...\nA"}),
-        '"""Calls f."""',
-        "def g(x): x.f()\ng",
-    ),
-    "unused constant": (lambda text: tidy.unused_names({"a.py": text}), "N = 1", "N = 1\ngetattr(a, 'N')"),
     "unfinished": (lambda text: tidy.unwelcome_words("a", text), "# TODO: later", "# to do"),
     "machine path": (lambda text: tidy.unwelcome_words("a", text), "cd /root/x", "see docs/root/x"),
     "scratch path": (lambda text: tidy.unwelcome_words("a", text), "'/tmp/x'", "${TMP}/x"),

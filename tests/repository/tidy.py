@@ -23,8 +23,6 @@ _MUTATORS = frozenset({
     "setdefault", "update",
 })  # fmt: skip
 _CONTAINERS = frozenset({"dict", "list", "set", "defaultdict", "deque", "OrderedDict", "Counter"})
-_NO_REGISTRATION = frozenset({"property", "staticmethod", "classmethod", "cache", "dataclass", "contextmanager"})
-"""Decorators that hand the function to nobody who might call it."""
 _ID_MAKERS = frozenset({"uuid1", "uuid3", "uuid4", "uuid5", "uuid6", "uuid7", "uuid8"})
 
 # A statement begins with its verb and goes on like one; prose that mentions SELECT does not.
@@ -235,67 +233,6 @@ def header_lacks(place: str, source: str, wanted: Collection[str]) -> list[str]:
     )
     keys = set(_HEADER_KEY.findall("\n".join(header[1:])))
     return found + [f"{place}: its header has no `{key}:`" for key in wanted if key not in keys]
-
-
-def words_of(tree: ast.Module) -> set[str]:
-    """Every text constant of a module: what a statement or function may be called by."""
-    return {node.value for node in ast.walk(tree) if isinstance(node, ast.Constant) and isinstance(node.value, str)}
-
-
-def unused(names: Collection[str], words: Collection[str]) -> list[str]:
-    """Names (``group/stem`` or ``stem``) that no word calls, whole or as ``f"group/{stem}"``."""
-    return [
-        name
-        for name in names
-        if name not in words and not ("/" in name and set(name.replace("/", "/ ").split()) <= set(words))
-    ]
-
-
-def unused_names(modules: Mapping[str, str]) -> list[str]:
-    """Functions, classes, methods and constants that no module mentions, apart from where they are defined.
-
-    A mention is an identifier, an attribute, a keyword or a word in a text constant that is no docstring. A name with two
-    definitions, such as a method of a port and of its implementation, counts as used only by a further mention. Fields,
-    members of enumerations, decorated functions and names with two underscores are left out.
-
-    Args:
-        modules: source text of every module of the product, by path.
-    """
-    defined: dict[str, str] = {}
-    mentioned: set[str] = set()
-    for path, source in modules.items():
-        tree = ast.parse(source)
-        documents = _documents(tree)
-        for node in ast.walk(tree):
-            if isinstance(node, ast.Module | ast.ClassDef):
-                defined |= {name: f"{path}:{line}" for name, line in _definitions(node)}
-            if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load):
-                mentioned.add(node.id)
-            elif isinstance(node, ast.Attribute):
-                mentioned.add(node.attr)
-            elif isinstance(node, ast.keyword) and node.arg:
-                mentioned.add(node.arg)
-            elif isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in documents:
-                mentioned.update(re.findall(r"\w+", node.value))
-    return [f"{where}: {name} is used by nothing" for name, where in sorted(defined.items()) if name not in mentioned]
-
-
-def _documents(tree: ast.Module) -> set[int]:
-    """Docstrings, also those under a constant or a field."""
-    return {
-        id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)
-    }
-
-
-def _definitions(owner: ast.Module | ast.ClassDef) -> Iterator[tuple[str, int]]:
-    for node in owner.body:
-        if isinstance(node, ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
-            if not node.name.startswith("__") and all(_name(d) in _NO_REGISTRATION for d in node.decorator_list):
-                yield node.name, node.lineno
-        elif isinstance(owner, ast.Module) and isinstance(node, ast.Assign | ast.AnnAssign):
-            for target in node.targets if isinstance(node, ast.Assign) else [node.target]:
-                if isinstance(target, ast.Name) and not target.id.startswith("__"):
-                    yield target.id, node.lineno
 
 
 # ---------------------------------------------------------------- words

@@ -91,7 +91,7 @@ class StoreRescuer:
         self._max_rescues = max_rescues
         self._store_dead_seconds = store_dead_seconds
         self._floors: dict[bytes, int] = {}
-        self._unfinished: dict[bytes, _Unfinished] = {}
+        self.unfinished: dict[bytes, _Unfinished] = {}
         self._moved: set[tuple[str, int]] = set()
         self._silences = 0
         self._leaving = False
@@ -102,11 +102,6 @@ class StoreRescuer:
     def kick(self) -> None:
         """There may be lost buckets."""
         self.kicked.set()
-
-    @property
-    def unfinished(self) -> int:
-        """Buckets taken and not finished."""
-        return len(self._unfinished)
 
     async def tick(self) -> float:
         """Take lost buckets until there are none, then try again what is due."""
@@ -123,7 +118,7 @@ class StoreRescuer:
         silent = self._reach.silent_seconds(self._store_name)
         if silent is not None and silent < self._store_dead_seconds:  # the first answer kicks
             return min(self._store_dead_seconds - silent, IDLE_SECONDS)
-        soonest = min((work.next_at for work in self._unfinished.values()), default=self._now() + IDLE_SECONDS)
+        soonest = min((work.next_at for work in self.unfinished.values()), default=self._now() + IDLE_SECONDS)
         return max(soonest - self._now(), 0.0)
 
     async def _rescue(self) -> None:
@@ -133,10 +128,10 @@ class StoreRescuer:
         await self._sync_taken()
         before, self._silences = self._silences, self._reach.silences(self._store_name)
         if self._silences != before:
-            for work in self._unfinished.values():  # their delays came from the silence
+            for work in self.unfinished.values():  # their delays came from the silence
                 work.next_at = min(work.next_at, self._now())
         dead = silent is not None
-        known = list(self._unfinished.values())
+        known = list(self.unfinished.values())
         await self._take_lost(dead)
         for work in sorted(known, key=lambda each: each.next_at):
             if work.next_at <= self._now() and self._may_go_on(dead):
@@ -173,12 +168,12 @@ class StoreRescuer:
             each for each in evacuating if each.owner == self._ownership.agent_id and each.store == self._store_name
         ]
         own = {bucket.id: bucket for bucket in mine}
-        for bucket_id, work in list(self._unfinished.items()):
+        for bucket_id, work in list(self.unfinished.items()):
             if bucket_id not in own or own[bucket_id].epoch != work.evacuation.fence.epoch:
-                del self._unfinished[bucket_id]
+                del self.unfinished[bucket_id]
                 self._note_superseded(work.evacuation)
         for bucket in own.values():
-            if bucket.id not in self._unfinished:
+            if bucket.id not in self.unfinished:
                 self._begin(bucket)
 
     def stop(self) -> None:
@@ -192,11 +187,11 @@ class StoreRescuer:
         self.stop()
         async with self._lock:
             await self._sync_taken()
-            for work in list(self._unfinished.values()):
+            for work in list(self.unfinished.values()):
                 fence = work.evacuation.fence
                 reason = "its rescuer leaves before it is drained"
                 await self._master.buckets.move_bucket(*fence, BucketState.LOST, reason)
-                del self._unfinished[fence.bucket_id]
+                del self.unfinished[fence.bucket_id]
                 self._log.info(Event.BUCKET_GIVEN_BACK, {"bucket": fence.bucket_id})
 
     # ------------------------------------------------------------ one bucket
@@ -218,7 +213,7 @@ class StoreRescuer:
             on_quarantined=lambda unfit: self._note_quarantined(bucket, unfit),
         )
         # Noted before the first step: this agent owns the bucket and must come back to it after every interruption.
-        work = self._unfinished[bucket.id] = _Unfinished(evacuation, self._now())
+        work = self.unfinished[bucket.id] = _Unfinished(evacuation, self._now())
         return work
 
     async def _evacuate(self, work: _Unfinished) -> None:
@@ -242,7 +237,7 @@ class StoreRescuer:
         if end is EvacuationEnd.NOT_YET:
             await self._postpone(work, end, "the store refused a step, or a row is still locked")
             return
-        del self._unfinished[work.evacuation.bucket.id]
+        del self.unfinished[work.evacuation.bucket.id]
         if end is EvacuationEnd.DRAINED:
             self._note_drained(work.evacuation, self._now() - began)
         elif end is EvacuationEnd.EPOCH_BEHIND:
@@ -271,7 +266,7 @@ class StoreRescuer:
         try:
             still_ours = await self._master.buckets.move_bucket(*evacuation.fence, BucketState.LOST, reason)
         except (JobMasterError, TimeoutError):
-            self._unfinished[evacuation.bucket.id] = work  # perhaps still owned: the next attempt comes here again
+            self.unfinished[evacuation.bucket.id] = work  # perhaps still owned: the next attempt comes here again
             raise
         if not still_ours:
             self._note_superseded(evacuation)

@@ -14,7 +14,6 @@ from jobmaster.cli.running import pick, reader_of, run_async
 from jobmaster.cli.tables import Column, duration, emit_record, emit_rows, iso
 
 if TYPE_CHECKING:
-    from jobmaster.master.reports import Reader
     from jobmaster.settings.model import AgentSettings, ClusterSettings
 
 MODES = ("full", "execution", "leader", "drain")
@@ -252,8 +251,3 @@ async def _drain(settings: ClusterSettings, agent: str) -> str:
     finally:
         await master.close()
     return str(chosen["id"])
-
-
-async def living_agents(reader: Reader) -> list[Any]:
-    """Agents that hold a lease."""
-    return list(await reader.report("agents", False))

@@ -15,7 +15,6 @@ from pyspark.sql.datasource import EqualTo, Filter, GreaterThan, GreaterThanOrEq
 from jobmaster.pipeline.datasource.selection import HIGHEST, Selection, floor_id
 from jobmaster.pipeline.datasource.tables import FilterOption, Partitioning, table_of
 
-_MILLISECOND = timedelta(milliseconds=1)
 _OPTION_OF_COLUMN = {
     "state": FilterOption.STATES,
     "handler": FilterOption.HANDLERS,

@@ -21,7 +21,6 @@ if TYPE_CHECKING:
 
 GROUP = ("lane", "priority")
 _WARM_UP = "15 minutes"
-_HOUR_US = 3_600_000_000
 WAITS = "lane string, priority string, hour timestamp, buckets int, ready_us bigint, waited_us bigint"
 
 

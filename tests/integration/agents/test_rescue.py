@@ -272,7 +272,7 @@ async def test_a_rescuer_that_only_lost_answers_finishes_itself(stage: Stage, wh
         with pytest.raises(Killed):
             await duty.tick()
         if duty.unfinished:
-            for work in duty._unfinished.values():
+            for work in duty.unfinished.values():
                 work.next_at = 0.0
         await duty.tick()
         await check(stage, owner, lived)
@@ -291,7 +291,7 @@ async def test_a_rescuer_that_never_heard_that_it_took_a_bucket_finds_it(stage: 
         await duty.tick()
     assert ending.names[-1] == "take_lost"
     assert (await stage.bucket_state(owner.fence.bucket_id))[0] == "DRAINING"
-    assert duty.unfinished == 0
+    assert len(duty.unfinished) == 0
     await duty.tick()
     await check(stage, owner, lived)
 
@@ -390,7 +390,7 @@ async def test_a_leaving_rescuer_gives_its_unfinished_buckets_back_at_once(stage
     duty = leaving.rescue(ending.over(leaving.master), ending.over(leaving.store))
     with pytest.raises(Killed):
         await duty.tick()
-    assert duty.unfinished == 1
+    assert len(duty.unfinished) == 1
     await duty.give_back()
     assert (await stage.bucket_state(owner.fence.bucket_id))[0] == "LOST"
     assert await leaving.master.members.end_agent(leaving.agent_id, dead=False, reason="leaving")

@@ -29,7 +29,7 @@ async def test_nothing_moves_before_the_store_term_is_over(stage: Stage) -> None
     duty = rescuer.rescue()
     wait = await duty.tick()
     assert 0.0 < wait <= TERM
-    assert duty.unfinished == 1
+    assert len(duty.unfinished) == 1
     assert await stage.jobs() == before
     assert rescuer.telemetry.drains_postponed == 0, "it is no failure"
     assert await owner.store.grant_term(owner.fence, TERM) is ReplyStatus.FENCED, (
@@ -62,5 +62,5 @@ async def test_other_buckets_do_not_wait_for_one_that_does(stage: Stage) -> None
     await other.die()
     duty = rescuer.rescue()
     await duty.tick()
-    assert duty.unfinished == 1
+    assert len(duty.unfinished) == 1
     await check(stage, other, lived)

@@ -46,7 +46,7 @@ async def test_a_silent_store_keeps_its_bucket_draining_until_it_answers(
     server.kill()
     duty = rescuer.rescue()
     await duty.tick()
-    assert duty.unfinished == 1
+    assert len(duty.unfinished) == 1
     assert rescuer.telemetry.drains_postponed == 1
     assert (await stage.bucket_state(owner.fence.bucket_id))[0] == "DRAINING"
     await rescuer.reach.tick()
@@ -74,7 +74,7 @@ async def test_other_buckets_are_drained_while_one_store_is_silent(
     stuck = rescuer.rescue(of="silent")
     server.kill()
     await stuck.tick()
-    assert stuck.unfinished == 1
+    assert len(stuck.unfinished) == 1
     await rescuer.rescue().tick()
     await check(stage, owner, lived)
 
@@ -105,7 +105,7 @@ async def test_a_rescuer_that_leaves_does_not_wait_for_a_silent_store(
     finally:
         os.kill(server.pid, signal.SIGCONT)
     assert await stage.bucket_state(owner.fence.bucket_id) == ("LOST", 2)
-    assert duty.unfinished == 0
+    assert len(duty.unfinished) == 0
 
 
 async def test_buckets_of_a_silent_store_are_not_taken_one_after_another(
@@ -149,10 +149,10 @@ async def test_rows_of_a_store_that_is_silent_for_too_long_no_longer_wait_for_it
     )
     duty = rescuer.rescue(store=rescuer.store)
     await duty.tick()
-    assert duty.unfinished == 0
+    assert len(duty.unfinished) == 0
     duty._store_dead_seconds = 0.0
     await duty.tick()
-    assert duty.unfinished == 1
+    assert len(duty.unfinished) == 1
     assert {job_id: (await stage.jobs())[job_id][0] for job_id in known} == dict.fromkeys(known, "HELD")
     assert rescuer.told == [{(owner.lane, 3)}]
 
