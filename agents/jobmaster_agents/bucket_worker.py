@@ -99,7 +99,7 @@ class BucketWorker:
             on_promoted=self._enqueue,
         )
         self.in_flight = InFlightRows(
-            master.outcomes, self.job_table, self.outcome_writer, self._stop, self._waits_elsewhere
+            master.outcomes, self.job_table, self.outcome_writer, self._stop, self._waits_elsewhere, progress
         )
         self.outcome_builder = OutcomeBuilder(
             self.outcome_writer,
@@ -166,14 +166,14 @@ class BucketWorker:
             progress,
         )
         self.cancellation = Cancellation(
-            master.outcomes, store, self.job_table, self.outcome_writer, self._stop, self._room, telemetry
+            master.outcomes, store, self.job_table, self.outcome_writer, self._stop, self._room, telemetry, progress
         )
         self.wake_listener = WakeListener(store, self.claimers, progress, log)
         self.kept_outcomes = KeptOutcomes(
-            store, ownership, self.job_table, self.outcome_writer, clock, self.forget, log
+            store, ownership, self.job_table, self.outcome_writer, clock, self.forget, log, progress
         )
         self.kept_replay = KeptReplay(
-            master.outcomes, store, ownership, self.outcome_writer, self.forget, telemetry, log
+            master.outcomes, store, ownership, self.outcome_writer, self.forget, telemetry, log, progress
         )
         self.graceful_shutdown = GracefulShutdown(
             master,

@@ -26,6 +26,7 @@ from jobmaster_agents.outcomes.outcome_builder import StopCause
 from jobmaster_agents.outcomes.writer import OutcomeWriter
 from jobmaster_agents.state.job_table import ClaimedJob, ClaimedList, JobPhase, JobTable
 from jobmaster_agents.state.ownership import OwnedBucket
+from jobmaster_agents.state.progress import Progress
 from jobmaster_agents.until_answered import Backoff
 
 BATCH_JOBS = 1000
@@ -68,6 +69,7 @@ class Cancellation:
         stop: Callable[[ClaimedJob, StopCause], None],
         claim_again: Callable[[bytes], None],
         telemetry: Telemetry,
+        progress: Progress,
     ) -> None:
         self._outcomes = outcomes
         self._store = store
@@ -79,6 +81,7 @@ class Cancellation:
         self._stop = stop
         self._claim_again = claim_again
         self._telemetry = telemetry
+        self._progress = progress
         self._buckets: dict[bytes, _Bucket] = {}
         self._marked: Counter[bytes] = Counter()
         """Ids of jobs that must not start, and the number of reasons."""
@@ -182,20 +185,24 @@ class Cancellation:
     async def run(self) -> None:
         """Work until cancelled."""
         backoff = Backoff("withdraw", self._until_answered.log)
-        while True:
-            self._work.clear()
-            if self._absent_rows:
-                await self._end_rows(list(islice(self._absent_rows, BATCH_JOBS)))
-            try:
-                for bucket in list(self._buckets.values()):
-                    if bucket.requests or bucket.copies:
-                        await self._withdraw(bucket)
-                backoff.succeeded()
-            except (Unavailable, Refused) as error:
-                await backoff.pause(error)
-                continue
-            if not self._absent_rows:
-                await self._work.wait()
+        with self._progress.expect("the cancellation"):
+            while True:
+                self._work.clear()
+                self._progress.note()
+                if self._absent_rows:
+                    await self._end_rows(list(islice(self._absent_rows, BATCH_JOBS)))
+                try:
+                    for bucket in list(self._buckets.values()):
+                        if bucket.requests or bucket.copies:
+                            self._progress.note()
+                            await self._withdraw(bucket)
+                    backoff.succeeded()
+                except (Unavailable, Refused) as error:
+                    await backoff.pause(error)
+                    continue
+                if not self._absent_rows:
+                    with self._progress.waiting:
+                        await self._work.wait()
 
     async def _end_rows(self, job_ids: Sequence[bytes]) -> None:
         """ASSIGNED rows of jobs that are not in memory become CANCELLED."""

@@ -15,6 +15,7 @@ from jobmaster.ports import AcknowledgerStore, ReplyStatus
 from jobmaster_agents.event_log import EventLog
 from jobmaster_agents.state.job_table import ClaimedList, JobTable
 from jobmaster_agents.state.ownership import OnForgotten, OwnedBucket
+from jobmaster_agents.state.progress import Progress
 from jobmaster_agents.until_answered import Backoff
 
 _LISTS_MAX = 500
@@ -44,11 +45,19 @@ class Acknowledger:
         on_forgotten: called when the store answers that a bucket has another owner.
     """
 
-    def __init__(self, store: AcknowledgerStore, job_table: JobTable, on_forgotten: OnForgotten, log: EventLog) -> None:
+    def __init__(
+        self,
+        store: AcknowledgerStore,
+        job_table: JobTable,
+        on_forgotten: OnForgotten,
+        log: EventLog,
+        progress: Progress,
+    ) -> None:
         self._store = store
         self._job_table = job_table
         self._on_forgotten = on_forgotten
         self._log = log
+        self._progress = progress
         self._waiting: dict[bytes, _Pending] = {}
         self._work = asyncio.Event()
         self._busy = False
@@ -88,21 +97,24 @@ class Acknowledger:
     async def run(self) -> None:
         """Send until cancelled."""
         backoff = Backoff("settle", self._log)
-        while True:
-            if not self._waiting:
-                self._idle.set()
-                self._work.clear()
-                await self._work.wait()
-            bucket = self._waiting.pop(next(iter(self._waiting)))
-            self._busy = True
-            try:
-                await self._settle(bucket)
-                backoff.succeeded()
-            except (Unavailable, Refused) as error:
-                self._put_back(bucket)
-                await backoff.pause(error)
-            finally:
-                self._busy = False
+        with self._progress.expect("the acknowledger"):
+            while True:
+                if not self._waiting:
+                    self._idle.set()
+                    self._work.clear()
+                    with self._progress.waiting:
+                        await self._work.wait()
+                self._progress.note()
+                bucket = self._waiting.pop(next(iter(self._waiting)))
+                self._busy = True
+                try:
+                    await self._settle(bucket)
+                    backoff.succeeded()
+                except (Unavailable, Refused) as error:
+                    self._put_back(bucket)
+                    await backoff.pause(error)
+                finally:
+                    self._busy = False
 
     async def _settle(self, bucket: _Pending) -> None:
         owned = bucket.owned

@@ -29,6 +29,7 @@ from jobmaster_agents.outcomes.outcome_builder import StopCause, is_at_most_once
 from jobmaster_agents.outcomes.writer import OutcomeWriter
 from jobmaster_agents.state.job_table import ClaimedJob, ClaimedList, JobPhase, JobTable, by_bucket
 from jobmaster_agents.state.ownership import OwnedBucket
+from jobmaster_agents.state.progress import Progress
 
 _BATCH_JOBS = 1000
 _WAITING = (JobPhase.QUEUED, JobPhase.RUNNING)
@@ -50,7 +51,9 @@ class InFlightRows:
         outcome_writer: OutcomeWriter,
         stop: Callable[[ClaimedJob, StopCause], None],
         waits: Callable[[ClaimedJob], bool],
+        progress: Progress,
     ) -> None:
+        self._progress = progress
         self._outcomes = outcomes
         self._job_table = job_table
         self._outcome_writer = outcome_writer
@@ -74,20 +77,26 @@ class InFlightRows:
 
     async def run(self) -> None:
         """Answer ``authorise`` until cancelled."""
-        while True:
-            if not self._starts:
-                self._work.clear()
-                await self._work.wait()
-            starts, self._starts = self._starts[:_BATCH_JOBS], self._starts[_BATCH_JOBS:]
-            waiting = {job: allowed for job, allowed in starts if not allowed.done()}
-            self._asking = list(waiting.values())
-            for owned, jobs in by_bucket(list(waiting)):
-                accepted = await self.write(owned, jobs, starting=True)
-                for job in jobs:
-                    if accepted is None and job.phase is JobPhase.RUNNING and job.claimed_list.owned.successor is None:
-                        job.phase = JobPhase.QUEUED  # not started; it goes on when its bucket has a new fence
-                    if not waiting[job].done():
-                        waiting[job].set_result(accepted is not None and job.entry.id in accepted)
+        with self._progress.expect("the writer of fenced starts"):
+            while True:
+                if not self._starts:
+                    self._work.clear()
+                    with self._progress.waiting:
+                        await self._work.wait()
+                self._progress.note()
+                await self._authorise_waiting()
+
+    async def _authorise_waiting(self) -> None:
+        starts, self._starts = self._starts[:_BATCH_JOBS], self._starts[_BATCH_JOBS:]
+        waiting = {job: allowed for job, allowed in starts if not allowed.done()}
+        self._asking = list(waiting.values())
+        for owned, jobs in by_bucket(list(waiting)):
+            accepted = await self.write(owned, jobs, starting=True)
+            for job in jobs:
+                if accepted is None and job.phase is JobPhase.RUNNING and job.claimed_list.owned.successor is None:
+                    job.phase = JobPhase.QUEUED  # not started; it goes on when its bucket has a new fence
+                if not waiting[job].done():
+                    waiting[job].set_result(accepted is not None and job.entry.id in accepted)
 
     def put_off(self) -> None:
         """Answer ``None`` to all that wait: the master does not answer, and no job waits for it in a slot. A write that was

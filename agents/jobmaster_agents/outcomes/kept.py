@@ -30,6 +30,7 @@ from jobmaster_agents.outcomes.kept_codec import keep_final, keep_hold
 from jobmaster_agents.outcomes.writer import OutcomeWriter
 from jobmaster_agents.state.job_table import ClaimedJob, JobPhase, JobTable
 from jobmaster_agents.state.ownership import OnForgotten, OwnedBucket, Ownership
+from jobmaster_agents.state.progress import Progress
 from jobmaster_agents.until_answered import Backoff
 
 _LOOK_SECONDS = 0.25
@@ -51,7 +52,8 @@ class KeptOutcomes:
         outcome_writer: OutcomeWriter,
         clock: Clock,
         on_forgotten: OnForgotten,
-        log: EventLog | None = None,
+        log: EventLog,
+        progress: Progress,
     ) -> None:
         self._store = store
         self._ownership = ownership
@@ -59,7 +61,8 @@ class KeptOutcomes:
         self._outcome_writer = outcome_writer
         self._now = clock.boottime
         self._on_forgotten = on_forgotten
-        self._log = log or EventLog()
+        self._log = log
+        self._progress = progress
         self._backoff = Backoff("spill", self._log)
         self._kept_now = self._logged_at = 0
         """Outcomes kept since the lease was last in good order; how many they were when that was last logged."""
@@ -70,16 +73,20 @@ class KeptOutcomes:
 
     async def run(self) -> None:
         """Watch the lease until cancelled."""
-        while True:
-            in_doubt_in = self._ownership.soft_until - self._now()
-            if in_doubt_in > 0.0:
-                self._kept_now = self._logged_at = 0
-                await self._wait_for_doubt(in_doubt_in)
-                continue
-            if self._ownership.fenced.is_set():
-                await self._ownership.wait_trusted()  # never: the process ends
-            await self.keep()
-            await asyncio.sleep(_LOOK_SECONDS)
+        with self._progress.expect("the writer of kept outcomes"):
+            while True:
+                self._progress.note()
+                in_doubt_in = self._ownership.soft_until - self._now()
+                if in_doubt_in > 0.0:
+                    self._kept_now = self._logged_at = 0
+                    with self._progress.waiting:
+                        await self._wait_for_doubt(in_doubt_in)
+                    continue
+                if self._ownership.fenced.is_set():
+                    with self._progress.waiting:
+                        await self._ownership.wait_trusted()  # never: the process ends
+                await self.keep()
+                await asyncio.sleep(_LOOK_SECONDS)
 
     async def _wait_for_doubt(self, at_most_seconds: float) -> None:
         self._suspended.clear()
@@ -116,6 +123,7 @@ class KeptOutcomes:
         names = {job.claimed_list.name for job in jobs if _is_covered(job.claimed_list.jobs)}
         present.kept += len(jobs)  # from here on they may be there, whatever the answer is
         present.kept_bytes += sum(map(len, outcomes))
+        self._progress.note()
         try:
             status = await self._store.keep_outcomes(fence, outcomes, sorted(names))
         except (Unavailable, Refused) as error:

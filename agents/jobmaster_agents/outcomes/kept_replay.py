@@ -29,6 +29,7 @@ from jobmaster_agents.outcomes.kept_codec import decode_rows
 from jobmaster_agents.outcomes.metrics import OutcomeMetrics
 from jobmaster_agents.outcomes.writer import OutcomeWriter
 from jobmaster_agents.state.ownership import OnForgotten, OwnedBucket, Ownership
+from jobmaster_agents.state.progress import Progress
 from jobmaster_agents.until_answered import Backoff
 
 PAGE_JOBS = 500
@@ -55,6 +56,7 @@ class KeptReplay:
         on_forgotten: OnForgotten,
         telemetry: Telemetry,
         log: EventLog,
+        progress: Progress,
     ) -> None:
         self._outcomes = outcomes
         self._store = store
@@ -65,6 +67,7 @@ class KeptReplay:
         self._metrics = OutcomeMetrics(telemetry, outcome_writer.failures)
         self._telemetry = telemetry
         self._log = log
+        self._progress = progress
         self._backoff = Backoff("apply", log)
         self.size = Size(PAGE_JOBS)
         """Of the next page and of the statements that write it."""
@@ -73,12 +76,14 @@ class KeptReplay:
 
     async def run(self) -> None:
         """Empty buckets whenever the master has come back, until cancelled."""
-        while True:
-            await self._work.wait()
-            self._work.clear()
-            for owned in list(self._ownership.buckets.values()):
-                if owned.applies and not owned.lost and not await self._empty_or_pause(owned):
-                    self._work.set()  # and again, when the others have had their turn
+        with self._progress.expect("the replay of kept outcomes"):
+            while True:
+                with self._progress.waiting:
+                    await self._work.wait()
+                self._work.clear()
+                for owned in list(self._ownership.buckets.values()):
+                    if owned.applies and not owned.lost and not await self._empty_or_pause(owned):
+                        self._work.set()  # and again, when the others have had their turn
 
     async def _empty_or_pause(self, owned: OwnedBucket) -> bool:
         """True when the bucket is empty, except for what the master refuses."""
@@ -105,6 +110,7 @@ class KeptReplay:
         """Outcomes that were there when this pass began and have not been read."""
         while True:
             await self._until_answered.may_commit()
+            self._progress.note()
             known, fence = owned.kept, owned.fence
             page = await self._store.read_kept(fence, self.size.rows, self.size.bytes)
             if page.status is not ReplyStatus.OK:

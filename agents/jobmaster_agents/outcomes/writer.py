@@ -88,7 +88,7 @@ class OutcomeWriter:
         self._metrics = OutcomeMetrics(telemetry, self.failures)
         self._progress = progress or Progress(clock.boottime)
         self.until_answered = UntilAnswered(ownership, clock, self._log, self._progress)
-        self.acknowledger = Acknowledger(store, job_table, self.forget, self._log)
+        self.acknowledger = Acknowledger(store, job_table, self.forget, self._log, self._progress)
         self.assigned_copies = AssignedCopies(outcomes, store, job_table, self.until_answered, clock, self._log)
         self._copy: list[ClaimedJob] = []
         self._upsert: list[ClaimedJob] = []

@@ -16,10 +16,13 @@ from jobmaster.telemetry import Telemetry
 from jobmaster_agents import until_answered
 from jobmaster_agents.event_log import EventLog
 from jobmaster_agents.lease.heartbeat import Heartbeat, StoreBeat, attestation
+from jobmaster_agents.outcomes import kept
+from jobmaster_agents.state.ownership import OwnedBucket
 from jobmaster_agents.state.progress import Progress, silence_seconds
 from tests.support.bucket_worker_fixture import SILENCE_SECONDS, Kit
 from tests.support.hand_clock import HandClock
 from tests.support.scripted import DOWN, Gate, turns
+from tests.support.waiting import until
 
 HOUR = 3600.0
 
@@ -73,16 +76,25 @@ def handlers() -> Handlers:
     async def work() -> None:
         return
 
+    @made.job(name="fenced", start="fenced")
+    async def fenced() -> None:
+        return
+
     return made
 
 
-def job() -> Entry:
-    return Entry(new_id(), 1, "work", b"[[],{}]", 0)
+def job(name: str = "work") -> Entry:
+    return Entry(new_id(), 1, name, b"[[],{}]", 0)
+
+
+def only_bucket(kit: Kit) -> OwnedBucket:
+    return next(iter(kit.ownership.buckets.values()))
 
 
 @pytest.fixture
 async def agent(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Agent]:
     monkeypatch.setattr(until_answered, "BACKOFF_SECONDS", 0.0)
+    monkeypatch.setattr(kept, "_LOOK_SECONDS", 0.0)
     kit = Kit(handlers())
 
     async def wait_wake(bucket_ids: object, timeout_seconds: float) -> bytes | None:
@@ -148,6 +160,67 @@ async def test_a_wake_listener_that_hangs_withholds_the_renewal(agent: Agent, mo
     assert agent.withheld
 
 
+async def wrong_after(kit: Kit, seconds: float) -> str | None:
+    """The clock goes on in steps while the loop turns; then the answer of the attestation."""
+    for _ in range(12):
+        kit.clock.now += seconds / 12.0
+        await turns(50)
+    return await attested(kit.progress, kit.clock.now)
+
+
+@pytest.mark.parametrize(
+    ("port", "call", "name", "who"),
+    [
+        ("store", "settle", "work", "the acknowledger"),
+        ("master", "persist", "fenced", "the writer of fenced starts"),
+        ("master", "cancel_waiting", "cancelled", "the cancellation"),
+    ],
+)
+async def test_each_other_task_that_serves_jobs_and_hangs_is_named(
+    agent: Agent, port: str, call: str, name: str, who: str
+) -> None:
+    kit = agent.kit
+    gate = Gate()
+    getattr(kit, port).script[call].append(gate)
+    if name == "cancelled":
+        kit.bucket_worker.cancel([new_id()])
+    else:
+        kit.submit(only_bucket(kit), [job(name)])
+    assert await wrong_after(kit, SILENCE_SECONDS / 2.0) is None
+    assert gate.reached.is_set()
+    assert str(await wrong_after(kit, SILENCE_SECONDS)).startswith(who)
+    gate.opened.set()
+    await turns()
+    assert await wrong_after(kit, SILENCE_SECONDS * 3.0) is None
+
+
+async def test_a_task_that_keeps_outcomes_and_hangs_is_named(agent: Agent) -> None:
+    """Past the lease: what it does not put into the store has only memory, and is lost with it."""
+    kit = agent.kit
+    kit.store.script["keep_outcomes"].append(gate := Gate())
+    kit.suspend()
+    kit.submit(only_bucket(kit), [job()])
+    await gate.reached.wait()
+    assert await wrong_after(kit, SILENCE_SECONDS / 2.0) is None
+    assert str(await wrong_after(kit, SILENCE_SECONDS)).startswith("the writer of kept outcomes")
+
+
+@pytest.mark.parametrize(("port", "call"), [("store", "read_kept"), ("store", "remove_kept"), ("master", "copy_final")])
+async def test_a_task_that_replays_kept_outcomes_and_hangs_is_named(agent: Agent, port: str, call: str) -> None:
+    kit = agent.kit
+    kit.suspend()
+    kit.submit(only_bucket(kit), [job()])
+    await until(lambda: only_bucket(kit).kept and not len(kit.bucket_worker.job_table), "the outcome to be kept")
+    getattr(kit, port).script[call].append(gate := Gate())
+    kit.trust()
+    await gate.reached.wait()
+    assert await wrong_after(kit, SILENCE_SECONDS / 2.0) is None
+    assert str(await wrong_after(kit, SILENCE_SECONDS)).startswith("the replay of kept outcomes")
+    gate.opened.set()
+    await until(lambda: not only_bucket(kit).kept, "the outcome to be in the master")
+    assert await wrong_after(kit, SILENCE_SECONDS * 3.0) is None
+
+
 # ---------------------------------------------------------------- what is no silence
 
 
@@ -166,14 +239,17 @@ async def test_an_agent_without_buckets_withholds_nothing(agent: Agent) -> None:
 
 async def test_a_master_that_does_not_answer_is_no_silence(agent: Agent) -> None:
     """Its calls end by their time limits; they are repeated until it answers, for hours."""
-    for name in ("copy_final", "record_final", "onboard", "hold", "release"):
+    for name in ("copy_final", "record_final", "onboard", "hold", "release", "persist", "cancel_waiting"):
         agent.kit.master.script[name].extend([DOWN] * 100_000)
     owned = next(iter(agent.kit.ownership.buckets.values()))
-    agent.kit.submit(owned, [job() for _ in range(20)])
+    agent.kit.submit(owned, [job() for _ in range(20)] + [job("fenced")])
+    agent.kit.bucket_worker.cancel([new_id()])
     agent.kit.bucket_worker.due_fetcher.kick(owned.fence.bucket_id)
     await agent.live(HOUR, 2.0)
     assert len(agent.kit.master.of("record_final")) > 100
     assert len(agent.kit.master.of("onboard")) > 100
+    assert len(agent.kit.master.of("persist")) > 100
+    assert len(agent.kit.master.of("cancel_waiting")) > 100
     assert agent.withheld == 0
 
 
@@ -185,6 +261,23 @@ async def test_a_store_that_does_not_answer_is_no_silence(agent: Agent) -> None:
     await agent.live(HOUR, 2.0)
     assert len(agent.kit.store.of("claim")) > 100
     assert agent.withheld == 0
+
+
+async def test_an_outage_of_both_servers_is_no_silence(agent: Agent) -> None:
+    """Outcomes are kept nowhere and replayed from nowhere; each call ends by its time limit, and is tried again."""
+    kit = agent.kit
+    kit.suspend()
+    kit.submit(only_bucket(kit), [job()])
+    await until(lambda: only_bucket(kit).kept == 1, "an outcome to be kept")
+    for name in ("keep_outcomes", "read_kept"):
+        kit.store.script[name].extend([DOWN] * 100_000)
+    kit.submit(only_bucket(kit), [job()])
+    await until(lambda: len(kit.store.of("keep_outcomes")) > 2, "tries to keep another")
+    assert await wrong_after(kit, SILENCE_SECONDS / 2.0) is None
+    kit.trust()
+    for _ in range(20):
+        assert await wrong_after(kit, SILENCE_SECONDS / 2.0) is None
+    assert len(kit.store.of("read_kept")) > 100
 
 
 async def test_tasks_that_wait_for_a_lease_are_no_silence(agent: Agent) -> None:
