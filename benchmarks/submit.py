@@ -75,7 +75,7 @@ def _message(args: bytes) -> bytes:
 
 async def empty_buckets(cluster: Cluster, driver: redis.asyncio.Redis) -> None:
     """Nothing waits in any bucket afterwards. (The owner, which is frozen, would call that damage.)"""
-    keys = [Keys(cluster.settings.cluster).bucket(bucket.id) for bucket in await cluster.master.queries.buckets()]
+    keys = [Keys(cluster.settings.cluster).bucket(bucket.id) for bucket in await cluster.master.queries.list_buckets()]
     await driver.delete(*(key for of_bucket in keys for key in (of_bucket.pending, of_bucket.assigned)))
 
 

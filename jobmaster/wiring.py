@@ -112,14 +112,14 @@ def open_transactions(settings: ClusterSettings, *, application_name: str) -> Tr
     )
 
 
-async def migrate_master(settings: ClusterSettings, tell: Callable[[str], None] = lambda _: None) -> list[str]:
+async def migrate_master(settings: ClusterSettings, progress: Callable[[str], None] = lambda _: None) -> list[str]:
     """Bring the master's schema up to this program and make the partitions of the next days; labels of what was new."""
     applied = await migrate(
         dsn=addresses(settings).dsn,
         schema=settings.schema_name(),
         cluster=settings.cluster,
         settings=settings.master,
-        progress=tell,
+        progress=progress,
     )
     master = await open_master(settings, application_name="jobmaster-migrate")
     try:

@@ -108,7 +108,7 @@ async def control(rig: Bench, probe: MasterProbe, owners: list[AgentId]) -> dict
     me, master = owners[0], probe.master
     turn = iter(range(1 << 30))
     stores = [f"store-{number}" for number in range(10)]
-    await master.leadership.lead(me, 1, 3600.0)
+    await master.leadership.acquire(me, 1, 3600.0)
     watches: Any = dict.fromkeys(stores, object())
     picture = BucketDirectory(master.queries, watches, _Ticks(), 10.0)
 
@@ -125,10 +125,10 @@ async def control(rig: Bench, probe: MasterProbe, owners: list[AgentId]) -> dict
     few = max(min(_CALLS, 60_000 // len(owners)), 10)
     return {
         "renew": await used(rig, probe, _CALLS, lambda: master.members.renew(owners[next(turn) % len(owners)], 3600.0)),
-        "tend": await used(rig, probe, _CALLS, lambda: master.leadership.tend(me, 1, 3600.0, 300.0)),
+        "tend": await used(rig, probe, _CALLS, lambda: master.leadership.tick(me, 1, 3600.0, 300.0)),
         "certify": await used(rig, probe, few, none_dead),
         "take_lost": await used(rig, probe, few, none_lost),
-        "draining": await used(rig, probe, few, lambda: master.queries.buckets(states=[BucketState.DRAINING])),
+        "draining": await used(rig, probe, few, lambda: master.queries.list_buckets(states=[BucketState.DRAINING])),
         "map": await used(rig, probe, few, refresh),
         "compare": await used(
             rig, probe, _CALLS, lambda: master.onboarding.bucket_rows(probe.fences[0].bucket_id, None, 5000)

@@ -21,7 +21,7 @@ from jobmaster.agentstore.producer import ProducerStore
 from jobmaster.model.bucket import StoreOnlyJobs
 from jobmaster.model.errors import CodeError, Refused, StoreRefused
 from jobmaster.model.ids import Fence, text
-from jobmaster.ports import Claimed, Kept, Page, ReplyStatus
+from jobmaster.ports import Claimed, KeptPage, Page, ReplyStatus
 from jobmaster.rules.batching import BATCH_BYTES
 from jobmaster.settings.model import StoreSettings
 
@@ -286,14 +286,14 @@ class AgentStore(ProducerStore):
         answer = await self._calls.function(VOUCH, (keys.meta,), (*self._fences.arguments(fence), term_us))
         return self._fences.note(fence.bucket_id, answer)
 
-    async def read_kept(self, fence: Fence, limit: int, bytes_max: int = BATCH_BYTES) -> Kept:
+    async def read_kept(self, fence: Fence, limit: int, bytes_max: int = BATCH_BYTES) -> KeptPage:
         """The oldest outcomes that were spilled into a bucket at work, at most ``bytes_max`` bytes of them or one."""
         keys = self.keys.bucket(fence.bucket_id)
         answer = await self._calls.function(
             READ_KEPT, (keys.meta, keys.spilled), (*self._fences.arguments(fence), limit, bytes_max), mutating=False
         )
         status = self._fences.note(fence.bucket_id, answer)
-        return Kept(status, answer[2], answer[3]) if status is ReplyStatus.OK else Kept(status, 0, [])
+        return KeptPage(status, answer[2], answer[3]) if status is ReplyStatus.OK else KeptPage(status, 0, [])
 
     async def remove_kept(self, fence: Fence, page: Sequence[bytes], back: Sequence[bytes]) -> ReplyStatus:
         """Take out exactly the outcomes of a page that ``read_kept`` returned, those of ``back`` go to the end again; sent

@@ -45,6 +45,6 @@ async def note_acts(settings: ClusterSettings, action: str, acts: Mapping[str, M
         return
     master = await open_master(settings, application_name="jobmaster-cli")
     try:
-        await master.calls.tell(NOTE, *note_values(action, acts))
+        await master.statements.write(NOTE, *note_values(action, acts))
     finally:
         await master.close()

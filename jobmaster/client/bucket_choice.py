@@ -27,7 +27,7 @@ FULL_SECONDS = 0.05
 """A bucket that answered FULL is not asked again for this long."""
 
 
-class Capacity(NamedTuple):
+class StoreLimits(NamedTuple):
     """When a store answers FULL, and how far an id's time may be off."""
 
     high_water_jobs: int
@@ -91,7 +91,7 @@ class BucketGroup:
         priority: int,
         need: Durability,
         buckets: BucketDirectory,
-        capacities: dict[str, Capacity],
+        store_limits: dict[str, StoreLimits],
         clock: Clock,
         telemetry: Telemetry | None = None,
         handler: str | None = None,
@@ -101,7 +101,7 @@ class BucketGroup:
         self.priority = priority
         self._need = need
         self._buckets = buckets
-        self._capacities = capacities
+        self._store_limits = store_limits
         self._clock = clock
         self._telemetry = telemetry or Telemetry()
 
@@ -158,7 +158,7 @@ class BucketGroup:
         return NO_BUCKET
 
     async def _submit(self, handle: BucketHandle, items: list[bytes], state: _Trial) -> bool:
-        capacity = self._capacities[handle.store_handle.name]
+        capacity = self._store_limits[handle.store_handle.name]
         handle.unsent += len(items)
         try:
             answer = await handle.store_handle.store.submit(
@@ -291,7 +291,7 @@ class BucketGroup:
         items = [
             (job.due_us, encode_entry(Entry(job.id, 2, job.handler, job.args, job.due_us, job.headers))) for job in jobs
         ]
-        capacity = self._capacities[handle.store_handle.name]
+        capacity = self._store_limits[handle.store_handle.name]
         handle.unsent += len(jobs)
         try:
             answer = await handle.store_handle.store.put(

@@ -16,7 +16,7 @@ from jobmaster.client.store_handle import StoreHandle
 from jobmaster.clock import Clock
 from jobmaster.model.bucket import Bucket, BucketState
 from jobmaster.model.errors import JobMasterError
-from jobmaster.ports import EVERY_OWNER, BucketQueries, Traits
+from jobmaster.ports import EVERY_OWNER, BucketQueries, OwnerTraits
 from jobmaster.rules.backoff import backoff_delay
 
 REFRESH_AGAIN_SECONDS = 0.2
@@ -104,7 +104,7 @@ class BucketDirectory:
         self._clock = clock
         self._max_age = max_age_seconds
         self._groups: dict[tuple[str, int], tuple[BucketHandle, ...]] = {}
-        self._served: dict[bytes, Traits] = {}
+        self._served: dict[bytes, OwnerTraits] = {}
         self._serving: dict[tuple[str, int, str], tuple[BucketHandle, ...]] = {}
         self.mixed = False
         """True while owners of buckets differ in the handlers they have."""
@@ -221,10 +221,10 @@ class BucketDirectory:
             _log.info("the bucket map could not be renewed: %s", error)
 
     async def _read(self) -> None:
-        buckets = await self._queries.buckets()
+        buckets = await self._queries.list_buckets()
         self._take(buckets, await self._queries.served())
 
-    def _take(self, buckets: list[Bucket], served: dict[bytes, Traits]) -> None:
+    def _take(self, buckets: list[Bucket], served: dict[bytes, OwnerTraits]) -> None:
         groups: dict[tuple[str, int], list[BucketHandle]] = {}
         by_id: dict[bytes, BucketHandle] = {}
         for bucket in buckets:

@@ -33,7 +33,7 @@ ROUNDS_MAX = 3
 """Rounds of one look while new buckets keep being opened."""
 
 
-class Sent(NamedTuple):
+class FoundJob(NamedTuple):
     """What was found of one job."""
 
     row: SentRow | None
@@ -53,7 +53,7 @@ class Deduplicator:
         self._queries = queries
         self._stores = stores
         self._buckets = buckets
-        self._coalescer: Coalescer[bytes, Sent] = Coalescer(
+        self._coalescer: Coalescer[bytes, FoundJob] = Coalescer(
             self._look, chunk=FIND_IDS_MAX, calls_max=LOOKS_MAX, pending_limit=pending_limit
         )
 
@@ -86,7 +86,7 @@ class Deduplicator:
             return None
         return Receipt(job.id, level, handle.id, True) if handle.store_handle.satisfies(level, need) else None
 
-    async def _look(self, job_ids: list[bytes]) -> list[Sent | Exception]:
+    async def _look(self, job_ids: list[bytes]) -> list[FoundJob | Exception]:
         """What exists of each job. A store or master that does not answer counts as empty."""
         wanted = list(dict.fromkeys(job_ids))
         found: dict[bytes, tuple[Entry, BucketHandle]] = {}
@@ -106,7 +106,7 @@ class Deduplicator:
             if not strangers:
                 break
             await self._buckets.renew(outdated=True)
-        return [Sent(rows.get(job_id), found.get(job_id)) for job_id in job_ids]
+        return [FoundJob(rows.get(job_id), found.get(job_id)) for job_id in job_ids]
 
 
 def refuse_another(job: NewJob, handler: str, args: bytes) -> None:

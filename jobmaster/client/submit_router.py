@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from jobmaster.client.bucket_choice import ALL_FULL, BucketGroup, Capacity, Placement, insert_held
+from jobmaster.client.bucket_choice import ALL_FULL, BucketGroup, Placement, StoreLimits, insert_held
 from jobmaster.client.bucket_directory import BucketDirectory
 from jobmaster.client.coalescer import Coalescer, PendingLimit
 from jobmaster.client.dedup import Deduplicator, canonical, refuse_another
@@ -94,8 +94,8 @@ class SubmitRouter:
         self.pending_limit = PendingLimit()
         self._deduplicator = Deduplicator(master.queries, stores, buckets, self.pending_limit)
         skew_ms = int(settings.limits.clock_skew_seconds * 1000)
-        self._capacities = {
-            name: Capacity(store.high_water_jobs, store.high_water_bytes, skew_ms)
+        self._store_limits = {
+            name: StoreLimits(store.high_water_jobs, store.high_water_bytes, skew_ms)
             for name, store in settings.stores.items()
         }
         self.batch_max = settings.thresholds.transfer_batch
@@ -175,7 +175,7 @@ class SubmitRouter:
         return group
 
     def _group(self, lane: str, priority: int, need: Durability, handler: str | None = None) -> BucketGroup:
-        return BucketGroup(lane, priority, need, self.buckets, self._capacities, self._clock, self.telemetry, handler)
+        return BucketGroup(lane, priority, need, self.buckets, self._store_limits, self._clock, self.telemetry, handler)
 
     async def batcher(self, lane: str, priority: int, need: Durability, handler: str) -> SubmitBatcher:
         """The batcher of single submits of a lane and priority (and handler, where agents differ)."""

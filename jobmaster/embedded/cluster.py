@@ -11,7 +11,7 @@ from typing import Self
 
 import msgspec
 
-from jobmaster.embedded.binaries import Origin
+from jobmaster.embedded.binaries import BinaryOrigin
 from jobmaster.embedded.directory import ServerDirectory
 from jobmaster.embedded.errors import StopFailed
 from jobmaster.embedded.identity import ProcessIdentity
@@ -30,7 +30,7 @@ class EmbeddedOptions(msgspec.Struct, frozen=True, kw_only=True):
     postgres_settings, valkey_settings: further settings of the servers; they win over ours.
     """
 
-    origin: Origin | None = None
+    origin: BinaryOrigin | None = None
     durable: bool = True
     postgres_port: int | None = None
     valkey_port: int | None = None

@@ -33,7 +33,7 @@ class PortTaken(EmbeddedError):
     """The TCP port asked for is in use."""
 
 
-class StartFailed(EmbeddedError):
+class ServerStartFailed(EmbeddedError):
     """The server ended, or did not answer in time; the message ends with the last lines of its log."""
 
 

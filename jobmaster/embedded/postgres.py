@@ -20,9 +20,9 @@ from typing import Any
 from urllib.parse import quote
 
 from jobmaster.embedded.account import Account, copy_out, may_run, server_account
-from jobmaster.embedded.binaries import Origin, Program, find_postgres
+from jobmaster.embedded.binaries import BinaryOrigin, Program, find_postgres
 from jobmaster.embedded.directory import ServerDirectory
-from jobmaster.embedded.errors import AccountUnusable, DirectoryUnusable, EmbeddedError, PortTaken, StartFailed
+from jobmaster.embedded.errors import AccountUnusable, DirectoryUnusable, EmbeddedError, PortTaken, ServerStartFailed
 from jobmaster.embedded.server import Launch, Server, server_environment
 
 USER = DATABASE = "jobmaster"
@@ -64,7 +64,7 @@ class PostgresServer(Server):
         self,
         path: Path,
         *,
-        origin: Origin | None = None,
+        origin: BinaryOrigin | None = None,
         durable: bool = True,
         port: int | None = None,
         settings: Mapping[str, str] | None = None,
@@ -107,7 +107,7 @@ class PostgresServer(Server):
             try:
                 super().wait_ready()
                 break
-            except StartFailed as error:
+            except ServerStartFailed as error:
                 if _LINGERING not in error.message or tries_left == 0:
                     raise
             Event().wait(_LINGER_SECONDS)
@@ -175,7 +175,7 @@ class PostgresServer(Server):
         if may_run(account, real / "postgres"):
             return real
         install = real.parent
-        if program.origin is not Origin.WHEEL:
+        if program.origin is not BinaryOrigin.WHEEL:
             raise AccountUnusable(
                 f"PostgreSQL refuses to run as root, and {account.name} may not run {program.path}/postgres",
                 hint="run as an ordinary user, or install PostgreSQL where every user can reach it",
@@ -211,7 +211,7 @@ class PostgresServer(Server):
             ) from error
         if answer.returncode != 0:
             said = answer.stdout.decode(errors="replace").strip()
-            raise StartFailed(f"initdb of {self.program} failed on {self.directory.path}:\n{said}")
+            raise ServerStartFailed(f"initdb of {self.program} failed on {self.directory.path}:\n{said}")
         fresh.rename(self.directory.data)
 
     def _initdb(self, programs: Path, fresh: Path, account: Account | None) -> subprocess.CompletedProcess[bytes]:
@@ -272,7 +272,9 @@ class PostgresServer(Server):
         )
         if answer.returncode != 0 and "already exists" not in answer.stderr:
             self.stop()
-            raise StartFailed(f"createdb of {self.program} failed on {self.directory.path}: {answer.stderr.strip()}")
+            raise ServerStartFailed(
+                f"createdb of {self.program} failed on {self.directory.path}: {answer.stderr.strip()}"
+            )
         marker.touch(mode=0o600)
 
 

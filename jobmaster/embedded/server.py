@@ -24,7 +24,7 @@ import msgspec
 from jobmaster.embedded.account import Account
 from jobmaster.embedded.binaries import Program
 from jobmaster.embedded.directory import RunningNote, ServerDirectory, fits_socket, make_scratch, remove_scratch
-from jobmaster.embedded.errors import EmbeddedError, StartFailed, StopFailed
+from jobmaster.embedded.errors import EmbeddedError, ServerStartFailed, StopFailed
 from jobmaster.embedded.identity import ProcessIdentity, identify
 
 _GUARDIAN = Path(__file__).with_name("guardian.py")
@@ -235,7 +235,7 @@ class Server(abc.ABC):
         answer: dict[str, Any] = json.loads(reply) if reply else {"error": "its guardian process did not start"}
         if "error" in answer:
             _end_guardian(guardian)
-            raise StartFailed(
+            raise ServerStartFailed(
                 f"{self.program} cannot be started on {self.directory.path}: {answer['error']}",
                 hint=f"as {account.name}" if account else None,
             )
@@ -259,13 +259,13 @@ class Server(abc.ABC):
             if wait_gone([note.server], _LEFTOVER_SECONDS):
                 return
 
-    def _failed(self, what: str) -> StartFailed:
+    def _failed(self, what: str) -> ServerStartFailed:
         if self._guardian is not None:
             _end_guardian(self._guardian)
         tail = self.directory.log_tail(self._log_start)
         self._forget()
         self.directory.clear_note()
-        return StartFailed(
+        return ServerStartFailed(
             f"{self.program} on {self.directory.path} {what}; the end of its log:\n{tail}",
             hint=f"the whole log is {self.directory.log}",
         )

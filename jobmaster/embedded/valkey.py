@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from urllib.parse import quote
 
-from jobmaster.embedded.binaries import Origin, Program, find_valkey
+from jobmaster.embedded.binaries import BinaryOrigin, Program, find_valkey
 from jobmaster.embedded.directory import ServerDirectory
 from jobmaster.embedded.errors import EmbeddedError
 from jobmaster.embedded.postgres import refuse_taken_port
@@ -47,7 +47,7 @@ class ValkeyServer(Server):
         self,
         path: Path,
         *,
-        origin: Origin | None = None,
+        origin: BinaryOrigin | None = None,
         port: int | None = None,
         settings: Mapping[str, str] | None = None,
     ) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from jobmaster.master.driver.batches import columns
-from jobmaster.master.driver.connection import Calls, Row, to_us
+from jobmaster.master.driver.connection import Row, StatementRunner, to_us
 from jobmaster.model.bucket import Bucket, BucketState
 from jobmaster.model.errors import CodeError
 from jobmaster.model.ids import Fence
@@ -41,7 +41,7 @@ def sources_of(to: BucketState) -> list[str]:
 class Buckets:
     """Buckets of agents: created, moved, declared lost, frozen, dropped."""
 
-    def __init__(self, control: Calls) -> None:
+    def __init__(self, control: StatementRunner) -> None:
         self._control = control
 
     async def create_buckets(self, buckets: Sequence[Bucket]) -> bool:
@@ -52,23 +52,23 @@ class Buckets:
         if any(bucket.owner != owner for bucket in buckets):
             raise CodeError("buckets made in one call must have one owner")
         rows = [(bucket.id, bucket.store, bucket.lane, bucket.priority) for bucket in buckets]
-        answer = await self._control.tell("buckets/create", owner, *columns(rows))
+        answer = await self._control.write("buckets/create", owner, *columns(rows))
         return bool(answer[0]["owner_ok"])
 
     async def adopt_bucket(self, bucket: Bucket, reason: str) -> bool:
         """A bucket the master has forgotten -> LOST, above every epoch it ever had (that of ``bucket`` does not count).
         False: it has a row, or the owner has ended."""
         args = (bucket.owner, bucket.id, bucket.store, bucket.lane, bucket.priority, reason)
-        return bool((await self._control.tell("buckets/adopt", *args))[0]["adopted"])
+        return bool((await self._control.write("buckets/adopt", *args))[0]["adopted"])
 
     async def move_bucket(self, bucket_id: bytes, epoch: int, owner: bytes, to: BucketState, reason: str) -> bool:
         """Compare-and-set of a bucket's state by its present owner and epoch; True also when it stood there already."""
-        answer = await self._control.tell("buckets/move", bucket_id, epoch, owner, sources_of(to), str(to), reason)
+        answer = await self._control.write("buckets/move", bucket_id, epoch, owner, sources_of(to), str(to), reason)
         return bool(answer[0]["moved"])
 
     async def adopt_remains(self, bucket: Bucket, reason: str) -> bool:
         """READY_TO_DELETE -> LOST: the keys of a retired bucket hold jobs again. False: its row has changed, or is gone."""
-        return bool((await self._control.tell("buckets/adopt_remains", bucket.id, bucket.epoch, reason))[0]["adopted"])
+        return bool((await self._control.write("buckets/adopt_remains", bucket.id, bucket.epoch, reason))[0]["adopted"])
 
     async def note_loss(self, fence: Fence, store: str, at_risk: int, salvaged: int, reason: str) -> None:
         """A bucket that its store has lost; a line for people. Sent again, nothing is added.
@@ -78,7 +78,7 @@ class Buckets:
             salvaged: jobs without a row of which it had one, and wrote it to the master.
         """
         counts = (min(at_risk, _COUNT_MAX), min(salvaged, _COUNT_MAX))
-        await self._control.tell("buckets/note_loss", fence.bucket_id, fence.epoch, store, *counts, reason)
+        await self._control.write("buckets/note_loss", fence.bucket_id, fence.epoch, store, *counts, reason)
 
     async def freeze(
         self, bucket_ids: Sequence[bytes] | None, lane: str | None, actor: str, reason: str
@@ -90,26 +90,26 @@ class Buckets:
             lane: ``None``: every lane.
         """
         ids = None if bucket_ids is None else list(bucket_ids)
-        return [bucket_of(row) for row in await self._control.tell("buckets/freeze", ids, lane, actor, reason)]
+        return [bucket_of(row) for row in await self._control.write("buckets/freeze", ids, lane, actor, reason)]
 
     async def unfreeze(
         self, bucket_ids: Sequence[bytes] | None, lane: str | None, actor: str, reason: str
     ) -> list[Bucket]:
         """FROZEN -> ACTIVE with epoch + 1: the buckets that were unfrozen by this call. Arguments as of ``freeze``."""
         ids = None if bucket_ids is None else list(bucket_ids)
-        return [bucket_of(row) for row in await self._control.tell("buckets/unfreeze", ids, lane, actor, reason)]
+        return [bucket_of(row) for row in await self._control.write("buckets/unfreeze", ids, lane, actor, reason)]
 
     async def owned_buckets(self, agent_id: bytes) -> list[Bucket]:
         """Every bucket that names the agent as its owner; retired ones while their tombstone stands."""
-        return [bucket_of(row) for row in await self._control.ask("buckets/owned", agent_id)]
+        return [bucket_of(row) for row in await self._control.read("buckets/owned", agent_id)]
 
     async def forget_buckets(
         self, tombstone_seconds: float, stores: Sequence[str], *, others: bool = False
     ) -> list[Bucket]:
         """Buckets of these stores (``others``: of every other store) READY_TO_DELETE for longer than the tombstone time."""
-        rows = await self._control.ask("buckets/forget", tombstone_seconds, list(stores), not others)
+        rows = await self._control.read("buckets/forget", tombstone_seconds, list(stores), not others)
         return [bucket_of(row) for row in rows]
 
     async def drop_bucket(self, bucket_id: bytes) -> None:
         """Delete the tombstone of a bucket whose keys are gone."""
-        await self._control.tell("buckets/drop", bucket_id)
+        await self._control.write("buckets/drop", bucket_id)

@@ -8,8 +8,8 @@ from typing import Any
 from asyncpg.pgproto.pgproto import UUID
 
 from jobmaster.master.driver import errors, reread
-from jobmaster.master.driver.batches import NOTHING, Batch, Sent, columns, ids_of, tell_batch
-from jobmaster.master.driver.connection import Calls
+from jobmaster.master.driver.batches import NOTHING, Batch, BatchAnswer, columns, execute_batch, ids_of
+from jobmaster.master.driver.connection import StatementRunner
 from jobmaster.master.driver.statements import statement
 from jobmaster.model.errors import InputError, OutcomeUnknown
 from jobmaster.model.job import NewJob
@@ -23,15 +23,15 @@ _RESERVATIONS = 5
 class Intake:
     """``jobmaster.ports.Intake`` on PostgreSQL."""
 
-    def __init__(self, data: Calls, schema: str) -> None:
+    def __init__(self, data: StatementRunner, schema: str) -> None:
         self._data = data
         self._schema = schema
 
     async def insert_held(self, jobs: Sequence[NewJob]) -> Written:
         """HELD rows with token 1; an id that has a row is *refused*."""
 
-        async def send(rows: Sequence[NewJob]) -> Sent:
-            return await tell_batch(self._data, _INSERT_HELD, *columns(rows), ids=ids_of(rows))
+        async def send(rows: Sequence[NewJob]) -> BatchAnswer:
+            return await execute_batch(self._data, _INSERT_HELD, *columns(rows), ids=ids_of(rows))
 
         return await Batch(self._data, _INSERT_HELD, send, reread.exists).write(jobs)
 
@@ -73,8 +73,8 @@ class Intake:
     async def insert_assigned(self, bucket_id: bytes, epoch: int, jobs: Sequence[NewJob]) -> Written:
         """ASSIGNED rows with token 2, under the bucket lock (ACTIVE, this epoch)."""
 
-        async def send(rows: Sequence[NewJob]) -> Sent:
-            return await tell_batch(
+        async def send(rows: Sequence[NewJob]) -> BatchAnswer:
+            return await execute_batch(
                 self._data, "jobs/insert_assigned", bucket_id, epoch, *columns(rows), ids=ids_of(rows)
             )
 
@@ -95,10 +95,10 @@ class Intake:
         names, ids, digests = columns(keys)
         holders: dict[str, tuple[str, bytes, bytes]] = {}
         for _ in range(_RESERVATIONS):
-            await self._data.tell("jobs/reserve_keys", scope, names, ids, digests, ids=ids)
+            await self._data.write("jobs/reserve_keys", scope, names, ids, digests, ids=ids)
             # A second statement, because the first one's snapshot does not show who won a race against it. A key that another
             # job held may be forgotten in between (its job was dropped long ago): then it is free, and reserved again.
-            holders = {row["key"]: tuple(row) for row in await self._data.ask("jobs/held_keys", scope, names)}
+            holders = {row["key"]: tuple(row) for row in await self._data.read("jobs/held_keys", scope, names)}
             if len(holders) == len(set(names)):
                 break
         else:

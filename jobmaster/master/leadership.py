@@ -2,35 +2,35 @@
 
 from __future__ import annotations
 
-from jobmaster.master.driver.connection import Calls
-from jobmaster.ports import DueGroup, Tended
+from jobmaster.master.driver.connection import StatementRunner
+from jobmaster.ports import DueGroup, LeaderTick
 
 
 class Leadership:
     """``jobmaster.ports.Leadership`` on PostgreSQL."""
 
-    def __init__(self, control: Calls) -> None:
+    def __init__(self, control: StatementRunner) -> None:
         self._control = control
 
-    async def lead(self, agent_id: bytes, weight: int, lease_seconds: float) -> int | None:
+    async def acquire(self, agent_id: bytes, weight: int, lease_seconds: float) -> int | None:
         """Take the leader's lease when it is vacant, or keep it; its epoch, ``None`` when another holds it."""
-        rows = await self._control.tell("members/lead", agent_id, weight, lease_seconds)
+        rows = await self._control.write("members/lead", agent_id, weight, lease_seconds)
         return rows[0]["epoch"] if rows else None
 
-    async def hand_over(self, agent_id: bytes, weight: int, epoch: int) -> bytes | None:
+    async def transfer(self, agent_id: bytes, weight: int, epoch: int) -> bytes | None:
         """Give the leader's lease to the heaviest agent that could lead; its id, ``None`` when no agent is heavier."""
-        rows = await self._control.tell("members/hand_over", agent_id, weight, epoch)
+        rows = await self._control.write("members/hand_over", agent_id, weight, epoch)
         return rows[0]["heir"] if rows else None
 
     async def resign(self, agent_id: bytes, epoch: int) -> None:
         """Give the leader's lease back at once."""
-        await self._control.tell("members/resign", agent_id, epoch)
+        await self._control.write("members/resign", agent_id, epoch)
 
-    async def tend(self, agent_id: bytes, weight: int, lease_seconds: float, horizon_seconds: float) -> Tended:
+    async def tick(self, agent_id: bytes, weight: int, lease_seconds: float, horizon_seconds: float) -> LeaderTick:
         """Keep the leader's lease that this agent holds, and see what is due and who is overdue, in one statement."""
-        rows = await self._control.tell("upkeep/tend", agent_id, weight, lease_seconds, horizon_seconds)
+        rows = await self._control.write("upkeep/tend", agent_id, weight, lease_seconds, horizon_seconds)
         if not rows:
-            return Tended(None, [], overdue=False, heavier=False)
+            return LeaderTick(None, [], overdue=False, heavier=False)
         row = rows[0]
         due = [DueGroup(lane, priority) for lane, priority in zip(row["lanes"], row["priorities"], strict=True)]
-        return Tended(row["epoch"], due, row["overdue"], row["heavier"])
+        return LeaderTick(row["epoch"], due, row["overdue"], row["heavier"])

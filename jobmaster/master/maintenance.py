@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from jobmaster.master.driver.connection import Calls
+from jobmaster.master.driver.connection import StatementRunner
 from jobmaster.master.driver.job_errors import ABANDONED, AGENT_LOST, EXPIRED, UNCONFIRMED
 from jobmaster.master.rescue import count_of
 from jobmaster.ports import RecordKind, Swept
@@ -20,27 +20,27 @@ _FORGET = {
 class Maintenance:
     """Maintenance of rows: expiry, orphans, partitions, records past their retention."""
 
-    def __init__(self, data: Calls, control: Calls) -> None:
+    def __init__(self, data: StatementRunner, control: StatementRunner) -> None:
         self._data = data
         self._control = control
 
     async def return_orphans(self, grace_seconds: float, limit: int, *, max_rescues: int) -> Swept:
         """In-flight rows whose (bucket, epoch) is no live bucket -> HELD, as a sweep would."""
         limits = (grace_seconds, limit, count_of(max_rescues))
-        return Swept(*(await self._data.tell("upkeep/return_orphans", *limits, AGENT_LOST, ABANDONED))[0])
+        return Swept(*(await self._data.write("upkeep/return_orphans", *limits, AGENT_LOST, ABANDONED))[0])
 
     async def forget(self, what: RecordKind, days: float, limit: int) -> int:
         """Remove what is older and not needed any more, at most ``limit`` rows; how many."""
-        return int((await self._control.tell(_FORGET[what], days, limit))[0]["forgotten"])
+        return int((await self._control.write(_FORGET[what], days, limit))[0]["forgotten"])
 
     async def expire_held(self, limit: int) -> int:
         """HELD rows past their expiry -> EXPIRED; how many."""
-        return int((await self._data.tell("upkeep/expire_held", limit, EXPIRED))[0]["expired"])
+        return int((await self._data.write("upkeep/expire_held", limit, EXPIRED))[0]["expired"])
 
     async def expire_unconfirmed(self, limit: int) -> int:
         """Jobs whose confirmation has not come in time -> HELD or FAILED; how many."""
-        return int((await self._data.tell("upkeep/expire_unconfirmed", limit, UNCONFIRMED))[0]["expired"])
+        return int((await self._data.write("upkeep/expire_unconfirmed", limit, UNCONFIRMED))[0]["expired"])
 
     async def ensure_partitions(self, span: str, ahead_days: int) -> list[str]:
         """Partitions exist up to ``ahead_days`` ahead; the names of the new ones."""
-        return [row["name"] for row in await self._control.tell("upkeep/ensure_partitions", span, ahead_days)]
+        return [row["name"] for row in await self._control.write("upkeep/ensure_partitions", span, ahead_days)]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from jobmaster.master.buckets import Buckets
-from jobmaster.master.driver.connection import Calls, Connections, Opener
+from jobmaster.master.driver.connection import ConnectionFactory, ConnectionPool, StatementRunner
 from jobmaster.master.intake import Intake
 from jobmaster.master.leadership import Leadership
 from jobmaster.master.maintenance import Maintenance
@@ -30,11 +30,18 @@ class Master:
         heartbeat: renewals alone.
     """
 
-    def __init__(self, cluster: ClusterRow, schema: str, data: Calls, control: Calls, heartbeat: Calls) -> None:
+    def __init__(
+        self,
+        cluster: ClusterRow,
+        schema: str,
+        data: StatementRunner,
+        control: StatementRunner,
+        heartbeat: StatementRunner,
+    ) -> None:
         self.cluster = cluster
         self._data = data
         self._control = control
-        self._pools: tuple[Connections, ...] = ()
+        self._pools: tuple[ConnectionPool, ...] = ()
         self.intake = Intake(data, schema)
         self.requests = Requests(data)
         self.queries = Queries(data)
@@ -65,23 +72,26 @@ class Master:
             Refused: it does not accept the user, or the database does not exist.
             SchemaMismatch: the schema is missing, too old or too new.
         """
-        opener = Opener(dsn, schema, settings, application_name)
-        probe = Connections(opener, 1)
+        connection_factory = ConnectionFactory(dsn, schema, settings, application_name)
+        probe = ConnectionPool(connection_factory, 1)
         try:
-            calls = Calls(probe)
-            await check_schema(calls, schema)
-            rows = await calls.ask("schema/cluster")
+            statements = StatementRunner(probe)
+            await check_schema(statements, schema)
+            rows = await statements.read("schema/cluster")
         finally:
             await probe.close()
         if not rows:
             raise SchemaMismatch(f"schema {schema} belongs to no cluster", hint="run `jobmaster db migrate`")
-        pools = (Connections(opener, settings.pool_size), *(Connections(opener, 1, plan_once=True) for _ in range(2)))
-        master = cls(ClusterRow(rows[0]["name"], rows[0]["uid"]), schema, *map(Calls, pools))
+        pools = (
+            ConnectionPool(connection_factory, settings.pool_size),
+            *(ConnectionPool(connection_factory, 1, plan_once=True) for _ in range(2)),
+        )
+        master = cls(ClusterRow(rows[0]["name"], rows[0]["uid"]), schema, *map(StatementRunner, pools))
         master._pools = pools
         return master
 
     @property
-    def calls(self) -> Calls:
+    def statements(self) -> StatementRunner:
         """Any statement by its name, on the data connections: for rooms that have statements of their own here."""
         return self._data
 

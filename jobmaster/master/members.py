@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import msgspec
 
-from jobmaster.master.driver.connection import Calls, Connection, Row, rows_of, to_us
+from jobmaster.master.driver.connection import Connection, Row, StatementRunner, rows_of, to_us
 from jobmaster.model.agent import Agent, HandlerSpec
 from jobmaster.model.errors import Conflict
 from jobmaster.model.ids import text
@@ -19,13 +19,13 @@ _ENDED = ("DEAD", "RETIRED")
 class Members:
     """Agents: registered, renewed, certified dead, retired."""
 
-    def __init__(self, control: Calls, heartbeat: Calls) -> None:
+    def __init__(self, control: StatementRunner, heartbeat: StatementRunner) -> None:
         self._control = control
         self._heartbeat = heartbeat
 
     async def register(self, agent: Agent, lanes: Sequence[str], handlers: Sequence[HandlerSpec]) -> None:
         """Agent row with a fresh lease; publishes handler specs. ``Conflict`` when the id has ended already."""
-        rows = await self._control.tell(
+        rows = await self._control.write(
             "members/register",
             agent.id,
             agent.name,
@@ -46,7 +46,7 @@ class Members:
         if not rows:
             raise Conflict(f"agent {text(agent.id)} has ended; an id is used once", hint="start a new process")
         if handlers:
-            await self._control.tell(
+            await self._control.write(
                 "members/publish_handlers",
                 agent.id,
                 [spec.name for spec in handlers],
@@ -56,11 +56,11 @@ class Members:
 
     async def announce_stopping(self, agent_id: bytes) -> None:
         """ACTIVE -> STOPPING: what people see of an agent that leaves. Nothing depends on it."""
-        await self._control.tell("members/stopping", agent_id)
+        await self._control.write("members/stopping", agent_id)
 
     async def renew(self, agent_id: bytes, lease_seconds: float) -> Renewal:
         """Heartbeat, on a connection of its own; locks no row but the agent's."""
-        rows = await self._heartbeat.tell("members/renew", agent_id, lease_seconds)
+        rows = await self._heartbeat.write("members/renew", agent_id, lease_seconds)
         if not rows:
             return Renewal(False, False, None, [], [])
         row = rows[0]
@@ -108,4 +108,4 @@ class Members:
 
     async def request_drain(self, agent_id: bytes, actor: str) -> bool:
         """Ask an agent to leave; it reads that with its next renewal. False when it has ended."""
-        return bool(await self._control.tell("members/request_drain", agent_id, actor))
+        return bool(await self._control.write("members/request_drain", agent_id, actor))

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from typing import NamedTuple, TypeAlias
 
 from jobmaster.master.driver import reread
-from jobmaster.master.driver.batches import Batch, Sent, columns
-from jobmaster.master.driver.connection import Calls, to_us
+from jobmaster.master.driver.batches import Batch, BatchAnswer, columns
+from jobmaster.master.driver.connection import StatementRunner, to_us
 from jobmaster.master.driver.job_errors import ABANDONED
 from jobmaster.model.ids import Fence, Identity
 from jobmaster.model.job import Entry, JobState
@@ -23,7 +23,7 @@ transaction pins dead entries it reads all of them, and would be most of what cl
 _REST_SECONDS_MAX = 5.0
 
 
-class Cursor(NamedTuple):
+class ScanPosition(NamedTuple):
     """Where the next claim of its kind begins to read."""
 
     due_us: int
@@ -33,7 +33,7 @@ class Cursor(NamedTuple):
     """Time of the loop before which none begins at the oldest."""
 
 
-_FROM_THE_OLDEST = Cursor(0, 0, 0.0)
+_FROM_THE_OLDEST = ScanPosition(0, 0, 0.0)
 _Key: TypeAlias = tuple[str, int, float]
 """Lane, priority, and how far ahead is looked: a claim of what is due now must not begin among what is due later."""
 
@@ -50,9 +50,9 @@ class Onboarding:
     oldest job, which is always right, and pays for the dead entries once.
     """
 
-    def __init__(self, data: Calls) -> None:
+    def __init__(self, data: StatementRunner) -> None:
         self._data = data
-        self._cursors: dict[_Key, Cursor] = {}
+        self._positions: dict[_Key, ScanPosition] = {}
 
     async def onboard(
         self,
@@ -66,9 +66,9 @@ class Onboarding:
         """The oldest due-soon HELD rows become ASSIGNED to the bucket, under its lock, SKIP LOCKED; at most ``limit``, and as
         many as ``BATCH_BYTES`` holds."""
         key = (lane, priority, horizon_seconds)
-        asked, passed_us, began_us = _now(), self._cursor(key).due_us, self._begin(key)
+        asked, passed_us, began_us = _now(), self._position(key).due_us, self._begin(key)
         wanted = (lane, priority, horizon_seconds, limit, began_us, handlers, BATCH_BYTES)
-        rows = await self._data.tell("jobs/onboard", *fence, *wanted)
+        rows = await self._data.write("jobs/onboard", *fence, *wanted)
         entries = [
             Entry(id_, token, handler, args, to_us(due), headers, attempt, rescues)
             for _, _, id_, token, handler, args, due, headers, attempt, rescues in rows
@@ -77,54 +77,54 @@ class Onboarding:
         found = rows[0]["found"]
         full = found == limit or found > len(entries)
         if full:
-            cursor = self._cursor(key)._replace(due_us=max(entry.due_us for entry in entries))
+            position = self._position(key)._replace(due_us=max(entry.due_us for entry in entries))
             if not began_us:
                 now = _now()
-                cursor = cursor._replace(rests_until=now + min(_REST * (now - asked), _REST_SECONDS_MAX))
-            self._cursors[key] = cursor
+                position = position._replace(rests_until=now + min(_REST * (now - asked), _REST_SECONDS_MAX))
+            self._positions[key] = position
         else:
-            self._cursors.pop(key, None)
+            self._positions.pop(key, None)
         # A batch that began further on and was not full says nothing about what lies before it.
         behind = 0 if began_us else sum(entry.due_us < passed_us for entry in entries)
         return Onboarded(rows[0]["bucket_ok"], entries, full or began_us > 0, behind)
 
-    def _cursor(self, key: _Key) -> Cursor:
-        return self._cursors.get(key, _FROM_THE_OLDEST)
+    def _position(self, key: _Key) -> ScanPosition:
+        return self._positions.get(key, _FROM_THE_OLDEST)
 
     def _begin(self, key: _Key) -> int:
         """The due time at which a claim begins, 0: at the oldest job. Counted here and not when it ends, so that claims
         in flight cannot put off the one that begins at the oldest."""
-        cursor = self._cursor(key)
-        if cursor.leaps >= _LEAPS_MAX and _now() >= cursor.rests_until:
-            self._cursors[key] = cursor._replace(leaps=0)
+        position = self._position(key)
+        if position.leaps >= _LEAPS_MAX and _now() >= position.rests_until:
+            self._positions[key] = position._replace(leaps=0)
             return 0
-        self._cursors[key] = cursor._replace(leaps=cursor.leaps + 1)
-        return cursor.due_us
+        self._positions[key] = position._replace(leaps=position.leaps + 1)
+        return position.due_us
 
     async def release(self, fence: Fence, identities: Sequence[tuple[bytes, int]]) -> Written:
         """``(id, token)`` ASSIGNED in this bucket -> HELD, by identity."""
 
-        async def send(some: Sequence[tuple[bytes, int]]) -> Sent:
+        async def send(some: Sequence[tuple[bytes, int]]) -> BatchAnswer:
             ids, tokens = columns(some)
-            rows = await self._data.tell(
+            rows = await self._data.write(
                 "jobs/release", fence.bucket_id, fence.epoch, ids, tokens, min(ids), max(ids), ids=ids
             )
             cancelled = [row["id"] for row in rows if row["state"] == JobState.CANCELLED]
-            return Sent([row["id"] for row in rows], cancelled=cancelled)
+            return BatchAnswer([row["id"] for row in rows], cancelled=cancelled)
 
-        def judge(row: tuple[bytes, int], found: reread.Found) -> reread.Verdict:
+        def classify(row: tuple[bytes, int], found: reread.CurrentRow) -> reread.RowResult:
             if found.state == JobState.PROCESSING:
-                return reread.Verdict.REFUSED  # it runs: somebody has the copy after all
+                return reread.RowResult.REFUSED  # it runs: somebody has the copy after all
             return reread.held(row[1], fence.bucket_id, fence.epoch, found)
 
-        return await Batch(self._data, "jobs/release", send, judge, bucket_id=fence.bucket_id, rowless=False).write(
+        return await Batch(self._data, "jobs/release", send, classify, bucket_id=fence.bucket_id, rowless=False).write(
             identities
         )
 
     async def give_back(self, bucket_id: bytes, rows: Sequence[RowRef]) -> int:
         """In-flight rows that the owner of their bucket knows nothing of -> HELD, by identity; how many were moved."""
         ids = [row.id for row in rows]
-        answer = await self._data.tell(
+        answer = await self._data.write(
             "upkeep/give_back",
             bucket_id,
             ids,
@@ -146,7 +146,7 @@ class Onboarding:
                 row["state"],
                 to_us(row["changed_at"]),
             )
-            for row in await self._data.ask("upkeep/bucket_rows", bucket_id, after, limit)
+            for row in await self._data.read("upkeep/bucket_rows", bucket_id, after, limit)
         ]
 
 

@@ -10,11 +10,11 @@ from operator import itemgetter
 import asyncpg
 
 from jobmaster.master.driver import binary_copy, reread
-from jobmaster.master.driver.batches import Batch, Sent, columns, ids_of, tell_batch
-from jobmaster.master.driver.connection import Calls, Connection, to_us
+from jobmaster.master.driver.batches import Batch, BatchAnswer, columns, execute_batch, ids_of
+from jobmaster.master.driver.connection import Connection, StatementRunner, to_us
 from jobmaster.model.ids import Fence
 from jobmaster.model.job import AttemptOutcome, FinalRow, HoldRow, InFlightRow, JobState
-from jobmaster.ports import CancelledRow, Unfit, Written
+from jobmaster.ports import CancelledRow, UnstorableEntry, Written
 
 _DIGEST_CHARS = 16
 _WHY_CHARS = 400
@@ -27,7 +27,7 @@ _AWAITED = (JobState.WAITING, JobState.SUCCEEDED, JobState.CANCELLED)
 class Outcomes:
     """``jobmaster.ports.Outcomes`` on PostgreSQL."""
 
-    def __init__(self, data: Calls) -> None:
+    def __init__(self, data: StatementRunner) -> None:
         self._data = data
 
     async def copy_final(self, rows: Sequence[FinalRow]) -> bool:
@@ -63,8 +63,8 @@ class Outcomes:
     async def record_final(self, rows: Sequence[FinalRow]) -> Written:
         """Guarded upsert of outcomes (the identity on the row); no bucket lock."""
 
-        async def send(some: Sequence[FinalRow]) -> Sent:
-            return await tell_batch(self._data, "jobs/record_final", *columns(some), ids=ids_of(some))
+        async def send(some: Sequence[FinalRow]) -> BatchAnswer:
+            return await execute_batch(self._data, "jobs/record_final", *columns(some), ids=ids_of(some))
 
         batch = Batch(self._data, "jobs/record_final", send, reread.final)
         written = await batch.write(rows)
@@ -76,7 +76,7 @@ class Outcomes:
         """Outcomes that were refused by their rows leave a trace on the lines of their identities; one that is there twice (a
         spill whose answer was lost) leaves one, because a statement touches no line twice."""
         identities = list(dict.fromkeys((row.id, row.token, row.bucket_id, row.bucket_epoch) for row in rows))
-        await self._data.tell("jobs/mark_refused", *columns(identities))
+        await self._data.write("jobs/mark_refused", *columns(identities))
 
     async def await_confirmation(
         self, row: FinalRow, within_seconds: float, pause_seconds: float, error: bytes | None
@@ -91,21 +91,21 @@ class Outcomes:
         """
         identity = (row.id, row.token, row.bucket_id, row.bucket_epoch)
         values = (row.attempt, within_seconds, pause_seconds, error, row.waited_us, row.ran_us)
-        if await self._data.tell("jobs/await_confirmation", *identity, *values, ids=[row.id]):
+        if await self._data.write("jobs/await_confirmation", *identity, *values, ids=[row.id]):
             return True
-        found = await self._data.ask("jobs/peek", [row.id], row.id, row.id)
-        return any(reread.Found(*each).identity == identity[1:] and each["state"] in _AWAITED for each in found)
+        found = await self._data.read("jobs/peek", [row.id], row.id, row.id)
+        return any(reread.CurrentRow(*each).identity == identity[1:] and each["state"] in _AWAITED for each in found)
 
     async def is_recorded(self, row: FinalRow) -> bool:
         """Whether the job's row says this very outcome, under this identity: what the lost answer to a commit was."""
-        found = await self._data.ask("jobs/peek", [row.id], row.id, row.id)
-        return any(reread.final(row, reread.Found(*each)) is reread.Verdict.ACCEPTED for each in found)
+        found = await self._data.read("jobs/peek", [row.id], row.id, row.id)
+        return any(reread.final(row, reread.CurrentRow(*each)) is reread.RowResult.ACCEPTED for each in found)
 
     async def persist(self, fence: Fence, rows: Sequence[InFlightRow]) -> Written:
         """Guarded upsert of in-flight rows under the bucket lock. ``cancelled`` rows were left as they are."""
 
-        async def send(some: Sequence[InFlightRow]) -> Sent:
-            return await tell_batch(self._data, "jobs/persist", *fence, *columns(some), ids=ids_of(some))
+        async def send(some: Sequence[InFlightRow]) -> BatchAnswer:
+            return await execute_batch(self._data, "jobs/persist", *fence, *columns(some), ids=ids_of(some))
 
         return await Batch(
             self._data,
@@ -119,8 +119,8 @@ class Outcomes:
     async def hold(self, fence: Fence, rows: Sequence[HoldRow]) -> Written:
         """Rows -> HELD by identity, with ``attempt`` lines where ``error`` is set; no bucket lock."""
 
-        async def send(some: Sequence[HoldRow]) -> Sent:
-            return await tell_batch(
+        async def send(some: Sequence[HoldRow]) -> BatchAnswer:
+            return await execute_batch(
                 self._data, "jobs/hold", fence.bucket_id, fence.epoch, *_hold_columns(some), ids=ids_of(some)
             )
 
@@ -135,8 +135,8 @@ class Outcomes:
     async def retry_here(self, fence: Fence, rows: Sequence[HoldRow]) -> Written:
         """Rows -> ASSIGNED in the same bucket with token + 1, under the bucket lock, with ``attempt`` lines."""
 
-        async def send(some: Sequence[HoldRow]) -> Sent:
-            return await tell_batch(self._data, "jobs/retry_here", *fence, *_hold_columns(some), ids=ids_of(some))
+        async def send(some: Sequence[HoldRow]) -> BatchAnswer:
+            return await execute_batch(self._data, "jobs/retry_here", *fence, *_hold_columns(some), ids=ids_of(some))
 
         return await Batch(
             self._data,
@@ -150,7 +150,8 @@ class Outcomes:
         """Which of ``(id, token)`` still wait in their bucket, as far as their rows say."""
         tokens = dict(identities)
         found = [
-            reread.Found(*row) for row in await self._data.ask("jobs/peek", list(tokens), min(tokens), max(tokens))
+            reread.CurrentRow(*row)
+            for row in await self._data.read("jobs/peek", list(tokens), min(tokens), max(tokens))
         ]
         return frozenset(
             row.id for row in found
@@ -162,14 +163,14 @@ class Outcomes:
         """Jobs with a cancel request that wait unclaimed in the caller's buckets -> CANCELLED."""
         ids = sorted(job_ids)
         buckets = [fence.bucket_id for fence in fences], [fence.epoch for fence in fences]
-        rows = await self._data.tell("jobs/cancel_waiting", *buckets, ids, ids[0], ids[-1], ids=ids)
+        rows = await self._data.write("jobs/cancel_waiting", *buckets, ids, ids[0], ids[-1], ids=ids)
         return [CancelledRow(row["id"], row["bucket_id"], to_us(row["due_at"]), row["ended"]) for row in rows]
 
-    async def quarantine(self, bucket_id: bytes, entries: Sequence[Unfit]) -> None:
+    async def quarantine(self, bucket_id: bytes, entries: Sequence[UnstorableEntry]) -> None:
         """Keep what no table takes, byte for byte, for a person to look at; sent again, nothing more is kept."""
         ids = [each.id for each in entries]
         reasons = [_reason(each) for each in entries]
-        await self._data.tell("jobs/quarantine", ids, bucket_id, reasons, [each.raw for each in entries], ids=ids)
+        await self._data.write("jobs/quarantine", ids, bucket_id, reasons, [each.raw for each in entries], ids=ids)
 
 
 def _hold_columns(rows: Sequence[HoldRow]) -> list[list[object]]:
@@ -185,7 +186,7 @@ def _attempt_outcome(error: bytes | None) -> str | None:
     return AttemptOutcome.TIMED_OUT if _TIMED_OUT in error else AttemptOutcome.FAILED
 
 
-def _reason(unfit: Unfit) -> str:
+def _reason(unfit: UnstorableEntry) -> str:
     """Why, and of which bytes: two entries of one id are two lines. ASCII, so that no database refuses the reason as well."""
     digest = hashlib.sha256(unfit.raw).hexdigest()[:_DIGEST_CHARS]
     why = unfit.why.encode("ascii", "backslashreplace").decode().replace("\0", "\\0")

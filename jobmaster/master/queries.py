@@ -8,11 +8,11 @@ import msgspec
 
 from jobmaster.codec import decode_error
 from jobmaster.master.buckets import bucket_of
-from jobmaster.master.driver.connection import Calls, Row, to_us
+from jobmaster.master.driver.connection import Row, StatementRunner, to_us
 from jobmaster.model.agent import Agent, AgentState, HandlerSpec
 from jobmaster.model.bucket import Bucket, BucketState
 from jobmaster.model.job import JobState, JobView, Priority
-from jobmaster.ports import EVERY_OWNER, SentBefore, SentRow, Traits
+from jobmaster.ports import EVERY_OWNER, OwnerTraits, SentBefore, SentRow
 from jobmaster.rules.serving import Lack
 
 _SPEC = msgspec.json.Decoder(HandlerSpec)
@@ -21,24 +21,26 @@ _SPEC = msgspec.json.Decoder(HandlerSpec)
 class Queries:
     """``jobmaster.ports.Queries`` on PostgreSQL."""
 
-    def __init__(self, data: Calls) -> None:
+    def __init__(self, data: StatementRunner) -> None:
         self._data = data
 
     async def get(self, job_id: bytes) -> JobView | None:
         """One job; ``None`` when the master has no row of it."""
-        rows = await self._data.ask("queries/get", job_id)
+        rows = await self._data.read("queries/get", job_id)
         return _view(rows[0]) if rows else None
 
     async def states(self, job_ids: Sequence[bytes]) -> dict[bytes, JobState]:
         """The states of those that have a row."""
         if not job_ids:
             return {}
-        rows = await self._data.ask("queries/states", list(job_ids), min(job_ids), max(job_ids))
+        rows = await self._data.read("queries/states", list(job_ids), min(job_ids), max(job_ids))
         return {row["id"]: JobState(row["state"]) for row in rows}
 
     async def sent_before(self, job_ids: Sequence[bytes], bucket_ids: Sequence[bytes]) -> SentBefore:
         """The rows of these jobs (at least one is named), and whether there are buckets beyond these at the same moment."""
-        found = await self._data.ask("queries/sent_before", list(job_ids), min(job_ids), max(job_ids), list(bucket_ids))
+        found = await self._data.read(
+            "queries/sent_before", list(job_ids), min(job_ids), max(job_ids), list(bucket_ids)
+        )
         rows = {
             row["id"]: SentRow(JobState(row["state"]), row["handler"], row["args"], row["bucket_id"])
             for row in found
@@ -46,9 +48,9 @@ class Queries:
         }
         return SentBefore(rows, found[0]["strangers"])
 
-    async def buckets(self, *, states: Sequence[BucketState] = ()) -> list[Bucket]:
+    async def list_buckets(self, *, states: Sequence[BucketState] = ()) -> list[Bucket]:
         """Buckets in some states; no states = all."""
-        return [bucket_of(row) for row in await self._data.ask("queries/buckets", [str(state) for state in states])]
+        return [bucket_of(row) for row in await self._data.read("queries/buckets", [str(state) for state in states])]
 
     async def agents(self, *, all_: bool = False) -> list[Agent]:
         """Living agents; ``all_`` those that have ended too."""
@@ -67,26 +69,26 @@ class Queries:
                 lease_seconds=row["lease_seconds"],
                 started_us=to_us(row["started_at"]),
             )
-            for row in await self._data.ask("queries/agents", all_)
+            for row in await self._data.read("queries/agents", all_)
         ]
 
-    async def served(self) -> dict[bytes, Traits]:
+    async def served(self) -> dict[bytes, OwnerTraits]:
         """Owner of buckets -> its traits; ``EVERY_OWNER`` alone when all are alike, nothing when there is none."""
         return {
-            id_ or EVERY_OWNER: Traits(frozenset(handlers), share)
-            for id_, handlers, share in await self._data.ask("queries/served")
+            id_ or EVERY_OWNER: OwnerTraits(frozenset(handlers), share)
+            for id_, handlers, share in await self._data.read("queries/served")
         }
 
     async def lacks(self, job_ids: Sequence[bytes]) -> dict[bytes, Lack]:
         """Those of the jobs that wait in the master for a handler nobody brings, and what is missing."""
         if not job_ids:
             return {}
-        rows = await self._data.ask("queries/unserved", list(job_ids), min(job_ids), max(job_ids))
+        rows = await self._data.read("queries/unserved", list(job_ids), min(job_ids), max(job_ids))
         return {id_: Lack(*lack) for id_, *lack in rows}
 
     async def handlers(self) -> dict[str, HandlerSpec]:
         """What agents have published, by name."""
-        specs = [_SPEC.decode(row["spec"]) for row in await self._data.ask("queries/handlers")]
+        specs = [_SPEC.decode(row["spec"]) for row in await self._data.read("queries/handlers")]
         return {spec.name: spec for spec in specs}
 
 

@@ -11,7 +11,7 @@ from typing import Any
 import asyncpg
 
 from jobmaster.master.driver import errors
-from jobmaster.master.driver.connection import Dialler
+from jobmaster.master.driver.connection import Connector
 from jobmaster.master.driver.statements import quoted, sql
 
 STATEMENT_SECONDS = 120.0
@@ -33,9 +33,9 @@ class Reader:
         Raises:
             Unavailable: the server cannot be reached. Refused: it will not have us (password, database).
         """
-        dialler = Dialler(dsn)
+        connector = Connector(dsn)
         try:
-            connection = await dialler.connect(
+            connection = await connector.connect(
                 connect_timeout_seconds,
                 command_timeout=STATEMENT_SECONDS + 5,
                 server_settings={
@@ -48,7 +48,7 @@ class Reader:
                 },
             )
         except errors.DRIVER_ERRORS as error:
-            raise errors.connecting(error, dialler.place) from error
+            raise errors.connecting(error, connector.place) from error
         return cls(connection)
 
     async def close(self) -> None:

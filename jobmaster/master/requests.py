@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from jobmaster.master.driver.connection import Calls
-from jobmaster.master.driver.reread import Found
+from jobmaster.master.driver.connection import StatementRunner
+from jobmaster.master.driver.reread import CurrentRow
 from jobmaster.model.errors import OutcomeUnknown
 from jobmaster.model.ids import Identity
 from jobmaster.model.job import JobState, NewJob
@@ -14,7 +14,7 @@ _TRIES = 5
 class Requests:
     """``jobmaster.ports.Requests`` on PostgreSQL."""
 
-    def __init__(self, data: Calls) -> None:
+    def __init__(self, data: StatementRunner) -> None:
         self._data = data
 
     async def cancel(self, job_id: bytes, *, tombstone: NewJob | None, actor: str) -> JobState | None:
@@ -24,15 +24,15 @@ class Requests:
         ``tombstone`` becomes a CANCELLED row that later copies and outcomes are refused by; without one: ``None``.
         """
         for _ in range(_TRIES):
-            rows = await self._data.tell("jobs/cancel", job_id, actor, ids=[job_id])
+            rows = await self._data.write("jobs/cancel", job_id, actor, ids=[job_id])
             if not rows:
-                rows = await self._data.ask("queries/states", [job_id], job_id, job_id)
+                rows = await self._data.read("queries/states", [job_id], job_id, job_id)
                 if rows and not JobState(rows[0]["state"]).final:
                     continue  # the row was inserted between the two statements, and it has no cancel request yet
             if not rows and tombstone is None:
                 return None
             if not rows and tombstone is not None:
-                rows = await self._data.tell("jobs/cancel_rowless", *tombstone, actor, ids=[job_id])
+                rows = await self._data.write("jobs/cancel_rowless", *tombstone, actor, ids=[job_id])
             if rows:
                 return JobState(rows[0]["state"])
         raise OutcomeUnknown("the job's row kept changing under the cancel", job_ids=[job_id])
@@ -41,10 +41,10 @@ class Requests:
         self, job_id: bytes, identity: Identity, result: bytes | None, actor: str
     ) -> tuple[bool, JobState | None]:
         """Confirm a run from outside. Returns: whether it is (also when it was before), and the job's state now."""
-        rows = await self._data.tell("jobs/confirm", job_id, *identity, result, actor, ids=[job_id])
+        rows = await self._data.write("jobs/confirm", job_id, *identity, result, actor, ids=[job_id])
         if rows:
             return True, JobState(rows[0]["state"])
-        found = [Found(*each) for each in await self._data.ask("jobs/peek", [job_id], job_id, job_id)]
+        found = [CurrentRow(*each) for each in await self._data.read("jobs/peek", [job_id], job_id, job_id)]
         if not found:
             return False, None
         state = JobState(found[0].state)

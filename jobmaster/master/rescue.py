@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 
 from jobmaster.master.buckets import bucket_of
 from jobmaster.master.driver import reread
-from jobmaster.master.driver.batches import Batch, Sent, columns, ids_of, tell_batch
-from jobmaster.master.driver.connection import Calls
+from jobmaster.master.driver.batches import Batch, BatchAnswer, columns, execute_batch, ids_of
+from jobmaster.master.driver.connection import StatementRunner
 from jobmaster.master.driver.job_errors import ABANDONED, AGENT_LOST
 from jobmaster.model.bucket import Bucket
 from jobmaster.model.errors import Refused
@@ -23,7 +23,7 @@ _Copy = tuple[bytes, int, str, bytes, int, bytes, int, int]
 class Rescue:
     """``jobmaster.ports.Rescue`` on PostgreSQL."""
 
-    def __init__(self, data: Calls, control: Calls) -> None:
+    def __init__(self, data: StatementRunner, control: StatementRunner) -> None:
         self._data = data
         self._control = control
 
@@ -40,23 +40,23 @@ class Rescue:
         """Entries found in the store -> HELD with token + 1 (no row: token 2); rows that are final, HELD or of another
         bucket are left alone (*refused*)."""
 
-        async def send(some: Sequence[_Copy]) -> Sent:
+        async def send(some: Sequence[_Copy]) -> BatchAnswer:
             ids = ids_of(some)
             limits = (claimed, count_of(max_rescues), AGENT_LOST, min(ids), max(ids))
-            return await tell_batch(
+            return await execute_batch(
                 self._data, "jobs/rescue_page", *fence, priority, lane, *limits, *columns(some), ABANDONED, ids=ids
             )
 
-        def judge(_: _Copy, found: reread.Found) -> reread.Verdict:
+        def classify(_: _Copy, found: reread.CurrentRow) -> reread.RowResult:
             mine = found.in_flight and found.bucket_id == fence.bucket_id
-            return reread.Verdict.AGAIN if mine else reread.Verdict.REFUSED
+            return reread.RowResult.AGAIN if mine else reread.RowResult.REFUSED
 
         copies = [(e.id, e.token, e.handler, e.args, e.due_us, e.headers, e.attempt, e.rescues) for e in entries]
-        return await Batch(self._data, "jobs/rescue_page", send, judge, bucket_id=fence.bucket_id).write(copies)
+        return await Batch(self._data, "jobs/rescue_page", send, classify, bucket_id=fence.bucket_id).write(copies)
 
     async def sweep(self, fence: Fence, limit: int, *, max_rescues: int) -> Swept:
         """In-flight rows that still name the bucket -> HELD; none also when the bucket is another's."""
-        rows = await self._data.tell("jobs/sweep", *fence, limit, count_of(max_rescues), AGENT_LOST, ABANDONED)
+        rows = await self._data.write("jobs/sweep", *fence, limit, count_of(max_rescues), AGENT_LOST, ABANDONED)
         return Swept(*rows[0])
 
     async def take_lost(
@@ -68,10 +68,10 @@ class Rescue:
         Where the server does not allow that, their locks end with ``idle_in_transaction_session_timeout``.
         """
         try:
-            await self._control.tell("members/terminate_backends")
+            await self._control.write("members/terminate_backends")
         except Refused:
             pass
-        rows = await self._control.tell(
+        rows = await self._control.write(
             "buckets/take_lost", agent_id, list(stores), list(floor_epochs), list(floor_epochs.values())
         )
         return bucket_of(rows[0]) if rows else None
@@ -79,7 +79,7 @@ class Rescue:
     async def close_drained(self, fence: Fence, moved: int, rescued: int) -> bool:
         """DRAINING -> READY_TO_DELETE when no in-flight row names the bucket. False: sweep again, or, when there is
         nothing to sweep, it is not this rescuer's any more."""
-        rows = await self._data.tell("buckets/close_drained", *fence, moved, rescued)
+        rows = await self._data.write("buckets/close_drained", *fence, moved, rescued)
         return bool(rows[0]["closed"])
 
 

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from jobmaster.master.driver.connection import Calls
+from jobmaster.master.driver.connection import StatementRunner
 
 
 class Stores:
     """Generations of agent stores."""
 
-    def __init__(self, control: Calls) -> None:
+    def __init__(self, control: StatementRunner) -> None:
         self._control = control
 
     async def store_generation(self, name: str, proposed: bytes) -> bytes:
@@ -17,6 +17,6 @@ class Stores:
         The same value lies in the store. A store that answers with another one was swapped, or belongs to a master that
         was restored from a backup.
         """
-        rows = await self._control.tell("members/remember_store", name, proposed)
+        rows = await self._control.write("members/remember_store", name, proposed)
         generation: bytes = rows[0]["generation"]
         return generation

@@ -22,7 +22,7 @@ from asyncpg.pgproto.pgproto import UUID
 from asyncpg.prepared_stmt import PreparedStatement
 
 from jobmaster.master.driver import errors
-from jobmaster.master.driver.connection import Dialler, close_politely
+from jobmaster.master.driver.connection import Connector, close_politely
 from jobmaster.master.driver.statements import sql, statement
 from jobmaster.model.errors import InputError, Unavailable
 from jobmaster.model.job import Conclusion, FinalRow
@@ -140,7 +140,7 @@ class Transactions:
 
     def __init__(self, access: MasterAccess) -> None:
         self.access: Final = access
-        self._dialler = Dialler(access.dsn, AttemptConnection)
+        self._connector = Connector(access.dsn, AttemptConnection)
         self._free = asyncio.Semaphore(access.settings.transactions)
         self._idle: list[AttemptConnection] = []
         self._lent: set[AttemptConnection] = set()
@@ -168,7 +168,7 @@ class Transactions:
             try:
                 return await self._begin(await self._open(), attempt)
             except errors.DRIVER_ERRORS as error:
-                raise errors.connecting(error, self._dialler.place) from error
+                raise errors.connecting(error, self._connector.place) from error
         except BaseException:
             self._free.release()
             raise
@@ -188,7 +188,7 @@ class Transactions:
             "lock_timeout": settings.transaction_lock_timeout_seconds,
             "idle_in_transaction_session_timeout": settings.transaction_idle_timeout_seconds,
         }
-        connection = await self._dialler.connect(
+        connection = await self._connector.connect(
             settings.connect_timeout_seconds,
             command_timeout=settings.transaction_statement_timeout_seconds + _ANSWER_SECONDS,
             server_settings={

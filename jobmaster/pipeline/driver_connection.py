@@ -10,7 +10,7 @@ from collections.abc import Coroutine, Iterator
 from contextlib import contextmanager
 from typing import Any, TypeVar
 
-from jobmaster.master.driver.connection import Opener, Row
+from jobmaster.master.driver.connection import ConnectionFactory, Row
 from jobmaster.master.history.export import open_snapshot
 from jobmaster.master.master import Master
 from jobmaster.settings.model import ClusterSettings
@@ -24,7 +24,7 @@ class DriverConnection:
 
     def __init__(self, settings: ClusterSettings, dsn: str) -> None:
         self._settings = settings
-        self.opener = Opener(dsn, settings.schema_name(), settings.master, APPLICATION_NAME)
+        self.connection_factory = ConnectionFactory(dsn, settings.schema_name(), settings.master, APPLICATION_NAME)
         self._runner = asyncio.Runner()
         self._master: Master | None = None
 
@@ -32,11 +32,11 @@ class DriverConnection:
     def master(self) -> Master:
         """The master; connected, and its schema checked, on first use."""
         if self._master is None:
-            opener = self.opener
+            connection_factory = self.connection_factory
             self._master = self.run(
                 Master.connect(
-                    dsn=opener.dsn,
-                    schema=opener.schema,
+                    dsn=connection_factory.dsn,
+                    schema=connection_factory.schema,
                     settings=self._settings.master,
                     application_name=APPLICATION_NAME,
                 )
@@ -49,16 +49,16 @@ class DriverConnection:
 
     def fetch(self, name: str, *args: Any) -> list[Row]:
         """Rows of a read-only statement ``group/file``. Ids are 16 bytes; see ``connection.to_us`` for times."""
-        return self.run(self.master.calls.ask(name, *args))
+        return self.run(self.master.statements.read(name, *args))
 
     def execute(self, name: str, *args: Any) -> list[Row]:
         """Rows of a writing statement ``group/file``, in a transaction of its own."""
-        return self.run(self.master.calls.tell(name, *args))
+        return self.run(self.master.statements.write(name, *args))
 
     @contextmanager
     def snapshot(self) -> Iterator[str]:
         """A snapshot that other connections can import while the context is open. It delays vacuum for that time."""
-        connection, name = self.run(open_snapshot(self.opener))
+        connection, name = self.run(open_snapshot(self.connection_factory))
         try:
             yield name
         finally:

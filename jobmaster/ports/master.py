@@ -20,16 +20,16 @@ from jobmaster.model.job import Entry, FinalRow, HoldRow, InFlightRow
 from jobmaster.ports.master_answers import (
     CancelledRow,
     DueGroup,
-    Help,
+    HelpRequest,
+    LeaderTick,
     Onboarded,
+    OwnerTraits,
     RecordKind,
     Renewal,
     RowRef,
     Swept,
-    Tended,
-    Traits,
-    Unfit,
-    Unserved,
+    UnservedHandler,
+    UnstorableEntry,
     Written,
 )
 from jobmaster.rules.serving import Lack
@@ -53,7 +53,7 @@ class GuardedOutcomes(Protocol):
 class Quarantine(Protocol):
     """Entries that no table of jobs accepts."""
 
-    async def quarantine(self, bucket_id: bytes, entries: Sequence[Unfit]) -> None:
+    async def quarantine(self, bucket_id: bytes, entries: Sequence[UnstorableEntry]) -> None:
         """Keep entries byte for byte for an operator; they are committed when the call returns. No bucket lock. Sent again,
         nothing is added."""
         ...
@@ -234,12 +234,12 @@ class Members(HeartbeatMembers, DetectorMembers, Protocol):
 class Leadership(Protocol):
     """The leader's lease."""
 
-    async def lead(self, agent_id: bytes, weight: int, lease_seconds: float) -> int | None:
+    async def acquire(self, agent_id: bytes, weight: int, lease_seconds: float) -> int | None:
         """Take the lease when it is free, or renew it; its epoch, ``None`` when another agent holds it. A heavier
         candidate takes over when the lease of a lighter one expires."""
         ...
 
-    async def hand_over(self, agent_id: bytes, weight: int, epoch: int) -> bytes | None:
+    async def transfer(self, agent_id: bytes, weight: int, epoch: int) -> bytes | None:
         """Give the lease to the heaviest agent that could lead, with epoch + 1; its id, ``None`` when no agent is heavier
         than ``weight`` or the lease is not held under this epoch."""
         ...
@@ -248,7 +248,7 @@ class Leadership(Protocol):
         """Give the lease back at once."""
         ...
 
-    async def tend(self, agent_id: bytes, weight: int, lease_seconds: float, horizon_seconds: float) -> Tended:
+    async def tick(self, agent_id: bytes, weight: int, lease_seconds: float, horizon_seconds: float) -> LeaderTick:
         """Renew the lease, list what is due, and look for overdue agents, in one statement: the leader calls every second
         and has a budget of two statements."""
         ...
@@ -398,7 +398,7 @@ class ProvisionerUnserved(Protocol):
 class LeaderUnserved(ProvisionerUnserved, Protocol):
     """For the leader."""
 
-    async def find(self, overdue_seconds: float, look: int) -> list[Unserved]:
+    async def find(self, overdue_seconds: float, look: int) -> list[UnservedHandler]:
         """Jobs whose handler no owner has: among the ``look`` oldest jobs of each lane and priority that are overdue by at
         least this time, and among those that are put off."""
         ...
@@ -410,11 +410,11 @@ class LeaderUnserved(ProvisionerUnserved, Protocol):
         time is kept until ``put_back``."""
         ...
 
-    async def ask_help(self, lacks: Sequence[Lack]) -> list[Help]:
+    async def request_help(self, lacks: Sequence[Lack]) -> list[HelpRequest]:
         """Ask an agent that has the handler to open a bucket for unserved jobs; the agents newly asked."""
         ...
 
-    async def end_help(self) -> list[Help]:
+    async def end_help(self) -> list[HelpRequest]:
         """End help where a configured owner can run the same jobs, or where the helper has ended."""
         ...
 
@@ -462,7 +462,7 @@ class Stores(Protocol):
 class ListBuckets(Protocol):
     """The list of buckets."""
 
-    async def buckets(self, *, states: Sequence[BucketState] = ()) -> list[Bucket]:
+    async def list_buckets(self, *, states: Sequence[BucketState] = ()) -> list[Bucket]:
         """Buckets in some states (none named: all), in no order."""
         ...
 
@@ -470,7 +470,7 @@ class ListBuckets(Protocol):
 class BucketQueries(ListBuckets, Protocol):
     """Buckets and their owners."""
 
-    async def served(self) -> dict[bytes, Traits]:
+    async def served(self) -> dict[bytes, OwnerTraits]:
         """Owner of buckets -> its traits; ``EVERY_OWNER`` alone when all are alike; empty when there is no owner."""
         ...
 

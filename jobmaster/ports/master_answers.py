@@ -63,7 +63,7 @@ class Renewal(NamedTuple):
     """Clock of the master; ``None``: not in the answer."""
 
 
-class Tended(NamedTuple):
+class LeaderTick(NamedTuple):
     """Answer of the leader's one statement per second."""
 
     epoch: int | None
@@ -125,7 +125,7 @@ class Swept(NamedTuple):
     """Of these: rows that became FAILED (abandoned, or rescued too often)."""
 
 
-class Unfit(NamedTuple):
+class UnstorableEntry(NamedTuple):
     """An entry of an evacuated bucket that the master cannot store as a job, or that cannot be decoded."""
 
     id: bytes
@@ -158,7 +158,7 @@ class RecordKind(StrEnum):
     PUT_OFF = "put_off"
 
 
-class Unserved(NamedTuple):
+class UnservedHandler(NamedTuple):
     """Overdue jobs of a handler that no owner of a bucket of their lane and priority has."""
 
     lack: Lack
@@ -168,7 +168,7 @@ class Unserved(NamedTuple):
     """Due time of the oldest of them."""
 
 
-class Help(NamedTuple):
+class HelpRequest(NamedTuple):
     """An agent that is asked, or no longer asked, to have a bucket for jobs without an owner."""
 
     lane: str
@@ -198,7 +198,7 @@ class SentBefore(NamedTuple):
     """Some bucket that may hold jobs was not among the named ones."""
 
 
-class Traits(NamedTuple):
+class OwnerTraits(NamedTuple):
     """Properties of an owner of buckets that decide which jobs it gets."""
 
     handlers: frozenset[str]

@@ -15,7 +15,7 @@ from typing import Protocol
 from jobmaster.model.bucket import BucketDepth, StoreOnlyJobs
 from jobmaster.model.ids import Fence
 from jobmaster.model.job import Entry
-from jobmaster.ports.store_answers import Claimed, Kept, Page, ReplyStatus
+from jobmaster.ports.store_answers import Claimed, KeptPage, Page, ReplyStatus
 from jobmaster.rules.batching import BATCH_BYTES
 
 # ------------------------------------------------------------ the server
@@ -238,7 +238,7 @@ class KeptStore(Protocol):
 class ReplayStore(Protocol):
     """For the replay of kept outcomes."""
 
-    async def read_kept(self, fence: Fence, limit: int, bytes_max: int = BATCH_BYTES) -> Kept:
+    async def read_kept(self, fence: Fence, limit: int, bytes_max: int = BATCH_BYTES) -> KeptPage:
         """The oldest kept outcomes of a working bucket: at most ``limit`` of together ``bytes_max`` bytes, or one."""
         ...
 

@@ -65,7 +65,7 @@ class Page(NamedTuple):
     raw: list[bytes]
 
 
-class Kept(NamedTuple):
+class KeptPage(NamedTuple):
     """The oldest outcomes that a bucket at work keeps for the master."""
 
     status: ReplyStatus

@@ -78,24 +78,24 @@ class Retiring:
                 skew_seconds=settings.limits.clock_skew_seconds,
             )
 
-    async def all(self, tell: Callable[[str], None]) -> AsyncIterator[str]:
+    async def all(self, progress: Callable[[str], None]) -> AsyncIterator[str]:
         """Retire range after range; the name of each. First what a killed call has left, then the attic's sweep.
 
         Raises:
             Conflict: a store may hold a job of the next range alone; those before it have left.
         """
-        left = await self._archive.finish(tell)
+        left = await self._archive.finish(progress)
         if left is not None:
-            tell(f"{left}: had left job, and is complete now")
+            progress(f"{left}: had left job, and is complete now")
             yield left
-        swept = await self._archive.sweep(self.before, tell)
+        swept = await self._archive.sweep(self.before, progress)
         if swept is not None:
-            tell(f"{swept}: jobs that ended late have left the attic")
+            progress(f"{swept}: jobs that ended late have left the attic")
             yield swept
-        while (name := await self._next(tell)) is not None:
+        while (name := await self._next(progress)) is not None:
             yield name
 
-    async def _next(self, tell: Callable[[str], None]) -> str | None:
+    async def _next(self, progress: Callable[[str], None]) -> str | None:
         oldest = await self._archive.oldest()
         if oldest is None or oldest[2] > self.bound:
             return None
@@ -112,9 +112,9 @@ class Retiring:
         # The stores were asked about ids below this very range and no other: retire_range takes the oldest below the
         # moment, so a second archiver that was faster leaves nothing for this call to take.
         upper = datetime.fromtimestamp(int.from_bytes(oldest[2][:6], "big") / 1000, UTC)
-        done = await self._archive.detach(upper, tell)
+        done = await self._archive.detach(upper, progress)
         if done is None:
-            return await self._next(tell)
+            return await self._next(progress)
         seconds = SystemClock().boottime() - started
-        tell(f"{done[0]}: detached in {seconds:.1f} s, {done[1]} unfinished jobs stay in the attic")
+        progress(f"{done[0]}: detached in {seconds:.1f} s, {done[1]} unfinished jobs stay in the attic")
         return done[0]

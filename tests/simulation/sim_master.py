@@ -8,7 +8,7 @@ from typing import Any, TypeVar, cast
 
 import asyncpg
 
-from jobmaster.master.driver.connection import Calls
+from jobmaster.master.driver.connection import StatementRunner
 from jobmaster.master.master import Master
 from jobmaster.model.cluster import ClusterRow
 from jobmaster.model.errors import Unavailable
@@ -95,17 +95,17 @@ class SimConnection:
         return f"COPY {written}"
 
 
-class SimCalls(Calls):
+class SimCalls(StatementRunner):
     """Statements by name over a wire."""
 
     def __init__(self, server: MasterServer, wire: Wire) -> None:
         self._server = server
         self._wire = wire
 
-    async def ask(self, name: str, *args: Any) -> list[Any]:
+    async def read(self, name: str, *args: Any) -> list[Any]:
         return await self._statement(name, args, writes=False, ids=())
 
-    async def tell(self, name: str, *args: Any, ids: Sequence[bytes] = ()) -> list[Any]:
+    async def write(self, name: str, *args: Any, ids: Sequence[bytes] = ()) -> list[Any]:
         return await self._statement(name, args, writes=True, ids=ids)
 
     async def _statement(self, name: str, args: tuple[Any, ...], *, writes: bool, ids: Sequence[bytes]) -> list[Any]:

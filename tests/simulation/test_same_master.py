@@ -18,7 +18,7 @@ from hypothesis.stateful import initialize, rule, run_state_machine_as_test
 from jobmaster.master.master import Master
 from jobmaster.model.bucket import Bucket, BucketState
 from jobmaster.model.job import Entry, FinalRow, HoldRow, InFlightRow, NewJob
-from jobmaster.ports import CancelledRow, Unfit
+from jobmaster.ports import CancelledRow, UnstorableEntry
 from jobmaster.settings.model import MasterSettings
 from tests.integration.postgres.fixture import ERROR, SCHEMA, TIMEOUT
 from tests.simulation.misfits import INT4_MAX
@@ -87,7 +87,7 @@ class Masters(TwoMasters):
             self.both(lambda master, known=known: master.queries.sent_before([self.jobs[job] for job in chosen], known))  # type: ignore[misc]
 
         async def in_service(master: Any) -> list[Bucket]:
-            found = await master.queries.buckets(states=[BucketState.ACTIVE, BucketState.DRAINING])
+            found = await master.queries.list_buckets(states=[BucketState.ACTIVE, BucketState.DRAINING])
             return sorted(found, key=attrgetter("id"))
 
         self.both(in_service)
@@ -98,7 +98,7 @@ class Masters(TwoMasters):
     def onboard(self, bucket: int, epoch: int | None, agent: int, limit: int, horizon: float) -> None:
         fence = self.fence(bucket, epoch, agent)
         for master in (self.real, self.simulated):
-            master.onboarding._cursors.clear()
+            master.onboarding._positions.clear()
         self.both(lambda master: master.onboarding.onboard(fence, "default", 3, horizon, limit, ["handler"]))
 
     @rule(chosen=jobs, bucket=buckets, epoch=epochs, agent=agents, step=steps, running=st.booleans(), head=headers)
@@ -217,7 +217,7 @@ class Masters(TwoMasters):
 
     @rule(chosen=jobs, bucket=buckets, why=st.sampled_from(["no", "nul\0 \ud800 \xe9"]))
     def quarantine(self, chosen: list[int], bucket: int, why: str) -> None:
-        unfit = [Unfit(self.jobs[j], "pending", b"raw %d" % n, why) for j in chosen for n in (0, 0, j)]
+        unfit = [UnstorableEntry(self.jobs[j], "pending", b"raw %d" % n, why) for j in chosen for n in (0, 0, j)]
         self.both(lambda master: master.outcomes.quarantine(self.buckets[bucket], unfit))
 
     @rule(bucket=buckets, epoch=epochs, agent=agents, limit=st.integers(1, 3), most=st.integers(1, 3))
@@ -290,15 +290,15 @@ class Masters(TwoMasters):
 
     @rule(agent=agents)
     def lead(self, agent: int) -> None:
-        epoch = self.both(lambda master: master.leadership.lead(self.agents[agent], 1, 1000.0))
-        self.both(lambda master: master.leadership.tend(self.agents[agent], 1, 1000.0, 1e9))
+        epoch = self.both(lambda master: master.leadership.acquire(self.agents[agent], 1, 1000.0))
+        self.both(lambda master: master.leadership.tick(self.agents[agent], 1, 1000.0, 1e9))
         if epoch is not None and epoch % 2:
             self.both(lambda master: master.leadership.resign(self.agents[agent], epoch))
 
     @rule(agent=agents, heir=agents)
     def hand_over(self, agent: int, heir: int) -> None:
         """The heir is the only one that has been there for longer than its lease."""
-        epoch = self.both(lambda master: master.leadership.lead(self.agents[agent], 0, 1000.0))
+        epoch = self.both(lambda master: master.leadership.acquire(self.agents[agent], 0, 1000.0))
         tables = self.server.statements.tables
         leader_lease, heir_row = tables.leader_lease, tables.agents[self.agents[heir]]
         if epoch is None or leader_lease is None or heir_row.state != "ACTIVE":
@@ -308,8 +308,8 @@ class Masters(TwoMasters):
             self.sql.execute("UPDATE agent SET started_at = started_at - interval '1 day' WHERE id = $1", heir_id)
         )
         tables.agents[heir_row.id] = heir_row._replace(started_us=heir_row.started_us - day_us)
-        self.both(lambda master: master.leadership.tend(self.agents[agent], 0, 1000.0, 1e9))
-        self.both(lambda master: master.leadership.hand_over(self.agents[agent], 0, epoch))
+        self.both(lambda master: master.leadership.tick(self.agents[agent], 0, 1000.0, 1e9))
+        self.both(lambda master: master.leadership.transfer(self.agents[agent], 0, epoch))
         self.wait(
             self.sql.execute("UPDATE agent SET started_at = started_at + interval '2 days' WHERE id = $1", heir_id)
         )

@@ -35,7 +35,7 @@ class TwoMasters(RuleBasedStateMachine):
     def __init__(self) -> None:
         super().__init__()
         self.wait(self.sql.execute(";".join(f"DELETE FROM {table}" for table in TABLES)))
-        self.real.onboarding._cursors.clear()
+        self.real.onboarding._positions.clear()
         self.server: MasterServer = master_server(lambda: time.time_ns() // 1000)
         self.simulated = PlainMaster(self.server)
         self.agents = [new_id() for _ in range(3)]

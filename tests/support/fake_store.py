@@ -11,7 +11,7 @@ from jobmaster.model.bucket import BucketState
 from jobmaster.model.errors import Unavailable
 from jobmaster.model.ids import Fence
 from jobmaster.model.job import Entry
-from jobmaster.ports import Claimed, Kept, Page, ReplyStatus
+from jobmaster.ports import Claimed, KeptPage, Page, ReplyStatus
 from jobmaster.rules.batching import BATCH_BYTES, fitting
 from tests.support.hand_clock import HandClock
 from tests.support.scripted import DOWN, Scripted
@@ -124,15 +124,15 @@ class FakeStore(Scripted):
         )
         return status
 
-    async def read_kept(self, fence: Fence, limit: int, bytes_max: int = BATCH_BYTES) -> Kept:
-        def effect() -> Kept:
+    async def read_kept(self, fence: Fence, limit: int, bytes_max: int = BATCH_BYTES) -> KeptPage:
+        def effect() -> KeptPage:
             if (no := self.refusal(fence)) is not None:
-                return Kept(no, 0, [])
+                return KeptPage(no, 0, [])
             there = self.buckets[fence.bucket_id].spilled
             fit = fitting([len(each) for each in there[:limit]], bytes_max)
-            return Kept(ReplyStatus.OK, len(there), there[:fit])
+            return KeptPage(ReplyStatus.OK, len(there), there[:fit])
 
-        page: Kept = await self.do("read_kept", (fence, limit), effect)
+        page: KeptPage = await self.do("read_kept", (fence, limit), effect)
         return page
 
     async def remove_kept(self, fence: Fence, page: Sequence[bytes], back: Sequence[bytes]) -> ReplyStatus:

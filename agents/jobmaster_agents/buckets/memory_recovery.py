@@ -28,7 +28,7 @@ from jobmaster.codec import encode_entry
 from jobmaster.model.errors import InputError, Refused, Unavailable, ValueRefused
 from jobmaster.model.ids import Fence
 from jobmaster.model.job import Entry, FinalRow, HoldRow
-from jobmaster.ports import RecoveryOutcomes, Unfit, Written
+from jobmaster.ports import RecoveryOutcomes, UnstorableEntry, Written
 from jobmaster.rules.batching import Size
 from jobmaster_agents.outcomes.batch_write import BatchWrite, RowRefusals
 from jobmaster_agents.state.job_table import ClaimedJob
@@ -144,7 +144,7 @@ class MemoryRecovery:
 
     async def _put_aside(self, left: _Left, fence: Fence, copy: _Copy, error: ValueRefused) -> None:
         if copy.alone:  # else the job has a row
-            unfit = Unfit(copy.entry.id, _KIND, encode_entry(copy.entry), error.message)
+            unfit = UnstorableEntry(copy.entry.id, _KIND, encode_entry(copy.entry), error.message)
             await self._outcomes.quarantine(fence.bucket_id, [unfit])
         left.settle(fence, [copy], frozenset())
 

@@ -19,7 +19,7 @@ from operator import itemgetter
 from jobmaster.clock import Clock
 from jobmaster.model.bucket import Bucket, BucketState
 from jobmaster.model.errors import CodeError, JobMasterError
-from jobmaster.ports import BucketQueries, HintStore, Traits
+from jobmaster.ports import BucketQueries, HintStore, OwnerTraits
 from jobmaster.telemetry import Telemetry
 from jobmaster_agents.state.store_reach import StoreReach
 
@@ -41,7 +41,7 @@ class _Rotation:
 
     __slots__ = ("turns",)
 
-    def __init__(self, buckets: Sequence[Bucket], traits: Mapping[bytes, Traits]) -> None:
+    def __init__(self, buckets: Sequence[Bucket], traits: Mapping[bytes, OwnerTraits]) -> None:
         shares = [traits[bucket.owner].share if bucket.owner in traits else 1.0 for bucket in buckets]
         least = min(shares)
         turns = []
@@ -116,7 +116,7 @@ class DueNotifier:
     async def _refresh(self) -> None:
         began = self._now()
         fresh: dict[Group, dict[frozenset[str], list[Bucket]]] = {}
-        buckets = await self._queries.buckets(states=(BucketState.ACTIVE,))
+        buckets = await self._queries.list_buckets(states=(BucketState.ACTIVE,))
         traits = await self._queries.served()
         for bucket in buckets:
             kind = traits[bucket.owner].handlers if bucket.owner in traits else frozenset()

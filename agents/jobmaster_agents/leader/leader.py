@@ -170,7 +170,7 @@ class Leader:
 
     async def _campaign(self) -> bool:
         self._vacant = False
-        self._epoch = await self._leadership.lead(
+        self._epoch = await self._leadership.acquire(
             self._ownership.agent_id, self._weight, self._leases.leader_lease_seconds
         )
         if self._resigned:
@@ -189,7 +189,7 @@ class Leader:
 
     async def _lead(self) -> float:
         sent = self._now()
-        tended = await self._leadership.tend(
+        tended = await self._leadership.tick(
             self._ownership.agent_id, self._weight, self._leases.leader_lease_seconds, self._horizon_seconds
         )
         if self._resigned:
@@ -203,17 +203,17 @@ class Leader:
         if tended.overdue:
             self._on_overdue()
         self._note_unserved(await self._due_notifier.notify((group.lane, group.priority) for group in tended.due))
-        if tended.heavier and self._epoch is not None and await self._hand_over(self._epoch):
+        if tended.heavier and self._epoch is not None and await self._transfer(self._epoch):
             return IDLE_SECONDS
         return max(sent + self._leases.leader_renew_seconds - self._now(), 0.0)
 
-    async def _hand_over(self, epoch: int) -> bool:
+    async def _transfer(self, epoch: int) -> bool:
         """Pass the leader's lease to the heavier agent that the master chooses; True when it was passed on.
 
         This agent stops leading before the call: after a lost answer, the next renewal names the leader.
         """
         self._epoch = None
-        successor = await self._leadership.hand_over(self._ownership.agent_id, self._weight, epoch)
+        successor = await self._leadership.transfer(self._ownership.agent_id, self._weight, epoch)
         if successor is None and not self._resigned:
             self._epoch = (
                 epoch  # there is no heavier agent any more; the next tick shows whether the lease is still held

@@ -187,7 +187,7 @@ class Maintenance:
                 self._reach.failed(name, error)
             except Refused as error:  # of this store alone: the others have their turn first
                 refusal = error
-        known = {bucket.id for bucket in await self._master.queries.buckets()} if found else set()
+        known = {bucket.id for bucket in await self._master.queries.list_buckets()} if found else set()
         for bucket_id in [b for b in found if b not in known][:_DROPS_MAX]:
             if not self._reach.answers(found[bucket_id]):
                 continue

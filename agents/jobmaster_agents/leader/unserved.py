@@ -16,7 +16,7 @@ from collections.abc import Iterable, Sequence
 
 from jobmaster.clock import Clock
 from jobmaster.model.job import Priority
-from jobmaster.ports import DueGroup, Help, LeaderUnserved, Unserved
+from jobmaster.ports import DueGroup, HelpRequest, LeaderUnserved, UnservedHandler
 from jobmaster.rules.serving import Lack
 from jobmaster.settings.model import Thresholds
 from jobmaster.telemetry import Telemetry
@@ -72,7 +72,7 @@ class UnservedJobs:
         off = await self._put_off(each.lack for each in found)
         return MORE if self._limit in (back, off) else None
 
-    def _name(self, found: Sequence[Unserved]) -> None:
+    def _name(self, found: Sequence[UnservedHandler]) -> None:
         now = self._now()
         named = {each.lack: self._named.get(each.lack) for each in found}
         for each in found:
@@ -99,7 +99,7 @@ class UnservedJobs:
             if lack.known and not lack.frozen and now - since[_kind(lack)] >= self._fallback_after
         ]
         if wanted:
-            for asked in await self._unserved.ask_help(wanted):
+            for asked in await self._unserved.request_help(wanted):
                 self._log.info(Event.HELP_ASKED, _fields(asked))
 
     async def _put_off(self, lacks: Iterable[Lack]) -> int:
@@ -119,7 +119,7 @@ def _kind(lack: Lack) -> _Kind:
     return lack.lane, lack.priority, lack.handler
 
 
-def _fields(each: Help) -> dict[str, object]:
+def _fields(each: HelpRequest) -> dict[str, object]:
     return {
         "handler": each.handler,
         "lane": each.lane,

@@ -20,7 +20,7 @@ from jobmaster.codec import ID_AT
 from jobmaster.model.errors import InputError, Refused, Unavailable
 from jobmaster.model.ids import Fence, text
 from jobmaster.model.job import FinalRow, HoldRow
-from jobmaster.ports import Kept, ReplayOutcomes, ReplayStore, ReplyStatus, Written
+from jobmaster.ports import KeptPage, ReplayOutcomes, ReplayStore, ReplyStatus, Written
 from jobmaster.rules.batching import Size
 from jobmaster.telemetry import Telemetry
 from jobmaster_agents.event_log import Event, EventLog
@@ -151,7 +151,7 @@ class KeptReplay:
             self._on_forgotten(fence.bucket_id, f"the store answered {status} to a read of kept outcomes", status)
 
     @staticmethod
-    def _note_last_page(owned: OwnedBucket, page: Kept) -> None:
+    def _note_last_page(owned: OwnedBucket, page: KeptPage) -> None:
         owned.kept = page.left
         owned.kept_bytes = sum(map(len, page.raw))
         owned.full = False

@@ -18,7 +18,7 @@ from jobmaster.model.bucket import Bucket
 from jobmaster.model.errors import InputError, Refused, ValueRefused
 from jobmaster.model.ids import ID_BYTES, AgentId, BucketId, Fence
 from jobmaster.model.job import Entry, FinalRow, HoldRow
-from jobmaster.ports import EvacuationMaster, EvacuationStore, Page, ReplyStatus, Unfit, Written
+from jobmaster.ports import EvacuationMaster, EvacuationStore, Page, ReplyStatus, UnstorableEntry, Written
 from jobmaster.rules.batching import Size
 from jobmaster_agents.outcomes.batch_write import RowRefusals, StoredRowsWrite
 from jobmaster_agents.outcomes.kept_codec import decode_rows
@@ -64,7 +64,7 @@ class Evacuation:
         *,
         page_jobs: int,
         max_rescues: int,
-        on_quarantined: Callable[[Sequence[Unfit]], None] = lambda _: None,
+        on_quarantined: Callable[[Sequence[UnstorableEntry]], None] = lambda _: None,
     ) -> None:
         self.bucket = bucket
         self.fence = Fence(BucketId(bucket.id), bucket.epoch, AgentId(bucket.owner))
@@ -75,7 +75,7 @@ class Evacuation:
         self.swept = 0
         self.store_epoch = 0
         self.wait_seconds = 0.0
-        self._unfit: list[Unfit] = []
+        self._unfit: list[UnstorableEntry] = []
         self._on_quarantined = on_quarantined
         self._master = master
         self._store = store
@@ -220,7 +220,7 @@ class Evacuation:
         return True
 
     def _note_unfit(self, job_id: bytes, kind: str, raw: bytes, why: str) -> None:
-        self._unfit.append(Unfit(job_id[:ID_BYTES].ljust(ID_BYTES, b"\0"), kind, raw, why))
+        self._unfit.append(UnstorableEntry(job_id[:ID_BYTES].ljust(ID_BYTES, b"\0"), kind, raw, why))
 
     async def _quarantine_unfit(self) -> None:
         """Write entries that no table takes to the master's quarantine, whole. They no longer block the bucket. Until the

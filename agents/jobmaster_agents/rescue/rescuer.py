@@ -17,7 +17,7 @@ from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from jobmaster.clock import Clock
 from jobmaster.model.bucket import Bucket, BucketState
 from jobmaster.model.errors import CodeError, JobMasterError
-from jobmaster.ports import EvacuationStore, RescuerMaster, Unfit
+from jobmaster.ports import EvacuationStore, RescuerMaster, UnstorableEntry
 from jobmaster.rules.backoff import backoff_delay, is_logged
 from jobmaster.telemetry import Telemetry
 from jobmaster_agents.event_log import Event, EventLog
@@ -163,7 +163,7 @@ class StoreRescuer:
         after an error. In the same way a bucket may have been closed although that answer was lost, and be forgotten by now:
         to fence it again would bring its keys back.
         """
-        evacuating = await self._master.queries.buckets(states=[BucketState.DRAINING])
+        evacuating = await self._master.queries.list_buckets(states=[BucketState.DRAINING])
         mine = [
             each for each in evacuating if each.owner == self._ownership.agent_id and each.store == self._store_name
         ]
@@ -292,7 +292,7 @@ class StoreRescuer:
         if moved:
             self._moved.add((work.evacuation.bucket.lane, work.evacuation.bucket.priority))
 
-    def _note_quarantined(self, bucket: Bucket, unfit: Sequence[Unfit]) -> None:
+    def _note_quarantined(self, bucket: Bucket, unfit: Sequence[UnstorableEntry]) -> None:
         self._telemetry.entries_put_aside += len(unfit)
         for each in unfit:
             fields = {"bucket": bucket.id, "job": each.id, "kind": each.kind, "reason": each.why}

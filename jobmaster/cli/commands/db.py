@@ -139,7 +139,7 @@ async def _retire(
         dropped = []
         for found in await archive.ranges():
             if found.state is ArchiveState.DETACHED and found.hi <= retiring.bound and await archive.take(found.name):
-                await archive.drop(found.name, discard=True, tell=invocation.note)
+                await archive.drop(found.name, discard=True, progress=invocation.note)
                 await archive.let_go(found.name)
                 invocation.note(f"{found.name}: dropped")
                 dropped.append(found.name)

@@ -10,8 +10,8 @@ import asyncpg
 import msgspec
 
 from jobmaster.master.driver import errors
-from jobmaster.master.driver.connection import Calls
-from jobmaster.master.driver.reread import Found, Verdict
+from jobmaster.master.driver.connection import StatementRunner
+from jobmaster.master.driver.reread import CurrentRow, RowResult
 from jobmaster.master.driver.statements import sql
 from jobmaster.model.errors import OutcomeUnknown, Unavailable
 from jobmaster.ports import Written
@@ -53,7 +53,7 @@ def portions(rows: Sequence[T]) -> list[Sequence[T]]:
     return [list(first.values()), *portions(rest)]
 
 
-class Sent(NamedTuple):
+class BatchAnswer(NamedTuple):
     """Answer of one batch statement; the names are its columns."""
 
     accepted: Sequence[bytes]
@@ -75,19 +75,19 @@ class Batch(Generic[T]):
 
     def __init__(
         self,
-        calls: Calls,
+        statements: StatementRunner,
         what: str,
-        send: Callable[[Sequence[T]], Awaitable[Sent]],
-        judge: Callable[[T, Found], Verdict],
+        send: Callable[[Sequence[T]], Awaitable[BatchAnswer]],
+        classify: Callable[[T, CurrentRow], RowResult],
         *,
         bucket_id: bytes | None = None,
         cancelled_is_accepted: bool = True,
         rowless: bool = True,
     ) -> None:
-        self._calls = calls
+        self._statements = statements
         self._what = what
         self._send = send
-        self._judge = judge
+        self._classify = classify
         self._bucket_id = bucket_id
         self._cancelled_is_accepted = cancelled_is_accepted
         self._rowless = rowless
@@ -143,30 +143,32 @@ class Batch(Generic[T]):
             if len(answer.accepted) == len(rows):
                 return True
             done = set(answer.accepted)
-            rows = await self._judge_rest([row for row in rows if row[0] not in done])
+            rows = await self._classify_rest([row for row in rows if row[0] not in done])
             if not rows:
                 return True
         raise OutcomeUnknown(f"{self._what}: {len(rows)} rows kept changing under the writer", job_ids=ids_of(rows))
 
-    async def _judge_rest(self, rows: Sequence[T]) -> list[T]:
+    async def _classify_rest(self, rows: Sequence[T]) -> list[T]:
         """Settle what was not accepted; returns the rows to send again."""
         ids = ids_of(rows)
-        found = {row["id"]: Found(*row) for row in await self._calls.ask("jobs/peek", ids, min(ids), max(ids))}
+        found = {
+            row["id"]: CurrentRow(*row) for row in await self._statements.read("jobs/peek", ids, min(ids), max(ids))
+        }
         again: list[T] = []
         rowless: list[T] = []
         for row in rows:
             if (there := found.get(row[0])) is None:
                 rowless.append(row)
                 continue
-            match self._judge(row, there):
-                case Verdict.ACCEPTED:
+            match self._classify(row, there):
+                case RowResult.ACCEPTED:
                     self._accepted.add(row[0])
-                case Verdict.CANCELLED:
+                case RowResult.CANCELLED:
                     self._cancelled.add(row[0])
-                case Verdict.REFUSED:
+                case RowResult.REFUSED:
                     self._refused.add(row[0])
                     self.stale.append(row)
-                case Verdict.AGAIN:
+                case RowResult.AGAIN:
                     again.append(row)
         if rowless and not self._rowless:
             self._refused.update(ids_of(rowless))
@@ -176,14 +178,14 @@ class Batch(Generic[T]):
 
     async def _below_floor(self, rows: Sequence[T]) -> list[T]:
         """Rows that vanished: those below the floor go to quarantine, the others are sent again."""
-        floor = (await self._calls.ask("upkeep/range"))[0]["floor"]
+        floor = (await self._statements.read("upkeep/range"))[0]["floor"]
         await self._quarantine([row for row in rows if row[0] < floor], "below the watermark")
         return [row for row in rows if row[0] >= floor]
 
     async def _within_partitions(self, rows: Sequence[T]) -> list[T]:
         """Make the partitions that should exist; ids beyond even those go to quarantine."""
-        await self._calls.tell("upkeep/ensure_partitions", None, _AHEAD_DAYS)
-        ceiling = (await self._calls.ask("upkeep/range"))[0]["ceiling"]
+        await self._statements.write("upkeep/ensure_partitions", None, _AHEAD_DAYS)
+        ceiling = (await self._statements.read("upkeep/range"))[0]["ceiling"]
         await self._quarantine([row for row in rows if row[0] >= ceiling], "outside every partition")
         return [row for row in rows if row[0] < ceiling]
 
@@ -192,20 +194,20 @@ class Batch(Generic[T]):
             return
         ids = ids_of(rows)
         entries = [_PACK.encode(row) for row in rows]
-        await self._calls.tell("jobs/quarantine", ids, self._bucket_id, [reason] * len(ids), entries, ids=ids)
+        await self._statements.write("jobs/quarantine", ids, self._bucket_id, [reason] * len(ids), entries, ids=ids)
         self._quarantined.update(ids)
 
 
-async def tell_batch(calls: Calls, name: str, *args: Any, ids: Sequence[bytes]) -> Sent:
+async def execute_batch(statements: StatementRunner, name: str, *args: Any, ids: Sequence[bytes]) -> BatchAnswer:
     """One batch statement; ``NoPartition`` when an id lies outside every partition."""
 
     text = sql(name)
     try:
-        rows = await calls.run(
+        rows = await statements.run(
             name, lambda connection: connection.fetch(text, *args), ids=ids, raw=(asyncpg.CheckViolationError,)
         )
     except asyncpg.CheckViolationError as error:
         if error.constraint_name is None:  # a violated CHECK bears its name, a missing partition has none
             raise NoPartition from error
         raise errors.calling(error, name, writes=True, ids=ids) from error
-    return Sent(**rows[0])
+    return BatchAnswer(**rows[0])

@@ -60,7 +60,7 @@ def place_of(dsn: str) -> str:
         return "of a DSN that cannot be understood"
 
 
-class Dialler:
+class Connector:
     """Opens connections to the database of one DSN.
 
     A DSN may name several hosts, as at a failover: each gets its share of the time, the one that answered last is asked
@@ -129,14 +129,14 @@ class Dialler:
                 )
 
 
-class Opener:
+class ConnectionFactory:
     """Opens connections that are set up for the schema of one cluster."""
 
     def __init__(self, dsn: str, schema: str, settings: MasterSettings, application_name: str) -> None:
         self.dsn = dsn
         self.schema = schema
-        self._dialler = Dialler(dsn)
-        self.place = self._dialler.place
+        self._connector = Connector(dsn)
+        self.place = self._connector.place
         self.call_seconds = settings.statement_timeout_seconds + _ANSWER_SECONDS
         self._connect_seconds = settings.connect_timeout_seconds
         self._accepted = False
@@ -170,7 +170,7 @@ class Opener:
         plans = {"plan_cache_mode": "force_generic_plan"} if plan_once else {"enable_bitmapscan": "off"}
         try:
             async with asyncio.timeout(self._connect_seconds):
-                connection = await self._dialler.connect(
+                connection = await self._connector.connect(
                     self._connect_seconds,
                     command_timeout=None if over else self.call_seconds,
                     server_settings={**self._server_settings, **plans, **(over or {})},
@@ -189,11 +189,11 @@ class Opener:
             raise errors.connecting(error, self.place, accepted=self._accepted) from error
 
 
-class Connections:
+class ConnectionPool:
     """At most ``size`` connections, opened when they are needed, the one used last goes first."""
 
-    def __init__(self, opener: Opener, size: int, *, plan_once: bool = False) -> None:
-        self._opener = opener
+    def __init__(self, connection_factory: ConnectionFactory, size: int, *, plan_once: bool = False) -> None:
+        self._connection_factory = connection_factory
         self._plan_once = plan_once
         self._idle: list[Connection] = []
         self._lent: set[Connection] = set()
@@ -201,7 +201,7 @@ class Connections:
         self._closed = False
 
     @asynccontextmanager
-    async def lend(self) -> AsyncIterator[Connection]:
+    async def acquire(self) -> AsyncIterator[Connection]:
         """A connection for one call. It comes back only if the call ended in a known state."""
         await self._turn()
         try:
@@ -228,7 +228,7 @@ class Connections:
             await self._free.acquire()  # at once
             return
         try:
-            async with asyncio.timeout(self._opener.call_seconds):
+            async with asyncio.timeout(self._connection_factory.call_seconds):
                 await self._free.acquire()
         except TimeoutError:
             raise Unavailable("every connection to the master stayed busy; the call was not sent") from None
@@ -240,7 +240,7 @@ class Connections:
             connection = self._idle.pop()
             if not connection.is_closed():
                 return connection
-        return await self._opener.open(plan_once=self._plan_once)
+        return await self._connection_factory.open(plan_once=self._plan_once)
 
     def _give_back(self, connection: Connection) -> None:
         if self._closed or connection.is_closed() or connection.is_in_transaction():
@@ -266,18 +266,18 @@ async def close_politely(connection: Connection) -> None:
         connection.terminate()
 
 
-class Calls:
+class StatementRunner:
     """Statements by name on some connections, with one place for errors and repeats."""
 
-    def __init__(self, connections: Connections) -> None:
+    def __init__(self, connections: ConnectionPool) -> None:
         self._connections = connections
 
-    async def ask(self, name: str, *args: Any) -> list[Row]:
+    async def read(self, name: str, *args: Any) -> list[Row]:
         """Rows of a statement that changes nothing."""
         text = sql(name)
         return await self.run(name, lambda connection: connection.fetch(text, *args), writes=False)
 
-    async def tell(self, name: str, *args: Any, ids: Sequence[bytes] = ()) -> list[Row]:
+    async def write(self, name: str, *args: Any, ids: Sequence[bytes] = ()) -> list[Row]:
         """Rows of a statement that writes; ``ids`` are the jobs to name when its outcome is unknown."""
         text = sql(name)
         return await self.run(name, lambda connection: connection.fetch(text, *args), ids=ids)
@@ -299,7 +299,7 @@ class Calls:
         """
         for attempt in range(_TRIES):
             try:
-                async with self._connections.lend() as connection:
+                async with self._connections.acquire() as connection:
                     return await work(connection)
             except raw:
                 raise

@@ -14,7 +14,7 @@ from jobmaster.master.driver.connection import to_us
 from jobmaster.model.job import FINAL_STATES, IN_FLIGHT_STATES, FinalRow, HoldRow, JobState
 
 
-class Verdict(StrEnum):
+class RowResult(StrEnum):
     """What becomes of one row that was not accepted."""
 
     ACCEPTED = "accepted"
@@ -27,7 +27,7 @@ class Verdict(StrEnum):
     """The guard would let us pass now."""
 
 
-class Found(NamedTuple):
+class CurrentRow(NamedTuple):
     """One row as ``peek`` returns it."""
 
     id: bytes
@@ -47,51 +47,51 @@ class Found(NamedTuple):
         return self.state in IN_FLIGHT_STATES
 
 
-def final(row: FinalRow, found: Found) -> Verdict:
+def final(row: FinalRow, found: CurrentRow) -> RowResult:
     """Of ``record_final``: the same identity with the same final state is our own outcome."""
     if found.identity != (row.token, row.bucket_id, row.bucket_epoch):
-        return Verdict.REFUSED
+        return RowResult.REFUSED
     if found.state == row.state:
-        return Verdict.ACCEPTED
-    return Verdict.REFUSED if found.state in FINAL_STATES else Verdict.AGAIN
+        return RowResult.ACCEPTED
+    return RowResult.REFUSED if found.state in FINAL_STATES else RowResult.AGAIN
 
 
-def persisted(token: int, bucket_id: bytes, epoch: int, found: Found) -> Verdict:
+def persisted(token: int, bucket_id: bytes, epoch: int, found: CurrentRow) -> RowResult:
     """Of ``persist``: our row in flight was not touched because somebody wants the job cancelled."""
     if found.identity != (token, bucket_id, epoch) or not found.in_flight:
-        return Verdict.REFUSED
-    return Verdict.CANCELLED if found.cancel_requested else Verdict.AGAIN
+        return RowResult.REFUSED
+    return RowResult.CANCELLED if found.cancel_requested else RowResult.AGAIN
 
 
-def held(token: int, bucket_id: bytes, epoch: int, found: Found) -> Verdict:
+def held(token: int, bucket_id: bytes, epoch: int, found: CurrentRow) -> RowResult:
     """Of ``hold`` and ``release``: HELD with our token was written by us (see the header of ``jobs/hold``)."""
     if found.state == JobState.HELD:
-        return Verdict.ACCEPTED if found.token == token else Verdict.REFUSED
+        return RowResult.ACCEPTED if found.token == token else RowResult.REFUSED
     if found.identity != (token, bucket_id, epoch):
-        return Verdict.REFUSED
+        return RowResult.REFUSED
     if found.state == JobState.CANCELLED:
-        return Verdict.CANCELLED
-    return Verdict.AGAIN if found.in_flight else Verdict.REFUSED
+        return RowResult.CANCELLED
+    return RowResult.AGAIN if found.in_flight else RowResult.REFUSED
 
 
-def kept_here(row: HoldRow, bucket_id: bytes, epoch: int, found: Found) -> Verdict:
+def kept_here(row: HoldRow, bucket_id: bytes, epoch: int, found: CurrentRow) -> RowResult:
     """Of ``retry_here``: in flight here with our token + 1 and exactly our due time was written by us. (Without the due
     time it could be the producer's second copy, held in the master and onboarded to this same bucket.)"""
     if found.in_flight and found.identity == (row.token + 1, bucket_id, epoch):
-        return Verdict.ACCEPTED if to_us(found.due_at) == row.due_us else Verdict.REFUSED
+        return RowResult.ACCEPTED if to_us(found.due_at) == row.due_us else RowResult.REFUSED
     if found.identity != (row.token, bucket_id, epoch):
-        return Verdict.REFUSED
+        return RowResult.REFUSED
     if found.state == JobState.CANCELLED:
-        return Verdict.CANCELLED
-    return Verdict.AGAIN if found.in_flight else Verdict.REFUSED
+        return RowResult.CANCELLED
+    return RowResult.AGAIN if found.in_flight else RowResult.REFUSED
 
 
-def assigned(bucket_id: bytes, epoch: int, found: Found) -> Verdict:
+def assigned(bucket_id: bytes, epoch: int, found: CurrentRow) -> RowResult:
     """Of ``insert_assigned``: in this bucket with token 2 was written by us."""
     mine = found.identity == (2, bucket_id, epoch)
-    return Verdict.ACCEPTED if mine else Verdict.REFUSED
+    return RowResult.ACCEPTED if mine else RowResult.REFUSED
 
 
-def exists(_: object, __: Found) -> Verdict:
+def exists(_: object, __: CurrentRow) -> RowResult:
     """Of an insert that leaves existing rows alone."""
-    return Verdict.REFUSED
+    return RowResult.REFUSED

@@ -17,7 +17,7 @@ import asyncpg
 import msgspec
 
 from jobmaster.master.driver import errors
-from jobmaster.master.driver.connection import Calls, Connections, Dialler, Opener
+from jobmaster.master.driver.connection import ConnectionFactory, ConnectionPool, Connector, StatementRunner
 from jobmaster.master.driver.statements import quoted, sql
 from jobmaster.master.schema.migrate import check_schema
 from jobmaster.model.archive import ArchiveRange, ArchiveState, LakeFile, Measure
@@ -55,14 +55,14 @@ class Archive:
     @classmethod
     async def connect(cls, *, dsn: str, schema: str, settings: MasterSettings) -> Archive:
         """Connect, and refuse a schema that is not this program's."""
-        probe = Connections(Opener(dsn, schema, settings, _APPLICATION_NAME), 1)
+        probe = ConnectionPool(ConnectionFactory(dsn, schema, settings, _APPLICATION_NAME), 1)
         try:
-            await check_schema(Calls(probe), schema)
+            await check_schema(StatementRunner(probe), schema)
         finally:
             await probe.close()
-        dialler = Dialler(dsn)
+        connector = Connector(dsn)
         try:
-            connection = await dialler.connect(
+            connection = await connector.connect(
                 settings.connect_timeout_seconds,
                 server_settings={
                     "search_path": quoted(schema),
@@ -78,7 +78,7 @@ class Archive:
                 },
             )
         except errors.DRIVER_ERRORS as error:
-            raise errors.connecting(error, dialler.place) from error
+            raise errors.connecting(error, connector.place) from error
         return cls(connection)
 
     async def close(self) -> None:
@@ -135,7 +135,7 @@ class Archive:
         rows = await self._run("archive/seal", below)
         return rows[0]["name"] if rows else None
 
-    async def detach(self, below: datetime, tell: Callable[[str], None] = lambda _: None) -> tuple[str, int] | None:
+    async def detach(self, below: datetime, progress: Callable[[str], None] = lambda _: None) -> tuple[str, int] | None:
         """The oldest range leaves ``job``; its name, and how many unfinished jobs moved to the attic.
 
         A call that was killed is gone on with: of a range whose leaving has begun, this is the rest.
@@ -147,16 +147,16 @@ class Archive:
             Unavailable: a transaction kept the tables busy for ten minutes, or another session is retiring ranges. The range
                 leaves with the next call.
         """
-        async with self._retiring(tell):
+        async with self._retiring(progress):
             if (left := await self._cleaned()) is not None:
                 return left
             oldest = await self.oldest()
             if oldest is None:
                 return None
-            begun = (await self._patiently("archive/retire_begin", tell, (oldest[0], *_ATTICS), below))[0]["name"]
+            begun = (await self._patiently("archive/retire_begin", progress, (oldest[0], *_ATTICS), below))[0]["name"]
             if begun is None:
                 return None
-            await self._patiently("archive/retire_bound", tell, ("attempt_attic",))
+            await self._patiently("archive/retire_bound", progress, ("attempt_attic",))
             await self._run("archive/retire_prove")
             while (await self._run("archive/retire_copy", _COPY_PAGES))[0]["more"]:
                 pass
@@ -164,18 +164,18 @@ class Archive:
             while True:
                 while (await self._run("archive/retire_catch_up", _CATCH_UP_ROWS))[0]["taken"] > _SWITCH_ROWS:
                     pass
-                if (await self._patiently("archive/retire_switch", tell, tables, _SWITCH_ROWS))[0]["name"]:
+                if (await self._patiently("archive/retire_switch", progress, tables, _SWITCH_ROWS))[0]["name"]:
                     return await self._cleaned()
 
-    async def finish(self, tell: Callable[[str], None] = lambda _: None) -> str | None:
+    async def finish(self, progress: Callable[[str], None] = lambda _: None) -> str | None:
         """What a killed call has left: a range that has left ``job`` and is not DETACHED yet; its name."""
-        async with self._retiring(tell):
+        async with self._retiring(progress):
             left = await self._cleaned()
         return left[0] if left is not None else None
 
-    async def sweep(self, ended_before: datetime, tell: Callable[[str], None] = lambda _: None) -> str | None:
+    async def sweep(self, ended_before: datetime, progress: Callable[[str], None] = lambda _: None) -> str | None:
         """Stragglers that ended in the attic leave as a range of their own; its name."""
-        async with self._retiring(tell):
+        async with self._retiring(progress):
             await self._cleaned()
             begun = (await self._run("archive/sweep_begin", ended_before))[0]
             name: str | None = begun["name"]
@@ -183,7 +183,7 @@ class Archive:
                 return None
             for page in range(0, begun["pages"], _SWEEP_PAGES):
                 await self._run("archive/sweep_pages", name, ended_before, page, page + _SWEEP_PAGES)
-            swept = (await self._patiently("archive/sweep_end", tell, (name,), name))[0]["swept"]
+            swept = (await self._patiently("archive/sweep_end", progress, (name,), name))[0]["swept"]
             return name if swept else None
 
     async def _cleaned(self) -> tuple[str, int] | None:
@@ -199,12 +199,12 @@ class Archive:
         return found.name, found.moved
 
     @asynccontextmanager
-    async def _retiring(self, tell: Callable[[str], None]) -> AsyncIterator[None]:
+    async def _retiring(self, progress: Callable[[str], None]) -> AsyncIterator[None]:
         """One session at a time changes what is attached; the others wait."""
         waited = 0.0
         while not await self.take(_RETIRING):
             if waited == 0:
-                tell("waiting for another session that retires ranges")
+                progress("waiting for another session that retires ranges")
             if waited >= _PATIENCE_SECONDS:
                 raise Unavailable(
                     f"another session has been retiring ranges for {_PATIENCE_SECONDS:.0f} s",
@@ -249,14 +249,14 @@ class Archive:
         await self._step("archive/again", found.name, found.run_id)
         return await self._again(found.name)
 
-    async def drop(self, name: str, *, discard: bool = False, tell: Callable[[str], None] = lambda _: None) -> bool:
+    async def drop(self, name: str, *, discard: bool = False, progress: Callable[[str], None] = lambda _: None) -> bool:
         """The tables go. False when they were gone before.
 
         Raises:
             Refused: the range is not PUBLISHED (nor DETACHED and to be discarded), or its tables have changed.
         """
         tables = (name, name.replace("job", "attempt", 1))
-        return bool((await self._patiently("archive/drop", tell, tables, name, discard))[0]["dropped"])
+        return bool((await self._patiently("archive/drop", progress, tables, name, discard))[0]["dropped"])
 
     # ------------------------------------------------------------ calls
 
@@ -274,7 +274,7 @@ class Archive:
         return found
 
     async def _patiently(
-        self, name: str, tell: Callable[[str], None], tables: Sequence[str], *values: object
+        self, name: str, progress: Callable[[str], None], tables: Sequence[str], *values: object
     ) -> list[asyncpg.Record]:
         """A statement that needs ``tables`` to itself for an instant.
 
@@ -283,7 +283,7 @@ class Archive:
         """
         waited = 0.0
         while True:
-            waited = await self._seldom_held(name, tables, tell, waited)
+            waited = await self._seldom_held(name, tables, progress, waited)
             try:
                 return await self._connection.fetch(sql(name), *values)
             except (asyncpg.LockNotAvailableError, asyncpg.DeadlockDetectedError) as error:
@@ -298,7 +298,9 @@ class Archive:
             except errors.DRIVER_ERRORS as error:
                 raise errors.calling(error, name, writes=True) from error
 
-    async def _seldom_held(self, name: str, tables: Sequence[str], tell: Callable[[str], None], waited: float) -> float:
+    async def _seldom_held(
+        self, name: str, tables: Sequence[str], progress: Callable[[str], None], waited: float
+    ) -> float:
         """Wait until no transaction holds one of the tables in two looks one after the other; how long that took."""
         before: dict[str, int | None] = {}
         pause = _LOOK_SECONDS
@@ -314,7 +316,7 @@ class Archive:
                     hint="look for that process in pg_stat_activity, then run the command again",
                 )
             if stuck and pause == _LOOK_SECONDS:
-                tell("waiting for a moment without long transactions")
+                progress("waiting for a moment without long transactions")
                 pause = _PAUSE_SECONDS
             before = held
             await asyncio.sleep(pause)

@@ -14,7 +14,7 @@ import asyncpg
 
 from jobmaster.master.driver import errors
 from jobmaster.master.driver.batches import columns
-from jobmaster.master.driver.connection import Connection, Opener, rows_of
+from jobmaster.master.driver.connection import Connection, ConnectionFactory, rows_of
 from jobmaster.model.errors import Unavailable
 from jobmaster.model.job import NewJob
 from jobmaster.rules.backoff import backoff_delay
@@ -45,8 +45,8 @@ class Importer:
         source: number of the source whose rows are remembered; a row that an earlier run has handed in is left out.
     """
 
-    def __init__(self, opener: Opener, part: Part, source: int | None = None) -> None:
-        self._opener = opener
+    def __init__(self, connection_factory: ConnectionFactory, part: Part, source: int | None = None) -> None:
+        self._connection_factory = connection_factory
         self._source = source
         self.part = part
         self._connection: Connection | None = None
@@ -101,7 +101,7 @@ class Importer:
 
     async def _open(self) -> Connection:
         if self._connection is None:
-            self._connection = await self._opener.open(plan_once=True, over=_LIMITS)
+            self._connection = await self._connection_factory.open(plan_once=True, over=_LIMITS)
         return self._connection
 
 

@@ -13,7 +13,7 @@ from uuid import UUID
 import asyncpg
 
 from jobmaster.master.driver import errors
-from jobmaster.master.driver.connection import Connection, Opener
+from jobmaster.master.driver.connection import Connection, ConnectionFactory
 from jobmaster.master.driver.statements import quoted, sql
 from jobmaster.model.errors import Refused
 
@@ -36,7 +36,7 @@ _DETACHED = {
 _GONE = "the snapshot is gone: whoever took it has ended or lost its connection"
 
 
-async def open_scan(opener: Opener, snapshot: str | None = None) -> Connection:
+async def open_scan(connection_factory: ConnectionFactory, snapshot: str | None = None) -> Connection:
     """A connection in a read-only transaction that may take as long as it takes.
 
     Args:
@@ -45,7 +45,7 @@ async def open_scan(opener: Opener, snapshot: str | None = None) -> Connection:
     Raises:
         Unavailable, Refused: as for every connection. Refused: the snapshot is gone.
     """
-    connection = await opener.open(plan_once=False, over=_SCANNING)
+    connection = await connection_factory.open(plan_once=False, over=_SCANNING)
     try:
         await connection.transaction(isolation="repeatable_read", readonly=True).start()
         if snapshot is not None:
@@ -61,16 +61,16 @@ async def open_scan(opener: Opener, snapshot: str | None = None) -> Connection:
         raise Refused(_GONE, hint="read again, with a new snapshot") from None
     except errors.DRIVER_ERRORS as error:
         connection.terminate()
-        raise errors.connecting(error, opener.place) from error
+        raise errors.connecting(error, connection_factory.place) from error
     except BaseException:
         connection.terminate()
         raise
     return connection
 
 
-async def open_snapshot(opener: Opener) -> tuple[Connection, str]:
+async def open_snapshot(connection_factory: ConnectionFactory) -> tuple[Connection, str]:
     """A connection that holds a snapshot open, and the snapshot's name. Terminate the connection to give it up."""
-    connection = await open_scan(opener)
+    connection = await open_scan(connection_factory)
     try:
         return connection, str(await connection.fetchval(sql("export/take_snapshot")))
     except errors.DRIVER_ERRORS as error:

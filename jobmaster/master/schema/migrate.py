@@ -20,14 +20,14 @@ from typing import TypeVar
 import asyncpg
 
 from jobmaster.master.driver import errors
-from jobmaster.master.driver.connection import Calls, Connection, Opener, Row, rows_of, to_us
+from jobmaster.master.driver.connection import Connection, ConnectionFactory, Row, StatementRunner, rows_of, to_us
 from jobmaster.master.driver.statements import sql, statement
 from jobmaster.master.schema.index_building import build_indexes
 from jobmaster.master.schema.migrations import (
-    Applied,
+    AppliedMigration,
     Migration,
+    MigrationState,
     MigrationStatus,
-    Standing,
     compare,
     migrations,
     recorded,
@@ -75,7 +75,7 @@ async def migrate(
         lines = await _lines(connection)
         refuse_strangers(lines, schema)
         await _belongs(connection, lines, schema, cluster)
-        pending = {line.number for line in lines if line.standing is Standing.PENDING}
+        pending = {line.number for line in lines if line.standing is MigrationState.PENDING}
         todo = [migration for migration in migrations() if migration.number in pending]
         for migration in todo:
             await build_indexes(connection, migration, progress)
@@ -111,22 +111,22 @@ async def status(*, dsn: str, schema: str, settings: MasterSettings) -> list[Mig
         return await _lines(connection) if there["list_there"] else compare([], migrations())
 
 
-async def check_schema(calls: Calls, schema: str) -> None:
+async def check_schema(statements: StatementRunner, schema: str) -> None:
     """``SchemaMismatch``, one sentence and what to do, unless the schema is this program's, or a newer one that says that
     this program may run on it."""
-    there = (await calls.ask("schema/schema_exists", schema))[0]
+    there = (await statements.read("schema/schema_exists", schema))[0]
     if not there["list_there"]:
         what = "has no tables of JobMaster" if there["schema_there"] else "does not exist"
         raise SchemaMismatch(f"schema {schema} of the master {what}", hint=errors.MIGRATE_HINT)
-    lines = compare(_applied(await calls.ask("schema/applied")), migrations())
+    lines = compare(_applied(await statements.read("schema/applied")), migrations())
     refuse_strangers(lines, schema)
     refuse_pending(lines, schema)
 
 
 @asynccontextmanager
 async def _connected(dsn: str, schema: str, settings: MasterSettings) -> AsyncIterator[Connection]:
-    opener = Opener(dsn, schema, settings, _APPLICATION_NAME)
-    connection = await opener.open(plan_once=False)
+    connection_factory = ConnectionFactory(dsn, schema, settings, _APPLICATION_NAME)
+    connection = await connection_factory.open(plan_once=False)
     try:
         yield connection
     except errors.DRIVER_ERRORS as error:
@@ -146,7 +146,7 @@ async def _suits(connection: Connection) -> None:
 
 
 async def _belongs(connection: Connection, lines: list[MigrationStatus], schema: str, cluster: str) -> None:
-    if all(line.standing is Standing.PENDING for line in lines):
+    if all(line.standing is MigrationState.PENDING for line in lines):
         return
     for row in await rows_of(connection, "schema/cluster"):
         if row["name"] != cluster:
@@ -160,9 +160,11 @@ async def _lines(connection: Connection) -> list[MigrationStatus]:
     return compare(_applied(await rows_of(connection, "schema/applied")), migrations())
 
 
-def _applied(rows: list[Row]) -> list[Applied]:
+def _applied(rows: list[Row]) -> list[AppliedMigration]:
     return [
-        Applied(row["number"], row["name"], row["checksum"], to_us(row["applied_at"]), row["by"], row["programs"])
+        AppliedMigration(
+            row["number"], row["name"], row["checksum"], to_us(row["applied_at"]), row["by"], row["programs"]
+        )
         for row in rows
     ]
 

@@ -46,7 +46,7 @@ class Migration(NamedTuple):
         return f"{self.number:04d}_{self.name}"
 
 
-class Applied(NamedTuple):
+class AppliedMigration(NamedTuple):
     """One row of ``schema_migration``."""
 
     number: int
@@ -58,7 +58,7 @@ class Applied(NamedTuple):
     """``Migration.programs``; ``None``: its own number."""
 
 
-class Standing(StrEnum):
+class MigrationState(StrEnum):
     """How one migration stands in a schema."""
 
     APPLIED = "applied"
@@ -78,7 +78,7 @@ class MigrationStatus(NamedTuple):
 
     number: int
     name: str
-    standing: Standing
+    standing: MigrationState
     applied_us: int | None
     by: str | None
     programs: int
@@ -117,7 +117,7 @@ def migration_of(number: int, name: str, content: bytes) -> Migration:
     return Migration(number, name, text, hashlib.sha256(content).hexdigest(), programs)
 
 
-def compare(applied: Sequence[Applied], known: Sequence[Migration]) -> list[MigrationStatus]:
+def compare(applied: Sequence[AppliedMigration], known: Sequence[Migration]) -> list[MigrationStatus]:
     """Every migration that either side knows, by number."""
     there = {row.number: row for row in applied}
     last = max(there, default=0)
@@ -126,16 +126,16 @@ def compare(applied: Sequence[Applied], known: Sequence[Migration]) -> list[Migr
     for migration in known:
         row = there.pop(migration.number, None)
         if row is None:
-            standing = Standing.SKIPPED if migration.number < last else Standing.PENDING
+            standing = MigrationState.SKIPPED if migration.number < last else MigrationState.PENDING
             lines.append(MigrationStatus(migration.number, migration.name, standing, None, None, migration.programs))
         else:
-            standing = Standing.APPLIED if row.checksum == migration.checksum else Standing.EDITED
+            standing = MigrationState.APPLIED if row.checksum == migration.checksum else MigrationState.EDITED
             lines.append(
                 MigrationStatus(row.number, migration.name, standing, row.applied_us, row.by, migration.programs)
             )
     for row in there.values():
         programs = row.number if row.programs is None else row.programs
-        standing = Standing.NEWER if programs <= newest else Standing.UNKNOWN
+        standing = MigrationState.NEWER if programs <= newest else MigrationState.UNKNOWN
         lines.append(MigrationStatus(row.number, row.name, standing, row.applied_us, row.by, programs))
     return sorted(lines)
 
@@ -144,13 +144,17 @@ def refuse_strangers(lines: Sequence[MigrationStatus], schema: str) -> None:
     """``SchemaMismatch`` unless every applied migration is one of this program's, unedited and without a gap, or says that
     this program may run on it."""
     for standing, sentence, hint in (
-        (Standing.UNKNOWN, "was made by a newer program (migration {})", "upgrade this program"),
+        (MigrationState.UNKNOWN, "was made by a newer program (migration {})", "upgrade this program"),
         (
-            Standing.EDITED,
+            MigrationState.EDITED,
             "was migrated with another content of {} than this program has",
             "run the program version that made it, or restore the file",
         ),
-        (Standing.SKIPPED, "lacks migration {} although a later one was applied", "restore the schema from a backup"),
+        (
+            MigrationState.SKIPPED,
+            "lacks migration {} although a later one was applied",
+            "restore the schema from a backup",
+        ),
     ):
         labels = [f"{line.number:04d}_{line.name}" for line in lines if line.standing is standing]
         if labels:
@@ -159,7 +163,7 @@ def refuse_strangers(lines: Sequence[MigrationStatus], schema: str) -> None:
 
 def refuse_pending(lines: Sequence[MigrationStatus], schema: str) -> None:
     """``SchemaMismatch`` when the schema is too old for this program."""
-    pending = [line for line in lines if line.standing is Standing.PENDING]
+    pending = [line for line in lines if line.standing is MigrationState.PENDING]
     if pending:
         what = f"lacks {len(pending)} of {len(lines)} migrations" if len(pending) < len(lines) else "is empty"
         raise SchemaMismatch(f"schema {schema} of the master {what}", hint="run `jobmaster db migrate`")

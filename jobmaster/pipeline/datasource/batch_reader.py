@@ -95,7 +95,7 @@ def read_range(plan: ReadPlan, partition: InputPartition) -> Iterator[pa.RecordB
 
 
 async def _boundaries(plan: ReadPlan) -> list[UUID]:
-    connection = await open_scan(plan.cluster.opener())
+    connection = await open_scan(plan.cluster.connection_factory())
     try:
         return await bounds(connection, plan.selection.low, plan.selection.high, plan.tasks, _SAMPLE_PAGES)
     finally:

@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from jobmaster.master.driver.connection import Opener
+from jobmaster.master.driver.connection import ConnectionFactory
 from jobmaster.model.errors import InputError
 from jobmaster.settings.loader import load_settings
 from jobmaster.settings.model import ClusterSettings, Limits, MasterSettings
@@ -34,9 +34,9 @@ class ClusterRef(NamedTuple):
     lanes: frozenset[str]
     """Lanes of the agents in the configuration."""
 
-    def opener(self) -> Opener:
+    def connection_factory(self) -> ConnectionFactory:
         """Opens connections to the master."""
-        return Opener(self.dsn, self.schema, self.settings, APPLICATION_NAME)
+        return ConnectionFactory(self.dsn, self.schema, self.settings, APPLICATION_NAME)
 
     def __repr__(self) -> str:
         return f"Place(schema={self.schema!r})"

@@ -89,7 +89,7 @@ class RangeScan:
         asked = arrow_schema(selection._replace(columns=queried_columns(selection)))
 
         async def copy(output: Output) -> None:
-            connection = await open_scan(self._cluster.opener(), self._snapshot)
+            connection = await open_scan(self._cluster.connection_factory(), self._snapshot)
             try:
                 name = selection.table if self._window is None else RECORDED[selection.table]
                 values: list[Any] = []

@@ -94,7 +94,7 @@ class JobMasterStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow)
         return read_range(self.plan, partition)
 
     async def _on_connection(self, query: Callable[[Connection], Coroutine[Any, Any, _T]]) -> _T:
-        connection = await open_scan(self.plan.cluster.opener())
+        connection = await open_scan(self.plan.cluster.connection_factory())
         try:
             return await query(connection)
         finally:

@@ -12,7 +12,7 @@ import msgspec
 from jobmaster.clock import new_id
 from jobmaster.handlers import check_lane, check_name
 from jobmaster.handlers.registry import unknown_handler
-from jobmaster.master.driver.connection import EPOCH_2000_US, Calls, Connections
+from jobmaster.master.driver.connection import EPOCH_2000_US, ConnectionPool, StatementRunner
 from jobmaster.master.schema.migrate import check_schema
 from jobmaster.model.agent import HandlerSpec
 from jobmaster.model.errors import Conflict, InputError
@@ -169,14 +169,16 @@ def _rules(options: Mapping[str, str], cluster: ClusterRef, found: _MasterState)
 async def _read_master(
     cluster: ClusterRef, batch: str, moment: Any, remember: str | None, *, dry: bool
 ) -> _MasterState:
-    connections = Connections(cluster.opener(), 1)
+    connections = ConnectionPool(cluster.connection_factory(), 1)
     try:
-        calls = Calls(connections)
-        await check_schema(calls, cluster.schema)
+        statements = StatementRunner(connections)
+        await check_schema(statements, cluster.schema)
         wanted = None if moment is None else (_us(moment) - EPOCH_2000_US,)
-        row = (await calls.tell("pipeline/look_batch" if dry else "pipeline/open_batch", batch, wanted))[0]
-        handlers = [msgspec.json.decode(one["spec"], type=HandlerSpec) for one in await calls.ask("queries/handlers")]
-        lanes = frozenset(one["lane"] for one in await calls.ask("pipeline/lanes"))
+        row = (await statements.write("pipeline/look_batch" if dry else "pipeline/open_batch", batch, wanted))[0]
+        handlers = [
+            msgspec.json.decode(one["spec"], type=HandlerSpec) for one in await statements.read("queries/handlers")
+        ]
+        lanes = frozenset(one["lane"] for one in await statements.read("pipeline/lanes"))
         return _MasterState(
             row["as_of_us"],
             row["now_us"],
@@ -184,22 +186,22 @@ async def _read_master(
             row["ceiling"],
             {one.name: one for one in handlers},
             lanes,
-            None if remember is None or dry else await _source(calls, remember),
+            None if remember is None or dry else await _source(statements, remember),
         )
     finally:
         await connections.close()
 
 
-async def _source(calls: Calls, name: str) -> int:
+async def _source(statements: StatementRunner, name: str) -> int:
     """Number of a source. Rows of an earlier batch of the same name are remembered, too."""
-    row = (await calls.tell("pipeline/open_source", name))[0]
+    row = (await statements.write("pipeline/open_source", name))[0]
     if row["adopts_us"] is not None:
         low, high = id_bounds_of(row["adopts_us"] // 1000)
         found = ADOPT_ROWS
         while found >= ADOPT_ROWS:
-            page = (await calls.tell("pipeline/adopt_batch", row["id"], low, high, ADOPT_ROWS))[0]
+            page = (await statements.write("pipeline/adopt_batch", row["id"], low, high, ADOPT_ROWS))[0]
             found, low = page["found"], page["last"]
-        await calls.tell("pipeline/note_adopted", row["id"])
+        await statements.write("pipeline/note_adopted", row["id"])
     return int(row["id"])
 
 

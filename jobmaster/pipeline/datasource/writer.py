@@ -15,7 +15,7 @@ from pyspark import TaskContext
 from pyspark.sql.datasource import DataSourceArrowWriter, WriterCommitMessage
 
 from jobmaster.clock import new_id
-from jobmaster.master.driver.connection import Calls, Connections
+from jobmaster.master.driver.connection import ConnectionPool, StatementRunner
 from jobmaster.master.history.bulk_insert import Importer, Part
 from jobmaster.model.errors import Conflict, InputError, Unavailable
 from jobmaster.pipeline.datasource.rejects_file import RejectsFile, discard, publish
@@ -67,9 +67,9 @@ class JobMasterWriter(DataSourceArrowWriter):
             discard(self.plan.rejects, self.plan.run_id)
 
     async def _call(self, name: str, *values: object) -> None:
-        connections = Connections(self.plan.cluster.opener(), 1)
+        connections = ConnectionPool(self.plan.cluster.connection_factory(), 1)
         try:
-            await Calls(connections).tell(name, *values)
+            await StatementRunner(connections).write(name, *values)
         finally:
             await connections.close()
 
@@ -80,7 +80,7 @@ class _Task:
     def __init__(self, plan: WritePlan, number: int) -> None:
         self._plan = plan
         self._rows = RowParser(plan.rules)
-        self._importer = Importer(plan.cluster.opener(), Part(plan.run_id, number), plan.source)
+        self._importer = Importer(plan.cluster.connection_factory(), Part(plan.run_id, number), plan.source)
         self._inserted = self._sent = 0
 
     async def run(self, batches: Iterator[pa.RecordBatch]) -> TaskResult:

@@ -12,7 +12,7 @@ from itertools import pairwise
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from jobmaster.clock import new_id
-from jobmaster.master.driver.connection import Opener
+from jobmaster.master.driver.connection import ConnectionFactory
 from jobmaster.master.history.export import copy_pages, open_scan
 from jobmaster.model.errors import JobMasterError
 from jobmaster.pipeline.datasource.copy_to_arrow import CopyStream, Output
@@ -33,7 +33,7 @@ _GROUP_BYTES = 32 << 20
 class PageRange(NamedTuple):
     """A range of pages of one table."""
 
-    opener: Opener
+    connection_factory: ConnectionFactory
     dataset: str
     table: str
     first: int
@@ -45,12 +45,14 @@ def folder_of(dataset: str, run_id: str) -> str:
     return f"{dataset}/v{FORMAT}/run={run_id}"
 
 
-def page_ranges(opener: Opener, dataset: str, table: str, pages: int, tasks: int) -> list[PageRange]:
+def page_ranges(
+    connection_factory: ConnectionFactory, dataset: str, table: str, pages: int, tasks: int
+) -> list[PageRange]:
     """The pages of a table in ranges of about the same size: ``tasks`` of them or a multiple; none without pages."""
     rounds = max(1, -(-pages // (tasks * _PAGES_A_TASK_MAX)))
     count = min(pages, tasks * rounds)
     edges = [pages * at // count for at in range(count + 1)] if count else []
-    return [PageRange(opener, dataset, table, low, high) for low, high in pairwise(edges)]
+    return [PageRange(connection_factory, dataset, table, low, high) for low, high in pairwise(edges)]
 
 
 def write(spark: SparkSession, parts: Sequence[PageRange], lake: Lake, run_id: str) -> None:
@@ -93,7 +95,7 @@ def rows_of(part: PageRange) -> Iterator[pa.RecordBatch]:
     """
 
     async def copy(output: Output) -> None:
-        connection = await open_scan(part.opener)
+        connection = await open_scan(part.connection_factory)
         try:
             await copy_pages(connection, part.dataset, part.table, (part.first, part.beyond), output)
         finally:

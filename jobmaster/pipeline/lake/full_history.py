@@ -116,7 +116,7 @@ def open_history(context: PipelineContext) -> Iterator[FullHistory]:
     lake.check(text(context.connection.master.cluster.uid), create=not context.dry_run)
     _ = context.spark  # first: it takes some seconds in which ranges need no lock, and expressions need it
     wait = context.connection.run
-    connection = wait(open_scan(context.connection.opener))
+    connection = wait(open_scan(context.connection.connection_factory))
     try:
         # The lock comes first: a snapshot taken before it could miss a range that was just retired.
         wait(rows_of(connection, "export/keep_ranges"))

@@ -158,7 +158,7 @@ class Archiver:
                 case ArchiveState.PUBLISHED:
                     self._unchanged(found)
                     self._read_by_spark(found)
-                    self._wait(self._archive.drop(found.name, tell=self._progress))
+                    self._wait(self._archive.drop(found.name, progress=self._progress))
                     self._progress(f"{found.name}: dropped from the master")
                     self.dropped.append(found.name)
                     return found
@@ -200,7 +200,11 @@ class Archiver:
             part
             for dataset, table, tasks_ in (("jobs", found.name, tasks), ("attempts", found.attempts, 1))
             for part in export.page_ranges(
-                self._context.connection.opener, dataset, table, self._wait(self._archive.pages(table)), tasks_
+                self._context.connection.connection_factory,
+                dataset,
+                table,
+                self._wait(self._archive.pages(table)),
+                tasks_,
             )
         ]
         spark = self._context.spark if parts else None

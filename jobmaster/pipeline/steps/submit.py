@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from jobmaster.clock import new_id
 from jobmaster.handlers.registry import unknown_handler
-from jobmaster.master.driver.connection import Calls, Connections
+from jobmaster.master.driver.connection import ConnectionPool, StatementRunner
 from jobmaster.model.agent import HandlerSpec
 from jobmaster.model.errors import InputError, JobMasterError
 from jobmaster.model.job import JobState
@@ -192,7 +192,7 @@ class _ProgressReporter:
     def __init__(self, context: PipelineContext, run_id: str) -> None:
         self._context = context
         self._run_id = run_id
-        self._opener = context.connection.opener
+        self._connection_factory = context.connection.connection_factory
         self._done = threading.Event()
         self._thread = threading.Thread(target=self._watch, name="jobmaster-progress", daemon=True)
 
@@ -208,11 +208,11 @@ class _ProgressReporter:
 
     def _watch(self) -> None:
         with asyncio.Runner() as runner:
-            connections = Connections(self._opener, 1)
-            calls = Calls(connections)
+            connections = ConnectionPool(self._connection_factory, 1)
+            statements = StatementRunner(connections)
             while not self._done.wait(_PROGRESS_SECONDS):
                 try:
-                    rows = runner.run(calls.ask("pipeline/written", self._run_id))
+                    rows = runner.run(statements.read("pipeline/written", self._run_id))
                 except JobMasterError:
                     continue  # the tasks report the error
                 if rows[0]["inserted"]:

@@ -13,7 +13,7 @@ from jobmaster.codec import encode_entry
 from jobmaster.master.outcomes import Outcomes
 from jobmaster.master.reports import Reader
 from jobmaster.model.job import Entry
-from jobmaster.ports import ReplyStatus, Unfit
+from jobmaster.ports import ReplyStatus, UnstorableEntry
 from jobmaster_agents.event_log import Event
 from jobmaster_agents.outcomes.kept_codec import keep_final
 from tests.integration.agents.fixture import HIGH_WATER, Killed, Owner, Stage, When
@@ -110,7 +110,7 @@ class _DiesPuttingAside:
     def __getattr__(self, name: str) -> object:
         return getattr(self._outcomes, name)
 
-    async def quarantine(self, bucket_id: bytes, entries: Sequence[Unfit]) -> None:
+    async def quarantine(self, bucket_id: bytes, entries: Sequence[UnstorableEntry]) -> None:
         if self._when is When.AFTER:
             await self._outcomes.quarantine(bucket_id, entries)
         raise Killed

@@ -412,7 +412,7 @@ async def test_closing_answers_submits_that_wait_for_the_first_picture_of_the_bu
         asked.set()
         await asyncio.Event().wait()
 
-    monkeypatch.setattr(shop.master.queries, "buckets", never)
+    monkeypatch.setattr(shop.master.queries, "list_buckets", never)
     for options in ({}, {"durability": "master"}, {"after": 3600}, {"idempotency_key": "k"}, {"lane": "nowhere"}):
         given: Any = options
         asked.clear()

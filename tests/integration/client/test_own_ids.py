@@ -33,7 +33,7 @@ from tests.integration.client.test_faults import second_store
 def asked(shop: Workshop, monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
     """How often the store was scanned, and the master was asked."""
     counts: Counter[str] = Counter()
-    find, sent_before, buckets = shop.store.find, shop.master.queries.sent_before, shop.master.queries.buckets
+    find, sent_before, buckets = shop.store.find, shop.master.queries.sent_before, shop.master.queries.list_buckets
 
     async def counted_find(bucket_ids: Sequence[bytes], job_ids: Sequence[bytes], scan_max: int) -> Any:
         counts["find"] += len(bucket_ids)
@@ -49,7 +49,7 @@ def asked(shop: Workshop, monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
 
     monkeypatch.setattr(shop.store, "find", counted_find)
     monkeypatch.setattr(shop.master.queries, "sent_before", counted_sent_before)
-    monkeypatch.setattr(shop.master.queries, "buckets", counted_buckets)
+    monkeypatch.setattr(shop.master.queries, "list_buckets", counted_buckets)
     return counts
 
 

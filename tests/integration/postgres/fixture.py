@@ -112,7 +112,7 @@ class World:
         return (await self.view(job_id)).state.value
 
     async def bucket_row(self, bucket_id: bytes) -> Bucket:
-        return next(bucket for bucket in await self.master.queries.buckets() if bucket.id == bucket_id)
+        return next(bucket for bucket in await self.master.queries.list_buckets() if bucket.id == bucket_id)
 
     async def jobs(self) -> list[tuple[Any, ...]]:
         """Everything in job and attempt: to show that nothing was written."""

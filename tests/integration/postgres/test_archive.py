@@ -361,7 +361,7 @@ async def test_a_range_is_counted_before_its_readers_are_locked_out(
     await transaction.start()
     assert await reader.fetchval("SELECT count(*) FROM jobs") == 1
     told = asyncio.Event()
-    task = asyncio.create_task(archive.drop(found.name, tell=lambda _: told.set()))
+    task = asyncio.create_task(archive.drop(found.name, progress=lambda _: told.set()))
     await told.wait()
     assert await fresh.sql.fetchval("SELECT count(*) FROM jobs") == 1, "another reader is not held up"
     await transaction.rollback()

@@ -110,7 +110,7 @@ async def test_a_row_that_appears_while_it_is_asked_for_gets_the_request(
 ) -> None:
     """A flush inserts the row and another bucket takes it, between the update that finds no row and the look for it."""
     job = new_job(new_id())
-    update = world.master._data.tell
+    update = world.master._data.write
     missed: list[Any] = []
 
     async def late(name: str, *arguments: Any, **options: Any) -> Any:
@@ -123,7 +123,7 @@ async def test_a_row_that_appears_while_it_is_asked_for_gets_the_request(
             ] == [job.id]
         return rows
 
-    monkeypatch.setattr(world.master._data, "tell", late)
+    monkeypatch.setattr(world.master._data, "write", late)
     state = await world.master.requests.cancel(job.id, tombstone=job if with_tombstone else None, actor="test")
     assert missed == [[]]
     assert state is JobState.ASSIGNED

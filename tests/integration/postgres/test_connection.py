@@ -13,7 +13,7 @@ import asyncpg
 import pytest
 
 from jobmaster.clock import new_id
-from jobmaster.master.driver.connection import Opener, place_of
+from jobmaster.master.driver.connection import ConnectionFactory, place_of
 from jobmaster.master.driver.errors import calling
 from jobmaster.master.master import Master
 from jobmaster.master.schema.migrate import migrate
@@ -77,7 +77,7 @@ async def test_who_was_accepted_before_and_is_refused_now_meets_an_outage(world:
     """A program that works must not end for a password that somebody is about to mend."""
     role = f"role_{new_id().hex()}"
     await world.sql.execute(f"CREATE ROLE {role} LOGIN")
-    opener = Opener(_with(world.dsn, user=role), "public", MasterSettings(), "test")
+    opener = ConnectionFactory(_with(world.dsn, user=role), "public", MasterSettings(), "test")
     (await opener.open(plan_once=False)).terminate()
     await world.sql.execute(f"ALTER ROLE {role} NOLOGIN")
     with pytest.raises(Unavailable, match=r"does not accept this user or password any more.*\(mend the user"):
@@ -85,7 +85,9 @@ async def test_who_was_accepted_before_and_is_refused_now_meets_an_outage(world:
     await world.sql.execute(f"ALTER ROLE {role} LOGIN")
     (await opener.open(plan_once=False)).terminate()
     with pytest.raises(Refused, match="does not accept this user or password"):
-        await Opener(_with(world.dsn, user="nobody_of_ours"), "public", MasterSettings(), "test").open(plan_once=False)
+        await ConnectionFactory(_with(world.dsn, user="nobody_of_ours"), "public", MasterSettings(), "test").open(
+            plan_once=False
+        )
 
 
 async def test_a_lock_that_is_not_had_in_time_means_nothing_happened(world: World) -> None:
@@ -187,7 +189,7 @@ async def test_a_call_that_gets_no_connection_was_not_sent(world: World) -> None
         _bucket_locked(world),
     ):
         await single.queries.get(new_id())
-        holder = single._data._connections.lend()
+        holder = single._data._connections.acquire()
         await holder.__aenter__()
         with pytest.raises(Unavailable, match="the call was not sent") as raised:
             await single.intake.insert_held([new_job(new_id())])
@@ -255,7 +257,7 @@ async def test_a_schema_that_lost_a_table_is_a_mismatch(own: str) -> None:
 
 
 async def test_the_sessions_settings_are_ours(world: World) -> None:
-    async with world.master._data._connections.lend() as connection:
+    async with world.master._data._connections.acquire() as connection:
         names = ["jit", "search_path", "lock_timeout", "statement_timeout", "idle_in_transaction_session_timeout"]
         settings = {name: await connection.fetchval(f"SHOW {name}") for name in names}
     assert settings == {

@@ -13,7 +13,7 @@ import asyncpg
 import pytest
 
 from jobmaster.clock import new_id
-from jobmaster.master.driver.connection import Dialler
+from jobmaster.master.driver.connection import Connector
 from jobmaster.master.driver.errors import calling, connecting
 from jobmaster.master.master import Master
 from jobmaster.master.reports import Reader
@@ -82,7 +82,7 @@ def behind(world: World, *directories: str) -> str:
 async def test_a_host_that_is_gone_is_passed_over(world: World, server_root: Path) -> None:
     dsn = behind(world, str(server_root / "no-such-host"))
     master = await Master.connect(dsn=dsn, schema=SCHEMA, settings=MasterSettings(), application_name="several")
-    assert await master.queries.buckets()
+    assert await master.queries.list_buckets()
     await master.close()
     reader = await Reader.connect(dsn=dsn, schema=SCHEMA)
     assert await reader.report("server")
@@ -98,19 +98,19 @@ async def test_a_host_that_is_silent_costs_its_share_of_the_time_and_once_only(w
         await silence(reader, writer)
 
     async with listener(server_root / f"silent-{id(world)}", counted) as silent:
-        dialler = Dialler(behind(world, silent))
+        connector = Connector(behind(world, silent))
         for _ in range(3):
-            connection = await dialler.connect(PATIENCE_SECONDS / 10, server_settings={})
+            connection = await connector.connect(PATIENCE_SECONDS / 10, server_settings={})
             await connection.close()
     assert came == 1
 
 
 async def test_all_hosts_together_have_the_time_of_one(world: World, server_root: Path) -> None:
     async with listener(server_root / f"mute-{id(world)}", silence) as silent:
-        dialler = Dialler(f"postgresql://app@/d?host={silent},{silent}")
+        connector = Connector(f"postgresql://app@/d?host={silent},{silent}")
         async with asyncio.timeout(PATIENCE_SECONDS):
             with pytest.raises(TimeoutError):
-                await dialler.connect(0.2, server_settings={})
+                await connector.connect(0.2, server_settings={})
 
 
 async def test_a_standby_is_passed_over_unless_it_is_wanted(world: World, server_root: Path) -> None:

@@ -83,16 +83,16 @@ async def test_a_key_that_is_forgotten_while_it_is_asked_for_is_reserved_again(
     """Another job held it when it was reserved; then the house-keeping forgot it; then the holder was read."""
     older, job_id = new_id(), new_id()
     await world.master.intake.reserve_keys("mail", [("a", older, b"1")])
-    ask, forgotten = world.master._data.ask, 0
+    read, forgotten = world.master._data.read, 0
 
     async def late(name: str, *args: Any) -> list[Row]:
         nonlocal forgotten
         if name == "jobs/held_keys" and not forgotten:
             forgotten += 1
             await world.sql.execute("DELETE FROM idempotency")
-        return await ask(name, *args)
+        return await read(name, *args)
 
-    monkeypatch.setattr(world.master._data, "ask", late)
+    monkeypatch.setattr(world.master._data, "read", late)
     assert await world.master.intake.reserve_keys("mail", [("a", job_id, b"2")]) == [("a", job_id, b"2")]
     assert forgotten == 1
 
@@ -272,16 +272,16 @@ class TestOnboarding:
         self, world: World, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         """A snapshot pins 500,000 dead entries, say, and a claim from the oldest on takes 0.2 s instead of 0.01 s."""
-        seconds, began, tell = 0.0, [], world.master._data.tell
+        seconds, began, write = 0.0, [], world.master._data.write
 
         async def slow(name: str, *args: Any, ids: Sequence[bytes] = ()) -> list[Row]:
             nonlocal seconds
             began.append(args[7])
             seconds += 0.01 if args[7] else 0.2
-            return await tell(name, *args, ids=ids)
+            return await write(name, *args, ids=ids)
 
         monkeypatch.setattr(onboarding, "_now", lambda: seconds)
-        monkeypatch.setattr(world.master._data, "tell", slow)
+        monkeypatch.setattr(world.master._data, "write", slow)
         now = await world.sql.fetchval("SELECT to_us(clock_timestamp())")
         await world.master.intake.insert_held([new_job(new_id(), due_us=now - 1000 + n) for n in range(500)])
         for _ in range(420):
@@ -303,11 +303,11 @@ class TestOnboarding:
 def _begun(world: World, monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """Where claims begin to read, in the order in which they are sent."""
     began: list[int] = []
-    tell = world.master._data.tell
+    write = world.master._data.write
 
     async def noting(name: str, *args: Any, ids: Sequence[bytes] = ()) -> list[Row]:
         began.append(args[7])
-        return await tell(name, *args, ids=ids)
+        return await write(name, *args, ids=ids)
 
-    monkeypatch.setattr(world.master._data, "tell", noting)
+    monkeypatch.setattr(world.master._data, "write", noting)
     return began

@@ -167,9 +167,9 @@ async def test_a_bucket_made_just_before_the_certificate_is_lost_with_it(world: 
 async def test_a_bucket_cannot_be_made_after_the_certificate(world: World) -> None:
     fence = Fence(world.fence.bucket_id, 1, AgentId(world.owner))
     await world.lost(fence)
-    (bucket,) = await world.master.queries.buckets()
+    (bucket,) = await world.master.queries.list_buckets()
     assert not await world.master.buckets.create_buckets([msgspec.structs.replace(bucket, id=new_id())])
-    assert len(await world.master.queries.buckets()) == 1
+    assert len(await world.master.queries.list_buckets()) == 1
 
 
 async def test_two_rescuers_never_get_the_same_bucket(world: World, rescuer: bytes) -> None:
@@ -182,7 +182,7 @@ async def test_two_rescuers_never_get_the_same_bucket(world: World, rescuer: byt
         assert other is not None
         assert await world.master.rescue.take_lost(second, ["store"], {}) is None
         await commit()
-    owners = {bucket.id: bucket.owner for bucket in await world.master.queries.buckets()}
+    owners = {bucket.id: bucket.owner for bucket in await world.master.queries.list_buckets()}
     assert sorted(owners.values()) == sorted([rescuer, second])
 
 

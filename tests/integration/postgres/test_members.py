@@ -61,7 +61,7 @@ async def test_a_renewal_says_what_an_agent_must_know(world: World, rescuer: byt
     assert (quiet.drain_requested, quiet.leader, quiet.lost_stores, quiet.cancel_requested) == (
         False, None, [], [],
     )  # fmt: skip
-    await world.master.leadership.lead(rescuer, 1, 5.0)
+    await world.master.leadership.acquire(rescuer, 1, 5.0)
     await world.master.members.request_drain(world.owner, "ann")
     lost = await world.bucket()
     await world.master.buckets.move_bucket(lost.bucket_id, 1, world.owner, BucketState.LOST, "test")
@@ -185,13 +185,13 @@ async def test_only_the_housekeeper_loses_a_retired_bucket(world: World) -> None
 async def test_buckets_are_made_once(world: World) -> None:
     made = await world.bucket_row(world.fence.bucket_id)
     assert await world.master.buckets.create_buckets([made])
-    assert len(await world.master.queries.buckets()) == 1
+    assert len(await world.master.queries.list_buckets()) == 1
 
 
 async def test_tombstones_are_kept_for_a_while_and_dropped_only_when_retired(world: World) -> None:
     bucket = world.fence.bucket_id
     await world.master.buckets.drop_bucket(bucket)
-    assert [b.id for b in await world.master.queries.buckets()] == [bucket], "a living bucket is not dropped"
+    assert [b.id for b in await world.master.queries.list_buckets()] == [bucket], "a living bucket is not dropped"
     for to in (BucketState.COMPLETING, BucketState.READY_TO_DELETE):
         await world.master.buckets.move_bucket(*world.fence, to, "test")
     assert await world.master.buckets.forget_buckets(3600.0, ["store"]) == []
@@ -200,13 +200,15 @@ async def test_tombstones_are_kept_for_a_while_and_dropped_only_when_retired(wor
     assert await world.master.buckets.forget_buckets(0.0, ["store"], others=True) == []
     assert [b.id for b in await world.master.buckets.forget_buckets(0.0, [], others=True)] == [bucket]
     await world.master.buckets.drop_bucket(bucket)
-    assert await world.master.queries.buckets() == []
+    assert await world.master.queries.list_buckets() == []
 
 
 async def test_states_filter_buckets(world: World) -> None:
-    assert [b.state for b in await world.master.queries.buckets(states=[BucketState.ACTIVE])] == [BucketState.ACTIVE]
-    assert await world.master.queries.buckets(states=[BucketState.LOST, BucketState.DRAINING]) == []
-    assert isinstance((await world.master.queries.buckets())[0], Bucket)
+    assert [b.state for b in await world.master.queries.list_buckets(states=[BucketState.ACTIVE])] == [
+        BucketState.ACTIVE
+    ]
+    assert await world.master.queries.list_buckets(states=[BucketState.LOST, BucketState.DRAINING]) == []
+    assert isinstance((await world.master.queries.list_buckets())[0], Bucket)
 
 
 # ------------------------------------------------------------ handlers
@@ -228,7 +230,7 @@ async def test_handlers_are_published_and_read_back(world: World) -> None:
 async def test_one_agent_holds_the_leaders_lease_and_its_epoch_grows_with_every_change(
     world: World, rescuer: bytes
 ) -> None:
-    lead = world.master.leadership.lead
+    lead = world.master.leadership.acquire
     assert await lead(world.owner, 1, 60.0) == 1
     assert await lead(world.owner, 1, 60.0) == 1
     assert await lead(rescuer, 1, 60.0) is None
@@ -240,20 +242,20 @@ async def test_one_agent_holds_the_leaders_lease_and_its_epoch_grows_with_every_
 
 
 async def test_an_expired_lease_is_taken(world: World, rescuer: bytes) -> None:
-    await world.master.leadership.lead(world.owner, 1, 60.0)
+    await world.master.leadership.acquire(world.owner, 1, 60.0)
     await world.sql.execute("UPDATE lease SET expires_at = clock_timestamp() - interval '1 ms'")
-    assert await world.master.leadership.lead(rescuer, 1, 60.0) == 2
+    assert await world.master.leadership.acquire(rescuer, 1, 60.0) == 2
 
 
 async def test_a_heavier_candidate_goes_first_for_half_a_lease(world: World) -> None:
     heavy = await world.agent(new_id(), weight=9)
     light = await world.agent(new_id(), weight=2)
-    await world.master.leadership.lead(world.owner, 1, 60.0)
+    await world.master.leadership.acquire(world.owner, 1, 60.0)
     await world.sql.execute("UPDATE lease SET expires_at = clock_timestamp() - interval '1 second'")
-    assert await world.master.leadership.lead(light, 2, 60.0) is None
-    assert await world.master.leadership.lead(heavy, 9, 60.0) == 2
+    assert await world.master.leadership.acquire(light, 2, 60.0) is None
+    assert await world.master.leadership.acquire(heavy, 9, 60.0) == 2
     await world.sql.execute("UPDATE lease SET expires_at = clock_timestamp() - interval '31 seconds'")
-    assert await world.master.leadership.lead(light, 2, 60.0) == 3, "but not for ever"
+    assert await world.master.leadership.acquire(light, 2, 60.0) == 3, "but not for ever"
 
 
 @pytest.mark.parametrize(
@@ -262,30 +264,30 @@ async def test_a_heavier_candidate_goes_first_for_half_a_lease(world: World) -> 
 async def test_nobody_waits_for_a_heavier_agent_that_will_not_lead(world: World, rescuer: bytes, why: str) -> None:
     heavy = await world.agent(new_id(), weight=9)
     await world.sql.execute(f"UPDATE agent SET {why} WHERE id = $1", *uuids([heavy]))
-    await world.master.leadership.lead(world.owner, 1, 60.0)
+    await world.master.leadership.acquire(world.owner, 1, 60.0)
     await world.sql.execute("UPDATE lease SET expires_at = clock_timestamp() - interval '1 ms'")
-    assert await world.master.leadership.lead(rescuer, 1, 60.0) == 2
+    assert await world.master.leadership.acquire(rescuer, 1, 60.0) == 2
 
 
 async def test_the_leaders_lease_goes_to_the_heaviest_agent_by_name_and_no_other_gets_it(
     world: World, rescuer: bytes
 ) -> None:
     heavy, heaviest = await world.agent(new_id(), weight=5), await world.agent(new_id(), weight=9)
-    await world.master.leadership.lead(world.owner, 1, 60.0)
-    assert not (await world.master.leadership.tend(world.owner, 1, 60.0, 60.0)).heavier, (
+    await world.master.leadership.acquire(world.owner, 1, 60.0)
+    assert not (await world.master.leadership.tick(world.owner, 1, 60.0, 60.0)).heavier, (
         "not before it has been there for a lease"
     )
-    assert await world.master.leadership.hand_over(world.owner, 1, 1) is None
+    assert await world.master.leadership.transfer(world.owner, 1, 1) is None
     await world.sql.execute("UPDATE agent SET started_at = started_at - interval '1 minute'")
-    assert (await world.master.leadership.tend(world.owner, 1, 60.0, 60.0)).heavier
-    assert await world.master.leadership.hand_over(world.owner, 1, 2) is None, "only under the present epoch"
-    assert await world.master.leadership.hand_over(world.owner, 1, 1) == heaviest
-    assert await world.master.leadership.hand_over(world.owner, 1, 1) is None
+    assert (await world.master.leadership.tick(world.owner, 1, 60.0, 60.0)).heavier
+    assert await world.master.leadership.transfer(world.owner, 1, 2) is None, "only under the present epoch"
+    assert await world.master.leadership.transfer(world.owner, 1, 1) == heaviest
+    assert await world.master.leadership.transfer(world.owner, 1, 1) is None
     for candidate, weight in ((world.owner, 1), (rescuer, 1), (heavy, 5)):
-        assert await world.master.leadership.lead(candidate, weight, 60.0) is None
+        assert await world.master.leadership.acquire(candidate, weight, 60.0) is None
     assert (await world.master.members.renew(heaviest, 60.0)).leader == heaviest
-    assert await world.master.leadership.lead(heaviest, 9, 60.0) == 2
-    assert not (await world.master.leadership.tend(heaviest, 9, 60.0, 60.0)).heavier
+    assert await world.master.leadership.acquire(heaviest, 9, 60.0) == 2
+    assert not (await world.master.leadership.tick(heaviest, 9, 60.0, 60.0)).heavier
 
 
 @pytest.mark.parametrize(
@@ -296,26 +298,26 @@ async def test_nothing_is_handed_to_an_agent_that_will_not_lead(world: World, wh
     heavy = await world.agent(new_id(), weight=9)
     await world.sql.execute("UPDATE agent SET started_at = started_at - interval '1 minute'")
     await world.sql.execute(f"UPDATE agent SET {why} WHERE id = $1", *uuids([heavy]))
-    await world.master.leadership.lead(world.owner, 1, 60.0)
-    assert not (await world.master.leadership.tend(world.owner, 1, 60.0, 60.0)).heavier
-    assert await world.master.leadership.hand_over(world.owner, 1, 1) is None
-    assert await world.master.leadership.lead(world.owner, 1, 60.0) == 1
+    await world.master.leadership.acquire(world.owner, 1, 60.0)
+    assert not (await world.master.leadership.tick(world.owner, 1, 60.0, 60.0)).heavier
+    assert await world.master.leadership.transfer(world.owner, 1, 1) is None
+    assert await world.master.leadership.acquire(world.owner, 1, 60.0) == 1
 
 
 async def test_an_heir_that_dies_before_it_leads_leaves_no_gap(world: World, rescuer: bytes) -> None:
     heir = await world.agent(new_id(), weight=9)
     await world.sql.execute("UPDATE agent SET started_at = started_at - interval '1 minute'")
-    await world.master.leadership.lead(world.owner, 1, 60.0)
-    assert await world.master.leadership.hand_over(world.owner, 1, 1) == heir
+    await world.master.leadership.acquire(world.owner, 1, 60.0)
+    assert await world.master.leadership.transfer(world.owner, 1, 1) == heir
     await world.master.members.end_agent(heir, dead=True, reason="test")
-    assert await world.master.leadership.lead(rescuer, 1, 60.0) == 3
+    assert await world.master.leadership.acquire(rescuer, 1, 60.0) == 3
 
 
 async def test_tending_keeps_the_leaders_lease_and_sees_what_is_due_and_overdue(world: World, rescuer: bytes) -> None:
-    tend = world.master.leadership.tend
-    assert (await tend(world.owner, 1, 60.0, 60.0)).epoch is None
-    await world.master.leadership.lead(world.owner, 1, 60.0)
-    assert await tend(world.owner, 1, 60.0, 60.0) == (1, [], False, False)
+    tick = world.master.leadership.tick
+    assert (await tick(world.owner, 1, 60.0, 60.0)).epoch is None
+    await world.master.leadership.acquire(world.owner, 1, 60.0)
+    assert await tick(world.owner, 1, 60.0, 60.0) == (1, [], False, False)
     now = await world.sql.fetchval("SELECT to_us(clock_timestamp())")
     await world.master.intake.insert_held(
         [
@@ -325,11 +327,11 @@ async def test_tending_keeps_the_leaders_lease_and_sees_what_is_due_and_overdue(
         ]
     )
     await _overdue(world, rescuer)
-    tended = await tend(world.owner, 1, 60.0, 60.0)
+    tended = await tick(world.owner, 1, 60.0, 60.0)
     assert (tended.epoch, tended.overdue) == (1, True)
     assert tended.due == [("default", 2), ("payroll", 5)]
-    assert (await tend(world.owner, 1, 60.0, 600.0)).due == [("default", 2), ("payroll", 1), ("payroll", 5)]
-    assert (await tend(rescuer, 1, 60.0, 60.0)).epoch is None
+    assert (await tick(world.owner, 1, 60.0, 600.0)).due == [("default", 2), ("payroll", 1), ("payroll", 5)]
+    assert (await tick(rescuer, 1, 60.0, 60.0)).epoch is None
 
 
 # ------------------------------------------------------------ upkeep

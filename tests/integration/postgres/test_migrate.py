@@ -17,7 +17,14 @@ from jobmaster.master.schema import index_building
 from jobmaster.master.schema import migrate as migrate_module
 from jobmaster.master.schema import migrations as migrations_module
 from jobmaster.master.schema.migrate import migrate, status
-from jobmaster.master.schema.migrations import Applied, Standing, compare, migration_of, migrations, script
+from jobmaster.master.schema.migrations import (
+    AppliedMigration,
+    MigrationState,
+    compare,
+    migration_of,
+    migrations,
+    script,
+)
 from jobmaster.model.errors import CodeError, SchemaMismatch
 from jobmaster.settings.model import MasterSettings
 from tests.integration.postgres.fixture import SCHEMA
@@ -53,7 +60,7 @@ async def test_a_second_run_does_nothing(master_dsn: str) -> None:
     assert await _migrate(master_dsn) == [m.label for m in migrations()]
     assert await _migrate(master_dsn) == []
     lines = await status(dsn=master_dsn, schema=SCHEMA, settings=SETTINGS)
-    assert {line.standing for line in lines} == {Standing.APPLIED}
+    assert {line.standing for line in lines} == {MigrationState.APPLIED}
 
 
 async def test_two_migrators_at_once_apply_everything_once(master_dsn: str) -> None:
@@ -63,7 +70,7 @@ async def test_two_migrators_at_once_apply_everything_once(master_dsn: str) -> N
 
 async def test_status_of_nothing_is_all_pending(master_dsn: str) -> None:
     lines = await status(dsn=master_dsn, schema=SCHEMA, settings=SETTINGS)
-    assert {line.standing for line in lines} == {Standing.PENDING}
+    assert {line.standing for line in lines} == {MigrationState.PENDING}
 
 
 async def test_a_missing_schema_is_refused_with_one_sentence(master_dsn: str) -> None:
@@ -120,7 +127,7 @@ async def test_an_older_program_runs_on_a_newer_schema_that_says_so(
     await (await _connect(master_dsn)).close()
     lines = await status(dsn=master_dsn, schema=SCHEMA, settings=SETTINGS)
     assert [(line.standing, line.programs) for line in lines[-2:]] == [
-        (Standing.NEWER, last), (Standing.NEWER, last - 1)
+        (MigrationState.NEWER, last), (MigrationState.NEWER, last - 1)
     ]  # fmt: skip
     with with_later(since(last) + "CREATE TABLE one (id integer)"):
         await (await _connect(master_dsn)).close()  # a program in between
@@ -184,7 +191,7 @@ async def test_a_list_that_an_older_program_made_is_read_and_completed(
     assert await _migrate(master_dsn) == []
     assert await admin.fetchval("SELECT count(*) FROM schema_migration WHERE programs IS NULL") == len(migrations())
     lines = await status(dsn=master_dsn, schema=SCHEMA, settings=SETTINGS)
-    assert {line.standing for line in lines} == {Standing.APPLIED}
+    assert {line.standing for line in lines} == {MigrationState.APPLIED}
 
 
 async def test_an_edited_migration_is_refused(master_dsn: str, admin: asyncpg.Connection[asyncpg.Record]) -> None:
@@ -196,8 +203,8 @@ async def test_an_edited_migration_is_refused(master_dsn: str, admin: asyncpg.Co
 
 
 def test_a_migration_that_was_left_out_is_noticed() -> None:
-    applied = [Applied(m.number, m.name, m.checksum, 0, "x") for m in migrations() if m.number != 2]
-    assert [line.standing for line in compare(applied, migrations())][1] is Standing.SKIPPED
+    applied = [AppliedMigration(m.number, m.name, m.checksum, 0, "x") for m in migrations() if m.number != 2]
+    assert [line.standing for line in compare(applied, migrations())][1] is MigrationState.SKIPPED
 
 
 async def test_a_schema_of_another_cluster_is_refused(master_dsn: str) -> None:
@@ -367,7 +374,7 @@ async def test_a_leader_that_was_stored_under_its_old_name_keeps_its_lease(
     await _migrate(master_dsn)
     assert [tuple(row) for row in await admin.fetch("SELECT mode, leader FROM agent_status")] == [("leader", True)]
     master = await _connect(master_dsn)
-    assert await master.leadership.lead(agent_id, 1, 10.0) == 7, "the same leader, the same epoch"
+    assert await master.leadership.acquire(agent_id, 1, 10.0) == 7, "the same leader, the same epoch"
     await master.close()
 
 

@@ -15,7 +15,7 @@ async def test_acts_are_read_back_by_subject_actor_and_age(world: World) -> None
     job_id = new_id()
     await world.master.intake.insert_held([new_job(job_id)])
     assert await world.master.requests.cancel(job_id, tombstone=None, actor="ann@host") is JobState.CANCELLED
-    await world.master.calls.tell(NOTE, *note_values("db retire", {"job_1": {"retired": True}, "job_2": {}}))
+    await world.master.statements.write(NOTE, *note_values("db retire", {"job_1": {"retired": True}, "job_2": {}}))
     reader = await Reader.connect(dsn=world.dsn, schema=SCHEMA)
 
     async def found(*filters: object) -> list[tuple[str, str]]:

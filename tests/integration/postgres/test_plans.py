@@ -20,7 +20,7 @@ def _nodes(plan: _Node) -> list[_Node]:
 
 async def _plan(world: World, name: str, *args: object, generic: bool = False) -> list[_Node]:
     """The nodes that were really executed, on one of the master's own connections; rolled back."""
-    async with world.master._data._connections.lend() as connection:
+    async with world.master._data._connections.acquire() as connection:
         transaction = connection.transaction()
         await transaction.start()
         if generic:
@@ -98,7 +98,7 @@ async def test_a_sweep_reads_only_what_is_in_flight_in_its_bucket(filled: World,
 
 
 async def test_finding_due_groups_costs_two_probes_a_group(filled: World) -> None:
-    await filled.master.leadership.lead(filled.owner, 1, 60.0)
+    await filled.master.leadership.acquire(filled.owner, 1, 60.0)
     nodes = await _plan(filled, "upkeep/tend", filled.owner, 1, 60.0, 60.0, generic=True)
     assert {index for _, index in _scans(nodes)} <= {"_lane_priority_due_at_idx"}
     read = sum(

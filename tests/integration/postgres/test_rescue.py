@@ -10,7 +10,7 @@ from jobmaster.model.bucket import BucketState
 from jobmaster.model.errors import ValueRefused
 from jobmaster.model.ids import Fence
 from jobmaster.model.job import Entry
-from jobmaster.ports import Unfit
+from jobmaster.ports import UnstorableEntry
 from tests.integration.postgres.fixture import LANE, PRIORITY, World, entry, final_row, hold_row, in_flight_row, uuids
 
 
@@ -204,9 +204,9 @@ async def test_what_is_put_aside_is_kept_whole_and_once(world: World) -> None:
     job_id, bucket_id = new_id(), world.fence.bucket_id
     odd = "nul\0, half a pair \ud800, \xe9 " + "and so on" * 1000
     unfit = [
-        Unfit(job_id, "pending", b"one", odd),
-        Unfit(job_id, "pending", b"two", odd),
-        Unfit(job_id, "spilled", b"one", odd),
+        UnstorableEntry(job_id, "pending", b"one", odd),
+        UnstorableEntry(job_id, "pending", b"two", odd),
+        UnstorableEntry(job_id, "spilled", b"one", odd),
     ]
     for _ in range(2):
         await world.master.outcomes.quarantine(bucket_id, [*unfit, unfit[0]])

@@ -146,10 +146,10 @@ class TestHelp:
     async def test_an_agent_that_has_the_handler_and_helps_out_in_the_lane_is_asked_once(self, serving: World) -> None:
         await self.helper(serving, "other")
         await self.helper(serving, "lost", lane="elsewhere")
-        assert await serving.master.unserved.ask_help([self.LACK]) == []
+        assert await serving.master.unserved.request_help([self.LACK]) == []
         chosen = await self.helper(serving, "lost")
-        assert await serving.master.unserved.ask_help([self.LACK]) == [("payroll", PRIORITY, "lost", chosen)]
-        assert await serving.master.unserved.ask_help([self.LACK]) == []
+        assert await serving.master.unserved.request_help([self.LACK]) == [("payroll", PRIORITY, "lost", chosen)]
+        assert await serving.master.unserved.request_help([self.LACK]) == []
         assert (await serving.master.members.renew(chosen, 60.0)).helps == {("payroll", PRIORITY)}
         await serving.bucket(chosen, lane="payroll")
         assert await serving.master.unserved.end_help() == [], "its own bucket is what was asked for"
@@ -158,16 +158,16 @@ class TestHelp:
         self, serving: World
     ) -> None:
         busy, idle = await self.helper(serving, "lost", "too"), await self.helper(serving, "too")
-        await serving.master.unserved.ask_help([self.LACK])
+        await serving.master.unserved.request_help([self.LACK])
         await serving.bucket(busy, lane="payroll")
-        (asked,) = await serving.master.unserved.ask_help([self.LACK._replace(handler="too")])
+        (asked,) = await serving.master.unserved.request_help([self.LACK._replace(handler="too")])
         assert asked.helper == busy
-        (asked,) = await serving.master.unserved.ask_help([self.LACK._replace(handler="too", priority=1)])
+        (asked,) = await serving.master.unserved.request_help([self.LACK._replace(handler="too", priority=1)])
         assert asked.helper == idle
 
     async def test_it_ends_when_a_configured_owner_can_run_the_same_jobs(self, serving: World) -> None:
         chosen = await self.helper(serving, "lost")
-        await serving.master.unserved.ask_help([self.LACK])
+        await serving.master.unserved.request_help([self.LACK])
         other = await agent_with(serving, "other")
         await serving.bucket(other, lane="payroll")
         assert await serving.master.unserved.end_help() == [], "that one cannot run them"
@@ -177,10 +177,10 @@ class TestHelp:
 
     async def test_another_is_asked_when_the_helper_has_ended_or_has_nothing_to_do(self, serving: World) -> None:
         first = await self.helper(serving, "lost")
-        await serving.master.unserved.ask_help([self.LACK])
+        await serving.master.unserved.request_help([self.LACK])
         await serving.master.members.end_agent(first, dead=True, reason="test")
         second = await self.helper(serving, "lost")
-        (asked,) = await serving.master.unserved.ask_help([self.LACK])
+        (asked,) = await serving.master.unserved.request_help([self.LACK])
         assert asked.helper == second
         await serving.master.unserved.stop_helping(first, "payroll", PRIORITY)
         assert (await serving.master.members.renew(second, 60.0)).helps == {("payroll", PRIORITY)}

@@ -49,7 +49,7 @@ async def test_the_ledger_has_one_line_an_identity_and_one_that_concludes(world:
 
 async def test_buckets_and_agents_are_shown_with_what_they_hold(world: World) -> None:
     await world.assigned(3)
-    await world.master.leadership.lead(world.owner, 1, 60.0)
+    await world.master.leadership.acquire(world.owner, 1, 60.0)
     bucket = (await world.sql.fetch("SELECT * FROM bucket_status"))[0]
     assert (bucket["state"], bucket["priority"], bucket["owner_name"], bucket["owner_state"], bucket["in_flight"]) == (
         "ACTIVE", "medium", "agent", "ACTIVE", 3,

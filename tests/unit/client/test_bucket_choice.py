@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from jobmaster.client.bucket_choice import ALL_FULL, NO_BUCKET, BucketGroup, Capacity, Placement
+from jobmaster.client.bucket_choice import ALL_FULL, NO_BUCKET, BucketGroup, Placement, StoreLimits
 from jobmaster.client.bucket_directory import DEPTH_SECONDS, BucketDirectory
 from jobmaster.client.store_handle import RECHECK_SECONDS, StoreHandle
 from jobmaster.clock import new_id
@@ -16,7 +16,7 @@ from jobmaster.codec import encode_entry
 from jobmaster.model.bucket import Bucket, BucketState
 from jobmaster.model.errors import ClockSkew, DurabilityRefused, OutcomeUnknown, StoreRefused, Unavailable
 from jobmaster.model.job import Durability, Entry
-from jobmaster.ports import Queries, ReplyStatus, StoreHealth, Submitted, Traits
+from jobmaster.ports import OwnerTraits, Queries, ReplyStatus, StoreHealth, Submitted
 from tests.support.fake_producer_store import HEALTHY, Answer, FakeProducerStore, Script, bucket
 from tests.support.hand_clock import HandClock
 from tests.support.waiting import until
@@ -35,15 +35,15 @@ class Listing:
         self.has: dict[bytes, frozenset[str]] = {}
         self.shares: dict[bytes, float] = {}
 
-    async def buckets(self, *, states: Sequence[BucketState] = ()) -> list[Bucket]:
+    async def list_buckets(self, *, states: Sequence[BucketState] = ()) -> list[Bucket]:
         self.asked += 1
         if isinstance(self.listed, Exception):
             raise self.listed
         return self.listed
 
-    async def served(self) -> dict[bytes, Traits]:
+    async def served(self) -> dict[bytes, OwnerTraits]:
         owners = self.has.keys() | self.shares.keys()
-        return {each: Traits(self.has.get(each, frozenset()), self.shares.get(each, 1.0)) for each in owners}
+        return {each: OwnerTraits(self.has.get(each, frozenset()), self.shares.get(each, 1.0)) for each in owners}
 
 
 class Bench:
@@ -61,7 +61,7 @@ class Bench:
         watches = {name: StoreHandle(name, store, self.clock) for name, store in stores.items()}
         queries: Queries = self.listing  # type: ignore[assignment]  # one query is all that is asked
         self.map = BucketDirectory(queries, watches, self.clock, 10.0)
-        capacities = dict.fromkeys(stores, Capacity(100, 10_000, 3_600_000))
+        capacities = dict.fromkeys(stores, StoreLimits(100, 10_000, 3_600_000))
         self.group = BucketGroup("default", 3, need, self.map, capacities, self.clock, handler=handler)
 
 

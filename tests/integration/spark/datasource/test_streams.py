@@ -185,12 +185,12 @@ def test_a_range_that_is_being_read_is_not_dropped_meanwhile(ground: Ground) -> 
         from jobmaster.master.history.export import open_scan
         from jobmaster.pipeline.datasource.range_scan import TransactionWindow, check_window
 
-        task = await open_scan(stream.reader.plan.cluster.opener())
+        task = await open_scan(stream.reader.plan.cluster.connection_factory())
         window = TransactionWindow(end["began"], stream.at["xid"], end["xid"])
         await check_window(task, stream.reader.plan.selection, window)
         told = asyncio.Event()
         (found,) = await archive.ranges()
-        dropping = asyncio.create_task(archive.drop(found.name, discard=True, tell=lambda _: told.set()))
+        dropping = asyncio.create_task(archive.drop(found.name, discard=True, progress=lambda _: told.set()))
         await told.wait()
         assert await task.fetchval("SELECT count(*) FROM job_detached") == 10
         task.terminate()

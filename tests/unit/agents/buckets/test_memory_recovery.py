@@ -12,7 +12,7 @@ from jobmaster.handlers import Handlers
 from jobmaster.model.errors import CodeError, Refused, Unavailable, ValueRefused
 from jobmaster.model.ids import AgentId, BucketId, Fence
 from jobmaster.model.job import Entry, FinalRow, HoldRow, JobState
-from jobmaster.ports import ReplyStatus, Unfit, Written
+from jobmaster.ports import ReplyStatus, UnstorableEntry, Written
 from jobmaster_agents import until_answered
 from jobmaster_agents.buckets.memory_recovery import MemoryRecovery, Saved
 from jobmaster_agents.outcomes import kept
@@ -168,7 +168,7 @@ class Master:
     async def hold(self, fence: Fence, rows: Sequence[HoldRow]) -> Written:
         return self._take([row.id for row in rows])
 
-    async def quarantine(self, bucket_id: bytes, entries: Sequence[Unfit]) -> None:
+    async def quarantine(self, bucket_id: bytes, entries: Sequence[UnstorableEntry]) -> None:
         self.aside += [each.id for each in entries]
 
     def _take(self, ids: list[bytes]) -> Written:

@@ -12,7 +12,7 @@ from jobmaster.agentstore.errors import OutOfMemory
 from jobmaster.clock import new_id
 from jobmaster.model.bucket import Bucket, BucketState
 from jobmaster.model.errors import JobMasterError, Unavailable
-from jobmaster.ports import DueGroup, Tended, Traits
+from jobmaster.ports import DueGroup, LeaderTick, OwnerTraits
 from jobmaster.settings.model import AgentMode, Leases
 from jobmaster.telemetry import Telemetry
 from jobmaster_agents.event_log import EventLog
@@ -33,9 +33,9 @@ class Master:
         self.overdue = False
         self.heir: bytes | None = None
         self.active: list[Bucket] = []
-        self.traits: dict[bytes, Traits] = {}
+        self.traits: dict[bytes, OwnerTraits] = {}
 
-    async def lead(self, agent_id: bytes, weight: int, lease_seconds: float) -> int | None:
+    async def acquire(self, agent_id: bytes, weight: int, lease_seconds: float) -> int | None:
         self.queries.append("lead")
         if self.holder not in (None, agent_id):
             return None
@@ -44,13 +44,13 @@ class Master:
         self.holder = agent_id
         return self.epoch
 
-    async def tend(self, agent_id: bytes, weight: int, lease_seconds: float, horizon_seconds: float) -> Tended:
+    async def tick(self, agent_id: bytes, weight: int, lease_seconds: float, horizon_seconds: float) -> LeaderTick:
         self.queries.append("tend")
         if self.holder != agent_id:
-            return Tended(None, [], self.overdue)
-        return Tended(self.epoch, self.due, self.overdue, self.heir is not None)
+            return LeaderTick(None, [], self.overdue)
+        return LeaderTick(self.epoch, self.due, self.overdue, self.heir is not None)
 
-    async def hand_over(self, agent_id: bytes, weight: int, epoch: int) -> bytes | None:
+    async def transfer(self, agent_id: bytes, weight: int, epoch: int) -> bytes | None:
         self.queries.append("hand_over")
         if self.heir is not None and (self.holder, self.epoch) == (agent_id, epoch):
             self.holder, self.epoch = self.heir, epoch + 1
@@ -62,12 +62,12 @@ class Master:
         if self.holder == agent_id and self.epoch == epoch:
             self.holder = None
 
-    async def buckets(self, *, states: Sequence[BucketState] = ()) -> list[Bucket]:
+    async def list_buckets(self, *, states: Sequence[BucketState] = ()) -> list[Bucket]:
         self.queries.append("buckets")
         assert list(states) == [BucketState.ACTIVE]
         return self.active
 
-    async def served(self) -> dict[bytes, Traits]:
+    async def served(self) -> dict[bytes, OwnerTraits]:
         return self.traits
 
 
@@ -194,7 +194,7 @@ async def test_a_successor_that_has_left_meanwhile_changes_no_leader() -> None:
     async def no_successor(agent_id: bytes, weight: int, epoch: int) -> bytes | None:
         return None
 
-    bench.master.hand_over = no_successor  # type: ignore[method-assign]
+    bench.master.transfer = no_successor  # type: ignore[method-assign]
     assert await bench.second() == 1.0
     assert bench.duty.epoch == 1
 
@@ -289,7 +289,7 @@ async def test_an_owner_with_a_greater_share_has_more_turns_and_all_have_some() 
     small, big, huge = buckets = [a_bucket("one"), a_bucket("one"), a_bucket("one")]
     bench.master.active = buckets
     shares = {small: 0.5, big: 1.0, huge: 2.5}
-    bench.master.traits = {bucket.owner: Traits(frozenset(), share) for bucket, share in shares.items()}
+    bench.master.traits = {bucket.owner: OwnerTraits(frozenset(), share) for bucket, share in shares.items()}
     for _ in range(80):
         await bench.due_notifier.notify({("default", 3)})
         await bench.due_notifier.tick()
@@ -303,8 +303,8 @@ async def test_where_owners_differ_in_their_handlers_two_of_each_kind_get_a_hint
     many = [a_bucket("one") for _ in range(10)]
     rare = a_bucket("two")
     bench.master.active = [*many, rare]
-    bench.master.traits = {bucket.owner: Traits(frozenset({"common"}), 1.0) for bucket in many}
-    bench.master.traits[rare.owner] = Traits(frozenset({"rare"}), 1.0)
+    bench.master.traits = {bucket.owner: OwnerTraits(frozenset({"common"}), 1.0) for bucket in many}
+    bench.master.traits[rare.owner] = OwnerTraits(frozenset({"rare"}), 1.0)
     for _ in range(5):
         await bench.due_notifier.notify({("default", 3)})
         await bench.due_notifier.tick()

@@ -29,7 +29,7 @@ class Queries:
     def __init__(self, ledger: dict[bytes, Bucket]) -> None:
         self.ledger = ledger
 
-    async def buckets(self, *, states: Sequence[BucketState] = ()) -> list[Bucket]:
+    async def list_buckets(self, *, states: Sequence[BucketState] = ()) -> list[Bucket]:
         return list(self.ledger.values())
 
 

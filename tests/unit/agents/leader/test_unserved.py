@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from jobmaster.ports import DueGroup, Help, Unserved
+from jobmaster.ports import DueGroup, HelpRequest, UnservedHandler
 from jobmaster.rules.serving import Lack
 from jobmaster.settings.model import Thresholds
 from jobmaster.telemetry import Telemetry
@@ -26,8 +26,8 @@ class Master:
         self.returns = 0
         self.asked: list[Lack] = []
 
-    async def find(self, overdue_seconds: float, look: int) -> list[Unserved]:
-        return [Unserved(lack, 7, 5) for lack in self.found]
+    async def find(self, overdue_seconds: float, look: int) -> list[UnservedHandler]:
+        return [UnservedHandler(lack, 7, 5) for lack in self.found]
 
     async def put_off(
         self, group: DueGroup, handlers: Sequence[str], overdue_seconds: float, again_seconds: float, limit: int
@@ -38,11 +38,11 @@ class Master:
     async def put_back(self, limit: int) -> int:
         return self.returns
 
-    async def ask_help(self, lacks: Sequence[Lack]) -> list[Help]:
+    async def request_help(self, lacks: Sequence[Lack]) -> list[HelpRequest]:
         self.asked += lacks
         return []
 
-    async def end_help(self) -> list[Help]:
+    async def end_help(self) -> list[HelpRequest]:
         return []
 
 

@@ -15,7 +15,7 @@ from jobmaster.model.bucket import Bucket, BucketState
 from jobmaster.model.errors import CodeError, Refused, Unavailable, ValueRefused
 from jobmaster.model.ids import AgentId, BucketId, Fence
 from jobmaster.model.job import Entry, FinalRow, HoldRow
-from jobmaster.ports import Page, ReplyStatus, Swept, Unfit, Written
+from jobmaster.ports import Page, ReplyStatus, Swept, UnstorableEntry, Written
 from jobmaster.rules.batching import BATCH_BYTES
 from jobmaster_agents.outcomes.kept_codec import keep_final, keep_hold
 from jobmaster_agents.rescue.evacuation import Evacuation, EvacuationEnd
@@ -49,7 +49,7 @@ class World(MasterParts):
         )
         self.finals: list[FinalRow] = []
         self.holds: list[tuple[Fence, HoldRow]] = []
-        self.aside: list[Unfit] = []
+        self.aside: list[UnstorableEntry] = []
         self.aside_fails: Exception | None = None
         self.unfit_rows: set[bytes] = set()
         self.remove_word = ReplyStatus.OK
@@ -88,7 +88,7 @@ class World(MasterParts):
         self.holds.extend((fence, row) for row in rows)
         return Written(True, frozenset(row.id for row in rows))
 
-    async def quarantine(self, bucket_id: bytes, entries: Sequence[Unfit]) -> None:
+    async def quarantine(self, bucket_id: bytes, entries: Sequence[UnstorableEntry]) -> None:
         self.calls.append(f"aside {len(entries)}")
         if self.aside_fails is not None:
             raise self.aside_fails
