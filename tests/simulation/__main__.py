@@ -8,8 +8,8 @@ import os
 import sys
 from collections.abc import Callable
 
-from tests.simulation import coverage
 from tests.simulation.ablations import ABLATIONS
+from tests.simulation.checks import coverage
 from tests.simulation.history import History
 from tests.simulation.page import keep, lines_of_run
 from tests.simulation.runner import Caught, Report, catch_all, play_all, seeds_of

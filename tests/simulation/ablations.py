@@ -31,8 +31,8 @@ from jobmaster_agents.state.job_table import ClaimedJob, JobPhase, by_bucket
 from jobmaster_agents.state.ownership import OwnedBucket, Ownership
 from jobmaster_agents.state.store_reach import StoreReach
 from tests.simulation.history import History, Result
-from tests.simulation.store_intake import IntakeFunctions
-from tests.simulation.surroundings import Patch
+from tests.simulation.runtime.patches import Patch
+from tests.simulation.store.intake_functions import IntakeFunctions
 
 SEEDS_MAX = 2000
 

@@ -1,4 +1,4 @@
-"""One seed from beginning to end: servers, agents, clients, faults, healing, and the last look."""
+"""One seed from beginning to end: servers, agents, clients, faults, healing, and the final check."""
 
 from __future__ import annotations
 
@@ -19,20 +19,20 @@ from jobmaster.settings.model import (
     StoreSettings,
     Thresholds,
 )
-from tests.simulation.audit import Audit
-from tests.simulation.blows import Blows
-from tests.simulation.faults import Nemesis
-from tests.simulation.hosts import EPOCH_US, Host, SimClock
-from tests.simulation.loop import Process, SimLoop, Stuck
-from tests.simulation.misfits import MISFITS, unaccounted
-from tests.simulation.sim_master import MasterServer, SimMaster
-from tests.simulation.sim_store import CLUSTER, SimStore, StoreServer
-from tests.simulation.statements_cluster import ClusterStatements
-from tests.simulation.surroundings import Ids, Patch, Surroundings
-from tests.simulation.tables import FINAL
-from tests.simulation.trace import Trace
-from tests.simulation.wire import Wire
-from tests.simulation.workload import HANDLERS, Clients, isolated
+from tests.simulation.checks.audit import Audit
+from tests.simulation.checks.trace import Trace
+from tests.simulation.faults.injector import FaultInjector
+from tests.simulation.faults.nemesis import Nemesis
+from tests.simulation.master.cluster_statements import ClusterStatements
+from tests.simulation.master.sim_master import MasterServer, SimMaster
+from tests.simulation.master.tables import FINAL
+from tests.simulation.runtime.event_loop import Deadlock, Process, SimLoop
+from tests.simulation.runtime.hosts import EPOCH_US, Host, SimClock
+from tests.simulation.runtime.network import Network
+from tests.simulation.runtime.patches import Ids, Patch, PatchedProduct
+from tests.simulation.store.sim_store import CLUSTER, SimStore, StoreServer
+from tests.simulation.workload.clients import HANDLERS, Clients, isolated
+from tests.simulation.workload.invalid_jobs import INVALID_KINDS, unaccounted
 
 FAULTLESS_EVERY = 4
 ACTIVE_SECONDS = 2.6
@@ -59,7 +59,7 @@ SETTINGS = ClusterSettings(
 
 @dataclass(frozen=True)
 class Result:
-    """What is left of a history."""
+    """Result of a history."""
 
     seed: int
     faultless: bool
@@ -75,7 +75,7 @@ class Result:
 
 
 class History:
-    """The world of one seed.
+    """All servers, machines and clients of one seed, and their run.
 
     Args:
         without: guards that the simulated statements leave out.
@@ -124,12 +124,12 @@ class History:
 
     def open_master(self) -> SimMaster:
         """A process connects."""
-        return SimMaster(self.master, Wire(self.master, self.nemesis, self.trace))
+        return SimMaster(self.master, Network(self.master, self.nemesis, self.trace))
 
     def open_stores(self) -> dict[str, SimStore]:
         """A process connects to every store."""
         return {
-            name: SimStore(server, Wire(server, self.nemesis, self.trace), self.nemesis)
+            name: SimStore(server, Network(server, self.nemesis, self.trace), self.nemesis)
             for name, server in self.stores.items()
         }
 
@@ -138,10 +138,10 @@ class History:
     def run(self, patches: list[Patch] | None = None, *, text: bool = False) -> Result:
         """Play it."""
         random.seed(self._streams["product"].getrandbits(64))
-        with Surroundings(self.audit.hits, self.new_id, patches).opened():
+        with PatchedProduct(self.audit.hits, self.new_id, patches).opened():
             try:
                 self.loop.run(self._main())
-            except Stuck:
+            except Deadlock:
                 self.audit.broken("L1", "nothing is ready and no timer runs")
         violations = tuple(dict.fromkeys(self.audit.violations))
         return Result(
@@ -157,16 +157,16 @@ class History:
         client = Process("client", self)
         clients = self.loop.spawn(client, self._clients())
         self.nemesis.quiet = False
-        blows = Blows(self, self._streams["faults"])
-        await blows.strike(ACTIVE_SECONDS)
+        injector = FaultInjector(self, self._streams["faults"])
+        await injector.inject(ACTIVE_SECONDS)
         self.nemesis.heal()
-        blows.heal()
-        await self._settle(clients, blows)
+        injector.heal()
+        await self._settle(clients, injector)
         if self.audit.violations:
             return
-        self.audit.final(self.master.statements.tables, MISFITS)
+        self.audit.final(self.master.statements.tables, INVALID_KINDS)
         for wrong in unaccounted(self):
-            self.audit.broken("misfit", wrong)
+            self.audit.broken("invalid job", wrong)
         for task in (*hosts, clients):
             if task.done() and not task.cancelled() and (error := task.exception()) is not None:
                 self.audit.broken("error", repr(error))
@@ -177,14 +177,14 @@ class History:
         self.clients = Clients(self, cluster, stores, self._streams["workload"], self.new_id)
         await self.clients.run(ACTIVE_SECONDS)
 
-    async def _settle(self, clients: asyncio.Task[None], blows: Blows) -> None:
+    async def _settle(self, clients: asyncio.Task[None], injector: FaultInjector) -> None:
         """Until everything has ended, or the time for it is over."""
         ends = self.loop.now + HEAL_SECONDS
         quiet = 0
         while quiet < 3 and self.loop.now < ends and not self.audit.violations:
             await asyncio.sleep(_LOOK_SECONDS)
             quiet = quiet + 1 if clients.done() and self._is_over() else 0
-            blows.let_go()
+            injector.let_go()
 
     def _is_over(self) -> bool:
         tables = self.master.statements.tables
@@ -193,11 +193,11 @@ class History:
         if any(bucket.state in ("LOST", "DRAINING", "FROZEN") for bucket in tables.buckets.values()):
             return False
         jobs = self.audit.jobs
-        if any(row.state not in FINAL and jobs[row.id].kind not in MISFITS for row in tables.jobs.values()):
+        if any(row.state not in FINAL and jobs[row.id].kind not in INVALID_KINDS for row in tables.jobs.values()):
             return False
         missing = [
             job
             for job in jobs.values()
             if job.level and not job.may_be_lost and job.id not in tables.jobs and job.id not in self.audit.concluded
         ]
-        return all(job.kind in MISFITS for job in missing) and not unaccounted(self)
+        return all(job.kind in INVALID_KINDS for job in missing) and not unaccounted(self)

@@ -16,7 +16,7 @@ from typing import NamedTuple, TypeVar
 
 from tests.simulation.ablations import ABLATIONS, SEEDS_MAX
 from tests.simulation.history import FAULTLESS_EVERY, History, Result
-from tests.simulation.loop import Silence
+from tests.simulation.runtime.event_loop import SilencedErrors
 
 _A = TypeVar("_A")
 _B = TypeVar("_B")
@@ -131,7 +131,7 @@ class _Uncollected:
     def __enter__(self) -> _Uncollected:
         self._was_on = gc.isenabled()
         self._since = 0
-        with Silence():  # what lies about here is not ours to speak of
+        with SilencedErrors():  # what lies about here is not ours to speak of
             gc.collect()
         if self._frozen:
             gc.freeze()
@@ -142,11 +142,11 @@ class _Uncollected:
         self._since += 1
         if self._since >= _COLLECT_EVERY:
             self._since = 0
-            with Silence():
+            with SilencedErrors():
                 gc.collect()
 
     def __exit__(self, *_: object) -> None:
-        with Silence():
+        with SilencedErrors():
             gc.collect()
         if self._frozen:
             gc.unfreeze()

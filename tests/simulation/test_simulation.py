@@ -6,8 +6,8 @@ import os
 
 import pytest
 
-from tests.simulation import coverage
 from tests.simulation.ablations import ABLATIONS
+from tests.simulation.checks import coverage
 from tests.simulation.history import History
 from tests.simulation.runner import catch, play, play_all, seeds_of
 

@@ -1,7 +1,7 @@
-"""Who disturbs a history: what happens to single calls, drawn for each of them, and what happens to whole servers.
+"""Faults: a fault of a single call is drawn for each call; cluster faults hit whole processes and servers.
 
-Every seed has its own mix (a swarm): some kinds are off, the others are common, so that in some histories two rare things
-meet often.
+Every seed has its own mix (swarm testing): some kinds are off and the others are common, so that in some histories two rare
+faults meet often.
 """
 
 from __future__ import annotations
@@ -10,24 +10,25 @@ from collections.abc import Callable
 from enum import Enum
 from random import Random
 
-from tests.simulation.loop import Process, SimLoop
-from tests.simulation.trace import Trace
-from tests.simulation.wire import Act, Server
+from tests.simulation.checks.trace import Trace
+from tests.simulation.runtime.event_loop import Process, SimLoop
+from tests.simulation.runtime.network import CallFault, Server
 
-AGENT_ACTS = (
-    Act.REFUSED, Act.LOST_REQUEST, Act.LOST_REPLY, Act.LOST_REPLY, Act.LATE, Act.SLOW, Act.CRASH_BEFORE, Act.CRASH_AFTER,
-    Act.PAUSE_BEFORE, Act.PAUSE_AFTER,
+AGENT_CALL_FAULTS = (
+    CallFault.REFUSED, CallFault.LOST_REQUEST, CallFault.LOST_REPLY, CallFault.LOST_REPLY, CallFault.LATE,
+    CallFault.SLOW, CallFault.CRASH_BEFORE, CallFault.CRASH_AFTER,
+    CallFault.PAUSE_BEFORE, CallFault.PAUSE_AFTER,
 )  # fmt: skip
-CLIENT_ACTS = (Act.REFUSED, Act.LOST_REQUEST, Act.LOST_REPLY, Act.LATE, Act.SLOW)
-_CRASHES = (Act.CRASH_BEFORE, Act.CRASH_AFTER)
+CLIENT_CALL_FAULTS = (CallFault.REFUSED, CallFault.LOST_REQUEST, CallFault.LOST_REPLY, CallFault.LATE, CallFault.SLOW)
+_CRASHES = (CallFault.CRASH_BEFORE, CallFault.CRASH_AFTER)
 _HEARTBEATS = frozenset({"beat", "ping", "members/renew", "upkeep/tend", "wait_wake", "members/certify"})
 _STARTS = frozenset({"members/register", "adopt_store", "health", "members/remember_store", "upkeep/ensure_partitions"})
 CRASHES_MAX = 4
 CALL_FAULTS_MAX = 14
 
 
-class Blow(Enum):
-    """What happens to whole processes and servers."""
+class ClusterFault(Enum):
+    """A fault of a whole process or server."""
 
     CRASH = "agent killed"
     PAUSE = "agent stopped"
@@ -46,11 +47,11 @@ class Blow(Enum):
 
 
 class Nemesis:
-    """Draws what happens.
+    """Draws the fault of each call, and cuts connections.
 
     Args:
         chance: the stream of faults.
-        faultless: nothing happens to calls.
+        faultless: no call has a fault.
         on_crash: called with a process that is to die now.
     """
 
@@ -65,37 +66,37 @@ class Nemesis:
         self.quiet = True
         self.faultless = faultless
         self.rate = 0.0 if faultless else chance.choice((0.004, 0.012, 0.012, 0.03, 0.06))
-        kinds = list(AGENT_ACTS)
+        kinds = list(AGENT_CALL_FAULTS)
         self._kinds = tuple(chance.sample(kinds, chance.randint(3, len(kinds))))
         self._locks = 0.0 if faultless else chance.choice((0.0, 0.0, 0.02, 0.08))
         self.statement_bytes = None if faultless else chance.choice((None, 1200, 2400))
         """Payload above which the master cancels a statement of several rows for its time; it never becomes faster."""
-        self._cuts: dict[tuple[str, str], Act] = {}
+        self._cuts: dict[tuple[str, str], CallFault] = {}
         self.crashes = 0
         self.calls_disturbed = 0
-        self.blows = 0
+        self.cluster_faults = 0
 
     # ------------------------------------------------------------ calls
 
-    def act(self, process: Process | None, server: Server, what: str, *, writes: bool) -> Act:
-        """What happens to this call."""
+    def call_fault(self, process: Process | None, server: Server, what: str, *, writes: bool) -> CallFault:
+        """The fault of this call."""
         if self.quiet or process is None:
-            return Act.OK
+            return CallFault.OK
         if self._cuts and (cut := self._cuts.get((process.name, server.name))) is not None:
             return cut
         rate = self.rate / 4 if what in _HEARTBEATS else self.rate
         if self._draw() >= rate or self.calls_disturbed >= CALL_FAULTS_MAX:
-            return Act.OK
+            return CallFault.OK
         if process.parts is None:
-            act = CLIENT_ACTS[int(self._draw() * len(CLIENT_ACTS))]
+            call_fault = CLIENT_CALL_FAULTS[int(self._draw() * len(CLIENT_CALL_FAULTS))]
         else:
-            act = self._kinds[int(self._draw() * len(self._kinds))]
-        if act in _CRASHES:
+            call_fault = self._kinds[int(self._draw() * len(self._kinds))]
+        if call_fault in _CRASHES:
             if self.crashes >= CRASHES_MAX:
-                return Act.OK
+                return CallFault.OK
             self.crashes += 1
         self.calls_disturbed += 1
-        return act
+        return call_fault
 
     def crash(self, process: Process) -> None:
         """The process dies."""
@@ -127,26 +128,26 @@ class Nemesis:
     # ------------------------------------------------------------ cuts
 
     def cut(self, process: Process, servers: list[Server]) -> None:
-        """The process does not reach these servers, or does not hear them."""
-        how = self.chance.choice((Act.REFUSED, Act.LOST_REQUEST, Act.LOST_REPLY))
+        """Requests of the process do not arrive at these servers, or their replies do not return."""
+        how = self.chance.choice((CallFault.REFUSED, CallFault.LOST_REQUEST, CallFault.LOST_REPLY))
         for server in servers:
             self._cuts[process.name, server.name] = how
             self._trace.note(self._loop.now, process.name, "cut", server.name, how.value)
 
     def mend(self, process: Process) -> None:
-        """It reaches everybody again."""
+        """The process reaches every server again."""
         for pair in [pair for pair in self._cuts if pair[0] == process.name]:
             del self._cuts[pair]
 
     def is_cut(self, process: Process | None, server: Server) -> bool:
-        """For what comes without being asked for."""
+        """For messages that a server sends without a request."""
         return process is not None and (process.name, server.name) in self._cuts
 
     def heal(self) -> None:
-        """Nothing happens any more."""
+        """End every fault and inject no more."""
         self.quiet = True
         self._cuts.clear()
 
     @property
     def faults(self) -> int:
-        return self.blows + self.calls_disturbed
+        return self.cluster_faults + self.calls_disturbed

@@ -16,8 +16,8 @@ from jobmaster.master.master import Master
 from jobmaster.model.agent import Agent, AgentState
 from jobmaster.model.errors import ValueRefused
 from jobmaster.model.ids import AgentId, BucketId, Fence
-from tests.simulation.direct import PlainMaster, master_server
-from tests.simulation.sim_master import MasterServer
+from tests.simulation.comparison.direct_calls import DirectMaster, master_server
+from tests.simulation.master.sim_master import MasterServer
 
 TABLES = ("job", "attempt", "bucket", "bucket_event", "agent", "lease", "idempotency", "quarantine", "operator_log")
 NEAR_US = 120_000_000
@@ -37,7 +37,7 @@ class TwoMasters(RuleBasedStateMachine):
         self.wait(self.sql.execute(";".join(f"DELETE FROM {table}" for table in TABLES)))
         self.real.onboarding._positions.clear()
         self.server: MasterServer = master_server(lambda: time.time_ns() // 1000)
-        self.simulated = PlainMaster(self.server)
+        self.simulated = DirectMaster(self.server)
         self.agents = [new_id() for _ in range(3)]
         self.buckets = [new_id() for _ in range(3)]
         self.jobs = [new_id() for _ in range(6)]

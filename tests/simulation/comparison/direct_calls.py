@@ -1,5 +1,4 @@
-"""Both sides of a comparison: the product's adapter on the real server, and the same adapter on the simulated one, where a
-call is a call and nothing happens to it."""
+"""The product's adapters on simulated servers whose calls have no faults, for a comparison with the real servers."""
 
 from __future__ import annotations
 
@@ -8,16 +7,16 @@ from typing import Any
 
 from jobmaster.agentstore.fences import Fences
 from jobmaster.model.cluster import ClusterRow
-from tests.simulation.audit import Audit
-from tests.simulation.loop import SimLoop
-from tests.simulation.sim_master import MasterServer, SimMaster
-from tests.simulation.sim_store import SimStore, StoreServer
-from tests.simulation.statements_cluster import ClusterStatements
-from tests.simulation.trace import Trace
+from tests.simulation.checks.audit import Audit
+from tests.simulation.checks.trace import Trace
+from tests.simulation.master.cluster_statements import ClusterStatements
+from tests.simulation.master.sim_master import MasterServer, SimMaster
+from tests.simulation.runtime.event_loop import SimLoop
+from tests.simulation.store.sim_store import SimStore, StoreServer
 
 
-class DirectWire:
-    """Does at once what is asked."""
+class DirectNetwork:
+    """Executes every call at once."""
 
     async def call(
         self,
@@ -33,29 +32,29 @@ class DirectWire:
         return effect()
 
 
-class Unwatched(Audit):
-    """An audit that lets everything pass: what is compared here is not lawful on purpose."""
+class PermissiveAudit(Audit):
+    """An audit without violations: a comparison also makes calls that the protocol forbids."""
 
     def broken(self, rule: str, what: str) -> None:
         return None
 
 
-class PlainStore(SimStore):
-    """A process's view of a simulated store, on a direct wire."""
+class DirectStore(SimStore):
+    """A process's view of a simulated store, on a direct network."""
 
     def __init__(self, server: StoreServer, cluster: str, generation: bytes) -> None:
-        wire: Any = DirectWire()
-        super().__init__(server, wire, None)  # type: ignore[arg-type]  # nothing disturbs a direct wire
+        network: Any = DirectNetwork()
+        super().__init__(server, network, None)  # type: ignore[arg-type]  # calls on a direct network have no faults
         self._fences = Fences()
         self._fences.generation = generation
 
 
-class PlainMaster(SimMaster):
-    """A simulated master on a direct wire."""
+class DirectMaster(SimMaster):
+    """A simulated master on a direct network."""
 
     def __init__(self, server: MasterServer) -> None:
-        wire: Any = DirectWire()
-        super().__init__(server, wire)
+        network: Any = DirectNetwork()
+        super().__init__(server, network)
         self.cluster = ClusterRow("test", b"u" * 16)
 
 
@@ -63,7 +62,7 @@ def master_server(clock_us: Callable[[], int]) -> MasterServer:
     """A simulated master with empty tables."""
     loop: Any = SimLoop.__new__(SimLoop)  # type: ignore[type-abstract]  # only its time is read
     loop.now = 0.0
-    audit = Unwatched(loop, Trace())
+    audit = PermissiveAudit(loop, Trace())
     return MasterServer("master", loop, ClusterStatements(clock_us, audit))
 
 

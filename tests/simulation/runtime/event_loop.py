@@ -1,4 +1,4 @@
-"""An event loop without selector, sockets and threads: whose turn it is is drawn from the seed, time jumps.
+"""A deterministic event loop without selector, sockets and threads: the next process is drawn from the seed, time jumps.
 
 Every handle belongs to the process in whose context it was made, so that a process can be killed (none of its handles
 runs any more, and no ``finally`` of its code either) or stopped (its handles wait until it is continued) at any point.
@@ -24,7 +24,7 @@ _T = TypeVar("_T")
 
 
 class Process:
-    """What lives and dies as one: an agent, a producer, a supervisor."""
+    """A simulated process: an agent, a producer or a supervisor."""
 
     __slots__ = ("agent_id", "alive", "code", "history", "name", "parts", "ready", "resumes_at")
 
@@ -40,7 +40,7 @@ class Process:
         """Stopped until then."""
         self.ready: deque[SimHandle] = deque()
         self.parts: Any = None
-        """The agent's duties, for whoever looks on."""
+        """The agent's runtime, for the audit."""
 
 
 PROCESS: ContextVar[Process | None] = ContextVar("process", default=None)
@@ -67,7 +67,7 @@ class SimHandle(asyncio.TimerHandle):
         self._cancelled = True
 
 
-class Stuck(Exception):
+class Deadlock(Exception):
     """Nothing is ready and no timer runs: what is awaited can never come."""
 
 
@@ -220,7 +220,7 @@ class SimLoop(asyncio.AbstractEventLoop):
         while timers and timers[0][2]._cancelled:
             heapq.heappop(timers)
         if not timers:
-            raise Stuck
+            raise Deadlock
         now = self.now = max(self.now, timers[0][0])
         while timers and timers[0][0] <= now:
             handle = heapq.heappop(timers)[2]
@@ -235,7 +235,7 @@ class SimLoop(asyncio.AbstractEventLoop):
         for task in self._tasks:
             if not task.done():
                 task._log_destroy_pending = False  # type: ignore[attr-defined]
-        with Silence():
+        with SilencedErrors():
             for task in self._tasks:
                 if not task.done():
                     _close(task.get_coro())
@@ -250,8 +250,8 @@ def _close(coro: Any) -> None:
         return
 
 
-class Silence:
-    """Coroutines of killed processes are closed while this is open; what they say about it is of no interest."""
+class SilencedErrors:
+    """Coroutines of killed processes are closed while this is open; their errors and warnings are dropped."""
 
     def __enter__(self) -> None:
         self._hook = sys.unraisablehook

@@ -21,8 +21,8 @@ from jobmaster.model.job import Entry, FinalRow, HoldRow, InFlightRow, NewJob
 from jobmaster.ports import CancelledRow, UnstorableEntry
 from jobmaster.settings.model import MasterSettings
 from tests.integration.postgres.fixture import ERROR, SCHEMA, TIMEOUT
-from tests.simulation.misfits import INT4_MAX
-from tests.simulation.two_masters import TwoMasters
+from tests.simulation.comparison.two_masters import TwoMasters
+from tests.simulation.master.statements_base import INT4_MAX
 
 PAST_US = 1_700_000_000_000_000
 FUTURE_US = 4_000_000_000_000_000

@@ -12,9 +12,8 @@ from typing import Any
 from jobmaster.codec import decode_headers
 from jobmaster.master.driver.connection import EPOCH_2000_US
 from jobmaster.rules.batching import fitting
-from tests.simulation.misfits import demand_values
-from tests.simulation.tables import FINAL, IN_FLIGHT, BucketRow, JobRow, Record, Refusal, Snapshot
-from tests.simulation.tables_guarded import Guarded
+from tests.simulation.master.statements_base import StatementsBase, demand_values
+from tests.simulation.master.tables import FINAL, IN_FLIGHT, BucketRow, JobRow, Record, Refusal, Snapshot
 
 Ids = list[bytes]
 
@@ -27,7 +26,7 @@ def is_at_most_once(headers: bytes) -> bool:
     return b'"at_most_once":true' in headers
 
 
-class JobStatements(Guarded):
+class JobStatements(StatementsBase):
     """Twins of the statements about jobs."""
 
     # ------------------------------------------------------------ guards

@@ -12,11 +12,11 @@ from jobmaster.master.driver.connection import StatementRunner
 from jobmaster.master.master import Master
 from jobmaster.model.cluster import ClusterRow
 from jobmaster.model.errors import Unavailable
-from tests.simulation.binary_copy import rows_of
-from tests.simulation.loop import SimLoop
-from tests.simulation.statements_cluster import ClusterStatements
-from tests.simulation.tables import Record, Snapshot
-from tests.simulation.wire import Server, Wire
+from tests.simulation.master.binary_copy import rows_of
+from tests.simulation.master.cluster_statements import ClusterStatements
+from tests.simulation.master.tables import Record, Snapshot
+from tests.simulation.runtime.event_loop import SimLoop
+from tests.simulation.runtime.network import Network, Server
 
 _T = TypeVar("_T")
 CLUSTER_UID = b"simulated-cluste"
@@ -96,11 +96,11 @@ class SimConnection:
 
 
 class SimCalls(StatementRunner):
-    """Statements by name over a wire."""
+    """Statements by name over a network."""
 
-    def __init__(self, server: MasterServer, wire: Wire) -> None:
+    def __init__(self, server: MasterServer, network: Network) -> None:
         self._server = server
-        self._wire = wire
+        self._network = network
 
     async def read(self, name: str, *args: Any) -> list[Any]:
         return await self._statement(name, args, writes=False, ids=())
@@ -111,7 +111,7 @@ class SimCalls(StatementRunner):
     async def _statement(self, name: str, args: tuple[Any, ...], *, writes: bool, ids: Sequence[bytes]) -> list[Any]:
         server = self._server
         connection = SimConnection(server)
-        answer: list[Any] = await self._wire.call(
+        answer: list[Any] = await self._network.call(
             name, lambda: server.execute(name, connection.old, args), writes=writes, ids=ids, sees=connection.see
         )
         return answer
@@ -133,7 +133,7 @@ class SimCalls(StatementRunner):
             except raw as error:
                 return _Raw(error)
 
-        answer = await self._wire.call(what, effect, writes=writes, ids=ids, sees=connection.see)
+        answer = await self._network.call(what, effect, writes=writes, ids=ids, sees=connection.see)
         if isinstance(answer, _Raw):
             raise answer.error
         return cast(_T, answer)
@@ -159,6 +159,6 @@ def _at_once(work: Coroutine[Any, Any, _T]) -> _T:
 class SimMaster(Master):
     """``Master`` without a database."""
 
-    def __init__(self, server: MasterServer, wire: Wire) -> None:
-        calls = SimCalls(server, wire)
+    def __init__(self, server: MasterServer, network: Network) -> None:
+        calls = SimCalls(server, network)
         super().__init__(ClusterRow("sim", CLUSTER_UID), "sim", calls, calls, calls)

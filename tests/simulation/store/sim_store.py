@@ -14,10 +14,10 @@ from jobmaster.model.bucket import BucketDepth
 from jobmaster.model.errors import StoreRefused
 from jobmaster.model.job import Entry
 from jobmaster.ports import StoreHealth
-from tests.simulation.faults import Nemesis
-from tests.simulation.loop import PROCESS, Process, SimLoop
-from tests.simulation.store_server import StoreFunctions
-from tests.simulation.wire import NOBODY, Server, Wire
+from tests.simulation.faults.nemesis import Nemesis
+from tests.simulation.runtime.event_loop import PROCESS, Process, SimLoop
+from tests.simulation.runtime.network import NOBODY, Network, Server
+from tests.simulation.store.functions import StoreFunctions
 
 CLUSTER = "sim"
 _KEYS = Keys(CLUSTER)
@@ -60,34 +60,34 @@ class StoreServer(Server):
 
 
 class SimStoreCalls(FunctionCaller):
-    """Function calls over a wire."""
+    """Function calls over a network."""
 
-    def __init__(self, server: StoreServer, wire: Wire) -> None:
+    def __init__(self, server: StoreServer, network: Network) -> None:
         self.where = server.name
         self.reload = None
         self._server = server
-        self._wire = wire
+        self._network = network
 
     async def function(
         self, name: bytes, keys: Sequence[bytes], arguments: Sequence[Argument] = (), *, mutating: bool = True
     ) -> Answer:
         verb = name[4:].decode()
         functions = self._server.functions
-        answer: Answer = await self._wire.call(verb, lambda: functions.call(verb, keys, arguments), writes=mutating)
+        answer: Answer = await self._network.call(verb, lambda: functions.call(verb, keys, arguments), writes=mutating)
         return answer
 
 
 class SimStore(AgentStore):
     """``AgentStore`` without a server of the real kind."""
 
-    def __init__(self, server: StoreServer, wire: Wire, nemesis: Nemesis) -> None:
+    def __init__(self, server: StoreServer, network: Network, nemesis: Nemesis) -> None:
         self.cluster = CLUSTER
         self.name = server.name
         self.keys = _KEYS
         self._server = server
-        self._wire = wire
+        self._network = network
         self._nemesis = nemesis
-        self._calls = self._beats = SimStoreCalls(server, wire)
+        self._calls = self._beats = SimStoreCalls(server, network)
         self._fences = Fences()
 
     async def close(self) -> None:
@@ -98,12 +98,12 @@ class SimStore(AgentStore):
             uid, generation = self._server.functions.owner or (None, None)
             return StoreHealth("9.1", "valkey", "noeviction", True, "everysec", generation, uid)
 
-        health: StoreHealth = await self._wire.call("health", effect, writes=False)
+        health: StoreHealth = await self._network.call("health", effect, writes=False)
         return health
 
     async def initialise(self, cluster_uid: bytes, generation: bytes) -> bytes:
         functions = self._server.functions
-        answer = await self._wire.call(
+        answer = await self._network.call(
             "adopt_store", lambda: functions.adopt_store((), (cluster_uid, generation)), writes=False
         )
         if answer[0] != b"OK":
@@ -128,7 +128,7 @@ class SimStore(AgentStore):
         def effect() -> list[bytes]:
             return sorted(filter(None, map(self.keys.bucket_of, self._server.functions.buckets)))
 
-        found: list[bytes] = await self._wire.call("known_buckets", effect, writes=False)
+        found: list[bytes] = await self._network.call("known_buckets", effect, writes=False)
         return found
 
     async def known_lists(self, bucket_id: bytes) -> list[str]:
@@ -136,14 +136,14 @@ class SimStore(AgentStore):
             bucket = self._server.functions.buckets.get(self.keys.bucket(bucket_id).meta)
             return sorted(name.decode() for name in bucket.claimed) if bucket is not None else []
 
-        found: list[str] = await self._wire.call("known_lists", effect, writes=False)
+        found: list[str] = await self._network.call("known_lists", effect, writes=False)
         return found
 
     async def verify(self) -> None:
         await self.health()
 
     async def ping(self) -> None:
-        await self._wire.call("ping", _nothing, writes=False)
+        await self._network.call("ping", _nothing, writes=False)
 
     async def wait_wake(self, bucket_ids: Sequence[bytes], timeout_seconds: float) -> bytes | None:
         by_key = {self.keys.bucket(bucket_id).meta: bucket_id for bucket_id in bucket_ids}
@@ -162,7 +162,7 @@ class SimStore(AgentStore):
                 server.waiters.append(waiter)
 
         try:
-            await self._wire.call("wait_wake", effect, writes=False)
+            await self._network.call("wait_wake", effect, writes=False)
             loop.call_later(timeout_seconds, _give_up, future, context=NOBODY)
             found = await future
         finally:

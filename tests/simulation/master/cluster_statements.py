@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from tests.simulation.statements_rescue import RescueStatements
-from tests.simulation.tables import ALIVE, AgentRow, BucketRow, LeaseRow, Record, Snapshot
+from tests.simulation.master.rescue_statements import RescueStatements
+from tests.simulation.master.tables import ALIVE, AgentRow, BucketRow, LeaseRow, Record, Snapshot
 
 OWNED = ("ACTIVE", "COMPLETING", "FROZEN", "DRAINING")
 

@@ -1,4 +1,4 @@
-"""What clients hand in: jobs of every kind, sent by the product's own ``Cluster``, and sent again when no answer came."""
+"""Clients: jobs of every kind, submitted by the product's own ``Cluster``, and submitted again when no answer came."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from jobmaster.handlers import Handlers, JobContext
 from jobmaster.model.errors import JobMasterError, NotFound
 from jobmaster.model.job import Entry
 from jobmaster.ports import ReplyStatus
-from tests.simulation.audit import Audit, Job
-from tests.simulation.loop import PROCESS
-from tests.simulation.misfits import MISFITS, raw_of
-from tests.simulation.sim_store import SimStore
+from tests.simulation.checks.audit import Audit, Job
+from tests.simulation.runtime.event_loop import PROCESS
+from tests.simulation.store.sim_store import SimStore
+from tests.simulation.workload.invalid_jobs import INVALID_KINDS, raw_of
 
 if TYPE_CHECKING:
     from tests.simulation.history import History
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 KINDS = (
     "quick", "quick", "quick", "short", "short", "long", "flaky", "doomed", "fenced", "fenced", "fenced long", "later",
     "far", "master", "keyed", "keyed", "twice", "twice", "twice fenced", "once", "once", "once by handler", "cancelled",
-    "cancelled", "called off", "called off", "called off", "expiring", *MISFITS,
+    "cancelled", "called off", "called off", "called off", "expiring", *INVALID_KINDS,
 )  # fmt: skip
 """Most of them in every history."""
 JOBS_MIN = 21
@@ -117,7 +117,7 @@ class Clients:
         try:
             await asyncio.sleep(wait)
             job = self._new(kind)
-            if kind in MISFITS:
+            if kind in INVALID_KINDS:
                 await self._slip_in(job)
                 return
             if not await self._submit(job, self._options(job)):

@@ -1,7 +1,7 @@
-"""What the product takes from its machine is replaced here, by name, for as long as a history runs: fresh ids, worker
-processes, and the periods of the rare rounds, which are made as frequent as the short leases of a simulation want them.
+"""Replaces names of the product while a history runs: fresh ids, worker processes, and the periods of maintenance tasks,
+which are as short as the leases of a simulation.
 
-Nothing of the product is a hook for this: the names are those that its modules import.
+The product has no hooks for this: the names are those that its modules import.
 """
 
 from __future__ import annotations
@@ -15,8 +15,7 @@ from random import Random
 from typing import Any
 
 from jobmaster.master.driver import reread
-from jobmaster_agents import agent, bucket_worker, run_agent, store_connector, until_answered
-from jobmaster_agents import background_task as duty_loop
+from jobmaster_agents import agent, background_task, bucket_worker, run_agent, store_connector, until_answered
 from jobmaster_agents.buckets import anti_entropy, graceful_shutdown, provisioner
 from jobmaster_agents.execute.attempt_result import AttemptResult, ResultKind
 from jobmaster_agents.execute.process_pool.pool import MayBegin
@@ -26,7 +25,7 @@ from jobmaster_agents.leader import due_notifier
 from jobmaster_agents.outcomes import kept, kept_replay, writer
 from jobmaster_agents.rescue import rescuer
 from jobmaster_agents.state import store_reach
-from tests.simulation.loop import PROCESS
+from tests.simulation.runtime.event_loop import PROCESS
 
 Patch = tuple[object, str, object]
 
@@ -42,8 +41,8 @@ PERIODS: list[Patch] = [
     (due_notifier, "HINT_SECONDS", 0.2),
     (store_connector, "OTHERS_SECONDS", 0.2),
     (run_agent, "_LAST_TICKS_SECONDS", 0.2),
-    (duty_loop, "BACKOFF_SECONDS", 0.05),
-    (duty_loop, "BACKOFF_SECONDS_MAX", 0.5),
+    (background_task, "BACKOFF_SECONDS", 0.05),
+    (background_task, "BACKOFF_SECONDS_MAX", 0.5),
     (until_answered, "BACKOFF_SECONDS_MAX", 0.4),
     (provisioner, "REPLACE_SECONDS", 0.1),
     (wake_listener.WakeListener, "wake_seconds", 1.0),
@@ -58,8 +57,8 @@ PERIODS: list[Patch] = [
 ]
 """Leases last one second here instead of ten, and jobs carry a kilobyte at most instead of 256."""
 _COUNTED = ("final", "persisted", "held", "kept_here")
-CHORE_SPEED = 40.0
-"""The leader's chores come so much more often."""
+MAINTENANCE_SPEED = 40.0
+"""The leader's maintenance tasks run so much more often."""
 
 
 class Ids:
@@ -118,7 +117,7 @@ async def _run_isolated(job: ProcessJob, began: float) -> AttemptResult:
     return AttemptResult(kind=ResultKind.OK, result=b"%d" % result, ran_us=ran_us)
 
 
-class Surroundings:
+class PatchedProduct:
     """Replaces names while it is open, and puts them back.
 
     Args:

@@ -1,4 +1,4 @@
-"""Machines with an agent each: started, watched by a supervisor's twin, replaced when it ends however it ends."""
+"""Machines with one agent each, under a twin of the supervisor: an agent that ends is replaced."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from jobmaster_agents.event_log import Event, EventLog, Fields
 from jobmaster_agents.launch.order import ChildConfig
 from jobmaster_agents.run_agent import AgentLifecycle, run_until_exit
 from jobmaster_agents.store_connector import StoreConnector
-from tests.simulation.loop import Process, SimLoop
-from tests.simulation.surroundings import CHORE_SPEED
-from tests.simulation.workload import HANDLERS
+from tests.simulation.runtime.event_loop import Process, SimLoop
+from tests.simulation.runtime.patches import MAINTENANCE_SPEED
+from tests.simulation.workload.clients import HANDLERS
 
 if TYPE_CHECKING:
     from tests.simulation.history import History
@@ -27,7 +27,7 @@ CRASHED = -9
 
 
 class SimClock:
-    """A machine's clocks: its boot time is nobody else's, its wall clock may be wrong."""
+    """The clocks of one machine: a boot time of its own, and a wall clock that may be wrong."""
 
     def __init__(self, loop: SimLoop, boot: float) -> None:
         self._loop = loop
@@ -90,7 +90,7 @@ class Host:
         self._died: asyncio.Future[int] | None = None
         self.starts = 0
         self.away = False
-        """The whole machine has gone: nobody tells of its agent's end, and none is started."""
+        """The whole machine has gone: the end of its agent is not reported, and no agent is started."""
 
     @property
     def serving(self) -> bool:
@@ -140,7 +140,7 @@ class Host:
             parts = AgentRuntime(config, agent, master, store_connector, HANDLERS, self.clock, Telemetry(), log)
             process.parts = parts
             for task in parts.leader.maintenance.tasks:
-                task.every_seconds /= CHORE_SPEED
+                task.every_seconds /= MAINTENANCE_SPEED
             self.lifecycle = lifecycle = AgentLifecycle(self.clock)
             return await run_until_exit(config, parts, lifecycle, log)
         except CodeError as error:

@@ -1,4 +1,4 @@
-"""What lies in a simulated store, and the twins of the functions that anybody may call."""
+"""The data of a simulated store, and the twins of the functions that producers may call."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""Looks on at every write and every start, and says at once when a promise is broken. Stands apart from what it watches:
-nothing here asks a guard, everything is compared again.
+"""Checks the promises of the protocol at every write and every start. Independent of what it checks: it calls no guard of
+the product and compares everything again.
 """
 
 from __future__ import annotations
@@ -9,9 +9,9 @@ from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
 
 from jobmaster.model.ids import text
-from tests.simulation.loop import Process, SimLoop
-from tests.simulation.tables import FINAL, Event, JobRow, Tables
-from tests.simulation.trace import Trace
+from tests.simulation.checks.trace import Trace
+from tests.simulation.master.tables import FINAL, Event, JobRow, Tables
+from tests.simulation.runtime.event_loop import Process, SimLoop
 
 Identity = tuple[bytes, int, bytes | None, int | None]
 
@@ -97,7 +97,7 @@ class Audit:
             if after.token < before.token:
                 self.broken("I3", f"token of {text(job_id)} falls from {before.token} to {after.token}")
             if before.cancel_requested and after.state == "HELD":
-                self.broken("cancel", f"{text(job_id)} is HELD although somebody asked to cancel it")
+                self.broken("cancel", f"{text(job_id)} is HELD although its cancellation was requested")
         if (after.state == "HELD") != (after.bucket_id is None) and after.state not in FINAL:
             self.broken("I7", f"{text(job_id)} is {after.state} and names bucket {after.bucket_id!r}")
         if after.state == "SUCCEEDED" and after.result != b"%d" % after.token:
@@ -127,7 +127,7 @@ class Audit:
     # ------------------------------------------------------------ agents and buckets
 
     def renewed(self, agent_id: bytes) -> None:
-        """Its lease is prolonged."""
+        """A lease is prolonged."""
 
     def certified(self, agent_id: bytes, *, by_lease: bool) -> None:
         """A death certificate."""
@@ -170,7 +170,7 @@ class Audit:
             self.broken("I14", f"bucket {text(event.bucket_id)} is LOST although its owner left in order")
 
     def failover(self, before: Tables, after: Tables) -> None:
-        """A standby that had not heard of the newest commits is the master now."""
+        """A standby without the newest commits is the master now."""
         archived = {job_id for job_id in self.concluded if after.floor <= job_id < before.floor}
         for job_id in archived:
             del self.concluded[job_id]  # with rows that the new master may never have had
@@ -238,14 +238,14 @@ class Audit:
 
     # ------------------------------------------------------------ the end
 
-    def final(self, tables: Tables, misfits: Collection[str]) -> None:
+    def final(self, tables: Tables, invalid_kinds: Collection[str]) -> None:
         """After healing: everything that was acknowledged has ended, and everything else is consistent.
 
         Args:
-            misfits: kinds of jobs that cannot end, and are accounted for elsewhere.
+            invalid_kinds: kinds of jobs that cannot end, and are accounted for elsewhere.
         """
         for job in self.jobs.values():
-            if job.kind in misfits:
+            if job.kind in invalid_kinds:
                 continue
             row = tables.jobs.get(job.id)
             state = row.state if row is not None else self.concluded.get(job.id, "")
@@ -256,7 +256,7 @@ class Audit:
             if state == "CANCELLED" and not job.cancelled:
                 self.broken("outcome", f"{text(job.id)} ended as CANCELLED and nobody had asked for it")
         for row in tables.jobs.values():
-            if row.state not in FINAL and self.jobs[row.id].kind not in misfits:
+            if row.state not in FINAL and self.jobs[row.id].kind not in invalid_kinds:
                 self.broken("L1", f"{text(row.id)} is still {row.state}")
         for bucket in tables.buckets.values():
             if bucket.state in ("LOST", "DRAINING"):

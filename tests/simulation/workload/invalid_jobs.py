@@ -1,44 +1,31 @@
-"""Entries that no table takes, or nobody can read, beside everybody else's; and where each of them is in the end.
+"""Invalid jobs among the others: entries that no table accepts, or that cannot be decoded; and the check where each of them
+is at the end.
 
-A foreign client may put anything into a bucket. Nothing of it may be dropped without a trace, and no neighbour may wait for
-it: it is kept whole, in quarantine or where it lay, until a person has looked. Stands apart from what it watches.
+A foreign client may put anything into a bucket. Nothing of it may be dropped without a trace, and no other job may wait for
+it: it is kept whole, in quarantine or in its bucket, until an operator has seen it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 
 from jobmaster.agentstore.entries import UNDECODABLE_HANDLER
 from jobmaster.codec import encode_entry
-from jobmaster.model.errors import ValueRefused
 from jobmaster.model.ids import text
 from jobmaster.model.job import Entry
-from tests.simulation.audit import Job
-from tests.simulation.store_server import id_of
+from tests.simulation.checks.audit import Job
+from tests.simulation.master.statements_base import INT4_MAX
+from tests.simulation.store.functions import id_of
 
 if TYPE_CHECKING:
     from tests.simulation.history import History
 
-MISFITS = ("nul", "junk", "worn")
+INVALID_KINDS = ("nul", "junk", "worn")
 """``nul``: its handler's name holds a NUL, so that no statement takes it. ``junk``: no entry at all, with an id where entries
 have it. ``worn``: it has used up so many attempts that its row can be written and its outcome cannot."""
-INT4_MAX = 2**31 - 1
 _AT_WORK = ("ACTIVE", "COMPLETING")
-
-
-def demand_values(what: str, texts: Sequence[str], numbers: Sequence[int]) -> None:
-    """What the master's columns hold, asked before anything is written: a statement that is refused has done nothing.
-
-    Raises:
-        ValueRefused: text with NUL, or a number beyond four bytes.
-    """
-    if any("\0" in each for each in texts):
-        raise ValueRefused(f"{what}: the master does not take a value: text with 0x00")
-    if any(each > INT4_MAX for each in numbers):
-        raise ValueRefused(f"{what}: the master does not take a value: value out of int32 range")
 
 
 def raw_of(job: Job) -> bytes:
@@ -51,9 +38,11 @@ def raw_of(job: Job) -> bytes:
 
 
 def unaccounted(history: History) -> list[str]:
-    """What is wrong with the whereabouts of misfits that were acknowledged; after healing nothing is, sooner or later."""
-    misfits = [job for job in history.audit.jobs.values() if job.kind in MISFITS and job.level and not job.may_be_lost]
-    if not misfits:
+    """Acknowledged invalid jobs that are not where they must be; some time after healing there are none."""
+    invalid_jobs = [
+        job for job in history.audit.jobs.values() if job.kind in INVALID_KINDS and job.level and not job.may_be_lost
+    ]
+    if not invalid_jobs:
         return []
     lying = {
         id_of(item)
@@ -61,7 +50,7 @@ def unaccounted(history: History) -> list[str]:
         for bucket in server.functions.buckets.values()
         for item in (*bucket.items(), *bucket.spilled)
     }
-    found = [(job, _wrong(history, job, lies=job.id in lying)) for job in misfits]
+    found = [(job, _wrong(history, job, lies=job.id in lying)) for job in invalid_jobs]
     return [f"{text(job.id)} ({job.kind}) {wrong}" for job, wrong in found if wrong]
 
 

@@ -1,4 +1,4 @@
-"""What must have happened at least once in a long run: a recovery that no history needs is not tested by any of them."""
+"""Branches that a long run must take at least once: a recovery that no history needs is not tested by any history."""
 
 from __future__ import annotations
 
@@ -60,5 +60,5 @@ def table(hits: Counter[str]) -> dict[str, int]:
 
 
 def never(hits: Counter[str]) -> list[str]:
-    """Branches nobody has seen."""
+    """Branches that no history has taken."""
     return [branch for branch, count in table(hits).items() if count == 0]

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from jobmaster.rules.batching import fitting
-from tests.simulation.store_intake import (
+from tests.simulation.store.intake_functions import (
     CLOSABLE,
     EMPTYING,
     INTAKE,

@@ -15,11 +15,11 @@ from jobmaster.model.agent import Agent, AgentState
 from jobmaster.model.bucket import Bucket, BucketState
 from jobmaster.model.ids import AgentId, BucketId, Fence
 from tests.integration.postgres.fixture import ERROR, World, entry, hold_row, in_flight_row, new_job, uuids
-from tests.simulation.direct import DirectWire, master_server
-from tests.simulation.sim_master import MasterServer, SimMaster
+from tests.simulation.comparison.direct_calls import DirectNetwork, master_server
+from tests.simulation.master.sim_master import MasterServer, SimMaster
 
-Act = Callable[[SimMaster, Fence, bytes], Any]
-BINDING: dict[str, tuple[Act, str]] = {
+CallFault = Callable[[SimMaster, Fence, bytes], Any]
+BINDING: dict[str, tuple[CallFault, str]] = {
     "persist": (lambda m, f, j: m.outcomes.persist(f, [in_flight_row(j, 2)]), "ACTIVE"),
     "retry_here": (lambda m, f, j: m.outcomes.retry_here(f, [hold_row(j, 2, error=ERROR)]), "ACTIVE"),
     "onboard": (lambda m, f, j: m.onboarding.onboard(f, "default", 3, 60.0, 10), "ACTIVE"),
@@ -31,7 +31,7 @@ BINDING: dict[str, tuple[Act, str]] = {
 }  # fmt: skip
 
 
-class Between(DirectWire):
+class Between(DirectNetwork):
     """Something else happens between the beginning of a statement and its effect."""
 
     def __init__(self) -> None:
@@ -50,8 +50,8 @@ async def ready(state: str, without: frozenset[str]) -> tuple[MasterServer, SimM
     """A simulated master with one bucket, one job ASSIGNED in it and one HELD."""
     server = master_server(lambda: time.time_ns() // 1000)
     server.statements.without = without
-    wire = Between()
-    master = SimMaster(server, wire)  # type: ignore[arg-type]
+    network = Between()
+    master = SimMaster(server, network)  # type: ignore[arg-type]
     owner = new_id()
     row = Agent(id=owner, name="a", host="h", pid=1, version="0", mode="full", store="s", weight=1,
                 state=AgentState.ACTIVE, lease_us=0, lease_seconds=30.0, started_us=0)  # fmt: skip
@@ -65,26 +65,26 @@ async def ready(state: str, without: frozenset[str]) -> tuple[MasterServer, SimM
     await master.intake.insert_held([new_job(new_id())])
     tables = server.statements.tables
     tables.buckets[made.id] = tables.buckets[made.id]._replace(state=state)
-    return server, master, wire, fence, job_id
+    return server, master, network, fence, job_id
 
 
 @pytest.mark.parametrize("name", BINDING)
 async def test_a_binding_write_reads_its_bucket_again(name: str) -> None:
-    act, state = BINDING[name]
-    server, master, wire, fence, job_id = await ready(state, frozenset())
-    wire.then = lambda: take_over(server, fence)
+    call_fault, state = BINDING[name]
+    server, master, network, fence, job_id = await ready(state, frozenset())
+    network.then = lambda: take_over(server, fence)
     before = dict(server.statements.tables.jobs)
-    await act(master, fence, job_id)
+    await call_fault(master, fence, job_id)
     assert server.statements.tables.jobs == before
 
 
 @pytest.mark.parametrize("name", BINDING)
 async def test_without_the_lock_it_does_not(name: str) -> None:
-    act, state = BINDING[name]
-    server, master, wire, fence, job_id = await ready(state, frozenset({"bucket lock"}))
-    wire.then = lambda: take_over(server, fence)
+    call_fault, state = BINDING[name]
+    server, master, network, fence, job_id = await ready(state, frozenset({"bucket lock"}))
+    network.then = lambda: take_over(server, fence)
     before = dict(server.statements.tables.jobs)
-    await act(master, fence, job_id)
+    await call_fault(master, fence, job_id)
     assert server.statements.tables.jobs != before
 
 

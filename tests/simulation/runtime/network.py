@@ -1,7 +1,7 @@
-"""Calls from a process to a simulated server, with everything that can happen to a call.
+"""Calls from a process to a simulated server, with every fault that a call can have.
 
-The effect is a handle of nobody: once sent, a call goes on although its sender dies, stops, gives up or is cut off. It may
-even be executed long after its sender has been told that nobody answers.
+The effect belongs to no process: once sent, a call goes on although its sender dies, stops, gives up or is cut off. It may
+even be executed long after its sender got the error that no reply came.
 """
 
 from __future__ import annotations
@@ -13,23 +13,23 @@ from enum import Enum
 from typing import TYPE_CHECKING, Any
 
 from jobmaster.model.errors import JobMasterError, OutcomeUnknown, Unavailable
-from tests.simulation.loop import PROCESS, Process, SimLoop
+from tests.simulation.runtime.event_loop import PROCESS, Process, SimLoop
 
 if TYPE_CHECKING:
-    from tests.simulation.faults import Nemesis
-    from tests.simulation.trace import Trace
+    from tests.simulation.checks.trace import Trace
+    from tests.simulation.faults.nemesis import Nemesis
 
 CALL_SECONDS = 0.25
 """After that the sender gives a call up."""
 SILENT_CALL_SECONDS = 20.0
-"""The same for a server that takes what is sent and does not answer: whatever waits for it, waits in vain."""
+"""The same for a server that accepts requests and does not answer."""
 NOBODY = Context()
 
 Effect = Callable[[], Any]
 
 
-class Act(Enum):
-    """What happens to one call."""
+class CallFault(Enum):
+    """The fault of one call."""
 
     OK = "ok"
     REFUSED = "no connection"
@@ -44,7 +44,7 @@ class Act(Enum):
     PAUSE_AFTER = "stopped after it was sent"
 
 
-class Sent:
+class SentCall:
     """One call that is under way to a server."""
 
     __slots__ = ("effect", "gone", "reply", "sender")
@@ -58,18 +58,18 @@ class Sent:
 
 
 class Server:
-    """What is reached by wires: up or not, with calls that wait for a lock or for their turn."""
+    """A simulated server: up or not, with calls that wait for a lock or for their turn."""
 
     def __init__(self, name: str, loop: SimLoop) -> None:
         self.name = name
         self.loop = loop
         self.up = True
-        self.unread: list[Sent] | None = None
+        self.unread: list[SentCall] | None = None
         """A list while it reads nothing: what was sent meanwhile, and is executed when it goes on."""
-        self.waiting: dict[Sent, None] = {}
+        self.waiting: dict[SentCall, None] = {}
         """Begun and not ended: they wait for a lock, or the machine is slow."""
 
-    def begin(self, sent: Sent, delay: float) -> None:
+    def begin(self, sent: SentCall, delay: float) -> None:
         """The request arrives."""
         if not self.up:
             self.drop(sent)
@@ -85,7 +85,7 @@ class Server:
         for sent in unread:
             self.begin(sent, 0.0)
 
-    def end(self, sent: Sent) -> None:
+    def end(self, sent: SentCall) -> None:
         """Its effect happens, all at once."""
         self.waiting.pop(sent, None)
         if sent.gone or not self.up:
@@ -105,7 +105,7 @@ class Server:
         for sent in list(self.waiting):
             self.drop(sent)
 
-    def drop(self, sent: Sent) -> None:
+    def drop(self, sent: SentCall) -> None:
         """One call ends without an effect, and its connection with it."""
         sent.gone = True
         self.waiting.pop(sent, None)
@@ -115,11 +115,11 @@ class Server:
 
 def _fail(reply: asyncio.Future[Any], error: JobMasterError) -> None:
     reply.set_exception(error)
-    reply.exception()  # who asked may be dead, and nobody else wants to hear of it
+    reply.exception()  # read once, so that asyncio does not warn when the sender is dead
 
 
-class Wire:
-    """Calls of one kind of process to one server."""
+class Network:
+    """Connection of a process to one server."""
 
     def __init__(self, server: Server, nemesis: Nemesis, trace: Trace) -> None:
         self.server = server
@@ -143,10 +143,10 @@ class Wire:
             sees: called when the request arrives; what the statement sees without a lock is of then.
         """
         process = PROCESS.get()
-        act = self._nemesis.act(process, self.server, what, writes=writes)
-        self._trace.call(self._loop.now, process, self.server.name, what, act)
-        if act is not Act.OK:
-            effect, reply = await self._disturbed(act, process, what, effect, writes=writes, ids=ids, sees=sees)
+        call_fault = self._nemesis.call_fault(process, self.server, what, writes=writes)
+        self._trace.call(self._loop.now, process, self.server.name, what, call_fault)
+        if call_fault is not CallFault.OK:
+            effect, reply = await self._disturbed(call_fault, process, what, effect, writes=writes, ids=ids, sees=sees)
             if reply is not None:
                 return await reply
         if not self.server.up:
@@ -154,14 +154,14 @@ class Wire:
         if self.server.unread is not None:
             return await self._unread(self.server.unread, what, effect, writes=writes, ids=ids)
         future: asyncio.Future[Any] = self._loop.create_future()
-        sent = Sent(effect, future, process)
+        sent = SentCall(effect, future, process)
         self._send(sent, self._nemesis.latency(), sees)
         if self.server.up:
             return await future
         raise await self._nobody_answers(what, writes=writes, ids=ids)
 
     async def _unread(
-        self, unread: list[Sent], what: str, effect: Effect, *, writes: bool, ids: Sequence[bytes]
+        self, unread: list[SentCall], what: str, effect: Effect, *, writes: bool, ids: Sequence[bytes]
     ) -> Any:
         """Executed when the server goes on, also when its sender is gone by then; answered if it still waits."""
         reply: asyncio.Future[Any] = self._loop.create_future()
@@ -175,54 +175,54 @@ class Wire:
                 effect()
 
         self._loop.call_later(SILENT_CALL_SECONDS, give_up, context=NOBODY)
-        unread.append(Sent(wait if what == "wait_wake" else effect, reply, PROCESS.get()))
+        unread.append(SentCall(wait if what == "wait_wake" else effect, reply, PROCESS.get()))
         return await reply
 
-    def _send(self, sent: Sent, seconds: float, sees: Callable[[], None] | None) -> None:
+    def _send(self, sent: SentCall, seconds: float, sees: Callable[[], None] | None) -> None:
         self._loop.call_later(seconds, self._arrive, sent, sees, context=NOBODY)
 
-    def _arrive(self, sent: Sent, sees: Callable[[], None] | None) -> None:
+    def _arrive(self, sent: SentCall, sees: Callable[[], None] | None) -> None:
         if sees is not None:
             sees()
         self.server.begin(sent, self._nemesis.lock_wait())
 
     async def _disturbed(
-        self, act: Act, process: Process | None, what: str, effect: Effect, *, writes: bool, ids: Sequence[bytes],
-        sees: Callable[[], None] | None,
+        self, call_fault: CallFault, process: Process | None, what: str, effect: Effect, *, writes: bool,
+        ids: Sequence[bytes], sees: Callable[[], None] | None,
     ) -> tuple[Effect, asyncio.Future[Any] | None]:  # fmt: skip
-        """What happens to the call instead; comes back when it takes its ordinary way after all."""
+        """Carry the fault out. Returns when the call takes its ordinary way after all."""
         nemesis, loop = self._nemesis, self._loop
-        match act:
-            case Act.REFUSED:
+        match call_fault:
+            case CallFault.REFUSED:
                 raise await self._nobody_answers(what, writes=False, ids=ids)
-            case Act.LOST_REQUEST:
+            case CallFault.LOST_REQUEST:
                 raise await self._nobody_answers(what, writes=writes, ids=ids)
-            case Act.LOST_REPLY | Act.LATE:
-                late = nemesis.long_wait() if act is Act.LATE else 0.0
-                self._send(Sent(effect, None, process), nemesis.latency() + late, sees)
+            case CallFault.LOST_REPLY | CallFault.LATE:
+                late = nemesis.long_wait() if call_fault is CallFault.LATE else 0.0
+                self._send(SentCall(effect, None, process), nemesis.latency() + late, sees)
                 raise await self._nobody_answers(what, writes=writes, ids=ids)
-            case Act.SLOW:
-                sent = Sent(effect, loop.create_future(), process)
+            case CallFault.SLOW:
+                sent = SentCall(effect, loop.create_future(), process)
                 self._send(sent, nemesis.long_wait(), sees)
                 return effect, self._patiently(what, sent, writes=writes, ids=ids)
-            case Act.CRASH_BEFORE:
+            case CallFault.CRASH_BEFORE:
                 await self._die(process)
-            case Act.CRASH_AFTER:
-                self._send(Sent(effect, None, process), nemesis.latency(), sees)
+            case CallFault.CRASH_AFTER:
+                self._send(SentCall(effect, None, process), nemesis.latency(), sees)
                 await self._die(process)
-            case Act.PAUSE_BEFORE:
+            case CallFault.PAUSE_BEFORE:
                 assert process is not None
                 loop.halt(process, nemesis.pause())
                 await asyncio.sleep(0)
-            case Act.PAUSE_AFTER:
+            case CallFault.PAUSE_AFTER:
                 assert process is not None
-                sent = Sent(effect, loop.create_future(), process)
+                sent = SentCall(effect, loop.create_future(), process)
                 self._send(sent, nemesis.latency(), sees)
                 loop.halt(process, nemesis.pause())
                 return effect, sent.reply
         return effect, None
 
-    def _patiently(self, what: str, sent: Sent, *, writes: bool, ids: Sequence[bytes]) -> asyncio.Future[Any]:
+    def _patiently(self, what: str, sent: SentCall, *, writes: bool, ids: Sequence[bytes]) -> asyncio.Future[Any]:
         """The reply, or the error after the time the sender is ready to wait."""
         assert sent.reply is not None
         reply = sent.reply

@@ -1,4 +1,4 @@
-"""What happens to whole agents and servers in the course of a history, and how the world looks after it has healed."""
+"""Injects the faults of agents and servers of one history, and heals them at its end."""
 
 from __future__ import annotations
 
@@ -8,21 +8,23 @@ from random import Random
 from typing import TYPE_CHECKING, Any
 
 from jobmaster.model.errors import JobMasterError
-from tests.simulation.faults import Blow
-from tests.simulation.hosts import Host, SimClock
-from tests.simulation.loop import Process
-from tests.simulation.sim_store import StoreServer
-from tests.simulation.store_server import SimBucket, id_of
-from tests.simulation.tables import FINAL
-from tests.simulation.wire import Server
+from tests.simulation.faults.nemesis import ClusterFault
+from tests.simulation.master.tables import FINAL
+from tests.simulation.runtime.event_loop import Process
+from tests.simulation.runtime.hosts import Host, SimClock
+from tests.simulation.runtime.network import Server
+from tests.simulation.store.functions import SimBucket, id_of
+from tests.simulation.store.sim_store import StoreServer
 
 if TYPE_CHECKING:
     from tests.simulation.history import History
 
 _WEIGHTS = {
-    Blow.CRASH: 5, Blow.PAUSE: 5, Blow.LEAVE: 5, Blow.CUT: 4, Blow.STORE_DOWN: 1, Blow.MASTER_DOWN: 2, Blow.ROLLBACK: 1.2,
-    Blow.STORE_LOST: 0.5,
-    Blow.STORE_SILENT: 0.7, Blow.STORE_FULL: 0.7, Blow.FAILOVER: 1, Blow.CLOCKS: 1, Blow.ARCHIVE: 2, Blow.FREEZE: 2,
+    ClusterFault.CRASH: 5, ClusterFault.PAUSE: 5, ClusterFault.LEAVE: 5, ClusterFault.CUT: 4,
+    ClusterFault.STORE_DOWN: 1, ClusterFault.MASTER_DOWN: 2, ClusterFault.ROLLBACK: 1.2,
+    ClusterFault.STORE_LOST: 0.5,
+    ClusterFault.STORE_SILENT: 0.7, ClusterFault.STORE_FULL: 0.7, ClusterFault.FAILOVER: 1, ClusterFault.CLOCKS: 1,
+    ClusterFault.ARCHIVE: 2, ClusterFault.FREEZE: 2,
 }  # fmt: skip
 FAULTS_MIN = 3
 _DURATIONS = (0.1, 0.3, 0.7, 1.2, 2.0)
@@ -33,8 +35,8 @@ STEADY_SECONDS = 2.0
 _LOOK_SECONDS = 0.1
 
 
-class Blows:
-    """Strikes.
+class FaultInjector:
+    """Draws the faults of a history and injects them.
 
     Args:
         chance: the stream of faults.
@@ -44,37 +46,37 @@ class Blows:
         self._history = history
         self._chance = chance
         self._down: list[Server] = []
-        self._lasting: tuple[Blow, StoreServer] | None = None
-        """The store that is silent, or full, until the end of the blows."""
+        self._lasting: tuple[ClusterFault, StoreServer] | None = None
+        """The store that is silent, or full, until the end of the faults."""
         if history.faultless:
-            kinds, count = [Blow.LEAVE], chance.randint(1, 3)
+            kinds, count = [ClusterFault.LEAVE], chance.randint(1, 3)
         else:
             kinds = chance.sample(list(_WEIGHTS), chance.randint(3, len(_WEIGHTS)))
             count = chance.randint(4, 7)
         self._kinds = chance.choices(kinds, [_WEIGHTS[kind] for kind in kinds], k=count)
 
-    async def strike(self, seconds: float) -> None:
-        """All of them within some time."""
+    async def inject(self, seconds: float) -> None:
+        """Inject all of them within so many seconds."""
         history = self._history
         moments = sorted(seconds * (0.05 + 0.95 * self._chance.random()) for _ in self._kinds)
         began = history.loop.now
         for moment, kind in zip(moments, self._kinds, strict=True):
             await asyncio.sleep(max(began + moment - history.loop.now, 0.0))
-            self._strike(kind)
+            self._inject(kind)
         while not history.faultless and history.nemesis.faults < FAULTS_MIN:
-            self._strike(self._chance.choice((Blow.PAUSE, Blow.CRASH, Blow.CUT)))
+            self._inject(self._chance.choice((ClusterFault.PAUSE, ClusterFault.CRASH, ClusterFault.CUT)))
             await asyncio.sleep(0.3)
         await asyncio.sleep(max(began + seconds - history.loop.now, 0.0))
         if self._lasting is not None:
             await self._outlast(*self._lasting)
 
-    def _strike(self, kind: Blow) -> None:
+    def _inject(self, kind: ClusterFault) -> None:
         history = self._history
         history.trace.note(history.loop.now, "NEMESIS", kind.value, "")
         if getattr(self, f"_{kind.name.lower()}")() is False:
-            return  # there was nobody to strike
-        history.audit.hits[f"blow: {kind.value}"] += 1
-        history.nemesis.blows += kind is not Blow.LEAVE
+            return  # no agent or server was in a state for it
+        history.audit.hits[f"fault: {kind.value}"] += 1
+        history.nemesis.cluster_faults += kind is not ClusterFault.LEAVE
 
     def heal(self) -> None:
         """Servers are up again, and nothing is frozen. What stands still goes on by itself."""
@@ -93,7 +95,7 @@ class Blows:
         if self._lasting is not None:
             return False
         server = self._some_store()
-        self._lasting = Blow.STORE_SILENT, server
+        self._lasting = ClusterFault.STORE_SILENT, server
         server.unread = []
         return True
 
@@ -101,18 +103,18 @@ class Blows:
         if self._lasting is not None:
             return False
         server = self._some_store()
-        self._lasting = Blow.STORE_FULL, server
+        self._lasting = ClusterFault.STORE_FULL, server
         server.functions.full = True
         return True
 
-    async def _outlast(self, blow: Blow, server: StoreServer) -> None:
+    async def _outlast(self, fault: ClusterFault, server: StoreServer) -> None:
         """Everything heals but this one store. Its own agents live on while it is full; the others are not concerned while it
         is silent, although one of their machines disappears just now: its buckets are drained."""
         history = self._history
         history.nemesis.heal()
         for each in list(self._down):
             self._up(each)
-        silent = blow is Blow.STORE_SILENT
+        silent = fault is ClusterFault.STORE_SILENT
         hosts = [host for host in history.hosts if not silent or self._store_of(host) != server.name]
         gone = self._chance.choice(hosts) if silent and len(hosts) > 1 else None
         if gone is not None:
@@ -124,13 +126,13 @@ class Blows:
         since, starts = history.loop.now, -1
         while history.loop.now - since < STEADY_SECONDS and not history.audit.violations:
             if history.loop.now >= ends:
-                history.audit.broken("outlast", f"{blow.value}: {server.name} keeps others from coming to rest")
+                history.audit.broken("outlast", f"{fault.value}: {server.name} keeps others from coming to rest")
             self.let_go()
             await asyncio.sleep(_LOOK_SECONDS)
             before, starts = starts, sum(host.starts for host in hosts)
             if starts != before or not self._at_rest(hosts, {server.name} if silent else set()):
                 since = history.loop.now
-        history.audit.hits[f"outlasted: {blow.value}"] += 1
+        history.audit.hits[f"outlasted: {fault.value}"] += 1
         if silent:
             server.go_on()
         if gone is not None:

@@ -1,24 +1,39 @@
-"""What all twins of statements stand on: the tables, the server's clock, and whoever looks on at every write."""
+"""The base of all twins of statements: the tables, the server's clock, and the audit of every write."""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from jobmaster.master.driver.connection import EPOCH_2000_US
-from tests.simulation.tables import Event, JobRow, Tables
+from jobmaster.model.errors import ValueRefused
+from tests.simulation.master.tables import Event, JobRow, Tables
 
 if TYPE_CHECKING:
-    from tests.simulation.audit import Audit
+    from tests.simulation.checks.audit import Audit
+
+INT4_MAX = 2**31 - 1
 
 
-class Guarded:
+def demand_values(what: str, texts: Sequence[str], numbers: Sequence[int]) -> None:
+    """Check the ranges of the master's columns before anything is written: a refused statement has no effect.
+
+    Raises:
+        ValueRefused: text with NUL, or a number beyond four bytes.
+    """
+    if any("\0" in each for each in texts):
+        raise ValueRefused(f"{what}: the master does not take a value: text with 0x00")
+    if any(each > INT4_MAX for each in numbers):
+        raise ValueRefused(f"{what}: the master does not take a value: value out of int32 range")
+
+
+class StatementsBase:
     """Tables with a clock.
 
     Args:
         clock_us: the server's clock, microseconds since 1970.
-        audit: told of every write before it counts.
+        audit: called for every write before it counts.
         without: guards left out on purpose.
     """
 

@@ -10,10 +10,10 @@ from __future__ import annotations
 import hashlib
 from typing import TYPE_CHECKING
 
-from tests.simulation.loop import Process
+from tests.simulation.runtime.event_loop import Process
 
 if TYPE_CHECKING:
-    from tests.simulation.wire import Act
+    from tests.simulation.runtime.network import CallFault
 
 _UNCOUNTED = frozenset({"beat", "members/renew", "upkeep/tend", "wait_wake", "members/certify"})
 
@@ -28,11 +28,13 @@ class Trace:
         self.lines: list[Line] = []
         self.uncounted = 0
 
-    def call(self, now: float, process: Process | None, server: str, what: str, act: Act) -> None:
+    def call(self, now: float, process: Process | None, server: str, what: str, call_fault: CallFault) -> None:
         """A call is about to be made."""
         if what in _UNCOUNTED:
             self.uncounted += 1
-        self.lines.append((int(now * 1e6), process.name if process is not None else "-", server, what, act._value_))
+        self.lines.append(
+            (int(now * 1e6), process.name if process is not None else "-", server, what, call_fault._value_)
+        )
 
     def note(self, now: float, who: str, what: str, subject: str, how: str = "") -> None:
         """Something else of interest."""

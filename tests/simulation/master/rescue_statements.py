@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from tests.simulation.misfits import demand_values
-from tests.simulation.statements_jobs import Ids, JobStatements, is_at_most_once
-from tests.simulation.tables import IN_FLIGHT, BucketRow, JobRow, Record, Refusal, Snapshot
+from tests.simulation.master.job_statements import Ids, JobStatements, is_at_most_once
+from tests.simulation.master.statements_base import demand_values
+from tests.simulation.master.tables import IN_FLIGHT, BucketRow, JobRow, Record, Refusal, Snapshot
 
 
 class RescueStatements(JobStatements):

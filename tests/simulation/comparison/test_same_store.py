@@ -29,9 +29,9 @@ from jobmaster.model.ids import AgentId, BucketId, Fence
 from jobmaster.ports import Claimed, ReplyStatus
 from jobmaster.settings.model import StoreSettings
 from tests.integration.store.fixture import HOUR_MS, make_items
-from tests.simulation.direct import PlainStore, store_server
-from tests.simulation.sim_store import StoreServer
-from tests.simulation.store_intake import SimBucket, allowed_at_maxmemory
+from tests.simulation.comparison.direct_calls import DirectStore, store_server
+from tests.simulation.store.intake_functions import SimBucket, allowed_at_maxmemory
+from tests.simulation.store.sim_store import StoreServer
 
 DUE_US = 1000
 LATER_US = 9 * 10**15
@@ -79,7 +79,7 @@ class TwoStores(RuleBasedStateMachine):
         self.bucket_id = BucketId(new_id())
         self.real = [self.new_store[0](), self.new_store[0]()]
         self.server: StoreServer = store_server(lambda: time.time_ns() // 1000)
-        self.simulated = [PlainStore(self.server, self.real[0].cluster, self.generation) for _ in OWNERS]
+        self.simulated = [DirectStore(self.server, self.real[0].cluster, self.generation) for _ in OWNERS]
         for real, simulated in zip(self.real, self.simulated, strict=True):
             real._fences.generation = self.generation
             simulated.keys = real.keys
