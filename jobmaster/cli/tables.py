@@ -1,4 +1,4 @@
-"""Plain tables, times and durations for people. Text from outside (tags, errors) cannot steer the terminal."""
+"""Plain tables and times for people. Text from outside (tags, errors) cannot steer the terminal."""
 
 from __future__ import annotations
 
@@ -149,27 +149,6 @@ def iso(us: int | None) -> str | None:
         return (_EPOCH + timedelta(microseconds=us)).isoformat(timespec="milliseconds").replace("+00:00", "Z")
     except OverflowError:
         return f"{us}us"
-
-
-def duration(seconds: float) -> str:
-    """``340ms``, ``2.5s``, ``4m 12s``, ``3h 5m``, ``12d 4h``."""
-    sign = "-" if seconds < 0 else ""
-    seconds = abs(seconds)
-    if seconds < 1:
-        return f"{sign}{round(seconds * 1000)}ms"
-    if seconds < 60:
-        return f"{sign}{seconds:.1f}s"
-    whole = round(seconds)
-    for size, unit, small, small_unit in ((86400, "d", 3600, "h"), (3600, "h", 60, "m"), (60, "m", 1, "s")):
-        if whole >= size:
-            rest = whole % size // small
-            return f"{sign}{whole // size}{unit}" + (f" {rest}{small_unit}" if rest else "")
-    return f"{sign}{whole}s"
-
-
-def micros(us: int) -> str:
-    """A duration given in microseconds."""
-    return duration(us / 1_000_000)
 
 
 def thousands(value: float) -> str:

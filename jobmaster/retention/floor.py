@@ -12,7 +12,7 @@ from datetime import UTC, datetime
 from jobmaster.model.errors import Conflict, InputError
 from jobmaster.model.ids import created_ms, text
 from jobmaster.ports import FloorStore, StateQueries
-from jobmaster.settings.units import format_duration
+from jobmaster.units import format_duration
 
 
 def age_checked(older_than_seconds: float, skew_seconds: float) -> float:

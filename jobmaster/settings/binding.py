@@ -13,9 +13,21 @@ from typing import Final
 
 import msgspec
 
-from jobmaster.settings.leaves import LeafError, expected_of, read_leaf, suggest
 from jobmaster.settings.masking import show_value
-from jobmaster.settings.nodes import (
+from jobmaster.settings.problems import DEFAULT_ORIGIN, Origin, Problem
+from jobmaster.settings.schema import (
+    Block,
+    Leaf,
+    LeafError,
+    Series,
+    Shape,
+    Table,
+    expected_of,
+    read_leaf,
+    settings_shape,
+    suggest,
+)
+from jobmaster.settings.yaml_tree import (
     Entry,
     MappingNode,
     Node,
@@ -25,8 +37,6 @@ from jobmaster.settings.nodes import (
     is_null,
     join_path,
 )
-from jobmaster.settings.origins import DEFAULT_ORIGIN, Origin, Problem
-from jobmaster.settings.shape import Block, Leaf, Series, Shape, Table, settings_shape
 
 
 @dataclass(slots=True)

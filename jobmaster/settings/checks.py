@@ -9,11 +9,11 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from jobmaster.model.job import Priority
-from jobmaster.settings.leaves import suggest
 from jobmaster.settings.model import AgentMode, AgentSettings, BucketCounts, ClusterSettings
-from jobmaster.settings.nodes import join_path
-from jobmaster.settings.origins import Origin, Problem
+from jobmaster.settings.problems import Origin, Problem
+from jobmaster.settings.schema import suggest
 from jobmaster.settings.urls import UrlError, check_store_url, parse_dsn
+from jobmaster.settings.yaml_tree import join_path
 
 
 @dataclass(slots=True)

@@ -11,10 +11,20 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from jobmaster.settings.json_schema import json_schema_text
-from jobmaster.settings.leaves import describe_bounds, expected_of
 from jobmaster.settings.overrides import OTHER_VARIABLES
 from jobmaster.settings.rendering import leaf_rows, leaf_text, tree_of, yaml_lines
-from jobmaster.settings.shape import Block, Key, Leaf, LeafKind, Series, Shape, Table, settings_shape
+from jobmaster.settings.schema import (
+    Block,
+    Key,
+    Leaf,
+    LeafKind,
+    Series,
+    Shape,
+    Table,
+    describe_bounds,
+    expected_of,
+    settings_shape,
+)
 
 SCHEMA_NAME = "jobmaster.schema.json"
 TABLES_START = "<!-- made from jobmaster/settings/model.py: start -->"

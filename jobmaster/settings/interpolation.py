@@ -14,9 +14,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from jobmaster.settings.nodes import Entry, MappingNode, Node, ScalarNode, SequenceNode, Style, join_path
-from jobmaster.settings.origins import Problem
+from jobmaster.settings.problems import Problem
 from jobmaster.settings.urls import encode_parts
+from jobmaster.settings.yaml_tree import Entry, MappingNode, Node, ScalarNode, SequenceNode, Style, join_path
 
 FILE_BYTES_MAX = 64 * 1024
 

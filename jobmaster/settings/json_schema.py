@@ -9,8 +9,8 @@ from __future__ import annotations
 import json
 
 from jobmaster.settings.rendering import Tree, tree_of
-from jobmaster.settings.shape import Block, Key, Leaf, LeafKind, Series, Shape, Table, settings_shape
-from jobmaster.settings.units import DURATION_PATTERN, SIZE_PATTERN
+from jobmaster.settings.schema import Block, Key, Leaf, LeafKind, Series, Shape, Table, settings_shape
+from jobmaster.units import DURATION_PATTERN, SIZE_PATTERN
 
 _DRAFT = "http://json-schema.org/draft-07/schema#"
 _REFERENCE: dict[str, Tree] = {"$ref": "#/definitions/reference"}

@@ -18,11 +18,10 @@ from jobmaster.settings.binding import Binder
 from jobmaster.settings.checks import Findings, check_relations
 from jobmaster.settings.interpolation import Interpolator
 from jobmaster.settings.model import ClusterSettings
-from jobmaster.settings.nodes import Node
-from jobmaster.settings.origins import DEFAULT_ORIGIN, InvalidSettings, Origin, OriginKind, Problem, in_file_order
 from jobmaster.settings.overrides import Override, apply, find_new_entries, read_command_line, read_environment
-from jobmaster.settings.shape import settings_shape
-from jobmaster.settings.yaml_nodes import parse_yaml
+from jobmaster.settings.problems import DEFAULT_ORIGIN, InvalidSettings, Origin, OriginKind, Problem, in_file_order
+from jobmaster.settings.schema import settings_shape
+from jobmaster.settings.yaml_tree import Node, parse_yaml
 
 CONFIG_VARIABLE = "JOBMASTER_CONFIG"
 SEARCHED_NAMES = ("jobmaster.yaml", "cluster.yaml")

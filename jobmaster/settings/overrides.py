@@ -13,12 +13,10 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from jobmaster.settings.leaves import suggest
 from jobmaster.settings.masking import mask_secrets, show_value
-from jobmaster.settings.nodes import Entry, MappingNode, Node, ScalarNode, SequenceNode, Style, is_null
-from jobmaster.settings.origins import Origin, OriginKind, Problem
-from jobmaster.settings.shape import Block, Leaf, Series, Shape, Table, settings_shape
-from jobmaster.settings.yaml_nodes import parse_yaml
+from jobmaster.settings.problems import Origin, OriginKind, Problem
+from jobmaster.settings.schema import Block, Leaf, Series, Shape, Table, settings_shape, suggest
+from jobmaster.settings.yaml_tree import Entry, MappingNode, Node, ScalarNode, SequenceNode, Style, is_null, parse_yaml
 
 PREFIX = "JOBMASTER_"
 

@@ -9,11 +9,10 @@ import re
 from collections.abc import Callable, Iterator
 
 from jobmaster.model.errors import CodeError
-from jobmaster.settings.leaves import format_leaf
 from jobmaster.settings.masking import mask_secrets
 from jobmaster.settings.model import ClusterSettings
-from jobmaster.settings.nodes import PlainKind, classify_plain, find_surprise, join_path
-from jobmaster.settings.shape import Block, Leaf, LeafKind, Series, Shape, Table, settings_shape
+from jobmaster.settings.schema import Block, Leaf, LeafKind, Series, Shape, Table, format_leaf, settings_shape
+from jobmaster.settings.yaml_tree import PlainKind, classify_plain, find_surprise, join_path
 
 Plain = str | int | float | bool | None
 Tree = Plain | list["Tree"] | dict[str, "Tree"]

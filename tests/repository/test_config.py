@@ -13,7 +13,7 @@ from jobmaster.settings.documents import made_texts
 from jobmaster.settings.loader import CONFIG_VARIABLE, SEARCHED_NAMES, load_settings
 from jobmaster.settings.model import ClusterSettings
 from jobmaster.settings.overrides import OTHER_VARIABLES, PREFIX, UnknownPath, resolve
-from jobmaster.settings.shape import Block, Series, Shape, Table, settings_shape
+from jobmaster.settings.schema import Block, Series, Shape, Table, settings_shape
 
 ROOT = Path(__file__).parents[2]
 EXAMPLES = sorted((ROOT / "config").glob("*.yaml"))

@@ -34,7 +34,7 @@ OFFENCES = {
     "the wiring knows the agents": ("jobmaster/wiring.py", "import jobmaster_agents.event_log", "arrow"),
     "a room that is not listed": ("jobmaster/attic.py", "", "rooms"),
     "a module of an agent that is not listed": ("agents/jobmaster_agents/loitering.py", "", "agent"),
-    "a circle": ("jobmaster/settings/units.py", "import jobmaster.settings.loader", "circles"),
+    "a circle": ("jobmaster/units.py", "import jobmaster.settings.loader", "circles"),
 }
 
 

@@ -11,7 +11,8 @@ import click
 
 from jobmaster.cli.invocation import Invocation, pass_invocation
 from jobmaster.cli.running import pick, reader_of, run_async
-from jobmaster.cli.tables import Column, duration, emit_record, emit_rows, iso
+from jobmaster.cli.tables import Column, emit_record, emit_rows, iso
+from jobmaster.units import rounded_duration
 
 if TYPE_CHECKING:
     from jobmaster.settings.model import AgentSettings, ClusterSettings
@@ -27,7 +28,7 @@ COLUMNS = (
     Column("HOST", "host"),
     Column("PID", "pid", right=True),
     Column("BUCKETS", "buckets", right=True),
-    Column("LEASE", "lease_left_seconds", duration, right=True),
+    Column("LEASE", "lease_left_seconds", rounded_duration, right=True),
     Column("STARTED", "started"),
 )
 

@@ -10,11 +10,12 @@ import click
 from jobmaster.cli.invocation import Invocation, pass_invocation
 from jobmaster.cli.operator_log import operator_name
 from jobmaster.cli.running import pick, reader_of, run_async
-from jobmaster.cli.tables import Column, duration, emit_json, emit_record, emit_rows, iso, render
+from jobmaster.cli.tables import Column, emit_json, emit_record, emit_rows, iso, render
 from jobmaster.model.bucket import BucketState
 from jobmaster.model.errors import InputError, JobMasterError
 from jobmaster.model.ids import text
 from jobmaster.model.job import Priority
+from jobmaster.units import rounded_duration
 
 if TYPE_CHECKING:
     from jobmaster.model.bucket import Bucket
@@ -34,7 +35,7 @@ COLUMNS = (
     Column("ASSIGNED", "assigned", right=True),
     Column("CLAIMED", "claimed_lists", right=True),
     Column("SPILLED", "spilled", right=True),
-    Column("SINCE", "unchanged_seconds", duration, right=True),
+    Column("SINCE", "unchanged_seconds", rounded_duration, right=True),
 )
 
 STOP_COLUMNS = COLUMNS[:6]

@@ -12,12 +12,12 @@ from jobmaster.agentstore.store import AgentStore
 from jobmaster.cli.commands.findings import Finding, Verdict
 from jobmaster.cli.commands.status import OVERDUE_SECONDS
 from jobmaster.cli.commands.store import store_record
-from jobmaster.cli.tables import duration
 from jobmaster.clock import SystemClock
 from jobmaster.model.errors import JobMasterError
 from jobmaster.model.job import Priority
 from jobmaster.rules.serving import Lack
 from jobmaster.settings.agreement import differences
+from jobmaster.units import rounded_duration
 from jobmaster.wiring import addresses
 
 if TYPE_CHECKING:
@@ -99,7 +99,9 @@ async def master_findings(settings: ClusterSettings, reader: Reader) -> list[Fin
 
 
 def _clock(settings: ClusterSettings, off_seconds: float) -> Finding:
-    said = f"this machine is {duration(abs(off_seconds))} {'ahead of' if off_seconds > 0 else 'behind'} the master"
+    said = (
+        f"this machine is {rounded_duration(abs(off_seconds))} {'ahead of' if off_seconds > 0 else 'behind'} the master"
+    )
     fix = "synchronise the clocks (NTP): ids and due times are made by producers"
     if abs(off_seconds) >= settings.limits.clock_skew_seconds:
         return Finding("master.clock", FAIL, said, fix)
@@ -193,7 +195,9 @@ def _clocks(settings: ClusterSettings, alive: Sequence[Mapping[str, Any]]) -> Fi
     off = [agent for agent in alive if abs(agent["clock_ahead_seconds"] or 0.0) > CLOCK_WARN_SECONDS]
     if not off:
         return Finding("agents.clock", OK, "the agents' clocks agreed with the master's when they were started")
-    said = [f"{agent['name']} on {agent['host']} by {duration(abs(agent['clock_ahead_seconds']))}" for agent in off]
+    said = [
+        f"{agent['name']} on {agent['host']} by {rounded_duration(abs(agent['clock_ahead_seconds']))}" for agent in off
+    ]
     worst = max(abs(agent["clock_ahead_seconds"]) for agent in off)
     verdict = FAIL if worst >= settings.limits.clock_skew_seconds else WARN
     fix = "synchronise the clocks (NTP), and restart these agents"
@@ -241,7 +245,7 @@ def _runnable(lacking: Sequence[_Waiting], now_us: int) -> Finding:
         return Finding("jobs.handlers", OK, "every due job in the master has an agent with its handler")
     said = [
         f"{each.lack.reason} ({_at_least(each.jobs)} job(s) wait in {each.lack.group}, the oldest was due "
-        f"{duration((now_us - each.oldest_us) / 1_000_000)} ago)"
+        f"{rounded_duration((now_us - each.oldest_us) / 1_000_000)} ago)"
         for each in without[:_NAMES_MAX]
     ]
     said += [f"and {len(without) - _NAMES_MAX} more"] if len(without) > _NAMES_MAX else []
@@ -287,7 +291,7 @@ def _settled(settings: ClusterSettings, buckets: Sequence[Mapping[str, Any]]) ->
     limit = settings.leases.lease_seconds * 2 + settings.leases.grace_seconds
     stuck = [b for b in buckets if b["state"] in ("LOST", "DRAINING") and b["unchanged_seconds"] > limit]
     if stuck:
-        said = ", ".join(f"{b['id']} is {b['state']} for {duration(b['unchanged_seconds'])}" for b in stuck[:5])
+        said = ", ".join(f"{b['id']} is {b['state']} for {rounded_duration(b['unchanged_seconds'])}" for b in stuck[:5])
         return Finding(
             "buckets.rescued", FAIL, f"{len(stuck)} bucket(s): {said}", "is an agent alive that reaches their store?"
         )
@@ -330,7 +334,7 @@ async def loss_finding(reader: Reader) -> Finding:
         said = (
             f"{at_risk} job(s) without a row lay in {len(hit)} bucket(s) that their stores lost in {days} days "
             f"({salvaged} more were saved); the latest: {last['at_risk']} in bucket {last['bucket_id']} of store "
-            f"{last['store']}, {duration(last['ago_seconds'])} ago: {last['reason']}"
+            f"{last['store']}, {rounded_duration(last['ago_seconds'])} ago: {last['reason']}"
         )
         fix = "submit again what is missing; find out who emptied the store or put an older copy in its place"
         return Finding(name, WARN, said, fix)

@@ -15,7 +15,7 @@ import click
 
 if TYPE_CHECKING:
     from jobmaster.settings.loader import LoadedSettings
-    from jobmaster.settings.origins import InvalidSettings, Problem
+    from jobmaster.settings.problems import InvalidSettings, Problem
 
 EXIT_CONFIG = 78
 
@@ -154,7 +154,7 @@ def _print_table(rows: Sequence[Sequence[str]]) -> None:
 
 def _load(file: Path | None, overrides: Sequence[str]) -> tuple[LoadedSettings | None, InvalidSettings | None]:
     from jobmaster.settings.loader import load_settings
-    from jobmaster.settings.origins import InvalidSettings
+    from jobmaster.settings.problems import InvalidSettings
 
     try:
         return load_settings(file, os.environ, overrides), None

@@ -33,7 +33,7 @@ class Duration(click.ParamType[float]):
     name = "duration"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
-        from jobmaster.settings.units import UnitError, parse_duration
+        from jobmaster.units import UnitError, parse_duration
 
         try:
             return float(parse_duration(str(value)))

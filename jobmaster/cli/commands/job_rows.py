@@ -6,11 +6,12 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from jobmaster.cli.tables import Column, iso, micros
+from jobmaster.cli.tables import Column, iso
 from jobmaster.codec import decode_error, decode_headers
 from jobmaster.model.ids import created_ms, text
 from jobmaster.model.job import JobState, JobView, Priority
 from jobmaster.rules.serving import Lack
+from jobmaster.units import rounded_us
 
 LIST_COLUMNS = (
     Column("ID", "id"),
@@ -22,7 +23,7 @@ LIST_COLUMNS = (
     Column("RESCUES", "rescues", right=True),
     Column("DUE", "due"),
     Column("CHANGED", "changed"),
-    Column("RAN", "ran_us", micros, right=True),
+    Column("RAN", "ran_us", rounded_us, right=True),
     Column("ERROR", "error.message"),
 )
 
@@ -35,7 +36,7 @@ RETRY_COLUMNS = (
 
 ATTEMPT_COLUMNS = (
     Column("TIME (UTC)", "at"),
-    Column("+TIME", "since_us", micros, right=True),
+    Column("+TIME", "since_us", rounded_us, right=True),
     Column("ATTEMPT", "attempt", right=True),
     Column("TOKEN", "token", right=True),
     Column("EVENT", "event"),
@@ -120,7 +121,7 @@ def timeline(view: JobView, attempts: Sequence[Mapping[str, Any]], lack: Lack | 
             where["attempt"] = number
         error = _error(row["error"])
         if row["outcome"] != "refused":
-            ran = f"after {micros(row['ran_us'])}" if row["ran_us"] else ""
+            ran = f"after {rounded_us(row['ran_us'])}" if row["ran_us"] else ""
             said = f"{error['type']}: {error['message']} [{error['reason']}]" if error else ""
             lines.append(_line(row["at_us"], row["outcome"], ", ".join(filter(None, (ran, said))), where))
         if row["refused_us"]:
@@ -134,7 +135,7 @@ def timeline(view: JobView, attempts: Sequence[Mapping[str, Any]], lack: Lack | 
         "attempt": present_attempt(view.state, view.attempt) or None,
     }
     if view.state.final and view.ran_us is not None and view.state in (JobState.SUCCEEDED, JobState.FAILED):
-        waited = f"waited {micros(view.waited_us)}" if view.waited_us is not None else ""
+        waited = f"waited {rounded_us(view.waited_us)}" if view.waited_us is not None else ""
         lines.append(_line(changed_us - view.ran_us, "started", waited, here))
     detail = ", ".join(filter(None, (_state_detail(view), lack.reason if lack else "")))
     lines.append(_line(changed_us, view.state.value, detail, here))
@@ -151,7 +152,7 @@ def timeline(view: JobView, attempts: Sequence[Mapping[str, Any]], lack: Lack | 
 def _state_detail(view: JobView) -> str:
     parts = []
     if view.state.final and view.ran_us is not None:
-        parts.append(f"ran {micros(view.ran_us)}")
+        parts.append(f"ran {rounded_us(view.ran_us)}")
     if not view.state.final and view.due_us:
         parts.append(f"due {iso(view.due_us)}")
     if view.error is not None:

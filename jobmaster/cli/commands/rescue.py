@@ -10,9 +10,10 @@ import click
 from jobmaster.cli.commands.job import DURATION
 from jobmaster.cli.invocation import Invocation, pass_invocation
 from jobmaster.cli.running import reader_of, run_async
-from jobmaster.cli.tables import Column, emit_rows, iso, micros
+from jobmaster.cli.tables import Column, emit_rows, iso
 from jobmaster.model.bucket import BucketState
 from jobmaster.model.job import Priority
+from jobmaster.units import rounded_us
 
 COLUMNS = (
     Column("LOST (UTC)", "lost"),
@@ -21,8 +22,8 @@ COLUMNS = (
     Column("PRIORITY", "priority"),
     Column("OWNER", "owner_name"),
     Column("TAKEN BY", "rescuer_name"),
-    Column("AFTER", "waited_us", micros, right=True),
-    Column("TOOK", "took_us", micros, right=True),
+    Column("AFTER", "waited_us", rounded_us, right=True),
+    Column("TOOK", "took_us", rounded_us, right=True),
     Column("MOVED", "jobs_moved", right=True),
     Column("RESCUED", "jobs_rescued", right=True),
     Column("STATE", "state"),

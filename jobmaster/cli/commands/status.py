@@ -9,8 +9,9 @@ import click
 from jobmaster.cli.commands.bucket import buckets_with_depths
 from jobmaster.cli.invocation import Invocation, pass_invocation
 from jobmaster.cli.running import reader_of, run_async
-from jobmaster.cli.tables import Column, duration, emit_json, iso, render, terminal_width, thousands
+from jobmaster.cli.tables import Column, emit_json, iso, render, terminal_width, thousands
 from jobmaster.model.job import Priority
+from jobmaster.units import rounded_duration
 
 if TYPE_CHECKING:
     from jobmaster.settings.model import ClusterSettings
@@ -126,13 +127,13 @@ def _warnings(groups: list[dict[str, Any]], buckets: list[dict[str, Any]], agent
             warnings.append(f"{name}: {group['held']} job(s) held and no bucket serves them")
         elif group["overdue"]:
             warnings.append(
-                f"{name}: {group['overdue']} job(s) overdue, the oldest by {duration(group['oldest_seconds'])}"
+                f"{name}: {group['overdue']} job(s) overdue, the oldest by {rounded_duration(group['oldest_seconds'])}"
             )
         if group["spilled"]:
             warnings.append(f"{name}: {group['spilled']} outcome(s) wait in the store for the master")
     for bucket in buckets:
         if bucket["state"] in ("LOST", "FROZEN"):
-            since = duration(bucket["unchanged_seconds"])
+            since = rounded_duration(bucket["unchanged_seconds"])
             warnings.append(
                 f"bucket {bucket['id']} ({bucket['lane']}/{bucket['priority']}) is {bucket['state']} for {since}"
             )

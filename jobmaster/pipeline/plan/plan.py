@@ -14,7 +14,6 @@ from jobmaster.clock import new_id
 from jobmaster.model.errors import InputError
 from jobmaster.model.job import Priority
 from jobmaster.pipeline.context import PipelineContext, StepResult
-from jobmaster.pipeline.formatting import duration
 from jobmaster.pipeline.lake.full_history import open_history
 from jobmaster.pipeline.lake.lake import Lake, lake_errors
 from jobmaster.pipeline.plan import simulation
@@ -30,7 +29,7 @@ from jobmaster.pipeline.plan.queueing import (
 from jobmaster.pipeline.report.build import PLAN, write_report
 from jobmaster.pipeline.report.histograms import quantiles
 from jobmaster.settings.loader import load_settings
-from jobmaster.settings.units import parse_duration
+from jobmaster.units import parse_duration, rounded_us
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -138,8 +137,8 @@ def _unmet(choices: Sequence[Recommendation]) -> str | None:
     elsewhere = [one for one in choices if not one.met and one.unexplained_us >= one.objective_us]
     others = [f"{one.lane}/{one.priority}" for one in choices if not one.met and one not in elsewhere]
     summary_lines = [
-        f"{one.lane}/{one.priority} waited {duration(one.measured_us)} among {one.present} buckets, of which"
-        f" {duration(one.unexplained_us)} have another cause than the number of buckets (cores, max_running, threads,"
+        f"{one.lane}/{one.priority} waited {rounded_us(one.measured_us)} among {one.present} buckets, of which"
+        f" {rounded_us(one.unexplained_us)} have another cause than the number of buckets (cores, max_running, threads,"
         " a stalled server, agents that were away)"
         for one in elsewhere
     ]

@@ -7,8 +7,8 @@ from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from jobmaster.model.job import Priority
-from jobmaster.pipeline.formatting import duration
 from jobmaster.settings.model import AgentSettings
+from jobmaster.units import rounded_us
 
 
 class Recommendation(NamedTuple):
@@ -83,13 +83,13 @@ def _reason(choice: Recommendation, agents: int) -> str:
     shared = f"{choice.buckets} in all, " if agents > 1 else ""
     certain = ""
     if choice.interval_us is not None:
-        certain = f" ({duration(choice.interval_us[0])} to {duration(choice.interval_us[1])} over days)"
+        certain = f" ({rounded_us(choice.interval_us[0])} to {rounded_us(choice.interval_us[1])} over days)"
     met = "" if choice.met else "NOT MET: "
     if choice.unexplained_us >= choice.objective_us:
-        unexplained = duration(choice.unexplained_us)
-        met += f"of {duration(choice.measured_us)} measured, {unexplained} have another cause than buckets; "
-    waits = choice.waits_us
+        unexplained = rounded_us(choice.unexplained_us)
+        met += f"of {rounded_us(choice.measured_us)} measured, {unexplained} have another cause than buckets; "
+    p50, p99, at_objective = (rounded_us(choice.waits_us[name]) for name in ("p50", "p99", "objective"))
     return (
-        f"{met}{shared}waits p50 {duration(waits['p50'])}, p99 {duration(waits['p99'])}, at the objective's quantile "
-        f"{duration(waits['objective'])}{certain}; objective {duration(choice.objective_us)}; {choice.utilisation:.0%} busy"
+        f"{met}{shared}waits p50 {p50}, p99 {p99}, at the objective's quantile {at_objective}{certain}; "
+        f"objective {rounded_us(choice.objective_us)}; {choice.utilisation:.0%} busy"
     )

@@ -9,10 +9,10 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import UTC, date, datetime, time
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
-from jobmaster.pipeline.formatting import duration
 from jobmaster.pipeline.report import html, svg
 from jobmaster.pipeline.report.aggregates import COUNTS, GROUPS
 from jobmaster.pipeline.report.histograms import gini, quantiles
+from jobmaster.units import rounded_us
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -182,7 +182,7 @@ def _waiting_over_time(found: ReportData) -> str:
     for at in sorted(found.waiting):
         for name, value in zip(series, quantiles(found.waiting[at], _QUANTILES), strict=True):
             series[name].append((at, value))
-    return html.figure(svg.lines(series, format_x=_when(found.unit), format_y=duration, log=True))
+    return html.figure(svg.lines(series, format_x=_when(found.unit), format_y=rounded_us, log=True))
 
 
 def _distribution(found: ReportData) -> str:
@@ -195,7 +195,7 @@ def _distribution(found: ReportData) -> str:
         name: [(100 * share, value) for share, value in zip(shares, quantiles(bins, shares), strict=True)]
         for name, bins in sorted(by_priority.items())
     }
-    return html.figure(svg.lines(series, format_x=lambda share: f"{share:.4g} %", format_y=duration, log=True))
+    return html.figure(svg.lines(series, format_x=lambda share: f"{share:.4g} %", format_y=rounded_us, log=True))
 
 
 def _latency_table(found: ReportData, title: str, key: Callable[[str, str, str], str]) -> str:
@@ -208,7 +208,7 @@ def _latency_table(found: ReportData, title: str, key: Callable[[str, str, str],
             name,
             _number(counted[name]),
             *(
-                duration(value)
+                rounded_us(value)
                 for metric in ("waiting", "running", "total")
                 for value in quantiles(bins[name].get(metric, ()), (0.5, 0.99))
             ),
@@ -257,9 +257,9 @@ def _plan(plan: Mapping[str, Any] | None) -> list[str]:
         return []
     groups = plan["groups"]
     lines = [
-        [f"{one['lane']} / {one['priority']}", str(one["buckets"]), duration(one["objective_us"]),
-         *(duration(one["waits_us"][name]) for name in ("p50", "p95", "p99")), duration(one.get("measured_us")),
-         duration(one.get("unexplained_us")), f"{one['utilisation']:.0%}",
+        [f"{one['lane']} / {one['priority']}", str(one["buckets"]), rounded_us(one["objective_us"]),
+         *(rounded_us(one["waits_us"][name]) for name in ("p50", "p95", "p99")), rounded_us(one.get("measured_us")),
+         rounded_us(one.get("unexplained_us")), f"{one['utilisation']:.0%}",
          "yes" if one["met"] else "no"]
         for one in groups
     ]  # fmt: skip
@@ -278,14 +278,14 @@ def _plan(plan: Mapping[str, Any] | None) -> list[str]:
     parts = [html.heading("Plan", plan["said"]), html.card(html.table(columns, lines))]
     for one in groups:
         curve = [(float(point["buckets"]), max(point["wait_us"], 1.0)) for point in one["curve"]]
-        objective = {f"objective {duration(one['objective_us'])}": float(one["objective_us"])}
+        objective = {f"objective {rounded_us(one['objective_us'])}": float(one["objective_us"])}
         parts.append(
             html.card(
                 html.figure(
                     svg.lines(
                         {f"p{plan['quantile'] * 100:g} of waiting": curve},
                         format_x=lambda count: f"{count:.0f} buckets",
-                        format_y=duration,
+                        format_y=rounded_us,
                         log=True,
                         goals=objective,
                     )

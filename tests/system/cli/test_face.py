@@ -17,7 +17,7 @@ from jobmaster.cli.commands.job import _moment
 from jobmaster.cli.failures import failure_json, failure_of, failure_text, guarded
 from jobmaster.cli.invocation import Invocation
 from jobmaster.cli.main import COMMANDS, root
-from jobmaster.cli.tables import Column, clean, display_width, duration, iso, render
+from jobmaster.cli.tables import Column, clean, display_width, iso, render
 from jobmaster.model import errors
 from tests.system.cli.conftest import REPOSITORY, Result
 
@@ -375,23 +375,6 @@ def test_a_pipe_gets_the_whole_reason_of_a_store_and_a_terminal_gets_it_wrapped(
     out = inside("store", "check").out
     assert max(map(len, out.splitlines())) < 100  # a reason gets 32 cells at least
     assert "".join(out.split()).count("because") == 30
-
-
-@pytest.mark.parametrize(
-    ("seconds", "said"),
-    [
-        (0.34, "340ms"),
-        (2.5, "2.5s"),
-        (59.94, "59.9s"),
-        (252, "4m 12s"),
-        (240, "4m"),
-        (11100, "3h 5m"),
-        (1051200, "12d 4h"),
-        (-3, "-3.0s"),
-    ],
-)
-def test_durations(seconds: float, said: str) -> None:
-    assert duration(seconds) == said
 
 
 def test_times_are_utc_and_absent_ones_stay_absent() -> None:

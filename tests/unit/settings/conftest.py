@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from jobmaster.settings.loader import LoadedSettings, load_settings
-from jobmaster.settings.origins import InvalidSettings
+from jobmaster.settings.problems import InvalidSettings
 
 Load = Callable[..., LoadedSettings]
 Complain = Callable[..., list[str]]

@@ -10,10 +10,9 @@ import pytest
 
 from jobmaster.settings.json_schema import json_schema
 from jobmaster.settings.loader import LoadedSettings
-from jobmaster.settings.nodes import MappingNode, Node, PlainKind, ScalarNode, Style, classify_plain
-from jobmaster.settings.origins import InvalidSettings, Origin, OriginKind
-from jobmaster.settings.shape import Block, Leaf, Series, Shape, Table, settings_shape
-from jobmaster.settings.yaml_nodes import parse_yaml
+from jobmaster.settings.problems import InvalidSettings, Origin, OriginKind
+from jobmaster.settings.schema import Block, Leaf, Series, Shape, Table, settings_shape
+from jobmaster.settings.yaml_tree import MappingNode, Node, PlainKind, ScalarNode, Style, classify_plain, parse_yaml
 
 Load = Callable[..., LoadedSettings]
 

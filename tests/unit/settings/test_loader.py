@@ -11,7 +11,7 @@ import pytest
 from jobmaster.model.job import Durability, OnFull
 from jobmaster.settings.loader import LoadedSettings, load_settings
 from jobmaster.settings.model import AgentMode, BucketCounts, ClusterSettings
-from jobmaster.settings.origins import InvalidSettings, OriginKind
+from jobmaster.settings.problems import InvalidSettings, OriginKind
 
 Load = Callable[..., LoadedSettings]
 Complain = Callable[..., list[str]]

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from jobmaster.settings.loader import load_settings
 from jobmaster.settings.masking import mask_secrets, show_value
-from jobmaster.settings.origins import InvalidSettings
+from jobmaster.settings.problems import InvalidSettings
 
 
 @pytest.mark.parametrize(

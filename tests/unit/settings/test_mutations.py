@@ -13,10 +13,18 @@ from hypothesis import strategies as st
 
 from jobmaster.settings.loader import load_settings
 from jobmaster.settings.model import ClusterSettings
-from jobmaster.settings.nodes import MappingNode, Node, PlainKind, ScalarNode, SequenceNode, Style, classify_plain
-from jobmaster.settings.origins import InvalidSettings, Origin, OriginKind
+from jobmaster.settings.problems import InvalidSettings, Origin, OriginKind
 from jobmaster.settings.rendering import settings_tree, yaml_lines
-from jobmaster.settings.yaml_nodes import parse_yaml
+from jobmaster.settings.yaml_tree import (
+    MappingNode,
+    Node,
+    PlainKind,
+    ScalarNode,
+    SequenceNode,
+    Style,
+    classify_plain,
+    parse_yaml,
+)
 
 CONFIG = Path(__file__).parents[3] / "config"
 VALID = [path.read_text(encoding="utf-8") for path in sorted(CONFIG.glob("*.yaml"))]

@@ -14,7 +14,7 @@ from redis.asyncio.connection import parse_url
 from jobmaster.master.driver.connection import Connector, place_of
 from jobmaster.model.errors import ConfigError
 from jobmaster.settings.loader import load_settings
-from jobmaster.settings.origins import InvalidSettings
+from jobmaster.settings.problems import InvalidSettings
 from jobmaster.settings.urls import UrlError, check_store_url, parse_dsn
 
 PASSWORD = st.text(st.characters(exclude_categories=["C"]), min_size=1, max_size=20)

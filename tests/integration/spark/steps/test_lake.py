@@ -11,7 +11,6 @@ import pytest
 
 from benchmarks.synthetic_history import fill_day
 from jobmaster.model.errors import Refused, Unavailable
-from jobmaster.pipeline.formatting import duration
 from jobmaster.pipeline.lake.lake import Lake
 from jobmaster.pipeline.report import html, svg
 from jobmaster.pipeline.report.histograms import gini
@@ -77,14 +76,6 @@ def test_plots_show_every_value_and_survive_none() -> None:
     assert bars.count("<rect") == 3
     assert "&lt;b&gt;" in html.ranking([("<b>", 2.0)], format_value=str), "names are text"
     assert "<script" not in html.page("t", "s", [bars])
-
-
-@pytest.mark.parametrize(
-    ("microseconds", "said"),
-    [(None, "-"), (12, "12 µs"), (1500, "1.5 ms"), (2e6, "2 s"), (90e6, "1.5 min"), (7.2e9, "2 h")],
-)
-def test_durations_are_said_as_people_say_them(microseconds: float | None, said: str) -> None:
-    assert duration(microseconds) == said
 
 
 def test_gini() -> None:

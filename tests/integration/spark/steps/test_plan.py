@@ -185,11 +185,11 @@ def test_what_waited_for_another_reason_than_buckets_is_not_called_met(past: Pas
     options = PlanOptions({"critical": 1.0, "very_low": 60.0}, slots=1, out=out)
     outcome = plan(past.run(), options)
     assert outcome.summary["met"] is False
-    assert "default/critical waited 9.91 s among 4 buckets" in (outcome.note or "")
+    assert "default/critical waited 9.9s among 4 buckets" in (outcome.note or "")
     assert "have another cause than the number of buckets" in (outcome.note or "")
     assert "very_low" not in (outcome.note or ""), "ten seconds are within a minute"
     assert outcome.summary["plan"]["default/critical"] == 4, "nothing speaks for another number"
-    assert "critical: 4  # NOT MET: of 9.91 s measured" in out.read_text()
+    assert "critical: 4  # NOT MET: of 9.9s measured" in out.read_text()
     checked = plan(past.run(), options._replace(check=True))
     assert checked.failed
     assert "default/critical" in checked.summary["missed"]

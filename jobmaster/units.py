@@ -1,7 +1,7 @@
 """Durations (``1h30m``, ``250ms``, plain seconds) and sizes (``128KiB``, ``1MB``, plain bytes): parse and format.
 
 ``parse_x(format_x(value)) == value`` for every value either side accepts. Sums are made in ``Decimal``: in floats
-``0.1s`` and ``100ms`` would differ in the last bit.
+``0.1s`` and ``100ms`` would differ in the last bit. ``rounded_duration`` is for tables and reports.
 """
 
 from __future__ import annotations
@@ -125,6 +125,31 @@ def _format_whole(seconds: int) -> str:
         if count:
             text += f"{count}{unit}"
     return text
+
+
+def rounded_duration(seconds: float) -> str:
+    """About two figures of a duration, for people: ``12µs``, ``340ms``, ``2.5s``, ``4m 12s``, ``3h 5m``, ``12d 4h``."""
+    sign = "-" if seconds < 0 else ""
+    seconds = abs(seconds)
+    if 0 < seconds < 0.001:
+        return f"{sign}{round(seconds * 1_000_000)}µs"
+    if seconds < 0.01:
+        return f"{sign}{seconds * 1000:.1f}".removesuffix(".0") + "ms"
+    if seconds < 1:
+        return f"{sign}{round(seconds * 1000)}ms"
+    if seconds < 60:
+        return f"{sign}{seconds:.1f}s"
+    whole = round(seconds)
+    for size, unit, small, small_unit in ((86400, "d", 3600, "h"), (3600, "h", 60, "m"), (60, "m", 1, "s")):
+        if whole >= size:
+            rest = whole % size // small
+            return f"{sign}{whole // size}{unit}" + (f" {rest}{small_unit}" if rest else "")
+    return f"{sign}{whole}s"
+
+
+def rounded_us(microseconds: float | None) -> str:
+    """The same of a number of microseconds; ``-`` for ``None``."""
+    return "-" if microseconds is None else rounded_duration(microseconds / 1_000_000)
 
 
 def parse_size(text: str) -> int:

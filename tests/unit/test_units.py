@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from jobmaster.settings.units import (
+from jobmaster.units import (
     DURATION_PATTERN,
     DURATION_SECONDS_MAX,
     SIZE_BYTES_MAX,
@@ -18,6 +18,8 @@ from jobmaster.settings.units import (
     format_size,
     parse_duration,
     parse_size,
+    rounded_duration,
+    rounded_us,
 )
 
 
@@ -161,3 +163,31 @@ def test_any_text_is_read_or_refused(text: str) -> None:
             assert parse(text) >= 0
         except UnitError:
             pass
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [
+        (0, "0ms"),
+        (0.000_012, "12µs"),
+        (0.0015, "1.5ms"),
+        (0.003, "3ms"),
+        (0.34, "340ms"),
+        (2.5, "2.5s"),
+        (59.94, "59.9s"),
+        (90, "1m 30s"),
+        (252, "4m 12s"),
+        (240, "4m"),
+        (7200, "2h"),
+        (11100, "3h 5m"),
+        (1051200, "12d 4h"),
+        (-3, "-3.0s"),
+    ],
+)
+def test_a_duration_for_people_has_two_figures(seconds: float, text: str) -> None:
+    assert rounded_duration(seconds) == text
+    assert rounded_us(seconds * 1_000_000) == text
+
+
+def test_an_absent_duration_is_a_dash() -> None:
+    assert rounded_us(None) == "-"
