@@ -92,11 +92,13 @@ METRICS: dict[str, Metric] = {
     "jobs_abandoned": Metric(
         "jobmaster_jobs_abandoned", _C, "At most once: stopped when this agent left, not started again."
     ),
-    "jobs_quarantined": Metric("jobmaster_jobs_quarantined", _C, "Entries refused because of their id, kept aside."),
+    "jobs_quarantined": Metric(
+        "jobmaster_jobs_quarantined", _C, "Entries refused because of their id, and quarantined."
+    ),
     "outcomes_spilled": Metric(
         "jobmaster_outcomes_spilled", _C, "Outcomes kept in the store while the lease was in doubt."
     ),
-    "outcomes_kept": Metric("jobmaster_outcomes_kept", _G, "Outcomes that lie in own buckets and wait for the master."),
+    "outcomes_kept": Metric("jobmaster_outcomes_kept", _G, "Outcomes kept in own buckets that wait for the master."),
     "outcomes_applied": Metric(
         "jobmaster_outcomes_applied", _C, "Kept outcomes written to the master after it was back."
     ),
@@ -135,7 +137,7 @@ METRICS: dict[str, Metric] = {
     "suspensions": Metric("jobmaster_suspensions", _C, "Times the master did not answer and the store took over."),
     "buckets_owned": Metric("jobmaster_buckets_owned", _G, "Buckets held by this process."),
     "buckets_frozen": Metric("jobmaster_buckets_frozen", _G, "Own buckets that an operator has stopped."),
-    "buckets_lost": Metric("jobmaster_buckets_lost", _C, "Own buckets that turned out to be another's."),
+    "buckets_lost": Metric("jobmaster_buckets_lost", _C, "Own buckets lost to another owner."),
     "jobs_at_risk": Metric(
         "jobmaster_jobs_at_risk",
         _C,
@@ -158,7 +160,7 @@ METRICS: dict[str, Metric] = {
         "jobmaster_drains_postponed", _C, "Drains put off because a store or the master failed."
     ),
     "jobs_moved": Metric("jobmaster_jobs_moved", _C, "Jobs of lost buckets given back to the master."),
-    "jobs_rescued": Metric("jobmaster_jobs_rescued", _C, "Of these: found in the hands of a dead agent."),
+    "jobs_rescued": Metric("jobmaster_jobs_rescued", _C, "Of these: claimed or in flight under a dead agent."),
     "jobs_given_up": Metric(
         "jobmaster_jobs_given_up",
         _C,
@@ -168,7 +170,7 @@ METRICS: dict[str, Metric] = {
         "jobmaster_drain_refusals", _C, "Entries of lost buckets refused by their row: settled before."
     ),
     "entries_put_aside": Metric(
-        "jobmaster_entries_put_aside", _C, "Entries of lost buckets that no table takes, kept in the quarantine."
+        "jobmaster_entries_put_aside", _C, "Entries of lost buckets that the master cannot store, kept in quarantine."
     ),
     "drain_seconds": Metric("jobmaster_drain_seconds", _H, "One lost bucket, taken to closed.", None, STEP_SECONDS),
     # anti-entropy
