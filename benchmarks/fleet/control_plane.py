@@ -50,7 +50,7 @@ class Control:
         fleet = cluster.fleet
         self.pace = rhythm(fleet.agents, fleet.lease_seconds, fleet.renew_seconds, fleet.renewals_per_second)
         self.renewals, self.refreshes, self.vouches = Histogram(), Histogram(), Histogram()
-        self.spent = dict.fromkeys(("renew", "map", "compare", "certify", "tend"), 0.0)
+        self.spent = dict.fromkeys(("renew", "map", "compare", "certify", "leader_tick"), 0.0)
         """CPU of the master by cause."""
         self.leases: list[Lease] = []
         self.fenced = 0
@@ -186,5 +186,5 @@ class Control:
     def _tend(self, _: object) -> None:
         cluster, now = self.cluster, self.cluster.time.now
         if now >= cluster.master_away:
-            self._master("tend", cluster.costs.tend.of(cluster.fleet.agents))
+            self._master("leader_tick", cluster.costs.leader_tick.of(cluster.fleet.agents))
         cluster.time.at(now + 1.0, self._tend)

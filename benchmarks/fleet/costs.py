@@ -46,7 +46,7 @@ class Costs(NamedTuple):
     """From one process to another, until it runs: half of what a bare blocking pop takes beyond its CPU."""
     # the master's, by living agents
     renew: Line = Line(150e-6, 1e-6)
-    tend: Line = Line(150e-6, 1e-7)
+    leader_tick: Line = Line(150e-6, 1e-7)
     certify: Line = Line(300e-6, 1e-6)
     take_lost: Line = Line(300e-6, 3e-6)
     draining: Line = Line(100e-6, 3e-6)
@@ -104,7 +104,7 @@ def _from(report: dict[str, Any], costs: Costs) -> Costs:
     rows, control, store = report["rows"], report["control"], report["store"]
     by_rows = {"copy": "copy", "upsert": "upsert", "persist": "persist", "insert": "hold", "onboard": "onboard"}
     found: dict[str, Any] = {mine: _line(rows[name]["server_us"]) for mine, name in by_rows.items()}
-    for name in ("renew", "tend", "certify", "take_lost", "draining", "map", "compare"):
+    for name in ("renew", "leader_tick", "certify", "take_lost", "draining", "map", "compare"):
         found[name] = _line(control[name]["server_us"])
     for name in ("submit", "claim", "settle"):
         found[name] = _line(store[name]["server_us"])

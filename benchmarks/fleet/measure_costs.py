@@ -125,7 +125,7 @@ async def control(rig: Bench, probe: MasterProbe, owners: list[AgentId]) -> dict
     few = max(min(_CALLS, 60_000 // len(owners)), 10)
     return {
         "renew": await used(rig, probe, _CALLS, lambda: master.members.renew(owners[next(turn) % len(owners)], 3600.0)),
-        "tend": await used(rig, probe, _CALLS, lambda: master.leadership.tick(me, 1, 3600.0, 300.0)),
+        "leader_tick": await used(rig, probe, _CALLS, lambda: master.leadership.tick(me, 1, 3600.0, 300.0)),
         "certify": await used(rig, probe, few, none_dead),
         "take_lost": await used(rig, probe, few, none_lost),
         "draining": await used(rig, probe, few, lambda: master.queries.list_buckets(states=[BucketState.DRAINING])),
@@ -141,7 +141,7 @@ async def plans(probe: MasterProbe, owners: list[AgentId]) -> dict[str, list[str
     found = {}
     arguments: dict[str, tuple[Any, ...]] = {
         "members/renew": (owners[0], 3600.0),
-        "upkeep/tend": (owners[0], 1, 3600.0, 300.0),
+        "leadership/tick": (owners[0], 1, 3600.0, 300.0),
         "queries/buckets": ([],),
         "buckets/take_lost": (owners[0], ["store-0"], [], []),
     }

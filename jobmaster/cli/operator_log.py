@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from jobmaster.settings.model import ClusterSettings
 
-NOTE = "upkeep/note_operations"
+NOTE = "maintenance/note_operations"
 
 
 def operator_name() -> str:

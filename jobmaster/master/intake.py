@@ -15,7 +15,7 @@ from jobmaster.model.errors import InputError, OutcomeUnknown
 from jobmaster.model.job import NewJob
 from jobmaster.ports import Written
 
-_INSERT_HELD = "jobs/insert_held"
+_INSERT_HELD = "intake/insert_held"
 _RESERVATIONS = 5
 """How often keys are reserved that were forgotten before their holders could be read."""
 
@@ -75,12 +75,12 @@ class Intake:
 
         async def send(rows: Sequence[NewJob]) -> BatchAnswer:
             return await execute_batch(
-                self._data, "jobs/insert_assigned", bucket_id, epoch, *columns(rows), ids=ids_of(rows)
+                self._data, "intake/insert_assigned", bucket_id, epoch, *columns(rows), ids=ids_of(rows)
             )
 
         return await Batch(
             self._data,
-            "jobs/insert_assigned",
+            "intake/insert_assigned",
             send,
             lambda _, found: reread.assigned(bucket_id, epoch, found),
             bucket_id=bucket_id,
@@ -95,10 +95,10 @@ class Intake:
         names, ids, digests = columns(keys)
         holders: dict[str, tuple[str, bytes, bytes]] = {}
         for _ in range(_RESERVATIONS):
-            await self._data.write("jobs/reserve_keys", scope, names, ids, digests, ids=ids)
+            await self._data.write("intake/reserve_keys", scope, names, ids, digests, ids=ids)
             # A second statement, because the first one's snapshot does not show who won a race against it. A key that another
             # job held may be forgotten in between (its job was dropped long ago): then it is free, and reserved again.
-            holders = {row["key"]: tuple(row) for row in await self._data.read("jobs/held_keys", scope, names)}
+            holders = {row["key"]: tuple(row) for row in await self._data.read("intake/key_holders", scope, names)}
             if len(holders) == len(set(names)):
                 break
         else:

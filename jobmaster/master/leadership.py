@@ -14,21 +14,21 @@ class Leadership:
 
     async def acquire(self, agent_id: bytes, weight: int, lease_seconds: float) -> int | None:
         """Take the leader's lease when it is vacant, or keep it; its epoch, ``None`` when another holds it."""
-        rows = await self._control.write("members/lead", agent_id, weight, lease_seconds)
+        rows = await self._control.write("leadership/acquire", agent_id, weight, lease_seconds)
         return rows[0]["epoch"] if rows else None
 
     async def transfer(self, agent_id: bytes, weight: int, epoch: int) -> bytes | None:
         """Give the leader's lease to the heaviest agent that could lead; its id, ``None`` when no agent is heavier."""
-        rows = await self._control.write("members/hand_over", agent_id, weight, epoch)
+        rows = await self._control.write("leadership/transfer", agent_id, weight, epoch)
         return rows[0]["heir"] if rows else None
 
     async def resign(self, agent_id: bytes, epoch: int) -> None:
         """Give the leader's lease back at once."""
-        await self._control.write("members/resign", agent_id, epoch)
+        await self._control.write("leadership/resign", agent_id, epoch)
 
     async def tick(self, agent_id: bytes, weight: int, lease_seconds: float, horizon_seconds: float) -> LeaderTick:
         """Keep the leader's lease that this agent holds, and see what is due and who is overdue, in one statement."""
-        rows = await self._control.write("upkeep/tend", agent_id, weight, lease_seconds, horizon_seconds)
+        rows = await self._control.write("leadership/tick", agent_id, weight, lease_seconds, horizon_seconds)
         if not rows:
             return LeaderTick(None, [], overdue=False, heavier=False)
         row = rows[0]

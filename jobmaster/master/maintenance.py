@@ -8,12 +8,12 @@ from jobmaster.master.rescue import count_of
 from jobmaster.ports import RecordKind, Swept
 
 _FORGET = {
-    RecordKind.AGENTS: "upkeep/forget_agents",
-    RecordKind.KEYS: "upkeep/forget_keys",
-    RecordKind.QUARANTINE: "upkeep/forget_quarantine",
-    RecordKind.OPERATOR_LOG: "upkeep/forget_operator_log",
-    RecordKind.BUCKET_EVENTS: "upkeep/forget_bucket_events",
-    RecordKind.PUT_OFF: "upkeep/forget_put_off",
+    RecordKind.AGENTS: "maintenance/forget_agents",
+    RecordKind.KEYS: "maintenance/forget_keys",
+    RecordKind.QUARANTINE: "maintenance/forget_quarantine",
+    RecordKind.OPERATOR_LOG: "maintenance/forget_operator_log",
+    RecordKind.BUCKET_EVENTS: "maintenance/forget_bucket_events",
+    RecordKind.PUT_OFF: "maintenance/forget_put_off",
 }
 
 
@@ -27,7 +27,7 @@ class Maintenance:
     async def return_orphans(self, grace_seconds: float, limit: int, *, max_rescues: int) -> Swept:
         """In-flight rows whose (bucket, epoch) is no live bucket -> HELD, as a sweep would."""
         limits = (grace_seconds, limit, count_of(max_rescues))
-        return Swept(*(await self._data.write("upkeep/return_orphans", *limits, AGENT_LOST, ABANDONED))[0])
+        return Swept(*(await self._data.write("maintenance/return_orphans", *limits, AGENT_LOST, ABANDONED))[0])
 
     async def forget(self, what: RecordKind, days: float, limit: int) -> int:
         """Remove what is older and not needed any more, at most ``limit`` rows; how many."""
@@ -35,12 +35,12 @@ class Maintenance:
 
     async def expire_held(self, limit: int) -> int:
         """HELD rows past their expiry -> EXPIRED; how many."""
-        return int((await self._data.write("upkeep/expire_held", limit, EXPIRED))[0]["expired"])
+        return int((await self._data.write("maintenance/expire_held", limit, EXPIRED))[0]["expired"])
 
     async def expire_unconfirmed(self, limit: int) -> int:
         """Jobs whose confirmation has not come in time -> HELD or FAILED; how many."""
-        return int((await self._data.write("upkeep/expire_unconfirmed", limit, UNCONFIRMED))[0]["expired"])
+        return int((await self._data.write("maintenance/expire_unconfirmed", limit, UNCONFIRMED))[0]["expired"])
 
     async def ensure_partitions(self, span: str, ahead_days: int) -> list[str]:
         """Partitions exist up to ``ahead_days`` ahead; the names of the new ones."""
-        return [row["name"] for row in await self._control.write("upkeep/ensure_partitions", span, ahead_days)]
+        return [row["name"] for row in await self._control.write("maintenance/ensure_partitions", span, ahead_days)]

@@ -56,7 +56,7 @@ class Members:
 
     async def announce_stopping(self, agent_id: bytes) -> None:
         """ACTIVE -> STOPPING: what people see of an agent that leaves. Nothing depends on it."""
-        await self._control.write("members/stopping", agent_id)
+        await self._control.write("members/announce_stopping", agent_id)
 
     async def renew(self, agent_id: bytes, lease_seconds: float) -> Renewal:
         """Heartbeat, on a connection of its own; locks no row but the agent's."""
@@ -100,11 +100,11 @@ class Members:
         """Death certificates for agents whose lease ran out; their buckets become LOST in the same transaction."""
 
         async def certify(connection: Connection) -> list[Row]:
-            rows = await rows_of(connection, "members/certify", judge, limit)
+            rows = await rows_of(connection, "members/certify_dead", judge, limit)
             await rows_of(connection, "buckets/lose", "the lease of its owner ran out")
             return rows
 
-        return [row["id"] for row in await self._control.in_transaction("members/certify", certify)]
+        return [row["id"] for row in await self._control.in_transaction("members/certify_dead", certify)]
 
     async def request_drain(self, agent_id: bytes, actor: str) -> bool:
         """Ask an agent to leave; it reads that with its next renewal. False when it has ended."""

@@ -68,7 +68,7 @@ class Onboarding:
         key = (lane, priority, horizon_seconds)
         asked, passed_us, began_us = _now(), self._position(key).due_us, self._begin(key)
         wanted = (lane, priority, horizon_seconds, limit, began_us, handlers, BATCH_BYTES)
-        rows = await self._data.write("jobs/onboard", *fence, *wanted)
+        rows = await self._data.write("onboarding/onboard", *fence, *wanted)
         entries = [
             Entry(id_, token, handler, args, to_us(due), headers, attempt, rescues)
             for _, _, id_, token, handler, args, due, headers, attempt, rescues in rows
@@ -107,7 +107,7 @@ class Onboarding:
         async def send(some: Sequence[tuple[bytes, int]]) -> BatchAnswer:
             ids, tokens = columns(some)
             rows = await self._data.write(
-                "jobs/release", fence.bucket_id, fence.epoch, ids, tokens, min(ids), max(ids), ids=ids
+                "onboarding/release", fence.bucket_id, fence.epoch, ids, tokens, min(ids), max(ids), ids=ids
             )
             cancelled = [row["id"] for row in rows if row["state"] == JobState.CANCELLED]
             return BatchAnswer([row["id"] for row in rows], cancelled=cancelled)
@@ -117,15 +117,15 @@ class Onboarding:
                 return reread.RowResult.REFUSED  # it runs: somebody has the copy after all
             return reread.held(row[1], fence.bucket_id, fence.epoch, found)
 
-        return await Batch(self._data, "jobs/release", send, classify, bucket_id=fence.bucket_id, rowless=False).write(
-            identities
-        )
+        return await Batch(
+            self._data, "onboarding/release", send, classify, bucket_id=fence.bucket_id, rowless=False
+        ).write(identities)
 
     async def give_back(self, bucket_id: bytes, rows: Sequence[RowRef]) -> int:
         """In-flight rows that the owner of their bucket knows nothing of -> HELD, by identity; how many were moved."""
         ids = [row.id for row in rows]
         answer = await self._data.write(
-            "upkeep/give_back",
+            "onboarding/give_back",
             bucket_id,
             ids,
             [row.identity.token for row in rows],
@@ -146,7 +146,7 @@ class Onboarding:
                 row["state"],
                 to_us(row["changed_at"]),
             )
-            for row in await self._data.read("upkeep/bucket_rows", bucket_id, after, limit)
+            for row in await self._data.read("onboarding/bucket_rows", bucket_id, after, limit)
         ]
 
 

@@ -64,9 +64,9 @@ class Outcomes:
         """Guarded upsert of outcomes (the identity on the row); no bucket lock."""
 
         async def send(some: Sequence[FinalRow]) -> BatchAnswer:
-            return await execute_batch(self._data, "jobs/record_final", *columns(some), ids=ids_of(some))
+            return await execute_batch(self._data, "outcomes/record_final", *columns(some), ids=ids_of(some))
 
-        batch = Batch(self._data, "jobs/record_final", send, reread.final)
+        batch = Batch(self._data, "outcomes/record_final", send, reread.final)
         written = await batch.write(rows)
         if batch.stale:
             await self.mark_refused(batch.stale)
@@ -76,7 +76,7 @@ class Outcomes:
         """Outcomes that were refused by their rows leave a trace on the lines of their identities; one that is there twice (a
         spill whose answer was lost) leaves one, because a statement touches no line twice."""
         identities = list(dict.fromkeys((row.id, row.token, row.bucket_id, row.bucket_epoch) for row in rows))
-        await self._data.write("jobs/mark_refused", *columns(identities))
+        await self._data.write("outcomes/mark_refused", *columns(identities))
 
     async def await_confirmation(
         self, row: FinalRow, within_seconds: float, pause_seconds: float, error: bytes | None
@@ -91,7 +91,7 @@ class Outcomes:
         """
         identity = (row.id, row.token, row.bucket_id, row.bucket_epoch)
         values = (row.attempt, within_seconds, pause_seconds, error, row.waited_us, row.ran_us)
-        if await self._data.write("jobs/await_confirmation", *identity, *values, ids=[row.id]):
+        if await self._data.write("outcomes/await_confirmation", *identity, *values, ids=[row.id]):
             return True
         found = await self._data.read("jobs/peek", [row.id], row.id, row.id)
         return any(reread.CurrentRow(*each).identity == identity[1:] and each["state"] in _AWAITED for each in found)
@@ -105,11 +105,11 @@ class Outcomes:
         """Guarded upsert of in-flight rows under the bucket lock. ``cancelled`` rows were left as they are."""
 
         async def send(some: Sequence[InFlightRow]) -> BatchAnswer:
-            return await execute_batch(self._data, "jobs/persist", *fence, *columns(some), ids=ids_of(some))
+            return await execute_batch(self._data, "outcomes/persist", *fence, *columns(some), ids=ids_of(some))
 
         return await Batch(
             self._data,
-            "jobs/persist",
+            "outcomes/persist",
             send,
             lambda row, found: reread.persisted(row.token, fence.bucket_id, fence.epoch, found),
             bucket_id=fence.bucket_id,
@@ -121,12 +121,12 @@ class Outcomes:
 
         async def send(some: Sequence[HoldRow]) -> BatchAnswer:
             return await execute_batch(
-                self._data, "jobs/hold", fence.bucket_id, fence.epoch, *_hold_columns(some), ids=ids_of(some)
+                self._data, "outcomes/hold", fence.bucket_id, fence.epoch, *_hold_columns(some), ids=ids_of(some)
             )
 
         return await Batch(
             self._data,
-            "jobs/hold",
+            "outcomes/hold",
             send,
             lambda row, found: reread.held(row.token, fence.bucket_id, fence.epoch, found),
             bucket_id=fence.bucket_id,
@@ -136,11 +136,13 @@ class Outcomes:
         """Rows -> ASSIGNED in the same bucket with token + 1, under the bucket lock, with ``attempt`` lines."""
 
         async def send(some: Sequence[HoldRow]) -> BatchAnswer:
-            return await execute_batch(self._data, "jobs/retry_here", *fence, *_hold_columns(some), ids=ids_of(some))
+            return await execute_batch(
+                self._data, "outcomes/retry_here", *fence, *_hold_columns(some), ids=ids_of(some)
+            )
 
         return await Batch(
             self._data,
-            "jobs/retry_here",
+            "outcomes/retry_here",
             send,
             lambda row, found: reread.kept_here(row, fence.bucket_id, fence.epoch, found),
             bucket_id=fence.bucket_id,
@@ -163,7 +165,7 @@ class Outcomes:
         """Jobs with a cancel request that wait unclaimed in the caller's buckets -> CANCELLED."""
         ids = sorted(job_ids)
         buckets = [fence.bucket_id for fence in fences], [fence.epoch for fence in fences]
-        rows = await self._data.write("jobs/cancel_waiting", *buckets, ids, ids[0], ids[-1], ids=ids)
+        rows = await self._data.write("outcomes/cancel_waiting", *buckets, ids, ids[0], ids[-1], ids=ids)
         return [CancelledRow(row["id"], row["bucket_id"], to_us(row["due_at"]), row["ended"]) for row in rows]
 
     async def quarantine(self, bucket_id: bytes, entries: Sequence[UnstorableEntry]) -> None:

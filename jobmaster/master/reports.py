@@ -71,5 +71,5 @@ class Reader:
             raise errors.calling(error, "a report", writes=False) from error
 
     async def report(self, name: str, *values: object) -> list[dict[str, Any]]:
-        """Rows of one of the statements in ``sql/reading``."""
-        return await self.rows(sql(f"reading/{name}"), *values)
+        """Rows of one of the statements in ``sql/reports``."""
+        return await self.rows(sql(f"reports/{name}"), *values)

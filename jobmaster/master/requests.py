@@ -24,7 +24,7 @@ class Requests:
         ``tombstone`` becomes a CANCELLED row that later copies and outcomes are refused by; without one: ``None``.
         """
         for _ in range(_TRIES):
-            rows = await self._data.write("jobs/cancel", job_id, actor, ids=[job_id])
+            rows = await self._data.write("requests/cancel", job_id, actor, ids=[job_id])
             if not rows:
                 rows = await self._data.read("queries/states", [job_id], job_id, job_id)
                 if rows and not JobState(rows[0]["state"]).final:
@@ -32,7 +32,7 @@ class Requests:
             if not rows and tombstone is None:
                 return None
             if not rows and tombstone is not None:
-                rows = await self._data.write("jobs/cancel_rowless", *tombstone, actor, ids=[job_id])
+                rows = await self._data.write("requests/cancel_rowless", *tombstone, actor, ids=[job_id])
             if rows:
                 return JobState(rows[0]["state"])
         raise OutcomeUnknown("the job's row kept changing under the cancel", job_ids=[job_id])
@@ -41,7 +41,7 @@ class Requests:
         self, job_id: bytes, identity: Identity, result: bytes | None, actor: str
     ) -> tuple[bool, JobState | None]:
         """Confirm a run from outside. Returns: whether it is (also when it was before), and the job's state now."""
-        rows = await self._data.write("jobs/confirm", job_id, *identity, result, actor, ids=[job_id])
+        rows = await self._data.write("requests/confirm", job_id, *identity, result, actor, ids=[job_id])
         if rows:
             return True, JobState(rows[0]["state"])
         found = [CurrentRow(*each) for each in await self._data.read("jobs/peek", [job_id], job_id, job_id)]

@@ -44,7 +44,7 @@ class Rescue:
             ids = ids_of(some)
             limits = (claimed, count_of(max_rescues), AGENT_LOST, min(ids), max(ids))
             return await execute_batch(
-                self._data, "jobs/rescue_page", *fence, priority, lane, *limits, *columns(some), ABANDONED, ids=ids
+                self._data, "rescue/rescue_page", *fence, priority, lane, *limits, *columns(some), ABANDONED, ids=ids
             )
 
         def classify(_: _Copy, found: reread.CurrentRow) -> reread.RowResult:
@@ -52,11 +52,11 @@ class Rescue:
             return reread.RowResult.AGAIN if mine else reread.RowResult.REFUSED
 
         copies = [(e.id, e.token, e.handler, e.args, e.due_us, e.headers, e.attempt, e.rescues) for e in entries]
-        return await Batch(self._data, "jobs/rescue_page", send, classify, bucket_id=fence.bucket_id).write(copies)
+        return await Batch(self._data, "rescue/rescue_page", send, classify, bucket_id=fence.bucket_id).write(copies)
 
     async def sweep(self, fence: Fence, limit: int, *, max_rescues: int) -> Swept:
         """In-flight rows that still name the bucket -> HELD; none also when the bucket is another's."""
-        rows = await self._data.write("jobs/sweep", *fence, limit, count_of(max_rescues), AGENT_LOST, ABANDONED)
+        rows = await self._data.write("rescue/sweep", *fence, limit, count_of(max_rescues), AGENT_LOST, ABANDONED)
         return Swept(*rows[0])
 
     async def take_lost(
@@ -68,7 +68,7 @@ class Rescue:
         Where the server does not allow that, their locks end with ``idle_in_transaction_session_timeout``.
         """
         try:
-            await self._control.write("members/terminate_backends")
+            await self._control.write("rescue/end_dead_sessions")
         except Refused:
             pass
         rows = await self._control.write(

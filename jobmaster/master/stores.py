@@ -17,6 +17,6 @@ class Stores:
         The same value lies in the store. A store that answers with another one was swapped, or belongs to a master that
         was restored from a backup.
         """
-        rows = await self._control.write("members/remember_store", name, proposed)
+        rows = await self._control.write("stores/generation", name, proposed)
         generation: bytes = rows[0]["generation"]
         return generation

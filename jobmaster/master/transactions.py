@@ -54,7 +54,7 @@ class _OurStatements(NamedTuple):
         return cls(
             await connection.prepare(sql("transactions/begin")),
             await connection.prepare(sql("transactions/still_open")),
-            await connection.prepare(statement("jobs/record_final").qualified(schema)),
+            await connection.prepare(statement("outcomes/record_final").qualified(schema)),
         )
 
 

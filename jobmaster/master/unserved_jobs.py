@@ -21,7 +21,7 @@ class UnservedJobs:
         return [
             UnservedHandler(Lack(lane, priority, handler, known, active, frozen), jobs, oldest_us)
             for lane, priority, handler, jobs, oldest_us, known, active, frozen in await self._control.read(
-                "reading/unserved", overdue_seconds, look
+                "reports/unserved", overdue_seconds, look
             )
         ]
 
@@ -29,22 +29,22 @@ class UnservedJobs:
         self, group: DueGroup, handlers: Sequence[str], overdue_seconds: float, again_seconds: float, limit: int
     ) -> int:
         """The oldest of such jobs are due again later; how many were moved."""
-        rows = await self._data.write("upkeep/put_off", *group, list(handlers), overdue_seconds, again_seconds, limit)
+        rows = await self._data.write("unserved/put_off", *group, list(handlers), overdue_seconds, again_seconds, limit)
         return int(rows[0]["moved"])
 
     async def put_back(self, limit: int) -> int:
         """Jobs that were put off and can be served now have their own due time again; how many lines were settled."""
-        return int((await self._data.write("upkeep/put_back", limit))[0]["moved"])
+        return int((await self._data.write("unserved/put_back", limit))[0]["moved"])
 
     async def request_help(self, lacks: Sequence[Lack]) -> list[HelpRequest]:
         """Ask an agent that could run them to open a bucket for jobs that nobody serves; who was newly asked."""
         columns = [each.lane for each in lacks], [each.priority for each in lacks], [each.handler for each in lacks]
-        return [HelpRequest(*row) for row in await self._control.write("upkeep/ask_help", *columns)]
+        return [HelpRequest(*row) for row in await self._control.write("unserved/request_help", *columns)]
 
     async def end_help(self) -> list[HelpRequest]:
         """Ask no more where a configured owner can run the same jobs, or where that agent has ended."""
-        return [HelpRequest(*row) for row in await self._control.write("upkeep/end_help")]
+        return [HelpRequest(*row) for row in await self._control.write("unserved/end_help")]
 
     async def stop_helping(self, agent_id: bytes, lane: str, priority: int) -> None:
         """The agent does not help there any more; the next renewal says so."""
-        await self._control.write("members/stop_helping", agent_id, lane, priority)
+        await self._control.write("unserved/stop_helping", agent_id, lane, priority)

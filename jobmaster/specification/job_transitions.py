@@ -1,7 +1,7 @@
 """The life of a job's row as one table.
 
-``None`` means that the master has no row yet (a SavePending copy). The statements are in ``jobmaster/master/sql/jobs`` and
-``upkeep``; the running program does not read this table.
+``None`` means that the master has no row yet (a SavePending copy). The statements are in the folders of
+``jobmaster/master/sql`` that are named after the parts of the master; the running program does not read this table.
 """
 
 from __future__ import annotations

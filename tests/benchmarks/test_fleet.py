@@ -230,7 +230,7 @@ def test_costs_are_fitted_and_read_from_kept_reports(tmp_path: Path) -> None:
     single = ("beat", "empty_claim", "vouch", "hint", "wake")
     report = {
         "rows": dict.fromkeys(("copy", "upsert", "persist", "hold", "onboard"), of_rows),
-        "control": dict.fromkeys(("renew", "tend", "certify", "take_lost", "draining", "map", "compare"), fit),
+        "control": dict.fromkeys(("renew", "leader_tick", "certify", "take_lost", "draining", "map", "compare"), fit),
         "store": dict.fromkeys(("submit", "claim", "settle", *single), fit),
         "flush_us": 200.0,
     }

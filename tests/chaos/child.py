@@ -106,9 +106,9 @@ def no_self_fence() -> None:
 def no_identity() -> None:
     """See `Mutant`."""
     no_self_fence()
-    assert IDENTITY in sql("jobs/record_final")
+    assert IDENTITY in sql("outcomes/record_final")
     vars(batches)["sql"] = lambda name: (
-        sql(name).replace(IDENTITY, "WHERE true") if name == "jobs/record_final" else sql(name)
+        sql(name).replace(IDENTITY, "WHERE true") if name == "outcomes/record_final" else sql(name)
     )
 
 

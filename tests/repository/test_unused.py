@@ -86,7 +86,7 @@ def test_a_setting_that_only_its_own_section_checks_is_found() -> None:
 
 
 def test_a_statement_is_named_whole_or_by_folder_and_name() -> None:
-    assert unused.unused_files(["jobs/hold", "jobs/put", "claim"], {"jobs/hold", "jobs/", "hold"}) == [
+    assert unused.unused_files(["outcomes/hold", "jobs/put", "claim"], {"outcomes/hold", "jobs/", "hold"}) == [
         "jobs/put",
         "claim",
     ]

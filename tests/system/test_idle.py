@@ -42,7 +42,7 @@ async def test_an_idle_leader_asks_the_master_less_than_twice_a_second(
     await asyncio.sleep(20)
     found = statements(server.directory.log, agent_id) - before
     per_second = found.total() / (time.monotonic() - began)
-    assert found["upkeep/tend"] > 15, found
+    assert found["leadership/tick"] > 15, found
     assert per_second < 2.0, found
 
 

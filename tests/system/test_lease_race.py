@@ -96,7 +96,7 @@ def without(statement: str, guard: str, instead: str) -> Callable[[str], str]:
 async def test_without_the_identity_on_the_row_the_drill_says_so(
     servers: ClusterSettings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("jobmaster.master.driver.batches.sql", without("jobs/record_final", IDENTITY, "WHERE true"))
+    monkeypatch.setattr("jobmaster.master.driver.batches.sql", without("outcomes/record_final", IDENTITY, "WHERE true"))
     ((verdict, _),) = await play(servers, [RaceOptions()])
     assert not verdict.ok
     assert verdict.stale_refused == 0

@@ -33,7 +33,7 @@ AT_WORK = (
     "master.persist",
     "master.onboard",
     "master.renew",
-    "master.tend",
+    "master.tick",
 )
 """Calls that a working agent makes all the time."""
 QUICK_SUITE = {"store.claim", "master.copy_final", "master.persist"}
@@ -61,7 +61,7 @@ AT_THE_START = (
     "master.register",
     "master.create_buckets",
     "store.open_bucket",
-    "master.lead",
+    "master.acquire",
     "master.ensure_partitions",
 )
 

@@ -178,14 +178,14 @@ class Batch(Generic[T]):
 
     async def _below_floor(self, rows: Sequence[T]) -> list[T]:
         """Rows that vanished: those below the floor go to quarantine, the others are sent again."""
-        floor = (await self._statements.read("upkeep/range"))[0]["floor"]
+        floor = (await self._statements.read("jobs/id_range"))[0]["floor"]
         await self._quarantine([row for row in rows if row[0] < floor], "below the watermark")
         return [row for row in rows if row[0] >= floor]
 
     async def _within_partitions(self, rows: Sequence[T]) -> list[T]:
         """Make the partitions that should exist; ids beyond even those go to quarantine."""
-        await self._statements.write("upkeep/ensure_partitions", None, _AHEAD_DAYS)
-        ceiling = (await self._statements.read("upkeep/range"))[0]["ceiling"]
+        await self._statements.write("maintenance/ensure_partitions", None, _AHEAD_DAYS)
+        ceiling = (await self._statements.read("jobs/id_range"))[0]["ceiling"]
         await self._quarantine([row for row in rows if row[0] >= ceiling], "outside every partition")
         return [row for row in rows if row[0] < ceiling]
 

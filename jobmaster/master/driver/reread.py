@@ -64,7 +64,7 @@ def persisted(token: int, bucket_id: bytes, epoch: int, found: CurrentRow) -> Ro
 
 
 def held(token: int, bucket_id: bytes, epoch: int, found: CurrentRow) -> RowResult:
-    """Of ``hold`` and ``release``: HELD with our token was written by us (see the header of ``jobs/hold``)."""
+    """Of ``hold`` and ``release``: HELD with our token was written by us (see the header of ``outcomes/hold``)."""
     if found.state == JobState.HELD:
         return RowResult.ACCEPTED if found.token == token else RowResult.REFUSED
     if found.identity != (token, bucket_id, epoch):

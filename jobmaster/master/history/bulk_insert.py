@@ -52,7 +52,7 @@ class Importer:
         self._connection: Connection | None = None
 
     async def insert(self, jobs: Sequence[NewJob]) -> int:
-        """HELD rows, as ``jobs/insert_held`` makes them; how many were new (exactly, unless a try before was in doubt).
+        """HELD rows, as ``intake/insert_held`` makes them; how many were new (exactly, unless a try before was in doubt).
 
         Raises:
             Unavailable: the master did not come back in time.
@@ -65,7 +65,7 @@ class Importer:
                 if attempt == _TRIES - 1 or not isinstance(error, (Unavailable, *_AGAIN, *_BROKEN)):
                     if isinstance(error, Unavailable):
                         raise
-                    raise errors.calling(error, "jobs/insert_held", writes=True) from error
+                    raise errors.calling(error, "intake/insert_held", writes=True) from error
                 await asyncio.sleep(backoff_delay(attempt + 1, _PAUSE_SECONDS))
         raise AssertionError("the last try returns or raises")
 
@@ -94,7 +94,7 @@ class Importer:
                 jobs = [job for job in jobs if job.id in ours]
                 if not jobs:
                     return 0
-            rows = await rows_of(connection, "jobs/insert_held", *columns(jobs))
+            rows = await rows_of(connection, "intake/insert_held", *columns(jobs))
             count = len(rows[0]["accepted"])
             await rows_of(connection, "pipeline/count_in", self.part.run_id, self.part.number, count)
         return count

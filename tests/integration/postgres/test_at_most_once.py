@@ -121,7 +121,7 @@ async def test_a_takeover_that_waits_for_the_start_abandons_the_job(world: World
     job_id = new_id()
     (uuid,), ours = uuids([job_id]), uuids(world.fence[:1] + world.fence[2:])
     args = (ours[0], 1, ours[1], [uuid], ["PROCESSING"], [3], ["default"], ["h"], [1], [0], [0], [0], [b"{}"], [ONCE])
-    async with world.open_transaction("jobs/persist", *args) as commit:
+    async with world.open_transaction("outcomes/persist", *args) as commit:
         await world.sql.execute("UPDATE agent SET state = 'DEAD' WHERE id = $1", ours[1])
         task = asyncio.ensure_future(world.sql.fetch(statement("buckets/lose").text, "test"))
         await world.waiting("buckets/lose")
@@ -137,7 +137,7 @@ async def test_a_start_that_waits_for_the_takeover_is_refused(world: World, resc
     await world.sql.execute("UPDATE agent SET state = 'DEAD' WHERE id = $1", ours[0])
     row = in_flight_row(job_id := new_id())._replace(headers=ONCE)
     async with world.open_transaction("buckets/lose", "test") as commit:
-        written = await world.after_lock("jobs/persist", world.master.outcomes.persist(world.fence, [row]), commit)
+        written = await world.after_lock("outcomes/persist", world.master.outcomes.persist(world.fence, [row]), commit)
     assert not written.bucket_ok
     fence = await world.take(rescuer)
     page = await world.master.rescue.rescue_page(fence, [entry(job_id)], LANE, PRIORITY, claimed=True, max_rescues=3)

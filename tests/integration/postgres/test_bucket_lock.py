@@ -108,7 +108,7 @@ async def test_a_write_that_waits_for_a_takeover_reads_the_bucket_again(world: W
     async with other.transaction():
         await other.execute("UPDATE bucket SET state = 'DRAINING', epoch = epoch + 1, owner = gen_random_uuid()")
         task = asyncio.ensure_future(act(world, world.fence, job_id))
-        await world.waiting(f"jobs/{name}")
+        await world.waiting(f"/{name} ")
     assert not await task
     assert await world.jobs() == before
     await other.close()

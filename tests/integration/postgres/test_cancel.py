@@ -115,7 +115,7 @@ async def test_a_row_that_appears_while_it_is_asked_for_gets_the_request(
 
     async def late(name: str, *arguments: Any, **options: Any) -> Any:
         rows = await update(name, *arguments, **options)
-        if name == "jobs/cancel" and not missed:
+        if name == "requests/cancel" and not missed:
             missed.append(rows)
             await world.master.intake.insert_held([job])
             assert [

@@ -96,7 +96,7 @@ async def test_a_confirmation_that_comes_first_is_seen_by_the_expiry_that_waits(
     job_id = await waiting(world, 0.0)
     bucket = uuids([world.fence.bucket_id])[0]
     args = (uuids([job_id])[0], 1, bucket, world.fence.epoch, b"1", "test")
-    async with world.open_transaction("jobs/confirm", *args) as commit:
+    async with world.open_transaction("requests/confirm", *args) as commit:
         assert await world.master.maintenance.expire_unconfirmed(10) == 0, "locked: it is somebody's business already"
         await commit()
     assert await world.master.maintenance.expire_unconfirmed(10) == 0
@@ -105,9 +105,9 @@ async def test_a_confirmation_that_comes_first_is_seen_by_the_expiry_that_waits(
 
 async def test_a_confirmation_that_waits_for_the_expiry_comes_too_late(world: World) -> None:
     job_id = await waiting(world, 0.0)
-    async with world.open_transaction("upkeep/expire_unconfirmed", 10, UNCONFIRMED) as commit:
+    async with world.open_transaction("maintenance/expire_unconfirmed", 10, UNCONFIRMED) as commit:
         late = world.master.requests.confirm(job_id, identity(world.fence), b"1", "test")
-        assert await world.after_lock("jobs/confirm", late, commit) == (False, JobState.HELD)
+        assert await world.after_lock("requests/confirm", late, commit) == (False, JobState.HELD)
 
 
 async def test_a_cancel_request_is_obeyed_before_and_after(world: World) -> None:

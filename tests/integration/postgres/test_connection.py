@@ -109,8 +109,8 @@ async def test_a_session_that_dies_during_a_write_leaves_the_outcome_unknown(wor
     job_id = new_id()
     async with _bucket_locked(world):
         task = asyncio.ensure_future(world.master.outcomes.persist(world.fence, [in_flight_row(job_id)]))
-        await world.waiting("jobs/persist")
-        waiting = "wait_event_type = 'Lock' AND query LIKE '%jobs/persist%'"
+        await world.waiting("outcomes/persist")
+        waiting = "wait_event_type = 'Lock' AND query LIKE '%outcomes/persist%'"
         await world.sql.execute(f"SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE {waiting}")
         with pytest.raises(OutcomeUnknown, match="send the same id again") as raised:
             await task
@@ -130,7 +130,7 @@ async def test_the_victim_of_a_deadlock_is_sent_again(world: World) -> None:
     task = asyncio.ensure_future(
         world.master.outcomes.record_final([final_row(id_, world.fence, 2) for id_ in (first, second)])
     )
-    await world.waiting("jobs/record_final")
+    await world.waiting("outcomes/record_final")
     await other.execute(touch, *uuids([first]))  # closes the circle; goes on when the victim has let go
     await transaction.commit()
     assert (await task).accepted == {first, second}
@@ -174,7 +174,7 @@ async def test_a_cancelled_call_spoils_no_later_answer(world: World) -> None:
     async with _master(world.dsn, MasterSettings(pool_size=1)) as single:
         async with _bucket_locked(world):
             task = asyncio.ensure_future(single.outcomes.persist(world.fence, [in_flight_row(new_id())]))
-            await world.waiting("jobs/persist")
+            await world.waiting("outcomes/persist")
             task.cancel()
             with pytest.raises(asyncio.CancelledError):
                 await task
@@ -200,7 +200,7 @@ async def test_a_call_that_gets_no_connection_was_not_sent(world: World) -> None
 async def test_heartbeats_do_not_wait_behind_data(world: World) -> None:
     async with _master(world.dsn, MasterSettings(pool_size=1)) as single, _bucket_locked(world):
         task = asyncio.ensure_future(single.outcomes.persist(world.fence, [in_flight_row(new_id())]))
-        await world.waiting("jobs/persist")
+        await world.waiting("outcomes/persist")
         assert (await single.members.renew(world.owner, 10.0)).alive
         task.cancel()
 
@@ -225,7 +225,7 @@ async def test_a_poisoned_entry_of_a_page_is_refused_so_that_the_page_can_be_spl
 async def test_a_right_that_was_taken_away_is_no_fault_of_a_row() -> None:
     errors = (asyncpg.InsufficientPrivilegeError("no"), asyncpg.RaiseError("no"), asyncpg.UndefinedTableError("no"))
     for error in errors:
-        mapped = calling(error, "jobs/rescue_page", writes=True)
+        mapped = calling(error, "rescue/rescue_page", writes=True)
         assert isinstance(mapped, Refused)
         assert not isinstance(mapped, ValueRefused)
 

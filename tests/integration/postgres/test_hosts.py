@@ -161,7 +161,7 @@ async def test_a_pooler_in_the_way_is_told_in_one_sentence(world: World, server_
     ],
 )
 def test_nor_do_statements_get_through_one(error: asyncpg.PostgresError) -> None:
-    answers: list[JobMasterError] = [connecting(error, "h/d"), calling(error, "jobs/insert_held", writes=True)]
+    answers: list[JobMasterError] = [connecting(error, "h/d"), calling(error, "intake/insert_held", writes=True)]
     for answer in answers:
         assert isinstance(answer, Refused)
         assert "connect directly" in str(answer)

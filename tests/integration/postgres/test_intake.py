@@ -87,7 +87,7 @@ async def test_a_key_that_is_forgotten_while_it_is_asked_for_is_reserved_again(
 
     async def late(name: str, *args: Any) -> list[Row]:
         nonlocal forgotten
-        if name == "jobs/held_keys" and not forgotten:
+        if name == "intake/key_holders" and not forgotten:
             forgotten += 1
             await world.sql.execute("DELETE FROM idempotency")
         return await read(name, *args)

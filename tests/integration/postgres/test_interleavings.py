@@ -36,7 +36,7 @@ async def test_a_takeover_waits_for_an_in_flight_write_and_then_finds_its_row(wo
     job_id = new_id()
     (uuid,), fence = uuids([job_id]), uuids(world.fence[:1] + world.fence[2:])
     args = (fence[0], 1, fence[1], [uuid], ["PROCESSING"], [3], ["default"], ["h"], [1], [0], [0], [0], [b"{}"], [b""])
-    async with world.open_transaction("jobs/persist", *args) as commit:
+    async with world.open_transaction("outcomes/persist", *args) as commit:
         await world.sql.execute("UPDATE agent SET state = 'DEAD' WHERE id = $1", fence[1])
         lose = statement("buckets/lose").text
         task = asyncio.ensure_future(world.sql.fetch(lose, "test"))
@@ -54,9 +54,9 @@ async def test_an_outcome_that_waits_for_the_rescue_is_refused(world: World, res
     await world.lost()
     taken = await world.take(rescuer)
     ids = uuids([taken.bucket_id, taken.owner])
-    async with world.open_transaction("jobs/sweep", ids[0], taken.epoch, ids[1], 10, 3, b"{}", b"{}") as commit:
+    async with world.open_transaction("rescue/sweep", ids[0], taken.epoch, ids[1], 10, 3, b"{}", b"{}") as commit:
         task = world.master.outcomes.record_final([final_row(job_id, world.fence)])
-        written = await world.after_lock("jobs/record_final", task, commit)
+        written = await world.after_lock("outcomes/record_final", task, commit)
     assert written.refused == {job_id}
     assert await world.state(job_id) == "HELD"
 
@@ -70,7 +70,7 @@ async def test_a_rescue_that_waits_for_an_outcome_leaves_it_alone(world: World, 
     await transaction.start()
     await holder.execute("UPDATE job SET state = 'SUCCEEDED' WHERE id = $1", uuids([job_id])[0])
     sweep = world.master.rescue.sweep(taken, 10, max_rescues=3)
-    assert await world.after_lock("jobs/sweep", sweep, transaction.commit) == (0, 0, 0)
+    assert await world.after_lock("rescue/sweep", sweep, transaction.commit) == (0, 0, 0)
     page = await world.master.rescue.rescue_page(taken, [entry(job_id)], LANE, PRIORITY, claimed=True, max_rescues=3)
     await holder.close()
     assert page.refused == {job_id}
@@ -89,7 +89,7 @@ async def test_a_cancel_that_waits_for_a_first_row_leaves_what_it_says(world: Wo
         *uuids([job_id, world.fence.bucket_id]),
     )
     cancel = world.master.requests.cancel(job_id, tombstone=new_job(job_id), actor="test")
-    assert await world.after_lock("jobs/cancel_rowless", cancel, transaction.commit) == "SUCCEEDED"
+    assert await world.after_lock("requests/cancel_rowless", cancel, transaction.commit) == "SUCCEEDED"
     await other.close()
     assert await world.state(job_id) == "SUCCEEDED"
 
@@ -100,7 +100,7 @@ async def test_two_claimers_share_the_due_jobs_and_neither_waits(world: World) -
     second = await world.bucket()
     bucket, owner = uuids([world.fence.bucket_id, world.fence.owner])
     async with world.open_transaction(
-        "jobs/onboard", bucket, 1, owner, LANE, PRIORITY, 60.0, 12, 0, None, 10**6
+        "onboarding/onboard", bucket, 1, owner, LANE, PRIORITY, 60.0, 12, 0, None, 10**6
     ) as commit:
         answer = await world.master.onboarding.onboard(second, LANE, PRIORITY, 60.0, 12)
         assert len(answer.entries) == 8, "what the other has locked is skipped"
@@ -138,11 +138,11 @@ async def test_the_certificate_itself_reads_the_lease_again_after_a_wait(world: 
     await _expire(world, world.owner)
     await _server_is_old(world)
     owner, judge = uuids([world.owner, rescuer])
-    patient = statement("members/certify").text.replace("SKIP LOCKED", "")
+    patient = statement("members/certify_dead").text.replace("SKIP LOCKED", "")
     async with world.open_transaction("members/renew", owner, 10.0) as commit:
         court = await world.connect()
         task = court.fetch(patient, judge, 10)
-        assert await world.after_lock("members/certify", task, commit) == []
+        assert await world.after_lock("members/certify_dead", task, commit) == []
         await court.close()
 
 
@@ -150,7 +150,7 @@ async def test_a_renewal_that_waits_for_the_certificate_learns_of_it(world: Worl
     await _expire(world, world.owner)
     await _server_is_old(world)
     (judge,) = uuids([rescuer])
-    async with world.open_transaction("members/certify", judge, 10) as commit:
+    async with world.open_transaction("members/certify_dead", judge, 10) as commit:
         renewal = await world.after_lock("members/renew", world.master.members.renew(world.owner, 10.0), commit)
     assert not renewal.alive
 
@@ -208,7 +208,7 @@ async def test_a_batch_locks_in_id_order_whatever_order_it_comes_in(world: World
     await transaction.start()
     await holder.fetch(lock, *uuids(backwards[:1]))
     task = asyncio.ensure_future(writes[name]())
-    await world.waiting(f"jobs/{name}")
+    await world.waiting(f"/{name} ")
     for id_ in backwards[1:]:
         with pytest.raises(asyncpg.LockNotAvailableError):
             await world.sql.fetch(f"{lock} NOWAIT", *uuids([id_]))

@@ -52,7 +52,7 @@ async def filled(world: World) -> World:
 async def test_onboarding_reads_the_due_index_and_updates_by_key(filled: World, analysed: bool) -> None:
     if analysed:
         await filled.sql.execute("ANALYZE job")
-    nodes = await _plan(filled, "jobs/onboard", *filled.fence, LANE, PRIORITY, 60.0, 100, 0, None, 10**6)
+    nodes = await _plan(filled, "onboarding/onboard", *filled.fence, LANE, PRIORITY, 60.0, 100, 0, None, 10**6)
     used = {index for _, index in _scans(nodes)}
     assert used == {"_lane_priority_due_at_idx", "_pkey"}
     due = [node for node in nodes if str(node.get("Index Name", "")).endswith("_due_at_idx")]
@@ -70,9 +70,9 @@ async def test_statements_by_id_touch_one_partition(filled: World, generic: bool
         "jobs/peek": (ids, *bounds),
         "queries/states": (ids, *bounds),
         "queries/sent_before": (ids, *bounds, [bucket]),
-        "jobs/release": (bucket, epoch, ids, [2] * 1000, *bounds),
+        "onboarding/release": (bucket, epoch, ids, [2] * 1000, *bounds),
         "queries/get": (ids[0],),
-        "jobs/cancel": (ids[0], "test"),
+        "requests/cancel": (ids[0], "test"),
     }
     for name, args in cases.items():
         scans = _scans(await _plan(filled, name, *args, generic=generic))
@@ -93,13 +93,13 @@ async def test_a_sweep_reads_only_what_is_in_flight_in_its_bucket(filled: World,
     await filled.master.onboarding.onboard(filled.fence, LANE, PRIORITY, 60.0, 50)
     await filled.lost()
     taken = await filled.take(rescuer)
-    nodes = await _plan(filled, "jobs/sweep", *taken, 10, 3, b"{}", b"{}")
+    nodes = await _plan(filled, "rescue/sweep", *taken, 10, 3, b"{}", b"{}")
     assert {index for _, index in _scans(nodes)} <= {"_bucket_id_idx", "_pkey"}
 
 
 async def test_finding_due_groups_costs_two_probes_a_group(filled: World) -> None:
     await filled.master.leadership.acquire(filled.owner, 1, 60.0)
-    nodes = await _plan(filled, "upkeep/tend", filled.owner, 1, 60.0, 60.0, generic=True)
+    nodes = await _plan(filled, "leadership/tick", filled.owner, 1, 60.0, 60.0, generic=True)
     assert {index for _, index in _scans(nodes)} <= {"_lane_priority_due_at_idx"}
     read = sum(
         node["Actual Rows"] * node["Actual Loops"] for node in nodes if "job_day" in str(node.get("Relation Name"))

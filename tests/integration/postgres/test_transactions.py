@@ -85,7 +85,7 @@ async def test_a_rescue_that_waits_for_the_commit_finds_the_outcome(
     await world.lost()
     taken = await world.take(rescuer)
     page = world.master.rescue.rescue_page(taken, [entry(job_id)], LANE, PRIORITY, claimed=True, max_rescues=3)
-    answer = await world.after_lock("jobs/rescue_page", page, transaction.commit)
+    answer = await world.after_lock("rescue/rescue_page", page, transaction.commit)
     assert answer.refused == {job_id}
     assert (await world.state(job_id), await effects(world)) == ("SUCCEEDED", ["done"])
 
@@ -99,9 +99,9 @@ async def test_an_outcome_that_waits_for_the_rescue_takes_the_effects_back(
     await world.lost()
     taken = await world.take(rescuer)
     ids = uuids([taken.bucket_id, taken.owner])
-    async with world.open_transaction("jobs/sweep", ids[0], taken.epoch, ids[1], 10, 3, b"{}", b"{}") as commit:
+    async with world.open_transaction("rescue/sweep", ids[0], taken.epoch, ids[1], 10, 3, b"{}", b"{}") as commit:
         late = conclude(transaction, final_row(job_id, world.fence), always)
-        assert await world.after_lock("jobs/record_final", late, commit) is Conclusion.REFUSED
+        assert await world.after_lock("outcomes/record_final", late, commit) is Conclusion.REFUSED
     assert (await world.state(job_id), await effects(world)) == ("HELD", [])
 
 
@@ -115,7 +115,7 @@ async def test_a_write_that_waits_for_an_unknown_commit_is_refused_by_what_it_co
     assert await transaction.write(row)
     assert not await world.master.outcomes.is_recorded(row), "not yet"
     again = world.master.outcomes.hold(world.fence, [hold_row(job_id, error=b"{}")])
-    written = await world.after_lock("jobs/hold", again, transaction.commit)
+    written = await world.after_lock("outcomes/hold", again, transaction.commit)
     assert written.refused == {job_id}
     assert await world.master.outcomes.is_recorded(row)
     assert await world.state(job_id) == "SUCCEEDED"

@@ -15,7 +15,7 @@ from tests.simulation.runtime.event_loop import Process
 if TYPE_CHECKING:
     from tests.simulation.runtime.network import CallFault
 
-_UNCOUNTED = frozenset({"beat", "members/renew", "upkeep/tend", "wait_wake", "members/certify"})
+_UNCOUNTED = frozenset({"beat", "members/renew", "leadership/tick", "wait_wake", "members/certify_dead"})
 
 Line = tuple[int, str, str, str, str]
 """Microseconds, who, where, what, how."""

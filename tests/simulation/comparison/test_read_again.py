@@ -91,7 +91,7 @@ async def test_without_the_lock_it_does_not(name: str) -> None:
 async def test_nor_does_the_real_one(world: World) -> None:
     """The write waits for the job's row; the bucket is taken meanwhile; only the row that it waited for is read again."""
     (job_id,) = await world.assigned()
-    text = statement("jobs/persist").text
+    text = statement("outcomes/persist").text
     assert "FOR SHARE" in text
     ids = uuids([world.fence.bucket_id, world.fence.owner, job_id])
     args = (ids[0], 1, ids[1], [ids[2]], ["PROCESSING"], [3], ["default"], ["h"], [2], [0], [0], [0], [b"{}"], [b""])
@@ -100,7 +100,7 @@ async def test_nor_does_the_real_one(world: World) -> None:
         await other.execute("UPDATE bucket SET state = 'DRAINING', epoch = epoch + 1, owner = gen_random_uuid()")
         await other.execute("UPDATE job SET changed_at = clock_timestamp() WHERE id = $1", ids[2])
         task = asyncio.ensure_future(late.fetchrow(text.replace("FOR SHARE", ""), *args))
-        await world.waiting("jobs/persist")
+        await world.waiting("outcomes/persist")
     answer = await task
     assert answer is not None
     assert (answer["bucket_ok"], answer["accepted"]) == (True, [ids[2]])

@@ -21,8 +21,8 @@ AGENT_CALL_FAULTS = (
 )  # fmt: skip
 CLIENT_CALL_FAULTS = (CallFault.REFUSED, CallFault.LOST_REQUEST, CallFault.LOST_REPLY, CallFault.LATE, CallFault.SLOW)
 _CRASHES = (CallFault.CRASH_BEFORE, CallFault.CRASH_AFTER)
-_HEARTBEATS = frozenset({"beat", "ping", "members/renew", "upkeep/tend", "wait_wake", "members/certify"})
-_STARTS = frozenset({"members/register", "adopt_store", "health", "members/remember_store", "upkeep/ensure_partitions"})
+_HEARTBEATS = frozenset({"beat", "ping", "members/renew", "leadership/tick", "wait_wake", "members/certify_dead"})
+_STARTS = frozenset({"members/register", "adopt_store", "health", "stores/generation", "maintenance/ensure_partitions"})
 CRASHES_MAX = 4
 CALL_FAULTS_MAX = 14
 

@@ -16,7 +16,7 @@ def bucket_record(bucket: BucketRow, moment: object) -> Record:
 
 
 class ClusterStatements(RescueStatements):
-    """Twins of ``members``, ``buckets``, ``queries`` and the rest of ``upkeep``."""
+    """Twins of ``members``, ``leadership``, ``buckets``, ``queries``, ``stores`` and the rest of ``unserved``."""
 
     # ------------------------------------------------------------ members
 
@@ -40,10 +40,10 @@ class ClusterStatements(RescueStatements):
         self.tables.handlers.update(zip(names, specs, strict=True))
         return []
 
-    def members_remember_store(self, old: Snapshot, name: str, proposed: bytes) -> list[Record]:
+    def stores_generation(self, old: Snapshot, name: str, proposed: bytes) -> list[Record]:
         return [Record(generation=self.tables.stores.setdefault(name, proposed))]
 
-    def members_stopping(self, old: Snapshot, agent_id: bytes) -> list[Record]:
+    def members_announce_stopping(self, old: Snapshot, agent_id: bytes) -> list[Record]:
         row = self.tables.agents.get(agent_id)
         if row is None or row.state != "ACTIVE":
             return []
@@ -83,7 +83,7 @@ class ClusterStatements(RescueStatements):
             help_lanes=[], help_priorities=[],
         )]  # fmt: skip
 
-    def members_certify(self, old: Snapshot, judge_id: bytes, limit: int) -> list[Record]:
+    def members_certify_dead(self, old: Snapshot, judge_id: bytes, limit: int) -> list[Record]:
         now = self.now_us()
         judge = self.tables.agents.get(judge_id)
         if judge is None or judge.state not in ALIVE or judge.lease_until <= now:
@@ -145,7 +145,7 @@ class ClusterStatements(RescueStatements):
             self.audit.retired(agent_id)
         return [Record(id=agent_id)]
 
-    def members_terminate_backends(self, old: Snapshot) -> list[Record]:
+    def rescue_end_dead_sessions(self, old: Snapshot) -> list[Record]:
         owners = {bucket.owner for bucket in self.tables.buckets.values() if bucket.state == "LOST"}
         dead = {owner for owner in owners if owner in self.tables.agents and self.tables.agents[owner].state == "DEAD"}
         self.audit.terminate(dead)
@@ -153,7 +153,7 @@ class ClusterStatements(RescueStatements):
 
     # ------------------------------------------------------------ the leader's lease
 
-    def members_lead(self, old: Snapshot, agent_id: bytes, weight: int, lease: float) -> list[Record]:
+    def leadership_acquire(self, old: Snapshot, agent_id: bytes, weight: int, lease: float) -> list[Record]:
         now, leader_lease = self.now_us(), self.tables.leader_lease
         until = now + int(lease * 1e6)
         if leader_lease is None:
@@ -176,13 +176,15 @@ class ClusterStatements(RescueStatements):
         self.audit.led(agent_id, epoch)
         return [Record(epoch=epoch)]
 
-    def members_resign(self, old: Snapshot, agent_id: bytes, epoch: int) -> list[Record]:
+    def leadership_resign(self, old: Snapshot, agent_id: bytes, epoch: int) -> list[Record]:
         leader_lease = self.tables.leader_lease
         if leader_lease is not None and (leader_lease.owner, leader_lease.epoch) == (agent_id, epoch):
             self.tables.leader_lease = leader_lease._replace(owner=None, expires_at=self.now_us())
         return []
 
-    def upkeep_tend(self, old: Snapshot, agent_id: bytes, weight: int, lease: float, horizon: float) -> list[Record]:
+    def leadership_tick(
+        self, old: Snapshot, agent_id: bytes, weight: int, lease: float, horizon: float
+    ) -> list[Record]:
         leader_lease, now = self.tables.leader_lease, self.now_us()
         if leader_lease is None or leader_lease.owner != agent_id:
             return []
@@ -206,7 +208,7 @@ class ClusterStatements(RescueStatements):
         ]  # fmt: skip
         return min(able, key=lambda a: (-a.weight, a.started_us, a.id), default=None)
 
-    def members_hand_over(self, old: Snapshot, agent_id: bytes, weight: int, epoch: int) -> list[Record]:
+    def leadership_transfer(self, old: Snapshot, agent_id: bytes, weight: int, epoch: int) -> list[Record]:
         leader_lease, heir = self.tables.leader_lease, self._heir(weight)
         if leader_lease is None or heir is None or (leader_lease.owner, leader_lease.epoch) != (agent_id, epoch):
             return []

@@ -1,4 +1,4 @@
-"""Twins of ``master/sql/jobs``: one method per statement, named like its file, with the same parameters and columns.
+"""Twins of the statements about jobs: one method per statement, named like its file, with the same parameters and columns.
 
 Rows that a statement locks are read as they are; whatever it reads without a lock it sees as it was when it began
 (``Snapshot``). ``without`` names guards that are left out on purpose.
@@ -53,7 +53,7 @@ class JobStatements(StatementsBase):
 
     # ------------------------------------------------------------ first rows
 
-    def jobs_insert_held(self, old: Snapshot, *columns: Sequence[Any]) -> list[Record]:
+    def intake_insert_held(self, old: Snapshot, *columns: Sequence[Any]) -> list[Record]:
         accepted: Ids = []
         for job_id, priority, lane, handler, args, headers, due_us in zip(*columns, strict=True):
             if job_id in self.tables.jobs or self._vanishes(job_id):
@@ -62,7 +62,7 @@ class JobStatements(StatementsBase):
             accepted.append(job_id)
         return [Record(accepted=accepted)]
 
-    def jobs_insert_assigned(self, old: Snapshot, bucket_id: bytes, epoch: int, *columns: Any) -> list[Record]:
+    def intake_insert_assigned(self, old: Snapshot, bucket_id: bytes, epoch: int, *columns: Any) -> list[Record]:
         if not self._lock(old, bucket_id, epoch, None, ("ACTIVE",)):
             return [Record(bucket_ok=False, accepted=[])]
         accepted: Ids = []
@@ -86,12 +86,12 @@ class JobStatements(StatementsBase):
             self.now_us(), args, headers, result, error,
         ))  # fmt: skip
 
-    def jobs_reserve_keys(self, old: Snapshot, scope: str, keys: Any, ids: Any, digests: Any) -> list[Record]:
+    def intake_reserve_keys(self, old: Snapshot, scope: str, keys: Any, ids: Any, digests: Any) -> list[Record]:
         for key, job_id, digest in zip(keys, ids, digests, strict=True):
             self.tables.keys.setdefault((scope, key), (job_id, digest))
         return []
 
-    def jobs_held_keys(self, old: Snapshot, scope: str, keys: Sequence[str]) -> list[Record]:
+    def intake_key_holders(self, old: Snapshot, scope: str, keys: Sequence[str]) -> list[Record]:
         found = [(key, self.tables.keys.get((scope, key))) for key in keys]
         return [Record(key=key, job_id=held[0], digest=held[1]) for key, held in found if held is not None]
 
@@ -115,8 +115,8 @@ class JobStatements(StatementsBase):
             written += 1
         return written
 
-    def jobs_record_final(self, old: Snapshot, *columns: Any) -> list[Record]:
-        demand_values("jobs/record_final", columns[4], columns[8])
+    def outcomes_record_final(self, old: Snapshot, *columns: Any) -> list[Record]:
+        demand_values("outcomes/record_final", columns[4], columns[8])
         accepted: Ids = []
         for (job_id, state, priority, lane, handler, token, bucket_id, epoch, attempt, rescues, due_us, _, _, args, headers,
              result, error) in zip(*columns, strict=True):  # fmt: skip
@@ -135,15 +135,17 @@ class JobStatements(StatementsBase):
             accepted.append(job_id)
         return [Record(accepted=accepted)]
 
-    def jobs_mark_refused(self, old: Snapshot, *columns: Any) -> list[Record]:
+    def outcomes_mark_refused(self, old: Snapshot, *columns: Any) -> list[Record]:
         for job_id, token, bucket_id, epoch in zip(*columns, strict=True):
             key = (job_id, token, bucket_id, epoch)
             line = self.tables.attempts.get(key)
             self.tables.attempts[key] = Refusal(line.outcome if line else "refused", line.refused + 1 if line else 1)
         return []
 
-    def jobs_persist(self, old: Snapshot, bucket_id: bytes, epoch: int, owner: bytes, *columns: Any) -> list[Record]:
-        demand_values("jobs/persist", columns[4], columns[6])
+    def outcomes_persist(
+        self, old: Snapshot, bucket_id: bytes, epoch: int, owner: bytes, *columns: Any
+    ) -> list[Record]:
+        demand_values("outcomes/persist", columns[4], columns[6])
         if not self._lock(old, bucket_id, epoch, owner, ("ACTIVE", "COMPLETING")):
             return [Record(bucket_ok=False, accepted=[])]
         accepted: Ids = []
@@ -169,8 +171,8 @@ class JobStatements(StatementsBase):
                 self.audit.authorised(job_id, token, bucket_id, epoch)
         return [Record(bucket_ok=True, accepted=accepted)]
 
-    def jobs_hold(self, old: Snapshot, bucket_id: bytes, epoch: int, *columns: Any) -> list[Record]:
-        demand_values("jobs/hold", columns[3], columns[5])
+    def outcomes_hold(self, old: Snapshot, bucket_id: bytes, epoch: int, *columns: Any) -> list[Record]:
+        demand_values("outcomes/hold", columns[3], columns[5])
         accepted: Ids = []
         cancelled: Ids = []
         for job_id, priority, lane, handler, token, attempt, rescues, due_us, args, headers, error, outcome, _ in zip(
@@ -201,8 +203,10 @@ class JobStatements(StatementsBase):
                 self.tables.attempts.setdefault((job_id, token, bucket_id, epoch), Refusal(outcome, 0))
         return [Record(accepted=accepted, cancelled=cancelled)]
 
-    def jobs_retry_here(self, old: Snapshot, bucket_id: bytes, epoch: int, owner: bytes, *columns: Any) -> list[Record]:
-        demand_values("jobs/retry_here", columns[3], columns[5])
+    def outcomes_retry_here(
+        self, old: Snapshot, bucket_id: bytes, epoch: int, owner: bytes, *columns: Any
+    ) -> list[Record]:
+        demand_values("outcomes/retry_here", columns[3], columns[5])
         if not self._lock(old, bucket_id, epoch, owner, ("ACTIVE", "COMPLETING")):
             return [Record(bucket_ok=False, accepted=[], cancelled=[])]
         accepted: Ids = []
@@ -235,7 +239,7 @@ class JobStatements(StatementsBase):
 
     # ------------------------------------------------------------ onboarding and back
 
-    def jobs_onboard(
+    def onboarding_onboard(
         self, old: Snapshot, bucket_id: bytes, epoch: int, owner: bytes, lane: str, priority: int, horizon: float,
         limit: int, from_us: int, handlers: Sequence[str] | None, bytes_max: int,
     ) -> list[Record]:  # fmt: skip
@@ -261,7 +265,7 @@ class JobStatements(StatementsBase):
             answer.append(Record(bucket_ok=True, found=len(due), **dict(zip(names, values, strict=True))))
         return answer or [Record(bucket_ok=True, found=len(due), **dict.fromkeys(names))]
 
-    def jobs_release(
+    def onboarding_release(
         self, old: Snapshot, bucket_id: bytes, epoch: int, ids: Ids, tokens: list[int], low: bytes, high: bytes
     ) -> list[Record]:
         answer = []
@@ -301,7 +305,7 @@ class JobStatements(StatementsBase):
             self.tables.quarantine.setdefault((job_id, reason), (bucket_id, entry))
         return []
 
-    def jobs_cancel(self, old: Snapshot, job_id: bytes, actor: str) -> list[Record]:
+    def requests_cancel(self, old: Snapshot, job_id: bytes, actor: str) -> list[Record]:
         row = self.tables.jobs.get(job_id)
         if row is None or row.state in FINAL:
             return []
@@ -310,7 +314,7 @@ class JobStatements(StatementsBase):
         self._put(row._replace(cancel_requested=True, expires_us=None))
         return [Record(state=row.state)]
 
-    def jobs_cancel_rowless(
+    def requests_cancel_rowless(
         self, old: Snapshot, job_id: bytes, priority: int, lane: str, handler: str, args: bytes, headers: bytes,
         due_us: int, actor: str,
     ) -> list[Record]:  # fmt: skip
@@ -321,7 +325,7 @@ class JobStatements(StatementsBase):
         )
         return [Record(state="CANCELLED")]
 
-    def jobs_cancel_waiting(
+    def outcomes_cancel_waiting(
         self, old: Snapshot, buckets: Ids, epochs: list[int], ids: Ids, low: bytes, high: bytes
     ) -> list[Record]:
         mine = set(zip(buckets, epochs, strict=True))

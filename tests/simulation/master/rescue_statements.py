@@ -11,14 +11,14 @@ from tests.simulation.master.tables import IN_FLIGHT, BucketRow, JobRow, Record,
 
 
 class RescueStatements(JobStatements):
-    """Twins of ``jobs/rescue_page``, ``jobs/sweep``, ``upkeep/return_orphans``, ``upkeep/expire_held``."""
+    """Twins of ``rescue/rescue_page``, ``rescue/sweep``, ``maintenance/return_orphans``, ``maintenance/expire_held``."""
 
-    def jobs_rescue_page(
+    def rescue_rescue_page(
         self, old: Snapshot, bucket_id: bytes, epoch: int, owner: bytes, priority: int, lane: str, claimed: bool,
         max_rescues: int, lost_error: bytes, low: bytes, high: bytes, *columns_and_error: Any,
     ) -> list[Record]:  # fmt: skip
         *columns, abandoned = columns_and_error
-        demand_values("jobs/rescue_page", columns[2], columns[6])
+        demand_values("rescue/rescue_page", columns[2], columns[6])
         if self._draining(old, bucket_id, epoch, owner) is None:
             return [Record(bucket_ok=False, accepted=[], cancelled=[], failed=[])]
         accepted: Ids = []
@@ -56,7 +56,7 @@ class RescueStatements(JobStatements):
             return True
         return row.bucket_id == bucket_id and row.state in IN_FLIGHT
 
-    def jobs_sweep(
+    def rescue_sweep(
         self, old: Snapshot, bucket_id: bytes, epoch: int, owner: bytes, limit: int, max_rescues: int, *errors: bytes
     ) -> list[Record]:
         if self._draining(old, bucket_id, epoch, owner) is None or "sweep" in self.without:
@@ -113,7 +113,7 @@ class RescueStatements(JobStatements):
 
     # ------------------------------------------------------------ the leader's
 
-    def upkeep_bucket_rows(self, old: Snapshot, bucket_id: bytes, after: bytes | None, limit: int) -> list[Record]:
+    def onboarding_bucket_rows(self, old: Snapshot, bucket_id: bytes, after: bytes | None, limit: int) -> list[Record]:
         rows = [row for row in self._in_flight_of(bucket_id) if after is None or row.id > after][:limit]
         return [
             Record(id=row.id, token=row.token, bucket_epoch=row.bucket_epoch, state=row.state,
@@ -121,7 +121,7 @@ class RescueStatements(JobStatements):
             for row in rows
         ]  # fmt: skip
 
-    def upkeep_give_back(
+    def onboarding_give_back(
         self, old: Snapshot, bucket_id: bytes, ids: Ids, tokens: list[int], epochs: list[int], *low_high_error: bytes
     ) -> list[Record]:
         moved = 0
@@ -143,7 +143,7 @@ class RescueStatements(JobStatements):
             self.tables.attempts.setdefault(key, Refusal("lost", 0))
         self._give_back(row, row.token + 1, by)
 
-    def upkeep_return_orphans(
+    def maintenance_return_orphans(
         self, old: Snapshot, grace_seconds: float, limit: int, max_rescues: int, *errors: bytes
     ) -> list[Record]:
         before = self.now_us() - int(grace_seconds * 1e6)
@@ -173,22 +173,24 @@ class RescueStatements(JobStatements):
             failed += self.tables.jobs[row.id].state == "FAILED"
         return [Record(moved=moved, rescued=rescued, failed=failed)]
 
-    def upkeep_forget_agents(self, old: Snapshot, days: float, limit: int) -> list[Record]:
+    def maintenance_forget_agents(self, old: Snapshot, days: float, limit: int) -> list[Record]:
         return [Record(forgotten=0)]  # no history is that long
 
-    upkeep_forget_keys = upkeep_forget_quarantine = upkeep_forget_agents
-    upkeep_forget_operator_log = upkeep_forget_bucket_events = upkeep_forget_put_off = upkeep_forget_agents
+    maintenance_forget_keys = maintenance_forget_quarantine = maintenance_forget_agents
+    maintenance_forget_operator_log = maintenance_forget_bucket_events = maintenance_forget_put_off = (
+        maintenance_forget_agents
+    )
 
-    def reading_unserved(self, old: Snapshot, overdue_seconds: float, look: int) -> list[Record]:
+    def reports_unserved(self, old: Snapshot, overdue_seconds: float, look: int) -> list[Record]:
         return []  # all agents of a history are alike, so nothing is put off either
 
-    def upkeep_end_help(self, old: Snapshot) -> list[Record]:
+    def unserved_end_help(self, old: Snapshot) -> list[Record]:
         return []  # nobody was asked
 
-    def upkeep_put_back(self, old: Snapshot, limit: int) -> list[Record]:
+    def unserved_put_back(self, old: Snapshot, limit: int) -> list[Record]:
         return [Record(moved=0)]
 
-    def upkeep_expire_held(self, old: Snapshot, limit: int, error: bytes) -> list[Record]:
+    def maintenance_expire_held(self, old: Snapshot, limit: int, error: bytes) -> list[Record]:
         now = self.now_us()
         late = [row for row in self.tables.jobs.values()
                 if row.state == "HELD" and row.expires_us is not None and row.expires_us <= now][:limit]  # fmt: skip
@@ -196,11 +198,11 @@ class RescueStatements(JobStatements):
             self._put(row._replace(state="EXPIRED", error=error, changed_us=now))
         return [Record(expired=len(late))]
 
-    def upkeep_expire_unconfirmed(self, old: Snapshot, limit: int, error: bytes) -> list[Record]:
+    def maintenance_expire_unconfirmed(self, old: Snapshot, limit: int, error: bytes) -> list[Record]:
         return [Record(expired=0)]  # no handler here waits for a confirmation
 
-    def upkeep_ensure_partitions(self, old: Snapshot, span: str | None, ahead_days: int) -> list[Record]:
+    def maintenance_ensure_partitions(self, old: Snapshot, span: str | None, ahead_days: int) -> list[Record]:
         return []
 
-    def upkeep_range(self, old: Snapshot) -> list[Record]:
+    def jobs_id_range(self, old: Snapshot) -> list[Record]:
         return [Record(floor=self.tables.floor, ceiling=b"\xff" * 16)]

@@ -20,7 +20,9 @@ from tests.simulation.runtime.network import Network, Server
 
 _T = TypeVar("_T")
 CLUSTER_UID = b"simulated-cluste"
-_CARRIERS = frozenset({"jobs/record_final", "jobs/persist", "jobs/hold", "jobs/retry_here", "jobs/rescue_page"})
+_CARRIERS = frozenset(
+    {"outcomes/record_final", "outcomes/persist", "outcomes/hold", "outcomes/retry_here", "rescue/rescue_page"}
+)
 """Statements of agents that carry what jobs carry."""
 
 

@@ -252,7 +252,7 @@ def test_a_line_that_is_marked_as_refused_does_not_come_again(ground: Ground) ->
         line = await connection.fetchrow("SELECT job_id, token, bucket_id, bucket_epoch FROM attempt")
         assert line is not None
         for _ in range(2):
-            await connection.fetch(sql("jobs/mark_refused"), *([one] for one in line))
+            await connection.fetch(sql("outcomes/mark_refused"), *([one] for one in line))
 
     ground.sql(refuse)
     assert ground.value("SELECT refused_count FROM attempt") == 2

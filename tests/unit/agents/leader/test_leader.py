@@ -36,7 +36,7 @@ class Master:
         self.traits: dict[bytes, OwnerTraits] = {}
 
     async def acquire(self, agent_id: bytes, weight: int, lease_seconds: float) -> int | None:
-        self.queries.append("lead")
+        self.queries.append("acquire")
         if self.holder not in (None, agent_id):
             return None
         if self.holder is None:
@@ -45,13 +45,13 @@ class Master:
         return self.epoch
 
     async def tick(self, agent_id: bytes, weight: int, lease_seconds: float, horizon_seconds: float) -> LeaderTick:
-        self.queries.append("tend")
+        self.queries.append("tick")
         if self.holder != agent_id:
             return LeaderTick(None, [], self.overdue)
         return LeaderTick(self.epoch, self.due, self.overdue, self.heir is not None)
 
     async def transfer(self, agent_id: bytes, weight: int, epoch: int) -> bytes | None:
-        self.queries.append("hand_over")
+        self.queries.append("transfer")
         if self.heir is not None and (self.holder, self.epoch) == (agent_id, epoch):
             self.holder, self.epoch = self.heir, epoch + 1
             return self.heir
@@ -141,7 +141,7 @@ async def test_the_first_agent_leads_at_once_and_then_asks_one_query_a_second() 
     assert bench.duty.epoch == 1
     for _ in range(30):
         assert await bench.second() == 1.0
-    assert bench.master.queries == ["lead"] + ["tend"] * 30
+    assert bench.master.queries == ["acquire"] + ["tick"] * 30
 
 
 async def test_a_candidate_waits_without_asking_until_a_renewal_shows_a_vacancy() -> None:
@@ -152,7 +152,7 @@ async def test_a_candidate_waits_without_asking_until_a_renewal_shows_a_vacancy(
     for _ in range(5):
         bench.duty.on_leader_seen(other)
         await bench.duty.tick()
-    assert bench.master.queries == ["lead"]
+    assert bench.master.queries == ["acquire"]
     bench.master.holder = None
     bench.duty.on_leader_seen(None)
     assert bench.duty.kicked.is_set()
@@ -183,7 +183,7 @@ async def test_a_lighter_leader_ends_its_tick_and_hands_over_once() -> None:
     for _ in range(5):
         bench.duty.on_leader_seen(heir)
         assert await bench.second() == IDLE_SECONDS
-    assert bench.master.queries == ["lead", "tend", "buckets", "hand_over"]
+    assert bench.master.queries == ["acquire", "tick", "buckets", "transfer"]
 
 
 async def test_a_successor_that_has_left_meanwhile_changes_no_leader() -> None:
@@ -242,10 +242,10 @@ async def test_resigning_ends_the_leadership_once() -> None:
     assert bench.master.holder is None
 
 
-@pytest.mark.parametrize("question", ["lead", "tend"])
+@pytest.mark.parametrize("question", ["acquire", "tick"])
 async def test_an_answer_after_the_resignation_makes_no_leader(question: str) -> None:
     bench = Bench()
-    if question == "tend":
+    if question == "tick":
         await bench.duty.tick()
     ask = getattr(bench.master, question)
 
@@ -409,7 +409,7 @@ async def test_a_long_maintenance_task_does_not_delay_the_leader() -> None:
     task = asyncio.ensure_future(bench.duty.maintenance.tick())
     for _ in range(5):
         assert await bench.second() == 1.0
-    assert bench.master.queries == ["lead"] + ["tend"] * 5
+    assert bench.master.queries == ["acquire"] + ["tick"] * 5
     assert not task.done()
     never.set()
     await task

@@ -1,4 +1,4 @@
--- hand_over: the leader's lease goes to the heaviest agent that could lead, when that is heavier than its holder
+-- transfer: the leader's lease goes to the heaviest agent that could lead, when that is heavier than its holder
 -- in: $1 uuid agent
 -- in: $2 integer weight
 -- in: $3 bigint epoch

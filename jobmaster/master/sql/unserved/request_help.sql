@@ -1,4 +1,4 @@
--- ask_help: agents that could run what nobody serves are asked to open a bucket for it
+-- request_help: agents that could run what nobody serves are asked to open a bucket for it
 -- in: $1 text[] lanes
 -- in: $2 smallint[] priorities
 -- in: $3 text[] handlers, one of the jobs of each lane and priority that nobody serves

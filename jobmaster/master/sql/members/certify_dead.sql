@@ -1,4 +1,4 @@
--- certify: death certificates for agents whose lease ran out
+-- certify_dead: death certificates for agents whose lease ran out
 -- in: $1 uuid judge
 -- in: $2 integer limit
 -- out: id uuid

@@ -1,4 +1,4 @@
--- range: which ids have a partition of their own
+-- id_range: which ids have a partition of their own
 -- in: nothing
 -- out: floor uuid, ceiling uuid (first id above the last partition)
 -- move: nothing

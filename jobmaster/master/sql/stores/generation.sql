@@ -1,4 +1,4 @@
--- remember_store: which generation of an agent store this cluster works with; the first to ask decides
+-- generation: which generation of an agent store this cluster works with; the first to ask decides
 -- in: $1 text store
 -- in: $2 uuid generation to remember when none is known
 -- out: generation uuid

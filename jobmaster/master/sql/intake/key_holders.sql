@@ -1,4 +1,4 @@
--- held_keys: which jobs hold some idempotency keys
+-- key_holders: which jobs hold some idempotency keys
 -- in: $1 text scope (the handler's name)
 -- in: $2 text[] keys
 -- out: key text, job_id uuid, digest bytea

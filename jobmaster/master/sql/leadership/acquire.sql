@@ -1,4 +1,4 @@
--- lead: take the leader's lease when it is vacant, or keep it
+-- acquire: take the leader's lease when it is vacant, or keep it
 -- in: $1 uuid agent
 -- in: $2 integer weight
 -- in: $3 double precision lease, seconds

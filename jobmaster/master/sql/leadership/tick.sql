@@ -1,4 +1,4 @@
--- tend: the leader keeps its lease and sees what is due and who is overdue
+-- tick: the leader keeps its lease and sees what is due and who is overdue
 -- in: $1 uuid agent
 -- in: $2 integer weight
 -- in: $3 double precision lease, seconds

@@ -1,4 +1,4 @@
--- terminate_backends: end the database sessions of dead owners of lost buckets
+-- end_dead_sessions: end the database sessions of dead owners of lost buckets
 -- in: nothing
 -- out: ended boolean
 -- move: nothing
