@@ -8,15 +8,15 @@ from typing import Any
 
 import click
 
-from tests.chaos.child import Mutant
-from tests.chaos.collect import write
-from tests.chaos.faults import KINDS
+from tests.chaos.checks.collect import write
+from tests.chaos.cluster.chaos_cluster import RunForm, RunOptions
+from tests.chaos.faults.catalogue import KINDS
 from tests.chaos.page import RESULTS
+from tests.chaos.processes.child import Mutant
 from tests.chaos.run import interruptible, is_clean, run
-from tests.chaos.scene import Course, Form
 
 
-def tell(said: str) -> None:
+def log_line(said: str) -> None:
     """Progress, on standard error."""
     click.echo(said, err=True)
 
@@ -76,7 +76,7 @@ def main(
 ) -> None:
     """Chaos. Exit code 1 on any violation; then the directory with all logs is kept and named."""
     interruptible()
-    course = Course(
+    options = RunOptions(
         seconds=minutes * 60,
         seed=seed,
         rate=rate,
@@ -85,20 +85,20 @@ def main(
         mutant=mutant,
         disks=not no_disks,
         keep=keep,
-        form=Form.KILLS if kills else Form.ROLLING if rolling else Form.MIXED,
+        form=RunForm.KILLS if kills else RunForm.ROLLING if rolling else RunForm.MIXED,
         rounds=kills or rolling,
         long_faults=long_faults,
     )
-    report = run(course, tell)
+    report = run(options, log_line)
     if save and is_clean(report):
         RESULTS.mkdir(exist_ok=True)
         write(
-            RESULTS / f"{'long' if long_faults else course.form.value}.json",
+            RESULTS / f"{'long' if long_faults else options.form.value}.json",
             {key: value for key, value in report.items() if key != "kept"},
         )
     show(report, as_json=as_json)
     if not is_clean(report):
-        tell(
+        log_line(
             f"VIOLATIONS: {report['violations'] or report['left_after_drain']}; everything is kept in {report['kept']}"
         )
         sys.exit(1)

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from tests.chaos.faults import KINDS
+from tests.chaos.faults.catalogue import KINDS
 
 ROOT = Path(__file__).parents[2]
 PAGE = ROOT / "docs" / "guarantees.md"
@@ -28,7 +28,7 @@ def fault_table() -> str:
     lines = ["| kind | what happens | levels that do not promise to survive it |", "| --- | --- | --- |"]
     for name, kind in KINDS.items():
         uncovered = ", ".join(f"`{level}`" for level in sorted(kind.uncovered)) or "none: all must"
-        lines.append(f"| `{name}` | {kind.says} | {uncovered} |")
+        lines.append(f"| `{name}` | {kind.description} | {uncovered} |")
     return "\n".join(lines)
 
 

@@ -10,13 +10,13 @@ from typing import Any
 
 import pytest
 
-from tests.chaos.fleet import REPOSITORY, environment
+from tests.chaos.cluster.fleet import REPOSITORY, environment
 
 pytestmark = [pytest.mark.cluster, pytest.mark.slow]
 
 
 def chaos(*arguments: str) -> tuple[int, dict[str, Any], str]:
-    """Exit code, report, and what was told meanwhile."""
+    """Exit code, report, and the lines of progress."""
     done = subprocess.run(
         [sys.executable, "-m", "tests.chaos", "--json", *arguments],
         capture_output=True,
@@ -31,8 +31,8 @@ def chaos(*arguments: str) -> tuple[int, dict[str, Any], str]:
 
 
 def test_nothing_is_lost_and_nothing_counts_twice_under_mixed_faults() -> None:
-    code, report, told = chaos("--minutes", "0.45", "--seed", "3", "--rate", "700", "--bound", "800")
-    assert code == 0, f"{report}\n{told}"
+    code, report, progress = chaos("--minutes", "0.45", "--seed", "3", "--rate", "700", "--bound", "800")
+    assert code == 0, f"{report}\n{progress}"
     assert report["violations"] == {}
     assert report["acknowledged"] > 500
     assert report["ok"] + sum(report["excused"].values()) >= report["acknowledged"] - sum(

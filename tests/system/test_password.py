@@ -17,7 +17,7 @@ from jobmaster.embedded import PostgresServer
 from jobmaster.master.schema.migrate import migrate
 from jobmaster.model.job import JobState
 from jobmaster.wiring import open_cluster
-from tests.chaos.servers import free_port
+from tests.chaos.cluster.servers import free_port
 from tests.support.patience import PATIENCE_SECONDS
 from tests.system.conftest import Rig
 from tests.system.jobs import handlers, note

@@ -16,9 +16,9 @@ from jobmaster.audit import AuditScope, audit
 from jobmaster.embedded import EmbeddedError
 from jobmaster.settings.model import ClusterSettings
 from jobmaster.wiring import open_reader, open_stores
-from tests.chaos.fleet import Fleet
-from tests.chaos.history import Death, History, Row
-from tests.chaos.servers import STORES, Servers
+from tests.chaos.checks.history import Death, History, Row
+from tests.chaos.cluster.fleet import Fleet
+from tests.chaos.cluster.servers import STORES, Servers
 
 _ROWS = """
 SELECT id, state::text, token, attempt,

@@ -12,8 +12,8 @@ from typing import Any
 
 import msgspec
 
-from tests.chaos.history import FINAL, Ack, History, Strike
-from tests.chaos.witness import ANYWHERE
+from tests.chaos.checks.history import FINAL, Ack, FaultRecord, History
+from tests.chaos.processes.witness import ANYWHERE
 
 EXCUSE_SECONDS = 60.0
 """`History.excuse_seconds` of a run in which the master is never away for long."""
@@ -47,7 +47,7 @@ class Verdict(msgspec.Struct, kw_only=True):
     unfinished: int = 0
     """Of the lost: have a row, but not a final one."""
     unexpected: int = 0
-    """Ran or were recorded, and nobody tried to submit them."""
+    """Ran or were recorded, and no producer tried to submit them."""
     duplicate_outcomes: int = 0
     """Two concluding lines, a changed final row, or a result that was read and is another now."""
     stale_recorded: int = 0
@@ -132,9 +132,9 @@ def _losses(history: History, verdict: Verdict) -> None:
             verdict.ok += row.state == "SUCCEEDED" and job in history.runs
             continue
         # A row that is not final is no loss that a fault could excuse: the cluster knows the job and does not end it.
-        strike = _excuse(ack, history) if row is None else None
-        if strike is not None:
-            excused[strike.fault] += 1
+        fault = _excuse(ack, history) if row is None else None
+        if fault is not None:
+            excused[fault.kind] += 1
             verdict.excused_jobs.add(job)
             continue
         by_level[ack.level] += 1
@@ -144,16 +144,16 @@ def _losses(history: History, verdict: Verdict) -> None:
     verdict.lost_by_level, verdict.excused = dict(by_level), dict(excused)
 
 
-def _excuse(ack: Ack, history: History) -> Strike | None:
-    for strike in history.strikes:
-        if ack.level not in strike.uncovered:
+def _excuse(ack: Ack, history: History) -> FaultRecord | None:
+    for fault in history.faults:
+        if ack.level not in fault.uncovered:
             continue
-        elsewhere = ack.bucket != ANYWHERE and history.stores.get(ack.bucket) != strike.store
+        elsewhere = ack.bucket != ANYWHERE and history.stores.get(ack.bucket) != fault.store
         if (
-            not (strike.store and elsewhere)
-            and strike.at - history.excuse_seconds <= ack.at <= strike.until + REPLY_SECONDS
+            not (fault.store and elsewhere)
+            and fault.at - history.excuse_seconds <= ack.at <= fault.until + REPLY_SECONDS
         ):
-            return strike
+            return fault
     return None
 
 
@@ -167,10 +167,10 @@ def _unexpected(history: History, verdict: Verdict) -> None:
 
     for job, row in history.rows.items():
         if not attempted(row.value):
-            _note(verdict, "unexpected", job, f"recorded with value {row.value}, which nobody submitted")
+            _note(verdict, "unexpected", job, f"recorded with value {row.value}, which no producer submitted")
     for job, runs in history.runs.items():
         if job not in history.rows and not attempted(runs[0].value):
-            _note(verdict, "unexpected", job, f"ran with value {runs[0].value}, which nobody submitted")
+            _note(verdict, "unexpected", job, f"ran with value {runs[0].value}, which no producer submitted")
 
 
 def _outcomes(history: History, verdict: Verdict) -> None:
@@ -212,7 +212,7 @@ def _at_most_once(history: History, verdict: Verdict) -> None:
         if runs[0].handler in ONCE and len(runs) > 1:
             _note(verdict, "once_twice", job, f"began {len(runs)} times")
     unbegun = [job for job, row in history.rows.items() if row.reason == "abandoned" and job not in history.runs]
-    for job in unbegun[UNBEGUN_MAX * len(history.strikes) :]:
+    for job in unbegun[UNBEGUN_MAX * len(history.faults) :]:
         _note(verdict, "abandoned_unbegun", job, f"one of {len(unbegun)} that were given up and never began")
 
 
@@ -223,7 +223,7 @@ def _cancels(history: History, verdict: Verdict) -> None:
         # The row is final, or nothing kept the owner from hearing of the request in time.
         holds = cancel.state == "CANCELLED" or (
             cancel.due - cancel.at >= QUIET_SECONDS
-            and not any(one.at < cancel.due + QUIET_SECONDS and one.until > cancel.at for one in history.strikes)
+            and not any(one.at < cancel.due + QUIET_SECONDS and one.until > cancel.at for one in history.faults)
         )
         verdict.cancelled_begun += bool(begun)
         if begun and holds:
@@ -236,9 +236,9 @@ def _cancels(history: History, verdict: Verdict) -> None:
 def rescue_seconds(history: History) -> dict[str, Any]:
     """From a kill to the next start of each job that the killed process was running: p50, p99, max."""
     found = []
-    for strike in history.strikes:
-        if strike.pids:
-            found += _rescued_after(history, strike)
+    for fault in history.faults:
+        if fault.pids:
+            found += _rescued_after(history, fault)
     if not found:
         return {"jobs": 0, "p50": None, "p99": None, "max": None}
     found.sort()
@@ -250,14 +250,14 @@ def rescue_seconds(history: History) -> dict[str, Any]:
     }
 
 
-def _rescued_after(history: History, strike: Strike) -> list[float]:
-    killed = set(strike.pids)
+def _rescued_after(history: History, fault: FaultRecord) -> list[float]:
+    killed = set(fault.pids)
     found = []
     for job, runs in history.runs.items():
-        if len(runs) < 2 or not any(run.pid in killed and run.at <= strike.at for run in runs):
+        if len(runs) < 2 or not any(run.pid in killed and run.at <= fault.at for run in runs):
             continue
-        ended = any(pid in killed and at <= strike.at for pid, at in history.ended.get(job, ()))
-        later = min((run.at for run in runs if run.at > strike.at), default=None)
+        ended = any(pid in killed and at <= fault.at for pid, at in history.ended.get(job, ()))
+        later = min((run.at for run in runs if run.at > fault.at), default=None)
         if later is not None and not ended:
-            found.append(later - strike.at)
+            found.append(later - fault.at)
     return found

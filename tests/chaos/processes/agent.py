@@ -1,4 +1,4 @@
-"""``python -m tests.chaos.agent CONFIG KIND``: an agent under its real supervisor, with a child of the tests' own.
+"""``python -m tests.chaos.processes.agent CONFIG KIND``: an agent under its real supervisor, with a child of the tests' own.
 
 For what cannot be done to the real command from outside: a wall clock that jumps, and guards that are left out.
 """
@@ -27,7 +27,7 @@ def main(config: str, kind: str) -> int:
         name=kind,
         processes=settings.agents[kind].processes,
         sys_path=tuple(sys.path),
-        child_command=(sys.executable, "-m", "tests.chaos.child"),
+        child_command=(sys.executable, "-m", "tests.chaos.processes.child"),
     )
     return supervisor.Supervisor(plan).run()
 

@@ -11,7 +11,7 @@ from functools import cache
 from pathlib import Path
 
 from jobmaster.handlers import Handlers, JobContext
-from tests.chaos.witness import VARIABLE, Line, Pen, Phase
+from tests.chaos.processes.witness import VARIABLE, Phase, WitnessLine, WitnessWriter
 
 handlers = Handlers()
 
@@ -19,8 +19,8 @@ _FIRST_FAILURE = "the first attempt of a flaky job"
 
 
 @cache
-def _pen(pid: int) -> Pen:
-    return Pen(Path(os.environ[VARIABLE]), "handler")
+def _witness_writer(pid: int) -> WitnessWriter:
+    return WitnessWriter(Path(os.environ[VARIABLE]), "handler")
 
 
 def began(ctx: JobContext, value: int, handler: str) -> None:
@@ -32,8 +32,8 @@ def ended(ctx: JobContext, value: int, handler: str) -> None:
 
 
 def _write(ctx: JobContext, value: int, handler: str, phase: Phase) -> None:
-    _pen(os.getpid()).write(
-        Line(
+    _witness_writer(os.getpid()).write(
+        WitnessLine(
             phase=phase,
             job=ctx.job_id.hex(),
             value=value,

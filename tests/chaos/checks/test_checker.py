@@ -11,7 +11,7 @@ from click.testing import CliRunner, Result
 
 from tests.chaos import page
 from tests.chaos.__main__ import main
-from tests.chaos.checker import (
+from tests.chaos.checks.checker import (
     AWAKE_SECONDS,
     EXCUSE_SECONDS,
     QUIET_SECONDS,
@@ -20,14 +20,14 @@ from tests.chaos.checker import (
     check,
     rescue_seconds,
 )
-from tests.chaos.history import Ack, Cancel, Death, History, Row, Run, Strike
+from tests.chaos.checks.history import Ack, Cancel, Death, FaultRecord, History, Row, Run
+from tests.chaos.faults.schedule import plan, plan_long
+from tests.chaos.processes.witness import ANYWHERE, Phase, WitnessLine, WitnessWriter, read
 from tests.chaos.run import violations_of
-from tests.chaos.schedule import plan, plan_long
-from tests.chaos.witness import ANYWHERE, Line, Pen, Phase, read
 
 JOBS = [f"{number:032x}" for number in range(10)]
 BUCKET = "b" * 32
-FLUSH = Strike("store_flushed", 1000.0, 1001.0, frozenset({"store", "store_fsync"}), "default")
+FLUSH = FaultRecord("store_flushed", 1000.0, 1001.0, frozenset({"store", "store_fsync"}), "default")
 
 
 def good() -> History:
@@ -43,9 +43,9 @@ def good() -> History:
 def ended(
     monkeypatch: pytest.MonkeyPatch, history: History, invariants: dict[str, int], left: dict[str, int]
 ) -> Result:
-    """The command, over a run of which this history is told."""
+    """The command, over a run with this history."""
     report = {"violations": violations_of(check(history), invariants), "left_after_drain": left, "kept": "somewhere"}
-    monkeypatch.setattr("tests.chaos.__main__.run", lambda course, tell: report)
+    monkeypatch.setattr("tests.chaos.__main__.run", lambda options, log_line: report)
     monkeypatch.setattr("tests.chaos.__main__.interruptible", lambda: None)
     return CliRunner().invoke(main, ["--json"])
 
@@ -168,7 +168,7 @@ def test_every_known_bad_history_is_flagged_as_what_it_is(spoil: Callable[[Histo
 
 def test_a_fault_excuses_a_few_jobs_that_were_cut_off_before_their_first_line() -> None:
     history = good()
-    history.strikes = [Strike("child_kill", 993.0, 993.0, frozenset())]
+    history.faults = [FaultRecord("child_kill", 993.0, 993.0, frozenset())]
     for job in JOBS[: UNBEGUN_MAX + 1]:
         history.rows[job] = Row("FAILED", 1, 3, 0, 1, "abandoned")
         del history.runs[job]
@@ -178,7 +178,7 @@ def test_a_fault_excuses_a_few_jobs_that_were_cut_off_before_their_first_line() 
 def test_a_cancel_request_that_a_fault_kept_from_the_owner_is_excused_and_counted() -> None:
     history = good()
     start_after_cancel_request(history)
-    history.strikes = [Strike("network_cut", 992.0, 993.0, frozenset())]
+    history.faults = [FaultRecord("network_cut", 992.0, 993.0, frozenset())]
     verdict = check(history)
     assert verdict.violations == {}
     assert verdict.cancels == verdict.cancelled_begun == 1
@@ -195,11 +195,11 @@ def test_a_failed_job_has_an_end_and_is_not_ok() -> None:
 # ---------------------------------------------------------------- what excuses a loss
 
 
-def lost_with(strike: Strike, ack: Ack) -> tuple[int, int]:
+def lost_with(fault: FaultRecord, ack: Ack) -> tuple[int, int]:
     history = good()
     lose(history)
     history.acks[JOBS[3]] = ack
-    history.strikes = [strike]
+    history.faults = [fault]
     verdict = check(history)
     return verdict.lost, sum(verdict.excused.values())
 
@@ -228,7 +228,7 @@ def test_a_loss_is_excused_only_at_a_level_in_a_store_and_at_a_time_that_the_fau
 def test_no_fault_excuses_a_job_that_the_master_knows_and_does_not_end() -> None:
     history = good()
     leave_unfinished(history)
-    history.strikes = [FLUSH]
+    history.faults = [FLUSH]
     verdict = check(history)
     assert (verdict.lost, verdict.unfinished) == (1, 1)
 
@@ -258,8 +258,8 @@ def test_runs_beyond_the_attempts_of_the_row_are_reexecutions() -> None:
 
 def test_rescue_time_runs_from_the_kill_to_the_next_start_of_what_was_running() -> None:
     history = good()
-    killed = Strike("child_kill", 1000.0, 1000.0, frozenset(), pids=(1,))
-    history.strikes = [killed]
+    killed = FaultRecord("child_kill", 1000.0, 1000.0, frozenset(), pids=(1,))
+    history.faults = [killed]
     history.runs[JOBS[1]].append(Run(2, 1001.5, 1, 2, "chaos.slow"))
     history.runs[JOBS[2]].append(Run(2, 1004.0, 2, 2, "chaos.slow"))
     history.ended[JOBS[2]] = [(1, 999.0)]  # it had ended before: that it ran again is no rescue of it
@@ -270,9 +270,9 @@ def test_rescue_time_runs_from_the_kill_to_the_next_start_of_what_was_running() 
 
 
 def test_what_is_witnessed_is_read_back_and_a_line_without_end_is_passed_over(tmp_path: Path) -> None:
-    pen = Pen(tmp_path, "producer")
-    pen.write(Line(phase=Phase.ATTEMPTED, values=(5, 7)))
-    pen.write(Line(phase=Phase.ACKNOWLEDGED, level="store", jobs=[JOBS[1]], bucket=BUCKET))
+    witness_writer = WitnessWriter(tmp_path, "producer")
+    witness_writer.write(WitnessLine(phase=Phase.ATTEMPTED, values=(5, 7)))
+    witness_writer.write(WitnessLine(phase=Phase.ACKNOWLEDGED, level="store", jobs=[JOBS[1]], bucket=BUCKET))
     with next(tmp_path.glob("*.jsonl")).open("ab") as file:
         file.write(b'{"phase":"acknowl')
     history = History()
@@ -308,7 +308,7 @@ def test_long_faults_follow_one_another_and_the_named_ones_come_first() -> None:
 
 def test_an_absence_of_the_master_makes_the_excuse_of_a_lost_store_longer() -> None:
     history = good()
-    history.strikes = [FLUSH._replace(at=990.0 + 3 + EXCUSE_SECONDS + 30, until=990.0 + 3 + EXCUSE_SECONDS + 31)]
+    history.faults = [FLUSH._replace(at=990.0 + 3 + EXCUSE_SECONDS + 30, until=990.0 + 3 + EXCUSE_SECONDS + 31)]
     lose(history)
     assert check(history).violations == {"lost": 1}
     history.excuse_seconds += 60.0

@@ -1,8 +1,8 @@
-"""What producers and handlers write down about themselves, independent of every store.
+"""The witness: what producers and handlers have done, in files of their own, independent of master and stores.
 
 One JSON line per fact, appended in one ``write`` to a file of the process's own, so that a process may be killed at any
-moment and what it had written stays whole. Times are the machine's wall clock, which nobody turns: the clocks that are
-turned are those of the agents.
+moment and what it had written stays whole. Times are the machine's wall clock, which no fault
+changes: faults change the clocks of the agents.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ class Phase(StrEnum):
     ACKNOWLEDGED = "acknowledged"
     """It got receipts for ``jobs``."""
     UNKNOWN = "unknown"
-    """It was told that nobody knows: neither success nor failure."""
+    """Its submit had an unknown outcome."""
     REFUSED = "refused"
-    """It was told that nothing was stored."""
+    """Its submit was refused: nothing was stored."""
     CANCELLED = "cancelled"
-    """It asked to cancel a job that was due at ``due`` and was told the state ``why``."""
+    """It asked to cancel a job that was due at ``due`` and got the state ``why``."""
     OBSERVED = "observed"
     """It read an outcome: the token in the recorded result."""
     BEGAN = "began"
@@ -43,7 +43,7 @@ class Phase(StrEnum):
     """A handler's last line (of those that take time)."""
 
 
-class Line(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
+class WitnessLine(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
     """One fact."""
 
     phase: Phase
@@ -67,7 +67,7 @@ class Line(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=Fal
     why: str = ""
 
 
-class Pen:
+class WitnessWriter:
     """Appends lines of this process to one file."""
 
     def __init__(self, directory: Path, role: str) -> None:
@@ -80,15 +80,15 @@ class Pen:
     def pid(self) -> int:
         return self._pid
 
-    def write(self, line: Line) -> None:
+    def write(self, line: WitnessLine) -> None:
         """One line in one call; pid and time are filled in."""
         whole = msgspec.structs.replace(line, pid=self._pid, at=time.time())
         os.write(self._fd, self._encode(whole) + b"\n")
 
 
-def read(directory: Path) -> Iterator[Line]:
+def read(directory: Path) -> Iterator[WitnessLine]:
     """Every whole line of every file. A last line without its end was cut by a full disk or a crash of the machine."""
-    decode = msgspec.json.Decoder(Line).decode
+    decode = msgspec.json.Decoder(WitnessLine).decode
     for path in sorted(directory.glob("*.jsonl")):
         with path.open("rb") as file:
             for raw in file:

@@ -1,7 +1,7 @@
-"""The catalogue of faults: what each does to whom, and which durability levels do not promise to survive it.
+"""The catalogue of faults: effect and target of each, and the durability levels that do not promise to survive it.
 
-A fault strikes, and hands back how it is healed. Whom it hits is decided by a lot of its own, so that one seed is one
-schedule. What is not possible on a machine says why.
+To inject a fault returns how it is healed. Its target is drawn from a seed of its own, so that one seed is one schedule. A
+fault that is not possible on a machine gives the reason.
 """
 
 from __future__ import annotations
@@ -10,8 +10,8 @@ import random
 from collections.abc import Callable
 from typing import NamedTuple
 
-from tests.chaos import agent_faults, network_faults, server_faults
-from tests.chaos.hit import Hit, Stage
+from tests.chaos.faults import agent_faults, network_faults, server_faults
+from tests.chaos.faults.targets import InjectedFault, Targets
 
 AGENT, FSYNC = "store", "store_fsync"
 ALL_COVER: frozenset[str] = frozenset()
@@ -19,134 +19,136 @@ LOG_LOST = frozenset({AGENT})
 STORE_LOST = frozenset({AGENT, FSYNC})
 
 
-class Kind(NamedTuple):
+class FaultKind(NamedTuple):
     """One kind of fault."""
 
-    says: str
-    strike: Callable[[Stage, random.Random, float], Hit]
+    description: str
+    inject: Callable[[Targets, random.Random, float], InjectedFault]
     uncovered: frozenset[str] = ALL_COVER
     longest_seconds: float = 0.5
     lasting_seconds: float = 0.0
     """How long it lasts among the long faults: several leases; 0: it is over at once."""
-    needs: Callable[[Stage], str | None] = lambda _: None
+    needs: Callable[[Targets], str | None] = lambda _: None
 
 
-def _disks(stage: Stage) -> str | None:
-    return stage.servers.no_disks
+def _disks(targets: Targets) -> str | None:
+    return targets.servers.no_disks
 
 
-def _freezer(stage: Stage) -> str | None:
-    return stage.no_freezer
+def _freezer(targets: Targets) -> str | None:
+    return targets.no_freezer
 
 
-def _namespaces(stage: Stage) -> str | None:
-    return stage.no_time_namespaces
+def _namespaces(targets: Targets) -> str | None:
+    return targets.no_time_namespaces
 
 
-def _standby(stage: Stage) -> str | None:
-    return stage.servers.no_standby()
+def _standby(targets: Targets) -> str | None:
+    return targets.servers.no_standby()
 
 
-KINDS: dict[str, Kind] = {
+KINDS: dict[str, FaultKind] = {
     # agents and producers
-    "child_kill": Kind("SIGKILL to an agent's process; its supervisor lives", agent_faults.kill_child),
-    "supervisor_kill": Kind("SIGKILL to a supervisor; its agent lives", agent_faults.kill_supervisor),
-    "agent_kill": Kind("SIGKILL to supervisor and agent at once", agent_faults.kill_agent),
-    "child_stop": Kind(
+    "child_kill": FaultKind("SIGKILL to an agent's process; its supervisor lives", agent_faults.kill_child),
+    "supervisor_kill": FaultKind("SIGKILL to a supervisor; its agent lives", agent_faults.kill_supervisor),
+    "agent_kill": FaultKind("SIGKILL to supervisor and agent at once", agent_faults.kill_agent),
+    "child_stop": FaultKind(
         "SIGSTOP to an agent's process past its lease", agent_faults.stop_child, longest_seconds=8, lasting_seconds=20
     ),
-    "agent_stop": Kind(
+    "agent_stop": FaultKind(
         "SIGSTOP to supervisor and agent, then SIGCONT", agent_faults.stop_agent, longest_seconds=8, lasting_seconds=30
     ),
-    "agent_freeze": Kind(
+    "agent_freeze": FaultKind(
         "the control group's freezer stops a whole agent",
         agent_faults.freeze_agent,
         longest_seconds=8,
         lasting_seconds=20,
         needs=_freezer,
     ),
-    "agent_restart": Kind("SIGTERM to an agent under load, and a new one", agent_faults.restart_agent),
-    "descriptors_used_up": Kind(
+    "agent_restart": FaultKind("SIGTERM to an agent under load, and a new one", agent_faults.restart_agent),
+    "descriptors_used_up": FaultKind(
         "an agent may open nothing more, and its connections are cut",
         agent_faults.no_descriptors,
         longest_seconds=4,
         lasting_seconds=16,
     ),
-    "producer_kill": Kind("SIGKILL to a producer", agent_faults.kill_producer),
-    "producer_stop": Kind(
+    "producer_kill": FaultKind("SIGKILL to a producer", agent_faults.kill_producer),
+    "producer_stop": FaultKind(
         "SIGSTOP to a producer, then SIGCONT", agent_faults.stop_producer, longest_seconds=5, lasting_seconds=20
     ),
-    "wall_clock_jump": Kind(
+    "wall_clock_jump": FaultKind(
         "an agent's wall clock jumps by up to an hour", agent_faults.turn_clock, longest_seconds=6, lasting_seconds=30
     ),
-    "boot_clock_shift": Kind(
+    "boot_clock_shift": FaultKind(
         "an agent comes back with CLOCK_BOOTTIME days ahead", agent_faults.shift_boottime, needs=_namespaces
     ),
     # the master
-    "master_restart": Kind("immediate shutdown of PostgreSQL, and start", server_faults.restart_master),
-    "master_kill": Kind("SIGKILL to the postmaster, and start", server_faults.kill_master),
-    "master_outage": Kind(
+    "master_restart": FaultKind("immediate shutdown of PostgreSQL, and start", server_faults.restart_master),
+    "master_kill": FaultKind("SIGKILL to the postmaster, and start", server_faults.kill_master),
+    "master_outage": FaultKind(
         "PostgreSQL is down for a while", server_faults.stop_master, longest_seconds=6, lasting_seconds=60
     ),
-    "master_freeze": Kind(
+    "master_freeze": FaultKind(
         "SIGSTOP to every process of PostgreSQL", server_faults.freeze_master, longest_seconds=5, lasting_seconds=30
     ),
-    "backends_ended": Kind("pg_terminate_backend for every client", server_faults.end_backends),
-    "table_locked": Kind(
+    "backends_ended": FaultKind("pg_terminate_backend for every client", server_faults.end_backends),
+    "table_locked": FaultKind(
         "ACCESS EXCLUSIVE on the job table", server_faults.lock_table, longest_seconds=4, lasting_seconds=16
     ),
-    "master_connections_used_up": Kind(
+    "master_connections_used_up": FaultKind(
         "max_connections is reached, and the clients' are cut",
         server_faults.use_up_connections,
         longest_seconds=4,
         lasting_seconds=16,
     ),
-    "master_failover": Kind(
+    "master_failover": FaultKind(
         "the primary dies, a synchronous standby is promoted",
         server_faults.fail_over_master,
         longest_seconds=0.1,
         needs=_standby,
     ),
     # the stores
-    "store_kill": Kind("SIGKILL to a store, and start", server_faults.kill_store, LOG_LOST),
-    "store_freeze": Kind("SIGSTOP to a store", server_faults.freeze_store, longest_seconds=6, lasting_seconds=60),
-    "store_flushed": Kind("FLUSHALL", server_faults.flush_store, STORE_LOST),
-    "store_log_cut": Kind("killed, the tail of its log cut off, started", server_faults.cut_log, LOG_LOST),
-    "store_failover": Kind("a replica that lags takes over", server_faults.fail_over_store, STORE_LOST, 1.5),
-    "store_connections_used_up": Kind(
+    "store_kill": FaultKind("SIGKILL to a store, and start", server_faults.kill_store, LOG_LOST),
+    "store_freeze": FaultKind("SIGSTOP to a store", server_faults.freeze_store, longest_seconds=6, lasting_seconds=60),
+    "store_flushed": FaultKind("FLUSHALL", server_faults.flush_store, STORE_LOST),
+    "store_log_cut": FaultKind("killed, the tail of its log cut off, started", server_faults.cut_log, LOG_LOST),
+    "store_failover": FaultKind("a replica that lags takes over", server_faults.fail_over_store, STORE_LOST, 1.5),
+    "store_connections_used_up": FaultKind(
         "maxclients is reached, and the clients' are cut",
         server_faults.use_up_clients,
         longest_seconds=4,
         lasting_seconds=20,
     ),
-    "store_memory_full": Kind("maxmemory is reached", server_faults.fill_memory, longest_seconds=4, lasting_seconds=30),
+    "store_memory_full": FaultKind(
+        "maxmemory is reached", server_faults.fill_memory, longest_seconds=4, lasting_seconds=30
+    ),
     # disks
-    "disk_stalled": Kind(
+    "disk_stalled": FaultKind(
         "no write and no fsync ends", server_faults.stall_disk, longest_seconds=4, lasting_seconds=16, needs=_disks
     ),
-    "disk_slow": Kind(
+    "disk_slow": FaultKind(
         "every fsync takes up to 0.3 s", server_faults.slow_disk, longest_seconds=5, lasting_seconds=30, needs=_disks
     ),
-    "disk_full": Kind(
+    "disk_full": FaultKind(
         "not a byte is left", server_faults.fill_disk, longest_seconds=4, lasting_seconds=16, needs=_disks
     ),
     # the network
-    "network_slow": Kind("delay and jitter", network_faults.slow, longest_seconds=6, lasting_seconds=30),
-    "network_narrow": Kind("little bandwidth", network_faults.narrow, longest_seconds=5, lasting_seconds=20),
-    "network_cut": Kind("every connection of a route is reset", network_faults.cut),
-    "requests_held": Kind(
+    "network_slow": FaultKind("delay and jitter", network_faults.slow, longest_seconds=6, lasting_seconds=30),
+    "network_narrow": FaultKind("little bandwidth", network_faults.narrow, longest_seconds=5, lasting_seconds=20),
+    "network_cut": FaultKind("every connection of a route is reset", network_faults.cut),
+    "requests_held": FaultKind(
         "requests vanish, in silence", network_faults.hold_requests, longest_seconds=6, lasting_seconds=30
     ),
-    "answers_held": Kind(
+    "answers_held": FaultKind(
         "requests arrive, answers vanish", network_faults.hold_answers, longest_seconds=6, lasting_seconds=20
     ),
-    "half_open": Kind(
+    "half_open": FaultKind(
         "the server's end is gone, the client's is not", network_faults.half_open, longest_seconds=6, lasting_seconds=20
     ),
-    "refused": Kind(
+    "refused": FaultKind(
         "connections are reset as soon as they are made", network_faults.refuse, longest_seconds=4, lasting_seconds=20
     ),
-    "replies_lost": Kind(
+    "replies_lost": FaultKind(
         "answers are lost after the effect", network_faults.lose_replies, longest_seconds=4, lasting_seconds=20
     ),
 }
@@ -157,7 +159,7 @@ FIRST_LASTING = ("store_freeze", "store_memory_full", "master_outage")
 """Long faults that come first: a silent store, a full store, a master that is away."""
 
 
-def available(stage: Stage) -> tuple[list[str], dict[str, str]]:
+def available(targets: Targets) -> tuple[list[str], dict[str, str]]:
     """Kinds that are possible here, and why the others are not."""
-    reasons = {name: kind.needs(stage) for name, kind in KINDS.items()}
+    reasons = {name: kind.needs(targets) for name, kind in KINDS.items()}
     return [name for name, why in reasons.items() if why is None], {n: why for n, why in reasons.items() if why}

@@ -1,4 +1,4 @@
-"""What a fault gets to work with, and what it hands back."""
+"""The parameter of every fault, and its result."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from tests.chaos.fleet import Fleet
-from tests.chaos.ground import Freezer
-from tests.chaos.servers import Servers
+from tests.chaos.cluster.fleet import Fleet
+from tests.chaos.cluster.machine import Freezer
+from tests.chaos.cluster.servers import Servers
 from tests.support.proxy.proxy_process import ProxyProcess
 
 LEASE_SECONDS = 4.0
@@ -17,8 +17,8 @@ LEASE_SECONDS = 4.0
 
 
 @dataclass
-class Stage:
-    """Everything that can be hit."""
+class Targets:
+    """Everything that a fault can be injected into."""
 
     servers: Servers
     fleet: Fleet
@@ -29,13 +29,13 @@ class Stage:
     restart: Callable[[str, float, Sequence[str]], None]
     """Start a member again: name, in how many seconds, and a command to put before its own."""
     woken: dict[int, float] = field(default_factory=dict)
-    """Pid -> when it was last let go on."""
+    """Pid -> time of its last SIGCONT."""
     busy: set[str] = field(default_factory=set)
-    """What is being hit already and must not be hit twice at once."""
+    """Members and servers that have a fault; none gets a second one at once."""
     freezers: int = 0
 
     def an_agent(self, rng: random.Random) -> str | None:
-        """A running agent that nothing else is being done to."""
+        """A running agent without a fault."""
         free = [name for name in self.fleet.agents if name not in self.busy and self.fleet.members[name].running]
         return rng.choice(free) if free else None
 
@@ -45,17 +45,17 @@ class Stage:
         return Freezer(f"jobmaster-chaos-{name}-{self.freezers}")
 
 
-class Hit(NamedTuple):
-    """A fault that has struck."""
+class InjectedFault(NamedTuple):
+    """A fault that was injected."""
 
-    whom: str
-    """What was hit, for the log; empty: nothing was there to hit."""
+    target: str
+    """For the log; empty: there was no target."""
     heal: Callable[[], None] | None = None
     """Called when its time is over."""
     store: str = ""
     """The store that may have lost something."""
     pids: tuple[int, ...] = ()
-    """Processes that it has killed."""
+    """Processes that the fault has killed."""
 
 
-MISSED = Hit("")
+MISSED = InjectedFault("")

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from tests.chaos.witness import Line, Phase
+from tests.chaos.processes.witness import Phase, WitnessLine
 
 LEVELS = ("store", "store_fsync", "master", "transaction")
 
@@ -44,7 +44,7 @@ class Row(NamedTuple):
 
 
 class Cancel(NamedTuple):
-    """What a producer was told when it asked to cancel a job that was not due yet."""
+    """The answer to a producer's request to cancel a job that was not due yet."""
 
     at: float
     state: str
@@ -55,10 +55,10 @@ class Cancel(NamedTuple):
 FINAL = frozenset({"SUCCEEDED", "FAILED", "CANCELLED", "EXPIRED"})
 
 
-class Strike(NamedTuple):
+class FaultRecord(NamedTuple):
     """One fault that happened."""
 
-    fault: str
+    kind: str
     at: float
     until: float
     uncovered: frozenset[str]
@@ -96,7 +96,7 @@ class History:
     overwritten: int = 0
     """Final rows that were changed, as a trigger saw it."""
     stale_refused: int = 0
-    strikes: list[Strike] = field(default_factory=list)
+    faults: list[FaultRecord] = field(default_factory=list)
     deaths: list[Death] = field(default_factory=list)
     stores: dict[str, str] = field(default_factory=dict)
     """Bucket -> store."""
@@ -111,12 +111,12 @@ class History:
     def attempts(self) -> int:
         return sum(last - first + 1 for first, last in self.attempted)
 
-    def witnessed(self, lines: Iterable[Line]) -> None:
+    def witnessed(self, lines: Iterable[WitnessLine]) -> None:
         """Take in what producers and handlers wrote."""
         for line in lines:
             self._take(line)
 
-    def _take(self, line: Line) -> None:
+    def _take(self, line: WitnessLine) -> None:
         if line.phase is Phase.BEGAN:
             run = Run(line.pid, line.at, line.value, line.token, line.handler)
             self.runs.setdefault(line.job, []).append(run)

@@ -1,4 +1,4 @@
-"""One seed, one schedule: quiet, a mix of faults, healed, quiet again. Every kind comes before any comes twice."""
+"""The schedule of faults of one seed: quiet, a mix of faults, healed, quiet. Every kind comes before any comes twice."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import msgspec
 QUIET_SECONDS = (1.5, 4.0)
 LONG_QUIET_SECONDS = (6.0, 12.0)
 MIX = (1, 1, 2, 2, 3)
-"""How many faults at once, by lot."""
+"""Number of faults at once; one of these is drawn."""
 
 
 class Planned(msgspec.Struct, frozen=True):
@@ -20,9 +20,9 @@ class Planned(msgspec.Struct, frozen=True):
     at: float
     """Seconds after the start of the load."""
     seconds: float
-    """How long it lasts; the fault itself says what that means, or that it means nothing."""
-    lot: int
-    """Decides everything else about it (whom it hits, how hard)."""
+    """How long it lasts; its meaning depends on the kind, and some kinds ignore it."""
+    seed: int
+    """Everything else about the fault is drawn from it, such as its target."""
 
 
 def plan(seed: int, seconds: float, kinds: Sequence[str], longest: dict[str, float]) -> list[Planned]:
@@ -53,7 +53,7 @@ def plan(seed: int, seconds: float, kinds: Sequence[str], longest: dict[str, flo
 
 
 def plan_long(seed: int, seconds: float, lasting: dict[str, float], first: Sequence[str]) -> list[Planned]:
-    """Faults that last several leases, one after the other, to strike beside those of `plan`.
+    """Faults that last several leases, one after the other, to inject beside those of `plan`.
 
     Args:
         lasting: kind -> its duration.

@@ -1,7 +1,7 @@
-"""A producer in a process of its own: ``python -m tests.chaos.producer CONFIG NUMBER RATE SEED``.
+"""A producer in a process of its own: ``python -m tests.chaos.processes.producer CONFIG NUMBER RATE SEED``.
 
 It submits in all the ways there are, at a given mean rate; what an outage kept back is made up for afterwards, at most
-four times as fast. What it was told it writes down at once. A submit whose outcome is unknown is sent again with the same
+four times as fast. It writes every answer down at once. A submit whose outcome is unknown is sent again with the same
 id a few times, as the error says; then it stays unknown. SIGTERM ends it: what is under way is finished first.
 """
 
@@ -25,8 +25,8 @@ from jobmaster.clock import new_id
 from jobmaster.model.errors import JobMasterError, OutcomeUnknown, WaitTimeout
 from jobmaster.settings.loader import load_settings
 from jobmaster.wiring import open_cluster
-from tests.chaos import jobs
-from tests.chaos.witness import ANYWHERE, VARIABLE, Line, Pen, Phase
+from tests.chaos.processes import jobs
+from tests.chaos.processes.witness import ANYWHERE, VARIABLE, Phase, WitnessLine, WitnessWriter
 
 VALUES = 10**9
 """Values of one producer."""
@@ -44,10 +44,10 @@ _LONG_SECONDS = (10.0, 20.0)
 class Producer:
     """One process's worth of submits."""
 
-    def __init__(self, number: int, rate: float, seed: int, pen: Pen) -> None:
+    def __init__(self, number: int, rate: float, seed: int, witness_writer: WitnessWriter) -> None:
         self._rng = random.Random(f"{seed}/{number}/{os.getpid()}")
         self._rate = rate
-        self._pen = pen
+        self._witness_writer = witness_writer
         # A producer that is started again must not use values of the one that was killed.
         self._next = number * VALUES + int(time.clock_gettime(time.CLOCK_BOOTTIME) * 1000) % 500_000 * 1000
         self._stores: dict[bytes, str] = {}
@@ -55,7 +55,7 @@ class Producer:
         self.stop = asyncio.Event()
 
     async def run(self, cluster: Cluster) -> None:
-        """Until told to stop."""
+        """Submit until the stop signal."""
         self._cluster = cluster
         ways: list[tuple[float, int, Callable[[], Coroutine[Any, Any, None]]]] = [
             (0.60, _BULK, self._bulk),
@@ -99,7 +99,7 @@ class Producer:
     def _values(self, count: int, level: str) -> range:
         values = range(self._next, self._next + count)
         self._next += count
-        self._pen.write(Line(phase=Phase.ATTEMPTED, level=level, values=(values[0], values[-1])))
+        self._witness_writer.write(WitnessLine(phase=Phase.ATTEMPTED, level=level, values=(values[0], values[-1])))
         return values
 
     # ------------------------------------------------------------ many at once
@@ -119,12 +119,12 @@ class Producer:
         except BulkFailed as error:
             summary, unknown, why = error.summary, [job.hex() for job in error.unknown_ids], str(error)
         if unknown:
-            self._pen.write(Line(phase=Phase.UNKNOWN, jobs=unknown, why=why[:200]))
+            self._witness_writer.write(WitnessLine(phase=Phase.UNKNOWN, jobs=unknown, why=why[:200]))
         # What was held because no bucket took it is safer than asked for; which ones, the summary does not say.
         level = options["durability"]
         if len(summary.ids):
             ids = [job.hex() for job in summary.ids]
-            self._pen.write(Line(phase=Phase.ACKNOWLEDGED, level=level, jobs=ids, bucket=ANYWHERE))
+            self._witness_writer.write(WitnessLine(phase=Phase.ACKNOWLEDGED, level=level, jobs=ids, bucket=ANYWHERE))
 
     # ------------------------------------------------------------ one by one
 
@@ -161,7 +161,7 @@ class Producer:
         with contextlib.suppress(JobMasterError):
             state = await self._cluster.cancel(job)
             if time.time() < due:
-                self._pen.write(Line(phase=Phase.CANCELLED, job=job.hex(), due=due, why=state.value))
+                self._witness_writer.write(WitnessLine(phase=Phase.CANCELLED, job=job.hex(), due=due, why=state.value))
 
     async def _fat(self) -> None:
         """Arguments and results of 64 KiB that no compression makes small."""
@@ -226,12 +226,16 @@ class Producer:
                 receipt = await self._cluster.submit(handler, args, **options)
             except OutcomeUnknown as error:
                 ids = [job.hex() for job in error.job_ids] if own_id else []
-                self._pen.write(Line(phase=Phase.UNKNOWN, value=value, jobs=ids, why=str(error)[:200]))
+                self._witness_writer.write(
+                    WitnessLine(phase=Phase.UNKNOWN, value=value, jobs=ids, why=str(error)[:200])
+                )
             except JobMasterError as error:
-                self._pen.write(Line(phase=Phase.REFUSED, value=value, why=f"{type(error).__name__}: {error}"[:200]))
+                self._witness_writer.write(
+                    WitnessLine(phase=Phase.REFUSED, value=value, why=f"{type(error).__name__}: {error}"[:200])
+                )
             else:
-                self._pen.write(
-                    Line(
+                self._witness_writer.write(
+                    WitnessLine(
                         phase=Phase.ACKNOWLEDGED,
                         level=receipt.level.value,
                         jobs=[receipt.id.hex()],
@@ -249,13 +253,13 @@ class Producer:
             token = await self._cluster.result(job, timeout=_OBSERVE_SECONDS)
         except (WaitTimeout, JobMasterError):
             return
-        self._pen.write(Line(phase=Phase.OBSERVED, job=job.hex(), token=token))
+        self._witness_writer.write(WitnessLine(phase=Phase.OBSERVED, job=job.hex(), token=token))
 
 
 async def main(config: str, number: str, rate: str, seed: str) -> int:
     """Open a cluster (again and again, if it must be), and submit until SIGTERM."""
     settings = load_settings(Path(config), {}, []).settings
-    producer = Producer(int(number), float(rate), int(seed), Pen(Path(os.environ[VARIABLE]), "producer"))
+    producer = Producer(int(number), float(rate), int(seed), WitnessWriter(Path(os.environ[VARIABLE]), "producer"))
     loop = asyncio.get_running_loop()
     for signum in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(signum, producer.stop.set)

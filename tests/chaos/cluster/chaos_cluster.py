@@ -15,12 +15,12 @@ from typing import Any, NamedTuple
 from jobmaster.settings.loader import load_settings
 from jobmaster.settings.model import ClusterSettings
 from jobmaster.wiring import migrate_master
-from tests.chaos import collect
-from tests.chaos.fleet import Fleet
-from tests.chaos.ground import private_mounts, time_namespaces
-from tests.chaos.hit import LEASE_SECONDS, Stage
-from tests.chaos.servers import STORES, Servers
-from tests.chaos.witness import VARIABLE
+from tests.chaos.checks import collect
+from tests.chaos.cluster.fleet import Fleet
+from tests.chaos.cluster.machine import private_mounts, time_namespaces
+from tests.chaos.cluster.servers import STORES, Servers
+from tests.chaos.faults.targets import LEASE_SECONDS, Targets
+from tests.chaos.processes.witness import VARIABLE
 from tests.support.proxy.proxy_process import ProxyProcess
 from tests.support.proxy.tcp_proxy import WireProtocol
 
@@ -30,8 +30,8 @@ THREADS = 2
 STOP_SECONDS = 300.0
 
 
-class Form(StrEnum):
-    """What is done to the cluster."""
+class RunForm(StrEnum):
+    """The faults that a run injects."""
 
     MIXED = "mixed"
     """All kinds of faults, from one seed."""
@@ -41,8 +41,8 @@ class Form(StrEnum):
     """Agents are asked to leave and started again, one after the other; nothing else happens."""
 
 
-class Course(NamedTuple):
-    """What to run."""
+class RunOptions(NamedTuple):
+    """Options of one run."""
 
     seconds: float
     seed: int
@@ -57,20 +57,20 @@ class Course(NamedTuple):
     disks: bool = True
     keep: bool = False
     """The directory with all logs stays also after a good run."""
-    form: Form = Form.MIXED
+    form: RunForm = RunForm.MIXED
     rounds: int = 0
     """Kills, or restarts."""
     long_faults: bool = False
-    """Faults that last several leases strike beside the short ones."""
+    """Inject faults that last several leases beside the short ones."""
 
 
-def document(form: Form) -> dict[str, Any]:
+def document(form: RunForm) -> dict[str, Any]:
     """The configuration of a run, without addresses."""
     short = {"lease": f"{LEASE_SECONDS:g}s", "renew": f"{LEASE_SECONDS * 0.3:g}s", "store_beat": "0.5s", "grace": "10s"}
     return {
         "cluster": "chaos",
-        "handlers": ["tests.chaos.jobs"],
-        "leases": {} if form is Form.ROLLING else short,
+        "handlers": ["tests.chaos.processes.jobs"],
+        "leases": {} if form is RunForm.ROLLING else short,
         # Under these faults an innocent job may be in the hands of a dying agent many times.
         "jobs": {"max_rescues": 1000},
         "observability": {"log_format": "json"},
@@ -81,17 +81,17 @@ def document(form: Form) -> dict[str, Any]:
     }
 
 
-class Scene:
-    """Everything that runs, set up and torn down."""
+class ChaosCluster:
+    """Everything that runs: set up, started, drained, torn down."""
 
-    def __init__(self, course: Course, stack: ExitStack, tell: Any) -> None:
-        self.course = course
-        self.tell = tell
+    def __init__(self, options: RunOptions, stack: ExitStack, log_line: Any) -> None:
+        self.options = options
+        self.log_line = log_line
         self.root = Path(tempfile.mkdtemp(prefix="jobmaster-chaos-"))
         self.keep = False
-        """Kept when it has something to tell; not when the run was interrupted."""
+        """Keep the directory: after a violation, not after an interrupt."""
         stack.callback(self._clear)
-        no_mounts = private_mounts() if course.disks else "not asked for"
+        no_mounts = private_mounts() if options.disks else "not asked for"
         self.servers = Servers(self.root, disks=no_mounts is None)
         if no_mounts is not None:
             self.servers.no_disks = no_mounts
@@ -101,14 +101,14 @@ class Scene:
         self.witness.mkdir()
         self.logs = self.root / "logs"
         self.logs.mkdir()
-        self.proxy = ProxyProcess(course.seed)
+        self.proxy = ProxyProcess(options.seed)
         stack.callback(self.proxy.close)
-        self.fleet = Fleet(self.logs, document(course.form), {VARIABLE: str(self.witness)}, course.mutant)
+        self.fleet = Fleet(self.logs, document(options.form), {VARIABLE: str(self.witness)}, options.mutant)
         stack.callback(self.fleet.close)
-        self.direct = self._settings("direct", lambda name: self.servers.places[name].server.address)
+        self.direct = self._settings("direct", lambda name: self.servers.roles[name].server.address)
         asyncio.run(migrate_master(self.direct))
         collect.set_trap(self.servers, self.schema)
-        self.producers = [f"p{number}" for number in range(course.producers)]
+        self.producers = [f"p{number}" for number in range(options.producers)]
         for name in (*AGENTS, *self.producers):
             self._route(name)
 
@@ -118,7 +118,7 @@ class Scene:
         for log in self.root.glob("*/*/*.log*"):
             shutil.copy(log, self.logs / f"{log.parts[-3]}-{log.parts[-2]}-{log.name}")
         for image in self.root.glob("*.img"):
-            image.unlink()  # gigabytes that nobody will look into
+            image.unlink()  # gigabytes without use
 
     def _clear(self) -> None:
         if not self.keep:
@@ -133,30 +133,30 @@ class Scene:
         return load_settings(config, {}, []).settings
 
     def direct_settings(self) -> ClusterSettings:
-        """Straight to whoever is the server now."""
-        return self._settings("direct", lambda name: self.servers.places[name].server.address)
+        """Addresses of the present servers, without the proxy."""
+        return self._settings("direct", lambda name: self.servers.roles[name].server.address)
 
     def _route(self, member: str) -> None:
         def address(server: str) -> str:
-            place = self.servers.places[server]
+            role = self.servers.roles[server]
             protocol = WireProtocol.POSTGRES if server == "master" else WireProtocol.REDIS
-            port = self.proxy.add(f"{member}.{server}", protocol, place.upstream)
+            port = self.proxy.add(f"{member}.{server}", protocol, role.upstream)
             if server == "master":
                 return f"postgresql://jobmaster@127.0.0.1:{port}/jobmaster?sslmode=disable"
             return f"redis://127.0.0.1:{port}/0"
 
         self._settings(member, address)
 
-    def start(self) -> Stage:
+    def start(self) -> Targets:
         """Agents, then producers; returns when the agents serve."""
         for name, kind in AGENTS.items():
             self.fleet.start_agent(name, kind, own=name == list(AGENTS)[-1])
         for name in AGENTS:
             self.fleet.wait_started(name)
-        share = self.course.rate / len(self.producers)
+        share = self.options.rate / len(self.producers)
         for number, name in enumerate(self.producers):
-            self.fleet.start_producer(name, number + 1, share, self.course.seed)
-        stage = Stage(
+            self.fleet.start_producer(name, number + 1, share, self.options.seed)
+        targets = Targets(
             servers=self.servers,
             fleet=self.fleet,
             proxy=self.proxy,
@@ -165,11 +165,11 @@ class Scene:
             no_time_namespaces=time_namespaces(),
             restart=lambda *_: None,
         )
-        probe = stage.freezer(f"probe-{os.getpid()}")
-        stage.no_freezer = probe.make()
-        if stage.no_freezer is None:
+        probe = targets.freezer(f"probe-{os.getpid()}")
+        targets.no_freezer = probe.make()
+        if targets.no_freezer is None:
             probe.close()
-        return stage
+        return targets
 
     # ------------------------------------------------------------ the end
 
@@ -178,19 +178,19 @@ class Scene:
             self.fleet.members[name].terminate()
         for name in self.producers:
             if self.fleet.members[name].wait(STOP_SECONDS) is None:
-                self.tell(f"producer {name} did not end; killed")
+                self.log_line(f"producer {name} did not end; killed")
                 self.fleet.members[name].kill()
 
     def drain(self, turn: Any) -> tuple[float, dict[str, int]]:
-        """Until nothing waits any more, at most as long as the bound; seconds, and what is left."""
+        """Wait until no job waits, at most as long as the bound; seconds, and what is left."""
         began = time.monotonic()
         left: dict[str, int] = {"unknown": 1}
-        while time.monotonic() - began < self.course.bound_seconds:
+        while time.monotonic() - began < self.options.bound_seconds:
             turn()
             try:
                 left = collect.waiting(self.servers, self.schema)
             except collect.TRANSIENT as error:
-                self.tell(f"cannot look yet: {error}")
+                self.log_line(f"cannot look yet: {error}")
             if not any(left.values()):
                 break
             time.sleep(0.5)

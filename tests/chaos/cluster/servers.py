@@ -1,6 +1,6 @@
-"""The servers of a run: PostgreSQL, a store that syncs every second and one that always does, and what can be done to them.
+"""The servers of a run: PostgreSQL, a store that syncs every second and one that always does, and their faults.
 
-Clients reach them only through the proxy, so that after a failover the same address leads elsewhere.
+Clients reach them only through the proxy, so that after a failover the same address leads to the new server.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ import asyncpg
 import redis
 
 from jobmaster.embedded import EmbeddedError, PostgresServer, Server, ValkeyServer
-from tests.chaos.ground import Disk
+from tests.chaos.cluster.machine import Disk
 from tests.support.proxy.tcp_proxy import socket_of
 
 STORES = {"default": "everysec", "synced": "always"}
@@ -50,8 +50,8 @@ def send(pids: list[int], signum: int) -> None:
             os.kill(pid, signum)
 
 
-class Place:
-    """One server and its successors: who it is changes at a failover, what it is called does not."""
+class ServerRole:
+    """A server and its successors under one name: a failover replaces the server, and the name stays."""
 
     def __init__(self, name: str, server: Server, disk: Disk | None) -> None:
         self.name = name
@@ -74,7 +74,7 @@ class Place:
         self.frozen = self.pids
         send(self.frozen, signal.SIGSTOP)
 
-    def thaw(self) -> None:
+    def unfreeze(self) -> None:
         send(self.frozen, signal.SIGCONT)
         self.frozen = []
 
@@ -111,14 +111,14 @@ class Servers:
         self._root = root
         self.no_disks: str | None = None if disks else "not asked for"
         self._generation = 0
-        self.places: dict[str, Place] = {}
+        self.roles: dict[str, ServerRole] = {}
 
     def start(self) -> None:
         """File systems of their own where that is possible, then the servers."""
         for name in ("master", *STORES):
             disk = self._disk(name) if self.no_disks is None else None
-            self.places[name] = Place(name, self._server(name), disk)
-            self.places[name].server.start()
+            self.roles[name] = ServerRole(name, self._server(name), disk)
+            self.roles[name].server.start()
 
     def _disk(self, name: str) -> Disk | None:
         disk = Disk(self._root / f"{name}.img", self._root / name, _DISK_MEGABYTES[name])
@@ -137,18 +137,18 @@ class Servers:
                 "max_connections": "160",
             }
             return PostgresServer(path, port=free_port(), settings=settings)
-        # Without a password: it would be another one after a failover, and nobody but this machine comes in.
+        # Without a password: it would be another one after a failover, and only this machine can connect.
         return ValkeyServer(path, settings={"appendfsync": STORES[name], "port": str(free_port())})
 
     # ------------------------------------------------------------ stores
 
     def client(self, name: str) -> redis.Redis:
         """Straight to a store."""
-        return redis.Redis(unix_socket_path=self.places[name].upstream, socket_timeout=10)
+        return redis.Redis(unix_socket_path=self.roles[name].upstream, socket_timeout=10)
 
     def truncate_log(self, name: str, share: float) -> int:
         """Cut off the tail of the newest append-only file (the store must be down); how many bytes."""
-        data = self.places[name].server.directory.data / "appendonlydir"
+        data = self.roles[name].server.directory.data / "appendonlydir"
         newest = max(data.glob("*.incr.aof"), key=lambda path: path.stat().st_mtime)
         size = newest.stat().st_size
         cut = min(int(size * share), 400_000)
@@ -157,8 +157,8 @@ class Servers:
 
     def fail_over_store(self, name: str, lag_seconds: float) -> None:
         """A replica that lags becomes the store: it is stopped for a while, then its primary is killed."""
-        place = self.places[name]
-        old = place.server
+        role = self.roles[name]
+        old = role.server
         assert isinstance(old, ValkeyServer)
         with self.client(name) as link:
             port = link.config_get("port")["port"]
@@ -167,16 +167,16 @@ class Servers:
         # The embedded server has no words for replicas, and needs none.
         replica._settings |= {"replicaof": f"127.0.0.1 {port}"}
         replica.start()
-        fresh = Place(name, replica, place.disk)
+        fresh = ServerRole(name, replica, role.disk)
         with redis.Redis(unix_socket_path=fresh.upstream) as link:
             _until(lambda: link.info("replication").get("master_link_status") == "up", "the replica to be in step")
             fresh.freeze()
             time.sleep(lag_seconds)
             old.kill()
-            fresh.thaw()
+            fresh.unfreeze()
             link.execute_command("REPLICAOF", "NO", "ONE")
-        del replica._settings["replicaof"]  # from its next start on it is nobody's replica, either
-        self.places[name] = fresh
+        del replica._settings["replicaof"]  # from its next start on it is no replica
+        self.roles[name] = fresh
         shutil.rmtree(old.directory.path, ignore_errors=True)
 
     # ------------------------------------------------------------ the master
@@ -187,7 +187,7 @@ class Servers:
         async def run() -> list[Any]:
             settings = {"search_path": f'"{schema}"'} if schema else {}
             connection = await asyncpg.connect(
-                self.places["master"].server.address, server_settings=settings, timeout=min(seconds, 20.0)
+                self.roles["master"].server.address, server_settings=settings, timeout=min(seconds, 20.0)
             )
             try:
                 for statement in statements[:-1]:
@@ -200,8 +200,8 @@ class Servers:
 
     def fail_over_master(self) -> None:
         """A synchronous standby is attached, the primary is killed, the standby becomes the master."""
-        place = self.places["master"]
-        old = place.server
+        role = self.roles["master"]
+        old = role.server
         assert isinstance(old, PostgresServer)
         standby = self._server("master")
         assert isinstance(standby, PostgresServer)
@@ -220,14 +220,14 @@ class Servers:
         )
         time.sleep(1.0)
         old.kill()
-        self.places["master"] = Place("master", standby, place.disk)
+        self.roles["master"] = ServerRole("master", standby, role.disk)
         self.sql("SELECT pg_promote()")
         _until(lambda: not self.sql("SELECT pg_is_in_recovery()")[0][0], "the standby to be promoted")
         shutil.rmtree(old.directory.path, ignore_errors=True)
 
     def no_standby(self) -> str | None:
         """The reason if no standby can be made here."""
-        server = self.places["master"].server
+        server = self.roles["master"].server
         assert isinstance(server, PostgresServer)
         program = server.program.path / "pg_basebackup"
         return None if program.exists() else f"no {program}"
@@ -251,15 +251,15 @@ class Servers:
 
     def close(self) -> None:
         """Everything ends, frozen or not."""
-        for place in self.places.values():
-            if place.disk is not None:
-                place.disk.wait()
-            place.thaw()
-        for place in self.places.values():
+        for role in self.roles.values():
+            if role.disk is not None:
+                role.disk.wait()
+            role.unfreeze()
+        for role in self.roles.values():
             with contextlib.suppress(EmbeddedError):
-                place.server.stop()
-            if place.disk is not None:
-                place.disk.close()
+                role.server.stop()
+            if role.disk is not None:
+                role.disk.close()
 
 
 def _until(condition: Any, what: str, seconds: float = 30.0) -> None:

@@ -1,6 +1,6 @@
-"""What this machine lets us do to itself: small file systems of our own, the cgroup freezer, time namespaces.
+"""Facilities of the machine for faults: small file systems, the cgroup freezer, time namespaces.
 
-Everything is asked for by trying it once. What does not work is a reason in words, which a run prints beside the fault.
+Each is tried once. What does not work returns a reason, which a run prints beside the fault.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _UNIFIED = Path("/sys/fs/cgroup")
 
 
 def private_mounts() -> str | None:
-    """Mounts made from now on are seen by us and our children alone and go with the last of them. The reason if not."""
+    """Mounts made from now on belong to this process and its children alone, and go with them. The reason if not."""
     if ctypes.CDLL(None, use_errno=True).unshare(_CLONE_NEWNS) != 0:
         return f"no mount namespace of our own: {os.strerror(ctypes.get_errno())}"
     return _failure("mount", "--make-rprivate", "/")
@@ -51,7 +51,7 @@ class Disk:
         )
 
     def stall(self, seconds: float) -> None:
-        """No write and no fsync ends for so long. A script thaws it, whatever becomes of us."""
+        """No write and no fsync ends for so long. A script unfreezes it, also if this process dies."""
         self._run(f"fsfreeze -f {self.mount}; sleep {seconds:.2f}; fsfreeze -u {self.mount}")
 
     def slow(self, seconds: float) -> None:
@@ -61,13 +61,13 @@ class Disk:
         self._run(f"for i in $(seq {rounds}); do {one}; done")
 
     def wait(self) -> None:
-        """Until it is thawed."""
+        """Wait until it is not frozen."""
         if self._script is not None:
             self._script.wait()
             self._script = None
 
     def fill(self) -> None:
-        """Not a byte is left."""
+        """Take every free byte."""
         ballast = os.open(self.mount / "ballast", os.O_WRONLY | os.O_CREAT)
         try:
             # Blocks are taken, not written: gigabytes of zeros would stall the machine's own disk.
@@ -82,7 +82,7 @@ class Disk:
             os.close(ballast)
 
     def empty(self) -> None:
-        """The ballast goes."""
+        """Remove the ballast."""
         (self.mount / "ballast").unlink(missing_ok=True)
 
     def close(self) -> None:
@@ -125,12 +125,12 @@ class Freezer:
     def freeze(self) -> None:
         self._state.write_text(self._words[0])
 
-    def thaw(self) -> None:
+    def unfreeze(self) -> None:
         self._state.write_text(self._words[1])
 
     def release(self) -> None:
-        """Thaw, and put every process back to where ours are."""
-        self.thaw()
+        """Unfreeze, and put every process back into the parent group."""
+        self.unfreeze()
         for pid in (self._group / "cgroup.procs").read_text().split():
             try:
                 (self._group.parent / "cgroup.procs").write_text(pid)

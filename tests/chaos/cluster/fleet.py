@@ -1,4 +1,4 @@
-"""Agents and producers as real processes, each with its own addresses of the servers, and what can be done to them."""
+"""Agents and producers as real processes, each with its own addresses of the servers, and their faults."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from typing import Any
 
 import yaml
 
-from tests.chaos.servers import descendants, send
+from tests.chaos.cluster.servers import descendants, send
 
-REPOSITORY = Path(__file__).parents[2]
+REPOSITORY = Path(__file__).parents[3]
 AGENT = ("-m", "jobmaster.cli.main", "agent", "run", "--leave-with-stdin")
-OWN_AGENT = ("-m", "tests.chaos.agent")
-PRODUCER = ("-m", "tests.chaos.producer")
+OWN_AGENT = ("-m", "tests.chaos.processes.agent")
+PRODUCER = ("-m", "tests.chaos.processes.producer")
 
 
 def environment(extra: Mapping[str, str]) -> dict[str, str]:
@@ -63,13 +63,13 @@ class Member:
         for pid in self.pids[1:]:
             with contextlib.suppress(OSError):
                 if b"jobmaster_agents.agent_main" in (line := Path(f"/proc/{pid}/cmdline").read_bytes()) or (
-                    b"tests.chaos.child" in line
+                    b"tests.chaos.processes.child" in line
                 ):
                     found.append(pid)
         return found
 
     def kill(self) -> list[int]:
-        """SIGKILL to all at once: nobody is left to tell. The processes that died."""
+        """SIGKILL to all processes at once: none is left to report it. The processes that died."""
         pids = self.pids
         send(pids, signal.SIGKILL)
         self.process.wait()
