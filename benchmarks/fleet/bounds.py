@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from benchmarks.fleet.costs import Costs
 from benchmarks.fleet.fleet_size import Fleet
-from jobmaster.rules.lease import rhythm
+from jobmaster.rules.lease import lease_timing
 
 BATCH = 1000
 """Rows over which the fixed part of a call is spread."""
@@ -16,7 +16,7 @@ BATCH = 1000
 
 def limits(fleet: Fleet, costs: Costs) -> dict[str, float]:
     """Jobs a second that each resource allows; the least of them is what the fleet can do at best."""
-    pace = rhythm(fleet.agents, fleet.lease_seconds, fleet.renew_seconds, fleet.renewals_per_second)
+    pace = lease_timing(fleet.agents, fleet.lease_seconds, fleet.renew_seconds, fleet.renewals_per_second)
     renewals = fleet.agents / pace.renew_seconds * costs.renew.of(fleet.agents)
     refreshes = fleet.producers / fleet.map_seconds * costs.map.of(fleet.agents)
     beats = fleet.agents / fleet.stores / fleet.beat_seconds * costs.beat

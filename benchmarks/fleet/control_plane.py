@@ -1,8 +1,8 @@
 """What a fleet costs its servers without any job: heartbeats, renewals, judging, comparing, the leader, bucket maps.
 
-Rhythms are those of the code: a renewal stretches with the size of the cluster (``jobmaster.rules.lease.rhythm``), a judge
-asks once per lease, an owner compares one bucket every few seconds, a producer reads the whole map when it is ten seconds
-old and has work. Every call goes through the same servers as the jobs.
+Periods are those of the code: a renewal stretches with the size of the cluster (``jobmaster.rules.lease.lease_timing``), a
+judge asks once per lease, an owner compares one bucket every few seconds, a producer reads the whole map when it is ten
+seconds old and has work. Every call goes through the same servers as the jobs.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from collections.abc import Callable
 
 from benchmarks.fleet.cluster import Agent, Cluster, Producer
 from benchmarks.fleet.discrete_events import Histogram
-from jobmaster.rules.lease import MARGIN_SHARE, SOFT_SHARE, rhythm
+from jobmaster.rules.lease import MARGIN_SHARE, SOFT_SHARE, lease_timing
 from jobmaster.settings.model import Leases
 from jobmaster_agents.buckets.anti_entropy import IDLE_FACTOR
 from jobmaster_agents.fetch.wake_listener import WakeListener
@@ -48,7 +48,7 @@ class Control:
     def __init__(self, cluster: Cluster) -> None:
         self.cluster = cluster
         fleet = cluster.fleet
-        self.pace = rhythm(fleet.agents, fleet.lease_seconds, fleet.renew_seconds, fleet.renewals_per_second)
+        self.pace = lease_timing(fleet.agents, fleet.lease_seconds, fleet.renew_seconds, fleet.renewals_per_second)
         self.renewals, self.refreshes, self.vouches = Histogram(), Histogram(), Histogram()
         self.spent = dict.fromkeys(("renew", "map", "compare", "certify", "leader_tick"), 0.0)
         """CPU of the master by cause."""

@@ -18,7 +18,7 @@ from jobmaster.model.errors import ClockSkew, CodeError, JobMasterError, Outcome
 from jobmaster.model.ids import AgentId, BucketId, Fence
 from jobmaster.model.job import Durability, Entry, NewJob
 from jobmaster.ports import Intake, PlacementMaster, ReplyStatus, Submitted, Written
-from jobmaster.rules.placement import goes_first, pair
+from jobmaster.rules.placement import first_gets_job, two_choices
 from jobmaster.telemetry import Telemetry
 
 ATTEMPTS_MAX = 8
@@ -247,10 +247,10 @@ class BucketGroup:
         if len(free) == 1:
             return free[0]
         if self._buckets.uneven:
-            first, second = pair(len(free), random.random(), random.random(), [handle.share for handle in free])
+            first, second = two_choices(len(free), random.random(), random.random(), [handle.share for handle in free])
             one, other = free[first], free[second]
-            return one if goes_first(one.load(now), one.share, other.load(now), other.share) else other
-        first, second = pair(len(free), random.random(), random.random())
+            return one if first_gets_job(one.load(now), one.share, other.load(now), other.share) else other
+        first, second = two_choices(len(free), random.random(), random.random())
         one, other = free[first], free[second]
         return one if one.depth + one.unsent <= other.depth + other.unsent else other
 

@@ -17,7 +17,7 @@ from jobmaster.codec import ID_AT, encode_entry
 from jobmaster.model.errors import InputError, JobMasterError, OutcomeUnknown
 from jobmaster.model.job import Durability, Entry, OnFull
 from jobmaster.ports import Written
-from jobmaster.rules.placement import Way
+from jobmaster.rules.placement import Route
 from jobmaster.settings.model import ClusterSettings
 
 CHUNKS_MAX = 4
@@ -108,9 +108,9 @@ class BulkSubmit:
         self._on_full: OnFull = self._checked.on_full or settings.jobs.on_full
         if self._checked.key is not None or self._checked.job_id is not None or self._checked.connection is not None:
             raise InputError("idempotency_key, job_id and connection belong to one job", hint="use submit for it")
-        self._way = self._router.way_of(self._checked.due_us, self._durability)
+        self._route = self._router.route_of(self._checked.due_us, self._durability)
         self._chunk_max = (
-            settings.limits.submit_chunk_jobs if self._way is Way.BUCKET else settings.thresholds.transfer_batch
+            settings.limits.submit_chunk_jobs if self._route is Route.BUCKET else settings.thresholds.transfer_batch
         )
         self._group_of: dict[str, tuple[str, int, str]] = {}
         self._open: dict[tuple[str, int, str], _Chunk] = {}
@@ -247,7 +247,7 @@ class BulkSubmit:
     async def _deliver(self, chunk: _Chunk) -> None:
         lane, priority, handler = chunk.group
         try:
-            if self._way is Way.BUCKET:
+            if self._route is Route.BUCKET:
                 need = Durability.VOLATILE if self._checked.allow_volatile else self._durability
                 await self._into_bucket(chunk, await self._router.group(lane, priority, need, handler))
             else:
@@ -269,7 +269,7 @@ class BulkSubmit:
             await self._insert_held(chunk)
 
     async def _into_master(self, chunk: _Chunk) -> None:
-        if self._way is Way.HELD:
+        if self._route is Route.HELD:
             await self._insert_held(chunk)
             return
         lane, priority, handler = chunk.group

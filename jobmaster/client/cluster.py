@@ -26,7 +26,7 @@ from jobmaster.model import ids
 from jobmaster.model.errors import InputError, JobFailed, JobMasterError, NotFound, OutcomeUnknown
 from jobmaster.model.job import Durability, JobState, JobView, Receipt
 from jobmaster.ports import ClientMaster, ClientStore
-from jobmaster.rules.placement import Way
+from jobmaster.rules.placement import Route
 from jobmaster.settings.model import ClusterSettings
 from jobmaster.telemetry import Telemetry
 
@@ -165,9 +165,9 @@ class Cluster:
     def _receipt(self, receipt: Receipt) -> JobReceipt[Any]:
         return JobReceipt(self, *receipt)
 
-    def way_of(self, request: SubmitRequest) -> Way:
+    def route_of(self, request: SubmitRequest) -> Route:
         """The way that the request would take as a plain submit."""
-        return self._router().way_of(request.job.due_us, Durability.STORE)
+        return self._router().route_of(request.job.due_us, Durability.STORE)
 
     async def hint_after_commit(self, lane: str, priority: int) -> None:
         """After a caller's commit: notify one agent of the lane and priority that HELD jobs are due."""

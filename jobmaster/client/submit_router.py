@@ -36,7 +36,7 @@ from jobmaster.model.errors import (
 from jobmaster.model.job import Durability, Entry, JobView, NewJob, OnFull, Priority, Receipt
 from jobmaster.ports import ClientMaster, FindStore, Written
 from jobmaster.rules.backoff import backoff_delays
-from jobmaster.rules.placement import Way, way
+from jobmaster.rules.placement import Route, route
 from jobmaster.settings.model import ClusterSettings
 from jobmaster.telemetry import Telemetry
 
@@ -232,8 +232,8 @@ class SubmitRouter:
 
     async def _place(self, request: SubmitRequest) -> Receipt:
         job = request.job
-        where = self.way_of(job.due_us, request.durability)
-        if where is not Way.BUCKET:
+        where = self.route_of(job.due_us, request.durability)
+        if where is not Route.BUCKET:
             return await self._place_row(request, where)
         batcher = await self.batcher(job.lane, job.priority, _needed(request), job.handler)
         entry = encode_entry(Entry(job.id, 1, job.handler, job.args, job.due_us, job.headers))
@@ -242,10 +242,10 @@ class SubmitRouter:
             placed = await self.fall_back(entry, placed, batcher, request.on_full)
         return Receipt(job.id, placed.level or Durability.MASTER, placed.bucket_id)
 
-    def way_of(self, due_us: int, durability: Durability) -> Way:
+    def route_of(self, due_us: int, durability: Durability) -> Route:
         """The way of a job by the rule of placement."""
         threshold = self._settings.thresholds.transient_threshold_seconds
-        return way(due_us, self._clock.wall_us() if due_us else 0, threshold, durability)
+        return route(due_us, self._clock.wall_us() if due_us else 0, threshold, durability)
 
     async def enter(self, on_full: OnFull) -> None:
         """Wait (or raise, by policy) while too much of this process waits for answers."""
@@ -286,9 +286,9 @@ class SubmitRouter:
 
     # ------------------------------------------------------------ committed rows
 
-    async def _place_row(self, request: SubmitRequest, where: Way) -> Receipt:
+    async def _place_row(self, request: SubmitRequest, where: Route) -> Receipt:
         job = request.job
-        if where is Way.HELD:
+        if where is Route.HELD:
             receipt = await self._held_rows.put(job, len(job.args))
         else:
             receipt = await self._assign_batcher(job.lane, job.priority).put(job, len(job.args))
@@ -342,7 +342,7 @@ class SubmitRouter:
             job, known = await self.resolve_key(request, key)
         if known and await self._rows.put(job.id, 16):
             return Receipt(job.id, Durability.MASTER, None, True)
-        where = self.way_of(job.due_us, Durability.MASTER)
+        where = self.route_of(job.due_us, Durability.MASTER)
         try:
             with _about(job):
                 receipt = await self._place_row(request._replace(job=job, own_id=False), where)

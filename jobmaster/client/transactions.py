@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Self, Unpack
 from jobmaster.client.options import SubmitOptions
 from jobmaster.client.receipts import JobReceipt
 from jobmaster.model.errors import InputError, JobMasterError
-from jobmaster.rules.placement import Way
+from jobmaster.rules.placement import Route
 
 if TYPE_CHECKING:
     from jobmaster.client.cluster import Cluster
@@ -42,7 +42,7 @@ class ClusterTransaction:
                 "the transaction is not open", hint="use it as `async with cluster.transaction(conn) as tx`"
             )
         receipt, request = await self._cluster.submit_within(self._connection, handler, args, options)
-        if self._cluster.way_of(request) is not Way.HELD or not request.job.due_us:
+        if self._cluster.route_of(request) is not Route.HELD or not request.job.due_us:
             self._hints.add((request.job.lane, request.job.priority))
         return receipt
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from jobmaster.master.driver.connection import StatementRunner
 from jobmaster.ports import DueGroup, HelpRequest, UnservedHandler
-from jobmaster.rules.serving import Lack
+from jobmaster.rules.unserved import Lack
 
 
 class UnservedJobs:

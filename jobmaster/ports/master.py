@@ -32,7 +32,7 @@ from jobmaster.ports.master_answers import (
     UnstorableEntry,
     Written,
 )
-from jobmaster.rules.serving import Lack
+from jobmaster.rules.unserved import Lack
 
 # ------------------------------------------------------------ outcomes
 

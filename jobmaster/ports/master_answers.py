@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from jobmaster.model.ids import Identity
 from jobmaster.model.job import Entry, JobState
-from jobmaster.rules.serving import Lack
+from jobmaster.rules.unserved import Lack
 
 
 class Written(NamedTuple):

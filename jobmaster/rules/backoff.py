@@ -1,6 +1,6 @@
 """Exponential back-off: how long to wait after the n-th failure in a row, and which of these failures are logged.
 
-Pure. The caller counts failures, keeps its own first and longest delay, and adds jitter if many callers may fail together.
+The caller counts failures, keeps its own first and longest delay, and adds jitter if many callers may fail together.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """Sizes of batches, in bytes as well as in rows.
 
 A job may have arguments and a result of 128 KiB each (``limits``), so a number of rows alone is no limit: 2,000 outcomes are
-40 kB or 500 MB. Every statement, claim, page and call is cut at ``BATCH_BYTES`` of payload; a larger job goes alone. A batch
-that times out is halved and never sent again at the same size, and the batches after it are as small (``Size``); they grow
-again while they succeed.
+40 kB or 500 MB. Every statement, claim, page and call is limited to ``BATCH_BYTES`` of payload; a larger job is sent alone. A
+batch that times out is halved and never sent again at the same size. The batches after it are as small (``BatchSize``) and
+grow again while they succeed.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ it doubled, every second batch of a server that can do half of one would time ou
 _T = TypeVar("_T")
 
 
-def fitting(sizes: Sequence[int], bytes_max: int) -> int:
-    """How many of the first items go into one batch: as many as fit, one at least."""
+def fitting_count(sizes: Sequence[int], bytes_max: int) -> int:
+    """Number of items, from the first on, that fit into one batch; at least one."""
     total = 0
     for count, size in enumerate(sizes):
         total += size
@@ -34,30 +34,30 @@ def fitting(sizes: Sequence[int], bytes_max: int) -> int:
     return len(sizes)
 
 
-def cut(items: Sequence[_T], sizes: Sequence[int], rows_max: int, bytes_max: int) -> list[Sequence[_T]]:
-    """The items in batches, in order; each of at most so many rows and bytes, or of one item."""
+def split_batches(items: Sequence[_T], sizes: Sequence[int], rows_max: int, bytes_max: int) -> list[Sequence[_T]]:
+    """The items in batches, in order. Each batch is within both limits or has one item."""
     if len(items) <= rows_max and sum(sizes) <= bytes_max:
         return [items] if items else []
     batches: list[Sequence[_T]] = []
     first = 0
     while first < len(items):
-        last = first + fitting(sizes[first : first + rows_max], bytes_max)
+        last = first + fitting_count(sizes[first : first + rows_max], bytes_max)
         batches.append(items[first:last])
         first = last
     return batches
 
 
 def halves(items: Sequence[_T]) -> tuple[Sequence[_T], Sequence[_T]]:
-    """The first half and the second."""
+    """The first half and the second half."""
     half = len(items) // 2
     return items[:half], items[half:]
 
 
-class Size:
-    """How large the next batch may be: halved by a time-out, grown again by what succeeds.
+class BatchSize:
+    """Limits of the next batch: a time-out halves them, and each success lets them grow again.
 
     Args:
-        rows_max: rows of one batch when nothing is wrong.
+        rows_max: limit while no batch times out, in rows.
         bytes_max: the same in bytes of payload.
     """
 
@@ -69,17 +69,17 @@ class Size:
 
     @property
     def whole(self) -> bool:
-        """True while no batch has timed out lately."""
+        """True when no time-out reduces the limits."""
         return self.rows == self._rows_max and self.bytes == self._bytes_max
 
     def timed_out(self, rows: int, size: int) -> None:
-        """A batch of so many rows and bytes timed out: the next ones have at most half of each. (One row has no half.)"""
+        """A batch of so many rows and bytes timed out: limit the next ones to half of each. (One row has no half.)"""
         if rows > 1:
             self.rows = min(self.rows, rows // 2)
             self.bytes = max(min(self.bytes, size // 2), 1)
 
     def succeeded(self) -> None:
-        """A batch was done in time."""
+        """A batch succeeded in time: let the limits grow."""
         if not self.whole:
             self.rows = _grown(self.rows, self._rows_max)
             self.bytes = _grown(self.bytes, self._bytes_max)

@@ -19,7 +19,7 @@ def backoff_seconds(
         chance: a number in [0, 1) from the caller's source of randomness.
     """
     if failures < 1:
-        raise ValueError(f"back-off is asked after a failure, not after {failures}")
+        raise ValueError(f"failures must be at least 1, not {failures}")
     delay = backoff_delay(failures, base, maximum, factor)
     return min(max(delay * (1.0 + jitter * (2.0 * chance - 1.0)), 0.0), maximum)
 
@@ -27,9 +27,9 @@ def backoff_seconds(
 def runs_alone(rescues: int, max_rescues: int) -> bool:
     """True for a job that must not share its process with other jobs: one more rescue would end it.
 
-    A job that crashes an agent takes its neighbours along; each crash counts one rescue for all of them. With one rescue
-    left, each runs in a process of its own, so only the job that crashes can reach the limit. Before that no job runs
-    alone: most deaths are no job's fault, and a process for each of a thousand jobs after one SIGKILL takes minutes.
+    A job that crashes an agent ends the runs of all jobs of that process, and the crash counts one rescue for each of them.
+    With one rescue left, each runs in a process of its own, so only the job that crashes can reach the limit. Before that no
+    job runs alone: most deaths have another cause, and a process for each of a thousand jobs after one SIGKILL takes minutes.
     """
     return rescues > 0 and rescues >= max_rescues - 1
 

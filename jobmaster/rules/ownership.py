@@ -1,7 +1,7 @@
-"""What the master's row of a bucket says to the agent that takes itself for its owner.
+"""What the master's row of a bucket means for the agent that holds a fence of the bucket.
 
-A write refused by the bucket's lock does not say why. An operator's stop is no loss: the owner keeps what it holds, and
-takes the bucket up again under the next epoch. Everything else that is not "yours, as you know it" is a loss.
+A write that the bucket lock refuses carries no reason. A freeze by an operator is no loss: the owner keeps its jobs and
+continues under the next epoch. Every other difference between the row and the fence is a loss.
 """
 
 from __future__ import annotations
@@ -11,33 +11,33 @@ from enum import Enum
 from jobmaster.model.bucket import WORKING_STATES, Bucket, BucketState
 from jobmaster.model.ids import Fence
 
-AT_WORK = WORKING_STATES | {BucketState.FROZEN}
-"""States in which a bucket is in the hands of its owner."""
+OWNED_STATES = WORKING_STATES | {BucketState.FROZEN}
+"""States in which a bucket belongs to its owner."""
 
 
-class Title(Enum):
-    """How a bucket stands to the holder of a fence."""
+class OwnershipStatus(Enum):
+    """Relation of a bucket to the holder of a fence."""
 
-    HELD = 1
-    """Its own, under this very fence."""
+    OWNED = 1
+    """Owned, under this very fence."""
     FROZEN = 2
-    """Its own, stopped by an operator (perhaps unfrozen and stopped again)."""
-    THAWED = 3
-    """Its own, unfrozen under a higher epoch."""
+    """Owned, and frozen by an operator (perhaps unfrozen and frozen again)."""
+    UNFROZEN = 3
+    """Owned, and unfrozen under a higher epoch."""
     RETIRED = 4
-    """Its own to the end: emptied and closed by itself."""
+    """Emptied and closed by the holder itself."""
     LOST = 5
-    """Another's, or given up."""
+    """Owned by another agent, or given up."""
 
 
-def title(bucket: Bucket | None, fence: Fence) -> Title:
-    """Title of the fence's holder to a bucket; ``None``: the master has no row of it."""
+def ownership_status(bucket: Bucket | None, fence: Fence) -> OwnershipStatus:
+    """Relation of a bucket to the holder of ``fence``. ``bucket`` is ``None`` when the master has no row of it."""
     if bucket is None or bucket.owner != fence.owner or bucket.epoch < fence.epoch:
-        return Title.LOST
+        return OwnershipStatus.LOST
     if bucket.state is BucketState.READY_TO_DELETE and bucket.epoch == fence.epoch:
-        return Title.RETIRED
-    if bucket.state not in AT_WORK:
-        return Title.LOST
+        return OwnershipStatus.RETIRED
+    if bucket.state not in OWNED_STATES:
+        return OwnershipStatus.LOST
     if bucket.state is BucketState.FROZEN:
-        return Title.FROZEN
-    return Title.HELD if bucket.epoch == fence.epoch else Title.THAWED
+        return OwnershipStatus.FROZEN
+    return OwnershipStatus.OWNED if bucket.epoch == fence.epoch else OwnershipStatus.UNFROZEN

@@ -15,9 +15,9 @@ from jobmaster.model.bucket import Bucket, BucketState
 from jobmaster.model.errors import JobMasterError, Unavailable
 from jobmaster.model.ids import Fence
 from jobmaster.ports import Written
-from jobmaster.rules.batching import Size
+from jobmaster.rules.batching import BatchSize
 from jobmaster.rules.lease import Term
-from jobmaster.rules.ownership import Title, title
+from jobmaster.rules.ownership import OwnershipStatus, ownership_status
 from jobmaster_agents.buckets import ownership_check
 from jobmaster_agents.buckets.graceful_shutdown import GracefulShutdown
 from jobmaster_agents.buckets.memory_recovery import MemoryRecovery, Saved
@@ -122,13 +122,13 @@ def _retired_is_lost() -> list[Patch]:
     def any_state(to: BucketState) -> list[str]:
         return [*sources_of(to), "READY_TO_DELETE"] if to is BucketState.LOST else sources_of(to)
 
-    def not_retired(bucket: Bucket | None, fence: Fence) -> Title:
-        found = title(bucket, fence)
-        return Title.LOST if found is Title.RETIRED else found
+    def not_retired(bucket: Bucket | None, fence: Fence) -> OwnershipStatus:
+        found = ownership_status(bucket, fence)
+        return OwnershipStatus.LOST if found is OwnershipStatus.RETIRED else found
 
     return [
         (GracefulShutdown, "complete", together),
-        (ownership_check, "title", not_retired),
+        (ownership_check, "ownership_status", not_retired),
         (buckets, "sources_of", any_state),
     ]
 
@@ -190,10 +190,10 @@ def _beats_need_room() -> list[Patch]:
 
 
 def _as_large() -> list[Patch]:
-    def as_it_is(self: Size, rows: int, size: int) -> None:
+    def as_it_is(self: BatchSize, rows: int, size: int) -> None:
         return None
 
-    return [(Size, "timed_out", as_it_is)]
+    return [(BatchSize, "timed_out", as_it_is)]
 
 
 ABLATIONS = {

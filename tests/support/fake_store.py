@@ -12,7 +12,7 @@ from jobmaster.model.errors import Unavailable
 from jobmaster.model.ids import Fence
 from jobmaster.model.job import Entry
 from jobmaster.ports import Claimed, KeptPage, Page, ReplyStatus
-from jobmaster.rules.batching import BATCH_BYTES, fitting
+from jobmaster.rules.batching import BATCH_BYTES, fitting_count
 from tests.support.hand_clock import HandClock
 from tests.support.scripted import DOWN, Scripted
 
@@ -58,7 +58,7 @@ class FakeStore(Scripted):
                 bucket.assigned.sort(key=lambda pair: pair[0])
                 due = [entry for due_us, entry in bucket.assigned if due_us <= self.clock.wall_us()]
                 waiting = [*due, *bucket.pending][:limit]
-                taken = waiting[: fitting([len(encode_entry(entry)) for entry in waiting], bytes_max)]
+                taken = waiting[: fitting_count([len(encode_entry(entry)) for entry in waiting], bytes_max)]
                 del bucket.assigned[: min(len(taken), len(due))]
                 for _ in taken[len(due) :]:
                     bucket.pending.popleft()
@@ -129,7 +129,7 @@ class FakeStore(Scripted):
             if (no := self.refusal(fence)) is not None:
                 return KeptPage(no, 0, [])
             there = self.buckets[fence.bucket_id].spilled
-            fit = fitting([len(each) for each in there[:limit]], bytes_max)
+            fit = fitting_count([len(each) for each in there[:limit]], bytes_max)
             return KeptPage(ReplyStatus.OK, len(there), there[:fit])
 
         page: KeptPage = await self.do("read_kept", (fence, limit), effect)

@@ -29,7 +29,7 @@ from jobmaster.model.errors import InputError, Refused, Unavailable, ValueRefuse
 from jobmaster.model.ids import Fence
 from jobmaster.model.job import Entry, FinalRow, HoldRow
 from jobmaster.ports import RecoveryOutcomes, UnstorableEntry, Written
-from jobmaster.rules.batching import Size
+from jobmaster.rules.batching import BatchSize
 from jobmaster_agents.outcomes.batch_write import BatchWrite, RowRefusals
 from jobmaster_agents.state.job_table import ClaimedJob
 from jobmaster_agents.state.ownership import OwnedBucket
@@ -80,7 +80,7 @@ class MemoryRecovery:
         self._outcomes = outcomes
         self._may_commit = may_commit
         self._left: dict[OwnedBucket, _Left] = {}
-        self._batches: BatchWrite[_Copy] = BatchWrite(Size(_BATCH_ROWS), _id_of, _bytes_of)
+        self._batches: BatchWrite[_Copy] = BatchWrite(BatchSize(_BATCH_ROWS), _id_of, _bytes_of)
 
     def keep(self, owned: OwnedBucket, dropped: Iterable[ClaimedJob]) -> int:
         """Take the live copies of a lost bucket; how many of them were only in its store and in this process."""

@@ -17,7 +17,7 @@ from typing import Protocol
 
 from jobmaster.model.bucket import WORKING_STATES, Bucket, BucketState
 from jobmaster.ports import OwnershipBuckets, OwnershipStore, Renewal, ReplyStatus
-from jobmaster.rules.ownership import Title, title
+from jobmaster.rules.ownership import OwnershipStatus, ownership_status
 from jobmaster.telemetry import Telemetry
 from jobmaster_agents.event_log import Event, EventLog
 from jobmaster_agents.state.ownership import OwnedBucket, Ownership, unfrozen_list
@@ -115,16 +115,16 @@ class OwnershipCheck:
         return 0.0 if self._to_check else IDLE_SECONDS
 
     async def _resolve(self, owned: OwnedBucket, row: Bucket | None, why: str) -> None:
-        what = title(row, owned.fence)
-        if what is Title.RETIRED and owned.closed:
+        what = ownership_status(row, owned.fence)
+        if what is OwnershipStatus.RETIRED and owned.closed:
             return  # retired by this process, which has not got the answer yet
-        if what in (Title.LOST, Title.RETIRED):
+        if what in (OwnershipStatus.LOST, OwnershipStatus.RETIRED):
             self._ownership.lose(owned.fence.bucket_id, f"{why}; its row shows another owner")
         elif owned.closed and not owned.frozen:
             return  # it is being completed
-        elif what is Title.FROZEN:
+        elif what is OwnershipStatus.FROZEN:
             await self._freeze(owned)
-        elif what is Title.THAWED and row is not None:
+        elif what is OwnershipStatus.UNFROZEN and row is not None:
             await self._unfreeze(owned, row.epoch)
         else:
             await self._resume(owned)

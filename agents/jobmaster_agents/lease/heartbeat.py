@@ -20,7 +20,7 @@ from jobmaster.agentstore.errors import OutOfMemory
 from jobmaster.clock import Clock
 from jobmaster.model.errors import CodeError, JobMasterError, Unavailable
 from jobmaster.ports import BeatStore, HeartbeatMembers, Renewal
-from jobmaster.rules.lease import Rhythm, renewed, rhythm, shortened
+from jobmaster.rules.lease import LeaseTiming, lease_timing, renewed, shortened
 from jobmaster.settings.model import Leases
 from jobmaster.telemetry import Telemetry
 from jobmaster_agents.event_log import Event, EventLog
@@ -117,7 +117,7 @@ class Heartbeat:
         self._ownership = ownership
         self._members = members
         self._leases = leases
-        self._rhythm = Rhythm(leases.lease_seconds, leases.renew_seconds)
+        self._lease_timing = LeaseTiming(leases.lease_seconds, leases.renew_seconds)
         self._now = clock.boottime
         self._attest = attest
         self._on_renewal = on_renewal
@@ -135,7 +135,7 @@ class Heartbeat:
 
     def registered(self, sent: float) -> None:
         """The agent row was written with a fresh lease by a call that was sent at ``sent``."""
-        if not self._extend(sent, self._rhythm.lease_seconds):
+        if not self._extend(sent, self._lease_timing.lease_seconds):
             self._ownership.fence("the registration was answered after its own lease had ended")
         self._next = sent + self._leases.renew_seconds
 
@@ -166,7 +166,7 @@ class Heartbeat:
         return max(min(self._next, self._ownership.fence_at) - self._now(), 0.0)
 
     async def _renew(self, now: float) -> None:
-        self._next = now + self._rhythm.renew_seconds
+        self._next = now + self._lease_timing.renew_seconds
         wrong = self._attest(now)
         if wrong is not None:
             self._telemetry.loop_stalls += 1
@@ -175,7 +175,7 @@ class Heartbeat:
             return
         sent = self._asked_at = self._now()
         asked_us = self.clock_check.now_us() if self.clock_check is not None else 0
-        promised = self._rhythm.lease_seconds
+        promised = self._lease_timing.lease_seconds
         self._promise(sent, promised)
         try:
             # Bounded so that a hung connection still leaves room for another try before the lease ends.
@@ -215,8 +215,10 @@ class Heartbeat:
     def _pace(self, agents: int) -> None:
         """The rhythm of a cluster of so many agents, from the next renewal on."""
         leases = self._leases
-        self._rhythm = rhythm(agents, leases.lease_seconds, leases.renew_seconds, leases.renewals_per_second)
-        self._ownership.stretch = self._rhythm.lease_seconds / leases.lease_seconds
+        self._lease_timing = lease_timing(
+            agents, leases.lease_seconds, leases.renew_seconds, leases.renewals_per_second
+        )
+        self._ownership.stretch = self._lease_timing.lease_seconds / leases.lease_seconds
 
     def _promise(self, sent: float, lease_seconds: float) -> None:
         """Before a renewal for a shorter time than what is trusted: the master may count by it, answered or not."""
@@ -241,7 +243,7 @@ class Heartbeat:
         self._telemetry.renewals[result] += 1
         self._failures += 1
         # Soon again: three failures in a row at the normal pace would already be the end of the lease.
-        self._next = min(self._next, now + self._rhythm.renew_seconds / 3.0)
+        self._next = min(self._next, now + self._lease_timing.renew_seconds / 3.0)
         if self._failures == 1:
             left = self._ownership.fence_at - now
             self._log.warning(Event.LEASE_RENEWAL_FAILED, {"reason": reason, "seconds_left": left})

@@ -4,8 +4,9 @@ Used for outcomes (``writer``), for outcomes that were kept in the store (``kept
 (``rescue.evacuation``) and for the memory of a bucket that its store has lost (``buckets.memory_recovery``).
 
 Two things make a batch smaller. *A time-out*: the master did not finish the batch and would not finish it the next time.
-It is never sent again at the same size, and the batches after it are as small (``rules.batching.Size``). *A refused value*:
-the batch is halved until the refused row is alone, so that it delays no other row; the caller decides what happens to it.
+It is never sent again at the same size, and the batches after it are as small (``rules.batching.BatchSize``). *A refused
+value*: the batch is halved until the refused row is alone, so that it delays no other row; the caller decides what happens
+to it.
 
 Owns the order and the size of what is sent. An answer that leaves out a row is a defect (``CodeError``): the caller would
 erase a job that is not settled.
@@ -20,7 +21,7 @@ from jobmaster.model import ids
 from jobmaster.model.errors import CodeError, InputError, JobMasterError, Refused, Unavailable
 from jobmaster.model.job import Entry, FinalRow, HoldRow
 from jobmaster.ports import CopyOutcomes, Written
-from jobmaster.rules.batching import Size, cut, halves
+from jobmaster.rules.batching import BatchSize, halves, split_batches
 
 _REFUSALS_MAX = 8
 """Rows refused for another reason than a value, after which no other is sent."""
@@ -87,7 +88,7 @@ class BatchWrite(Generic[_T]):
 
     def __init__(
         self,
-        size: Size,
+        size: BatchSize,
         id_of: Callable[[_T], bytes],
         bytes_of: Callable[[_T], int],
         pause: Callable[[JobMasterError], Awaitable[None]] = _at_once,
@@ -119,7 +120,7 @@ class BatchWrite(Generic[_T]):
         while todo:
             some = todo.pop()
             sizes = list(map(self._bytes_of, some))
-            if len(batches := cut(some, sizes, self._size.rows, self._size.bytes)) > 1:
+            if len(batches := split_batches(some, sizes, self._size.rows, self._size.bytes)) > 1:
                 todo += reversed(batches)
                 continue
             try:
@@ -175,7 +176,7 @@ class StoredRowsWrite(Generic[_Row]):
         size, pause: as in ``BatchWrite``.
     """
 
-    def __init__(self, size: Size, pause: Callable[[JobMasterError], Awaitable[None]] = _at_once) -> None:
+    def __init__(self, size: BatchSize, pause: Callable[[JobMasterError], Awaitable[None]] = _at_once) -> None:
         self._batches: BatchWrite[tuple[_Row, bytes]] = BatchWrite(size, _id_of, _bytes_of, pause)
 
     async def write(

@@ -24,7 +24,7 @@ from jobmaster.model.errors import Refused, Unavailable
 from jobmaster.model.ids import Fence
 from jobmaster.model.job import FinalRow, HoldRow
 from jobmaster.ports import KeptStore, ReplyStatus
-from jobmaster.rules.batching import BATCH_BYTES, cut
+from jobmaster.rules.batching import BATCH_BYTES, split_batches
 from jobmaster_agents.event_log import Event, EventLog
 from jobmaster_agents.outcomes.kept_codec import keep_final, keep_hold
 from jobmaster_agents.outcomes.writer import OutcomeWriter
@@ -99,7 +99,7 @@ class KeptOutcomes:
     async def keep(self) -> None:
         """Keep every outcome that waits and is not kept yet; drop from memory what is kept and no writer has taken."""
         for owned, jobs in self._waiting().items():
-            for some in cut(jobs, [job.weight for job in jobs], _BATCH_JOBS, BATCH_BYTES):
+            for some in split_batches(jobs, [job.weight for job in jobs], _BATCH_JOBS, BATCH_BYTES):
                 await self._keep(owned, some)
         if self._ownership.suspended:
             self._release_kept()

@@ -21,7 +21,7 @@ from jobmaster.model.errors import InputError, Refused, Unavailable
 from jobmaster.model.ids import Fence, text
 from jobmaster.model.job import FinalRow, HoldRow
 from jobmaster.ports import KeptPage, ReplayOutcomes, ReplayStore, ReplyStatus, Written
-from jobmaster.rules.batching import Size
+from jobmaster.rules.batching import BatchSize
 from jobmaster.telemetry import Telemetry
 from jobmaster_agents.event_log import Event, EventLog
 from jobmaster_agents.outcomes.batch_write import StoredRowsWrite, copied
@@ -69,7 +69,7 @@ class KeptReplay:
         self._log = log
         self._progress = progress
         self._backoff = Backoff("apply", log)
-        self.size = Size(PAGE_JOBS)
+        self.size = BatchSize(PAGE_JOBS)
         """Of the next page and of the statements that write it."""
         self._work = asyncio.Event()
         ownership.on_replay_due.append(self._work.set)

@@ -29,7 +29,7 @@ from jobmaster.model.errors import InputError, JobMasterError, Refused, Unavaila
 from jobmaster.model.ids import Fence, text
 from jobmaster.model.job import Entry, FinalRow, HoldRow
 from jobmaster.ports import ReplyStatus, WriterOutcomes, WriterStore, Written
-from jobmaster.rules.batching import OUTCOME_BYTES, Size, fitting
+from jobmaster.rules.batching import OUTCOME_BYTES, BatchSize, fitting_count
 from jobmaster.telemetry import Telemetry
 from jobmaster_agents.event_log import Event, EventLog
 from jobmaster_agents.outcomes.acknowledger import Acknowledger
@@ -96,7 +96,7 @@ class OutcomeWriter:
         self._holds_here: list[ClaimedJob] = []
         self._unwritable: list[ClaimedJob] = []
         self._bytes = 0  # of the backlog
-        self.size = Size(BATCH_ROWS)
+        self.size = BatchSize(BATCH_ROWS)
         """Of the next statement to the master."""
         self._work = asyncio.Event()
         self._resting = 0  # writers that wait for work: only they are worth a call for each outcome
@@ -188,7 +188,7 @@ class OutcomeWriter:
         taken = queue[: self.size.rows]
         weights = list(map(_weight, taken))
         if (total := sum(weights)) > self.size.bytes:
-            taken = taken[: fitting(weights, self.size.bytes)]
+            taken = taken[: fitting_count(weights, self.size.bytes)]
             total = sum(islice(weights, len(taken)))
         del queue[: len(taken)]
         jobs = [job for job in taken if job.phase is _ENDED]  # the rest was dropped with its bucket

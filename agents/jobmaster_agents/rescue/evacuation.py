@@ -19,7 +19,7 @@ from jobmaster.model.errors import InputError, Refused, ValueRefused
 from jobmaster.model.ids import ID_BYTES, AgentId, BucketId, Fence
 from jobmaster.model.job import Entry, FinalRow, HoldRow
 from jobmaster.ports import EvacuationMaster, EvacuationStore, Page, ReplyStatus, UnstorableEntry, Written
-from jobmaster.rules.batching import Size
+from jobmaster.rules.batching import BatchSize
 from jobmaster_agents.outcomes.batch_write import RowRefusals, StoredRowsWrite
 from jobmaster_agents.outcomes.kept_codec import decode_rows
 
@@ -81,7 +81,7 @@ class Evacuation:
         self._store = store
         self._may_write = may_write
         self._page_jobs = page_jobs
-        self._size = Size(page_jobs)
+        self._size = BatchSize(page_jobs)
         self._max_rescues = max_rescues
 
     async def run(self) -> EvacuationEnd:

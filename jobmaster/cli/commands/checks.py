@@ -15,7 +15,7 @@ from jobmaster.cli.commands.store import store_record
 from jobmaster.clock import SystemClock
 from jobmaster.model.errors import JobMasterError
 from jobmaster.model.job import Priority
-from jobmaster.rules.serving import Lack
+from jobmaster.rules.unserved import Lack
 from jobmaster.settings.agreement import differences
 from jobmaster.units import rounded_duration
 from jobmaster.wiring import addresses

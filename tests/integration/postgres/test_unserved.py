@@ -10,7 +10,7 @@ from jobmaster.clock import new_id
 from jobmaster.model.agent import Agent, AgentState, HandlerSpec
 from jobmaster.model.job import NewJob
 from jobmaster.ports import DueGroup, RecordKind
-from jobmaster.rules.serving import Lack
+from jobmaster.rules.unserved import Lack
 from tests.integration.postgres.fixture import LANE, PRIORITY, World
 
 GROUP = DueGroup(LANE, PRIORITY)

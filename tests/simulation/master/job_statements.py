@@ -11,7 +11,7 @@ from typing import Any
 
 from jobmaster.codec import decode_headers
 from jobmaster.master.driver.connection import EPOCH_2000_US
-from jobmaster.rules.batching import fitting
+from jobmaster.rules.batching import fitting_count
 from tests.simulation.master.statements_base import StatementsBase, demand_values
 from tests.simulation.master.tables import FINAL, IN_FLIGHT, BucketRow, JobRow, Record, Refusal, Snapshot
 
@@ -255,7 +255,7 @@ class JobStatements(StatementsBase):
             key=lambda row: (row.due_us, row.id),
         )[:limit]  # fmt: skip
         answer = []
-        for row in due[: fitting([len(row.args) + len(row.headers) for row in due], bytes_max)]:
+        for row in due[: fitting_count([len(row.args) + len(row.headers) for row in due], bytes_max)]:
             moved = row._replace(state="ASSIGNED", token=row.token + 1, bucket_id=bucket_id, bucket_epoch=epoch,
                                  expires_us=None, changed_us=self.now_us())  # fmt: skip
             self._put(moved)

@@ -6,7 +6,7 @@ import hashlib
 from collections.abc import Sequence
 from typing import Any
 
-from jobmaster.rules.batching import fitting
+from jobmaster.rules.batching import fitting_count
 from tests.simulation.store.intake_functions import (
     CLOSABLE,
     EMPTYING,
@@ -35,7 +35,7 @@ NO_BOUND = 2**53
 def first_items(items: list[bytes], limit: int, bytes_max: int = NO_BOUND) -> list[bytes]:
     """So many of the first, of so many bytes or one."""
     first = items[:limit]
-    return first[: fitting([len(item) for item in first], bytes_max)]
+    return first[: fitting_count([len(item) for item in first], bytes_max)]
 
 
 class StoreFunctions(IntakeFunctions):

@@ -99,19 +99,19 @@ def test_three_renewals_fit_into_a_lease_before_it_becomes_hard() -> None:
 
 def test_a_small_cluster_keeps_its_rhythm() -> None:
     for agents in (0, 1, 50, 300):
-        assert lease.rhythm(agents, 10.0, 3.0, 100.0) == (10.0, 3.0)
+        assert lease.lease_timing(agents, 10.0, 3.0, 100.0) == (10.0, 3.0)
 
 
 @given(st.integers(1, 60_000), st.floats(1.0, 60.0), st.floats(1.0, 1000.0))
 def test_all_renewals_together_stay_under_the_budget(agents: int, seconds: float, budget: float) -> None:
-    found = lease.rhythm(agents, seconds, seconds / 3.0, budget)
+    found = lease.lease_timing(agents, seconds, seconds / 3.0, budget)
     assert found.lease_seconds >= seconds
     assert found.renew_seconds == pytest.approx(found.lease_seconds / 3.0)
     assert agents / found.renew_seconds <= budget * 1.0001 or found.lease_seconds == pytest.approx(600.0)
 
 
 def test_one_agent_more_or_less_changes_nothing() -> None:
-    assert lease.rhythm(1000, 10.0, 3.0, 100.0) == lease.rhythm(1001, 10.0, 3.0, 100.0)
+    assert lease.lease_timing(1000, 10.0, 3.0, 100.0) == lease.lease_timing(1001, 10.0, 3.0, 100.0)
 
 
 @given(MOMENT, SECONDS, SECONDS, st.floats(0.0, 100.0))

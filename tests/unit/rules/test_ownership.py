@@ -7,7 +7,7 @@ import pytest
 from jobmaster.clock import new_id
 from jobmaster.model.bucket import Bucket, BucketState
 from jobmaster.model.ids import AgentId, BucketId, Fence
-from jobmaster.rules.ownership import Title, title
+from jobmaster.rules.ownership import OwnershipStatus, ownership_status
 
 FENCE = Fence(BucketId(new_id()), 4, AgentId(new_id()))
 
@@ -21,23 +21,23 @@ def row(state: BucketState, epoch: int = 4, owner: bytes = FENCE.owner) -> Bucke
 @pytest.mark.parametrize(
     ("state", "epoch", "expected"),
     [
-        (BucketState.ACTIVE, 4, Title.HELD),
-        (BucketState.COMPLETING, 4, Title.HELD),
-        (BucketState.FROZEN, 4, Title.FROZEN),
-        (BucketState.FROZEN, 5, Title.FROZEN),
-        (BucketState.ACTIVE, 5, Title.THAWED),
-        (BucketState.ACTIVE, 3, Title.LOST),
-        (BucketState.LOST, 4, Title.LOST),
-        (BucketState.DRAINING, 5, Title.LOST),
-        (BucketState.READY_TO_DELETE, 4, Title.RETIRED),
-        (BucketState.READY_TO_DELETE, 5, Title.LOST),
+        (BucketState.ACTIVE, 4, OwnershipStatus.OWNED),
+        (BucketState.COMPLETING, 4, OwnershipStatus.OWNED),
+        (BucketState.FROZEN, 4, OwnershipStatus.FROZEN),
+        (BucketState.FROZEN, 5, OwnershipStatus.FROZEN),
+        (BucketState.ACTIVE, 5, OwnershipStatus.UNFROZEN),
+        (BucketState.ACTIVE, 3, OwnershipStatus.LOST),
+        (BucketState.LOST, 4, OwnershipStatus.LOST),
+        (BucketState.DRAINING, 5, OwnershipStatus.LOST),
+        (BucketState.READY_TO_DELETE, 4, OwnershipStatus.RETIRED),
+        (BucketState.READY_TO_DELETE, 5, OwnershipStatus.LOST),
     ],
 )
-def test_titles(state: BucketState, epoch: int, expected: Title) -> None:
-    assert title(row(state, epoch), FENCE) is expected
+def test_titles(state: BucketState, epoch: int, expected: OwnershipStatus) -> None:
+    assert ownership_status(row(state, epoch), FENCE) is expected
 
 
 def test_of_another_or_of_nobody_it_is_lost() -> None:
-    assert title(row(BucketState.ACTIVE, owner=new_id()), FENCE) is Title.LOST
-    assert title(row(BucketState.FROZEN, owner=new_id()), FENCE) is Title.LOST
-    assert title(None, FENCE) is Title.LOST
+    assert ownership_status(row(BucketState.ACTIVE, owner=new_id()), FENCE) is OwnershipStatus.LOST
+    assert ownership_status(row(BucketState.FROZEN, owner=new_id()), FENCE) is OwnershipStatus.LOST
+    assert ownership_status(None, FENCE) is OwnershipStatus.LOST

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import pytest
 
 from jobmaster.model.job import Durability
-from jobmaster.rules.placement import Way, goes_first, pair, way
+from jobmaster.rules.placement import Route, first_gets_job, route, two_choices
 
 NOW = 1_800_000_000_000_000
 MINUTE = 60_000_000
@@ -17,26 +17,26 @@ MINUTE = 60_000_000
 @pytest.mark.parametrize(
     ("due_us", "durability", "expected"),
     [
-        (0, Durability.STORE, Way.BUCKET),
-        (0, Durability.STORE_FSYNC, Way.BUCKET),
-        (0, Durability.MASTER, Way.MASTER_THEN_BUCKET),
-        (NOW - MINUTE, Durability.STORE, Way.BUCKET),
-        (NOW - MINUTE, Durability.MASTER, Way.MASTER_THEN_BUCKET),
-        (NOW + 5 * MINUTE, Durability.STORE, Way.BUCKET),
-        (NOW + 5 * MINUTE + 1, Durability.STORE, Way.HELD),
-        (NOW + 5 * MINUTE + 1, Durability.STORE_FSYNC, Way.HELD),
-        (NOW + 1, Durability.MASTER, Way.HELD),
-        (NOW + 60 * MINUTE, Durability.MASTER, Way.HELD),
+        (0, Durability.STORE, Route.BUCKET),
+        (0, Durability.STORE_FSYNC, Route.BUCKET),
+        (0, Durability.MASTER, Route.MASTER_THEN_BUCKET),
+        (NOW - MINUTE, Durability.STORE, Route.BUCKET),
+        (NOW - MINUTE, Durability.MASTER, Route.MASTER_THEN_BUCKET),
+        (NOW + 5 * MINUTE, Durability.STORE, Route.BUCKET),
+        (NOW + 5 * MINUTE + 1, Durability.STORE, Route.HELD),
+        (NOW + 5 * MINUTE + 1, Durability.STORE_FSYNC, Route.HELD),
+        (NOW + 1, Durability.MASTER, Route.HELD),
+        (NOW + 60 * MINUTE, Durability.MASTER, Route.HELD),
     ],
 )
-def test_the_way_of_a_job(due_us: int, durability: Durability, expected: Way) -> None:
-    assert way(due_us, NOW, 300.0, durability) is expected
+def test_the_way_of_a_job(due_us: int, durability: Durability, expected: Route) -> None:
+    assert route(due_us, NOW, 300.0, durability) is expected
 
 
 def choose(loads: Sequence[int], first: float, second: float, shares: Sequence[float] | None = None) -> int:
-    one, other = pair(len(loads), first, second, shares)
+    one, other = two_choices(len(loads), first, second, shares)
     each = shares or [1.0] * len(loads)
-    return one if goes_first(loads[one], each[one], loads[other], each[other]) else other
+    return one if first_gets_job(loads[one], each[one], loads[other], each[other]) else other
 
 
 def test_of_two_buckets_the_emptier_is_taken_whatever_the_dice_say() -> None:
@@ -66,7 +66,7 @@ DICE = [step / 100 for step in range(100)]
 
 @pytest.mark.parametrize("shares", [None, [1.0, 1.0, 1.0], [0.1, 5.0, 1.0]])
 def test_two_different_places_are_drawn_whatever_the_shares(shares: list[float] | None) -> None:
-    drawn = {pair(3, first, second, shares) for first in DICE for second in [*DICE, 1 - 1e-16]}
+    drawn = {two_choices(3, first, second, shares) for first in DICE for second in [*DICE, 1 - 1e-16]}
     assert drawn == {(one, other) for one in range(3) for other in range(3) if one != other}
 
 

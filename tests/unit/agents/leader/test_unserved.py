@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import pytest
 
 from jobmaster.ports import DueGroup, HelpRequest, UnservedHandler
-from jobmaster.rules.serving import Lack
+from jobmaster.rules.unserved import Lack
 from jobmaster.settings.model import Thresholds
 from jobmaster.telemetry import Telemetry
 from jobmaster_agents.event_log import EventLog

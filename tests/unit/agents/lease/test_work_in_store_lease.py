@@ -12,7 +12,7 @@ from jobmaster.clock import new_id
 from jobmaster.handlers import Handlers
 from jobmaster.model.errors import Refused
 from jobmaster.model.job import Entry, JobState
-from jobmaster.rules.batching import Size
+from jobmaster.rules.batching import BatchSize
 from jobmaster.settings.model import AgentSettings, StoreSettings
 from jobmaster_agents import until_answered
 from jobmaster_agents.outcomes import kept
@@ -112,7 +112,7 @@ async def test_jobs_start_and_their_outcomes_leave_memory_for_the_store(kit: Kit
 
 
 async def test_afterwards_every_outcome_is_written_and_then_removed(kit: Kit) -> None:
-    kit.bucket_worker.kept_replay.size = Size(20)
+    kit.bucket_worker.kept_replay.size = BatchSize(20)
     bucket = kit.bucket()
     kit.suspend()
     entries = [job() for _ in range(50)]
@@ -147,7 +147,7 @@ async def test_master_first_store_second_and_an_unknown_commit_is_sent_again(kit
 
 
 async def test_a_removal_whose_answer_is_lost_removes_nothing_twice(kit: Kit) -> None:
-    kit.bucket_worker.kept_replay.size = Size(2)
+    kit.bucket_worker.kept_replay.size = BatchSize(2)
     bucket = kit.bucket()
     kit.suspend()
     entries = [job() for _ in range(6)]

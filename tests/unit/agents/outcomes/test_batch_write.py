@@ -10,7 +10,7 @@ from jobmaster.clock import new_id
 from jobmaster.model.errors import CodeError, InputError, JobMasterError, Refused, Unavailable
 from jobmaster.model.job import FinalRow, JobState
 from jobmaster.ports import Written
-from jobmaster.rules.batching import Size
+from jobmaster.rules.batching import BatchSize
 from jobmaster_agents.outcomes.batch_write import BatchWrite, RowRefusals, copied
 
 IDS = [bytes([number]) * 16 for number in range(8)]
@@ -24,7 +24,7 @@ class Batches:
     """Sends ids; fails where it is asked to."""
 
     def __init__(self, rows_max: int = 100) -> None:
-        self.size = Size(rows_max)
+        self.size = BatchSize(rows_max)
         self.sent: list[list[bytes]] = []
         self.written: list[bytes] = []
         self.alone: list[bytes] = []
@@ -80,7 +80,7 @@ async def test_an_answer_that_leaves_out_a_row_is_a_defect() -> None:
     async def send(ids: Sequence[bytes]) -> Written:
         return Written(True, frozenset(ids[1:]))
 
-    batches: BatchWrite[bytes] = BatchWrite(Size(100), lambda job_id: job_id, len)
+    batches: BatchWrite[bytes] = BatchWrite(BatchSize(100), lambda job_id: job_id, len)
     with pytest.raises(CodeError, match="leaves out 1 of 8"):
         await batches.write(IDS, send, lambda *_: None, Batches().refused)
 

@@ -12,7 +12,7 @@ from jobmaster.clock import new_id
 from jobmaster.handlers import Handlers
 from jobmaster.model.errors import OutcomeUnknown, Unavailable
 from jobmaster.model.job import Entry
-from jobmaster.rules.batching import BATCH_BYTES, CLAIMED_BYTES, OUTCOME_BYTES, Size
+from jobmaster.rules.batching import BATCH_BYTES, CLAIMED_BYTES, OUTCOME_BYTES, BatchSize
 from jobmaster.settings.model import AgentSettings
 from jobmaster_agents import until_answered
 from jobmaster_agents.outcomes import kept, writer
@@ -141,7 +141,7 @@ async def test_what_timed_out_is_sent_in_halves_and_never_again_at_that_size(kit
 async def test_batches_after_a_time_out_are_as_small(kit: Kit) -> None:
     bucket = kit.bucket()
     outcome_writer = kit.bucket_worker.outcome_writer
-    outcome_writer.size = Size(writer.BATCH_ROWS, BATCH_BYTES)
+    outcome_writer.size = BatchSize(writer.BATCH_ROWS, BATCH_BYTES)
     outcome_writer.size.timed_out(20, BATCH_BYTES)
     kit.submit(bucket, small(300))
     await kit.settled()

@@ -1,4 +1,4 @@
-"""Why nobody takes a job that waits in the master, and what mends it: one set of words for logs, commands and errors."""
+"""Why no agent takes a job that waits in the master, and the remedy: one set of words for logs, commands and errors."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ class Lack(NamedTuple):
     priority: int
     handler: str
     known: bool
-    """Some living agent has it, but owns no such bucket."""
+    """A living agent has it, but owns no such bucket."""
     active: bool
     """The lane and priority have an ACTIVE bucket."""
     frozen: bool
@@ -22,7 +22,7 @@ class Lack(NamedTuple):
 
     @property
     def group(self) -> str:
-        """Lane and priority, as people write them."""
+        """``lane/priority``."""
         return f"{self.lane}/{Priority(self.priority).label}"
 
     @property
