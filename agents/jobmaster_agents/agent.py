@@ -29,7 +29,7 @@ from jobmaster_agents.background_task import PeriodicTask
 from jobmaster_agents.bucket_worker import BucketWorker
 from jobmaster_agents.buckets.anti_entropy import AntiEntropy
 from jobmaster_agents.buckets.helper_buckets import HelperBuckets
-from jobmaster_agents.buckets.loss import BucketLoss
+from jobmaster_agents.buckets.lost_buckets import LostBuckets
 from jobmaster_agents.buckets.ownership_check import OwnershipCheck
 from jobmaster_agents.buckets.provisioner import BucketProvisioner
 from jobmaster_agents.event_log import LOGGER_NAME, Event, EventLog
@@ -37,8 +37,8 @@ from jobmaster_agents.launch.order import ChildConfig
 from jobmaster_agents.launch.shared_deadline import AgentPhase, arm_kernel_timer
 from jobmaster_agents.leader.due_notifier import DueNotifier, Group
 from jobmaster_agents.leader.leader import Leader, may_lead
-from jobmaster_agents.leader.maintenance import Maintenance
-from jobmaster_agents.leader.unserved import UnservedJobs
+from jobmaster_agents.leader.maintenance import ClusterMaintenance
+from jobmaster_agents.leader.unserved import UnservedJobsMonitor
 from jobmaster_agents.lease.clock_check import ClockCheck
 from jobmaster_agents.lease.heartbeat import Heartbeat, StoreBeat, attestation
 from jobmaster_agents.lease.store_lease import StoreLease
@@ -46,7 +46,7 @@ from jobmaster_agents.rescue.failure_detector import FailureDetector
 from jobmaster_agents.rescue.rescuer import Rescuer, StoreRescuer
 from jobmaster_agents.state.ownership import OwnedBucket, Ownership
 from jobmaster_agents.state.progress import Progress, silence_seconds
-from jobmaster_agents.state.store_reach import StoreReach
+from jobmaster_agents.state.store_reachability import StoreReachability
 from jobmaster_agents.store_connector import StoreConnector
 
 OWN_CERTIFICATE_SECONDS = 0.3
@@ -130,10 +130,12 @@ class AgentRuntime:
             telemetry,
             log,
         )
-        self.reach = StoreReach(store_connector.every, stores, clock, self._on_store_answer, telemetry, log)
-        store_connector.on_joined = self.reach.joined
+        self.reachability = StoreReachability(
+            store_connector.every, stores, clock, self._on_store_answer, telemetry, log
+        )
+        store_connector.on_joined = self.reachability.joined
         self.due_notifier = DueNotifier(
-            master.queries, stores, self.reach, clock, telemetry, map_seconds=settings.leases.bucket_map_seconds
+            master.queries, stores, self.reachability, clock, telemetry, map_seconds=settings.leases.bucket_map_seconds
         )
         self.rescuer = Rescuer(
             {
@@ -142,7 +144,7 @@ class AgentRuntime:
                     master,
                     name,
                     store,
-                    self.reach,
+                    self.reachability,
                     self._notify_owners,
                     clock,
                     telemetry,
@@ -177,7 +179,7 @@ class AgentRuntime:
             clock,
             log,
         )
-        self.bucket_loss = BucketLoss(
+        self.lost_buckets = LostBuckets(
             self.ownership,
             master.buckets,
             self.bucket_worker.memory_recovery,
@@ -199,10 +201,10 @@ class AgentRuntime:
             log,
             every_seconds=settings.leases.anti_entropy_seconds,
         )
-        maintenance = Maintenance(
-            config.agent_id, master, stores, self.reach, settings, self.rescuer.kick, telemetry, log
+        maintenance = ClusterMaintenance(
+            config.agent_id, master, stores, self.reachability, settings, self.rescuer.kick, telemetry, log
         )
-        unserved = UnservedJobs(master.unserved, settings.thresholds, clock, telemetry, log)
+        unserved = UnservedJobsMonitor(master.unserved, settings.thresholds, clock, telemetry, log)
         self.leader = Leader(
             self.ownership,
             master.leadership,
@@ -228,12 +230,12 @@ class AgentRuntime:
             self.failure_detector,
             self._store_connector,
         ]
-        periodic_tasks += [self.reach, self.due_notifier, *self.rescuer.by_store.values()]
+        periodic_tasks += [self.reachability, self.due_notifier, *self.rescuer.by_store.values()]
         if self._agent.mode in _WORKING_MODES:
             periodic_tasks += [
                 self.bucket_worker.in_flight_writer,
                 self.anti_entropy,
-                self.bucket_loss,
+                self.lost_buckets,
                 self.ownership_check,
             ]
         if may_lead(self._agent.mode, self._agent.weight):
@@ -304,7 +306,7 @@ class AgentRuntime:
         until_answered = self.bucket_worker.outcome_writer.until_answered
         await until_answered("give_back", self.rescuer.give_back, refusals=False)
         # Buckets that the store has lost and that are not declared LOST yet.
-        await until_answered("disown", self.bucket_loss.tick, refusals=False)
+        await until_answered("declare_lost", self.lost_buckets.tick, refusals=False)
         if left:
             return False
         self.heartbeat.retire()

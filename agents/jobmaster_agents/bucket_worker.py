@@ -31,7 +31,7 @@ from jobmaster_agents.execute.process_pool.worker_output import LineRate
 from jobmaster_agents.execute.process_pool.worker_process import WorkerLimits
 from jobmaster_agents.execute.thread_pool import ThreadPool
 from jobmaster_agents.execute.transactional.runner import TransactionalRunner
-from jobmaster_agents.fetch.claimer import Capacity, Claimer
+from jobmaster_agents.fetch.claimer import Claimer, PrefetchLimit
 from jobmaster_agents.fetch.due_fetcher import DueFetcher
 from jobmaster_agents.fetch.wake_listener import WakeListener
 from jobmaster_agents.outcomes.in_flight import InFlightRows, InFlightWriter
@@ -156,7 +156,7 @@ class BucketWorker:
         )
         self.due_fetcher = DueFetcher(
             master.onboarding,
-            self.outcome_writer.assigned_copies,
+            self.outcome_writer.bucket_enqueuer,
             self.executor,
             ownership,
             settings.thresholds,
@@ -206,11 +206,11 @@ class BucketWorker:
                 group.create_task(self.outcome_writer.run(), name="jobmaster-outcome-writer")
                 group.create_task(self.in_flight.run(), name="jobmaster-in-flight")
                 group.create_task(self.kept_outcomes.run(), name="jobmaster-kept-outcomes")
-                group.create_task(self.kept_replay.run(), name="jobmaster-applying")
+                group.create_task(self.kept_replay.run(), name="jobmaster-kept-replay")
                 group.create_task(self.executor.run(), name="jobmaster-executor")
                 group.create_task(self.wake_listener.run(), name="jobmaster-wake-listener")
                 group.create_task(self.due_fetcher.run(), name="jobmaster-due-fetcher")
-                group.create_task(self.cancellation.run(), name="jobmaster-cancelling")
+                group.create_task(self.cancellation.run(), name="jobmaster-cancellation")
                 for claimer in self.claimers.values():
                     group.create_task(claimer.run(), name="jobmaster-claimer")
         finally:
@@ -236,7 +236,7 @@ class BucketWorker:
             self.cancellation,
             self.forget,
             list_prefix=self._list_prefix,
-            capacity=Capacity.of(self._agent),
+            prefetch_limit=PrefetchLimit.of(self._agent),
             store_settings=self._settings.stores[owned.store],
             log=self._log,
             repeated_log=self._claim_failures,
@@ -363,7 +363,7 @@ class BucketWorker:
         self.executor.set_slots(agent)
         self.outcome_builder.defaults = settings.jobs
         for claimer in self.claimers.values():
-            claimer.capacity = Capacity.of(agent)
+            claimer.prefetch_limit = PrefetchLimit.of(agent)
             claimer.wake()
 
     # ------------------------------------------------------------ signals between the parts

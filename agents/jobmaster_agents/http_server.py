@@ -39,7 +39,7 @@ _HINT = (
 _HOST_HINT = "mend observability.metrics_host: 127.0.0.1 is this machine alone, 0.0.0.0 every address"
 
 
-class Answer(NamedTuple):
+class HttpResponse(NamedTuple):
     """One HTTP answer."""
 
     status: HTTPStatus
@@ -72,7 +72,7 @@ class HttpServer:
         self._log = log
         self._server: asyncio.Server | None = None
         self._connections: set[asyncio.Task[None]] = set()
-        self._routes: dict[str, Callable[[], Answer]] = {
+        self._routes: dict[str, Callable[[], HttpResponse]] = {
             "/metrics": self._metrics,
             "/live": self._live,
             "/startup": self._startup,
@@ -133,7 +133,7 @@ class HttpServer:
         method, target, _ = words
         return _encoded(self.answer(method, target), with_body=method != "HEAD")
 
-    def answer(self, method: str, target: str) -> Answer:
+    def answer(self, method: str, target: str) -> HttpResponse:
         """The answer to a request."""
         route = self._routes.get(target.split("?", 1)[0])
         if route is None:
@@ -144,22 +144,22 @@ class HttpServer:
 
     # ------------------------------------------------------------ the answers
 
-    def _metrics(self) -> Answer:
-        return Answer(HTTPStatus.OK, CONTENT_TYPE, self._telemetry.exposition())
+    def _metrics(self) -> HttpResponse:
+        return HttpResponse(HTTPStatus.OK, CONTENT_TYPE, self._telemetry.exposition())
 
-    def _live(self) -> Answer:
+    def _live(self) -> HttpResponse:
         return _state(HTTPStatus.OK, {"live": True})
 
-    def _startup(self) -> Answer:
+    def _startup(self) -> HttpResponse:
         why_not = self._health.why_not_started()
         if why_not is None:
             return _state(HTTPStatus.OK, {"started": True})
         return _state(HTTPStatus.SERVICE_UNAVAILABLE, {"started": False, "reason": why_not})
 
-    def _drain(self) -> Answer:
+    def _drain(self) -> HttpResponse:
         return _state(HTTPStatus.OK, dict(self._health.draining()))
 
-    def _ready(self) -> Answer:
+    def _ready(self) -> HttpResponse:
         why_not = self._health.why_not_ready()
         if why_not is None:
             remark = self._health.remark()
@@ -167,15 +167,15 @@ class HttpServer:
         return _state(HTTPStatus.SERVICE_UNAVAILABLE, {"ready": False, "reason": why_not})
 
 
-def _state(status: HTTPStatus, body: dict[str, object]) -> Answer:
-    return Answer(status, _JSON, json.dumps(body).encode() + b"\n")
+def _state(status: HTTPStatus, body: dict[str, object]) -> HttpResponse:
+    return HttpResponse(status, _JSON, json.dumps(body).encode() + b"\n")
 
 
-def _text_answer(status: HTTPStatus, more: str = "") -> Answer:
-    return Answer(status, _TEXT, (f"{status.phrase}: {more}\n" if more else f"{status.phrase}\n").encode())
+def _text_answer(status: HTTPStatus, more: str = "") -> HttpResponse:
+    return HttpResponse(status, _TEXT, (f"{status.phrase}: {more}\n" if more else f"{status.phrase}\n").encode())
 
 
-def _encoded(answer: Answer, *, with_body: bool) -> bytes:
+def _encoded(answer: HttpResponse, *, with_body: bool) -> bytes:
     head = (
         f"HTTP/1.1 {answer.status.value} {answer.status.phrase}\r\n"
         f"Content-Type: {answer.content_type}\r\nContent-Length: {len(answer.body)}\r\n"

@@ -19,7 +19,7 @@ from jobmaster.handlers import load_handlers
 from jobmaster.master.master import Master
 from jobmaster.model.errors import ConfigError, Unavailable
 from jobmaster.model.ids import text
-from jobmaster.rules.lease import Standing
+from jobmaster.rules.lease import LeaseStatus
 from jobmaster.settings.model import AgentSettings
 from jobmaster.telemetry import Telemetry
 from jobmaster.wiring import open_master, open_stores, open_transactions
@@ -99,7 +99,7 @@ class AgentLifecycle:
         ownership = self.serving.ownership
         if ownership.fenced.is_set():
             return f"it is fenced: {ownership.fenced_why}"
-        if ownership.standing(self._now()) not in (Standing.TRUSTED, Standing.SUSPENDED):
+        if ownership.lease_status(self._now()) not in (LeaseStatus.TRUSTED, LeaseStatus.SUSPENDED):
             return "its lease has not been renewed in time: it starts nothing"
         return None
 
@@ -247,8 +247,8 @@ async def run_until_exit(config: ChildConfig, runtime: AgentRuntime, lifecycle: 
                 group.create_task(run_periodically(duty, stop, telemetry, log=log), name=f"jobmaster-{duty.name}")
                 for duty in runtime.periodic_tasks()
             ]
-            work = group.create_task(runtime.bucket_worker.run(), name="jobmaster-working")
-            opening = group.create_task(runtime.open_all(), name="jobmaster-opening")
+            work = group.create_task(runtime.bucket_worker.run(), name="jobmaster-bucket-worker")
+            opening = group.create_task(runtime.open_all(), name="jobmaster-open-buckets")
             await _first_of(runtime.ownership.fenced, lifecycle.orphaned, opening)
             if opening.done() and opening.exception() is None:
                 lifecycle.serving = runtime

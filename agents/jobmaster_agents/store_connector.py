@@ -31,7 +31,7 @@ class StoreConnector:
     ``on_joined`` is called with the name of a store that is added late (there may be lost buckets in it).
     """
 
-    name = "joining"
+    name = "store-connector"
 
     def __init__(self, master: ConnectorMaster, stores: Mapping[str, AgentStore], log: EventLog) -> None:
         self._master = master

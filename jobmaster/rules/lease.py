@@ -23,7 +23,7 @@ LEASE_SECONDS_MAX = 600.0
 """No lease is longer, however large the cluster."""
 
 
-class Standing(Enum):
+class LeaseStatus(Enum):
     """What a lease allows at a moment."""
 
     TRUSTED = 1
@@ -66,13 +66,13 @@ def renewed(present: Term | None, sent: float, replied: float, lease_seconds: fl
     return granted if present is None or granted.trusted_until > present.trusted_until else present
 
 
-def standing(now: float, present: Term | None, store_term: Term | None = None) -> Standing:
+def lease_status(now: float, present: Term | None, store_term: Term | None = None) -> LeaseStatus:
     """What the present term allows or, where it is over, the store term. Without a term nothing is allowed."""
     if present is not None and now < present.soft_until:
-        return Standing.TRUSTED
+        return LeaseStatus.TRUSTED
     if store_term is not None and now < store_term.hard_until:
-        return Standing.SUSPENDED
-    return Standing.ENDED if present is None or now >= present.hard_until else Standing.SOFT
+        return LeaseStatus.SUSPENDED
+    return LeaseStatus.ENDED if present is None or now >= present.hard_until else LeaseStatus.SOFT
 
 
 def may_suspend(now: float, present: Term | None, *, unanswered: bool, works: bool) -> bool:

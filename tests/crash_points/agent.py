@@ -9,7 +9,7 @@ from pathlib import Path
 
 from jobmaster.settings.loader import load_settings
 from jobmaster_agents.event_log import configure
-from jobmaster_agents.supervisor import supervisor
+from jobmaster_agents.supervisor import restart_policy, supervisor
 
 _PR_SET_PDEATHSIG = 1
 
@@ -19,7 +19,7 @@ def main(config: str, name: str) -> int:
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     settings = load_settings(Path(config), {}, []).settings
     configure(settings.observability.log_level, settings.observability.log_format)
-    supervisor.STEADY_SECONDS = 0.0  # a test kills it many times: every death counts as the first
+    restart_policy.STEADY_SECONDS = 0.0  # a test kills it many times: every death counts as the first
     plan = supervisor.SupervisorPlan(
         settings=settings,
         agent=name,

@@ -16,7 +16,7 @@ from jobmaster.telemetry import METRICS, Telemetry
 from jobmaster_agents.event_log import Event
 from jobmaster_agents.run_agent import LEFT_BEHIND_EXIT_CODE, ORPHANED_EXIT_CODE, RECYCLED_EXIT_CODE
 from jobmaster_agents.state.ownership import FENCED_EXIT_CODE
-from jobmaster_agents.supervisor.supervisor import REFUSED_EXIT_CODES
+from jobmaster_agents.supervisor.restart_policy import REFUSED_EXIT_CODES
 from tests.repository.made_texts import PAGES, PARTS, ROOT, made, parts_of
 from tests.repository.tree import there
 

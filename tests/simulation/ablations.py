@@ -20,7 +20,7 @@ from jobmaster.rules.lease import Term
 from jobmaster.rules.ownership import OwnershipStatus, ownership_status
 from jobmaster_agents.buckets import ownership_check
 from jobmaster_agents.buckets.graceful_shutdown import GracefulShutdown
-from jobmaster_agents.buckets.memory_recovery import MemoryRecovery, Saved
+from jobmaster_agents.buckets.memory_recovery import MemoryRecovery, RecoveryResult
 from jobmaster_agents.execute.cancellation import Cancellation
 from jobmaster_agents.fetch.claimer import Claimer
 from jobmaster_agents.lease.heartbeat import Heartbeat, StoreBeat
@@ -29,7 +29,7 @@ from jobmaster_agents.outcomes.writer import OutcomeWriter
 from jobmaster_agents.rescue.rescuer import Rescuer, StoreRescuer
 from jobmaster_agents.state.job_table import ClaimedJob, JobPhase, by_bucket
 from jobmaster_agents.state.ownership import OwnedBucket, Ownership
-from jobmaster_agents.state.store_reach import StoreReach
+from jobmaster_agents.state.store_reachability import StoreReachability
 from tests.simulation.history import History, Result
 from tests.simulation.runtime.patches import Patch
 from tests.simulation.store.intake_functions import IntakeFunctions
@@ -134,8 +134,8 @@ def _retired_is_lost() -> list[Patch]:
 
 
 def _forgotten() -> list[Patch]:
-    async def nothing(self: MemoryRecovery, owned: OwnedBucket) -> Saved:
-        return Saved(0, 0)
+    async def nothing(self: MemoryRecovery, owned: OwnedBucket) -> RecoveryResult:
+        return RecoveryResult(0, 0)
 
     return [(MemoryRecovery, "write", nothing)]
 
@@ -159,16 +159,16 @@ def _one_rescuer() -> list[Patch]:
         for each in by_store.values():
             each._lock = turn
 
-    def always(self: StoreReach, store: str) -> bool:
+    def always(self: StoreReachability, store: str) -> bool:
         return store in self._stores
 
-    def never(self: StoreReach, store: str) -> float | None:
+    def never(self: StoreReachability, store: str) -> float | None:
         return None
 
     return [
         (Rescuer, "__init__", one_after_the_other),
-        (StoreReach, "answers", always),
-        (StoreReach, "silent_seconds", never),
+        (StoreReachability, "answers", always),
+        (StoreReachability, "silent_seconds", never),
     ]
 
 

@@ -38,7 +38,7 @@ _BATCH_ROWS = 500
 _KIND = "memory"
 
 
-class Saved(NamedTuple):
+class RecoveryResult(NamedTuple):
     """How many copies of a bucket that may have had no row are safe."""
 
     written: int
@@ -98,7 +98,7 @@ class MemoryRecovery:
             self._left[owned] = left
         return alone
 
-    async def write(self, owned: OwnedBucket) -> Saved:
+    async def write(self, owned: OwnedBucket) -> RecoveryResult:
         """Write the copies of a bucket. A call after a failure goes on with the rest.
 
         Raises:
@@ -107,7 +107,7 @@ class MemoryRecovery:
         """
         left = self._left.get(owned)
         if left is None:
-            return Saved(0, 0)
+            return RecoveryResult(0, 0)
         refusal: Refused | InputError | None = None
         for fence, copies in left.copies.items():
             for kind in (FinalRow, HoldRow):
@@ -116,7 +116,7 @@ class MemoryRecovery:
         if refusal is not None:
             raise refusal
         del self._left[owned]
-        return Saved(left.written, left.settled)
+        return RecoveryResult(left.written, left.settled)
 
     async def _write(self, left: _Left, fence: Fence, copies: Sequence[_Copy]) -> Refused | InputError | None:
         """Copies of one kind, in halves where the master refuses, so that no copy waits for an unfit neighbour. A single copy

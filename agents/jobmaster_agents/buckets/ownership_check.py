@@ -28,7 +28,7 @@ _DIFFERENT_TIMES = 2
 _NOT_OWNED = "the master names this agent as its owner, and it does not hold it"
 
 
-class Worker(Protocol):
+class FreezeHandler(Protocol):
     """The bucket worker, as this module uses it."""
 
     def freeze(self, owned: OwnedBucket) -> None: ...
@@ -41,14 +41,14 @@ class Worker(Protocol):
 class OwnershipCheck:
     """The duty that checks buckets against their rows."""
 
-    name = "ownership"
+    name = "ownership-check"
 
     def __init__(
         self,
         ownership: Ownership,
         buckets: OwnershipBuckets,
         store: OwnershipStore,
-        worker: Worker,
+        worker: FreezeHandler,
         telemetry: Telemetry,
         log: EventLog,
     ) -> None:

@@ -76,7 +76,7 @@ class Cancellation:
         self._job_table = job_table
         self._until_answered = outcome_writer.until_answered
         self._acknowledger = outcome_writer.acknowledger
-        self._assigned_copies = outcome_writer.assigned_copies
+        self._bucket_enqueuer = outcome_writer.bucket_enqueuer
         self._on_forgotten = outcome_writer.forget
         self._stop = stop
         self._claim_again = claim_again
@@ -247,7 +247,7 @@ class Cancellation:
         for job_id in copies:
             del bucket.copies[job_id]
         found = removed & bucket.ended_rows
-        found -= self._assigned_copies.may_come(found)
+        found -= self._bucket_enqueuer.may_come(found)
         bucket.ended_rows -= found
         self._forget(found)
         if len(requests) >= BATCH_JOBS or bucket.requests or bucket.copies:

@@ -60,7 +60,7 @@ class ThreadJob:
         self._on_done(error, self.result, self.ran_us)
 
 
-class Unfinished(NamedTuple):
+class UnfinishedJobs(NamedTuple):
     """Jobs that ``close`` left; ``on_done`` is never called for them."""
 
     waiting: list[ThreadJob]
@@ -153,7 +153,7 @@ class ThreadPool:
             self._start_thread()
         return True
 
-    async def close(self, timeout_seconds: float) -> Unfinished:
+    async def close(self, timeout_seconds: float) -> UnfinishedJobs:
         """Accept no more jobs, await running jobs, end the threads. Waiting jobs are returned."""
         with self._lock:
             self._closed = True
@@ -177,7 +177,7 @@ class ThreadPool:
             self._running.clear()
             self._stuck += len(running)
             self._live -= len(running)
-        return Unfinished(waiting, running)
+        return UnfinishedJobs(waiting, running)
 
     # ------------------------------------------------------------ threads
 

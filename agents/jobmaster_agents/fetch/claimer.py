@@ -55,7 +55,7 @@ class ClaimObserver(Protocol):
     ) -> None: ...
 
 
-class Capacity(NamedTuple):
+class PrefetchLimit(NamedTuple):
     """How many jobs of a bucket an agent may have in memory."""
 
     slots: int
@@ -63,7 +63,7 @@ class Capacity(NamedTuple):
     """Jobs beyond the slots, while their claimed lists fit into memory."""
 
     @classmethod
-    def of(cls, agent: AgentSettings) -> Capacity:
+    def of(cls, agent: AgentSettings) -> PrefetchLimit:
         return cls(agent.slots, agent.bucket_buffer)
 
     @property
@@ -97,7 +97,7 @@ class Claimer:
         on_forgotten: OnForgotten,
         *,
         list_prefix: str,
-        capacity: Capacity,
+        prefetch_limit: PrefetchLimit,
         store_settings: StoreSettings,
         log: EventLog | None = None,
         repeated_log: RepeatedLog | None = None,
@@ -117,7 +117,7 @@ class Claimer:
         self._cancellation = cancellation
         self._on_forgotten = on_forgotten
         self._list_prefix = list_prefix
-        self.capacity = capacity
+        self.prefetch_limit = prefetch_limit
         self._store_settings = store_settings
         self._spill_jobs = store_settings.high_water_jobs * 4 // 5
         self._log = log or EventLog()
@@ -172,8 +172,8 @@ class Claimer:
             return CLAIM_JOBS_MAX
         # The buffer is bounded in bytes too; free slots are filled whatever their jobs weigh.
         size = self._job_table.bytes_of(self._bucket_id)
-        capacity = self.capacity.jobs if size < CLAIMED_BYTES else self.capacity.slots
-        return min(capacity - self._executor.backlog(self._bucket_id), CLAIM_JOBS_MAX)
+        prefetch_limit = self.prefetch_limit.jobs if size < CLAIMED_BYTES else self.prefetch_limit.slots
+        return min(prefetch_limit - self._executor.backlog(self._bucket_id), CLAIM_JOBS_MAX)
 
     def _bytes_max(self) -> int:
         """Payload of one claim: up to what may be buffered, or of as many jobs as there are free slots."""
@@ -211,7 +211,7 @@ class Claimer:
                 fields = {"bucket": self._bucket_id, "outcomes": owned.kept, "bytes": owned.kept_bytes}
                 self._log.error(Event.BUCKET_KEEPS_NO_MORE, fields)
             return False
-        return self._executor.deferred(self._bucket_id) < self.capacity.jobs
+        return self._executor.deferred(self._bucket_id) < self.prefetch_limit.jobs
 
     async def _look(self) -> None:
         """Without room: read what cannot wait, and spill jobs of a bucket that is over its high-water mark."""

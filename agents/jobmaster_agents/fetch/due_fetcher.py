@@ -22,7 +22,7 @@ from jobmaster.model.job import Entry
 from jobmaster.ports import FetcherOnboarding
 from jobmaster.settings.model import Thresholds
 from jobmaster_agents.execute.executor import Executor
-from jobmaster_agents.outcomes.assigned_copies import AssignedCopies
+from jobmaster_agents.outcomes.bucket_enqueuer import BucketEnqueuer
 from jobmaster_agents.state.ownership import OnForgotten, OwnedBucket, Ownership
 from jobmaster_agents.state.progress import Progress
 from jobmaster_agents.until_answered import Backoff
@@ -85,12 +85,10 @@ class DueFetcher:
         on_forgotten: an answer of the store shows that a bucket has another owner.
     """
 
-    name = "onboarding"
-
     def __init__(
         self,
         onboarding: FetcherOnboarding,
-        assigned_copies: AssignedCopies,
+        bucket_enqueuer: BucketEnqueuer,
         executor: Executor,
         ownership: Ownership,
         thresholds: Thresholds,
@@ -100,7 +98,7 @@ class DueFetcher:
         progress: Progress | None = None,
     ) -> None:
         self._onboarding = onboarding
-        self._assigned_copies = assigned_copies
+        self._bucket_enqueuer = bucket_enqueuer
         self._executor = executor
         self._ownership = ownership
         self._thresholds = thresholds
@@ -210,7 +208,7 @@ class DueFetcher:
                 group.create_task(self._fetch_loop(), name="jobmaster-due-fetcher")
 
     async def _fetch_loop(self) -> None:
-        backoff = Backoff("onboard", self._assigned_copies.log)
+        backoff = Backoff("onboard", self._bucket_enqueuer.log)
         with self._progress.expect("a due fetcher"):
             while True:
                 due = self._next()
@@ -293,7 +291,7 @@ class DueFetcher:
 
     async def _put(self, due: _Due, fence: Fence, entries: list[Entry]) -> None:
         """Put the copies; rows of jobs that the bucket does not take go back by their identity."""
-        result = await self._assigned_copies.put(fence, entries)
+        result = await self._bucket_enqueuer.put(fence, entries)
         if result.done:
             self.onboarded += len(entries)
             due.ahead += len(entries)

@@ -21,7 +21,7 @@ from jobmaster.model.bucket import Bucket, BucketState
 from jobmaster.model.errors import CodeError, JobMasterError
 from jobmaster.ports import BucketQueries, HintStore, OwnerTraits
 from jobmaster.telemetry import Telemetry
-from jobmaster_agents.state.store_reach import StoreReach
+from jobmaster_agents.state.store_reachability import StoreReachability
 
 PER_GROUP = 2
 TURNS_MAX = 20
@@ -56,17 +56,17 @@ class DueNotifier:
     """The bucket map, the turns of the owners, and the periodic task that calls the stores.
 
     Args:
-        reach: silent stores are skipped.
+        reachability: silent stores are skipped.
         map_seconds: greatest age of the bucket map when it is used.
     """
 
-    name = "hints"
+    name = "due-notifier"
 
     def __init__(
         self,
         queries: BucketQueries,
         stores: Mapping[str, HintStore],
-        reach: StoreReach,
+        reachability: StoreReachability,
         clock: Clock,
         telemetry: Telemetry,
         *,
@@ -74,7 +74,7 @@ class DueNotifier:
     ) -> None:
         self._queries = queries
         self._stores = stores
-        self._reach = reach
+        self._reachability = reachability
         self._now = clock.boottime
         self._telemetry = telemetry
         self._map_seconds = map_seconds
@@ -132,7 +132,7 @@ class DueNotifier:
         first = self._turns.get((group, kind), 0)
         for step in range(len(turns)):
             bucket = turns[(first + step) % len(turns)]
-            if bucket.id in notified or not self._reach.answers(bucket.store) or not await self._hint(bucket):
+            if bucket.id in notified or not self._reachability.answers(bucket.store) or not await self._hint(bucket):
                 continue
             notified.add(bucket.id)
             self._turns[group, kind] = (first + step + 1) % len(turns)
@@ -147,6 +147,6 @@ class DueNotifier:
         except CodeError:
             raise
         except (JobMasterError, TimeoutError) as error:
-            self._reach.failed(bucket.store, error)
+            self._reachability.failed(bucket.store, error)
             return False
         return True

@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from jobmaster.clock import Clock
 from jobmaster.model.job import Priority
 from jobmaster.ports import Leadership
-from jobmaster.rules.lease import Standing
+from jobmaster.rules.lease import LeaseStatus
 from jobmaster.settings.model import AgentMode, Leases
 from jobmaster.telemetry import Telemetry
 from jobmaster_agents.event_log import Event, EventLog
@@ -56,7 +56,7 @@ class MaintenanceTasks:
         pace_seconds: least time between the starts of two tasks.
     """
 
-    name = "chores"
+    name = "maintenance"
 
     def __init__(
         self, tasks: Sequence[MaintenanceTask], leads: Callable[[], bool], clock: Clock, pace_seconds: float
@@ -90,7 +90,7 @@ class Leader:
         horizon_seconds: jobs that come due within this time count as due.
     """
 
-    name = "coordination"
+    name = "leader"
 
     def __init__(
         self,
@@ -149,7 +149,7 @@ class Leader:
         """Renew the leader's lease and do the leader's work, or wait."""
         if self._resigned:
             return IDLE_SECONDS
-        if self._ownership.standing(self._now()) is not Standing.TRUSTED:
+        if self._ownership.lease_status(self._now()) is not LeaseStatus.TRUSTED:
             self._step_down("its own lease is in doubt")
             return self._leases.leader_renew_seconds
         if self._epoch is None:

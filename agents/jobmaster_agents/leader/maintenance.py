@@ -12,7 +12,7 @@ from jobmaster.settings.model import ClusterSettings
 from jobmaster.telemetry import Telemetry
 from jobmaster_agents.event_log import Event, EventLog
 from jobmaster_agents.leader.leader import MaintenanceTask
-from jobmaster_agents.state.store_reach import StoreReach
+from jobmaster_agents.state.store_reachability import StoreReachability
 
 _ROUNDS_MAX = 20
 _DROPS_MAX = 64
@@ -22,7 +22,7 @@ _ADOPTED_LANE = "default"
 _ADOPTED_PRIORITY = Priority.MEDIUM
 
 
-class Maintenance:
+class ClusterMaintenance:
     """The maintenance tasks and their intervals.
 
     Args:
@@ -34,7 +34,7 @@ class Maintenance:
         agent_id: bytes,
         master: MaintenanceMaster,
         stores: Mapping[str, MaintenanceStore],
-        reach: StoreReach,
+        reachability: StoreReachability,
         settings: ClusterSettings,
         on_lost: Callable[[], None],
         telemetry: Telemetry,
@@ -43,7 +43,7 @@ class Maintenance:
         self._agent_id = agent_id
         self._master = master
         self._stores = stores
-        self._reach = reach
+        self._reachability = reachability
         self._settings = settings
         self._on_lost = on_lost
         self._telemetry = telemetry
@@ -135,7 +135,7 @@ class Maintenance:
         when the store is configured again."""
         leases = self._settings.leases
         refusal: Refused | None = None
-        for name in [name for name in self._stores if self._reach.answers(name)]:
+        for name in [name for name in self._stores if self._reachability.answers(name)]:
             try:
                 await self._forget_of(name)
             except Refused as error:  # of this store alone: the others have their turn first
@@ -154,7 +154,7 @@ class Maintenance:
             try:
                 status = await self._stores[store].delete_bucket(bucket.id)
             except Unavailable as error:
-                self._reach.failed(store, error)
+                self._reachability.failed(store, error)
                 return
             if status is ReplyStatus.NOT_EMPTY:
                 reason = "keys of a retired bucket hold jobs again"
@@ -179,22 +179,22 @@ class Maintenance:
         found: dict[bytes, str] = {}
         refusal: Refused | None = None
         for name, store in list(self._stores.items()):  # a store may be added meanwhile
-            if not self._reach.answers(name):
+            if not self._reachability.answers(name):
                 continue
             try:
                 found.update((bucket_id, name) for bucket_id in await store.known_buckets())
             except Unavailable as error:
-                self._reach.failed(name, error)
+                self._reachability.failed(name, error)
             except Refused as error:  # of this store alone: the others have their turn first
                 refusal = error
         known = {bucket.id for bucket in await self._master.queries.list_buckets()} if found else set()
         for bucket_id in [b for b in found if b not in known][:_DROPS_MAX]:
-            if not self._reach.answers(found[bucket_id]):
+            if not self._reachability.answers(found[bucket_id]):
                 continue
             try:
                 await self._adopt(bucket_id, found[bucket_id])
             except Unavailable as error:  # (of the store or of the master: the next run begins again)
-                self._reach.failed(found[bucket_id], error)
+                self._reachability.failed(found[bucket_id], error)
             except Refused as error:
                 refusal = error
         if refusal is not None:

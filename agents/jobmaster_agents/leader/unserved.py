@@ -41,7 +41,7 @@ _Kind = tuple[str, int, str]
 """Lane, priority and handler."""
 
 
-class UnservedJobs:
+class UnservedJobsMonitor:
     """Logs jobs that no agent can run, puts them off, and gives them their due time back."""
 
     def __init__(

@@ -41,7 +41,7 @@ class StoreLease:
         on_forgotten: an answer of the store shows that a bucket has another owner.
     """
 
-    name = "suspension"
+    name = "store-lease"
 
     def __init__(
         self,

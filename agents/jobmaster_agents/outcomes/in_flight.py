@@ -173,7 +173,7 @@ class InFlightWriter:
             PROCESSING: a rescue counts those, and not what was only queued.
     """
 
-    name = "persisting"
+    name = "in-flight-writer"
 
     def __init__(
         self,

@@ -63,7 +63,7 @@ class KeptOutcomes:
         self._on_forgotten = on_forgotten
         self._log = log
         self._progress = progress
-        self._backoff = Backoff("spill", self._log)
+        self._backoff = Backoff("keep_outcomes", self._log)
         self._kept_now = self._logged_at = 0
         """Outcomes kept since the lease was last in good order; how many they were when that was last logged."""
         self._suspended = asyncio.Event()

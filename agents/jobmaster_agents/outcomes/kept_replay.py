@@ -68,7 +68,7 @@ class KeptReplay:
         self._telemetry = telemetry
         self._log = log
         self._progress = progress
-        self._backoff = Backoff("apply", log)
+        self._backoff = Backoff("replay_kept", log)
         self.size = BatchSize(PAGE_JOBS)
         """Of the next page and of the statements that write it."""
         self._work = asyncio.Event()

@@ -33,8 +33,8 @@ from jobmaster.rules.batching import OUTCOME_BYTES, BatchSize, fitting_count
 from jobmaster.telemetry import Telemetry
 from jobmaster_agents.event_log import Event, EventLog
 from jobmaster_agents.outcomes.acknowledger import Acknowledger
-from jobmaster_agents.outcomes.assigned_copies import AssignedCopies
 from jobmaster_agents.outcomes.batch_write import BatchWrite, copied, demand_account
+from jobmaster_agents.outcomes.bucket_enqueuer import BucketEnqueuer
 from jobmaster_agents.outcomes.metrics import FailureLog, OutcomeMetrics
 from jobmaster_agents.state.job_table import ClaimedJob, JobPhase, JobTable, by_bucket
 from jobmaster_agents.state.ownership import OnForgotten, OwnedBucket, Ownership
@@ -89,7 +89,7 @@ class OutcomeWriter:
         self._progress = progress or Progress(clock.boottime)
         self.until_answered = UntilAnswered(ownership, clock, self._log, self._progress)
         self.acknowledger = Acknowledger(store, job_table, self.forget, self._log, self._progress)
-        self.assigned_copies = AssignedCopies(outcomes, store, job_table, self.until_answered, clock, self._log)
+        self.bucket_enqueuer = BucketEnqueuer(outcomes, store, job_table, self.until_answered, clock, self._log)
         self._copy: list[ClaimedJob] = []
         self._upsert: list[ClaimedJob] = []
         self._holds: list[ClaimedJob] = []
@@ -336,7 +336,7 @@ class OutcomeWriter:
         Rows without a copy are given back under their new identity. If a copy exists after all (its answer was lost), its
         row refuses it.
         """
-        result = await self.assigned_copies.put(fence, list(map(_next_entry, rows)))
+        result = await self.bucket_enqueuer.put(fence, list(map(_next_entry, rows)))
         if result.done:
             return
         if result.shows_loss(owned, fence):

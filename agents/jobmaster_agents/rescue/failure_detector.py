@@ -11,7 +11,7 @@ from collections.abc import Callable
 
 from jobmaster.clock import Clock
 from jobmaster.ports import DetectorMembers
-from jobmaster.rules.lease import Standing
+from jobmaster.rules.lease import LeaseStatus
 from jobmaster.settings.model import Leases
 from jobmaster.telemetry import Telemetry
 from jobmaster_agents.event_log import Event, EventLog
@@ -27,7 +27,7 @@ class FailureDetector:
         on_certified: called when at least one agent was certified dead (the rescue may begin).
     """
 
-    name = "judging"
+    name = "failure-detector"
 
     def __init__(
         self,
@@ -59,7 +59,7 @@ class FailureDetector:
             # The master refuses certificates by an agent that is younger than one lease.
             self._first = False
             return self._every
-        if self._ownership.standing(self._now()) is not Standing.TRUSTED:
+        if self._ownership.lease_status(self._now()) is not LeaseStatus.TRUSTED:
             return self._every / 4.0
         dead = await self._members.certify_dead(self._ownership.agent_id, CERTIFICATES_MAX)
         for agent_id in dead:

@@ -2,8 +2,8 @@
 in the master are the work, one taken per transaction. A rescuer that dies leaves its bucket DRAINING, and the next death
 certificate makes it LOST again.
 
-Each store has a periodic task of its own, so a silent store delays no bucket of another store. While a store is silent
-(``reach``) none of its buckets is taken; a bucket that is being evacuated stays DRAINING with this agent. A bucket that
+Each store has a periodic task of its own, so a silent store delays no bucket of another store. While a store is silent none
+of its buckets is taken (``state.store_reachability``); a bucket in evacuation stays DRAINING with this agent. A bucket that
 cannot be finished for another reason (the master refuses, a row is locked) is tried again with a growing delay, after the
 buckets that are newly lost. After ``store_dead_seconds`` of silence the rows in the master go back to HELD without the
 store. (The old owner cannot record an outcome of them then, and their rows refuse the copies that the store brings back.)
@@ -23,7 +23,7 @@ from jobmaster.telemetry import Telemetry
 from jobmaster_agents.event_log import Event, EventLog
 from jobmaster_agents.rescue.evacuation import Evacuation, EvacuationEnd
 from jobmaster_agents.state.ownership import Ownership
-from jobmaster_agents.state.store_reach import StoreReach
+from jobmaster_agents.state.store_reachability import StoreReachability
 
 IDLE_SECONDS = 60.0
 """Interval without a kick. Kicks come with renewals, so this only covers a missed one."""
@@ -53,14 +53,14 @@ class StoreRescuer:
     Args:
         store_name: name of the store in the configuration; it may not be connected yet.
         store: connection to the store.
-        reach: knows whether the store answers.
+        reachability: whether the store answers.
         notify_owners: called with the lanes and priorities whose jobs came back to the master: their owners should fetch now.
         page_jobs: greatest number of entries in one page.
         max_rescues: a job that was rescued more often fails.
         store_dead_seconds: a store that is silent for this long is taken for dead: the rows no longer wait for it.
     """
 
-    name = "rescue"
+    name = "rescuer"
 
     def __init__(
         self,
@@ -68,7 +68,7 @@ class StoreRescuer:
         master: RescuerMaster,
         store_name: str,
         store: EvacuationStore,
-        reach: StoreReach,
+        reachability: StoreReachability,
         notify_owners: NotifyOwners,
         clock: Clock,
         telemetry: Telemetry,
@@ -82,7 +82,7 @@ class StoreRescuer:
         self._master = master
         self._store_name = store_name
         self._store = store
-        self._reach = reach
+        self._reachability = reachability
         self._notify_owners = notify_owners
         self._now = clock.boottime
         self._telemetry = telemetry
@@ -115,18 +115,18 @@ class StoreRescuer:
         return self._pause()
 
     def _pause(self) -> float:
-        silent = self._reach.silent_seconds(self._store_name)
+        silent = self._reachability.silent_seconds(self._store_name)
         if silent is not None and silent < self._store_dead_seconds:  # the first answer kicks
             return min(self._store_dead_seconds - silent, IDLE_SECONDS)
         soonest = min((work.next_at for work in self.unfinished.values()), default=self._now() + IDLE_SECONDS)
         return max(soonest - self._now(), 0.0)
 
     async def _rescue(self) -> None:
-        silent = self._reach.silent_seconds(self._store_name)
+        silent = self._reachability.silent_seconds(self._store_name)
         if silent is not None and silent < self._store_dead_seconds:
             return
         await self._sync_taken()
-        before, self._silences = self._silences, self._reach.silences(self._store_name)
+        before, self._silences = self._silences, self._reachability.silences(self._store_name)
         if self._silences != before:
             for work in self.unfinished.values():  # their delays came from the silence
                 work.next_at = min(work.next_at, self._now())
@@ -147,7 +147,7 @@ class StoreRescuer:
             await self._advance(self._begin(bucket), dead)
 
     def _may_go_on(self, dead: bool) -> bool:
-        return self._may_write() and (dead or self._reach.answers(self._store_name))
+        return self._may_write() and (dead or self._reachability.answers(self._store_name))
 
     async def _advance(self, work: _Unfinished, dead: bool) -> None:
         if dead:
@@ -224,7 +224,7 @@ class StoreRescuer:
         except CodeError:
             raise
         except (JobMasterError, TimeoutError) as error:
-            self._reach.failed(self._store_name, error)
+            self._reachability.failed(self._store_name, error)
             await self._postpone(work, type(error).__name__, str(error))
             return
         if end is EvacuationEnd.STOPPED:

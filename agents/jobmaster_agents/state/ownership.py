@@ -17,7 +17,7 @@ from typing import Protocol
 from jobmaster.model.bucket import Bucket, BucketState
 from jobmaster.model.ids import AgentId, BucketId, Fence
 from jobmaster.ports import ReplyStatus
-from jobmaster.rules.lease import Standing, Term, standing
+from jobmaster.rules.lease import LeaseStatus, Term, lease_status
 
 FENCED_EXIT_CODE = 75
 """Exit code of a process that fenced itself: its supervisor starts a new agent in its place (EX_TEMPFAIL)."""
@@ -236,9 +236,9 @@ class Ownership:
         """When others may end this process: the end of its lease, or of the store term if that is later."""
         return self.trusted_until if self.store_term is None else max(self.trusted_until, self.store_term.trusted_until)
 
-    def standing(self, now: float) -> Standing:
+    def lease_status(self, now: float) -> LeaseStatus:
         """What may be done at ``now`` (CLOCK_BOOTTIME seconds)."""
-        return Standing.ENDED if self.fenced.is_set() else standing(now, self._term, self.store_term)
+        return LeaseStatus.ENDED if self.fenced.is_set() else lease_status(now, self._term, self.store_term)
 
     def may_start(self, now: float) -> bool:
         """True in the first half of the lease."""

@@ -22,7 +22,6 @@ from types import FrameType
 import msgspec
 
 from jobmaster.clock import Clock, SystemClock, new_id
-from jobmaster.rules.backoff import backoff_delay
 from jobmaster.settings.model import ClusterSettings
 from jobmaster_agents.event_log import LOGGER_NAME, Event, EventLog
 from jobmaster_agents.launch.order import CertificateRequest, ControlMessage, LaunchOrder
@@ -30,35 +29,21 @@ from jobmaster_agents.launch.shared_deadline import AgentPhase, ChildCounters
 from jobmaster_agents.supervisor.child_process import STACKS_SIGNAL, ChildProcess
 from jobmaster_agents.supervisor.config_reload import ConfigReload, apply_reload
 from jobmaster_agents.supervisor.death_certificates import DeathCertificates
+from jobmaster_agents.supervisor.restart_policy import (
+    BEFORE_SERVING,
+    RESTART_SECONDS,
+    deaths_in_a_row,
+    is_crash_loop,
+    is_refusal,
+    restart_delay,
+)
 
 STOP_MARGIN_SECONDS = 5.0
 """Time of a graceful exit beyond the grace time."""
 HURRY_SECONDS = 5.0
 """Time limit of a stop "now"."""
-STEADY_SECONDS = 30.0
-"""A death after a longer life does not count as "in a row"."""
-_CRASH_LOOP_DEATHS = 3
-RESTART_SECONDS = 0.5
-RESTART_SECONDS_MAX = 30.0
-AWAY_SECONDS_MAX = 3.0
-"""Longest delay after a child that ended because a server did not answer: the server may be back at any moment, and a failed
-start costs half a second of one core."""
-AWAY_EXIT_CODES = frozenset({69, 75})
-"""A server did not answer; the lease could not be renewed."""
-SERVED_SECONDS_MAX = 3.0
-"""Longest delay after a child that had opened its buckets. The usual cause is a job that kills its process, and each death
-makes progress: the job counts a rescue, and soon runs alone or fails. A longer delay would only cost the other jobs."""
-REFUSED_SECONDS_MAX = 10.0
-"""Longest delay after a child that was refused although others had been accepted: a person repairs that, and waits."""
 CERTIFICATE_WAIT_SECONDS = 5.0
 """Time for which an ending supervisor waits for the last certificates."""
-REFUSED_EXIT_CODES = frozenset({2, 77, 78})
-"""Permanent errors: wrong input, refused, wrong configuration. A child that exits with one of these before it serves would
-fail the same way again."""
-
-
-_BEFORE_SERVING = (AgentPhase.STARTING, AgentPhase.REGISTERED)
-"""A child publishes REGISTERED before its registration; master or store may still refuse it or its buckets."""
 _REFUSED = (
     "it was refused before it served (its own error says by whom); agents of this supervisor were accepted before, "
     "so it is tried again until that is mended; its siblings go on"
@@ -78,23 +63,6 @@ class SupervisorPlan(msgspec.Struct, frozen=True, kw_only=True):
     reload_command: tuple[str, ...] = ()
     """Prints the settings of the configuration as JSON (``ConfigReload``); empty: a reload is not possible."""
     certificate_command: tuple[str, ...] = (sys.executable, "-m", "jobmaster_agents.supervisor.certificate_main")
-
-
-def restart_delay(deaths_in_a_row: int, exit_code: int, phase: AgentPhase = AgentPhase.STARTING) -> float:
-    """Seconds until a new agent replaces a dead one: 0 the first time, then doubling.
-
-    Args:
-        phase: how far the dead child had come.
-    """
-    if deaths_in_a_row <= 1:
-        return 0.0
-    if exit_code in AWAY_EXIT_CODES:
-        longest = AWAY_SECONDS_MAX
-    elif phase in _BEFORE_SERVING:
-        longest = REFUSED_SECONDS_MAX if exit_code in REFUSED_EXIT_CODES else RESTART_SECONDS_MAX
-    else:
-        longest = SERVED_SECONDS_MAX
-    return backoff_delay(deaths_in_a_row - 1, RESTART_SECONDS, longest)
 
 
 def exit_text(returncode: int) -> str:
@@ -306,7 +274,7 @@ class Supervisor:
         if code == -signal.SIGTERM and self._kill_at is not None and phase is AgentPhase.STARTING:
             code = 0  # killed by the supervisor's own signal before its start was complete: no failure
         slot.last_code = code
-        self._served_once = self._served_once or phase not in _BEFORE_SERVING
+        self._served_once = self._served_once or phase not in BEFORE_SERVING
         fields = {"child": slot.index, "agent": child.order.agent_id, "how": exit_text(code), "lived_seconds": lived}
         if code == 0:
             self._log.info(Event.CHILD_EXITED, fields)
@@ -319,12 +287,12 @@ class Supervisor:
             self._certificates.request(
                 CertificateRequest(settings=self._plan.settings, agent_id=child.order.agent_id, reason=reason), now
             )
-        refused = phase in _BEFORE_SERVING and code in REFUSED_EXIT_CODES
+        refused = is_refusal(code, phase)
         if refused and not self._has_served():
             self._give_up(code)
             return
-        slot.deaths = slot.deaths + 1 if lived < STEADY_SECONDS else 1
-        looping = slot.deaths >= _CRASH_LOOP_DEATHS
+        slot.deaths = deaths_in_a_row(slot.deaths, lived)
+        looping = is_crash_loop(slot.deaths)
         slot.count(ChildCounters(1, int(child.killed), int(refused), int(looping)))
         if self._kill_at is not None:
             return
@@ -339,7 +307,7 @@ class Supervisor:
     def _has_served(self) -> bool:
         """True when a child of this plan, dead or alive, has opened its buckets."""
         living = [slot.child for slot in self._slots if slot.child is not None]
-        return self._served_once or any(child.deadline.phase not in _BEFORE_SERVING for child in living)
+        return self._served_once or any(child.deadline.phase not in BEFORE_SERVING for child in living)
 
     def _give_up(self, code: int) -> None:
         self._refused_with = code

@@ -30,7 +30,7 @@ from jobmaster_agents.event_log import EventLog
 from jobmaster_agents.outcomes.kept_codec import keep_final, keep_hold
 from jobmaster_agents.rescue.rescuer import StoreRescuer
 from jobmaster_agents.state.ownership import Ownership
-from jobmaster_agents.state.store_reach import StoreReach
+from jobmaster_agents.state.store_reachability import StoreReachability
 from tests.support.master_parts import PARTS
 
 PRIORITY = 3
@@ -100,7 +100,9 @@ class Participant:
         self.ownership.trust(term(SystemClock().boottime(), lease_seconds))
         self.stores = {store.name: store}
         self.heard: list[str] = []
-        self.reach = StoreReach(["default"], self.stores, SystemClock(), self.heard.append, self.telemetry, EventLog())
+        self.reachability = StoreReachability(
+            ["default"], self.stores, SystemClock(), self.heard.append, self.telemetry, EventLog()
+        )
 
     def rescue(self, master: Any = None, store: Any = None, page_jobs: int = 100, of: str = "default") -> StoreRescuer:
         """Its rescue duty for one store, perhaps over ports that end it."""
@@ -109,7 +111,7 @@ class Participant:
             master or self.master,
             of,
             store or self.stores[of],
-            self.reach,
+            self.reachability,
             self.notify_owners,
             SystemClock(),
             self.telemetry,

@@ -17,7 +17,7 @@ from jobmaster_agents.buckets.anti_entropy import AntiEntropy, _Watch
 from jobmaster_agents.event_log import EventLog
 from jobmaster_agents.leader.due_notifier import DueNotifier
 from jobmaster_agents.leader.leader import Leader
-from jobmaster_agents.leader.maintenance import Maintenance
+from jobmaster_agents.leader.maintenance import ClusterMaintenance
 from jobmaster_agents.state.ownership import OwnedBucket
 from tests.integration.agents.fixture import PRIORITY, Participant, Stage
 from tests.support.hand_clock import HandClock
@@ -30,7 +30,7 @@ class Candidate:
         self.agent = agent
         self.overdue = 0
         self.due_notifier = DueNotifier(
-            agent.master.queries, agent.stores, agent.reach, SystemClock(), agent.telemetry, map_seconds=10.0
+            agent.master.queries, agent.stores, agent.reachability, SystemClock(), agent.telemetry, map_seconds=10.0
         )
         self.duty = Leader(
             agent.ownership,
@@ -172,13 +172,13 @@ async def test_a_row_marked_and_never_put_comes_back_and_its_neighbours_stay(sta
 # ---------------------------------------------------------------- tasks
 
 
-def maintenance_of(agent: Participant, kicks: list[int], tombstone_seconds: float = 0.02) -> Maintenance:
+def maintenance_of(agent: Participant, kicks: list[int], tombstone_seconds: float = 0.02) -> ClusterMaintenance:
     leases = Leases(tombstone_seconds=tombstone_seconds, bucket_map_seconds=0.001)
-    return Maintenance(
+    return ClusterMaintenance(
         agent.agent_id,
         agent.master,
         agent.stores,
-        agent.reach,
+        agent.reachability,
         ClusterSettings(leases=leases),
         lambda: kicks.append(1),
         agent.telemetry,

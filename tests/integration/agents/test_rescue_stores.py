@@ -16,7 +16,7 @@ from jobmaster.rules.lease import term
 from jobmaster.settings.model import Leases, StoreSettings
 from jobmaster_agents.event_log import EventLog
 from jobmaster_agents.rescue.failure_detector import FailureDetector
-from jobmaster_agents.state.store_reach import StoreReach
+from jobmaster_agents.state.store_reachability import StoreReachability
 from tests.integration.agents.fixture import Stage, check
 
 # ---------------------------------------------------------------- stores that disagree or are silent
@@ -49,9 +49,9 @@ async def test_a_silent_store_keeps_its_bucket_draining_until_it_answers(
     assert len(duty.unfinished) == 1
     assert rescuer.telemetry.drains_postponed == 1
     assert (await stage.bucket_state(owner.fence.bucket_id))[0] == "DRAINING"
-    await rescuer.reach.tick()
+    await rescuer.reachability.tick()
     server.start()
-    await rescuer.reach.tick()
+    await rescuer.reachability.tick()
     assert rescuer.heard == ["default"]
     await duty.tick()
     await check(stage, owner, lived)
@@ -123,11 +123,11 @@ async def test_buckets_of_a_silent_store_are_not_taken_one_after_another(
     duty = rescuer.rescue()
     for _ in range(3):
         await duty.tick()
-        await rescuer.reach.tick()
+        await rescuer.reachability.tick()
     states = [(await stage.bucket_state(owner.fence.bucket_id))[0] for owner in owners]
     assert sorted(states) == ["DRAINING", "LOST", "LOST"]
     server.start()
-    await rescuer.reach.tick()
+    await rescuer.reachability.tick()
     await duty.tick()
     states = [(await stage.bucket_state(owner.fence.bucket_id))[0] for owner in owners]
     assert states == ["READY_TO_DELETE"] * 3
@@ -144,7 +144,7 @@ async def test_rows_of_a_store_that_is_silent_for_too_long_no_longer_wait_for_it
     await owner.die()
     server.kill()
     del rescuer.stores["default"]
-    rescuer.reach = StoreReach(
+    rescuer.reachability = StoreReachability(
         ["default"], rescuer.stores, SystemClock(), rescuer.heard.append, rescuer.telemetry, EventLog()
     )
     duty = rescuer.rescue(store=rescuer.store)

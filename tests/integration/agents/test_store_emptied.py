@@ -22,9 +22,9 @@ from jobmaster.rules.lease import term
 from jobmaster.settings.model import AgentSettings, ClusterSettings
 from jobmaster.telemetry import Telemetry
 from jobmaster_agents.bucket_worker import BucketWorker
-from jobmaster_agents.buckets.loss import BucketLoss
+from jobmaster_agents.buckets.lost_buckets import LostBuckets
 from jobmaster_agents.event_log import EventLog
-from jobmaster_agents.fetch.claimer import Capacity
+from jobmaster_agents.fetch.claimer import PrefetchLimit
 from jobmaster_agents.state.ownership import OwnedBucket
 from tests.integration.agents.fixture import HIGH_WATER, PRIORITY, Owner, Stage
 from tests.support.waiting import until
@@ -52,7 +52,7 @@ class Life:
             ClusterSettings(), AgentSettings(slots=1, bucket_buffer=600), owner.master, owner.store, owner.ownership,
             handlers, SystemClock(), self.telemetry, EventLog(), owner.agent_id.hex()[-12:],
         )  # fmt: skip
-        self.bucket_loss = BucketLoss(
+        self.lost_buckets = LostBuckets(
             owner.ownership,
             owner.master.buckets,
             self.bucket_worker.memory_recovery,
@@ -105,7 +105,7 @@ async def test_jobs_that_wait_in_their_owners_buffer_outlive_their_store(stage: 
         await emptied(stage)
         life.bucket_worker.claimers[owner.fence.bucket_id].wake()
         await until(lambda: life.owned.lost)
-        await life.bucket_loss.tick()
+        await life.lost_buckets.tick()
         assert life.telemetry.jobs_salvaged == 500, "one is safe in quarantine"
         assert life.telemetry.jobs_at_risk == 0
         assert set((await stage.jobs()).values()) == {("HELD", 1, 0)}
@@ -145,13 +145,13 @@ async def test_the_doctor_names_what_waited_in_a_store_that_was_emptied(stage: S
     assert (await _finding(stage)).verdict is Verdict.OK
     owner = await stage.owner()
     async with living(owner, owner.lane) as life:
-        life.bucket_worker.claimers[owner.fence.bucket_id].capacity = Capacity(2, 0)
+        life.bucket_worker.claimers[owner.fence.bucket_id].prefetch_limit = PrefetchLimit(2, 0)
         await life.submit([Entry(new_id(), 1, "work", b"{}") for _ in range(5)])
         await until(lambda: life.bucket_worker.claimers[owner.fence.bucket_id].waiting == 3)
         await emptied(stage)
         await life.bucket_worker.claimers[owner.fence.bucket_id].adopt_unknown_lists()
         assert life.owned.lost
-        await life.bucket_loss.tick()
+        await life.lost_buckets.tick()
         assert (life.telemetry.jobs_at_risk, life.telemetry.jobs_salvaged) == (3, 2)
     finding = await _finding(stage)
     assert finding.verdict is Verdict.WARN
@@ -169,7 +169,7 @@ async def test_an_older_copy_that_comes_back_with_the_store_is_refused_by_the_ro
         await life.submit([entry])
         await until(lambda: len(ran) == 1)
         owner.ownership.lose(owner.fence.bucket_id, "its store fell back")
-        await life.bucket_loss.tick()
+        await life.lost_buckets.tick()
         assert await stage.jobs() == {entry.id: ("HELD", 1, 0)}
     duty = rescuer.rescue()
     await duty.tick()
@@ -188,6 +188,6 @@ async def test_an_owner_whose_bucket_is_anothers_writes_nothing(stage: Stage) ->
         await rescuer.rescue().tick()
         assert await stage.jobs() == {entry.id: ("HELD", 2, 1)}
         owner.ownership.lose(owner.fence.bucket_id, "fenced")
-        await life.bucket_loss.tick()
+        await life.lost_buckets.tick()
         assert life.telemetry.jobs_salvaged == 0
     assert await stage.jobs() == {entry.id: ("HELD", 2, 1)}

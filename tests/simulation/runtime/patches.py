@@ -24,7 +24,7 @@ from jobmaster_agents.fetch import claimer, wake_listener
 from jobmaster_agents.leader import due_notifier
 from jobmaster_agents.outcomes import kept, kept_replay, writer
 from jobmaster_agents.rescue import rescuer
-from jobmaster_agents.state import store_reach
+from jobmaster_agents.state import store_reachability
 from tests.simulation.runtime.event_loop import PROCESS
 
 Patch = tuple[object, str, object]
@@ -36,8 +36,8 @@ PERIODS: list[Patch] = [
     (rescuer, "IDLE_SECONDS", 2.0),
     (rescuer, "RETRY_SECONDS", 0.1),
     (rescuer, "RETRY_SECONDS_MAX", 0.6),
-    (store_reach, "PING_EVERY_SECONDS", 0.1),
-    (store_reach, "PING_SECONDS", 0.2),
+    (store_reachability, "PING_EVERY_SECONDS", 0.1),
+    (store_reachability, "PING_SECONDS", 0.2),
     (due_notifier, "HINT_SECONDS", 0.2),
     (store_connector, "OTHERS_SECONDS", 0.2),
     (run_agent, "_LAST_TICKS_SECONDS", 0.2),

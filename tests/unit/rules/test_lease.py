@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from jobmaster.rules import lease
-from jobmaster.rules.lease import Standing, Term
+from jobmaster.rules.lease import LeaseStatus, Term
 from jobmaster.settings.model import Leases
 
 SECONDS = st.floats(min_value=0.2, max_value=600.0)
@@ -22,23 +22,23 @@ def test_deadlines_come_in_order_and_before_the_masters(sent: float, seconds: fl
 
 
 @pytest.mark.parametrize(
-    ("now", "standing"),
+    ("now", "lease_status"),
     [
-        (0.0, Standing.TRUSTED),
-        (4.999, Standing.TRUSTED),
-        (5.0, Standing.SOFT),
-        (8.999, Standing.SOFT),
-        (9.0, Standing.ENDED),
-        (9.999, Standing.ENDED),
-        (1e9, Standing.ENDED),
+        (0.0, LeaseStatus.TRUSTED),
+        (4.999, LeaseStatus.TRUSTED),
+        (5.0, LeaseStatus.SOFT),
+        (8.999, LeaseStatus.SOFT),
+        (9.0, LeaseStatus.ENDED),
+        (9.999, LeaseStatus.ENDED),
+        (1e9, LeaseStatus.ENDED),
     ],
 )
-def test_standing_changes_exactly_at_the_deadlines(now: float, standing: Standing) -> None:
-    assert lease.standing(now, lease.term(0.0, 10.0)) is standing
+def test_the_status_changes_exactly_at_the_deadlines(now: float, lease_status: LeaseStatus) -> None:
+    assert lease.lease_status(now, lease.term(0.0, 10.0)) is lease_status
 
 
 def test_without_a_term_nothing_is_allowed() -> None:
-    assert lease.standing(0.0, None) is Standing.ENDED
+    assert lease.lease_status(0.0, None) is LeaseStatus.ENDED
 
 
 @pytest.mark.parametrize("sent", [0.0, 1.0, 5.0, 8.9])

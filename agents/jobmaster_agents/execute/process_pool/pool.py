@@ -20,7 +20,12 @@ from jobmaster.model.job import ErrorInfo
 from jobmaster.rules.backoff import backoff_delay
 from jobmaster_agents.execute.attempt_result import AttemptResult, ResultKind
 from jobmaster_agents.execute.process_pool.protocol import ProcessJob, Setup
-from jobmaster_agents.execute.process_pool.worker_process import OnOutput, StartFailed, WorkerLimits, WorkerProcess
+from jobmaster_agents.execute.process_pool.worker_process import (
+    OnOutput,
+    WorkerLimits,
+    WorkerProcess,
+    WorkerStartFailed,
+)
 
 MayBegin = Callable[[], Awaitable[bool]]
 """Awaited when the worker for a job is ready, because a process takes time to start: whether the job begins now. False means
@@ -106,7 +111,7 @@ class ProcessPool:
         while True:
             try:
                 worker = await self._next_worker()
-            except StartFailed as error:
+            except WorkerStartFailed as error:
                 return AttemptResult(kind=ResultKind.NOT_STARTED, error=error.info)
             begins = False
             try:
@@ -133,7 +138,7 @@ class ProcessPool:
                     if not begins:
                         worker.leave("its one job did not begin")
                 return await worker.run(job) if begins else _TOO_LATE
-        except StartFailed as error:
+        except WorkerStartFailed as error:
             return AttemptResult(kind=ResultKind.NOT_STARTED, error=error.info)
 
     # ------------------------------------------------------------ the end
@@ -213,7 +218,7 @@ class ProcessPool:
         worker: WorkerProcess | None = None
         try:
             worker = await self._start_process(self._became_idle)
-        except StartFailed as error:
+        except WorkerStartFailed as error:
             for waiter in self._take_waiters():
                 waiter.set_exception(error)
                 break
@@ -238,7 +243,7 @@ class ProcessPool:
         self._processes.add(worker)
         try:
             await worker.start()
-        except StartFailed as error:
+        except WorkerStartFailed as error:
             self._failures += 1
             delay = backoff_delay(self._failures, _START_AGAIN_SECONDS, _START_AGAIN_SECONDS_MAX)
             self._not_before = self._now() + delay
@@ -248,9 +253,9 @@ class ProcessPool:
         return worker
 
 
-def _closed() -> StartFailed:
+def _closed() -> WorkerStartFailed:
     text = "the pool of worker processes is closed"
-    return StartFailed(ErrorInfo(type="PoolClosed", message=text, reason="crashed"))
+    return WorkerStartFailed(ErrorInfo(type="PoolClosed", message=text, reason="crashed"))
 
 
 _TOO_LATE = AttemptResult(

@@ -68,7 +68,7 @@ OnOutput = Callable[[str, int, "ProcessJob | None"], None]
 """Called with each line that a worker has printed, its process id and the job that it runs."""
 
 
-class StartFailed(Exception):
+class WorkerStartFailed(Exception):
     """No worker process could be started; ``info`` has the error."""
 
     def __init__(self, info: ErrorInfo) -> None:
@@ -139,7 +139,7 @@ class WorkerProcess(asyncio.Protocol):
             if not isinstance(error, OSError | ValueError):
                 raise
             text = f"cannot start a worker process: {error}"
-            raise StartFailed(ErrorInfo(type=type(error).__name__, message=text, reason="crashed")) from error
+            raise WorkerStartFailed(ErrorInfo(type=type(error).__name__, message=text, reason="crashed")) from error
         self._watcher = self._loop.create_task(self._watch(process), name=f"jobmaster-worker-{process.pid}")
         self._send(self._setup)
         try:
@@ -154,7 +154,7 @@ class WorkerProcess(asyncio.Protocol):
         if ready.problem is not None:
             self.kill()
             await asyncio.wait((self._watcher,))
-            raise StartFailed(ready.problem)
+            raise WorkerStartFailed(ready.problem)
         self._idle = True
 
     async def _spawn(self) -> asyncio.subprocess.Process:

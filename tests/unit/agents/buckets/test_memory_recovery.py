@@ -14,7 +14,7 @@ from jobmaster.model.ids import AgentId, BucketId, Fence
 from jobmaster.model.job import Entry, FinalRow, HoldRow, JobState
 from jobmaster.ports import ReplyStatus, UnstorableEntry, Written
 from jobmaster_agents import until_answered
-from jobmaster_agents.buckets.memory_recovery import MemoryRecovery, Saved
+from jobmaster_agents.buckets.memory_recovery import MemoryRecovery, RecoveryResult
 from jobmaster_agents.outcomes import kept
 from jobmaster_agents.state.job_table import ClaimedJob, ClaimedList
 from jobmaster_agents.state.ownership import OwnedBucket
@@ -90,7 +90,7 @@ async def test_an_outcome_of_a_job_whose_row_is_known_is_written_and_not_counted
     for writer, gate in on_its_way.items():
         if not gate.reached.is_set():
             kit.master.script[writer].clear()
-    assert await kit.bucket_worker.memory_recovery.write(bucket) == Saved(0, 0)
+    assert await kit.bucket_worker.memory_recovery.write(bucket) == RecoveryResult(0, 0)
     assert kit.master.rows[entry.id].state == state
     assert len(kit.master.attempts) == (name == "fail")
     for gate in on_its_way.values():
@@ -105,7 +105,7 @@ async def test_a_job_that_runs_and_whose_row_is_known_is_left_to_the_sweep(kit: 
     before = {job_id: row.state for job_id, row in kit.master.rows.items()}
     kit.ownership.lose(bucket.fence.bucket_id, "its store was emptied", ReplyStatus.GENERATION)
     assert bucket.at_risk == 0
-    assert await kit.bucket_worker.memory_recovery.write(bucket) == Saved(0, 0)
+    assert await kit.bucket_worker.memory_recovery.write(bucket) == RecoveryResult(0, 0)
     assert {job_id: row.state for job_id, row in kit.master.rows.items()} == before
 
 
@@ -119,7 +119,7 @@ async def test_outcomes_that_memory_let_go_to_a_lost_store_are_counted(kit: Kit)
     kit.bucket_worker.forget(bucket.fence.bucket_id, "the store answered GEN", ReplyStatus.GENERATION)
     assert bucket.store_lost
     assert bucket.at_risk == 5
-    assert await kit.bucket_worker.memory_recovery.write(bucket) == Saved(0, 0)
+    assert await kit.bucket_worker.memory_recovery.write(bucket) == RecoveryResult(0, 0)
 
 
 async def test_an_outcome_that_is_kept_in_the_store_and_in_memory_is_counted_once(kit: Kit) -> None:
@@ -134,7 +134,7 @@ async def test_an_outcome_that_is_kept_in_the_store_and_in_memory_is_counted_onc
     assert bucket.kept == 1
     kit.bucket_worker.forget(bucket.fence.bucket_id, "the store answered GEN", ReplyStatus.GENERATION)
     assert bucket.at_risk == 1
-    assert await kit.bucket_worker.memory_recovery.write(bucket) == Saved(1, 1)
+    assert await kit.bucket_worker.memory_recovery.write(bucket) == RecoveryResult(1, 1)
     gate.opened.set()
 
 
@@ -218,7 +218,7 @@ async def test_a_copy_that_is_refused_for_another_reason_holds_up_no_other() -> 
         await copies.memory_recovery.write(copies.owned)
     assert sorted(copies.master.taken) == sorted(set(copies.ids) - {bad})
     copies.master.refusals.clear()
-    assert await copies.memory_recovery.write(copies.owned) == Saved(10, 10)
+    assert await copies.memory_recovery.write(copies.owned) == RecoveryResult(10, 10)
     assert sorted(copies.master.taken) == sorted(copies.ids), "each once: only what was left is sent again"
 
 
@@ -236,7 +236,7 @@ async def test_only_what_the_master_takes_counts_as_saved() -> None:
     copies.keep()
     copies.master.others = frozenset(copies.ids[1:3])
     copies.master.refusals[copies.ids[4]] = ValueRefused("text with NUL")
-    assert await copies.memory_recovery.write(copies.owned) == Saved(2, 5)
+    assert await copies.memory_recovery.write(copies.owned) == RecoveryResult(2, 5)
     assert copies.master.aside == [copies.ids[4]]
 
 
@@ -245,7 +245,7 @@ async def test_an_outcome_that_no_table_takes_is_left_to_its_row() -> None:
     copies.jobs[0].row_state = JobState.PROCESSING
     assert copies.keep() == 0
     copies.master.refusals[copies.ids[0]] = ValueRefused("text with NUL")
-    assert await copies.memory_recovery.write(copies.owned) == Saved(0, 0)
+    assert await copies.memory_recovery.write(copies.owned) == RecoveryResult(0, 0)
     assert not copies.master.aside, "the job is in its row"
 
 

@@ -19,8 +19,8 @@ from jobmaster_agents.event_log import EventLog
 from jobmaster_agents.leader import due_notifier
 from jobmaster_agents.leader.due_notifier import DueNotifier
 from jobmaster_agents.leader.leader import IDLE_SECONDS, Leader, MaintenanceTask, may_lead
-from jobmaster_agents.state import store_reach
-from jobmaster_agents.state.store_reach import StoreReach
+from jobmaster_agents.state import store_reachability
+from jobmaster_agents.state.store_reachability import StoreReachability
 from tests.support.hand_clock import HandClock, trusted
 
 
@@ -110,9 +110,11 @@ class Bench:
         self.overdue = 0
         self.ownership = trusted(self.clock)
         map_seconds = Leases().bucket_map_seconds
-        self.reach = StoreReach(self.stores, self.stores, self.clock, lambda _: None, self.telemetry, EventLog())
+        self.reachability = StoreReachability(
+            self.stores, self.stores, self.clock, lambda _: None, self.telemetry, EventLog()
+        )
         self.due_notifier = DueNotifier(
-            self.master, self.stores, self.reach, self.clock, self.telemetry, map_seconds=map_seconds
+            self.master, self.stores, self.reachability, self.clock, self.telemetry, map_seconds=map_seconds
         )
         self.duty = Leader(
             self.ownership, self.master, self.due_notifier, tasks, Leases(), self.clock, self.count, self.telemetry,
@@ -370,18 +372,18 @@ async def test_a_silent_store_delays_neither_the_leader_nor_the_owners_of_other_
 
 async def test_a_store_gets_hints_again_once_it_answers(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(due_notifier, "HINT_SECONDS", 0.01)
-    monkeypatch.setattr(store_reach, "PING_SECONDS", 0.01)
+    monkeypatch.setattr(store_reachability, "PING_SECONDS", 0.01)
     bench = Bench()
     bench.master.active = [a_bucket("one")]
     bench.master.due = [DueGroup("default", 3)]
     bench.stores["one"].silent = True
     await bench.duty.tick()
     await bench.second()
-    await bench.reach.tick()
+    await bench.reachability.tick()
     bench.stores["one"].silent = False
     await bench.second()
     assert bench.stores["one"].hinted == []
-    await bench.reach.tick()
+    await bench.reachability.tick()
     await bench.second()
     assert len(bench.stores["one"].hinted) == 1
 
@@ -394,7 +396,7 @@ async def test_a_full_store_is_passed_over_and_not_taken_for_silent() -> None:
     await bench.duty.tick()
     await bench.second()
     assert len(bench.stores["two"].hinted) == 1
-    assert bench.reach.answers("one")
+    assert bench.reachability.answers("one")
 
 
 async def test_a_long_maintenance_task_does_not_delay_the_leader() -> None:

@@ -14,8 +14,8 @@ from jobmaster.ports import RecordKind, ReplyStatus, Swept
 from jobmaster.settings.model import AgentSettings, ClusterSettings, StoreSettings
 from jobmaster.telemetry import Telemetry
 from jobmaster_agents.event_log import EventLog
-from jobmaster_agents.leader.maintenance import Maintenance
-from jobmaster_agents.state.store_reach import StoreReach
+from jobmaster_agents.leader.maintenance import ClusterMaintenance
+from jobmaster_agents.state.store_reachability import StoreReachability
 from tests.support.hand_clock import HandClock
 from tests.support.master_parts import MasterParts
 
@@ -138,12 +138,14 @@ class Bench:
         self.agent_id = new_id()
         self.kicks = 0
         clock = HandClock()
-        self.reach = StoreReach(self.stores, self.stores, clock, lambda _: None, self.telemetry, EventLog())
-        self.maintenance = Maintenance(
+        self.reachability = StoreReachability(
+            self.stores, self.stores, clock, lambda _: None, self.telemetry, EventLog()
+        )
+        self.maintenance = ClusterMaintenance(
             self.agent_id,
             self.master,
             self.stores,
-            self.reach,
+            self.reachability,
             SETTINGS,
             self.kick,
             self.telemetry,

@@ -12,7 +12,7 @@ from jobmaster.settings.model import Thresholds
 from jobmaster.telemetry import Telemetry
 from jobmaster_agents.event_log import EventLog
 from jobmaster_agents.leader.leader import MORE
-from jobmaster_agents.leader.unserved import EVERY_SECONDS, NAME_AGAIN_SECONDS, UnservedJobs
+from jobmaster_agents.leader.unserved import EVERY_SECONDS, NAME_AGAIN_SECONDS, UnservedJobsMonitor
 from tests.support.hand_clock import HandClock
 
 LOST = Lack("default", 3, "lost", known=False, active=True, frozen=False)
@@ -51,7 +51,9 @@ class Bench:
         self.clock = HandClock()
         self.master = Master()
         self.telemetry = Telemetry()
-        self.task = UnservedJobs(self.master, Thresholds(transfer_batch=10), self.clock, self.telemetry, EventLog())
+        self.task = UnservedJobsMonitor(
+            self.master, Thresholds(transfer_batch=10), self.clock, self.telemetry, EventLog()
+        )
 
     async def minute(self) -> bool | None:
         self.clock.now += EVERY_SECONDS

@@ -9,7 +9,7 @@ from jobmaster.clock import new_id
 from jobmaster.model.errors import JobMasterError, Unavailable
 from jobmaster.model.ids import AgentId, BucketId, Fence
 from jobmaster.ports import Renewal, ReplyStatus
-from jobmaster.rules.lease import Standing
+from jobmaster.rules.lease import LeaseStatus
 from jobmaster.settings.model import Leases
 from jobmaster.telemetry import Telemetry
 from jobmaster_agents.event_log import EventLog
@@ -98,8 +98,8 @@ class Bench:
         self.ownership.lose(bucket_id, why, reply)
 
     @property
-    def standing(self) -> Standing:
-        return self.ownership.standing(self.clock.now)
+    def lease_status(self) -> LeaseStatus:
+        return self.ownership.lease_status(self.clock.now)
 
     def may_start(self, owned: OwnedBucket | None = None) -> bool:
         return self.ownership.may_start_in(owned or self.buckets[0], self.clock.now)

@@ -9,7 +9,7 @@ import pytest
 from jobmaster.model.errors import OutcomeUnknown, Refused, Unavailable
 from jobmaster.model.ids import Fence
 from jobmaster.ports import Renewal, ReplyStatus
-from jobmaster.rules.lease import Standing
+from jobmaster.rules.lease import LeaseStatus
 from jobmaster.settings.model import Leases, MasterDown
 from tests.unit.agents.lease.store_lease_fixture import AWAY, DEAD, FINE, Bench
 
@@ -18,7 +18,7 @@ async def test_with_a_master_that_answers_no_store_term_is_requested() -> None:
     bench = Bench()
     await bench.live(60.0)
     assert not bench.store.terms
-    assert bench.standing is Standing.TRUSTED
+    assert bench.lease_status is LeaseStatus.TRUSTED
 
 
 async def test_without_a_master_work_goes_on_while_there_are_store_terms() -> None:
@@ -28,7 +28,7 @@ async def test_without_a_master_work_goes_on_while_there_are_store_terms() -> No
         await bench.live(1.0)
         assert bench.may_start(), bench.clock.now
         assert not bench.ownership.fenced.is_set()
-    assert bench.standing is Standing.SUSPENDED
+    assert bench.lease_status is LeaseStatus.SUSPENDED
     assert not bench.ownership.may_commit(bench.clock.now), "nothing is committed on the store's word"
     assert not bench.ownership.may_start(bench.clock.now), "what needs an accepted write does not start"
     assert bench.telemetry.suspensions == 1
@@ -93,7 +93,7 @@ async def test_past_half_of_a_store_term_nothing_starts() -> None:
     await bench.suspended()
     bench.clock.now += 5.5
     assert not bench.may_start()
-    assert bench.standing is Standing.SUSPENDED
+    assert bench.lease_status is LeaseStatus.SUSPENDED
     assert not bench.ownership.fenced.is_set()
 
 
@@ -173,7 +173,7 @@ async def test_a_renewal_that_is_accepted_ends_it() -> None:
     await bench.live(120.0)
     bench.master.says = FINE
     await bench.live(3.0)
-    assert bench.standing is Standing.TRUSTED
+    assert bench.lease_status is LeaseStatus.TRUSTED
     assert bench.ownership.may_commit(bench.clock.now)
     assert len(resumed) == 1
     assert not bench.ownership.suspended
@@ -326,5 +326,5 @@ async def test_a_store_term_granted_after_the_renewal_does_not_suspend_again() -
     answered.set()
     await asking
     assert not bench.ownership.suspended
-    assert bench.standing is Standing.TRUSTED
+    assert bench.lease_status is LeaseStatus.TRUSTED
     assert bench.trusts[-1] == bench.ownership.trusted_until

@@ -7,7 +7,7 @@ import asyncio
 from jobmaster.clock import new_id
 from jobmaster.model.bucket import BucketState
 from jobmaster.model.ids import AgentId, BucketId, Fence
-from jobmaster.rules.lease import Standing, term
+from jobmaster.rules.lease import LeaseStatus, term
 from jobmaster_agents.state.ownership import OwnedBucket, Ownership
 from tests.support.patience import PATIENCE_SECONDS
 
@@ -20,7 +20,7 @@ def test_before_the_first_lease_nothing_may_start_or_commit() -> None:
     ownership = Ownership(new_id())
     assert not ownership.may_start(0.0)
     assert not ownership.may_commit(0.0)
-    assert ownership.standing(0.0) is Standing.ENDED
+    assert ownership.lease_status(0.0) is LeaseStatus.ENDED
 
 
 def test_starts_end_at_half_the_lease_and_commits_before_its_end() -> None:
@@ -53,7 +53,7 @@ async def test_fenced_is_for_ever_and_keeps_the_first_reason() -> None:
     assert ownership.fenced_why == "first"
     assert not ownership.may_start(200.0)
     assert not ownership.may_commit(200.0)
-    assert ownership.standing(200.0) is Standing.ENDED
+    assert ownership.lease_status(200.0) is LeaseStatus.ENDED
 
 
 def test_a_bucket_is_lost_once_and_the_callbacks_run_in_order() -> None:

@@ -15,15 +15,8 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from jobmaster_agents.launch.shared_deadline import AgentPhase
-from jobmaster_agents.supervisor.supervisor import (
-    AWAY_SECONDS_MAX,
-    REFUSED_SECONDS_MAX,
-    RESTART_SECONDS_MAX,
-    SERVED_SECONDS_MAX,
-    exit_text,
-    restart_delay,
-)
+from jobmaster_agents.supervisor.restart_policy import AWAY_SECONDS_MAX
+from jobmaster_agents.supervisor.supervisor import exit_text
 from tests.support.patience import PATIENCE_SECONDS
 from tests.support.processes import alive
 from tests.support.waiting import wait_until
@@ -373,7 +366,7 @@ def test_settings_that_the_supervisor_cannot_decode_are_refused_and_end_no_child
     assert run.wait() == 0
 
 
-# ---------------------------------------------------------------- its own weight, its own arithmetic
+# ---------------------------------------------------------------- its own weight
 
 
 def test_the_supervisor_stays_small(start: Callable[..., Run]) -> None:
@@ -384,31 +377,6 @@ def test_the_supervisor_stays_small(start: Callable[..., Run]) -> None:
     found = re.search(r"VmRSS:\s+(\d+) kB", status)
     assert found is not None
     assert int(found[1]) <= 30 * 1024
-
-
-def test_restarts_come_at_once_then_ever_later_up_to_a_bound() -> None:
-    for code, longest in (
-        (1, RESTART_SECONDS_MAX),
-        (-9, RESTART_SECONDS_MAX),
-        (69, AWAY_SECONDS_MAX),
-        (75, AWAY_SECONDS_MAX),
-    ):
-        delays = [restart_delay(deaths, code) for deaths in range(1, 40)]
-        assert delays[0] == 0.0
-        assert delays == sorted(delays)
-        assert delays[1] == 0.5
-        assert delays[-1] == longest
-
-
-def test_how_long_a_restart_waits_depends_on_how_far_the_child_had_come() -> None:
-    """One that had opened its buckets died most often of a job, and each death brings that job nearer to its end."""
-
-    def longest(code: int, phase: AgentPhase) -> float:
-        return max(restart_delay(deaths, code, phase) for deaths in range(1, 40))
-
-    assert longest(1, AgentPhase.STARTING) == longest(1, AgentPhase.REGISTERED) == RESTART_SECONDS_MAX
-    assert longest(-9, AgentPhase.SERVING) == SERVED_SECONDS_MAX
-    assert longest(77, AgentPhase.STARTING) == longest(77, AgentPhase.REGISTERED) == REFUSED_SECONDS_MAX
 
 
 def test_an_agent_that_cannot_reach_a_server_is_started_again_every_few_seconds(start: Callable[..., Run]) -> None:

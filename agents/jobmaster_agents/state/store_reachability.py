@@ -26,7 +26,7 @@ PING_SECONDS = 2.0
 IDLE_SECONDS = 3600.0
 
 
-class StoreReach:
+class StoreReachability:
     """The silent stores, and the duty that sends them a PING.
 
     Args:
@@ -35,7 +35,7 @@ class StoreReach:
         on_answer: called with the name of a store that answers again.
     """
 
-    name = "reach"
+    name = "store-reachability"
 
     def __init__(
         self,

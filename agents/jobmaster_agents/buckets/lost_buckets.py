@@ -24,7 +24,7 @@ from jobmaster.model.bucket import BucketState
 from jobmaster.model.errors import CodeError, JobMasterError, Refused, Unavailable
 from jobmaster.ports import LossBuckets
 from jobmaster.telemetry import Telemetry
-from jobmaster_agents.buckets.memory_recovery import Saved
+from jobmaster_agents.buckets.memory_recovery import RecoveryResult
 from jobmaster_agents.event_log import Event, EventLog
 from jobmaster_agents.state.ownership import OwnedBucket, Ownership
 
@@ -34,10 +34,10 @@ IDLE_SECONDS = 3600.0
 class CopyRecovery(Protocol):
     """``MemoryRecovery``: the copies of the bucket's jobs in memory."""
 
-    async def write(self, owned: OwnedBucket) -> Saved: ...
+    async def write(self, owned: OwnedBucket) -> RecoveryResult: ...
 
 
-class _Lost:
+class _LostBucket:
     """A bucket to be declared LOST."""
 
     __slots__ = ("declared", "owned", "saved", "why")
@@ -47,10 +47,10 @@ class _Lost:
         self.why = why
         self.declared: bool | None = None
         """The answer to the declaration: True if the master named this agent until then."""
-        self.saved: Saved | None = None
+        self.saved: RecoveryResult | None = None
 
 
-class BucketLoss:
+class LostBuckets:
     """The duty that declares the buckets that ``Ownership`` has lost.
 
     Args:
@@ -58,7 +58,7 @@ class BucketLoss:
         place.
     """
 
-    name = "disowning"
+    name = "lost-buckets"
 
     def __init__(
         self,
@@ -74,13 +74,13 @@ class BucketLoss:
         self._telemetry = telemetry
         self._on_declared = on_declared
         self._log = log
-        self._waiting: deque[_Lost] = deque()
+        self._waiting: deque[_LostBucket] = deque()
         self._at_work = asyncio.Lock()
         self.kicked = asyncio.Event()
         ownership.on_lost.append(self._lost)
 
     def _lost(self, owned: OwnedBucket, why: str) -> None:
-        self._waiting.append(_Lost(owned, why))
+        self._waiting.append(_LostBucket(owned, why))
         self.kicked.set()
 
     async def tick(self) -> float:
@@ -90,7 +90,7 @@ class BucketLoss:
             JobMasterError: a failure, after all buckets were tried; an ``Unavailable`` rather than another.
         """
         async with self._at_work:
-            failed: list[_Lost] = []
+            failed: list[_LostBucket] = []
             failure: JobMasterError | None = None
             try:
                 while self._waiting:
@@ -105,7 +105,7 @@ class BucketLoss:
                 raise failure
         return IDLE_SECONDS
 
-    async def _process(self, lost: _Lost) -> JobMasterError | None:
+    async def _process(self, lost: _LostBucket) -> JobMasterError | None:
         """Try all steps of one bucket; a failure, if there was one."""
         failure: JobMasterError | None = None
         for step in (self._save, self._declare, self._note):
@@ -117,7 +117,7 @@ class BucketLoss:
                 failure = error if failure is None or isinstance(error, Unavailable) else failure
         return failure
 
-    async def _save(self, lost: _Lost) -> None:
+    async def _save(self, lost: _LostBucket) -> None:
         if lost.saved is not None:
             return
         owned = lost.owned
@@ -126,12 +126,12 @@ class BucketLoss:
         owned.at_risk = max(owned.at_risk - saved.settled, 0) if owned.store_lost else 0
         self._telemetry.jobs_at_risk += owned.at_risk
 
-    async def _declare(self, lost: _Lost) -> None:
+    async def _declare(self, lost: _LostBucket) -> None:
         if lost.declared is None:
             lost.declared = await self._buckets.move_bucket(*lost.owned.fence, BucketState.LOST, lost.why)
             self._on_declared(lost.owned)
 
-    async def _note(self, lost: _Lost) -> None:
+    async def _note(self, lost: _LostBucket) -> None:
         """Record the loss for operators, after the other steps."""
         owned, saved = lost.owned, lost.saved
         if saved is None or lost.declared is None:

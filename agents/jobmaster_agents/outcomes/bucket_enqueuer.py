@@ -61,7 +61,7 @@ class _Put:
         """Of a batch with a try that was not answered: until when the try may still be done."""
 
 
-class AssignedCopies:
+class BucketEnqueuer:
     """Puts onboarded jobs and retries into the buckets of this process."""
 
     def __init__(
@@ -115,5 +115,5 @@ class AssignedCopies:
 
     async def _without_copy(self, fence: Fence, entries: Sequence[Entry]) -> Sequence[Entry]:
         identities = [(entry.id, entry.token) for entry in entries]
-        waiting = await self._until_answered("peek", lambda: self._outcomes.still_assigned(fence, identities))
+        waiting = await self._until_answered("still_assigned", lambda: self._outcomes.still_assigned(fence, identities))
         return [entry for entry in entries if entry.id in waiting and self._job_table.get(entry.id) is None]

@@ -13,8 +13,8 @@ from jobmaster.model.errors import CodeError, JobMasterError, Refused, Unavailab
 from jobmaster.model.ids import Fence
 from jobmaster.ports import Renewal, ReplyStatus
 from jobmaster.telemetry import Telemetry
-from jobmaster_agents.buckets.loss import BucketLoss
-from jobmaster_agents.buckets.memory_recovery import Saved
+from jobmaster_agents.buckets.lost_buckets import LostBuckets
+from jobmaster_agents.buckets.memory_recovery import RecoveryResult
 from jobmaster_agents.buckets.ownership_check import OwnershipCheck
 from jobmaster_agents.event_log import EventLog
 from jobmaster_agents.state.ownership import OwnedBucket, Ownership
@@ -74,12 +74,12 @@ class Bench:
         self.ledger = Ledger()
         self.telemetry = Telemetry()
         self.ownership = Ownership(new_id())
-        self.saved = Saved(copies, copies)
+        self.saved = RecoveryResult(copies, copies)
         self.written: list[bytes] = []
         self.told: list[bytes] = []
         self.blocked: asyncio.Event | None = None
         self.failing: dict[bytes, JobMasterError] = {}
-        self.duty = BucketLoss(
+        self.duty = LostBuckets(
             self.ownership,
             self.ledger,
             self,
@@ -99,7 +99,7 @@ class Bench:
         self.ownership.buckets[bucket.id].at_risk = at_risk
         return bucket.id
 
-    async def write(self, owned: OwnedBucket) -> Saved:
+    async def write(self, owned: OwnedBucket) -> RecoveryResult:
         if self.blocked is not None:
             await self.blocked.wait()
         self.ledger.steps.append("write")
@@ -173,7 +173,7 @@ async def test_only_the_replies_of_a_store_that_has_lost_a_bucket_are_a_loss(rep
 
 async def test_what_is_safe_in_another_way_is_neither_saved_nor_at_risk() -> None:
     bench = Bench(copies=3)
-    bench.saved = Saved(1, 3)
+    bench.saved = RecoveryResult(1, 3)
     bench.lose()
     await bench.duty.tick()
     assert bench.ledger.losses == [(bench.ids[0], 4, 1)]

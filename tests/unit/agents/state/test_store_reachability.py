@@ -10,8 +10,8 @@ from jobmaster.agentstore.errors import OutOfMemory
 from jobmaster.model.errors import JobMasterError, StoreRefused, Unavailable
 from jobmaster.telemetry import Telemetry
 from jobmaster_agents.event_log import EventLog
-from jobmaster_agents.state import store_reach
-from jobmaster_agents.state.store_reach import IDLE_SECONDS, PING_EVERY_SECONDS, StoreReach
+from jobmaster_agents.state import store_reachability
+from jobmaster_agents.state.store_reachability import IDLE_SECONDS, PING_EVERY_SECONDS, StoreReachability
 from tests.support.hand_clock import HandClock
 
 
@@ -36,72 +36,74 @@ class Bench:
         self.heard: list[str] = []
         self.telemetry = Telemetry()
         names = ["one", "two", "late"]
-        self.reach = StoreReach(names, self.stores, self.clock, self.heard.append, self.telemetry, EventLog())
+        self.reachability = StoreReachability(
+            names, self.stores, self.clock, self.heard.append, self.telemetry, EventLog()
+        )
 
 
 @pytest.fixture(autouse=True)
 def short(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(store_reach, "PING_SECONDS", 0.01)
+    monkeypatch.setattr(store_reachability, "PING_SECONDS", 0.01)
 
 
 async def test_no_ping_is_sent_while_every_store_answers() -> None:
     bench = Bench()
-    bench.reach.joined("late")
-    assert await bench.reach.tick() == IDLE_SECONDS
+    bench.reachability.joined("late")
+    assert await bench.reachability.tick() == IDLE_SECONDS
     assert [store.pings for store in bench.stores.values()] == [0, 0]
 
 
 async def test_a_store_that_failed_is_silent_until_a_ping_is_answered() -> None:
     bench = Bench()
     bench.stores["one"].silent = True
-    bench.reach.failed("one", Unavailable("no answer within 5 s"))
-    assert bench.reach.kicked.is_set()
-    assert not bench.reach.answers("one")
-    assert bench.reach.answers("two")
+    bench.reachability.failed("one", Unavailable("no answer within 5 s"))
+    assert bench.reachability.kicked.is_set()
+    assert not bench.reachability.answers("one")
+    assert bench.reachability.answers("two")
     for _ in range(3):
-        assert await bench.reach.tick() == PING_EVERY_SECONDS
+        assert await bench.reachability.tick() == PING_EVERY_SECONDS
         bench.clock.now += 1.0
-    assert bench.reach.silent_seconds("one") == 3.0
+    assert bench.reachability.silent_seconds("one") == 3.0
     assert bench.telemetry.value("stores_silent") == 2, "it, and the one that has not joined"
     bench.stores["one"].silent = False
-    await bench.reach.tick()
-    assert bench.reach.answers("one")
+    await bench.reachability.tick()
+    assert bench.reachability.answers("one")
     assert bench.heard == ["one"]
-    assert bench.reach.silences("one") == 1
+    assert bench.reachability.silences("one") == 1
     assert bench.stores["two"].pings == 0
 
 
 async def test_a_call_that_failed_for_another_server_costs_one_ping() -> None:
     bench = Bench()
-    bench.reach.failed("one", TimeoutError())
-    await bench.reach.tick()
-    assert bench.reach.answers("one")
+    bench.reachability.failed("one", TimeoutError())
+    await bench.reachability.tick()
+    assert bench.reachability.answers("one")
     assert bench.heard == ["one"]
-    assert bench.reach.silences("one") == 0, "it was never silent: what was put off keeps its delay"
+    assert bench.reachability.silences("one") == 0, "it was never silent: what was put off keeps its delay"
 
 
 @pytest.mark.parametrize("error", [OutOfMemory("full"), StoreRefused("evicts keys")])
 async def test_an_answer_is_no_silence(error: JobMasterError) -> None:
     bench = Bench()
-    bench.reach.failed("one", error)
-    assert bench.reach.answers("one")
-    bench.reach.failed("one", Unavailable("away"))
+    bench.reachability.failed("one", error)
+    assert bench.reachability.answers("one")
+    bench.reachability.failed("one", Unavailable("away"))
     bench.stores["one"].failure = StoreRefused("wrong password")
-    await bench.reach.tick()
-    assert bench.reach.answers("one"), "a refusal of the PING is an answer, too"
+    await bench.reachability.tick()
+    assert bench.reachability.answers("one"), "a refusal of the PING is an answer, too"
 
 
 async def test_a_store_that_has_not_joined_is_silent_since_the_start() -> None:
     bench = Bench()
     bench.clock.now += 7.0
-    assert bench.reach.silent_seconds("late") == 7.0
-    await bench.reach.tick()  # it is Joining that asks it
+    assert bench.reachability.silent_seconds("late") == 7.0
+    await bench.reachability.tick()  # it is Joining that asks it
     bench.stores["late"] = Store()
-    bench.reach.joined("late")
+    bench.reachability.joined("late")
     assert bench.heard == ["late"]
-    assert bench.reach.answers("late")
+    assert bench.reachability.answers("late")
 
 
 def test_a_store_outside_the_configuration_counts_as_silent() -> None:
     bench = Bench()
-    assert not bench.reach.answers("unheard of")
+    assert not bench.reachability.answers("unheard of")
