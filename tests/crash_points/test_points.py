@@ -19,7 +19,7 @@ from tests.crash_points.points import ABSENT, NAMED, POINTS, Scene
 from tests.crash_points.ports import VARIABLE, Action, FaultyPort, Order, Orders
 from tests.support.master_parts import PARTS
 from tests.support.patience import PATIENCE_SECONDS
-from tests.system import test_crash_points, test_lost_replies
+from tests.system.outages import test_crash_points, test_lost_replies
 
 TREE = Path(__file__).parents[2]
 _CALLS: Any = None
