@@ -143,7 +143,7 @@ def calling(error: Exception, what: str, *, writes: bool, ids: Sequence[bytes] =
         timed_out = isinstance(error, asyncpg.QueryCanceledError)
         return Unavailable(f"the master gave up {what}, nothing was changed: {error}", timed_out=timed_out)
     if isinstance(error, (asyncpg.DataError, ValueError)):  # the driver's own check before sending is a ValueError
-        kind = InputError if what.startswith("jobs/insert") else ValueRefused
+        kind = InputError if what.startswith("intake/insert") else ValueRefused
         return kind(f"{what}: the master does not take a value: {error}")
     if isinstance(error, _UNFIT_ROW):
         return ValueRefused(f"{what}: the master does not take a row: {error}")
