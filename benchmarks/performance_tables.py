@@ -260,7 +260,7 @@ def _of_fault(one: Report) -> tuple[object, ...]:
             more = (
                 f"away {one['away_seconds']:g} s, caught up {one['catch_up_seconds']} s later; {one['kept_in_stores']:,} "
                 f"outcomes kept in stores; longest without a renewal {one['longest_without_renewal_seconds']:g} s, "
-                f"lease {one['lease_seconds']:g} s (the stores vouch)"
+                f"lease {one['lease_seconds']:g} s (on store leases)"
             )
     return (one["jobs_per_second"], "-" if back is None else f"{back:g} s", one["most_waiting"], one["fenced"], more)
 

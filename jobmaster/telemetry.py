@@ -95,8 +95,8 @@ METRICS: dict[str, Metric] = {
     "jobs_quarantined": Metric(
         "jobmaster_jobs_quarantined", _C, "Entries refused because of their id, and quarantined."
     ),
-    "outcomes_spilled": Metric(
-        "jobmaster_outcomes_spilled", _C, "Outcomes kept in the store while the lease was in doubt."
+    "outcomes_moved_to_store": Metric(
+        "jobmaster_outcomes_moved_to_store", _C, "Outcomes kept in the store while the lease was in doubt."
     ),
     "outcomes_kept": Metric("jobmaster_outcomes_kept", _G, "Outcomes kept in own buckets that wait for the master."),
     "outcomes_applied": Metric(
@@ -294,7 +294,7 @@ class Telemetry:
         self.jobs_conflicting = 0
         self.jobs_refused = 0
         self.jobs_quarantined = 0
-        self.outcomes_spilled = 0
+        self.outcomes_moved_to_store = 0
         self.outcomes_kept = 0
         self.outcomes_applied = 0
         self.batches_fenced = 0

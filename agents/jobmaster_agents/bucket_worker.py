@@ -433,6 +433,6 @@ class BucketWorker:
         telemetry.read_from("jobs_refused", lambda: outcome_writer.refused)
         telemetry.read_from("jobs_abandoned", lambda: outcome_builder.abandoned)
         telemetry.read_from("jobs_quarantined", lambda: outcome_writer.quarantined)
-        telemetry.read_from("outcomes_spilled", lambda: self.kept_outcomes.kept)
+        telemetry.read_from("outcomes_moved_to_store", lambda: self.kept_outcomes.kept)
         telemetry.read_from("batches_fenced", lambda: outcome_writer.fenced_batches)
         telemetry.read_from("buckets_owned", lambda: len(self._ownership.buckets))

@@ -61,7 +61,7 @@ class Event(StrEnum):
     CALL_FAILED = "call_failed"
     JOB_UNWRITABLE = "job_unwritable"
     JOB_CONFLICT = "job_conflict"
-    OUTCOMES_SPILLED = "outcomes_spilled"
+    OUTCOMES_KEPT = "outcomes_kept"
     OUTCOMES_APPLIED = "outcomes_applied"
     BUCKET_KEEPS_NO_MORE = "bucket_keeps_no_more"
     BUCKET_DRAIN_WAITS = "bucket_drain_waits"

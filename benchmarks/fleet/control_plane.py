@@ -49,7 +49,7 @@ class Control:
         self.cluster = cluster
         fleet = cluster.fleet
         self.pace = lease_timing(fleet.agents, fleet.lease_seconds, fleet.renew_seconds, fleet.renewals_per_second)
-        self.renewals, self.refreshes, self.vouches = Histogram(), Histogram(), Histogram()
+        self.renewals, self.refreshes, self.term_grants = Histogram(), Histogram(), Histogram()
         self.spent = dict.fromkeys(("renew", "map", "compare", "certify", "leader_tick"), 0.0)
         """CPU of the master by cause."""
         self.leases: list[Lease] = []
@@ -139,14 +139,14 @@ class Control:
                 now, costs.beat + fleet.buckets * costs.empty * fleet.beat_seconds / WakeListener.wake_seconds
             )
             if now < cluster.master_away and now >= lease.soft_until:
-                self._vouch(lease, now)
+                self._grant_terms(lease, now)
         cluster.time.at(now + fleet.beat_seconds, self._beat, lease)
 
-    def _vouch(self, lease: Lease, now: float) -> None:
+    def _grant_terms(self, lease: Lease, now: float) -> None:
         """The store is asked to stand for every bucket; answered before the lease is over, work goes on."""
         cluster = self.cluster
-        end = lease.agent.store.serve(now, cluster.fleet.buckets * cluster.costs.vouch)
-        self.vouches.add(end - now)
+        end = lease.agent.store.serve(now, cluster.fleet.buckets * cluster.costs.grant_term)
+        self.term_grants.add(end - now)
         if not lease.suspended and end < lease.until:
             lease.suspended = True
             self.suspended += 1

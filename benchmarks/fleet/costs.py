@@ -58,7 +58,7 @@ class Costs(NamedTuple):
     settle: Line = Line(15e-6, 0.02e-6)
     beat: float = 8e-6
     empty: float = 12e-6
-    vouch: float = 12e-6
+    grant_term: float = 12e-6
     hint: float = 8e-6
     wake: float = 10e-6
     # the callers' own
@@ -112,7 +112,7 @@ def _from(report: dict[str, Any], costs: Costs) -> Costs:
     for mine, name in {
         "beat": "beat",
         "empty": "empty_claim",
-        "vouch": "vouch",
+        "grant_term": "grant_term",
         "hint": "hint",
         "wake": "wake",
     }.items():

@@ -369,7 +369,7 @@ def master_away(fleet: Fleet, costs: Costs, rate: float, seed: int, seconds: flo
         "catch_up_seconds": None if back is None else round(back - seconds, 2),
         "kept_in_stores": outage.kept,
         "suspended": control.suspended,
-        "longest_vouch_ms": round(control.vouches.longest * 1e3, 1),
+        "longest_term_grant_ms": round(control.term_grants.longest * 1e3, 1),
         "longest_renewal_ms": round(control.renewals.longest * 1e3, 1),
         "longest_without_renewal_seconds": round(control.longest_gap, 1),
         "lease_seconds": control.pace.lease_seconds,

@@ -62,13 +62,13 @@ class StoreProbe:
             points["settle"].append(await self._point(look, size, calls, each(ids, partial(self._settle, store))))
         beat = await self._point(look, 1, 2000, lambda: store.beat(self._fence.owner, 3.0))
         empty = await self._point(look, 1, 2000, lambda: self._claim(store, 0))
-        vouch = await self._point(look, 1, 1000, lambda: store.grant_term(self._fence, 10.0))
+        grant_term = await self._point(look, 1, 1000, lambda: store.grant_term(self._fence, 10.0))
         hint = await self._point(look, 1, 1000, lambda: store.hint(self._fence.bucket_id))
         wakes = {}
         for name, many in (("wake", _BUCKETS), ("wake_one_bucket", 1)):
             woken = await self._point(look, 1, 1000, partial(self._woken, store, many))
             wakes[name] = {s: round(max(woken[s] - hint[s] - empty[s], 0.0), 2) for s in ("server", "client")}
-        single = {"beat": beat, "empty_claim": empty, "vouch": vouch, "hint": hint, **wakes}
+        single = {"beat": beat, "empty_claim": empty, "grant_term": grant_term, "hint": hint, **wakes}
         progress(f"store: { {name: point['server'] for name, point in single.items()} }")
         return {
             **{

@@ -4,13 +4,13 @@
 ``jm:{<cluster>}:store``            HASH     ``generation``, ``cluster_uid`` (16 bytes each), ``protocol``
 ``jm:{<cluster>}:agent:<hex>``      STRING   heartbeat of an agent, gone by the server's own TTL
 ``jm:{<cluster>}:finished``         channel  ids (16 bytes each, concatenated) that just got a row in the master
-``jm:{<cluster>:<hex>}:meta``       HASH     ``epoch owner state gen ver seq bytes``; ``hint listed vouched vouched_for``
+``jm:{<cluster>:<hex>}:meta``       HASH     ``epoch owner state gen ver seq bytes``; ``hint listed lease_until lease_us``
 ``jm:{<cluster>:<hex>}:pending``    LIST     SavePending entries in arrival order
 ``jm:{<cluster>:<hex>}:assigned``   ZSET     onboarded entries, score = due time in microseconds
 ``jm:{<cluster>:<hex>}:claimed:<n>`` LIST    one batch taken by the owner, until it is settled
 ``jm:{<cluster>:<hex>}:lists``      SET      the names ``<n>``
 ``jm:{<cluster>:<hex>}:cancelled``  SET      ids somebody asked to cancel, until the next claim
-``jm:{<cluster>:<hex>}:spilled``    LIST     outcomes kept while the master is down
+``jm:{<cluster>:<hex>}:kept``       LIST     outcomes kept while the master is down
 ``jm:{<cluster>:<hex>}:wake``       LIST     at most one token
 ==================================  =======  =======================================================================
 
@@ -38,7 +38,7 @@ class BucketKeys(NamedTuple):
     assigned: bytes
     lists: bytes
     cancelled: bytes
-    spilled: bytes
+    kept: bytes
     wake: bytes
     claimed_prefix: bytes
 
@@ -88,7 +88,7 @@ class Keys:
             assigned=prefix + b"assigned",
             lists=prefix + b"lists",
             cancelled=prefix + b"cancelled",
-            spilled=prefix + b"spilled",
+            kept=prefix + b"kept",
             wake=prefix + b"wake",
             claimed_prefix=prefix + b"claimed:",
         )

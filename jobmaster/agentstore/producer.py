@@ -186,7 +186,7 @@ class ProducerStore:
         commands = []
         for bucket_id in bucket_ids:
             keys = self.keys.bucket(bucket_id)
-            of_bucket = (keys.meta, keys.pending, keys.assigned, keys.lists, keys.spilled)
+            of_bucket = (keys.meta, keys.pending, keys.assigned, keys.lists, keys.kept)
             commands.append(pack_function(DEPTH, of_bucket, ()))
         answers: list[Answer] = await self._calls.look(commands)
         return [BucketDepth(*answer[1:]) if status_of(answer) is ReplyStatus.OK else None for answer in answers]

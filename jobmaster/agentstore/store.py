@@ -28,11 +28,11 @@ from jobmaster.settings.model import StoreSettings
 ADOPT_STORE = function("adopt_store")
 OPEN_BUCKET = function("open_bucket")
 BEAT = function("beat")
-THAW = function("thaw")
+UNFREEZE = function("unfreeze")
 CLAIM = function("claim")
 SETTLE = function("settle")
 ASSIGN = function("assign")
-SPILL = function("spill")
+KEEP_OUTCOMES = function("keep_outcomes")
 CLAIMED_LISTS = function("claimed_lists")
 READ_CLAIMED = function("read_claimed")
 CLOSE_INTAKE = function("close_intake")
@@ -41,7 +41,7 @@ FENCE = function("fence")
 READ_PAGE = function("read_page")
 REMOVE_PAGE = function("remove_page")
 DELETE_BUCKET = function("delete_bucket")
-VOUCH = function("vouch")
+GRANT_TERM = function("grant_term")
 READ_KEPT = function("read_kept")
 REMOVE_KEPT = function("remove_kept")
 WITHDRAW = function("withdraw")
@@ -160,11 +160,11 @@ class AgentStore(ProducerStore):
         the limit for skewed clocks.
         """
         keys = self.keys.bucket(bucket_id)
-        head, names, spilled = await self._calls.call_all(
+        head, names, kept = await self._calls.call_all(
             [
                 pack(b"LRANGE", keys.pending, 0, 0),
                 pack(b"SMEMBERS", keys.lists),
-                pack(b"LLEN", keys.spilled),
+                pack(b"LLEN", keys.kept),
             ],
             mutating=False,
         )
@@ -172,7 +172,7 @@ class AgentStore(ProducerStore):
             [pack(b"LRANGE", keys.claimed_prefix + name, 0, -1) for name in names], mutating=False
         )
         claimed = tuple(entry.id for page in pages for entry in read_entries(page))
-        return StoreOnlyJobs(read_entries(head)[0].id if head else None, claimed, spilled)
+        return StoreOnlyJobs(read_entries(head)[0].id if head else None, claimed, kept)
 
     async def leave(self) -> bool:
         """Delete the mark of the cluster; False while a bucket of it has keys here. For clusters to be thrown away."""
@@ -208,7 +208,7 @@ class AgentStore(ProducerStore):
         was onboarded before lies in ``claimed:<list_name>`` then."""
         keys = self.keys.bucket(fence.bucket_id)
         answer = await self._calls.function(
-            THAW,
+            UNFREEZE,
             (keys.meta, keys.wake, keys.assigned, keys.lists, keys.claimed(list_name)),
             (*self._fences.arguments(fence), list_name.encode()),
         )
@@ -273,8 +273,8 @@ class AgentStore(ProducerStore):
         keys = self.keys.bucket(fence.bucket_id)
         head: tuple[Argument, ...] = (*self._fences.arguments(fence), len(outcomes))
         answer = await self._calls.function(
-            SPILL,
-            (keys.meta, keys.spilled, keys.lists, *map(keys.claimed, list_names)),
+            KEEP_OUTCOMES,
+            (keys.meta, keys.kept, keys.lists, *map(keys.claimed, list_names)),
             (*head, *outcomes, *map(str.encode, list_names)),
         )
         return self._fences.note(fence.bucket_id, answer)
@@ -283,14 +283,14 @@ class AgentStore(ProducerStore):
         """OK: the bucket is still the caller's, and no rescuer begins for ``term_seconds``; 0 takes that back."""
         keys = self.keys.bucket(fence.bucket_id)
         term_us = round(term_seconds * 1e6)
-        answer = await self._calls.function(VOUCH, (keys.meta,), (*self._fences.arguments(fence), term_us))
+        answer = await self._calls.function(GRANT_TERM, (keys.meta,), (*self._fences.arguments(fence), term_us))
         return self._fences.note(fence.bucket_id, answer)
 
     async def read_kept(self, fence: Fence, limit: int, bytes_max: int = BATCH_BYTES) -> KeptPage:
-        """The oldest outcomes that were spilled into a bucket at work, at most ``bytes_max`` bytes of them or one."""
+        """The oldest outcomes that a working bucket keeps, at most ``bytes_max`` bytes of them or one."""
         keys = self.keys.bucket(fence.bucket_id)
         answer = await self._calls.function(
-            READ_KEPT, (keys.meta, keys.spilled), (*self._fences.arguments(fence), limit, bytes_max), mutating=False
+            READ_KEPT, (keys.meta, keys.kept), (*self._fences.arguments(fence), limit, bytes_max), mutating=False
         )
         status = self._fences.note(fence.bucket_id, answer)
         return KeptPage(status, answer[2], answer[3]) if status is ReplyStatus.OK else KeptPage(status, 0, [])
@@ -300,7 +300,7 @@ class AgentStore(ProducerStore):
         again, nothing more is changed."""
         keys = self.keys.bucket(fence.bucket_id)
         head: tuple[Argument, ...] = (*self._fences.arguments(fence), len(page), _digest(page))
-        answer = await self._calls.function(REMOVE_KEPT, (keys.meta, keys.spilled), (*head, *back))
+        answer = await self._calls.function(REMOVE_KEPT, (keys.meta, keys.kept), (*head, *back))
         return self._fences.note(fence.bucket_id, answer)
 
     async def claimed_lists(self, fence: Fence) -> tuple[ReplyStatus, list[str]]:
@@ -334,7 +334,7 @@ class AgentStore(ProducerStore):
         keys = self.keys.bucket(fence.bucket_id)
         answer = await self._calls.function(
             CLOSE_IF_EMPTY,
-            (keys.meta, keys.pending, keys.assigned, keys.lists, keys.spilled),
+            (keys.meta, keys.pending, keys.assigned, keys.lists, keys.kept),
             self._fences.arguments(fence),
         )
         return self._fences.note(fence.bucket_id, answer)
@@ -344,21 +344,21 @@ class AgentStore(ProducerStore):
     async def fence(self, fence: Fence) -> tuple[ReplyStatus, int]:
         """Take the bucket; the epoch that stands in the store afterwards (the higher one, when FENCED).
 
-        With VOUCHED the bucket is taken too, and the number is the microseconds to wait before anything of it is moved."""
+        With LEASED the bucket is taken too, and the number is the microseconds to wait before anything of it is moved."""
         keys = self.keys.bucket(fence.bucket_id)
         arguments = (self._fences.current(), fence.epoch, fence.owner)
         answer = await self._calls.function(FENCE, (keys.meta,), arguments)
         return self._fences.restart(fence.bucket_id, answer), answer[2]
 
     async def read_page(self, fence: Fence, limit: int, bytes_max: int = BATCH_BYTES) -> Page:
-        """Next page in the order spilled, claimed, pending, assigned, of at most ``bytes_max`` bytes or of one item; kind is
+        """Next page in the order kept, claimed, pending, assigned, of at most ``bytes_max`` bytes or of one item; kind is
         empty when nothing is left.
 
-        ``entries`` is empty for ``spilled``, which holds outcomes (in ``raw``)."""
+        ``entries`` is empty for ``kept``, which holds outcomes (in ``raw``)."""
         keys = self.keys.bucket(fence.bucket_id)
         answer = await self._calls.function(
             READ_PAGE,
-            (keys.meta, keys.spilled, keys.lists, keys.pending, keys.assigned),
+            (keys.meta, keys.kept, keys.lists, keys.pending, keys.assigned),
             (*self._fences.arguments(fence), limit, keys.claimed_prefix, bytes_max),
             mutating=False,
         )
@@ -366,7 +366,7 @@ class AgentStore(ProducerStore):
         if status is not ReplyStatus.OK:
             return Page(status, "", "", [], [])
         kind, list_name, raw = answer[2].decode(), answer[3].decode(), answer[4]
-        return Page(status, kind, list_name, [] if kind == "spilled" else read_entries(raw), raw)
+        return Page(status, kind, list_name, [] if kind == "kept" else read_entries(raw), raw)
 
     async def remove_page(self, fence: Fence, page: Page) -> ReplyStatus:
         """Remove exactly what ``read_page`` returned; sent again, nothing more is removed."""
@@ -374,8 +374,8 @@ class AgentStore(ProducerStore):
         match page.kind:
             case "":
                 return ReplyStatus.OK
-            case "spilled":
-                where = keys.spilled
+            case "kept":
+                where = keys.kept
             case "claimed":
                 where = keys.claimed(page.list_name)
             case "pending":
@@ -398,7 +398,7 @@ class AgentStore(ProducerStore):
             lists: claimed lists whose keys were found (``known_lists``); one that the bucket does not name is named again.
         """
         keys = self.keys.bucket(bucket_id)
-        known = (keys.meta, keys.pending, keys.assigned, keys.lists, keys.spilled, keys.cancelled, keys.wake)
+        known = (keys.meta, keys.pending, keys.assigned, keys.lists, keys.kept, keys.cancelled, keys.wake)
         answer = await self._calls.function(
             DELETE_BUCKET, (*known, *map(keys.claimed, lists)), [name.encode() for name in lists]
         )

@@ -122,7 +122,7 @@ async def _unknown_buckets(known: Mapping[bytes, str], stores: Mapping[str, Audi
     for name, store in stores.items():
         unknown = [bucket_id for bucket_id in await store.known_buckets() if bucket_id not in known]
         for bucket_id, depth in zip(unknown, await store.depths(unknown) if unknown else [], strict=True):
-            jobs = (depth.pending + depth.assigned + depth.claimed_lists + depth.spilled) if depth else 0
+            jobs = (depth.pending + depth.assigned + depth.claimed_lists + depth.kept) if depth else 0
             if jobs:
                 count += 1
                 detail = f"holds jobs in store {name}, but the master knows no such bucket"

@@ -42,7 +42,7 @@ class BucketDepth(msgspec.Struct, frozen=True):
     pending: int
     assigned: int
     claimed_lists: int
-    spilled: int
+    kept: int
     pending_bytes: int
 
 
@@ -53,5 +53,5 @@ class StoreOnlyJobs(msgspec.Struct, frozen=True):
     """Id of the first waiting job."""
     claimed: tuple[bytes, ...]
     """Ids in claimed lists; some of them have a row in the master."""
-    spilled: int
+    kept: int
     """Outcomes that wait for the master."""

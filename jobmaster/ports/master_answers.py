@@ -131,7 +131,7 @@ class UnstorableEntry(NamedTuple):
     id: bytes
     """Id of the job; of an unreadable entry, the 16 bytes in the place of the id."""
     kind: str
-    """List of the bucket: ``spilled``, ``claimed``, ``pending`` or ``assigned``."""
+    """List of the bucket: ``kept``, ``claimed``, ``pending`` or ``assigned``."""
     raw: bytes
     """The stored bytes."""
     why: str

@@ -116,7 +116,7 @@ class PagesStore(Protocol):
     """The content of a bucket that takes no more jobs, page by page."""
 
     async def read_page(self, fence: Fence, limit: int, bytes_max: int = BATCH_BYTES) -> Page:
-        """Next page, in the order spilled, claimed, pending, assigned: at most ``limit`` of together ``bytes_max`` bytes, or
+        """Next page, in the order kept, claimed, pending, assigned: at most ``limit`` of together ``bytes_max`` bytes, or
         one."""
         ...
 
@@ -142,7 +142,7 @@ class EvacuationStore(PagesStore, Protocol):
 
     async def fence(self, fence: Fence) -> tuple[ReplyStatus, int]:
         """Take the bucket in the store for a rescuer: accepted for a higher epoch, or the same epoch and owner; creates
-        the meta of a lost store. FENCED returns the epoch found, VOUCHED the microseconds to wait before the first page."""
+        the meta of a lost store. FENCED returns the epoch found, LEASED the microseconds to wait before the first page."""
         ...
 
 

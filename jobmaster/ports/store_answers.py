@@ -25,8 +25,8 @@ class ReplyStatus(StrEnum):
     SKEW = "SKEW"
     """The time in an id is too far from the store's clock."""
     NOT_EMPTY = "NOTEMPTY"
-    VOUCHED = "VOUCHED"
-    """The bucket is fenced, but the store has vouched for its former owner until a moment that has not come yet."""
+    LEASED = "LEASED"
+    """The bucket is fenced, but the store lease of its former owner has not ended yet."""
 
 
 class Submitted(NamedTuple):
@@ -59,18 +59,18 @@ class Page(NamedTuple):
 
     status: ReplyStatus
     kind: str
-    """``spilled``, ``claimed``, ``pending``, ``assigned`` or empty when nothing is left."""
+    """``kept``, ``claimed``, ``pending``, ``assigned`` or empty when nothing is left."""
     list_name: str
     entries: list[Entry]
     raw: list[bytes]
 
 
 class KeptPage(NamedTuple):
-    """The oldest outcomes that a bucket at work keeps for the master."""
+    """The oldest outcomes that a working bucket keeps for the master."""
 
     status: ReplyStatus
     left: int
-    """How many lie there, these included."""
+    """Number of kept outcomes, these included."""
     raw: list[bytes]
 
 

@@ -59,9 +59,9 @@ async def refuse_if_held_alone(
         for bucket_id in await store.known_buckets():
             found = await store.store_only_jobs(bucket_id)
             where = f"bucket {text(bucket_id)} of store {name!r}"
-            if found.spilled:
+            if found.kept:
                 raise Conflict(
-                    f"{where} keeps {found.spilled} outcomes that the master does not have yet",
+                    f"{where} keeps {found.kept} outcomes that the master does not have yet",
                     hint="they are applied when the master answers again; then run the command again",
                 )
             if found.pending is not None and created_ms(found.pending) - 2000 * skew_seconds < created_ms(hi):

@@ -227,7 +227,7 @@ def test_costs_are_fitted_and_read_from_kept_reports(tmp_path: Path) -> None:
     assert fitted([(1, 5.0), (10, 4.0)])["per"] == 0.0
     fit = {"server_us": {"fixed": 100.0, "per": 2.0}, "client_us": {"fixed": 50.0, "per": 1.0}}
     of_rows = {**fit, "wal_bytes": {"fixed": 60.0, "per": 370.0}}
-    single = ("beat", "empty_claim", "vouch", "hint", "wake")
+    single = ("beat", "empty_claim", "grant_term", "hint", "wake")
     report = {
         "rows": dict.fromkeys(("copy", "upsert", "persist", "hold", "onboard"), of_rows),
         "control": dict.fromkeys(("renew", "leader_tick", "certify", "take_lost", "draining", "map", "compare"), fit),

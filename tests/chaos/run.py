@@ -25,7 +25,7 @@ from tests.chaos.processes.witness import read
 
 SEEN = (
     "agent_fenced", "agent_certified_dead", "bucket_taken", "bucket_drained", "bucket_forgotten", "store_emptied",
-    "outcomes_spilled", "loop_stalled", "crash_loop", "child_exited", "rows_without_memory", "rows_released",
+    "outcomes_kept", "loop_stalled", "crash_loop", "child_exited", "rows_without_memory", "rows_released",
 )  # fmt: skip
 KILLS = ("child_kill", "supervisor_kill", "agent_kill") * 3 + ("producer_kill",)
 _SPARE_ROUNDS = 1.4

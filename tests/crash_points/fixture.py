@@ -332,7 +332,7 @@ class FaultRig(Rig):
                 )
                 known = await store.known_buckets()
                 depths = [depth for depth in await store.depths(known) if depth is not None] if known else []
-                full = [d for d in depths if d.pending or d.assigned or d.claimed_lists or d.spilled]
+                full = [d for d in depths if d.pending or d.assigned or d.claimed_lists or d.kept]
                 left = ([row[0] for row in rows], full)
                 return not rows and not full
 

@@ -100,7 +100,7 @@ _ABLATIONS = (
     Ablation(
         "store functions ask for no epoch and owner",
         replace(_ALL, store_fence=False),
-        "spilled, sent twice",
+        "kept, sent twice",
         master.THROWN_AWAY,
         698,
     ),
@@ -128,9 +128,9 @@ _ABLATIONS = (
         188,
     ),
     Ablation(
-        "spilled outcomes are applied last",
+        "kept outcomes are applied last",
         replace(_ALL, spilled_first=False),
-        "spilled, sent twice",
+        "kept, sent twice",
         master.THROWN_AWAY,
         1125,
     ),
@@ -171,7 +171,7 @@ _ABLATIONS = (
     ),
     # Suspended
     Ablation(
-        "the store vouches for whoever asks",
+        "the store grants a term to any agent",
         replace(_ALL, vouch_asks_owner=False),
         "suspended, rescuers",
         suspended.OVERTAKEN,

@@ -35,7 +35,7 @@ STEPS = {
     "R0": "R0 effect done, nothing recorded",
     "R1": "R1 committed, reply lost",
     "R2": "R2 committed, list not deleted",
-    "R3": "R3 outcome spilled into the store",
+    "R3": "R3 outcome kept in the store",
     # retry
     "T0": "T0 committed, reply lost",
     "T1": "T1 committed, list not deleted, or copy not put",

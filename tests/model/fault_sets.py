@@ -121,19 +121,19 @@ _FAULT_SETS = (
         core=True,
     ),
     FaultSet(
-        "spilled outcomes",
+        "kept outcomes",
         "the master is away: outcomes wait in the store, for their owner or a rescuer",
         replace(_RESCUERS, spills=True, failures=1, lost_commits=True),
         10712,
     ),
     FaultSet(
-        "spilled outcomes, exit",
+        "kept outcomes, exit",
         "... or for an owner that leaves in order",
         replace(_ZOMBIE, spills=True, exits=True, failures=1),
         7256,
     ),
     FaultSet(
-        "spilled, sent twice",
+        "kept, sent twice",
         "... while a second copy of the job waits in the bucket",
         replace(_TWO_COPIES, spills=True),
         3019,

@@ -144,7 +144,7 @@ def _spill(setting: Setting, state: State) -> Iterator[Step[State]]:
         )
         known = memory.without_list(agent, copy.list) if covered else agent
         spilled = changed(setting, state, after).with_agent(known)
-        yield Step("R3 spilled: the outcome lies in the store", spilled, fault=True)
+        yield Step("R3 kept: the outcome lies in the store", spilled, fault=True)
 
 
 def _is_kept(copy: Copy, kept: set[tuple[Entry, str]]) -> bool:

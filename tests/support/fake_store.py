@@ -29,7 +29,7 @@ class FakeBucket:
         self.pending: deque[Entry] = deque()
         self.assigned: list[tuple[int, Entry]] = []
         self.claimed: dict[str, list[Entry]] = {}
-        self.spilled: list[bytes] = []
+        self.kept: list[bytes] = []
         self.cancelled: set[bytes] = set()
         self.hint = False
 
@@ -110,7 +110,7 @@ class FakeStore(Scripted):
             if (no := self.refusal(fence)) is not None:
                 return no
             bucket = self.buckets[fence.bucket_id]
-            bucket.spilled += outcomes
+            bucket.kept += outcomes
             for name in list_names:
                 bucket.claimed.pop(name, None)
             return ReplyStatus.OK
@@ -128,7 +128,7 @@ class FakeStore(Scripted):
         def effect() -> KeptPage:
             if (no := self.refusal(fence)) is not None:
                 return KeptPage(no, 0, [])
-            there = self.buckets[fence.bucket_id].spilled
+            there = self.buckets[fence.bucket_id].kept
             fit = fitting_count([len(each) for each in there[:limit]], bytes_max)
             return KeptPage(ReplyStatus.OK, len(there), there[:fit])
 
@@ -139,7 +139,7 @@ class FakeStore(Scripted):
         def effect() -> ReplyStatus:
             if (no := self.refusal(fence)) is not None:
                 return no
-            there = self.buckets[fence.bucket_id].spilled
+            there = self.buckets[fence.bucket_id].kept
             if there[: len(page)] == list(page):
                 there[: len(page)] = []
                 there.extend(back)
@@ -190,7 +190,7 @@ class FakeStore(Scripted):
     async def close_if_empty(self, fence: Fence) -> ReplyStatus:
         def effect() -> ReplyStatus:
             bucket = self.buckets[fence.bucket_id]
-            if bucket.pending or bucket.assigned or bucket.claimed or bucket.spilled:
+            if bucket.pending or bucket.assigned or bucket.claimed or bucket.kept:
                 return ReplyStatus.NOT_EMPTY
             bucket.state = BucketState.READY_TO_DELETE
             return self.refusal(fence) or ReplyStatus.OK
@@ -201,8 +201,8 @@ class FakeStore(Scripted):
     async def read_page(self, fence: Fence, limit: int, bytes_max: int = BATCH_BYTES) -> Page:
         def effect() -> Page:
             bucket = self.buckets[fence.bucket_id]
-            if bucket.spilled:
-                return Page(ReplyStatus.OK, "spilled", "", [], bucket.spilled[:limit])
+            if bucket.kept:
+                return Page(ReplyStatus.OK, "kept", "", [], bucket.kept[:limit])
             for name, entries in sorted(bucket.claimed.items()):
                 return Page(ReplyStatus.OK, "claimed", name, list(entries), [])
             if bucket.pending:
@@ -216,8 +216,8 @@ class FakeStore(Scripted):
     async def remove_page(self, fence: Fence, page: Page) -> ReplyStatus:
         def effect() -> ReplyStatus:
             bucket = self.buckets[fence.bucket_id]
-            if page.kind == "spilled":
-                del bucket.spilled[: len(page.raw)]
+            if page.kind == "kept":
+                del bucket.kept[: len(page.raw)]
             if page.kind == "claimed":
                 bucket.claimed.pop(page.list_name, None)
             bucket.pending = deque(entry for entry in bucket.pending if entry not in page.entries)

@@ -224,7 +224,7 @@ class GracefulShutdown:
         page = await self._store.read_page(owned.fence, _PAGE_JOBS)
         if page.status is not ReplyStatus.OK:
             return False
-        if page.kind == "spilled" and await self._kept_replay.apply(owned, page.raw):
+        if page.kind == "kept" and await self._kept_replay.apply(owned, page.raw):
             return False
         if page.kind == "claimed" and page.entries:  # of a claim whose reply was lost
             await claimer.adopt_unknown_lists()

@@ -146,7 +146,7 @@ class KeptOutcomes:
         self._kept_now += jobs
         if self._kept_now >= self._logged_at * 2:
             self._logged_at = self._kept_now
-            self._log.warning(Event.OUTCOMES_SPILLED, {"bucket": bucket_id, "jobs": jobs, "so_far": self._kept_now})
+            self._log.warning(Event.OUTCOMES_KEPT, {"bucket": bucket_id, "jobs": jobs, "so_far": self._kept_now})
 
     def _release_kept(self) -> None:
         done = self._job_table.release_kept(self._outcome_writer.withdraw(_may_leave_memory))

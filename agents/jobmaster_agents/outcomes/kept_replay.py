@@ -6,7 +6,7 @@ second: after a crash in between the next owner finds the rows and recognises it
 without an answer is repeated. An outcome whose values the master refuses moves to the end of the list: it stays kept
 and delays no other.
 
-Owns the emptying of the list ``spilled`` of a bucket at work; never decides what an outcome is.
+Owns the emptying of the list ``kept`` of a bucket at work; never decides what an outcome is.
 """
 
 from __future__ import annotations

@@ -23,7 +23,7 @@ from jobmaster.rules.batching import BatchSize
 from jobmaster_agents.outcomes.batch_write import RowRefusals, StoredRowsWrite
 from jobmaster_agents.outcomes.kept_codec import decode_rows
 
-_KEPT = "spilled"
+_KEPT = "kept"
 _CLAIMED = "claimed"
 
 _Row = TypeVar("_Row", Entry, FinalRow, HoldRow)
@@ -93,7 +93,7 @@ class Evacuation:
         if not self._may_write():
             return EvacuationEnd.STOPPED
         status, number = await self._store.fence(self.fence)
-        if status is ReplyStatus.VOUCHED:
+        if status is ReplyStatus.LEASED:
             self.wait_seconds = number / 1e6
             return EvacuationEnd.STORE_LEASE
         self.store_epoch = number

@@ -232,7 +232,9 @@ class StoreRescuer:
         if end is EvacuationEnd.STORE_LEASE:
             work.next_at = self._now() + work.evacuation.wait_seconds
             fields = {"bucket": work.evacuation.bucket.id, "seconds": work.evacuation.wait_seconds}
-            self._log.info(Event.BUCKET_DRAIN_WAITS, {**fields, "reason": "its store vouched for its former owner"})
+            self._log.info(
+                Event.BUCKET_DRAIN_WAITS, {**fields, "reason": "the store lease of its former owner has not ended"}
+            )
             return
         if end is EvacuationEnd.NOT_YET:
             await self._postpone(work, end, "the store refused a step, or a row is still locked")

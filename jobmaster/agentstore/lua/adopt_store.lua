@@ -3,7 +3,7 @@
 -- args: cluster_uid generation protocol
 -- answers: OK generation | OTHER cluster_uid | NEWER protocol
 -- effects: the hash is written once, when it is missing; its protocol is only raised
--- flags: allow-oom (one small hash of each cluster, asked for by every agent that starts)
+-- flags: allow-oom (one small hash of each cluster, and every agent that starts needs it)
 -- why: the generation lies in the data, so a store that comes back empty or swapped has another one, whatever its
 --      server id is. Two clusters of one name on one store would mix their jobs: the second one is refused.
 

@@ -9,7 +9,7 @@
 --          ends in -<n> takes nothing when a list of that or a higher number was made before: meta keeps the highest.
 -- flags: allow-oom (a full store must be emptied, and a move needs no room)
 -- why: nothing is popped before it is safe elsewhere: the list stays until the master has every job in it. The owner
---      chooses the name, so a claim whose reply was lost is asked again; when both arrive, and the first one only after the
+--      chooses the name, so a claim whose reply was lost is sent again; when both arrive, and the first one only after the
 --      list of the second was settled and deleted, it must not make that list anew: its name is known as one that may go,
 --      and jobs that no agent has seen would go with it. (Names without a number have no such guard.) List moves by the batch were measured 3-4 times
 --      cheaper than streams and than one lease per job. pending and assigned share a claim by age (when a job fell due, or

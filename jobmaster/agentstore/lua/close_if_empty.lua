@@ -1,5 +1,5 @@
 -- close_if_empty: retire a bucket in which nothing lies.
--- keys: meta pending assigned lists spilled
+-- keys: meta pending assigned lists kept
 -- args: generation epoch owner lowest_ver
 -- answers: OK ver | NOTEMPTY ver | GEN | ROLLBACK ver | FENCED ver epoch | CLOSED ver state
 -- effects: meta.state COMPLETING or DRAINING -> READY_TO_DELETE; nothing when it is that already

@@ -1,7 +1,7 @@
 -- depth: what lies in one bucket.
--- keys: meta pending assigned lists spilled
+-- keys: meta pending assigned lists kept
 -- args: none
--- answers: OK pending assigned claimed_lists spilled pending_bytes | NOBUCKET
+-- answers: OK pending assigned claimed_lists kept pending_bytes | NOBUCKET
 -- effects: none
 -- flags: no-writes
 -- why: five counters of one moment; placement and `jobmaster status` compare them with each other.

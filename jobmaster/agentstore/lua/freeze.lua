@@ -1,12 +1,12 @@
--- freeze: an operator stops a bucket: nothing is put in, nothing is claimed.
+-- freeze: an operator freezes a bucket: nothing is put in, nothing is claimed.
 -- keys: meta
 -- args: epoch owner
 -- answers: OK | NOBUCKET | FENCED epoch | CLOSED state
 -- effects: meta.state ACTIVE -> FROZEN; nothing when it is FROZEN already
 -- flags: allow-oom
--- why: the stop is written in the master first, so epoch and owner are those of the row: a bucket that has another
---      owner since then is left alone. Settling and spilling go on (what has run is still recorded), so is fencing by a
---      rescuer. The operator is no owner: the change counter stays.
+-- why: the freeze is written in the master first, so epoch and owner are those of the row: a bucket that has another
+--      owner since then is left alone. Settling and keeping outcomes go on (what has run is still recorded), and so does
+--      fencing by a rescuer. The operator is not the owner: the change counter stays.
 
 redis.register_function{
   function_name = 'jm1_freeze',

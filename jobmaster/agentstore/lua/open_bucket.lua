@@ -4,7 +4,7 @@
 -- answers: OK ver | GEN | ROLLBACK ver | FENCED ver epoch | CLOSED ver state
 -- effects: meta of an ACTIVE bucket; nothing when it is there already with the same fence
 -- flags: allow-oom (one small hash of each bucket: an agent that starts at a full store must be able to help to empty it)
--- why: asking again is safe. A caller that has seen a counter of this bucket gets GEN instead of a fresh bucket: what lay
+-- why: sending it again is safe. A caller that has seen a counter of this bucket gets GEN instead of a fresh bucket: what lay
 --      in the old one is gone, and that must not pass for an empty start.
 
 redis.register_function{

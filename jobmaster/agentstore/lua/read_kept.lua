@@ -1,12 +1,12 @@
--- read_kept: the oldest outcomes that a bucket at work keeps for the master.
--- keys: meta spilled
+-- read_kept: the oldest outcomes that a working bucket keeps for the master.
+-- keys: meta kept
 -- args: generation epoch owner lowest_ver limit [bytes_max]
 -- answers: OK ver left {outcome...} (of together bytes_max bytes at most, or one) | GEN | ROLLBACK ver | FENCED ver epoch | CLOSED ver state
 -- effects: none
 -- flags: no-writes
 -- why: read_page is for a bucket whose intake is closed; this one goes on working. New outcomes join at the other end, so
 --      what was read stays where it is until remove_kept takes it out. left counts all that lie there, these included.
---      Also while an operator has stopped the bucket: what has ended is recorded.
+--      Also while the bucket is FROZEN: what has ended is recorded.
 
 redis.register_function{
   function_name = 'jm1_read_kept',

@@ -1,11 +1,11 @@
 -- read_page: the next page of a bucket that is being emptied.
--- keys: meta spilled lists pending assigned
+-- keys: meta kept lists pending assigned
 -- args: generation epoch owner lowest_ver limit claimed_prefix [bytes_max]
 -- answers: OK ver kind list_name {item...} (of together bytes_max bytes at most, or one; kind is empty when nothing is left)
 --          | GEN | ROLLBACK ver | FENCED ver epoch | CLOSED ver state
 -- effects: none
 -- flags: no-writes
--- why: spilled first, because an outcome settles the entry that would otherwise be moved; then claimed, pending, assigned.
+-- why: kept first, because an outcome settles the entry that would otherwise be moved; then claimed, pending, assigned.
 --      A list that is named but missing comes as an empty page, so that remove_page can forget its name.
 
 redis.register_function{
@@ -26,7 +26,7 @@ redis.register_function{
     end
     local items = items_from('LRANGE', keys[2], 0, limit, bytes_max)
     if #items > 0 then
-      return { 'OK', ver, 'spilled', '', items }
+      return { 'OK', ver, 'kept', '', items }
     end
     local names = redis.call('SMEMBERS', keys[3])
     if #names > 0 then

@@ -1,5 +1,5 @@
 -- remove_kept: take out exactly the outcomes of one page that the master has settled.
--- keys: meta spilled
+-- keys: meta kept
 -- args: generation epoch owner lowest_ver count digest outcome...
 -- answers: OK ver removed | GEN | ROLLBACK ver | FENCED ver epoch | CLOSED ver state
 -- effects: the first count outcomes are cut off if the sha1 of their concatenation is digest, otherwise nothing; the

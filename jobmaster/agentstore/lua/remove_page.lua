@@ -5,7 +5,7 @@
 -- effects: lists: the first count items are cut off if the sha1 of their concatenation is digest, otherwise nothing;
 --          sorted set: the members go. An empty claimed list takes its name along.
 -- flags: allow-oom (it only frees memory)
--- why: intake is closed, so a page stays where it was read. A count alone would not do: asked again after a lost reply it
+-- why: intake is closed, so a page stays where it was read. A count alone would not do: sent again after a lost reply it
 --      would cut off the next page, which is not in the master yet. Hence the digest.
 
 redis.register_function{
@@ -13,7 +13,7 @@ redis.register_function{
   flags = { 'allow-oom' },
   callback = function(keys, args)
     local kind, name, count = args[5], args[6], whole(args[7])
-    local known = kind == 'spilled' or kind == 'claimed' or kind == 'pending' or kind == 'assigned'
+    local known = kind == 'kept' or kind == 'claimed' or kind == 'pending' or kind == 'assigned'
     if #keys ~= 3 or #args < 8 or not known or not count or count < 0 then
       return redis.error_reply('JMARGS remove_page takes 3 keys, the fence, kind, list name, count, digest and members')
     end

@@ -1,4 +1,4 @@
--- request_cancel: ask the owner of a bucket to cancel one of its jobs.
+-- request_cancel: request that the owner of a bucket cancels one of its jobs.
 -- keys: meta cancelled wake
 -- args: job_id
 -- answers: OK | NOBUCKET | CLOSED

@@ -34,7 +34,7 @@ COLUMNS = (
     Column("PENDING", "pending", right=True),
     Column("ASSIGNED", "assigned", right=True),
     Column("CLAIMED", "claimed_lists", right=True),
-    Column("SPILLED", "spilled", right=True),
+    Column("KEPT", "kept", right=True),
     Column("SINCE", "unchanged_seconds", rounded_duration, right=True),
 )
 
@@ -65,7 +65,7 @@ def list_(invocation: Invocation, all_: bool, lane: str | None) -> None:
     """List the buckets with their depths in the stores.
 
     PENDING waits unclaimed, ASSIGNED came from the master and waits for its due time, CLAIMED counts lists that the owner
-    works on, SPILLED counts outcomes kept while the master is down. A dash means that the store could not be asked.
+    works on, KEPT counts outcomes kept while the master is down. A dash means that the store could not be asked.
 
     \b
     Examples:
@@ -162,7 +162,7 @@ async def buckets_with_depths(settings: ClusterSettings, all_: bool) -> tuple[li
         record |= {"id": str(row["id"]), "owner": str(row["owner"]), "priority": Priority(row["priority"]).label}
         record["changed"] = iso(record.pop("changed_us"))
         record["unchanged_seconds"] = round(record["unchanged_seconds"], 3)
-        record |= depths.get(row["id"].bytes, dict.fromkeys(("pending", "assigned", "claimed_lists", "spilled")))
+        record |= depths.get(row["id"].bytes, dict.fromkeys(("pending", "assigned", "claimed_lists", "kept")))
         counts = flying.get(row["id"])
         record["rows_assigned"] = counts["assigned"] if counts else 0
         record["rows_processing"] = counts["processing"] if counts else 0
@@ -198,7 +198,7 @@ async def _depths(
                         "pending": depth.pending,
                         "assigned": depth.assigned,
                         "claimed_lists": depth.claimed_lists,
-                        "spilled": depth.spilled,
+                        "kept": depth.kept,
                     }
         except JobMasterError as error:
             failures.append(str(error))

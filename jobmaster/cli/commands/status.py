@@ -96,7 +96,7 @@ def _groups(buckets: list[dict[str, Any]], held: list[dict[str, Any]], now_us: i
 
     def group(lane: str, level: int) -> dict[str, Any]:
         empty = dict.fromkeys(
-            ("buckets", "frozen", "pending", "assigned", "running", "held", "due", "overdue", "spilled"), 0
+            ("buckets", "frozen", "pending", "assigned", "running", "held", "due", "overdue", "kept"), 0
         )
         return groups.setdefault((lane, level), {"lane": lane, "priority": Priority(level).label, **empty})
 
@@ -104,7 +104,7 @@ def _groups(buckets: list[dict[str, Any]], held: list[dict[str, Any]], now_us: i
         found = group(bucket["lane"], int(Priority.parse(bucket["priority"])))
         found["buckets"] += bucket["state"] == "ACTIVE"
         found["frozen"] += bucket["state"] == "FROZEN"
-        for name in ("pending", "assigned", "spilled"):
+        for name in ("pending", "assigned", "kept"):
             found[name] += bucket[name] or 0
         found["running"] += bucket["rows_processing"]
     for row in held:
@@ -129,8 +129,8 @@ def _warnings(groups: list[dict[str, Any]], buckets: list[dict[str, Any]], agent
             warnings.append(
                 f"{name}: {group['overdue']} job(s) overdue, the oldest by {rounded_duration(group['oldest_seconds'])}"
             )
-        if group["spilled"]:
-            warnings.append(f"{name}: {group['spilled']} outcome(s) wait in the store for the master")
+        if group["kept"]:
+            warnings.append(f"{name}: {group['kept']} outcome(s) wait in the store for the master")
     for bucket in buckets:
         if bucket["state"] in ("LOST", "FROZEN"):
             since = rounded_duration(bucket["unchanged_seconds"])

@@ -65,7 +65,7 @@ def waiting(servers: Servers, schema: str) -> dict[str, int]:
         with servers.client(name) as client:
             count = 0
             for key in client.scan_iter(match="jm:*", count=1000):
-                if key.endswith((b":pending", b":spilled")) or b":claimed:" in key:
+                if key.endswith((b":pending", b":kept")) or b":claimed:" in key:
                     count += int(client.llen(key))
                 elif key.endswith(b":assigned"):
                     count += int(client.zcard(key))

@@ -59,8 +59,8 @@ class Lived:
     """In a claimed list, rescued twice before, and not started since."""
     finished: list[bytes] = field(default_factory=list)
     """In a claimed list although their outcome is in the master (crash before the list was deleted)."""
-    spilled_final: list[bytes] = field(default_factory=list)
-    spilled_hold: list[bytes] = field(default_factory=list)
+    kept_final: list[bytes] = field(default_factory=list)
+    kept_hold: list[bytes] = field(default_factory=list)
     cancelled: list[bytes] = field(default_factory=list)
     """PROCESSING rows somebody asked to cancel."""
 
@@ -78,8 +78,8 @@ class Lived:
             (self.poison, ("FAILED", 1, 3)),
             (self.waited_again, ("HELD", 2, 2)),
             (self.finished, ("SUCCEEDED", 1, 0)),
-            (self.spilled_final, ("SUCCEEDED", 1, 0)),
-            (self.spilled_hold, ("HELD", 1, 0)),
+            (self.kept_final, ("SUCCEEDED", 1, 0)),
+            (self.kept_hold, ("HELD", 1, 0)),
             (self.cancelled, ("CANCELLED", 1, 1)),
         ):
             table.update((job_id, after) for job_id in ids)
@@ -200,7 +200,7 @@ class Owner(Participant):
         await self.settle("done-2")
         for job_id in lived.cancelled:
             await self.master.requests.cancel(job_id, tombstone=None, actor="test")
-        lived.spilled_final, lived.spilled_hold = await self.submit(count), await self.submit(count)
+        lived.kept_final, lived.kept_hold = await self.submit(count), await self.submit(count)
         entries = await self.claim("spill", 2 * count)
         outcomes = [keep_final(self.fence, self.final(entry)) for entry in entries[:count]]
         outcomes += [keep_hold(self.fence, hold_row(entry, self.lane)) for entry in entries[count:]]
@@ -327,7 +327,7 @@ async def check(stage: Stage, owner: Owner, lived: Lived) -> None:
     assert state == "READY_TO_DELETE"
     assert epoch > owner.fence.epoch
     depth = (await owner.store.depths([owner.fence.bucket_id]))[0]
-    assert depth is None or (depth.pending, depth.assigned, depth.claimed_lists, depth.spilled) == (0, 0, 0, 0)
+    assert depth is None or (depth.pending, depth.assigned, depth.claimed_lists, depth.kept) == (0, 0, 0, 0)
 
 
 class When(Enum):

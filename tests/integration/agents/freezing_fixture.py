@@ -113,7 +113,7 @@ async def nothing_lies_there(life: Life) -> None:
     await until(lambda: is_idle(life.bucket_worker) and life.bucket_worker.outcome_writer.acknowledger.idle)
     depth = (await life.owner.store.depths([life.owner.fence.bucket_id]))[0]
     assert depth is not None
-    assert (depth.pending, depth.assigned, depth.claimed_lists, depth.spilled) == (0, 0, 0, 0)
+    assert (depth.pending, depth.assigned, depth.claimed_lists, depth.kept) == (0, 0, 0, 0)
 
 
 async def states(stage: Stage, ids: list[bytes]) -> dict[bytes, str]:

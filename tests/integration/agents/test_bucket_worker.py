@@ -219,7 +219,7 @@ async def check(stage: Stage, life: Life) -> None:
     twice = await stage.rows("SELECT job_id FROM ledger WHERE concluding GROUP BY 1 HAVING count(*) > 1")
     assert not twice
     depth = (await life.owner.store.depths([life.owner.fence.bucket_id]))[0]
-    assert depth is None or (depth.pending, depth.assigned, depth.claimed_lists, depth.spilled) == (0, 0, 0, 0)
+    assert depth is None or (depth.pending, depth.assigned, depth.claimed_lists, depth.kept) == (0, 0, 0, 0)
 
 
 def ids_text(ids: list[bytes]) -> list[str]:

@@ -55,7 +55,7 @@ async def test_what_no_table_takes_goes_to_quarantine_and_blocks_nobody(
     kept = await stage.rows("SELECT job_id, bucket_id, reason, entry FROM quarantine")
     assert sorted(row["entry"] for row in kept) == sorted(unfit)
     assert {row["bucket_id"].bytes for row in kept} == {owner.fence.bucket_id}
-    assert sorted(row["reason"].split()[0] for row in kept) == ["assigned", "claimed", "pending", "spilled", "spilled"]
+    assert sorted(row["reason"].split()[0] for row in kept) == ["assigned", "claimed", "kept", "kept", "pending"]
     assert all("0x00" in row["reason"] for row in kept if row["entry"] != b"\x93junk")
     assert rescuer.telemetry.entries_put_aside == len(unfit)
     told = [record for record in caplog.records if record.getMessage() == Event.ENTRY_QUARANTINED]

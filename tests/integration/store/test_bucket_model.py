@@ -49,7 +49,7 @@ class BucketMachine(RuleBasedStateMachine):
         self.pending: list[bytes] = []
         self.assigned: dict[bytes, int] = {}
         self.claimed: dict[str, list[bytes]] = {}
-        self.spilled: list[bytes] = []
+        self.kept: list[bytes] = []
         self.accepted: set[bytes] = set()
         self.safe_elsewhere: set[bytes] = set()
 
@@ -133,7 +133,7 @@ class BucketMachine(RuleBasedStateMachine):
         status = self.call(self.store.keep_outcomes(self.fence, items, lists))
         assert status is (ReplyStatus.CLOSED if self.state == "READY_TO_DELETE" else ReplyStatus.OK)
         for name in lists:
-            self.spilled += self.claimed.pop(name)
+            self.kept += self.claimed.pop(name)
 
     @rule()
     def close_intake(self) -> None:
@@ -171,8 +171,8 @@ class BucketMachine(RuleBasedStateMachine):
             self._forget(*expected)
 
     def _next_page(self, limit: int) -> tuple[str, str, list[bytes]]:
-        if self.spilled:
-            return "spilled", "", self.spilled[:limit]
+        if self.kept:
+            return "kept", "", self.kept[:limit]
         if self.claimed:
             name = min(self.claimed)
             return "claimed", name, self.claimed[name][:limit]
@@ -184,8 +184,8 @@ class BucketMachine(RuleBasedStateMachine):
     def _forget(self, kind: str, name: str, items: list[bytes]) -> None:
         self.safe_elsewhere |= set(items)
         match kind:
-            case "spilled":
-                self.spilled = self.spilled[len(items) :]
+            case "kept":
+                self.kept = self.kept[len(items) :]
             case "claimed":
                 self.claimed[name] = self.claimed[name][len(items) :]
                 if not self.claimed[name]:
@@ -201,7 +201,7 @@ class BucketMachine(RuleBasedStateMachine):
         status = self.call(self.store.close_if_empty(self.fence))
         if self.state == "ACTIVE":
             assert status is ReplyStatus.CLOSED
-        elif self.pending or self.assigned or self.claimed or self.spilled:
+        elif self.pending or self.assigned or self.claimed or self.kept:
             assert status is ReplyStatus.NOT_EMPTY
         else:
             assert status is ReplyStatus.OK
@@ -233,20 +233,20 @@ class BucketMachine(RuleBasedStateMachine):
     def the_store_holds_what_the_model_holds(self) -> None:
         (depth,) = self.call(self.store.depths([self.fence.bucket_id]))
         assert depth == BucketDepth(
-            len(self.pending), len(self.assigned), len(self.claimed), len(self.spilled), sum(map(len, self.pending))
+            len(self.pending), len(self.assigned), len(self.claimed), len(self.kept), sum(map(len, self.pending))
         )
 
     @invariant()
     def every_accepted_job_is_in_exactly_one_place(self) -> None:
         claimed = [item for items in self.claimed.values() for item in items]
-        places = [*self.pending, *self.assigned, *claimed, *self.spilled, *self.safe_elsewhere]
+        places = [*self.pending, *self.assigned, *claimed, *self.kept, *self.safe_elsewhere]
         assert len(places) == len(set(places))
         assert set(places) == self.accepted
 
     @precondition(lambda self: self.state != "READY_TO_DELETE")
     @invariant()
     def nothing_is_deleted_while_it_is_owned_and_filled(self) -> None:
-        if self.state == "ACTIVE" or self.pending or self.assigned or self.claimed or self.spilled:
+        if self.state == "ACTIVE" or self.pending or self.assigned or self.claimed or self.kept:
             assert self.call(self.store.delete_bucket(self.fence.bucket_id)) is ReplyStatus.NOT_EMPTY
 
 

@@ -75,14 +75,14 @@ async def test_pages_come_in_the_order_of_the_protocol_and_each_is_removed_exact
     await store.fence(rescuer)
     seen = []
     while (page := await store.read_page(rescuer, 2)).kind:
-        assert page.entries == ([] if page.kind == "spilled" else [decode_entry(item) for item in page.raw])
+        assert page.entries == ([] if page.kind == "kept" else [decode_entry(item) for item in page.raw])
         assert await store.read_page(rescuer, 2) == page
         assert await store.close_if_empty(rescuer) is ReplyStatus.NOT_EMPTY
         seen.append((page.kind, page.list_name, page.raw))
         await assert_ok(store.remove_page(rescuer, page))
     assert seen == [
-        ("spilled", "", [b"one", b"two"]),
-        ("spilled", "", [b"three"]),
+        ("kept", "", [b"one", b"two"]),
+        ("kept", "", [b"three"]),
         ("claimed", "early", [items[3]]),
         ("claimed", "late", items[0:2]),
         ("claimed", "late", [items[2]]),
@@ -95,11 +95,11 @@ async def test_pages_come_in_the_order_of_the_protocol_and_each_is_removed_exact
     await assert_ok(store.delete_bucket(bench.bucket_id))
 
 
-@pytest.mark.parametrize("place", ["spilled", "claimed", "pending", "assigned"])
+@pytest.mark.parametrize("place", ["kept", "claimed", "pending", "assigned"])
 async def test_a_page_removed_twice_takes_nothing_of_the_next(bench: Bench, rescuer: Fence, place: str) -> None:
     """The reply of a remove was lost: sending it again must not cut off what the master does not know yet."""
     items = make_items(6)
-    if place == "spilled":
+    if place == "kept":
         await assert_ok(bench.store.keep_outcomes(bench.fence, items, []))
     elif place == "assigned":
         await assert_ok(bench.store.assign(bench.fence, list(enumerate(items))))

@@ -34,7 +34,7 @@ async def test_a_frozen_bucket_takes_nothing_and_gives_nothing(bench: Bench) -> 
     assert await bench.contents() == before
 
 
-async def test_what_was_claimed_before_the_stop_is_settled_and_spilled_under_it(bench: Bench) -> None:
+async def test_what_was_claimed_before_the_stop_is_settled_and_kept_under_it(bench: Bench) -> None:
     store, fence = bench.store, bench.fence
     await bench.submit(make_items(2))
     await store.claim(fence, "a", 1)

@@ -165,7 +165,7 @@ async def test_an_agent_of_an_earlier_build_may_leave_the_bound_out(bench: Bench
     answer = await store._calls.function(b"jm1_claim", claim, (*store._fences.arguments(bench.fence), 5, b"a"))
     assert answer[7] == items[:5]
     kept = await store._calls.function(
-        b"jm1_read_kept", (keys.meta, keys.spilled), (*store._fences.arguments(bench.fence), 5)
+        b"jm1_read_kept", (keys.meta, keys.kept), (*store._fences.arguments(bench.fence), 5)
     )
     assert kept[3] == []
 
@@ -185,7 +185,7 @@ async def test_pages_are_cut_by_their_bytes(bench: Bench) -> None:
         read.append((page.kind, len(page.raw)))
         await assert_ok(bench.store.remove_page(bench.fence, page))
     sizes = {kind: [count for found, count in read if found == kind] for kind, _ in read}
-    assert sizes == {"spilled": [2, 2, 1], "claimed": [2, 1], "pending": [2, 1], "assigned": [2, 2, 2, 1]}
+    assert sizes == {"kept": [2, 2, 1], "claimed": [2, 1], "pending": [2, 1], "assigned": [2, 2, 2, 1]}
 
 
 async def test_a_claim_of_nothing_leaves_no_trace(bench: Bench) -> None:
@@ -240,8 +240,8 @@ async def test_spill_keeps_the_outcomes_and_drops_their_lists_at_once(bench: Ben
     await assert_ok(bench.store.keep_outcomes(bench.fence, outcomes, ["a", "b"]))
     (depth,) = await bench.store.depths([bench.bucket_id])
     assert depth is not None
-    assert (depth.spilled, depth.claimed_lists) == (2500, 0)
-    assert await bench.raw.lrange(bench.store.keys.bucket(bench.bucket_id).spilled, 0, -1) == outcomes
+    assert (depth.kept, depth.claimed_lists) == (2500, 0)
+    assert await bench.raw.lrange(bench.store.keys.bucket(bench.bucket_id).kept, 0, -1) == outcomes
 
 
 async def test_after_close_intake_the_owner_goes_on_and_nobody_adds(bench: Bench) -> None:
@@ -265,7 +265,7 @@ async def test_every_place_keeps_a_bucket_from_closing_and_from_being_deleted(be
     await assert_ok(bench.store.close_intake(bench.fence))
     places = {
         keys.pending: bench.raw.rpush,
-        keys.spilled: bench.raw.rpush,
+        keys.kept: bench.raw.rpush,
         keys.lists: bench.raw.sadd,
     }
     for key, add in places.items():

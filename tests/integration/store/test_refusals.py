@@ -42,8 +42,8 @@ async def _read_kept(store: AgentStore, fence: Fence) -> ReplyStatus:
 
 
 async def _remove_kept(store: AgentStore, fence: Fence) -> ReplyStatus:
-    spilled = store.keys.bucket(fence.bucket_id).spilled
-    raw = await store._calls.call(_packed_range(spilled), mutating=False)
+    kept = store.keys.bucket(fence.bucket_id).kept
+    raw = await store._calls.call(_packed_range(kept), mutating=False)
     return await store.remove_kept(fence, raw or [b"nothing"], [])
 
 
@@ -67,8 +67,8 @@ CALLS: dict[str, tuple[Call, set[str]]] = {
     "claim": (_claim, WORKING),
     "settle": (lambda store, fence: store.settle(fence, ["kept"], []), OWNED),
     "assign": (lambda store, fence: store.assign(fence, [(1, ITEM)]), {"ACTIVE"}),
-    "spill": (lambda store, fence: store.keep_outcomes(fence, [b"outcome"], ["kept"]), OWNED),
-    "vouch": (lambda store, fence: store.grant_term(fence, 1.0), WORKING),
+    "keep_outcomes": (lambda store, fence: store.keep_outcomes(fence, [b"outcome"], ["kept"]), OWNED),
+    "grant_term": (lambda store, fence: store.grant_term(fence, 1.0), WORKING),
     "read_kept": (_read_kept, OWNED),
     "remove_kept": (_remove_kept, OWNED),
     "claimed_lists": (_claimed_lists, EVERY),
@@ -187,7 +187,7 @@ async def test_an_emptied_store_is_noticed_by_owners_and_opened_by_none(
         ("claim", "ACTIVE"),
         ("settle", "ACTIVE"),
         ("assign", "ACTIVE"),
-        ("spill", "ACTIVE"),
+        ("keep_outcomes", "ACTIVE"),
         ("remove_kept", "ACTIVE"),
         ("close_intake", "ACTIVE"),
         ("remove_page", "DRAINING"),

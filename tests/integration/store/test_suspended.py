@@ -29,7 +29,7 @@ async def test_a_rescuer_is_told_to_wait_until_the_term_is_over(bench: Bench, re
     began = loop.time()
     await assert_ok(bench.store.grant_term(bench.fence, TERM))
     status, wait_us = await bench.store.fence(rescuer)
-    assert status is ReplyStatus.VOUCHED
+    assert status is ReplyStatus.LEASED
     assert 0 < wait_us <= TERM * 1e6
 
     async def over() -> bool:
@@ -37,14 +37,14 @@ async def test_a_rescuer_is_told_to_wait_until_the_term_is_over(bench: Bench, re
 
     await eventually(over, 10, "the end of the term")
     assert loop.time() - began >= TERM
-    assert await bench.field("vouched") is None
-    assert await bench.field("vouched_for") is None
+    assert await bench.field("lease_until") is None
+    assert await bench.field("lease_us") is None
 
 
 async def test_the_owner_is_fenced_at_once_although_the_rescuer_waits(bench: Bench, rescuer: Fence) -> None:
     await bench.submit(make_items(1))
     await assert_ok(bench.store.grant_term(bench.fence, 60.0))
-    assert (await bench.store.fence(rescuer))[0] is ReplyStatus.VOUCHED
+    assert (await bench.store.fence(rescuer))[0] is ReplyStatus.LEASED
     assert await bench.store.grant_term(bench.fence, 60.0) is ReplyStatus.FENCED
     assert (await bench.store.claim(bench.fence, "a", 1)).status is ReplyStatus.FENCED
     assert await bench.store.keep_outcomes(bench.fence, [b"x"], []) is ReplyStatus.FENCED
@@ -53,9 +53,9 @@ async def test_the_owner_is_fenced_at_once_although_the_rescuer_waits(bench: Ben
 
 async def test_the_next_rescuer_waits_too(bench: Bench, rescuer: Fence) -> None:
     await assert_ok(bench.store.grant_term(bench.fence, 60.0))
-    assert (await bench.store.fence(rescuer))[0] is ReplyStatus.VOUCHED
+    assert (await bench.store.fence(rescuer))[0] is ReplyStatus.LEASED
     heir = Fence(bench.bucket_id, 3, AgentId(new_id()))
-    assert (await bench.store.fence(heir))[0] is ReplyStatus.VOUCHED
+    assert (await bench.store.fence(heir))[0] is ReplyStatus.LEASED
     assert await bench.store.fence(rescuer) == (ReplyStatus.FENCED, 3)
 
 
@@ -67,10 +67,10 @@ async def test_what_was_taken_back_holds_up_nobody(bench: Bench, rescuer: Fence)
 
 async def test_a_clock_that_was_set_back_costs_one_term_and_no_more(bench: Bench, rescuer: Fence) -> None:
     await assert_ok(bench.store.grant_term(bench.fence, TERM))
-    hour_later = int(await bench.field("vouched") or 0) + 3600 * 10**6
-    await bench.force(vouched=hour_later)
+    hour_later = int(await bench.field("lease_until") or 0) + 3600 * 10**6
+    await bench.force(lease_until=hour_later)
     status, wait_us = await bench.store.fence(rescuer)
-    assert status is ReplyStatus.VOUCHED
+    assert status is ReplyStatus.LEASED
     assert wait_us <= TERM * 1e6
 
     async def over() -> bool:

@@ -45,7 +45,7 @@ dues = st.sampled_from([0, 0, DUE_US, LATER_US])
 sizes = st.sampled_from([1, 100, 250, 2**30])
 """Bounds in bytes; an entry has some 60."""
 some_names = st.sets(names, max_size=2).map(sorted)
-COUNTERS = ("ver", "seq", "bytes", "vouched_for", "listed")
+COUNTERS = ("ver", "seq", "bytes", "lease_us", "listed")
 Chosen = tuple[int, bytes] | None
 Call = Callable[[AgentStore], Coroutine[Any, Any, Any]]
 
@@ -187,7 +187,7 @@ class TwoStores(RuleBasedStateMachine):
         self.both(process, lambda store: store.settle(self.fence_of(fence), lists, []))
 
     @rule(process=processes, fence=fences, lists=some_names, count=counts)
-    def spill(self, process: int, fence: Chosen, lists: list[str], count: int) -> None:
+    def keep_outcomes(self, process: int, fence: Chosen, lists: list[str], count: int) -> None:
         outcomes = self.some_items(count)
         self.both(process, lambda store: store.keep_outcomes(self.fence_of(fence), outcomes, lists))
 
@@ -212,11 +212,11 @@ class TwoStores(RuleBasedStateMachine):
         self.both(process, lambda store: store.close_if_empty(self.fence_of(fence)))
 
     @rule(process=processes, fence=fences, name=names)
-    def thaw(self, process: int, fence: Chosen, name: str) -> None:
+    def unfreeze(self, process: int, fence: Chosen, name: str) -> None:
         self.both(process, lambda store: store.unfreeze(self.fence_of(fence), name))
 
     @rule(process=processes, fence=fences, seconds=st.sampled_from([0.0, 1000.0]))
-    def vouch(self, process: int, fence: Chosen, seconds: float) -> None:
+    def grant_term(self, process: int, fence: Chosen, seconds: float) -> None:
         self.both(process, lambda store: store.grant_term(self.fence_of(fence), seconds))
 
     @rule(
@@ -305,7 +305,7 @@ class TwoStores(RuleBasedStateMachine):
             "pending": await raw.lrange(keys.pending, 0, -1),
             "assigned": [(int(due), item) for item, due in await raw.zrange(keys.assigned, 0, -1, withscores=True)],
             "claimed": {name: await raw.lrange(keys.claimed_prefix + name, 0, -1) for name in sorted(names_)},
-            "spilled": await raw.lrange(keys.spilled, 0, -1),
+            "kept": await raw.lrange(keys.kept, 0, -1),
             "cancelled": await raw.smembers(keys.cancelled),
             "wake": await raw.llen(keys.wake) > 0,
         }
@@ -315,8 +315,8 @@ def _clockless(answer: Any) -> Any:
     """An answer without what the clocks of two servers say."""
     if isinstance(answer, Claimed):
         return answer._replace(now_us=0)
-    if isinstance(answer, tuple) and answer[0] is ReplyStatus.VOUCHED:
-        return ReplyStatus.VOUCHED
+    if isinstance(answer, tuple) and answer[0] is ReplyStatus.LEASED:
+        return ReplyStatus.LEASED
     return answer
 
 
@@ -335,13 +335,13 @@ def _data(bucket: SimBucket | None) -> dict[str, Any]:
             "ver": bucket.ver,
             "seq": bucket.seq,
             "bytes": bucket.bytes,
-            "vouched_for": bucket.vouched[1],
+            "lease_us": bucket.lease_until[1],
             "listed": bucket.listed,
         },
         "pending": bucket.pending,
         "assigned": bucket.assigned,
         "claimed": {name: bucket.claimed.get(name, []) for name in sorted(bucket.lists)},
-        "spilled": bucket.spilled,
+        "kept": bucket.kept,
         "cancelled": bucket.cancelled,
         "wake": bucket.wake,
     }

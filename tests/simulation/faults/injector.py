@@ -323,7 +323,7 @@ class FaultInjector:
 
 
 def _ids(buckets: dict[bytes, SimBucket]) -> set[bytes]:
-    return {id_of(item) for bucket in buckets.values() for item in (*bucket.items(), *bucket.spilled)}
+    return {id_of(item) for bucket in buckets.values() for item in (*bucket.items(), *bucket.kept)}
 
 
 async def operate(history: History, what: str, bucket_ids: list[bytes] | None) -> None:

@@ -169,37 +169,37 @@ class StoreFunctions(IntakeFunctions):
         bucket.ver += bool(gone)
         return [b"OK", bucket.ver]
 
-    def spill(self, keys: Sequence[bytes], args: Sequence[Any]) -> Answer:
+    def keep_outcomes(self, keys: Sequence[bytes], args: Sequence[Any]) -> Answer:
         no, bucket = self._refusal(keys[0], args, OWNED)
         if no:
             return no
         count = args[4]
-        bucket.spilled += args[5 : 5 + count]
+        bucket.kept += args[5 : 5 + count]
         for name in args[5 + count :]:
             bucket.claimed.pop(name, None)
             bucket.lists.discard(name)
         bucket.ver += 1
         return [b"OK", bucket.ver]
 
-    def vouch(self, keys: Sequence[bytes], args: Sequence[Any]) -> Answer:
+    def grant_term(self, keys: Sequence[bytes], args: Sequence[Any]) -> Answer:
         no, bucket = self._refusal(keys[0], args, WORKING)
         if no:
             return no
-        bucket.vouched = (self.now_us() + args[4], args[4]) if args[4] else (0, 0)
+        bucket.lease_until = (self.now_us() + args[4], args[4]) if args[4] else (0, 0)
         return [b"OK", bucket.ver]
 
     def read_kept(self, keys: Sequence[bytes], args: Sequence[Any]) -> Answer:
         no, bucket = self._refusal(keys[0], args, OWNED)
-        return no or [b"OK", bucket.ver, len(bucket.spilled), first_items(bucket.spilled, *args[4:])]
+        return no or [b"OK", bucket.ver, len(bucket.kept), first_items(bucket.kept, *args[4:])]
 
     def remove_kept(self, keys: Sequence[bytes], args: Sequence[Any]) -> Answer:
         no, bucket = self._refusal(keys[0], args, OWNED)
         if no:
             return no
         count, digest, *back = args[4:]
-        removed = self._cut(bucket, b"spilled", b"", count, digest)
+        removed = self._cut(bucket, b"kept", b"", count, digest)
         if removed:
-            bucket.spilled += back
+            bucket.kept += back
         bucket.ver += 1
         return [b"OK", bucket.ver, removed - len(back) if removed else 0]
 
@@ -232,7 +232,7 @@ class StoreFunctions(IntakeFunctions):
             bucket.ver += 1
         return [b"OK", bucket.ver]
 
-    def thaw(self, keys: Sequence[bytes], args: Sequence[Any]) -> Answer:
+    def unfreeze(self, keys: Sequence[bytes], args: Sequence[Any]) -> Answer:
         generation, epoch, owner, floor, name = args
         bucket = self.buckets.get(keys[0])
         if bucket is None or bucket.state is None or bucket.gen != generation:
@@ -263,12 +263,12 @@ class StoreFunctions(IntakeFunctions):
             return [b"FENCED", bucket.ver, bucket.epoch]
         bucket.gen, bucket.epoch, bucket.owner, bucket.state = generation, epoch, owner, b"DRAINING"
         bucket.ver += 1
-        until, term = bucket.vouched
+        until, term = bucket.lease_until
         now = self.now_us()
         if (wait := min(until - now, term)) > 0:
-            bucket.vouched = (now + wait, term)
-            return [b"VOUCHED", bucket.ver, wait]
-        bucket.vouched = (0, 0)
+            bucket.lease_until = (now + wait, term)
+            return [b"LEASED", bucket.ver, wait]
+        bucket.lease_until = (0, 0)
         return [b"OK", bucket.ver, epoch]
 
     def read_page(self, keys: Sequence[bytes], args: Sequence[Any]) -> Answer:
@@ -278,8 +278,8 @@ class StoreFunctions(IntakeFunctions):
         bounds = args[4], *args[6:]
         if bucket.state == b"DRAINING":
             self.on_emptying(keys[0])
-        if bucket.spilled:
-            return [b"OK", bucket.ver, b"spilled", b"", first_items(bucket.spilled, *bounds)]
+        if bucket.kept:
+            return [b"OK", bucket.ver, b"kept", b"", first_items(bucket.kept, *bounds)]
         if bucket.lists:
             name = min(bucket.lists)
             return [b"OK", bucket.ver, b"claimed", name, first_items(bucket.claimed.get(name, []), *bounds)]
@@ -305,7 +305,7 @@ class StoreFunctions(IntakeFunctions):
 
     def _cut(self, bucket: SimBucket, kind: bytes, name: bytes, count: int, digest: bytes) -> int:
         """The first items of a list, if they are the very ones."""
-        items = {b"spilled": bucket.spilled, b"pending": bucket.pending}.get(kind, bucket.claimed.get(name, []))
+        items = {b"kept": bucket.kept, b"pending": bucket.pending}.get(kind, bucket.claimed.get(name, []))
         first = items[:count]
         body = b"".join(first)
         same = len(first) == count and hashlib.sha1(body, usedforsecurity=False).hexdigest().encode() == digest

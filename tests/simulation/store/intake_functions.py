@@ -25,8 +25,23 @@ class SimBucket:
     """The keys of one bucket."""
 
     __slots__ = (
-        "assigned", "bytes", "cancelled", "claimed", "epoch", "gen", "hint", "listed", "lists", "owner", "pending", "seq",
-        "spilled", "state", "ver", "vouched", "wake",
+        "assigned",
+        "bytes",
+        "cancelled",
+        "claimed",
+        "epoch",
+        "gen",
+        "hint",
+        "kept",
+        "lease_until",
+        "listed",
+        "lists",
+        "owner",
+        "pending",
+        "seq",
+        "state",
+        "ver",
+        "wake",
     )  # fmt: skip
 
     def __init__(self) -> None:
@@ -44,10 +59,10 @@ class SimBucket:
         """By due time, then by bytes, as a sorted set."""
         self.claimed: dict[bytes, list[bytes]] = {}
         self.lists: set[bytes] = set()
-        self.spilled: list[bytes] = []
+        self.kept: list[bytes] = []
         self.cancelled: set[bytes] = set()
         self.wake = False
-        self.vouched = (0, 0)
+        self.lease_until = (0, 0)
         """Until when (microseconds), and for how long that was said."""
 
     def copied(self) -> SimBucket:
@@ -68,7 +83,7 @@ class SimBucket:
 
     @property
     def filled(self) -> bool:
-        return bool(self.pending or self.assigned or self.lists or self.spilled)
+        return bool(self.pending or self.assigned or self.lists or self.kept)
 
 
 def id_of(item: bytes) -> bytes:
@@ -239,5 +254,5 @@ class IntakeFunctions:
         bucket = self.buckets.get(keys[0])
         if bucket is None or bucket.state is None:
             return [b"NOBUCKET"]
-        claimed, spilled = len(bucket.lists), len(bucket.spilled)
-        return [b"OK", len(bucket.pending), len(bucket.assigned), claimed, spilled, bucket.bytes]
+        claimed, kept = len(bucket.lists), len(bucket.kept)
+        return [b"OK", len(bucket.pending), len(bucket.assigned), claimed, kept, bucket.bytes]

@@ -48,7 +48,7 @@ def unaccounted(history: History) -> list[str]:
         id_of(item)
         for server in history.stores.values()
         for bucket in server.functions.buckets.values()
-        for item in (*bucket.items(), *bucket.spilled)
+        for item in (*bucket.items(), *bucket.kept)
     }
     found = [(job, _wrong(history, job, lies=job.id in lying)) for job in invalid_jobs]
     return [f"{text(job.id)} ({job.kind}) {wrong}" for job, wrong in found if wrong]

@@ -206,7 +206,7 @@ async def test_what_is_put_aside_is_kept_whole_and_once(world: World) -> None:
     unfit = [
         UnstorableEntry(job_id, "pending", b"one", odd),
         UnstorableEntry(job_id, "pending", b"two", odd),
-        UnstorableEntry(job_id, "spilled", b"one", odd),
+        UnstorableEntry(job_id, "kept", b"one", odd),
     ]
     for _ in range(2):
         await world.master.outcomes.quarantine(bucket_id, [*unfit, unfit[0]])

@@ -85,7 +85,7 @@ def job(name: str = "note") -> Entry:
 
 
 def kept_in(kit: Kit, bucket: OwnedBucket) -> list[bytes]:
-    return kit.store.buckets[bucket.fence.bucket_id].spilled
+    return kit.store.buckets[bucket.fence.bucket_id].kept
 
 
 async def kept_are(kit: Kit, bucket: OwnedBucket, entries: list[Entry], *, also_in_memory: bool = False) -> None:

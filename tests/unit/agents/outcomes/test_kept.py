@@ -59,8 +59,8 @@ def job(name: str = "note") -> Entry:
     return Entry(new_id(), 1, name, b"{}")
 
 
-def spilled(kit: Kit, bucket: OwnedBucket) -> list[bytes]:
-    return kit.store.buckets[bucket.fence.bucket_id].spilled
+def in_store(kit: Kit, bucket: OwnedBucket) -> list[bytes]:
+    return kit.store.buckets[bucket.fence.bucket_id].kept
 
 
 async def cut_off(kit: Kit, entries: list[Entry]) -> tuple[OwnedBucket, Gate]:
@@ -84,7 +84,7 @@ async def test_an_outcome_that_waits_when_its_bucket_is_unfrozen_is_kept_under_i
     kit.store.buckets[old.bucket_id].fence = old._replace(epoch=2)
     kit.bucket_worker.unfreeze(bucket, 2)
     await kit.bucket_worker.kept_outcomes.keep()
-    kept = {outcome.id: outcome for outcome in map(decode_kept, spilled(kit, bucket))}
+    kept = {outcome.id: outcome for outcome in map(decode_kept, in_store(kit, bucket))}
     assert set(kept) == {entry.id for entry in entries}
     final = kept[entries[0].id]
     assert final.final is not None
@@ -100,7 +100,7 @@ async def test_finished_jobs_are_kept_and_their_list_goes_in_the_same_step(kit: 
     entries = [job(), job("fail")]
     bucket, gate = await cut_off(kit, entries)
     await kit.bucket_worker.kept_outcomes.keep()
-    assert {decode_kept(raw).id for raw in spilled(kit, bucket)} == {entry.id for entry in entries}
+    assert {decode_kept(raw).id for raw in in_store(kit, bucket)} == {entry.id for entry in entries}
     assert not kit.lists(bucket)
     assert len(kit.store.of("keep_outcomes")) == 1
     await kit.bucket_worker.kept_outcomes.keep()
@@ -111,12 +111,12 @@ async def test_finished_jobs_are_kept_and_their_list_goes_in_the_same_step(kit: 
 async def test_the_list_of_a_job_that_still_runs_stays(kit: Kit) -> None:
     bucket, gate = await cut_off(kit, [job(), job("wait")])
     await kit.bucket_worker.kept_outcomes.keep()
-    assert len(spilled(kit, bucket)) == 1
+    assert len(in_store(kit, bucket)) == 1
     assert kit.lists(bucket), "one of its jobs is nowhere else"
     go.set()
     await until(lambda: kit.bucket_worker.executor.running == 0)
     await kit.bucket_worker.kept_outcomes.keep()
-    assert len(spilled(kit, bucket)) == 2
+    assert len(in_store(kit, bucket)) == 2
     assert not kit.lists(bucket)
     gate.opened.set()
 
@@ -125,7 +125,7 @@ async def test_a_second_copy_keeps_its_list(kit: Kit) -> None:
     entry = job()
     bucket, gate = await cut_off(kit, [entry, entry])
     await kit.bucket_worker.kept_outcomes.keep()
-    assert len(spilled(kit, bucket)) == 1
+    assert len(in_store(kit, bucket)) == 1
     assert kit.lists(bucket)
     gate.opened.set()
 
@@ -138,7 +138,7 @@ async def test_a_failed_call_to_keep_deletes_nothing_and_is_tried_again(kit: Kit
         assert kit.lists(bucket)
     await kit.bucket_worker.kept_outcomes.keep()
     await kit.bucket_worker.kept_outcomes.keep()
-    assert len(spilled(kit, bucket)) == 2, "there twice after a lost answer; the second is recognised by its identity"
+    assert len(in_store(kit, bucket)) == 2, "there twice after a lost answer; the second is recognised by its identity"
     assert not kit.lists(bucket)
     gate.opened.set()
 
@@ -187,7 +187,7 @@ async def test_if_the_master_comes_back_in_time_every_outcome_counts_once(kit: K
     assert len(kit.master.finals) == 2
     left = await kit.bucket_worker.complete([bucket.fence.bucket_id], 10.0, "the test says so")
     assert left == []
-    assert not spilled(kit, bucket)
+    assert not in_store(kit, bucket)
     assert len(kit.master.finals) == 2
 
 
@@ -196,21 +196,21 @@ async def test_kept_outcomes_are_written_before_the_bucket_is_retired(kit: Kit) 
     entries = [job(), job("fail")]
     bucket, gate = await cut_off(kit, entries)
     await kit.bucket_worker.kept_outcomes.keep()
-    kept = list(spilled(kit, bucket))
+    kept = list(in_store(kit, bucket))
     gate.opened.set()
     kit.trust()
     await kit.settled()
-    await until(lambda: not spilled(kit, bucket), "the owner to apply it, too")
+    await until(lambda: not in_store(kit, bucket), "the owner to apply it, too")
     kit.master.rows.clear()
     kit.master.finals.clear()
     kit.store.buckets[bucket.fence.bucket_id].assigned.clear()
-    spilled(kit, bucket).extend(kept)
+    in_store(kit, bucket).extend(kept)
     hold = Gate(LOST)
     kit.master.script["hold"].append(hold)
     leaving = asyncio.ensure_future(kit.bucket_worker.complete([bucket.fence.bucket_id], 10.0, "the test says so"))
     await hold.reached.wait()
     await turns()
-    assert spilled(kit, bucket) == kept, "removed only after the commit is known"
+    assert in_store(kit, bucket) == kept, "removed only after the commit is known"
     hold.opened.set()
     assert await leaving == []
     assert kit.master.rows[entries[0].id].state == JobState.SUCCEEDED
@@ -222,7 +222,7 @@ async def test_a_kept_outcome_of_a_superseded_job_is_refused_by_its_row(kit: Kit
     bucket, gate = await cut_off(kit, [entry])
     await kit.bucket_worker.kept_outcomes.keep()
     kit.master.rows[entry.id] = Row("ASSIGNED", 3, b"x" * 16, 1)
-    assert not await kit.bucket_worker.kept_replay.apply(bucket, spilled(kit, bucket)), "none goes back"
+    assert not await kit.bucket_worker.kept_replay.apply(bucket, in_store(kit, bucket)), "none goes back"
     assert kit.master.rows[entry.id].token == 3
     assert not kit.master.finals
     gate.opened.set()
@@ -234,15 +234,15 @@ async def test_an_answer_that_leaves_out_an_outcome_removes_nothing(kit: Kit) ->
     kit.master.script["record_final"].append(Written(True, frozenset()))
     kit.master.script["copy_final"].append(False)
     with pytest.raises(CodeError):
-        await kit.bucket_worker.kept_replay.apply(bucket, spilled(kit, bucket))
-    assert spilled(kit, bucket)
+        await kit.bucket_worker.kept_replay.apply(bucket, in_store(kit, bucket))
+    assert in_store(kit, bucket)
     gate.opened.set()
 
 
 async def test_an_unreadable_or_refused_outcome_stays_and_delays_no_other(kit: Kit) -> None:
     bucket, gate = await cut_off(kit, [job(), job()])
     await kit.bucket_worker.kept_outcomes.keep()
-    bad, good = spilled(kit, bucket)
+    bad, good = in_store(kit, bucket)
     kit.master.script["copy_final"] += [False, False, False]
     kit.master.script["record_final"] += [Refused("a value"), Refused("a value")]
     back = await kit.bucket_worker.kept_replay.apply(bucket, [b"no outcome", bad, good])
@@ -271,10 +271,10 @@ async def test_outcomes_kept_in_doubt_alone_are_written_with_the_next_renewal(ki
     await turns()
     kit.clock.now = kit.ownership.soft_until + 1.0
     await kit.bucket_worker.kept_outcomes.keep()
-    assert len(spilled(kit, bucket)) == bucket.kept == 1
+    assert len(in_store(kit, bucket)) == bucket.kept == 1
     kit.trust()
     gate.opened.set()
-    await until(lambda: not spilled(kit, bucket) and not bucket.kept, "the store to be empty")
+    await until(lambda: not in_store(kit, bucket) and not bucket.kept, "the store to be empty")
     await kit.settled()
     assert len(kit.master.finals) == 1
 
@@ -284,17 +284,17 @@ async def test_outcomes_kept_in_a_second_outage_are_written_too(kit: Kit) -> Non
     kit.suspend()
     first, second = job(), job()
     kit.submit(bucket, [first])
-    await until(lambda: len(spilled(kit, bucket)) == 1 and not len(kit.bucket_worker.job_table))
+    await until(lambda: len(in_store(kit, bucket)) == 1 and not len(kit.bucket_worker.job_table))
     gate = Gate(DOWN)
     kit.master.script["copy_final"].append(gate)
     kit.trust()
     await gate.reached.wait()
     kit.suspend()
     kit.submit(bucket, [second])
-    await until(lambda: len(spilled(kit, bucket)) == 2 and not len(kit.bucket_worker.job_table))
+    await until(lambda: len(in_store(kit, bucket)) == 2 and not len(kit.bucket_worker.job_table))
     gate.opened.set()
     kit.trust()
-    await until(lambda: not spilled(kit, bucket), "the store to be empty")
+    await until(lambda: not in_store(kit, bucket), "the store to be empty")
     assert sorted(row.id for row in kit.master.finals) == sorted([first.id, second.id])
     await until(lambda: bucket.kept == 0, "the count")
 

@@ -220,12 +220,12 @@ async def test_kept_outcomes_are_put_and_applied_in_batches(kit: Kit) -> None:
     bucket = kit.bucket()
     kit.suspend()
     kit.submit(bucket, large(20))
-    await until(lambda: len(kit.store.buckets[bucket.fence.bucket_id].spilled) == 20, "all to be kept")
+    await until(lambda: len(kit.store.buckets[bucket.fence.bucket_id].kept) == 20, "all to be kept")
     spills = [sum(map(len, outcomes)) for _, outcomes, _ in kit.store.of("keep_outcomes")]
     assert max(spills) <= BATCH_BYTES + len(spills) * 200
     kit.master.script["copy_final"].append(timed_out())
     kit.trust()
-    await until(lambda: not kit.store.buckets[bucket.fence.bucket_id].spilled, "the store to be empty")
+    await until(lambda: not kit.store.buckets[bucket.fence.bucket_id].kept, "the store to be empty")
     assert len({row.id for row in kit.master.finals}) == 20
     first, *others = [len(page) for _, page, _ in kit.store.of("remove_kept")]
     assert first <= BATCH_BYTES // MEBIBYTE

@@ -328,13 +328,13 @@ async def test_kept_outcomes_are_written_under_their_own_identity() -> None:
     hold = HoldRow(new_id(), 4, "payroll", "work", 3, 1, 0, 77, b"{}", b"", b"{}", 9)
     other = hold._replace(id=new_id())
     raw = [keep_final(dead, final), keep_hold(dead, hold), keep_hold(older, other)]
-    world.pages = [Page(ReplyStatus.OK, "spilled", "", [], raw), a_page("claimed", 1)]
+    world.pages = [Page(ReplyStatus.OK, "kept", "", [], raw), a_page("claimed", 1)]
     drain = a_drain(world)
     assert await drain.run() is EvacuationEnd.DRAINED
     assert world.finals == [final]
     assert world.holds == [(dead, hold), (older, other)]
     assert world.calls.index("final 1") < world.calls.index("rescue 1")
-    assert drain.rescued == 1  # spilled ones had ended: they were not in anybody's hands
+    assert drain.rescued == 1  # kept ones had ended: they were not in anybody's hands
 
 
 async def test_an_outcome_that_cannot_be_read_or_written_is_quarantined_and_blocks_no_other() -> None:
@@ -350,7 +350,7 @@ async def test_an_outcome_that_cannot_be_read_or_written_is_quarantined_and_bloc
     raw.append(keep_final(dead, rows[0]).replace(b"payroll", b"pay\xffoll"))  # no UTF-8
     raw.append(keep_final(dead, rows[1]._replace(id=b"short")))  # the driver would take the connection down with it
     world.unfit_rows = {rows[2].id}
-    world.pages = [Page(ReplyStatus.OK, "spilled", "", [], raw), a_page("pending", 1)]
+    world.pages = [Page(ReplyStatus.OK, "kept", "", [], raw), a_page("pending", 1)]
     assert await a_drain(world).run() is EvacuationEnd.DRAINED
     assert world.finals == [rows[0], rows[1], rows[3]]
     assert [(each.id, each.raw) for each in world.aside] == [

@@ -1,19 +1,19 @@
--- spill: keep outcomes while the master is down, and delete the claimed lists they come from.
--- keys: meta spilled lists claimed:<name>...
+-- keep_outcomes: keep outcomes while the master is down, and delete the claimed lists they come from.
+-- keys: meta kept lists claimed:<name>...
 -- args: generation epoch owner lowest_ver outcomes_count outcome... name...
 -- answers: OK ver | GEN | ROLLBACK ver | FENCED ver epoch | CLOSED ver state
--- effects: spilled +n, the named lists and their names are gone
+-- effects: kept +n, the named lists and their names are gone
 -- flags: allow-oom (outcomes are smaller than the jobs they replace, and they cannot wait outside)
--- why: one step, so that a crash leaves either the jobs or their outcomes. Asked again after a lost reply, the outcomes lie
+-- why: one step, so that a crash leaves either the jobs or their outcomes. Sent again after a lost reply, the outcomes lie
 --      there twice; each carries its identity, so the second is recognised as our own success.
 
 redis.register_function{
-  function_name = 'jm1_spill',
+  function_name = 'jm1_keep_outcomes',
   flags = { 'allow-oom' },
   callback = function(keys, args)
     local count = whole(args[5])
     if #keys < 3 or not count or count < 0 or #args - 5 - count ~= #keys - 3 then
-      return redis.error_reply('JMARGS spill takes the fence, a count, as many outcomes, and as many names as lists')
+      return redis.error_reply('JMARGS keep_outcomes takes the fence, a count, as many outcomes, and as many names as lists')
     end
     local no, ver = refusal(keys[1], args, OWNED)
     if no then

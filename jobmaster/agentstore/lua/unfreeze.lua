@@ -1,4 +1,4 @@
--- thaw: the owner unfreezes its bucket after an operator's stop, under the epoch that the master gave it.
+-- unfreeze: the owner unfreezes its bucket, under the epoch that the master gave it.
 -- keys: meta wake assigned lists claimed:<name>
 -- args: generation epoch owner lowest_ver name
 -- answers: OK ver | GEN | ROLLBACK ver | FENCED ver epoch | CLOSED ver state
@@ -6,21 +6,21 @@
 --          claimed:<name> (+ its name in lists); nothing when it has the epoch already and is not FROZEN
 -- flags: allow-oom
 -- why: an epoch above the one that stands, of the same owner: calls that it sent under the old one and that arrive late are
---      refused from here on. ACTIVE too, because the stop may never have reached this store; no other state has a way back.
+--      refused from here on. ACTIVE too, because the freeze may not have reached this store; no other state leads back to ACTIVE.
 --      What lies in assigned has rows under the old epoch, which refuse an outcome under the new one: the owner gives it back
---      from the claimed list, whose name says which epoch it was. FROZEN under this very epoch is a stop that the master has
---      no row of (a failover lost it): it is over, and assigned is as it was. A call that arrives late may so undo a
---      later stop in the store; its owner, which starts nothing in it, puts it back at the next renewal.
+--      from the claimed list, whose name says which epoch it was. FROZEN under this very epoch is a freeze that the master does
+--      not have (a failover lost it): it is over, and assigned is as it was. So a call that arrives late may undo a
+--      later freeze in the store; the owner, which starts nothing in the bucket, freezes it again at the next renewal.
 
-local THAWABLE = { FROZEN = true, ACTIVE = true }
+local UNFREEZABLE = { FROZEN = true, ACTIVE = true }
 
 redis.register_function{
-  function_name = 'jm1_thaw',
+  function_name = 'jm1_unfreeze',
   flags = { 'allow-oom' },
   callback = function(keys, args)
     local floor, epoch = whole(args[4]), whole(args[2])
     if #keys ~= 5 or #args ~= 5 or not floor or not epoch or #args[1] ~= 16 or #args[3] ~= 16 or #args[5] == 0 then
-      return redis.error_reply('JMARGS thaw takes 5 keys, the fence with the new epoch, and a list name')
+      return redis.error_reply('JMARGS unfreeze takes 5 keys, the fence with the new epoch, and a list name')
     end
     local found = redis.call('HMGET', keys[1], 'gen', 'ver', 'epoch', 'owner', 'state')
     if found[1] ~= args[1] then
@@ -33,7 +33,7 @@ redis.register_function{
     if present > epoch or found[4] ~= args[3] then
       return { 'FENCED', ver, present }
     end
-    if not THAWABLE[found[5]] then
+    if not UNFREEZABLE[found[5]] then
       return { 'CLOSED', ver, found[5] }
     end
     if present < epoch or found[5] == 'FROZEN' then
